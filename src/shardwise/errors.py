@@ -1,0 +1,54 @@
+"""One exception tree. Each class is one exit code of the command line.
+
+A message names the thing, its value, the rule and the remedy. `assert` is for our own mistakes.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ShardwiseError(Exception):
+    """Something failed while running. Exit code 1."""
+
+    exit_code = 1
+
+
+class BadRequest(ShardwiseError):
+    """The request cannot be answered as asked. Exit code 2."""
+
+    exit_code = 2
+
+
+class NoFeasiblePlan(ShardwiseError):
+    """No plan satisfies the request; the message gives the nearest miss. Exit code 3."""
+
+    exit_code = 3
+
+
+class ThresholdMissed(ShardwiseError):
+    """A threshold given with --check was missed. Exit code 4."""
+
+    exit_code = 4
+
+
+class MissingPart(ShardwiseError):
+    """An optional part or device is missing; the message gives the install command. Exit code 5."""
+
+    exit_code = 5
+
+
+def unknown(kind: str, name: str, known: Iterable[str], remedy: str = "") -> BadRequest:
+    """The error for a name that is not in a closed set, with the nearest spellings.
+
+    >>> str(unknown("chip", "v5q", ["v5p", "v5e"], "list them with `shardwise hw list`"))
+    "unknown chip 'v5q'; did you mean 'v5p' or 'v5e'? (list them with `shardwise hw list`)"
+    """
+    names = list(known)
+    near = get_close_matches(name, names, n=3, cutoff=0.55)
+    if near:
+        hint = "did you mean " + " or ".join(f"'{n}'" for n in near) + "?"
+    elif len(names) <= 12:
+        hint = "known: " + ", ".join(names)
+    else:
+        hint = "nothing known is spelt like it"
+    return BadRequest(f"unknown {kind} '{name}'; {hint}" + (f" ({remedy})" if remedy else ""))

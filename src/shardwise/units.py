@@ -1,0 +1,186 @@
+"""Parse and print quantities. Inside: bytes, seconds, FLOPs, bytes/s, USD as plain floats.
+
+GB is 1e9 and GiB is 2**30; a printed size always says which. Counts take decimal suffixes
+(k, M, B or G, T, P) and binary ones (Ki, Mi, Gi, Ti).
+"""
+
+import math
+import re
+from collections.abc import Mapping
+
+from shardwise.errors import BadRequest, unknown
+
+DTYPE_BYTES: Mapping[str, float] = {
+    "f32": 4.0,
+    "bf16": 2.0,
+    "f16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "int4": 0.5,
+    "fp4": 0.5,
+    # Block formats carry their scales: mxfp8/mxfp4 one byte per 32 values (OCP MX 1.0),
+    # nvfp4 one fp8 scale per 16 values (NVIDIA Blackwell).
+    "mxfp8": 1.0 + 1 / 32,
+    "mxfp4": 0.5 + 1 / 32,
+    "nvfp4": 0.5 + 1 / 16,
+}
+"""Bytes per element by dtype name."""
+
+_DECIMAL = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12, "p": 1e15, "e": 1e18}
+_BINARY = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40, "pi": 2.0**50}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_NUMBER = re.compile(r"([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)")
+
+DAY = 86400.0
+YEAR = 365 * DAY
+
+
+def dtype_bytes(name: str) -> float:
+    """Bytes per element of a dtype; raises BadRequest for an unknown name."""
+    if name not in DTYPE_BYTES:
+        raise unknown("dtype", name, DTYPE_BYTES)
+    return DTYPE_BYTES[name]
+
+
+def parse_count(text: str, what: str = "count") -> float:
+    """A positive count with an optional suffix.
+
+    >>> parse_count("4Mi"), parse_count("15T"), parse_count("16e6")
+    (4194304.0, 15000000000000.0, 16000000.0)
+    """
+    return _parse(text, what, {**_DECIMAL, **_BINARY}, "such as 1024, 4Mi, 16e6 or 15T")
+
+
+def parse_bytes(text: str, what: str = "size") -> float:
+    """A size in bytes; the unit must say GB (1e9) or GiB (2**30).
+
+    >>> parse_bytes("95GiB") == 95 * 2**30
+    True
+    """
+    scales = {f"{k}b": v for k, v in {**_DECIMAL, **_BINARY}.items() if k != "b"}
+    return _parse(text, what, scales, "with a unit that says which, such as 16GB or 15.75GiB")
+
+
+def parse_seconds(text: str, what: str = "time") -> float:
+    """A duration in seconds.
+
+    >>> parse_seconds("15ms")
+    0.015
+    """
+    return _parse(text, what, _SECONDS, "with a unit: ns, us, ms, s, min or h")
+
+
+def _parse(text: str, what: str, scales: Mapping[str, float], form: str) -> float:
+    match = _NUMBER.fullmatch(text.strip())
+    scale = scales.get(match[2].lower()) if match else None
+    if match is None or scale is None:
+        raise BadRequest(f"{what} '{text}' is not a number {form}")
+    try:
+        value = float(match[1].replace("_", "").replace(",", "")) * scale
+    except ValueError:
+        raise BadRequest(f"{what} '{text}' is not a number {form}") from None
+    if not math.isfinite(value) or value <= 0:
+        raise BadRequest(f"{what} '{text}' must be positive and finite; write a number {form}")
+    return value
+
+
+def sig(value: float, digits: int = 3) -> str:
+    """Three significant digits without an exponent where one can be avoided.
+
+    >>> sig(44.3247), sig(1618.26), sig(0.0015)
+    ('44.3', '1,618', '0.0015')
+    """
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    if abs(value) >= 10 ** (digits - 1):
+        return f"{value:,.0f}"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{value:.{decimals}f}".rstrip("0").rstrip(".")
+
+
+def _scaled(value: float, unit: str) -> str:
+    for scale, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= scale:
+            return f"{sig(value / scale)} {prefix}{unit}"
+    return f"{sig(value)} {unit}"
+
+
+def format_count(value: float) -> str:
+    """A count with a decimal suffix, as the field writes parameters and tokens.
+
+    >>> format_count(70.553e9), format_count(15e12), format_count(512)
+    ('70.6B', '15T', '512')
+    """
+    for scale, suffix in ((1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= scale:
+            divisor = 1e3 if suffix == "k" else scale
+            return f"{sig(value / divisor)}{suffix}"
+    return f"{value:,.0f}" if float(value).is_integer() else sig(value)
+
+
+def format_bytes(value: float) -> str:
+    """A size in decimal units.
+
+    >>> format_bytes(16.9e9)
+    '16.9 GB'
+    """
+    return _scaled(value, "B")
+
+
+def format_gib(value: float) -> str:
+    """A capacity both ways, as memory is sold in one and addressed in the other.
+
+    >>> format_gib(102005473280)
+    '95 GiB (102 GB)'
+    """
+    return f"{sig(value / 2**30)} GiB ({sig(value / 1e9)} GB)"
+
+
+def format_flops(value: float) -> str:
+    """A FLOP count.
+
+    >>> format_flops(6.3e24)
+    '6.3e24 FLOPs'
+    """
+    if value >= 1e21:
+        mantissa, exponent = f"{value:.2e}".split("e+")
+        return f"{sig(float(mantissa))}e{exponent} FLOPs"
+    return _scaled(value, "FLOPs")
+
+
+def format_rate(value: float, unit: str) -> str:
+    """A rate, `unit` being FLOP/s, B/s or tok/s.
+
+    >>> format_rate(4.59e14, "FLOP/s")
+    '459 TFLOP/s'
+    """
+    return _scaled(value, unit)
+
+
+def format_seconds(value: float) -> str:
+    """A duration in the unit that reads best.
+
+    >>> format_seconds(0.0123), format_seconds(3829656.9), format_seconds(9e-6)
+    ('12.3 ms', '44.3 days', '9 µs')
+    """
+    if value >= 2 * YEAR:
+        return f"{sig(value / YEAR)} years"
+    for scale, unit in ((2 * DAY, "days"), (7200.0, "h"), (120.0, "min"), (1.0, "s")):
+        if value >= scale:
+            divisor = {"days": DAY, "h": 3600.0, "min": 60.0, "s": 1.0}[unit]
+            return f"{sig(value / divisor)} {unit}"
+    for scale, unit in ((1e-3, "ms"), (1e-6, "µs")):
+        if value >= scale:
+            return f"{sig(value / scale)} {unit}"
+    return f"{sig(value / 1e-9)} ns" if value else "0 s"
+
+
+def format_usd(value: float) -> str:
+    """Dollars.
+
+    >>> format_usd(1234567.8), format_usd(0.4321)
+    ('$1.23M', '$0.432')
+    """
+    if value >= 1e6:
+        return f"${sig(value / 1e6)}M"
+    return f"${value:,.0f}" if value >= 100 else f"${sig(value)}"

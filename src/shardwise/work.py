@@ -1,0 +1,181 @@
+"""Work: the one currency. Counting makes it, pricing spends it, comparing groups it.
+
+A `Work` is what ONE device (the busiest) has to do in one step: ops in program order, each with
+its FLOPs by dtype, its HBM bytes, the dims of the matmul it runs, the collective it takes part in,
+how often it repeats and what it waits for. Every quantity may be a float or a NumPy array; arrays
+broadcast, so that one Work can describe thousands of candidate plans at once.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+
+Quantity = float | np.ndarray
+"""A number, or an array of numbers over candidate plans."""
+
+CollectiveKind = Literal[
+    "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "ragged_all_to_all", "permute"
+]
+OpClass = Literal[
+    "matmul", "attention", "elementwise", "scan", "gather", "copy", "collective", "unknown"
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matmul:
+    """`batch` products [m, k] x [k, n] on one device; the dims let pricing see tile padding."""
+
+    m: Quantity
+    k: Quantity
+    n: Quantity
+    batch: Quantity = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """One collective over the devices that differ only along `axes`.
+
+    `bytes` is V, the logical array of one group: the gathered array of an all-gather, the input of
+    a reduce-scatter, the buffer of an all-reduce, the total over the group of an all-to-all, the
+    payload per device of a permute. Bytes on the wire are derived by the pricer.
+    `fan_out` is the number of destinations a token of a ragged all-to-all can reach.
+    """
+
+    kind: CollectiveKind
+    axes: tuple[str, ...]
+    bytes: Quantity
+    fan_out: Quantity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """What two Works are compared by; names and fusions may differ, sums per key may not."""
+
+    phase: str
+    component: str
+    op_class: OpClass
+    collective: str = ""
+    axes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One operation of one device.
+
+    `count` is how often it runs per step. `stream` is where it runs: "compute", "copy" (HBM or
+    host), or "net:<axes>". `after` holds the ids of ops that must finish first; an id that stands
+    later in the same repeated body means that op's previous round.
+    """
+
+    id: str
+    name: str
+    phase: str
+    component: str
+    op_class: OpClass
+    flops: Mapping[str, Quantity] = field(default_factory=dict)
+    hbm_bytes: Quantity = 0.0
+    matmul: Matmul | None = None
+    collective: Collective | None = None
+    count: Quantity = 1.0
+    stream: str = "compute"
+    after: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        kind, axes = ("", ())
+        if self.collective is not None:
+            kind, axes = self.collective.kind, self.collective.axes
+        return Key(
+            phase=self.phase,
+            component=self.component,
+            op_class=self.op_class,
+            collective=kind,
+            axes=axes,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Ops in program order. `a + b` runs a then b, `w * n` runs w n times."""
+
+    ops: tuple[Op, ...] = ()
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(self.ops + other.ops)
+
+    def __mul__(self, times: Quantity) -> "Work":
+        return Work(tuple(replace(op, count=op.count * times) for op in self.ops))
+
+    __rmul__ = __mul__
+
+    def where(self, keep: Callable[[Op], bool]) -> "Work":
+        """The ops for which `keep(op)` holds."""
+        return Work(tuple(op for op in self.ops if keep(op)))
+
+    def flops(self, dtype: str | None = None) -> Quantity:
+        """FLOPs per step on one device, of one dtype or of all."""
+        return _sum(
+            f * op.count
+            for op in self.ops
+            for name, f in op.flops.items()
+            if dtype is None or name == dtype
+        )
+
+    def hbm_bytes(self) -> Quantity:
+        """HBM bytes moved per step on one device."""
+        return _sum(op.hbm_bytes * op.count for op in self.ops)
+
+    def collective_bytes(self, kind: str | None = None) -> Quantity:
+        """Logical bytes V of all collectives per step, of one kind or of all."""
+        return _sum(
+            op.collective.bytes * op.count
+            for op in self.ops
+            if op.collective is not None and kind in (None, op.collective.kind)
+        )
+
+    def by_key(self) -> dict[Key, dict[str, Quantity]]:
+        """Sums of flops, hbm_bytes and collective bytes per key: what two Works are compared by."""
+        groups: dict[Key, list[Op]] = {}
+        for op in self.ops:
+            groups.setdefault(op.key, []).append(op)
+        return {
+            key: {
+                "flops": Work(tuple(ops)).flops(),
+                "hbm_bytes": Work(tuple(ops)).hbm_bytes(),
+                "collective_bytes": Work(tuple(ops)).collective_bytes(),
+            }
+            for key, ops in groups.items()
+        }
+
+    def unknown(self) -> tuple[Op, ...]:
+        """Ops without a counting rule: reported, never priced as zero."""
+        return tuple(op for op in self.ops if op.op_class == "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTimeline:
+    """Bytes alive on one device, by kind, at each named point of a step, in order."""
+
+    points: tuple[tuple[str, Mapping[str, Quantity]], ...]
+
+    def total_at(self, index: int) -> Quantity:
+        """Bytes alive at one point."""
+        return _sum(self.points[index][1].values())
+
+    def peak(self) -> Quantity:
+        """The largest total over the step, in bytes."""
+        totals = [np.asarray(self.total_at(i), float) for i in range(len(self.points))]
+        return np.max(np.stack(np.broadcast_arrays(*totals)), axis=0)
+
+    def peak_point(self) -> tuple[str, Mapping[str, Quantity]]:
+        """Name and contents of the fullest point; for scalar timelines."""
+        return max(self.points, key=lambda point: float(_sum(point[1].values())))
+
+
+def _sum(values: Iterable[Quantity]) -> Quantity:
+    total: Quantity = 0.0
+    for value in values:
+        total = total + value
+    return total
