@@ -99,7 +99,14 @@ def sig(value: float, digits: int = 3) -> str:
 
 
 def _scaled(value: float, unit: str) -> str:
-    for scale, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for scale, prefix in (
+        (1e18, "E"),
+        (1e15, "P"),
+        (1e12, "T"),
+        (1e9, "G"),
+        (1e6, "M"),
+        (1e3, "k"),
+    ):
         if abs(value) >= scale:
             return f"{sig(value / scale)} {prefix}{unit}"
     return f"{sig(value)} {unit}"

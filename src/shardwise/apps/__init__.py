@@ -1,0 +1,4 @@
+"""Screens: parse a request, call a verb, render the answer. Nothing is computed here.
+
+Start with `cli/`; each file there is one command.
+"""

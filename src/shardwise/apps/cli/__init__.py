@@ -1,0 +1,65 @@
+"""The command line. `main` is the entry point; each command lives in a file of its own.
+
+`COMMANDS` maps a command to the module and attribute that holds it, and a module is imported only
+when its command runs, so that `--help` stays fast. `output.py` prints documents and errors.
+"""
+
+import importlib
+import sys
+
+import click
+
+from shardwise.errors import ShardwiseError
+
+COMMANDS = {
+    "plan": ("shardwise.apps.cli.plan", "plan", "Choose and price a training or serving plan."),
+    "hw": ("shardwise.apps.cli.hw", "hw", "Chips, networks, slices and prices of the catalogue."),
+    "model": ("shardwise.apps.cli.model", "model", "Parameters, FLOPs and KV cache of a model."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when that command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        return getattr(importlib.import_module(module), attribute)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]):
+        if args and args[0] not in COMMANDS:
+            from shardwise.errors import unknown
+
+            raise unknown("command", args[0], COMMANDS, "see `shardwise --help`")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, _, about) in COMMANDS.items()])
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="shardwise")
+def cli() -> None:
+    """Shard, price and plan language models on TPUs and GPUs."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run one command; a bad request prints one message and exits with its class's code."""
+    try:
+        code = cli.main(args=argv, standalone_mode=False)
+    except ShardwiseError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(f"error: {error.format_message()}", err=True)
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)

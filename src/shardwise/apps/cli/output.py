@@ -1,0 +1,112 @@
+"""Print one document: a JSON object on stdout with --json, else what the command renders.
+
+Warnings and notes go to stderr in JSON mode and under the tables otherwise.
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+
+SCHEMA_VERSION = 1
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+csv_option = click.option(
+    "--csv",
+    "csv_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the table to a CSV file.",
+)
+
+
+def document(
+    *,
+    inputs: Mapping[str, Any],
+    result: Mapping[str, Any],
+    resolved: Mapping[str, Any] | None = None,
+    warnings: Sequence[str] = (),
+    provenance: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The envelope that every command's JSON shares. `resolved` maps a name to value and origin."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": version("shardwise"),
+        "inputs": dict(inputs),
+        "resolved": dict(resolved or {}),
+        "result": dict(result),
+        "warnings": list(warnings),
+        "provenance": dict(provenance or {}),
+    }
+
+
+def emit(doc: Mapping[str, Any], as_json: bool, render: Callable[[], None]) -> None:
+    """Print the document as JSON, or render it for a person and list its warnings."""
+    if as_json:
+        click.echo(json.dumps(plain(doc), indent=2, ensure_ascii=False))
+        return
+    render()
+    for warning in doc["warnings"]:
+        click.echo(f"warning: {warning}", err=True)
+
+
+def plain(value: Any) -> Any:
+    """NumPy scalars, tuples and mappings as plain JSON values; whole floats stay floats."""
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v) for v in value]
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Write one table; the directory must exist."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
+
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", left: int = 1
+) -> None:
+    """Print one table; the first `left` columns are left-aligned, the others right-aligned.
+
+    Plain aligned text without a terminal, so that pipes, tests and the README see stable output.
+    """
+    if sys.stdout.isatty():
+        _rich_table(header, rows, title, left)
+        return
+    cells = [[str(c) for c in row] for row in [header, *rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    if title:
+        click.echo(title)
+    for number, row in enumerate(cells):
+        parts = [
+            c.ljust(w) if i < left else c.rjust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        click.echo("  " + "  ".join(parts).rstrip())
+        if number == 0:
+            click.echo("  " + "  ".join("-" * w for w in widths))
+
+
+def _rich_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], title: str, left: int
+) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    out = Table(title=title or None, title_justify="left", box=None, pad_edge=True)
+    for i, name in enumerate(header):
+        out.add_column(name, justify="left" if i < left else "right", overflow="fold")
+    for row in rows:
+        out.add_row(*[Text(str(c)) for c in row])
+    Console().print(out)
