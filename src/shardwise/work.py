@@ -64,9 +64,10 @@ class Key:
 class Op:
     """One operation of one device.
 
-    `count` is how often it runs per step. `stream` is where it runs: "compute", "copy" (HBM or
-    host), or "net:<axes>". `after` holds the ids of ops that must finish first; an id that stands
-    later in the same repeated body means that op's previous round.
+    `count` is how often it runs per step. `stream` is where it runs: "compute", "host" (the copy
+    engine to host memory), or "net:<axes>". `body` names the loop that the op belongs to: the ops
+    of one body run round by round, in order on each stream. `after` holds the ids of ops of the
+    same body that must finish first; an id that stands at or after this op means its previous round.
     """
 
     id: str
@@ -76,10 +77,12 @@ class Op:
     op_class: OpClass
     flops: Mapping[str, Quantity] = field(default_factory=dict)
     hbm_bytes: Quantity = 0.0
+    host_bytes: Quantity = 0.0
     matmul: Matmul | None = None
     collective: Collective | None = None
     count: Quantity = 1.0
     stream: str = "compute"
+    body: str = ""
     after: tuple[str, ...] = ()
 
     @property

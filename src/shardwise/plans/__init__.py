@@ -1,0 +1,23 @@
+"""Plans: choices only, frozen and keyword-only; nothing here prices or searches.
+
+`train.py` and `serve.py` hold the two plans, `files.py` loads and saves them as YAML and checks
+them, `layouts.py` maps a plan to the Layout of every parameter. Read `train.py` first.
+"""
+
+from shardwise.plans.files import load_plan, save_plan
+from shardwise.plans.layouts import axes_of_letter, parameter_layout, shard_count
+from shardwise.plans.serve import ServeDtypes, ServePlan
+from shardwise.plans.train import MESH_AXES, TrainDtypes, TrainPlan
+
+__all__ = [
+    "MESH_AXES",
+    "ServeDtypes",
+    "ServePlan",
+    "TrainDtypes",
+    "TrainPlan",
+    "axes_of_letter",
+    "load_plan",
+    "parameter_layout",
+    "save_plan",
+    "shard_count",
+]

@@ -1,0 +1,90 @@
+"""Load and save plans: YAML (JSON is YAML), checked by pydantic at the edge.
+
+An unknown key is an error with the nearest spelling; a wrong type names the key and the value.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import BadRequest, unknown
+from shardwise.plans.serve import ServePlan
+from shardwise.plans.train import TrainPlan
+
+KINDS: Mapping[str, type[TrainPlan] | type[ServePlan]] = {"train": TrainPlan, "serve": ServePlan}
+
+
+def save_plan(plan: TrainPlan | ServePlan, path: Path) -> None:
+    """Write a plan as YAML, its kind first; the folder must exist."""
+    import yaml
+
+    if not path.parent.is_dir():
+        raise BadRequest(f"cannot write '{path}': the folder '{path.parent}' does not exist")
+    path.write_text(yaml.safe_dump(plan_dict(plan), sort_keys=False), encoding="utf-8")
+
+
+def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:
+    """A plan as plain values, `kind` first."""
+    kind = next(k for k, cls in KINDS.items() if isinstance(plan, cls))
+    values = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(plan).items()}
+    return {"kind": kind, **values}
+
+
+def load_plan(path: Path, overrides: Mapping[str, str] | None = None) -> TrainPlan | ServePlan:
+    """Read and check a plan file; `overrides` maps dotted paths to YAML values (`--set`)."""
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadRequest(f"cannot read the plan '{path}': {error.strerror}") from None
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise BadRequest(f"'{path}' is no YAML: {reason}") from None
+    if not isinstance(data, dict):
+        raise BadRequest(f"'{path}' is no plan: it holds no mapping of keys to values")
+    for dotted, text in (overrides or {}).items():
+        _override(data, dotted, yaml.safe_load(text), str(path))
+    return plan_from(data, str(path))
+
+
+def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
+    """A plan from plain values; `origin` names the file in errors."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    rest = dict(data)
+    kind = rest.pop("kind", "")
+    if kind not in KINDS:
+        raise unknown("plan kind", str(kind), KINDS, f"the first key of '{origin}' is `kind`")
+    cls = KINDS[kind]
+    _check_keys(rest, cls, origin)
+    adapter = TypeAdapter(cls, config=None)
+    assert ConfigDict
+    try:
+        return adapter.validate_python(rest)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        shown = "" if first["type"] == "missing" else f" (got {first['input']!r})"
+        raise BadRequest(f"'{origin}': key '{where}': {first['msg'].lower()}{shown}") from None
+
+
+def _check_keys(values: Mapping[str, Any], cls: type, origin: str, prefix: str = "") -> None:
+    known = {f.name: f.type for f in fields(cls)}
+    for key, value in values.items():
+        if key not in known:
+            raise unknown("key", f"{prefix}{key}", [f"{prefix}{k}" for k in known], f"in {origin}")
+        inner = known[key]
+        if isinstance(value, dict) and isinstance(inner, type) and hasattr(inner, "__slots__"):
+            _check_keys(value, inner, origin, f"{prefix}{key}.")
+
+
+def _override(data: dict[str, Any], dotted: str, value: Any, origin: str) -> None:
+    *parents, last = dotted.split(".")
+    node = data
+    for name in parents:
+        if not isinstance(node.get(name), dict):
+            raise unknown("key", dotted, data, f"in {origin}")
+        node = node[name]
+    node[last] = value
