@@ -1,0 +1,74 @@
+"""ModelConfig: the shape of a model, read from a Hugging Face config.json or from the zoo."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shardwise.models.specs import Layer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TowerTensor:
+    """One tensor of a vision or audio tower, `repeats` times."""
+
+    name: str
+    shape: tuple[int, ...]
+    repeats: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tower:
+    """A vision or audio tower with its projector: counted, never priced."""
+
+    name: str
+    tensors: tuple[TowerTensor, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """A model as a value: whole dimensions, distinct layers, and which layer is where.
+
+    `groups` holds the distinct layers in order of first appearance; `pattern[i]` is the index of
+    layer i in `groups`. `embedding_dim` differs from d_model where the embedding is projected.
+    `embedding_rows` and `head_rows` are usually `vocabulary`. `weight_dtypes` maps a parameter's
+    `dtype_role` to the dtype it is stored in ("" is every other role). `defaulted` lists the keys
+    that the config leaves out with the value taken, `defaults_source` whose defaults they are.
+    """
+
+    name: str
+    architecture: str
+    model_type: str
+    d_model: int
+    vocabulary: int
+    groups: tuple[Layer, ...]
+    pattern: tuple[int, ...]
+    tied_embeddings: bool
+    embedding_dim: int
+    embedding_rows: int
+    position_rows: int = 0
+    max_context: int | None = None
+    embedding_norm: bool = False
+    final_norm: bool = True
+    norm_bias: bool = False
+    head_bias: bool = False
+    streams: int = 1
+    per_layer_input: int = 0
+    per_layer_rows: int = 0
+    towers: tuple[Tower, ...] = ()
+    towers_unread: tuple[str, ...] = ()
+    weight_dtypes: Mapping[str, str] = field(default_factory=dict, hash=False)
+    defaults_source: str = ""
+    defaulted: tuple[tuple[str, str], ...] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def layers(self) -> int:
+        """L, the number of blocks in the stack."""
+        return len(self.pattern)
+
+    def layer(self, index: int) -> Layer:
+        """The layer at one place of the stack."""
+        return self.groups[self.pattern[index]]
+
+    def layer_groups(self) -> tuple[tuple[Layer, int], ...]:
+        """Distinct layers with how often each occurs, in order of first appearance."""
+        return tuple((layer, self.pattern.count(i)) for i, layer in enumerate(self.groups))

@@ -1,0 +1,254 @@
+"""What one layer is made of: a mixer (attention or recurrence), an MLP, and its norms.
+
+All values are whole dimensions, in elements; `d_model` itself is the model's, not the layer's.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+QkNorm = Literal["none", "head", "heads", "full"]
+"""Norm on queries and keys: shared by the heads [H], one per head [N, H], or over all heads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """Softmax attention with N query heads and K key/value heads.
+
+    `window` is the number of keys a query sees where `kind` is "window" (sliding) or "chunk"
+    (aligned blocks), and None where it sees them all. `reuses_kv` marks a layer that reads the
+    cache of an earlier layer: it has no K and V projections and caches nothing. "cross" attends
+    to the tokens of an image, not to the text.
+    """
+
+    kind: Literal["full", "window", "chunk", "cross"]
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    window: int | None = None
+    q_bias: bool = False
+    kv_bias: bool = False
+    o_bias: bool = False
+    qk_norm: QkNorm = "none"
+    output_gate: bool = False
+    sinks: bool = False
+    key_is_value: bool = False
+    reuses_kv: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """Picks the `top_k` keys that a query attends to, with small heads and a key cache of its own.
+
+    `ratio` is the number of tokens behind one indexed entry (1: every token has one).
+    """
+
+    heads: int
+    head_dim: int
+    top_k: int
+    ratio: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, section 2.1): K and V are made from one latent.
+
+    The cache holds `kv_lora_rank + rope_head_dim` values per token. `q_lora_rank` is None where
+    queries come straight from the residual stream. `sparse_top_k` is the number of keys a query
+    attends to where an indexer chooses them (its own, or that of an earlier layer).
+    """
+
+    kind: Literal["latent"] = "latent"
+    heads: int
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    nope_head_dim: int
+    rope_head_dim: int
+    v_head_dim: int
+    bias: bool = False
+    output_gate: bool = False
+    indexer: Indexer | None = None
+    sparse_top_k: int | None = None
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one query head: the part without and the part with rotation."""
+        return self.nope_head_dim + self.rope_head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompressedAttention:
+    """DeepSeek-V4 attention: one shared K=V entry per token in a window, and compressed entries.
+
+    `ratio` tokens become one compressed entry (0: the layer has the window only). Where there is an
+    indexer, neighbouring entries overlap, so the compressor is twice as wide. The output projection
+    works in `o_groups` groups of heads, each down to `o_lora_rank`.
+    """
+
+    kind: Literal["compressed"] = "compressed"
+    heads: int
+    head_dim: int
+    rope_head_dim: int
+    q_lora_rank: int
+    window: int
+    ratio: int
+    o_groups: int
+    o_lora_rank: int
+    indexer: Indexer | None = None
+
+    @property
+    def v_head_dim(self) -> int:
+        """Keys and values are one entry."""
+        return self.head_dim
+
+    @property
+    def kv_heads(self) -> int:
+        """One entry serves every query head."""
+        return 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba:
+    """Mamba-2: `heads` of `head_dim` with a state of `state` per channel; B and C in `groups`."""
+
+    kind: Literal["mamba"] = "mamba"
+    heads: int
+    head_dim: int
+    groups: int
+    state: int
+    conv_width: int
+    conv_bias: bool
+    proj_bias: bool
+
+    @property
+    def state_elements(self) -> int:
+        """Values kept per sequence: the state, and the last inputs of the convolution."""
+        channels = self.heads * self.head_dim + 2 * self.groups * self.state
+        return self.heads * self.head_dim * self.state + channels * (self.conv_width - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNet:
+    """Gated delta rule (Gated DeltaNet, Kimi Delta Attention): a matrix state per value head.
+
+    `gate` says how the decay is made: "scalar" is one number per head from a D x N projection,
+    "channel" one per key channel through a rank-`value_head_dim` pair (Kimi).
+    """
+
+    kind: Literal["delta"] = "delta"
+    key_heads: int
+    value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    conv_width: int
+    gate: Literal["scalar", "channel"] = "scalar"
+
+    @property
+    def heads(self) -> int:
+        """Heads that carry a state."""
+        return self.value_heads
+
+    @property
+    def state_elements(self) -> int:
+        """Values kept per sequence: the state, and the last inputs of the convolution."""
+        keys = self.key_heads * self.key_head_dim
+        values = self.value_heads * self.value_head_dim
+        state = values * self.key_head_dim
+        return state + (2 * keys + values) * (self.conv_width - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lightning:
+    """Lightning attention (MiniMax-01): linear attention with a gated, normed output."""
+
+    kind: Literal["lightning"] = "lightning"
+    heads: int
+    head_dim: int
+
+    @property
+    def state_elements(self) -> int:
+        """Values kept per sequence: one H x H matrix per head."""
+        return self.heads * self.head_dim**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortConv:
+    """LFM2 block: a gated depthwise convolution of `conv_width` over `width` channels."""
+
+    kind: Literal["conv"] = "conv"
+    width: int
+    conv_width: int
+    bias: bool
+
+    @property
+    def state_elements(self) -> int:
+        """Values kept per sequence: the last inputs of the convolution."""
+        return self.width * (self.conv_width - 1)
+
+
+SoftmaxMixer = Attention | LatentAttention | CompressedAttention
+RecurrentMixer = Mamba | DeltaNet | Lightning | ShortConv
+Mixer = SoftmaxMixer | RecurrentMixer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mlp:
+    """Dense MLP: two matrices D x F and F x D, and a third D x F where it is gated."""
+
+    kind: Literal["dense"] = "dense"
+    d_ff: int
+    gated: bool = True
+    bias: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moe:
+    """Mixture of experts: each token goes to `experts_per_token` of `experts` MLPs of width d_ff.
+
+    `shared_d_ff` is the total width of the `shared_experts` that see every token, `shared_gate` a
+    D-wide gate on them. `latent_dim` is the width that routed experts work in where it is not
+    d_model (0: d_model). `dense` is an MLP beside the experts. `expert_scales` counts learned
+    scales of the router (Gemma 4: one per expert and one per channel). `hash_routed` layers look
+    the expert up by token id instead of computing it.
+    """
+
+    kind: Literal["moe"] = "moe"
+    experts: int
+    experts_per_token: int
+    d_ff: int
+    gated: bool = True
+    shared_experts: int = 0
+    shared_d_ff: int = 0
+    shared_gate: bool = False
+    latent_dim: int = 0
+    latent_norm: bool = False
+    bias: bool = False
+    router_scales: bool = False
+    hash_routed: bool = False
+    dense: Mlp | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One block of the stack. `mixer` or `mlp` is None where the block has none (hybrids).
+
+    `norms` names the D-wide norms, `norm_bias` says whether they carry a bias. `parallel` layers
+    feed attention and MLP the same input. `per_layer_input` is the width of Gemma's per-layer
+    embedding, `streams` the number of residual streams (hyper-connections), `attention_residual`
+    marks Kimi's learned weighting of earlier blocks.
+    """
+
+    mixer: Mixer | None
+    mlp: Mlp | Moe | None
+    norms: tuple[str, ...]
+    norm_bias: bool = False
+    parallel: bool = False
+    per_layer_input: int = 0
+    streams: int = 1
+    attention_residual: bool = False
+    cross_gates: bool = False
+
+    @property
+    def attention(self) -> SoftmaxMixer | None:
+        """The mixer where it is softmax attention, else None."""
+        return self.mixer if isinstance(self.mixer, SoftmaxMixer) else None
