@@ -1,39 +1,117 @@
-"""Plan -> Layout of every parameter: which mesh axes cut which dim, said once.
+"""Plan -> how the mesh axes cut every parameter and activation, said once.
 
 The planner divides bytes by it, the runtime turns it into a PartitionSpec.
 """
 
 from collections.abc import Mapping
-from math import prod
+from math import ceil
+from typing import Literal
+
+import numpy as np
 
 from shardwise.models.parameters import Parameter
 from shardwise.sharding import Layout
 from shardwise.work import Quantity
 
-TENSOR_LETTERS = frozenset("FNKV")
+UNEVEN: Mapping[str, Literal["pad", "replicate", "refuse"]] = {
+    "F": "pad",
+    "V": "pad",
+    "K": "replicate",
+    "N": "refuse",
+    "E": "refuse",
+}
+"""What happens to a dim that its axis does not divide: padded up to the next multiple, replicated
+(several devices keep the same KV head), or the plan is refused."""
+
+TENSOR_LETTERS = "FNKV"
 """Dims that the tensor axis cuts: d_ff, query heads, KV heads, vocabulary (ch. 5.1.3)."""
 
-
-def axes_of_letter(letter: str, *, expert_row: bool) -> tuple[str, ...]:
-    """Mesh axes that cut a dim, major first.
-
-    D is cut by fsdp, and by expert too outside the experts; E by expert; F, N, K and V by tensor.
-    """
-    if letter == "D":
-        return ("fsdp",) if expert_row else ("fsdp", "expert")
-    if letter == "E":
-        return ("expert",)
-    return ("tensor",) if letter in TENSOR_LETTERS else ()
+STORAGE_AXES = ("fsdp", "expert")
+"""Axes that store a parameter in pieces and gather it before use (ZeRO-3). Experts already lie
+apart over `expert`, so they are gathered over `fsdp` only."""
 
 
 def is_expert(parameter: Parameter) -> bool:
-    """Whether the parameter has one copy per expert."""
-    return any(letter == "E" for letter, _ in parameter.dims) and parameter.active < 1
+    """Whether the parameter is a stack of routed experts, one matrix each."""
+    return "E" in parameter.batch
 
 
-def cut_axes(parameter: Parameter) -> tuple[str, ...]:
-    """All mesh axes that cut a parameter. A tensor without D is cut by fsdp over its largest dim."""
-    expert_row = is_expert(parameter)
-    axes = [a for d, _ in parameter.dims for a in axes_of_letter(d, expert_row=expert_row)]
-    storage = ("fsdp",) if expert_row else ("fsdp", "expert")
-    return tuple(dict.fromkeys([*axes, *storage]))
+def tensor_letter(parameter: Parameter) -> str:
+    """The letter that the tensor axis cuts, or "" where the parameter is replicated over it."""
+    letters = [letter for letter, _ in parameter.dims]
+    return next((letter for letter in TENSOR_LETTERS if letter in letters), "")
+
+
+def gather_axes(parameter: Parameter) -> tuple[str, ...]:
+    """Mesh axes over which the stored pieces are gathered before use."""
+    return ("fsdp",) if is_expert(parameter) else STORAGE_AXES
+
+
+def local_size(size: int, degree: Quantity) -> Quantity:
+    """Elements of a dim on one device: padded up where the degree does not divide it."""
+    return np.ceil(size / degree)
+
+
+def tensor_share(parameter: Parameter, tensor: Quantity) -> Quantity:
+    """Share of a parameter that one device of the tensor axis computes with (1/tensor if even)."""
+    letter = tensor_letter(parameter)
+    if not letter:
+        return 1.0
+    size = next(n for name, n in parameter.dims if name == letter)
+    return local_size(size, tensor) / size
+
+
+def compute_share(parameter: Parameter, degrees: Mapping[str, Quantity]) -> Quantity:
+    """Share of a parameter on one device while it is in use: cut by tensor, experts by expert."""
+    share = tensor_share(parameter, degrees.get("tensor", 1))
+    return share / degrees.get("expert", 1) if is_expert(parameter) else share
+
+
+def stored_share(parameter: Parameter, degrees: Mapping[str, Quantity]) -> Quantity:
+    """Share of a parameter that one device stores between uses."""
+    share = compute_share(parameter, degrees)
+    for axis in gather_axes(parameter):
+        share = share / degrees.get(axis, 1)
+    return share
+
+
+def parameter_layout(parameter: Parameter, mesh: Mapping[str, int]) -> Layout:
+    """The Layout of a stored parameter; fsdp cuts D, or the first dim where there is no D."""
+    letters = [letter for letter, _ in parameter.dims]
+    stored = letters.index("D") if "D" in letters else 0
+    dims = []
+    for i, (letter, _) in enumerate(parameter.dims):
+        axes: tuple[str, ...] = ()
+        if letter == "E" and is_expert(parameter):
+            axes = ("expert",)
+        elif letter == tensor_letter(parameter):
+            axes = ("tensor",)
+        if i == stored:
+            axes = (*axes, *gather_axes(parameter))
+        dims.append((letter, tuple(a for a in axes if mesh.get(a, 1) > 1)))
+    return _layout(parameter.name.rsplit(".", 1)[-1], dims)
+
+
+def activation_layout(mesh: Mapping[str, int], sequence_parallel: bool) -> Layout:
+    """The Layout of the activations between blocks, x[B, T, D]."""
+    batch = ("replica", "data", "fsdp", "expert")
+    time = ("context", "tensor") if sequence_parallel else ("context",)
+    cut = [("B", batch), ("T", time), ("D", ())]
+    return _layout("x", [(d, tuple(a for a in axes if mesh.get(a, 1) > 1)) for d, axes in cut])
+
+
+def uneven_error(letter: str, size: int, axis: str, degree: int) -> str | None:
+    """Why a degree is refused for a dim, or None where the table pads or replicates."""
+    if size % degree == 0 or UNEVEN.get(letter) != "refuse":
+        return None
+    lower = max(d for d in range(1, degree + 1) if size % d == 0)
+    return (
+        f"mesh axis '{axis}' of {degree} does not divide {letter}={size}; "
+        f"the nearest degree that does is {lower} (or {ceil(size / lower)} and below that divide)"
+    )
+
+
+def _layout(name: str, dims: list[tuple[str, tuple[str, ...]]]) -> Layout:
+    from shardwise.sharding import Dim
+
+    return Layout(name=name, dims=tuple(Dim(name=d, axes=a) for d, a in dims))
