@@ -1,0 +1,207 @@
+"""The catalogue: one TOML file per chip in data/, an index with every alias, and overrides.
+
+`load_chip` reads one file only. Names match exactly, apart from case, through the one alias table
+of `data/index.toml`; there is no matching by part of a name. Where a number comes from is in
+`Chip.sources`, and a number changed by `--hw` or `--set` says so there.
+"""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+from shardwise.errors import BadRequest, unknown
+from shardwise.hardware.chip import FIELDS, Chip
+from shardwise.hardware.prices import price_override
+from shardwise.hardware.record import TABLES, Constants, chip_of
+
+DATA = Path(__file__).parent / "data"
+REMEDY = "list them with `shardwise hw list`, add one with --hw FILE"
+
+
+def load_chip(
+    name: str,
+    *,
+    constants: str = "vendor",
+    hw_files: Sequence[str | Path] = (),
+    set_: Sequence[str] = (),
+    prices: Mapping[str, float] | None = None,
+) -> Chip:
+    """One chip by its id or an alias.
+
+    constants: "vendor", or "book" for the number of the book's latest table where it gives one.
+    hw_files: TOML or YAML files, each one chip record; its `id` is added or overridden, and `base`
+        names the chip that it starts from. Later files win.
+    set_: overrides "chip.hbm_bandwidth=3e12" (the "chip." may be left out), applied last.
+    prices: dollars per chip-hour by chip name or alias (`--price`).
+    Raises BadRequest for an unknown chip, field or constants, and for a value of a wrong type.
+    """
+    if constants not in get_args(Constants):
+        raise unknown("constants", constants, get_args(Constants))
+    files = _hw_records(tuple(str(p) for p in hw_files))
+    chip_id = resolve_chip(name, extra=files)
+    dollars = {resolve_chip(c, extra=files): usd for c, usd in (prices or {}).items()}
+    if not (files or set_ or chip_id in dollars):
+        return _catalogue_chip(chip_id, constants)
+    record = dict(files[chip_id]) if chip_id in files else _read(chip_id)
+    for text in set_:
+        record = _with_override(record, text)
+    if chip_id in dollars:
+        record = _with_price(record, dollars[chip_id])
+    return chip_of(record, constants)  # type: ignore[arg-type]
+
+
+def chip_ids() -> tuple[str, ...]:
+    """Canonical ids of the catalogue, in its order: TPUs oldest first, then GPUs, then others."""
+    return tuple(_index())
+
+
+def catalogue(constants: str = "vendor") -> tuple[Chip, ...]:
+    """Every chip of the catalogue."""
+    return tuple(load_chip(chip_id, constants=constants) for chip_id in chip_ids())
+
+
+def aliases() -> Mapping[str, str]:
+    """Every accepted spelling in lower case -> canonical id; the ids themselves included."""
+    return _aliases()
+
+
+def resolve_chip(name: str, extra: Mapping[str, Any] | None = None) -> str:
+    """The canonical id of a chip name; `extra` holds ids added by --hw files.
+
+    >>> resolve_chip("TPU v5 lite"), resolve_chip("ironwood")
+    ('v5e', 'tpu7x')
+    """
+    if extra and name in extra:
+        return name
+    known = _aliases()
+    key = name.strip().lower()
+    if key not in known:
+        raise unknown("chip", name, [*(extra or {}), *known], REMEDY)
+    return known[key]
+
+
+@cache
+def _index() -> Mapping[str, list[str]]:
+    with (DATA / "index.toml").open("rb") as file:
+        return tomllib.load(file)["chips"]
+
+
+@cache
+def _aliases() -> Mapping[str, str]:
+    table: dict[str, str] = {}
+    for chip_id, names in _index().items():
+        for name in (chip_id, *names):
+            assert table.setdefault(name.lower(), chip_id) == chip_id, f"alias '{name}' twice"
+    return table
+
+
+def _read(chip_id: str) -> dict[str, Any]:
+    with (DATA / f"{chip_id}.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+@cache
+def _catalogue_chip(chip_id: str, constants: Constants) -> Chip:
+    return chip_of(_read(chip_id), constants)
+
+
+@cache
+def _hw_records(paths: tuple[str, ...]) -> Mapping[str, Mapping[str, Any]]:
+    """Chip records of --hw files by id, each laid over its base."""
+    records: dict[str, Mapping[str, Any]] = {}
+    for path in paths:
+        own = _load_file(Path(path))
+        if not isinstance(own.get("id"), str):
+            raise BadRequest(f"hardware file '{path}' has no 'id'; it holds one chip, named by it")
+        base = own.pop("base", own["id"])
+        chip_id = _aliases().get(own["id"].lower(), own["id"])
+        known = base in records or str(base).lower() in _aliases()
+        if not known and base != own["id"]:
+            raise unknown(f"base in hardware file '{path}'", str(base), _aliases(), REMEDY)
+        start: Mapping[str, Any] = {}
+        if base in records:
+            start = records[base]
+        elif known:
+            start = _read(resolve_chip(base))
+        records[chip_id] = {**_merged(start, _cited(own, path)), "id": chip_id}
+    return records
+
+
+def _load_file(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"hardware file '{path}' cannot be read: {error}") from None
+    try:
+        if path.suffix.lower() in (".yaml", ".yml", ".json"):
+            import yaml  # only where a YAML file is given: the catalogue itself needs none
+
+            record = yaml.safe_load(text)
+        else:
+            record = tomllib.loads(text)
+    except Exception as error:
+        raise BadRequest(f"hardware file '{path}' is no valid TOML or YAML: {error}") from None
+    if not isinstance(record, dict):
+        raise BadRequest(f"hardware file '{path}' must hold one table of a chip's fields")
+    return record
+
+
+def _cited(record: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """The user's bare numbers as entries whose source is the user's file."""
+
+    def cite(value: Any) -> Any:
+        return value if isinstance(value, Mapping) else {"value": value, "source": path}
+
+    out: dict[str, Any] = {}
+    for key, value in record.items():
+        if key in FIELDS:
+            out[key] = cite(value)
+        elif key in TABLES and key not in ("sources", "prices") and isinstance(value, Mapping):
+            out[key] = {k: v if k in ("kind", "levels") else cite(v) for k, v in value.items()}
+        else:
+            out[key] = value
+    return out
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, table by table; a network of another kind replaces the whole table."""
+    out = dict(base)
+    for key, value in over.items():
+        old = out.get(key)
+        replaces = isinstance(value, Mapping) and "kind" in value
+        if (
+            key in TABLES
+            and isinstance(old, Mapping)
+            and not (replaces and old.get("kind") != value["kind"])
+        ):
+            out[key] = {**old, **value}
+        else:
+            out[key] = value
+    return out
+
+
+def _with_override(record: Mapping[str, Any], text: str) -> dict[str, Any]:
+    """One --set "chip.path=value" laid on a record."""
+    path, equals, value = text.partition("=")
+    keys = path.strip().removeprefix("chip.").split(".")
+    if not equals or not value.strip():
+        raise BadRequest(f"--set '{text}' is not PATH=VALUE; write it like chip.hbm_bandwidth=3e12")
+    entry = {"value": value.strip(), "source": f"--set {path.strip()}"}
+    top = [*FIELDS, *(t for t in TABLES if t not in ("sources", "prices"))]
+    if keys[0] not in top:
+        raise unknown("chip field", keys[0], top, "paths are those of `shardwise hw show --json`")
+    if keys[0] in FIELDS and len(keys) == 1:
+        return {**record, keys[0]: entry}
+    if keys[0] in FIELDS or len(keys) != 2:
+        raise BadRequest(
+            f"--set '{text}': '{path}' is no number of a chip; see `shardwise hw show`"
+        )
+    return {**record, keys[0]: {**record.get(keys[0], {}), keys[1]: entry}}
+
+
+def _with_price(record: Mapping[str, Any], usd: float) -> dict[str, Any]:
+    price = price_override(usd, f"price of chip '{record['id']}'")
+    entry = {field: getattr(price, field) for field in price.__dataclass_fields__}
+    return {**record, "prices": {"price": entry}}

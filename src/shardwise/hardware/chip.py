@@ -1,0 +1,165 @@
+"""One chip: its peaks, memories, links, network and price, each number with its source.
+
+Peaks are dense (no 2:4 sparsity) and count a multiply-add as two. Sizes are bytes, rates per
+second, and a link's name says one-way. A number that the catalogue lacks is None, and an answer
+that needs it asks by `Chip.require`, which names the remedy; nothing is defaulted.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from shardwise.errors import BadRequest
+from shardwise.hardware.network import Alone, DataCentre, FullMesh, Switched, Torus
+from shardwise.hardware.prices import Price
+
+RATE_OF = {"mxfp8": "fp8", "mxfp4": "fp4", "nvfp4": "fp4"}
+"""Block formats compute at the rate of their elements."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One number of a chip: how it is read (`kind`), its unit, and what it means."""
+
+    kind: str
+    unit: str
+    about: str
+
+
+FIELDS: Mapping[str, Field] = {
+    "hbm_bytes": Field(kind="size", unit="bytes", about="main memory, nominal"),
+    "hbm_usable_bytes": Field(kind="size", unit="bytes", about="main memory a program can use"),
+    "hbm_bandwidth": Field(kind="rate", unit="bytes/s", about="main memory, reads plus writes"),
+    "sram_bytes": Field(kind="size", unit="bytes", about="VMEM or SMEM of the whole chip"),
+    "sram_bandwidth": Field(kind="rate", unit="bytes/s", about="VMEM or SMEM, reads, whole chip"),
+    "l2_bytes": Field(kind="size", unit="bytes", about="L2, CMEM or last-level cache"),
+    "l2_bandwidth": Field(kind="rate", unit="bytes/s", about="L2 cache, reads"),
+    "vector_flops": Field(kind="rate", unit="FLOP/s", about="f32 on the vector units"),
+    "clock_hz": Field(kind="rate", unit="Hz", about="clock behind the peaks"),
+    "cores": Field(kind="count", unit="", about="cores (TensorCores, SMs, CUs, ...)"),
+    "matmul_units_per_core": Field(kind="count", unit="", about="MXUs or tensor cores per core"),
+    "vector_units_per_core": Field(kind="count", unit="", about="VPU slots or warp schedulers"),
+    "registers_per_core": Field(kind="count", unit="", about="vector registers per core"),
+    "words_per_register": Field(kind="count", unit="", about="32-bit words per vector register"),
+    "matmul_tile": Field(kind="shape", unit="m x k x n", about="matmul dims are padded to this"),
+    "jax_devices_per_chip": Field(kind="count", unit="", about="devices JAX shows per chip"),
+    "chips_per_host": Field(kind="count", unit="", about="chips on one host"),
+    "host_link_oneway": Field(kind="rate", unit="bytes/s", about="host to chip, one-way"),
+    "host_dram_bytes": Field(kind="size", unit="bytes", about="host memory per host"),
+    "power_watts": Field(kind="rate", unit="W", about="power per chip"),
+}
+"""The scalar numbers of a chip; peaks, efficiency and networks have tables of their own."""
+
+REQUIRED = ("cores", "matmul_tile", "jax_devices_per_chip", "chips_per_host")
+"""Fields that no chip may lack."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """Fractions of peak behind "expected" and "upper": what well-tuned code reaches.
+
+    `matmul` of the dense peak on large matmuls, `hbm` of the memory bandwidth, `network` of the
+    link rate on large messages. `source` says where each was measured, or that it is assumed.
+    """
+
+    matmul: float
+    hbm: float
+    network: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """One accelerator as the catalogue has it. `sources` maps a number's path to its source."""
+
+    id: str
+    name: str
+    vendor: str
+    release: str
+    status: str
+    core_kind: str
+    notes: tuple[str, ...]
+    peak_flops: Mapping[str, float]
+    hbm_bytes: float | None
+    hbm_usable_bytes: float | None
+    hbm_bandwidth: float | None
+    sram_bytes: float | None
+    sram_bandwidth: float | None
+    l2_bytes: float | None
+    l2_bandwidth: float | None
+    vector_flops: float | None
+    clock_hz: float | None
+    cores: int
+    matmul_units_per_core: int | None
+    vector_units_per_core: int | None
+    registers_per_core: int | None
+    words_per_register: int | None
+    matmul_tile: tuple[int, int, int]
+    jax_devices_per_chip: int
+    chips_per_host: int
+    host_link_oneway: float | None
+    host_dram_bytes: float | None
+    power_watts: float | None
+    price: Price | None
+    price_low: Price | None
+    price_high: Price | None
+    efficiency: Efficiency
+    network: Torus | Switched | FullMesh | Alone
+    data_centre: DataCentre | None
+    constants: str
+    sources: Mapping[str, str]
+
+    def require(self, field: str) -> float:
+        """The number, or BadRequest that names the chip, the field and how to supply it."""
+        value = getattr(self, field)
+        if value is None:
+            raise BadRequest(
+                f"chip '{self.id}' has no '{field}' ({FIELDS[field].about}) in the catalogue and "
+                f"the answer needs it; give it with --set chip.{field}=NUMBER or --hw FILE"
+            )
+        return float(value)
+
+    def peak(self, dtype: str) -> float:
+        """Dense FLOP/s for a dtype of `units.DTYPE_BYTES`; BadRequest lists what the chip has."""
+        rate = self.peak_flops.get(dtype, self.peak_flops.get(RATE_OF.get(dtype, dtype)))
+        if rate is None:
+            raise BadRequest(
+                f"chip '{self.id}' has no peak for dtype '{dtype}' in the catalogue; it has "
+                f"{', '.join(self.peak_flops)}: compute in one of those, or give the rate with "
+                f"--set chip.peak_flops.{dtype}=NUMBER"
+            )
+        return rate
+
+    def require_price(self) -> Price:
+        """The default price, or BadRequest: no dollars are made up."""
+        if self.price is None:
+            raise BadRequest(
+                f"chip '{self.id}' has no public price in the catalogue, so cost is unknown; "
+                f"give one with --price {self.id}=USD (per chip-hour)"
+            )
+        return self.price
+
+    def numbers(self) -> dict[str, Any]:
+        """Every number by its path ("hbm_bytes", "peak_flops.bf16", "network.link_oneway")."""
+        flat: dict[str, Any] = {f"peak_flops.{k}": v for k, v in self.peak_flops.items()}
+        flat |= {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
+        flat |= {f"efficiency.{k}": getattr(self.efficiency, k) for k in EFFICIENCIES}
+        flat |= _network_numbers("network", self.network)
+        if self.data_centre is not None:
+            flat |= _network_numbers("data_centre", self.data_centre)
+        return flat
+
+
+EFFICIENCIES = ("matmul", "hbm", "network")
+
+
+def _network_numbers(prefix: str, part: Any) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if field.name == "levels":
+            for level in value:
+                flat |= _network_numbers(f"{prefix}.levels.{level.name}", level)
+        elif field.name != "name" and not is_dataclass(value):
+            flat[f"{prefix}.{field.name}"] = value
+    return flat

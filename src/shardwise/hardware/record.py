@@ -1,0 +1,277 @@
+"""A chip's record (one TOML or YAML table) -> Chip: reading, checking, choosing the constants.
+
+An entry is a bare number, or a table {value, source, book, book_source}: `value` is the vendor's
+(or the best-supported) number, `book` what the book's latest table says. `source` is a key of the
+record's [sources] table or the citation itself.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, Literal, get_args
+
+from shardwise.errors import BadRequest, unknown
+from shardwise.hardware.chip import EFFICIENCIES, FIELDS, REQUIRED, Chip, Efficiency
+from shardwise.hardware.network import (
+    Alone,
+    DataCentre,
+    FullMesh,
+    Level,
+    Network,
+    Switched,
+    Torus,
+    WrapRule,
+)
+from shardwise.hardware.prices import Price
+from shardwise.units import DTYPE_BYTES, parse_bytes, parse_count
+
+Constants = Literal["vendor", "book"]
+Record = Mapping[str, Any]
+
+TEXTS = ("id", "name", "vendor", "release", "status", "core_kind")
+TABLES = ("sources", "peak_flops", "efficiency", "network", "data_centre", "prices")
+KINDS = {"torus": Torus, "switched": Switched, "full_mesh": FullMesh, "alone": Alone}
+ENTRY = ("value", "source", "book", "book_source")
+UNIT_KINDS = {
+    "link_oneway": "rate",
+    "chip_oneway": "rate",
+    "pair_oneway": "rate",
+    "switch_oneway": "rate",
+    "unit_oneway": "rate",
+    "hop_seconds": "seconds",
+    "ramp_bytes": "seconds",
+    "domain": "count",
+    "links_per_chip": "count",
+    "chips": "count",
+    "switches": "count",
+    "pod": "shape",
+    "wrap": "wrap",
+    "sharp": "flag",
+}
+PRICE_ROLES = ("price", "price_low", "price_high")
+
+
+class Reader:
+    """Reads the numbers of one record for one set of constants and notes each one's source."""
+
+    def __init__(self, record: Record, constants: Constants) -> None:
+        self.record = record
+        self.chip = str(record.get("id", "?"))
+        self.constants = constants
+        self.citations: Mapping[str, str] = record.get("sources", {})
+        self.sources: dict[str, str] = {}
+
+    def read(self, table: Record, name: str, kind: str, path: str) -> Any:
+        """The checked value of one entry under `path`; raises BadRequest naming both."""
+        entry = table[name]
+        source = ""
+        if isinstance(entry, Mapping):
+            for key in entry:
+                if key not in ENTRY:
+                    raise unknown(f"key of '{path}' of chip '{self.chip}'", key, ENTRY)
+            book = self.constants == "book" and "book" in entry
+            if not book and "value" not in entry:
+                raise BadRequest(f"'{path}' of chip '{self.chip}' has no 'value'; write one")
+            source = entry.get("book_source" if book else "source", "")
+            entry = entry["book" if book else "value"]
+        self.sources[path] = self.citations.get(source, source) or "no source given"
+        return _check(entry, kind, f"'{path}' of chip '{self.chip}'")
+
+
+def chip_of(record: Record, constants: Constants) -> Chip:
+    """The Chip that a record describes.
+
+    Raises BadRequest for an unknown key (with the nearest spelling), a wrong type, a number that is
+    not positive, or a field that no chip may lack.
+    """
+    reader = Reader(record, constants)
+    for key in record:
+        if key not in (*TEXTS, *TABLES, *FIELDS, "notes"):
+            raise unknown(f"field of chip '{reader.chip}'", key, (*TEXTS, *TABLES, *FIELDS))
+    for key in ("id", "name", "network", *REQUIRED):
+        if key not in record:
+            raise BadRequest(
+                f"chip '{reader.chip}' lacks '{key}', which every chip must have; write it, or "
+                f'start from a chip of the catalogue with base = "h100"'
+            )
+    plain: dict[str, Any] = {name: str(record.get(name, "")) for name in TEXTS}
+    for name, field in FIELDS.items():
+        plain[name] = reader.read(record, name, field.kind, name) if name in record else None
+    prices = _prices(record, reader)
+    return Chip(
+        **plain,
+        notes=tuple(record.get("notes", ())),
+        peak_flops=_peaks(_table(record, "peak_flops", reader), reader),
+        efficiency=_efficiency(_table(record, "efficiency", reader), reader),
+        network=_network(_table(record, "network", reader), reader),
+        data_centre=_data_centre(_table(record, "data_centre", reader), reader),
+        price=prices.get("price"),
+        price_low=prices.get("price_low"),
+        price_high=prices.get("price_high"),
+        constants=constants,
+        sources=reader.sources,
+    )
+
+
+def _table(record: Record, name: str, reader: Reader) -> Record:
+    table = record.get(name, {})
+    if not isinstance(table, Mapping):
+        raise BadRequest(f"'{name}' of chip '{reader.chip}' is {table!r}; it must be a table")
+    return table
+
+
+def _peaks(table: Record, reader: Reader) -> dict[str, float]:
+    for dtype in table:
+        if dtype not in DTYPE_BYTES:
+            raise unknown(f"dtype in 'peak_flops' of chip '{reader.chip}'", dtype, DTYPE_BYTES)
+    return {d: reader.read(table, d, "rate", f"peak_flops.{d}") for d in table}
+
+
+def _efficiency(table: Record, reader: Reader) -> Efficiency:
+    for name in table:
+        if name not in EFFICIENCIES:
+            raise unknown(f"efficiency of chip '{reader.chip}'", name, EFFICIENCIES)
+    missing = [name for name in EFFICIENCIES if name not in table]
+    if missing:
+        raise BadRequest(
+            f"chip '{reader.chip}' lacks efficiency.{missing[0]}, the fraction of peak behind "
+            f'"expected"; write it, or start from a chip of the catalogue with base = "h100"'
+        )
+    values = {n: reader.read(table, n, "fraction", f"efficiency.{n}") for n in EFFICIENCIES}
+    source = "; ".join(f"{n}: {reader.sources[f'efficiency.{n}']}" for n in EFFICIENCIES)
+    return Efficiency(**values, source=source)
+
+
+def _network(table: Record, reader: Reader) -> Network:
+    kind = table.get("kind", "")
+    if kind not in KINDS:
+        raise unknown(f"network.kind of chip '{reader.chip}'", str(kind), KINDS)
+    part = KINDS[kind]
+    values = _part_values(part, {k: v for k, v in table.items() if k != "kind"}, "network", reader)
+    return part(**values)
+
+
+def _data_centre(table: Record, reader: Reader) -> DataCentre | None:
+    if not table:
+        return None
+    return DataCentre(**_part_values(DataCentre, table, "data_centre", reader))
+
+
+def _part_values(part: Any, table: Record, path: str, reader: Reader) -> dict[str, Any]:
+    """The fields of one network part, checked against its dataclass."""
+    names = [f.name for f in fields(part)]
+    for key in table:
+        if key not in names:
+            raise unknown(f"field of '{path}' of chip '{reader.chip}'", key, names)
+    values: dict[str, Any] = {}
+    for name in names:
+        if name == "levels":
+            values[name] = tuple(
+                _level(level, f"{path}.levels", reader) for level in table.get("levels", ())
+            )
+        elif name in table:
+            values[name] = reader.read(table, name, UNIT_KINDS[name], f"{path}.{name}")
+        elif part is not Alone:
+            raise BadRequest(f"chip '{reader.chip}' lacks '{path}.{name}'; write it")
+    return values
+
+
+def _level(table: Record, path: str, reader: Reader) -> Level:
+    name = str(table.get("name", "?"))
+    numbers = {k: v for k, v in table.items() if k != "name"}
+    where = f"{path}.{name}"
+    values: dict[str, Any] = {}
+    for field in fields(Level):
+        if field.name == "name":
+            continue
+        if field.name not in numbers:
+            raise BadRequest(f"chip '{reader.chip}' lacks '{where}.{field.name}'; write it")
+        kind = UNIT_KINDS[field.name]
+        values[field.name] = reader.read(numbers, field.name, kind, f"{where}.{field.name}")
+    return Level(name=name, **values)
+
+
+def _prices(record: Record, reader: Reader) -> dict[str, Price]:
+    prices: dict[str, Price] = {}
+    for role, entry in _table(record, "prices", reader).items():
+        if role not in PRICE_ROLES:
+            raise unknown(f"price of chip '{reader.chip}'", role, PRICE_ROLES)
+        for key in (f.name for f in fields(Price)):
+            if key not in entry:
+                raise BadRequest(
+                    f"'{role}' of chip '{reader.chip}' lacks '{key}'; a price says how much, as "
+                    f"of when, from which source, of what kind and whether the host is in it"
+                )
+        usd = _check(entry["usd_per_chip_hour"], "rate", f"'{role}' of chip '{reader.chip}'")
+        source = reader.citations.get(entry["source"], entry["source"])
+        prices[role] = Price(**{**entry, "usd_per_chip_hour": usd, "source": source})
+    return prices
+
+
+def _check(value: Any, kind: str, what: str) -> Any:
+    """The value in its type; text (from --set) is parsed by the kind of the field."""
+    if isinstance(value, str) and kind not in ("wrap",):
+        value = _parsed(value, kind, what)
+    return _CHECKS[kind](value, what)
+
+
+def _parsed(text: str, kind: str, what: str) -> Any:
+    if kind == "size" and text.strip()[-1:] in ("b", "B"):
+        return parse_bytes(text, what)
+    if kind == "shape":
+        if not re.fullmatch(r"\d+(x\d+)*", text.strip()):
+            raise BadRequest(f"{what} is '{text}'; it must be whole numbers like 16x20x28")
+        return [int(n) for n in text.strip().split("x")]
+    if kind == "flag" and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return float(text)
+    except ValueError:
+        return parse_count(text, what) if kind in ("size", "rate", "count") else text
+
+
+def _number(value: Any, what: str, *, zero: bool = False, most: float = math.inf) -> float:
+    bad = isinstance(value, bool) or not isinstance(value, int | float)
+    if bad or not math.isfinite(value) or value < 0 or (value == 0 and not zero) or value > most:
+        rule = "positive" if not zero else "zero or positive"
+        limit = f" of at most {most:g}" if most < math.inf else ""
+        raise BadRequest(f"{what} is {value!r}; it must be a {rule} number{limit}")
+    return float(value)
+
+
+def _count(value: Any, what: str) -> int:
+    number = _number(value, what)
+    if number != int(number):
+        raise BadRequest(f"{what} is {value!r}; it must be a whole number")
+    return int(number)
+
+
+def _shape(value: Any, what: str) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise BadRequest(f"{what} is {value!r}; it must be whole numbers like 16x20x28")
+    return tuple(_count(n, what) for n in value)
+
+
+def _wrap(value: Any, what: str) -> str:
+    if value not in get_args(WrapRule):
+        raise unknown(f"wrap rule {what}", str(value), get_args(WrapRule))
+    return value
+
+
+def _flag(value: Any, what: str) -> bool:
+    if not isinstance(value, bool):
+        raise BadRequest(f"{what} is {value!r}; it must be true or false")
+    return value
+
+
+_CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
+    "size": _number,
+    "rate": _number,
+    "seconds": lambda value, what: _number(value, what, zero=True),
+    "fraction": lambda value, what: _number(value, what, most=1.0),
+    "count": _count,
+    "shape": _shape,
+    "wrap": _wrap,
+    "flag": _flag,
+}
