@@ -10,7 +10,9 @@ from shardwise.sharding import Dim, Layout, MatmulExpr
 WORDS = st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True)
 AXES = st.one_of(st.sampled_from("XYZWU"), WORDS)
 DIM_NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,4}", fullmatch=True)
-ARRAY_NAMES = st.from_regex(r"([A-Za-z][A-Za-z0-9_]{0,4}'{0,2})?", fullmatch=True)
+ARRAY_NAMES = st.from_regex(r"([A-Za-z](\w{0,4}[0-9a-z])?'{0,2})?", fullmatch=True).filter(
+    str.isascii
+)
 
 
 @st.composite
@@ -133,8 +135,8 @@ REFUSED = {
     "rename one",
     "A[2I]": "'2I' in 'A[2I]' is no dim name; a dim is a letter or a word of letters and digits "
     "(D, heads)",
-    "2A[I]": "array '2A' is no array name; a name has letters, digits, '_' and trailing primes "
-    "(A, W_in, A')",
+    "2A[I]": "array '2A' is no array name; a name has letters, digits, inner '_' and trailing "
+    "primes (A, W_in, A')",
     "A[I_X, J": """\
 '[' is never closed at column 2 of 'A[I_X, J'; close it with ']'
   A[I_X, J

@@ -19,10 +19,10 @@ from shardwise.errors import BadRequest
 
 AXIS = re.compile(r"[A-Z]|[a-z][a-z0-9_]*")
 DIM = re.compile(r"[A-Za-z][A-Za-z0-9]*")
-ARRAY = re.compile(r"[A-Za-z][A-Za-z0-9_]*'*")
+ARRAY = re.compile(r"[A-Za-z](?:[A-Za-z0-9_]*[A-Za-z0-9])?'*")
 AXIS_RULE = "an axis is one capital letter (X) or a lower-case word (fsdp)"
 DIM_RULE = "a dim is a letter or a word of letters and digits (D, heads)"
-ARRAY_RULE = "a name has letters, digits, '_' and trailing primes (A, W_in, A')"
+ARRAY_RULE = "a name has letters, digits, inner '_' and trailing primes (A, W_in, A')"
 
 _TOKEN = re.compile(
     r"""(?P<skip>[\s$\u200b\u2060\u2061]+|\\[,;!\ ])

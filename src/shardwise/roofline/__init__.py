@@ -1,0 +1,60 @@
+"""Pricing: Work on a placed mesh becomes seconds [lower, expected, upper] and what bounds them.
+
+`matmul.py` and `chip_roofline.py` hold the single-chip rooflines, `collectives.py` the cost of each
+collective on each network, `transfer.py` copies between memories, hosts and chips, and `price.py`
+prices a whole Work. Nothing is counted here and no model is known. Read `price.py` first.
+"""
+
+from shardwise.roofline.chip_roofline import (
+    LEVELS,
+    Times,
+    attainable_flops,
+    chip_critical_intensity,
+    comms_seconds,
+    critical_intensity,
+    level_bandwidth,
+    math_seconds,
+    vector_critical_intensity,
+)
+from shardwise.roofline.matmul import (
+    ElementBytes,
+    MatmulBytes,
+    critical_batch,
+    critical_batch_approx,
+    first_batch_at_peak,
+    matmul_bytes,
+    matmul_flops,
+    matmul_flops_exact,
+    matmul_intensity,
+    matmul_times,
+    padded_flops,
+    split_contraction_threshold,
+    split_contraction_times,
+    tile_intensity,
+)
+
+__all__ = [
+    "LEVELS",
+    "ElementBytes",
+    "MatmulBytes",
+    "Times",
+    "attainable_flops",
+    "chip_critical_intensity",
+    "comms_seconds",
+    "critical_batch",
+    "critical_batch_approx",
+    "critical_intensity",
+    "first_batch_at_peak",
+    "level_bandwidth",
+    "matmul_bytes",
+    "matmul_flops",
+    "matmul_flops_exact",
+    "matmul_intensity",
+    "matmul_times",
+    "math_seconds",
+    "padded_flops",
+    "split_contraction_threshold",
+    "split_contraction_times",
+    "tile_intensity",
+    "vector_critical_intensity",
+]
