@@ -78,7 +78,7 @@ def level_bandwidth(chip: Chip, level: str) -> float:
 
 def chip_critical_intensity(chip: Chip, *, dtype: str, level: str = "hbm") -> float:
     """Critical intensity of the chip's matmul units computing in a dtype, fed from a level."""
-    return critical_intensity(chip.peak(dtype), level_bandwidth(chip, level))
+    return chip.peak(dtype) / level_bandwidth(chip, level)
 
 
 def vector_critical_intensity(chip: Chip, *, level: str = "hbm") -> float:
@@ -86,4 +86,4 @@ def vector_critical_intensity(chip: Chip, *, level: str = "hbm") -> float:
 
     All cores against the whole chip's bandwidth; the book's "around 3" takes one core (errata 1.4).
     """
-    return critical_intensity(chip.require("vector_flops"), level_bandwidth(chip, level))
+    return chip.require("vector_flops") / level_bandwidth(chip, level)
