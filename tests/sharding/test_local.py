@@ -10,6 +10,7 @@ from shardwise.sharding import (
     Dim,
     Layout,
     Mesh,
+    block,
     blocks,
     bytes_per_device,
     bytes_total,
@@ -43,9 +44,10 @@ def test_blocks_tile_the_array_as_often_as_there_are_copies(case):
     layout, mesh, sizes = case
     sizes = padded(layout, sizes, mesh).sizes
     held = np.zeros(global_shape(layout, sizes), int)
-    for block in blocks(layout, sizes, mesh).values():
-        assert held[block].shape == local_shape(layout, sizes, mesh)
-        held[block] += 1
+    for device, here in blocks(layout, sizes, mesh).items():
+        assert here == block(layout, sizes, mesh, device)
+        assert held[here].shape == local_shape(layout, sizes, mesh)
+        held[here] += 1
     partial_sums = np.prod([mesh[axis] for axis in layout.unreduced], initial=1)
     assert (held == copies(layout, mesh) * partial_sums).all()
     whole = held.size * 2.0
@@ -133,6 +135,14 @@ def test_parse_sizes():
         (
             lambda: copies(Layout.parse("A[I_tensor]"), Mesh.parse("fsdp=2,tensr=2")),
             r"unknown mesh axis 'tensor'; did you mean 'tensr'\? \('A\[I_tensor\]' is laid out on",
+        ),
+        (
+            lambda: block(Layout.parse("A[I_X]"), {"I": 8}, MESH, (0, 0, 2)),
+            r"device \(0, 0, 2\) is not on mesh X=2,Y=8,Z=2; give one index per axis",
+        ),
+        (
+            lambda: block(Layout.parse("A[I_X]"), {"I": 8}, MESH, (0, 0)),
+            r"device \(0, 0\) is not on mesh",
         ),
         (lambda: parse_sizes("I=8.5"), "dim 'I' has size 8.5; a size is a whole number"),
         (lambda: parse_sizes("I=4,I=8"), "dim 'I' has two sizes in 'I=4,I=8'; remove one"),

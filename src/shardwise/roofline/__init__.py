@@ -1,8 +1,9 @@
 """Pricing: Work on a placed mesh becomes seconds [lower, expected, upper] and what bounds them.
 
-`matmul.py` and `chip_roofline.py` hold the single-chip rooflines, `collectives.py` the cost of each
-collective on each network, `transfer.py` copies between memories, hosts and chips, and `price.py`
-prices a whole Work. Nothing is counted here and no model is known. Read `price.py` first.
+`chip_roofline.py`, `matmul.py` and `matmul_report.py` hold the single-chip rooflines,
+`collectives.py` the cost of each collective on each network, `transfer.py` copies between memories,
+hosts and chips, and `price.py` prices a whole Work. Nothing is counted here and no model is known.
+Read `price.py` first.
 """
 
 from shardwise.roofline.chip_roofline import (
@@ -32,11 +33,13 @@ from shardwise.roofline.matmul import (
     split_contraction_times,
     tile_intensity,
 )
+from shardwise.roofline.matmul_report import MatmulRoofline, matmul_roofline
 
 __all__ = [
     "LEVELS",
     "ElementBytes",
     "MatmulBytes",
+    "MatmulRoofline",
     "Times",
     "attainable_flops",
     "chip_critical_intensity",
@@ -51,6 +54,7 @@ __all__ = [
     "matmul_flops",
     "matmul_flops_exact",
     "matmul_intensity",
+    "matmul_roofline",
     "matmul_times",
     "padded_flops",
     "split_contraction_threshold",

@@ -9,6 +9,7 @@ from shardwise.sharding.layout import Dim, Layout, MatmulExpr, Spec
 from shardwise.sharding.local import (
     Padded,
     Sizes,
+    block,
     blocks,
     bytes_per_device,
     bytes_total,
@@ -31,6 +32,7 @@ __all__ = [
     "Padded",
     "Sizes",
     "Spec",
+    "block",
     "blocks",
     "bytes_per_device",
     "bytes_total",

@@ -6,7 +6,6 @@ divide is refused: JAX takes no uneven inputs, so the caller pads with `padded`,
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 
 from shardwise.errors import BadRequest, unknown
@@ -112,19 +111,29 @@ def bytes_total(layout: Layout, sizes: Sizes, mesh: Mesh, dtype: str) -> float:
     return bytes_per_device(layout, sizes, mesh, dtype) * mesh.size
 
 
-def blocks(layout: Layout, sizes: Sizes, mesh: Mesh) -> dict[tuple[int, ...], tuple[slice, ...]]:
-    """Which device holds which block: coordinates (in the mesh's axis order) -> slices per dim.
+def block(layout: Layout, sizes: Sizes, mesh: Mesh, device: Sequence[int]) -> tuple[slice, ...]:
+    """The block that the device at these coordinates (in the mesh's axis order) holds, per dim.
 
     The first axis of a dim is the major one: along `I_XY` the block of I is x * |Y| + y (errata
-    3.12). Coordinates run as the mesh's devices do, the last axis fastest.
+    3.12). Raises BadRequest for coordinates that the mesh does not have.
     """
     shape = local_shape(layout, sizes, mesh)
-    devices = product(*(range(degree) for degree in mesh.values()))
-    return {device: _block(layout, shape, mesh, device) for device in devices}
+    inside = len(device) == len(mesh) and all(
+        0 <= at < degree for at, degree in zip(device, mesh.values(), strict=True)
+    )
+    if not inside:
+        raise BadRequest(f"device {tuple(device)} is not on mesh {mesh}; give one index per axis")
+    return _block(layout, shape, mesh, device)
+
+
+def blocks(layout: Layout, sizes: Sizes, mesh: Mesh) -> dict[tuple[int, ...], tuple[slice, ...]]:
+    """Which device holds which block: `block` of every device, the mesh's last axis fastest."""
+    shape = local_shape(layout, sizes, mesh)
+    return {device: _block(layout, shape, mesh, device) for device in mesh.devices()}
 
 
 def _block(
-    layout: Layout, shape: tuple[int, ...], mesh: Mesh, device: tuple[int, ...]
+    layout: Layout, shape: tuple[int, ...], mesh: Mesh, device: Sequence[int]
 ) -> tuple[slice, ...]:
     at = dict(zip(mesh, device, strict=True))
     starts = []

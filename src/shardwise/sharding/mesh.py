@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from numbers import Integral
 
@@ -68,6 +69,10 @@ class Mesh(Mapping[str, int]):
     def size(self) -> int:
         """The devices: the product of all degrees."""
         return prod(degree for _, degree in self.axes)
+
+    def devices(self) -> Iterator[tuple[int, ...]]:
+        """The coordinates of every device, the last axis fastest."""
+        return product(*(range(degree) for _, degree in self.axes))
 
     def degree(self, axis: str) -> int:
         """The degree of an axis; raises BadRequest with the nearest names for an unknown one."""

@@ -1,0 +1,85 @@
+"""`shardwise roofline`: the document, the table and the refusals."""
+
+import json
+
+import pytest
+
+from shardwise.apps.cli.roofline import roofline
+from shardwise.errors import BadRequest
+
+BOOK = ("--on", "v5e", "--matmul", "240x8192x32768")
+
+
+def run(*args):
+    roofline.main(args=list(args), standalone_mode=False)
+
+
+def result_of(capsys, *args):
+    run(*args, "--json")
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_document(capsys):
+    doc = result_of(capsys, *BOOK, "--dtype", "int8")
+    result = doc["result"]
+    assert result["flops"] == 2 * 240 * 8192 * 32768
+    assert result["bytes"] == {"read": 270401536, "written": 7864320}
+    assert result["bound_by"] == "HBM"
+    seconds = result["seconds"]
+    assert seconds["lower"] <= seconds["expected"] <= seconds["upper"]
+    assert seconds["lower"] == max(result["math_seconds"], result["comms_seconds"])
+    assert result["sum_at_peak_seconds"] == result["math_seconds"] + result["comms_seconds"]
+    assert doc["resolved"]["chip"] == {"value": "v5e", "origin": "--on"}
+    assert doc["provenance"]["hbm_bandwidth"]["source"]
+    assert doc["provenance"]["efficiency.matmul"]["source"]
+
+
+def test_int8_weights_halve_the_critical_batch(capsys):
+    plain = result_of(capsys, *BOOK)["result"]["critical_batch"]
+    quantised = result_of(capsys, *BOOK, "--weights", "int8")["result"]["critical_batch"]
+    assert quantised["approximation"] == plain["approximation"] / 2
+    assert quantised["first"] < plain["first"]
+
+
+def test_constants_of_the_book_and_overrides(capsys):
+    own = ("--set", "chip.hbm_bandwidth=8.2e11", "--set", "chip.peak_flops.bf16=1.97e14")
+    doc = result_of(capsys, *BOOK, *own)
+    assert doc["result"]["critical_intensity"] == pytest.approx(1.97e14 / 8.2e11)
+    assert "--set" in doc["provenance"]["hbm_bandwidth"]["source"]
+
+
+def test_the_table(capsys):
+    run(*BOOK, "--weights", "int8")
+    out = capsys.readouterr().out
+    assert out.startswith("bf16[240, 8192] x int8[8192, 32768] -> bf16[240, 32768] on v5e")
+    for row in ("T_math", "T_comms", "lower", "expected", "upper", "critical batch", "bound by"):
+        assert row in out
+
+
+def test_small_matrices_never_reach_the_peak(capsys):
+    doc = result_of(capsys, "--on", "v5e", "--matmul", "64x256x256")
+    assert doc["result"]["critical_batch"]["first"] is None
+    assert doc["warnings"] == [
+        "no batch reaches the peak: K and N are too small for the critical intensity"
+    ]
+    run("--on", "v5e", "--matmul", "64x256x256")
+    shown = capsys.readouterr()
+    assert "none" in shown.out
+    assert "no batch reaches the peak" in shown.err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--on", "v5f", "--matmul", "1x2x3"), "unknown chip 'v5f'; did you mean"),
+        (("--on", "v5e", "--matmul", "1x2"), "matmul '1x2' cannot be read; write three whole"),
+        (("--on", "v5e", "--matmul", "0x2x3"), "matmul '0x2x3' cannot be read; write three"),
+        (("--on", "v5e", "--matmul", "1x-2x3"), "matmul '1x-2x3' cannot be read"),
+        ((*BOOK, "--dtype", "bf61"), "unknown dtype 'bf61'; did you mean 'bf16'"),
+        ((*BOOK, "--dtype", "fp4"), "chip 'v5e' has no peak for dtype 'fp4'"),
+    ],
+)
+def test_refusals(args, message):
+    with pytest.raises(BadRequest, match=message) as caught:
+        run(*args)
+    assert caught.value.exit_code == 2
