@@ -1,0 +1,415 @@
+"""Seconds of collectives over the links that a placement gives to mesh axes.
+
+Each answer is a bandwidth term and a latency term at the links' own rates: divide the first by an
+efficiency to derate it. `bytes` is V as in `work.Collective`: the gathered array, the input of a
+reduce-scatter, the buffer of an all-reduce, the total over the group of an all-to-all, the payload
+per device of a permute.
+
+A group of N chips has g inside one fast network and N/g = M networks. Torus parts, and in each of
+them both directions of a ring, are used at once, so their rates add up to R; R of a switched chip
+is what it injects, of a full mesh (g-1) pairs. The data-centre network carries a group on the NICs
+of its g chips. The two levels are pipelined: the slower one counts.
+
+Modes: "exact" counts the bytes that must move; "asymptotic" is the book's large-N form, in which
+(N-1)/N is 1. Formulas: How To Scale Your Model, ch. 3 (tori) and 12 (switches).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from shardwise.errors import unknown
+from shardwise.hardware.placement import AxisLinks, Kind, Part
+from shardwise.work import CollectiveKind, Quantity
+
+Mode = Literal["exact", "asymptotic"]
+
+SHARP_GAIN = 1.3
+"""All-reduce with SHARP over all-reduce without, measured on 8xH100 (the formula says 1.75).
+
+How To Scale Your Model, ch. 12, "In-network reductions".
+"""
+
+
+class CollectiveSeconds(NamedTuple):
+    """Seconds of one collective; unpacks into (bandwidth, latency)."""
+
+    bandwidth: Quantity
+    latency: Quantity
+
+    @property
+    def total(self) -> Quantity:
+        """Both terms, one after the other."""
+        return self.bandwidth + self.latency
+
+    @property
+    def book(self) -> Quantity:
+        """The larger term, as in ch. 3: max(hops x hop time, V / W)."""
+        return np.maximum(self.bandwidth, self.latency)
+
+
+def collective_seconds(
+    kind: CollectiveKind,
+    bytes: Quantity,
+    links: Sequence[AxisLinks],
+    *,
+    fan_out: Quantity | None = None,
+    mode: Mode = "exact",
+    measured: bool = False,
+) -> CollectiveSeconds:
+    """Seconds of one collective over one or several mesh axes, as (bandwidth, latency).
+
+    `fan_out` belongs to the ragged all-to-all. `measured` adds what is measured on switches and
+    belongs into "expected" alone: the ramp of small messages and the real gain of SHARP.
+    """
+    if kind == "all_gather":
+        return all_gather(bytes, links, mode=mode, measured=measured)
+    if kind == "reduce_scatter":
+        return reduce_scatter(bytes, links, mode=mode, measured=measured)
+    if kind == "all_reduce":
+        return all_reduce(bytes, links, mode=mode, measured=measured)
+    if kind == "all_to_all":
+        return all_to_all(bytes, links, mode=mode, measured=measured)
+    if kind == "ragged_all_to_all":
+        assert fan_out is not None, "a ragged all-to-all needs fan_out"
+        return ragged_all_to_all(bytes, links, fan_out=fan_out, mode=mode, measured=measured)
+    if kind == "permute":
+        return permute(bytes, links, measured=measured)
+    raise unknown("collective", kind, CollectiveKind.__args__)
+
+
+def all_gather(
+    bytes: Quantity,
+    links: Sequence[AxisLinks],
+    *,
+    idle: Sequence[AxisLinks] = (),
+    mode: Mode = "exact",
+    measured: bool = False,
+) -> CollectiveSeconds:
+    """V (g-1)/g / R inside, V (M-1)/M / (g NIC) outside, the slower of the two.
+
+    `idle` are axes over which the array is replicated: each of their m chips may gather 1/m of it
+    and the group of N m chips share the rest, if that is faster (ch. 3, exercise 3.2).
+    """
+    alone = _gather(bytes, _group(links), mode, measured)
+    if not idle:
+        return alone
+    helped = _gather(bytes, _group([*links, *idle]), mode, measured)
+    needed = _group(links).chips > 1
+    better = np.logical_and(needed, np.less(helped.total, alone.total))
+    return CollectiveSeconds(
+        _plain(np.where(better, helped.bandwidth, alone.bandwidth)),
+        _plain(np.where(better, helped.latency, alone.latency)),
+    )
+
+
+def reduce_scatter(
+    bytes: Quantity,
+    links: Sequence[AxisLinks],
+    *,
+    mode: Mode = "exact",
+    measured: bool = False,
+) -> CollectiveSeconds:
+    """An all-gather run backwards: the same bytes over the same links."""
+    return _gather(bytes, _group(links), mode, measured)
+
+
+def all_reduce(
+    bytes: Quantity,
+    links: Sequence[AxisLinks],
+    *,
+    mode: Mode = "exact",
+    measured: bool = False,
+) -> CollectiveSeconds:
+    """Reduce-scatter then all-gather: twice an all-gather. With SHARP V / R inside.
+
+    A SHARP switch receives V from each chip and sends V back, without (N-1)/N, in one trip. The
+    data-centre level reduces without SHARP.
+    """
+    group = _group(links)
+    if not group.sharp:
+        one_way = _gather(bytes, group, mode, measured)
+        return CollectiveSeconds(2 * one_way.bandwidth, 2 * one_way.latency)
+    inside = _over(bytes * (group.inner > 1), _inner_rate(group))
+    if measured:
+        ring = 2 * _over(bytes * _share(group.inner, "exact"), _inner_rate(group))
+        inside = np.maximum(inside, ring / SHARP_GAIN) * _ramp(bytes, group)
+    outside = 2 * _over(bytes * _share(group.outer, mode), group.egress)
+    latency = (group.inner > 1) * group.parts[0].hop_seconds + 2 * _outer_latency(group)
+    return CollectiveSeconds(_plain(np.maximum(inside, outside)), _plain(latency))
+
+
+def all_to_all(
+    bytes: Quantity,
+    links: Sequence[AxisLinks],
+    *,
+    mode: Mode = "exact",
+    measured: bool = False,
+) -> CollectiveSeconds:
+    """Every chip sends V/N^2 to every other.
+
+    Torus: V floor(n^2/4) / (n N W) for the busiest link of a line of n, half of it for a ring;
+    each is the count of messages over the middle link under dimension-ordered shortest routes
+    (uniform by symmetry on a ring), so no schedule is faster; asymptotically V n / (4 N W).
+    Switched V (N-1) / (N^2 W); outside V (M-1) / (M^2 g NIC).
+    """
+    group = _group(links)
+    inside = _exchange_inside(bytes / group.outer**2, group, mode)
+    if measured:
+        inside = inside * _ramp(bytes, group)
+    outside = _over(bytes * _share(group.outer, mode) / group.outer, group.egress)
+    return CollectiveSeconds(_plain(np.maximum(inside, outside)), _plain(_direct_latency(group)))
+
+
+def ragged_all_to_all(
+    bytes: Quantity,
+    links: Sequence[AxisLinks],
+    *,
+    fan_out: Quantity,
+    mode: Mode = "exact",
+    measured: bool = False,
+) -> CollectiveSeconds:
+    """An all-to-all in which a token goes to K = `fan_out` random picks among the N chips.
+
+    V is what the dense all-to-all would move: a copy of every token for every chip, so N times the
+    tokens' bytes. A chip is hit with probability 1 - ((N-1)/N)^K (asymptotically min(K/N, 1)).
+    Across switched domains a token may instead be sent once to every domain it is needed in, over
+    the NIC, and copied inside; the faster way counts (ch. 12, appendix on ragged all-to-alls).
+    """
+    group = _group(links)
+    dense = all_to_all(bytes, links, mode=mode, measured=measured)
+    direct = dense.bandwidth * _hit(group.chips, fan_out, mode)
+    if group.kind == "torus":
+        return CollectiveSeconds(_plain(direct), dense.latency)
+    tokens = bytes / group.chips
+    hits = _hit(group.chips, fan_out, mode)
+    inside = _over(tokens * hits * _share(group.inner, mode), _inner_rate(group))
+    if measured:
+        inside = inside * _ramp(bytes, group)
+    once = tokens * _hit(group.outer, fan_out, mode) * _share(group.outer, mode)
+    relayed = np.maximum(inside, _over(once, group.egress))
+    across = np.logical_and(group.outer > 1, relayed < direct)
+    return CollectiveSeconds(_plain(np.where(across, relayed, direct)), dense.latency)
+
+
+def permute(
+    bytes: Quantity, links: Sequence[AxisLinks], *, measured: bool = False
+) -> CollectiveSeconds:
+    """Every chip sends V to the next of its group, one way round: V over the slowest link.
+
+    On a line the ring is folded (0, 2, 4, ..., 5, 3, 1), so that no message goes over two links
+    more; with one message per link and direction that costs latency only.
+    """
+    group = _group(links)
+    inside: Quantity = 0.0
+    latency: Quantity = 0.0
+    for part in group.parts:
+        used = np.greater(part.size, 1)
+        inside = np.maximum(inside, _over(bytes * used, part.oneway))
+        hops = 1
+        if group.kind == "torus":
+            hops = np.where(part.ring, 1, np.minimum(np.subtract(part.size, 1), 2))
+        latency = np.maximum(latency, used * hops * part.hop_seconds)
+    if measured:
+        inside = inside * _ramp(bytes, group)
+    outside = _over(bytes * (group.outer > 1), group.nic)
+    latency = np.maximum(latency, (group.outer > 1) * group.outer_hop)
+    return CollectiveSeconds(_plain(np.maximum(inside, outside)), _plain(latency))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """All links of one group: `inner` chips of each of `outer` networks."""
+
+    kind: Kind
+    parts: tuple[Part, ...]
+    inner: np.ndarray
+    outer: np.ndarray
+    nic: Quantity
+    outer_hop: Quantity
+    sharp: bool
+    ramp_bytes: float
+
+    @property
+    def chips(self) -> np.ndarray:
+        return self.inner * self.outer
+
+    @property
+    def egress(self) -> Quantity:
+        """One-way bytes/s with which the group leaves one fast network: a NIC per chip."""
+        return self.inner * self.nic
+
+
+_NOTHING = AxisLinks(
+    size=1,
+    parts=(Part(size=1, oneway=0.0, ring=False, hop_seconds=0.0, stride=1),),
+    outer=Part(size=1, oneway=0.0, ring=False, hop_seconds=0.0, stride=1),
+    kind="switched",
+    sharp=False,
+    ramp_bytes=0.0,
+)
+
+
+def _group(links: Sequence[AxisLinks]) -> _Group:
+    """Join the links of several mesh axes; pieces that continue each other become one piece."""
+    first, *others = links or (_NOTHING,)
+    joined = list(first.parts)
+    spare: list[Part] = []
+    for other in others:
+        for i, part in enumerate(other.parts):
+            joined[i], apart = _join(joined[i], part)
+            spare.append(apart)
+    outers = [axis.outer for axis in links] or [_NOTHING.outer]
+    return _Group(
+        kind=first.kind,
+        parts=(*joined, *spare),
+        inner=_product(p.size for axis in links for p in axis.parts),
+        outer=_product(p.size for p in outers),
+        nic=_least([np.where(np.greater(p.size, 1), p.oneway, np.inf) for p in outers]),
+        outer_hop=_most([p.hop_seconds for p in outers]),
+        sharp=first.sharp,
+        ramp_bytes=first.ramp_bytes,
+    )
+
+
+def _join(one: Part, other: Part) -> tuple[Part, Part]:
+    """Two pieces of one physical axis as one where the outer starts where the inner ends.
+
+    Elsewhere the pieces stay apart; the second result is then the outer one, else unused.
+    """
+    swap = np.logical_or(
+        np.equal(one.size, 1),
+        np.logical_and(np.greater(one.stride, other.stride), np.greater(other.size, 1)),
+    )
+    low = Part(**{n: np.where(swap, getattr(other, n), getattr(one, n)) for n in Part.__slots__})
+    high = Part(**{n: np.where(swap, getattr(one, n), getattr(other, n)) for n in Part.__slots__})
+    unused = np.equal(high.size, 1)
+    chained = np.logical_or(unused, np.equal(high.stride, low.stride * low.size))
+    whole = Part(
+        size=np.where(chained, low.size * high.size, low.size),
+        oneway=low.oneway,
+        ring=np.where(np.logical_and(chained, ~unused), high.ring, low.ring),
+        hop_seconds=low.hop_seconds,
+        stride=low.stride,
+    )
+    apart = Part(
+        size=np.where(chained, 1, high.size),
+        oneway=high.oneway,
+        ring=high.ring,
+        hop_seconds=high.hop_seconds,
+        stride=high.stride,
+    )
+    return whole, apart
+
+
+def _gather(bytes: Quantity, group: _Group, mode: Mode, measured: bool) -> CollectiveSeconds:
+    inside = _over(bytes * _share(group.inner, mode), _inner_rate(group))
+    if measured:
+        inside = inside * _ramp(bytes, group)
+    outside = _over(bytes * _share(group.outer, mode), group.egress)
+    latency = _inner_latency(group) + _outer_latency(group)
+    return CollectiveSeconds(_plain(np.maximum(inside, outside)), _plain(latency))
+
+
+def _inner_rate(group: _Group) -> Quantity:
+    """R: bytes/s that every chip of the group, the worst placed one included, can receive."""
+    if group.kind == "switched":
+        return group.parts[0].oneway
+    if group.kind == "full_mesh":
+        return group.parts[0].oneway * np.maximum(group.inner - 1, 1)
+    return sum((_directed(part) * np.greater(part.size, 1) for part in group.parts), 0.0)
+
+
+def _directed(part: Part) -> Quantity:
+    return part.oneway * np.where(part.ring, 2, 1)
+
+
+def _exchange_inside(bytes: Quantity, group: _Group, mode: Mode) -> Quantity:
+    if group.kind != "torus":
+        return _over(bytes * _share(group.inner, mode) / group.inner, _inner_rate(group))
+    slowest: Quantity = 0.0
+    for part in group.parts:
+        size = np.asarray(part.size)
+        crossing = size**2 // 4 / size if mode == "exact" else size / 4
+        load = bytes * crossing / group.inner * (size > 1)
+        slowest = np.maximum(slowest, _over(load, _directed(part)))
+    return slowest
+
+
+def _share(size: np.ndarray, mode: Mode) -> Quantity:
+    """The part of an array that a member does not hold itself; the book takes it as all."""
+    return (size - 1) / size if mode == "exact" else (size > 1) * 1.0
+
+
+def _hit(size: np.ndarray, fan_out: Quantity, mode: Mode) -> Quantity:
+    """The chance that one of `size` destinations is among `fan_out` random picks."""
+    if mode == "exact":
+        return 1 - ((size - 1) / size) ** fan_out
+    return np.minimum(fan_out / size, 1.0)
+
+
+def _ramp(bytes: Quantity, group: _Group) -> Quantity:
+    """Time over time at full rate: 1 + ramp/V, so that half of the rate is reached at V = ramp."""
+    if not group.ramp_bytes:
+        return 1.0
+    return 1 + group.ramp_bytes / np.maximum(bytes, 1e-300)
+
+
+def _inner_latency(group: _Group) -> Quantity:
+    """Torus: the farthest member of each part, one part after the other; a switch: log2 steps."""
+    if group.kind == "torus":
+        return sum((_farthest(part) * part.hop_seconds for part in group.parts), 0.0)
+    steps = np.ceil(np.log2(group.inner)) if group.kind == "switched" else group.inner > 1
+    return steps * group.parts[0].hop_seconds
+
+
+def _direct_latency(group: _Group) -> Quantity:
+    """An all-to-all on switches goes straight to its destination."""
+    outside = (group.outer > 1) * group.outer_hop
+    if group.kind == "torus":
+        return _inner_latency(group) + outside
+    return (group.inner > 1) * group.parts[0].hop_seconds + outside
+
+
+def _outer_latency(group: _Group) -> Quantity:
+    return np.ceil(np.log2(group.outer)) * group.outer_hop
+
+
+def _farthest(part: Part) -> Quantity:
+    """Hops to the farthest member: floor(n/2) on a ring, n-1 on a line."""
+    size = np.asarray(part.size)
+    return np.where(part.ring, size // 2, size - 1)
+
+
+def _over(amount: Quantity, rate: Quantity) -> Quantity:
+    """amount / rate; nothing takes no time, and something over no link takes for ever."""
+    linked = np.greater(rate, 0)
+    seconds = np.divide(amount, np.where(linked, rate, 1.0))
+    return np.where(linked, seconds, np.where(np.greater(amount, 0), np.inf, 0.0))
+
+
+def _product(sizes) -> np.ndarray:
+    total = np.asarray(1)
+    for size in sizes:
+        total = total * np.asarray(size)
+    return total
+
+
+def _least(values: Sequence[Quantity]) -> Quantity:
+    least: Quantity = np.inf
+    for value in values:
+        least = np.minimum(least, value)
+    return least
+
+
+def _most(values: Sequence[Quantity]) -> Quantity:
+    most: Quantity = 0.0
+    for value in values:
+        most = np.maximum(most, value)
+    return most
+
+
+def _plain(value: Quantity) -> Quantity:
+    return float(value) if np.ndim(value) == 0 else value
