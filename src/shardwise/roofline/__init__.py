@@ -17,6 +17,16 @@ from shardwise.roofline.chip_roofline import (
     math_seconds,
     vector_critical_intensity,
 )
+from shardwise.roofline.collectives import (
+    CollectiveSeconds,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    collective_seconds,
+    permute,
+    ragged_all_to_all,
+    reduce_scatter,
+)
 from shardwise.roofline.matmul import (
     ElementBytes,
     MatmulBytes,
@@ -34,15 +44,23 @@ from shardwise.roofline.matmul import (
     tile_intensity,
 )
 from shardwise.roofline.matmul_report import MatmulRoofline, matmul_roofline
+from shardwise.roofline.price import Estimate, OpTime, price, price_op
 
 __all__ = [
     "LEVELS",
+    "CollectiveSeconds",
     "ElementBytes",
+    "Estimate",
     "MatmulBytes",
     "MatmulRoofline",
+    "OpTime",
     "Times",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
     "attainable_flops",
     "chip_critical_intensity",
+    "collective_seconds",
     "comms_seconds",
     "critical_batch",
     "critical_batch_approx",
@@ -57,6 +75,11 @@ __all__ = [
     "matmul_roofline",
     "matmul_times",
     "padded_flops",
+    "permute",
+    "price",
+    "price_op",
+    "ragged_all_to_all",
+    "reduce_scatter",
     "split_contraction_threshold",
     "split_contraction_times",
     "tile_intensity",
