@@ -1,0 +1,255 @@
+"""Activations that the backward pass needs, and what recomputing them costs.
+
+One table per kind of layer: `saved_activations`. Widths are elements per token. The policies (as in
+ch. 4.4.2): "none" keeps what an autograd tape keeps, the inputs of every op whose gradient needs
+them, with flash attention (per head one statistic, no T x S scores); "matmul_outputs" the result of
+every matmul and the block's input; "block" the block's input; "offload" the same, in host memory.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from shardwise.errors import unknown
+from shardwise.models.config import ModelConfig
+from shardwise.models.flops import flops_by_op
+from shardwise.models.parameter import Parameter
+from shardwise.models.parameters import parameters
+from shardwise.models.specs import (
+    Attention,
+    CompressedAttention,
+    DeltaNet,
+    LatentAttention,
+    Layer,
+    Lightning,
+    Mamba,
+    Mixer,
+    Mlp,
+    Moe,
+    ShortConv,
+    SoftmaxMixer,
+)
+from shardwise.units import dtype_bytes
+from shardwise.work import Quantity
+
+RematPolicy = Literal["none", "matmul_outputs", "block", "offload"]
+POLICIES: tuple[RematPolicy, ...] = ("none", "matmul_outputs", "block", "offload")
+
+BOOK_SAVED: Mapping[str, int] = {"none": 20, "matmul_outputs": 7, "block": 1}
+"""Intermediates per layer, each counted as D wide, by the book's count (ch. 4.4.2)."""
+
+SCAN_CHUNK: Mapping[str, int] = {"mamba": 256, "delta": 64, "lightning": 256}
+"""Tokens between two saved states of a recurrence, by the kernels' defaults: mamba_ssm chunk_size,
+flash-linear-attention chunk size, MiniMax-01 block."""
+
+ALL = frozenset(POLICIES)
+TAPE = frozenset({"none"})
+MATMUL = frozenset({"matmul_outputs"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activation:
+    """One saved tensor of a layer: `width` elements per token, experts times k already.
+
+    `letter` is the dim that the tensor axis cuts (F, N or K), "" where it is D wide or a latent.
+    `policies` are the remat policies that keep it. `f32` marks statistics and probabilities, which
+    stay in f32 whatever the activations are.
+    """
+
+    name: str
+    width: float
+    letter: str
+    policies: frozenset[str]
+    f32: bool = False
+
+    @property
+    def sharded(self) -> bool:
+        """Whether the tensor axis cuts it even without sequence parallelism."""
+        return bool(self.letter)
+
+    def bytes_per_token(self, element_bytes: float) -> float:
+        """Bytes per token, `element_bytes` per element of what is not f32."""
+        return self.width * (4.0 if self.f32 else element_bytes)
+
+
+def saved_activations(cfg: ModelConfig, layer: Layer) -> tuple[Activation, ...]:
+    """Everything that some policy keeps of one layer; `layer` is one of `cfg.groups`."""
+    group = cfg.groups.index(layer)
+    rows = [r for r in parameters(cfg) if r.group == group and r.role == "matmul"]
+    return (
+        *_stream(cfg, layer),
+        *(_output(r) for r in rows),
+        *_mixer(layer.mixer),
+        *_mlp(cfg, layer.mlp),
+    )
+
+
+def activation_bytes(
+    cfg: ModelConfig,
+    policy: str,
+    tokens: Quantity = 1,
+    dtype: str = "bf16",
+    place: Literal["device", "host"] = "device",
+) -> Quantity:
+    """Bytes kept for backward over all layers for `tokens` tokens, on the device or the host."""
+    _check(policy)
+    if (place == "host") != (policy == "offload"):
+        return 0.0 * tokens
+    size = dtype_bytes(dtype)
+    per_token = sum(
+        layers * a.bytes_per_token(size)
+        for layer, layers in cfg.layer_groups()
+        for a in saved_activations(cfg, layer)
+        if policy in a.policies
+    )
+    return per_token * tokens
+
+
+def book_activation_bytes(
+    tokens: Quantity, layers: int, d_model: int, saved: int, dtype: str = "bf16"
+) -> Quantity:
+    """The book's count: `saved` intermediates per layer, each D wide (BOOK_SAVED; ch. 4.4.2)."""
+    return saved * tokens * layers * d_model * dtype_bytes(dtype)
+
+
+def recompute_flops_per_token(
+    cfg: ModelConfig, policy: str, context: Quantity, causal: bool = True
+) -> Quantity:
+    """FLOPs per token that the backward pass runs a second time under a policy.
+
+    "matmul_outputs" repeats attention and scans (4 B T^2 N H per layer, Ex. 4.6), "block" and
+    "offload" the layers' whole forward pass (6ND becomes 8ND). The head is never repeated.
+    """
+    _check(policy)
+    total: Quantity = 0.0 * context
+    for op in flops_by_op(cfg, context, causal):
+        again = policy != "none" and (op.op_class != "matmul" or policy != "matmul_outputs")
+        if again and op.group is not None:
+            total = total + op.forward
+    return total
+
+
+def _check(policy: str) -> None:
+    if policy not in POLICIES:
+        raise unknown("remat policy", policy, POLICIES)
+
+
+def _kept(name: str, width: float, letter: str = "", f32: bool = False) -> Activation:
+    return Activation(name=name, width=width, letter=letter, policies=TAPE, f32=f32)
+
+
+def _stream(cfg: ModelConfig, layer: Layer) -> list[Activation]:
+    """The residual stream, and the norms on it: a norm needs its input, a matmul its own."""
+    D = cfg.d_model
+    stream = layer.streams * D
+    saved = [Activation(name="block input", width=stream, letter="", policies=ALL)]
+    if layer.mixer is not None and layer.mlp is not None and not layer.parallel:
+        saved.append(_kept("stream after mixer", stream))
+    for norm in layer.norms:
+        side = "input" if norm.startswith("post_") else "output"
+        saved.append(_kept(f"{norm} norm {side}", D))
+    saved.append(_kept("norm statistics", len(layer.norms), f32=True))
+    return saved
+
+
+def _output(row: Parameter) -> Activation:
+    """What a matmul row yields. The tape keeps it for the op that reads it; a plain sum into the
+    stream needs nothing, but the weighted sum over experts does."""
+    letters = [d for d, _ in row.dims if d not in row.contracts + row.batch]
+    summed = "D" in letters and "E" not in row.batch
+    return Activation(
+        name=f"{row.name} output",
+        width=float(row.outputs * row.batches * row.active),
+        letter=next((d for d in letters if d in "FNKV"), ""),
+        policies=MATMUL if summed else MATMUL | TAPE,
+    )
+
+
+def _mixer(mixer: Mixer | None) -> list[Activation]:
+    """What lies between a mixer's matmuls."""
+    match mixer:
+        case Attention():
+            return [*_normed_heads(mixer), *_core(mixer, mixer.output_gate)]
+        case LatentAttention():
+            saved = [_kept("normed kv latent", mixer.kv_lora_rank)]
+            if mixer.q_lora_rank is not None:
+                saved.append(_kept("normed query latent", mixer.q_lora_rank))
+            saved.append(_kept("rotary keys of all heads", mixer.heads * mixer.rope_head_dim, "N"))
+            return [*saved, *_core(mixer, mixer.output_gate)]
+        case CompressedAttention():
+            return [_kept("normed query latent", mixer.q_lora_rank), *_core(mixer, gated=False)]
+        case None:
+            return []
+        case _:
+            return _recurrent(mixer)
+
+
+def _normed_heads(mixer: Attention) -> list[Activation]:
+    if mixer.qk_norm == "none":
+        return []
+    keys = [] if mixer.reuses_kv else [_kept("normed keys", mixer.kv_heads * mixer.head_dim, "K")]
+    return [_kept("normed queries", mixer.heads * mixer.head_dim, "N"), *keys]
+
+
+def _core(mixer: SoftmaxMixer, gated: bool) -> list[Activation]:
+    """The output of flash attention, its log-sum-exp, and the gated output."""
+    width = mixer.heads * mixer.v_head_dim
+    saved = [
+        _kept("attention output", width, "N"),
+        _kept("attention statistics", mixer.heads, "N", f32=True),
+    ]
+    return [*saved, _kept("gated attention output", width, "N")] if gated else saved
+
+
+def _recurrent(mixer: Mamba | DeltaNet | Lightning | ShortConv) -> list[Activation]:
+    """Convolved inputs, a state every SCAN_CHUNK tokens, the read-out before and after its gate."""
+    match mixer:
+        case Mamba():
+            width = mixer.heads * mixer.head_dim
+            inputs, state = width + 2 * mixer.groups * mixer.state, width * mixer.state
+        case DeltaNet():
+            keys = mixer.key_heads * mixer.key_head_dim
+            width = mixer.value_heads * mixer.value_head_dim
+            inputs, state = 2 * keys + width, width * mixer.key_head_dim
+        case Lightning():
+            width = mixer.heads * mixer.head_dim
+            inputs, state = 3 * width, width * mixer.head_dim
+        case ShortConv():
+            return [
+                _kept("gated conv input", mixer.width, "F"),
+                _kept("conv output", mixer.width, "F"),
+                _kept("gated conv output", mixer.width, "F"),
+            ]
+    return [
+        _kept("scan inputs", inputs, "N"),
+        _kept("scan states", state / SCAN_CHUNK[mixer.kind], "N", f32=True),
+        _kept("scan output", width, "N"),
+        _kept("gated scan output", width, "N"),
+    ]
+
+
+def _mlp(cfg: ModelConfig, mlp: Mlp | Moe | None) -> list[Activation]:
+    """What lies between an MLP's matmuls."""
+    if mlp is None:
+        return []
+    if isinstance(mlp, Mlp):
+        return _activated("mlp", mlp.d_ff, mlp.gated)
+    k, width = mlp.experts_per_token, mlp.latent_dim or cfg.d_model
+    saved = [
+        _kept("router probabilities", mlp.experts, f32=True),
+        _kept("dispatched tokens", k * width),
+        *_activated("experts", k * mlp.d_ff, mlp.gated),
+    ]
+    if mlp.latent_dim:
+        saved.append(_kept("combined experts", mlp.latent_dim))
+    if mlp.latent_norm:
+        saved.append(_kept("normed latent", mlp.latent_dim))
+    if mlp.shared_d_ff:
+        saved += _activated("shared experts", mlp.shared_d_ff, mlp.gated)
+    return saved if mlp.dense is None else [*saved, *_mlp(cfg, mlp.dense)]
+
+
+def _activated(name: str, width: int, gated: bool) -> list[Activation]:
+    """The activation function's result, and its product with the other half where gated."""
+    saved = [_kept(f"{name} activated", width, "F")]
+    return [*saved, _kept(f"{name} product", width, "F")] if gated else saved
