@@ -1,0 +1,54 @@
+"""Critical intensities of chips: by dtype, by memory level, matmul and vector units."""
+
+import numpy as np
+import pytest
+
+from shardwise.errors import BadRequest
+from shardwise.hardware.catalogue import load_chip
+from shardwise.roofline import (
+    ElementBytes,
+    attainable_flops,
+    chip_critical_intensity,
+    level_bandwidth,
+    matmul_roofline,
+    vector_critical_intensity,
+)
+
+OWN = ("hbm_bandwidth=8e11", "sram_bandwidth=1.6e13", "peak_flops.bf16=2e14", "vector_flops=4e12")
+BF16 = ElementBytes.of(left="bf16", right="bf16", result="bf16")
+
+
+@pytest.fixture(scope="module")
+def chip():
+    return load_chip("v5e", set_=OWN)
+
+
+def test_critical_intensity_by_level(chip):
+    assert chip_critical_intensity(chip, dtype="bf16") == 250
+    assert chip_critical_intensity(chip, dtype="bf16", level="sram") == 12.5
+    assert vector_critical_intensity(chip) == 5
+
+
+def test_critical_intensity_by_dtype(chip):
+    ratio = chip.peak("int8") / chip.peak("bf16")
+    int8, bf16 = (chip_critical_intensity(chip, dtype=d) for d in ("int8", "bf16"))
+    assert int8 == pytest.approx(ratio * bf16)
+
+
+def test_an_unknown_level_is_refused(chip):
+    with pytest.raises(BadRequest, match="unknown memory level 'vmem'; known: hbm, l2, sram, host"):
+        level_bandwidth(chip, "vmem")
+
+
+def test_the_roof_is_flat_above_the_critical_intensity():
+    rates = attainable_flops(np.array([1.0, 125.0, 250.0, 1000.0]), 2e14, 8e11)
+    assert np.array_equal(rates, [8e11, 1e14, 2e14, 2e14])
+
+
+@pytest.mark.parametrize("m", [1, 100, 250, 4096])
+def test_bounds_of_a_matmul_are_in_order(chip, m):
+    roof = matmul_roofline(m, 4096, 4096, chip=chip, dtype="bf16", elements=BF16)
+    assert roof.lower <= roof.expected <= roof.upper
+    assert roof.padded_flops >= roof.flops
+    assert roof.attainable_flops == pytest.approx(roof.flops / roof.lower)
+    assert (roof.at_peak.bound == "math") == (m >= roof.first_batch_at_peak)
