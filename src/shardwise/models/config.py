@@ -51,6 +51,7 @@ class ModelConfig:
     norm_bias: bool = False
     head_bias: bool = False
     streams: int = 1
+    attention_residual: bool = False
     per_layer_input: int = 0
     per_layer_rows: int = 0
     towers: tuple[Tower, ...] = ()

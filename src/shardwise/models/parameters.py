@@ -11,70 +11,180 @@ that is projected to D, Y width of a per-layer embedding, L layers, s residual s
 lower-case letters. Sharding cuts F, N, K, V (tensor), E (expert) and D (fsdp).
 """
 
-from dataclasses import dataclass
 from fractions import Fraction
-from math import prod
-from typing import Literal
+from functools import lru_cache
 
-Role = Literal["matmul", "cross", "lookup", "norm", "bias", "scan", "conv", "scale", "tower"]
+from shardwise.models.config import ModelConfig, Tower
+from shardwise.models.mixer_rows import mixer_rows
+from shardwise.models.parameter import Parameter, Place
+from shardwise.models.specs import Layer, Mlp, Moe
+
+_TOWER_LETTERS = "abcdefgh"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
-    """One tensor of `dims`, repeated `layers` times.
+@lru_cache(maxsize=128)
+def parameters(cfg: ModelConfig) -> tuple[Parameter, ...]:
+    """Every tensor of the model, one row per distinct tensor; letters as above.
 
-    A "matmul" row multiplies every token: it sums over the letters in `contracts`, keeps those in
-    `batch` (one independent product each), and yields the others; so the forward pass costs
-    2 * size * active * layers FLOPs per token. "cross" is a matmul over image tokens, "lookup" a
-    gather by token id, "conv" a depthwise convolution, "scan" a recurrence's own vectors.
-    `active` is the share that one token uses (k/E for routed experts). `group` is the index of the
-    layer in `ModelConfig.groups`, None outside the stack. `shares` names the row whose storage this
-    one uses (a tied head): it costs FLOPs but holds no parameters of its own.
+    Rows of layer group i carry `group=i` and `layers=` how often it occurs. Sums over the rows
+    are the counts: `sum(p.params)` is params_total. Layer rows of a group: `p.group == i`.
     """
+    rows = _embedding(cfg)
+    for index, (layer, count) in enumerate(cfg.layer_groups()):
+        rows += layer_rows(Place(d_model=cfg.d_model, group=index, layers=count), layer)
+    rows += _head(cfg)
+    for tower in cfg.towers:
+        rows += _tower(tower)
+    return tuple(rows)
 
-    name: str
-    dims: tuple[tuple[str, int], ...]
-    component: str
-    role: Role
-    contracts: str = ""
-    batch: str = ""
-    layers: int = 1
-    active: Fraction = Fraction(1)
-    dtype_role: str = ""
-    group: int | None = None
-    shares: str = ""
 
-    @property
-    def size(self) -> int:
-        """Elements of one tensor."""
-        return prod(n for _, n in self.dims)
+def layer_rows(p: Place, layer: Layer) -> list[Parameter]:
+    """The tensors of one layer."""
+    rows = []
+    if layer.mixer is not None:
+        rows += mixer_rows(p, layer.mixer)
+    if isinstance(layer.mlp, Mlp):
+        rows += _mlp(p, layer.mlp, "mlp", "mlp_dense")
+    elif layer.mlp is not None:
+        rows += _moe(p, layer.mlp)
+    d = {"D": p.d_model}
+    for name in layer.norms:
+        rows += p.norm(f"norm.{name}", d, layer.norm_bias)
+    if layer.per_layer_input:
+        rows += _per_layer_input(p, layer.per_layer_input)
+    if layer.streams > 1:
+        rows += _hyper(p, "hyper.attention", layer.streams)
+        rows += _hyper(p, "hyper.mlp", layer.streams)
+    if layer.attention_residual:
+        for name in ("attention", "mlp"):
+            rows.append(p.row(f"residual.{name}.query", d, "other", "scale"))
+            rows.append(p.row(f"residual.{name}.norm", d, "other", "norm"))
+    if layer.cross_gates:
+        rows.append(p.row("cross_gate.attention", {}, "attention", "scale"))
+        rows.append(p.row("cross_gate.mlp", {}, "attention", "scale"))
+    return rows
 
-    @property
-    def params(self) -> int:
-        """Elements stored over all layers; 0 where the storage is another row's."""
-        return 0 if self.shares else self.size * self.layers
 
-    @property
-    def active_params(self) -> Fraction:
-        """Stored elements that one token uses."""
-        return self.params * self.active
+def _mlp(p: Place, m: Mlp, name: str, component: str) -> list[Parameter]:
+    d, f = {"D": p.d_model}, {"F": m.d_ff}
+    ins = ("gate", "up") if m.gated else ("up",)
+    rows = [p.row(f"{name}.{part}", d | f, component, "matmul", "D") for part in ins]
+    rows.append(p.row(f"{name}.down", f | d, component, "matmul", "F"))
+    if m.bias:
+        rows += [p.row(f"{name}.{part}.bias", f, component, "bias") for part in ins]
+        rows.append(p.row(f"{name}.down.bias", d, component, "bias"))
+    return rows
 
-    @property
-    def contracted(self) -> int:
-        """Length of the sum of a matmul row (k in [m, k] x [k, n])."""
-        return prod(n for letter, n in self.dims if letter in self.contracts)
 
-    @property
-    def batches(self) -> int:
-        """Independent products of a matmul row (experts, output groups)."""
-        return prod(n for letter, n in self.dims if letter in self.batch)
+def _moe(p: Place, m: Moe) -> list[Parameter]:
+    d, e, f = {"D": p.d_model}, {"E": m.experts}, {"F": m.d_ff}
+    rows = [p.row("router", d | e, "router", "matmul", "D")]
+    if m.bias:
+        rows.append(p.row("router.bias", e, "router", "bias"))
+    if m.router_scales:
+        rows.append(p.row("router.scale", d, "router", "scale"))
+        rows.append(p.row("router.expert_scale", e, "router", "scale"))
+    width = {"A": m.latent_dim} if m.latent_dim else d
+    letter = next(iter(width))
+    if m.latent_dim:
+        rows.append(p.row("latent.down", d | width, "moe_latent", "matmul", "D"))
+        rows.append(p.row("latent.up", width | d, "moe_latent", "matmul", "A"))
+        rows += p.norm("latent.norm", width) if m.latent_norm else []
+    share = Fraction(m.experts_per_token, m.experts)
+    ins = ("gate", "up") if m.gated else ("up",)
+    routed = "routed_experts"
+    for part in ins:
+        dims = e | width | f
+        rows.append(p.row(f"experts.{part}", dims, routed, "matmul", letter, "E", share))
+        if m.bias:
+            rows.append(p.row(f"experts.{part}.bias", e | f, routed, "bias", active=share))
+    rows.append(p.row("experts.down", e | f | width, routed, "matmul", "F", "E", share))
+    if m.bias:
+        rows.append(p.row("experts.down.bias", e | width, routed, "bias", active=share))
+    if m.shared_d_ff:
+        rows += _mlp(p, Mlp(d_ff=m.shared_d_ff, gated=m.gated), "shared", "shared_experts")
+    if m.shared_gate:
+        rows.append(p.row("shared.gate_weight", d, "shared_experts", "matmul", "D"))
+    if m.dense is not None:
+        rows += _mlp(p, m.dense, "mlp", "mlp_dense")
+    return rows
 
-    @property
-    def outputs(self) -> int:
-        """Width of the result of one product of a matmul row (n in [m, k] x [k, n])."""
-        return prod(n for letter, n in self.dims if letter not in self.contracts + self.batch)
 
-    @property
-    def flops_per_token(self) -> Fraction:
-        """Forward FLOPs per token over all layers: 2 * size * active * layers for a matmul row."""
-        return 2 * self.size * self.active * self.layers if self.role == "matmul" else Fraction(0)
+def _per_layer_input(p: Place, width: int) -> list[Parameter]:
+    d, y = {"D": p.d_model}, {"Y": width}
+    return [
+        p.row("per_layer.gate", d | y, "other", "matmul", "D"),
+        p.row("per_layer.out", y | d, "other", "matmul", "Y"),
+        p.row("per_layer.norm", d, "other", "norm"),
+    ]
+
+
+def _hyper(p: Place, name: str, streams: int) -> list[Parameter]:
+    """Hyper-connections: from all streams the weights to read, write and mix them (2s + s^2)."""
+    mixed = {"m": (2 + streams) * streams}
+    return [
+        p.row(name, {"s": streams, "D": p.d_model} | mixed, "other", "matmul", "sD"),
+        p.row(f"{name}.base", mixed, "other", "scale"),
+        p.row(f"{name}.scale", {"c": 3}, "other", "scale"),
+    ]
+
+
+def _embedding(cfg: ModelConfig) -> list[Parameter]:
+    p = Place(d_model=cfg.d_model)
+    d, width = {"D": cfg.d_model}, _embedding_width(cfg)
+    rows = [p.row("embedding", {"V": cfg.embedding_rows} | width, "embedding", "lookup")]
+    if cfg.embedding_dim != cfg.d_model:
+        rows.append(p.row("embedding.in", width | d, "other", "matmul", "M"))
+    if cfg.position_rows:
+        rows.append(p.row("positions", {"X": cfg.position_rows} | d, "embedding", "lookup"))
+    if cfg.embedding_norm:
+        rows += p.norm("norm.embedding", d, cfg.norm_bias)
+    if cfg.per_layer_input:
+        y = {"L": cfg.layers, "Y": cfg.per_layer_input}
+        table = {"V": cfg.per_layer_rows} | y
+        rows.append(p.row("per_layer.embedding", table, "embedding_per_layer", "lookup"))
+        rows.append(p.row("per_layer.in", d | y, "other", "matmul", "D"))
+        rows.append(p.row("per_layer.in_norm", {"Y": cfg.per_layer_input}, "other", "norm"))
+    return rows
+
+
+def _head(cfg: ModelConfig) -> list[Parameter]:
+    p = Place(d_model=cfg.d_model)
+    d, width = {"D": cfg.d_model}, _embedding_width(cfg)
+    rows = p.norm("norm.final", d, cfg.norm_bias) if cfg.final_norm else []
+    if cfg.streams > 1:
+        mixed = {"m": cfg.streams}
+        dims = {"s": cfg.streams} | d | mixed
+        rows.append(p.row("hyper.head", dims, "other", "matmul", "sD"))
+        rows.append(p.row("hyper.head.base", mixed, "other", "scale"))
+        rows.append(p.row("hyper.head.scale", {"c": 1}, "other", "scale"))
+    if cfg.attention_residual:
+        rows.append(p.row("residual.head.query", d, "other", "scale"))
+        rows.append(p.row("residual.head.norm", d, "other", "norm"))
+    if cfg.embedding_dim != cfg.d_model:
+        rows.append(p.row("embedding.out", d | width, "other", "matmul", "D"))
+    shares = "embedding" if cfg.tied_embeddings else ""
+    dims = width | {"V": cfg.vocabulary}
+    rows.append(p.row("lm_head", dims, "lm_head", "matmul", next(iter(width)), shares=shares))
+    if cfg.head_bias:
+        rows.append(p.row("lm_head.bias", {"V": cfg.vocabulary}, "lm_head", "bias"))
+    return rows
+
+
+def _embedding_width(cfg: ModelConfig) -> dict[str, int]:
+    letter = "D" if cfg.embedding_dim == cfg.d_model else "M"
+    return {letter: cfg.embedding_dim}
+
+
+def _tower(tower: Tower) -> list[Parameter]:
+    return [
+        Parameter(
+            name=f"{tower.name}.{tensor.name}",
+            dims=tuple(zip(_TOWER_LETTERS, tensor.shape, strict=False)),
+            component=tower.name,
+            role="tower",
+            layers=tensor.repeats,
+            dtype_role=tower.name,
+        )
+        for tensor in tower.tensors
+    ]

@@ -132,7 +132,8 @@ class DeltaNet:
     """Gated delta rule (Gated DeltaNet, Kimi Delta Attention): a matrix state per value head.
 
     `gate` says how the decay is made: "scalar" is one number per head from a D x N projection,
-    "channel" one per key channel through a rank-`value_head_dim` pair (Kimi).
+    "channel" one per key channel through a pair of rank `value_head_dim` (Kimi). The output gate
+    is a pair of rank `output_rank`, or one full matrix where that is 0.
     """
 
     kind: Literal["delta"] = "delta"
@@ -142,6 +143,7 @@ class DeltaNet:
     value_head_dim: int
     conv_width: int
     gate: Literal["scalar", "channel"] = "scalar"
+    output_rank: int = 0
 
     @property
     def heads(self) -> int:
@@ -207,9 +209,9 @@ class Moe:
 
     `shared_d_ff` is the total width of the `shared_experts` that see every token, `shared_gate` a
     D-wide gate on them. `latent_dim` is the width that routed experts work in where it is not
-    d_model (0: d_model). `dense` is an MLP beside the experts. `expert_scales` counts learned
-    scales of the router (Gemma 4: one per expert and one per channel). `hash_routed` layers look
-    the expert up by token id instead of computing it.
+    d_model (0: d_model). `dense` is an MLP beside the experts. `router_scales` are learned scales
+    of the router (Gemma 4: one per expert and one per channel). `hash_routed` layers look the
+    expert up by token id and compute only its weight.
     """
 
     kind: Literal["moe"] = "moe"

@@ -1,0 +1,193 @@
+"""Build one mixer or one MLP from the keys that most classes share."""
+
+from dataclasses import dataclass
+
+from shardwise.models.reader import Reader
+from shardwise.models.specs import (
+    Attention,
+    DeltaNet,
+    Indexer,
+    LatentAttention,
+    Lightning,
+    Mixer,
+    Mlp,
+    Moe,
+    QkNorm,
+    ShortConv,
+)
+
+Switch = bool | str
+"""A fact of the class, or the name of the config key that decides it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What a class hard-codes about its layers, or reads from a key of its own."""
+
+    qkv_bias: Switch = False
+    o_bias: Switch = False
+    qk_norm: QkNorm = "none"
+    qk_norm_if: Switch = True
+    sinks: Switch = False
+    output_gate: Switch = False
+    gated: bool = True
+    mlp_bias: Switch = False
+    moe_bias: bool = False
+    shared: str = "none"
+    shared_gate: bool = False
+    norms: tuple[str, ...] = ("attention", "mlp")
+    norm_bias: Switch = False
+    parallel: Switch = False
+
+
+def switch(r: Reader, value: Switch) -> bool:
+    """Resolve a Switch."""
+    return r.flag(value) if isinstance(value, str) else value
+
+
+def heads_of(r: Reader) -> tuple[int, int, int]:
+    """N, K and H; K is N and H is D / N where the config says null."""
+    heads = r.size("num_attention_heads")
+    kv_heads = r.size_or_none("num_key_value_heads") or heads
+    return heads, check_heads(r, heads, kv_heads), head_dim_of(r, heads)
+
+
+def check_heads(r: Reader, heads: int, kv_heads: int) -> int:
+    """K, once N is known to be a multiple of it."""
+    if heads % kv_heads:
+        rule = f"it must divide num_attention_heads, {heads}"
+        raise r.error("num_key_value_heads", kv_heads, rule)
+    return kv_heads
+
+
+def head_dim_of(r: Reader, heads: int) -> int:
+    """H from `head_dim`, else D / N, which must be whole."""
+    given = r.size_or_none("head_dim")
+    if given is not None:
+        return given
+    d_model = r.size("hidden_size")
+    if d_model % heads:
+        rule = f"without head_dim it must divide hidden_size, {d_model}"
+        raise r.error("num_attention_heads", heads, rule)
+    return d_model // heads
+
+
+def window_of(r: Reader, kind: str) -> int | None:
+    """The window of a layer; None where it covers the longest context and so never cuts."""
+    if kind not in ("window", "chunk"):
+        return None
+    window = r.size("sliding_window" if kind == "window" else "attention_chunk_size")
+    longest = r.size_or_none("max_position_embeddings")
+    return None if longest is not None and window >= longest else window
+
+
+def softmax(r: Reader, kind: str, t: Traits) -> Mixer:
+    """Ordinary attention of kind "full", "window" or "chunk"."""
+    heads, kv_heads, head_dim = heads_of(r)
+    window = window_of(r, kind)
+    bias = switch(r, t.qkv_bias)
+    return Attention(
+        kind="full" if window is None else "chunk" if kind == "chunk" else "window",
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        v_head_dim=head_dim,
+        window=window,
+        q_bias=bias,
+        kv_bias=bias,
+        o_bias=switch(r, t.o_bias),
+        qk_norm=t.qk_norm if switch(r, t.qk_norm_if) else "none",
+        output_gate=switch(r, t.output_gate),
+        sinks=switch(r, t.sinks),
+    )
+
+
+def latent(r: Reader, kind: str, t: Traits) -> LatentAttention:
+    """Multi-head latent attention; a null `q_lora_rank` means queries without a latent."""
+    return LatentAttention(
+        heads=r.size("num_attention_heads"),
+        q_lora_rank=r.size_or_none("q_lora_rank"),
+        kv_lora_rank=r.size("kv_lora_rank"),
+        nope_head_dim=r.size("qk_nope_head_dim"),
+        rope_head_dim=r.size("qk_rope_head_dim"),
+        v_head_dim=r.size("v_head_dim"),
+        bias=switch(r, t.qkv_bias),
+        output_gate=switch(r, t.output_gate),
+    )
+
+
+def indexer_of(r: Reader, ratio: int = 1) -> Indexer:
+    """The sparse indexer of DeepSeek-V3.2, GLM-5 and DeepSeek-V4."""
+    return Indexer(
+        heads=r.size("index_n_heads"),
+        head_dim=r.size("index_head_dim"),
+        top_k=r.size("index_topk"),
+        ratio=ratio,
+    )
+
+
+def gated_delta(r: Reader, kind: str, t: Traits) -> Mixer:
+    """Gated DeltaNet where `kind` is "linear", gated attention elsewhere (Qwen3-Next)."""
+    if kind != "linear":
+        return softmax(r, kind, t)
+    return DeltaNet(
+        key_heads=r.size("linear_num_key_heads"),
+        value_heads=r.size("linear_num_value_heads"),
+        key_head_dim=r.size("linear_key_head_dim"),
+        value_head_dim=r.size("linear_value_head_dim"),
+        conv_width=r.size("linear_conv_kernel_dim"),
+    )
+
+
+def lightning(r: Reader, kind: str, t: Traits) -> Mixer:
+    """Lightning attention where `kind` is "linear" (MiniMax)."""
+    if kind != "linear":
+        return softmax(r, kind, t)
+    heads, _, head_dim = heads_of(r)
+    return Lightning(heads=heads, head_dim=head_dim)
+
+
+def short_conv(r: Reader, kind: str, t: Traits) -> Mixer:
+    """A short convolution where `kind` is "conv" (LFM2)."""
+    if kind != "conv":
+        return softmax(r, kind, t)
+    return ShortConv(
+        width=r.size("hidden_size"), conv_width=r.size("conv_L_cache"), bias=r.flag("conv_bias")
+    )
+
+
+def dense(r: Reader, t: Traits) -> Mlp:
+    """F is `intermediate_size`, or D times `expansion_ratio` where that is null."""
+    d_ff = r.size_or_none("intermediate_size")
+    if d_ff is None:
+        d_ff = r.size("hidden_size") * r.size("expansion_ratio")
+    return Mlp(d_ff=d_ff, gated=t.gated, bias=switch(r, t.mlp_bias))
+
+
+def experts(r: Reader, t: Traits) -> Moe:
+    """Routed experts, and shared ones by `t.shared`: none, one, a count of them, or a width."""
+    total, chosen = r.size("num_experts"), r.size("num_experts_per_tok")
+    if chosen > total:
+        raise r.error("num_experts_per_tok", chosen, f"there are only {total} experts to choose")
+    d_ff = r.size("moe_intermediate_size")
+    shared, width = _shared(r, t, d_ff)
+    return Moe(
+        experts=total,
+        experts_per_token=chosen,
+        d_ff=d_ff,
+        gated=t.gated,
+        shared_experts=shared,
+        shared_d_ff=width,
+        shared_gate=t.shared_gate and shared > 0,
+        bias=t.moe_bias,
+    )
+
+
+def _shared(r: Reader, t: Traits, d_ff: int) -> tuple[int, int]:
+    if t.shared == "none":
+        return 0, 0
+    if t.shared == "width":
+        width = r.count("shared_expert_intermediate_size")
+        return int(width > 0), width
+    number = 1 if t.shared == "one" else r.count("n_shared_experts")
+    return number, number * d_ff

@@ -1,0 +1,382 @@
+"""Stacks and parts of the classes that do not fit the common keys; one function per class."""
+
+import math
+from dataclasses import replace
+
+from shardwise.models import blocks, patterns
+from shardwise.models.blocks import Traits
+from shardwise.models.reader import Reader
+from shardwise.models.specs import (
+    Attention,
+    CompressedAttention,
+    DeltaNet,
+    Layer,
+    Mamba,
+    Mixer,
+    Mlp,
+    Moe,
+)
+
+
+def falcon_traits(r: Reader) -> Traits:
+    """Falcon: one or two norms feed attention and MLP in parallel, by generation."""
+    parallel = r.flag("new_decoder_architecture") or r.flag("parallel_attn")
+    norms: tuple[str, ...] = ("attention", "mlp")
+    two = r.size_or_none("num_ln_in_parallel_attn") or (
+        2 if r.flag("new_decoder_architecture") else 1
+    )
+    if parallel and two == 1:
+        norms = ("input",)
+    return Traits(
+        qkv_bias="bias",
+        o_bias="bias",
+        gated=False,
+        mlp_bias="bias",
+        norms=norms,
+        norm_bias=True,
+        parallel=parallel,
+    )
+
+
+def falcon_attention(r: Reader, kind: str, t: Traits) -> Mixer:
+    """Falcon: `num_kv_heads` counts only with the new decoder; before, one head or all of them."""
+    heads = r.size("num_attention_heads")
+    if r.flag("new_decoder_architecture"):
+        kv_heads = blocks.check_heads(r, heads, r.size_or_none("num_key_value_heads") or heads)
+    else:
+        kv_heads = 1 if r.flag("multi_query") else heads
+    head_dim = blocks.head_dim_of(r, heads)
+    bias = r.flag("bias")
+    return Attention(
+        kind="full",
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        v_head_dim=head_dim,
+        q_bias=bias,
+        kv_bias=bias,
+        o_bias=bias,
+    )
+
+
+def chatglm_attention(r: Reader, kind: str, t: Traits) -> Mixer:
+    """ChatGLM: `multi_query_group_num` KV heads, if `multi_query_attention` says so."""
+    heads = r.size("num_attention_heads")
+    grouped = r.flag("multi_query_attention")
+    kv_heads = r.size("num_key_value_heads") if grouped else heads
+    head_dim = blocks.head_dim_of(r, heads)
+    bias = r.flag("add_qkv_bias")
+    return Attention(
+        kind="full",
+        heads=heads,
+        kv_heads=blocks.check_heads(r, heads, kv_heads),
+        head_dim=head_dim,
+        v_head_dim=head_dim,
+        q_bias=bias,
+        kv_bias=bias,
+        o_bias=r.flag("add_bias_linear"),
+    )
+
+
+def qwen_mlp(r: Reader, t: Traits) -> Mlp:
+    """Qwen v1: `intermediate_size` is the width of gate and up together."""
+    both = r.size("intermediate_size")
+    if both % 2:
+        raise r.error("intermediate_size", both, "it holds gate and up together and must be even")
+    return Mlp(d_ff=both // 2)
+
+
+def lfm2_mlp(r: Reader, t: Traits) -> Mlp:
+    """LFM2: F is two thirds of the stated width, times a multiplier, rounded up to a multiple."""
+    d_ff = r.size("intermediate_size")
+    if r.flag("block_auto_adjust_ff_dim"):
+        unit = r.size("block_multiple_of")
+        scaled = int(r.number("block_ffn_dim_multiplier") * int(2 * d_ff / 3))
+        d_ff = unit * -(-scaled // unit)
+    return Mlp(d_ff=d_ff)
+
+
+def mimo_attention(r: Reader, kind: str, t: Traits) -> Mixer:
+    """MiMo-V2: sliding layers have their own heads and dims; sinks on one kind or both."""
+    prefix = "swa_" if kind == "window" else ""
+    sinks = "add_swa_attention_sink_bias" if prefix else "add_full_attention_sink_bias"
+    heads = r.size(f"{prefix}num_attention_heads")
+    window = blocks.window_of(r, kind)
+    bias = r.flag("attention_bias")
+    return Attention(
+        kind="window" if window else "full",
+        heads=heads,
+        kv_heads=blocks.check_heads(r, heads, r.size(f"{prefix}num_key_value_heads")),
+        head_dim=r.size(f"{prefix}head_dim"),
+        v_head_dim=r.size(f"{prefix}v_head_dim"),
+        window=window,
+        q_bias=bias,
+        kv_bias=bias,
+        sinks=r.flag(sinks),
+    )
+
+
+def mllama_attention(r: Reader, kind: str, t: Traits) -> Mixer:
+    """Llama 3.2 Vision: cross-attention layers norm queries and keys, the others do not."""
+    heads, kv_heads, head_dim = blocks.heads_of(r)
+    return Attention(
+        kind="cross" if kind == "cross" else "full",
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        v_head_dim=head_dim,
+        qk_norm="head" if kind == "cross" else "none",
+    )
+
+
+def indexed_latent(r: Reader, kinds: list[str], t: Traits) -> list[Mixer]:
+    """GLM-5, DeepSeek-V3.2: latent attention over chosen keys; "shared" layers reuse the choice."""
+    layers = len(kinds)
+    words = r.words("indexer_types", {"full": "full", "shared": "shared"}, layers)
+    if words is None:
+        freq, offset = r.size("index_topk_freq"), r.count("index_skip_topk_offset")
+        words = ["shared" if max(i - offset + 1, 0) % freq else "full" for i in range(layers)]
+    indexer = blocks.indexer_of(r)
+    reused = replace(blocks.latent(r, "full", t), sparse_top_k=indexer.top_k)
+    own = replace(reused, indexer=indexer)
+    return [own if word == "full" else reused for word in words]
+
+
+def deepseek_v4_mixers(r: Reader, kinds: list[str], t: Traits) -> list[Mixer]:
+    """DeepSeek-V4: by layer a window alone (ratio 0), and entries of `ratio` tokens each."""
+    ratios = _compress_ratios(r, len(kinds))
+    heads, groups = r.size("num_attention_heads"), r.size("o_groups")
+    if heads % groups:
+        raise r.error("o_groups", groups, f"it must divide num_attention_heads, {heads}")
+    sparse_ratio = r.size("compress_rate_csa")
+    made = {
+        ratio: CompressedAttention(
+            heads=heads,
+            head_dim=r.size("head_dim"),
+            rope_head_dim=r.size("qk_rope_head_dim"),
+            q_lora_rank=r.size("q_lora_rank"),
+            window=r.size("sliding_window"),
+            ratio=ratio,
+            o_groups=groups,
+            o_lora_rank=r.size("o_lora_rank"),
+            indexer=blocks.indexer_of(r, ratio) if ratio == sparse_ratio else None,
+        )
+        for ratio in dict.fromkeys(ratios)
+    }
+    return [made[ratio] for ratio in ratios]
+
+
+def _compress_ratios(r: Reader, layers: int) -> list[int]:
+    sparse, heavy = r.size("compress_rate_csa"), r.size("compress_rate_hca")
+    words = {
+        "sliding_attention": 0,
+        "compressed_sparse_attention": sparse,
+        "heavily_compressed_attention": heavy,
+    }
+    listed = r.words("layer_types", {word: word for word in words}, layers)
+    if listed:
+        return [words[word] for word in listed]
+    ratios = r.integers("compress_ratios", layers, longer=True)
+    if ratios is None:
+        return [sparse if i >= 2 and i % 2 else heavy for i in range(layers)]
+    for ratio in ratios:
+        if ratio not in words.values():
+            raise r.error("compress_ratios", ratio, f"each entry must be 0, {sparse} or {heavy}")
+    return ratios
+
+
+def deepseek_v4_mlps(r: Reader, kinds: list[str], t: Traits) -> list[Mlp | Moe]:
+    """DeepSeek-V4: experts everywhere; the first `num_hash_layers` choose them by token id."""
+    hashed = r.count("num_hash_layers")
+    base = blocks.experts(r, t)
+    by_id = replace(base, hash_routed=True)
+    return [by_id if i < hashed else base for i in range(len(kinds))]
+
+
+def gemma4_stack(r: Reader, layers: int) -> list[Layer]:
+    """Gemma 4: global layers have their own head dim and KV heads, the last layers reuse KV."""
+    words = {"sliding_attention": "window", "full_attention": "full"}
+    listed = r.words("layer_types", words, layers)
+    kinds = listed or ["window" if (i + 1) % 6 else "full" for i in range(layers)]
+    kinds[-1] = "full"
+    shared = r.count("num_kv_shared_layers")
+    if shared >= layers:
+        raise r.error("num_kv_shared_layers", shared, f"it must be less than {layers}, the layers")
+    norms = ("attention", "post_attention", "mlp", "post_mlp")
+    if r.flag("enable_moe_block"):
+        norms += ("experts", "post_dense", "post_experts")
+    made = {
+        key: Layer(
+            mixer=_gemma4_attention(r, *key),
+            mlp=_gemma4_mlp(r, key[1]),
+            norms=norms,
+            per_layer_input=r.count("hidden_size_per_layer_input"),
+        )
+        for key in dict.fromkeys((kinds[i], i >= layers - shared) for i in range(layers))
+    }
+    return [made[kinds[i], i >= layers - shared] for i in range(layers)]
+
+
+def _gemma4_attention(r: Reader, kind: str, reuses_kv: bool) -> Mixer:
+    heads, kv_heads, head_dim = blocks.heads_of(r)
+    one_projection = kind == "full" and r.flag("attention_k_eq_v")
+    if kind == "full":
+        head_dim = r.size("global_head_dim")
+        if one_projection:
+            kv_heads = r.size_or_none("num_global_key_value_heads") or kv_heads
+    window = blocks.window_of(r, kind)
+    return Attention(
+        kind="window" if window else "full",
+        heads=heads,
+        kv_heads=blocks.check_heads(r, heads, kv_heads),
+        head_dim=head_dim,
+        v_head_dim=head_dim,
+        window=window,
+        qk_norm="head",
+        key_is_value=one_projection,
+        reuses_kv=reuses_kv,
+    )
+
+
+def _gemma4_mlp(r: Reader, reuses_kv: bool) -> Mlp | Moe:
+    wide = 2 if reuses_kv and r.flag("use_double_wide_mlp") else 1
+    dense = Mlp(d_ff=r.size("intermediate_size") * wide)
+    if not r.flag("enable_moe_block"):
+        return dense
+    return replace(blocks.experts(r, Traits()), router_scales=True, dense=dense)
+
+
+_NEMOTRON_LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
+_NEMOTRON_WORDS = {
+    "mamba": "mamba",
+    "linear_attention": "mamba",
+    "attention": "attention",
+    "full_attention": "attention",
+    "moe": "moe",
+    "mlp": "mlp",
+}
+
+
+def nemotron_stack(r: Reader, layers: int) -> list[Layer]:
+    """Nemotron-H: every block is one of Mamba-2, attention, experts or MLP, with one norm."""
+    words = r.words("layers_block_type", _NEMOTRON_WORDS, layers)
+    if words is None:
+        pattern = r.text("hybrid_override_pattern")
+        if len(pattern) != layers or set(pattern) - set(_NEMOTRON_LETTERS):
+            rule = f"it must have one of M * E - for each of the {layers} layers"
+            raise r.error("hybrid_override_pattern", pattern, rule)
+        words = [_NEMOTRON_LETTERS[letter] for letter in pattern]
+    made = {word: _nemotron_block(r, word) for word in dict.fromkeys(words)}
+    return [made[word] for word in words]
+
+
+def nemotron_layers(r: Reader) -> int:
+    """Number of blocks: the length of the pattern where `num_hidden_layers` is left out."""
+    if r.has("num_hidden_layers"):
+        return r.size("num_hidden_layers")
+    listed = r.get("layers_block_type")
+    return len(listed) if isinstance(listed, list) else len(r.text("hybrid_override_pattern"))
+
+
+def _nemotron_block(r: Reader, word: str) -> Layer:
+    t = Traits(
+        qkv_bias="attention_bias",
+        o_bias="attention_bias",
+        gated=False,
+        mlp_bias="mlp_bias",
+        shared="width",
+    )
+    if word == "mamba":
+        mixer = Mamba(
+            heads=r.size("mamba_num_heads"),
+            head_dim=r.size("mamba_head_dim"),
+            groups=r.size("n_groups"),
+            state=r.size("ssm_state_size"),
+            conv_width=r.size("conv_kernel"),
+            conv_bias=r.flag("use_conv_bias"),
+            proj_bias=r.flag("mamba_proj_bias"),
+        )
+        return Layer(mixer=mixer, mlp=None, norms=("mixer",))
+    if word == "attention":
+        return Layer(mixer=blocks.softmax(r, "full", t), mlp=None, norms=("mixer",))
+    if word == "mlp":
+        return Layer(mixer=None, mlp=blocks.dense(r, t), norms=("mixer",))
+    routed = replace(blocks.experts(r, t), latent_dim=r.count("moe_latent_size"))
+    return Layer(mixer=None, mlp=routed, norms=("mixer",))
+
+
+def deci_stack(r: Reader, layers: int) -> list[Layer]:
+    """Nemotron-NAS: `block_configs` says layer by layer what attention and MLP remain."""
+    entries = r.get("block_configs")
+    if not isinstance(entries, list) or len(entries) != layers:
+        raise r.error("block_configs", entries, f"it must be a list of {layers} entries")
+    return [_deci_block(r, entry, f"block_configs[{i}]") for i, entry in enumerate(entries)]
+
+
+def _deci_block(r: Reader, entry: object, where: str) -> Layer:
+    if not isinstance(entry, dict):
+        raise r.error(where, entry, "it must be an object {...}")
+    parts = {}
+    for part in ("attention", "ffn"):
+        section = Reader(
+            file=r.file,
+            raw=entry,
+            defaults_source=r.defaults_source,
+            defaulted=r.defaulted,
+            path=f"{r.path}{where}.",
+        ).section(part, {"no_op": False, "replace_with_linear": False, "window_length": None})
+        section.refuse("replace_with_linear", True, "a layer replaced by one matrix")
+        parts[part] = None if section.flag("no_op") else section
+    attention, ffn = parts["attention"], parts["ffn"]
+    mixer, mlp, norms = None, None, ()
+    if attention is not None:
+        heads = r.size("num_attention_heads")
+        kv_heads = heads // attention.size("n_heads_in_group")
+        head_dim = blocks.head_dim_of(r, heads)
+        mixer = Attention(
+            kind="full", heads=heads, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=head_dim
+        )
+        norms += ("attention",)
+    if ffn is not None:
+        # The width is two thirds of ffn_mult times D, rounded up to a multiple of 256.
+        d_ff = int(2 * ffn.number("ffn_mult") * r.size("hidden_size") / 3)
+        mlp = Mlp(d_ff=256 * math.ceil(d_ff / 256))
+        norms += ("mlp",)
+    return Layer(mixer=mixer, mlp=mlp, norms=norms)
+
+
+def kimi_stack(r: Reader, layers: int) -> list[Layer]:
+    """Kimi Linear and K3: Kimi Delta Attention in the listed layers (numbered from 1), else MLA."""
+    linear = r.section("linear_attn_config", {"use_full_rank_gate": False})
+    places = {i - 1 for i in linear.integers("kda_layers") or []}
+    sparse = patterns.first_dense(r, layers)
+    head_dim = linear.size("head_dim")
+    heads = linear.size("num_heads")
+    delta = DeltaNet(
+        key_heads=heads,
+        value_heads=heads,
+        key_head_dim=head_dim,
+        value_head_dim=head_dim,
+        conv_width=linear.size("short_conv_kernel_size"),
+        gate="channel",
+        output_rank=0 if linear.flag("use_full_rank_gate") else head_dim,
+    )
+    t = Traits(output_gate="mla_use_output_gate", shared="count")
+    latent = blocks.latent(r, "full", t)
+    width = r.count("routed_expert_hidden_size")
+    moe = replace(
+        blocks.experts(r, t),
+        latent_dim=width,
+        latent_norm=width > 0 and r.flag("latent_moe_use_norm"),
+    )
+    mlp = blocks.dense(r, t)
+    residual = r.size_or_none("attn_res_block_size") is not None
+    return [
+        Layer(
+            mixer=delta if i in places else latent,
+            mlp=moe if sparse[i] == "sparse" else mlp,
+            norms=("attention", "mlp"),
+            attention_residual=residual,
+        )
+        for i in range(layers)
+    ]

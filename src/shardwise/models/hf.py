@@ -1,0 +1,178 @@
+"""From a Hugging Face config.json to a ModelConfig."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import BadRequest
+from shardwise.models.architectures import Architecture, architecture_of
+from shardwise.models.blocks import Traits, experts, switch
+from shardwise.models.config import ModelConfig, Tower
+from shardwise.models.quantization import weight_dtypes
+from shardwise.models.reader import Reader
+from shardwise.models.specs import Layer, Mlp, Moe
+
+_ANY = {
+    "torch_dtype": None,
+    "dtype": None,
+    "quantization_config": None,
+    "expert_dtype": None,
+    "embedding_dim": None,
+}
+_TOWER_KEYS = ("vision_config", "audio_config")
+
+
+def read_config(path: Path) -> ModelConfig:
+    """The model in a config.json; raises BadRequest for a file that is not a whole JSON object."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"{path}: cannot be read ({error}); give a config.json") from None
+    try:
+        raw = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        where = f"line {getattr(error, 'lineno', 1)} column {getattr(error, 'colno', 1)}"
+        raise BadRequest(
+            f"{path}: not valid JSON at {where} ({getattr(error, 'msg', error)}); the file looks"
+            f" cut off or damaged; fetch the model's config.json again"
+        ) from None
+    name = path.parent.name if path.name == "config.json" and path.parent.name else path.stem
+    return from_hf(raw, name=name, file=str(path))
+
+
+def from_hf(
+    raw: object,
+    *,
+    name: str,
+    file: str = "config.json",
+    provenance: Mapping[str, str] | None = None,
+) -> ModelConfig:
+    """The model that a parsed config.json describes.
+
+    `name` is what to call it, `file` what error messages call its source. The text model of a
+    vision or audio model is read from `text_config`; towers are counted where their shape is
+    known, and named in `towers_unread` where not. Raises BadRequest.
+    """
+    if not isinstance(raw, Mapping):
+        kind = type(raw).__name__
+        raise BadRequest(f"{file}: it holds a {kind}; a config.json is one object {{...}}")
+    architecture, row = architecture_of(raw, file)
+    r = _reader(raw, row, file)
+    layers = row.layers(r) if row.layers else r.size("num_hidden_layers")
+    stack = _stack(r, row, layers)
+    groups = tuple(dict.fromkeys(stack))
+    places = {layer: i for i, layer in enumerate(groups)}
+    d_model, vocabulary = r.size("hidden_size"), r.size("vocab_size")
+    towers, unread = _towers(raw, r, row)
+    per_layer = groups[0].per_layer_input
+    longest = r.size_or_none("max_position_embeddings")
+    rows = r.size(row.position_key) + row.position_offset if row.position_key else 0
+    traits = _traits(r, row)
+    return ModelConfig(
+        name=name,
+        architecture=architecture,
+        model_type=row.model_type,
+        d_model=d_model,
+        vocabulary=vocabulary,
+        groups=groups,
+        pattern=tuple(places[layer] for layer in stack),
+        tied_embeddings=r.flag("tie_word_embeddings"),
+        embedding_dim=r.size_or_none("embedding_dim") or d_model,
+        embedding_rows=vocabulary + row.extra_embedding_rows,
+        position_rows=rows,
+        max_context=longest,
+        embedding_norm=row.embedding_norm,
+        final_norm=switch(r, row.final_norm),
+        norm_bias=switch(r, traits.norm_bias),
+        head_bias=switch(r, row.head_bias),
+        streams=groups[0].streams,
+        attention_residual=groups[0].attention_residual,
+        per_layer_input=per_layer,
+        per_layer_rows=r.size("vocab_size_per_layer_input") if per_layer else 0,
+        towers=towers,
+        towers_unread=unread,
+        weight_dtypes=weight_dtypes(r),
+        defaults_source=row.source,
+        defaulted=tuple((key, str(value)) for key, value in r.defaulted.items()),
+        provenance=provenance or {},
+    )
+
+
+def _reader(raw: Mapping[str, Any], row: Architecture, file: str) -> Reader:
+    text = raw.get("text_config")
+    nested = isinstance(text, Mapping)
+    if text is not None and not nested:
+        raise BadRequest(f"{file}: text_config is {text!r}; it must be an object {{...}}")
+    return Reader(
+        file=file,
+        raw=text if nested else raw,
+        outer=raw if nested else {},
+        keys=row.keys,
+        defaults={**_ANY, **row.defaults},
+        defaults_source=row.source,
+        path="text_config." if nested else "",
+    )
+
+
+def _traits(r: Reader, row: Architecture) -> Traits:
+    return row.traits if isinstance(row.traits, Traits) else row.traits(r)
+
+
+def _stack(r: Reader, row: Architecture, layers: int) -> list[Layer]:
+    if row.stack is not None:
+        return row.stack(r, layers)
+    t = _traits(r, row)
+    mixers, mlps = row.mixers(r, layers), row.mlps(r, layers)
+    mixer_of = {kind: row.mixer(r, kind, t) for kind in _kinds(mixers, row.mixer_list)}
+    mlp_of = {kind: _mlp(r, row, kind, t) for kind in _kinds(mlps, row.mlp_list)}
+    mixer = row.mixer_list(r, mixers, t) if row.mixer_list else [mixer_of[k] for k in mixers]
+    mlp = row.mlp_list(r, mlps, t) if row.mlp_list else [mlp_of[k] for k in mlps]
+    streams = r.size(row.streams_key) if row.streams_key else 1
+    norm_bias, parallel = switch(r, t.norm_bias), switch(r, t.parallel)
+    made = {
+        key: Layer(
+            mixer=key[0],
+            mlp=key[1],
+            norms=t.norms,
+            norm_bias=norm_bias,
+            parallel=parallel,
+            streams=streams,
+            cross_gates=key[0].kind == "cross",
+        )
+        for key in dict.fromkeys(zip(mixer, mlp, strict=True))
+    }
+    return [made[key] for key in zip(mixer, mlp, strict=True)]
+
+
+def _kinds(kinds: list[str], replaced: object) -> list[str]:
+    return [] if replaced else list(dict.fromkeys(kinds))
+
+
+def _mlp(r: Reader, row: Architecture, kind: str, t: Traits) -> Mlp | Moe:
+    return experts(r, t) if kind == "sparse" else row.mlp(r, t)
+
+
+def _towers(
+    raw: Mapping[str, Any], text: Reader, row: Architecture
+) -> tuple[tuple[Tower, ...], tuple[str, ...]]:
+    towers, unread = [], []
+    for key in _TOWER_KEYS:
+        section = raw.get(key)
+        if section is None:
+            continue
+        if not isinstance(section, Mapping):
+            raise BadRequest(f"{text.file}: {key} is {section!r}; it must be an object {{...}}")
+        if key in row.towers:
+            r = Reader(
+                file=text.file,
+                raw=section,
+                defaults=row.tower_defaults,
+                defaults_source=row.source,
+                defaulted=text.defaulted,
+                path=f"{key}.",
+            )
+            towers.append(row.towers[key](r, text))
+        else:
+            unread.append(key)
+    return tuple(towers), tuple(unread)

@@ -1,0 +1,225 @@
+"""Rows of the parameter table for each kind of mixer."""
+
+from shardwise.models.parameter import Parameter, Place
+from shardwise.models.specs import (
+    Attention,
+    CompressedAttention,
+    DeltaNet,
+    Indexer,
+    LatentAttention,
+    Lightning,
+    Mamba,
+    Mixer,
+    ShortConv,
+)
+
+ATTENTION = "attention"
+LINEAR = "linear_attention"
+
+
+def mixer_rows(p: Place, m: Mixer) -> list[Parameter]:
+    """The tensors of one mixer."""
+    match m:
+        case Attention():
+            return _attention(p, m)
+        case LatentAttention():
+            return _latent(p, m)
+        case CompressedAttention():
+            return _compressed(p, m)
+        case Mamba():
+            return _mamba(p, m)
+        case DeltaNet():
+            return _delta(p, m)
+        case Lightning():
+            return _lightning(p, m)
+        case ShortConv():
+            return _short_conv(p, m)
+
+
+def _attention(p: Place, a: Attention) -> list[Parameter]:
+    d, n, k, h = {"D": p.d_model}, {"N": a.heads}, {"K": a.kv_heads}, {"H": a.head_dim}
+    u = h if a.v_head_dim == a.head_dim else {"U": a.v_head_dim}
+    value = next(iter(u))
+    kv_role = "cross" if a.kind == "cross" else "matmul"
+    rows = [p.row("attention.q", d | n | h, ATTENTION, "matmul", "D")]
+    if a.output_gate:
+        rows.append(p.row("attention.gate", d | n | u, ATTENTION, "matmul", "D"))
+    if not a.reuses_kv:
+        rows.append(p.row("attention.k", d | k | h, ATTENTION, kv_role, "D"))
+        if not a.key_is_value:
+            rows.append(p.row("attention.v", d | k | u, ATTENTION, kv_role, "D"))
+    rows.append(p.row("attention.o", n | u | d, ATTENTION, "matmul", "N" + value))
+    if a.q_bias:
+        rows.append(p.row("attention.q.bias", n | h, ATTENTION, "bias"))
+    if a.kv_bias and not a.reuses_kv:
+        rows.append(p.row("attention.k.bias", k | h, ATTENTION, "bias"))
+        rows.append(p.row("attention.v.bias", k | u, ATTENTION, "bias"))
+    if a.o_bias:
+        rows.append(p.row("attention.o.bias", d, ATTENTION, "bias"))
+    if a.sinks:
+        rows.append(p.row("attention.sinks", n, ATTENTION, "scale"))
+    return rows + _qk_norms(p, a)
+
+
+def _qk_norms(p: Place, a: Attention) -> list[Parameter]:
+    if a.qk_norm == "none":
+        return []
+    h = {"H": a.head_dim}
+    q, k = (h, h) if a.qk_norm == "head" else ({"N": a.heads} | h, {"K": a.kv_heads} | h)
+    rows = p.norm("attention.q_norm", q)
+    return rows if a.reuses_kv else rows + p.norm("attention.k_norm", k)
+
+
+def _latent(p: Place, a: LatentAttention) -> list[Parameter]:
+    d, n, h, u = {"D": p.d_model}, {"N": a.heads}, {"H": a.head_dim}, {"U": a.v_head_dim}
+    c, r, nope = {"C": a.kv_lora_rank}, {"R": a.rope_head_dim}, {"P": a.nope_head_dim}
+    rows = []
+    if a.q_lora_rank is None:
+        rows.append(p.row("attention.q", d | n | h, ATTENTION, "matmul", "D"))
+    else:
+        q = {"Q": a.q_lora_rank}
+        rows.append(p.row("attention.q_down", d | q, ATTENTION, "matmul", "D"))
+        rows += p.norm("attention.q_down_norm", q)
+        rows.append(p.row("attention.q_up", q | n | h, ATTENTION, "matmul", "Q"))
+        if a.bias:
+            rows.append(p.row("attention.q_down.bias", q, ATTENTION, "bias"))
+    rows.append(p.row("attention.kv_down", d | c, ATTENTION, "matmul", "D"))
+    rows.append(p.row("attention.k_rope", d | r, ATTENTION, "matmul", "D"))
+    rows += p.norm("attention.kv_down_norm", c)
+    rows.append(p.row("attention.k_up", c | n | nope, ATTENTION, "matmul", "C"))
+    rows.append(p.row("attention.v_up", c | n | u, ATTENTION, "matmul", "C"))
+    if a.output_gate:
+        rows.append(p.row("attention.gate", d | n | u, ATTENTION, "matmul", "D"))
+    rows.append(p.row("attention.o", n | u | d, ATTENTION, "matmul", "NU"))
+    if a.bias:
+        rows.append(p.row("attention.kv_down.bias", c, ATTENTION, "bias"))
+        rows.append(p.row("attention.k_rope.bias", r, ATTENTION, "bias"))
+        rows.append(p.row("attention.o.bias", d, ATTENTION, "bias"))
+    if a.indexer is not None:
+        rows += _token_indexer(p, a.indexer, a.q_lora_rank)
+    return rows
+
+
+def _token_indexer(p: Place, x: Indexer, q_lora_rank: int | None) -> list[Parameter]:
+    """One key per token, normed with LayerNorm; queries from the query latent (DeepSeek-V3.2)."""
+    d, j, i = {"D": p.d_model}, {"J": x.heads}, {"I": x.head_dim}
+    source = d if q_lora_rank is None else {"Q": q_lora_rank}
+    letter = next(iter(source))
+    return [
+        p.row("indexer.q", source | j | i, ATTENTION, "matmul", letter),
+        p.row("indexer.k", d | i, ATTENTION, "matmul", "D"),
+        *p.norm("indexer.k_norm", i, bias=True),
+        p.row("indexer.weights", d | j, ATTENTION, "matmul", "D"),
+    ]
+
+
+def _compressed(p: Place, a: CompressedAttention) -> list[Parameter]:
+    d, n, h, q = {"D": p.d_model}, {"N": a.heads}, {"H": a.head_dim}, {"Q": a.q_lora_rank}
+    g, per_group, o = {"g": a.o_groups}, {"n": a.heads // a.o_groups}, {"O": a.o_lora_rank}
+    rows = [
+        p.row("attention.sinks", n, ATTENTION, "scale"),
+        p.row("attention.q_down", d | q, ATTENTION, "matmul", "D"),
+        *p.norm("attention.q_down_norm", q),
+        p.row("attention.q_up", q | n | h, ATTENTION, "matmul", "Q"),
+        p.row("attention.kv", d | {"K": 1} | h, ATTENTION, "matmul", "D"),
+        *p.norm("attention.kv_norm", h),
+        p.row("attention.o_down", g | per_group | h | o, ATTENTION, "matmul", "nH", "g"),
+        p.row("attention.o_up", g | o | d, ATTENTION, "matmul", "gO"),
+    ]
+    if a.ratio:
+        entries = 1 if a.indexer is None else 2
+        rows += _compressor(p, "compressor", a.head_dim, a.ratio, entries)
+    if a.indexer is not None:
+        x = a.indexer
+        j, i = {"J": x.heads}, {"I": x.head_dim}
+        rows += _compressor(p, "indexer", x.head_dim, a.ratio, 2)
+        rows.append(p.row("indexer.q", q | j | i, ATTENTION, "matmul", "Q"))
+        rows.append(p.row("indexer.weights", d | j, ATTENTION, "matmul", "D"))
+    return rows
+
+
+def _compressor(p: Place, name: str, width: int, ratio: int, entries: int) -> list[Parameter]:
+    """Pools `ratio` tokens into one entry; `entries` is 2 where neighbours overlap."""
+    d, c = {"D": p.d_model}, {"C": entries * width}
+    return [
+        p.row(f"{name}.kv", d | c, ATTENTION, "matmul", "D"),
+        p.row(f"{name}.gate", d | c, ATTENTION, "matmul", "D"),
+        p.row(f"{name}.position_bias", {"r": ratio} | c, ATTENTION, "bias"),
+        *p.norm(f"{name}.norm", {"H": width}),
+    ]
+
+
+def _mamba(p: Place, m: Mamba) -> list[Parameter]:
+    d, n, h = {"D": p.d_model}, {"N": m.heads}, {"H": m.head_dim}
+    k, z, w = {"K": m.groups}, {"Z": m.state}, {"W": m.conv_width}
+    rows = []
+    for name, out in (("z", n | h), ("x", n | h), ("b", k | z), ("c", k | z), ("dt", n)):
+        rows.append(p.row(f"mamba.{name}", d | out, LINEAR, "matmul", "D"))
+        if m.proj_bias:
+            rows.append(p.row(f"mamba.{name}.bias", out, LINEAR, "bias"))
+    for name, channels in (("x", n | h), ("b", k | z), ("c", k | z)):
+        rows.append(p.row(f"mamba.conv_{name}", channels | w, LINEAR, "conv"))
+        if m.conv_bias:
+            rows.append(p.row(f"mamba.conv_{name}.bias", channels, LINEAR, "bias"))
+    rows.append(p.row("mamba.dt_bias", n, LINEAR, "bias"))
+    rows.append(p.row("mamba.a_log", n, LINEAR, "scan"))
+    rows.append(p.row("mamba.skip", n, LINEAR, "scan"))
+    rows += p.norm("mamba.norm", n | h)
+    rows.append(p.row("mamba.out", n | h | d, LINEAR, "matmul", "NH"))
+    if m.proj_bias:
+        rows.append(p.row("mamba.out.bias", d, LINEAR, "bias"))
+    return rows
+
+
+def _delta(p: Place, m: DeltaNet) -> list[Parameter]:
+    d, n, k = {"D": p.d_model}, {"N": m.value_heads}, {"K": m.key_heads}
+    h, u, w = {"H": m.key_head_dim}, {"U": m.value_head_dim}, {"W": m.conv_width}
+    rows = []
+    for name, out in (("q", k | h), ("k", k | h), ("v", n | u)):
+        rows.append(p.row(f"delta.{name}", d | out, LINEAR, "matmul", "D"))
+        rows.append(p.row(f"delta.conv_{name}", out | w, LINEAR, "conv"))
+    rows.append(p.row("delta.beta", d | n, LINEAR, "matmul", "D"))
+    if m.output_rank:
+        c = {"C": m.output_rank}
+        rows.append(p.row("delta.gate_down", d | c, LINEAR, "matmul", "D"))
+        rows.append(p.row("delta.gate_up", c | n | u, LINEAR, "matmul", "C"))
+    else:
+        rows.append(p.row("delta.gate", d | n | u, LINEAR, "matmul", "D"))
+    if m.gate == "scalar":
+        rows.append(p.row("delta.decay", d | n, LINEAR, "matmul", "D"))
+        rows.append(p.row("delta.dt_bias", n, LINEAR, "bias"))
+    else:
+        # Kimi: the decay of every key channel comes through a pair of rank value_head_dim.
+        rows.append(p.row("delta.decay_down", d | u, LINEAR, "matmul", "D"))
+        rows.append(p.row("delta.decay_up", u | k | h, LINEAR, "matmul", "U"))
+        rows.append(p.row("delta.dt_bias", k | h, LINEAR, "bias"))
+    rows.append(p.row("delta.a_log", n, LINEAR, "scan"))
+    rows += p.norm("delta.norm", u)
+    rows.append(p.row("delta.out", n | u | d, LINEAR, "matmul", "NU"))
+    return rows
+
+
+def _lightning(p: Place, m: Lightning) -> list[Parameter]:
+    d, heads = {"D": p.d_model}, {"N": m.heads, "H": m.head_dim}
+    rows = [
+        p.row(f"lightning.{name}", d | heads, LINEAR, "matmul", "D")
+        for name in ("q", "k", "v", "gate")
+    ]
+    rows += p.norm("lightning.norm", heads)
+    return [*rows, p.row("lightning.out", heads | d, LINEAR, "matmul", "NH")]
+
+
+def _short_conv(p: Place, m: ShortConv) -> list[Parameter]:
+    """Gates before and after the convolution and its input: three width x D projections."""
+    d, f, w = {"D": p.d_model}, {"F": m.width}, {"W": m.conv_width}
+    rows = []
+    for name in ("gate_in", "gate_out", "x"):
+        rows.append(p.row(f"conv.{name}", d | f, LINEAR, "matmul", "D"))
+        if m.bias:
+            rows.append(p.row(f"conv.{name}.bias", f, LINEAR, "bias"))
+    rows.append(p.row("conv.kernel", f | w, LINEAR, "conv"))
+    rows.append(p.row("conv.out", f | d, LINEAR, "matmul", "F"))
+    if m.bias:
+        rows.append(p.row("conv.kernel.bias", f, LINEAR, "bias"))
+        rows.append(p.row("conv.out.bias", d, LINEAR, "bias"))
+    return rows

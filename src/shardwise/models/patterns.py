@@ -1,0 +1,163 @@
+"""Which kind of mixer and of MLP each layer has, by the rules that config classes use.
+
+Every rule takes a Reader and the number of layers, and returns one word per layer: for mixers
+"full", "window", "chunk", "linear", "conv", "cross"; for MLPs "dense" or "sparse".
+"""
+
+from collections.abc import Callable
+
+from shardwise.models.reader import Reader
+
+Rule = Callable[[Reader, int], list[str]]
+
+MIXER_WORDS = {
+    "full_attention": "full",
+    "attention": "full",
+    "sliding_attention": "window",
+    "chunked_attention": "chunk",
+    "linear_attention": "linear",
+    "conv": "conv",
+}
+MLP_WORDS = {"dense": "dense", "sparse": "sparse"}
+
+
+def all_full(r: Reader, layers: int) -> list[str]:
+    """Full attention everywhere."""
+    return ["full"] * layers
+
+
+def one_window(r: Reader, layers: int) -> list[str]:
+    """A `sliding_window` other than null holds for every layer (Mistral, Phi-3)."""
+    return ["window" if r.get("sliding_window") is not None else "full"] * layers
+
+
+def switched_window(r: Reader, layers: int) -> list[str]:
+    """Qwen2, Qwen3: `use_sliding_window` lets the layers from `max_window_layers` on slide."""
+    listed = _listed(r, layers)
+    if not r.flag("use_sliding_window") or r.get("sliding_window") is None:
+        return listed or ["full"] * layers
+    first = r.count("max_window_layers")
+    return listed or ["window" if i >= first else "full" for i in range(layers)]
+
+
+def switched_window_even(r: Reader, layers: int) -> list[str]:
+    """Qwen2-MoE: with `use_sliding_window`, even layers below `max_window_layers` slide."""
+    if not r.flag("use_sliding_window"):
+        return ["full"] * layers
+    first = r.count("max_window_layers")
+    return ["window" if i % 2 == 0 and i < first else "full" for i in range(layers)]
+
+
+def every(period_key: str, other: str) -> Rule:
+    """Full attention in every `period_key`-th layer, `other` between; `layer_types` overrides."""
+
+    def rule(r: Reader, layers: int) -> list[str]:
+        listed = _listed(r, layers)
+        if listed:
+            return listed
+        period = r.size(period_key)
+        return [other if (i + 1) % period else "full" for i in range(layers)]
+
+    return rule
+
+
+def windows_named(r: Reader, layers: int) -> list[str]:
+    """EXAONE 4: `layer_types`, else a pattern such as "LLLG" or the period of global layers."""
+    listed = _listed(r, layers)
+    if listed:
+        return listed
+    pattern = r.get("sliding_window_pattern")
+    if r.get("sliding_window") is None:
+        return ["full"] * layers
+    if isinstance(pattern, str) and pattern and not set(pattern) - set("LG"):
+        return ["window" if pattern[i % len(pattern)] == "L" else "full" for i in range(layers)]
+    period = r.size("sliding_window_pattern")
+    return ["window" if (i + 1) % period else "full" for i in range(layers)]
+
+
+def chunks_without_rope(r: Reader, layers: int) -> list[str]:
+    """Llama 4: layers with rotary positions see chunks, those without (0) see everything."""
+    listed = _listed(r, layers)
+    if listed:
+        return listed
+    rotary = r.integers("no_rope_layers") or []
+    period = r.size("no_rope_layer_interval")
+    if rotary and len(rotary) < layers:
+        raise r.error("no_rope_layers", rotary, f"it must have {layers} entries, one per layer")
+    flags = rotary or [int((i + 1) % period != 0) for i in range(layers)]
+    return ["chunk" if flags[i] else "full" for i in range(layers)]
+
+
+def listed_indices(key: str, there: str, elsewhere: str) -> Rule:
+    """`there` in the layers whose index `key` lists, `elsewhere` in the others."""
+
+    def rule(r: Reader, layers: int) -> list[str]:
+        listed = _listed(r, layers)
+        if listed:
+            return listed
+        places = set(r.integers(key) or [])
+        if any(i >= layers for i in places):
+            raise r.error(key, max(places), f"layers are numbered 0 to {layers - 1}")
+        return [there if i in places else elsewhere for i in range(layers)]
+
+    return rule
+
+
+def zeros_and_ones(key: str, zero: str, one: str) -> Rule:
+    """One 0 or 1 per layer (MiniMax `attn_type_list`, MiMo-V2 `hybrid_layer_pattern`)."""
+
+    def rule(r: Reader, layers: int) -> list[str]:
+        listed = _listed(r, layers)
+        if listed:
+            return listed
+        return [one if v else zero for v in r.integers(key, layers) or [0] * layers]
+
+    return rule
+
+
+def all_dense(r: Reader, layers: int) -> list[str]:
+    """A dense MLP everywhere."""
+    return ["dense"] * layers
+
+
+def all_sparse(r: Reader, layers: int) -> list[str]:
+    """Experts everywhere."""
+    return ["sparse"] * layers
+
+
+def first_dense(r: Reader, layers: int) -> list[str]:
+    """DeepSeek, GLM: the first `first_k_dense_replace` are dense, then every
+    `moe_layer_freq`-th layer has experts; `mlp_layer_types` overrides."""
+    listed = r.words("mlp_layer_types", MLP_WORDS, layers)
+    if listed:
+        return listed
+    first, period = r.count("first_k_dense_replace"), r.size("moe_layer_freq")
+    return ["sparse" if i >= first and i % period == 0 else "dense" for i in range(layers)]
+
+
+def sparse_step(r: Reader, layers: int) -> list[str]:
+    """Qwen MoE: every `decoder_sparse_step`-th layer has experts, less `mlp_only_layers`."""
+    step, dense = r.size("decoder_sparse_step"), set(r.integers("mlp_only_layers") or [])
+    return ["sparse" if (i + 1) % step == 0 and i not in dense else "dense" for i in range(layers)]
+
+
+def interleaved(r: Reader, layers: int) -> list[str]:
+    """Llama 4: every `interleave_moe_layer_step`-th layer has experts; `moe_layers` overrides."""
+    places = r.integers("moe_layers")
+    if places is not None:
+        return ["sparse" if i in set(places) else "dense" for i in range(layers)]
+    step = r.size("interleave_moe_layer_step")
+    return ["sparse" if (i + 1) % step == 0 else "dense" for i in range(layers)]
+
+
+def sparse_flags(r: Reader, layers: int) -> list[str]:
+    """MiMo-V2: `mlp_layer_types`, else one flag per layer in `moe_layer_freq`."""
+    listed = r.words("mlp_layer_types", MLP_WORDS, layers)
+    if listed:
+        return listed
+    flags = r.integers("moe_layer_freq", layers)
+    return ["sparse" if v else "dense" for v in flags or [0] + [1] * (layers - 1)]
+
+
+def _listed(r: Reader, layers: int) -> list[str] | None:
+    return r.words("layer_types", MIXER_WORDS, layers) if "layer_types" in r.defaults else None

@@ -1,0 +1,104 @@
+"""Stored dtypes of the weights, by parameter component, from `quantization_config`.
+
+Checkpoints name what they leave alone by patterns over module names; each component is tried
+under a name that stands for it. Scales are not modelled except where the dtype carries them.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from shardwise.models.reader import Reader
+
+STORED: Mapping[str, str] = {
+    "float32": "f32",
+    "float": "f32",
+    "bfloat16": "bf16",
+    "float16": "f16",
+    "half": "f16",
+    "float8_e4m3fn": "fp8",
+}
+"""Our dtype names, by the names of torch."""
+
+_LINEAR: Mapping[str, str] = {
+    "attention": "model.layers.1.self_attn.q_proj",
+    "linear_attention": "model.layers.1.linear_attn.in_proj",
+    "mlp_dense": "model.layers.1.mlp.gate_proj",
+    "routed_experts": "model.layers.1.mlp.experts.0.gate_proj",
+    "shared_experts": "model.layers.1.mlp.shared_experts.gate_proj",
+    "moe_latent": "model.layers.1.mlp.latent_proj",
+}
+"""Components that quantization targets, with a module name that stands for each."""
+
+_BY_METHOD: Mapping[str, str] = {
+    "fp8": "fp8",
+    "fbgemm_fp8": "fp8",
+    "gptq": "int4",
+    "awq": "int4",
+    "mxfp4": "mxfp4",
+    "nvfp4": "nvfp4",
+}
+_INTEGERS = {4: "int4", 8: "int8"}
+_FLOATS = {4: "fp4", 8: "fp8"}
+
+
+def weight_dtypes(r: Reader) -> dict[str, str]:
+    """Dtype by component, and "" for all others; raises BadRequest for a method not known."""
+    stored = r.text("torch_dtype") or r.text("dtype")
+    dtypes = {"": STORED.get(stored.removeprefix("torch."), "bf16")}
+    config = r.get("quantization_config")
+    if config is None:
+        return dtypes
+    if not isinstance(config, Mapping):
+        raise r.error("quantization_config", config, "it must be an object {...}")
+    dtype = _quantized(r, config)
+    ignored = _ignored(config)
+    targets = ("routed_experts",) if config.get("quant_method") == "mxfp4" else tuple(_LINEAR)
+    for component in targets:
+        if not any(_matches(pattern, _LINEAR[component]) for pattern in ignored):
+            dtypes[component] = dtype
+    if r.text("expert_dtype"):
+        # DeepSeek-V4 keeps its experts in fp4 with a power-of-two scale per 32 values.
+        dtypes["routed_experts"] = {"fp4": "mxfp4"}.get(r.text("expert_dtype"), dtype)
+    return dtypes
+
+
+def _quantized(r: Reader, config: Mapping[str, Any]) -> str:
+    method = str(config.get("quant_method", ""))
+    if method in _BY_METHOD and "bits" not in config:
+        return _BY_METHOD[method]
+    if str(config.get("quant_algo", "")).lower() in _BY_METHOD:
+        return _BY_METHOD[str(config["quant_algo"]).lower()]
+    if method in ("gptq", "awq") and config.get("bits") in _INTEGERS:
+        return _INTEGERS[config["bits"]]
+    if method == "bitsandbytes":
+        return "int4" if config.get("load_in_4bit") else "int8"
+    groups = config.get("config_groups")
+    if isinstance(groups, Mapping) and groups:
+        weights = next(iter(groups.values())).get("weights") or {}
+        bits, kind = weights.get("num_bits"), weights.get("type")
+        if kind == "float" and bits == 4:
+            return "nvfp4" if weights.get("group_size") == 16 else "mxfp4"
+        names = _FLOATS if kind == "float" else _INTEGERS
+        if bits in names:
+            return names[bits]
+    rule = f"its method is not known (known: {', '.join(_BY_METHOD)}, compressed-tensors)"
+    raise r.error("quantization_config", dict(config), rule, "remove it to count bf16 weights")
+
+
+def _ignored(config: Mapping[str, Any]) -> list[str]:
+    for key in ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules"):
+        value = config.get(key)
+        if isinstance(value, list):
+            return [v for v in value if isinstance(v, str)]
+    return []
+
+
+def _matches(pattern: str, module: str) -> bool:
+    if pattern.startswith("re:"):
+        try:
+            return re.match(pattern[3:], module) is not None
+        except re.error:
+            return False
+    parts = pattern.replace("*", "").strip(".")
+    return bool(parts) and parts in module

@@ -1,0 +1,79 @@
+"""The zoo: models by name, one small file each, and `load_model` for names and paths.
+
+A zoo file is JSON of our own form: `provenance` (where the shape was found, and what was done to
+it) and `config`, the keys of the model's config.json that the reader of `hf.py` reads and no other.
+Long lists stand under `runs`, by dotted name, as [block, times] pairs. `scripts/make_zoo.py`
+writes them. Counts are never stored: they are computed.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import BadRequest, unknown
+from shardwise.models.config import ModelConfig
+from shardwise.models.hf import from_hf, read_config
+
+DATA = Path(__file__).parent / "data"
+
+
+@lru_cache(maxsize=1)
+def zoo_names() -> tuple[str, ...]:
+    """Names that `load_model` knows, sorted."""
+    return tuple(sorted(path.stem for path in DATA.glob("*.json")))
+
+
+@lru_cache(maxsize=32)
+def load_model(name_or_path: str | Path) -> ModelConfig:
+    """A model by zoo name, by the path of a config.json, or by a directory that holds one.
+
+    A name that is in the zoo is never taken for a path; write ./NAME for a directory of that name.
+    Raises BadRequest, with the nearest names for a typo.
+
+    >>> load_model("llama-3-70b").layers
+    80
+    """
+    text = str(name_or_path)
+    zoo_file = DATA / f"{text.lower()}.json"
+    if "/" not in text and zoo_file.is_file():
+        return _from_zoo(zoo_file)
+    path = Path(name_or_path)
+    if path.is_dir():
+        inside = path / "config.json"
+        if not inside.is_file():
+            raise BadRequest(f"directory '{text}' holds no config.json; give one that does")
+        return read_config(inside)
+    if path.is_file():
+        return read_config(path)
+    if path.suffix == ".json" or text.startswith((".", "/")):
+        raise BadRequest(f"there is no file '{text}'; give a config.json or a zoo name")
+    remedy = "`shardwise model list` shows all; or give the path of a config.json"
+    raise unknown("model", text, zoo_names(), remedy)
+
+
+def _from_zoo(path: Path) -> ModelConfig:
+    held = json.loads(path.read_text(encoding="utf-8"))
+    config = unpack(held["config"], held.get("runs", {}))
+    return from_hf(config, name=path.stem, file=path.name, provenance=held["provenance"])
+
+
+def unpack(config: Mapping[str, Any], runs: Mapping[str, list[list[Any]]]) -> dict[str, Any]:
+    """The config with its lists of repeated blocks written out.
+
+    >>> unpack({"a": {"b": 1}}, {"a.c": [[["x"], 2], [["y", "z"], 1]]})
+    {'a': {'b': 1, 'c': ['x', 'x', 'y', 'z']}}
+    """
+    whole = _copy(config)
+    for dotted, pairs in runs.items():
+        *sections, key = dotted.split(".")
+        target = whole
+        for section in sections:
+            target = target[section]
+        target[key] = [value for block, times in pairs for value in block * times]
+    return whole
+
+
+def _copy(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: _copy(v) if isinstance(v, Mapping) else v for k, v in section.items()}
