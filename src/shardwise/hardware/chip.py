@@ -144,7 +144,8 @@ class Chip:
         flat: dict[str, Any] = {f"peak_flops.{k}": v for k, v in self.peak_flops.items()}
         flat |= {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
         flat |= {f"efficiency.{k}": getattr(self.efficiency, k) for k in EFFICIENCIES}
-        flat |= _network_numbers("network", self.network)
+        if not isinstance(self.network, Alone):
+            flat |= _network_numbers("network", self.network)
         if self.data_centre is not None:
             flat |= _network_numbers("data_centre", self.data_centre)
         return flat

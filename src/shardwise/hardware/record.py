@@ -62,6 +62,13 @@ class Reader:
         self.citations: Mapping[str, str] = record.get("sources", {})
         self.sources: dict[str, str] = {}
 
+    def has(self, table: Record, name: str) -> bool:
+        """Whether the entry has a number for these constants; some the book alone gives."""
+        entry = table.get(name)
+        if isinstance(entry, Mapping) and "book" in entry:
+            return self.constants == "book" or "value" in entry
+        return entry is not None
+
     def read(self, table: Record, name: str, kind: str, path: str) -> Any:
         """The checked value of one entry under `path`; raises BadRequest naming both."""
         entry = table[name]
@@ -75,7 +82,9 @@ class Reader:
                 raise BadRequest(f"'{path}' of chip '{self.chip}' has no 'value'; write one")
             source = entry.get("book_source" if book else "source", "")
             entry = entry["book" if book else "value"]
-        self.sources[path] = self.citations.get(source, source) or "no source given"
+        key, *remark = source.split("; ", 1)
+        cited = "; ".join([self.citations.get(key, key), *remark])
+        self.sources[path] = cited or "no source given"
         return _check(entry, kind, f"'{path}' of chip '{self.chip}'")
 
 
@@ -97,7 +106,9 @@ def chip_of(record: Record, constants: Constants) -> Chip:
             )
     plain: dict[str, Any] = {name: str(record.get(name, "")) for name in TEXTS}
     for name, field in FIELDS.items():
-        plain[name] = reader.read(record, name, field.kind, name) if name in record else None
+        plain[name] = (
+            reader.read(record, name, field.kind, name) if reader.has(record, name) else None
+        )
     prices = _prices(record, reader)
     return Chip(
         **plain,
@@ -125,7 +136,9 @@ def _peaks(table: Record, reader: Reader) -> dict[str, float]:
     for dtype in table:
         if dtype not in DTYPE_BYTES:
             raise unknown(f"dtype in 'peak_flops' of chip '{reader.chip}'", dtype, DTYPE_BYTES)
-    return {d: reader.read(table, d, "rate", f"peak_flops.{d}") for d in table}
+    return {
+        d: reader.read(table, d, "rate", f"peak_flops.{d}") for d in table if reader.has(table, d)
+    }
 
 
 def _efficiency(table: Record, reader: Reader) -> Efficiency:
