@@ -4,3 +4,55 @@
 with a source for every number, `slices.py` spells and checks slices, `placement.py` lays mesh axes
 on physical axes. No time is computed here: that is `roofline`. Read `chip.py` first.
 """
+
+from shardwise.hardware.catalogue import catalogue, chip_ids, load_chip
+from shardwise.hardware.chip import Chip, Efficiency
+from shardwise.hardware.network import Alone, DataCentre, FullMesh, Level, Network, Switched, Torus
+from shardwise.hardware.placement import (
+    AxisLinks,
+    Part,
+    Placement,
+    boxes,
+    place,
+    place_or_refuse,
+)
+from shardwise.hardware.prices import Price, parse_price
+from shardwise.hardware.slices import (
+    Slice,
+    Spelling,
+    describe,
+    parse_slice,
+    read_slice,
+    read_target,
+    slices_of,
+)
+
+__all__ = [
+    "Alone",
+    "AxisLinks",
+    "Chip",
+    "DataCentre",
+    "Efficiency",
+    "FullMesh",
+    "Level",
+    "Network",
+    "Part",
+    "Placement",
+    "Price",
+    "Slice",
+    "Spelling",
+    "Switched",
+    "Torus",
+    "boxes",
+    "catalogue",
+    "chip_ids",
+    "describe",
+    "load_chip",
+    "parse_price",
+    "parse_slice",
+    "place",
+    "place_or_refuse",
+    "read_slice",
+    "read_target",
+    "slices_of",
+]

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from shardwise.models import ModelConfig, Parameter, parameters
+from shardwise.models import ModelConfig, Parameter
+from shardwise.models.parameters import parameters
 from shardwise.models.activations import Activation, saved_activations
 from shardwise.planner.train_work import TrainShape
-from shardwise.plans.layouts import compute_share, stored_share
+from shardwise.plans.layouts import STORAGE_AXES, compute_share, stored_share
 from shardwise.plans.train import Remat
 from shardwise.units import dtype_bytes
 from shardwise.work import MemoryTimeline, Quantity
@@ -76,9 +77,9 @@ def _saved_bytes(saved: Sequence[Activation], shape: TrainShape, policy: Remat) 
     inner = shape.layer_shape
     size = dtype_bytes(inner.activations)
     kept = [a for a in saved if policy in a.policies]
-    cut = sum(float(a.width) for a in kept if a.sharded) * shape.tokens / shape.degree("tensor")
-    whole = sum(float(a.width) for a in kept if not a.sharded) * inner.norm_tokens
-    return (cut + whole) * size
+    cut = sum(a.bytes_per_token(size) for a in kept if a.sharded)
+    whole = sum(a.bytes_per_token(size) for a in kept if not a.sharded)
+    return cut * shape.tokens / shape.degree("tensor") + whole * inner.norm_tokens
 
 
 def _stored_params(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
@@ -99,7 +100,7 @@ def _stored_params(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
 
 def _gathered(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
     """Gathered parameters of the layer in use and the next one, and the layer's whole gradient."""
-    if not shape.has("fsdp", "expert"):
+    if not shape.has(*STORAGE_AXES):
         return 0.0
     widest: Quantity = 0.0
     for group in range(len(cfg.groups)):

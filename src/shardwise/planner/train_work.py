@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.models import ModelConfig, Parameter, parameters
+from shardwise.models import ModelConfig, Parameter
+from shardwise.models.parameters import parameters
 from shardwise.planner.layer_work import (
     LayerShape,
     backward_layer,

@@ -5,9 +5,9 @@ them, `layouts.py` maps a plan to the Layout of every parameter. Read `train.py`
 """
 
 from shardwise.plans.files import load_plan, save_plan
-from shardwise.plans.layouts import axes_of_letter, parameter_layout, shard_count
+from shardwise.plans.layouts import activation_layout, parameter_layout
 from shardwise.plans.serve import ServeDtypes, ServePlan
-from shardwise.plans.train import MESH_AXES, TrainDtypes, TrainPlan
+from shardwise.plans.train import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 
 __all__ = [
     "MESH_AXES",
@@ -15,9 +15,9 @@ __all__ = [
     "ServePlan",
     "TrainDtypes",
     "TrainPlan",
-    "axes_of_letter",
+    "activation_layout",
     "load_plan",
+    "model_hash",
     "parameter_layout",
     "save_plan",
-    "shard_count",
 ]

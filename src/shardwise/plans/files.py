@@ -31,6 +31,17 @@ def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:
     return {"kind": kind, **values}
 
 
+def flat_plan(plan: TrainPlan | ServePlan) -> dict[str, Any]:
+    """Every choice by its dotted path."""
+    flat: dict[str, Any] = {}
+    for key, value in plan_dict(plan).items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{inner}": v for inner, v in value.items()}
+        else:
+            flat[key] = value
+    return flat
+
+
 def load_plan(path: Path, overrides: Mapping[str, str] | None = None) -> TrainPlan | ServePlan:
     """Read and check a plan file; `overrides` maps dotted paths to YAML values (`--set`)."""
     import yaml
@@ -51,7 +62,7 @@ def load_plan(path: Path, overrides: Mapping[str, str] | None = None) -> TrainPl
 
 def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
     """A plan from plain values; `origin` names the file in errors."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
     rest = dict(data)
     kind = rest.pop("kind", "")
@@ -59,10 +70,8 @@ def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
         raise unknown("plan kind", str(kind), KINDS, f"the first key of '{origin}' is `kind`")
     cls = KINDS[kind]
     _check_keys(rest, cls, origin)
-    adapter = TypeAdapter(cls, config=None)
-    assert ConfigDict
     try:
-        return adapter.validate_python(rest)
+        return TypeAdapter(cls).validate_python(rest)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from shardwise.models.parameters import Parameter
-from shardwise.sharding import Layout
+from shardwise.sharding import Dim, Layout
 from shardwise.work import Quantity
 
 UNEVEN: Mapping[str, Literal["pad", "replicate", "refuse"]] = {
@@ -26,9 +26,9 @@ UNEVEN: Mapping[str, Literal["pad", "replicate", "refuse"]] = {
 TENSOR_LETTERS = "FNKV"
 """Dims that the tensor axis cuts: d_ff, query heads, KV heads, vocabulary (ch. 5.1.3)."""
 
-STORAGE_AXES = ("fsdp", "expert")
-"""Axes that store a parameter in pieces and gather it before use (ZeRO-3). Experts already lie
-apart over `expert`, so they are gathered over `fsdp` only."""
+STORAGE_AXES = ("fsdp", "expert", "context")
+"""Axes that store a parameter in pieces and gather it before use (ZeRO-3): each sees tokens of its
+own, so each must sum gradients anyway. Experts already lie apart over `expert`."""
 
 
 def is_expert(parameter: Parameter) -> bool:
@@ -44,7 +44,7 @@ def tensor_letter(parameter: Parameter) -> str:
 
 def gather_axes(parameter: Parameter) -> tuple[str, ...]:
     """Mesh axes over which the stored pieces are gathered before use."""
-    return ("fsdp",) if is_expert(parameter) else STORAGE_AXES
+    return tuple(a for a in STORAGE_AXES if a != "expert" or not is_expert(parameter))
 
 
 def local_size(size: int, degree: Quantity) -> Quantity:
@@ -112,6 +112,4 @@ def uneven_error(letter: str, size: int, axis: str, degree: int) -> str | None:
 
 
 def _layout(name: str, dims: list[tuple[str, tuple[str, ...]]]) -> Layout:
-    from shardwise.sharding import Dim
-
-    return Layout(name=name, dims=tuple(Dim(name=d, axes=a) for d, a in dims))
+    return Layout(name=name, dims=tuple(Dim(d, a) for d, a in dims))

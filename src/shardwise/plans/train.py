@@ -1,11 +1,14 @@
 """TrainPlan: how one training step is laid out on a slice."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
 from shardwise.errors import BadRequest, unknown
+from shardwise.models import ModelConfig
+from shardwise.models.parameters import parameters
 from shardwise.units import dtype_bytes
 
 MESH_AXES = ("replica", "stage", "data", "fsdp", "expert", "context", "tensor")
@@ -92,7 +95,7 @@ class TrainPlan:
                 f"{self.batch_shards} batch shards x {self.microbatches} microbatches; the nearest "
                 f"legal batch is {self._nearest_batch()} sequences"
             )
-        if self.sequence_length % (self.degree("context") * 1):
+        if self.sequence_length % (self.degree("context")):
             raise BadRequest(
                 f"sequence_length {self.sequence_length} does not divide over context="
                 f"{self.degree('context')}; use a degree that divides it"
@@ -120,6 +123,12 @@ class TrainPlan:
     def _nearest_batch(self) -> int:
         unit = self.batch_shards * self.microbatches
         return max(1, round(self.global_batch_sequences / unit)) * unit
+
+
+def model_hash(cfg: ModelConfig) -> str:
+    """A short hash of what a plan depends on: the layers and the parameter table."""
+    text = repr((cfg.groups, cfg.pattern, parameters(cfg)))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def check_mesh(mesh: Mapping[str, int]) -> None:

@@ -1,7 +1,8 @@
 """Work on a placed mesh -> Estimate: seconds lower, expected and upper, and what bounds them.
 
 Lower: the largest, over resources (math, HBM, host link, each network), of that resource's total at
-peak rates. Upper: every op after the other at derated rates, with tile padding and latency.
+peak rates. Upper: no overlap at all, every op's math, memory and network one after the other at
+derated rates, with tile padding and latency; with ideal constants that is the book's sum.
 Expected: derated rates with the overlap that streams and order allow. Each is multiplied by what
 the structure itself idles (`stretch`, the pipeline bubble). All arithmetic broadcasts, so that one
 call prices one plan or a hundred thousand.
@@ -9,6 +10,7 @@ call prices one plan or a hundred thousand.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -24,10 +26,15 @@ _ROUNDS = 3  # the third round of a body no longer feels how the pipeline of str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTime:
-    """Seconds of one run of one op. `peak` holds the op's share of each resource at peak rates."""
+    """Seconds of one run of one op.
+
+    `derated` is the slowest of its math, memory and network at derated rates, `serial` their sum,
+    `peak` what it takes of each resource at peak rates.
+    """
 
     op: Op
     derated: Quantity
+    serial: Quantity
     peak: Mapping[str, Quantity]
 
     @property
@@ -63,7 +70,7 @@ def price(
     ops = tuple(price_op(op, chip, placement) for op in work.ops)
     factors = stretch or {}
     resources = _totals(ops, factors)
-    upper = _add(t.total * factors.get(t.op.body, 1.0) for t in ops)
+    upper = _add(t.serial * t.op.count * factors.get(t.op.body, 1.0) for t in ops)
     lower = _largest(resources.values())
     overlapped = _add(
         overlap(body) * factors.get(name, 1.0) for name, body in _bodies(ops).items()
@@ -100,12 +107,17 @@ def price_op(op: Op, chip: Chip, placement: Placement) -> OpTime:
         parts.append(peak[HOST])
     if op.collective is not None:
         links = [placement.axes[a] for a in op.collective.axes]
-        wire, latency = collective_seconds(
-            op.collective.kind, op.collective.bytes, links, fan_out=op.collective.fan_out
+        call = partial(
+            collective_seconds,
+            op.collective.kind,
+            op.collective.bytes,
+            links,
+            fan_out=op.collective.fan_out,
         )
-        peak[op.stream] = wire
-        parts.append(wire / rates.network + latency)
-    return OpTime(op=op, derated=_largest(parts), peak=peak)
+        peak[op.stream] = call().bandwidth
+        measured = call(measured=True)
+        parts.append(measured.bandwidth / rates.network + measured.latency)
+    return OpTime(op=op, derated=_largest(parts), serial=_add(parts), peak=peak)
 
 
 def overlap(body: tuple[OpTime, ...]) -> Quantity:

@@ -13,6 +13,12 @@ from shardwise.errors import ShardwiseError
 
 COMMANDS = {
     "plan": ("shardwise.apps.cli.plan", "plan", "Choose and price a training or serving plan."),
+    "roofline": (
+        "shardwise.apps.cli.roofline",
+        "roofline",
+        "One matmul on one chip: what bounds it.",
+    ),
+    "shard": ("shardwise.apps.cli.shard", "shard", "What each device holds of a sharded array."),
     "hw": ("shardwise.apps.cli.hw", "hw", "Chips, networks, slices and prices of the catalogue."),
     "model": ("shardwise.apps.cli.model", "model", "Parameters, FLOPs and KV cache of a model."),
 }

@@ -1,0 +1,109 @@
+"""`shardwise plan show` and `plan diff`: price a plan from a file, as written or edited by hand."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardwise.apps.cli.output import document, emit, json_option, table
+from shardwise.apps.cli.plan_serve import render_serve
+from shardwise.apps.cli.plan_train import hardware_options, render_plan
+from shardwise.errors import BadRequest
+from shardwise.plans import TrainPlan, load_plan
+from shardwise.plans.files import flat_plan
+from shardwise.units import format_seconds
+from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.predict import Priced, check_fits, price_plan
+
+plan_file = click.Path(dir_okay=False, path_type=Path)
+
+
+def _overrides(sets: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """--set texts split into plan fields and chip fields ("chip." in front)."""
+    fields: dict[str, str] = {}
+    chip: list[str] = []
+    for text in sets:
+        path, equals, value = text.partition("=")
+        if not equals:
+            raise BadRequest(f"--set '{text}' is not PATH=VALUE; write it like --set remat=block")
+        if path.startswith("chip."):
+            chip.append(text)
+        else:
+            fields[path] = value
+    return fields, chip
+
+
+def _priced(path: Path, options: dict[str, Any]) -> Priced:
+    fields, chip = _overrides(options["sets"])
+    plan = load_plan(path, fields)
+    hardware = Hardware(
+        constants=options["constants"] or plan.constants,
+        files=options["hw_files"],
+        overrides=chip,
+        prices=options["prices"],
+    )
+    return price_plan(plan, hardware)
+
+
+@click.command()
+@click.argument("path", type=plan_file)
+@hardware_options(constants=None)
+@json_option
+def show(path: Path, as_json: bool, **options: Any) -> None:
+    """Price the plan in a file; --set remat=block changes a field first."""
+    priced = _priced(path, options)
+    check_fits(priced)
+    doc = document(
+        inputs={"path": str(path), "set": list(options["sets"])},
+        resolved={k: {"value": v, "origin": "file"} for k, v in flat_plan(priced.plan).items()},
+        result=priced.result,
+        warnings=priced.warnings,
+    )
+    emit(doc, as_json, lambda: _render(priced))
+
+
+def _render(priced: Priced) -> None:
+    if isinstance(priced.plan, TrainPlan):
+        render_plan(priced.answer, priced.result)
+    else:
+        render_serve(priced.answer, priced.result)
+
+
+@click.command()
+@click.argument("first", type=plan_file)
+@click.argument("second", type=plan_file)
+@hardware_options(constants=None)
+@json_option
+def diff(first: Path, second: Path, as_json: bool, **options: Any) -> None:
+    """What changes between two plan files, and what it does to the estimate."""
+    a, b = _priced(first, options), _priced(second, options)
+    if type(a.plan) is not type(b.plan):
+        raise BadRequest(f"'{first}' and '{second}' are a training and a serving plan")
+    left, right = flat_plan(a.plan), flat_plan(b.plan)
+    changed = {
+        k: [left.get(k), right.get(k)]
+        for k in dict.fromkeys([*left, *right])
+        if left.get(k) != right.get(k)
+    }
+    effect = {name: [a.headline[name], b.headline[name]] for name in a.headline}
+    doc = document(
+        inputs={"first": str(first), "second": str(second)},
+        result={"changed": changed, "effect": effect},
+        warnings=[*a.warnings, *b.warnings],
+    )
+
+    def render() -> None:
+        rows = [[k, str(old), str(new)] for k, (old, new) in changed.items()]
+        table(["choice", str(first), str(second)], rows or [["(no choice differs)", "", ""]])
+        click.echo()
+        table(
+            ["predicted", str(first), str(second), "ratio"],
+            [[n, _shown(n, x), _shown(n, y), f"{y / x:.3f}"] for n, (x, y) in effect.items()],
+        )
+
+    emit(doc, as_json, render)
+
+
+def _shown(name: str, value: float) -> str:
+    return format_seconds(value) if "seconds" in name else f"{value:,.4g}"

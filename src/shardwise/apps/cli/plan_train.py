@@ -1,0 +1,293 @@
+"""`shardwise plan train`: the fastest training plan that fits, and why."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.hardware import Slice, Spelling
+from shardwise.models import load_model
+from shardwise.planner.train_search import TrainRequest
+from shardwise.planner.training import TrainPlanning, default_dtypes
+from shardwise.plans import save_plan
+from shardwise.plans.train import REMAT_POLICIES
+from shardwise.units import (
+    format_count,
+    format_gib,
+    format_rate,
+    format_seconds,
+    format_usd,
+    parse_bytes,
+    parse_count,
+    sig,
+)
+from shardwise.workflows.book import book_result
+from shardwise.workflows.inputs import (
+    Hardware,
+    parse_batch,
+    parse_pins,
+    parse_share,
+    whole,
+)
+from shardwise.workflows.predict import planning_result, run_result, tower_warnings, train_on
+
+
+def hardware_options(constants: str | None = "vendor"):
+    """--constants, --hw, --set and --price, for every command that prices; None lets the plan say."""
+
+    def decorate(command):
+        for option in (
+            click.option("--price", "prices", multiple=True, metavar="CHIP=USD"),
+            click.option("--set", "sets", multiple=True, metavar="PATH=VALUE"),
+            click.option("--hw", "hw_files", multiple=True, type=click.Path(), help="Chip file."),
+            click.option(
+                "--constants",
+                default=constants,
+                show_default=constants is not None,
+                metavar="vendor|book",
+                help="Whose numbers for the chips.",
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+@click.command()
+@click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
+@click.option("--on", "target", required=True, help="Slice such as v5p:16x16x16, or a bare chip.")
+@click.option("--batch", required=True, help="Tokens (4Mi) or sequences (1024seq) per step.")
+@click.option("--seq", required=True, help="Tokens per sequence.")
+@click.option("--dtype", default="bf16", show_default=True, help="Dtype of the matmuls.")
+@click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help="Fix a mesh degree.")
+@click.option("--remat", type=click.Choice(REMAT_POLICIES), help="Fix the remat policy.")
+@click.option("--max-hbm", help="Bytes per chip to stay under, such as 80GiB.")
+@click.option("--top", default=3, show_default=True, help="Runner-up meshes to show.")
+@click.option("--tokens", help="Length of the run, such as 15T: adds days and dollars.")
+@click.option("--mfu", help="Replace the expected time by this share of peak (with --tokens).")
+@click.option("--params", help="Replace the parameter count in --mfu's arithmetic, such as 70e9.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Plan file.")
+@hardware_options()
+@csv_option
+@json_option
+def train(**options: Any) -> None:
+    """Choose mesh, microbatches and remat so that a step fits and is fastest."""
+    hardware = Hardware(
+        constants=options["constants"],
+        files=options["hw_files"],
+        overrides=options["sets"],
+        prices=options["prices"],
+    )
+    cfg = load_model(options["model"])
+    length = whole(parse_count(options["seq"], "--seq"), "--seq")
+    sequences = parse_batch(options["batch"], length)
+    found = hardware.target(options["target"])
+    target = found.slice if isinstance(found, Spelling) else found
+    notes = list(found.notes) if isinstance(found, Spelling) else []
+    pins, dtypes = parse_pins(options["pins"]), default_dtypes(options["dtype"])
+    run = _run_options(options)
+
+    def request_of(piece: Slice) -> TrainRequest:
+        usable = piece.chip.require("hbm_usable_bytes")
+        limit = min(usable, parse_bytes(options["max_hbm"])) if options["max_hbm"] else usable
+        return TrainRequest(
+            cfg=cfg,
+            model=options["model"],
+            piece=piece,
+            sequences=sequences,
+            sequence_length=length,
+            dtypes=dtypes,
+            pins=pins,
+            remat=(options["remat"],) if options["remat"] else REMAT_POLICIES,
+            max_hbm_bytes=limit / piece.chip.jax_devices_per_chip,
+        )
+
+    planning = train_on(request_of, target, options["top"], options["constants"])
+    if options["output"]:
+        save_plan(planning.best.plan, options["output"])
+    result = planning_result(planning)
+    result["book"] = book_result(planning.best)
+    if run:
+        result["run"] = run_result(planning.best, **run)
+    doc = document(
+        inputs={k: v for k, v in options.items() if v not in (None, (), False)},
+        resolved=_resolved(options, planning),
+        result=result,
+        warnings=[*notes, *tower_warnings(cfg)],
+        provenance={"efficiency": planning.best.piece.chip.efficiency.source},
+    )
+    if options["csv_path"]:
+        _write_csv(options["csv_path"], result)
+    emit(doc, options["as_json"], lambda: render(planning, result, options["output"]))
+
+
+def _run_options(options: dict[str, Any]) -> dict[str, Any] | None:
+    """--tokens with --mfu and --params; each needs the one before it to take effect."""
+    if options["params"] and not options["mfu"]:
+        raise click.UsageError("--params changes only the arithmetic of --mfu; give --mfu too")
+    if options["mfu"] and not options["tokens"]:
+        raise click.UsageError("--mfu changes only the days of a run; give --tokens too")
+    if not options["tokens"]:
+        return None
+    return {
+        "tokens": parse_count(options["tokens"], "--tokens"),
+        "mfu": parse_share(options["mfu"], "--mfu") if options["mfu"] else None,
+        "params": parse_count(options["params"], "--params") if options["params"] else None,
+    }
+
+
+def _resolved(options: dict[str, Any], planning: TrainPlanning) -> dict[str, Any]:
+    """Every choice with its value and where it came from."""
+    plan = planning.best.plan
+    pinned = {p.partition("=")[0] for p in options["pins"]}
+    given = {"slice": True, "global_batch_sequences": True, "sequence_length": True}
+    given["remat"] = bool(options["remat"])
+    resolved: dict[str, Any] = {
+        name: {"value": getattr(plan, name), "origin": "flag" if given.get(name) else "computed"}
+        for name in (
+            "slice",
+            "global_batch_sequences",
+            "sequence_length",
+            "microbatches",
+            "remat",
+            "zero",
+            "layers_per_stage",
+        )
+    }
+    for axis, degree in plan.mesh.items():
+        origin = "flag" if axis in pinned else "computed"
+        resolved[f"mesh.{axis}"] = {"value": degree, "origin": origin}
+    return resolved
+
+
+def _write_csv(path: Path, result: dict[str, Any]) -> None:
+    rows = [result, *result["runners_up"]]
+    header = ["mesh", "microbatches", "remat", "lower_s", "expected_s", "upper_s", "mfu", "bytes"]
+    write_csv(
+        path,
+        header,
+        [
+            [
+                mesh_text(r["mesh"]),
+                r["microbatches"],
+                r["remat"],
+                *r["step_seconds"].values(),
+                r["mfu"],
+                r["peak_bytes_per_chip"],
+            ]
+            for r in rows
+        ],
+    )
+
+
+def render(planning: TrainPlanning, result: dict[str, Any], output: Path | None) -> None:
+    """The answer for a person: the plan, its time and memory, why, and what else there was."""
+    render_plan(planning.best, result)
+    click.echo("\nWhy")
+    for reason in result["why"]:
+        click.echo(f"  - {reason}")
+    _render_runners_up(result)
+    for line in result["book"]["lines"]:
+        click.echo(f"\nBook rule: {line}")
+    if "run" in result:
+        _render_run(result["run"])
+    s = result["search"]
+    click.echo(
+        f"\nSearched {s['enumerated']:,} plans, {s['legal']:,} legal, {s['candidates']:,} priced, "
+        f"in {format_seconds(s['seconds'])}"
+    )
+    if output:
+        click.echo(f"Plan written to {output}; price it again with: shardwise plan show {output}")
+
+
+def render_plan(answer, result: dict[str, Any]) -> None:
+    """One priced plan: headline, placement, times, memory, top ops."""
+    plan, cfg = answer.plan, answer.cfg
+    click.echo(
+        f"{cfg.name} on {result['slice']}: {plan.global_batch_sequences:,} sequences x "
+        f"{plan.sequence_length:,} tokens = {format_count(plan.tokens)} tokens per step"
+    )
+    click.echo(f"  {result['slice_means']}\n")
+    click.echo(f"Plan: {mesh_text(result['mesh'])}")
+    for line in result["placement"]:
+        click.echo(f"  {line}")
+    click.echo(
+        f"  {plan.microbatches} microbatch(es), remat {plan.remat}, ZeRO-{plan.zero} over replicas, "
+        f"{result['chips_used']:,} chips used, {result['chips_idle']:,} idle"
+    )
+    for name, layout in list(result["layouts"].items()):
+        click.echo(f"  {name}: {layout}")
+    step = result["step_seconds"]
+    click.echo()
+    table(
+        ["predicted step", "lower", "expected", "upper"],
+        [
+            ["seconds per step", *(format_seconds(v) for v in step.values())],
+            ["tokens/s", *(format_count(plan.tokens / v) for v in step.values())],
+        ],
+    )
+    click.echo(
+        f"  expected MFU {result['mfu']:.1%} (6*N*D counting: {result['mfu_6nd']:.1%}) of dense "
+        f"{format_rate(answer.piece.chip.peak(plan.dtypes.compute), 'FLOP/s')} per chip, "
+        f"all {answer.piece.chips:,} chips; bound by {result['bound_by']}"
+    )
+    click.echo()
+    kinds = [[k, format_gib(v)] for k, v in result["memory_by_kind"].items() if v]
+    peak, usable = result["peak_bytes_per_chip"], result["usable_bytes_per_chip"]
+    table(
+        [f"HBM per chip at the peak ({result['memory_peak_at']})", "predicted"],
+        [*kinds, ["total", format_gib(peak)], ["usable", format_gib(usable)]],
+    )
+    click.echo()
+    expected = step["expected"]
+    table(
+        ["op (derated seconds per step)", "stream", "seconds", "of step"],
+        [
+            [f"{t['name']} ({t['phase']})", t["stream"], format_seconds(t["seconds"]),
+             f"{t['seconds'] / expected:.0%}"]
+            for t in result["top_ops"]
+        ],
+        left=2,
+    )  # fmt: skip
+
+
+def _render_runners_up(result: dict[str, Any]) -> None:
+    if not result["runners_up"]:
+        return
+    click.echo()
+    table(
+        ["runner-up", "micro", "remat", "expected", "slower", "MFU", "HBM per chip", "bound by"],
+        [
+            [
+                mesh_text(r["mesh"]),
+                str(r["microbatches"]),
+                r["remat"],
+                format_seconds(r["step_seconds"]["expected"]),
+                f"{sig(r['times_slower'])}x",
+                f"{r['mfu']:.1%}",
+                f"{sig(r['peak_bytes_per_chip'] / 2**30)} GiB",
+                r["bound_by"],
+            ]
+            for r in result["runners_up"]
+        ],
+    )
+
+
+def _render_run(run: dict[str, Any]) -> None:
+    cost = "cost unknown: the catalogue has no price (give --price CHIP=USD)"
+    if run["usd"] is not None:
+        cost = (
+            f"{format_usd(run['usd'])} at ${run['usd_per_chip_hour']:.2f} per chip-hour "
+            f"({run['price_as_of']}, {run['price_source']})"
+        )
+    click.echo(
+        f"\nRun of {format_count(run['tokens'])} tokens at {run['basis']}: {sig(run['days'])} days, "
+        f"{format_count(run['chip_hours'])} chip-hours, {cost}"
+    )
+
+
+def mesh_text(mesh: dict[str, int]) -> str:
+    """A mesh in one line."""
+    return " x ".join(f"{axis}={degree}" for axis, degree in mesh.items()) or "one device"

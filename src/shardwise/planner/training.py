@@ -1,0 +1,310 @@
+"""plan_train: the fastest training plan that fits a slice, priced, with its reasons.
+
+`evaluate_train` prices any plan, searched or written by hand; `plan_train` searches and evaluates
+the best. Definitions: `mfu` counts 6 x active parameters without the embedding lookup plus causal
+attention, over the dense peak of all chips of the slice, used or idle; `mfu_6nd` counts
+6 x all active parameters.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.hardware import Placement, Slice, describe, place, place_or_refuse
+from shardwise.models import ModelConfig
+from shardwise.models.counts import params_active
+from shardwise.models.flops import model_flops_per_token, six_nd
+from shardwise.planner.train_memory import train_memory
+from shardwise.planner.train_search import (
+    Found,
+    SearchReport,
+    TrainRequest,
+    bubble_stretch,
+    legal_count,
+    search,
+)
+from shardwise.planner.train_work import TrainShape, train_work
+from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
+from shardwise.plans.layouts import uneven_error
+from shardwise.roofline import Estimate, price
+from shardwise.units import DAY, format_bytes, format_gib
+from shardwise.work import MemoryTimeline, Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainAnswer:
+    """A priced training plan. Times are seconds per step, memory bytes per device."""
+
+    plan: TrainPlan
+    cfg: ModelConfig
+    piece: Slice
+    placement: Placement
+    work: Work
+    estimate: Estimate
+    memory: MemoryTimeline
+
+    @property
+    def step_seconds(self) -> dict[str, float]:
+        """lower, expected and upper seconds per step."""
+        e = self.estimate
+        return {"lower": float(e.lower), "expected": float(e.expected), "upper": float(e.upper)}
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of the whole slice per expected second."""
+        return self.plan.tokens / float(self.estimate.expected)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation of the whole slice at the expected step time."""
+        per_token = model_flops_per_token(self.cfg, self.plan.sequence_length, causal=True)
+        return float(per_token) * self.tokens_per_second / self._slice_peak
+
+    @property
+    def mfu_6nd(self) -> float:
+        """The same counting 6 x active parameters x tokens."""
+        return float(six_nd(params_active(self.cfg))) * self.tokens_per_second / self._slice_peak
+
+    @property
+    def _slice_peak(self) -> float:
+        return self.piece.chips * self.piece.chip.peak(self.plan.dtypes.compute)
+
+    @property
+    def chips_used(self) -> int:
+        """Chips that the mesh uses."""
+        return self.plan.devices // self.piece.chip.jax_devices_per_chip
+
+    @property
+    def chips_idle(self) -> int:
+        """Chips of the slice that the mesh leaves out; they are paid for."""
+        return self.piece.chips - self.chips_used
+
+    @property
+    def peak_bytes_per_chip(self) -> float:
+        """Peak HBM bytes of one chip (all its devices)."""
+        return float(self.memory.peak()) * self.piece.chip.jax_devices_per_chip
+
+    @property
+    def memory_by_kind(self) -> dict[str, float]:
+        """Bytes per chip by kind at the peak."""
+        per_chip = self.piece.chip.jax_devices_per_chip
+        return {k: float(v) * per_chip for k, v in self.memory.peak_point()[1].items()}
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Expected seconds in which the chip's compute waits for a network or the host."""
+        return float(self.estimate.expected) - float(self.estimate.streams.get("compute", 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlanning:
+    """The answer of a search: the best plan, the runners-up, and how much was looked at."""
+
+    best: TrainAnswer
+    runners_up: tuple[TrainAnswer, ...]
+    search: SearchReport
+
+
+def plan_train(request: TrainRequest, *, top: int = 3, constants: str = "vendor") -> TrainPlanning:
+    """Search the slice. Raises NoFeasiblePlan with the nearest miss where nothing fits, BadRequest
+    where the batch divides over no mesh."""
+    report = search(request, keep=top + 1)
+    if report.legal == 0:
+        raise BadRequest(_no_legal_plan(request))
+    if not report.best:
+        raise NoFeasiblePlan(_nearest_miss(request, report, constants))
+    answers = [_answer(request, found, constants) for found in report.best]
+    answers.sort(key=lambda a: float(a.estimate.expected))
+    return TrainPlanning(best=answers[0], runners_up=tuple(answers[1:]), search=report)
+
+
+def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnswer:
+    """Count and price one plan. Raises BadRequest where it cannot be placed or does not divide."""
+    check_plan(plan, cfg, piece)
+    placement = _placed(plan, piece)
+    shape = plan_shape(plan, cfg)
+    work = train_work(cfg, shape)
+    estimate = price(work, piece.chip, placement, stretch=bubble_stretch(shape, cfg))
+    return TrainAnswer(
+        plan=plan,
+        cfg=cfg,
+        piece=piece,
+        placement=placement,
+        work=work,
+        estimate=estimate,
+        memory=train_memory(cfg, shape),
+    )
+
+
+def _placed(plan: TrainPlan, piece: Slice) -> Placement:
+    """The placement in the plan's box, or the error that names the axis that does not fit."""
+    mesh = {axis: plan.degree(axis) for axis in MESH_AXES}
+    placement = place(piece, mesh, box=plan.box)
+    if not placement.legal:
+        place_or_refuse(piece, {a: d for a, d in mesh.items() if d > 1})
+        raise BadRequest(
+            f"the mesh {_mesh_text(plan.mesh)} does not fill the box "
+            f"{'x'.join(map(str, plan.box))} of {piece}; choose another box"
+        )
+    return placement
+
+
+def plan_shape(plan: TrainPlan, cfg: ModelConfig) -> TrainShape:
+    """The plan as the numbers that counting needs."""
+    return TrainShape(
+        degrees={axis: float(d) for axis, d in plan.mesh.items() if d > 1},
+        sequences=plan.global_batch_sequences / (plan.batch_shards * plan.microbatches),
+        sequence_length=plan.sequence_length,
+        microbatches=float(plan.microbatches),
+        stage_share=max(plan.layers_per_stage) / cfg.layers,
+        remat=plan.remat,
+        zero=plan.zero,
+        sequence_parallel=plan.sequence_parallel,
+        dtypes=plan.dtypes,
+    )
+
+
+def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
+    """Raise BadRequest where a plan does not suit its model or slice."""
+    if sum(plan.layers_per_stage) != cfg.layers:
+        raise BadRequest(
+            f"layers_per_stage {list(plan.layers_per_stage)} adds up to "
+            f"{sum(plan.layers_per_stage)} layers; {cfg.name} has {cfg.layers}"
+        )
+    if 1 < plan.degree("stage") and plan.microbatches < plan.degree("stage"):
+        raise BadRequest(
+            f"microbatches {plan.microbatches} is less than the {plan.degree('stage')} stages, so "
+            "some stage would never have work; use at least one microbatch per stage"
+        )
+    devices = prod(plan.box) * piece.count * piece.chip.jax_devices_per_chip
+    if len(plan.box) != len(piece.shape) or any(
+        not 1 <= used <= size for used, size in zip(plan.box, piece.shape, strict=True)
+    ):
+        raise BadRequest(
+            f"box {'x'.join(map(str, plan.box))} is no part of {piece}; give one size per physical "
+            f"axis, at most {'x'.join(map(str, piece.shape))}"
+        )
+    if plan.devices != devices:
+        raise BadRequest(
+            f"the mesh {_mesh_text(plan.mesh)} has {plan.devices:,} devices; box "
+            f"{'x'.join(map(str, plan.box))} of {piece} has {devices:,}: make them equal"
+        )
+    _check_divides(plan, cfg)
+
+
+def _check_divides(plan: TrainPlan, cfg: ModelConfig) -> None:
+    from shardwise.models.specs import Moe
+
+    for layer in cfg.groups:
+        heads = getattr(layer.mixer, "heads", None)
+        sizes = [("N", heads, "tensor")] if heads else []
+        if isinstance(layer.mlp, Moe):
+            sizes.append(("E", layer.mlp.experts, "expert"))
+        for letter, size, axis in sizes:
+            problem = uneven_error(letter, size, axis, plan.degree(axis))
+            if problem:
+                raise BadRequest(problem)
+    if plan.degree("expert") > 1 and not any(isinstance(g.mlp, Moe) for g in cfg.groups):
+        raise BadRequest(
+            f"mesh axis 'expert' has degree {plan.degree('expert')}, but {cfg.name} has no routed "
+            "experts, so it cannot take effect; give those devices to fsdp"
+        )
+
+
+def run_of(tokens: float, tokens_per_second: float, piece: Slice) -> dict[str, float]:
+    """Days and chip-hours of a whole run at a steady rate, all chips of the slice paid for."""
+    seconds = tokens / tokens_per_second
+    return {"days": seconds / DAY, "chip_hours": piece.chips * seconds / 3600}
+
+
+def tokens_per_second_at(
+    mfu: float, params: float, piece: Slice, dtype: str
+) -> float:
+    """The book's arithmetic (ch. 6): chips x peak x MFU / (6 N)."""
+    return piece.chips * piece.chip.peak(dtype) * mfu / (6 * params)
+
+
+def _answer(request: TrainRequest, found: Found, constants: str) -> TrainAnswer:
+    return evaluate_train(plan_of(request, found, constants), request.cfg, request.piece)
+
+
+def plan_of(request: TrainRequest, found: Found, constants: str) -> TrainPlan:
+    """The finished plan of a candidate; layers are spread as evenly as they go."""
+    stages = found.mesh.get("stage", 1)
+    whole, more = divmod(request.cfg.layers, stages)
+    return TrainPlan(
+        model=request.model,
+        model_hash=model_hash(request.cfg),
+        slice=str(request.piece),
+        mesh={axis: found.mesh[axis] for axis in MESH_AXES if axis in found.mesh},
+        box=found.box,
+        global_batch_sequences=request.sequences,
+        sequence_length=request.sequence_length,
+        microbatches=found.microbatches,
+        layers_per_stage=(*[whole + 1] * more, *[whole] * (stages - more)),
+        zero=found.zero,
+        remat=found.remat,
+        dtypes=request.dtypes,
+        constants=constants,  # type: ignore[arg-type]
+    )
+
+
+def _no_legal_plan(request: TrainRequest) -> str:
+    pins = f" with {_mesh_text(request.pins)} pinned" if request.pins else ""
+    near = nearest_batches(request)
+    offer = (
+        f"; nearest legal batches: {' or '.join(f'{n} sequences' for n in near)}" if near else ""
+    )
+    return (
+        f"no mesh on {request.piece}{pins} divides a batch of {request.sequences} sequences x "
+        f"{request.sequence_length} tokens{offer}"
+    )
+
+
+def nearest_batches(request: TrainRequest) -> list[int]:
+    """The nearest smaller and larger batches (in sequences) that some mesh divides."""
+    offers = []
+    for step in (-1, 1):
+        for distance in range(1, 65):
+            sequences = request.sequences + step * distance
+            if sequences >= 1 and legal_count(replace(request, sequences=sequences)):
+                offers.append(sequences)
+                break
+    return offers
+
+
+def _nearest_miss(request: TrainRequest, report: SearchReport, constants: str) -> str:
+    nearest = report.nearest
+    assert nearest is not None
+    plan = plan_of(request, nearest, constants)
+    shape = plan_shape(plan, request.cfg)
+    kinds = train_memory(request.cfg, shape).peak_point()[1]
+    largest = max(kinds, key=lambda k: float(kinds[k]))
+    over = nearest.memory - request.max_hbm_bytes
+    state = sum(float(np.max(kinds[k])) for k in ("params", "gradients", "optimizer"))
+    chips = int(np.ceil(request.piece.chips * nearest.memory / request.max_hbm_bytes))
+    remedy = (
+        f"use about {chips} chips or more"
+        if state > request.max_hbm_bytes / 2
+        else "use a smaller batch or shorter sequences"
+    )
+    return (
+        f"no plan fits {describe(request.piece)}: the leanest ({_mesh_text(plan.mesh)}, "
+        f"{plan.microbatches} microbatches, remat {plan.remat}) needs {format_gib(nearest.memory)} "
+        f"per device of {format_gib(request.max_hbm_bytes)} usable, {format_bytes(over)} too much, "
+        f"most of it {largest} ({format_bytes(float(kinds[largest]))}); {remedy}"
+    )
+
+
+def _mesh_text(mesh: Mapping[str, int]) -> str:
+    return " x ".join(f"{axis}={degree}" for axis, degree in mesh.items()) or "one device"
+
+
+def default_dtypes(compute: str) -> TrainDtypes:
+    """bf16 parameters and gradients with f32 master copy and moments; f32 throughout for f32."""
+    if compute == "f32":
+        return TrainDtypes(param="f32", compute="f32", grad="f32", master="none")
+    return TrainDtypes(compute=compute)

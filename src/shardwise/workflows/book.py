@@ -1,0 +1,70 @@
+"""The book's rules of thumb beside a searched plan: X_opt by edition, thresholds per chip."""
+
+from typing import Any
+
+from shardwise.hardware import Torus
+from shardwise.models.specs import Mlp
+from shardwise.planner.book_rules import book_mesh, data_limit, mixed_limit, tensor_limit
+from shardwise.planner.training import TrainAnswer
+from shardwise.errors import BadRequest
+from shardwise.units import sig
+
+_EDITIONS = (("latest", "max"), ("first", "sum"))
+"""Edition and how it adds up FSDP and tensor communication (errata 0.1, 0.2)."""
+
+
+def book_result(answer: TrainAnswer) -> dict[str, Any]:
+    """What ch. 5 says about this batch on these chips: for a dense model on a 3-D torus the
+    FSDP x tensor degrees of both editions, else the thresholds that apply."""
+    network = answer.piece.chip.network
+    widths = {layer.mlp.d_ff for layer in answer.cfg.groups if isinstance(layer.mlp, Mlp)}
+    if not isinstance(network, Torus) or len(network.pod) != 3 or len(widths) != 1:
+        return {"lines": []}
+    d_ff = widths.pop()
+    alpha = answer.piece.chip.peak(answer.plan.dtypes.compute) / (2 * network.link_oneway)
+    meshes = {}
+    for edition, _ in _EDITIONS:
+        try:
+            meshes[edition] = book_mesh(
+                batch_tokens=answer.plan.tokens,
+                d_ff=d_ff,
+                chips=answer.piece.chips,
+                alpha=alpha,
+                edition=edition,  # type: ignore[arg-type]
+            )
+        except BadRequest:
+            continue  # the first edition's rule has no answer below its own threshold
+    per_chip = answer.plan.tokens / answer.piece.chips
+    limits = {
+        "data_tokens_per_chip": float(data_limit(alpha, 3)),
+        "tensor_degree": float(tensor_limit(alpha, d_ff)),
+        **{
+            f"mixed_tokens_per_chip_{combine}": float(mixed_limit(alpha, d_ff, combine=combine))  # type: ignore[arg-type]
+            for _, combine in _EDITIONS
+        },
+    }
+    return {
+        "x": {e: m.x for e, m in meshes.items()},
+        "mesh": {e: {"fsdp": m.fsdp, "tensor": m.tensor} for e, m in meshes.items()},
+        "limits": limits,
+        "lines": [_mesh_line(answer, meshes), _limit_line(per_chip, limits)],
+    }
+
+
+def _mesh_line(answer: TrainAnswer, meshes: dict[str, Any]) -> str:
+    degrees = " or ".join(f"{sig(m.x, 4)} ({e} edition)" for e, m in meshes.items())
+    mesh = meshes["latest"]
+    idle = answer.piece.chips - mesh.chips
+    return (
+        f"X_opt {degrees}, so fsdp={mesh.fsdp} x tensor={mesh.tensor} = {mesh.chips:,} chips, "
+        f"{idle:,} of {answer.piece.chips:,} idle (ch. 5.1.4, 6.3)"
+    )
+
+
+def _limit_line(per_chip: float, limits: dict[str, float]) -> str:
+    return (
+        f"{sig(per_chip)} tokens per chip; FSDP alone over 3 axes needs "
+        f"{sig(limits['data_tokens_per_chip'])} to be compute-bound, FSDP x tensor "
+        f"{sig(limits['mixed_tokens_per_chip_max'])} (latest edition) or "
+        f"{sig(limits['mixed_tokens_per_chip_sum'])} (first edition)"
+    )

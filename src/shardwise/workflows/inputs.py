@@ -1,0 +1,86 @@
+"""From the words of a request to values: chip constants, slices, batches, utilisation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardwise.errors import BadRequest, unknown
+from shardwise.hardware import Chip, Spelling, load_chip, parse_price, read_slice, read_target
+from shardwise.plans import MESH_AXES
+from shardwise.units import parse_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """How chips are read: which constants, whose files, and what overrides them."""
+
+    constants: str = "vendor"
+    files: Sequence[str] = ()
+    overrides: Sequence[str] = ()
+    prices: Sequence[str] = ()
+
+    def chip(self, name: str) -> Chip:
+        """One chip under these settings."""
+        prices = {chip: price.usd_per_chip_hour for chip, price in map(parse_price, self.prices)}
+        return load_chip(
+            name,
+            constants=self.constants,
+            hw_files=self.files,
+            set_=self.overrides,
+            prices=prices,
+        )
+
+    def target(self, text: str) -> Chip | Spelling:
+        """A bare chip (search its slices) or a spelt slice."""
+        return read_target(text, self.chip)
+
+    def slice(self, text: str) -> Spelling:
+        """A spelt slice."""
+        return read_slice(text, self.chip)
+
+
+def parse_batch(text: str, sequence_length: int) -> int:
+    """A batch in sequences: `4Mi` counts tokens, `1024seq` sequences."""
+    if text.strip().lower().endswith("seq"):
+        return whole(parse_count(text.strip()[:-3], "batch"), f"batch '{text}'")
+    tokens = parse_count(text, "batch")
+    if tokens % sequence_length:
+        lower = int(tokens // sequence_length)
+        options = " or ".join(
+            f"--batch {n}seq ({n * sequence_length:,} tokens)" for n in (lower, lower + 1) if n
+        )
+        raise BadRequest(
+            f"batch '{text}' is {tokens:,.0f} tokens, no whole number of sequences of "
+            f"{sequence_length} tokens; the nearest are {options}"
+        )
+    return int(tokens // sequence_length)
+
+
+def whole(value: float, what: str) -> int:
+    """A count that must be a whole number."""
+    if value != int(value):
+        raise BadRequest(f"{what} is {value:g}; it must be a whole number")
+    return int(value)
+
+
+def parse_share(text: str, what: str) -> float:
+    """A utilisation, `40%` or 0.4, above 0 and at most 1."""
+    try:
+        value = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise BadRequest(f"{what} '{text}' is no share; write it like 40% or 0.4") from None
+    if not 0 < value <= 1:
+        raise BadRequest(f"{what} '{text}' is outside 0..100%; write it like 40% or 0.4")
+    return value
+
+
+def parse_pins(texts: Sequence[str]) -> dict[str, int]:
+    """`tensor=8` pins a mesh degree; several may be given."""
+    pins: dict[str, int] = {}
+    for text in texts:
+        axis, equals, degree = text.partition("=")
+        if not equals or not degree.isdigit() or int(degree) < 1:
+            raise BadRequest(f"pin '{text}' is not AXIS=DEGREE; write it like --pin tensor=8")
+        if axis not in MESH_AXES:
+            raise unknown("mesh axis", axis, MESH_AXES, "axes are named by their role")
+        pins[axis] = int(degree)
+    return pins
