@@ -1,0 +1,182 @@
+"""What follows from a chip's numbers: pod totals, unit counts, on-chip totals, fat-tree tables.
+
+Sums and products of catalogue numbers, no times. Sources: book ch. 2 (TPU pods, MXU, VREGs) and
+the GPU chapter (SM units, NVLink nodes, the SuperPod fat tree).
+"""
+
+import math
+from dataclasses import dataclass
+
+from shardwise.errors import BadRequest
+from shardwise.hardware.chip import Chip
+from shardwise.hardware.network import Alone, Level, Switched, Torus
+
+WORD_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """So many chips of one kind taken together."""
+
+    chip: Chip
+    chips: int
+
+    @property
+    def hosts(self) -> int:
+        """Host machines, the last one possibly not full."""
+        return -(-self.chips // self.chip.chips_per_host)
+
+    @property
+    def cores(self) -> int:
+        return self.chips * self.chip.cores
+
+    @property
+    def jax_devices(self) -> int:
+        return self.chips * self.chip.jax_devices_per_chip
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Nominal main memory in bytes."""
+        return self.chips * self.chip.require("hbm_bytes")
+
+    def flops(self, dtype: str) -> float:
+        """Dense peak FLOP/s in a dtype."""
+        return self.chips * self.chip.peak(dtype)
+
+
+def pod_chips(chip: Chip) -> int:
+    """Chips that the largest fast network joins: a torus pod, an NVLink domain, a mesh."""
+    network = chip.network
+    if isinstance(network, Torus):
+        return math.prod(network.pod)
+    return 1 if isinstance(network, Alone) else network.domain
+
+
+def pod_totals(chip: Chip) -> Totals:
+    """A full pod (book ch. 2, exercise 2.2)."""
+    return Totals(chip=chip, chips=pod_chips(chip))
+
+
+def torus_of(chip: Chip) -> Torus:
+    """The chip's torus; BadRequest if it has another network."""
+    if not isinstance(chip.network, Torus):
+        raise BadRequest(f"chip '{chip.id}' has no torus; its links are not counted per axis")
+    return chip.network
+
+
+def link_both_ways(chip: Chip) -> float:
+    """Bytes/s of one torus link, both directions together: what a ring uses along one axis."""
+    return 2 * torus_of(chip).link_oneway
+
+
+def torus_axes(chip: Chip) -> int:
+    """Axes of the chip's torus; two links each."""
+    return len(torus_of(chip).pod)
+
+
+# ---- on the chip -------------------------------------------------------------------------------
+
+
+def systolic_flops_per_cycle(tile: tuple[int, int, int]) -> int:
+    """FLOPs of one k x n systolic array per cycle: one row enters each cycle, 2kn.
+
+    The MXU's [8, 128] x [128, 128] product takes 8 cycles (book 2.5.2).
+    """
+    _, k, n = tile
+    return 2 * k * n
+
+
+def systolic_flops(tile: tuple[int, int, int], clock_hz: float) -> float:
+    """FLOP/s of one full systolic array: FLOPs per cycle times the clock."""
+    return systolic_flops_per_cycle(tile) * clock_hz
+
+
+def matmul_units(chip: Chip) -> int:
+    """MXUs or tensor cores of the whole chip."""
+    return chip.cores * int(chip.require("matmul_units_per_core"))
+
+
+def vector_units(chip: Chip) -> int:
+    """VPU slots (ALUs per lane) or warp schedulers of the whole chip."""
+    return chip.cores * int(chip.require("vector_units_per_core"))
+
+
+def sram_bytes_per_core(chip: Chip) -> float:
+    """VMEM of a TensorCore, SMEM and L1 of an SM."""
+    return chip.require("sram_bytes") / chip.cores
+
+
+def register_bytes_per_core(chip: Chip) -> int:
+    """Vector registers x words x 4: 64 x (8 x 128) x 4 on a TensorCore, 65,536 x 4 on an SM."""
+    words = chip.require("registers_per_core") * chip.require("words_per_register")
+    return int(words) * WORD_BYTES
+
+
+def register_bytes(chip: Chip) -> int:
+    """Register bytes of the whole chip."""
+    return chip.cores * register_bytes_per_core(chip)
+
+
+# ---- switched networks -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeLevel:
+    """One level of a fat tree: units of `chips` chips made of `degree` units of the level below.
+
+    All rates are one-way in bytes/s, per unit unless the name says otherwise: `cable_oneway` is
+    what the parts below inject together, `switch_oneway` what the switches could carry,
+    `chip_oneway` the share of one chip, `collective_oneway` what a collective sees: one chip's
+    injection inside a node, one node's above it.
+    """
+
+    name: str
+    chips: int
+    degree: int
+    switches: int
+    switch_oneway: float
+    cable_oneway: float
+    chip_oneway: float
+    collective_oneway: float
+
+
+def switched_of(chip: Chip) -> Switched:
+    """The chip's switched network; BadRequest if it has another kind."""
+    if not isinstance(chip.network, Switched):
+        raise BadRequest(f"chip '{chip.id}' has no switched network, so no nodes and no fat tree")
+    return chip.network
+
+
+def fat_tree(chip: Chip) -> tuple[TreeLevel, ...]:
+    """The switch levels, innermost first, as the GPU chapter's two SuperPod tables have them."""
+    network = switched_of(chip)
+    below = [1, *(level.chips for level in network.levels)]
+    return tuple(
+        _tree_level(level, under, network.domain)
+        for level, under in zip(network.levels, below, strict=False)
+    )
+
+
+def _tree_level(level: Level, under: int, domain: int) -> TreeLevel:
+    members = level.chips if level.chips <= domain else level.chips // domain
+    return TreeLevel(
+        name=level.name,
+        chips=level.chips,
+        degree=level.chips // under,
+        switches=level.switches,
+        switch_oneway=level.switches * level.switch_oneway,
+        cable_oneway=level.unit_oneway,
+        chip_oneway=level.unit_oneway / level.chips,
+        collective_oneway=level.unit_oneway / members,
+    )
+
+
+def node_egress(chip: Chip) -> float:
+    """Bytes/s one-way that one NVLink domain sends into the scale-out network: chips x NIC."""
+    network = switched_of(chip)
+    if chip.data_centre is None:
+        raise BadRequest(
+            f"chip '{chip.id}' has no data-centre link in the catalogue; give it with "
+            f"--set chip.data_centre.chip_oneway=NUMBER"
+        )
+    return network.domain * chip.data_centre.chip_oneway
