@@ -1,6 +1,7 @@
 """Stacks and parts of the classes that do not fit the common keys; one function per class."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from shardwise.models import blocks, patterns
@@ -314,7 +315,7 @@ def deci_stack(r: Reader, layers: int) -> list[Layer]:
 
 
 def _deci_block(r: Reader, entry: object, where: str) -> Layer:
-    if not isinstance(entry, dict):
+    if not isinstance(entry, Mapping):
         raise r.error(where, entry, "it must be an object {...}")
     parts = {}
     for part in ("attention", "ffn"):

@@ -20,15 +20,21 @@ STORED: Mapping[str, str] = {
 }
 """Our dtype names, by the names of torch."""
 
-_LINEAR: Mapping[str, str] = {
-    "attention": "model.layers.1.self_attn.q_proj",
-    "linear_attention": "model.layers.1.linear_attn.in_proj",
-    "mlp_dense": "model.layers.1.mlp.gate_proj",
-    "routed_experts": "model.layers.1.mlp.experts.0.gate_proj",
-    "shared_experts": "model.layers.1.mlp.shared_experts.gate_proj",
-    "moe_latent": "model.layers.1.mlp.latent_proj",
+_LINEAR: Mapping[str, tuple[str, ...]] = {
+    "attention": ("model.layers.1.self_attn.q_proj",),
+    "linear_attention": ("model.layers.1.linear_attn.in_proj", "model.layers.1.self_attn.q_proj"),
+    "mlp_dense": ("model.layers.1.mlp.gate_proj", "model.layers.1.feed_forward.gate_proj"),
+    "routed_experts": (
+        "model.layers.1.mlp.experts.0.gate_proj",
+        "model.layers.1.feed_forward.experts.0.gate_proj",
+    ),
+    "shared_experts": (
+        "model.layers.1.mlp.shared_experts.gate_proj",
+        "model.layers.1.feed_forward.shared_expert.gate_proj",
+    ),
+    "moe_latent": ("model.layers.1.mlp.latent_proj",),
 }
-"""Components that quantization targets, with a module name that stands for each."""
+"""Components that quantization targets, with module names that stand for each."""
 
 _BY_METHOD: Mapping[str, str] = {
     "fp8": "fp8",
@@ -55,7 +61,8 @@ def weight_dtypes(r: Reader) -> dict[str, str]:
     ignored = _ignored(config)
     targets = ("routed_experts",) if config.get("quant_method") == "mxfp4" else tuple(_LINEAR)
     for component in targets:
-        if not any(_matches(pattern, _LINEAR[component]) for pattern in ignored):
+        modules = _LINEAR[component]
+        if not any(_matches(pattern, module) for pattern in ignored for module in modules):
             dtypes[component] = dtype
     if r.text("expert_dtype"):
         # DeepSeek-V4 keeps its experts in fp4 with a power-of-two scale per 32 values.
@@ -100,5 +107,5 @@ def _matches(pattern: str, module: str) -> bool:
             return re.match(pattern[3:], module) is not None
         except re.error:
             return False
-    parts = pattern.replace("*", "").strip(".")
+    parts = pattern.replace("*", "").replace("language_model.", "").strip(".")
     return bool(parts) and parts in module

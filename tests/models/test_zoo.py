@@ -1,0 +1,90 @@
+"""Loading by name and by path, and that the zoo is data of its own."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from tests.models.cases import llama
+
+from shardwise.errors import BadRequest
+from shardwise.models import load_model, zoo_names
+from shardwise.models.zoo import DATA
+
+
+def test_names():
+    assert len(zoo_names()) == 122
+    assert load_model("llama-3-70b").name == "llama-3-70b"
+    assert load_model("Llama-3-70B") == load_model("llama-3-70b")
+
+
+def test_typo_is_answered_with_near_names():
+    with pytest.raises(BadRequest, match=r"unknown model 'llama-3-70'; did you mean 'llama-3-70b'"):
+        load_model("llama-3-70")
+
+
+def test_path_and_directory(tmp_path):
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    file = folder / "config.json"
+    file.write_text(json.dumps(llama()))
+    assert load_model(str(folder)) == load_model(file)
+    assert load_model(file).name == "my-model"
+    other = tmp_path / "small.json"
+    other.write_text(json.dumps(llama()))
+    assert load_model(other).name == "small"
+
+
+def test_paths_that_hold_nothing(tmp_path):
+    with pytest.raises(BadRequest, match=r"holds no config\.json"):
+        load_model(tmp_path)
+    with pytest.raises(BadRequest, match="there is no file"):
+        load_model(tmp_path / "absent.json")
+
+
+@pytest.mark.parametrize("name", zoo_names())
+def test_every_model_says_where_it_is_from(name):
+    cfg = load_model(name)
+    assert cfg.provenance["repository"]
+    assert cfg.provenance["path"]
+    assert cfg.provenance["kind"]
+    assert cfg.defaults_source
+
+
+@pytest.mark.parametrize("name", zoo_names())
+def test_no_counts_are_stored(name):
+    held = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    assert set(held) <= {"provenance", "config", "runs"}
+    numbers = [v for v in _leaves(held) if isinstance(v, int | float)]
+    assert all(v < 20e6 for v in numbers)
+
+
+def _leaves(value):
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from _leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
+    else:
+        yield value
+
+
+def test_one_model_loads_alone_and_fast():
+    load_model.cache_clear()
+    times = []
+    for name in ("llama-3.1-405b", "deepseek-v3", "nemotron-h-56b"):
+        start = time.perf_counter()
+        load_model(name)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.01
+
+
+def test_import_is_light():
+    code = (
+        "import sys, shardwise.models as m; m.params_total(m.load_model('llama-3-8b'))\n"
+        "heavy = {'pydantic', 'yaml', 'rich', 'click'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
