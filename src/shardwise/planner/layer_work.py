@@ -81,13 +81,13 @@ def _block(
     out = [r for r in rows if _yields_d(r)]
     return [
         _norm(name, cfg, norms, shape),
-        *_tensor_step(f"{name}.gather", "all_gather", name, cfg, shape),
+        *tensor_step(f"{name}.gather", "all_gather", name, cfg, shape),
         *exchange[:1],
         *(matmul_op(r, shape) for r in into),
         *core,
         *(matmul_op(r, shape) for r in out),
         *exchange[1:],
-        *_tensor_step(f"{name}.scatter", "reduce_scatter", name, cfg, shape),
+        *tensor_step(f"{name}.scatter", "reduce_scatter", name, cfg, shape),
     ]
 
 
@@ -118,7 +118,7 @@ def matmul_op(row: Parameter, shape: LayerShape) -> Op:
 
 
 def _local_dims(row: Parameter, tensor: Quantity) -> tuple[Quantity, Quantity]:
-    """k and n of a matmul row on one device; the tensor axis cuts the side that holds its letter."""
+    """k and n of a matmul row on one device; tensor cuts the side that holds its letter."""
     k, n = float(row.contracted), float(row.outputs)
     letter = tensor_letter(row)
     if not letter:
@@ -183,7 +183,8 @@ def kv_heads(mixer: SoftmaxMixer) -> int:
 def _activation(rows: Sequence[Parameter], shape: LayerShape) -> list[Op]:
     """The elementwise activation: reads what the matmuls in wrote, writes half of it if gated."""
     width = sum(
-        float(r.active * r.batches * r.outputs) * compute_share(r, {"tensor": shape.degree("tensor")})
+        float(r.active * r.batches * r.outputs)
+        * compute_share(r, {"tensor": shape.degree("tensor")})
         for r in rows
         if not _yields_d(r) and r.component != "router"
     )
@@ -199,7 +200,7 @@ def _norm(name: str, cfg: ModelConfig, norms: float, shape: LayerShape) -> Op:
     return _op(f"{name}.norm", "norm", "elementwise", hbm_bytes=traffic)
 
 
-def _tensor_step(
+def tensor_step(
     op_id: str, kind: str, component: str, cfg: ModelConfig, shape: LayerShape
 ) -> list[Op]:
     """The gather or scatter of activations over tensor; an all-reduce after the block without
@@ -228,9 +229,7 @@ def _expert_exchange(cfg: ModelConfig, moe: Moe, shape: LayerShape) -> tuple[Op,
     )
 
 
-def _collective(
-    op_id: str, kind: str, component: str, axes: tuple[str, ...], size: Quantity
-) -> Op:
+def _collective(op_id: str, kind: str, component: str, axes: tuple[str, ...], size: Quantity) -> Op:
     return _op(
         op_id,
         component,
@@ -274,8 +273,12 @@ def backward_layer(forward: Sequence[Op]) -> tuple[Op, ...]:
     return chain([_transposed(op) for op in reversed(forward)])
 
 
+_BACKWARD_FACTOR = {"matmul": 2.0, "attention": 2.5, "scan": 2.0, "elementwise": 2.0}
+"""FLOPs and bytes of the backward pass over those of the forward pass."""
+
+
 def _transposed(op: Op) -> Op:
-    factor = {"matmul": 2.0, "attention": 2.5, "scan": 2.0, "elementwise": 2.0}.get(op.op_class, 1.0)
+    factor = _BACKWARD_FACTOR.get(op.op_class, 1.0)
     collective = op.collective
     if collective is not None:
         swap = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.parameters import parameters
 from shardwise.models.activations import Activation, saved_activations
+from shardwise.models.parameters import parameters
 from shardwise.planner.train_work import TrainShape
 from shardwise.plans.layouts import STORAGE_AXES, compute_share, stored_share
 from shardwise.plans.train import Remat

@@ -13,8 +13,9 @@ from math import prod
 
 import numpy as np
 
-from shardwise.hardware import Chip, Slice, boxes, place
+from shardwise.hardware import Slice, boxes, place
 from shardwise.models import ModelConfig
+from shardwise.models.flops import model_flops_per_token
 from shardwise.models.specs import Moe
 from shardwise.planner.train_memory import train_memory
 from shardwise.planner.train_work import TrainShape, train_work
@@ -101,10 +102,9 @@ def search(request: TrainRequest, keep: int) -> SearchReport:
     enumerated = legal = candidates = 0
     found: list[Found] = []
     nearest: Found | None = None
-    enough = 0.0
     for box in boxes(request.piece):
-        if prod(box) < enough:
-            break
+        if found and _ideal_seconds(request, box) > min(f.seconds for f in found):
+            break  # fewer chips cannot be faster even at peak
         looked, columns = _legal_columns(request, box)
         policies = len(request.remat)
         enumerated += looked * policies
@@ -115,8 +115,6 @@ def search(request: TrainRequest, keep: int) -> SearchReport:
             found += fitting
             if nearest is None or (leanest is not None and leanest.memory < nearest.memory):
                 nearest = leanest
-        # Smaller boxes matter where the batch divides badly; once a plan fits, half is small enough.
-        enough = enough or (prod(box) / 2 + 1 if found else 0.0)
     found.sort(key=lambda f: f.seconds)
     return SearchReport(
         enumerated=enumerated,
@@ -128,6 +126,14 @@ def search(request: TrainRequest, keep: int) -> SearchReport:
     )
 
 
+def _ideal_seconds(request: TrainRequest, box: tuple[int, ...]) -> float:
+    """Model FLOPs of the step at the peak of the box: no plan on it is faster."""
+    flops = model_flops_per_token(request.cfg, request.sequence_length, causal=True)
+    chips = prod(box) * request.piece.count
+    tokens = request.sequences * request.sequence_length
+    return float(flops) * tokens / (chips * request.piece.chip.peak(request.dtypes.compute))
+
+
 def _distinct(found: list[Found], keep: int) -> tuple[Found, ...]:
     """The fastest plan of the fastest meshes, and of the fastest strategies, fastest first."""
     by_mesh: dict[tuple[tuple[str, int], ...], Found] = {}
@@ -135,7 +141,10 @@ def _distinct(found: list[Found], keep: int) -> tuple[Found, ...]:
     for f in found:
         by_mesh.setdefault(tuple(f.mesh.items()), f)
         by_strategy.setdefault(tuple(f.mesh), f)
-    chosen = {id(f): f for f in [*list(by_mesh.values())[:keep], *list(by_strategy.values())[:_STRATEGIES]]}
+    chosen = {
+        id(f): f
+        for f in [*list(by_mesh.values())[:keep], *list(by_strategy.values())[:_STRATEGIES]]
+    }
     return tuple(sorted(chosen.values(), key=lambda f: f.seconds))
 
 
@@ -175,7 +184,7 @@ def _enumerate(request: TrainRequest, devices: int) -> Columns:
     grids = np.meshgrid(*limits.values(), np.array(_MICROBATCHES), indexing="ij")
     flat = [g.ravel().astype(np.int64) for g in grids]
     degrees = dict(zip(limits, flat, strict=False))
-    used = prod(degrees.values())
+    used = np.prod(list(degrees.values()), axis=0)
     keep = devices % used == 0
     degrees = {axis: d[keep] for axis, d in degrees.items()}
     degrees["fsdp"] = devices // used[keep]
@@ -183,9 +192,7 @@ def _enumerate(request: TrainRequest, devices: int) -> Columns:
         pinned = degrees["fsdp"] == request.pins["fsdp"]
         degrees = {axis: d[pinned] for axis, d in degrees.items()}
         keep = np.flatnonzero(keep)[pinned]
-    return Columns(
-        degrees={axis: degrees[axis] for axis in MESH_AXES}, microbatches=flat[-1][keep]
-    )
+    return Columns(degrees={axis: degrees[axis] for axis in MESH_AXES}, microbatches=flat[-1][keep])
 
 
 def _switched_or_single(piece: Slice) -> bool:
@@ -221,7 +228,9 @@ def _best_of(
         seconds = column_seconds(request, box, part, column_shape(request, part, remat, zero))
         priced += len(part)
         for i in _shortlist(seconds, part, 4 * keep):
-            found.append(_found(part, int(i), box, remat, zero, float(seconds[i]), float(memory[i])))
+            found.append(
+                _found(part, int(i), box, remat, zero, float(seconds[i]), float(memory[i]))
+            )
     return priced, found, leanest
 
 
@@ -312,5 +321,5 @@ def _experts(cfg: ModelConfig) -> int:
 
 
 def _heads_divide(cfg: ModelConfig, degree: int) -> bool:
-    heads = [layer.mixer.heads for layer in cfg.groups if hasattr(layer.mixer, "heads")]
+    heads = [getattr(layer.mixer, "heads", degree) for layer in cfg.groups]
     return all(n % degree == 0 for n in heads)

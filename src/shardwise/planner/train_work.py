@@ -16,9 +16,11 @@ from shardwise.models.parameters import parameters
 from shardwise.planner.layer_work import (
     LayerShape,
     backward_layer,
+    chain,
     forward_layer,
     matmul_op,
     stream_of,
+    tensor_step,
 )
 from shardwise.plans import TrainDtypes
 from shardwise.plans.layouts import compute_share, gather_axes, is_expert, stored_share
@@ -108,7 +110,9 @@ def _group_work(
     if reduced and np.any(np.asarray(shape.microbatches) > once):
         early = np.maximum(shape.microbatches - once, 0)
         out += _named([*transfer, *reversed_body], f"backward.{group}", rounds * early)
-        out += _named([*transfer, *reduced, *reversed_body], f"backward_last.{group}", rounds * once)
+        out += _named(
+            [*transfer, *reduced, *reversed_body], f"backward_last.{group}", rounds * once
+        )
         return out
     last = [*transfer, *reduced, *reversed_body]
     return out + _named(last, f"backward.{group}", rounds * shape.microbatches)
@@ -264,9 +268,15 @@ def _ends_work(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -
     # Softmax and its gradient in f32: written by the matmul, read for the sum, read and written
     # for the gradient, read by the backward matmuls.
     loss = _traffic("logits.softmax", "head", 4 * 4.0 * logits)
-    lookup = _traffic("embedding.lookup", "embedding", 4 * shape.tokens * cfg.d_model * size, "gather")
+    lookup = _traffic(
+        "embedding.lookup", "embedding", 4 * shape.tokens * cfg.d_model * size, "gather"
+    )
     norm = _traffic("final.norm", "norm", 12 * inner.norm_tokens * cfg.d_model * size)
-    ops = [lookup, norm, *forward, loss, *backward_layer(forward)]
+    # Rows of the vocabulary lie apart over tensor: partial sums in, gathered activations out.
+    into = tensor_step("embedding.scatter", "reduce_scatter", "embedding", cfg, inner)
+    out = tensor_step("head.gather", "all_gather", "head", cfg, inner)
+    exchanges = chain([*into, *out])
+    ops = [lookup, *into, norm, *out, *forward, loss, *backward_layer([*exchanges, *forward])]
     gathers = _gathers(outside, shape)
     ops = [*gathers, *gathers_again(gathers), *_scatters(outside, shape, ops[-1].id), *ops]
     named = _named(ops, "ends", shape.microbatches)

@@ -1,5 +1,6 @@
 """Workflows join the verbs: what a request names becomes values, values become an answer.
 
 `inputs.py` turns the words of a request (a model name, a slice's spelling, overrides) into values;
-`predict.py` plans, prices and shapes the result document. Nothing is counted or priced here.
+`predict.py` plans, prices and shapes the result document, `book.py` sets the book's rules beside
+it, `plan_file.py` prices a plan that was saved or written by hand. Nothing is counted here.
 """

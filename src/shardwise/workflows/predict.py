@@ -1,7 +1,6 @@
-"""Plan and price, and shape the answer as the `result` of a document (names fixed in the design)."""
+"""Plan and price, and shape the answer as a document's `result` (the design fixes its names)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from shardwise.errors import NoFeasiblePlan
@@ -11,6 +10,7 @@ from shardwise.planner.train_search import TrainRequest
 from shardwise.planner.training import (
     TrainAnswer,
     TrainPlanning,
+    better_batches,
     plan_train,
     run_of,
     tokens_per_second_at,
@@ -35,6 +35,16 @@ def train_on(
         except NoFeasiblePlan as error:
             miss = str(error)
     raise NoFeasiblePlan(f"no slice of {target.id} is large enough; of the largest: {miss}")
+
+
+def batch_hints(request: TrainRequest, planning: TrainPlanning) -> list[str]:
+    """Offers of nearby batches that split better, as one line each."""
+    return [
+        f"a batch of {b['sequences']:.0f} sequences would train "
+        f"{b['tokens_per_second'] / planning.best.tokens_per_second - 1:.0%} more tokens per second: "
+        f"{request.sequences} splits badly over {request.piece} (--batch {b['sequences']:.0f}seq)"
+        for b in better_batches(request, planning.best)
+    ]
 
 
 def train_result(answer: TrainAnswer) -> dict[str, Any]:
@@ -127,11 +137,12 @@ def reasons(planning: TrainPlanning) -> list[str]:
     expected = best.step_seconds["expected"]
     resources = best.estimate.resources
     bound = best.estimate.bound_by()
+    alone = format_seconds(float(resources[bound]))
+    waits = format_seconds(max(best.exposed_seconds, 0.0))
     said = [
-        f"{bound} binds: {format_seconds(float(resources[bound]))} of it per step at peak rates, "
-        f"{format_seconds(best.step_seconds['lower'])} with what the structure idles",
-        f"compute waits {format_seconds(max(best.exposed_seconds, 0.0))} of "
-        f"{format_seconds(expected)} for networks and the host",
+        f"{bound} binds: at peak rates it alone takes {alone} of the expected "
+        + format_seconds(expected),
+        f"compute waits {waits} per step for networks and the host" + _bubble_text(best),
     ]
     used = set(best.plan.mesh)
     for other in planning.runners_up:
@@ -148,6 +159,15 @@ def reasons(planning: TrainPlanning) -> list[str]:
             "of the slice and is faster"
         )
     return said
+
+
+def _bubble_text(answer: TrainAnswer) -> str:
+    """What the pipeline idles, where there is one."""
+    stages, microbatches = answer.plan.degree("stage"), answer.plan.microbatches
+    if stages == 1:
+        return ""
+    share = (stages - 1) / (microbatches + stages - 1)
+    return f"; the pipeline idles {share:.0%} of it ({stages} stages, {microbatches} microbatches)"
 
 
 def strategy(answer: TrainAnswer) -> str:
@@ -178,74 +198,6 @@ def run_result(
             "price_source": price.source,
         }
     return {"tokens": tokens, "basis": basis, "tokens_per_second": rate, **run, **cost}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
-    """A plan from a file with its answer, the result document and the numbers to compare by."""
-
-    plan: TrainPlan | ServePlan
-    answer: Any
-    result: dict[str, Any]
-    headline: dict[str, float]
-    warnings: list[str]
-
-
-def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
-    """Evaluate a plan of either kind; warns where the model is no longer what the plan was made for."""
-    cfg = load_model(plan.model)
-    warnings = tower_warnings(cfg)
-    if plan.model_hash != model_hash(cfg):
-        warnings.append(
-            f"the plan was made for another '{plan.model}' (hash {plan.model_hash}, now "
-            f"{model_hash(cfg)}); the figures are for the model as it is now"
-        )
-    piece = hardware.slice(plan.slice).slice
-    if isinstance(plan, TrainPlan):
-        answer = evaluate_train(plan, cfg, piece)
-        result = train_result(answer)
-        headline = {
-            "step_seconds.expected": result["step_seconds"]["expected"],
-            "tokens_per_second": result["tokens_per_second"],
-            "mfu": result["mfu"],
-            "peak_bytes_per_chip": result["peak_bytes_per_chip"],
-        }
-    else:
-        answer = evaluate_serve(plan, cfg, piece)
-        result = serve_result(answer)
-        headline = {
-            "ttft_seconds.expected": result["ttft_seconds"]["expected"],
-            "tpot_seconds.expected": result["tpot_seconds"]["expected"],
-            "tokens_per_second_per_chip": result["tokens_per_second_per_chip"],
-        }
-    return Priced(plan=plan, answer=answer, result=result, headline=headline, warnings=warnings)
-
-
-def check_fits(priced: Priced) -> None:
-    """Raise NoFeasiblePlan where a hand-written plan needs more memory than a chip has."""
-    need = priced.result["peak_bytes_per_chip"]
-    usable = priced.result["usable_bytes_per_chip"]
-    if need <= usable:
-        return
-    kinds = priced.result["memory_by_kind"]
-    largest = max(kinds, key=lambda k: kinds[k])
-    raise NoFeasiblePlan(
-        f"the plan does not fit: {format_gib(need)} per chip, {format_gib(usable)} usable, "
-        f"{format_gib(need - usable)} too much; most of it is {largest} "
-        f"({format_gib(kinds[largest])}): {_REMEDIES.get(largest, 'use more chips')}"
-    )
-
-
-_REMEDIES = {
-    "params": "raise fsdp, tensor or stage, or use more chips",
-    "optimizer": "raise fsdp, set zero to 1, or use more chips",
-    "gradients": "raise fsdp, set zero to 2, or use more chips",
-    "checkpoints": "use remat block, more microbatches, or a smaller batch",
-    "transient": "use more microbatches or a higher tensor degree",
-    "weights": "use more chips or smaller weights",
-    "kv": "use a smaller batch, shorter sequences or a smaller KV dtype",
-}
-"""What makes each kind of memory smaller."""
 
 
 def tower_warnings(cfg: ModelConfig) -> list[str]:

@@ -14,7 +14,7 @@ from shardwise.plans import TrainPlan, load_plan
 from shardwise.plans.files import flat_plan
 from shardwise.units import format_seconds
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import Priced, check_fits, price_plan
+from shardwise.workflows.plan_file import Priced, check_fits, price_plan
 
 plan_file = click.Path(dir_okay=False, path_type=Path)
 

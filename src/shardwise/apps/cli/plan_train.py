@@ -10,7 +10,7 @@ from shardwise.hardware import Slice, Spelling
 from shardwise.models import load_model
 from shardwise.planner.train_search import TrainRequest
 from shardwise.planner.training import TrainPlanning, default_dtypes
-from shardwise.plans import save_plan
+from shardwise.plans import TrainPlan, save_plan
 from shardwise.plans.train import REMAT_POLICIES
 from shardwise.units import (
     format_count,
@@ -30,11 +30,17 @@ from shardwise.workflows.inputs import (
     parse_share,
     whole,
 )
-from shardwise.workflows.predict import planning_result, run_result, tower_warnings, train_on
+from shardwise.workflows.predict import (
+    batch_hints,
+    planning_result,
+    run_result,
+    tower_warnings,
+    train_on,
+)
 
 
 def hardware_options(constants: str | None = "vendor"):
-    """--constants, --hw, --set and --price, for every command that prices; None lets the plan say."""
+    """--constants, --hw, --set and --price of commands that price; None lets the plan say."""
 
     def decorate(command):
         for option in (
@@ -105,6 +111,7 @@ def train(**options: Any) -> None:
         )
 
     planning = train_on(request_of, target, options["top"], options["constants"])
+    hints = batch_hints(request_of(planning.best.piece), planning)
     if options["output"]:
         save_plan(planning.best.plan, options["output"])
     result = planning_result(planning)
@@ -115,7 +122,7 @@ def train(**options: Any) -> None:
         inputs={k: v for k, v in options.items() if v not in (None, (), False)},
         resolved=_resolved(options, planning),
         result=result,
-        warnings=[*notes, *tower_warnings(cfg)],
+        warnings=[*notes, *tower_warnings(cfg), *hints],
         provenance={"efficiency": planning.best.piece.chip.efficiency.source},
     )
     if options["csv_path"]:
@@ -214,7 +221,7 @@ def render_plan(answer, result: dict[str, Any]) -> None:
     for line in result["placement"]:
         click.echo(f"  {line}")
     click.echo(
-        f"  {plan.microbatches} microbatch(es), remat {plan.remat}, ZeRO-{plan.zero} over replicas, "
+        f"  microbatches {plan.microbatches}, remat {plan.remat}{_zero_text(plan)}; "
         f"{result['chips_used']:,} chips used, {result['chips_idle']:,} idle"
     )
     for name, layout in list(result["layouts"].items()):
@@ -253,6 +260,11 @@ def render_plan(answer, result: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
+def _zero_text(plan: TrainPlan) -> str:
+    replicas = plan.degree("replica") * plan.degree("data")
+    return f", ZeRO-{plan.zero} over {replicas} replicas" if replicas > 1 else ""
+
+
 def _render_runners_up(result: dict[str, Any]) -> None:
     if not result["runners_up"]:
         return
@@ -283,8 +295,8 @@ def _render_run(run: dict[str, Any]) -> None:
             f"({run['price_as_of']}, {run['price_source']})"
         )
     click.echo(
-        f"\nRun of {format_count(run['tokens'])} tokens at {run['basis']}: {sig(run['days'])} days, "
-        f"{format_count(run['chip_hours'])} chip-hours, {cost}"
+        f"\nRun of {format_count(run['tokens'])} tokens at {run['basis']}: "
+        f"{sig(run['days'])} days, {format_count(run['chip_hours'])} chip-hours, {cost}"
     )
 
 

@@ -1,0 +1,82 @@
+"""Price a plan from a file: read what it names, evaluate it, and say whether it fits."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.errors import NoFeasiblePlan
+from shardwise.models import load_model
+from shardwise.planner.serving import evaluate_serve
+from shardwise.planner.training import evaluate_train
+from shardwise.plans import ServePlan, TrainPlan, model_hash
+from shardwise.units import format_gib
+from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.predict import tower_warnings, train_result
+from shardwise.workflows.predict_serve import serve_result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priced:
+    """A plan from a file with its answer, the result document and the numbers to compare by."""
+
+    plan: TrainPlan | ServePlan
+    answer: Any
+    result: dict[str, Any]
+    headline: dict[str, float]
+    warnings: list[str]
+
+
+def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
+    """Evaluate a plan of either kind; warns where the model is no longer the one planned for."""
+    cfg = load_model(plan.model)
+    warnings = tower_warnings(cfg)
+    if plan.model_hash != model_hash(cfg):
+        warnings.append(
+            f"the plan was made for another '{plan.model}' (hash {plan.model_hash}, now "
+            f"{model_hash(cfg)}); the figures are for the model as it is now"
+        )
+    piece = hardware.slice(plan.slice).slice
+    if isinstance(plan, TrainPlan):
+        answer = evaluate_train(plan, cfg, piece)
+        result = train_result(answer)
+        headline = {
+            "step_seconds.expected": result["step_seconds"]["expected"],
+            "tokens_per_second": result["tokens_per_second"],
+            "mfu": result["mfu"],
+            "peak_bytes_per_chip": result["peak_bytes_per_chip"],
+        }
+    else:
+        answer = evaluate_serve(plan, cfg, piece)
+        result = serve_result(answer)
+        headline = {
+            "ttft_seconds.expected": result["ttft_seconds"]["expected"],
+            "tpot_seconds.expected": result["tpot_seconds"]["expected"],
+            "tokens_per_second_per_chip": result["tokens_per_second_per_chip"],
+        }
+    return Priced(plan=plan, answer=answer, result=result, headline=headline, warnings=warnings)
+
+
+def check_fits(priced: Priced) -> None:
+    """Raise NoFeasiblePlan where a hand-written plan needs more memory than a chip has."""
+    need = priced.result["peak_bytes_per_chip"]
+    usable = priced.result["usable_bytes_per_chip"]
+    if need <= usable:
+        return
+    kinds = priced.result["memory_by_kind"]
+    largest = max(kinds, key=lambda k: kinds[k])
+    raise NoFeasiblePlan(
+        f"the plan does not fit: {format_gib(need)} per chip, {format_gib(usable)} usable, "
+        f"{format_gib(need - usable)} too much; most of it is {largest} "
+        f"({format_gib(kinds[largest])}): {_REMEDIES.get(largest, 'use more chips')}"
+    )
+
+
+_REMEDIES = {
+    "params": "raise fsdp, tensor or stage, or use more chips",
+    "optimizer": "raise fsdp, set zero to 1, or use more chips",
+    "gradients": "raise fsdp, set zero to 2, or use more chips",
+    "checkpoints": "use remat block, more microbatches, or a smaller batch",
+    "transient": "use more microbatches or a higher tensor degree",
+    "weights": "use more chips or smaller weights",
+    "kv": "use a smaller batch, shorter sequences or a smaller KV dtype",
+}
+"""What makes each kind of memory smaller."""
