@@ -39,11 +39,11 @@ def train_on(
 
 def batch_hints(request: TrainRequest, planning: TrainPlanning) -> list[str]:
     """Offers of nearby batches that split better, as one line each."""
+    usual = planning.best.tokens_per_second
     return [
-        f"a batch of {b['sequences']:.0f} sequences would train "
-        f"{b['tokens_per_second'] / planning.best.tokens_per_second - 1:.0%} more tokens per second: "
-        f"{request.sequences} splits badly over {request.piece} (--batch {b['sequences']:.0f}seq)"
-        for b in better_batches(request, planning.best)
+        f"a batch of {n} sequences would train {rate / usual - 1:.0%} more tokens per second: "
+        f"{request.sequences} splits badly over {request.piece} (--batch {n}seq)"
+        for n, rate in better_batches(request, planning.best)
     ]
 
 
