@@ -1,0 +1,239 @@
+"""What a model's config decides and what follows from it, as plain values for screens."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from shardwise.models.activations import POLICIES, activation_bytes
+from shardwise.models.config import ModelConfig
+from shardwise.models.counts import (
+    params_active,
+    params_by_component,
+    params_text,
+    params_total,
+    weight_bytes,
+)
+from shardwise.models.flops import (
+    TRAINING,
+    attention_crossover,
+    flops_by_component,
+    forward_flops_per_token,
+    model_flops_per_token,
+    six_nd,
+)
+from shardwise.models.kv import index_bytes, kv_bytes, kv_bytes_per_token, state_bytes
+from shardwise.models.specs import (
+    Attention,
+    CompressedAttention,
+    DeltaNet,
+    LatentAttention,
+    Layer,
+    Lightning,
+    Mamba,
+    Mixer,
+    Mlp,
+    Moe,
+    ShortConv,
+)
+from shardwise.units import dtype_bytes
+
+Decision = int | float | str | bool | tuple[Any, ...] | None
+"""One value, the distinct values of a model's layers in order, or None where it does not apply."""
+
+
+def mixer_text(mixer: Mixer | None) -> str:
+    """A mixer in a few words, with the widths that its heads do not show."""
+    match mixer:
+        case Attention():
+            parts = [mixer.kind if mixer.window is None else f"{mixer.kind} {mixer.window:,}"]
+            parts += ["reuses KV"] * mixer.reuses_kv + ["K=V"] * mixer.key_is_value
+            return ", ".join([*parts, *["gated"] * mixer.output_gate, *["sinks"] * mixer.sinks])
+        case LatentAttention():
+            query = "" if mixer.q_lora_rank is None else f"q {mixer.q_lora_rank:,}, "
+            text = f"latent ({query}kv {mixer.kv_lora_rank:,} + {mixer.rope_head_dim})"
+            return text if mixer.sparse_top_k is None else f"{text}, top {mixer.sparse_top_k:,}"
+        case CompressedAttention():
+            rest = f" + 1/{mixer.ratio} compressed" if mixer.ratio else ""
+            top = "" if mixer.indexer is None else f", top {mixer.indexer.top_k:,}"
+            return f"window {mixer.window:,}{rest}{top}"
+        case Mamba():
+            return f"Mamba-2 ({mixer.heads} x {mixer.head_dim}, state {mixer.state})"
+        case DeltaNet():
+            shape = f"{mixer.key_head_dim} x {mixer.value_head_dim}"
+            return f"delta rule ({mixer.value_heads} states of {shape})"
+        case Lightning():
+            return f"lightning ({mixer.heads} states of {mixer.head_dim} x {mixer.head_dim})"
+        case ShortConv():
+            return f"convolution ({mixer.width:,} wide, {mixer.conv_width} long)"
+        case None:
+            return "none"
+
+
+def mlp_text(mlp: Mlp | Moe | None) -> str:
+    """An MLP in a few words."""
+    if mlp is None:
+        return "none"
+    gated = "gated" if mlp.gated else "plain"
+    if isinstance(mlp, Mlp):
+        return gated
+    parts = [f"{gated}, {mlp.experts_per_token} of {mlp.experts} experts"]
+    parts += [f"{mlp.shared_experts} shared"] if mlp.shared_d_ff else []
+    parts += ["dense beside"] if mlp.dense is not None else []
+    return " + ".join(parts)
+
+
+def layer_facts(cfg: ModelConfig) -> list[dict[str, Any]]:
+    """One row per distinct layer: how often, its mixer and heads, its MLP and widths, its norms."""
+    return [{"layers": count, **_layer(layer)} for layer, count in cfg.layer_groups()]
+
+
+def design_decisions(cfg: ModelConfig, context: int, dtype: str) -> dict[str, Decision]:
+    """The table that ch. 6.1 asks for: a model's choices and what they cost, one value each.
+
+    KV sizes are bytes in `dtype`, per token and for a sequence of `context` tokens.
+    """
+    D, layers = cfg.d_model, [layer for layer, _ in cfg.layer_groups()]
+    heads = [a for layer in layers if (a := layer.attention) is not None]
+    grouped = [a for a in heads if not isinstance(a, LatentAttention)]
+    experts = [m for layer in layers if isinstance(m := layer.mlp, Moe)]
+    widths = [layer.mlp.d_ff for layer in layers if layer.mlp is not None]
+    own = [a for a in heads if isinstance(a, Attention)]
+    return {
+        "architecture": cfg.architecture,
+        "layers L": cfg.layers,
+        "d_model D": D,
+        "vocabulary V": cfg.vocabulary,
+        "tied embeddings": cfg.tied_embeddings,
+        "max context": cfg.max_context,
+        "attention": pattern_text(cfg, lambda layer: mixer_text(layer.mixer)),
+        "heads N": _distinct(a.heads for a in heads),
+        "KV heads K": _distinct(a.kv_heads for a in grouped),
+        "group G = N/K": _distinct(a.heads / a.kv_heads for a in grouped),
+        "head dim H": _distinct(a.head_dim for a in heads),
+        "value head dim": _distinct(a.v_head_dim for a in heads),
+        "N*H / D": _distinct(a.heads * a.head_dim / D for a in heads),
+        "QK norm": _distinct(a.qk_norm for a in own),
+        "biases": _distinct(_biases(layer) for layer in layers),
+        "MLP": pattern_text(cfg, lambda layer: mlp_text(layer.mlp)),
+        "d_ff F": _distinct(widths),
+        "F / D": _distinct(width / D for width in widths),
+        "experts E": _distinct(m.experts for m in experts),
+        "experts per token k": _distinct(m.experts_per_token for m in experts),
+        "E / k": _distinct(m.experts / m.experts_per_token for m in experts),
+        "shared F": _distinct(m.shared_d_ff for m in experts),
+        "norms": _distinct(", ".join(layer.norms) or "none" for layer in layers),
+        "parallel blocks": _distinct(layer.parallel for layer in layers),
+        "params, text model": params_text(cfg),
+        "params, active": params_active(cfg),
+        "KV bytes per token": kv_bytes_per_token(cfg, dtype),
+        "KV bytes per sequence": kv_bytes(cfg, context, dtype),
+        "training FLOPs per token": float(model_flops_per_token(cfg, context)),
+    }
+
+
+def model_facts(cfg: ModelConfig, context: int, dtype: str) -> dict[str, Any]:
+    """Everything that `model show` says: counts, FLOPs, weights, cache and activations.
+
+    FLOPs are per token at `context`, with a causal mask. `dtype` is the cache's; activations are
+    kept in it too where it has 2 bytes or more, else in bf16. Weights are as published.
+    """
+    kept = dtype if dtype_bytes(dtype) >= 2 else "bf16"
+    crossover = attention_crossover(cfg, causal=True)
+    return {
+        "name": cfg.name,
+        "architecture": cfg.architecture,
+        "layers": cfg.layers,
+        "layer_groups": layer_facts(cfg),
+        "design": design_decisions(cfg, context, dtype),
+        "params_total": params_total(cfg),
+        "params_text": params_text(cfg),
+        "params_active": params_active(cfg),
+        "params_by_component": params_by_component(cfg),
+        "context": context,
+        "flops_per_token_by_component": {
+            name: {"forward": float(forward), "training": float(TRAINING * forward)}
+            for name, forward in flops_by_component(cfg, context).items()
+        },
+        "forward_flops_per_token": float(forward_flops_per_token(cfg, context)),
+        "training_flops_per_token": float(model_flops_per_token(cfg, context)),
+        "training_flops_per_token_6n": float(six_nd(params_active(cfg))),
+        "attention_crossover": None if math.isinf(crossover) else int(crossover),
+        "kv_dtype": dtype,
+        "kv_bytes_per_token": kv_bytes_per_token(cfg, dtype),
+        "kv_bytes_per_sequence": kv_bytes(cfg, context, dtype),
+        "index_bytes_per_sequence": index_bytes(cfg, context),
+        "state_bytes_per_sequence": state_bytes(cfg),
+        "activation_dtype": kept,
+        "activation_bytes_per_token": {
+            policy: activation_bytes(cfg, policy, dtype=kept, place=_place(policy))
+            for policy in POLICIES
+        },
+        "weight_bytes": weight_bytes(cfg),
+        "weight_dtypes": dict(cfg.weight_dtypes),
+    }
+
+
+def model_warnings(cfg: ModelConfig) -> list[str]:
+    """What is counted but never priced, what could not be read, and which defaults were taken."""
+    said = []
+    for tower in cfg.towers:
+        said.append(f"{tower.name} tower of {cfg.name}: counted in params_total, never priced")
+    for section in cfg.towers_unread:
+        said.append(f"{section} of {cfg.name}: neither counted nor priced; its class is not known")
+    if any(layer.mixer is not None and layer.mixer.kind == "cross" for layer in cfg.groups):
+        said.append("cross-attention: FLOPs and cache of the image tokens are not counted")
+    if cfg.defaulted:
+        taken = ", ".join(f"{key}={value}" for key, value in cfg.defaulted)
+        said.append(f"{cfg.name} leaves out {taken}; taken from {cfg.defaults_source}")
+    return said
+
+
+def pattern_text(cfg: ModelConfig, describe: Callable[[Layer], str]) -> str:
+    """How many layers are of each kind, such as "52 x window 1,024, 10 x full"."""
+    counts: dict[str, int] = {}
+    for layer, count in cfg.layer_groups():
+        text = describe(layer)
+        counts[text] = counts.get(text, 0) + count
+    return "; ".join(f"{count} x {text}" for text, count in counts.items())
+
+
+def _place(policy: str) -> Any:
+    return "host" if policy == "offload" else "device"
+
+
+def _layer(layer: Layer) -> Mapping[str, Any]:
+    a, mlp = layer.attention, layer.mlp
+    moe = mlp if isinstance(mlp, Moe) else None
+    return {
+        "mixer": mixer_text(layer.mixer),
+        "heads": a.heads if a else None,
+        "kv_heads": None if a is None or isinstance(a, LatentAttention) else a.kv_heads,
+        "head_dim": a.head_dim if a else None,
+        "v_head_dim": a.v_head_dim if a else None,
+        "window": getattr(a, "window", None),
+        "mlp": mlp_text(mlp),
+        "d_ff": mlp.d_ff if mlp else None,
+        "experts": moe.experts if moe else None,
+        "experts_per_token": moe.experts_per_token if moe else None,
+        "shared_d_ff": moe.shared_d_ff if moe else None,
+        "norms": list(layer.norms),
+        "parallel": layer.parallel,
+    }
+
+
+def _biases(layer: Layer) -> str:
+    a, mlp = layer.attention, layer.mlp
+    named = {
+        "q": getattr(a, "q_bias", False),
+        "kv": getattr(a, "kv_bias", False),
+        "o": getattr(a, "o_bias", False),
+        "latent": getattr(a, "bias", False),
+        "mlp": mlp is not None and mlp.bias,
+        "norm": layer.norm_bias,
+    }
+    return " ".join(name for name, there in named.items() if there) or "none"
+
+
+def _distinct(values: Iterable[Any]) -> Decision:
+    found = tuple(dict.fromkeys(values))
+    return found if len(found) > 1 else found[0] if found else None
