@@ -103,6 +103,7 @@ class TrainAnswer:
 class TrainPlanning:
     """The answer of a search: the best plan, the runners-up, and how much was looked at."""
 
+    request: TrainRequest
     best: TrainAnswer
     runners_up: tuple[TrainAnswer, ...]
     search: SearchReport
@@ -118,7 +119,9 @@ def plan_train(request: TrainRequest, *, top: int = 3, constants: str = "vendor"
         raise NoFeasiblePlan(_nearest_miss(request, report, constants))
     answers = [_answer(request, found, constants) for found in report.best]
     answers.sort(key=lambda a: float(a.estimate.expected))
-    return TrainPlanning(best=answers[0], runners_up=tuple(answers[1:]), search=report)
+    return TrainPlanning(
+        request=request, best=answers[0], runners_up=tuple(answers[1:]), search=report
+    )
 
 
 def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnswer:

@@ -72,9 +72,7 @@ def price(
     resources = _totals(ops, factors)
     upper = _add(t.serial * t.op.count * factors.get(t.op.body, 1.0) for t in ops)
     lower = _largest(resources.values())
-    overlapped = _add(
-        overlap(body) * factors.get(name, 1.0) for name, body in _bodies(ops).items()
-    )
+    overlapped = _add(overlap(body) * factors.get(name, 1.0) for name, body in _bodies(ops).items())
     # A stream's own total can exceed a short body's timeline by rounding only; keep the order.
     expected = np.minimum(np.maximum(overlapped, lower), upper)
     return Estimate(
@@ -91,19 +89,20 @@ def price_op(op: Op, chip: Chip, placement: Placement) -> OpTime:
     """Seconds of one run: the slowest of its math, its memory and its network, derated.
 
     Padding: a matmul's dims are rounded up to the chip's tile. A collective pays its bytes at the
-    derated link rate plus the latency of its hops.
+    derated link rate plus the latency of its hops. A device that is part of a chip has its share of
+    the chip's rates.
     """
-    rates = chip.efficiency
+    rates, devices = chip.efficiency, chip.jax_devices_per_chip
     peak: dict[str, Quantity] = {}
     parts: list[Quantity] = []
     if op.flops:
-        peak[MATH] = _add(f / chip.peak(dtype) for dtype, f in op.flops.items())
+        peak[MATH] = _add(f * devices / chip.peak(dtype) for dtype, f in op.flops.items())
         parts.append(peak[MATH] * _padding(op, chip) / rates.matmul)
     if np.any(op.hbm_bytes):
-        peak[HBM] = op.hbm_bytes / chip.require("hbm_bandwidth")
+        peak[HBM] = op.hbm_bytes * devices / chip.require("hbm_bandwidth")
         parts.append(peak[HBM] / rates.hbm)
     if np.any(op.host_bytes):
-        peak[HOST] = op.host_bytes / chip.require("host_link_oneway")
+        peak[HOST] = op.host_bytes * devices / chip.require("host_link_oneway")
         parts.append(peak[HOST])
     if op.collective is not None:
         links = [placement.axes[a] for a in op.collective.axes]

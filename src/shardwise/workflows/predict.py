@@ -1,45 +1,87 @@
 """Plan and price, and shape the answer as a document's `result` (the design fixes its names)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardwise.errors import NoFeasiblePlan
-from shardwise.hardware import Chip, Slice, describe, slices_of
-from shardwise.models import ModelConfig, parameters, params_total
+from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
+from shardwise.models import ModelConfig, load_model, parameters, params_total
 from shardwise.planner.train_search import TrainRequest
 from shardwise.planner.training import (
     TrainAnswer,
     TrainPlanning,
     better_batches,
+    default_dtypes,
     plan_train,
     run_of,
     tokens_per_second_at,
 )
 from shardwise.plans import activation_layout, parameter_layout
+from shardwise.plans.train import REMAT_POLICIES, Remat
 from shardwise.units import format_seconds, sig
 from shardwise.work import Op
+from shardwise.workflows.inputs import Hardware, parse_batch
 
 _SHOWN_OPS = 8
 
 
-def train_on(
-    request_of: Callable[[Slice], TrainRequest], target: Slice | Chip, top: int, constants: str
+def plan_training(
+    model: str,
+    on: str,
+    *,
+    batch: str,
+    seq: int,
+    dtype: str = "bf16",
+    pins: Mapping[str, int] | None = None,
+    remat: Remat | None = None,
+    max_hbm: float | None = None,
+    top: int = 3,
+    hardware: Hardware | None = None,
 ) -> TrainPlanning:
-    """Plan on a slice; a bare chip means the smallest of its slices that a plan fits."""
-    if isinstance(target, Slice):
-        return plan_train(request_of(target), top=top, constants=constants)
+    """The fastest training plan that fits.
+
+    `model` is a zoo name, a config.json or a folder with one; `on` a slice, or a bare chip for the
+    smallest of its slices that a plan fits; `batch` tokens ("4Mi") or sequences ("1024seq"); `seq`
+    tokens per sequence; `pins` fixes mesh degrees, `remat` the policy; `max_hbm` bytes per chip.
+    Raises BadRequest, or NoFeasiblePlan with the nearest miss.
+    """
+    hardware = hardware or Hardware()
+    cfg, sequences, dtypes = load_model(model), parse_batch(batch, seq), default_dtypes(dtype)
+
+    def planned(piece: Slice) -> TrainPlanning:
+        limit = piece.chip.require("hbm_usable_bytes")
+        request = TrainRequest(
+            cfg=cfg,
+            model=model,
+            piece=piece,
+            sequences=sequences,
+            sequence_length=seq,
+            dtypes=dtypes,
+            pins=pins or {},
+            remat=(remat,) if remat else REMAT_POLICIES,
+            max_hbm_bytes=min(limit, max_hbm or limit) / piece.chip.jax_devices_per_chip,
+        )
+        return plan_train(request, top=top, constants=hardware.constants)
+
+    target = hardware.target(on)
+    if isinstance(target, Spelling):
+        return planned(target.slice)
+    return _smallest(target, planned)
+
+
+def _smallest(chip: Chip, planned: Callable[[Slice], TrainPlanning]) -> TrainPlanning:
     miss = ""
-    for piece in slices_of(target, domains=1024):
+    for piece in slices_of(chip, domains=1024):
         try:
-            return plan_train(request_of(piece), top=top, constants=constants)
+            return planned(piece)
         except NoFeasiblePlan as error:
             miss = str(error)
-    raise NoFeasiblePlan(f"no slice of {target.id} is large enough; of the largest: {miss}")
+    raise NoFeasiblePlan(f"no slice of {chip.id} is large enough; of the largest: {miss}")
 
 
-def batch_hints(request: TrainRequest, planning: TrainPlanning) -> list[str]:
+def batch_hints(planning: TrainPlanning) -> list[str]:
     """Offers of nearby batches that split better, as one line each."""
-    usual = planning.best.tokens_per_second
+    request, usual = planning.request, planning.best.tokens_per_second
     return [
         f"a batch of {n} sequences would train {rate / usual - 1:.0%} more tokens per second: "
         f"{request.sequences} splits badly over {request.piece} (--batch {n}seq)"

@@ -6,10 +6,8 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
-from shardwise.hardware import Slice, Spelling
-from shardwise.models import load_model
-from shardwise.planner.train_search import TrainRequest
-from shardwise.planner.training import TrainPlanning, default_dtypes
+from shardwise.hardware import Spelling
+from shardwise.planner.training import TrainPlanning
 from shardwise.plans import TrainPlan, save_plan
 from shardwise.plans.train import REMAT_POLICIES
 from shardwise.units import (
@@ -25,17 +23,16 @@ from shardwise.units import (
 from shardwise.workflows.book import book_result
 from shardwise.workflows.inputs import (
     Hardware,
-    parse_batch,
     parse_pins,
     parse_share,
     whole,
 )
 from shardwise.workflows.predict import (
     batch_hints,
+    plan_training,
     planning_result,
     run_result,
     tower_warnings,
-    train_on,
 )
 
 
@@ -70,7 +67,13 @@ def hardware_options(constants: str | None = "vendor"):
 @click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help="Fix a mesh degree.")
 @click.option("--remat", type=click.Choice(REMAT_POLICIES), help="Fix the remat policy.")
 @click.option("--max-hbm", help="Bytes per chip to stay under, such as 80GiB.")
-@click.option("--top", default=3, show_default=True, help="Runner-up meshes to show.")
+@click.option(
+    "--top",
+    default=3,
+    show_default=True,
+    type=click.IntRange(0, 50),
+    help="Runner-up meshes to show.",
+)
 @click.option("--tokens", help="Length of the run, such as 15T: adds days and dollars.")
 @click.option("--mfu", help="Replace the expected time by this share of peak (with --tokens).")
 @click.option("--params", help="Replace the parameter count in --mfu's arithmetic, such as 70e9.")
@@ -86,32 +89,22 @@ def train(**options: Any) -> None:
         overrides=options["sets"],
         prices=options["prices"],
     )
-    cfg = load_model(options["model"])
     length = whole(parse_count(options["seq"], "--seq"), "--seq")
-    sequences = parse_batch(options["batch"], length)
-    found = hardware.target(options["target"])
-    target = found.slice if isinstance(found, Spelling) else found
-    notes = list(found.notes) if isinstance(found, Spelling) else []
-    pins, dtypes = parse_pins(options["pins"]), default_dtypes(options["dtype"])
     run = _run_options(options)
-
-    def request_of(piece: Slice) -> TrainRequest:
-        usable = piece.chip.require("hbm_usable_bytes")
-        limit = min(usable, parse_bytes(options["max_hbm"])) if options["max_hbm"] else usable
-        return TrainRequest(
-            cfg=cfg,
-            model=options["model"],
-            piece=piece,
-            sequences=sequences,
-            sequence_length=length,
-            dtypes=dtypes,
-            pins=pins,
-            remat=(options["remat"],) if options["remat"] else REMAT_POLICIES,
-            max_hbm_bytes=limit / piece.chip.jax_devices_per_chip,
-        )
-
-    planning = train_on(request_of, target, options["top"], options["constants"])
-    hints = batch_hints(request_of(planning.best.piece), planning)
+    planning = plan_training(
+        options["model"],
+        options["target"],
+        batch=options["batch"],
+        seq=length,
+        dtype=options["dtype"],
+        pins=parse_pins(options["pins"]),
+        remat=options["remat"],
+        max_hbm=parse_bytes(options["max_hbm"]) if options["max_hbm"] else None,
+        top=options["top"],
+        hardware=hardware,
+    )
+    found = hardware.target(options["target"])
+    notes = list(found.notes) if isinstance(found, Spelling) else []
     if options["output"]:
         save_plan(planning.best.plan, options["output"])
     result = planning_result(planning)
@@ -122,7 +115,7 @@ def train(**options: Any) -> None:
         inputs={k: v for k, v in options.items() if v not in (None, (), False)},
         resolved=_resolved(options, planning),
         result=result,
-        warnings=[*notes, *tower_warnings(cfg), *hints],
+        warnings=[*notes, *tower_warnings(planning.request.cfg), *batch_hints(planning)],
         provenance={"efficiency": planning.best.piece.chip.efficiency.source},
     )
     if options["csv_path"]:
