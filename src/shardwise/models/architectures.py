@@ -86,6 +86,7 @@ LLAMA = replace(BOTH_BIAS, mlp_bias="mlp_bias")
 QWEN2 = Traits(qkv_bias=True)
 QWEN3 = replace(BOTH_BIAS, qk_norm="head")
 DEEPSEEK = Traits(qkv_bias="attention_bias", shared="count")
+DEEPSEEK_V2 = replace(DEEPSEEK, mlp_bias="mlp_bias")
 OLMO2 = replace(BOTH_BIAS, qk_norm="full", norms=("post_attention", "post_mlp"))
 GPT2 = Traits(qkv_bias=True, o_bias=True, mlp_bias=True, norm_bias=True, gated=False)
 QWEN_MOE = Traits(qkv_bias="qkv_bias", shared="width", shared_gate=True)
@@ -177,6 +178,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             mlp_bias=True,
             qk_norm="head",
             qk_norm_if="qk_layernorm",
+            qk_norm_bias=True,
             gated=False,
             norms=("input",),
             norm_bias=True,
@@ -211,13 +213,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "qk_layernorm": False,
             "use_parallel_residual": False,
         },
-        traits=Traits(
-            qkv_bias="use_qkv_bias",
-            qk_norm="heads",
-            qk_norm_if="qk_layernorm",
-            norm_bias=True,
-            parallel="use_parallel_residual",
-        ),
+        traits=families.stablelm_traits,
     ),
     "GPT2LMHeadModel": Architecture(
         model_type="gpt2",
@@ -423,6 +419,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         mixers=patterns.every("full_attention_interval", "linear"),
         mixer=blocks.gated_delta,
         towers={"vision_config": towers.qwen_vision},
+        tower_defaults={"deepstack_visual_indexes": None},
     ),
     "Qwen3_5MoeForConditionalGeneration": Architecture(
         model_type="qwen3_5_moe",
@@ -434,6 +431,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         mixer=blocks.gated_delta,
         mlps=patterns.all_sparse,
         towers={"vision_config": towers.qwen_vision},
+        tower_defaults={"deepstack_visual_indexes": None},
     ),
     "Qwen3VLForConditionalGeneration": Architecture(
         model_type="qwen3_vl",
@@ -441,6 +439,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         defaults={**COMMON, "num_key_value_heads": 32, "head_dim": 128},
         traits=QWEN3,
         towers={"vision_config": towers.qwen_vision},
+        tower_defaults={"deepstack_visual_indexes": [8, 16, 24]},
     ),
     "Qwen3VLMoeForConditionalGeneration": Architecture(
         model_type="qwen3_vl_moe",
@@ -450,6 +449,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         traits=QWEN3,
         mlps=patterns.sparse_step,
         towers={"vision_config": towers.qwen_vision},
+        tower_defaults={"deepstack_visual_indexes": [8, 16, 24]},
     ),
     "OlmoeForCausalLM": Architecture(
         model_type="olmoe",
@@ -572,7 +572,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "qk_rope_head_dim": 64,
             "v_head_dim": 128,
         },
-        traits=DEEPSEEK,
+        traits=DEEPSEEK_V2,
         mixer=blocks.latent,
         mlps=patterns.first_dense,
     ),
@@ -610,7 +610,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "hc_mult": 4,
             "sliding_window": 128,
         },
-        traits=Traits(shared="count"),
+        traits=Traits(mlp_bias="mlp_bias", shared="count"),
         mixer_list=families.deepseek_v4_mixers,
         mlp_list=families.deepseek_v4_mlps,
         streams_key="hc_mult",
@@ -728,7 +728,6 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             "layers_block_type": None,
             "hybrid_override_pattern": None,
             "use_conv_bias": True,
-            "mamba_proj_bias": False,
             "moe_latent_size": 0,
             "use_bias": False,
         },
@@ -777,6 +776,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         traits=replace(BOTH_BIAS, qk_norm="head", norms=FOUR_NORMS),
         mixers=patterns.every("sliding_window_pattern", "window"),
         towers={"vision_config": towers.siglip},
+        tower_defaults={"num_channels": 3, "vision_use_head": True},
     ),
     "Gemma4ForConditionalGeneration": Architecture(
         model_type="gemma4",

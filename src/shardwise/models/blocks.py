@@ -28,6 +28,7 @@ class Traits:
     o_bias: Switch = False
     qk_norm: QkNorm = "none"
     qk_norm_if: Switch = True
+    qk_norm_bias: bool = False
     sinks: Switch = False
     output_gate: Switch = False
     gated: bool = True
@@ -97,6 +98,7 @@ def softmax(r: Reader, kind: str, t: Traits) -> Mixer:
         kv_bias=bias,
         o_bias=switch(r, t.o_bias),
         qk_norm=t.qk_norm if switch(r, t.qk_norm_if) else "none",
+        qk_norm_bias=t.qk_norm_bias,
         output_gate=switch(r, t.output_gate),
         sinks=switch(r, t.sinks),
     )
@@ -179,6 +181,7 @@ def experts(r: Reader, t: Traits) -> Moe:
         shared_experts=shared,
         shared_d_ff=width,
         shared_gate=t.shared_gate and shared > 0,
+        shared_bias=shared > 0 and switch(r, t.mlp_bias),
         bias=t.moe_bias,
     )
 

@@ -39,6 +39,19 @@ def falcon_traits(r: Reader) -> Traits:
     )
 
 
+def stablelm_traits(r: Reader) -> Traits:
+    """StableLM: with parallel residuals attention and MLP share one norm."""
+    parallel = r.flag("use_parallel_residual")
+    return Traits(
+        qkv_bias="use_qkv_bias",
+        qk_norm="heads",
+        qk_norm_if="qk_layernorm",
+        norms=("input",) if parallel else ("attention", "mlp"),
+        norm_bias=True,
+        parallel=parallel,
+    )
+
+
 def falcon_attention(r: Reader, kind: str, t: Traits) -> Mixer:
     """Falcon: `num_kv_heads` counts only with the new decoder; before, one head or all of them."""
     heads = r.size("num_attention_heads")
@@ -226,6 +239,7 @@ def _gemma4_attention(r: Reader, kind: str, reuses_kv: bool) -> Mixer:
         if one_projection:
             kv_heads = r.size_or_none("num_global_key_value_heads") or kv_heads
     window = blocks.window_of(r, kind)
+    bias = r.flag("attention_bias")
     return Attention(
         kind="window" if window else "full",
         heads=heads,
@@ -233,6 +247,9 @@ def _gemma4_attention(r: Reader, kind: str, reuses_kv: bool) -> Mixer:
         head_dim=head_dim,
         v_head_dim=head_dim,
         window=window,
+        q_bias=bias,
+        kv_bias=bias,
+        o_bias=bias,
         qk_norm="head",
         key_is_value=one_projection,
         reuses_kv=reuses_kv,
@@ -280,13 +297,7 @@ def nemotron_layers(r: Reader) -> int:
 
 
 def _nemotron_block(r: Reader, word: str) -> Layer:
-    t = Traits(
-        qkv_bias="attention_bias",
-        o_bias="attention_bias",
-        gated=False,
-        mlp_bias="mlp_bias",
-        shared="width",
-    )
+    t = Traits(gated=False, mlp_bias="mlp_bias", shared="width")
     if word == "mamba":
         mixer = Mamba(
             heads=r.size("mamba_num_heads"),
@@ -295,7 +306,7 @@ def _nemotron_block(r: Reader, word: str) -> Layer:
             state=r.size("ssm_state_size"),
             conv_width=r.size("conv_kernel"),
             conv_bias=r.flag("use_conv_bias"),
-            proj_bias=r.flag("mamba_proj_bias"),
+            proj_bias=r.flag("use_bias"),
         )
         return Layer(mixer=mixer, mlp=None, norms=("mixer",))
     if word == "attention":

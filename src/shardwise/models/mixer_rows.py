@@ -51,9 +51,12 @@ def _attention(p: Place, a: Attention) -> list[Parameter]:
     rows.append(p.row("attention.o", n | u | d, ATTENTION, "matmul", "N" + value))
     if a.q_bias:
         rows.append(p.row("attention.q.bias", n | h, ATTENTION, "bias"))
+        if a.output_gate:
+            rows.append(p.row("attention.gate.bias", n | u, ATTENTION, "bias"))
     if a.kv_bias and not a.reuses_kv:
         rows.append(p.row("attention.k.bias", k | h, ATTENTION, "bias"))
-        rows.append(p.row("attention.v.bias", k | u, ATTENTION, "bias"))
+        if not a.key_is_value:
+            rows.append(p.row("attention.v.bias", k | u, ATTENTION, "bias"))
     if a.o_bias:
         rows.append(p.row("attention.o.bias", d, ATTENTION, "bias"))
     if a.sinks:
@@ -66,8 +69,8 @@ def _qk_norms(p: Place, a: Attention) -> list[Parameter]:
         return []
     h = {"H": a.head_dim}
     q, k = (h, h) if a.qk_norm == "head" else ({"N": a.heads} | h, {"K": a.kv_heads} | h)
-    rows = p.norm("attention.q_norm", q)
-    return rows if a.reuses_kv else rows + p.norm("attention.k_norm", k)
+    rows = p.norm("attention.q_norm", q, a.qk_norm_bias)
+    return rows if a.reuses_kv else rows + p.norm("attention.k_norm", k, a.qk_norm_bias)
 
 
 def _latent(p: Place, a: LatentAttention) -> list[Parameter]:

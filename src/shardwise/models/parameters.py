@@ -102,7 +102,8 @@ def _moe(p: Place, m: Moe) -> list[Parameter]:
     if m.bias:
         rows.append(p.row("experts.down.bias", e | width, routed, "bias", active=share))
     if m.shared_d_ff:
-        rows += _mlp(p, Mlp(d_ff=m.shared_d_ff, gated=m.gated), "shared", "shared_experts")
+        shared = Mlp(d_ff=m.shared_d_ff, gated=m.gated, bias=m.shared_bias)
+        rows += _mlp(p, shared, "shared", "shared_experts")
     if m.shared_gate:
         rows.append(p.row("shared.gate_weight", d, "shared_experts", "matmul", "D"))
     if m.dense is not None:

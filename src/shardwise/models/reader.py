@@ -17,6 +17,9 @@ LIMITS: Mapping[str, int] = {
 """Largest value believed, by key; other sizes stop at LIMIT. Ten times any model known in 2026."""
 LIMIT = 2**24
 
+OUTER_FIRST = frozenset({"tie_word_embeddings"})
+"""Keys that the whole model decides, not its text section (which may carry a stale default)."""
+
 _ABSENT: Any = object()
 
 
@@ -25,8 +28,8 @@ class Reader:
     """One section of a config.json (`raw`), with the class defaults that fill its gaps.
 
     A key is looked up under the names that `keys` gives it (dots step into nested sections), first
-    in the section, then in `outer`, then in `defaults`. An explicit null stays null. `defaulted`
-    collects what was filled in.
+    in the section, then in `outer` (OUTER_FIRST: the other way), then in `defaults`. An explicit
+    null stays null. `defaulted` collects what was filled in.
     """
 
     file: str
@@ -148,7 +151,8 @@ class Reader:
             raise self.error(key, value, why, "this variant of the class is not modelled")
 
     def _given(self, key: str) -> Any:
-        for section in (self.raw, self.outer):
+        sections = (self.outer, self.raw) if key in OUTER_FIRST else (self.raw, self.outer)
+        for section in sections:
             for name in self.keys.get(key, (key,)):
                 value = _find(section, name)
                 if value is not _ABSENT:

@@ -30,6 +30,7 @@ class Attention:
     kv_bias: bool = False
     o_bias: bool = False
     qk_norm: QkNorm = "none"
+    qk_norm_bias: bool = False
     output_gate: bool = False
     sinks: bool = False
     key_is_value: bool = False
@@ -222,6 +223,7 @@ class Moe:
     shared_experts: int = 0
     shared_d_ff: int = 0
     shared_gate: bool = False
+    shared_bias: bool = False
     latent_dim: int = 0
     latent_norm: bool = False
     bias: bool = False

@@ -35,16 +35,21 @@ def siglip(r: Reader, text: Reader) -> Tower:
     """SigLIP encoder and Gemma 3 projector (SiglipVisionModel, Gemma3MultiModalProjector)."""
     d, patch = r.size("hidden_size"), r.size("patch_size")
     side = r.size("image_size") // patch
-    channels = r.size("num_channels") if r.has("num_channels") else 3
+    f = r.size("intermediate_size")
     tensors = [
-        TowerTensor(name="patch.weight", shape=(d, channels, patch, patch)),
+        TowerTensor(name="patch.weight", shape=(d, r.size("num_channels"), patch, patch)),
         TowerTensor(name="patch.bias", shape=(d,)),
         TowerTensor(name="positions", shape=(side * side, d)),
-        *_block("layers", d, r.size("intermediate_size"), r.size("num_hidden_layers"), True, True),
+        *_block("layers", d, f, r.size("num_hidden_layers"), True, True),
         *_norm("post_norm", d, True),
         TowerTensor(name="projector.weight", shape=(d, text.size("hidden_size"))),
         *_norm("projector.norm", d, False),
     ]
+    if r.flag("vision_use_head"):
+        tensors.append(TowerTensor(name="pool.probe", shape=(1, 1, d)))
+        tensors += _linear("pool.qkv", d, 3 * d, True) + _linear("pool.out", d, d, True)
+        tensors += _norm("pool.norm", d, True)
+        tensors += _linear("pool.fc1", d, f, True) + _linear("pool.fc2", f, d, True)
     return Tower(name="vision", tensors=tuple(tensors))
 
 
