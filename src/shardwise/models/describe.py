@@ -79,6 +79,7 @@ def mlp_text(mlp: Mlp | Moe | None) -> str:
     parts = [f"{gated}, {mlp.experts_per_token} of {mlp.experts} experts"]
     parts += [f"{mlp.shared_experts} shared"] if mlp.shared_d_ff else []
     parts += ["dense beside"] if mlp.dense is not None else []
+    parts += ["hash-routed"] if mlp.hash_routed else []
     return " + ".join(parts)
 
 

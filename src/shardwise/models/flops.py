@@ -92,7 +92,7 @@ def flops_by_op(cfg: ModelConfig, context: Quantity, causal: bool = True) -> tup
 def flops_by_component(
     cfg: ModelConfig, context: Quantity, causal: bool = True
 ) -> dict[str, Quantity]:
-    """Forward FLOPs per token by component, largest groups of rows first as in the table."""
+    """Forward FLOPs per token by component of the parameter table, then CORE and SCAN."""
     totals: dict[str, Quantity] = {}
     for op in flops_by_op(cfg, context, causal):
         totals[op.component] = totals.get(op.component, 0.0) + op.forward

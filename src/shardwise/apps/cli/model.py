@@ -198,8 +198,8 @@ def _render_components(facts: Mapping[str, Any]) -> None:
                 format_flops(cost["training"]) if cost else "",
             ]
         )
-    forward = facts["forward_flops_per_token"]
-    rows.append(["total", f"{total:,}", "", format_flops(forward), format_flops(3 * forward)])
+    whole = (facts["forward_flops_per_token"], facts["training_flops_per_token"])
+    rows.append(["total", f"{total:,}", "", *map(format_flops, whole)])
     table(
         ["component", "params", "of all", "forward per token", "training per token"],
         rows,
@@ -208,8 +208,7 @@ def _render_components(facts: Mapping[str, Any]) -> None:
     crossover = facts["attention_crossover"]
     reached = "at no context" if crossover is None else f"at {crossover:,} tokens (causal)"
     click.echo(
-        f"  Model FLOPs per trained token: {format_flops(facts['training_flops_per_token'])} "
-        f"(6 N: {format_flops(facts['training_flops_per_token_6n'])}); "
+        f"  6 N of the active parameters: {format_flops(facts['training_flops_per_token_6n'])}; "
         f"attention costs as much as the layers' matmuls {reached}"
     )
 
