@@ -15,7 +15,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware.network import Torus
 from shardwise.hardware.shapes import Shape, legal_shapes, shape_text, shapes_with
 
-_NAME = re.compile(r"(?P<family>[a-z0-9]+)-(?P<number>\d+)", re.IGNORECASE)
+_NAME = re.compile(r"(?P<family>[a-z0-9]+)-(?P<number>\d{1,9})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ WrapRule = Literal["all_multiples_of_4", "exactly_16", "full_pod", "always", "ne
 
 all_multiples_of_4: every axis, iff all dims are multiples of 4 (v4, v5p, tpu7x: optical cubes).
 exactly_16: an axis iff its size is 16 (v5e, v6e). full_pod: an axis iff it spans the pod (v2, v3).
+always: as full_pod, for a domain that is cut into any boxes that divide it (trn2). never: no axis.
 """
 
 
@@ -27,10 +28,10 @@ class Torus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One switch level: units of `chips` chips, each unit injecting `unit_oneway` bytes/s upwards.
+    """One switch level: units of `chips` chips behind `switches` switches of `switch_oneway` each.
 
-    `switches` per unit; `switch_ports` x `port_oneway` each. `unit_oneway` of the innermost level
-    is what one chip injects times the chips.
+    `unit_oneway` is what the parts of one unit inject into its switches together: the chips of the
+    innermost level, the units of the level below of every other.
     """
 
     name: str

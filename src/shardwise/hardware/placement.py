@@ -3,8 +3,9 @@
 Degrees are given outermost axis first, innermost last, and multiply to chips. The data-centre
 factor (`slice.count`) is filled from the outermost axes, the axes of the fast network from the
 innermost: whole physical axes where they match exactly, then whole rings that divide the degree,
-then the largest common factor. A part that is not the first of its physical axis is strided: its
-members are `stride` hops apart and `stride` interleaved groups share each link.
+then the largest common factor, where it is fastest. A part that is not the first of its physical
+axis is strided: its members are `stride` hops apart and `stride` interleaved groups share each
+link.
 
 Every number may be a NumPy array over candidate meshes; nothing loops over candidates.
 """
@@ -96,12 +97,14 @@ def place(
     *,
     box: Box | None = None,
     order: Sequence[int] = (0, 1, 2),
+    finish: bool = False,
 ) -> Placement:
     """Lay mesh axes on a slice. `legal` is false where the degrees do not fill the box exactly.
 
     `box` is the part of each physical axis in use (the whole slice where not given); an axis used
-    in part does not wrap. `order` breaks ties between equally good physical axes. Degrees and box
-    may be arrays that broadcast.
+    in part does not wrap. `order` breaks ties between equally good physical axes; `finish` fills up
+    physical axes that inner axes began, which slows this axis and keeps rings whole for outer ones.
+    Degrees and box may be arrays that broadcast.
     """
     dims = piece.shape if box is None else box
     given = [np.asarray(d, np.int64) for d in (*degrees.values(), *dims)]
@@ -115,7 +118,7 @@ def place(
     inner: dict[str, list[_Take]] = {}
     for name in reversed(need):
         wanted = need[name] // outer[name].factor
-        inner[name], rest = _fill(wanted, left, whole, rings, ranked)
+        inner[name], rest = _fill(wanted, left, whole, rings, ranked, finish)
         left = [n // take.factor for n, take in zip(left, inner[name], strict=True)]
         legal = np.logical_and(legal, rest == 1)
     legal = np.logical_and(legal, math.prod(left) == 1)
@@ -189,6 +192,7 @@ def _fill(
     whole: list[np.ndarray],
     rings: list[np.ndarray],
     ranked: list[int],
+    finish: bool,
 ) -> tuple[list[_Take], np.ndarray]:
     """Take `wanted` chips from what is left of each physical axis; also what could not be taken."""
     got = [np.ones_like(n) for n in left]
@@ -196,7 +200,7 @@ def _fill(
         fresh = [(n == w) & (n > 1) for n, w in zip(left, whole, strict=True)]
         wanted = _take_exact(wanted, got, left, fresh, ranked)
         wanted = _take_rings(wanted, got, left, fresh, rings, ranked)
-        wanted = _take_common(wanted, got, left, fresh, ranked)
+        wanted = _take_common(wanted, got, left, whole, rings, ranked, finish)
     takes = []
     for p, factor in enumerate(got):
         stride = whole[p] // left[p]
@@ -226,13 +230,22 @@ def _take_rings(wanted, got, left, fresh, rings, ranked) -> np.ndarray:
     return wanted
 
 
-def _take_common(wanted, got, left, fresh, ranked) -> np.ndarray:
-    """The largest common factor with what is left of an axis, untouched axes first among equals."""
+def _take_common(wanted, got, left, whole, rings, ranked, finish) -> np.ndarray:
+    """The largest common factor with what is left of an axis; among equals the fastest part.
+
+    A part runs at 1/stride of a link, twice that as a ring. Among equally fast ones, and always
+    with `finish`, an axis that is begun goes before one that is whole.
+    """
     for _ in ranked:
         if not np.any(wanted > 1):
             break
-        common = [np.gcd(wanted, left[p] // got[p]) for p in range(len(left))]
-        score = [common[p] * 8 + fresh[p] * 4 + (3 - i) for i, p in enumerate(ranked)]
+        common, score = {}, []
+        for i, p in enumerate(ranked):
+            rest = left[p] // got[p]
+            common[p] = np.gcd(wanted, rest)
+            rate = (1 + (rings[p] & (common[p] == left[p]))) * left[p] / whole[p]
+            begun = left[p] < whole[p]
+            score.append(common[p] * 1e4 + rate * 1e2 + begun * (1e3 * finish + 10) - i)
         best = np.asarray(ranked)[np.argmax(np.stack(score), axis=0)]
         for p in ranked:
             factor = np.where(best == p, common[p], 1)

@@ -65,15 +65,15 @@ def wraps(network: Torus, shape: Shape) -> tuple[bool, ...]:
         return (all(n % 4 == 0 for n in shape),) * len(shape)
     if network.wrap == "exactly_16":
         return tuple(n == 16 for n in shape)
-    if network.wrap == "full_pod":
-        return tuple(n == p for n, p in zip(sorted_like(network.pod, shape), shape, strict=True))
-    return (network.wrap == "always",) * len(shape)
+    if network.wrap == "never":
+        return (False,) * len(shape)
+    return tuple(n == p for n, p in zip(shape, _in_order_of(shape, network.pod), strict=True))
 
 
-def sorted_like(dims: Shape, shape: Shape) -> Shape:
-    """`dims` in the order of size of `shape`: the pod seen along a slice's axes."""
-    order = sorted(range(len(shape)), key=lambda i: (shape[i], i))
-    placed = dict(zip(order, sorted(dims), strict=True))
+def _in_order_of(shape: Shape, dims: Shape) -> Shape:
+    """`dims` sorted as the sizes of `shape` are: the pod seen along a slice's axes."""
+    by_size = sorted(range(len(shape)), key=lambda i: (shape[i], i))
+    placed = dict(zip(by_size, sorted(dims), strict=True))
     return tuple(placed[i] for i in range(len(shape)))
 
 
