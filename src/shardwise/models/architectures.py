@@ -9,6 +9,7 @@ Every default was read from the class named in `source`; "analytic" rows have no
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from shardwise.errors import BadRequest, unknown
@@ -92,7 +93,7 @@ GPT2 = Traits(qkv_bias=True, o_bias=True, mlp_bias=True, norm_bias=True, gated=F
 QWEN_MOE = Traits(qkv_bias="qkv_bias", shared="width", shared_gate=True)
 QWEN_NEXT = replace(BOTH_BIAS, qk_norm="head", output_gate=True, shared="width", shared_gate=True)
 
-ARCHITECTURES: Mapping[str, Architecture] = {
+_ROWS: dict[str, Architecture] = {
     "LlamaForCausalLM": Architecture(
         model_type="llama",
         source=f"{TF} LlamaConfig",
@@ -855,6 +856,108 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         stack=families.kimi_stack,
     ),
 }
+
+_ROWS |= {
+    "GlmForCausalLM": Architecture(
+        model_type="glm",
+        source=f"{TF} GlmConfig",
+        defaults={**COMMON, "num_key_value_heads": 2, "head_dim": 128, "attention_bias": True},
+        traits=Traits(qkv_bias="attention_bias"),
+    ),
+    "Glm4ForCausalLM": Architecture(
+        model_type="glm4",
+        source=f"{TF} Glm4Config",
+        defaults={**COMMON, "num_key_value_heads": 2, "head_dim": 128, "attention_bias": True},
+        traits=Traits(qkv_bias="attention_bias", norms=FOUR_NORMS),
+    ),
+    "GraniteForCausalLM": replace(
+        _ROWS["LlamaForCausalLM"], model_type="granite", source=f"{TF} GraniteConfig"
+    ),
+    "ArceeForCausalLM": replace(
+        _ROWS["LlamaForCausalLM"],
+        model_type="arcee",
+        source=f"{TF} ArceeConfig",
+        traits=replace(LLAMA, gated=False),
+    ),
+    "SeedOssForCausalLM": Architecture(
+        model_type="seed_oss",
+        source=f"{TF} SeedOssConfig",
+        defaults={
+            **COMMON,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "attention_bias": True,
+            "attention_out_bias": False,
+        },
+        traits=Traits(qkv_bias="attention_bias", o_bias="attention_out_bias", mlp_bias="mlp_bias"),
+    ),
+    "Starcoder2ForCausalLM": Architecture(
+        model_type="starcoder2",
+        source=f"{TF} Starcoder2Config",
+        defaults={**COMMON, **TIED, "num_key_value_heads": 2, "use_bias": True},
+        traits=Traits(
+            qkv_bias="use_bias",
+            o_bias="use_bias",
+            mlp_bias="use_bias",
+            gated=False,
+            norm_bias=True,
+        ),
+        mixers=patterns.one_window,
+    ),
+    "OlmoForCausalLM": Architecture(
+        model_type="olmo",
+        source=f"{TF} OlmoConfig; its norms have no parameters",
+        defaults=COMMON,
+        traits=replace(BOTH_BIAS, norms=()),
+        final_norm=False,
+    ),
+    "MiniMaxM2ForCausalLM": Architecture(
+        model_type="minimax_m2",
+        source=f"{TF} MiniMaxM2Config",
+        keys=MIXTRAL_KEYS,
+        defaults={**COMMON, "num_key_value_heads": 8, "head_dim": 128},
+        traits=Traits(qk_norm="full"),
+        mlps=patterns.all_sparse,
+    ),
+    "DeepseekV32ForCausalLM": Architecture(
+        model_type="deepseek_v32",
+        source=f"{TF} DeepseekV32Config; every layer has an indexer of its own",
+        keys=NAMES,
+        defaults={
+            **_ROWS["DeepseekV3ForCausalLM"].defaults,
+            **INDEXER,
+            "index_n_heads": 64,
+            "index_head_dim": 128,
+            "index_topk": 2048,
+        },
+        traits=DEEPSEEK,
+        mixer_list=families.indexed_latent,
+        mlps=patterns.first_dense,
+    ),
+    "Gemma3ForCausalLM": replace(
+        _ROWS["Gemma3ForConditionalGeneration"], model_type="gemma3_text", towers={}
+    ),
+    "Gemma4ForCausalLM": replace(
+        _ROWS["Gemma4ForConditionalGeneration"], model_type="gemma4_text", towers={}
+    ),
+    "Llama4ForCausalLM": replace(
+        _ROWS["Llama4ForConditionalGeneration"], model_type="llama4_text", towers={}
+    ),
+    "Qwen3_5ForCausalLM": replace(
+        _ROWS["Qwen3_5ForConditionalGeneration"], model_type="qwen3_5_text", towers={}
+    ),
+    "Qwen3_5MoeForCausalLM": replace(
+        _ROWS["Qwen3_5MoeForConditionalGeneration"], model_type="qwen3_5_moe_text", towers={}
+    ),
+    "KimiLinearForCausalLM": replace(
+        _ROWS["KimiK3ForConditionalGeneration"],
+        model_type="kimi_linear",
+        source="analytic: moonshotai/Kimi-Linear-48B-A3B remote code",
+    ),
+}
+
+ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(_ROWS)
+"""Every class known, by the name that `architectures[0]` gives it."""
 
 ALIASES: Mapping[str, str] = {"PhiMoEForCausalLM": "PhimoeForCausalLM"}
 """Names of remote-code classes that became a class of the table."""
