@@ -1,4 +1,58 @@
 """shardwise: count, price and plan language models on TPUs and GPUs.
 
-The verbs of the package are re-exported here; none of them loads JAX.
+The verbs of the package are re-exported here. They load on first use, so that `import shardwise`
+costs nothing, and none of them loads JAX.
+
+>>> import shardwise as sw
+>>> planning = sw.plan_train("llama-3-8b", "v5p:2x2x2", batch="64seq", seq=4096)
+>>> planning.best.chips_used
+8
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardwise.hardware import load_chip, place
+    from shardwise.hardware import parse_slice as slice_of
+    from shardwise.models import load_model, parameters
+    from shardwise.planner.training import evaluate_train
+    from shardwise.plans import ServePlan, TrainPlan, load_plan, save_plan
+    from shardwise.roofline.price import price
+    from shardwise.sharding import Layout, Mesh
+    from shardwise.workflows.plan_file import count_plan as count
+    from shardwise.workflows.predict import plan_training as plan_train
+
+_HOMES = {
+    "Layout": ("shardwise.sharding", "Layout"),
+    "Mesh": ("shardwise.sharding", "Mesh"),
+    "ServePlan": ("shardwise.plans", "ServePlan"),
+    "TrainPlan": ("shardwise.plans", "TrainPlan"),
+    "count": ("shardwise.workflows.plan_file", "count_plan"),
+    "evaluate_serve": ("shardwise.planner.serving", "evaluate_serve"),
+    "evaluate_train": ("shardwise.planner.training", "evaluate_train"),
+    "load_chip": ("shardwise.hardware", "load_chip"),
+    "load_model": ("shardwise.models", "load_model"),
+    "load_plan": ("shardwise.plans", "load_plan"),
+    "parameters": ("shardwise.models", "parameters"),
+    "place": ("shardwise.hardware", "place"),
+    "plan_serve": ("shardwise.workflows.predict_serve", "plan_serving"),
+    "plan_train": ("shardwise.workflows.predict", "plan_training"),
+    "price": ("shardwise.roofline.price", "price"),
+    "save_plan": ("shardwise.plans", "save_plan"),
+    "slice_of": ("shardwise.hardware", "parse_slice"),
+}
+"""Public name -> module and name there."""
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'shardwise' has no attribute '{name}'")
+    module, attribute = _HOMES[name]
+    return getattr(importlib.import_module(module), attribute)
+
+
+def __dir__() -> list[str]:
+    return __all__

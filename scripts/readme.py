@@ -1,0 +1,47 @@
+"""Run every console example of the README and write its output below it.
+
+`python scripts/readme.py` rewrites README.md; `examples` and `run` are what the test compares with.
+Search times differ from run to run, so they are written as `TIME`.
+"""
+
+import contextlib
+import io
+import re
+import shlex
+import sys
+from pathlib import Path
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+BLOCK = re.compile(r"```console\n\$ (?P<command>.+)\n(?P<output>(?:.*\n)*?)```\n")
+SEARCH_TIME = re.compile(r"(?<=, in )[\d.,]+ (?:µs|ms|s)(?=\n|$)")
+
+
+def examples(text: str) -> list[tuple[str, str]]:
+    """(command, output) of every console block."""
+    return [(m["command"], m["output"]) for m in BLOCK.finditer(text)]
+
+
+def run(command: str) -> str:
+    """What a command prints on stdout, with search times masked."""
+    from shardwise.apps.cli import main
+
+    program, *arguments = shlex.split(command)
+    assert program == "shardwise", command
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        try:
+            main(arguments)
+        except SystemExit as end:
+            assert not end.code, f"{command} exits with {end.code}"
+    return SEARCH_TIME.sub("TIME", out.getvalue())
+
+
+def rewritten(text: str) -> str:
+    """The text with every console block's output made anew."""
+    return BLOCK.sub(lambda m: f"```console\n$ {m['command']}\n{run(m['command'])}```\n", text)
+
+
+if __name__ == "__main__":
+    README.write_text(rewritten(README.read_text(encoding="utf-8")), encoding="utf-8")
+    print(f"wrote {README.name}: {len(examples(README.read_text(encoding='utf-8')))} examples")
+    sys.exit(0)

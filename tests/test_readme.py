@@ -1,0 +1,32 @@
+"""The README shows what the code prints now; its Python example runs."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+spec = importlib.util.spec_from_file_location("readme", ROOT / "scripts" / "readme.py")
+assert spec
+assert spec.loader
+readme = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(readme)
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = readme.examples(TEXT)
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) >= 5
+
+
+@pytest.mark.parametrize(("command", "output"), EXAMPLES, ids=[c for c, _ in EXAMPLES])
+def test_output_is_current(command, output):
+    assert readme.run(command) == output, "run `python scripts/readme.py`"
+
+
+def test_python_example_runs(capsys):
+    code = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert code
+    exec(code[1], {})
+    assert "fsdp" in capsys.readouterr().out
