@@ -45,16 +45,18 @@ def load_chip(
     if not (files or set_ or chip_id in dollars):
         return _catalogue_chip(chip_id, constants)
     record = dict(files[chip_id]) if chip_id in files else _read(chip_id)
+    changed = record
     for text in set_:
-        record = _with_override(record, text)
+        changed = _with_override(changed, text)
+    record = _with_usable(record, changed)
     if chip_id in dollars:
         record = _with_price(record, dollars[chip_id])
     return chip_of(record, constants)  # type: ignore[arg-type]
 
 
-def chip_ids() -> tuple[str, ...]:
-    """Canonical ids of the catalogue, in its order: TPUs oldest first, then GPUs, then others."""
-    return tuple(_index())
+def chip_ids(hw_files: Sequence[str | Path] = ()) -> tuple[str, ...]:
+    """Canonical ids in the catalogue's order (TPUs, GPUs, others), then those the files add."""
+    return tuple(dict.fromkeys([*_index(), *_hw_records(tuple(str(p) for p in hw_files))]))
 
 
 def catalogue(constants: str = "vendor") -> tuple[Chip, ...]:
@@ -107,7 +109,6 @@ def _catalogue_chip(chip_id: str, constants: Constants) -> Chip:
     return chip_of(_read(chip_id), constants)
 
 
-@cache
 def _hw_records(paths: tuple[str, ...]) -> Mapping[str, Mapping[str, Any]]:
     """Chip records of --hw files by id, each laid over its base."""
     records: dict[str, Mapping[str, Any]] = {}
@@ -125,7 +126,8 @@ def _hw_records(paths: tuple[str, ...]) -> Mapping[str, Mapping[str, Any]]:
             start = records[base]
         elif known:
             start = _read(resolve_chip(base))
-        records[chip_id] = {**_merged(start, _cited(own, path)), "id": chip_id}
+        merged = _with_usable(start, _merged(start, _cited(own, path)))
+        records[chip_id] = {**merged, "id": chip_id}
     return records
 
 
@@ -170,12 +172,8 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(base)
     for key, value in over.items():
         old = out.get(key)
-        replaces = isinstance(value, Mapping) and "kind" in value
-        if (
-            key in TABLES
-            and isinstance(old, Mapping)
-            and not (replaces and old.get("kind") != value["kind"])
-        ):
+        tables = key in TABLES and isinstance(old, Mapping) and isinstance(value, Mapping)
+        if tables and value.get("kind", old.get("kind")) == old.get("kind"):
             out[key] = {**old, **value}
         else:
             out[key] = value
@@ -194,11 +192,30 @@ def _with_override(record: Mapping[str, Any], text: str) -> dict[str, Any]:
         raise unknown("chip field", keys[0], top, "paths are those of `shardwise hw show --json`")
     if keys[0] in FIELDS and len(keys) == 1:
         return {**record, keys[0]: entry}
+    if keys[:2] in (["network", "kind"], ["network", "levels"]):
+        raise BadRequest(
+            f"--set '{text}': '{path.strip()}' is changed in a --hw file, not by --set"
+        )
     if keys[0] in FIELDS or len(keys) != 2:
         raise BadRequest(
             f"--set '{text}': '{path}' is no number of a chip; see `shardwise hw show`"
         )
     return {**record, keys[0]: {**record.get(keys[0], {}), keys[1]: entry}}
+
+
+def _with_usable(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """A new nominal memory without a new usable one: the usable share of it stays what it was."""
+    sizes = ("hbm_bytes", "hbm_usable_bytes")
+    changed = [before.get(name) != after.get(name) for name in sizes]
+    if changed != [True, False] or not all(name in before for name in sizes):
+        return dict(after)
+    old, new = chip_of(before, "vendor"), chip_of(after, "vendor")
+    share = old.require("hbm_usable_bytes") / old.require("hbm_bytes")
+    entry = {
+        "value": share * new.require("hbm_bytes"),
+        "source": "the usable share of the catalogue's chip, of the given hbm_bytes",
+    }
+    return {**after, "hbm_usable_bytes": entry}
 
 
 def _with_price(record: Mapping[str, Any], usd: float) -> dict[str, Any]:

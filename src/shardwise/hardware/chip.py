@@ -41,7 +41,7 @@ FIELDS: Mapping[str, Field] = {
     "vector_units_per_core": Field(kind="count", unit="", about="VPU slots or warp schedulers"),
     "registers_per_core": Field(kind="count", unit="", about="vector registers per core"),
     "words_per_register": Field(kind="count", unit="", about="32-bit words per vector register"),
-    "matmul_tile": Field(kind="shape", unit="m x k x n", about="matmul dims are padded to this"),
+    "matmul_tile": Field(kind="tile", unit="m x k x n", about="matmul dims are padded to this"),
     "jax_devices_per_chip": Field(kind="count", unit="", about="devices JAX shows per chip"),
     "chips_per_host": Field(kind="count", unit="", about="chips on one host"),
     "host_link_oneway": Field(kind="rate", unit="bytes/s", about="host to chip, one-way"),
@@ -49,6 +49,27 @@ FIELDS: Mapping[str, Field] = {
     "power_watts": Field(kind="rate", unit="W", about="power per chip"),
 }
 """The scalar numbers of a chip; peaks, efficiency and networks have tables of their own."""
+
+PART_FIELDS: Mapping[str, Field] = {
+    "pod": Field(kind="shape", unit="chips", about="largest torus"),
+    "wrap": Field(kind="wrap", unit="", about="when an axis of a slice closes into a ring"),
+    "domain": Field(kind="count", unit="chips", about="chips that reach each other directly"),
+    "link_oneway": Field(kind="rate", unit="bytes/s", about="one link, one-way"),
+    "links_per_chip": Field(kind="count", unit="", about="links of one chip"),
+    "chip_oneway": Field(kind="rate", unit="bytes/s", about="what one chip sends, one-way"),
+    "pair_oneway": Field(kind="rate", unit="bytes/s", about="link of one pair, one-way"),
+    "ramp_bytes": Field(kind="size", unit="bytes", about="message that reaches half the rate"),
+    "sharp": Field(kind="flag", unit="", about="switches reduce in the network"),
+    "hop_seconds": Field(kind="seconds", unit="s", about="latency of one hop"),
+    "chips": Field(kind="count", unit="chips", about="chips of one unit of this level"),
+    "switches": Field(kind="count", unit="", about="switches of one unit"),
+    "switch_oneway": Field(kind="rate", unit="bytes/s", about="one switch, one-way"),
+    "unit_oneway": Field(kind="rate", unit="bytes/s", about="what the unit's parts send, one-way"),
+}
+"""The numbers of networks, of their levels and of the data-centre link."""
+
+PEAK = Field(kind="rate", unit="FLOP/s", about="dense peak")
+EFFICIENCY = Field(kind="fraction", unit="", about='share of peak behind "expected"')
 
 REQUIRED = ("cores", "matmul_tile", "jax_devices_per_chip", "chips_per_host")
 """Fields that no chip may lack."""
@@ -152,6 +173,15 @@ class Chip:
 
 
 EFFICIENCIES = ("matmul", "hbm", "network")
+
+
+def field_of(path: str) -> Field:
+    """What the number at a path of `Chip.numbers` is: its kind, unit and meaning."""
+    table, _, name = path.rpartition(".")
+    if not table:
+        return FIELDS[name]
+    fixed = {"peak_flops": PEAK, "efficiency": EFFICIENCY}
+    return fixed.get(table) or PART_FIELDS[name]
 
 
 def _network_numbers(prefix: str, part: Any) -> dict[str, Any]:

@@ -12,7 +12,14 @@ from dataclasses import fields
 from typing import Any, Literal, get_args
 
 from shardwise.errors import BadRequest, unknown
-from shardwise.hardware.chip import EFFICIENCIES, FIELDS, REQUIRED, Chip, Efficiency
+from shardwise.hardware.chip import (
+    EFFICIENCIES,
+    FIELDS,
+    PART_FIELDS,
+    REQUIRED,
+    Chip,
+    Efficiency,
+)
 from shardwise.hardware.network import (
     Alone,
     DataCentre,
@@ -33,22 +40,6 @@ TEXTS = ("id", "name", "vendor", "release", "status", "core_kind")
 TABLES = ("sources", "peak_flops", "efficiency", "network", "data_centre", "prices")
 KINDS = {"torus": Torus, "switched": Switched, "full_mesh": FullMesh, "alone": Alone}
 ENTRY = ("value", "source", "book", "book_source")
-UNIT_KINDS = {
-    "link_oneway": "rate",
-    "chip_oneway": "rate",
-    "pair_oneway": "rate",
-    "switch_oneway": "rate",
-    "unit_oneway": "rate",
-    "hop_seconds": "seconds",
-    "ramp_bytes": "seconds",
-    "domain": "count",
-    "links_per_chip": "count",
-    "chips": "count",
-    "switches": "count",
-    "pod": "shape",
-    "wrap": "wrap",
-    "sharp": "flag",
-}
 PRICE_ROLES = ("price", "price_low", "price_high")
 
 
@@ -59,7 +50,7 @@ class Reader:
         self.record = record
         self.chip = str(record.get("id", "?"))
         self.constants = constants
-        self.citations: Mapping[str, str] = record.get("sources", {})
+        self.citations: Mapping[str, str] = _table(record, "sources")
         self.sources: dict[str, str] = {}
 
     def has(self, table: Record, name: str) -> bool:
@@ -80,7 +71,7 @@ class Reader:
             book = self.constants == "book" and "book" in entry
             if not book and "value" not in entry:
                 raise BadRequest(f"'{path}' of chip '{self.chip}' has no 'value'; write one")
-            source = entry.get("book_source" if book else "source", "")
+            source = str(entry.get("book_source" if book else "source", ""))
             entry = entry["book" if book else "value"]
         key, *remark = source.split("; ", 1)
         cited = "; ".join([self.citations.get(key, key), *remark])
@@ -112,11 +103,11 @@ def chip_of(record: Record, constants: Constants) -> Chip:
     prices = _prices(record, reader)
     return Chip(
         **plain,
-        notes=tuple(record.get("notes", ())),
-        peak_flops=_peaks(_table(record, "peak_flops", reader), reader),
-        efficiency=_efficiency(_table(record, "efficiency", reader), reader),
-        network=_network(_table(record, "network", reader), reader),
-        data_centre=_data_centre(_table(record, "data_centre", reader), reader),
+        notes=_notes(record),
+        peak_flops=_peaks(_table(record, "peak_flops"), reader),
+        efficiency=_efficiency(_table(record, "efficiency"), reader),
+        network=_network(_table(record, "network"), reader),
+        data_centre=_data_centre(_table(record, "data_centre"), reader),
         price=prices.get("price"),
         price_low=prices.get("price_low"),
         price_high=prices.get("price_high"),
@@ -125,10 +116,16 @@ def chip_of(record: Record, constants: Constants) -> Chip:
     )
 
 
-def _table(record: Record, name: str, reader: Reader) -> Record:
+def _notes(record: Record) -> tuple[str, ...]:
+    notes = record.get("notes", [])
+    return (notes,) if isinstance(notes, str) else tuple(str(note) for note in notes)
+
+
+def _table(record: Record, name: str) -> Record:
     table = record.get(name, {})
     if not isinstance(table, Mapping):
-        raise BadRequest(f"'{name}' of chip '{reader.chip}' is {table!r}; it must be a table")
+        chip = record.get("id", "?")
+        raise BadRequest(f"'{name}' of chip '{chip}' is {table!r}; it must be a table")
     return table
 
 
@@ -157,9 +154,9 @@ def _efficiency(table: Record, reader: Reader) -> Efficiency:
 
 
 def _network(table: Record, reader: Reader) -> Network:
-    kind = table.get("kind", "")
+    kind = str(table.get("kind", ""))
     if kind not in KINDS:
-        raise unknown(f"network.kind of chip '{reader.chip}'", str(kind), KINDS)
+        raise unknown(f"network.kind of chip '{reader.chip}'", kind, KINDS)
     part = KINDS[kind]
     values = _part_values(part, {k: v for k, v in table.items() if k != "kind"}, "network", reader)
     return part(**values)
@@ -180,11 +177,14 @@ def _part_values(part: Any, table: Record, path: str, reader: Reader) -> dict[st
     values: dict[str, Any] = {}
     for name in names:
         if name == "levels":
-            values[name] = tuple(
-                _level(level, f"{path}.levels", reader) for level in table.get("levels", ())
-            )
+            levels = table.get("levels", [])
+            if not isinstance(levels, list) or not all(isinstance(v, Mapping) for v in levels):
+                raise BadRequest(
+                    f"'{path}.levels' of chip '{reader.chip}' must be a list of tables"
+                )
+            values[name] = tuple(_level(level, f"{path}.levels", reader) for level in levels)
         elif name in table:
-            values[name] = reader.read(table, name, UNIT_KINDS[name], f"{path}.{name}")
+            values[name] = reader.read(table, name, PART_FIELDS[name].kind, f"{path}.{name}")
         elif part is not Alone:
             raise BadRequest(f"chip '{reader.chip}' lacks '{path}.{name}'; write it")
     return values
@@ -200,31 +200,35 @@ def _level(table: Record, path: str, reader: Reader) -> Level:
             continue
         if field.name not in numbers:
             raise BadRequest(f"chip '{reader.chip}' lacks '{where}.{field.name}'; write it")
-        kind = UNIT_KINDS[field.name]
+        kind = PART_FIELDS[field.name].kind
         values[field.name] = reader.read(numbers, field.name, kind, f"{where}.{field.name}")
     return Level(name=name, **values)
 
 
 def _prices(record: Record, reader: Reader) -> dict[str, Price]:
     prices: dict[str, Price] = {}
-    for role, entry in _table(record, "prices", reader).items():
+    for role, entry in _table(record, "prices").items():
         if role not in PRICE_ROLES:
             raise unknown(f"price of chip '{reader.chip}'", role, PRICE_ROLES)
-        for key in (f.name for f in fields(Price)):
-            if key not in entry:
+        names = [f.name for f in fields(Price)]
+        for key in names:
+            if not isinstance(entry, Mapping) or key not in entry:
                 raise BadRequest(
                     f"'{role}' of chip '{reader.chip}' lacks '{key}'; a price says how much, as "
                     f"of when, from which source, of what kind and whether the host is in it"
                 )
+        for key in entry:
+            if key not in names:
+                raise unknown(f"field of '{role}' of chip '{reader.chip}'", key, names)
         usd = _check(entry["usd_per_chip_hour"], "rate", f"'{role}' of chip '{reader.chip}'")
-        source = reader.citations.get(entry["source"], entry["source"])
+        source = reader.citations.get(str(entry["source"]), str(entry["source"]))
         prices[role] = Price(**{**entry, "usd_per_chip_hour": usd, "source": source})
     return prices
 
 
 def _check(value: Any, kind: str, what: str) -> Any:
     """The value in its type; text (from --set) is parsed by the kind of the field."""
-    if isinstance(value, str) and kind not in ("wrap",):
+    if isinstance(value, str) and kind != "wrap":
         value = _parsed(value, kind, what)
     return _CHECKS[kind](value, what)
 
@@ -232,16 +236,17 @@ def _check(value: Any, kind: str, what: str) -> Any:
 def _parsed(text: str, kind: str, what: str) -> Any:
     if kind == "size" and text.strip()[-1:] in ("b", "B"):
         return parse_bytes(text, what)
-    if kind == "shape":
+    if kind in ("shape", "tile"):
         if not re.fullmatch(r"\d+(x\d+)*", text.strip()):
             raise BadRequest(f"{what} is '{text}'; it must be whole numbers like 16x20x28")
         return [int(n) for n in text.strip().split("x")]
-    if kind == "flag" and text.lower() in ("true", "false"):
-        return text.lower() == "true"
+    if kind == "flag":
+        return {"true": True, "false": False}.get(text.lower(), text)
     try:
-        return float(text)
-    except ValueError:
-        return parse_count(text, what) if kind in ("size", "rate", "count") else text
+        return parse_count(text) if text[-1:] in "kKmMgGbBtTpPi" else float(text)
+    except (BadRequest, ValueError):
+        like = "3e12 or 16GiB" if kind == "size" else "3e12"
+        raise BadRequest(f"{what} is '{text}'; it must be a number such as {like}") from None
 
 
 def _number(value: Any, what: str, *, zero: bool = False, most: float = math.inf) -> float:
@@ -266,6 +271,13 @@ def _shape(value: Any, what: str) -> tuple[int, ...]:
     return tuple(_count(n, what) for n in value)
 
 
+def _tile(value: Any, what: str) -> tuple[int, ...]:
+    tile = _shape(value, what)
+    if len(tile) != 3:
+        raise BadRequest(f"{what} is {value!r}; it must be three sizes, m x k x n")
+    return tile
+
+
 def _wrap(value: Any, what: str) -> str:
     if value not in get_args(WrapRule):
         raise unknown(f"wrap rule {what}", str(value), get_args(WrapRule))
@@ -285,6 +297,7 @@ _CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "fraction": lambda value, what: _number(value, what, most=1.0),
     "count": _count,
     "shape": _shape,
+    "tile": _tile,
     "wrap": _wrap,
     "flag": _flag,
 }
