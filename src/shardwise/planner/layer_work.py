@@ -5,7 +5,7 @@ there and nothing here. Quantities broadcast over candidate plans. A block (mixe
 gather over tensor, matmuls in, core, matmuls out, scatter over tensor (ch. 5.1.3).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,8 @@ from shardwise.plans.layouts import compute_share, is_expert, tensor_letter
 from shardwise.units import dtype_bytes
 from shardwise.work import Collective, Matmul, Op, Quantity
 
-MLP_COMPONENTS = frozenset({"mlp", "experts", "shared_experts", "router", "moe_latent"})
+MIXER_COMPONENTS = frozenset({"attention", "linear_attention"})
+"""Components of the mixer's rows; all other rows of a layer belong to its MLP block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,19 +53,30 @@ def layer_rows(rows: Sequence[Parameter], group: int) -> tuple[Parameter, ...]:
 
 
 def forward_layer(
-    cfg: ModelConfig, layer: Layer, rows: Sequence[Parameter], shape: LayerShape
+    cfg: ModelConfig,
+    layer: Layer,
+    rows: Sequence[Parameter],
+    shape: LayerShape,
+    *,
+    matmul: Callable[[Parameter, LayerShape], Op] | None = None,
+    core: Callable[[Layer, LayerShape], Sequence[Op]] | None = None,
 ) -> tuple[Op, ...]:
-    """Ops of one layer's forward pass, chained by `after`; phase and body are set by the caller."""
-    mixer = tuple(r for r in rows if r.component not in MLP_COMPONENTS)
-    mlp = tuple(r for r in rows if r.component in MLP_COMPONENTS)
+    """Ops of one layer's forward pass, chained by `after`; phase and body are set by the caller.
+
+    `matmul` counts one row and `core` the mixer between its projections; serving has its own, which
+    read stored weights and a cache.
+    """
+    matmul, core = matmul or matmul_op, core or mixer_core
+    mixer = tuple(r for r in rows if r.component in MIXER_COMPONENTS or layer.mlp is None)
+    mlp = tuple(r for r in rows if r not in mixer)
     norms = max(len(layer.norms), 1) / ((layer.mixer is not None) + (layer.mlp is not None))
     ops: list[Op] = []
     if layer.mixer is not None:
-        core = [*_head_norm(layer, shape), *_mixer_core(layer, shape)]
-        ops += _block("attention", cfg, norms, mixer, core, shape, ())
+        inner = [*_head_norm(layer, shape), *core(layer, shape)]
+        ops += _block("attention", cfg, norms, mixer, inner, shape, (), matmul)
     if layer.mlp is not None:
         wire = _expert_exchange(cfg, layer.mlp, shape) if isinstance(layer.mlp, Moe) else ()
-        ops += _block("mlp", cfg, norms, mlp, _activation(mlp, shape), shape, wire)
+        ops += _block("mlp", cfg, norms, mlp, _activation(mlp, shape), shape, wire, matmul)
     return chain(ops)
 
 
@@ -76,6 +88,7 @@ def _block(
     core: Sequence[Op],
     shape: LayerShape,
     exchange: Sequence[Op],
+    matmul: Callable[[Parameter, LayerShape], Op],
 ) -> list[Op]:
     into = [r for r in rows if not _yields_d(r)]
     out = [r for r in rows if _yields_d(r)]
@@ -83,9 +96,9 @@ def _block(
         _norm(name, cfg, norms, shape),
         *tensor_step(f"{name}.gather", "all_gather", name, cfg, shape),
         *exchange[:1],
-        *(matmul_op(r, shape) for r in into),
+        *(matmul(r, shape) for r in into),
         *core,
-        *(matmul_op(r, shape) for r in out),
+        *(matmul(r, shape) for r in out),
         *exchange[1:],
         *tensor_step(f"{name}.scatter", "reduce_scatter", name, cfg, shape),
     ]
@@ -96,12 +109,18 @@ def _yields_d(row: Parameter) -> bool:
 
 
 def matmul_op(row: Parameter, shape: LayerShape) -> Op:
-    """One matmul row: [m, k] x [k, n] per device, experts as a batch of such products."""
+    """One matmul row: [m, k] x [k, n] per device, experts as a batch of such products.
+
+    Of E experts a batch of B tokens hits E (1 - (1 - k/E)^B) with random routing: only those are
+    read, each with its share of the tokens.
+    """
     m, batch = shape.tokens, float(row.batches)
     if is_expert(row):
         experts = shape.degree("expert")
-        batch = row.batches / experts
-        m = shape.tokens * float(row.active) * experts
+        share = float(row.active)
+        hit = 1.0 - (1.0 - share) ** (shape.tokens * experts)
+        batch = row.batches / experts * hit
+        m = shape.tokens * share * experts / hit
     k, n = _local_dims(row, shape.degree("tensor"))
     weight = k * n * batch * dtype_bytes(shape.weights)
     moved = (m * k + m * n) * batch * dtype_bytes(shape.activations)
@@ -138,7 +157,8 @@ def _head_norm(layer: Layer, shape: LayerShape) -> list[Op]:
     return [_op("attention.qk_norm", "norm", "elementwise", hbm_bytes=traffic)]
 
 
-def _mixer_core(layer: Layer, shape: LayerShape) -> list[Op]:
+def mixer_core(layer: Layer, shape: LayerShape) -> list[Op]:
+    """The mixer between its projections: flash attention or a scan over the whole sequence."""
     if isinstance(layer.mixer, SoftmaxMixer):
         return _attention_core(layer, layer.mixer, shape)
     flops = scan_flops_per_token(layer) * shape.tokens / shape.degree("tensor")
@@ -186,7 +206,7 @@ def _activation(rows: Sequence[Parameter], shape: LayerShape) -> list[Op]:
         float(r.active * r.batches * r.outputs)
         * compute_share(r, {"tensor": shape.degree("tensor")})
         for r in rows
-        if not _yields_d(r) and r.component != "router"
+        if not _yields_d(r) and r.component not in ("router", "other")
     )
     traffic = 1.5 * width * shape.tokens * dtype_bytes(shape.activations)
     return [_op("mlp.activation", "mlp", "elementwise", hbm_bytes=traffic)]

@@ -1,6 +1,6 @@
 """Search the training plans of one slice: structure in a small loop, degrees on arrays.
 
-The outer loop runs over the box of chips used, the remat policy and the ZeRO stage; inside, all
+The outer loop runs over the box of chips used, the remat policy and the way of placing; inside, all
 meshes and microbatch counts are columns of arrays that are counted, placed and priced at once with
 the same functions that price a single plan. A mesh is legal if its degrees divide what they cut
 (heads, experts, sequences, context; layers may split unevenly over stages) and can be placed.
@@ -9,6 +9,7 @@ the same functions that price a single plan. A mesh is legal if its degrees divi
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -20,7 +21,7 @@ from shardwise.models.specs import Moe
 from shardwise.planner.train_memory import train_memory
 from shardwise.planner.train_work import TrainShape, train_work
 from shardwise.plans import MESH_AXES, TrainDtypes
-from shardwise.plans.train import REMAT_POLICIES, Remat
+from shardwise.plans.train import PLACINGS, REMAT_POLICIES, Placing, Remat
 from shardwise.roofline import price
 from shardwise.work import Quantity
 
@@ -71,6 +72,7 @@ class Found:
     """One candidate as the search saw it."""
 
     box: tuple[int, ...]
+    placement: Placing
     mesh: Mapping[str, int]
     microbatches: int
     remat: Remat
@@ -106,11 +108,11 @@ def search(request: TrainRequest, keep: int) -> SearchReport:
         if found and _ideal_seconds(request, box) > min(f.seconds for f in found):
             break  # fewer chips cannot be faster even at peak
         looked, columns = _legal_columns(request, box)
-        policies = len(request.remat)
+        policies = len(request.remat) * len(PLACINGS)
         enumerated += looked * policies
         legal += len(columns) * policies
-        for remat in request.remat if len(columns) else ():
-            priced, fitting, leanest = _best_of(request, box, columns, remat, keep)
+        for remat, placing in product(request.remat, PLACINGS) if len(columns) else ():
+            priced, fitting, leanest = _best_of(request, box, placing, columns, remat, keep)
             candidates += priced
             found += fitting
             if nearest is None or (leanest is not None and leanest.memory < nearest.memory):
@@ -159,8 +161,10 @@ def _legal_columns(request: TrainRequest, box: tuple[int, ...]) -> tuple[int, Co
     columns = _enumerate(request, devices)
     looked = len(columns)
     columns = columns.take(_divides(request, columns))
-    placed = place(request.piece, columns.degrees, box=box)
-    return looked, columns.take(np.broadcast_to(placed.legal, (len(columns),)))
+    legal = np.zeros(len(columns), bool)
+    for placing in PLACINGS:
+        legal |= place(request.piece, columns.degrees, box=box, finish=placing == "finish").legal
+    return looked, columns.take(legal)
 
 
 def _enumerate(request: TrainRequest, devices: int) -> Columns:
@@ -209,7 +213,12 @@ def _divides(request: TrainRequest, columns: Columns) -> np.ndarray:
 
 
 def _best_of(
-    request: TrainRequest, box: tuple[int, ...], columns: Columns, remat: Remat, keep: int
+    request: TrainRequest,
+    box: tuple[int, ...],
+    placing: Placing,
+    columns: Columns,
+    remat: Remat,
+    keep: int,
 ) -> tuple[int, list[Found], Found | None]:
     """Price the columns under one policy: how many, the fastest that fit, and the leanest."""
     priced, found = 0, []
@@ -220,17 +229,20 @@ def _best_of(
         memory = np.broadcast_to(train_memory(request.cfg, shape).peak(), (len(part),))
         lean = int(np.argmin(memory))
         if leanest is None or memory[lean] < leanest.memory:
-            leanest = _found(part, lean, box, remat, zero, float("inf"), float(memory[lean]))
+            figures = float("inf"), float(memory[lean])
+            leanest = _found(part, lean, box, placing, remat, zero, *figures)
         fits = memory <= request.max_hbm_bytes
         if not fits.any():
             continue
         part, memory = part.take(fits), memory[fits]
-        seconds = column_seconds(request, box, part, column_shape(request, part, remat, zero))
+        shape = column_shape(request, part, remat, zero)
+        seconds = column_seconds(request, box, placing, part, shape)
+        placeable = np.isfinite(seconds)
+        part, memory, seconds = part.take(placeable), memory[placeable], seconds[placeable]
         priced += len(part)
         for i in _shortlist(seconds, part, 4 * keep):
-            found.append(
-                _found(part, int(i), box, remat, zero, float(seconds[i]), float(memory[i]))
-            )
+            figures = float(seconds[i]), float(memory[i])
+            found.append(_found(part, int(i), box, placing, remat, zero, *figures))
     return priced, found, leanest
 
 
@@ -246,6 +258,7 @@ def _found(
     part: Columns,
     i: int,
     box: tuple[int, ...],
+    placing: Placing,
     remat: Remat,
     zero: int,
     seconds: float,
@@ -254,6 +267,7 @@ def _found(
     mesh = {axis: int(d[i]) for axis, d in part.degrees.items() if d[i] > 1}
     return Found(
         box=box,
+        placement=placing,
         mesh=mesh,
         microbatches=int(part.microbatches[i]),
         remat=remat,
@@ -282,17 +296,21 @@ def column_shape(request: TrainRequest, part: Columns, remat: Remat, zero: int) 
 
 
 def column_seconds(
-    request: TrainRequest, box: tuple[int, ...], part: Columns, shape: TrainShape
+    request: TrainRequest,
+    box: tuple[int, ...],
+    placing: Placing,
+    part: Columns,
+    shape: TrainShape,
 ) -> np.ndarray:
-    """Expected seconds per step of every column."""
-    placed = place(request.piece, part.degrees, box=box)
+    """Expected seconds per step of every column; infinite where it cannot be placed this way."""
+    placed = place(request.piece, part.degrees, box=box, finish=placing == "finish")
     estimate = price(
         train_work(request.cfg, shape),
         request.piece.chip,
         placed,
         stretch=bubble_stretch(shape, request.cfg),
     )
-    return np.broadcast_to(estimate.expected, (len(part),))
+    return np.where(placed.legal, np.broadcast_to(estimate.expected, (len(part),)), np.inf)
 
 
 def bubble_stretch(shape: TrainShape, cfg: ModelConfig) -> dict[str, Quantity]:

@@ -145,7 +145,7 @@ def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnsw
 def _placed(plan: TrainPlan, piece: Slice) -> Placement:
     """The placement in the plan's box, or the error that names the axis that does not fit."""
     mesh = {axis: plan.degree(axis) for axis in MESH_AXES}
-    placement = place(piece, mesh, box=plan.box)
+    placement = place(piece, mesh, box=plan.box, finish=plan.placement == "finish")
     if not placement.legal:
         place_or_refuse(piece, {a: d for a, d in mesh.items() if d > 1})
         raise BadRequest(
@@ -242,6 +242,7 @@ def plan_of(request: TrainRequest, found: Found, constants: str) -> TrainPlan:
         slice=str(request.piece),
         mesh={axis: found.mesh[axis] for axis in MESH_AXES if axis in found.mesh},
         box=found.box,
+        placement=found.placement,
         global_batch_sequences=request.sequences,
         sequence_length=request.sequence_length,
         microbatches=found.microbatches,

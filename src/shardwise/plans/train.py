@@ -15,6 +15,8 @@ MESH_AXES = ("replica", "stage", "data", "fsdp", "expert", "context", "tensor")
 """Mesh axes by role, outermost first: the first cross slices, the last sit on the nearest links."""
 
 Remat = Literal["none", "matmul_outputs", "block", "offload"]
+Placing = Literal["fastest", "finish"]
+PLACINGS: tuple[Placing, ...] = ("fastest", "finish")
 REMAT_POLICIES: tuple[Remat, ...] = ("none", "matmul_outputs", "block", "offload")
 
 
@@ -46,7 +48,8 @@ class TrainPlan:
     """The choices of one training step.
 
     `mesh` maps axis to degree, outermost first; `box` is the part of each physical axis that the
-    mesh uses. `data` and `replica` replicate parameters, with `zero` 0, 1 or 2 for the optimizer
+    mesh uses; `placement` gives each axis its fastest part of it, or finishes physical axes already
+    begun first, which keeps the rings of the others whole. `data` and `replica` replicate parameters, with `zero` 0, 1 or 2 for the optimizer
     state (1) and gradients (2); `fsdp` shards parameters, gradients and optimizer state. `expert`
     shards experts, and counts as fsdp for all other tensors. With `sequence_parallel` the
     activations between matmuls are sharded over `tensor`.
@@ -61,6 +64,7 @@ class TrainPlan:
     sequence_length: int
     microbatches: int
     layers_per_stage: tuple[int, ...]
+    placement: Placing = "fastest"
     zero: int = 1
     sequence_parallel: bool = True
     remat: Remat = "block"
