@@ -117,7 +117,7 @@ def record_of(chip: str, own: Mapping[str, Any], row: Row, extras: Mapping[str, 
     record["core_kind"] = own.get("core_kind", row["core_kind"].split(" (")[0])
     record["notes"] = list(own.get("notes", ()))
     if record["network"]["kind"] == "switched" and levels:
-        record["network"]["levels"] = [level_of(level, chip, own) for level in levels]
+        record["network"]["levels"] = [level_of(level, own) for level in levels]
     finish(record, row)
     sources = {"vendor": row["sources"].split(" | ")[0], **extras["sources"]}
     record["sources"] = sources
@@ -189,15 +189,13 @@ def merge(table: Entry, name: str, entry: Any) -> None:
     table[name] = {**table.get(name, {}), **entry} if isinstance(entry, dict) else entry
 
 
-def level_of(level: Mapping[str, Any], chip: str, own: Mapping[str, Any]) -> Entry:
-    source = "book12"
-    if level["switch_oneway"] in (9e11, 3.6e12):
-        ports = "36 ports of 25 GB/s" if level["switch_oneway"] == 9e11 else "72 ports of 50 GB/s"
-        source = f"book12; rate of a switch by NVIDIA: {ports}"
-    return {
-        key: value if key == "name" else {"value": value, "source": source}
-        for key, value in level.items()
-    }
+def level_of(level: Mapping[str, Any], own: Mapping[str, Any]) -> Entry:
+    """One switch level; chips that the book has not take the levels of a relative that it has."""
+    source = own.get("levels_source", "book12")
+    ports = {9e11: "36 ports of 25 GB/s", 3.6e12: "72 ports of 50 GB/s"}
+    if level["switch_oneway"] in ports:
+        source += f"; rate of a switch by NVIDIA: {ports[level['switch_oneway']]}"
+    return {k: v if k == "name" else {"value": v, "source": source} for k, v in level.items()}
 
 
 def finish(record: Entry, row: Row) -> None:

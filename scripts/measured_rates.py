@@ -53,6 +53,7 @@ STANDS_FOR = {  # chips without a measurement of their own -> the nearest relati
     "gb300": "gb200",
     "mi250x": "mi300x",
 }
+FP8_FROM = ("h100", "b200", "gb200")  # relatives of the same generation that have fp8 timings
 TPU_MATMUL = {
     "v2": (0.99, "the book's profiling chapter: 95.6 ms at peak, 96 ms measured on v2-8"),
     "v6e": (0.70, "assumed: libtpu's own estimate for large matmuls is 1.15 to 1.7 x roofline"),
@@ -71,7 +72,7 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 def add_efficiency(records: dict[str, Entry], data: Path) -> None:
     """Fractions behind "expected", and the ramp and hop latency of NVLink domains."""
-    matmul, hbm = gemm_rates(records, data)
+    matmul, fp8, hbm = gemm_rates(records, data)
     add_mamf(matmul, records, data)
     add_tpu(matmul, hbm, data, records)
     network, ramps = nccl_rates(records, data)
@@ -81,6 +82,8 @@ def add_efficiency(records: dict[str, Entry], data: Path) -> None:
             "hbm": pick(chip, hbm, 0.80, "assumed: no measurement; below every GPU measured"),
             "network": network_rate(chip, record, network),
         }
+        if "fp8" in record["peak_flops"] and (chip in fp8 or STANDS_FOR.get(chip) in FP8_FROM):
+            record["efficiency"]["matmul_fp8"] = pick(chip, fp8, 0.0, "")
         for entry in record["efficiency"].values():
             entry |= {"book": 1.0, "book_source": "the book derates nothing"}
         if record["network"]["kind"] == "switched":
@@ -107,40 +110,46 @@ def relative(chip: str, found: Mapping[str, Any]) -> Entry:
     return entry
 
 
-def gemm_rates(records: Mapping[str, Entry], data: Path) -> tuple[dict, dict]:
-    """matmul: median share of the dense bf16 peak over shapes with every dim >= 4096.
+def gemm_rates(records: Mapping[str, Entry], data: Path) -> tuple[dict, dict, dict]:
+    """matmul, fp8: median share of the dense peak over shapes with every dim >= 4096.
 
     hbm: median share of the memory bandwidth over skinny products (m <= 16) of 256 MB and more,
     which stream their weights.
     """
-    rates: dict[str, list[float]] = defaultdict(list)
+    rates: dict[tuple[str, str], list[float]] = defaultdict(list)
     streams: dict[str, list[float]] = defaultdict(list)
     for row in read_csv(data / "measured" / "kernels" / "gemm_best.csv.gz"):
-        if row["gemm_dtype"] != "bfloat16":
-            continue
         m, n, k = int(row["m"]), int(row["n"]), int(row["k"])
         seconds = float(row["latency"]) / 1e3
         moved = 2.0 * (n * k + m * k + m * n)
         if min(m, n, k) >= 4096:
-            rates[row["system"]].append(2.0 * m * n * k / seconds)
-        if m <= 16 and moved >= 256e6:
+            rates[row["system"], row["gemm_dtype"]].append(2.0 * m * n * k / seconds)
+        if m <= 16 and moved >= 256e6 and row["gemm_dtype"] == "bfloat16":
             streams[row["system"]].append(moved / seconds)
-    matmul, hbm = {}, {}
     where = "best kernel per shape, ai-dynamo/aiconfigurator@095f58a"
-    for chip, system in GEMM.items():
-        peak = records[chip]["peak_flops"]["bf16"]["value"]
-        bandwidth = records[chip]["hbm_bandwidth"]["value"]
-        matmul[chip] = {
-            "value": round(statistics.median(rates[system]) / peak, 3),
-            "source": f"measured: median of {len(rates[system])} bf16 matmuls with all dims "
-            f">= 4096, {where}",
+
+    def share(chip: str, dtype: str, name: str) -> Entry:
+        found = rates[GEMM[chip], name]
+        peak = records[chip]["peak_flops"][dtype]["value"]
+        return {
+            "value": round(statistics.median(found) / peak, 3),
+            "source": f"measured: median of {len(found)} {dtype} matmuls with all dims >= 4096, "
+            f"{where}",
         }
-        hbm[chip] = {
-            "value": round(statistics.median(streams[system]) / bandwidth, 3),
+
+    hbm = {
+        chip: {
+            "value": round(
+                statistics.median(streams[system]) / records[chip]["hbm_bandwidth"]["value"], 3
+            ),
             "source": f"measured: median of {len(streams[system])} bf16 matmuls with m <= 16 and "
             f">= 256 MB, {where}",
         }
-    return matmul, hbm
+        for chip, system in GEMM.items()
+    }
+    matmul = {chip: share(chip, "bf16", "bfloat16") for chip in GEMM}
+    fp8 = {c: share(c, "fp8", "fp8") for c in GEMM if "fp8" in records[c]["peak_flops"]}
+    return matmul, fp8, hbm
 
 
 def add_mamf(matmul: dict[str, Entry], records: Mapping[str, Entry], data: Path) -> None:

@@ -54,3 +54,10 @@ def test_usable_memory_is_the_compilers():
     assert load_chip("v5e").hbm_usable_bytes == 15.75 * 2**30
     assert load_chip("v5p").hbm_usable_bytes == round(95.74 * 2**30)
     assert load_chip("v5e", constants="book").hbm_usable_bytes == 16e9
+
+
+def test_fp8_kernels_reach_less_of_their_peak():
+    rates = load_chip("h100").efficiency
+    assert rates.matmul_rate("fp8") == rates.matmul_rate("mxfp8") < rates.matmul_rate("bf16")
+    assert load_chip("h100", constants="book").efficiency.matmul_rate("fp8") == 1.0
+    assert load_chip("v5e").efficiency.matmul_rate("int8") == load_chip("v5e").efficiency.matmul

@@ -2,7 +2,7 @@
 
 `network.py` holds the kinds of network, `chip.py` one chip, `catalogue.py` reads the data files
 with a source for every number, `slices.py` spells and checks slices, `placement.py` lays mesh axes
-on physical axes. No time is computed here: that is `roofline`. Read `chip.py` first.
+on physical axes, `totals.py` adds up pods and fat trees. No time is computed here: that is `roofline`. Read `chip.py` first.
 """
 
 from shardwise.hardware.catalogue import catalogue, chip_ids, load_chip
@@ -26,6 +26,14 @@ from shardwise.hardware.slices import (
     read_target,
     slices_of,
 )
+from shardwise.hardware.totals import (
+    Totals,
+    TreeLevel,
+    fat_tree,
+    node_egress,
+    pod_chips,
+    pod_totals,
+)
 
 __all__ = [
     "Alone",
@@ -43,15 +51,21 @@ __all__ = [
     "Spelling",
     "Switched",
     "Torus",
+    "Totals",
+    "TreeLevel",
     "boxes",
     "catalogue",
     "chip_ids",
     "describe",
+    "fat_tree",
     "load_chip",
+    "node_egress",
     "parse_price",
     "parse_slice",
     "place",
     "place_or_refuse",
+    "pod_chips",
+    "pod_totals",
     "read_slice",
     "read_target",
     "slices_of",

@@ -172,11 +172,10 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(base)
     for key, value in over.items():
         old = out.get(key)
-        tables = key in TABLES and isinstance(old, Mapping) and isinstance(value, Mapping)
-        if tables and value.get("kind", old.get("kind")) == old.get("kind"):
-            out[key] = {**old, **value}
-        else:
-            out[key] = value
+        out[key] = value
+        if key in TABLES and isinstance(old, Mapping) and isinstance(value, Mapping):
+            same_kind = value.get("kind", old.get("kind")) == old.get("kind")
+            out[key] = {**old, **value} if same_kind else value
     return out
 
 

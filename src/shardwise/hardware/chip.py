@@ -80,13 +80,19 @@ class Efficiency:
     """Fractions of peak behind "expected" and "upper": what well-tuned code reaches.
 
     `matmul` of the dense peak on large matmuls, `hbm` of the memory bandwidth, `network` of the
-    link rate on large messages. `source` says where each was measured, or that it is assumed.
+    link rate on large messages. `matmul_by_dtype` holds the dtypes measured apart from bf16: fp8
+    kernels reach less of their peak. `source` says where each was measured, or that it is assumed.
     """
 
     matmul: float
     hbm: float
     network: float
     source: str
+    matmul_by_dtype: Mapping[str, float]
+
+    def matmul_rate(self, dtype: str) -> float:
+        """The share of the dense peak that large matmuls in `dtype` reach."""
+        return self.matmul_by_dtype.get(RATE_OF.get(dtype, dtype), self.matmul)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +171,8 @@ class Chip:
         flat: dict[str, Any] = {f"peak_flops.{k}": v for k, v in self.peak_flops.items()}
         flat |= {name: getattr(self, name) for name in FIELDS if getattr(self, name) is not None}
         flat |= {f"efficiency.{k}": getattr(self.efficiency, k) for k in EFFICIENCIES}
+        by_dtype = self.efficiency.matmul_by_dtype
+        flat |= {f"efficiency.matmul_{dtype}": rate for dtype, rate in by_dtype.items()}
         if not isinstance(self.network, Alone):
             flat |= _network_numbers("network", self.network)
         if self.data_centre is not None:

@@ -139,18 +139,22 @@ def _peaks(table: Record, reader: Reader) -> dict[str, float]:
 
 
 def _efficiency(table: Record, reader: Reader) -> Efficiency:
+    apart = {f"matmul_{dtype}": dtype for dtype in DTYPE_BYTES}
     for name in table:
-        if name not in EFFICIENCIES:
-            raise unknown(f"efficiency of chip '{reader.chip}'", name, EFFICIENCIES)
+        if name not in (*EFFICIENCIES, *apart):
+            raise unknown(f"efficiency of chip '{reader.chip}'", name, [*EFFICIENCIES, *apart])
     missing = [name for name in EFFICIENCIES if name not in table]
     if missing:
         raise BadRequest(
             f"chip '{reader.chip}' lacks efficiency.{missing[0]}, the fraction of peak behind "
             f'"expected"; write it, or start from a chip of the catalogue with base = "h100"'
         )
-    values = {n: reader.read(table, n, "fraction", f"efficiency.{n}") for n in EFFICIENCIES}
-    source = "; ".join(f"{n}: {reader.sources[f'efficiency.{n}']}" for n in EFFICIENCIES)
-    return Efficiency(**values, source=source)
+    values = {n: reader.read(table, n, "fraction", f"efficiency.{n}") for n in table}
+    return Efficiency(
+        **{name: values[name] for name in EFFICIENCIES},
+        matmul_by_dtype={apart[name]: rate for name, rate in values.items() if name in apart},
+        source="; ".join(f"{n}: {reader.sources[f'efficiency.{n}']}" for n in table),
+    )
 
 
 def _network(table: Record, reader: Reader) -> Network:
