@@ -1,8 +1,9 @@
 """Hardware nouns: Chip, its network, Slice, and how a mesh is placed on a slice.
 
 `network.py` holds the kinds of network, `chip.py` one chip, `catalogue.py` reads the data files
-with a source for every number, `slices.py` spells and checks slices, `placement.py` lays mesh axes
-on physical axes, `totals.py` adds up pods and fat trees. No time is computed here: that is `roofline`. Read `chip.py` first.
+with a source for every number, `totals.py` adds up pods and fat trees, `slices.py` spells and
+checks slices, `placement.py` lays mesh axes on physical axes. No time is computed here: that is
+`roofline`. Read `chip.py` first.
 """
 
 from shardwise.hardware.catalogue import catalogue, chip_ids, load_chip
