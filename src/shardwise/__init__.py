@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from shardwise.hardware import load_chip, place
     from shardwise.hardware import parse_slice as slice_of
     from shardwise.models import load_model, parameters
+    from shardwise.planner.serving import evaluate_serve
     from shardwise.planner.training import evaluate_train
     from shardwise.plans import ServePlan, TrainPlan, load_plan, save_plan
     from shardwise.roofline.price import price
     from shardwise.sharding import Layout, Mesh
     from shardwise.workflows.plan_file import count_plan as count
     from shardwise.workflows.predict import plan_training as plan_train
+    from shardwise.workflows.predict_serve import plan_serving as plan_serve
 
 _HOMES = {
     "Layout": ("shardwise.sharding", "Layout"),
@@ -44,7 +46,25 @@ _HOMES = {
 }
 """Public name -> module and name there."""
 
-__all__ = sorted(_HOMES)
+__all__ = [
+    "Layout",
+    "Mesh",
+    "ServePlan",
+    "TrainPlan",
+    "count",
+    "evaluate_serve",
+    "evaluate_train",
+    "load_chip",
+    "load_model",
+    "load_plan",
+    "parameters",
+    "place",
+    "plan_serve",
+    "plan_train",
+    "price",
+    "save_plan",
+    "slice_of",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -67,7 +67,7 @@ class Op:
     `count` is how often it runs per step. `stream` is where it runs: "compute", "host" (the copy
     engine to host memory), or "net:<axes>". `body` names the loop that the op belongs to: the ops
     of one body run round by round, in order on each stream. `after` holds the ids of ops of the
-    same body that must finish first; an id that stands at or after this op means its previous round.
+    same body that must finish first; an id at or after this op means that op's previous round.
     """
 
     id: str

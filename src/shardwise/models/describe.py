@@ -175,7 +175,16 @@ def model_facts(cfg: ModelConfig, context: int, dtype: str) -> dict[str, Any]:
 
 
 def model_warnings(cfg: ModelConfig) -> list[str]:
-    """What is counted but never priced, what could not be read, and which defaults were taken."""
+    """What is not priced, and which class defaults were taken."""
+    said = unpriced(cfg)
+    if cfg.defaulted:
+        taken = ", ".join(f"{key}={value}" for key, value in cfg.defaulted)
+        said.append(f"{cfg.name} leaves out {taken}; taken from {cfg.defaults_source}")
+    return said
+
+
+def unpriced(cfg: ModelConfig) -> list[str]:
+    """What is counted but never priced, and what could not be read."""
     said = []
     for tower in cfg.towers:
         said.append(f"{tower.name} tower of {cfg.name}: counted in params_total, never priced")
@@ -183,9 +192,6 @@ def model_warnings(cfg: ModelConfig) -> list[str]:
         said.append(f"{section} of {cfg.name}: neither counted nor priced; its class is not known")
     if any(layer.mixer is not None and layer.mixer.kind == "cross" for layer in cfg.groups):
         said.append("cross-attention: FLOPs and cache of the image tokens are not counted")
-    if cfg.defaulted:
-        taken = ", ".join(f"{key}={value}" for key, value in cfg.defaulted)
-        said.append(f"{cfg.name} leaves out {taken}; taken from {cfg.defaults_source}")
     return said
 
 

@@ -21,7 +21,10 @@ def save_plan(plan: TrainPlan | ServePlan, path: Path) -> None:
 
     if not path.parent.is_dir():
         raise BadRequest(f"cannot write '{path}': the folder '{path.parent}' does not exist")
-    path.write_text(yaml.safe_dump(plan_dict(plan), sort_keys=False), encoding="utf-8")
+    try:
+        path.write_text(yaml.safe_dump(plan_dict(plan), sort_keys=False), encoding="utf-8")
+    except OSError as error:
+        raise BadRequest(f"cannot write '{path}': {error.strerror}") from None
 
 
 def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:
@@ -44,20 +47,30 @@ def flat_plan(plan: TrainPlan | ServePlan) -> dict[str, Any]:
 
 def load_plan(path: Path, overrides: Mapping[str, str] | None = None) -> TrainPlan | ServePlan:
     """Read and check a plan file; `overrides` maps dotted paths to YAML values (`--set`)."""
-    import yaml
-
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = _yaml(path.read_text(encoding="utf-8"), f"'{path}'")
     except OSError as error:
         raise BadRequest(f"cannot read the plan '{path}': {error.strerror}") from None
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise BadRequest(f"'{path}' is no YAML: {reason}") from None
+    except UnicodeDecodeError:
+        raise BadRequest(f"'{path}' is no plan: it is not text in UTF-8") from None
     if not isinstance(data, dict):
         raise BadRequest(f"'{path}' is no plan: it holds no mapping of keys to values")
     for dotted, text in (overrides or {}).items():
-        _override(data, dotted, yaml.safe_load(text), str(path))
+        _override(data, dotted, _yaml(text, f"the value of --set {dotted}"), str(path))
     return plan_from(data, str(path))
+
+
+def _yaml(text: str, what: str) -> Any:
+    """YAML text as values; ValueError is what it raises for a date such as 2024-13-01."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1} column {mark.column + 1}" if mark else ""
+        reason = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise BadRequest(f"{what} is no YAML{where}: {reason}") from None
 
 
 def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
@@ -65,9 +78,9 @@ def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
     from pydantic import TypeAdapter, ValidationError
 
     rest = dict(data)
-    kind = rest.pop("kind", "")
+    kind = str(rest.pop("kind", ""))
     if kind not in KINDS:
-        raise unknown("plan kind", str(kind), KINDS, f"the first key of '{origin}' is `kind`")
+        raise unknown("plan kind", kind, KINDS, f"the first key of '{origin}' is `kind`")
     cls = KINDS[kind]
     _check_keys(rest, cls, origin)
     try:

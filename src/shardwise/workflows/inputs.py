@@ -1,5 +1,6 @@
 """From the words of a request to values: chip constants, slices, batches, utilisation."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,13 +39,17 @@ class Hardware:
         return read_slice(text, self.chip)
 
 
+MOST = 1e12
+"""The largest batch in sequences, and the longest sequence, that make sense; both fit an int64."""
+
+
 def parse_batch(text: str, sequence_length: int) -> int:
     """A batch in sequences: `4Mi` counts tokens, `1024seq` sequences."""
     if text.strip().lower().endswith("seq"):
         return whole(parse_count(text.strip()[:-3], "batch"), f"batch '{text}'")
     tokens = parse_count(text, "batch")
     if tokens % sequence_length:
-        lower = int(tokens // sequence_length)
+        lower = whole(tokens // sequence_length, f"batch '{text}' in sequences")
         options = " or ".join(
             f"--batch {n}seq ({n * sequence_length:,} tokens)" for n in (lower, lower + 1) if n
         )
@@ -52,13 +57,15 @@ def parse_batch(text: str, sequence_length: int) -> int:
             f"batch '{text}' is {tokens:,.0f} tokens, no whole number of sequences of "
             f"{sequence_length} tokens; the nearest are {options}"
         )
-    return int(tokens // sequence_length)
+    return whole(tokens // sequence_length, f"batch '{text}' in sequences")
 
 
 def whole(value: float, what: str) -> int:
-    """A count that must be a whole number."""
+    """A count that must be a whole number, and no larger than makes sense."""
     if value != int(value):
         raise BadRequest(f"{what} is {value:g}; it must be a whole number")
+    if value > MOST:
+        raise BadRequest(f"{what} is {value:g}; at most {MOST:g} makes sense")
     return int(value)
 
 
@@ -78,9 +85,10 @@ def parse_pins(texts: Sequence[str]) -> dict[str, int]:
     pins: dict[str, int] = {}
     for text in texts:
         axis, equals, degree = text.partition("=")
-        if not equals or not degree.isdigit() or int(degree) < 1:
+        if not equals or not re.fullmatch(r"0*[1-9][0-9]{0,8}", degree):
             raise BadRequest(f"pin '{text}' is not AXIS=DEGREE; write it like --pin tensor=8")
         if axis not in MESH_AXES:
             raise unknown("mesh axis", axis, MESH_AXES, "axes are named by their role")
-        pins[axis] = int(degree)
+        if pins.setdefault(axis, int(degree)) != int(degree):
+            raise BadRequest(f"mesh axis '{axis}' is pinned to {pins[axis]} and {degree}; give one")
     return pins

@@ -5,12 +5,14 @@ from typing import Any
 
 from shardwise.errors import NoFeasiblePlan
 from shardwise.models import load_model
+from shardwise.models.describe import unpriced
 from shardwise.planner.serving import evaluate_serve
 from shardwise.planner.training import evaluate_train
 from shardwise.plans import ServePlan, TrainPlan, model_hash
 from shardwise.units import format_gib
+from shardwise.work import Work
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import tower_warnings, train_result
+from shardwise.workflows.predict import train_result
 from shardwise.workflows.predict_serve import serve_result
 
 
@@ -28,7 +30,7 @@ class Priced:
 def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
     """Evaluate a plan of either kind; warns where the model is no longer the one planned for."""
     cfg = load_model(plan.model)
-    warnings = tower_warnings(cfg)
+    warnings = unpriced(cfg)
     if plan.model_hash != model_hash(cfg):
         warnings.append(
             f"the plan was made for another '{plan.model}' (hash {plan.model_hash}, now "
@@ -80,3 +82,8 @@ _REMEDIES = {
     "kv": "use a smaller batch, shorter sequences or a smaller KV dtype",
 }
 """What makes each kind of memory smaller."""
+
+
+def count_plan(plan: TrainPlan | ServePlan) -> Work:
+    """The Work of one training step, or of one decode step, on the busiest device."""
+    return price_plan(plan, Hardware()).answer.work

@@ -5,7 +5,7 @@ from typing import Any
 
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
-from shardwise.models import ModelConfig, load_model, parameters, params_total
+from shardwise.models import load_model, parameters, params_total
 from shardwise.planner.train_search import TrainRequest
 from shardwise.planner.training import (
     TrainAnswer,
@@ -240,17 +240,3 @@ def run_result(
             "price_source": price.source,
         }
     return {"tokens": tokens, "basis": basis, "tokens_per_second": rate, **run, **cost}
-
-
-def tower_warnings(cfg: ModelConfig) -> list[str]:
-    """What the model has that is counted but not priced, or could not be read."""
-    said = []
-    if cfg.towers:
-        names = ", ".join(t.name for t in cfg.towers)
-        said.append(f"{names} of {cfg.name}: counted, left out of memory and time")
-    if cfg.towers_unread:
-        said.append(
-            f"{', '.join(cfg.towers_unread)} of {cfg.name}: neither counted nor priced "
-            "(the config does not give its shape)"
-        )
-    return said

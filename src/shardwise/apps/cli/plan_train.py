@@ -7,6 +7,7 @@ import click
 
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
 from shardwise.hardware import Spelling
+from shardwise.models.describe import unpriced
 from shardwise.planner.training import TrainPlanning
 from shardwise.plans import TrainPlan, save_plan
 from shardwise.plans.train import REMAT_POLICIES
@@ -32,7 +33,6 @@ from shardwise.workflows.predict import (
     plan_training,
     planning_result,
     run_result,
-    tower_warnings,
 )
 
 
@@ -115,7 +115,7 @@ def train(**options: Any) -> None:
         inputs={k: v for k, v in options.items() if v not in (None, (), False)},
         resolved=_resolved(options, planning),
         result=result,
-        warnings=[*notes, *tower_warnings(planning.request.cfg), *batch_hints(planning)],
+        warnings=[*notes, *unpriced(planning.request.cfg), *batch_hints(planning)],
         provenance={"efficiency": planning.best.piece.chip.efficiency.source},
     )
     if options["csv_path"]:
