@@ -70,6 +70,11 @@ PEAKS = {
 }
 BOOK = {"google": "book2", "nvidia": "book12"}
 
+READ = {  # how far the sheet's authors checked the vendor's page
+    "primary": "",
+    "secondary": " (page not opened; figures cross-checked between second-hand sources)",
+    "vendor URL NOT": " (page not opened; figures from general knowledge, check before relying)",
+}
 BASIS = {  # how the sheet's numbers came about, by the start of its remark
     "derived": "clock derived from the peak and the width of the matmul units",
     "reproduces": "clock at which the dense peak comes out",
@@ -119,7 +124,9 @@ def record_of(chip: str, own: Mapping[str, Any], row: Row, extras: Mapping[str, 
     if record["network"]["kind"] == "switched" and levels:
         record["network"]["levels"] = [level_of(level, own) for level in levels]
     finish(record, row)
-    sources = {"vendor": row["sources"].split(" | ")[0], **extras["sources"]}
+    page = row["sources"].split(" | ")[0]
+    read = next(words for start, words in READ.items() if row["source_read"].startswith(start))
+    sources = {"vendor": page + read, **extras["sources"]}
     record["sources"] = sources
     return record
 
