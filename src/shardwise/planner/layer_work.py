@@ -276,8 +276,8 @@ def _op(op_id: str, component: str, op_class: str, **fields) -> Op:
 
 
 def chain(ops: Sequence[Op]) -> tuple[Op, ...]:
-    """Each op after the one before it: what a block's data flow demands."""
-    chained = list(ops[:1])
+    """Each op after the one before it, the first after none: what a block's data flow demands."""
+    chained = [replace(op, after=()) for op in ops[:1]]
     for op in ops[1:]:
         chained.append(replace(op, after=(chained[-1].id,)))
     return tuple(chained)
