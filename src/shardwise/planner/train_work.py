@@ -94,7 +94,7 @@ def _group_work(
     mine = [r for r in rows if r.group == group]
     layer = cfg.groups[group]
     forward = forward_layer(cfg, layer, [r for r in mine if r.role == "matmul"], shape.layer_shape)
-    backward = (*_recompute(forward, shape.remat), *backward_layer(forward))
+    backward = chain([*_recompute(forward, shape.remat), *backward_layer(forward)])
     rounds = layers * shape.stage_share
     gathers = _gathers(mine, shape)
     ahead = _waits(forward, gathers)
@@ -141,8 +141,7 @@ def _recompute(forward: Sequence[Op], remat: Remat) -> tuple[Op, ...]:
     kept = {"matmul", "collective"} if remat == "matmul_outputs" else set()
     again = [op for op in forward if op.op_class not in kept]
     return tuple(
-        replace(op, id=f"re.{op.id}", name=f"re {op.name}", phase="recompute", after=())
-        for op in again
+        replace(op, id=f"re.{op.id}", name=f"re {op.name}", phase="recompute") for op in again
     )
 
 

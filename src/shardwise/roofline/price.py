@@ -123,7 +123,8 @@ def overlap(body: tuple[OpTime, ...]) -> Quantity:
     """Seconds of a repeated body: each stream runs its ops in order, an op waits for its inputs.
 
     The body is laid out for a few rounds; the last round's length is the period of all further
-    ones: first rounds + (count - rounds) x period.
+    ones: first rounds + (count - rounds) x period. A stream that falls further behind in every
+    round than its first ones show is caught by its own total.
     """
     count = _largest(t.op.count for t in body)
     ends = _schedule(body)
@@ -131,7 +132,8 @@ def overlap(body: tuple[OpTime, ...]) -> Quantity:
     laid = np.stack([np.zeros_like(ends[0]), *ends])
     whole = np.clip(np.floor(count), 0, _ROUNDS).astype(int)
     start = np.take_along_axis(laid, np.broadcast_to(whole, laid.shape[1:])[None], axis=0)[0]
-    return start + (count - whole) * period
+    busiest = _largest(_stream_totals(body, {}).values())
+    return np.maximum(start + (count - whole) * period, busiest)
 
 
 def _schedule(body: tuple[OpTime, ...]) -> list[np.ndarray]:

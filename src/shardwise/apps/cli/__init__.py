@@ -57,12 +57,14 @@ def cli() -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run one command; a bad request prints one message and exits with its class's code."""
     try:
-        code = cli.main(args=argv, standalone_mode=False)
+        code = cli.main(args=argv, prog_name="shardwise", standalone_mode=False)
     except ShardwiseError as error:
         click.echo(f"error: {error}", err=True)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        click.echo(f"error: {error.format_message()}", err=True)
+        message = error.format_message()
+        # A group without a command "fails" with its help text.
+        click.echo(message if message.startswith("Usage:") else f"error: {message}", err=True)
         sys.exit(2)
     except click.Abort:
         sys.exit(130)

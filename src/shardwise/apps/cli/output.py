@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from shardwise.errors import BadRequest
+
 SCHEMA_VERSION = 1
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
@@ -66,11 +68,14 @@ def plain(value: Any) -> Any:
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Write one table; the directory must exist."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(header)
-        writer.writerows(rows)
+    """Write one table. Raises BadRequest where the file cannot be written (no such folder)."""
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(header)
+            writer.writerows(rows)
+    except OSError as error:
+        raise BadRequest(f"cannot write '{path}': {error.strerror}; give another --csv") from None
 
 
 def table(
