@@ -29,7 +29,12 @@ DTYPE_BYTES: Mapping[str, float] = {
 _DECIMAL = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12, "p": 1e15, "e": 1e18}
 _BINARY = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40, "pi": 2.0**50}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
-_NUMBER = re.compile(r"([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ]*)")
+_NUMBER = re.compile(
+    # A comma separates thousands: 1,500 is read, 1,5 is refused rather than taken for 15.
+    r"([+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)"
+    r"\s*([A-Za-zµ]*)",
+    re.ASCII,
+)
 
 DAY = 86400.0
 YEAR = 365 * DAY
@@ -48,7 +53,8 @@ def parse_count(text: str, what: str = "count") -> float:
     >>> parse_count("4Mi"), parse_count("15T"), parse_count("16e6")
     (4194304.0, 15000000000000.0, 16000000.0)
     """
-    return _parse(text, what, {**_DECIMAL, **_BINARY}, "such as 1024, 4Mi, 16e6 or 15T")
+    scales = {k: v for k, v in {**_DECIMAL, **_BINARY}.items() if k != "e"}  # 4e is a cut-off 4e6
+    return _parse(text, what, scales, "such as 1024, 4Mi, 16e6 or 15T")
 
 
 def parse_bytes(text: str, what: str = "size") -> float:
