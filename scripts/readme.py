@@ -32,7 +32,8 @@ def run(command: str) -> str:
         try:
             main(arguments)
         except SystemExit as end:
-            assert not end.code, f"{command} exits with {end.code}"
+            if end.code:
+                raise RuntimeError(f"{command} exits with {end.code}") from end
     return SEARCH_TIME.sub("TIME", out.getvalue())
 
 

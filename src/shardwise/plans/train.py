@@ -50,9 +50,9 @@ class TrainPlan:
     `mesh` maps axis to degree, outermost first; `box` is the part of each physical axis that the
     mesh uses; `placement` gives each axis its fastest part of it, or finishes physical axes already
     begun first, which keeps the rings of the others whole. `data` and `replica` replicate
-    parameters, with `zero` 0, 1 or 2 for the optimizer state (1) and gradients (2); `fsdp` shards parameters, gradients and optimizer state. `expert`
-    shards experts, and counts as fsdp for all other tensors. With `sequence_parallel` the
-    activations between matmuls are sharded over `tensor`.
+    parameters, with `zero` 0, 1 or 2 for the optimizer state (1) and gradients (2); `fsdp` shards
+    parameters, gradients and optimizer state, and so do `context` and `expert` for what is not an
+    expert. With `sequence_parallel` the activations between matmuls are sharded over `tensor`.
     """
 
     model: str

@@ -96,8 +96,10 @@ def price_op(op: Op, chip: Chip, placement: Placement) -> OpTime:
     peak: dict[str, Quantity] = {}
     parts: list[Quantity] = []
     if op.flops:
-        peak[MATH] = _add(f * devices / chip.peak(dtype) for dtype, f in op.flops.items())
-        parts.append(peak[MATH] * _padding(op, chip) / rates.matmul)
+        times = {dtype: f * devices / chip.peak(dtype) for dtype, f in op.flops.items()}
+        peak[MATH] = _add(times.values())
+        derated = _add(seconds / rates.matmul_rate(dtype) for dtype, seconds in times.items())
+        parts.append(derated * _padding(op, chip))
     if np.any(op.hbm_bytes):
         peak[HBM] = op.hbm_bytes * devices / chip.require("hbm_bandwidth")
         parts.append(peak[HBM] / rates.hbm)
