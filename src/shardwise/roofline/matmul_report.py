@@ -77,7 +77,7 @@ def matmul_roofline(
         critical_intensity=critical,
         attainable_flops=attainable_flops(intensity, peak, bandwidth),
         at_peak=_times(flops, moved, peak, bandwidth),
-        derated=_times(padded, moved, peak * rates.matmul, bandwidth * rates.hbm),
+        derated=_times(padded, moved, peak * rates.matmul_rate(dtype), bandwidth * rates.hbm),
         critical_batch=critical_batch(k, n, elements=elements, intensity=critical),
         critical_batch_approx=critical_batch_approx(elements=elements, intensity=critical),
         first_batch_at_peak=first_batch_at_peak(k, n, elements=elements, intensity=critical),
