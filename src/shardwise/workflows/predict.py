@@ -235,6 +235,10 @@ def run_result(
     if price is not None:
         cost = {
             "usd": run["chip_hours"] * price.usd_per_chip_hour,
+            "usd_idle": run["chip_hours"]
+            * price.usd_per_chip_hour
+            * answer.chips_idle
+            / piece.chips,
             "usd_per_chip_hour": price.usd_per_chip_hour,
             "price_as_of": price.as_of,
             "price_source": price.source,

@@ -284,13 +284,17 @@ def _render_run(run: dict[str, Any]) -> None:
     cost = "cost unknown: the catalogue has no price (give --price CHIP=USD)"
     if run["usd"] is not None:
         cost = (
-            f"{format_usd(run['usd'])} at ${run['usd_per_chip_hour']:.2f} per chip-hour "
+            f"{format_usd(run['usd'])}{_idle_text(run)} at ${run['usd_per_chip_hour']:.2f} per chip-hour "
             f"({run['price_as_of']}, {run['price_source']})"
         )
     click.echo(
         f"\nRun of {format_count(run['tokens'])} tokens at {run['basis']}: "
         f"{sig(run['days'])} days, {format_count(run['chip_hours'])} chip-hours, {cost}"
     )
+
+
+def _idle_text(run: dict[str, Any]) -> str:
+    return f" ({format_usd(run['usd_idle'])} of it for idle chips)" if run["usd_idle"] else ""
 
 
 def mesh_text(mesh: dict[str, int]) -> str:
