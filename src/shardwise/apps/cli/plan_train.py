@@ -284,8 +284,8 @@ def _render_run(run: dict[str, Any]) -> None:
     cost = "cost unknown: the catalogue has no price (give --price CHIP=USD)"
     if run["usd"] is not None:
         cost = (
-            f"{format_usd(run['usd'])}{_idle_text(run)} at ${run['usd_per_chip_hour']:.2f} per chip-hour "
-            f"({run['price_as_of']}, {run['price_source']})"
+            f"{format_usd(run['usd'])}{_idle_text(run)} at "
+            f"${run['usd_per_chip_hour']:.2f} per chip-hour ({run['price_as_of']}, {run['price_source']})"
         )
     click.echo(
         f"\nRun of {format_count(run['tokens'])} tokens at {run['basis']}: "
