@@ -9,18 +9,31 @@ from shardwise.errors import BadRequest
 from shardwise.plans.train import check_mesh
 from shardwise.units import dtype_bytes
 
+CHECKPOINT = "checkpoint"
+"""Weights in the dtypes that the checkpoint stores them in, component by component."""
+
+SERVE_AXES = ("data", "expert", "tensor")
+"""Mesh axes that a server uses: copies of the weights, experts, and heads and widths."""
+
+KvSharding = Literal["heads", "heads_then_batch"]
+KV_SHARDINGS: tuple[KvSharding, ...] = ("heads", "heads_then_batch")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeDtypes:
-    """Dtypes of weights and KV cache in memory, of activations on the wire, and of the matmuls."""
+    """Dtypes of weights and KV cache in memory, of activations on the wire, and of the matmuls.
 
-    weights: str = "bf16"
+    `weights` may be "checkpoint": as stored, by the model's quantization_config.
+    """
+
+    weights: str = CHECKPOINT
     kv: str = "bf16"
     activations: str = "bf16"
     compute: str = "bf16"
 
     def __post_init__(self) -> None:
-        for name in (self.weights, self.kv, self.activations, self.compute):
+        names = (self.kv, self.activations, self.compute)
+        for name in names if self.weights == CHECKPOINT else (self.weights, *names):
             dtype_bytes(name)
 
 
@@ -29,8 +42,10 @@ class ServePlan:
     """The choices of one model server.
 
     One replica of the model spans `mesh` on `slice` and decodes `batch` sequences at once; prompts
-    of `input_length` tokens are prefilled one at a time on the same chips, answers are
-    `output_length` tokens long.
+    of `input_length` tokens are prefilled one at a time on the same chips, in chunks of at most
+    `prefill_chunk` tokens, and answers are `output_length` tokens long. `box` is the part of each
+    physical axis that the mesh uses. The KV cache is cut by heads over `tensor`; beyond one KV head
+    per device the heads are replicated ("heads") or the sequences are spread ("heads_then_batch").
     """
 
     model: str
@@ -41,13 +56,20 @@ class ServePlan:
     batch: int
     input_length: int
     output_length: int
-    kv_sharding: Literal["heads", "heads_then_batch"] = "heads_then_batch"
+    prefill_chunk: int = 8192
+    kv_sharding: KvSharding = "heads_then_batch"
     dtypes: ServeDtypes = field(default_factory=ServeDtypes)
     constants: Literal["vendor", "book"] = "vendor"
 
     def __post_init__(self) -> None:
         check_mesh(self.mesh)
-        for name in ("batch", "input_length", "output_length"):
+        for axis, degree in self.mesh.items():
+            if axis not in SERVE_AXES and degree > 1:
+                raise BadRequest(
+                    f"mesh axis '{axis}' of {degree} cannot take effect in a serving plan; "
+                    f"its axes are {', '.join(SERVE_AXES)}"
+                )
+        for name in ("batch", "input_length", "output_length", "prefill_chunk"):
             if getattr(self, name) < 1:
                 raise BadRequest(f"{name} is {getattr(self, name)}; it must be at least 1")
 

@@ -1,0 +1,322 @@
+"""`shardwise plan serve`: the smallest slice that serves within the targets, and what it costs."""
+
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.plan_train import hardware_options
+from shardwise.models.describe import model_warnings
+from shardwise.planner.serving import ServeAnswer, ServePlanning, mesh_text
+from shardwise.plans import save_plan
+from shardwise.plans.serve import CHECKPOINT, ServeDtypes
+from shardwise.units import (
+    format_gib,
+    format_seconds,
+    format_usd,
+    parse_count,
+    parse_seconds,
+    sig,
+)
+from shardwise.workflows.inputs import Hardware, parse_pins, parse_share, whole
+from shardwise.workflows.predict_serve import default_compute, plan_serving, serving_result
+
+_SHOWN_FRONT = 14
+_FRONT_COLUMNS = (
+    "slice",
+    "mesh",
+    "kv_sharding",
+    "batch",
+    "tpot_lower_seconds",
+    "tpot_expected_seconds",
+    "tpot_upper_seconds",
+    "ttft_lower_seconds",
+    "ttft_expected_seconds",
+    "ttft_upper_seconds",
+    "tokens_per_second_per_chip",
+    "usd_per_million_input_tokens",
+    "usd_per_million_output_tokens",
+    "meets_targets",
+)
+
+
+@click.command()
+@click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
+@click.option("--on", "target", required=True, help="A bare chip (v5e) or a slice (v5e:4x4).")
+@click.option("--input", "input_text", required=True, help="Tokens of the prompt, such as 8192.")
+@click.option("--output", "output_text", required=True, help="Tokens of the answer, such as 512.")
+@click.option("--tpot", help="Longest expected time per output token, such as 15ms.")
+@click.option("--ttft", help="Longest expected time to the first token, such as 1s.")
+@click.option("--batch", help="Fix the sequences decoded at once; else the largest that fits.")
+@click.option("--weights", default=CHECKPOINT, show_default=True, help="Dtype of the weights.")
+@click.option("--kv", default="bf16", show_default=True, help="Dtype of the KV cache.")
+@click.option("--activations", default="bf16", show_default=True, help="Dtype between matmuls.")
+@click.option("--compute", help="Dtype of the matmuls; bf16 where the chip has it.")
+@click.option("--prefill-chunk", default="8192", show_default=True, help="Most tokens at once.")
+@click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help="Fix a mesh degree.")
+@click.option("--mfu", help="Prefill at this share of peak by 2*params*tokens, such as 40%.")
+@click.option("--params", help="Replace the parameter count in --mfu's arithmetic, such as 70e9.")
+@click.option("--top", default=3, show_default=True, help="Runner-up meshes to show.")
+@click.option("-o", "plan_path", type=click.Path(dir_okay=False, path_type=Path), help="Plan file.")
+@hardware_options()
+@csv_option
+@json_option
+def serve(**options: Any) -> None:
+    """Find the smallest slice that holds the model and meets the targets, and its largest batch."""
+    if options["params"] and not options["mfu"]:
+        raise click.UsageError("--params changes only the arithmetic of --mfu; give --mfu too")
+    hardware = Hardware(
+        constants=options["constants"],
+        files=options["hw_files"],
+        overrides=options["sets"],
+        prices=options["prices"],
+    )
+    target = hardware.target(options["target"])
+    chip = getattr(target, "slice", None)
+    chip = target if chip is None else chip.chip
+    planning = plan_serving(
+        options["model"],
+        options["target"],
+        input=_count(options, "input_text", "--input"),
+        output=_count(options, "output_text", "--output"),
+        tpot=parse_seconds(options["tpot"], "--tpot") if options["tpot"] else inf,
+        ttft=parse_seconds(options["ttft"], "--ttft") if options["ttft"] else inf,
+        batch=_count(options, "batch", "--batch") if options["batch"] else 0,
+        dtypes=ServeDtypes(
+            weights=options["weights"],
+            kv=options["kv"],
+            activations=options["activations"],
+            compute=options["compute"] or default_compute(chip),  # type: ignore[arg-type]
+        ),
+        prefill_chunk=_count(options, "prefill_chunk", "--prefill-chunk"),
+        pins=parse_pins(options["pins"]),
+        mfu=parse_share(options["mfu"], "--mfu") if options["mfu"] else None,
+        params=parse_count(options["params"], "--params") if options["params"] else None,
+        top=options["top"],
+        hardware=hardware,
+    )
+    if options["plan_path"]:
+        save_plan(planning.best.plan, options["plan_path"])
+    result = serving_result(planning)
+    if options["csv_path"]:
+        write_csv(options["csv_path"], _FRONT_COLUMNS, [_csv_row(p) for p in result["front"]])
+    doc = document(
+        inputs={k: v for k, v in options.items() if v not in (None, (), False)},
+        resolved=_resolved(options, planning.best),
+        result=result,
+        warnings=[*_notes(target), *_price_warning(planning), *model_warnings(planning.best.cfg)],
+        provenance={
+            "efficiency": planning.best.piece.chip.efficiency.source,
+            "definitions": DEFINITIONS,
+        },
+    )
+    emit(doc, options["as_json"], lambda: render(planning, result, options["plan_path"]))
+
+
+DEFINITIONS = {
+    "tpot_seconds": "one decode step of the batch, with the prompt and half of the answer cached",
+    "ttft_seconds": "prefill of one prompt on an idle server plus one decode step; no queueing",
+    "tokens_per_second_per_chip": "answer tokens over all chips of the slice, at expected TPOT",
+    "usd_per_million_tokens": "chip-seconds of prefill per input token, of decode per output token",
+}
+
+
+def _count(options: dict[str, Any], key: str, flag: str) -> int:
+    return whole(parse_count(options[key], flag), flag)
+
+
+def _notes(target: Any) -> list[str]:
+    return list(getattr(target, "notes", ())) if hasattr(target, "slice") else []
+
+
+def _price_warning(planning: ServePlanning) -> list[str]:
+    chip = planning.best.piece.chip
+    if chip.price is not None:
+        return []
+    remedy = f"give one with --price {chip.id}=USD per chip-hour"
+    return [f"no public price for {chip.id} in the catalogue: tokens only, no dollars ({remedy})"]
+
+
+def _resolved(options: dict[str, Any], best: ServeAnswer) -> dict[str, Any]:
+    """Every choice with its value and where it came from."""
+    plan = best.plan
+    flags = {"input_length", "output_length"}
+    flags |= {"batch"} if options["batch"] else set()
+    flags |= {"slice"} if str(best.piece) == options["target"] else set()
+    resolved = {
+        name: {"value": getattr(plan, name), "origin": "flag" if name in flags else "computed"}
+        for name in ("slice", "batch", "kv_sharding", "input_length", "output_length")
+    }
+    context = click.get_current_context()
+    for name in ("weights", "kv", "activations", "compute", "prefill_chunk"):
+        given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        value = plan.prefill_chunk if name == "prefill_chunk" else getattr(plan.dtypes, name)
+        resolved[name] = {"value": value, "origin": "flag" if given else "default"}
+    pinned = {p.partition("=")[0] for p in options["pins"]}
+    for axis, degree in plan.mesh.items():
+        origin = "flag" if axis in pinned else "computed"
+        resolved[f"mesh.{axis}"] = {"value": degree, "origin": origin}
+    return resolved
+
+
+def _csv_row(p: dict[str, Any]) -> list[Any]:
+    return [
+        p["slice"],
+        mesh_text(p["mesh"]),
+        p["kv_sharding"],
+        p["batch"],
+        *(p["tpot_seconds"][k] for k in ("lower", "expected", "upper")),
+        *(p["ttft_seconds"][k] for k in ("lower", "expected", "upper")),
+        p["tokens_per_second_per_chip"],
+        p["usd_per_million_tokens"]["input"],
+        p["usd_per_million_tokens"]["output"],
+        p["meets_targets"],
+    ]
+
+
+def render(planning: ServePlanning, result: dict[str, Any], plan_path: Path | None) -> None:
+    """The answer for a person: the server, why this one, the front, and what else there was."""
+    render_serve(planning.best, result)
+    click.echo("\nWhy")
+    for reason in result["why"]:
+        click.echo(f"  - {reason}")
+    _render_front(result)
+    _render_runners_up(result)
+    if result["too_small"]:
+        click.echo("\nToo small")
+        for t in result["too_small"]:
+            click.echo(f"  - {t['slice']}: {t['why']}")
+    click.echo(f"\n{planning.candidates:,} servers (mesh x batch) priced")
+    if plan_path:
+        click.echo(
+            f"Plan written to {plan_path}; price it again with: shardwise plan show {plan_path}"
+        )
+
+
+def render_serve(answer: ServeAnswer, result: dict[str, Any]) -> None:
+    """One priced serving plan: headline, times, cost, memory, what takes the time."""
+    plan, cfg = answer.plan, answer.cfg
+    click.echo(
+        f"{cfg.name} on {result['slice']}: batch {plan.batch:,}, prompts of "
+        f"{plan.input_length:,} and answers of {plan.output_length:,} tokens"
+    )
+    click.echo(f"  {result['slice_means']}\n")
+    click.echo(f"Plan: {mesh_text(plan.mesh)}, KV cache cut by {plan.kv_sharding}")
+    for line in result["placement"]:
+        click.echo(f"  {line}")
+    d = plan.dtypes
+    click.echo(
+        f"  weights {d.weights}, KV {d.kv}, activations {d.activations}, compute {d.compute}; "
+        f"{answer.chips_used:,} chips used, {answer.chips_idle:,} idle\n"
+    )
+    table(
+        ["predicted", "lower", "expected", "upper"],
+        [
+            ["TTFT (prefill of one prompt + one step)", *_times(result["ttft_seconds"])],
+            ["TPOT (one step of the batch)", *_times(result["tpot_seconds"])],
+        ],
+    )
+    click.echo(
+        f"  expected {sig(result['tokens_per_second_per_chip'])} tokens/s per chip; {_cost(result)}"
+    )
+    click.echo(
+        f"  bound by {result['bound_by']['prefill']} in prefill, {result['bound_by']['decode']} in "
+        f"decode; {sig(result['prefill_servers_per_decode_server'])} such servers prefilling keep "
+        "one decoding busy\n"
+    )
+    _render_memory(result)
+    _render_ops(answer, result)
+
+
+def _times(bounds: dict[str, float]) -> list[str]:
+    return [format_seconds(bounds[k]) for k in ("lower", "expected", "upper")]
+
+
+def _cost(result: dict[str, Any]) -> str:
+    price, usd = result["price"], result["usd_per_million_tokens"]
+    if price is None:
+        return "dollars unknown (the catalogue has no price)"
+    return (
+        f"{format_usd(usd['input'])} per million input and {format_usd(usd['output'])} per million "
+        f"output tokens at ${price['usd_per_chip_hour']:.2f} per chip-hour "
+        f"({price['as_of']}, {price['source']})"
+    )
+
+
+def _render_memory(result: dict[str, Any]) -> None:
+    kinds = [[k, format_gib(v)] for k, v in result["memory_by_kind"].items()]
+    table(
+        [f"HBM per chip at the peak ({result['memory_peak_at']})", "predicted"],
+        [
+            *kinds,
+            ["total", format_gib(result["peak_bytes_per_chip"])],
+            ["usable", format_gib(result["usable_bytes_per_chip"])],
+        ],
+    )
+
+
+def _render_ops(answer: ServeAnswer, result: dict[str, Any]) -> None:
+    wholes = {
+        "prefill": float(answer.prefill.expected),
+        "decode": float(answer.decode.expected),
+    }
+    rows = [
+        [f"{t['name']} ({phase})", t["stream"], format_seconds(t["seconds"]),
+         f"{t['seconds'] / wholes[phase]:.0%}"]
+        for phase in ("prefill", "decode")
+        for t in result["top_ops"][phase][:4]
+    ]  # fmt: skip
+    click.echo()
+    table(["op (derated seconds)", "stream", "seconds", "of phase"], rows, left=2)
+
+
+def _render_front(result: dict[str, Any]) -> None:
+    rows = result["front"]
+    step = max(1, -(-len(rows) // _SHOWN_FRONT))
+    shown = sorted({*range(0, len(rows), step), len(rows) - 1})
+    click.echo()
+    table(
+        ["Pareto front", "mesh", "batch", "TPOT", "TTFT", "tokens/s/chip", "$/M out", "in target"],
+        [
+            [
+                p["slice"],
+                mesh_text(p["mesh"]),
+                f"{p['batch']:,}",
+                format_seconds(p["tpot_seconds"]["expected"]),
+                format_seconds(p["ttft_seconds"]["expected"]),
+                sig(p["tokens_per_second_per_chip"]),
+                _usd(p["usd_per_million_tokens"]["output"]),
+                "yes" if p["meets_targets"] else "no",
+            ]
+            for p in (rows[i] for i in shown)
+        ],
+        left=2,
+    )
+    click.echo(f"  expected times; {len(shown)} of {len(rows)} points (--json or --csv has all)")
+
+
+def _usd(value: float | None) -> str:
+    return "unknown" if value is None else format_usd(value)
+
+
+def _render_runners_up(result: dict[str, Any]) -> None:
+    if not result["runners_up"]:
+        return
+    click.echo()
+    table(
+        ["runner-up", "batch", "TPOT", "TTFT", "tokens/s/chip", "HBM per chip", "bound by"],
+        [
+            [
+                mesh_text(r["mesh"]),
+                f"{r['batch']:,}",
+                format_seconds(r["tpot_seconds"]["expected"]),
+                format_seconds(r["ttft_seconds"]["expected"]),
+                sig(r["tokens_per_second_per_chip"]),
+                f"{sig(r['peak_bytes_per_chip'] / 2**30)} GiB",
+                r["bound_by"]["decode"],
+            ]
+            for r in result["runners_up"]
+        ],
+    )
