@@ -106,10 +106,12 @@ def _group_work(
     reversed_body += _accumulation(mine, shape)
     transfer = _stage_transfer(cfg, shape, layers)
     reduced = _data_reduction(mine, shape, last_id)
-    once = 1.0 if shape.zero < 2 else shape.microbatches
+    # A candidate without replicas reduces nothing, so that none of its microbatches stands apart.
+    replicas = np.asarray(shape.degree("replica") * shape.degree("data"))
+    once = np.where(replicas > 1, 1.0 if shape.zero < 2 else shape.microbatches, 0.0)
     if reduced and np.any(np.asarray(shape.microbatches) > once):
-        early = np.maximum(shape.microbatches - once, 0)
-        out += _named([*transfer, *reversed_body], f"backward.{group}", rounds * early)
+        early = rounds * (shape.microbatches - once)
+        out += _named([*transfer, *reversed_body], f"backward.{group}", early)
         out += _named(
             [*transfer, *reduced, *reversed_body], f"backward_last.{group}", rounds * once
         )
@@ -146,10 +148,11 @@ def _recompute(forward: Sequence[Op], remat: Remat) -> tuple[Op, ...]:
 
 
 def _waits(ops: Sequence[Op], gathers: Sequence[Op]) -> list[Op]:
-    """The first op waits for the layer's parameters; the rest follow their chain."""
+    """The first op waits for the layer's parameters and for the layer before it (the last op, of the
+    previous round); the rest follow their chain."""
     if not ops:
         return []
-    first = replace(ops[0], after=(*ops[0].after, *(g.id for g in gathers)))
+    first = replace(ops[0], after=(*(g.id for g in gathers), ops[-1].id))
     return [first, *ops[1:]]
 
 
