@@ -148,8 +148,8 @@ def _recompute(forward: Sequence[Op], remat: Remat) -> tuple[Op, ...]:
 
 
 def _waits(ops: Sequence[Op], gathers: Sequence[Op]) -> list[Op]:
-    """The first op waits for the layer's parameters and for the layer before it (the last op, of the
-    previous round); the rest follow their chain."""
+    """The first op waits for the layer's parameters and for the layer before it (the last op, of
+    the previous round); the rest follow their chain."""
     if not ops:
         return []
     first = replace(ops[0], after=(*(g.id for g in gathers), ops[-1].id))
