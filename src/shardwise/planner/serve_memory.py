@@ -23,9 +23,8 @@ from shardwise.work import MemoryTimeline, Quantity
 def serve_memory(cfg: ModelConfig, shape: ServeShape) -> MemoryTimeline:
     """Memory of the fullest device at both points."""
     weights, kv = weight_bytes_per_device(cfg, shape), kv_bytes_per_device(cfg, shape)
-    decode = _working_set(cfg, shape, shape.sequences, shape.sequences, 1.0)
-    cut = shape.degree("tensor")
-    prefill = _working_set(cfg, shape, shape.chunk_tokens, 1.0, cut) + _prompt_in_flight(cfg, shape)
+    decode = _working_set(cfg, shape, shape.sequences, shape.sequences)
+    prefill = _working_set(cfg, shape, shape.chunk_tokens, 1.0) + _prompt_in_flight(cfg, shape)
     return MemoryTimeline(
         (
             ("decode", {"weights": weights, "kv": kv, "activations": decode}),
@@ -69,15 +68,15 @@ def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quanti
 
 
 def _working_set(
-    cfg: ModelConfig, shape: ServeShape, tokens: Quantity, sampled: Quantity, cut: Quantity
+    cfg: ModelConfig, shape: ServeShape, tokens: Quantity, sampled: Quantity
 ) -> Quantity:
-    """The residual stream (cut by sequence in prefill), the gathered input of a block, the widest
+    """The residual stream (cut over tensor), the gathered input of a block, the widest
     results inside a block, and f32 logits of the sampled tokens."""
     tensor = shape.degree("tensor")
     widest: Quantity = 0.0
     for group in range(len(cfg.groups)):
         widest = np.maximum(widest, _block_width(cfg, group, tensor))
-    stream = cfg.d_model * (1.0 + 1.0 / cut) + widest
+    stream = cfg.d_model * (1.0 + 1.0 / tensor) + widest
     logits = 4.0 * sampled * cfg.vocabulary / tensor
     return tokens * stream * dtype_bytes(shape.dtypes.activations) + logits
 

@@ -19,9 +19,10 @@ def misfit(request: ServeRequest, found: SliceFound) -> str:
         return "no mesh divides the model's heads and experts over it" + _pins(request)
     devices = found.piece.devices
     over = (found.need - found.usable) * devices
+    spread = f" over {devices} devices" if devices > 1 else ""
     return (
         f"{_need(request)} do not fit: {format_gib(found.need)} per device at best, "
-        f"{format_gib(found.usable)} usable, {format_bytes(over)} too much over {devices} devices"
+        f"{format_gib(found.usable)} usable, {format_bytes(over)} too much{spread}"
     )
 
 
@@ -49,13 +50,13 @@ def targets_missed(request: ServeRequest, searched: Sequence[SliceFound]) -> str
         flags.append(f"--tpot {format_target(float(nearest.tpot.expected))}")
     if float(nearest.ttft.expected) > request.max_ttft:
         flags.append(f"--ttft {format_target(float(nearest.ttft.expected))}")
-    smaller = "" if request.batch == 0 else ", a smaller --batch"
+    smaller = "" if request.batch == 0 else "a smaller --batch, "
     return (
         f"no plan for {request.cfg.name} meets {_targets(request)}; the nearest, on "
         f"{nearest.piece} ({_mesh(nearest)}, batch {nearest.batch}), has {_reached(nearest)}: "
-        f"ask for {' '.join(flags)}, or use{smaller or ''} smaller dtypes (--weights int8, --kv "
-        f"int8), shorter prompts or another chip"
-    ).replace("use, a", "use a")
+        f"ask for {' '.join(flags)}, or use {smaller}smaller dtypes (--weights int8, --kv int8), "
+        "shorter prompts or another chip"
+    )
 
 
 def format_target(seconds: float) -> str:

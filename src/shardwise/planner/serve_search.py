@@ -385,7 +385,8 @@ def front(points: Sequence[Point]) -> tuple[Point, ...]:
     """Points that no other beats in both expected TPOT and tokens/s/chip, fastest step first."""
     kept: list[Point] = []
     ranked = sorted(
-        points, key=lambda p: (float(p.tpot.expected), -p.tokens_per_second_per_chip, p.memory)
+        points,
+        key=lambda p: (float(p.tpot.expected), -p.tokens_per_second_per_chip, p.piece.chips),
     )
     for point in ranked:
         if not kept or point.tokens_per_second_per_chip > kept[-1].tokens_per_second_per_chip:

@@ -2,7 +2,9 @@
 
 Decode reads every weight that the batch hits once, and the cache of every sequence; prefill is a
 causal forward pass whose tokens are cut over `data` and `expert`, in chunks. Both use the layer
-counting of training with stored weights and a cache. Everything broadcasts over candidate plans.
+counting of training with stored weights and a cache. Between blocks the stream is cut over `tensor`
+(by tokens, in decode by D: In[B, D_Y] of ch. 7.3.2), so each block gathers it and scatters it back.
+Everything broadcasts over candidate plans.
 """
 
 from collections.abc import Mapping, Sequence
@@ -138,7 +140,6 @@ def decode_work(cfg: ModelConfig, shape: ServeShape) -> Work:
         compute=shape.dtypes.compute,
         weights="bf16",
         activations=shape.dtypes.activations,
-        sequence_parallel=False,
     )
     ops = _stack(cfg, shape, inner, partial(_decode_core, shape), "decode", 1)
     ops += _looped(_first(cfg, inner), "decode", "embed", 1.0)
@@ -154,7 +155,6 @@ def prefill_work(cfg: ModelConfig, shape: ServeShape) -> Work:
         compute=shape.dtypes.compute,
         weights="bf16",
         activations=shape.dtypes.activations,
-        sequence_parallel=True,
     )
     ops = _stack(cfg, shape, inner, partial(_prefill_core, shape), "prefill", shape.chunks)
     ops += _looped(_first(cfg, inner), "prefill", "embed", shape.chunks)
@@ -176,7 +176,9 @@ def _stack(
         mine = [r for r in rows if r.group == group]
         matmuls = [r for r in mine if r.role == "matmul"]
         body = forward_layer(cfg, layer, matmuls, inner, matmul=matmul, core=core)
-        body = chain([*_vectors(cfg, shape, mine), *body])
+        first, *rest = chain([*_vectors(cfg, shape, mine), *body])
+        # A layer waits for the one before it: the last op of the previous round.
+        body = [replace(first, after=(body[-1].id,)), *rest]
         ops += _looped(body, phase, f"layers.{group}", layers * times)
     return ops
 
