@@ -283,10 +283,9 @@ def _render_runners_up(result: dict[str, Any]) -> None:
 def _render_run(run: dict[str, Any]) -> None:
     cost = "cost unknown: the catalogue has no price (give --price CHIP=USD)"
     if run["usd"] is not None:
-        cost = (
-            f"{format_usd(run['usd'])}{_idle_text(run)} at "
-            f"${run['usd_per_chip_hour']:.2f} per chip-hour ({run['price_as_of']}, {run['price_source']})"
-        )
+        price = f"${run['usd_per_chip_hour']:.2f} per chip-hour"
+        source = f"({run['price_as_of']}, {run['price_source']})"
+        cost = f"{format_usd(run['usd'])}{_idle_text(run)} at {price} {source}"
     click.echo(
         f"\nRun of {format_count(run['tokens'])} tokens at {run['basis']}: "
         f"{sig(run['days'])} days, {format_count(run['chip_hours'])} chip-hours, {cost}"
