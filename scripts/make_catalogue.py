@@ -41,6 +41,7 @@ NUMBERS = (
     "words_per_register",
     "matmul_tile",
     "jax_devices_per_chip",
+    "device_link_oneway",
     "chips_per_host",
     "host_link_oneway",
     "host_dram_bytes",

@@ -9,9 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.errors import BadRequest
-from shardwise.hardware.catalogue import load_chip
-from shardwise.hardware.placement import boxes, place, place_or_refuse
-from shardwise.hardware.slices import parse_slice
+from shardwise.hardware import (
+    boxes,
+    load_chip,
+    parse_slice,
+    place,
+    place_or_refuse,
+    slices_of,
+)
 
 SLICES = (
     "v5p:16x16x16",
@@ -25,6 +30,9 @@ SLICES = (
     "3*gb200:72",
     "2*mi300x:8",
     "cpu:1",
+    "tpu7x:4x4x8",
+    "2*tpu7x:2x2x1",
+    "mi250x:8",
 )
 
 
@@ -81,6 +89,31 @@ SLICES = (
             {"data": 128, "tensor": 8},
             ["data=128: domains[128]", "tensor=8: domain[8]"],
         ),
+        # The innermost axis takes the devices of a chip, then chips.
+        (
+            "tpu7x:2x2x1",
+            {"tensor": 2, "fsdp": 4},
+            ["tensor=2: y[2], line", "fsdp=4: chip[2] x[2], line"],
+        ),
+        (
+            "tpu7x:2x2x1",
+            {"fsdp": 4, "tensor": 2},
+            ["fsdp=4: x[2] y[2], lines", "tensor=2: chip[2]"],
+        ),
+        (
+            "2*tpu7x:4x4x4",
+            {"data": 2, "fsdp": 32, "tensor": 4},
+            [
+                "data=2: slices[2]",
+                "fsdp=32: x[2, stride 2] y[4] z[4], rings",
+                "tensor=4: chip[2] x[2], line",
+            ],
+        ),
+        (
+            "mi250x:8",
+            {"data": 2, "tensor": 8},
+            ["data=2: domain[2]", "tensor=8: chip[2] domain[4]"],
+        ),
     ],
 )
 def test_where_axes_go(text, degrees, lines):
@@ -130,6 +163,47 @@ def test_strided_groups_share_links_as_counted(inner, outer):
         assert max(load) == part.stride == inner
         assert part.oneway * max(load) == load_chip("v5e").network.link_oneway
         assert part.ring
+
+
+def test_the_devices_of_a_chip():
+    tpu7x = load_chip("tpu7x")
+    placed = place(parse_slice("tpu7x:2x2x1"), {"fsdp": 2, "tensor": 4})
+    within = placed.axes["tensor"].within
+    assert (within.size, within.stride, within.oneway) == (2, 1, 6e11)
+    assert placed.axes["fsdp"].within.size == 1
+    assert placed.axes["fsdp"].devices_per_chip == 2
+    # Rates of parts are a whole chip's; who shares them depends on the group.
+    assert placed.axes["fsdp"].parts[1].oneway == tpu7x.network.link_oneway
+    assert (placed.chips_used, placed.chips_idle) == (4, 0)
+    single = place(parse_slice("v5e:4x4"), {"fsdp": 16}).axes["fsdp"]
+    assert (single.within.size, single.within.oneway, single.devices_per_chip) == (1, 0.0, 1)
+
+
+def test_several_axes_may_share_a_chip():
+    piece = parse_slice(
+        "trn2:4x4", lambda name: load_chip(name, set_=["chip.device_link_oneway=1e11"])
+    )
+    placed = place(piece, {"fsdp": 16, "context": 2, "tensor": 2})
+    inside = [placed.axes[name].within for name in ("fsdp", "context", "tensor")]
+    assert [(p.size, p.stride) for p in inside] == [(1, 4), (2, 2), (2, 1)]
+    three = place(piece, {"fsdp": 32, "tensor": 2}).describe()
+    assert three == ("fsdp=32: chip[2] x[4] y[4], rings", "tensor=2: chip[2]")
+
+
+def test_all_devices_of_a_chip_are_used():
+    piece = parse_slice("tpu7x:2x2x1")
+    placed = place(piece, {"fsdp": np.array([4, 8, 16, 3, 5])})
+    assert placed.legal.tolist() == [False, True, False, False, False]
+    assert placed.chips_used.tolist() == [4] * 5
+    placed = place_or_refuse(piece, {"fsdp": 2, "tensor": 2})
+    assert (placed.chips_used, placed.chips_idle) == (2, 2)
+
+
+@pytest.mark.parametrize("name", ["v3", "trn2"])
+def test_an_unknown_rate_between_devices_is_asked_for(name):
+    piece = slices_of(load_chip(name))[-1]
+    with pytest.raises(BadRequest, match=f"'{name}'.*--set chip.device_link_oneway=NUMBER"):
+        place(piece, {"fsdp": piece.devices})
 
 
 def test_an_axis_takes_the_faster_part_unless_told_to_finish():
@@ -199,6 +273,12 @@ def test_domains_without_a_known_network_between_them_are_refused():
         ("2*h100:8", {"tensor": 32}, ["domain[8] domains[2]", "has 16 chips", "'tensor': 16"]),
         ("h100:8", {"fsdp": 2, "tensor": 0}, ["'tensor' is 0; a degree is 1 or more"]),
         ("h100:8", {"fsdp": -2, "tensor": 4}, ["'fsdp' is -2"]),
+        (
+            "tpu7x:2x2x1",
+            {"fsdp": 16, "tensor": 2},
+            ["leave x[2] y[2]; the mesh needs 32 devices", "has 8 devices", "'fsdp': 4, 2, 1"],
+        ),
+        ("tpu7x:2x2x1", {"fsdp": 3}, ["leave chip[2] x[2] y[2]", "nearest 'fsdp': 4, 2, 8"]),
     ],
 )
 def test_refusals(text, degrees, words):
@@ -228,10 +308,10 @@ def test_boxes():
 
 @st.composite
 def filled(draw):
-    """A slice, and degrees of five axes that multiply to all of its chips."""
+    """A slice, and degrees of five axes that multiply to all of its devices."""
     piece = parse_slice(draw(st.sampled_from(SLICES)))
     degrees = dict.fromkeys(("replica", "stage", "fsdp", "context", "tensor"), 1)
-    left, prime = piece.chips, 2
+    left, prime = piece.devices, 2
     while left > 1:
         while left % prime == 0:
             degrees[draw(st.sampled_from(sorted(degrees)))] *= prime
@@ -246,9 +326,11 @@ def test_degrees_that_fill_a_slice_are_placed_on_every_chip_once(case):
     placed = place(piece, degrees)
     assert placed.legal
     assert math.prod(links.outer.size for links in placed.axes.values()) == piece.count
+    within = [links.within.size for links in placed.axes.values()]
+    assert math.prod(within) == piece.chip.jax_devices_per_chip
     for name, links in placed.axes.items():
         inner = math.prod(part.size for part in links.parts)
-        assert links.size == degrees[name] == inner * links.outer.size
+        assert links.size == degrees[name] == links.within.size * inner * links.outer.size
     for i, size in enumerate(piece.shape):
         pieces = sorted(
             (links.parts[i].stride, links.parts[i].size)
@@ -276,7 +358,7 @@ def test_a_part_is_a_ring_iff_its_axis_wraps_and_it_takes_all_the_rest(case):
 @given(st.lists(filled(), min_size=1, max_size=8), st.permutations((0, 1, 2)))
 def test_an_array_places_as_its_elements_do(cases, order):
     piece = cases[0][0]
-    meshes = [degrees for other, degrees in cases if other.chips == piece.chips]
+    meshes = [degrees for other, degrees in cases if other.devices == piece.devices]
     columns = {name: np.array([mesh[name] for mesh in meshes]) for name in meshes[0]}
     together = place(piece, columns, order=order)
     for i, mesh in enumerate(meshes):

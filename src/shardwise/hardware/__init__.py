@@ -2,20 +2,21 @@
 
 `network.py` holds the kinds of network, `chip.py` one chip, `catalogue.py` reads the data files
 with a source for every number, `totals.py` adds up pods and fat trees, `slices.py` spells and
-checks slices, `placement.py` lays mesh axes on physical axes. No time is computed here: that is
+checks slices, `placement.py` lays mesh axes on physical axes, in one of the `boxes.py` of a slice,
+and `misfits.py` says why a mesh cannot be placed. No time is computed here: that is
 `roofline`. Read `chip.py` first.
 """
 
+from shardwise.hardware.boxes import boxes
 from shardwise.hardware.catalogue import catalogue, chip_ids, load_chip
 from shardwise.hardware.chip import Chip, Efficiency
+from shardwise.hardware.misfits import place_or_refuse
 from shardwise.hardware.network import Alone, DataCentre, FullMesh, Level, Network, Switched, Torus
 from shardwise.hardware.placement import (
     AxisLinks,
     Part,
     Placement,
-    boxes,
     place,
-    place_or_refuse,
 )
 from shardwise.hardware.prices import Price, parse_price
 from shardwise.hardware.slices import (

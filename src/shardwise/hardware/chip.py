@@ -43,6 +43,9 @@ FIELDS: Mapping[str, Field] = {
     "words_per_register": Field(kind="count", unit="", about="32-bit words per vector register"),
     "matmul_tile": Field(kind="tile", unit="m x k x n", about="matmul dims are padded to this"),
     "jax_devices_per_chip": Field(kind="count", unit="", about="devices JAX shows per chip"),
+    "device_link_oneway": Field(
+        kind="rate", unit="bytes/s", about="between the devices of a chip, one-way per device"
+    ),
     "chips_per_host": Field(kind="count", unit="", about="chips on one host"),
     "host_link_oneway": Field(kind="rate", unit="bytes/s", about="host to chip, one-way"),
     "host_dram_bytes": Field(kind="size", unit="bytes", about="host memory per host"),
@@ -123,6 +126,7 @@ class Chip:
     words_per_register: int | None
     matmul_tile: tuple[int, int, int]
     jax_devices_per_chip: int
+    device_link_oneway: float | None
     chips_per_host: int
     host_link_oneway: float | None
     host_dram_bytes: float | None

@@ -1,11 +1,11 @@
 """Placement: which physical axes of a slice carry each axis of a mesh, and what links that gives.
 
-Degrees are given outermost axis first, innermost last, and multiply to chips. The data-centre
-factor (`slice.count`) is filled from the outermost axes, the axes of the fast network from the
-innermost: whole physical axes where they match exactly, then whole rings that divide the degree,
-then the largest common factor, where it is fastest. A part that is not the first of its physical
-axis is strided: its members are `stride` hops apart and `stride` interleaved groups share each
-link.
+Degrees are given outermost axis first, innermost last, and multiply to JAX devices. The
+data-centre factor (`slice.count`) is filled from the outermost axes; the devices of a chip, where
+there are several, and then the axes of the fast network from the innermost: whole physical axes
+where they match exactly, then whole rings that divide the degree, then the largest common factor,
+where it is fastest. A part that is not the first of its physical axis is strided: its members are
+`stride` hops apart and `stride` interleaved groups share each link.
 
 Every number may be a NumPy array over candidate meshes; nothing loops over candidates.
 """
@@ -13,12 +13,13 @@ Every number may be a NumPy array over candidate meshes; nothing loops over cand
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any, Literal
 
 import numpy as np
 
 from shardwise.errors import BadRequest
+from shardwise.hardware.chip import Chip
 from shardwise.hardware.network import Alone, FullMesh, Switched, Torus
 from shardwise.hardware.slices import Slice
 from shardwise.work import Quantity
@@ -34,7 +35,8 @@ class Part:
 
     `oneway`: bytes/s in one direction after link sharing. On a torus of one link (a ring has two
     such directions, a line one); on a switch what a chip injects; on a full mesh of one pair; for
-    the data centre of one chip's NIC. `hop_seconds` is the time from one member to the next.
+    the data centre of one chip's NIC; within a chip what a device gets from the chip's others.
+    `hop_seconds` is the time from one member to the next.
     """
 
     size: Degree
@@ -49,11 +51,16 @@ class AxisLinks:
     """What a mesh axis communicates over: parts of the fast network, used at once, and `outer`.
 
     `parts` has one entry per physical axis, in the same order for every mesh axis. `outer` is the
-    data-centre piece. `sharp`: the inner switches reduce. `ramp_bytes`: the message size at which
-    a switched network reaches half of its rate, 0 where there is no ramp.
+    data-centre piece. Both are of chips, at the rates of a whole chip; `within` is the piece inside
+    a chip, of its `devices_per_chip` devices. Those of them that a group leaves out are in other
+    groups, with which it shares the chip's rates. `sharp`: the inner switches reduce.
+    `ramp_bytes`: the message size at which a switched network reaches half of its rate, 0 where
+    there is no ramp.
     """
 
     size: Degree
+    within: Part
+    devices_per_chip: int
     parts: tuple[Part, ...]
     outer: Part
     kind: Kind
@@ -82,7 +89,8 @@ class Placement:
     def describe(self) -> tuple[str, ...]:
         """One line per axis in use, for a placement of plain numbers.
 
-        For example 'fsdp=1024: x[4, stride 4] y[16] z[16], rings'.
+        For example 'fsdp=1024: x[4, stride 4] y[16] z[16], rings' or, with two devices per chip,
+        'tensor=4: chip[2] x[2], line'.
         """
         return tuple(
             f"{name}={links.size}: {_describe(self, links)}"
@@ -99,12 +107,14 @@ def place(
     order: Sequence[int] = (0, 1, 2),
     finish: bool = False,
 ) -> Placement:
-    """Lay mesh axes on a slice. `legal` is false where the degrees do not fill the box exactly.
+    """Lay mesh axes on a slice. `legal` is false where the degrees do not multiply to the devices
+    of the box.
 
     `box` is the part of each physical axis in use (the whole slice where not given); an axis used
     in part does not wrap. `order` breaks ties between equally good physical axes; `finish` fills up
     physical axes that inner axes began, which slows this axis and keeps rings whole for outer ones.
-    Degrees and box may be arrays that broadcast.
+    Degrees and box may be arrays that broadcast. Raises BadRequest where an axis needs a link whose
+    rate the catalogue lacks: between the devices of a chip, or between slices.
     """
     dims = piece.shape if box is None else box
     given = [np.asarray(d, np.int64) for d in (*degrees.values(), *dims)]
@@ -112,58 +122,30 @@ def place(
     whole = [np.broadcast_to(a, shape) for a in given[len(degrees) :]]
     need = dict(zip(degrees, (np.broadcast_to(a, shape) for a in given), strict=False))
     outer, legal = _fill_outer(piece.count, need)
+    rest = {name: wanted // outer[name].factor for name, wanted in need.items()}
+    within, full = _fill_chip(piece.chip.jax_devices_per_chip, rest)
+    legal = np.logical_and(legal, full)
     ranked = [p for p in order if p < len(whole)]
     rings = [w & (d == n) for w, d, n in zip(piece.wraps, whole, piece.shape, strict=True)]
     left = list(whole)
     inner: dict[str, list[_Take]] = {}
     for name in reversed(need):
-        wanted = need[name] // outer[name].factor
-        inner[name], rest = _fill(wanted, left, whole, rings, ranked, finish)
+        wanted = rest[name] // within[name].factor
+        inner[name], over = _fill(wanted, left, whole, rings, ranked, finish)
         left = [n // take.factor for n, take in zip(left, inner[name], strict=True)]
-        legal = np.logical_and(legal, rest == 1)
+        legal = np.logical_and(legal, over == 1)
     legal = np.logical_and(legal, math.prod(left) == 1)
-    axes = {name: _links(piece, need[name], outer[name], inner[name]) for name in need}
+    axes = {
+        name: _links(piece, need[name], within[name], inner[name], outer[name]) for name in need
+    }
     used = piece.count * math.prod(whole)
     return Placement(
         slice=piece,
-        physical=_physical(piece),
+        physical=physical_axes(piece),
         axes=axes,
         legal=_plain(np.asarray(legal)),
         chips_used=_plain(np.asarray(used)),
     )
-
-
-def boxes(piece: Slice) -> tuple[tuple[int, ...], ...]:
-    """Sub-boxes of the slice worth a look, most chips first: per axis its divisors and the largest
-    power of two in it. Boxes that differ only by swapping equal axes appear once.
-    """
-    choices = [
-        {d for d in range(1, n + 1) if n % d == 0} | {1 << (n.bit_length() - 1)}
-        for n in piece.shape
-    ]
-    unique = {
-        tuple(sorted(zip(piece.shape, box, strict=True), reverse=True)): box
-        for box in product(*(sorted(c) for c in choices))
-    }
-    return tuple(sorted(unique.values(), key=lambda box: _box_rank(piece, box)))
-
-
-def place_or_refuse(piece: Slice, degrees: Mapping[str, int]) -> Placement:
-    """Place one mesh of plain numbers, on fewer chips than the slice has if it must.
-
-    Takes the fewest slices, then the box that keeps most rings. Raises BadRequest naming the axis
-    that does not fit, the physical axes left for it and the nearest degrees that do.
-    """
-    for name, degree in degrees.items():
-        if degree < 1:
-            raise BadRequest(f"mesh axis '{name}' is {degree}; a degree is 1 or more")
-    chips = math.prod(degrees.values())
-    for count in range(1, min(piece.count, chips) + 1):
-        box = _box_of(piece, chips // count) if chips % count == 0 else None
-        if box is not None:
-            placed = place(replace(piece, count=count), degrees, box=box)
-            return replace(placed, slice=piece)
-    raise _refusal(piece, degrees)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +165,17 @@ def _fill_outer(count: int, need: Mapping[str, np.ndarray]) -> tuple[dict[str, _
         factor = np.gcd(left, wanted) if count > 1 else left
         left = left // factor
         takes[name] = _Take(factor, left, np.zeros(left.shape, bool))
+    return takes, np.equal(left, 1)
+
+
+def _fill_chip(devices: int, need: dict[str, np.ndarray]) -> tuple[dict[str, _Take], np.ndarray]:
+    """Hand out the devices of a chip, innermost axis first; false where some stay unused."""
+    takes = {}
+    left = np.asarray(devices)
+    for name in reversed(need):
+        factor = np.gcd(left, need[name]) if devices > 1 else left
+        takes[name] = _Take(factor, devices // left, np.zeros(left.shape, bool))
+        left = left // factor
     return takes, np.equal(left, 1)
 
 
@@ -254,10 +247,14 @@ def _take_common(wanted, got, left, whole, rings, ranked, finish) -> np.ndarray:
     return wanted
 
 
-def _links(piece: Slice, degree: np.ndarray, outer: _Take, inner: list[_Take]) -> AxisLinks:
+def _links(
+    piece: Slice, degree: np.ndarray, within: _Take, inner: list[_Take], outer: _Take
+) -> AxisLinks:
     network = piece.chip.network
     return AxisLinks(
         size=_plain(degree),
+        within=_chip_part(piece.chip, within),
+        devices_per_chip=piece.chip.jax_devices_per_chip,
         parts=tuple(_part(network, take) for take in inner),
         outer=_outer_part(piece, outer),
         kind=_kind(network),
@@ -275,6 +272,22 @@ def _part(network: Torus | Switched | FullMesh | Alone, take: _Take) -> Part:
         oneway=_plain(np.asarray(oneway / apart)),
         ring=_plain(take.ring),
         hop_seconds=_plain(np.asarray(hop * apart)),
+        stride=_plain(take.stride),
+    )
+
+
+def _chip_part(chip: Chip, take: _Take) -> Part:
+    """Devices of one chip, each a hop from the others.
+
+    No catalogue number says how long that hop is; it counts as one to the next chip.
+    """
+    if np.any(take.factor > 1):
+        chip.require("device_link_oneway")
+    return Part(
+        size=_plain(take.factor),
+        oneway=chip.device_link_oneway or 0.0,
+        ring=False,
+        hop_seconds=chip.network.hop_seconds,
         stride=_plain(take.stride),
     )
 
@@ -321,7 +334,8 @@ def _kind(network: Torus | Switched | FullMesh | Alone) -> Kind:
     return "full_mesh" if isinstance(network, FullMesh) else "switched"
 
 
-def _physical(piece: Slice) -> tuple[str, ...]:
+def physical_axes(piece: Slice) -> tuple[str, ...]:
+    """The names of the entries of `AxisLinks.parts`."""
     if isinstance(piece.chip.network, Torus):
         return tuple("xyz"[: len(piece.shape)])
     return ("domain",)
@@ -335,7 +349,7 @@ def _describe(placement: Placement, links: AxisLinks) -> str:
     ]
     torus = links.kind == "torus"
     alike = len({bool(part.ring) for _, part in used}) == 1
-    words = []
+    words = [f"chip[{links.within.size}]"] if links.within.size > 1 else []
     for name, part in used:
         notes = [f"{part.size}"]
         if torus and part.stride > 1:
@@ -349,81 +363,6 @@ def _describe(placement: Placement, links: AxisLinks) -> str:
         kind = "ring" if used[0][1].ring else "line"
         return f"{' '.join(words)}, {kind}{'s' * (len(used) > 1)}"
     return " ".join(words)
-
-
-def _box_rank(piece: Slice, box: tuple[int, ...]) -> tuple[Any, ...]:
-    closed = sum(w and b == n for w, b, n in zip(piece.wraps, box, piece.shape, strict=True))
-    return (-math.prod(box), -closed, sum(box), box)
-
-
-def _box_of(piece: Slice, chips: int) -> tuple[int, ...] | None:
-    """The box of that many chips that keeps most rings, if the slice has one."""
-    partial: list[tuple[int, ...]] = [()]
-    for n in piece.shape[:-1]:
-        partial = [
-            (*box, d)
-            for box in partial
-            for d in range(1, n + 1)
-            if chips % (math.prod(box) * d) == 0
-        ]
-    whole = [(*box, chips // math.prod(box)) for box in partial]
-    fitting = [box for box in whole if box[-1] <= piece.shape[-1]]
-    return min(fitting, key=lambda box: _box_rank(piece, box), default=None)
-
-
-def _refusal(piece: Slice, degrees: Mapping[str, int]) -> BadRequest:
-    """Names the innermost axis that does not fit, what the axes inside it leave, and remedies."""
-    chips = math.prod(degrees.values())
-    name, left = _first_misfit(piece, degrees)
-    near = _nearest_degrees(piece, degrees, name)
-    have = f"{piece} has {piece.chips} chips" if chips > piece.chips else f"{piece} has no such box"
-    return BadRequest(
-        f"mesh axis '{name}' of {degrees[name]} cannot be placed on {piece}: the axes inside it "
-        f"leave {left or 'no chip'}; the mesh needs {chips} chips and {have}; "
-        f"nearest '{name}': {', '.join(map(str, near)) or 'none, make another axis smaller'}"
-    )
-
-
-def _first_misfit(piece: Slice, degrees: Mapping[str, int]) -> tuple[str, str]:
-    """The innermost axis that leaves a remainder on the whole slice, and what was left for it."""
-    left, strides, slices = list(piece.shape), [1] * len(piece.shape), piece.count
-    misfit = ("", "")
-    for name, degree in list(degrees.items())[::-1]:
-        misfit = (name, _free_text(piece, left, strides, slices))
-        rest, taken = degree, []
-        for n in left:
-            taken.append(math.gcd(rest, n))
-            rest //= taken[-1]
-        over = math.gcd(rest, slices)
-        if rest > over:
-            break
-        slices //= over
-        left = [n // t for n, t in zip(left, taken, strict=True)]
-        strides = [s * t for s, t in zip(strides, taken, strict=True)]
-    return misfit
-
-
-def _free_text(piece: Slice, left: list[int], strides: list[int], slices: int) -> str:
-    words = [
-        f"{axis}[{n}]" if s == 1 else f"{axis}[{n}, stride {s}]"
-        for axis, n, s in zip(_physical(piece), left, strides, strict=True)
-        if n > 1
-    ]
-    outer = "slices" if isinstance(piece.chip.network, Torus) else "domains"
-    return " ".join(words + [f"{outer}[{slices}]"] * (slices > 1))
-
-
-def _nearest_degrees(piece: Slice, degrees: Mapping[str, int], name: str) -> list[int]:
-    """Degrees of one axis, the others kept, that fill some box of some of the slices."""
-    others = math.prod(d for axis, d in degrees.items() if axis != name)
-    sizes = {math.prod(box) for box in boxes(piece)}
-    fitting = {
-        size * count // others
-        for size in sizes
-        for count in range(1, piece.count + 1)
-        if size * count % others == 0
-    }
-    return sorted(fitting, key=lambda d: (abs(math.log(d / degrees[name])), d))[:3]
 
 
 def _plain(value: np.ndarray) -> Any:
@@ -446,6 +385,7 @@ def _pick(value: Any, index: int) -> Any:
         return replace(
             value,
             size=_pick(value.size, index),
+            within=_pick(value.within, index),
             parts=tuple(_pick(part, index) for part in value.parts),
             outer=_pick(value.outer, index),
         )

@@ -5,17 +5,20 @@ efficiency to derate it. `bytes` is V as in `work.Collective`: the gathered arra
 reduce-scatter, the buffer of an all-reduce, the total over the group of an all-to-all, the payload
 per device of a permute.
 
-A group of N chips has g inside one fast network and N/g = M networks. Torus parts, and in each of
-them both directions of a ring, are used at once, so their rates add up to R; R of a switched chip
-is what it injects, of a full mesh (g-1) pairs. The data-centre network carries a group on the NICs
-of its g chips. The two levels are pipelined: the slower one counts.
+A group of N devices has d in a chip, on g chips of one fast network, in M networks: N = d g M, and
+d is 1 where a chip is one device. Torus parts, and in each of them both directions of a ring, are
+used at once, so their rates add up to R; R of a switched chip is what it injects, of a full mesh
+(g-1) pairs. The data-centre network carries a group on the NICs of its g chips. A group that holds
+only d of a chip's n devices shares that chip's links and NIC with n/d - 1 others, so its R and NIC
+are d/n of the chip's. Between its devices a chip moves R_d per device. The three levels are
+pipelined: the slowest one counts.
 
 Modes: "exact" counts the bytes that must move; "asymptotic" is the book's large-N form, in which
 (N-1)/N is 1. Formulas: How To Scale Your Model, ch. 3 (tori) and 12 (switches).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -88,16 +91,19 @@ def all_gather(
     mode: Mode = "exact",
     measured: bool = False,
 ) -> CollectiveSeconds:
-    """V (g-1)/g / R inside, V (M-1)/M / (g NIC) outside, the slower of the two.
+    """V (g-1)/g / R inside, V (M-1)/M / (g NIC) outside, V (d-1)/d / R_d within a chip.
 
-    `idle` are axes over which the array is replicated: each of their m chips may gather 1/m of it
-    and the group of N m chips share the rest, if that is faster (ch. 3, exercise 3.2).
+    The slowest of the three. The links bring every byte to a chip once: a d-th of them to each
+    device, which gets the rest from the chip's others.
+
+    `idle` are axes over which the array is replicated: each of their m devices may gather 1/m of it
+    and the group of N m share the rest, if that is faster (ch. 3, exercise 3.2).
     """
     alone = _gather(bytes, _group(links), mode, measured)
     if not idle:
         return alone
     helped = _gather(bytes, _group([*links, *idle]), mode, measured)
-    needed = _group(links).chips > 1
+    needed = _group(links).members > 1
     better = np.logical_and(needed, np.less(helped.total, alone.total))
     return _answer(
         np.where(better, helped.bandwidth, alone.bandwidth),
@@ -126,7 +132,7 @@ def all_reduce(
     """Reduce-scatter then all-gather: twice an all-gather. With SHARP V / R inside.
 
     A SHARP switch receives V from each chip and sends V back, without (N-1)/N. Small messages
-    gain nothing: 1 KiB over 8 H100 takes 15.6 µs with it. The data-centre level has no SHARP.
+    gain nothing: 1 KiB over 8 H100 takes 15.6 µs with it. The other levels have no SHARP.
     """
     group = _group(links)
     if not group.sharp:
@@ -137,7 +143,9 @@ def all_reduce(
         ring = 2 * _over(bytes * _share(group.inner, "exact"), _inner_rate(group))
         inside = np.maximum(inside, ring / SHARP_GAIN)
     outside = 2 * _over(bytes * _share(group.outer, mode), group.egress)
-    return _answer(np.maximum(inside, outside) * _ramp(bytes, group, measured), 2 * _latency(group))
+    within = 2 * _within(bytes * _share(group.devices, mode), group)
+    ramp = _ramp(bytes, group, measured)
+    return _answer(_slowest(inside, outside, within) * ramp, 2 * _latency(group))
 
 
 def all_to_all(
@@ -147,18 +155,21 @@ def all_to_all(
     mode: Mode = "exact",
     measured: bool = False,
 ) -> CollectiveSeconds:
-    """Every chip sends V/N^2 to every other.
+    """Every device sends V/N^2 to every other, so every chip V/(g M)^2 to every other chip.
 
-    Torus: V floor(n^2/4) / (n N W) for the busiest link of a line of n, half of it for a ring;
+    Torus: V floor(n^2/4) / (n g W) for the busiest link of a line of n, half of it for a ring;
     each is the count of messages over the middle link under dimension-ordered shortest routes
-    (uniform by symmetry on a ring), so no schedule is faster; asymptotically V n / (4 N W).
-    Switched V (N-1) / (N^2 W); outside V (M-1) / (M^2 g NIC).
+    (uniform by symmetry on a ring), so no schedule is faster; asymptotically V n / (4 g W).
+    Switched V (g-1) / (g^2 W); outside V (M-1) / (M^2 g NIC). Within a chip only what its own
+    devices send each other, V (d-1) / (N^2 R_d): all else arrives where it is wanted.
     """
     group = _group(links)
     inside = _exchange_inside(bytes / group.outer**2, group, mode)
     outside = _over(bytes * _share(group.outer, mode) / group.outer, group.egress)
-    ramp = _ramp(bytes / group.chips, group, measured)
-    return _answer(np.maximum(inside, outside) * ramp, _latency(group))
+    pairs = bytes * _share(group.devices, mode) * group.devices / group.members**2
+    within = _within(pairs, group)
+    ramp = _ramp(bytes / group.members, group, measured)
+    return _answer(_slowest(inside, outside, within) * ramp, _latency(group))
 
 
 def ragged_all_to_all(
@@ -169,23 +180,27 @@ def ragged_all_to_all(
     mode: Mode = "exact",
     measured: bool = False,
 ) -> CollectiveSeconds:
-    """An all-to-all in which a token goes to K = `fan_out` random picks among the N chips.
+    """An all-to-all in which a token goes to K = `fan_out` random picks among the N devices.
 
-    V is what the dense all-to-all would move: a copy of every token for every chip, so N times the
-    tokens' bytes. A chip is hit with probability 1 - ((N-1)/N)^K (asymptotically min(K/N, 1)).
-    Across switched domains a token may instead be sent once to every domain it is needed in, over
-    the NIC, and copied inside; the faster way counts (ch. 12, appendix on ragged all-to-alls).
+    V is what the dense all-to-all would move: a copy of every token for every device, so N times
+    the tokens' bytes. A device is hit with probability 1 - ((N-1)/N)^K (asymptotically
+    min(K/N, 1)). Across switched domains a token may instead be sent once to every domain it is
+    needed in, over the NIC, and copied inside; the faster way counts (ch. 12, appendix on ragged
+    all-to-alls).
     """
     group = _group(links)
     dense = all_to_all(bytes, links, mode=mode, measured=measured)
-    direct = dense.bandwidth * _hit(group.chips, fan_out, mode)
+    hits = _hit(group.members, fan_out, mode)
+    direct = dense.bandwidth * hits
     if group.kind == "torus":
         return _answer(direct, dense.latency)
-    tokens = bytes / group.chips
-    hits = _hit(group.chips, fan_out, mode)
-    inside = _over(tokens * hits * _share(group.inner, mode), _inner_rate(group))
+    tokens = bytes / group.members
+    copies = tokens * hits * group.devices
+    inside = _over(copies * _share(group.inner, mode), _inner_rate(group))
+    within = _within(tokens * hits * _share(group.devices, mode) / group.inner, group)
     once = tokens * _hit(group.outer, fan_out, mode) * _share(group.outer, mode)
-    relayed = np.maximum(inside, _over(once, group.egress)) * _ramp(tokens, group, measured)
+    outside = _over(once, group.egress)
+    relayed = _slowest(inside, outside, within) * _ramp(tokens, group, measured)
     across = np.logical_and(group.outer > 1, relayed < direct)
     return _answer(np.where(across, relayed, direct), dense.latency)
 
@@ -193,14 +208,15 @@ def ragged_all_to_all(
 def permute(
     bytes: Quantity, links: Sequence[AxisLinks], *, measured: bool = False
 ) -> CollectiveSeconds:
-    """Every chip sends V to the next of its group, one way round: V over the slowest link.
+    """Every device sends V to the next of its group, one way round: V over the slowest link.
 
+    The devices of a chip follow each other, so a group sends one message from chip to chip.
     On a line the ring is folded (0, 2, 4, ..., 5, 3, 1), so that no message goes over two links
     more; with one message per link and direction that costs latency only.
     """
     group = _group(links)
-    inside: Quantity = 0.0
-    latency: Quantity = 0.0
+    inside = _within(bytes * (group.devices > 1), group)
+    latency: Quantity = (group.devices > 1) * group.device_hop
     for part in group.parts:
         used = np.greater(part.size, 1)
         inside = np.maximum(inside, _over(bytes * used, part.oneway))
@@ -215,20 +231,26 @@ def permute(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """All links of one group: `inner` chips of each of `outer` networks."""
+    """All links of one group: `devices` of each of `inner` chips of each of `outer` networks.
+
+    Rates are the group's share of a chip's, `device_oneway` is what each device has of its own.
+    """
 
     kind: Kind
     parts: tuple[Part, ...]
+    devices: np.ndarray
     inner: np.ndarray
     outer: np.ndarray
+    device_oneway: Quantity
+    device_hop: Quantity
     nic: Quantity
     outer_hop: Quantity
     sharp: bool
     ramp_bytes: float
 
     @property
-    def chips(self) -> np.ndarray:
-        return self.inner * self.outer
+    def members(self) -> np.ndarray:
+        return self.devices * self.inner * self.outer
 
     @property
     def egress(self) -> Quantity:
@@ -236,10 +258,13 @@ class _Group:
         return self.inner * self.nic
 
 
+_UNUSED = Part(size=1, oneway=0.0, ring=False, hop_seconds=0.0, stride=1)
 _NOTHING = AxisLinks(
     size=1,
-    parts=(Part(size=1, oneway=0.0, ring=False, hop_seconds=0.0, stride=1),),
-    outer=Part(size=1, oneway=0.0, ring=False, hop_seconds=0.0, stride=1),
+    within=_UNUSED,
+    devices_per_chip=1,
+    parts=(_UNUSED,),
+    outer=_UNUSED,
     kind="switched",
     sharp=False,
     ramp_bytes=0.0,
@@ -248,21 +273,33 @@ _NOTHING = AxisLinks(
 
 def _group(links: Sequence[AxisLinks]) -> _Group:
     """Join the links of several mesh axes; pieces that continue each other become one piece."""
-    first, *others = links or (_NOTHING,)
+    links = links or (_NOTHING,)
+    first, *others = links
     joined = list(first.parts)
     spare: list[Part] = []
     for other in others:
         for i, part in enumerate(other.parts):
             joined[i], apart = _join(joined[i], part)
             spare.append(apart)
-    outers = [axis.outer for axis in links] or [_NOTHING.outer]
+    parts = (*joined, *spare)
+    nic = _least(
+        [np.where(np.greater(axis.outer.size, 1), axis.outer.oneway, np.inf) for axis in links]
+    )
+    devices = _product(axis.within.size for axis in links)
+    if first.devices_per_chip > 1:
+        share = devices / first.devices_per_chip
+        parts = tuple(replace(part, oneway=part.oneway * share) for part in parts)
+        nic = nic * share
     return _Group(
         kind=first.kind,
-        parts=(*joined, *spare),
+        parts=parts,
+        devices=devices,
         inner=_product(p.size for axis in links for p in axis.parts),
-        outer=_product(p.size for p in outers),
-        nic=_least([np.where(np.greater(p.size, 1), p.oneway, np.inf) for p in outers]),
-        outer_hop=_most([p.hop_seconds for p in outers]),
+        outer=_product(axis.outer.size for axis in links),
+        device_oneway=first.within.oneway,
+        device_hop=first.within.hop_seconds,
+        nic=nic,
+        outer_hop=_most([axis.outer.hop_seconds for axis in links]),
         sharp=first.sharp,
         ramp_bytes=first.ramp_bytes,
     )
@@ -301,8 +338,14 @@ def _join(one: Part, other: Part) -> tuple[Part, Part]:
 def _gather(bytes: Quantity, group: _Group, mode: Mode, measured: bool) -> CollectiveSeconds:
     inside = _over(bytes * _share(group.inner, mode), _inner_rate(group))
     outside = _over(bytes * _share(group.outer, mode), group.egress)
+    within = _within(bytes * _share(group.devices, mode), group)
     ramp = _ramp(bytes, group, measured)
-    return _answer(np.maximum(inside, outside) * ramp, _latency(group))
+    return _answer(_slowest(inside, outside, within) * ramp, _latency(group))
+
+
+def _within(bytes: Quantity, group: _Group) -> Quantity:
+    """Seconds in which every device gets that much from the others of its chip."""
+    return _over(bytes, group.device_oneway) if np.any(group.devices > 1) else 0.0
 
 
 def _inner_rate(group: _Group) -> Quantity:
@@ -357,15 +400,18 @@ def _ramp(bytes: Quantity, group: _Group, measured: bool) -> Quantity:
 def _latency(group: _Group) -> Quantity:
     """Seconds before the last byte could arrive, however few bytes there are.
 
-    Torus: the farthest member of each part, one part after the other. Switch and full mesh:
-    2 log2(n) + 1 steps, which is 5 and 7 for 4 and 8 chips; nccl-tests of 1 KiB on A100, H100 and
-    B200 give 4.8 to 5.0 and 7 (same source). Data centre: log2(M) hops.
+    Torus: the farthest member of each part, one part after the other, and one hop more where the
+    group has several devices of a chip. Switch and full mesh: 2 log2(n) + 1 steps, which is 5 and
+    7 for 4 and 8 chips; nccl-tests of 1 KiB on A100, H100 and B200 give 4.8 to 5.0 and 7 (same
+    source). Data centre: log2(M) hops.
     """
     outside = np.ceil(np.log2(group.outer)) * group.outer_hop
     if group.kind == "torus":
+        outside = outside + (group.devices > 1) * group.device_hop
         return outside + sum((_farthest(part) * part.hop_seconds for part in group.parts), 0.0)
-    steps = 2 * np.ceil(np.log2(group.inner)) + 1
-    return outside + (group.inner > 1) * steps * group.parts[0].hop_seconds
+    joined = group.devices * group.inner
+    steps = 2 * np.ceil(np.log2(joined)) + 1
+    return outside + (joined > 1) * steps * group.parts[0].hop_seconds
 
 
 def _farthest(part: Part) -> Quantity:
@@ -393,6 +439,10 @@ def _least(values: Sequence[Quantity]) -> Quantity:
     for value in values:
         least = np.minimum(least, value)
     return least
+
+
+def _slowest(inside: Quantity, outside: Quantity, within: Quantity) -> Quantity:
+    return np.maximum(np.maximum(inside, outside), within)
 
 
 def _most(values: Sequence[Quantity]) -> Quantity:

@@ -1,0 +1,76 @@
+"""Training plans on chips that are several JAX devices: a mesh counts devices, a chip is paid for.
+
+Policies are pinned where the catalogue lacks the chip's host link, which `offload` needs.
+"""
+
+from math import prod
+
+import pytest
+
+from shardwise.errors import BadRequest
+from shardwise.hardware import load_chip
+from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.predict import plan_training
+
+FSDP = {"stage": 1, "context": 1}
+"""On a slice of a torus this leaves tensor, and fsdp for the rest."""
+
+
+def plan(on, **more):
+    return plan_training("llama-3-8b", on, batch="64seq", seq=4096, remat="none", **more)
+
+
+@pytest.mark.parametrize(
+    ("on", "chips"), [("tpu7x:2x2x1", 4), ("tpu7x:4x4x4", 64), ("mi250x:8", 8)]
+)
+def test_a_mesh_counts_devices(on, chips):
+    planning = plan(on)
+    for answer in (planning.best, *planning.runners_up):
+        assert prod(answer.plan.mesh.values()) == answer.plan.devices == 2 * answer.chips_used
+        assert answer.chips_used == answer.placement.chips_used
+        assert answer.chips_used + answer.chips_idle == chips
+        assert prod(answer.plan.box) == answer.chips_used
+    assert planning.best.chips_used == chips
+    expected = planning.best.step_seconds
+    assert 0 < expected["lower"] <= expected["expected"] <= expected["upper"]
+    assert 0.3 < planning.best.mfu < 1
+
+
+@pytest.mark.parametrize("on", ["tpu7x:2x2x1", "tpu7x:4x4x4"])
+def test_memory_is_given_per_chip_and_limited_per_device(on):
+    chip, best = load_chip("tpu7x"), plan(on).best
+    assert best.peak_bytes_per_chip == 2 * float(best.memory.peak())
+    assert best.peak_bytes_per_chip <= chip.require("hbm_usable_bytes")
+    assert sum(best.memory_by_kind.values()) == pytest.approx(best.peak_bytes_per_chip)
+
+
+def test_a_tight_limit_is_per_chip():
+    limit = plan("tpu7x:2x2x1").best.peak_bytes_per_chip * 0.9
+    assert plan("tpu7x:2x2x1", max_hbm=limit).best.peak_bytes_per_chip <= limit
+
+
+def test_a_fully_sharded_state_is_spread_over_the_devices():
+    """8.03e9 parameters x 16 bytes: bf16 weight and gradient, f32 master copy and two moments."""
+    best = plan("tpu7x:2x2x1", pins=FSDP | {"tensor": 1}).best
+    kinds = best.memory_by_kind
+    state = kinds["params"] + kinds["gradients"] + kinds["optimizer"]
+    assert state == pytest.approx(8.03e9 * 16 / 4, rel=1e-3)
+
+
+def test_tensor_two_stays_inside_the_chip():
+    best = plan("tpu7x:2x2x1", pins=FSDP | {"tensor": 2}).best
+    assert best.placement.describe() == ("fsdp=4: x[2] y[2], lines", "tensor=2: chip[2]")
+
+
+def test_a_slower_die_link_is_no_faster():
+    slow = Hardware(overrides=["chip.device_link_oneway=10e9"])
+    pins = FSDP | {"tensor": 2}
+    fast, slower = (plan("tpu7x:2x2x1", pins=pins, **m).best for m in ({}, {"hardware": slow}))
+    assert slower.step_seconds["expected"] > fast.step_seconds["expected"]
+
+
+def test_an_unknown_die_link_is_asked_for_and_can_be_given():
+    with pytest.raises(BadRequest, match=r"chip 'v3'.*--set chip.device_link_oneway=NUMBER"):
+        plan("v3:4x4")
+    given = Hardware(overrides=["chip.device_link_oneway=1e11"])
+    assert plan("v3:8x8", hardware=given).best.plan.devices == 128
