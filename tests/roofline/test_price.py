@@ -173,6 +173,16 @@ def test_a_matmul_pays_for_its_padding():
     assert t.peak["math"] == pytest.approx(2.0 * 100 * 200 / chip.peak_flops["bf16"])
 
 
+def test_a_rounding_error_above_a_tile_pays_for_no_second_one():
+    chip = load_chip("v5e")
+    placement = place(parse_slice("v5e:1x1"), {})
+    m = 8 * (1 + 1e-15)
+    assert m > 8
+    near = op("m", flops={"bf16": 2.0 * m * 128 * 128}, matmul=Matmul(m=m, k=128, n=128))
+    t = price_op(near, chip, placement)
+    assert t.derated * chip.efficiency.matmul == pytest.approx(t.peak["math"], rel=1e-9)
+
+
 def test_a_device_has_its_share_of_the_chip():
     chip = load_chip("tpu7x")
     assert chip.jax_devices_per_chip == 2

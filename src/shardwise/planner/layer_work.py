@@ -143,8 +143,9 @@ def _local_dims(row: Parameter, tensor: Quantity) -> tuple[Quantity, Quantity]:
     if not letter:
         return k, n
     size = next(s for d, s in row.dims if d == letter)
-    share = np.ceil(size / tensor) / size
-    return (k * share, n) if letter in row.contracts else (k, n * share)
+    local = np.ceil(size / tensor)
+    # Multiplied last: a rounding error above a whole number would cost a tile of padding.
+    return (k / size * local, n) if letter in row.contracts else (k, n / size * local)
 
 
 def _head_norm(layer: Layer, shape: LayerShape) -> list[Op]:

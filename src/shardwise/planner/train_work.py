@@ -282,7 +282,8 @@ def _ends_work(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -
     gathers = _gathers(outside, shape)
     ops = [*gathers, *gathers_again(gathers), *_scatters(outside, shape, ops[-1].id), *ops]
     named = _named(ops, "ends", shape.microbatches)
-    reduced = _named(_data_reduction(outside, shape, "final.norm"), "ends", 1.0)
+    times = shape.microbatches if shape.zero == 2 else 1.0
+    reduced = _named(_data_reduction(outside, shape, "final.norm"), "ends", times)
     return [*reduced, *named]
 
 

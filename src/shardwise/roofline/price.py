@@ -162,9 +162,11 @@ def _padding(op: Op, chip: Chip) -> Quantity:
     """FLOPs after rounding the matmul's dims up to the chip's tile, over FLOPs before."""
     if op.matmul is None:
         return 1.0
-    dims = (op.matmul.m, op.matmul.k, op.matmul.n)
+    # Rounded, as a mean number of tokens a rounding error above a tile would pay for two.
+    dims = [np.round(d, 6) for d in (op.matmul.m, op.matmul.k, op.matmul.n)]
     useful = 2.0 * dims[0] * dims[1] * dims[2]
-    return padded_flops(*dims, tile=chip.matmul_tile) / np.maximum(useful, 1e-300)
+    padded = padded_flops(*dims, tile=chip.matmul_tile)
+    return np.maximum(padded / np.maximum(useful, 1e-300), 1.0)
 
 
 def _bodies(ops: tuple[OpTime, ...]) -> dict[str, tuple[OpTime, ...]]:
