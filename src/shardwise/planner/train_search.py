@@ -108,10 +108,10 @@ def search(request: TrainRequest, keep: int) -> SearchReport:
         if found and _ideal_seconds(request, box) > min(f.seconds for f in found):
             break  # fewer chips cannot be faster even at peak
         looked, columns = _legal_columns(request, box)
-        policies = len(request.remat) * len(PLACINGS)
-        enumerated += looked * policies
-        legal += len(columns) * policies
-        for remat, placing in product(request.remat, PLACINGS) if len(columns) else ():
+        ways = [*product(policies(request), PLACINGS)]
+        enumerated += looked * len(ways)
+        legal += len(columns) * len(ways)
+        for remat, placing in ways if len(columns) else ():
             priced, fitting, leanest = _best_of(request, box, placing, columns, remat, keep)
             candidates += priced
             found += fitting
@@ -126,6 +126,13 @@ def search(request: TrainRequest, keep: int) -> SearchReport:
         best=_distinct(found, keep),
         nearest=None if found else nearest,
     )
+
+
+def policies(request: TrainRequest) -> tuple[Remat, ...]:
+    """The remat policies to look at: offload among others only where the host link is known."""
+    if request.piece.chip.host_link_oneway is not None or len(request.remat) == 1:
+        return request.remat
+    return tuple(remat for remat in request.remat if remat != "offload")
 
 
 def _ideal_seconds(request: TrainRequest, box: tuple[int, ...]) -> float:
@@ -150,25 +157,40 @@ def _distinct(found: list[Found], keep: int) -> tuple[Found, ...]:
     return tuple(sorted(chosen.values(), key=lambda f: f.seconds))
 
 
-def legal_count(request: TrainRequest) -> int:
-    """How many meshes and microbatch counts are legal, over all boxes."""
-    return sum(len(_legal_columns(request, box)[1]) for box in boxes(request.piece))
+def batch_units(request: TrainRequest) -> np.ndarray:
+    """What a batch may be a multiple of: batch shards x microbatches of every mesh that is legal
+    but for the batch, over all boxes."""
+    units = [
+        _units(_placeable(request, _enumerate(request, box), box)) for box in boxes(request.piece)
+    ]
+    return np.unique(np.concatenate(units))
 
 
 def _legal_columns(request: TrainRequest, box: tuple[int, ...]) -> tuple[int, Columns]:
     """How many meshes were enumerated, and those that divide everything and can be placed."""
-    devices = prod(box) * request.piece.count * request.piece.chip.jax_devices_per_chip
-    columns = _enumerate(request, devices)
-    looked = len(columns)
-    columns = columns.take(_divides(request, columns))
+    columns = _enumerate(request, box)
+    even = request.sequences % _units(columns) == 0
+    return len(columns), _placeable(request, columns.take(even), box)
+
+
+def _units(columns: Columns) -> np.ndarray:
+    d = columns.degrees
+    return d["replica"] * d["data"] * d["fsdp"] * d["expert"] * columns.microbatches
+
+
+def _placeable(request: TrainRequest, columns: Columns, box: tuple[int, ...]) -> Columns:
+    """The columns with a microbatch for every stage that some placing can lay out."""
+    stages = columns.degrees["stage"]
+    columns = columns.take((stages == 1) | (columns.microbatches >= stages))
     legal = np.zeros(len(columns), bool)
     for placing in PLACINGS:
         legal |= place(request.piece, columns.degrees, box=box, finish=placing == "finish").legal
-    return looked, columns.take(legal)
+    return columns.take(legal)
 
 
-def _enumerate(request: TrainRequest, devices: int) -> Columns:
-    """Every factorisation of the devices over the mesh axes, times the microbatch counts."""
+def _enumerate(request: TrainRequest, box: tuple[int, ...]) -> Columns:
+    """Every factorisation of the box's devices over the mesh axes, times the microbatch counts."""
+    devices = prod(box) * request.piece.count * request.piece.chip.jax_devices_per_chip
     cfg, divisors = request.cfg, _divisors(devices)
     across = request.piece.count
     limits = {
@@ -184,7 +206,8 @@ def _enumerate(request: TrainRequest, devices: int) -> Columns:
     elif across > 1:
         limits["replica"] = [1]  # behind switches data plays the role of replica
     for axis, degree in request.pins.items():
-        limits[axis] = [degree]
+        if axis != "fsdp":  # fsdp takes what the others leave: checked below
+            limits[axis] = [degree]
     grids = np.meshgrid(*limits.values(), np.array(_MICROBATCHES), indexing="ij")
     flat = [g.ravel().astype(np.int64) for g in grids]
     degrees = dict(zip(limits, flat, strict=False))
@@ -202,14 +225,6 @@ def _enumerate(request: TrainRequest, devices: int) -> Columns:
 def _switched_or_single(piece: Slice) -> bool:
     """Whether chips sit behind switches rather than on a torus."""
     return len(piece.shape) == 1
-
-
-def _divides(request: TrainRequest, columns: Columns) -> np.ndarray:
-    """The batch must split over the batch axes and microbatches, with a microbatch per stage."""
-    d = columns.degrees
-    shards = d["replica"] * d["data"] * d["fsdp"] * d["expert"]
-    even = request.sequences % (shards * columns.microbatches) == 0
-    return even & ((d["stage"] == 1) | (columns.microbatches >= d["stage"]))
 
 
 def _best_of(

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
-from shardwise.hardware import Placement, Slice, describe, place, place_or_refuse
+from shardwise.hardware import Placement, Slice, boxes, describe, place, place_or_refuse
 from shardwise.models import ModelConfig
 from shardwise.models.counts import params_active
 from shardwise.models.flops import model_flops_per_token, six_nd
@@ -22,8 +22,8 @@ from shardwise.planner.train_search import (
     Found,
     SearchReport,
     TrainRequest,
+    batch_units,
     bubble_stretch,
-    legal_count,
     search,
 )
 from shardwise.planner.train_work import TrainShape, train_work
@@ -112,6 +112,7 @@ class TrainPlanning:
 def plan_train(request: TrainRequest, *, top: int = 3, constants: str = "vendor") -> TrainPlanning:
     """Search the slice. Raises NoFeasiblePlan with the nearest miss where nothing fits, BadRequest
     where the batch divides over no mesh."""
+    _check_pins(request)
     report = search(request, keep=top + 1)
     if report.legal == 0:
         raise BadRequest(_no_legal_plan(request))
@@ -195,10 +196,10 @@ def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
             f"the mesh {_mesh_text(plan.mesh)} has {plan.devices:,} devices; box "
             f"{'x'.join(map(str, plan.box))} of {piece} has {devices:,}: make them equal"
         )
-    _check_divides(plan, cfg)
+    _check_divides(plan.mesh, cfg)
 
 
-def _check_divides(plan: TrainPlan, cfg: ModelConfig) -> None:
+def _check_divides(mesh: Mapping[str, int], cfg: ModelConfig) -> None:
     from shardwise.models.specs import Moe
 
     for layer in cfg.groups:
@@ -207,12 +208,13 @@ def _check_divides(plan: TrainPlan, cfg: ModelConfig) -> None:
         if isinstance(layer.mlp, Moe):
             sizes.append(("E", layer.mlp.experts, "expert"))
         for letter, size, axis in sizes:
-            problem = uneven_error(letter, size, axis, plan.degree(axis))
+            problem = uneven_error(letter, size, axis, mesh.get(axis, 1))
             if problem:
                 raise BadRequest(problem)
-    if plan.degree("expert") > 1 and not any(isinstance(g.mlp, Moe) for g in cfg.groups):
+    expert = mesh.get("expert", 1)
+    if expert > 1 and not any(isinstance(g.mlp, Moe) for g in cfg.groups):
         raise BadRequest(
-            f"mesh axis 'expert' has degree {plan.degree('expert')}, but {cfg.name} has no routed "
+            f"mesh axis 'expert' has degree {expert}, but {cfg.name} has no routed "
             "experts, so it cannot take effect; give those devices to fsdp"
         )
 
@@ -257,13 +259,40 @@ def plan_of(request: TrainRequest, found: Found, constants: str) -> TrainPlan:
 def _no_legal_plan(request: TrainRequest) -> str:
     pins = f" with {_mesh_text(request.pins)} pinned" if request.pins else ""
     near = nearest_batches(request)
-    offer = (
-        f"; nearest legal batches: {' or '.join(f'{n} sequences' for n in near)}" if near else ""
-    )
+    if not near:
+        return (
+            f"no mesh on {request.piece}{pins} can be placed on any part of it; "
+            "pin fewer axes, or degrees that are powers of two"
+        )
     return (
         f"no mesh on {request.piece}{pins} divides a batch of {request.sequences} sequences x "
-        f"{request.sequence_length} tokens{offer}"
+        f"{request.sequence_length} tokens; nearest legal batches: "
+        + " or ".join(f"{n} sequences" for n in near)
     )
+
+
+def _check_pins(request: TrainRequest) -> None:
+    """Raise BadRequest for a pinned degree that no mesh on this slice can have."""
+    pins, cfg = request.pins, request.cfg
+    _check_divides(pins, cfg)
+    if pins.get("stage", 1) > cfg.layers:
+        raise BadRequest(
+            f"mesh axis 'stage' is pinned to {pins['stage']}, but {cfg.name} has {cfg.layers} "
+            f"layers; every stage needs one, so pin at most {cfg.layers}"
+        )
+    if request.sequence_length % pins.get("context", 1):
+        raise BadRequest(
+            f"mesh axis 'context' is pinned to {pins['context']}, which does not divide a sequence "
+            f"of {request.sequence_length} tokens; pin a degree that divides it"
+        )
+    pinned, per_chip = prod(pins.values()), request.piece.chip.jax_devices_per_chip
+    devices = [prod(box) * request.piece.count * per_chip for box in boxes(request.piece)]
+    if all(n % pinned for n in devices):
+        raise BadRequest(
+            f"{_mesh_text(pins)} pinned needs a multiple of {pinned:,} devices; "
+            f"no part of {request.piece} ({max(devices):,} devices) has that, so pin degrees whose "
+            f"product divides {max(devices):,}"
+        )
 
 
 def better_batches(request: TrainRequest, best: TrainAnswer) -> list[tuple[int, float]]:
@@ -290,14 +319,12 @@ _NEAR = 0.15  # a batch further off is another experiment, not the nearest one
 
 def nearest_batches(request: TrainRequest) -> list[int]:
     """The nearest smaller and larger batches (in sequences) that some mesh divides."""
-    offers = []
-    for step in (-1, 1):
-        for distance in range(1, 65):
-            sequences = request.sequences + step * distance
-            if sequences >= 1 and legal_count(replace(request, sequences=sequences)):
-                offers.append(sequences)
-                break
-    return offers
+    units = batch_units(request)
+    if not units.size:
+        return []
+    below = int(np.max(request.sequences // units * units))
+    above = int(np.min(-(-request.sequences // units) * units))
+    return [n for n in (below, above) if n]
 
 
 def _nearest_miss(request: TrainRequest, report: SearchReport, constants: str) -> str:
@@ -311,7 +338,7 @@ def _nearest_miss(request: TrainRequest, report: SearchReport, constants: str) -
     state = sum(float(np.max(kinds[k])) for k in ("params", "gradients", "optimizer"))
     chips = int(np.ceil(request.piece.chips * nearest.memory / request.max_hbm_bytes))
     remedy = (
-        f"use about {chips} chips or more"
+        f"use about {chips:,} chips or more"
         if state > request.max_hbm_bytes / 2
         else "use a smaller batch or shorter sequences"
     )

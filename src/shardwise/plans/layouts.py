@@ -4,7 +4,6 @@ The planner divides bytes by it, the runtime turns it into a PartitionSpec.
 """
 
 from collections.abc import Mapping
-from math import ceil
 from typing import Literal
 
 import numpy as np
@@ -104,10 +103,11 @@ def uneven_error(letter: str, size: int, axis: str, degree: int) -> str | None:
     """Why a degree is refused for a dim, or None where the table pads or replicates."""
     if size % degree == 0 or UNEVEN.get(letter) != "refuse":
         return None
-    lower = max(d for d in range(1, degree + 1) if size % d == 0)
+    divisors = [d for d in range(1, size + 1) if size % d == 0]
+    near = [max(d for d in divisors if d < degree), *[d for d in divisors if d > degree][:1]]
     return (
-        f"mesh axis '{axis}' of {degree} does not divide {letter}={size}; "
-        f"the nearest degree that does is {lower} (or {ceil(size / lower)} and below that divide)"
+        f"mesh axis '{axis}' of {degree} does not divide {letter}={size}; the nearest that do: "
+        + " or ".join(map(str, near))
     )
 
 

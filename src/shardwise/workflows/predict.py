@@ -6,7 +6,7 @@ from typing import Any
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
 from shardwise.models import load_model, parameters, params_total
-from shardwise.planner.train_search import TrainRequest
+from shardwise.planner.train_search import TrainRequest, policies
 from shardwise.planner.training import (
     TrainAnswer,
     TrainPlanning,
@@ -194,6 +194,12 @@ def reasons(planning: TrainPlanning) -> list[str]:
         said.append(
             f"{strategy(other)} instead is {sig(slower)}x slower: "
             f"it waits {format_seconds(max(other.exposed_seconds, 0.0))} per step"
+        )
+    if policies(planning.request) != planning.request.remat:
+        chip = best.piece.chip.id
+        said.append(
+            f"offload was not looked at: the catalogue lacks the host link of {chip} "
+            "(give it with --set chip.host_link_oneway=NUMBER)"
         )
     if best.chips_idle:
         said.append(
