@@ -103,7 +103,7 @@ def serve(**options: Any) -> None:
     if options["csv_path"]:
         write_csv(options["csv_path"], _FRONT_COLUMNS, [_csv_row(p) for p in result["front"]])
     doc = document(
-        inputs={k: v for k, v in options.items() if v not in (None, (), False)},
+        inputs={k: _plain(v) for k, v in options.items() if v not in (None, (), False)},
         resolved=_resolved(options, planning.best),
         result=result,
         warnings=[*_notes(target), *_price_warning(planning), *model_warnings(planning.best.cfg)],
@@ -125,6 +125,10 @@ DEFINITIONS = {
 
 def _count(options: dict[str, Any], key: str, flag: str) -> int:
     return whole(parse_count(options[key], flag), flag)
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
 
 
 def _notes(target: Any) -> list[str]:

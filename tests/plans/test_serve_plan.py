@@ -1,0 +1,66 @@
+"""ServePlan: choices that cannot take effect are refused, and a file round-trips."""
+
+import pytest
+
+from shardwise.errors import BadRequest
+from shardwise.plans import ServeDtypes, ServePlan, load_plan, save_plan
+
+
+def plan_of(**changes):
+    values = {
+        "model": "llama-3-8b",
+        "model_hash": "0" * 16,
+        "slice": "v5e:2x2",
+        "mesh": {"data": 2, "tensor": 2},
+        "box": (2, 2),
+        "batch": 8,
+        "input_length": 1024,
+        "output_length": 128,
+    }
+    return ServePlan(**{**values, **changes})
+
+
+def test_degrees_and_devices():
+    plan = plan_of()
+    assert (plan.devices, plan.degree("tensor"), plan.degree("expert")) == (4, 2, 1)
+
+
+def test_a_file_round_trips(tmp_path):
+    path = tmp_path / "plan.yaml"
+    plan = plan_of(dtypes=ServeDtypes(weights="int8", kv="fp8"), kv_sharding="heads")
+    save_plan(plan, path)
+    assert path.read_text().startswith("kind: serve\n")
+    assert load_plan(path) == plan
+    assert load_plan(path, {"batch": "16"}).batch == 16
+
+
+def test_a_misspelt_key_is_an_error(tmp_path):
+    path = tmp_path / "plan.yaml"
+    save_plan(plan_of(), path)
+    path.write_text(path.read_text().replace("kv_sharding", "kv_shardin"))
+    with pytest.raises(BadRequest, match="did you mean 'kv_sharding'"):
+        load_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"mesh": {"fsdp": 4}}, "mesh axis 'fsdp' of 4 cannot take effect in a serving plan"),
+        ({"mesh": {"tensr": 4}}, "unknown mesh axis 'tensr'; did you mean 'tensor'"),
+        ({"mesh": {"tensor": 2, "data": 2}}, "write them outermost first: data, tensor"),
+        ({"batch": 0}, "batch is 0; it must be at least 1"),
+        ({"prefill_chunk": -1}, "prefill_chunk is -1; it must be at least 1"),
+    ],
+)
+def test_bad_choices_are_refused(changes, text):
+    with pytest.raises(BadRequest) as error:
+        plan_of(**changes)
+    assert text in str(error.value)
+
+
+def test_dtypes_are_checked_by_name():
+    with pytest.raises(BadRequest, match="unknown dtype 'int9'; did you mean 'int8'"):
+        ServeDtypes(kv="int9")
+    with pytest.raises(BadRequest, match="unknown dtype 'checkpoint'"):
+        ServeDtypes(kv="checkpoint")
+    assert ServeDtypes().weights == "checkpoint"
