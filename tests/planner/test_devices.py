@@ -1,7 +1,4 @@
-"""Training plans on chips that are several JAX devices: a mesh counts devices, a chip is paid for.
-
-Policies are pinned where the catalogue lacks the chip's host link, which `offload` needs.
-"""
+"""Training plans on chips that are several JAX devices: a mesh counts devices, not chips."""
 
 from math import prod
 
@@ -12,12 +9,9 @@ from shardwise.hardware import load_chip
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.predict import plan_training
 
-FSDP = {"stage": 1, "context": 1}
-"""On a slice of a torus this leaves tensor, and fsdp for the rest."""
-
 
 def plan(on, **more):
-    return plan_training("llama-3-8b", on, batch="64seq", seq=4096, remat="none", **more)
+    return plan_training("llama-3-8b", on, batch="64seq", seq=4096, **more)
 
 
 @pytest.mark.parametrize(
@@ -51,20 +45,20 @@ def test_a_tight_limit_is_per_chip():
 
 def test_a_fully_sharded_state_is_spread_over_the_devices():
     """8.03e9 parameters x 16 bytes: bf16 weight and gradient, f32 master copy and two moments."""
-    best = plan("tpu7x:2x2x1", pins=FSDP | {"tensor": 1}).best
+    best = plan("tpu7x:2x2x1", pins={"fsdp": 8}).best
     kinds = best.memory_by_kind
     state = kinds["params"] + kinds["gradients"] + kinds["optimizer"]
     assert state == pytest.approx(8.03e9 * 16 / 4, rel=1e-3)
 
 
 def test_tensor_two_stays_inside_the_chip():
-    best = plan("tpu7x:2x2x1", pins=FSDP | {"tensor": 2}).best
+    best = plan("tpu7x:2x2x1", pins={"fsdp": 4, "tensor": 2}).best
     assert best.placement.describe() == ("fsdp=4: x[2] y[2], lines", "tensor=2: chip[2]")
 
 
 def test_a_slower_die_link_is_no_faster():
     slow = Hardware(overrides=["chip.device_link_oneway=10e9"])
-    pins = FSDP | {"tensor": 2}
+    pins = {"fsdp": 4, "tensor": 2}
     fast, slower = (plan("tpu7x:2x2x1", pins=pins, **m).best for m in ({}, {"hardware": slow}))
     assert slower.step_seconds["expected"] > fast.step_seconds["expected"]
 
