@@ -346,6 +346,15 @@ def test_a_model_that_fits_no_slice_is_refused_with_remedies():
     )
 
 
+def test_chips_that_only_copy_the_weights_are_no_remedy():
+    """BLOOM has 112 heads: tensor goes to 16 on 256 chips."""
+    with pytest.raises(NoFeasiblePlan) as error:
+        plan_serve(request_for("bloom-176b", ("v5e:16x16",)))
+    text = str(error.value)
+    assert "tensor=16 divides the heads, more does not, so 16 copies of the weights lie on" in text
+    assert text.endswith("use --weights int8 or --weights int4, or chips with more HBM")
+
+
 def test_a_missed_target_names_the_nearest_miss():
     with pytest.raises(NoFeasiblePlan) as error:
         plan_serve(request_for(max_tpot=1e-4, max_ttft=1.0))

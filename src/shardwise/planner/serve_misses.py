@@ -34,9 +34,15 @@ def no_slice_fits(request: ServeRequest, searched: Sequence[SliceFound]) -> str:
         return f"{request.cfg.name} cannot be served on {tried}: {misfit(request, largest)}"
     kinds = _kinds(request, largest)
     most = max(kinds, key=lambda k: kinds[k])
+    copies = largest.leanest.get("data", 1)
+    limit = (
+        f" (tensor={largest.leanest.get('tensor', 1)} divides the heads, more does not, so "
+        f"{copies} copies of the weights lie on the slice)"
+    )
     return (
         f"{request.cfg.name} does not fit {tried}; on {largest.piece}, {misfit(request, largest)}; "
-        f"most of it is {most} ({format_bytes(kinds[most])} per device): {_remedy(request, most)}"
+        f"most of it is {most} ({format_bytes(kinds[most])} per device)"
+        f"{limit if copies > 1 else ''}: {_remedy(request, most, copies == 1)}"
     )
 
 
@@ -113,12 +119,14 @@ def _kinds(request: ServeRequest, found: SliceFound) -> dict[str, float]:
     return {k: float(v) for k, v in serve_memory(request.cfg, shape).peak_point()[1].items()}
 
 
-def _remedy(request: ServeRequest, most: str) -> str:
+def _remedy(request: ServeRequest, most: str, chips_help: bool) -> str:
+    """What would make it fit; more chips do not where they only take more copies of the weights."""
     if most == "weights":
         now = request.dtypes.weights
         smaller = [d for d in ("int8", "int4") if DTYPE_BYTES[d] < DTYPE_BYTES.get(now, 2.0)]
-        dtypes = " or ".join(f"--weights {d}" for d in smaller)
-        return f"use {dtypes}, more chips, or chips with more HBM" if smaller else "use more chips"
+        offers = [" or ".join(f"--weights {d}" for d in smaller)] if smaller else []
+        offers += ["more chips"] if chips_help else []
+        return f"use {', '.join([*offers, 'or chips with more HBM'])}"
     if most == "kv":
         return "use a smaller --batch, shorter sequences, --kv int8, or more chips"
     return "use a smaller --prefill-chunk, or more chips"

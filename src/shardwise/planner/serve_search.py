@@ -26,7 +26,7 @@ from shardwise.work import Quantity
 _MAX_BATCH = 2**17
 _BATCHES = tuple(sorted({round(2 ** (i / 2)) for i in range(35)}))
 """Batches looked at below the largest: powers of the square root of two."""
-_PROBES = 24
+_PROBES, _ROUNDS = 24, 32
 _PROBE_AT = np.arange(1, _PROBES + 1) / (_PROBES + 1)
 
 
@@ -227,8 +227,11 @@ def place_mesh(
     return place(piece, {axis: degrees.get(axis, 1) for axis in SERVE_AXES}, box=box)
 
 
-def search_slice(request: ServeRequest, piece: Slice) -> SliceFound:
-    """All servers on a slice. Fewer chips than it has are used only where no mesh uses them all."""
+def search_slice(request: ServeRequest, piece: Slice, *, exact: bool = True) -> SliceFound:
+    """All servers on a slice. Fewer chips than it has are used only where no mesh uses them all.
+
+    Not `exact`, the largest batches within the targets are found to a few per cent, from below.
+    """
     need, leanest, points, priced = inf, {}, [], 0
     for box in boxes(piece):
         for meshes in _meshes(request, piece, box):
@@ -238,7 +241,7 @@ def search_slice(request: ServeRequest, piece: Slice) -> SliceFound:
                 need, leanest = float(lean[best]), _mesh_at(meshes, best)
             meshes = meshes.take(np.flatnonzero(lean <= usable_bytes(piece)))
             if len(meshes):
-                found = _points(meshes)
+                found = _points(meshes, exact)
                 priced += len(found)
                 points += found
         if points:
@@ -303,7 +306,7 @@ def _fewest_kv_heads(cfg: ModelConfig) -> int:
     return min(heads, default=_MAX_BATCH)
 
 
-def _points(meshes: _Meshes) -> list[Point]:
+def _points(meshes: _Meshes, exact: bool) -> list[Point]:
     """Every mesh with a ladder of batches up to what fits, and the largest within the targets."""
     request, prefill = meshes.request, meshes.prefill()
     if request.batch:
@@ -312,7 +315,8 @@ def _points(meshes: _Meshes) -> list[Point]:
         largest = _largest(_fits, meshes, np.full(len(meshes), _MAX_BATCH))
         targeted = largest
         if request.has_targets:
-            targeted = _largest(partial(_in_time, prefill), meshes, largest)
+            rounds = _ROUNDS if exact else 1
+            targeted = _largest(partial(_in_time, prefill), meshes, largest, rounds)
         which, batch = _ladder(largest, targeted)
     columns = meshes.take(which)
     tpot = columns.tpot(batch.astype(float))
@@ -348,15 +352,17 @@ def _largest(
     holds: Callable[[_Meshes, np.ndarray, np.ndarray], np.ndarray],
     meshes: _Meshes,
     most: np.ndarray,
+    rounds: int = _ROUNDS,
 ) -> np.ndarray:
     """The largest batch of each mesh, up to `most`, for which a condition that more sequences can
-    only break still holds; 0 where it never does.
+    only break still holds; 0 where it never does. After fewer rounds it is found from below.
 
     Each round tries many batches between the bounds at once: the cost of a call is its overhead.
     """
     low, high = np.zeros(len(most)), most + 1.0
     which = np.repeat(np.arange(len(most)), _PROBES)
-    while np.any(high - low > 1):
+    while np.any(high - low > 1) and rounds:
+        rounds -= 1
         steps = low[:, None] + (high - low)[:, None] * _PROBE_AT
         batch = np.clip(np.floor(steps), low[:, None] + 1, high[:, None] - 1)
         batch = np.maximum(batch, 1.0)

@@ -167,7 +167,8 @@ def plan_serve(request: ServeRequest, *, top: int = 3, constants: str = "vendor"
     if not good:
         raise _refusal(request, searched)
     chosen = _one_per_mesh(good)[: top + 1]
-    searched += [search_slice(request, piece) for piece in _wider(request, chosen[0].piece)]
+    wider = _wider(request, chosen[0].piece)
+    searched += [search_slice(request, piece, exact=False) for piece in wider]
     answers = [answer_of(request, point, constants) for point in chosen]
     points = [p for found in searched for p in found.points]
     return ServePlanning(
