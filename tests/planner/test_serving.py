@@ -365,6 +365,13 @@ def test_a_missed_target_names_the_nearest_miss():
     assert "--ttft" not in text
 
 
+def test_a_slice_too_slow_says_which_target_it_misses():
+    request = request_for("llama-3-8b", ("h100:1", "h100:8"), max_tpot=0.004, max_ttft=1.0)
+    planning = plan_serve(request)
+    assert planning.best.piece.chips == 8
+    assert planning.too_small[0].why.startswith("it fits, but misses TPOT 4 ms: at best expected")
+
+
 def test_what_it_says_to_ask_for_is_enough():
     with pytest.raises(NoFeasiblePlan) as error:
         plan_serve(request_for(max_tpot=1e-4))

@@ -78,16 +78,18 @@ def _excess(request: ServeRequest, p: Point) -> float:
 def _times_missed(request: ServeRequest, points: Sequence[Point]) -> str:
     nearest = min(points, key=lambda p: _excess(request, p))
     return (
-        f"it fits, but {_targets(request)} is missed: at best {_reached(nearest)} "
+        f"it fits, but misses {_targets(request, nearest)}: at best {_reached(nearest)} "
         f"({_mesh(nearest)}, batch {nearest.batch})"
     )
 
 
-def _targets(request: ServeRequest) -> str:
+def _targets(request: ServeRequest, missed_by: Point | None = None) -> str:
+    """The targets in words: all that are set, or those that a point misses."""
+    p = missed_by
     words = []
-    if request.max_tpot < inf:
+    if request.max_tpot < (inf if p is None else float(p.tpot.expected)):
         words.append(f"TPOT {format_seconds(request.max_tpot)}")
-    if request.max_ttft < inf:
+    if request.max_ttft < (inf if p is None else float(p.ttft.expected)):
         words.append(f"TTFT {format_seconds(request.max_ttft)}")
     return " and ".join(words)
 

@@ -212,7 +212,7 @@ def render_serve(answer: ServeAnswer, result: dict[str, Any]) -> None:
         click.echo(f"  {line}")
     d = plan.dtypes
     click.echo(
-        f"  weights {d.weights}, KV {d.kv}, activations {d.activations}, compute {d.compute}; "
+        f"  weights {_weights(answer)}, KV {d.kv}, activations {d.activations}, compute {d.compute}; "
         f"{answer.chips_used:,} chips used, {answer.chips_idle:,} idle\n"
     )
     table(
@@ -232,6 +232,14 @@ def render_serve(answer: ServeAnswer, result: dict[str, Any]) -> None:
     )
     _render_memory(result)
     _render_ops(answer, result)
+
+
+def _weights(answer: ServeAnswer) -> str:
+    """The dtype of the weights; where they are as stored, which those are."""
+    if answer.plan.dtypes.weights != CHECKPOINT:
+        return answer.plan.dtypes.weights
+    stored = sorted(set(answer.cfg.weight_dtypes.values())) or ["bf16"]
+    return f"as stored ({', '.join(stored)})"
 
 
 def _times(bounds: dict[str, float]) -> list[str]:
