@@ -44,8 +44,9 @@ class ServePlan:
     One replica of the model spans `mesh` on `slice` and decodes `batch` sequences at once; prompts
     of `input_length` tokens are prefilled one at a time on the same chips, their tokens cut over
     `data` and `expert`, in chunks of at most `prefill_chunk`; answers are `output_length` tokens
-    long. `box` is the part of each physical axis that the mesh uses. The KV cache is cut by heads over `tensor`; beyond one KV head
-    per device the heads are replicated ("heads") or the sequences are spread ("heads_then_batch").
+    long. `box` is the part of each physical axis that the mesh uses. The KV cache is cut by heads
+    over `tensor`; beyond one KV head per device the heads are replicated ("heads") or the sequences
+    are spread ("heads_then_batch").
     """
 
     model: str

@@ -212,8 +212,8 @@ def render_serve(answer: ServeAnswer, result: dict[str, Any]) -> None:
         click.echo(f"  {line}")
     d = plan.dtypes
     click.echo(
-        f"  weights {_weights(answer)}, KV {d.kv}, activations {d.activations}, compute {d.compute}; "
-        f"{answer.chips_used:,} chips used, {answer.chips_idle:,} idle\n"
+        f"  weights {_weights(answer)}, KV {d.kv}, activations {d.activations}, "
+        f"compute {d.compute}; {answer.chips_used:,} chips used, {answer.chips_idle:,} idle\n"
     )
     table(
         ["predicted", "lower", "expected", "upper"],
