@@ -13,6 +13,8 @@ nothing here knows a chip.
 | permute over X | the blocks change places, the Layout's axis order changes | 10.1.2 |
 | slice over X of dim I | I -> I_..X: each device keeps its part of a copy; free | 3.2 |
 | einsum | the local product; contracted axes become unreduced | 3.2 |
+| map | a named elementwise function of local blocks (`add`, `softmax`); no dim's cut changes | 7.3.3 |
+| reshape | local blocks: a dim splits in two or two merge, I -> (J, K); cuts go with them | 7.3.3 |
 """
 
 from collections.abc import Mapping
@@ -24,7 +26,15 @@ from shardwise.sharding.local import Sizes, bytes_per_device
 from shardwise.sharding.mesh import Mesh
 
 StepKind = Literal[
-    "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute", "slice", "einsum"
+    "all_gather",
+    "reduce_scatter",
+    "all_reduce",
+    "all_to_all",
+    "permute",
+    "slice",
+    "einsum",
+    "map",
+    "reshape",
 ]
 COMMUNICATION: frozenset[StepKind] = frozenset(
     {"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute"}
@@ -37,7 +47,7 @@ class Step:
 
     A communication or slice step has one input. `axes` are the mesh axes that it runs over, major to
     minor; `dim` is the dim that is gathered, scattered to or sliced, and where an all-to-all takes
-    the axes from; `to_dim` is where an all-to-all puts them.
+    the axes from; `to_dim` is where an all-to-all puts them. `function` names what a map computes.
     """
 
     kind: StepKind
@@ -46,6 +56,7 @@ class Step:
     axes: tuple[str, ...] = ()
     dim: str = ""
     to_dim: str = ""
+    function: str = ""
 
     def __str__(self) -> str:
         """The book's form, such as `A[I, J] = AllGather_X(A[I_X, J])`."""
@@ -57,9 +68,13 @@ class Step:
             "permute": "Permute",
             "slice": "Slice",
             "einsum": "",
+            "map": self.function,
+            "reshape": "Reshape",
         }[self.kind]
         if self.kind == "einsum":
             return f"{self.output} = {' * '.join(map(str, self.inputs))}"
+        if self.kind in ("map", "reshape"):
+            return f"{self.output} = {name}({', '.join(map(str, self.inputs))})"
         over = "".join(self.axes) if all(len(a) == 1 for a in self.axes) else ",".join(self.axes)
         over = over if len(self.axes) == 1 or "," not in over else f"{{{over}}}"
         where = {"all_to_all": f", {self.dim}->{self.to_dim}", "reduce_scatter": f", {self.dim}"}
