@@ -13,7 +13,7 @@ nothing here knows a chip.
 | permute over X | the blocks change places, the Layout's axis order changes | 10.1.2 |
 | slice over X of dim I | I -> I_..X: each device keeps its part of a copy; free | 3.2 |
 | einsum | the local product; contracted axes become unreduced | 3.2 |
-| map | a named elementwise function of local blocks (`add`, `softmax`); no dim's cut changes | 7.3.3 |
+| map | a named elementwise function of local blocks (`add`, `softmax`); no cut changes | 7.3.3 |
 | reshape | local blocks: a dim splits in two or two merge, I -> (J, K); cuts go with them | 7.3.3 |
 """
 
@@ -45,9 +45,10 @@ COMMUNICATION: frozenset[StepKind] = frozenset(
 class Step:
     """One step of a program: `inputs` are the layouts read, `output` the one made.
 
-    A communication or slice step has one input. `axes` are the mesh axes that it runs over, major to
-    minor; `dim` is the dim that is gathered, scattered to or sliced, and where an all-to-all takes
-    the axes from; `to_dim` is where an all-to-all puts them. `function` names what a map computes.
+    A communication or slice step has one input. `axes` are the mesh axes that it runs over, major
+    to minor; `dim` is the dim that is gathered, scattered to or sliced, and where an all-to-all
+    takes the axes from; `to_dim` is where an all-to-all puts them. `function` names what a map
+    computes.
     """
 
     kind: StepKind
