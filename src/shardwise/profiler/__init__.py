@@ -1,0 +1,10 @@
+"""Observing programs: what the compiler made of them. JAX runs in child processes only.
+
+`child.py` runs a function or a source file on virtual CPU devices with a time and a memory limit;
+`jobs.py` holds the functions that run inside such a child and import JAX; `hlo/` reads compiled
+text and needs no JAX. Nothing is predicted here and no model is known. Read `child.py` first.
+"""
+
+from shardwise.profiler.child import need_jax, need_libtpu, run_function, run_source
+
+__all__ = ["need_jax", "need_libtpu", "run_function", "run_source"]

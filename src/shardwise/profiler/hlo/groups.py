@@ -1,0 +1,120 @@
+"""Device groups of HLO collectives, and the logical mesh axes they run over.
+
+Groups are written in three ways: out, `{{0,1},{2,3}}`; as a shape over a transposed iota,
+`[2,4]<=[4,2]T(1,0)`: arange(8) reshaped to [4,2], transposed, reshaped to 2 groups of 4; and as
+axes of the compiler's own mesh, `mesh['axis_0'=4,'axis_1'=2] {'axis_1'}`, whose device order may
+follow (`device_ids=([2,4]T(1,0))`) and of which parts may be named, `'axis_0':(2)2`: within 2 parts
+2 ways. Permutes name (source, target) pairs. Ids are positions in the mesh's device order, the last
+axis fastest, as jit numbers its partitions.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwise.errors import ShardwiseError
+from shardwise.sharding.mesh import Mesh
+
+Groups = tuple[tuple[int, ...], ...]
+
+_LIST = re.compile(r"\{([\d,\s]*)\}")
+_IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?$")
+_MESH = re.compile(r"mesh\[([^\]]*)\](?:, device_ids=\((.*)\))? \{([^}]*)\}$")
+_DEVICES = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?$")
+_AXIS = re.compile(r"'?([^',=:]+)'?(?:=(\d+))?(?::\((\d+)\)(\d+))?")
+
+
+class MeshAxes(NamedTuple):
+    """The axes along which the members of a group differ, in mesh order.
+
+    `whole` is False where a group is only a part of the devices along them (a subgroup of an axis).
+    """
+
+    axes: tuple[str, ...]
+    whole: bool
+
+
+def read_groups(text: str, devices: int) -> Groups:
+    """Replica groups; none written means one group of all devices.
+
+    >>> read_groups("[2,4]<=[4,2]T(1,0)", 8)
+    ((0, 2, 4, 6), (1, 3, 5, 7))
+    >>> read_groups("mesh['axis_0'=2,'axis_1'=4] {'axis_1':(1)2}", 8)
+    ((0, 2), (1, 3), (4, 6), (5, 7))
+    """
+    if named := _MESH.match(text.strip()):
+        return _mesh_groups(named[1], named[2] or "", named[3])
+    if iota := _IOTA.match(text.strip()):
+        shape, dims = _ints(iota[1]), _ints(iota[2])
+        ids = np.arange(prod(dims)).reshape(dims)
+        if iota[3]:
+            ids = ids.transpose(_ints(iota[3]))
+        return tuple(tuple(map(int, row)) for row in ids.reshape(shape[0], -1))
+    groups = tuple(_ints(group) for group in _LIST.findall(text) if group.strip())
+    if not groups and re.sub(r"[{}\s]", "", text):
+        raise ShardwiseError(f"replica groups '{text}' cannot be read")
+    return groups or (tuple(range(devices)),)
+
+
+def _mesh_groups(axes: str, order: str, grouped: str) -> Groups:
+    sizes = {name: int(size) for name, size, _, _ in _AXIS.findall(axes)}
+    ids = np.arange(prod(sizes.values()))
+    if found := _DEVICES.match(order):
+        ids = ids.reshape(_ints(found[1]))
+        ids = ids.transpose(_ints(found[2])) if found[2] else ids
+    elif order:
+        ids = np.array(_ints(order))
+    ids = ids.reshape(list(sizes.values()))
+    members = []
+    for name, _, before, size in _AXIS.findall(grouped):
+        members.append(_members(sizes, name, int(before or 1), int(size or sizes[name])))
+    groups: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
+    for at in np.ndindex(ids.shape):
+        inside = tuple(at[axis] // stride % size for axis, stride, size in members)
+        rest = list(at)
+        for axis, stride, size in members:
+            rest[axis] -= at[axis] // stride % size * stride
+        groups.setdefault(tuple(rest), []).append((inside, int(ids[at])))
+    return tuple(tuple(device for _, device in sorted(group)) for group in groups.values())
+
+
+def _members(sizes: dict[str, int], name: str, before: int, size: int) -> tuple[int, int, int]:
+    """An axis or a part of one as (which axis, stride of the part within it, its size)."""
+    return list(sizes).index(name), sizes[name] // (before * size), size
+
+
+def read_pairs(text: str) -> tuple[tuple[int, int], ...]:
+    """(source, target) pairs of a permute, `{{0,1},{1,0}}`."""
+    pairs = []
+    for pair in _LIST.findall(text):
+        if pair.strip():
+            source, target = _ints(pair)
+            pairs.append((source, target))
+    return tuple(pairs)
+
+
+def mesh_axes(groups: Sequence[Sequence[int]], mesh: Mesh) -> MeshAxes:
+    """The axes that a collective with these groups (or pairs) runs over.
+
+    >>> mesh_axes(((0, 4), (1, 5), (2, 6), (3, 7)), Mesh.parse("X=2,Y=4"))
+    MeshAxes(axes=('X',), whole=True)
+    """
+    places = list(mesh.devices())
+    varied: set[str] = set()
+    whole = True
+    for group in groups:
+        members = {places[device] for device in group}
+        seen = [{member[i] for member in members} for i in range(len(mesh))]
+        varied |= {axis for axis, values in zip(mesh, seen, strict=True) if len(values) > 1}
+        whole = whole and members == set(product(*seen))
+    axes = tuple(axis for axis in mesh if axis in varied)
+    size = prod(mesh[axis] for axis in axes)
+    return MeshAxes(axes, whole and all(len(set(group)) == size for group in groups))
+
+
+def _ints(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(",") if n.strip())

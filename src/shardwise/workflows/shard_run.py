@@ -1,0 +1,229 @@
+"""A resolved program on a real compiler: run, checked, and its collectives beside the predicted.
+
+The shard_map program does the steps of the program one by one; the jit program has the same input
+and output shardings and leaves the rest to XLA. Both are compiled and run on virtual CPU devices in
+a child process. `to_source` gives the same programs as text.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+from shardwise.errors import BadRequest, unknown
+from shardwise.profiler import run_function
+from shardwise.profiler.hlo import CompiledCollective, at_dtype, on_mesh, read_collectives
+from shardwise.sharding.layout import Layout
+from shardwise.sharding.lowering import predicted_collectives
+from shardwise.sharding.mesh import Mesh
+from shardwise.sharding.program_text import Style, program_source
+from shardwise.sharding.steps import Program
+from shardwise.work import Collective
+
+MOST_DEVICES = 64
+MOST_ELEMENTS = 2**26
+RESOLUTION = {"f32": 1e-6, "bf16": 2.0**-7, "f16": 2.0**-10, "int8": 0.0}
+"""The largest difference from the dense product, over its largest value, that counts as equal."""
+
+Key = tuple[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StyleRun:
+    """One compiled program: its errors against the dense product and its gradient, and its HLO.
+
+    `collectives` are over the mesh's axes, at the program's dtype; `widened` are the names of those
+    that the compiler sends in a wider dtype, `partial` of those over a part of an axis.
+    """
+
+    style: Style
+    error: float
+    gradient_error: float | None
+    equal: bool
+    collectives: tuple[Collective, ...]
+    compiled: tuple[CompiledCollective, ...]
+    widened: tuple[str, ...]
+    partial: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One kind of collective over the same axes: (how many, V in bytes together) by producer."""
+
+    kind: str
+    axes: tuple[str, ...]
+    predicted: tuple[int, float]
+    shard_map: tuple[int, float]
+    jit: tuple[int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRun:
+    """Both programs side by side; `as_predicted` compares the shard_map program byte for byte."""
+
+    program: Program
+    runs: Mapping[str, StyleRun]
+    rows: tuple[Row, ...]
+    as_predicted: bool
+    notes: tuple[str, ...]
+
+
+def run_program(program: Program, *, gradients: bool = True, seconds: float = 300.0) -> ShardRun:
+    """Run the shard_map and the jit program of a Program on virtual CPU devices and compare.
+
+    Raises BadRequest for meshes and arrays too large to run here, MissingPart without JAX.
+    """
+    check_runnable(program)
+    return run_all([program], gradients=gradients, seconds=seconds)[0]
+
+
+def run_all(
+    programs: Sequence[Program], *, gradients: bool = True, seconds: float = 300.0
+) -> tuple[ShardRun, ...]:
+    """`run_program` of many in one child process: starting JAX costs more than one program."""
+    cases = [case_of(program, gradients=gradients) for program in programs]
+    devices = max(program.mesh.size for program in programs)
+    answers = run_function(
+        "shardwise.profiler.jobs:run_programs",
+        {"cases": cases},
+        devices=devices,
+        seconds=seconds,
+    )
+    return tuple(read_answer(p, a) for p, a in zip(programs, answers, strict=True))
+
+
+def to_source(program: Program, form: Literal["jax", "explicit"]) -> str:
+    """Runnable source: `jax` has the shard_map and the jit program, `explicit` the third style."""
+    if form == "jax":
+        return program_source(program, ("shard_map", "jit"))
+    if form == "explicit":
+        return program_source(program, ("explicit",))
+    raise unknown("program form", form, ("jax", "explicit"))
+
+
+def check_runnable(program: Program) -> None:
+    """Raise BadRequest, with what to change, for a program too large for virtual devices."""
+    if program.mesh.size > MOST_DEVICES:
+        rule = f"running takes at most {MOST_DEVICES}, so use a smaller mesh or --to jax"
+        raise BadRequest(f"mesh {program.mesh} has {program.mesh.size:,} devices; {rule}")
+    for layout in (x for step in program.steps for x in (*step.inputs, step.output)):
+        held = _elements(layout, program)
+        if held > MOST_ELEMENTS:
+            rule = f"running takes at most {MOST_ELEMENTS:,}, so give smaller --dims"
+            raise BadRequest(f"array '{layout}' has {held:,} elements over all devices; {rule}")
+
+
+def case_of(program: Program, *, gradients: bool, run: bool = True) -> dict[str, Any]:
+    """What `profiler.jobs.run_programs` takes for one program."""
+    styles: tuple[Style, ...] = ("shard_map", "jit")
+    return {
+        "source": program_source(program, styles),
+        "styles": styles,
+        "run": run,
+        "gradients": gradients and program.dtype != "int8",
+    }
+
+
+def read_answer(program: Program, answer: Mapping[str, Any]) -> ShardRun:
+    """The child's answer for one program as the two runs side by side."""
+    runs = {style: _style_run(program, style, answer[style]) for style in ("shard_map", "jit")}
+    predicted = predicted_collectives(program)
+    rows = _rows(program.mesh, predicted, runs["shard_map"], runs["jit"])
+    return ShardRun(
+        program=program,
+        runs=runs,
+        rows=rows,
+        as_predicted=all(row.predicted[1] == row.shard_map[1] for row in rows),
+        notes=tuple(_notes(program, rows, runs)),
+    )
+
+
+def _elements(layout: Layout, program: Program) -> int:
+    return prod(program.sizes[name] for name in layout.letters)
+
+
+def _style_run(program: Program, style: Style, answer: Mapping[str, Any]) -> StyleRun:
+    compiled = read_collectives(answer["hlo"])
+    # A group of one device sends nothing; a compiler may leave such a collective in.
+    compiled = tuple(c for c in compiled if any(len(set(g)) > 1 for g in c.groups))
+    plain = [at_dtype(c, program.dtype) for c in compiled]
+    placed = [on_mesh(c, program.mesh) for c in plain]
+    pairs = list(zip(compiled, plain, strict=True))
+    worst = max(answer.get("error", 0.0), answer.get("gradient_error", 0.0))
+    return StyleRun(
+        style=style,
+        error=answer.get("error", 0.0),
+        gradient_error=answer.get("gradient_error"),
+        equal=worst <= RESOLUTION[program.dtype],
+        collectives=tuple(p[0] for p, c in zip(placed, plain, strict=True) for _ in range(c.count)),
+        compiled=compiled,
+        widened=tuple(c.name for c, p in pairs if c.bytes != p.bytes),
+        partial=tuple(c.name for c, p in zip(compiled, placed, strict=True) if not p[1].whole),
+    )
+
+
+def _rows(
+    mesh: Mesh, predicted: Sequence[Collective], shard_map: StyleRun, jit: StyleRun
+) -> tuple[Row, ...]:
+    sums = [_sums(mesh, each) for each in (predicted, shard_map.collectives, jit.collectives)]
+    keys = dict.fromkeys(key for each in sums for key in each)
+    none = (0, 0.0)
+    return tuple(
+        Row(
+            kind=kind,
+            axes=axes,
+            predicted=sums[0].get((kind, axes), none),
+            shard_map=sums[1].get((kind, axes), none),
+            jit=sums[2].get((kind, axes), none),
+        )
+        for kind, axes in keys
+    )
+
+
+def _sums(mesh: Mesh, collectives: Sequence[Collective]) -> dict[Key, tuple[int, float]]:
+    found: dict[Key, tuple[int, float]] = {}
+    for collective in collectives:
+        axes = tuple(axis for axis in mesh if axis in collective.axes)
+        count, size = found.get((collective.kind, axes), (0, 0.0))
+        found[collective.kind, axes] = (count + 1, size + float(collective.bytes))
+    return found
+
+
+def _notes(program: Program, rows: Sequence[Row], runs: Mapping[str, StyleRun]) -> list[str]:
+    """Why the three lists differ, one sentence per reason."""
+    notes = []
+    for style, run in runs.items():
+        if run.widened:
+            wide = "XLA on CPUs adds up narrow floats in f32"
+            notes.append(f"{style}: {wide}; bytes are shown at {program.dtype}")
+        if run.partial:
+            notes.append(f"{style}: {', '.join(run.partial)} run over a part of a mesh axis")
+    if any(row.predicted[1] == row.shard_map[1] for row in rows) and any(
+        row.predicted[0] != row.shard_map[0] and row.predicted[1] == row.shard_map[1]
+        for row in rows
+    ):
+        notes.append("shard_map: XLA joined collectives of one kind over the same axes into one")
+    if program.output.unreduced:
+        notes.append(f"jit: has no word for the partial sums of '{program.output}'; it reduces")
+    return notes + _other_choices(rows)
+
+
+def _other_choices(rows: Sequence[Row]) -> list[str]:
+    """What XLA chose where it did not choose the predicted collectives."""
+    more = [row for row in rows if row.jit[1] > row.predicted[1]]
+    less = [row for row in rows if row.jit[1] < row.predicted[1]]
+    notes = []
+    for row in more:
+        scatter = next((r for r in less if r.kind == "reduce_scatter"), None)
+        if row.kind == "all_reduce" and scatter and set(scatter.axes) <= set(row.axes):
+            less.remove(scatter)
+            notes.append(
+                "jit: an all-reduce and a slice stand for the reduce-scatter over "
+                f"{', '.join(scatter.axes)}; XLA joins them on TPUs and GPUs, not on CPUs"
+            )
+        else:
+            over = ", ".join(row.axes)
+            notes.append(f"jit: XLA inserted {row.kind} over {over} where it was not predicted")
+    for row in less:
+        notes.append(f"jit: XLA did without {row.kind} over {', '.join(row.axes)}")
+    return notes
