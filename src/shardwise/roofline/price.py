@@ -115,7 +115,7 @@ def price_op(op: Op, chip: Chip, placement: Placement) -> OpTime:
             links,
             fan_out=op.collective.fan_out,
         )
-        peak[op.stream] = call().bandwidth
+        peak[op.stream] = call(mode="bound").bandwidth
         measured = call(measured=True)
         parts.append(measured.bandwidth / rates.network + measured.latency)
     return OpTime(op=op, derated=_largest(parts), serial=_add(parts), peak=peak)
