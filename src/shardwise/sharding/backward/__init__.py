@@ -1,0 +1,50 @@
+"""The backward pass, derived: from layouts of a forward computation to its numbered steps.
+
+Given products of laid-out arrays and how parameters, gradients and optimizer state are stored, the
+steps of forward, backward and update follow by one rule, and from their dependencies what is off
+the critical path and what can be freed. No strategy has code of its own: `strategies.py` is data.
+Read `derive.py` first, then `product.py`, the rule.
+"""
+
+from shardwise.sharding.backward.analyse import (
+    STATE_BYTES,
+    Note,
+    analyse,
+    moved_bytes,
+    state_bytes,
+)
+from shardwise.sharding.backward.boxes import (
+    backward_boxes,
+    backward_lines,
+    boxes,
+    forward_lines,
+    step_text,
+)
+from shardwise.sharding.backward.derive import Derivation, derive, gradient_layout
+from shardwise.sharding.backward.forward import Forward, Line, Storage, forward
+from shardwise.sharding.backward.infer import forward_of
+from shardwise.sharding.backward.strategies import STRATEGIES, Strategy, strategy
+
+__all__ = [
+    "STATE_BYTES",
+    "STRATEGIES",
+    "Derivation",
+    "Forward",
+    "Line",
+    "Note",
+    "Storage",
+    "Strategy",
+    "analyse",
+    "backward_boxes",
+    "backward_lines",
+    "boxes",
+    "derive",
+    "forward",
+    "forward_lines",
+    "forward_of",
+    "gradient_layout",
+    "moved_bytes",
+    "state_bytes",
+    "step_text",
+    "strategy",
+]
