@@ -24,6 +24,7 @@ from shardwise.sharding.backward.derive import Derivation, derive, gradient_layo
 from shardwise.sharding.backward.forward import Forward, Line, Storage, forward
 from shardwise.sharding.backward.infer import forward_of
 from shardwise.sharding.backward.strategies import STRATEGIES, Strategy, strategy
+from shardwise.sharding.backward.transpose import transpose
 
 __all__ = [
     "STATE_BYTES",
@@ -47,4 +48,5 @@ __all__ = [
     "state_bytes",
     "step_text",
     "strategy",
+    "transpose",
 ]

@@ -28,7 +28,7 @@ class Note:
     next layer in this phase needs it. `frees`: arrays that nothing reads any more after it, and
     `copies` those of them that were gathered from what is stored anyway. `made_in` is the number
     (from 1) of the forward step that makes the same copy of an activation, 0 if none: the step can
-    be left out if that copy is kept.
+    be left out if that copy, one of the `keepable` copies of the forward, is not freed.
     """
 
     step: Step
@@ -36,6 +36,7 @@ class Note:
     feeds: bool
     frees: tuple[Layout, ...]
     copies: tuple[Layout, ...]
+    keepable: tuple[Layout, ...]
     made_in: int = 0
 
     @property
@@ -52,6 +53,7 @@ def analyse(derivation: Derivation, phase: PhaseName) -> tuple[Note, ...]:
     frees = _frees(steps, _kept(derivation, phase))
     shared = _shared(derivation) if phase == "backward" else {}
     gathered = {step.output for step in steps if step.kind == "all_gather"}
+    again = {step.output for step in _shared(derivation) if step in derivation.backward}
     return tuple(
         Note(
             step=step,
@@ -59,6 +61,7 @@ def analyse(derivation: Derivation, phase: PhaseName) -> tuple[Note, ...]:
             feeds=feeds[i],
             frees=frees[i],
             copies=tuple(array for array in frees[i] if array in gathered),
+            keepable=tuple(a for a in frees[i] if phase == "forward" and a in again),
             made_in=shared.get(step, 0),
         )
         for i, step in enumerate(steps)

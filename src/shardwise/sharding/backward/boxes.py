@@ -111,7 +111,14 @@ def remarks(note: Note, wanted: frozenset[str] | set[str] = frozenset()) -> list
         found.append("needed for previous layers")
     if note.made_in:
         found.append(f"can be skipped by keeping the result of forward step {note.made_in}")
-    return found + [f"can throw away {array} now" for array in note.copies]
+    if note.copies:
+        kept = f" or keep {_and(note.keepable)} for the backward" if note.keepable else ""
+        found.append(f"can throw away {_and(note.copies)} now{kept}")
+    return found
+
+
+def _and(arrays: Sequence[Layout]) -> str:
+    return " and ".join(map(str, arrays))
 
 
 def _line(note: Note, wanted: frozenset[str] | set[str] = frozenset()) -> str:

@@ -104,16 +104,14 @@ def _plus(a: Cost, b: Cost) -> Cost:
 
 
 def _intermediates(expr: MatmulExpr) -> tuple[Layout, ...]:
-    """The uncut results of the products, each with the letters that are still needed."""
+    """The uncut results of the products, with their names."""
     operands = expr.operands
     count = len(operands) - 1
     last = expr.result.letters if expr.result else _uncontracted(operands)
     taken = {array.name for array in operands} | ({expr.result.name} if expr.result else set())
     made, have = [], operands[0].letters
     for i in range(1, count + 1):
-        later = {d for array in operands[i + 1 :] for d in array.letters}
-        both = dict.fromkeys((*have, *operands[i].letters))
-        have = last if i == count else tuple(d for d in both if d in later or d in last)
+        have = last if i == count else _matmul(have, operands[i].letters, last)
         name = (expr.result.name if expr.result else "") or "Out"
         if i < count:
             name = "Tmp" if count == 2 else f"Tmp{i}"
@@ -123,9 +121,27 @@ def _intermediates(expr: MatmulExpr) -> tuple[Layout, ...]:
     return tuple(made)
 
 
+def _matmul(
+    left: tuple[str, ...], right: tuple[str, ...], last: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The dims of one product inside a chain.
+
+    Neighbours contract what they share, even if the dim comes back later, as D does in
+    In[B, D] * W_in[D, F] * W_out[F, D] -> Out[B, D]; only dims that lead both and the last result
+    are batch dims.
+    """
+    batch = 0
+    while left[: batch + 1] == right[: batch + 1] == last[: batch + 1] and batch < len(left):
+        batch += 1
+    shared = {*left} & {*right[batch:]}
+    return tuple(d for d in dict.fromkeys((*left, *right)) if d not in shared)
+
+
 def _uncontracted(operands: Sequence[Layout]) -> tuple[str, ...]:
-    letters = [d for array in operands for d in array.letters]
-    return tuple(d for d in dict.fromkeys(letters) if letters.count(d) == 1)
+    have = operands[0].letters
+    for right in operands[1:]:
+        have = _matmul(have, right.letters, ())
+    return have
 
 
 def _named(layout: Layout, name: str) -> Layout:
