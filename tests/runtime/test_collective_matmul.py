@@ -1,0 +1,106 @@
+"""Collective matmuls equal the plain product and, compiled for a TPU, hide their permutes."""
+
+import json
+
+import pytest
+
+from shardwise.profiler import need_libtpu, run_source
+from shardwise.profiler.hlo import read_collectives, read_overlaps
+
+BASE = """
+import json
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+
+import shardwise.runtime.collective_matmul as cm
+
+SPECS = {
+    "all_gather_matmul": ((P("X", "Y"), P(None, "Y")), P("X", "Y")),
+    "matmul_reduce_scatter": ((P("X", "Y"), P("Y", None)), P("X", "Y")),
+    "matmul_all_reduce": ((P("X", "Y"), P("Y", None)), P("X", None)),
+}
+
+def build(name, mesh):
+    ins, out = SPECS[name.removesuffix("_bidirectional")]
+    function = partial(getattr(cm, name), axis="Y")
+    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=ins, out_specs=out)), ins
+
+NAMES = [name + way for name in SPECS for way in ("", "_bidirectional")]
+"""
+
+EQUAL = (
+    BASE
+    + """
+def check(places, name):
+    devices = jax.devices()[: 2 * places] if places <= 4 else jax.devices()[:places]
+    mesh = jax.sharding.Mesh(np.array(devices).reshape(-1, places), ("X", "Y"))
+    random = np.random.default_rng(places)
+    # D/|Y| and F/|Y| are odd, so that the two halves of a block differ.
+    B, D, F = 4, 3 * places, 10 * places
+    draw = lambda *shape: random.integers(-3, 4, shape).astype(np.float32)
+    x, w, weights = draw(B, D), draw(D, F), draw(B, F)
+    function, _ = build(name, mesh)
+    loss = lambda x, w: (function(x, w) * weights).sum()
+    got = (function(x, w), *jax.jit(jax.grad(loss, (0, 1)))(x, w))
+    want = (x @ w, weights @ w.T, x.T @ weights)
+    return max(float(np.abs(np.asarray(g) - v).max()) for g, v in zip(got, want, strict=True))
+
+print(json.dumps({f"{name} {n}": check(n, name) for n in (1, 2, 3, 4, 8) for name in NAMES}))
+"""
+)
+
+TPU = (
+    """
+import os
+os.environ.update(TPU_SKIP_MDS_QUERY="1", TPU_WORKER_HOSTNAMES="localhost", TPU_ACCELERATOR_TYPE="")
+"""
+    + BASE
+    + """
+from jax.experimental import topologies
+
+topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:4x4")
+mesh = jax.sharding.Mesh(np.array(topology.devices).reshape(4, 4), ("X", "Y"))
+shape = lambda dims, spec: jax.ShapeDtypeStruct(
+    dims, jnp.bfloat16, sharding=jax.NamedSharding(mesh, spec)
+)
+answer = {}
+for name in ("all_gather_matmul", "matmul_reduce_scatter_bidirectional"):
+    function, (x, w) = build(name, mesh)
+    lowered = function.lower(shape((4096, 8192), x), shape((8192, 8192), w))
+    answer[name] = lowered.compile().as_text()
+print(json.dumps(answer))
+"""
+)
+
+
+def test_equals_the_plain_product_and_its_gradient():
+    errors = json.loads(run_source(EQUAL))
+    assert len(errors) == 30
+    assert set(errors.values()) == {0.0}
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    need_libtpu()
+    return json.loads(run_source(TPU))
+
+
+def test_a_tpu_multiplies_while_every_block_is_on_the_wire(compiled):
+    overlaps = read_overlaps(compiled["all_gather_matmul"])
+    assert [o.collective.kind for o in overlaps] == ["permute"] * 3
+    assert all(o.matmuls for o in overlaps), [o.between for o in overlaps]
+    # 3 hops of A[B_X, D_Y] in bf16: [1024, 2048]; no blocking gather is left.
+    assert {o.collective.bytes for o in overlaps} == {2 * 1024 * 2048}
+    assert len(read_collectives(compiled["all_gather_matmul"])) == 3
+
+
+def test_a_tpu_sends_sums_both_ways_while_it_multiplies(compiled):
+    overlaps = read_overlaps(compiled["matmul_reduce_scatter_bidirectional"])
+    # |Y| = 4: half a block of Out[B_X, D_Y] each way, then a whole one each way.
+    half = 1024 * 2048
+    assert sorted(o.collective.bytes for o in overlaps) == [half, half, 2 * half, 2 * half]
+    assert all(o.matmuls for o in overlaps), [o.between for o in overlaps]
