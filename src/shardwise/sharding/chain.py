@@ -7,7 +7,7 @@ are chosen together (exercise 3.7). A single product is a chain of one.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import count
 from math import inf
@@ -20,6 +20,7 @@ from shardwise.sharding.einsum import Einsum
 from shardwise.sharding.layout import Layout
 from shardwise.sharding.local import Padded, Sizes, local_shape, padded
 from shardwise.sharding.mesh import Mesh
+from shardwise.sharding.notation import print_axes
 from shardwise.sharding.reshard import (
     Cost,
     Cut,
@@ -67,6 +68,11 @@ class Strategy:
         return sum(float(wire_bytes(op, self.program.mesh)) for op in self.work.ops)
 
     @property
+    def summary(self) -> str:
+        """The collectives in order, such as 'AllGather_X(A), AllReduce_Y(C)'; or that none are."""
+        return ", ".join(map(short, self.collectives)) or "no communication"
+
+    @property
     def collectives(self) -> tuple[Step, ...]:
         """The steps that move bytes, in order."""
         return tuple(step for step in self.program.steps if step.communicates)
@@ -83,6 +89,12 @@ class Resolution:
     @property
     def best(self) -> Strategy:
         return self.strategies[0]
+
+
+def short(step: Step) -> str:
+    """A communication step without its layouts, such as 'AllGather_X(A)'."""
+    name = "".join(word.capitalize() for word in step.kind.split("_"))
+    return f"{name}{print_axes(step.axes)}({step.output.name})"
 
 
 class _Product(NamedTuple):
@@ -174,9 +186,14 @@ class _Search:
     cost: Cost
     free_inputs: frozenset[str]
     limit: float
+    made: dict[tuple[str, ...], Graph] = field(default_factory=dict)
 
     def graph(self, layout: Layout) -> Graph:
-        return Graph.of(layout.letters, self.sizes, self.mesh, self.dtype, self.cost)
+        """The graph of an array's letters, made once."""
+        letters = layout.letters
+        if letters not in self.made:
+            self.made[letters] = Graph.of(letters, self.sizes, self.mesh, self.dtype, self.cost)
+        return self.made[letters]
 
     def resharded(self) -> Resolution:
         start, goal = self.einsum.operands[0], self.einsum.result

@@ -58,7 +58,9 @@ def op_of(
         return product_op(inputs, result, dtype, op_id, name=str(step), after=after)
     assert step.communicates, f"no counting rule for a {step.kind} step"
     size = collective_bytes(step, sizes, degrees, dtype)
-    return collective_op(step.kind, step.axes, size, op_id, name=str(step), after=after)
+    # In the order of the mesh: the same links carry XY and YX.
+    axes = tuple(axis for axis in degrees if axis in step.axes)
+    return collective_op(step.kind, axes, size, op_id, name=str(step), after=after)
 
 
 def product_op(

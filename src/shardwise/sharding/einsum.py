@@ -5,13 +5,14 @@ to right; one array, `A[I_XY] -> A[I_Y]`, is a reshard. In a product a letter th
 the result share is a batch dim, and one that the result lacks is contracted. Without `->` a product
 contracts what its operands share, and the result's sharding is free.
 
-A chain may use a letter again, as the book's `In[B, D] * W_in[D, F] * W_out[F, D] -> Out[B, D]`: its
-first product contracts D, and W_out brings another dim of that name and size. So a product within
-a chain contracts the shared letters that nothing later has; where there are none, those after the
-letters that both operands begin with, which are batch dims (E in `x[E, B, D] * W[E, D, F] * ..`).
+A chain may use a letter again, as the book's `In[B, D] * W_in[D, F] * W_out[F, D] -> Out[B, D]`:
+its first product contracts D, and W_out brings another dim of that name and size. So a product
+within a chain contracts the shared letters that nothing later has; where there are none, those
+after the letters that both operands begin with, which are batch dims (E in
+`x[E, B, D] * W[E, D, F] * V[E, F, D]`).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.errors import BadRequest, unknown

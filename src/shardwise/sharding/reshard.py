@@ -5,9 +5,9 @@ slice is an edge, so that the cheapest way is a shortest path. What a step costs
 `wire` counts the bytes that a device sends, `roofline.strategies` gives seconds.
 
 Steps keep blocks contiguous: a gather takes the minor axes of a dim, a scatter, a slice and an
-all-to-all add axes at the minor end, and a permute changes who holds which block. `A[I_XY] -> A[I_Y]`
-is a permute to `I_YX` and a gather over X; a gather helped by an idle axis is a slice over it and a
-gather over both.
+all-to-all add axes at the minor end, and a permute changes who holds which block. So
+`A[I_XY] -> A[I_Y]` is a permute to `I_YX` and a gather over X, and a gather helped by an idle axis
+is a slice over it and a gather over both.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

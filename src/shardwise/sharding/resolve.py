@@ -58,7 +58,7 @@ def compute_shardings(
 
 
 def product_cost(product: Einsum, mesh: Mesh, sizes: Sizes, dtype: str, cost: Cost):
-    """A function of a compute sharding: what its local product costs. Asked once per local shape."""
+    """A function of a compute sharding: what its local product costs, asked once per shape."""
     first, second = (operand.letters for operand in product.operands)
 
     @cache
