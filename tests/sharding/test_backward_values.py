@@ -186,6 +186,11 @@ def test_any_layouts_of_a_product(data):
     check(source, mesh, dict.fromkeys("BDEFHN", mesh.size), seed=1)
 
 
+def test_attention_where_the_blocks_of_heads_differ_after_a_reshape():
+    sizes = {"B": 4, "D": 2, "N": 24, "H": 1, "K": 6, "M": 4, "S": 3}
+    check(strategy("kv-batch-sharded").forward(), Mesh.parse("Y=2,Z=4"), sizes)
+
+
 def test_partial_sums_may_be_stored_before_the_update():
     """ZeRO-1 keeps local sums; the reduce-scatter comes with the update."""
     source = strategy("zero-1").forward()

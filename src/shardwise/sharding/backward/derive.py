@@ -19,7 +19,7 @@ from shardwise.sharding.backward.forward import (
     Line,
     gradient_name,
 )
-from shardwise.sharding.backward.moves import reshard
+from shardwise.sharding.backward.moves import moves
 from shardwise.sharding.backward.product import local_product
 from shardwise.sharding.backward.reshapes import local_reshape
 from shardwise.sharding.layout import Layout
@@ -115,7 +115,7 @@ class _Phase:
         return goal
 
     def move(self, before: Layout, after: Layout) -> None:
-        for step in reshard(before, after):
+        for step in moves(before, after):
             self.add(step)
 
     def settle(self, made: Layout, wanted: Layout) -> None:
@@ -255,9 +255,9 @@ def _update(source: Forward) -> tuple[Step, ...]:
     for name, stored in source.storage.items():
         mine = replace(stored.optimizer, name=name)
         gradient = replace(stored.optimizer, name=stored.gradient.name)
-        steps += reshard(stored.gradient, gradient)
-        steps += reshard(stored.parameter, mine)
+        steps += moves(stored.gradient, gradient)
+        steps += moves(stored.parameter, mine)
         inputs = (mine, gradient, stored.optimizer)
         steps.append(Step(kind="map", inputs=inputs, output=mine, function="update"))
-        steps += reshard(mine, stored.parameter)
+        steps += moves(mine, stored.parameter)
     return tuple(steps)

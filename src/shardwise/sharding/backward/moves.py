@@ -2,7 +2,8 @@
 
 Blocks are contiguous and the first axis of a dim is its major one, so only the minor end of a dim
 can be gathered, swapped away or scattered to; a permute brings the axes there first. What shrinks
-the array goes before what grows it.
+the array goes before what grows it. `sharding/reshard.py` finds the cheapest way by price; this is
+the plain one, which asks for no sizes, so that a strategy gives the same steps at every size.
 """
 
 from collections.abc import Iterable
@@ -12,12 +13,12 @@ from shardwise.sharding.layout import Dim, Layout
 from shardwise.sharding.steps import Step, StepKind
 
 
-def reshard(before: Layout, after: Layout) -> tuple[Step, ...]:
+def moves(before: Layout, after: Layout) -> tuple[Step, ...]:
     """Steps that take an array from `before` to `after`; the names and dims are the same.
 
     Unreduced axes of `after` must be unreduced in `before`: partial sums come of products only.
 
-    >>> for step in reshard(Layout.parse("A[I_XY, J]{U_Z}"), Layout.parse("A[I_X, J_Z]")):
+    >>> for step in moves(Layout.parse("A[I_XY, J]{U_Z}"), Layout.parse("A[I_X, J_Z]")):
     ...     print(step)
     A[I_XY, J_Z] = ReduceScatter_Z(A[I_XY, J]{U_Z}, J)
     A[I_X, J_Z] = AllGather_Y(A[I_XY, J_Z])
