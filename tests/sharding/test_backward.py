@@ -298,7 +298,7 @@ def test_bytes_of_every_strategy(name, forward_bytes, backward_bytes, update_byt
         assert moved_bytes(derivation, phase) == eval(formula, values), phase
 
 
-def test_gathering_the_input_again_costs_a_third_more():
+def test_gathering_the_input_again_costs_half_as_much_more():
     """Errata 5.1: 6BD/X instead of 4BD/X in the backward of FSDP+TP."""
     derivation = derive(strategy("fsdp+tp").forward(), MESH, SIZES)
     b, d, f = SIZES.values()
@@ -395,8 +395,8 @@ LINES = ("In[B_X, D] * W[D, F] -> Out[B_X, F]",)
         (
             lambda: forward([*LINES, "Out[B, F] * V[F, D] -> C[B, D]"], ["W", "V"]),
             (
-                "'Out[B, F]' was 'Out[B_X, F]' before; an array has one layout, that in which it is "
-                "made or stored"
+                "'Out[B, F]' was 'Out[B_X, F]' before; an array has one layout, that in which it "
+                "is made or stored"
             ),
         ),
         (
@@ -444,8 +444,8 @@ LINES = ("In[B_X, D] * W[D, F] -> Out[B_X, F]",)
         (
             lambda: derive(forward(LINES, ["W"], ["dW[D, F]{U_Y}"]), MESH, {}),
             (
-                "'dW[D, F]{U_Y}' comes out as 'dW[D, F]{U_X}'; only axes over which the product makes "
-                "partial sums can stay unreduced"
+                "'dW[D, F]{U_Y}' comes out as 'dW[D, F]{U_X}'; only axes over which the product "
+                "makes partial sums can stay unreduced"
             ),
         ),
         (

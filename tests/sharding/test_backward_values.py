@@ -19,6 +19,8 @@ from shardwise.sharding.backward import (
     gradient_layout,
     strategy,
 )
+from shardwise.sharding.backward.infer import pairs
+from shardwise.sharding.einsum import Einsum
 
 
 def dense(source, values, sizes):
@@ -184,6 +186,27 @@ def test_any_layouts_of_a_product(data):
     source = forward([line], ["W"], storage)
     mesh = Mesh(tuple((axis, 2) for axis in axes))
     check(source, mesh, dict.fromkeys("BDEFHN", mesh.size), seed=1)
+
+
+CHAINS = [
+    (("BD", "DF", "FG"), "BG"),
+    (("BD", "DF", "FD"), "BD"),
+    (("BD", "DF", "FG", "GE"), "BE"),
+    (("EB", "BD", "DF"), "EF"),
+]
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_any_layouts_of_a_chain(data):
+    """Intermediates in the layouts that `pairs` chooses."""
+    reads, made = data.draw(st.sampled_from(CHAINS))
+    operands = tuple(layouts(name, d, "XY", data) for name, d in zip("AVWG", reads, strict=False))
+    free = data.draw(st.booleans())
+    result = layouts("Out", made, "XY", data)
+    source = forward(pairs(Einsum(operands=operands, result=result, free=free)), ["V", "W"])
+    mesh = Mesh.parse("X=2,Y=2")
+    check(source, mesh, dict.fromkeys("BDEFG", mesh.size), seed=2)
 
 
 def test_attention_where_the_blocks_of_heads_differ_after_a_reshape():

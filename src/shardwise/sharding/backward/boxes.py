@@ -1,6 +1,7 @@
 """The book's algorithm boxes: numbered forward and backward steps with remarks (book 5.1)."""
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from shardwise.sharding.backward.analyse import Note, analyse
 from shardwise.sharding.backward.derive import Derivation, derive, gradient_layout
@@ -11,6 +12,7 @@ from shardwise.sharding.mesh import Mesh
 from shardwise.sharding.notation import print_axes
 from shardwise.sharding.steps import Step
 
+_NO_SIZES: Sizes = MappingProxyType({})
 _NAMES = {
     "all_gather": "AllGather",
     "reduce_scatter": "ReduceScatter",
@@ -26,7 +28,7 @@ def backward_boxes(
     mesh: Mesh,
     storage: Sequence[str] = (),
     inputs: Sequence[str] = (),
-    sizes: Sizes | None = None,
+    sizes: Sizes = _NO_SIZES,
 ) -> str:
     """The boxes of a chain in the book's form, as `shardwise shard ... --backward` prints them.
 
@@ -49,7 +51,7 @@ def backward_boxes(
 can throw away W[D, F] now)
     Saved for backward: In[B_X, D]
     """
-    return boxes(derive(forward_of(expr, storage, inputs), mesh, sizes or {}))
+    return boxes(derive(forward_of(expr, storage, inputs), mesh, sizes))
 
 
 def boxes(derivation: Derivation) -> str:
