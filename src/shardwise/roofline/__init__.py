@@ -2,7 +2,8 @@
 
 `chip_roofline.py`, `matmul.py` and `matmul_report.py` hold the single-chip rooflines,
 `collectives.py` the cost of each collective on each network, `transfer.py` copies between memories,
-hosts and chips, and `price.py` prices a whole Work. Nothing is counted here and no model is known.
+hosts and chips, `price.py` prices a whole Work, `strategies.py` ranks the resolver's programs by
+time. Nothing is counted here and no model is known.
 Read `price.py` first.
 """
 
@@ -27,6 +28,7 @@ from shardwise.roofline.collectives import (
     ragged_all_to_all,
     reduce_scatter,
 )
+from shardwise.roofline.crossover import crossover
 from shardwise.roofline.matmul import (
     ElementBytes,
     MatmulBytes,
@@ -45,6 +47,15 @@ from shardwise.roofline.matmul import (
 )
 from shardwise.roofline.matmul_report import MatmulRoofline, matmul_roofline
 from shardwise.roofline.price import Estimate, OpTime, price, price_op
+from shardwise.roofline.strategies import (
+    Priced,
+    Ranking,
+    collective_matmul,
+    rank,
+    rings,
+    seconds,
+    times,
+)
 
 __all__ = [
     "LEVELS",
@@ -54,17 +65,21 @@ __all__ = [
     "MatmulBytes",
     "MatmulRoofline",
     "OpTime",
+    "Priced",
+    "Ranking",
     "Times",
     "all_gather",
     "all_reduce",
     "all_to_all",
     "attainable_flops",
     "chip_critical_intensity",
+    "collective_matmul",
     "collective_seconds",
     "comms_seconds",
     "critical_batch",
     "critical_batch_approx",
     "critical_intensity",
+    "crossover",
     "first_batch_at_peak",
     "level_bandwidth",
     "math_seconds",
@@ -79,9 +94,13 @@ __all__ = [
     "price",
     "price_op",
     "ragged_all_to_all",
+    "rank",
     "reduce_scatter",
+    "rings",
+    "seconds",
     "split_contraction_threshold",
     "split_contraction_times",
     "tile_intensity",
+    "times",
     "vector_critical_intensity",
 ]

@@ -14,8 +14,8 @@ The levels are used one after the other and pipelined: the slowest one counts, a
 Modes. "exact" is the count of the algorithm that the function names: bytes over the busiest link
 (every byte pipelined, so nothing else limits the rate) and the hops of the longest way. It is
 proven by `sharding.simulate`, which runs that algorithm on real blocks. "asymptotic" is its large-N
-form, the book's, in which (N-1)/N is 1. "bound" is what no algorithm beats; it differs from "exact"
-only for a group that holds pieces of one physical axis with a gap between them.
+form, the book's, in which (N-1)/N is 1. "bound" is what no algorithm beats; it is less than "exact"
+for an all-reduce over lines, and for a group that holds pieces of one physical axis with gaps.
 `both_ways=False` uses one direction of every ring. Formulas: How To Scale Your Model, ch. 3 (tori)
 and 12 (switches).
 """
@@ -147,14 +147,18 @@ def all_reduce(
     """Reduce-scatter then all-gather: twice an all-gather. With SHARP V / R inside.
 
     A SHARP switch receives V from each chip and sends V back, without (N-1)/N. Small messages
-    gain nothing: 1 KiB over 8 H100 takes 15.6 µs with it. The other levels have no SHARP. On a ring
-    no algorithm sends less; on a line one that sums towards the middle and sends back would move V
-    per link and direction instead of 2 V (N-1)/N.
+    gain nothing: 1 KiB over 8 H100 takes 15.6 µs with it. The other levels have no SHARP. On rings
+    nothing is faster. On a line the two load opposite ends: if the gather of one piece ran during
+    the reduce-scatter of the next, a link would carry V each way instead of 2 V (N-1)/N, which is
+    the "bound".
     """
     group = group_of(links, both_ways)
     one_way = _gather(bytes, group, mode, measured)
     if not group.sharp:
-        return CollectiveSeconds(2 * one_way.bandwidth, 2 * one_way.latency)
+        bandwidth = 2 * one_way.bandwidth
+        if mode == "bound" and group.kind == "torus":
+            bandwidth = np.minimum(bandwidth, _reduce_bound(bytes, group))
+        return _answer(bandwidth, 2 * one_way.latency)
     inside = over(bytes * (group.inner > 1), group.rate)
     latency = 2 * one_way.latency
     if measured:
@@ -297,6 +301,26 @@ def _rotated(axes: tuple[Axis, ...], mode: Mode) -> Quantity:
             blocks = (size - left_out) * (size > 1)
             slowest = np.maximum(slowest, over(blocks, sum(rates[i] for i in some)))
     return slowest
+
+
+def _reduce_bound(bytes: Quantity, group: Group) -> Quantity:
+    """No all-reduce on a torus is faster, whatever it pipelines.
+
+    V must enter every corner: the gather's sets without the -1. And N-1 partial sums must be joined
+    and N-1 copies handed out: 2 V (g-1) over all links, of which a line of n has n-1 each way.
+    """
+    everywhere: Quantity = 0.0
+    for axis in group.axes:
+        outer = axis.pieces[-1]
+        span = np.multiply(outer.size, outer.stride)
+        line = 2 * axis.rate("bound") * (span - 1) / span
+        ring = np.all([np.logical_or(p.ring, np.equal(p.size, 1)) for p in axis.pieces], axis=0)
+        everywhere = everywhere + np.where(ring, axis.rate("bound"), line) * (axis.size > 1)
+    entering = bytes * _rotated(group.axes, "asymptotic") / group.inner
+    joined = over(2 * bytes * _share(group.inner, "exact"), everywhere)
+    outside = 2 * over(bytes * _share(group.outer, "exact"), group.egress)
+    within = 2 * _within(bytes * _share(group.devices, "exact"), group)
+    return _slowest(np.maximum(entering, joined), outside, within)
 
 
 def _within(bytes: Quantity, group: Group) -> Quantity:

@@ -1,0 +1,59 @@
+"""An exact executor of collectives: blocks move hop by hop and every link counts its bytes.
+
+It proves the closed forms of `roofline/collectives.py`: the algorithm that a form names is run here
+on real NumPy blocks, on rings (both ways or one), lines, N-D tori with several and with split axes,
+full meshes, switches, trees of them and chips of several devices. The result is checked, the bytes
+of the busiest link and the hops are the form's. `fabric.py` says what is linked and which devices
+form a group, `orders.py` and `schedule.py` are the algorithms, `collectives.py` runs them,
+`trace.py` is what comes out, `bounds.py` is what no algorithm beats. Nothing here knows a chip but
+`fabric_of`. Read `schedule.py` first.
+"""
+
+from shardwise.sharding.simulate.bounds import lower_bound
+from shardwise.sharding.simulate.collectives import (
+    SimulatedKind,
+    algorithm,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    permute,
+    reduce_scatter,
+    simulate,
+)
+from shardwise.sharding.simulate.fabric import (
+    Device,
+    Fabric,
+    Hop,
+    Link,
+    Physical,
+    Piece,
+    Unit,
+    fabric_of,
+    torus,
+)
+from shardwise.sharding.simulate.schedule import grain
+from shardwise.sharding.simulate.trace import Trace, Transfer
+
+__all__ = [
+    "Device",
+    "Fabric",
+    "Hop",
+    "Link",
+    "Physical",
+    "Piece",
+    "SimulatedKind",
+    "Trace",
+    "Transfer",
+    "Unit",
+    "algorithm",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "fabric_of",
+    "grain",
+    "lower_bound",
+    "permute",
+    "reduce_scatter",
+    "simulate",
+    "torus",
+]
