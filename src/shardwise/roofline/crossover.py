@@ -11,7 +11,7 @@ _HALVINGS = 200
 def crossover(
     one: Callable[[float], float], other: Callable[[float], float], low: float, high: float
 ) -> float:
-    """The x between `low` and `high` (both positive) where one(x) = other(x), by bisection of log x.
+    """The x where one(x) = other(x), by bisection of log x between `low` and `high`, both positive.
 
     Raises BadRequest where the same one is larger at both ends.
 

@@ -1,10 +1,15 @@
-"""Sharding nouns: Mesh, Layout, the book's notation, and what each device holds.
+"""The sharding algebra: the book's notation, what each device holds, and what must be communicated.
 
 `notation.py` is the grammar, `mesh.py` and `layout.py` are the two values, `local.py` gives shapes,
-blocks, copies and bytes. Products are parsed and printed only. No hardware, no time and no JAX
-here. Read `layout.py` first.
+blocks, copies and bytes. `einsum.py` reads products, `steps.py` is what a program is made of,
+`reshard.py`, `resolve.py` and `chain.py` find the cheapest program, `count.py` counts it. The
+folders derive backward passes and simulate collectives. No hardware, no time and no JAX here. Read
+`layout.py` first, then `resolve.py`.
 """
 
+from shardwise.sharding.chain import Resolution, Strategy, padded_sizes, resolve
+from shardwise.sharding.count import count, wire_bytes
+from shardwise.sharding.einsum import Einsum, sizes_from_shapes
 from shardwise.sharding.layout import Dim, Layout, MatmulExpr, Spec
 from shardwise.sharding.local import (
     Padded,
@@ -23,25 +28,44 @@ from shardwise.sharding.local import (
     sizes_of,
 )
 from shardwise.sharding.mesh import Mesh
+from shardwise.sharding.reshard import Cost, reshard
+from shardwise.sharding.resolve import ComputeSharding, compute_shardings
+from shardwise.sharding.steps import Program, Step, StepKind, group_bytes
 
 __all__ = [
+    "ComputeSharding",
+    "Cost",
     "Dim",
+    "Einsum",
     "Layout",
     "MatmulExpr",
     "Mesh",
     "Padded",
+    "Program",
+    "Resolution",
     "Sizes",
     "Spec",
+    "Step",
+    "StepKind",
+    "Strategy",
     "block",
     "blocks",
     "bytes_per_device",
     "bytes_total",
     "check_mesh",
+    "compute_shardings",
     "copies",
+    "count",
     "global_shape",
+    "group_bytes",
     "local_shape",
     "padded",
+    "padded_sizes",
     "parse_sizes",
+    "reshard",
+    "resolve",
     "shards",
+    "sizes_from_shapes",
     "sizes_of",
+    "wire_bytes",
 ]

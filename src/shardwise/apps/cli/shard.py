@@ -1,13 +1,19 @@
-"""`shardwise shard`: what each device of a mesh holds of one array in the book's notation."""
+"""`shardwise shard`: arrays and computations in the book's notation.
+
+One array: what each device of a mesh holds of it. A product, a chain or a reshard: the cheapest way
+to compute it.
+"""
 
 from itertools import islice
-from pathlib import Path
+from math import inf
 from typing import Any
 
 import click
 
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
-from shardwise.errors import unknown
+from shardwise.apps.cli.plan_train import hardware_options
+from shardwise.apps.cli.shard_products import HEADER_BYTES, HEADER_TIME, render, strategy_rows
+from shardwise.errors import BadRequest, unknown
 from shardwise.sharding import (
     Layout,
     Mesh,
@@ -21,7 +27,10 @@ from shardwise.sharding import (
     parse_sizes,
     shards,
 )
-from shardwise.units import format_bytes
+from shardwise.sharding.notation import read_product
+from shardwise.units import format_bytes, parse_bytes
+from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.shard import shard_expression, shard_result
 
 MOST_ROWS = 32
 MOST_LISTED = 65_536
@@ -29,17 +38,100 @@ Rows = list[tuple[tuple[int, ...], tuple[slice, ...]]]
 
 
 @click.command()
-@click.argument("array")
+@click.argument("expression")
 @click.option("--dims", required=True, metavar="I=SIZE,..", help="The size of every dim.")
-@click.option("--mesh", "mesh_text", required=True, metavar="X=4,Y=2", help="Axes and degrees.")
-@click.option("--dtype", default="bf16", show_default=True, help="The array's dtype.")
+@click.option("--mesh", required=True, metavar="X=4,Y=2", help="Axes and degrees.")
+@click.option("--dtype", default="bf16", show_default=True, help="The arrays' dtype.")
+@click.option("--on", metavar="SLICE", help="Rank by time on a slice such as v5e:4x4.")
+@click.option("--out", metavar="free|LAYOUT", help="Wanted layout of the result, or any.")
+@click.option("--free", multiple=True, metavar="ARRAY", help="Choose how this input is stored.")
+@click.option("--max-hbm", help="Bytes per device to stay under, such as 300MB.")
+@click.option("--top", type=int, metavar="N", help="Strategies to show [default: 5].")
+@hardware_options()
 @json_option
 @csv_option
-def shard(
-    array: str, dims: str, mesh_text: str, dtype: str, as_json: bool, csv_path: Path | None
-) -> None:
-    """Local shape, bytes and blocks of ARRAY, such as "A[I_X, J]"; products are not accepted."""
-    layout, mesh, sizes = Layout.parse(array), Mesh.parse(mesh_text), parse_sizes(dims)
+@click.pass_context
+def shard(context: click.Context, **options: Any) -> None:
+    """What each device holds of an array, or the cheapest way to compute with sharded arrays.
+
+    EXPRESSION is an array "A[I_X, J]", a product "A[I_X, J] * B[J, K_Y] -> C[I_X, K_Y]" of two or
+    more arrays (any einsum; leave out -> for a free result), or a reshard "A[I_XY] -> A[I_Y]".
+    """
+    operands, wanted = read_product(options["expression"])
+    if len(operands) == 1 and wanted is None:
+        _refuse_idle(context)
+        _show_array(options)
+    else:
+        _show_product(options)
+
+
+_FOR_PRODUCTS = ("on", "out", "free", "max_hbm", "top", "constants", "hw_files", "sets", "prices")
+
+
+def _refuse_idle(context: click.Context) -> None:
+    """An array has no strategies: options about them would do nothing."""
+    given = [n for n in _FOR_PRODUCTS if _from_user(context, n)]
+    if given:
+        flags = {"hw_files": "--hw", "sets": "--set", "prices": "--price", "max_hbm": "--max-hbm"}
+        flag = flags.get(given[0], f"--{given[0]}")
+        rule = "does nothing for a single array; give a product, or a reshard with '->'"
+        raise BadRequest(f"{flag} {rule}")
+
+
+def _from_user(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+def _show_product(options: dict[str, Any]) -> None:
+    if not options["on"] and any(options[n] for n in ("hw_files", "sets", "prices")):
+        raise BadRequest("--hw, --set and --price change chips; say which with --on SLICE")
+    answer = shard_expression(
+        options["expression"],
+        dims=options["dims"],
+        mesh=options["mesh"],
+        on=options["on"] or "",
+        dtype=options["dtype"],
+        out=options["out"] or "",
+        free_inputs=options["free"],
+        max_hbm=parse_bytes(options["max_hbm"], "--max-hbm") if options["max_hbm"] else inf,
+        top=5 if options["top"] is None else options["top"],
+        hardware=Hardware(
+            constants=options["constants"],
+            files=options["hw_files"],
+            overrides=options["sets"],
+            prices=options["prices"],
+        ),
+    )
+    result = shard_result(answer)
+    if options["csv_path"] is not None:
+        header = HEADER_TIME if answer.ranking else HEADER_BYTES
+        write_csv(options["csv_path"], header, strategy_rows(result))
+    doc = document(
+        inputs={k: v for k, v in options.items() if v is not None and k not in _NOT_INPUTS},
+        resolved={
+            "expression": {"value": str(answer.einsum), "origin": "computed"},
+            "max_bytes_per_device": {
+                "value": result["max_bytes_per_device"],
+                "origin": "--max-hbm"
+                if options["max_hbm"]
+                else "the chip"
+                if options["on"]
+                else "",
+            },
+        },
+        result=result,
+        warnings=answer.notes,
+    )
+    emit(doc, options["as_json"], lambda: render(answer, result))
+
+
+_NOT_INPUTS = ("as_json", "csv_path")
+
+
+def _show_array(options: dict[str, Any]) -> None:
+    array, dtype = options["expression"], options["dtype"]
+    layout, mesh = Layout.parse(array), Mesh.parse(options["mesh"])
+    sizes = parse_sizes(options["dims"])
     for name in sizes:
         if name not in layout.letters:
             raise unknown("dim", name, layout.letters, f"the array is '{layout}'")
@@ -52,9 +144,9 @@ def shard(
         result=result | {"devices": devices},
         warnings=(cut,) if mesh.size > MOST_LISTED else (),
     )
-    if csv_path is not None:
-        write_csv(csv_path, [*mesh, *layout.letters], _cells(rows))
-    emit(doc, as_json, lambda: _render(layout, mesh, dtype, result, rows))
+    if options["csv_path"] is not None:
+        write_csv(options["csv_path"], [*mesh, *layout.letters], _cells(rows))
+    emit(doc, options["as_json"], lambda: _render(layout, mesh, dtype, result, rows))
 
 
 def _result(layout: Layout, sizes: Sizes, mesh: Mesh, dtype: str) -> dict[str, Any]:

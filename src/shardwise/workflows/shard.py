@@ -1,0 +1,276 @@
+"""Shard an expression: read it, resolve it, price it, and shape the answer as a `result`."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import inf, prod
+from typing import Any
+
+from shardwise.errors import BadRequest, unknown
+from shardwise.hardware import Placement, Slice, Spelling, describe, place
+from shardwise.roofline import Priced, Ranking, rank, seconds
+from shardwise.sharding import (
+    Einsum,
+    Layout,
+    Mesh,
+    Program,
+    Resolution,
+    Strategy,
+    global_shape,
+    group_bytes,
+    local_shape,
+    padded_sizes,
+    parse_sizes,
+    resolve,
+)
+from shardwise.units import format_bytes, sig
+from shardwise.workflows.inputs import Hardware
+
+_PRICED = 32
+"""So many strategies of the lowest serial cost are priced with what overlaps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """The answer: the einsum with sizes that divide, the strategies and, on hardware, their rank.
+
+    `limit` is the bytes a device may hold.
+    """
+
+    einsum: Einsum
+    mesh: Mesh
+    sizes: Mapping[str, int]
+    dtype: str
+    limit: float
+    notes: tuple[str, ...]
+    resolution: Resolution
+    piece: Slice | None = None
+    placement: Placement | None = None
+    ranking: Ranking | None = None
+
+    @property
+    def best(self) -> Strategy:
+        """The quickest strategy on the slice; without one that which sends the fewest bytes."""
+        if self.ranking is not None:
+            return self.ranking.best.strategy
+        return self.resolution.best
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What the answer rests on, and what the next best costs."""
+        if self.ranking is not None:
+            return self.ranking.reasons
+        return _byte_reasons(self.resolution)
+
+
+def shard_expression(
+    text: str,
+    *,
+    dims: str,
+    mesh: str,
+    on: str = "",
+    dtype: str = "bf16",
+    out: str = "",
+    free_inputs: Collection[str] = (),
+    max_hbm: float = inf,
+    top: int = 5,
+    hardware: Hardware | None = None,
+) -> Sharding:
+    """The cheapest ways to compute an einsum, a chain or a reshard in the notation.
+
+    `dims` "I=8192,J=16Ki" and `mesh` "X=4,Y=4" as on the command line; `on` a slice, without which
+    strategies are ranked by the bytes a device sends; `out` "free" or a layout in place of the
+    written result; `free_inputs` operands whose stored layout is to be chosen; `max_hbm` bytes per
+    device (on a slice at most what the chip can use). Dims that do not divide are padded, and said
+    so. Raises BadRequest, or NoFeasiblePlan where nothing fits.
+    """
+    einsum, axes, given = Einsum.parse(text), Mesh.parse(mesh), parse_sizes(dims)
+    if out:
+        einsum = einsum.freed() if out == "free" else einsum.to(Layout.parse(out))
+    for letter in given:
+        if letter not in einsum.letters:
+            raise unknown("dim", letter, einsum.letters, f"the expression is '{einsum}'")
+    if top < 1:
+        raise BadRequest(f"--top {top} shows nothing; give 1 or more")
+    padded = padded_sizes(einsum, given, axes)
+    spelling = (hardware or Hardware()).slice(on) if on else None
+    if spelling is None:
+        found = resolve(
+            einsum,
+            axes,
+            padded.sizes,
+            dtype=dtype,
+            free_inputs=free_inputs,
+            max_bytes=max_hbm,
+            top=top,
+        )
+        return Sharding(
+            einsum=einsum,
+            mesh=axes,
+            sizes=padded.sizes,
+            dtype=dtype,
+            limit=max_hbm,
+            notes=padded.notes,
+            resolution=found,
+        )
+    return _placed(
+        einsum, axes, padded.sizes, spelling, dtype, free_inputs, max_hbm, top, padded.notes
+    )
+
+
+def _placed(
+    einsum: Einsum,
+    mesh: Mesh,
+    sizes: Mapping[str, int],
+    spelling: Spelling,
+    dtype: str,
+    free_inputs: Collection[str],
+    max_hbm: float,
+    top: int,
+    notes: tuple[str, ...],
+) -> Sharding:
+    piece = spelling.slice
+    chip, placement = piece.chip, placed(piece, mesh)
+    usable = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
+    limit = min(max_hbm, usable)
+    cost = seconds(chip, placement)
+
+    def found(max_bytes: float) -> Resolution:
+        return resolve(
+            einsum,
+            mesh,
+            sizes,
+            dtype=dtype,
+            cost=cost,
+            free_inputs=free_inputs,
+            max_bytes=max_bytes,
+            top=max(_PRICED, top),
+        )
+
+    # Keeping every trade of time for memory is slow and seldom needed.
+    resolution = found(inf)
+    if any(strategy.peak_bytes > limit for strategy in resolution.strategies):
+        resolution = found(limit)
+    return Sharding(
+        einsum=einsum,
+        mesh=mesh,
+        sizes=sizes,
+        dtype=dtype,
+        limit=limit,
+        notes=(*spelling.notes, *notes),
+        resolution=resolution,
+        piece=piece,
+        placement=placement,
+        ranking=rank(resolution, chip, placement, top=top),
+    )
+
+
+def placed(piece: Slice, mesh: Mesh) -> Placement:
+    """The mesh on the slice; raises BadRequest unless it uses every device of it."""
+    if mesh.size != piece.devices:
+        kind = "JAX devices" if piece.chip.jax_devices_per_chip > 1 else "chips"
+        raise BadRequest(
+            f"mesh {mesh} has {mesh.size:,} devices but '{piece}' has {piece.devices:,} {kind}; "
+            f"change a degree, or the slice, so that they are equal"
+        )
+    placement = place(piece, dict(mesh))
+    if not placement.legal:
+        raise BadRequest(
+            f"mesh {mesh} cannot be laid on '{piece}': its degrees do not split the slice's axes "
+            f"evenly; reorder or change them"
+        )
+    return placement
+
+
+def shard_result(answer: Sharding) -> dict[str, Any]:
+    """The answer under the stable names of the design."""
+    best, einsum = answer.best, answer.einsum
+    arrays = (*best.inputs, best.result)
+    return {
+        "expression": str(einsum),
+        "result_free": einsum.free,
+        "mesh": dict(answer.mesh),
+        "slice": str(answer.piece) if answer.piece else None,
+        "slice_means": describe(answer.piece) if answer.piece else None,
+        "placement": list(answer.placement.describe()) if answer.placement else None,
+        "sizes": dict(answer.sizes),
+        "obstacles": list(einsum.obstacles()),
+        "ranked_by": "expected seconds" if answer.ranking else "bytes on the wire",
+        "steps": [str(step) for step in best.program.steps],
+        "layouts": {layout.name: str(layout) for layout in arrays},
+        "global_shapes": {layout.name: global_shape(layout, answer.sizes) for layout in arrays},
+        "local_shapes": {
+            layout.name: local_shape(layout, answer.sizes, answer.mesh) for layout in arrays
+        },
+        "collectives": collectives(best.program),
+        "peak_bytes_per_device": best.peak_bytes,
+        "max_bytes_per_device": answer.limit if answer.limit < inf else None,
+        "strategies": _strategies(answer),
+        "enumerated": answer.resolution.enumerated,
+        "why": list(answer.reasons),
+    }
+
+
+def collectives(program: Program) -> list[dict[str, Any]]:
+    """Every step that moves bytes: its kind, axes, array, V in bytes and where it is."""
+    rows = []
+    for number, step in enumerate(program.steps, 1):
+        if step.communicates:
+            dtypes = {step.inputs[0].name: program.dtype}
+            rows.append(
+                {
+                    "step": number,
+                    "kind": step.kind,
+                    "axes": list(step.axes),
+                    "array": step.inputs[0].name,
+                    "dim": step.dim or None,
+                    "to_dim": step.to_dim or None,
+                    "bytes": group_bytes(step, program.sizes, program.mesh, dtypes),
+                }
+            )
+    return rows
+
+
+def _strategies(answer: Sharding) -> list[dict[str, Any]]:
+    if answer.ranking is not None:
+        return [_priced_row(priced) for priced in answer.ranking.strategies]
+    return [_row(strategy, strategy.summary) for strategy in answer.resolution.strategies]
+
+
+def _row(strategy: Strategy, summary: str) -> dict[str, Any]:
+    work = strategy.work
+    return {
+        "summary": summary,
+        "steps": [str(step) for step in strategy.program.steps],
+        "wire_bytes_per_device": strategy.wire_bytes,
+        "flops_per_device": work.flops(),
+        "hbm_bytes_per_device": work.hbm_bytes(),
+        "peak_bytes_per_device": strategy.peak_bytes,
+    }
+
+
+def _priced_row(priced: Priced) -> dict[str, Any]:
+    estimate = priced.estimate
+    bounds = ("lower", "expected", "upper")
+    return {
+        **_row(priced.strategy, priced.summary),
+        "seconds": {name: float(getattr(estimate, name)) for name in bounds},
+        "bound_by": estimate.bound_by() if estimate.resources else None,
+        "resource_seconds": {name: float(s) for name, s in estimate.resources.items()},
+        "collective_matmul": priced.overlapped or None,
+    }
+
+
+def _byte_reasons(resolution: Resolution) -> tuple[str, ...]:
+    said = ["ranked by the bytes that one device sends; give a slice with --on to rank by time"]
+    if len(resolution.strategies) > 1:
+        best, other = resolution.strategies[:2]
+        more = other.wire_bytes - best.wire_bytes
+        times = f", {sig(other.wire_bytes / best.wire_bytes)}x" if best.wire_bytes else ""
+        cost = f"sends {format_bytes(more)} more{times}" if more > 0 else "sends as much"
+        said.append(f"next best {cost}: {other.summary}{_more_flops(best, other)}")
+    return tuple(said)
+
+
+def _more_flops(best: Strategy, other: Strategy) -> str:
+    ratio = prod([float(other.work.flops()), 1 / max(float(best.work.flops()), 1.0)])
+    return f", at {sig(ratio)}x the FLOPs" if ratio > 1 else ""
