@@ -31,11 +31,12 @@ def run_function(
     devices: int = 8,
     seconds: float = SECONDS,
     memory_bytes: int = MEMORY_BYTES,
-    environment: Mapping[str, str] | None = None,
+    xla_flags: Sequence[str] = (),
 ) -> Any:
     """Call `module:function` with keyword arguments in a child that has N virtual CPU devices.
 
-    Arguments and answer are JSON. `memory_bytes` limits the data the child may allocate.
+    Arguments and answer are JSON. `xla_flags` are added to XLA_FLAGS; `memory_bytes` limits the
+    data that the child may allocate.
     Raises MissingPart without JAX and ShardwiseError, with the child's last words, if it fails,
     runs out of memory or takes longer than `seconds`.
     """
@@ -47,7 +48,7 @@ def run_function(
         )
         code = "from shardwise.profiler.child import _answer; _answer()"
         command = [sys.executable, "-c", code, str(request), str(answer)]
-        _run(command, _environment(devices, environment), seconds, target)
+        _run(command, _environment(devices, xla_flags), seconds, target)
         return json.loads(answer.read_text())
 
 
@@ -65,7 +66,7 @@ def run_source(
         path.write_text(source)
         code = "from shardwise.profiler.child import _run_file; _run_file()"
         command = [sys.executable, "-c", code, str(path), str(memory_bytes)]
-        return _run(command, _environment(devices, None), seconds, "the program")
+        return _run(command, _environment(devices, ()), seconds, "the program")
 
 
 def need_jax() -> None:
@@ -83,7 +84,7 @@ def need_libtpu() -> None:
         raise MissingPart(f"compiling for TPUs needs libtpu, which is missing; {remedy}")
 
 
-def _environment(devices: int, more: Mapping[str, str] | None) -> dict[str, str]:
+def _environment(devices: int, xla_flags: Sequence[str]) -> dict[str, str]:
     if devices < 1:
         raise BadRequest(f"a child process with {devices} devices; it needs at least 1")
     flags = [
@@ -91,13 +92,8 @@ def _environment(devices: int, more: Mapping[str, str] | None) -> dict[str, str]
         for flag in os.environ.get("XLA_FLAGS", "").split()
         if not flag.startswith("--xla_force_host_platform_device_count")
     ]
-    flags.append(f"--xla_force_host_platform_device_count={devices}")
-    return {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": " ".join(flags),
-        **(more or {}),
-    }
+    flags += [f"--xla_force_host_platform_device_count={devices}", *xla_flags]
+    return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags)}
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], seconds: float, what: str) -> str:

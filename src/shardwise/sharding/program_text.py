@@ -55,6 +55,9 @@ def program_source(program: Program, styles: Sequence[Style] = ("shard_map", "ji
             raise BadRequest(f"step '{step}' is of kind '{step.kind}'; {rule}")
     if program.dtype not in JAX_DTYPES:
         raise unknown("dtype of a JAX program", program.dtype, JAX_DTYPES)
+    if not program.steps:
+        rule = "a program needs at least one step, so ask for another layout"
+        raise BadRequest(f"nothing is multiplied or moved; {rule}")
     writer = _Writer(lowered(program))
     write = {"shard_map": writer.shard_map, "jit": writer.jit, "explicit": writer.explicit}
     parts = [writer.head(styles), *(write[style]() for style in styles), writer.tail(styles)]
@@ -183,7 +186,9 @@ class _Writer:
                     f'{target} = jnp.einsum("{self.equation(step)}", {", ".join(sources)})'
                 )
             case "all_gather":
-                kept = f'axis={at}, tiled=True, to="invarying"'
+                kept = f"axis={at}, tiled=True"
+                # Unchecked, JAX would drop the sum over copies from the gradient.
+                kept += ', to="invarying"' if self.proves_copies() else ""
                 lines.append(f"{target} = lax.all_gather({source}, {over}, {kept})")
             case "all_reduce":
                 lines.append(f"{target} = lax.psum({source}, {over})")

@@ -15,7 +15,6 @@ from shardwise.profiler import run_function
 from shardwise.profiler.hlo import CompiledCollective, at_dtype, on_mesh, read_collectives
 from shardwise.sharding.layout import Layout
 from shardwise.sharding.lowering import predicted_collectives
-from shardwise.sharding.mesh import Mesh
 from shardwise.sharding.program_text import Style, program_source
 from shardwise.sharding.steps import Program
 from shardwise.work import Collective
@@ -128,7 +127,7 @@ def read_answer(program: Program, answer: Mapping[str, Any]) -> ShardRun:
     """The child's answer for one program as the two runs side by side."""
     runs = {style: _style_run(program, style, answer[style]) for style in ("shard_map", "jit")}
     predicted = predicted_collectives(program)
-    rows = _rows(program.mesh, predicted, runs["shard_map"], runs["jit"])
+    rows = _rows(predicted, runs["shard_map"], runs["jit"])
     return ShardRun(
         program=program,
         runs=runs,
@@ -136,6 +135,16 @@ def read_answer(program: Program, answer: Mapping[str, Any]) -> ShardRun:
         as_predicted=all(row.predicted[1] == row.shard_map[1] for row in rows),
         notes=tuple(_notes(program, rows, runs)),
     )
+
+
+def sums(collectives: Sequence[Collective]) -> dict[Key, tuple[int, float]]:
+    """(kind, axes) -> how many collectives and their V in bytes together."""
+    found: dict[Key, tuple[int, float]] = {}
+    for collective in collectives:
+        key = (collective.kind, collective.axes)
+        count, size = found.get(key, (0, 0.0))
+        found[key] = (count + 1, size + float(collective.bytes))
+    return found
 
 
 def _elements(layout: Layout, program: Program) -> int:
@@ -162,31 +171,20 @@ def _style_run(program: Program, style: Style, answer: Mapping[str, Any]) -> Sty
     )
 
 
-def _rows(
-    mesh: Mesh, predicted: Sequence[Collective], shard_map: StyleRun, jit: StyleRun
-) -> tuple[Row, ...]:
-    sums = [_sums(mesh, each) for each in (predicted, shard_map.collectives, jit.collectives)]
-    keys = dict.fromkeys(key for each in sums for key in each)
+def _rows(predicted: Sequence[Collective], shard_map: StyleRun, jit: StyleRun) -> tuple[Row, ...]:
+    each = [sums(some) for some in (predicted, shard_map.collectives, jit.collectives)]
+    keys = dict.fromkeys(key for some in each for key in some)
     none = (0, 0.0)
     return tuple(
         Row(
             kind=kind,
             axes=axes,
-            predicted=sums[0].get((kind, axes), none),
-            shard_map=sums[1].get((kind, axes), none),
-            jit=sums[2].get((kind, axes), none),
+            predicted=each[0].get((kind, axes), none),
+            shard_map=each[1].get((kind, axes), none),
+            jit=each[2].get((kind, axes), none),
         )
         for kind, axes in keys
     )
-
-
-def _sums(mesh: Mesh, collectives: Sequence[Collective]) -> dict[Key, tuple[int, float]]:
-    found: dict[Key, tuple[int, float]] = {}
-    for collective in collectives:
-        axes = tuple(axis for axis in mesh if axis in collective.axes)
-        count, size = found.get((collective.kind, axes), (0, 0.0))
-        found[collective.kind, axes] = (count + 1, size + float(collective.bytes))
-    return found
 
 
 def _notes(program: Program, rows: Sequence[Row], runs: Mapping[str, StyleRun]) -> list[str]:

@@ -2,8 +2,8 @@
 
 `text.py` splits a module into computations and instructions, `shapes.py` and `groups.py` read their
 parts, `collectives.py` makes the list of collectives with V in bytes as in `work.Collective`, and
-`overlap.py` says what runs between a start and its done. Time and FLOPs are not read here. Read
-`collectives.py` first.
+`overlap.py` says what runs between a start and its done, `dots.py` lists matmuls. Time is not read
+here. Read `collectives.py` first.
 """
 
 from shardwise.profiler.hlo.collectives import (
@@ -12,6 +12,7 @@ from shardwise.profiler.hlo.collectives import (
     on_mesh,
     read_collectives,
 )
+from shardwise.profiler.hlo.dots import read_matmuls
 from shardwise.profiler.hlo.groups import MeshAxes, mesh_axes, read_groups, read_pairs
 from shardwise.profiler.hlo.overlap import Overlap, read_overlaps
 from shardwise.profiler.hlo.shapes import Array, arrays, read_shape
@@ -31,6 +32,7 @@ __all__ = [
     "on_mesh",
     "read_collectives",
     "read_groups",
+    "read_matmuls",
     "read_module",
     "read_overlaps",
     "read_pairs",
