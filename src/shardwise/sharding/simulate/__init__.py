@@ -28,9 +28,9 @@ from shardwise.sharding.simulate.fabric import (
     Physical,
     Piece,
     Unit,
-    fabric_of,
     torus,
 )
+from shardwise.sharding.simulate.placed import fabric_of
 from shardwise.sharding.simulate.schedule import grain
 from shardwise.sharding.simulate.trace import Trace, Transfer
 

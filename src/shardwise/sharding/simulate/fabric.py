@@ -12,8 +12,6 @@ from math import prod
 from typing import Literal, NamedTuple
 
 from shardwise.errors import BadRequest
-from shardwise.hardware.network import Switched
-from shardwise.hardware.placement import Placement
 
 Device = tuple[int, ...]
 AxisKind = Literal["line", "ring", "one_way", "switch", "full_mesh", "chip", "tree"]
@@ -21,12 +19,15 @@ TORUS: frozenset[AxisKind] = frozenset({"line", "ring", "one_way"})
 
 
 class Link(NamedTuple):
-    """One directed link of class `name`; `way` tells the two links of a ring of two apart."""
+    """One directed link of class `name`.
+
+    `way` round a torus axis tells the two links of a ring of two apart; it is 0 elsewhere.
+    """
 
     name: str
     src: Device | str
     dst: Device | str
-    way: int = 1
+    way: int
 
     @property
     def back(self) -> "Link":
@@ -257,26 +258,26 @@ class Fabric:
             return Hop(src, dst, tuple(self._climb(src, dst, axis)))
         here, there = self.chip(src), self.chip(dst)
         if axis.kind == "full_mesh":
-            return Hop(src, dst, (Link(axis.name, here, there),))
+            return Hop(src, dst, (Link(axis.name, here, there, 0),))
         ends: tuple[Device | str, Device | str] = (here, there)
         middle = f"switch {self.network(src)}"
         if axis.kind == "chip":
             ends, middle = (src, dst), f"inside {here}"
-        return Hop(src, dst, (Link(axis.name, ends[0], middle), Link(axis.name, middle, ends[1])))
+        up, down = Link(axis.name, ends[0], middle, 0), Link(axis.name, middle, ends[1], 0)
+        return Hop(src, dst, (up, down))
 
     def _climb(self, src: Device, dst: Device, axis: Physical) -> Iterator[Link]:
+        """From the NIC of one chip up to the first switch that both are under, and down."""
         at, to = self.network(src)[0], self.network(dst)[0]
+        up = [*(f"{u.name} {at // u.networks}" for u in axis.units), "top"]
+        down = [*(f"{u.name} {to // u.networks}" for u in axis.units), "top"]
         crossed = [u for u in axis.units if at // u.networks != to // u.networks]
-        up = [f"{u.name} {at // u.networks}" for u in crossed]
-        down = [f"{u.name} {to // u.networks}" for u in crossed]
-        nodes = [f"switch over {self.network(src)}", *up]
-        yield Link(axis.name, self.chip(src), nodes[0])
-        for unit, low, high in zip(crossed, nodes, [*nodes[1:]], strict=False):
-            yield Link(unit.name, low, high)
-        nodes = [f"switch over {self.network(dst)}", *down]
-        for unit, low, high in reversed(list(zip(crossed, nodes, [*nodes[1:]], strict=False))):
-            yield Link(unit.name, high, low)
-        yield Link(axis.name, nodes[0], self.chip(dst))
+        yield Link(axis.name, self.chip(src), up[0], 0)
+        for i, unit in enumerate(crossed):
+            yield Link(unit.name, up[i], up[i + 1], 0)
+        for i, unit in reversed(list(enumerate(crossed))):
+            yield Link(unit.name, down[i + 1], down[i], 0)
+        yield Link(axis.name, down[0], self.chip(dst), 0)
 
 
 def torus(
@@ -299,80 +300,6 @@ def torus(
     )
     whole = [Piece(axis=axis.name, size=axis.size) for axis in axes]
     return Fabric(axes=axes, group=tuple(whole if group is None else group))
-
-
-def fabric_of(placement: Placement, names: Sequence[str], *, one_way: bool = False) -> Fabric:
-    """The links under some axes of a placed mesh; `one_way` uses one direction of every ring.
-
-    Physical axes have the names of the placement, and `networks` and `chip`. The placement is of
-    plain numbers and fills its slice.
-    """
-    piece, links = placement.slice, [placement.axes[name] for name in names]
-    chip, first = piece.chip, links[0]
-    axes, group = [], []
-    if piece.count > 1:
-        centre = chip.data_centre
-        assert centre is not None, "a placement over networks has a data-centre network"
-        axes.append(
-            Physical(
-                name="networks",
-                kind="tree",
-                size=piece.count,
-                rate=centre.chip_oneway,
-                hop_seconds=centre.hop_seconds,
-                units=_units(chip.network, piece.count),
-            )
-        )
-    for name, size, wraps, part in zip(
-        placement.physical, piece.shape, piece.wraps, first.parts, strict=True
-    ):
-        axes.append(
-            Physical(
-                name=name,
-                kind=_kind(first.kind, wraps, one_way),
-                size=size,
-                rate=float(part.oneway) * (int(part.stride) if first.kind == "torus" else 1),
-                hop_seconds=float(part.hop_seconds) / _apart(first.kind, int(part.stride)),
-                reduces=first.sharp,
-            )
-        )
-    if chip.jax_devices_per_chip > 1:
-        axes.append(
-            Physical(
-                name="chip",
-                kind="chip",
-                size=chip.jax_devices_per_chip,
-                rate=float(first.within.oneway),
-                hop_seconds=float(first.within.hop_seconds),
-            )
-        )
-    for axis in links:
-        named = dict(zip(placement.physical, axis.parts, strict=True))
-        named |= {"networks": axis.outer, "chip": axis.within}
-        for name, part in named.items():
-            if int(part.size) > 1:
-                group.append(Piece(axis=name, size=int(part.size), stride=int(part.stride)))
-    return Fabric(axes=tuple(axes), group=tuple(group))
-
-
-def _apart(kind: str, stride: int) -> int:
-    return stride if kind == "torus" else 1
-
-
-def _kind(kind: str, wraps: bool, one_way: bool) -> AxisKind:
-    if kind == "torus":
-        return ("one_way" if one_way else "ring") if wraps else "line"
-    return "full_mesh" if kind == "full_mesh" else "switch"
-
-
-def _units(network: object, networks: int) -> tuple[Unit, ...]:
-    if not isinstance(network, Switched):
-        return ()
-    return tuple(
-        Unit(name=level.name, networks=level.chips // network.domain, rate=level.unit_oneway)
-        for level in network.levels
-        if network.domain < level.chips < networks * network.domain
-    )
 
 
 def _joined(pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:

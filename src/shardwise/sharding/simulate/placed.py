@@ -1,0 +1,81 @@
+"""The fabric under some axes of a mesh that `hardware.place` laid on a slice."""
+
+from collections.abc import Sequence
+
+from shardwise.hardware.network import Switched
+from shardwise.hardware.placement import Placement
+from shardwise.sharding.simulate.fabric import AxisKind, Fabric, Physical, Piece, Unit
+
+
+def fabric_of(placement: Placement, names: Sequence[str], *, one_way: bool = False) -> Fabric:
+    """The links under some axes of a placed mesh; `one_way` uses one direction of every ring.
+
+    Physical axes have the names of the placement, and `networks` and `chip`. The placement is of
+    plain numbers and fills its slice.
+    """
+    piece, links = placement.slice, [placement.axes[name] for name in names]
+    chip, first = piece.chip, links[0]
+    axes, group = [], []
+    if piece.count > 1:
+        centre = chip.data_centre
+        assert centre is not None, "a placement over networks has a data-centre network"
+        axes.append(
+            Physical(
+                name="networks",
+                kind="tree",
+                size=piece.count,
+                rate=centre.chip_oneway,
+                hop_seconds=centre.hop_seconds,
+                units=_units(chip.network, piece.count),
+            )
+        )
+    for name, size, wraps, part in zip(
+        placement.physical, piece.shape, piece.wraps, first.parts, strict=True
+    ):
+        axes.append(
+            Physical(
+                name=name,
+                kind=_kind(first.kind, wraps, one_way),
+                size=size,
+                rate=float(part.oneway) * (int(part.stride) if first.kind == "torus" else 1),
+                hop_seconds=float(part.hop_seconds) / _apart(first.kind, int(part.stride)),
+                reduces=first.sharp,
+            )
+        )
+    if chip.jax_devices_per_chip > 1:
+        axes.append(
+            Physical(
+                name="chip",
+                kind="chip",
+                size=chip.jax_devices_per_chip,
+                rate=float(first.within.oneway),
+                hop_seconds=float(first.within.hop_seconds),
+            )
+        )
+    for axis in links:
+        named = dict(zip(placement.physical, axis.parts, strict=True))
+        named |= {"networks": axis.outer, "chip": axis.within}
+        for name, part in named.items():
+            if int(part.size) > 1:
+                group.append(Piece(axis=name, size=int(part.size), stride=int(part.stride)))
+    return Fabric(axes=tuple(axes), group=tuple(group))
+
+
+def _apart(kind: str, stride: int) -> int:
+    return stride if kind == "torus" else 1
+
+
+def _kind(kind: str, wraps: bool, one_way: bool) -> AxisKind:
+    if kind == "torus":
+        return ("one_way" if one_way else "ring") if wraps else "line"
+    return "full_mesh" if kind == "full_mesh" else "switch"
+
+
+def _units(network: object, networks: int) -> tuple[Unit, ...]:
+    if not isinstance(network, Switched):
+        return ()
+    return tuple(
+        Unit(name=level.name, networks=level.chips // network.domain, rate=level.unit_oneway)
+        for level in network.levels
+        if network.domain < level.chips < networks * network.domain
+    )
