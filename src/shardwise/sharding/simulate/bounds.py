@@ -4,7 +4,8 @@ Written without the schedules and the closed forms, from the meaning of each col
 is a box of places; so single devices (what must enter one), bisections and corners are all in.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 
 from shardwise.sharding.simulate.collectives import SimulatedKind
@@ -52,6 +53,7 @@ def ingress(fabric: Fabric, inside: set[Device]) -> float:
     outside = set(fabric.devices) - inside
     into = {fabric.chip(d) for d in inside}
     rest = {fabric.chip(d) for d in outside}
+    tree = sum(axis.kind == "tree" for axis in fabric.axes)
     total = 0.0
     for i, axis in enumerate(fabric.axes):
         if axis.kind in TORUS:
@@ -59,12 +61,26 @@ def ingress(fabric: Fabric, inside: set[Device]) -> float:
         elif axis.kind == "chip":
             total += axis.rate * sum(fabric.chip(d) in rest for d in inside)
         elif axis.kind == "tree":
-            total += axis.rate * sum(_elsewhere(fabric, chip, rest) for chip in into)
+            total += axis.rate * _ports(into, rest, lambda a, b: a[:tree] != b[:tree])
         elif axis.kind == "switch":
-            total += axis.rate * sum(_near(fabric, chip, rest) for chip in into)
+            total += axis.rate * sum(
+                _ports({c for c in into if c[:tree] == net}, rest, partial(_peers, tree))
+                for net in {c[:tree] for c in into}
+            )
         else:
-            total += axis.rate * sum(_peers(fabric, chip, rest) for chip in into)
+            total += axis.rate * sum(_peers(tree, a, b) for a in into for b in rest)
     return total
+
+
+def _ports(into: set[Device], rest: set[Device], linked: Callable[[Device, Device], bool]) -> int:
+    """Ports that something can enter by: no more than can take it nor than can send it."""
+    taking = sum(any(linked(a, b) for b in rest) for a in into)
+    return min(taking, sum(any(linked(a, b) for a in into) for b in rest))
+
+
+def _peers(tree: int, chip: Device, other: Device) -> bool:
+    """Two chips of one network."""
+    return chip != other and chip[:tree] == other[:tree]
 
 
 def _torus_links(fabric: Fabric, i: int, into: set[Device], rest: set[Device]) -> int:
@@ -77,26 +93,6 @@ def _torus_links(fabric: Fabric, i: int, into: set[Device], rest: set[Device]) -
             neighbour = (*chip[:i], at % axis.size, *chip[i + 1 :])
             count += neighbour in rest
     return count
-
-
-def _elsewhere(fabric: Fabric, chip: Device, rest: set[Device]) -> bool:
-    """Whether a chip of another network is outside."""
-    tree = _tree(fabric)
-    return any(other[:tree] != chip[:tree] for other in rest)
-
-
-def _near(fabric: Fabric, chip: Device, rest: set[Device]) -> bool:
-    return _peers(fabric, chip, rest) > 0
-
-
-def _peers(fabric: Fabric, chip: Device, rest: set[Device]) -> int:
-    """Chips of the same network outside."""
-    tree = _tree(fabric)
-    return sum(other[:tree] == chip[:tree] and other != chip for other in rest)
-
-
-def _tree(fabric: Fabric) -> int:
-    return sum(axis.kind == "tree" for axis in fabric.axes)
 
 
 def _entering(kind: str, group: tuple[Device, ...], inside: set[Device], size: float) -> float:

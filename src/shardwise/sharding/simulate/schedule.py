@@ -237,13 +237,15 @@ def _route(
     if jumps or not fabric.torus:
         yield 0, [fabric.jump(src, dst)]
         return
-    at = fabric.landing(src, dst)
+    at = start = fabric.landing(src, dst)
     for stage in stages:
         dim = fabric.dims[stage]
         ahead = fabric.members[dst][stage] - fabric.members[at][stage]
         if ahead:
             steps, way = _way(dim, ahead, half, one_way)
-            yield stage, list(fabric.walk(at, dim.axis, steps * dim.stride, way))
+            hops = list(fabric.walk(at, dim.axis, steps * dim.stride, way))
+            hops[0] = hops[0]._replace(src=src if at == start else at)
+            yield stage, hops
             at = fabric.moved(at, stage, ahead)
 
 
