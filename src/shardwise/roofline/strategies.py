@@ -18,7 +18,7 @@ from shardwise.hardware.placement import AxisLinks, Part, Placement
 from shardwise.roofline.chip_roofline import Times
 from shardwise.roofline.collectives import Mode, collective_seconds
 from shardwise.roofline.price import Estimate, price, price_op
-from shardwise.sharding.chain import Resolution, Strategy, short
+from shardwise.sharding.chain import Resolution, Strategy, distinct, short
 from shardwise.sharding.count import Quantities, collective_op, count, product_op
 from shardwise.sharding.layout import Layout
 from shardwise.sharding.reshard import Cost
@@ -73,11 +73,12 @@ def seconds(chip: Chip, placement: Placement) -> Cost:
 def rank(resolution: Resolution, chip: Chip, placement: Placement, *, top: int = 5) -> Ranking:
     """Price the resolved strategies, plain and as collective matmuls, and keep the `top` quickest.
 
-    Strategies come in order of their serial cost; one whose busiest stream alone takes longer than
-    the last that is kept is not priced.
+    Strategies come in order of their serial cost. Those that repeat an earlier one with axes in
+    another order are left out, and one whose busiest stream alone takes longer than the last that
+    is kept is not priced.
     """
     found: list[Priced] = []
-    for strategy in resolution.strategies:
+    for strategy in distinct(resolution.strategies):
         work = strategy.work
         kept = sorted(p.expected for p in found)[top - 1] if len(found) >= top else inf
         if _least(work, chip, placement) > kept:
@@ -125,15 +126,18 @@ def collective_matmul(program: Program, number: int, placement: Placement) -> Wo
     whole = {op.id: op for op in count(program).ops}
     at = str(program.steps.index(product) + 1)
     chunks = _chunks(program, product, step, whole[at], whole[str(number)], placement)
-    last = {str(number): chunks[-1].id, at: chunks[-1].id}
+    last = {str(number): (chunks[-1].id,), at: (chunks[-1].id,)}
+    # The chunks stand where the later of the two stood: all that they need is done by then. What
+    # stood in between waited for a gather's links only, which are now free as early as it was.
+    freed = {str(number): whole[str(number)].after}
     ops: list[Op] = []
     for op_id, op in whole.items():
-        # The chunks stand where the later of the two stood: all that they need is done by then.
         if op_id == (at if gather else str(number)):
             ops += chunks
         elif op_id not in last:
-            after = tuple(dict.fromkeys(last.get(i, i) for i in op.after))
-            ops.append(replace(op, after=after))
+            moved = last if chunks[-1] in ops else freed
+            after = tuple(i for before in op.after for i in moved.get(before, (before,)))
+            ops.append(replace(op, after=tuple(dict.fromkeys(after))))
     return Work(tuple(ops))
 
 

@@ -7,7 +7,7 @@ folders derive backward passes and simulate collectives. No hardware, no time an
 `layout.py` first, then `resolve.py`.
 """
 
-from shardwise.sharding.chain import Resolution, Strategy, padded_sizes, resolve
+from shardwise.sharding.chain import Resolution, Strategy, distinct, padded_sizes, resolve
 from shardwise.sharding.count import count, wire_bytes
 from shardwise.sharding.einsum import Einsum, sizes_from_shapes
 from shardwise.sharding.layout import Dim, Layout, MatmulExpr, Spec
@@ -56,6 +56,7 @@ __all__ = [
     "compute_shardings",
     "copies",
     "count",
+    "distinct",
     "global_shape",
     "group_bytes",
     "local_shape",

@@ -97,6 +97,21 @@ def short(step: Step) -> str:
     return f"{name}{print_axes(step.axes)}({step.output.name})"
 
 
+def distinct(strategies: Iterable[Strategy]) -> tuple[Strategy, ...]:
+    """Without those that do the same collectives on as many bytes and FLOPs as an earlier one: they
+    differ in the order of axes, or in which of two like dims is cut."""
+    seen: set[tuple[object, ...]] = set()
+    kept = []
+    for strategy in strategies:
+        work = strategy.work
+        sizes = tuple(op.collective.bytes for op in work.ops if op.collective is not None)
+        key = (strategy.summary, sizes, work.flops(), work.hbm_bytes(), strategy.peak_bytes)
+        if key not in seen:
+            seen.add(key)
+            kept.append(strategy)
+    return tuple(kept)
+
+
 class _Product(NamedTuple):
     """How a running product came to be: the labels of both operands and the compute sharding."""
 

@@ -1,7 +1,7 @@
 """Shard an expression: read it, resolve it, price it, and shape the answer as a `result`."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import Any
 
@@ -15,6 +15,7 @@ from shardwise.sharding import (
     Program,
     Resolution,
     Strategy,
+    distinct,
     global_shape,
     group_bytes,
     local_shape,
@@ -26,7 +27,7 @@ from shardwise.units import format_bytes, sig
 from shardwise.workflows.inputs import Hardware
 
 _PRICED = 32
-"""So many strategies of the lowest serial cost are priced with what overlaps."""
+"""So many strategies of the lowest cost are looked at; on a slice, with what overlaps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +102,9 @@ def shard_expression(
             dtype=dtype,
             free_inputs=free_inputs,
             max_bytes=max_hbm,
-            top=top,
+            top=max(_PRICED, top),
         )
+        found = replace(found, strategies=distinct(found.strategies)[:top])
         return Sharding(
             einsum=einsum,
             mesh=axes,
