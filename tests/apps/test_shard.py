@@ -1,4 +1,4 @@
-"""`shardwise shard` for one array: the document, the tables and the refusals."""
+"""`shardwise shard`: one array, products, chains and reshards; documents, tables and refusals."""
 
 import csv
 import json
@@ -6,7 +6,7 @@ import json
 import pytest
 
 from shardwise.apps.cli.shard import shard
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, NoFeasiblePlan
 
 QUIZ = ("A[I_XY, J]", "--dims", "I=128,J=2048", "--mesh", "X=2,Y=8,Z=2", "--dtype", "int8")
 
@@ -84,8 +84,11 @@ def test_csv(capsys, tmp_path):
         ),
         (
             ("A[I_X, J] * B[J, K]", "--dims", "I=8", "--mesh", "X=2"),
-            r"a product starts at column 11 .* give one array, such as A\[I_X, J\]",
+            r"dim 'J' of 'A\[I_X, J\]' has no size; give every dim one",
         ),
+        ((*QUIZ, "--on", "v5e:4x4"), "--on does nothing for a single array; give a product"),
+        ((*QUIZ, "--max-hbm", "1GB"), "--max-hbm does nothing for a single array"),
+        ((*QUIZ, "--store", "dA[I]"), "--store and --input belong to --backward"),
         (
             ("A[I_X]", "--dims", "I=9", "--mesh", "X=2"),
             "dim 'I' of size 9 .* blocks must be equal, so pad to 10",
@@ -103,3 +106,163 @@ def test_refusals(args, message):
     with pytest.raises(BadRequest, match=message) as caught:
         run(*args)
     assert caught.value.exit_code == 2
+
+
+FSDP_TP = "A[I_X, J] * B[J_X, K_Y] -> C[I_X, K_Y]"
+SQUARE = ("--dims", "I=8192,J=8192,K=32768", "--mesh", "X=4,Y=4")
+SMALL = ("--dims", "I=8,J=8,K=8", "--mesh", "X=4")
+
+
+def test_a_product_by_bytes(capsys):
+    result = result_of(capsys, FSDP_TP, *SQUARE)
+    assert result["steps"] == [
+        "B[J, K_Y] = AllGather_X(B[J_X, K_Y])",
+        "C[I_X, K_Y] = A[I_X, J] * B[J, K_Y]",
+    ]
+    assert result["local_shapes"] == {"A": [2048, 8192], "B": [2048, 8192], "C": [2048, 8192]}
+    assert result["collectives"] == [
+        {
+            "step": 1,
+            "kind": "all_gather",
+            "axes": ["X"],
+            "array": "B",
+            "dim": "J",
+            "to_dim": None,
+            "bytes": 8192 * 8192 * 2,
+        }
+    ]
+    assert result["ranked_by"] == "bytes on the wire"
+    sent = [s["wire_bytes_per_device"] for s in result["strategies"]]
+    assert sent == sorted(sent)
+    assert sent[0] == 0.75 * 8192 * 8192 * 2
+    assert "seconds" not in result["strategies"][0]
+    assert "--on" in result["why"][0]
+
+
+def test_a_product_by_time(capsys):
+    result = result_of(capsys, FSDP_TP, *SQUARE, "--on", "v5e:4x4", "--top", "3")
+    assert result["slice"] == "v5e:4x4"
+    assert result["ranked_by"] == "expected seconds"
+    assert len(result["strategies"]) == 3
+    for strategy in result["strategies"]:
+        times = strategy["seconds"]
+        assert times["lower"] <= times["expected"] <= times["upper"]
+    assert result["strategies"][0]["collective_matmul"] == 1
+    assert result["enumerated"] == 19
+    assert result["obstacles"][0].startswith("the contracted dim J is cut differently")
+
+
+def test_the_answer_for_a_person(capsys):
+    run("A[I, J_X] * B[J_X, K]", "--dims", "I=8,J=9,K=8", "--mesh", "X=4", "--top", "2")
+    out, err = capsys.readouterr()
+    assert out == (
+        "A[I, J_X] * B[J_X, K] -> C[I, K], result free; mesh X=4, bf16\n"
+        "\n"
+        "  1. C[I, K]{U_X} = A[I, J_X] * B[J_X, K]\n"
+        "  2. C[I_X, K] = ReduceScatter_X(C[I, K]{U_X}, I)\n"
+        "\n"
+        "  array  layout           whole  per device  bytes\n"
+        "  -----  ---------  -----------  ----------  -----\n"
+        "  A      A[I, J_X]  bf16[8, 12]  bf16[8, 3]   48 B\n"
+        "  B      B[J_X, K]  bf16[12, 8]  bf16[3, 8]   48 B\n"
+        "  C      C[I_X, K]   bf16[8, 8]  bf16[2, 8]   32 B\n"
+        "\n"
+        "Best of 4 legal strategies, by bytes on the wire\n"
+        "     strategy                       bytes sent      FLOPs  peak bytes\n"
+        "  -  -----------------------------  ----------  ---------  ----------\n"
+        "  1  ReduceScatter_X(C)                   96 B  384 FLOPs       256 B\n"
+        "  2  AllToAll_X(A), AllGather_X(B)       180 B  384 FLOPs       368 B\n"
+        "  ranked by the bytes that one device sends; give a slice with --on to rank by time\n"
+        "  next best sends 84 B more, 1.88x: AllToAll_X(A), AllGather_X(B)\n"
+    )
+    assert err == "warning: J padded from 9 to 12, as its blocks must be equal\n"
+
+
+def test_the_result_may_be_asked_for_otherwise(capsys):
+    text = "A[I, J_X] * B[J_X, K] -> C[I, K]"
+    assert "AllReduce_X" in result_of(capsys, text, *SMALL)["steps"][-1]
+    assert "ReduceScatter_X" in result_of(capsys, text, *SMALL, "--out", "free")["steps"][-1]
+    wanted = result_of(capsys, text, *SMALL, "--out", "C[I, K_X]")
+    assert wanted["layouts"]["C"] == "C[I, K_X]"
+
+
+def test_a_reshard_and_nothing_to_do(capsys):
+    text = ("--dims", "I=64,J=8", "--mesh", "X=4,Y=2")
+    result = result_of(capsys, "A[I_XY, J] -> A[I_Y, J]", *text)
+    assert [c["kind"] for c in result["collectives"]] == ["permute", "all_gather"]
+    run("A[I_X, J] -> A[I_X, J]", *text)
+    assert "nothing to do: the array is already laid out so" in capsys.readouterr().out
+
+
+def test_a_chain_under_a_memory_limit(capsys):
+    """Exercise 3.7: 300 MB per chip leave tensor parallelism."""
+    chain = "In[B, D_XY] * W_in[D, F] * W_out[F, D] -> Out[B, D_XY]"
+    where = ("--dims", "B=128,D=8192,F=32768", "--mesh", "X=2,Y=2", "--on", "v5e:2x2")
+    free = ("--free", "W_in", "--free", "W_out", "--max-hbm", "300MB", "--constants", "book")
+    result = result_of(capsys, chain, *where, *free)
+    assert result["peak_bytes_per_device"] < 300e6
+    plain = "AllGather_XY(In), ReduceScatter_XY(Out)"
+    assert plain in [s["summary"] for s in result["strategies"]]
+    assert result["strategies"][0]["bound_by"] == "HBM"
+
+
+def test_the_backward_pass(capsys):
+    text = "In[B_X, D] * W[D_X, F] -> Out[B_X, F]"
+    result = result_of(capsys, text, "--dims", "B=8,D=8,F=8", "--mesh", "X=4", "--backward")
+    assert "  3. dW[D_X, F] = ReduceScatter_X(dW[D, F]{U_X})" in result["backward"][7]
+    run(
+        "In[B, D] * W[D, F_X] -> Tmp[B, F_X]; relu(Tmp[B, F_X]) -> Out[B, F_X]",
+        *("--dims", "B=8,D=8,F=8", "--mesh", "X=4", "--backward"),
+    )
+    assert capsys.readouterr().out.startswith("Forward: need to compute Loss[B]")
+
+
+def test_source_and_run(capsys):
+    text = "A[I, J_X] * B[J_X, K] -> C[I, K]"
+    run(text, *SMALL, "--to", "jax")
+    compile(capsys.readouterr().out, "program.py", "exec")
+    result = result_of(capsys, text, *SMALL, "--run")["run"]
+    assert result["as_predicted"]
+    assert result["programs"]["shard_map"]["equal"]
+    assert result["programs"]["jit"]["equal"]
+    assert result["collectives"][0]["predicted"] == {"count": 1, "bytes": 128}
+
+
+def test_strategies_as_csv(capsys, tmp_path):
+    path = tmp_path / "strategies.csv"
+    run(FSDP_TP, *SQUARE, "--csv", str(path))
+    rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+    assert rows[0] == ["", "strategy", "bytes sent", "FLOPs", "peak bytes"]
+    assert len(rows) == 6
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((FSDP_TP, *SQUARE, "--on", "v5e:2x2"), "mesh X=4,Y=4 has 16 devices but 'v5e:2x2' has 4"),
+        ((FSDP_TP, *SQUARE, "--top", "0"), "--top 0 shows nothing; give 1 or more"),
+        ((FSDP_TP, *SQUARE, "--free", "W"), "unknown array 'W'; known: A, B"),
+        ((FSDP_TP, *SQUARE, "--set", "chip.hbm_bandwidth=1e12"), "say which with --on SLICE"),
+        ((FSDP_TP, *SQUARE, "--out", "C[I_X, L]"), "unknown dim 'L'"),
+        ((FSDP_TP, *SQUARE, "--to", "jax", "--run"), "--to prints a program and nothing else"),
+        (("A[I] -> A[I]", "--dims", "I=8", "--mesh", "X=2", "--run"), "takes no step"),
+        (
+            ("A[I_X, J] * B[J, K_X] -> C[I_X, K_X]", *SMALL),
+            r"mesh axis 'X' cuts both I and K in 'C\[I_X, K_X\]'; an axis may cut one dimension",
+        ),
+        (
+            ("C[I, K] -> C[I, K]{U_X}", "--dims", "I=8,K=8", "--mesh", "X=4"),
+            r"'C\[I, K\]\{U_X\}' leaves sums over X open that nothing here makes; steps finish",
+        ),
+        (("A[I, J] -> A[I]", *SMALL), "loses J; a reshard keeps every dim"),
+        (("A[I] * B[I]", "--dims", "I=8", "--mesh", "X=2"), "the operands share every letter"),
+    ],
+)
+def test_refusals_of_products(args, message):
+    with pytest.raises(BadRequest, match=message):
+        run(*args)
+
+
+def test_nothing_fits(capsys):
+    with pytest.raises(NoFeasiblePlan, match=r"stays within 1 kB per device; the least .* takes"):
+        run("A[I, J_X] * B[J, K] -> C[I, K]", *SQUARE, "--max-hbm", "1kB")

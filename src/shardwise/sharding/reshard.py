@@ -241,13 +241,13 @@ def remaining(
     """From every node that the sources reach: the cost to the nearest goal and the move to make."""
     into: dict[Node, list[tuple[Node, Move]]] = {}
     todo = list(dict.fromkeys(sources))
-    seen = set(todo)
+    seen = dict.fromkeys(todo)  # not a set: ties must not depend on hashes
     while todo:
         node = todo.pop()
         for move in graph.moves(node):
             into.setdefault(move.node, []).append((node, move))
             if move.node not in seen:
-                seen.add(move.node)
+                seen[move.node] = None
                 todo.append(move.node)
     number = count()
     heap: list = [(0.0, next(number), node, None) for node in seen if goals(node)]

@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.options import hardware_options
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
-from shardwise.apps.cli.plan_train import hardware_options
+from shardwise.apps.cli.shard_extras import backward_text, extras, render_extras
 from shardwise.apps.cli.shard_products import HEADER_BYTES, HEADER_TIME, render, strategy_rows
 from shardwise.errors import BadRequest, unknown
 from shardwise.sharding import (
@@ -47,6 +48,18 @@ Rows = list[tuple[tuple[int, ...], tuple[slice, ...]]]
 @click.option("--free", multiple=True, metavar="ARRAY", help="Choose how this input is stored.")
 @click.option("--max-hbm", help="Bytes per device to stay under, such as 300MB.")
 @click.option("--top", type=int, metavar="N", help="Strategies to show [default: 5].")
+@click.option("--backward", is_flag=True, help="Derive the backward pass, as the book's boxes.")
+@click.option(
+    "--store",
+    multiple=True,
+    metavar="LAYOUT",
+    help="With --backward: how a gradient (dW[..]) or optimizer state (mW[..]) is stored.",
+)
+@click.option(
+    "--input", multiple=True, metavar="ARRAY", help="With --backward: this array is no parameter."
+)
+@click.option("--to", type=click.Choice(("jax", "explicit")), help="Print a runnable program.")
+@click.option("--run", is_flag=True, help="Compile and run the best on virtual CPU devices.")
 @hardware_options()
 @json_option
 @csv_option
@@ -56,35 +69,59 @@ def shard(context: click.Context, **options: Any) -> None:
 
     EXPRESSION is an array "A[I_X, J]", a product "A[I_X, J] * B[J, K_Y] -> C[I_X, K_Y]" of two or
     more arrays (any einsum; leave out -> for a free result), or a reshard "A[I_XY] -> A[I_Y]".
+    With --backward it may also be lines separated by ';', named functions among them.
     """
+    if not options["backward"] and (options["store"] or options["input"]):
+        raise BadRequest("--store and --input belong to --backward; add it")
+    if options["backward"] and ";" in options["expression"]:
+        _refuse(context, _NOT_FOR_LISTINGS, "does nothing for lines separated by ';'")
+        return _show_listing(options)
     operands, wanted = read_product(options["expression"])
     if len(operands) == 1 and wanted is None:
-        _refuse_idle(context)
+        rule = "does nothing for a single array; give a product, or a reshard with '->'"
+        _refuse(context, _FOR_PRODUCTS, rule)
         _show_array(options)
     else:
         _show_product(options)
+    return None
 
 
-_FOR_PRODUCTS = ("on", "out", "free", "max_hbm", "top", "constants", "hw_files", "sets", "prices")
+_CHIPS = ("constants", "hw_files", "sets", "prices")
+_FOR_PRODUCTS = ("on", "out", "free", "max_hbm", "top", "backward", "to", "run", *_CHIPS)
+_NOT_FOR_LISTINGS = ("on", "out", "free", "max_hbm", "top", "to", "run", "csv_path", *_CHIPS)
+_FLAGS = {
+    "hw_files": "--hw",
+    "sets": "--set",
+    "prices": "--price",
+    "max_hbm": "--max-hbm",
+    "csv_path": "--csv",
+}
 
 
-def _refuse_idle(context: click.Context) -> None:
-    """An array has no strategies: options about them would do nothing."""
-    given = [n for n in _FOR_PRODUCTS if _from_user(context, n)]
-    if given:
-        flags = {"hw_files": "--hw", "sets": "--set", "prices": "--price", "max_hbm": "--max-hbm"}
-        flag = flags.get(given[0], f"--{given[0]}")
-        rule = "does nothing for a single array; give a product, or a reshard with '->'"
-        raise BadRequest(f"{flag} {rule}")
+def _refuse(context: click.Context, names: tuple[str, ...], rule: str) -> None:
+    """Options that would do nothing are errors."""
+    for name in names:
+        if _from_user(context, name):
+            raise BadRequest(f"{_FLAGS.get(name, f'--{name}')} {rule}")
 
 
 def _from_user(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
+def _show_listing(options: dict[str, Any]) -> None:
+    """Lines of a longer computation: only their backward pass is derived."""
+    text = backward_text(options, None)
+    inputs = {"expression": options["expression"], "mesh": options["mesh"]}
+    doc = document(inputs=inputs, result={"backward": text.splitlines()})
+    emit(doc, options["as_json"], lambda: click.echo(text))
+
+
 def _show_product(options: dict[str, Any]) -> None:
     if not options["on"] and any(options[n] for n in ("hw_files", "sets", "prices")):
         raise BadRequest("--hw, --set and --price change chips; say which with --on SLICE")
+    if options["to"] and not options["as_json"] and (options["run"] or options["backward"]):
+        raise BadRequest("--to prints a program and nothing else; leave out --run and --backward")
     answer = shard_expression(
         options["expression"],
         dims=options["dims"],
@@ -102,7 +139,8 @@ def _show_product(options: dict[str, Any]) -> None:
             prices=options["prices"],
         ),
     )
-    result = shard_result(answer)
+    added = extras(options, answer)
+    result = shard_result(answer) | added
     if options["csv_path"] is not None:
         header = HEADER_TIME if answer.ranking else HEADER_BYTES
         write_csv(options["csv_path"], header, strategy_rows(result))
@@ -122,7 +160,16 @@ def _show_product(options: dict[str, Any]) -> None:
         result=result,
         warnings=answer.notes,
     )
-    emit(doc, options["as_json"], lambda: render(answer, result))
+    if options["to"] and not options["as_json"]:
+        # Nothing else, so that the program can be piped.
+        click.echo(added["source"])
+        return
+
+    def show() -> None:
+        render(answer, result)
+        render_extras(added)
+
+    emit(doc, options["as_json"], show)
 
 
 _NOT_INPUTS = ("as_json", "csv_path")
