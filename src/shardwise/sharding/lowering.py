@@ -59,7 +59,7 @@ def permutation(step: Step, mesh: Mesh) -> tuple[tuple[int, int], ...]:
     answers = set()
     for rest in product(*(range(mesh[axis]) for axis in others)):
         answers.add(_exchange(step, mesh, dict(zip(others, rest, strict=True))))
-    if len(answers) != 1:
+    if len(answers) != 1 or () in answers:
         over = ", ".join(step.axes)
         rule = "the blocks must change places within the group; name every axis that moves"
         raise BadRequest(f"'{step}' is no permute over {over}; {rule}")

@@ -4,49 +4,46 @@ The best program of the resolver must equal the dense product in value and gradi
 collective of its compiled shard_map form must be the predicted one, byte for byte, at the sizes it
 runs with and at those it is priced with. What XLA makes of the same shardings under plain jit is
 then priced by the same rules as the program itself, collectives and local products one after the
-other: equal, dearer or cheaper. A cheaper one must be explained by a rule of `rules.py`.
+other (`pricing.py`): equal, dearer or cheaper. A cheaper one must be explained by a rule of
+`rules.py`.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from shardwise.hardware import Slice, parse_slice, place
+from shardwise.hardware import parse_slice
 from shardwise.profiler import run_function
-from shardwise.profiler.hlo import (
-    CompiledCollective,
-    at_dtype,
-    mesh_axes,
-    read_collectives,
-    read_matmuls,
-)
-from shardwise.roofline.strategies import seconds
+from shardwise.profiler.hlo import at_dtype, mesh_axes, read_collectives
 from shardwise.sharding.chain import resolve
-from shardwise.sharding.count import collective_op, count, product_op
 from shardwise.sharding.lowering import predicted_collectives
-from shardwise.sharding.mesh import Mesh
-from shardwise.sharding.program_text import program_source
-from shardwise.sharding.reshard import Cost
+from shardwise.sharding.program_text import Style, program_source
 from shardwise.sharding.steps import Program
-from shardwise.work import Matmul
 from shardwise.workflows.proof.draw import Case
-from shardwise.workflows.proof.rules import explain
+from shardwise.workflows.proof.pricing import (
+    PRICED,
+    cost_on,
+    program_seconds,
+    xla_collectives,
+    xla_products,
+)
+from shardwise.workflows.proof.rules import explanation
 from shardwise.workflows.shard_run import RESOLUTION, sums
 
-Choice = Literal["equal", "dearer", "cheaper"]
-PRICED = "bf16"
-"""Prices are for this dtype, whatever a case runs in: TPUs have no float32 peak."""
+Choice = Literal["equal", "dearer", "cheaper", "unsaid"]
 SAME = 1e-6
 """Relative difference up to which two prices are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What came of one case. `problem` is empty unless it failed; `choice` is XLA's against ours.
+    """What came of one case. `problem` is empty unless it failed; `choice` is XLA's against ours,
+    "unsaid" where plain jit cannot say what is wanted (a result that stays unreduced).
 
     `ours` and `xla` are seconds of all collectives and local products, one after the other, on the
-    case's slice; the collectives of both are spelt out. `rule` explains a cheaper choice of XLA.
+    case's slice; the collectives of both are spelt out. `as_compiled` is XLA's with its all-reduces
+    as they stand. `rule` explains a cheaper choice of XLA.
     """
 
     seed: int
@@ -60,6 +57,7 @@ class Verdict:
     choice: Choice
     ours: float
     xla: float
+    as_compiled: float
     our_collectives: str
     xla_collectives: str
     rule: str
@@ -71,13 +69,12 @@ def prove(cases: Sequence[Case], *, devices: int = 8) -> tuple[Verdict, ...]:
     programs = [_resolved(case) for case in cases]
     jobs = []
     for case, program in zip(cases, programs, strict=True):
-        both, alone = ("shard_map", "jit"), ("shard_map",)
         small = replace(program, sizes=case.sizes, dtype=case.dtype)
         large = replace(program, dtype=case.dtype)
-        run = {"source": program_source(small, alone), "styles": alone}
-        jobs.append(run | {"run": True, "gradients": True})
-        look = {"source": program_source(large, both), "styles": both}
-        jobs.append(look | {"run": False, "gradients": False})
+        jobs += [
+            _job(small, ("shard_map",), run=True),
+            _job(large, ("shard_map", "jit"), run=False),
+        ]
     target = "shardwise.profiler.jobs:run_programs"
     answers = run_function(
         target,
@@ -90,17 +87,16 @@ def prove(cases: Sequence[Case], *, devices: int = 8) -> tuple[Verdict, ...]:
     return tuple(_verdict(*pair) for pair in pairs)
 
 
+def _job(program: Program, styles: tuple[Style, ...], *, run: bool) -> dict[str, Any]:
+    source = program_source(program, styles)
+    return {"source": source, "styles": styles, "run": run, "gradients": run}
+
+
 def _resolved(case: Case) -> Program:
     """The best program at the priced sizes. It runs at the small ones too: both divide alike."""
-    cost = _cost(parse_slice(case.slice_text), case.mesh)
+    cost = cost_on(parse_slice(case.slice_text), case.mesh)
     found = resolve(case.einsum, case.mesh, case.priced_sizes, dtype=PRICED, cost=cost, top=1)
     return found.best.program
-
-
-def _cost(piece: Slice, mesh: Mesh) -> Cost:
-    placement = place(piece, mesh)
-    assert placement.legal, f"mesh {mesh} does not fill {piece}"
-    return seconds(piece.chip, placement)
 
 
 def _verdict(
@@ -110,17 +106,18 @@ def _verdict(
     large = replace(program, dtype=case.dtype)
     as_predicted = _as_predicted(small, run["shard_map"]["hlo"])
     as_predicted = as_predicted and _as_predicted(large, look["shard_map"]["hlo"])
-    cost = _cost(parse_slice(case.slice_text), case.mesh)
-    theirs = _groups(case, look["jit"]["hlo"])
-    products, matmuls = _matmuls(program), read_matmuls(look["jit"]["hlo"])
-    ours = sum(cost(op) for op in count(program).ops if op.collective is not None)
-    xla = sum(group.seconds for group in theirs)
+    hlo, piece = look["jit"]["hlo"], parse_slice(case.slice_text)
+    chosen = xla_collectives(hlo, case.mesh, piece)
+    local = xla_products(hlo, case.mesh, piece)
     # XLA makes sums of what is no real matmul; then the collectives alone are compared.
-    if len(matmuls) == len(products):
-        ours += sum(_price(matmul, cost) for matmul in products)
-        xla += sum(_price(matmul, cost) for matmul in matmuls)
-    choice = _choice(ours, xla)
-    rule = explain(case, program, look["jit"]["hlo"]) if choice == "cheaper" else ""
+    products = len(local) == sum(step.kind == "einsum" for step in program.steps)
+    ours = program_seconds(program, piece, products=products)
+    xla = sum(c.seconds for c in chosen) + products * sum(local)
+    as_compiled = sum(c.as_compiled for c in chosen) + products * sum(local)
+    choice = "unsaid" if case.einsum.result.unreduced else compare(ours, xla)
+    rule = ""
+    if choice == "cheaper":
+        rule = explanation(case, chosen, xla, products=products)
     error, gradient_error = run["shard_map"]["error"], run["shard_map"]["gradient_error"]
     problems = {
         "the result differs from the dense product": error > RESOLUTION[case.dtype],
@@ -140,8 +137,9 @@ def _verdict(
         choice=choice,
         ours=ours,
         xla=xla,
+        as_compiled=as_compiled,
         our_collectives="; ".join(str(s) for s in program.steps if s.kind != "einsum"),
-        xla_collectives=_spelt(theirs),
+        xla_collectives="; ".join(map(str, chosen)),
         rule=rule,
         problem="; ".join(text for text, failed in problems.items() if failed),
     )
@@ -152,76 +150,15 @@ def _as_predicted(program: Program, hlo: str) -> bool:
     compiled = [at_dtype(c, program.dtype) for c in read_collectives(hlo)]
     axes = [mesh_axes(c.groups, program.mesh) for c in compiled]
     whole = all(a.whole for a, c in zip(axes, compiled, strict=True) if c.kind != "permute")
-    have: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    have: defaultdict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
     for c, a in zip(compiled, axes, strict=True):
         have[c.kind, a.axes] += c.bytes * c.count
     want = {key: size for key, (_, size) in sums(predicted_collectives(program)).items()}
     return whole and dict(have) == want
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """A collective of XLA's, over axes or parts of axes, priced."""
-
-    collective: CompiledCollective
-    axes: tuple[str, ...]
-    seconds: float
-
-
-def _groups(case: Case, hlo: str) -> list[_Group]:
-    piece = parse_slice(case.slice_text)
-    found = []
-    for compiled in read_collectives(hlo):
-        collective = at_dtype(compiled, PRICED)
-        mesh, over = case.mesh, mesh_axes(collective.groups, case.mesh)
-        if not over.axes:
-            continue
-        if not over.whole and collective.kind != "permute":
-            # XLA may use a part of an axis: price it on the mesh with that axis in parts.
-            mesh = _in_parts(case.mesh)
-            over = mesh_axes(collective.groups, mesh)
-        op = collective_op(collective.kind, over.axes, collective.bytes)
-        spent = _cost(piece, mesh)(op) * collective.count
-        found.append(_Group(collective, over.axes, spent))
-    return found
-
-
-def _in_parts(mesh: Mesh) -> Mesh:
-    """Every axis as axes of prime degree, X=4 as x0=2,x1=2."""
-    parts = []
-    for axis, degree in mesh.items():
-        factors = [p for p in (2, 2, 2, 3, 5, 7) if degree > 1]
-        left, found = degree, []
-        for prime in factors:
-            if left % prime == 0:
-                found.append(prime)
-                left //= prime
-        parts += [(f"{axis.lower()}{i}", prime) for i, prime in enumerate(found)]
-    return Mesh(tuple(parts))
-
-
-def _matmuls(program: Program) -> list[Matmul]:
-    return [op.matmul for op in count(program).ops if op.matmul is not None]
-
-
-def _price(matmul: Matmul, cost: Cost) -> float:
-    """The cheaper way round: which operand comes first, hence what pads, is the compiler's choice."""
-    b, m, k, n = matmul.batch, matmul.m, matmul.k, matmul.n
-    ways = [(m, n), (n, m)]
-    return min(
-        cost(product_op([{"b": b, "m": p, "k": k}, {"b": b, "k": k, "n": q}], out, PRICED))
-        for p, q in ways
-        for out in [{"b": b, "m": p, "n": q}]
-    )
-
-
-def _choice(ours: float, xla: float) -> Choice:
+def compare(ours: float, xla: float) -> Choice:
+    """XLA's price against ours."""
     if abs(xla - ours) <= SAME * max(ours, xla):
         return "equal"
     return "dearer" if xla > ours else "cheaper"
-
-
-def _spelt(groups: Sequence[_Group]) -> str:
-    return "; ".join(
-        f"{g.collective.kind} over {','.join(g.axes)} of {g.collective.bytes:g} B" for g in groups
-    )

@@ -58,10 +58,9 @@ def draw(seed: int) -> Case:
         arrays[at] = _with_sums(dice, arrays[at], mesh)
     name = "A" if kind == "reshard" else "C"
     wanted = _laid_out(dice, name, result, mesh, sizes)
-    opened = {axis for array in arrays for axis in array.unreduced}
+    opened = sorted({axis for array in arrays for axis in array.unreduced})
     if opened and dice.random() < 0.3:
-        free = sorted(opened - set(wanted.axes))
-        wanted = replace(wanted, unreduced=tuple(free))
+        wanted = _left_open(wanted, dice.sample(opened, dice.randint(1, len(opened))))
     if wanted == arrays[0]:  # a reshard with nothing to do
         return replace(draw(seed + SKIP), seed=seed)
     factor = dice.choice(FACTORS[: 8 - max(map(len, operands))])
@@ -125,3 +124,8 @@ def _laid_out(
 def _with_sums(dice: random.Random, layout: Layout, mesh: Mesh) -> Layout:
     idle = [axis for axis in mesh if axis not in layout.axes]
     return replace(layout, unreduced=tuple(dice.sample(idle, dice.randint(0, len(idle)))))
+
+
+def _left_open(layout: Layout, axes: Sequence[str]) -> Layout:
+    dims = (Dim(d.name, tuple(a for a in d.axes if a not in axes)) for d in layout.dims)
+    return replace(layout, dims=tuple(dims), unreduced=tuple(axes))
