@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from shardwise.apps.cli.options import hardware_options
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.plan_train import hardware_options
 from shardwise.models.describe import model_warnings
 from shardwise.planner.serving import ServeAnswer, ServePlanning, mesh_text
 from shardwise.plans import save_plan

@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from shardwise.apps.cli.options import hardware_options
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
 from shardwise.hardware import Spelling
 from shardwise.models.describe import unpriced
@@ -35,6 +34,28 @@ from shardwise.workflows.predict import (
     planning_result,
     run_result,
 )
+
+
+def hardware_options(constants: str | None = "vendor"):
+    """--constants, --hw, --set and --price of commands that price; None lets the plan say."""
+
+    def decorate(command):
+        for option in (
+            click.option("--price", "prices", multiple=True, metavar="CHIP=USD"),
+            click.option("--set", "sets", multiple=True, metavar="PATH=VALUE"),
+            click.option("--hw", "hw_files", multiple=True, type=click.Path(), help="Chip file."),
+            click.option(
+                "--constants",
+                default=constants,
+                show_default=constants is not None,
+                metavar="vendor|book",
+                help="Whose numbers for the chips.",
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 @click.command()

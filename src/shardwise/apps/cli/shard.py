@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from shardwise.apps.cli.options import hardware_options
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.plan_train import hardware_options
 from shardwise.apps.cli.shard_extras import backward_text, extras, render_extras
 from shardwise.apps.cli.shard_products import HEADER_BYTES, HEADER_TIME, render, strategy_rows
 from shardwise.errors import BadRequest, unknown
