@@ -419,6 +419,29 @@ def test_memory_decides_how_weights_are_stored():
         resolve(Einsum.parse(text), Mesh.parse("X=4"), sizes, max_bytes=1000)
 
 
+@pytest.mark.parametrize("limit", [9_000, 12_000, 20_000, 40_000])
+def test_a_free_input_is_stored_as_the_best_given_one(limit):
+    """Choosing the stored layout equals trying each of them under the same limit."""
+    mesh, sizes = Mesh.parse("X=2,Y=2"), {"B": 16, "D": 64, "F": 128}
+    given = [w for w in all_layouts(mesh, "DF") if not w.unreduced]
+    costs = []
+    for layout in given:
+        dims = tuple(Dim(d.name, d.axes) for d in layout.dims)
+        weight = Layout(name="W", dims=dims)
+        x = Layout.parse("x[B_X, D]")
+        einsum = Einsum(operands=(x, weight), result=Layout.parse("y[B_X, F]"))
+        try:
+            best = resolve(einsum, mesh, sizes, max_bytes=limit, top=1).best
+        except NoFeasiblePlan:
+            continue
+        assert best.peak_bytes <= limit
+        costs.append(best.cost)
+    einsum = Einsum.parse("x[B_X, D] * W[D, F] -> y[B_X, F]")
+    free = resolve(einsum, mesh, sizes, free_inputs=("W",), max_bytes=limit, top=1).best
+    assert free.peak_bytes <= limit
+    assert free.cost == pytest.approx(min(costs))
+
+
 def test_uneven_dims_are_padded_in_sight():
     einsum, mesh = Einsum.parse("A[I_X, J] * B[J_Y, K] -> C[I, K_X]"), Mesh.parse("X=4,Y=3")
     padded = padded_sizes(einsum, {"I": 6, "J": 8, "K": 8}, mesh)

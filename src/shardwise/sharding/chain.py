@@ -179,7 +179,6 @@ def _check(einsum: Einsum, mesh: Mesh, sizes: Sizes, free_inputs: Collection[str
 
 
 def _too_small(run: "_Search", max_bytes: float) -> NoFeasiblePlan:
-    # Any way counts here, so memory itself is minimised: the cheapest way of each limit from below.
     least = replace(run, limit=_UNLIMITED).least_bytes()
     return NoFeasiblePlan(
         f"no program for '{run.einsum}' stays within {format_bytes(max_bytes)} per device; the "
@@ -253,19 +252,13 @@ class _Search:
         return Resolution(einsum=self.einsum, strategies=best, enumerated=len(ends))
 
     def least_bytes(self) -> float:
-        products, graphs = self.einsum.products(), self.graphs()
-        least = inf
-        if self.einsum.is_reshard:
-            ends: Iterable[Label] = self.seeds(graphs[0], self.einsum.operands[0])
-        else:
-            ends = self.candidates()
-        found = search(graphs[-1], sorted(ends, key=lambda end: end.cost), limit=self.limit)
-        wanted = self.goals(graphs[-1])
-        for node, labels in found.items():
-            if wanted(node):
-                least = min([least, *(label.stored + label.transient for label in labels)])
-        assert products or self.einsum.is_reshard
-        return least
+        """The smallest peak of any program; the limit must let every trade through."""
+        graph, first = self.graphs()[-1], self.einsum.operands[0]
+        ends = self.seeds(graph, first) if self.einsum.is_reshard else self.candidates()
+        wanted = self.goals(graph)
+        found = search(graph, sorted(ends, key=lambda end: end.cost), limit=self.limit)
+        peaks = (x.stored + x.transient for n, some in found.items() if wanted(n) for x in some)
+        return min(peaks, default=inf)
 
     def graphs(self) -> tuple[Graph, ...]:
         """The graph of each running product."""
