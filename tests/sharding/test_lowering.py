@@ -4,7 +4,7 @@ import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.sharding import Layout, Mesh
-from shardwise.sharding.lowering import lowered, permutation, predicted_collectives
+from shardwise.sharding.lowering import lowered, permutation, predicted_collectives, small_sizes
 from shardwise.sharding.steps import Program, Step
 
 MESH = Mesh.parse("X=2,Y=2,Z=2")
@@ -94,3 +94,10 @@ def test_a_group_of_one_device_sends_nothing():
     mesh = Mesh.parse("X=1,Y=2")
     assert predicted_collectives(program(still, mesh=mesh)) == ()
     assert [s.kind for s in lowered(program(still, mesh=mesh)).steps] == ["slice"]
+
+
+def test_small_sizes_divide_like_the_real_ones():
+    swap = step("permute", "A[I_XY, J]", "A[I_YX, J]", "XY")
+    mesh = Mesh.parse("X=3,Y=5")
+    large = Program(mesh=mesh, sizes={"I": 150_000, "J": 7}, dtype="f32", steps=(swap,))
+    assert small_sizes(large) == {"I": 60, "J": 7}

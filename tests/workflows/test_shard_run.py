@@ -97,7 +97,18 @@ def test_too_large_programs_are_refused():
     gather = step("all_gather", "A[I_X, J]", "A[I, J]", "X", "I")
     with pytest.raises(BadRequest, match="has 4,096 devices; running takes at most 64"):
         run_program(program(gather, mesh="X=4096", I=4096))
-    with pytest.raises(BadRequest, match="give smaller --dims"):
-        run_program(program(gather, mesh="X=2", I=2**20, J=2**10))
     with pytest.raises(BadRequest, match="unknown program form 'torch'"):
         to_source(LONG, "torch")
+
+
+def test_large_programs_run_in_small():
+    steps = (
+        step("all_gather", "A[I, J_X]", "A[I, J]", "X", "J"),
+        step("einsum", "A[I, J] * B[J, K_XY]", "C[I, K_XY]"),
+    )
+    run = run_program(program(*steps, mesh="X=2,Y=4", I=2**15, J=2**15, K=2**16), gradients=False)
+    assert run.run_sizes == {"I": 64, "J": 64, "K": 64}
+    assert run.as_predicted
+    assert run.runs["jit"].equal
+    assert run.rows[0].shard_map == (1, 4 * 2.0**30)
+    assert run.notes[0] == "compiled at the sizes given; values compared at I=64, J=64, K=64"

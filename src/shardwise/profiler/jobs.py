@@ -16,7 +16,8 @@ def run_programs(cases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     A case has `source` (as `program_source` writes it), `styles`, `run` and `gradients`. Its answer
     maps a style to `hlo` (the compiled text), and if run to `error` and `gradient_error`: the
     largest difference from the dense product, and from its gradient for a random linear loss,
-    over the largest value of each. Every case of a call uses the same devices.
+    over the largest value of each. The text is of the program's own shapes, the run of its small
+    ones. Every case of a call uses the same devices.
     """
     return [_case(case) for case in cases]
 

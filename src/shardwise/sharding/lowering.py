@@ -8,7 +8,7 @@ places first: a permute to `I_YX`, then the gather over X. Steps that already fi
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
-from math import prod
+from math import lcm, prod
 
 from shardwise.errors import BadRequest
 from shardwise.sharding.layout import Dim, Layout
@@ -16,6 +16,8 @@ from shardwise.sharding.mesh import Mesh
 from shardwise.sharding.steps import Program, Step, group_bytes
 from shardwise.work import Collective, CollectiveKind
 
+MOST_SMALL = 2**24
+"""Elements that all dims of a small run span together: a second of work for one core."""
 _KINDS: dict[str, CollectiveKind] = {
     "all_gather": "all_gather",
     "reduce_scatter": "reduce_scatter",
@@ -71,6 +73,25 @@ def moved_axes(step: Step, mesh: Mesh) -> tuple[str, ...]:
     places = list(product(*(range(mesh[axis]) for axis in step.axes)))
     pairs = [(places[s], places[t]) for s, t in permutation(step, mesh)]
     return tuple(axis for i, axis in enumerate(step.axes) if any(s[i] != t[i] for s, t in pairs))
+
+
+def small_sizes(program: Program) -> dict[str, int]:
+    """Sizes for a run anywhere: none above the program's, and cut into equal blocks by each layout.
+
+    Each dim keeps at most 64 elements, fewer where the product of all dims would pass 2^24, but
+    never less than its layouts cut it into.
+    """
+    units: dict[str, int] = {}
+    for layout in (x for step in program.steps for x in (*step.inputs, step.output)):
+        for dim in layout.dims:
+            cut = prod(program.mesh[axis] for axis in dim.axes)
+            units[dim.name] = lcm(units.get(dim.name, 1), cut)
+    small: dict[str, int] = {}
+    for most in (64, 32, 16, 8, 4, 2, 1):
+        small = {d: min(program.sizes[d], max(1, most // n) * n) for d, n in units.items()}
+        if prod(small.values()) <= MOST_SMALL:
+            break
+    return small
 
 
 def _parts(step: Step, mesh: Mesh) -> tuple[Step, ...]:

@@ -7,8 +7,9 @@
 | explicit | the products and reshards on a mesh of Explicit axes; every layout is in the types |
 
 A file made here runs as it stands: `python file.py` takes virtual CPU devices, feeds whole numbers
-and compares with the dense product. Imported, it gives `make_mesh`, `inputs`, `dense` and one
-function `<style>_program(mesh)` per style, and sets nothing.
+in small shapes (`SMALL`, cut like the real `SHAPES`) and compares with the dense product. Imported,
+it gives `make_mesh`, `inputs`, `dense` and one function `<style>_program(mesh)` per style, and sets
+nothing.
 
 An array that arrives unreduced, `A[I, J]{U_Z}`, is fed as its partial sums: a leading dim of size
 |Z| that Z cuts, one partial sum per device; a result left unreduced comes back in the same form.
@@ -23,9 +24,10 @@ from typing import Literal, get_args
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.sharding.layout import Layout
-from shardwise.sharding.local import global_shape
-from shardwise.sharding.lowering import lowered, permutation
+from shardwise.sharding.local import Sizes, global_shape
+from shardwise.sharding.lowering import lowered, permutation, small_sizes
 from shardwise.sharding.mesh import Mesh
+from shardwise.sharding.program_frames import EXPLICIT, HEAD, JIT, SHARD_MAP, TAIL
 from shardwise.sharding.steps import Program, Step
 
 Style = Literal["shard_map", "jit", "explicit"]
@@ -129,7 +131,7 @@ class _Writer:
     def head(self, styles: Sequence[Style]) -> str:
         kind = "Explicit" if "explicit" in styles else "Auto"
         shape, axes = tuple(self.mesh.values()), tuple(self.mesh)
-        return _HEAD.format(
+        return HEAD.format(
             title=f"{self.output} from {', '.join(map(str, self.inputs))}",
             mesh=self.mesh,
             styles=" and ".join(styles),
@@ -140,17 +142,26 @@ class _Writer:
             kind=kind,
             degree=len(axes),
             dtype=JAX_DTYPES[self.program.dtype],
-            shapes=self.shapes(),
+            shapes=self.shapes(self.program.sizes),
+            small=self.small(),
             specs=_tuple([spec_text(layout) for layout in self.inputs]),
             out=spec_text(self.output),
         )
 
-    def shapes(self) -> str:
+    def small(self) -> str:
+        small = small_sizes(self.program)
+        if all(small[dim] == self.program.sizes[dim] for dim in small):
+            return "SMALL = SHAPES"
+        return (
+            f"SMALL = (  # the same blocks, small enough to run anywhere\n{self.shapes(small)}\n)"
+        )
+
+    def shapes(self, sizes: Sizes) -> str:
         rows = []
         for layout in self.inputs:
             parts = prod(self.mesh[axis] for axis in layout.unreduced)
             lead = (parts,) if layout.unreduced else ()
-            rows.append(f"    {(*lead, *global_shape(layout, self.program.sizes))},  # {layout}")
+            rows.append(f"    {(*lead, *global_shape(layout, sizes))},  # {layout}")
         return "\n".join(rows)
 
     def equation(self, step: Step) -> str:
@@ -169,7 +180,7 @@ class _Writer:
         result = names.of(self.output) + ("[None]" if self.output.unreduced else "")
         body.append(f"return {result}")
         check = "" if self.proves_copies() else ", check_vma=False"
-        return _SHARD_MAP.format(arguments=", ".join(arguments), body=_indent(body, 8), check=check)
+        return SHARD_MAP.format(arguments=", ".join(arguments), body=_indent(body, 8), check=check)
 
     def by_hand(self, step: Step, names: _Names) -> list[str]:
         """One step of one device, with the notation above it."""
@@ -234,7 +245,7 @@ class _Writer:
         names, arguments = self.names()
         body = self.whole(names, arguments, "jnp")
         reduced = spec_text(self.output, stacked=False)
-        return _JIT.format(arguments=", ".join(arguments), body=_indent(body, 8), out=reduced)
+        return JIT.format(arguments=", ".join(arguments), body=_indent(body, 8), out=reduced)
 
     def whole(self, names: _Names, arguments: list[str], module: str) -> list[str]:
         """The products alone, on whole arrays; a step that only moves blocks changes nothing."""
@@ -246,7 +257,8 @@ class _Writer:
             sources = [names.of(layout) for layout in step.inputs]
             if step.kind == "einsum":
                 target = names.new(step.output)
-                call = f'{module}.einsum("{self.equation(step)}", {", ".join(sources)})'
+                quick = ", optimize=True" if module == "np" else ""
+                call = f'{module}.einsum("{self.equation(step)}", {", ".join(sources)}{quick})'
                 body.append(f"{target} = {call}")
             else:
                 names.taken[str(step.output)] = sources[0]
@@ -273,7 +285,7 @@ class _Writer:
             else:
                 body.append(f"{target} = jax.reshard({sources}, {typed})")
         body.append(f"return {names.of(self.output)}")
-        return _EXPLICIT.format(arguments=", ".join(arguments), body=_indent(body, 8))
+        return EXPLICIT.format(arguments=", ".join(arguments), body=_indent(body, 8))
 
     def typed_parts(self, layout: Layout, names: _Names) -> str:
         """The partial sums of an input as an array whose type says so; nothing is added up yet."""
@@ -307,7 +319,7 @@ class _Writer:
         names, arguments = self.names()
         dense = self.whole(names, arguments, "np")
         lines = [_check_text(style, self.output) for style in styles]
-        return _TAIL.format(
+        return TAIL.format(
             arguments=", ".join(arguments), dense=_indent(dense, 4), checks="\n".join(lines)
         )
 
@@ -354,107 +366,3 @@ def _tuple(items: Sequence[str]) -> str:
 
 def _indent(lines: Sequence[str], width: int) -> str:
     return "\n".join(" " * width + line for line in lines)
-
-
-_HEAD = '''"""{title} on mesh {mesh}, as {styles}.
-
-Written by shardwise. `python FILE` runs it on {devices} virtual CPU devices and compares with the
-dense product; on a machine with {devices} devices, import it and call the program.
-"""
-
-import os
-
-if __name__ == "__main__":
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")
-    os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count={devices}")
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-{lax}from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
-
-DTYPE = jnp.{dtype}
-SHAPES = (
-{shapes}
-)
-IN_SPECS = {specs}
-OUT_SPEC = {out}
-
-
-def make_mesh():
-    return jax.make_mesh({shape}, {axes}, axis_types=(AxisType.{kind},) * {degree})'''
-
-_SHARD_MAP = '''def shard_map_program(mesh):
-    """What each device does with its own blocks, every collective by hand."""
-
-    def local({arguments}):
-{body}
-
-    return jax.jit(
-        jax.shard_map(local, mesh=mesh, in_specs=IN_SPECS, out_specs=OUT_SPEC{check})
-    )'''
-
-_JIT = '''def jit_program(mesh):
-    """The products on whole arrays; XLA chooses the collectives between the shardings."""
-
-    def whole({arguments}):
-{body}
-
-    return jax.jit(
-        whole,
-        in_shardings=tuple(NamedSharding(mesh, spec) for spec in IN_SPECS),
-        out_shardings=NamedSharding(mesh, {out}),
-    )'''
-
-_EXPLICIT = '''def explicit_program(mesh):
-    """The products and reshards; each layout is part of its array's type."""
-
-    def whole({arguments}):
-{body}
-
-    jitted = jax.jit(whole)
-
-    def run(*arrays):
-        with jax.set_mesh(mesh):
-            return jitted(*arrays)
-
-    run.jitted = jitted
-    return run'''
-
-_TAIL = '''def dense({arguments}, np=np):
-    """The whole product in NumPy, or in another module like it."""
-{dense}
-
-
-def inputs(seed=0):
-    """Small whole numbers: sums of their products are exact."""
-    random = np.random.default_rng(seed)
-    return tuple(random.integers(-2, 3, shape).astype(np.float32) for shape in SHAPES)
-
-
-def place(mesh, arrays):
-    return [
-        jax.device_put(array.astype(DTYPE), NamedSharding(mesh, spec))
-        for array, spec in zip(arrays, IN_SPECS, strict=True)
-    ]
-
-
-def compare(style, got, want):
-    error = np.max(np.abs(got.astype(np.float64) - want))
-    print(f"{{style}}: largest error {{error:g}}, largest value {{np.max(np.abs(want)):g}}")
-    resolution = 2.0**-7 if DTYPE == jnp.bfloat16 else 2.0**-10 if DTYPE == jnp.float16 else 1e-6
-    if error > resolution * max(1.0, np.max(np.abs(want))):
-        raise SystemExit(f"{{style}} differs from the dense product")
-
-
-def main():
-    mesh = make_mesh()
-    numbers = inputs()
-    want = dense(*(number.astype(np.float64) for number in numbers))
-    arrays = place(mesh, numbers)
-{checks}
-
-
-if __name__ == "__main__":
-    main()'''
