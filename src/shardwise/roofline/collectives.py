@@ -257,7 +257,10 @@ def permute(
     if group.kind == "torus":
         carried: Quantity = 0.0
         for axis in group.axes:
-            loads = [over(bytes * np.greater(p.size, 1), p.oneway) for p in axis.pieces]
+            loads, before = [], 1.0
+            for part in axis.pieces:  # of the outer pieces only one in `before` lines is used
+                loads.append(over(bytes * np.greater(part.size, 1), part.oneway * before))
+                before = before * np.asarray(part.size)
             bandwidth = np.maximum(bandwidth, most(loads) if mode == "bound" else sum(loads))
             for part in axis.pieces:
                 used = np.greater(part.size, 1) * part.hop_seconds
