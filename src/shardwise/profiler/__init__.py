@@ -5,6 +5,12 @@
 text and needs no JAX. Nothing is predicted here and no model is known. Read `child.py` first.
 """
 
-from shardwise.profiler.child import need_jax, need_libtpu, run_function, run_source
+from shardwise.profiler.child import (
+    QUICK_COMPILE,
+    need_jax,
+    need_libtpu,
+    run_function,
+    run_source,
+)
 
-__all__ = ["need_jax", "need_libtpu", "run_function", "run_source"]
+__all__ = ["QUICK_COMPILE", "need_jax", "need_libtpu", "run_function", "run_source"]

@@ -22,6 +22,8 @@ from shardwise.errors import BadRequest, MissingPart, ShardwiseError
 
 SECONDS = 300.0
 MEMORY_BYTES = 8 * 2**30
+QUICK_COMPILE = ("--xla_backend_optimization_level=0",)
+"""XLA flags that save most of the compile time on CPUs: slower machine code from the same HLO."""
 
 
 def run_function(
@@ -58,6 +60,7 @@ def run_source(
     devices: int = 8,
     seconds: float = SECONDS,
     memory_bytes: int = MEMORY_BYTES,
+    xla_flags: Sequence[str] = (),
 ) -> str:
     """Run Python source as a file of its own, as `python FILE` would, and return what it prints."""
     need_jax()
@@ -66,7 +69,7 @@ def run_source(
         path.write_text(source)
         code = "from shardwise.profiler.child import _run_file; _run_file()"
         command = [sys.executable, "-c", code, str(path), str(memory_bytes)]
-        return _run(command, _environment(devices, ()), seconds, "the program")
+        return _run(command, _environment(devices, xla_flags), seconds, "the program")
 
 
 def need_jax() -> None:

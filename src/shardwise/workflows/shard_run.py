@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shardwise.errors import BadRequest, unknown
-from shardwise.profiler import run_function
+from shardwise.profiler import QUICK_COMPILE, run_function
 from shardwise.profiler.hlo import CompiledCollective, at_dtype, on_mesh, read_collectives
 from shardwise.sharding.lowering import predicted_collectives, small_sizes
 from shardwise.sharding.program_text import Style, program_source
@@ -89,6 +89,7 @@ def run_all(
         {"cases": cases},
         devices=devices,
         seconds=seconds,
+        xla_flags=QUICK_COMPILE,
     )
     return tuple(read_answer(p, a) for p, a in zip(programs, answers, strict=True))
 

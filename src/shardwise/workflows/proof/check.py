@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from shardwise.hardware import parse_slice
-from shardwise.profiler import run_function
+from shardwise.profiler import QUICK_COMPILE, run_function
 from shardwise.profiler.hlo import at_dtype, mesh_axes, read_collectives
 from shardwise.sharding.chain import resolve
 from shardwise.sharding.lowering import predicted_collectives
@@ -81,7 +81,7 @@ def prove(cases: Sequence[Case], *, devices: int = 8) -> tuple[Verdict, ...]:
         {"cases": jobs},
         devices=devices,
         seconds=60 + 10 * len(cases),
-        xla_flags=("--xla_backend_optimization_level=0",),  # machine code alone; compiles quicker
+        xla_flags=QUICK_COMPILE,
     )
     pairs = zip(cases, programs, answers[::2], answers[1::2], strict=True)
     return tuple(_verdict(*pair) for pair in pairs)
