@@ -266,3 +266,31 @@ def test_refusals_of_products(args, message):
 def test_nothing_fits(capsys):
     with pytest.raises(NoFeasiblePlan, match=r"stays within 1 kB per device; the least .* takes"):
         run("A[I, J_X] * B[J, K] -> C[I, K]", *SQUARE, "--max-hbm", "1kB")
+
+
+def test_pictures(capsys, tmp_path):
+    run("A[I_X, J]", "--dims", "I=8,J=4", "--mesh", "X=2", "--draw")
+    assert "A[I_X, J] on mesh X=2: blocks of [4, 4]" in capsys.readouterr().out
+    path = tmp_path / "map.svg"
+    run("A[I_X, J]", "--dims", "I=8,J=4", "--mesh", "X=2", "--plot", str(path))
+    assert path.read_text(encoding="utf-8").startswith("<?xml")
+    page = tmp_path / "moves.html"
+    run(FSDP_TP, *SQUARE, "--on", "v5e:4x4", "--animate", str(page), "--draw")
+    assert "<html" in page.read_text(encoding="utf-8")
+    assert "B[J_X, K_Y] on mesh X=4,Y=4" in capsys.readouterr().out
+    run(FSDP_TP, *SQUARE, "--on", "v5e:4x4", "--animate", "-")
+    assert "round 1 of 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((FSDP_TP, *SQUARE, "--animate", "a.html"), "say of which slice with --on SLICE"),
+        ((FSDP_TP, *SQUARE, "--plot", "a.png"), "the answer has 3 arrays; --plot shows one array"),
+        ((*QUIZ, "--animate", "a.html"), "--animate does nothing for a single array"),
+        ((*QUIZ, "--draw", "--json"), "print pictures; leave out --json"),
+    ],
+)
+def test_refusals_of_pictures(args, message):
+    with pytest.raises(BadRequest, match=message):
+        run(*args)

@@ -6,6 +6,7 @@ to compute it.
 
 from itertools import islice
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import click
@@ -58,6 +59,19 @@ Rows = list[tuple[tuple[int, ...], tuple[slice, ...]]]
 @click.option(
     "--input", multiple=True, metavar="ARRAY", help="With --backward: this array is no parameter."
 )
+@click.option("--draw", is_flag=True, help="Who holds what, as a map in the terminal.")
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The map of one array as a figure, PNG or SVG.",
+)
+@click.option(
+    "--animate",
+    "animate_path",
+    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    help="The first collective hop by hop, as HTML; - for the terminal.",
+)
 @click.option("--to", type=click.Choice(("jax", "explicit")), help="Print a runnable program.")
 @click.option("--run", is_flag=True, help="Compile and run the best on virtual CPU devices.")
 @hardware_options()
@@ -76,6 +90,9 @@ def shard(context: click.Context, **options: Any) -> None:
     if options["backward"] and ";" in options["expression"]:
         _refuse(context, _NOT_FOR_LISTINGS, "does nothing for lines separated by ';'")
         return _show_listing(options)
+    on_stdout = options["draw"] or str(options["animate_path"]) == "-"
+    if on_stdout and (options["as_json"] or options["to"]):
+        raise BadRequest("--draw and --animate - print pictures; leave out --json and --to")
     operands, wanted = read_product(options["expression"])
     if len(operands) == 1 and wanted is None:
         rule = "does nothing for a single array; give a product, or a reshard with '->'"
@@ -87,14 +104,39 @@ def shard(context: click.Context, **options: Any) -> None:
 
 
 _CHIPS = ("constants", "hw_files", "sets", "prices")
-_FOR_PRODUCTS = ("on", "out", "free", "max_hbm", "top", "backward", "to", "run", *_CHIPS)
-_NOT_FOR_LISTINGS = ("on", "out", "free", "max_hbm", "top", "to", "run", "csv_path", *_CHIPS)
+_PICTURES = ("draw", "plot_path", "animate_path")
+_FOR_PRODUCTS = (
+    "on",
+    "out",
+    "free",
+    "max_hbm",
+    "top",
+    "backward",
+    "to",
+    "run",
+    *_CHIPS,
+    "animate_path",
+)
+_NOT_FOR_LISTINGS = (
+    "on",
+    "out",
+    "free",
+    "max_hbm",
+    "top",
+    "to",
+    "run",
+    "csv_path",
+    *_CHIPS,
+    *_PICTURES,
+)
 _FLAGS = {
     "hw_files": "--hw",
     "sets": "--set",
     "prices": "--price",
     "max_hbm": "--max-hbm",
     "csv_path": "--csv",
+    "plot_path": "--plot",
+    "animate_path": "--animate",
 }
 
 
@@ -170,9 +212,15 @@ def _show_product(options: dict[str, Any]) -> None:
         render_extras(added)
 
     emit(doc, options["as_json"], show)
+    if any(options[name] for name in _PICTURES):
+        from shardwise.apps.cli.shard_pictures import picture_arrays, picture_movement
+
+        arrays = (*answer.best.inputs, answer.best.result)
+        picture_arrays(options, tuple(dict.fromkeys(arrays)), answer.sizes, answer.mesh)
+        picture_movement(options, answer)
 
 
-_NOT_INPUTS = ("as_json", "csv_path")
+_NOT_INPUTS = ("as_json", "csv_path", *_PICTURES)
 
 
 def _show_array(options: dict[str, Any]) -> None:
@@ -194,6 +242,10 @@ def _show_array(options: dict[str, Any]) -> None:
     if options["csv_path"] is not None:
         write_csv(options["csv_path"], [*mesh, *layout.letters], _cells(rows))
     emit(doc, options["as_json"], lambda: _render(layout, mesh, dtype, result, rows))
+    if any(options[name] for name in _PICTURES):
+        from shardwise.apps.cli.shard_pictures import picture_arrays
+
+        picture_arrays(options, (layout,), sizes, mesh)
 
 
 def _result(layout: Layout, sizes: Sizes, mesh: Mesh, dtype: str) -> dict[str, Any]:

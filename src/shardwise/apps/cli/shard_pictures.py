@@ -1,0 +1,46 @@
+"""--draw, --plot and --animate of `shardwise shard`: what to show, rendered by `shard_views`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardwise.apps.cli.shard_views import animate, animate_terminal, draw, plot
+from shardwise.errors import BadRequest
+from shardwise.sharding import Layout, Mesh, Sizes
+from shardwise.sharding.simulate import fabric_of, simulate
+from shardwise.workflows.shard import Sharding
+
+
+def picture_arrays(
+    options: dict[str, Any], arrays: Sequence[Layout], sizes: Sizes, mesh: Mesh
+) -> None:
+    """Draw every array; plot the only one."""
+    if options["draw"]:
+        for layout in dict.fromkeys(arrays):
+            click.echo(f"\n{draw(layout, sizes, mesh)}")
+    if options["plot_path"] is not None:
+        if len(arrays) > 1:
+            rule = "--plot shows one array; give one of them alone, or use --draw"
+            raise BadRequest(f"the answer has {len(arrays)} arrays; {rule}")
+        plot(arrays[0], sizes, mesh, options["plot_path"])
+
+
+def picture_movement(options: dict[str, Any], answer: Sharding) -> None:
+    """Replay the first collective of the best strategy on the slice's links, with small blocks."""
+    path: Path | None = options["animate_path"]
+    if path is None:
+        return
+    if answer.placement is None:
+        raise BadRequest("--animate shows links; say of which slice with --on SLICE")
+    if not answer.best.collectives:
+        raise BadRequest(f"--animate: the best way for '{answer.einsum}' moves nothing")
+    step = answer.best.collectives[0]
+    axes = [axis for axis in answer.mesh if axis in step.axes]
+    trace = simulate(step.kind, fabric_of(answer.placement, axes))  # type: ignore[arg-type]
+    if str(path) == "-":
+        for frame in animate_terminal(trace):
+            click.echo(f"\n{frame}")
+    else:
+        animate(trace, path)
