@@ -77,8 +77,11 @@ def all_reduce(fabric: Fabric, arrays: Blocks) -> tuple[Results, Trace]:
     return results, _trace("all_reduce", fabric, [*scattered.rounds, *later])
 
 
-def all_to_all(fabric: Fabric, arrays: Blocks) -> tuple[Results, Trace]:
-    """Row j of device i becomes row i of device j: [N, length] -> [N, length]."""
+def all_to_all(fabric: Fabric, arrays: Blocks, *, split_ties: bool = True) -> tuple[Results, Trace]:
+    """Row j of device i becomes row i of device j: [N, length] -> [N, length].
+
+    Without `split_ties` a message to the far side of a ring of even size goes one way as a whole.
+    """
     length = _length(fabric, arrays, axis=1)
     cuts = (slice(0, length // 2), slice(length // 2, length))
     store: _Store = {}
@@ -86,7 +89,7 @@ def all_to_all(fabric: Fabric, arrays: Blocks) -> tuple[Results, Trace]:
         for src, (row, dst) in product(members, enumerate(members)):
             for half, cut in enumerate(cuts):
                 store[src, (src, dst, half)] = arrays[src][row][cut]
-    rounds = _move(exchange_sends(fabric), store, add=False, keep=False)
+    rounds = _move(exchange_sends(fabric, split_ties=split_ties), store, add=False, keep=False)
     results = {
         dst: np.stack(
             [np.concatenate([store[dst, (src, dst, half)] for half in (0, 1)]) for src in members]
@@ -125,7 +128,7 @@ def simulate(
         (length,) if kind in ("all_gather", "permute") else (fabric.size, length),
     )
     draw = np.random.default_rng(0)
-    blocks = {d: draw.integers(0, 100, shape).astype(dtype) for d in fabric.devices}
+    blocks = {d: draw.integers(0, 100, shape, np.uint8).astype(dtype) for d in fabric.devices}
     results, trace = run(fabric, blocks)
     _check(kind, fabric, blocks, results)
     return trace

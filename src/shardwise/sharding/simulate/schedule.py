@@ -101,11 +101,11 @@ def gather_sends(fabric: Fabric, *, mirrored: bool = False) -> Iterator[Send]:
                 yield from _spread(fabric, device, number, part, mirrored)
 
 
-def exchange_sends(fabric: Fabric) -> Iterator[Send]:
+def exchange_sends(fabric: Fabric, *, split_ties: bool = True) -> Iterator[Send]:
     """The messages of an all-to-all: half h of what src sends dst is called (src, dst, h).
 
     Between networks and inside a chip directly; on a torus dimension by dimension, the shorter way
-    round, half each way where both are as short.
+    round, half each way where both are as short (unless not `split_ties`).
     """
     stages = list(range(len(fabric.dims)))
     for members in fabric.groups:
@@ -113,7 +113,7 @@ def exchange_sends(fabric: Fabric) -> Iterator[Send]:
             if src != dst:
                 for half in (0, 1):
                     clock = 0
-                    for stage, hops in _route(fabric, src, dst, half, stages):
+                    for stage, hops in _route(fabric, src, dst, half * split_ties, stages):
                         yield Send((src, dst, half), clock, tuple(hops), stage)
                         clock += len(hops)
 

@@ -1,0 +1,213 @@
+"""A collective hop by hop, replayed from a Trace of `sharding.simulate`: HTML page and terminal.
+
+What is shown is what was executed: every arrow is a transfer of the trace with its own bytes.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import BadRequest
+from shardwise.sharding.simulate import Device, Link, Trace, Transfer
+from shardwise.units import format_bytes
+
+PALETTE = (
+    *("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#9c755f", "#76b7b2", "#edc948"),
+    *("#2f5d8a", "#c06a12", "#3b7d36", "#b83a40", "#86507a", "#6d4c36", "#4d8f8a", "#b8982a"),
+)
+MOST_NAMED = 6
+
+
+def animate(trace: Trace, path: Path) -> None:
+    """Write one HTML file that replays the trace with play, step and a slider; no network needed.
+
+    Devices are discs, on a circle or a grid; a round's transfers are arrows with the blocks that
+    they carry (named by the device they come from, or are summed for) and their bytes; below stand
+    the bytes so far on the busiest link. Raises BadRequest where the file cannot be written.
+    """
+    text = _PAGE.replace("__DATA__", json.dumps(_frames(trace)).replace("</", "<\\/"))
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadRequest(f"cannot write '{path}': {error.strerror}; give another path") from None
+
+
+def animate_terminal(trace: Trace) -> Iterator[str]:
+    """One frame of text per round: what every device sends, and the busiest link so far."""
+    data = _frames(trace)
+    yield f"{data['title']}\n{data['algorithm']}"
+    for number, moves in enumerate(data["rounds"], 1):
+        lines = [f"round {number} of {len(data['rounds'])}"]
+        lines += [f"  {m['from']} -> {m['to']}  {m['text']}" for m in moves]
+        yield "\n".join(
+            [*lines, f"  most over one link so far: {format_bytes(data['busiest'][number])}"]
+        )
+
+
+def _frames(trace: Trace) -> dict[str, Any]:
+    """The trace as plain data: devices, the moves of each round, bytes of the busiest link."""
+    devices = trace.fabric.devices
+    number = {device: i for i, device in enumerate(devices)}
+    loads: Counter[Link] = Counter()
+    busiest, rounds = [0], []
+    for moved in trace.rounds:
+        for transfer in moved:
+            for link in transfer.links:
+                loads[link] += transfer.bytes
+        rounds.append(_moves(trace.kind, moved, number))
+        busiest.append(max(loads.values(), default=0))
+    return {
+        "title": f"{trace.kind} over {trace.fabric.size} of {len(devices)} devices",
+        "algorithm": trace.algorithm,
+        "devices": [_label(device) for device in devices],
+        "places": devices,
+        "shape": [axis.size for axis in trace.fabric.axes],
+        "rounds": rounds,
+        "busiest": busiest,
+        "palette": PALETTE,
+    }
+
+
+def _moves(
+    kind: str, moved: tuple[Transfer, ...], number: dict[Device, int]
+) -> list[dict[str, Any]]:
+    """One arrow per pair of devices and direction: the blocks that go there, and their bytes."""
+    joined: dict[tuple[Any, ...], list[Transfer]] = {}
+    for t in moved:
+        joined.setdefault((t.src, t.dst, t.links[0].way), []).append(t)
+    return [
+        {
+            "src": number.get(src, -1),
+            "dst": number.get(dst, -1),
+            "from": _label(src),
+            "to": _label(dst),
+            "way": way,
+            "colour": number.get(_owner(kind, transfers[0]), 0),
+            "text": _text(kind, transfers),
+        }
+        for (src, dst, way), transfers in joined.items()
+    ]
+
+
+def _owner(kind: str, transfer: Transfer) -> Any:
+    """The device that a block comes from, or that a partial sum is for."""
+    block: Any = transfer.block
+    if kind == "permute":
+        return block
+    return block[1] if isinstance(block[0], str) else block[0]
+
+
+def _text(kind: str, transfers: list[Transfer]) -> str:
+    owners = list(dict.fromkeys(_label(_owner(kind, t)) for t in transfers))
+    more = f" and {len(owners) - MOST_NAMED} more" if len(owners) > MOST_NAMED else ""
+    size = format_bytes(sum(t.bytes for t in transfers))
+    word = "block" if len(owners) == 1 else "blocks"
+    return f"{word} {' '.join(owners[:MOST_NAMED])}{more}, {size}"
+
+
+def _label(device: Device | str) -> str:
+    return device if isinstance(device, str) else ",".join(map(str, device))
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>shardwise: a collective, hop by hop</title>
+<style>
+:root { color-scheme: light dark; font: 15px/1.45 system-ui, sans-serif; }
+body { margin: 1rem auto; max-width: 1000px; padding: 0 1rem; }
+h1 { font-size: 1.15rem; margin: 0; } p { margin: .3rem 0; }
+svg { width: 100%; height: 62vh; border: 1px solid #8886; border-radius: 6px; }
+button { font: inherit; padding: .25rem .8rem; } input { width: 40%; vertical-align: middle; }
+text { font: 13px system-ui, sans-serif; fill: currentColor; text-anchor: middle; }
+.arrow { stroke-width: 2.5; fill: none; }
+</style></head><body>
+<h1 id="title"></h1><p id="algorithm"></p>
+<p><button id="play" aria-label="play or pause">play</button>
+<button id="back" aria-label="one round back">back</button>
+<button id="step" aria-label="one round on">step</button>
+<input id="at" type="range" min="0" value="0" aria-label="round">
+<span id="where" aria-live="polite"></span></p>
+<svg id="view" role="img" aria-labelledby="title"></svg>
+<p id="load"></p>
+<script>
+"use strict";
+const data = __DATA__, SVG = "http://www.w3.org/2000/svg", view = document.getElementById("view");
+const W = 960, H = 540;
+view.setAttribute("viewBox", `0 0 ${W} ${H}`);
+const get = id => document.getElementById(id);
+function add(parent, name, attributes, text) {
+  const node = document.createElementNS(SVG, name);
+  for (const key in attributes) node.setAttribute(key, attributes[key]);
+  if (text !== undefined) node.textContent = text;
+  parent.appendChild(node);
+  return node;
+}
+const used = data.shape.map((n, i) => i).filter(i => data.shape[i] > 1);
+const circle = used.length <= 1;
+function spot(place) {
+  if (circle) {
+    const n = data.devices.length, i = used.length ? place[used[0]] : 0;
+    const angle = 2 * Math.PI * i / n - Math.PI / 2;
+    return [W / 2 + 380 * Math.cos(angle), H / 2 + 210 * Math.sin(angle)];
+  }
+  let row = 0, rows = 1, col = 0, cols = 1;
+  used.forEach((axis, k) => {
+    const n = data.shape[axis];
+    if ((used.length - 1 - k) % 2) { row = row * n + place[axis]; rows *= n; }
+    else { col = col * n + place[axis]; cols *= n; }
+  });
+  return [(col + .5) * W / cols, (row + .5) * H / rows];
+}
+const at = data.places.map(spot);
+const size = Math.max(14, Math.min(46, 420 / Math.sqrt(data.devices.length)));
+const colour = i => data.palette[i % data.palette.length];
+const arrows = add(view, "g", {});
+data.devices.forEach((name, i) => {
+  add(view, "circle", {cx: at[i][0], cy: at[i][1], r: size / 2, fill: colour(i)});
+  add(view, "text", {x: at[i][0], y: at[i][1] + 4, style: "fill:#fff"}, name);
+});
+let round = 0, timer = null;
+function curve(move) {
+  const [x1, y1] = at[move.src], [x2, y2] = at[move.dst];
+  const long = Math.hypot(x2 - x1, y2 - y1) || 1, bend = 14 + long / 14;
+  const mx = (x1 + x2) / 2 - (y2 - y1) / long * bend;
+  const my = (y1 + y2) / 2 + (x2 - x1) / long * bend;
+  return {d: `M${x1},${y1} Q${mx},${my} ${x2},${y2}`, mx, my};
+}
+function show() {
+  arrows.replaceChildren();
+  const moves = round ? data.rounds[round - 1] : [];
+  for (const move of moves) {
+    if (move.src < 0 || move.dst < 0) continue;
+    const {d, mx, my} = curve(move);
+    const path = add(arrows, "path", {d, class: "arrow", stroke: colour(move.colour)});
+    add(path, "title", {}, `${move.from} to ${move.to}: ${move.text}`);
+    const dot = add(arrows, "circle", {r: 6, fill: colour(move.colour)});
+    const run = {path: d, dur: "0.9s", fill: "freeze", begin: "indefinite"};
+    add(dot, "animateMotion", run).beginElement();
+    if (moves.length <= 40) add(arrows, "text", {x: mx, y: my}, move.text);
+  }
+  get("where").textContent = `round ${round} of ${data.rounds.length}, ${moves.length} transfers`;
+  const most = data.busiest[round].toLocaleString();
+  get("load").textContent = `most over one link so far: ${most} bytes`;
+  get("at").value = round;
+}
+function go(to) { round = Math.max(0, Math.min(data.rounds.length, to)); show(); }
+function stop() { clearInterval(timer); timer = null; get("play").textContent = "play"; }
+get("title").textContent = data.title;
+get("algorithm").textContent = data.algorithm;
+get("at").max = data.rounds.length;
+get("at").oninput = event => { stop(); go(+event.target.value); };
+get("back").onclick = () => { stop(); go(round - 1); };
+get("step").onclick = () => { stop(); go(round + 1); };
+get("play").onclick = () => {
+  if (timer) return stop();
+  if (round >= data.rounds.length) go(0);
+  get("play").textContent = "pause";
+  go(round + 1);
+  timer = setInterval(() => round < data.rounds.length ? go(round + 1) : stop(), 1100);
+};
+show();
+</script></body></html>
+"""

@@ -1,0 +1,182 @@
+"""Pictures of a Layout: who holds what, as text (`draw`) or as a figure (`plot`).
+
+`animate` and `animate_terminal`, which replay a collective, are in `shard_animation.py`.
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from shardwise.apps.cli.shard_animation import PALETTE, animate, animate_terminal
+from shardwise.errors import BadRequest, MissingPart
+from shardwise.sharding import Layout, Mesh, Sizes, blocks, copies, global_shape, local_shape
+
+__all__ = ["animate", "animate_terminal", "draw", "plot"]
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+MOST_DRAWN = 1024
+Place = tuple[int, ...]
+
+
+def draw(layout: Layout, sizes: Sizes, mesh: Mesh) -> str:
+    """Who holds what, as text: the array cut in blocks, then the mesh with each device's block.
+
+    A letter is a block; devices with the same letter hold copies. On a terminal letters have
+    colours. The array's blocks lie as its first two dims do, one grid for each place along the
+    others; the mesh is drawn with its last axis across. Raises BadRequest above 1,024 devices.
+    """
+    names = _names(layout, sizes, mesh)
+    counts = _counts(layout, sizes, mesh)
+    cell = local_shape(layout, sizes, mesh)
+    lines = [f"{layout} on mesh {mesh}: blocks of {list(cell)}"]
+    lines += _grids(counts, layout.letters, lambda at: names[at])
+    held = _held(layout, sizes, mesh)
+    lines += ["", f"devices, {' by '.join(mesh)}"]
+    shape = tuple(mesh.values())
+    lines += _grids(shape, tuple(mesh), lambda at: names[held[at]], across_last=True)
+    times = copies(layout, mesh)
+    if times > 1:
+        lines.append(f"every block is on {times} devices")
+    if layout.unreduced:
+        lines.append(f"partial sums over {', '.join(layout.unreduced)}: their sum is the array")
+    return "\n".join(_coloured(line, names.values()) for line in lines)
+
+
+def plot(layout: Layout, sizes: Sizes, mesh: Mesh, path: Path) -> None:
+    """The same as a figure, PNG or SVG by the ending of `path`: the array, and the devices.
+
+    Raises MissingPart without matplotlib and BadRequest where the file cannot be written.
+    """
+    figure_class = _matplotlib()
+    names, counts = _names(layout, sizes, mesh), _counts(layout, sizes, mesh)
+    held, shape = _held(layout, sizes, mesh), tuple(mesh.values())
+    figure = figure_class(figsize=(9, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _cells(left, _flat(counts), {_flat_at(at, counts): (names[at], at) for at in names})
+    left.set_title(f"{layout} {list(global_shape(layout, sizes))}")
+    right.set_title(f"devices of {mesh}")
+    devices = {_flat_at(d, shape): (names[block], block) for d, block in held.items()}
+    _cells(right, _flat(shape), devices)
+    _save(figure, path)
+
+
+def _names(layout: Layout, sizes: Sizes, mesh: Mesh) -> dict[Place, str]:
+    """A short name per block, by its place in the grid of blocks: letters, then letter pairs."""
+    if mesh.size > MOST_DRAWN:
+        raise BadRequest(
+            f"mesh {mesh} has {mesh.size:,} devices; at most {MOST_DRAWN:,} are drawn, so draw a "
+            f"smaller mesh or list the blocks with --csv"
+        )
+    places = list(product(*map(range, _counts(layout, sizes, mesh))))
+    width = 1 if len(places) <= len(LETTERS) else 2
+    words = ("".join(w) for w in product(LETTERS, repeat=width))
+    return dict(zip(places, words, strict=False))
+
+
+def _counts(layout: Layout, sizes: Sizes, mesh: Mesh) -> Place:
+    """How many blocks lie along each dim."""
+    whole, cell = global_shape(layout, sizes), local_shape(layout, sizes, mesh)
+    return tuple(w // c for w, c in zip(whole, cell, strict=True))
+
+
+def _held(layout: Layout, sizes: Sizes, mesh: Mesh) -> dict[Place, Place]:
+    cell = local_shape(layout, sizes, mesh)
+    return {
+        device: tuple(s.start // c for s, c in zip(held, cell, strict=True))
+        for device, held in blocks(layout, sizes, mesh).items()
+    }
+
+
+def _grids(
+    shape: Place,
+    axes: tuple[str, ...],
+    name: Callable[[Place], str],
+    across_last: bool = False,
+) -> list[str]:
+    """Grids of names: two dims each, one grid per place along the other ones."""
+    if len(shape) == 1:
+        return [f"  {axes[0]} ->", "    " + " ".join(name((i,)) for i in range(shape[0]))]
+    others = range(len(shape) - 2) if across_last else range(2, len(shape))
+    down, across = (len(shape) - 2, len(shape) - 1) if across_last else (0, 1)
+    lines = []
+    for rest in product(*(range(shape[i]) for i in others)):
+        fixed = dict(zip(others, rest, strict=True))
+        where = ", ".join(f"{axes[i]}={at}" for i, at in fixed.items())
+        lines.append(f"  {axes[down]} down, {axes[across]} ->" + (f"  ({where})" if where else ""))
+        for y in range(shape[down]):
+            row = [fixed | {down: y, across: x} for x in range(shape[across])]
+            lines.append("    " + " ".join(name(tuple(at[i] for i in sorted(at))) for at in row))
+    return lines
+
+
+def _coloured(line: str, names: Iterable[str]) -> str:
+    """A row of names in colours on a terminal; all else, and every pipe, stays as it is."""
+    if not sys.stdout.isatty() or not line.startswith("    "):
+        return line
+    from io import StringIO
+
+    from rich.console import Console
+    from rich.text import Text
+
+    number = {name: i for i, name in enumerate(names)}
+    text = Text("    ")
+    for word in line.split():
+        text.append(f" {word} ", style=f"white on {PALETTE[number[word] % len(PALETTE)]}")
+    out = StringIO()
+    Console(file=out, force_terminal=True, width=10_000, color_system="truecolor").print(
+        text, end=""
+    )
+    return out.getvalue()
+
+
+def _matplotlib() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingPart(
+            "--plot needs matplotlib, which is not installed; run pip install 'shardwise[plot]' "
+            "(from a clone: pip install '.[plot]'), or use --draw"
+        ) from None
+    return Figure
+
+
+def _flat(shape: Place) -> tuple[int, int]:
+    """A grid for any number of dims: the even ones down, the odd ones across, slow ones outside."""
+    rows = cols = 1
+    for i, n in enumerate(shape):
+        rows, cols = (rows * n, cols) if i % 2 == 0 else (rows, cols * n)
+    return rows, cols
+
+
+def _flat_at(at: Place, shape: Place) -> tuple[int, int]:
+    row = col = 0
+    for i, (place, n) in enumerate(zip(at, shape, strict=True)):
+        row, col = (row * n + place, col) if i % 2 == 0 else (row, col * n + place)
+    return row, col
+
+
+def _cells(axes: Any, grid: tuple[int, int], cells: dict[tuple[int, int], tuple[str, Place]]):
+    order = {block: i for i, block in enumerate(sorted({block for _, block in cells.values()}))}
+    rows, cols = grid
+    for (row, col), (name, block) in cells.items():
+        colour = PALETTE[order[block] % len(PALETTE)]
+        axes.fill([col, col + 1, col + 1, col], [row, row, row + 1, row + 1], facecolor=colour)
+        if rows * cols <= 256:
+            axes.text(col + 0.5, row + 0.5, name, ha="center", va="center", color="white")
+    axes.hlines(range(rows + 1), 0, cols, colors="white")
+    axes.vlines(range(cols + 1), 0, rows, colors="white")
+    axes.set_xlim(0, cols)
+    axes.set_ylim(rows, 0)
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def _save(figure: Any, path: Path) -> None:
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise BadRequest(f"cannot plot to '{path}': the ending says the format, .png or .svg")
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise BadRequest(f"cannot write '{path}': {error.strerror}; give another --plot") from None
