@@ -69,7 +69,8 @@ class Physical:
     line, ring, one_way: neighbours are linked (a torus axis; one_way uses one direction of a ring).
     switch: every chip has a port. full_mesh: every pair has a link. chip: the devices of one chip.
     tree: networks, each chip with a NIC; `units` are the switch levels above, inner ones first.
-    `rate` is bytes/s of one link, port or NIC and direction, `hop_seconds` the latency of one hop.
+    `rate` is bytes/s of one link, port or NIC and direction, `hop_seconds` the latency of one hop;
+    a switch that `reduces` adds up what it is sent (SHARP).
     """
 
     name: str

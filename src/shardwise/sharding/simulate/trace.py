@@ -79,10 +79,10 @@ class Trace:
         each = [{t: sum(map(hop, t.links)) for t in moved} for moved in self.rounds]
         if self.lockstep:
             return sum(max(times.values(), default=0.0) for times in each)
-        ways: Counter[Hashable] = Counter()
+        ways: dict[Hashable, float] = {}
         for times in each:
             for transfer, seconds in times.items():
-                ways[transfer.block] += seconds  # type: ignore[assignment]
+                ways[transfer.block] = ways.get(transfer.block, 0.0) + seconds
         return max(ways.values(), default=0.0)
 
     def _bytes(self, keep) -> Counter[Link]:
