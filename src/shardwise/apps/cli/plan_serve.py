@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.options import given, hardware_of, hardware_options
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
-from shardwise.apps.cli.plan_train import hardware_options
-from shardwise.models.describe import model_warnings
+from shardwise.models.describe import unpriced
 from shardwise.planner.serving import ServeAnswer, ServePlanning, mesh_text
 from shardwise.plans import save_plan
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
@@ -20,7 +20,7 @@ from shardwise.units import (
     parse_seconds,
     sig,
 )
-from shardwise.workflows.inputs import Hardware, parse_pins, parse_share, whole
+from shardwise.workflows.inputs import parse_pins, parse_share, whole
 from shardwise.workflows.predict_serve import default_compute, plan_serving, serving_result
 
 _SHOWN_FRONT = 14
@@ -67,12 +67,7 @@ def serve(**options: Any) -> None:
     """Find the smallest slice that holds the model and meets the targets, and its largest batch."""
     if options["params"] and not options["mfu"]:
         raise click.UsageError("--params changes only the arithmetic of --mfu; give --mfu too")
-    hardware = Hardware(
-        constants=options["constants"],
-        files=options["hw_files"],
-        overrides=options["sets"],
-        prices=options["prices"],
-    )
+    hardware = hardware_of(options)
     target = hardware.target(options["target"])
     chip = getattr(target, "slice", None)
     chip = target if chip is None else chip.chip
@@ -103,10 +98,10 @@ def serve(**options: Any) -> None:
     if options["csv_path"]:
         write_csv(options["csv_path"], _FRONT_COLUMNS, [_csv_row(p) for p in result["front"]])
     doc = document(
-        inputs={k: _plain(v) for k, v in options.items() if v not in (None, (), False)},
+        inputs=given(options),
         resolved=_resolved(options, planning.best),
         result=result,
-        warnings=[*_notes(target), *_price_warning(planning), *model_warnings(planning.best.cfg)],
+        warnings=[*_notes(target), *_price_warning(planning), *unpriced(planning.best.cfg)],
         provenance={
             "efficiency": planning.best.piece.chip.efficiency.source,
             "definitions": DEFINITIONS,
@@ -125,10 +120,6 @@ DEFINITIONS = {
 
 def _count(options: dict[str, Any], key: str, flag: str) -> int:
     return whole(parse_count(options[key], flag), flag)
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
 
 
 def _notes(target: Any) -> list[str]:
@@ -218,7 +209,8 @@ def render_serve(answer: ServeAnswer, result: dict[str, Any]) -> None:
     table(
         ["predicted", "lower", "expected", "upper"],
         [
-            ["TTFT (prefill of one prompt + one step)", *_times(result["ttft_seconds"])],
+            ["prefill of one prompt", *_times(result["prefill_seconds"])],
+            ["TTFT (prefill + one step)", *_times(result["ttft_seconds"])],
             ["TPOT (one step of the batch)", *_times(result["tpot_seconds"])],
         ],
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.options import given, hardware_of, hardware_options
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
 from shardwise.hardware import Spelling
 from shardwise.models.describe import unpriced
@@ -23,7 +24,6 @@ from shardwise.units import (
 )
 from shardwise.workflows.book import book_result
 from shardwise.workflows.inputs import (
-    Hardware,
     parse_pins,
     parse_share,
     whole,
@@ -34,28 +34,6 @@ from shardwise.workflows.predict import (
     planning_result,
     run_result,
 )
-
-
-def hardware_options(constants: str | None = "vendor"):
-    """--constants, --hw, --set and --price of commands that price; None lets the plan say."""
-
-    def decorate(command):
-        for option in (
-            click.option("--price", "prices", multiple=True, metavar="CHIP=USD"),
-            click.option("--set", "sets", multiple=True, metavar="PATH=VALUE"),
-            click.option("--hw", "hw_files", multiple=True, type=click.Path(), help="Chip file."),
-            click.option(
-                "--constants",
-                default=constants,
-                show_default=constants is not None,
-                metavar="vendor|book",
-                help="Whose numbers for the chips.",
-            ),
-        ):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 @click.command()
@@ -83,12 +61,7 @@ def hardware_options(constants: str | None = "vendor"):
 @json_option
 def train(**options: Any) -> None:
     """Choose mesh, microbatches and remat so that a step fits and is fastest."""
-    hardware = Hardware(
-        constants=options["constants"],
-        files=options["hw_files"],
-        overrides=options["sets"],
-        prices=options["prices"],
-    )
+    hardware = hardware_of(options)
     length = whole(parse_count(options["seq"], "--seq"), "--seq")
     run = _run_options(options)
     planning = plan_training(
@@ -112,7 +85,7 @@ def train(**options: Any) -> None:
     if run:
         result["run"] = run_result(planning.best, **run)
     doc = document(
-        inputs={k: v for k, v in options.items() if v not in (None, (), False)},
+        inputs=given(options),
         resolved=_resolved(options, planning),
         result=result,
         warnings=[*notes, *unpriced(planning.request.cfg), *batch_hints(planning)],
@@ -142,10 +115,10 @@ def _resolved(options: dict[str, Any], planning: TrainPlanning) -> dict[str, Any
     """Every choice with its value and where it came from."""
     plan = planning.best.plan
     pinned = {p.partition("=")[0] for p in options["pins"]}
-    given = {"slice": True, "global_batch_sequences": True, "sequence_length": True}
-    given["remat"] = bool(options["remat"])
+    flags = {"slice", "global_batch_sequences", "sequence_length"}
+    flags |= {"remat"} if options["remat"] else set()
     resolved: dict[str, Any] = {
-        name: {"value": getattr(plan, name), "origin": "flag" if given.get(name) else "computed"}
+        name: {"value": getattr(plan, name), "origin": "flag" if name in flags else "computed"}
         for name in (
             "slice",
             "global_batch_sequences",
