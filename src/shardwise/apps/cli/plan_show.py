@@ -55,9 +55,13 @@ def show(path: Path, as_json: bool, **options: Any) -> None:
     """Price the plan in a file; --set remat=block changes a field first."""
     priced = _priced(path, options)
     check_fits(priced)
+    changed, _ = _overrides(options["sets"])
     doc = document(
         inputs={"path": str(path), "set": list(options["sets"])},
-        resolved={k: {"value": v, "origin": "file"} for k, v in flat_plan(priced.plan).items()},
+        resolved={
+            k: {"value": v, "origin": "flag" if {k, k.partition(".")[0]} & set(changed) else "file"}
+            for k, v in flat_plan(priced.plan).items()
+        },
         result=priced.result,
         warnings=priced.warnings,
     )

@@ -72,7 +72,7 @@ def train(**options: Any) -> None:
         dtype=options["dtype"],
         pins=parse_pins(options["pins"]),
         remat=options["remat"],
-        max_hbm=parse_bytes(options["max_hbm"]) if options["max_hbm"] else None,
+        max_hbm=parse_bytes(options["max_hbm"], "--max-hbm") if options["max_hbm"] else None,
         top=options["top"],
         hardware=hardware,
     )
