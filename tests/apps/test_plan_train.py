@@ -300,6 +300,7 @@ def refused(capsys, args, code=2) -> str:
         ({"mfu": "40%"}, "--mfu changes only the days of a run; give --tokens too"),
         ({"params": "70e9"}, "--params changes only the arithmetic of --mfu"),
         ({"tokens": "-1T"}, "--tokens '-1T' must be positive and finite"),
+        ({"tokens": "1e300"}, "--tokens is 1e+300; at most 1e+18 makes sense"),
         ({"tokens": "nan"}, "--tokens 'nan' is not a number"),
         ({"tokens": "1T", "mfu": "40%", "params": "0"}, "--params '0' must be positive"),
         ({"top": "-1"}, "Invalid value for '--top': -1 is not in the range"),

@@ -69,6 +69,18 @@ def whole(value: float, what: str) -> int:
     return int(value)
 
 
+def parse_total(text: str, what: str) -> float:
+    """Tokens of a run, or parameters of a model: a count that no run or model exceeds."""
+    value = parse_count(text, what)
+    if value > MOST_IN_ALL:
+        raise BadRequest(f"{what} is {value:g}; at most {MOST_IN_ALL:g} makes sense")
+    return value
+
+
+MOST_IN_ALL = 1e18
+"""The most tokens of a run, and parameters of a model, that make sense."""
+
+
 def parse_share(text: str, what: str) -> float:
     """A utilisation, `40%` or 0.4, above 0 and at most 1."""
     try:

@@ -26,6 +26,7 @@ from shardwise.workflows.book import book_result
 from shardwise.workflows.inputs import (
     parse_pins,
     parse_share,
+    parse_total,
     whole,
 )
 from shardwise.workflows.predict import (
@@ -105,9 +106,9 @@ def _run_options(options: dict[str, Any]) -> dict[str, Any] | None:
     if not options["tokens"]:
         return None
     return {
-        "tokens": parse_count(options["tokens"], "--tokens"),
+        "tokens": parse_total(options["tokens"], "--tokens"),
         "mfu": parse_share(options["mfu"], "--mfu") if options["mfu"] else None,
-        "params": parse_count(options["params"], "--params") if options["params"] else None,
+        "params": parse_total(options["params"], "--params") if options["params"] else None,
     }
 
 
