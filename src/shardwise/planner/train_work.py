@@ -100,7 +100,8 @@ def _group_work(
     ahead = _waits(forward, gathers)
     body = [*gathers, *_host_copy(cfg, shape, "save"), *_stage_transfer(cfg, shape, layers), *ahead]
     out = _named(body, f"forward.{group}", rounds * shape.microbatches)
-    reversed_body = [*gathers, *_host_copy(cfg, shape, "load"), *_waits(backward, gathers)]
+    ready = [*_regathers(forward, shape.remat), *_host_copy(cfg, shape, "load")]
+    reversed_body = [*gathers, *ready, *_waits(backward, gathers)]
     last_id = reversed_body[-1].id
     reversed_body[len(gathers) : len(gathers)] = _scatters(mine, shape, last_id)
     reversed_body += _accumulation(mine, shape)
@@ -145,6 +146,18 @@ def _recompute(forward: Sequence[Op], remat: Remat) -> tuple[Op, ...]:
     return tuple(
         replace(op, id=f"re.{op.id}", name=f"re {op.name}", phase="recompute") for op in again
     )
+
+
+def _regathers(forward: Sequence[Op], remat: Remat) -> list[Op]:
+    """Activations kept in pieces, gathered again for the weight gradients (Megatron sequence
+    parallelism); the pieces are there, so this waits for nothing. Recomputing gathers anyway."""
+    if remat in ("block", "offload"):
+        return []
+    gathers = [op for op in forward if op.collective and op.collective.kind == "all_gather"]
+    return [
+        replace(op, id=f"again.{op.id}", name=f"{op.name} again", phase="backward", after=())
+        for op in gathers
+    ]
 
 
 def _waits(ops: Sequence[Op], gathers: Sequence[Op]) -> list[Op]:
