@@ -31,6 +31,7 @@ from shardwise.planner.serve_search import (
     serve_shape,
 )
 from shardwise.planner.serve_work import decode_work, prefill_work
+from shardwise.planner.usage import Usage
 from shardwise.plans import ServePlan, model_hash
 from shardwise.plans.serve import SERVE_AXES
 from shardwise.roofline import Estimate, price
@@ -43,7 +44,7 @@ MILLION = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeAnswer:
+class ServeAnswer(Usage):
     """A priced serving plan. Times are seconds, memory bytes per device."""
 
     plan: ServePlan
@@ -105,27 +106,6 @@ class ServeAnswer:
             prefill=self.prefill_seconds["expected"] / self.plan.input_length,
             decode=self.tpot_seconds["expected"] / self.plan.batch,
         )
-
-    @property
-    def chips_used(self) -> int:
-        """Chips that the mesh uses."""
-        return self.plan.devices // self.piece.chip.jax_devices_per_chip
-
-    @property
-    def chips_idle(self) -> int:
-        """Chips of the slice that the mesh leaves out; they are paid for."""
-        return self.piece.chips - self.chips_used
-
-    @property
-    def peak_bytes_per_chip(self) -> float:
-        """Peak HBM bytes of one chip (all its devices)."""
-        return float(self.memory.peak()) * self.piece.chip.jax_devices_per_chip
-
-    @property
-    def memory_by_kind(self) -> dict[str, float]:
-        """Bytes per chip by kind at the peak."""
-        devices = self.piece.chip.jax_devices_per_chip
-        return {k: float(v) * devices for k, v in self.memory.peak_point()[1].items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

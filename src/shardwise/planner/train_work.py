@@ -19,14 +19,14 @@ from shardwise.planner.layer_work import (
     chain,
     forward_layer,
     matmul_op,
-    stream_of,
     tensor_step,
 )
+from shardwise.planner.ops import exchange, make_op
 from shardwise.plans import TrainDtypes
 from shardwise.plans.layouts import compute_share, gather_axes, is_expert, stored_share
 from shardwise.plans.train import Remat
 from shardwise.units import dtype_bytes
-from shardwise.work import Collective, Op, Quantity, Work
+from shardwise.work import Op, Quantity, Work
 
 DATA_AXES = ("replica", "data")
 """Axes over which parameters are replicated and gradients are summed."""
@@ -330,26 +330,11 @@ def _optimizer_work(rows: Sequence[Parameter], shape: TrainShape) -> list[Op]:
 
 
 def _traffic(op_id: str, component: str, size: Quantity, op_class: str = "elementwise") -> Op:
-    return Op(
-        id=op_id,
-        name=op_id,
-        phase="",
-        component=component,
-        op_class=op_class,  # type: ignore[arg-type]
-        hbm_bytes=size,
-    )
+    return make_op(op_id, component, op_class, hbm_bytes=size)
 
 
 def _collective(
     op_id: str, kind: str, axes: tuple[str, ...], size: Quantity, after: tuple[str, ...] = ()
 ) -> Op:
-    return Op(
-        id=op_id,
-        name=op_id,
-        phase="",
-        component="gradients" if kind != "all_gather" else "parameters",
-        op_class="collective",
-        collective=Collective(kind=kind, axes=axes, bytes=size),  # type: ignore[arg-type]
-        stream=stream_of(axes),
-        after=after,
-    )
+    component = "gradients" if kind != "all_gather" else "parameters"
+    return exchange(op_id, kind, component, axes, size, after=after)

@@ -27,6 +27,7 @@ from shardwise.planner.train_search import (
     search,
 )
 from shardwise.planner.train_work import TrainShape, train_work
+from shardwise.planner.usage import Usage
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.layouts import uneven_error
 from shardwise.roofline import Estimate, price
@@ -35,7 +36,7 @@ from shardwise.work import MemoryTimeline, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainAnswer:
+class TrainAnswer(Usage):
     """A priced training plan. Times are seconds per step, memory bytes per device."""
 
     plan: TrainPlan
@@ -71,27 +72,6 @@ class TrainAnswer:
     @property
     def _slice_peak(self) -> float:
         return self.piece.chips * self.piece.chip.peak(self.plan.dtypes.compute)
-
-    @property
-    def chips_used(self) -> int:
-        """Chips that the mesh uses."""
-        return self.plan.devices // self.piece.chip.jax_devices_per_chip
-
-    @property
-    def chips_idle(self) -> int:
-        """Chips of the slice that the mesh leaves out; they are paid for."""
-        return self.piece.chips - self.chips_used
-
-    @property
-    def peak_bytes_per_chip(self) -> float:
-        """Peak HBM bytes of one chip (all its devices)."""
-        return float(self.memory.peak()) * self.piece.chip.jax_devices_per_chip
-
-    @property
-    def memory_by_kind(self) -> dict[str, float]:
-        """Bytes per chip by kind at the peak."""
-        per_chip = self.piece.chip.jax_devices_per_chip
-        return {k: float(v) * per_chip for k, v in self.memory.peak_point()[1].items()}
 
     @property
     def exposed_seconds(self) -> float:
