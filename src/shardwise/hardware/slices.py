@@ -149,6 +149,32 @@ def slices_of(chip: Chip, domains: int = 1) -> tuple[Slice, ...]:
     return tuple(inner + outer)
 
 
+def enough(chip: Chip, chips: int) -> str:
+    """What to do for at least `chips` chips: the smallest slice to choose that has them.
+
+    Where one fast network is too small and the catalogue has nothing that joins several, says how
+    many chips can be used at most. Several networks come in powers of two, which meshes divide.
+
+    >>> from shardwise.hardware import load_chip
+    >>> enough(load_chip("v5e"), 300), enough(load_chip("h100"), 30)
+    ('use 2*v5e:16x16 (512 chips) or more', 'use 4*h100:8 (32 chips) or more')
+    """
+    inside = slices_of(chip)
+    largest = inside[-1]
+    count = 2 ** (math.ceil(chips / largest.chips) - 1).bit_length()
+    if count > 1 and chip.data_centre is None:
+        return (
+            f"{chip.id} can be used up to {largest} ({_many(largest.chips, 'chip')}), as the "
+            f"catalogue has no network that joins several: use another chip, or give "
+            f"--set chip.data_centre.chip_oneway=NUMBER --set chip.data_centre.hop_seconds=NUMBER"
+        )
+    if count * largest.chips > _MOST_CHIPS:
+        return f"more than {_MOST_CHIPS:,} of {chip.id} would be needed: use a smaller model"
+    joined = Slice(chip=chip, count=count, shape=largest.shape)
+    piece = next((s for s in inside if s.chips >= chips), joined)
+    return f"use {piece} ({_many(piece.chips, 'chip')}) or more"
+
+
 def domain_of(chip: Chip) -> int:
     """The most chips that one fast network of this kind joins."""
     if isinstance(chip.network, Torus):
