@@ -8,20 +8,42 @@ import click
 from shardwise.workflows.inputs import Hardware
 
 
-def hardware_options(constants: str | None = "vendor"):
-    """--constants, --hw, --set and --price of commands that price; None lets the plan say."""
+def hardware_options(constants: str | None = "vendor", *, price: bool = True):
+    """--constants, --hw, --set and --price of commands that price.
+
+    With `constants` None the plan says which; without `price` the command has no dollars to change.
+    """
+    dollars = click.option(
+        "--price",
+        "prices",
+        multiple=True,
+        metavar="CHIP=USD",
+        help="Dollars per chip-hour, such as h100=2.5; for the chip that is priced.",
+    )
 
     def decorate(command):
-        for option in (
-            click.option("--price", "prices", multiple=True, metavar="CHIP=USD"),
-            click.option("--set", "sets", multiple=True, metavar="PATH=VALUE"),
-            click.option("--hw", "hw_files", multiple=True, type=click.Path(), help="Chip file."),
+        for option in ((dollars,) if price else ()) + (
+            click.option(
+                "--set",
+                "sets",
+                multiple=True,
+                metavar="PATH=VALUE",
+                help="Override a number, such as chip.hbm_bandwidth=3e12; may be repeated.",
+            ),
+            click.option(
+                "--hw",
+                "hw_files",
+                multiple=True,
+                type=click.Path(),
+                metavar="FILE",
+                help="TOML or YAML file that adds or overrides a chip; may be repeated.",
+            ),
             click.option(
                 "--constants",
                 default=constants,
                 show_default=constants is not None,
                 metavar="vendor|book",
-                help="Whose numbers for the chips.",
+                help="Whose numbers for the chips." + (" Default: the plan's." * (not constants)),
             ),
         ):
             command = option(command)
@@ -36,7 +58,7 @@ def hardware_of(options: dict[str, Any]) -> Hardware:
         constants=options["constants"],
         files=options["hw_files"],
         overrides=options["sets"],
-        prices=options["prices"],
+        prices=options.get("prices", ()),
     )
 
 
