@@ -23,6 +23,7 @@ from shardwise.hardware.shapes import (
     shape_text,
     wraps,
 )
+from shardwise.units import many
 
 GRAMMAR = (
     "COUNT*CHIP:SHAPE, for example 'v5p:16x20x28', 'v5e:4x4', '4*v5p:16x16x16', 'h100:8', "
@@ -164,7 +165,7 @@ def enough(chip: Chip, chips: int) -> str:
     count = 2 ** (math.ceil(chips / largest.chips) - 1).bit_length()
     if count > 1 and chip.data_centre is None:
         return (
-            f"{chip.id} can be used up to {largest} ({_many(largest.chips, 'chip')}), as the "
+            f"{chip.id} can be used up to {largest} ({many(largest.chips, 'chip')}), as the "
             f"catalogue has no network that joins several: use another chip, or give "
             f"--set chip.data_centre.chip_oneway=NUMBER --set chip.data_centre.hop_seconds=NUMBER"
         )
@@ -172,7 +173,7 @@ def enough(chip: Chip, chips: int) -> str:
         return f"more than {_MOST_CHIPS:,} of {chip.id} would be needed: use a smaller model"
     joined = Slice(chip=chip, count=count, shape=largest.shape)
     piece = next((s for s in inside if s.chips >= chips), joined)
-    return f"use {piece} ({_many(piece.chips, 'chip')}) or more"
+    return f"use {piece} ({many(piece.chips, 'chip')}) or more"
 
 
 def domain_of(chip: Chip) -> int:
@@ -186,8 +187,8 @@ def describe(piece: Slice) -> str:
     """What a slice is, in one line: chips, cores, JAX devices, hosts and which axes wrap."""
     kind = piece.chip.core_kind
     return (
-        f"{piece} = {_many(piece.chips, 'chip')}, {_many(piece.cores, kind)}, "
-        f"{_many(piece.devices, 'JAX device')}, {_many(piece.hosts, 'host')}, {_wrap_text(piece)}"
+        f"{piece} = {many(piece.chips, 'chip')}, {many(piece.cores, kind)}, "
+        f"{many(piece.devices, 'JAX device')}, {many(piece.hosts, 'host')}, {_wrap_text(piece)}"
     )
 
 
@@ -197,10 +198,6 @@ def _wrap_text(piece: Slice) -> str:
         return joined if piece.chips_each > 1 else "no fast network in use"
     closed = "".join(axis for axis, ring in zip("xyz", piece.wraps, strict=False) if ring)
     return f"wraps {closed}" if closed else "no axis wraps"
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _split(text: str) -> tuple[int | None, str, Shape | None]:
