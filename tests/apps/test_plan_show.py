@@ -88,7 +88,10 @@ def test_a_plan_that_does_not_fit_exits_3(saved, capsys):
         ("mesh.tensro=2", "unknown mesh axis 'tensro'; did you mean 'tensor'?"),
         ("mesh.tensor=0", "mesh axis 'tensor' has degree 0; a degree is at least 1"),
         ("mesh={tensor: 2, fsdp: 8}", "mesh axes stand in the order tensor, fsdp; write them out"),
-        ("mesh={fsdp: 8}", "has 8 devices; box 4x4 of v5e:4x4 has 16: make them equal"),
+        (
+            "mesh={fsdp: 8}",
+            "has 8 devices; 1 slice(s) x box 4x4 of v5e:4x4 have 16: make them equal by",
+        ),
         ("mesh={fsdp: 4, expert: 2, tensor: 2}", "llama-3-8b has no routed experts"),
         ("remat", "--set 'remat' is not PATH=VALUE; write it like --set remat=block"),
         ("remat=[", "the value of --set remat is no YAML"),

@@ -201,7 +201,10 @@ def priced():
         ),
         ({"box": (4, 8)}, "box 4x8 is no part of v5e:4x4"),
         ({"box": (16,)}, "box 16 is no part of v5e:4x4; give one size per physical axis"),
-        ({"mesh": {"fsdp": 8}}, "has 8 devices; box 4x4 of v5e:4x4 has 16: make them equal"),
+        (
+            {"mesh": {"fsdp": 8}},
+            "has 8 devices; 1 slice(s) x box 4x4 of v5e:4x4 have 16: make them equal by",
+        ),
         ({"mesh": {"tensor": 16}}, "mesh axis 'tensor' of 16 does not divide N=8"),
         ({"mesh": {"fsdp": 8, "expert": 2}}, "has no routed experts"),
     ],

@@ -74,14 +74,14 @@ def test_the_batch_is_cut_by_every_axis_that_sees_its_own_sequences():
             {"global_batch_sequences": 100},
             (
                 "global_batch_sequences 100 does not divide into 16 batch shards x 4 microbatches; "
-                "the nearest legal batch is 128 sequences"
+                "the nearest legal batch is 128 sequences, or let microbatches divide it"
             ),
         ),
         (
             {"global_batch_sequences": 1},
             (
                 "global_batch_sequences 1 does not divide into 16 batch shards x 4 microbatches; "
-                "the nearest legal batch is 64 sequences"
+                "the nearest legal batch is 64 sequences, or let microbatches divide it"
             ),
         ),
         (

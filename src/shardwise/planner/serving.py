@@ -3,8 +3,9 @@
 Definitions. TPOT is one decode step of the whole batch at the mean context (prompt plus half of the
 answer). TTFT is the prefill of one prompt on an idle server plus one decode step: nothing waits in
 a queue. `tokens_per_second_per_chip` counts answer tokens over all chips of the slice, used or
-idle. Dollars per million tokens are the chip-seconds of prefill per prompt token, and of decode per
-answer token, at the chip's price. Targets bound expected times.
+idle, while it decodes; prompts are prefilled on further servers of the same kind. Dollars per
+million tokens are the chip-seconds of prefill per prompt token, and of decode per answer token, at
+the chip's price. Targets bound expected times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -93,6 +94,12 @@ class ServeAnswer(Usage):
         """Servers of this kind that prefill for one that only decodes (P:G ratio, ch. 8.1.2)."""
         answer = self.tpot_seconds["expected"] * self.plan.output_length
         return self.prefill_seconds["expected"] * self.plan.batch / answer
+
+    @property
+    def tokens_per_second_per_chip_with_prefill(self) -> float:
+        """Answer tokens per expected second and chip, over the chips that decode and those of the
+        servers that prefill for them."""
+        return self.tokens_per_second_per_chip / (1 + self.prefill_servers_per_decode_server)
 
     @property
     def usd_per_million_tokens(self) -> dict[str, float | None]:

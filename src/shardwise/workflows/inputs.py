@@ -43,8 +43,9 @@ MOST = 1e12
 """The largest batch in sequences, and the longest sequence, that make sense; both fit an int64."""
 
 
-def parse_batch(text: str, sequence_length: int) -> int:
-    """A batch in sequences: `4Mi` counts tokens, `1024seq` sequences."""
+def parse_batch(text: str | int, sequence_length: int) -> int:
+    """A batch in sequences: `4Mi` or a number counts tokens, `1024seq` sequences."""
+    text = str(text)
     if text.strip().lower().endswith("seq"):
         return whole(parse_count(text.strip()[:-3], "batch"), f"batch '{text}'")
     tokens = parse_count(text, "batch")

@@ -7,11 +7,12 @@ import click
 
 from shardwise.apps.cli.options import given, hardware_of, hardware_options
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.progress import progress_line
 from shardwise.hardware import Spelling
 from shardwise.models.describe import unpriced
 from shardwise.planner.training import TrainPlanning
 from shardwise.plans import TrainPlan, save_plan
-from shardwise.plans.train import REMAT_POLICIES
+from shardwise.plans.train import REMAT_POLICIES, mesh_text
 from shardwise.units import (
     format_count,
     format_gib,
@@ -31,9 +32,11 @@ from shardwise.workflows.inputs import (
 )
 from shardwise.workflows.predict import (
     batch_hints,
+    caveats,
     plan_training,
     planning_result,
     run_result,
+    slower_text,
 )
 
 
@@ -51,7 +54,7 @@ from shardwise.workflows.predict import (
     default=3,
     show_default=True,
     type=click.IntRange(0, 50),
-    help="Runner-up meshes to show.",
+    help="Next best meshes to show.",
 )
 @click.option("--tokens", help="Length of the run, such as 15T: adds days and dollars.")
 @click.option("--mfu", help="Replace the expected time by this share of peak (with --tokens).")
@@ -76,9 +79,13 @@ def train(**options: Any) -> None:
         max_hbm=parse_bytes(options["max_hbm"], "--max-hbm") if options["max_hbm"] else None,
         top=options["top"],
         hardware=hardware,
+        progress=progress_line("searching"),
     )
     found = hardware.target(options["target"])
     notes = list(found.notes) if isinstance(found, Spelling) else []
+    if not isinstance(found, Spelling):
+        notes.append(f"{planning.best.piece} is the smallest slice of {found.id} that fits")
+    extra = [*batch_hints(planning), *caveats(planning.best)]
     if options["output"]:
         save_plan(planning.best.plan, options["output"])
     result = planning_result(planning)
@@ -89,7 +96,7 @@ def train(**options: Any) -> None:
         inputs=given(options),
         resolved=_resolved(options, planning),
         result=result,
-        warnings=[*notes, *unpriced(planning.request.cfg), *batch_hints(planning)],
+        warnings=[*notes, *unpriced(planning.request.cfg), *extra],
         provenance={"efficiency": planning.best.piece.chip.efficiency.source},
     )
     if options["csv_path"]:
@@ -244,7 +251,7 @@ def _render_runners_up(result: dict[str, Any]) -> None:
                 str(r["microbatches"]),
                 r["remat"],
                 format_seconds(r["step_seconds"]["expected"]),
-                f"{sig(r['times_slower'])}x",
+                slower_text(r["times_slower"]),
                 f"{r['mfu']:.1%}",
                 f"{sig(r['peak_bytes_per_chip'] / 2**30)} GiB",
                 r["bound_by"],
@@ -268,8 +275,3 @@ def _render_run(run: dict[str, Any]) -> None:
 
 def _idle_text(run: dict[str, Any]) -> str:
     return f" ({format_usd(run['usd_idle'])} of it for idle chips)" if run["usd_idle"] else ""
-
-
-def mesh_text(mesh: dict[str, int]) -> str:
-    """A mesh in one line."""
-    return " x ".join(f"{axis}={degree}" for axis, degree in mesh.items()) or "one device"
