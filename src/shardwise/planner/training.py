@@ -16,8 +16,8 @@ from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Placement, Slice, describe, every_part, place, place_or_refuse
 from shardwise.models import ModelConfig
 from shardwise.models.counts import params_active
-from shardwise.models.parameters import parameters
 from shardwise.models.flops import model_flops_per_token, six_nd
+from shardwise.models.parameters import parameters
 from shardwise.planner.train_memory import train_memory
 from shardwise.planner.train_search import (
     Found,
@@ -35,7 +35,6 @@ from shardwise.plans.train import mesh_text
 from shardwise.roofline import Estimate, price
 from shardwise.units import DAY, format_bytes, format_gib
 from shardwise.work import MemoryTimeline, Work
-
 
 _LOOKED_UP = "embedding_per_layer"
 
