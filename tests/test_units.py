@@ -19,6 +19,7 @@ from shardwise.units import (
     format_rate,
     format_seconds,
     format_usd,
+    many,
     parse_bytes,
     parse_count,
     parse_seconds,
@@ -153,3 +154,26 @@ def test_dtypes():
 
 def test_a_year_has_365_days():
     assert YEAR == 365 * 86400
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0 s"), (7.77e-16, "under 1 ns"), (9.99e-10, "under 1 ns"), (1e-9, "1 ns")],
+)
+def test_no_duration_below_a_nanosecond_is_spelt_out(seconds, text):
+    assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1e-6, "0.000001"), (7.77e-13, "7.77e-13"), (-1e-12, "-1e-12"), (4.5e-320, "4.5e-320")],
+)
+def test_tiny_numbers_have_an_exponent(value, text):
+    assert sig(value) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0 chips"), (1, "1 chip"), (2, "2 chips"), (4824, "4,824 chips")]
+)
+def test_things_are_counted_in_the_right_number(number, text):
+    assert many(number, "chip") == text

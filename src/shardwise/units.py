@@ -91,17 +91,29 @@ def _parse(text: str, what: str, scales: Mapping[str, float], form: str) -> floa
 
 
 def sig(value: float, digits: int = 3) -> str:
-    """Three significant digits without an exponent where one can be avoided.
+    """Three significant digits, with an exponent only below a billionth.
 
-    >>> sig(44.3247), sig(1618.26), sig(0.0015)
-    ('44.3', '1,618', '0.0015')
+    >>> sig(44.3247), sig(1618.26), sig(0.0015), sig(7.77e-13)
+    ('44.3', '1,618', '0.0015', '7.77e-13')
     """
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
     if abs(value) >= 10 ** (digits - 1):
         return f"{value:,.0f}"
+    if abs(value) < 1e-9:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
     decimals = digits - 1 - math.floor(math.log10(abs(value)))
     return f"{value:.{decimals}f}".rstrip("0").rstrip(".")
+
+
+def many(number: int, noun: str) -> str:
+    """A number of things, in the singular where it is one.
+
+    >>> many(1, "chip"), many(4824, "chip")
+    ('1 chip', '4,824 chips')
+    """
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _scaled(value: float, unit: str) -> str:
@@ -171,10 +183,12 @@ def format_rate(value: float, unit: str) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """A duration in the unit that reads best.
+    """A duration in the unit that reads best; nothing of a machine is timed below 1 ns.
 
     >>> format_seconds(0.0123), format_seconds(3829656.9), format_seconds(9e-6)
     ('12.3 ms', '44.3 days', '9 µs')
+    >>> format_seconds(7.8e-16)
+    'under 1 ns'
     """
     if value >= 2 * YEAR:
         return f"{sig(value / YEAR)} years"
@@ -185,6 +199,8 @@ def format_seconds(value: float) -> str:
     for scale, unit in ((1e-3, "ms"), (1e-6, "µs")):
         if value >= scale:
             return f"{sig(value / scale)} {unit}"
+    if 0 < value < 1e-9:
+        return "under 1 ns"
     return f"{sig(value / 1e-9)} ns" if value else "0 s"
 
 

@@ -96,7 +96,7 @@ def test_the_tables(capsys):
     header = next(line for line in out.splitlines() if line.startswith("  predicted"))
     assert header.split() == ["predicted", "lower", "expected", "upper"]
     for words in (
-        "TTFT (prefill of one prompt + one step)",
+        "TTFT (prefill + one step)",
         "TPOT (one step of the batch)",
         "tokens/s per chip; $",
         "HBM per chip at the peak",

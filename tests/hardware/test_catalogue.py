@@ -206,3 +206,21 @@ def test_a_missing_file():
 def test_unknown_constants():
     with pytest.raises(BadRequest, match="unknown constants 'boook'; did you mean 'book'"):
         load_chip("h100", constants="boook")
+
+
+@pytest.mark.parametrize("key", ["link_oneway=5e10", "links_per_chip=9"])
+def test_a_switched_chips_links_are_not_priced_and_cannot_be_set(key, tmp_path):
+    with pytest.raises(BadRequest, match=r"would change no time.*--set chip\.network\.chip_oneway"):
+        load_chip("h100", set_=[f"chip.network.{key}"])
+    path = tmp_path / "mine.toml"
+    name, value = key.split("=")
+    path.write_text(f'id = "lab"\nbase = "h100"\n[network]\n{name} = {value}\n')
+    with pytest.raises(BadRequest, match=f"'network.{name}' in hardware file .* no time"):
+        load_chip("lab", hw_files=[path])
+    path.write_text(path.read_text() + "chip_oneway = 5e11\n")
+    assert load_chip("lab", hw_files=[path]).network.chip_oneway == 5e11
+    assert load_chip("h100", set_=["network.chip_oneway=5e11"]).network.chip_oneway == 5e11
+
+
+def test_a_torus_is_priced_by_its_links():
+    assert load_chip("v5e", set_=["chip.network.link_oneway=6e10"]).network.link_oneway == 6e10

@@ -29,7 +29,6 @@ def test_an_override():
     name, price = parse_price("v5p=3.5")
     chip = load_chip("v5p", prices={name: price.usd_per_chip_hour})
     assert chip.price == price
-    assert load_chip("v5e", prices={name: 3.5}).price == load_chip("v5e").price
 
 
 @pytest.mark.parametrize("text", ["v5p", "=3", "v5p=", "v5p=x", "v5p=-1", "v5p=0", "v5p=inf"])
@@ -41,3 +40,13 @@ def test_bad_prices(text):
 def test_a_price_for_an_unknown_chip():
     with pytest.raises(BadRequest, match="unknown chip 'v5q'"):
         load_chip("v5p", prices={"v5q": 2.0})
+
+
+def test_a_price_for_another_chip_is_refused_with_both_names():
+    with pytest.raises(BadRequest) as raised:
+        load_chip("h100", prices={"v5litepod": 2.0})
+    assert str(raised.value) == (
+        "--price v5litepod=2 is for chip 'v5litepod' (v5e), but the chip here is 'h100', so it "
+        "would change nothing; write --price h100=USD, or leave it out"
+    )
+    assert load_chip("h100-sxm", prices={"H100": 2.0}).require_price().usd_per_chip_hour == 2.0

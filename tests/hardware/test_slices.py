@@ -17,6 +17,7 @@ from shardwise.hardware.slices import (
     Slice,
     describe,
     domain_of,
+    enough,
     parse_slice,
     read_slice,
     read_target,
@@ -233,3 +234,28 @@ def test_a_full_mesh_has_a_domain():
     chip = load_chip("mi300x")
     assert isinstance(chip.network, FullMesh)
     assert domain_of(chip) == 8
+
+
+@pytest.mark.parametrize(
+    ("chip", "chips", "said"),
+    [
+        ("v5e", 1, "use v5e:1x1 (1 chip) or more"),
+        ("v5e", 257, "use 2*v5e:16x16 (512 chips) or more"),
+        ("v5p", 40, "use v5p:4x4x4 (64 chips) or more"),
+        ("h100", 8, "use h100:8 (8 chips) or more"),
+        ("h100", 17, "use 4*h100:8 (32 chips) or more"),
+        ("l4", 2, "l4 can be used up to l4:1 (1 chip), as the catalogue has no network that joins"),
+        ("v3", 5000, "v3 can be used up to v3:32x32 (1,024 chips)"),
+        ("h100", 10**8, "more than 10,000,000 of h100 would be needed: use a smaller model"),
+    ],
+)
+def test_enough_is_a_slice_that_exists_or_says_why_there_is_none(chip, chips, said):
+    text = enough(load_chip(chip), chips)
+    assert text.startswith(said)
+    if text.startswith("use "):
+        assert parse_slice(text.split()[1]).chips >= chips
+
+
+def test_enough_follows_a_network_that_the_user_gives():
+    given = ("data_centre.chip_oneway=1e9", "data_centre.hop_seconds=2e-5")
+    assert enough(load_chip("l4", set_=given), 3) == "use 4*l4:1 (4 chips) or more"

@@ -38,6 +38,8 @@ def refused(config) -> str:
         ({"intermediate_size": None}, ["expansion_ratio is missing"]),
         ({"text_config": 3}, ["text_config is 3", "must be an object"]),
         ({"quantization_config": {"quant_method": "magic"}}, ["quantization_config", "not known"]),
+        ({"torch_dtype": "float17"}, ["torch_dtype is 'float17'", "known: float32", "remove it"]),
+        ({"dtype": "torch.complex64"}, ["dtype is 'torch.complex64'", "no dtype that weights"]),
         ({"quantization_config": 8}, ["quantization_config is 8", "must be an object"]),
     ],
 )

@@ -43,6 +43,36 @@ def test_paths_that_hold_nothing(tmp_path):
         load_model(tmp_path / "absent.json")
 
 
+@pytest.mark.parametrize("name", ["meta-llama/Meta-Llama-3-8B", "META-llama/meta-llama-3-8b"])
+def test_a_hugging_face_id_of_a_zoo_model_is_a_name(name):
+    assert load_model(name) == load_model("llama-3-8b")
+
+
+@pytest.mark.parametrize("name", ["meta-llama/Meta-Llama-3-8", "Meta-Llama-3-8B/meta-llama"])
+def test_an_unknown_id_is_answered_with_ids(name):
+    with pytest.raises(BadRequest, match=f"unknown model '{name}'; did you mean '[^']+/[^']+'"):
+        load_model(name)
+
+
+def test_a_directory_goes_before_an_id(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bigscience" / "bloom").mkdir(parents=True)
+    with pytest.raises(BadRequest, match="directory 'bigscience/bloom' holds no"):
+        load_model("bigscience/bloom")
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_an_empty_name(name):
+    with pytest.raises(BadRequest, match="is empty; give a zoo name or a"):
+        load_model(name)
+
+
+def test_a_config_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(llama()), encoding="utf-8-sig")
+    assert load_model(path).d_model == 64
+
+
 @pytest.mark.parametrize("name", zoo_names())
 def test_every_model_says_where_it_is_from(name):
     cfg = load_model(name)

@@ -7,7 +7,7 @@ and `misfits.py` says why a mesh cannot be placed. No time is computed here: tha
 `roofline`. Read `chip.py` first.
 """
 
-from shardwise.hardware.boxes import boxes
+from shardwise.hardware.boxes import boxes, every_part, parts
 from shardwise.hardware.catalogue import catalogue, chip_ids, load_chip
 from shardwise.hardware.chip import Chip, Efficiency
 from shardwise.hardware.misfits import place_or_refuse
@@ -23,6 +23,7 @@ from shardwise.hardware.slices import (
     Slice,
     Spelling,
     describe,
+    enough,
     parse_slice,
     read_slice,
     read_target,
@@ -59,11 +60,14 @@ __all__ = [
     "catalogue",
     "chip_ids",
     "describe",
+    "enough",
+    "every_part",
     "fat_tree",
     "load_chip",
     "node_egress",
     "parse_price",
     "parse_slice",
+    "parts",
     "place",
     "place_or_refuse",
     "pod_chips",

@@ -1,6 +1,7 @@
 """Boxes: the parts of a slice that a mesh may use, one size per physical axis."""
 
 import math
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -20,6 +21,29 @@ def boxes(piece: Slice) -> tuple[tuple[int, ...], ...]:
         for box in product(*(sorted(c) for c in choices))
     }
     return tuple(sorted(unique.values(), key=lambda box: _box_rank(piece, box)))
+
+
+def parts(piece: Slice) -> tuple[tuple[Slice, tuple[int, ...]], ...]:
+    """The slice and what rounds it down: (as many of its slices, a box of each), most chips first.
+
+    Every axis, and the number of slices, is taken whole or rounded down to a multiple of 2, 4, 8
+    and so on (28, 24, 16): what a batch that no odd factor divides can still use.
+    """
+    counts = _rounded_down(piece.count)
+    sizes = [_rounded_down(n) for n in piece.shape]
+    found = [(replace(piece, count=c), box) for c in counts for box in product(*sizes)]
+    return tuple(sorted(found, key=lambda part: (-part[0].count * math.prod(part[1]), part[1])))
+
+
+def _rounded_down(n: int) -> set[int]:
+    return {n >> k << k for k in range(n.bit_length())}
+
+
+def every_part(piece: Slice) -> tuple[tuple[Slice, tuple[int, ...]], ...]:
+    """All parts: every divisor of the number of slices with every box, most chips first."""
+    counts = [c for c in range(1, piece.count + 1) if piece.count % c == 0]
+    found = [(replace(piece, count=c), box) for c in counts for box in boxes(piece)]
+    return tuple(sorted(found, key=lambda part: -part[0].count * math.prod(part[1])))
 
 
 def _box_rank(piece: Slice, box: tuple[int, ...]) -> tuple[Any, ...]:

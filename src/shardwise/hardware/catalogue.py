@@ -34,23 +34,24 @@ def load_chip(
     hw_files: TOML or YAML files, each one chip record; its `id` is added or overridden, and `base`
         names the chip that it starts from. Later files win.
     set_: overrides "chip.hbm_bandwidth=3e12" (the "chip." may be left out), applied last.
-    prices: dollars per chip-hour by chip name or alias (`--price`).
-    Raises BadRequest for an unknown chip, field or constants, and for a value of a wrong type.
+    prices: dollars per chip-hour by chip name or alias (`--price`), of this chip.
+    Raises BadRequest for an unknown chip, field or constants, for a value of a wrong type, and for
+    an override or a price that would change nothing.
     """
     if constants not in get_args(Constants):
         raise unknown("constants", constants, get_args(Constants))
     files = _hw_records(tuple(str(p) for p in hw_files))
     chip_id = resolve_chip(name, extra=files)
-    dollars = {resolve_chip(c, extra=files): usd for c, usd in (prices or {}).items()}
-    if not (files or set_ or chip_id in dollars):
+    dollars = [_own_price(named, chip_id, usd, files) for named, usd in (prices or {}).items()]
+    if not (files or set_ or dollars):
         return _catalogue_chip(chip_id, constants)
     record = dict(files[chip_id]) if chip_id in files else _read(chip_id)
     changed = record
     for text in set_:
         changed = _with_override(changed, text)
     record = _with_usable(record, changed)
-    if chip_id in dollars:
-        record = _with_price(record, dollars[chip_id])
+    for usd in dollars:
+        record = _with_price(record, usd)
     return chip_of(record, constants)  # type: ignore[arg-type]
 
 
@@ -127,8 +128,18 @@ def _hw_records(paths: tuple[str, ...]) -> Mapping[str, Mapping[str, Any]]:
         elif known:
             start = _read(resolve_chip(base))
         merged = _with_usable(start, _merged(start, _cited(own, path)))
+        _check_file_network(own, start, path)
         records[chip_id] = {**merged, "id": chip_id}
     return records
+
+
+def _check_file_network(own: Mapping[str, Any], base: Mapping[str, Any], path: str) -> None:
+    """A file that changes links of its base must say what the chip injects, which is priced."""
+    network, old = own.get("network"), base.get("network")
+    if not isinstance(network, Mapping) or not old or "chip_oneway" in network:
+        return
+    for key in network:
+        _check_priced({**old, **network}, key, f"'network.{key}' in hardware file '{path}'")
 
 
 def _load_file(path: Path) -> dict[str, Any]:
@@ -199,7 +210,24 @@ def _with_override(record: Mapping[str, Any], text: str) -> dict[str, Any]:
         raise BadRequest(
             f"--set '{text}': '{path}' is no number of a chip; see `shardwise hw show`"
         )
+    if keys[0] == "network":
+        _check_priced(record.get("network"), keys[1], f"--set '{text}'")
     return {**record, keys[0]: {**record.get(keys[0], {}), keys[1]: entry}}
+
+
+_SHOWN_ONLY: Mapping[str, tuple[str, ...]] = {"switched": ("link_oneway", "links_per_chip")}
+"""Numbers of a kind of network that are shown and not priced: what a chip injects is."""
+
+
+def _check_priced(network: Any, key: str, text: str) -> None:
+    """Refuse a changed number of a network from which no time follows."""
+    kind = network.get("kind") if isinstance(network, Mapping) else None
+    if key in _SHOWN_ONLY.get(str(kind), ()):
+        raise BadRequest(
+            f"{text} would change no time: a switched chip is priced by what it injects over all "
+            f"of its links; give network.chip_oneway in bytes/s "
+            f"(--set chip.network.chip_oneway=NUMBER)"
+        )
 
 
 def _with_usable(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,6 +243,18 @@ def _with_usable(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[st
         "source": "the usable share of the catalogue's chip, of the given hbm_bytes",
     }
     return {**after, "hbm_usable_bytes": entry}
+
+
+def _own_price(named: str, chip_id: str, usd: float, files: Mapping[str, Any]) -> float:
+    """The dollars of --price; those of another chip are refused, as they would change nothing."""
+    other = resolve_chip(named, extra=files)
+    if other == chip_id:
+        return usd
+    asked = f"'{named}'" if named == other else f"'{named}' ({other})"
+    raise BadRequest(
+        f"--price {named}={usd:g} is for chip {asked}, but the chip here is '{chip_id}', so it "
+        f"would change nothing; write --price {chip_id}=USD, or leave it out"
+    )
 
 
 def _with_price(record: Mapping[str, Any], usd: float) -> dict[str, Any]:

@@ -253,11 +253,17 @@ def _parsed(text: str, kind: str, what: str) -> Any:
         raise BadRequest(f"{what} is '{text}'; it must be a number such as {like}") from None
 
 
-def _number(value: Any, what: str, *, zero: bool = False, most: float = math.inf) -> float:
-    bad = isinstance(value, bool) or not isinstance(value, int | float)
-    if bad or not math.isfinite(value) or value < 0 or (value == 0 and not zero) or value > most:
+_LEAST, _MOST = 1e-6, 1e24  # dollars an hour to FLOP/s of any machine; beyond is a slip of the pen
+
+
+def _number(
+    value: Any, what: str, *, zero: bool = False, least: float = 0.0, most: float = math.inf
+) -> float:
+    bad = isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
+    if bad or value < least or (value == 0 and not zero) or value > most:
         rule = "positive" if not zero else "zero or positive"
-        limit = f" of at most {most:g}" if most < math.inf else ""
+        limit = f" of at least {least:g} and" if least else " of"
+        limit = f"{limit} at most {most:g}" if most < math.inf else ""
         raise BadRequest(f"{what} is {value!r}; it must be a {rule} number{limit}")
     return float(value)
 
@@ -295,8 +301,8 @@ def _flag(value: Any, what: str) -> bool:
 
 
 _CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
-    "size": _number,
-    "rate": _number,
+    "size": lambda value, what: _number(value, what, least=_LEAST, most=_MOST),
+    "rate": lambda value, what: _number(value, what, least=_LEAST, most=_MOST),
     "seconds": lambda value, what: _number(value, what, zero=True),
     "fraction": lambda value, what: _number(value, what, most=1.0),
     "count": _count,

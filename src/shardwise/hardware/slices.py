@@ -23,6 +23,7 @@ from shardwise.hardware.shapes import (
     shape_text,
     wraps,
 )
+from shardwise.units import many
 
 GRAMMAR = (
     "COUNT*CHIP:SHAPE, for example 'v5p:16x20x28', 'v5e:4x4', '4*v5p:16x16x16', 'h100:8', "
@@ -149,6 +150,32 @@ def slices_of(chip: Chip, domains: int = 1) -> tuple[Slice, ...]:
     return tuple(inner + outer)
 
 
+def enough(chip: Chip, chips: int) -> str:
+    """What to do for at least `chips` chips: the smallest slice to choose that has them.
+
+    Where one fast network is too small and the catalogue has nothing that joins several, says how
+    many chips can be used at most. Several networks come in powers of two, which meshes divide.
+
+    >>> from shardwise.hardware import load_chip
+    >>> enough(load_chip("v5e"), 300), enough(load_chip("h100"), 30)
+    ('use 2*v5e:16x16 (512 chips) or more', 'use 4*h100:8 (32 chips) or more')
+    """
+    inside = slices_of(chip)
+    largest = inside[-1]
+    count = 2 ** (math.ceil(chips / largest.chips) - 1).bit_length()
+    if count > 1 and chip.data_centre is None:
+        return (
+            f"{chip.id} can be used up to {largest} ({many(largest.chips, 'chip')}), as the "
+            f"catalogue has no network that joins several: use another chip, or give "
+            f"--set chip.data_centre.chip_oneway=NUMBER --set chip.data_centre.hop_seconds=NUMBER"
+        )
+    if count * largest.chips > _MOST_CHIPS:
+        return f"more than {_MOST_CHIPS:,} of {chip.id} would be needed: use a smaller model"
+    joined = Slice(chip=chip, count=count, shape=largest.shape)
+    piece = next((s for s in inside if s.chips >= chips), joined)
+    return f"use {piece} ({many(piece.chips, 'chip')}) or more"
+
+
 def domain_of(chip: Chip) -> int:
     """The most chips that one fast network of this kind joins."""
     if isinstance(chip.network, Torus):
@@ -160,8 +187,8 @@ def describe(piece: Slice) -> str:
     """What a slice is, in one line: chips, cores, JAX devices, hosts and which axes wrap."""
     kind = piece.chip.core_kind
     return (
-        f"{piece} = {_many(piece.chips, 'chip')}, {_many(piece.cores, kind)}, "
-        f"{_many(piece.devices, 'JAX device')}, {_many(piece.hosts, 'host')}, {_wrap_text(piece)}"
+        f"{piece} = {many(piece.chips, 'chip')}, {many(piece.cores, kind)}, "
+        f"{many(piece.devices, 'JAX device')}, {many(piece.hosts, 'host')}, {_wrap_text(piece)}"
     )
 
 
@@ -171,10 +198,6 @@ def _wrap_text(piece: Slice) -> str:
         return joined if piece.chips_each > 1 else "no fast network in use"
     closed = "".join(axis for axis, ring in zip("xyz", piece.wraps, strict=False) if ring)
     return f"wraps {closed}" if closed else "no axis wraps"
-
-
-def _many(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _split(text: str) -> tuple[int | None, str, Shape | None]:

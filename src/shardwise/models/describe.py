@@ -195,6 +195,17 @@ def unpriced(cfg: ModelConfig) -> list[str]:
     return said
 
 
+def context_warning(cfg: ModelConfig, tokens: int) -> list[str]:
+    """A line where sequences of so many tokens are longer than the model says it can read."""
+    if cfg.max_context is None or tokens <= cfg.max_context:
+        return []
+    said = (
+        f"sequences of {tokens:,} tokens are longer than the {cfg.max_context:,} that {cfg.name} "
+        f"was made for (max_position_embeddings): they are priced, but its answers may be poor"
+    )
+    return [said]
+
+
 def pattern_text(cfg: ModelConfig, describe: Callable[[Layer], str]) -> str:
     """How many layers are of each kind, such as "52 x window 1,024, 10 x full"."""
     counts: dict[str, int] = {}

@@ -26,7 +26,7 @@ _TOWER_KEYS = ("vision_config", "audio_config")
 def read_config(path: Path) -> ModelConfig:
     """The model in a config.json; raises BadRequest for a file that is not a whole JSON object."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors write a BOM
     except (OSError, UnicodeDecodeError) as error:
         raise BadRequest(f"{path}: cannot be read ({error}); give a config.json") from None
     try:

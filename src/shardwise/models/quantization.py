@@ -17,6 +17,8 @@ STORED: Mapping[str, str] = {
     "float16": "f16",
     "half": "f16",
     "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "int8": "int8",
 }
 """Our dtype names, by the names of torch."""
 
@@ -49,9 +51,11 @@ _FLOATS = {4: "fp4", 8: "fp8"}
 
 
 def weight_dtypes(r: Reader) -> dict[str, str]:
-    """Dtype by component, and "" for all others; raises BadRequest for a method not known."""
-    stored = r.text("torch_dtype") or r.text("dtype")
-    dtypes = {"": STORED.get(stored.removeprefix("torch."), "bf16")}
+    """Dtype by component, and "" for all others: bf16 where the file names none.
+
+    Raises BadRequest for a dtype or a method that is not known.
+    """
+    dtypes = {"": _stored(r)}
     config = r.get("quantization_config")
     if config is None:
         return dtypes
@@ -68,6 +72,18 @@ def weight_dtypes(r: Reader) -> dict[str, str]:
         # DeepSeek-V4 keeps its experts in fp4 with a power-of-two scale per 32 values.
         dtypes["routed_experts"] = {"fp4": "mxfp4"}.get(r.text("expert_dtype"), dtype)
     return dtypes
+
+
+def _stored(r: Reader) -> str:
+    key = "torch_dtype" if r.text("torch_dtype") else "dtype"
+    name = r.text(key)
+    if not name:
+        return "bf16"
+    known = name.removeprefix("torch.")
+    if known not in STORED:
+        rule = f"it is no dtype that weights are stored in (known: {', '.join(STORED)})"
+        raise r.error(key, name, rule, "correct it, or remove it to count bf16 weights")
+    return STORED[known]
 
 
 def _quantized(r: Reader, config: Mapping[str, Any]) -> str:

@@ -25,17 +25,27 @@ def zoo_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in DATA.glob("*.json")))
 
 
+@lru_cache(maxsize=1)
+def _hub_ids() -> Mapping[str, str]:
+    """Names by the Hugging Face id that a zoo file says its shape is of. Reads every file."""
+    held = {name: json.loads((DATA / f"{name}.json").read_bytes()) for name in zoo_names()}
+    return {zoo["provenance"]["hf_id"]: name for name, zoo in held.items()}
+
+
 @lru_cache(maxsize=32)
 def load_model(name_or_path: str | Path) -> ModelConfig:
-    """A model by zoo name, by the path of a config.json, or by a directory that holds one.
+    """A model by zoo name, by the path of a config.json, by a directory that holds one, or by the
+    Hugging Face id of a zoo model.
 
     A name that is in the zoo is never taken for a path; write ./NAME for a directory of that name.
-    Raises BadRequest, with the nearest names for a typo.
+    A directory goes before an id. Raises BadRequest, with the nearest names for a typo.
 
     >>> load_model("llama-3-70b").layers
     80
     """
     text = str(name_or_path)
+    if not text.strip():
+        raise BadRequest(f"the model name '{text}' is empty; give a zoo name or a config.json")
     zoo_file = DATA / f"{text.lower()}.json"
     if "/" not in text and zoo_file.is_file():
         return _from_zoo(zoo_file)
@@ -49,8 +59,12 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
         return read_config(path)
     if path.suffix == ".json" or text.startswith((".", "/")):
         raise BadRequest(f"there is no file '{text}'; give a config.json or a zoo name")
+    ids = _hub_ids() if "/" in text else {}
+    named = {hub_id.lower(): name for hub_id, name in ids.items()}.get(text.lower())
+    if named is not None:
+        return _from_zoo(DATA / f"{named}.json")
     remedy = "`shardwise model list` shows all; or give the path of a config.json"
-    raise unknown("model", text, zoo_names(), remedy)
+    raise unknown("model", text, ids or zoo_names(), remedy)
 
 
 def _from_zoo(path: Path) -> ModelConfig:

@@ -13,9 +13,10 @@ import numpy as np
 from shardwise.models import ModelConfig, Parameter
 from shardwise.models.flops import attention_flops_per_token, scan_flops_per_token
 from shardwise.models.specs import Layer, Moe, SoftmaxMixer
+from shardwise.planner.ops import exchange, make_op
 from shardwise.plans.layouts import compute_share, is_expert, tensor_letter
 from shardwise.units import dtype_bytes
-from shardwise.work import Collective, Matmul, Op, Quantity
+from shardwise.work import Matmul, Op, Quantity
 
 MIXER_COMPONENTS = frozenset({"attention", "linear_attention"})
 """Components of the mixer's rows; all other rows of a layer belong to its MLP block."""
@@ -155,7 +156,7 @@ def _head_norm(layer: Layer, shape: LayerShape) -> list[Op]:
         return []
     width = (mixer.heads + kv_heads(mixer)) * mixer.head_dim / shape.degree("tensor")
     traffic = 2 * width * shape.tokens * dtype_bytes(shape.activations)
-    return [_op("attention.qk_norm", "norm", "elementwise", hbm_bytes=traffic)]
+    return [make_op("attention.qk_norm", "norm", "elementwise", hbm_bytes=traffic)]
 
 
 def mixer_core(layer: Layer, shape: LayerShape) -> list[Op]:
@@ -166,7 +167,7 @@ def mixer_core(layer: Layer, shape: LayerShape) -> list[Op]:
     mixer = layer.mixer
     width = getattr(mixer, "width", 0) or getattr(mixer, "heads", 0) * _width(mixer)
     traffic = 4 * width * shape.tokens / shape.degree("tensor") * dtype_bytes(shape.activations)
-    return [_op("scan", "attention", "scan", flops={shape.compute: flops}, hbm_bytes=traffic)]
+    return [make_op("scan", "attention", "scan", flops={shape.compute: flops}, hbm_bytes=traffic)]
 
 
 def _width(mixer: object) -> int:
@@ -183,9 +184,9 @@ def _attention_core(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> lis
     ops = []
     if np.any(np.asarray(context) > 1):
         gathered = shape.tokens * context * kv * size
-        ops.append(_collective("attention.kv", "all_gather", "attention", ("context",), gathered))
+        ops.append(exchange("attention.kv", "all_gather", "attention", ("context",), gathered))
     ops.append(
-        _op(
+        make_op(
             "attention.core",
             "attention",
             "attention",
@@ -210,7 +211,7 @@ def _activation(rows: Sequence[Parameter], shape: LayerShape) -> list[Op]:
         if not _yields_d(r) and r.component not in ("router", "other")
     )
     traffic = 1.5 * width * shape.tokens * dtype_bytes(shape.activations)
-    return [_op("mlp.activation", "mlp", "elementwise", hbm_bytes=traffic)]
+    return [make_op("mlp.activation", "mlp", "elementwise", hbm_bytes=traffic)]
 
 
 def _norm(name: str, cfg: ModelConfig, norms: float, shape: LayerShape) -> Op:
@@ -218,7 +219,7 @@ def _norm(name: str, cfg: ModelConfig, norms: float, shape: LayerShape) -> Op:
     the norm (4 passes); every further norm of the block reads and writes once."""
     passes = 4 + 2 * (norms - 1)
     traffic = passes * shape.norm_tokens * cfg.d_model * dtype_bytes(shape.activations)
-    return _op(f"{name}.norm", "norm", "elementwise", hbm_bytes=traffic)
+    return make_op(f"{name}.norm", "norm", "elementwise", hbm_bytes=traffic)
 
 
 def tensor_step(
@@ -233,7 +234,7 @@ def tensor_step(
             return []
         kind = "all_reduce"
     size = shape.tokens * cfg.d_model * dtype_bytes(shape.activations)
-    return [_collective(op_id, kind, component, ("tensor",), size)]
+    return [exchange(op_id, kind, component, ("tensor",), size)]
 
 
 def _expert_exchange(cfg: ModelConfig, moe: Moe, shape: LayerShape) -> tuple[Op, ...]:
@@ -245,34 +246,8 @@ def _expert_exchange(cfg: ModelConfig, moe: Moe, shape: LayerShape) -> tuple[Op,
     share = shape.norm_tokens * width * dtype_bytes(shape.activations)
     total = share * expert * moe.experts_per_token
     return tuple(
-        _collective(f"experts.{step}", "all_to_all", "experts", ("expert",), total)
+        exchange(f"experts.{step}", "all_to_all", "experts", ("expert",), total)
         for step in ("dispatch", "combine")
-    )
-
-
-def _collective(op_id: str, kind: str, component: str, axes: tuple[str, ...], size: Quantity) -> Op:
-    return _op(
-        op_id,
-        component,
-        "collective",
-        collective=Collective(kind=kind, axes=axes, bytes=size),  # type: ignore[arg-type]
-        stream=stream_of(axes),
-    )
-
-
-def stream_of(axes: tuple[str, ...]) -> str:
-    """The network stream of a collective: one per leading mesh axis."""
-    return f"net:{axes[0]}"
-
-
-def _op(op_id: str, component: str, op_class: str, **fields) -> Op:
-    return Op(
-        id=op_id,
-        name=op_id,
-        phase="forward",
-        component=component,
-        op_class=op_class,  # type: ignore[arg-type]
-        **fields,
     )
 
 

@@ -1,12 +1,13 @@
 """Why a slice does not serve a model, in words: by how much, and what would change it."""
 
 from collections.abc import Sequence
-from math import inf
+from math import ceil, inf
 
+from shardwise.hardware import enough
 from shardwise.planner.serve_memory import serve_memory
 from shardwise.planner.serve_search import Point, ServeRequest, SliceFound, serve_shape
 from shardwise.plans.serve import CHECKPOINT
-from shardwise.units import DTYPE_BYTES, format_bytes, format_gib, format_seconds
+from shardwise.units import DTYPE_BYTES, format_bytes, format_gib, format_seconds, many
 
 _MARGIN = 1.02
 
@@ -34,7 +35,7 @@ def no_slice_fits(request: ServeRequest, searched: Sequence[SliceFound]) -> str:
         return f"{request.cfg.name} cannot be served on {tried}: {misfit(request, largest)}"
     kinds = _kinds(request, largest)
     most = max(kinds, key=lambda k: kinds[k])
-    copies = largest.leanest.get("data", 1)
+    copies = largest.leanest.get("data", 1) if most == "weights" else 1
     limit = (
         f" (tensor={largest.leanest.get('tensor', 1)} divides the heads, more does not, so "
         f"{copies} copies of the weights lie on the slice)"
@@ -42,7 +43,7 @@ def no_slice_fits(request: ServeRequest, searched: Sequence[SliceFound]) -> str:
     return (
         f"{request.cfg.name} does not fit {tried}; on {largest.piece}, {misfit(request, largest)}; "
         f"most of it is {most} ({format_bytes(kinds[most])} per device)"
-        f"{limit if copies > 1 else ''}: {_remedy(request, most, copies == 1)}"
+        f"{limit if copies > 1 else ''}: {_remedy(request, largest, most, copies == 1)}"
     )
 
 
@@ -107,9 +108,8 @@ def _mesh(p: Point) -> str:
 
 def _need(request: ServeRequest) -> str:
     weights = "stored" if request.dtypes.weights == CHECKPOINT else request.dtypes.weights
-    many = max(request.batch, 1)
     return (
-        f"{weights} weights and {many} sequence{'s' * (many > 1)} of "
+        f"{weights} weights and {many(max(request.batch, 1), 'sequence')} of "
         f"{request.input_length + request.output_length:,} tokens"
     )
 
@@ -121,17 +121,26 @@ def _kinds(request: ServeRequest, found: SliceFound) -> dict[str, float]:
     return {k: float(v) for k, v in serve_memory(request.cfg, shape).peak_point()[1].items()}
 
 
-def _remedy(request: ServeRequest, most: str, chips_help: bool) -> str:
+def _remedy(request: ServeRequest, found: SliceFound, most: str, chips_help: bool) -> str:
     """What would make it fit; more chips do not where they only take more copies of the weights."""
+    offers = []
     if most == "weights":
-        now = request.dtypes.weights
-        smaller = [d for d in ("int8", "int4") if DTYPE_BYTES[d] < DTYPE_BYTES.get(now, 2.0)]
-        offers = [" or ".join(f"--weights {d}" for d in smaller)] if smaller else []
-        offers += ["more chips"] if chips_help else []
-        return f"use {', '.join([*offers, 'or chips with more HBM'])}"
-    if most == "kv":
-        return "use a smaller --batch, shorter sequences, --kv int8, or more chips"
-    return "use a smaller --prefill-chunk, or more chips"
+        offers += _smaller("--weights", request.dtypes.weights)
+    elif most == "kv":
+        offers += ["a smaller --batch"] if request.batch > 1 else []
+        offers += ["shorter sequences", *_smaller("--kv", request.dtypes.kv)]
+    else:
+        offers += ["a smaller --prefill-chunk"]
+    said = f"use {' or '.join([*offers, 'chips with more HBM'])}"
+    if not chips_help:
+        return said
+    chips = ceil(found.piece.chips * found.need / found.usable)
+    return f"{said}; more chips: {enough(found.piece.chip, chips)}"
+
+
+def _smaller(flag: str, now: str) -> list[str]:
+    """The option with dtypes of fewer bytes than now; "checkpoint" is mostly of 2 bytes."""
+    return [f"{flag} {d}" for d in ("int8", "int4") if DTYPE_BYTES[d] < DTYPE_BYTES.get(now, 2.0)]
 
 
 def _pins(request: ServeRequest) -> str:

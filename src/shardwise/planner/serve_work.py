@@ -34,13 +34,13 @@ from shardwise.planner.layer_work import (
     forward_layer,
     kv_heads,
     matmul_op,
-    stream_of,
     tensor_step,
 )
+from shardwise.planner.ops import exchange, make_op
 from shardwise.plans.layouts import compute_share
 from shardwise.plans.serve import CHECKPOINT, KvSharding, ServeDtypes
 from shardwise.units import dtype_bytes
-from shardwise.work import Collective, Op, Quantity, Work
+from shardwise.work import Op, Quantity, Work
 
 SPLIT_AXES = ("data", "expert")
 """Axes that cut the batch in decode and the tokens of the prompt in prefill."""
@@ -207,7 +207,7 @@ def _vectors(cfg: ModelConfig, shape: ServeShape, rows: Sequence[Parameter]) -> 
     size: Quantity = 0.0
     for row in small:
         size = size + row.size * dtype_bytes(shape.stored(cfg, row)) * _share(row, shape)
-    return [_op("vectors", "norm", "elementwise", hbm_bytes=size)]
+    return [make_op("vectors", "norm", "elementwise", hbm_bytes=size)]
 
 
 def _share(row: Parameter, shape: ServeShape) -> Quantity:
@@ -217,7 +217,7 @@ def _share(row: Parameter, shape: ServeShape) -> Quantity:
 def _first(cfg: ModelConfig, inner: LayerShape) -> list[Op]:
     """Embedding lookup. The table is cut by rows over tensor: partial sums are added up."""
     size = dtype_bytes(inner.activations)
-    lookup = _op(
+    lookup = make_op(
         "embedding", "embedding", "gather", hbm_bytes=2 * inner.tokens * cfg.d_model * size
     )
     return list(
@@ -234,7 +234,7 @@ def _last(
     rows = [r for r in served_rows(cfg) if r.group is None]
     ops = [
         *tensor_step("head.gather", "all_gather", "lm_head", cfg, last),
-        _op("norm", "norm", "elementwise", hbm_bytes=4 * last.tokens * cfg.d_model * size),
+        make_op("norm", "norm", "elementwise", hbm_bytes=4 * last.tokens * cfg.d_model * size),
     ]
     for row in rows:
         if row.role == "matmul":
@@ -244,12 +244,12 @@ def _last(
     ops += [
         *_vectors(cfg, shape, rows),
         # f32 logits are written once and read once for the softmax.
-        _op("logits", "lm_head", "elementwise", hbm_bytes=2 * 4.0 * logits),
+        make_op("logits", "lm_head", "elementwise", hbm_bytes=2 * 4.0 * logits),
     ]
     if shape.has("tensor"):
         # Each shard of the vocabulary offers its best token: an id and a value.
         best = last.tokens * 8.0 * last.degree("tensor")
-        ops.append(_exchange("sample", "all_gather", "lm_head", ("tensor",), best))
+        ops.append(exchange("sample", "all_gather", "lm_head", ("tensor",), best))
     return chain(ops)
 
 
@@ -267,7 +267,7 @@ def _decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]
     flops = attention_flops_per_token(layer, inner.context, causal=False, absorbed=True)
     heads = np.where(spread > 1, share, 1.0 / tensor)
     cache = sequences * _cache_traffic(layer, mixer, shape) * share
-    core = _op(
+    core = make_op(
         "attention.core",
         "attention",
         "attention",
@@ -314,14 +314,14 @@ def _read_elements(mixer: SoftmaxMixer) -> int:
 def _spread_exchange(op_id: str, size: Quantity, spread: Quantity) -> Op:
     """All-to-all between heads and sequences (ch. 7.3.3). It stays within the devices that share a
     KV head; it is priced over all of `tensor`, which is a little slower."""
-    op = _exchange(op_id, "all_to_all", "attention", ("tensor",), size)
+    op = exchange(op_id, "all_to_all", "attention", ("tensor",), size)
     return replace(op, count=np.where(spread > 1, 1.0, 0.0))
 
 
 def _state_step(layer: Layer, mixer: RecurrentMixer, inner: LayerShape) -> Op:
     """One token through a recurrence: its state is read and written."""
     share = inner.tokens / inner.degree("tensor")
-    return _op(
+    return make_op(
         "scan",
         "attention",
         "scan",
@@ -343,7 +343,7 @@ def _prefill_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op
     ops: list[Op] = []
     if shape.has(*SPLIT_AXES):
         gathered = inner.tokens * shape.splits * entry * stored
-        ops.append(_exchange("attention.kv", "all_gather", "attention", SPLIT_AXES, gathered))
+        ops.append(exchange("attention.kv", "all_gather", "attention", SPLIT_AXES, gathered))
     # Over the chunks a query tile meets half of the prompt's keys, and half a chunk.
     seen = (shape.input_length + shape.input_length / shape.chunks) / 2
     width = mixer.head_dim + mixer.v_head_dim
@@ -351,7 +351,7 @@ def _prefill_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op
     queries = inner.tokens * mixer.heads / tensor * width * size
     flops = attention_flops_per_token(layer, inner.context, causal=True)
     ops.append(
-        _op(
+        make_op(
             "attention.core",
             "attention",
             "attention",
@@ -370,7 +370,7 @@ def _prefill_scan(
     traffic = 4 * mixer_width(mixer) * inner.tokens * dtype_bytes(inner.activations)
     state = mixer.state_elements * STATE_BYTES * share
     ops = [
-        _op(
+        make_op(
             "scan",
             "attention",
             "scan",
@@ -380,7 +380,7 @@ def _prefill_scan(
     ]
     if shape.has(*SPLIT_AXES):
         wire = state * shape.splits
-        ops.insert(0, _exchange("scan.states", "all_gather", "attention", SPLIT_AXES, wire))
+        ops.insert(0, exchange("scan.states", "all_gather", "attention", SPLIT_AXES, wire))
     return ops
 
 
@@ -390,24 +390,3 @@ def mixer_width(mixer: RecurrentMixer) -> int:
         return mixer.width  # type: ignore[union-attr]
     head = getattr(mixer, "value_head_dim", 0) or mixer.head_dim  # type: ignore[union-attr]
     return mixer.heads * head  # type: ignore[union-attr]
-
-
-def _exchange(op_id: str, kind: str, component: str, axes: tuple[str, ...], size: Quantity) -> Op:
-    return _op(
-        op_id,
-        component,
-        "collective",
-        collective=Collective(kind=kind, axes=axes, bytes=size),  # type: ignore[arg-type]
-        stream=stream_of(axes),
-    )
-
-
-def _op(op_id: str, component: str, op_class: str, **fields) -> Op:
-    return Op(
-        id=op_id,
-        name=op_id,
-        phase="",
-        component=component,
-        op_class=op_class,  # type: ignore[arg-type]
-        **fields,
-    )

@@ -3,8 +3,9 @@
 Definitions. TPOT is one decode step of the whole batch at the mean context (prompt plus half of the
 answer). TTFT is the prefill of one prompt on an idle server plus one decode step: nothing waits in
 a queue. `tokens_per_second_per_chip` counts answer tokens over all chips of the slice, used or
-idle. Dollars per million tokens are the chip-seconds of prefill per prompt token, and of decode per
-answer token, at the chip's price. Targets bound expected times.
+idle, while it decodes; prompts are prefilled on further servers of the same kind. Dollars per
+million tokens are the chip-seconds of prefill per prompt token, and of decode per answer token, at
+the chip's price. Targets bound expected times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ from shardwise.planner.serve_search import (
     serve_shape,
 )
 from shardwise.planner.serve_work import decode_work, prefill_work
+from shardwise.planner.usage import Usage
 from shardwise.plans import ServePlan, model_hash
 from shardwise.plans.serve import SERVE_AXES
 from shardwise.roofline import Estimate, price
@@ -43,7 +45,7 @@ MILLION = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeAnswer:
+class ServeAnswer(Usage):
     """A priced serving plan. Times are seconds, memory bytes per device."""
 
     plan: ServePlan
@@ -94,6 +96,12 @@ class ServeAnswer:
         return self.prefill_seconds["expected"] * self.plan.batch / answer
 
     @property
+    def tokens_per_second_per_chip_with_prefill(self) -> float:
+        """Answer tokens per expected second and chip, over the chips that decode and those of the
+        servers that prefill for them."""
+        return self.tokens_per_second_per_chip / (1 + self.prefill_servers_per_decode_server)
+
+    @property
     def usd_per_million_tokens(self) -> dict[str, float | None]:
         """Dollars per million prompt tokens and answer tokens; None where no price is known."""
         price = self.piece.chip.price
@@ -105,27 +113,6 @@ class ServeAnswer:
             prefill=self.prefill_seconds["expected"] / self.plan.input_length,
             decode=self.tpot_seconds["expected"] / self.plan.batch,
         )
-
-    @property
-    def chips_used(self) -> int:
-        """Chips that the mesh uses."""
-        return self.plan.devices // self.piece.chip.jax_devices_per_chip
-
-    @property
-    def chips_idle(self) -> int:
-        """Chips of the slice that the mesh leaves out; they are paid for."""
-        return self.piece.chips - self.chips_used
-
-    @property
-    def peak_bytes_per_chip(self) -> float:
-        """Peak HBM bytes of one chip (all its devices)."""
-        return float(self.memory.peak()) * self.piece.chip.jax_devices_per_chip
-
-    @property
-    def memory_by_kind(self) -> dict[str, float]:
-        """Bytes per chip by kind at the peak."""
-        devices = self.piece.chip.jax_devices_per_chip
-        return {k: float(v) * devices for k, v in self.memory.peak_point()[1].items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,14 @@ the same functions that price a single plan. A mesh is legal if its degrees divi
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import product
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
-from shardwise.hardware import Slice, boxes, place
+from shardwise.hardware import Slice, every_part, parts, place
 from shardwise.models import ModelConfig
 from shardwise.models.flops import model_flops_per_token
 from shardwise.models.specs import Moe
@@ -71,6 +71,7 @@ class Columns:
 class Found:
     """One candidate as the search saw it."""
 
+    slices: int
     box: tuple[int, ...]
     placement: Placing
     mesh: Mapping[str, int]
@@ -98,34 +99,66 @@ class SearchReport:
     nearest: Found | None
 
 
-def search(request: TrainRequest, keep: int) -> SearchReport:
-    """All legal plans of the slice; the `keep` fastest that fit, with distinct meshes."""
-    started = time.perf_counter()
-    enumerated = legal = candidates = 0
-    found: list[Found] = []
-    nearest: Found | None = None
-    for box in boxes(request.piece):
-        if found and _ideal_seconds(request, box) > min(f.seconds for f in found):
-            break  # fewer chips cannot be faster even at peak
+def search(
+    request: TrainRequest, keep: int, progress: Callable[[int, int], None] | None = None
+) -> SearchReport:
+    """All legal plans of the slice; the `keep` fastest that fit, with distinct meshes.
+
+    Looked at are the whole slice and its parts rounded down; smaller parts only where no mesh on
+    these is legal. `progress` is told how many of how many parts are done.
+    """
+    tally = _Tally(request=request, keep=keep)
+    looked = parts(request.piece)
+    for done, (piece, box) in enumerate(looked):
+        tally.look(piece, box)
+        if progress:
+            progress(done + 1, len(looked))
+    if not tally.legal:
+        for piece, box in every_part(request.piece):
+            tally.look(piece, box)
+            if tally.found:
+                break
+    return tally.report()
+
+
+class _Tally:
+    """What a search has seen so far."""
+
+    def __init__(self, *, request: TrainRequest, keep: int) -> None:
+        self.request, self.keep = request, keep
+        self.started = time.perf_counter()
+        self.enumerated = self.legal = self.candidates = 0
+        self.found: list[Found] = []
+        self.nearest: Found | None = None
+
+    def look(self, piece: Slice, box: tuple[int, ...]) -> None:
+        """Price everything that a part of the slice allows, unless it is too small to win."""
+        request = replace(self.request, piece=piece)
+        best = min((f.seconds for f in self.found), default=inf)
+        if _ideal_seconds(request, box) > best:
+            return  # so few chips cannot be faster even at peak
         looked, columns = _legal_columns(request, box)
         ways = [*product(policies(request), PLACINGS)]
-        enumerated += looked * len(ways)
-        legal += len(columns) * len(ways)
+        self.enumerated += looked * len(ways)
+        self.legal += len(columns) * len(ways)
         for remat, placing in ways if len(columns) else ():
-            priced, fitting, leanest = _best_of(request, box, placing, columns, remat, keep)
-            candidates += priced
-            found += fitting
-            if nearest is None or (leanest is not None and leanest.memory < nearest.memory):
-                nearest = leanest
-    found.sort(key=lambda f: f.seconds)
-    return SearchReport(
-        enumerated=enumerated,
-        legal=legal,
-        candidates=candidates,
-        seconds=time.perf_counter() - started,
-        best=_distinct(found, keep),
-        nearest=None if found else nearest,
-    )
+            priced, fitting, lean = _best_of(request, box, placing, columns, remat, self.keep)
+            self.candidates += priced
+            self.found += fitting
+            if self.nearest is None or (lean is not None and lean.memory < self.nearest.memory):
+                self.nearest = lean
+
+    def report(self) -> SearchReport:
+        """The fastest first."""
+        self.found.sort(key=lambda f: f.seconds)
+        return SearchReport(
+            enumerated=self.enumerated,
+            legal=self.legal,
+            candidates=self.candidates,
+            seconds=time.perf_counter() - self.started,
+            best=_distinct(self.found, self.keep),
+            nearest=None if self.found else self.nearest,
+        )
 
 
 def policies(request: TrainRequest) -> tuple[Remat, ...]:
@@ -159,10 +192,11 @@ def _distinct(found: list[Found], keep: int) -> tuple[Found, ...]:
 
 def batch_units(request: TrainRequest) -> np.ndarray:
     """What a batch may be a multiple of: batch shards x microbatches of every mesh that is legal
-    but for the batch, over all boxes."""
-    units = [
-        _units(_placeable(request, _enumerate(request, box), box)) for box in boxes(request.piece)
-    ]
+    but for the batch, on the slice and its parts rounded down."""
+    units = []
+    for piece, box in parts(request.piece):
+        part = replace(request, piece=piece)
+        units.append(_units(_placeable(part, _enumerate(part, box), box)))
     return np.unique(np.concatenate(units))
 
 
@@ -245,7 +279,7 @@ def _best_of(
         lean = int(np.argmin(memory))
         if leanest is None or memory[lean] < leanest.memory:
             figures = float("inf"), float(memory[lean])
-            leanest = _found(part, lean, box, placing, remat, zero, *figures)
+            leanest = _found(part, lean, request.piece.count, box, placing, remat, zero, *figures)
         fits = memory <= request.max_hbm_bytes
         if not fits.any():
             continue
@@ -257,7 +291,9 @@ def _best_of(
         priced += len(part)
         for i in _shortlist(seconds, part, 4 * keep):
             figures = float(seconds[i]), float(memory[i])
-            found.append(_found(part, int(i), box, placing, remat, zero, *figures))
+            found.append(
+                _found(part, int(i), request.piece.count, box, placing, remat, zero, *figures)
+            )
     return priced, found, leanest
 
 
@@ -272,6 +308,7 @@ def _shortlist(seconds: np.ndarray, part: Columns, keep: int) -> np.ndarray:
 def _found(
     part: Columns,
     i: int,
+    slices: int,
     box: tuple[int, ...],
     placing: Placing,
     remat: Remat,
@@ -281,6 +318,7 @@ def _found(
 ) -> Found:
     mesh = {axis: int(d[i]) for axis, d in part.degrees.items() if d[i] > 1}
     return Found(
+        slices=slices,
         box=box,
         placement=placing,
         mesh=mesh,

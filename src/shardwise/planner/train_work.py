@@ -19,14 +19,14 @@ from shardwise.planner.layer_work import (
     chain,
     forward_layer,
     matmul_op,
-    stream_of,
     tensor_step,
 )
+from shardwise.planner.ops import exchange, make_op
 from shardwise.plans import TrainDtypes
 from shardwise.plans.layouts import compute_share, gather_axes, is_expert, stored_share
 from shardwise.plans.train import Remat
 from shardwise.units import dtype_bytes
-from shardwise.work import Collective, Op, Quantity, Work
+from shardwise.work import Op, Quantity, Work
 
 DATA_AXES = ("replica", "data")
 """Axes over which parameters are replicated and gradients are summed."""
@@ -100,7 +100,8 @@ def _group_work(
     ahead = _waits(forward, gathers)
     body = [*gathers, *_host_copy(cfg, shape, "save"), *_stage_transfer(cfg, shape, layers), *ahead]
     out = _named(body, f"forward.{group}", rounds * shape.microbatches)
-    reversed_body = [*gathers, *_host_copy(cfg, shape, "load"), *_waits(backward, gathers)]
+    ready = [*_regathers(forward, shape.remat), *_host_copy(cfg, shape, "load")]
+    reversed_body = [*gathers, *ready, *_waits(backward, gathers)]
     last_id = reversed_body[-1].id
     reversed_body[len(gathers) : len(gathers)] = _scatters(mine, shape, last_id)
     reversed_body += _accumulation(mine, shape)
@@ -145,6 +146,18 @@ def _recompute(forward: Sequence[Op], remat: Remat) -> tuple[Op, ...]:
     return tuple(
         replace(op, id=f"re.{op.id}", name=f"re {op.name}", phase="recompute") for op in again
     )
+
+
+def _regathers(forward: Sequence[Op], remat: Remat) -> list[Op]:
+    """Activations kept in pieces, gathered again for the weight gradients (Megatron sequence
+    parallelism); the pieces are there, so this waits for nothing. Recomputing gathers anyway."""
+    if remat in ("block", "offload"):
+        return []
+    gathers = [op for op in forward if op.collective and op.collective.kind == "all_gather"]
+    return [
+        replace(op, id=f"again.{op.id}", name=f"{op.name} again", phase="backward", after=())
+        for op in gathers
+    ]
 
 
 def _waits(ops: Sequence[Op], gathers: Sequence[Op]) -> list[Op]:
@@ -317,26 +330,11 @@ def _optimizer_work(rows: Sequence[Parameter], shape: TrainShape) -> list[Op]:
 
 
 def _traffic(op_id: str, component: str, size: Quantity, op_class: str = "elementwise") -> Op:
-    return Op(
-        id=op_id,
-        name=op_id,
-        phase="",
-        component=component,
-        op_class=op_class,  # type: ignore[arg-type]
-        hbm_bytes=size,
-    )
+    return make_op(op_id, component, op_class, hbm_bytes=size)
 
 
 def _collective(
     op_id: str, kind: str, axes: tuple[str, ...], size: Quantity, after: tuple[str, ...] = ()
 ) -> Op:
-    return Op(
-        id=op_id,
-        name=op_id,
-        phase="",
-        component="gradients" if kind != "all_gather" else "parameters",
-        op_class="collective",
-        collective=Collective(kind=kind, axes=axes, bytes=size),  # type: ignore[arg-type]
-        stream=stream_of(axes),
-        after=after,
-    )
+    component = "gradients" if kind != "all_gather" else "parameters"
+    return exchange(op_id, kind, component, axes, size, after=after)

@@ -6,17 +6,18 @@ attention, over the dense peak of all chips of the slice, used or idle; `mfu_6nd
 6 x all active parameters.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
-from shardwise.hardware import Placement, Slice, boxes, describe, place, place_or_refuse
+from shardwise.hardware import Placement, Slice, describe, every_part, place, place_or_refuse
 from shardwise.models import ModelConfig
 from shardwise.models.counts import params_active
 from shardwise.models.flops import model_flops_per_token, six_nd
+from shardwise.models.parameters import parameters
 from shardwise.planner.train_memory import train_memory
 from shardwise.planner.train_search import (
     Found,
@@ -27,15 +28,19 @@ from shardwise.planner.train_search import (
     search,
 )
 from shardwise.planner.train_work import TrainShape, train_work
+from shardwise.planner.usage import Usage
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.layouts import uneven_error
+from shardwise.plans.train import mesh_text
 from shardwise.roofline import Estimate, price
 from shardwise.units import DAY, format_bytes, format_gib
 from shardwise.work import MemoryTimeline, Work
 
+_LOOKED_UP = "embedding_per_layer"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainAnswer:
+class TrainAnswer(Usage):
     """A priced training plan. Times are seconds per step, memory bytes per device."""
 
     plan: TrainPlan
@@ -65,33 +70,18 @@ class TrainAnswer:
 
     @property
     def mfu_6nd(self) -> float:
-        """The same counting 6 x active parameters x tokens."""
-        return float(six_nd(params_active(self.cfg))) * self.tokens_per_second / self._slice_peak
+        """The same counting 6 x active parameters x tokens; tables of per-layer embeddings, which
+        are looked up and never multiplied, are left out."""
+        lookups = sum(r.params for r in parameters(self.cfg) if r.component == _LOOKED_UP)
+        return (
+            float(six_nd(params_active(self.cfg) - lookups))
+            * self.tokens_per_second
+            / self._slice_peak
+        )
 
     @property
     def _slice_peak(self) -> float:
         return self.piece.chips * self.piece.chip.peak(self.plan.dtypes.compute)
-
-    @property
-    def chips_used(self) -> int:
-        """Chips that the mesh uses."""
-        return self.plan.devices // self.piece.chip.jax_devices_per_chip
-
-    @property
-    def chips_idle(self) -> int:
-        """Chips of the slice that the mesh leaves out; they are paid for."""
-        return self.piece.chips - self.chips_used
-
-    @property
-    def peak_bytes_per_chip(self) -> float:
-        """Peak HBM bytes of one chip (all its devices)."""
-        return float(self.memory.peak()) * self.piece.chip.jax_devices_per_chip
-
-    @property
-    def memory_by_kind(self) -> dict[str, float]:
-        """Bytes per chip by kind at the peak."""
-        per_chip = self.piece.chip.jax_devices_per_chip
-        return {k: float(v) * per_chip for k, v in self.memory.peak_point()[1].items()}
 
     @property
     def exposed_seconds(self) -> float:
@@ -101,27 +91,44 @@ class TrainAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlanning:
-    """The answer of a search: the best plan, the runners-up, and how much was looked at."""
+    """The answer of a search: the best plan, the next best meshes, the best of each other strategy
+    (set of mesh axes), and how much was looked at."""
 
     request: TrainRequest
     best: TrainAnswer
     runners_up: tuple[TrainAnswer, ...]
+    strategies: tuple[TrainAnswer, ...]
     search: SearchReport
 
 
-def plan_train(request: TrainRequest, *, top: int = 3, constants: str = "vendor") -> TrainPlanning:
+def plan_train(
+    request: TrainRequest,
+    *,
+    top: int = 3,
+    constants: str = "vendor",
+    progress: Callable[[int, int], None] | None = None,
+) -> TrainPlanning:
     """Search the slice. Raises NoFeasiblePlan with the nearest miss where nothing fits, BadRequest
     where the batch divides over no mesh."""
     _check_pins(request)
-    report = search(request, keep=top + 1)
+    report = search(request, keep=top + 1, progress=progress)
     if report.legal == 0:
         raise BadRequest(_no_legal_plan(request))
     if not report.best:
         raise NoFeasiblePlan(_nearest_miss(request, report, constants))
     answers = [_answer(request, found, constants) for found in report.best]
     answers.sort(key=lambda a: float(a.estimate.expected))
+    best, *others = answers
+    strategies: dict[frozenset[str], TrainAnswer] = {}
+    for answer in others:
+        strategies.setdefault(frozenset(answer.plan.mesh), answer)
+    strategies.pop(frozenset(best.plan.mesh), None)
     return TrainPlanning(
-        request=request, best=answers[0], runners_up=tuple(answers[1:]), search=report
+        request=request,
+        best=best,
+        runners_up=tuple(others[:top]),
+        strategies=tuple(strategies.values()),
+        search=report,
     )
 
 
@@ -146,11 +153,12 @@ def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnsw
 def _placed(plan: TrainPlan, piece: Slice) -> Placement:
     """The placement in the plan's box, or the error that names the axis that does not fit."""
     mesh = {axis: plan.degree(axis) for axis in MESH_AXES}
-    placement = place(piece, mesh, box=plan.box, finish=plan.placement == "finish")
+    part = replace(piece, count=plan.slices)
+    placement = place(part, mesh, box=plan.box, finish=plan.placement == "finish")
     if not placement.legal:
-        place_or_refuse(piece, {a: d for a, d in mesh.items() if d > 1})
+        place_or_refuse(part, {a: d for a, d in mesh.items() if d > 1})
         raise BadRequest(
-            f"the mesh {_mesh_text(plan.mesh)} does not fill the box "
+            f"the mesh {mesh_text(plan.mesh)} does not fill the box "
             f"{'x'.join(map(str, plan.box))} of {piece}; choose another box"
         )
     return placement
@@ -183,7 +191,9 @@ def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
             f"microbatches {plan.microbatches} is less than the {plan.degree('stage')} stages, so "
             "some stage would never have work; use at least one microbatch per stage"
         )
-    devices = prod(plan.box) * piece.count * piece.chip.jax_devices_per_chip
+    if plan.slices > piece.count:
+        raise BadRequest(f"slices is {plan.slices}; {piece} has {piece.count}, so use at most that")
+    devices = prod(plan.box) * plan.slices * piece.chip.jax_devices_per_chip
     if len(plan.box) != len(piece.shape) or any(
         not 1 <= used <= size for used, size in zip(plan.box, piece.shape, strict=True)
     ):
@@ -193,8 +203,9 @@ def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
         )
     if plan.devices != devices:
         raise BadRequest(
-            f"the mesh {_mesh_text(plan.mesh)} has {plan.devices:,} devices; box "
-            f"{'x'.join(map(str, plan.box))} of {piece} has {devices:,}: make them equal"
+            f"the mesh {mesh_text(plan.mesh)} has {plan.devices:,} devices; {plan.slices} slice(s) "
+            f"x box {'x'.join(map(str, plan.box))} of {piece} have {devices:,}: make them equal by "
+            "the mesh, by `slices` (how many are used) or by `box` (chips used per axis)"
         )
     _check_divides(plan.mesh, cfg)
 
@@ -243,6 +254,7 @@ def plan_of(request: TrainRequest, found: Found, constants: str) -> TrainPlan:
         model_hash=model_hash(request.cfg),
         slice=str(request.piece),
         mesh={axis: found.mesh[axis] for axis in MESH_AXES if axis in found.mesh},
+        slices=found.slices,
         box=found.box,
         placement=found.placement,
         global_batch_sequences=request.sequences,
@@ -257,7 +269,7 @@ def plan_of(request: TrainRequest, found: Found, constants: str) -> TrainPlan:
 
 
 def _no_legal_plan(request: TrainRequest) -> str:
-    pins = f" with {_mesh_text(request.pins)} pinned" if request.pins else ""
+    pins = f" with {mesh_text(request.pins)} pinned" if request.pins else ""
     near = nearest_batches(request)
     if not near:
         return (
@@ -286,10 +298,10 @@ def _check_pins(request: TrainRequest) -> None:
             f"of {request.sequence_length} tokens; pin a degree that divides it"
         )
     pinned, per_chip = prod(pins.values()), request.piece.chip.jax_devices_per_chip
-    devices = [prod(box) * request.piece.count * per_chip for box in boxes(request.piece)]
+    devices = [prod(box) * part.count * per_chip for part, box in every_part(request.piece)]
     if all(n % pinned for n in devices):
         raise BadRequest(
-            f"{_mesh_text(pins)} pinned needs a multiple of {pinned:,} devices; "
+            f"{mesh_text(pins)} pinned needs a multiple of {pinned:,} devices; "
             f"no part of {request.piece} ({max(devices):,} devices) has that, so pin degrees whose "
             f"product divides {max(devices):,}"
         )
@@ -300,6 +312,8 @@ def better_batches(request: TrainRequest, best: TrainAnswer) -> list[tuple[int, 
 
     Tried are the nearest multiples of powers of two, and of the slice's odd factor times them.
     """
+    if not best.chips_idle and request.sequences % _EVEN == 0:
+        return []
     chips = request.piece.chips
     odd = chips // (chips & -chips)
     units = {unit for unit in (64, 256, 32 * odd) if request.sequences % unit}
@@ -314,6 +328,7 @@ def better_batches(request: TrainRequest, best: TrainAnswer) -> list[tuple[int, 
     return better
 
 
+_EVEN = 64  # a batch of so round a number splits well unless it leaves chips idle
 _NEAR = 0.15  # a batch further off is another experiment, not the nearest one
 
 
@@ -343,15 +358,11 @@ def _nearest_miss(request: TrainRequest, report: SearchReport, constants: str) -
         else "use a smaller batch or shorter sequences"
     )
     return (
-        f"no plan fits {describe(request.piece)}: the leanest ({_mesh_text(plan.mesh)}, "
+        f"no plan fits {describe(request.piece)}: the leanest ({mesh_text(plan.mesh)}, "
         f"{plan.microbatches} microbatches, remat {plan.remat}) needs {format_gib(nearest.memory)} "
         f"per device of {format_gib(request.max_hbm_bytes)} usable, {format_bytes(over)} too much, "
         f"most of it {largest} ({format_bytes(float(kinds[largest]))}); {remedy}"
     )
-
-
-def _mesh_text(mesh: Mapping[str, int]) -> str:
-    return " x ".join(f"{axis}={degree}" for axis, degree in mesh.items()) or "one device"
 
 
 def default_dtypes(compute: str) -> TrainDtypes:

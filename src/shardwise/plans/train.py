@@ -47,12 +47,13 @@ class TrainDtypes:
 class TrainPlan:
     """The choices of one training step.
 
-    `mesh` maps axis to degree, outermost first; `box` is the part of each physical axis that the
-    mesh uses; `placement` gives each axis its fastest part of it, or finishes physical axes already
-    begun first, which keeps the rings of the others whole. `data` and `replica` replicate
-    parameters, with `zero` 0, 1 or 2 for the optimizer state (1) and gradients (2); `fsdp` shards
-    parameters, gradients and optimizer state, and so do `context` and `expert` for what is not an
-    expert. With `sequence_parallel` the activations between matmuls are sharded over `tensor`.
+    `mesh` maps axis to degree, outermost first; it uses `slices` of the slices (or switched
+    domains) and of each the `box`, the part of each physical axis; `placement` gives each axis its
+    fastest part of it, or finishes physical axes already begun first, which keeps the rings of the
+    others whole. `data` and `replica` replicate parameters, with `zero` 0, 1 or 2 for the optimizer
+    state (1) and gradients (2); `fsdp` shards parameters, gradients and optimizer state, and so do
+    `context` and `expert` for what is not an expert. With `sequence_parallel` the activations
+    between matmuls are sharded over `tensor`.
     """
 
     model: str
@@ -64,6 +65,7 @@ class TrainPlan:
     sequence_length: int
     microbatches: int
     layers_per_stage: tuple[int, ...]
+    slices: int = 1
     placement: Placing = "fastest"
     zero: int = 1
     sequence_parallel: bool = True
@@ -80,7 +82,7 @@ class TrainPlan:
             raise BadRequest(
                 f"zero is {self.zero}; it takes 0, 1 or 2 (ZeRO-3 is the mesh axis 'fsdp')"
             )
-        for name in ("global_batch_sequences", "sequence_length", "microbatches"):
+        for name in ("slices", "global_batch_sequences", "sequence_length", "microbatches"):
             if getattr(self, name) < 1:
                 raise BadRequest(f"{name} is {getattr(self, name)}; it must be at least 1")
         if len(self.layers_per_stage) != self.degree("stage"):
@@ -97,7 +99,7 @@ class TrainPlan:
             raise BadRequest(
                 f"global_batch_sequences {self.global_batch_sequences} does not divide into "
                 f"{self.batch_shards} batch shards x {self.microbatches} microbatches; the nearest "
-                f"legal batch is {self._nearest_batch()} sequences"
+                f"legal batch is {self._nearest_batch()} sequences, or let microbatches divide it"
             )
         if self.sequence_length % (self.degree("context")):
             raise BadRequest(
@@ -133,6 +135,15 @@ def model_hash(cfg: ModelConfig) -> str:
     """A short hash of what a plan depends on: the layers and the parameter table."""
     text = repr((cfg.groups, cfg.pattern, parameters(cfg)))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def mesh_text(mesh: Mapping[str, int]) -> str:
+    """A mesh in one line.
+
+    >>> mesh_text({"fsdp": 1024, "tensor": 4})
+    'fsdp=1024 x tensor=4'
+    """
+    return " x ".join(f"{axis}={degree}" for axis, degree in mesh.items()) or "one device"
 
 
 def check_mesh(mesh: Mapping[str, int]) -> None:

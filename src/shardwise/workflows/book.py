@@ -4,7 +4,7 @@ from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import Torus, chip_ids, load_chip
-from shardwise.models.specs import Mlp
+from shardwise.models.specs import Mlp, Moe
 from shardwise.planner.book_rules import book_mesh, data_limit, mixed_limit, tensor_limit
 from shardwise.planner.training import TrainAnswer
 from shardwise.units import sig
@@ -17,6 +17,8 @@ def book_result(answer: TrainAnswer) -> dict[str, Any]:
     """What ch. 5 says about this batch on these chips: for a dense model on a 3-D torus the
     FSDP x tensor degrees of both editions, else the thresholds that apply."""
     network = answer.piece.chip.network
+    if any(isinstance(layer.mlp, Moe) for layer in answer.cfg.groups):
+        return {"lines": []}  # the rules of ch. 5 are for dense models
     widths = {layer.mlp.d_ff for layer in answer.cfg.groups if isinstance(layer.mlp, Mlp)}
     if not isinstance(network, Torus) or len(network.pod) != 3 or len(widths) != 1:
         return {"lines": []}

@@ -43,8 +43,9 @@ MOST = 1e12
 """The largest batch in sequences, and the longest sequence, that make sense; both fit an int64."""
 
 
-def parse_batch(text: str, sequence_length: int) -> int:
-    """A batch in sequences: `4Mi` counts tokens, `1024seq` sequences."""
+def parse_batch(text: str | int, sequence_length: int) -> int:
+    """A batch in sequences: `4Mi` or a number counts tokens, `1024seq` sequences."""
+    text = str(text)
     if text.strip().lower().endswith("seq"):
         return whole(parse_count(text.strip()[:-3], "batch"), f"batch '{text}'")
     tokens = parse_count(text, "batch")
@@ -67,6 +68,18 @@ def whole(value: float, what: str) -> int:
     if value > MOST:
         raise BadRequest(f"{what} is {value:g}; at most {MOST:g} makes sense")
     return int(value)
+
+
+def parse_total(text: str, what: str) -> float:
+    """Tokens of a run, or parameters of a model: a count that no run or model exceeds."""
+    value = parse_count(text, what)
+    if value > MOST_IN_ALL:
+        raise BadRequest(f"{what} is {value:g}; at most {MOST_IN_ALL:g} makes sense")
+    return value
+
+
+MOST_IN_ALL = 1e18
+"""The most tokens of a run, and parameters of a model, that make sense."""
 
 
 def parse_share(text: str, what: str) -> float:

@@ -53,19 +53,27 @@ def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
             "ttft_seconds.expected": result["ttft_seconds"]["expected"],
             "tpot_seconds.expected": result["tpot_seconds"]["expected"],
             "tokens_per_second_per_chip": result["tokens_per_second_per_chip"],
+            "peak_bytes_per_chip": result["peak_bytes_per_chip"],
         }
     return Priced(plan=plan, answer=answer, result=result, headline=headline, warnings=warnings)
 
 
 def check_fits(priced: Priced) -> None:
     """Raise NoFeasiblePlan where a hand-written plan needs more memory than a chip has."""
+    miss = shortfall(priced)
+    if miss:
+        raise NoFeasiblePlan(miss)
+
+
+def shortfall(priced: Priced) -> str:
+    """By how much a plan does not fit and what would help; empty where it fits."""
     need = priced.result["peak_bytes_per_chip"]
     usable = priced.result["usable_bytes_per_chip"]
     if need <= usable:
-        return
+        return ""
     kinds = priced.result["memory_by_kind"]
     largest = max(kinds, key=lambda k: kinds[k])
-    raise NoFeasiblePlan(
+    return (
         f"the plan does not fit: {format_gib(need)} per chip, {format_gib(usable)} usable, "
         f"{format_gib(need - usable)} too much; most of it is {largest} "
         f"({format_gib(kinds[largest])}): {_REMEDIES.get(largest, 'use more chips')}"

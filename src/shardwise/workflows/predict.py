@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from shardwise.errors import NoFeasiblePlan
-from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
+from shardwise.hardware import Chip, Slice, Spelling, Torus, describe, slices_of
 from shardwise.models import load_model, parameters, params_total
+from shardwise.models.specs import Moe
 from shardwise.planner.train_search import TrainRequest, policies
 from shardwise.planner.training import (
     TrainAnswer,
@@ -17,8 +18,8 @@ from shardwise.planner.training import (
     tokens_per_second_at,
 )
 from shardwise.plans import activation_layout, parameter_layout
-from shardwise.plans.train import REMAT_POLICIES, Remat
-from shardwise.units import format_seconds, sig
+from shardwise.plans.train import REMAT_POLICIES, Remat, mesh_text
+from shardwise.units import dtype_bytes, format_seconds, sig
 from shardwise.work import Op
 from shardwise.workflows.inputs import Hardware, parse_batch
 
@@ -29,7 +30,7 @@ def plan_training(
     model: str,
     on: str,
     *,
-    batch: str,
+    batch: str | int,
     seq: int,
     dtype: str = "bf16",
     pins: Mapping[str, int] | None = None,
@@ -37,13 +38,14 @@ def plan_training(
     max_hbm: float | None = None,
     top: int = 3,
     hardware: Hardware | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> TrainPlanning:
     """The fastest training plan that fits.
 
     `model` is a zoo name, a config.json or a folder with one; `on` a slice, or a bare chip for the
-    smallest of its slices that a plan fits; `batch` tokens ("4Mi") or sequences ("1024seq"); `seq`
-    tokens per sequence; `pins` fixes mesh degrees, `remat` the policy; `max_hbm` bytes per chip.
-    Raises BadRequest, or NoFeasiblePlan with the nearest miss.
+    smallest of its slices that a plan fits; `batch` tokens (4194304, "4Mi") or sequences
+    ("1024seq"); `seq` tokens per sequence; `pins` fixes mesh degrees, `remat` the policy; `max_hbm`
+    bytes per chip. Raises BadRequest, or NoFeasiblePlan with the nearest miss.
     """
     hardware = hardware or Hardware()
     cfg, sequences, dtypes = load_model(model), parse_batch(batch, seq), default_dtypes(dtype)
@@ -61,7 +63,7 @@ def plan_training(
             remat=(remat,) if remat else REMAT_POLICIES,
             max_hbm_bytes=min(limit, max_hbm or limit) / piece.chip.jax_devices_per_chip,
         )
-        return plan_train(request, top=top, constants=hardware.constants)
+        return plan_train(request, top=top, constants=hardware.constants, progress=progress)
 
     target = hardware.target(on)
     if isinstance(target, Spelling):
@@ -89,6 +91,27 @@ def batch_hints(planning: TrainPlanning) -> list[str]:
     ]
 
 
+def caveats(answer: TrainAnswer) -> list[str]:
+    """How far to trust the figures: what was compared with published runs (docs/log.md), and a
+    memory margin too thin for fragmentation."""
+    chip, said = answer.piece.chip, []
+    moe = any(isinstance(layer.mlp, Moe) for layer in answer.cfg.groups)
+    narrow = dtype_bytes(answer.plan.dtypes.compute) < 2
+    if moe or narrow:
+        what = " ".join(["mixture-of-experts"] * moe + ["fp8 or narrower"] * narrow)
+        said.append(
+            f"expected times of {what} runs came out 1.6 to 3.5 times too fast (docs/log.md)"
+        )
+    elif not isinstance(chip.network, Torus):
+        said.append("expected times on GPUs came out up to twice too fast (docs/log.md)")
+    if answer.peak_bytes_per_chip > _TIGHT * chip.require("hbm_usable_bytes"):
+        said.append("memory is within 2 % of usable HBM: nothing is left for fragmentation")
+    return said
+
+
+_TIGHT = 0.98
+
+
 def train_result(answer: TrainAnswer) -> dict[str, Any]:
     """One priced training plan under the stable names of the design."""
     piece, plan = answer.piece, answer.plan
@@ -96,6 +119,7 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "slice": str(piece),
         "slice_means": describe(piece),
         "mesh": dict(plan.mesh),
+        "slices_used": plan.slices,
         "box": list(plan.box),
         "placement": answer.placement.describe(),
         "microbatches": plan.microbatches,
@@ -147,6 +171,7 @@ def planning_result(planning: TrainPlanning) -> dict[str, Any]:
         **train_result(best),
         "why": reasons(planning),
         "runners_up": [_runner_up(a, best) for a in planning.runners_up],
+        "strategies": [_runner_up(a, best) for a in planning.strategies],
         "search": {
             "enumerated": report.enumerated,
             "legal": report.legal,
@@ -180,20 +205,16 @@ def reasons(planning: TrainPlanning) -> list[str]:
     resources = best.estimate.resources
     bound = best.estimate.bound_by()
     alone = format_seconds(float(resources[bound]))
-    waits = format_seconds(max(best.exposed_seconds, 0.0))
     said = [
         f"{bound} binds: at peak rates it alone takes {alone} of the expected "
         + format_seconds(expected),
-        f"compute waits {waits} per step for networks and the host" + _bubble_text(best),
+        waiting(best) + _bubble_text(best),
     ]
-    used = set(best.plan.mesh)
-    for other in planning.runners_up:
-        if set(other.plan.mesh) == used:
-            continue
+    for other in planning.strategies:
         slower = other.step_seconds["expected"] / expected
         said.append(
-            f"{strategy(other)} instead is {sig(slower)}x slower: "
-            f"it waits {format_seconds(max(other.exposed_seconds, 0.0))} per step"
+            f"{strategy(other)} at best ({mesh_text(other.plan.mesh)}) is {slower_text(slower)}: "
+            + waiting(other)
         )
     if policies(planning.request) != planning.request.remat:
         chip = best.piece.chip.id
@@ -203,10 +224,22 @@ def reasons(planning: TrainPlanning) -> list[str]:
         )
     if best.chips_idle:
         said.append(
-            f"{best.chips_idle} chips idle: no mesh that divides the batch and the model uses more "
-            "of the slice and is faster"
+            f"{best.chips_idle:,} chips idle: no mesh looked at that uses more of them is faster"
         )
     return said
+
+
+def slower_text(ratio: float) -> str:
+    """How much slower, so that near ties read as near ties."""
+    return f"{ratio - 1:.1%} slower" if ratio < 1.2 else f"{sig(ratio)}x slower"
+
+
+def waiting(answer: TrainAnswer) -> str:
+    """How long compute waits for networks and the host."""
+    waits, expected = answer.exposed_seconds, answer.step_seconds["expected"]
+    if waits < 1e-3 * expected:
+        return "compute hardly waits for networks and the host"
+    return f"compute waits {format_seconds(waits)} per step for networks and the host"
 
 
 def _bubble_text(answer: TrainAnswer) -> str:

@@ -5,12 +5,14 @@ from math import inf
 from typing import Any
 
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
-from shardwise.models import load_model, params_total
+from shardwise.models import ModelConfig, load_model, params_total
+from shardwise.models.specs import Attention, SoftmaxMixer
 from shardwise.planner.serve_search import Point, ServeRequest, Utilisation
+from shardwise.planner.serve_work import SPLIT_AXES, cached_heads
 from shardwise.planner.serving import ServeAnswer, ServePlanning, costs, plan_serve
 from shardwise.plans.serve import ServeDtypes
 from shardwise.roofline import Estimate
-from shardwise.units import format_seconds, sig
+from shardwise.units import format_seconds, many, sig
 from shardwise.workflows.inputs import Hardware
 
 MOST_CHIPS = 512
@@ -90,6 +92,7 @@ def serve_result(answer: ServeAnswer) -> dict[str, Any]:
         "box": list(plan.box),
         "placement": answer.placement.describe(),
         "kv_sharding": plan.kv_sharding,
+        "kv_layout": cache_text(answer.cfg, plan.mesh, plan.kv_sharding),
         "batch": plan.batch,
         "input_length": plan.input_length,
         "output_length": plan.output_length,
@@ -99,6 +102,7 @@ def serve_result(answer: ServeAnswer) -> dict[str, Any]:
         "ttft_seconds": answer.ttft_seconds,
         "tpot_seconds": answer.tpot_seconds,
         "tokens_per_second_per_chip": answer.tokens_per_second_per_chip,
+        "tokens_per_second_per_chip_with_prefill": answer.tokens_per_second_per_chip_with_prefill,
         "requests_per_second_per_chip": answer.requests_per_second_per_chip,
         "prefill_servers_per_decode_server": answer.prefill_servers_per_decode_server,
         "usd_per_million_tokens": answer.usd_per_million_tokens,
@@ -114,6 +118,42 @@ def serve_result(answer: ServeAnswer) -> dict[str, Any]:
         },
         "top_ops": {"prefill": _top(answer.prefill), "decode": _top(answer.decode)},
     }
+
+
+def cache_text(cfg: ModelConfig, mesh: Mapping[str, int], kv_sharding: str) -> str:
+    """How the KV cache lies on the mesh: who holds which sequences, and which heads of them."""
+    mixers = [layer.mixer for layer in cfg.groups if isinstance(layer.mixer, SoftmaxMixer)]
+    if not mixers:
+        return "no KV cache, only recurrent states"
+    tensor, split = mesh.get("tensor", 1), [a for a in SPLIT_AXES if mesh.get(a, 1) > 1]
+    parts = [f"cut by sequences over {' and '.join(split)}"] if split else []
+    heads = min(cached_heads(m) for m in mixers)
+    if tensor > 1 and heads > 1:
+        parts.append("cut by heads over tensor")
+    if tensor > heads:
+        parts.append(_beyond_heads(heads, tensor // heads, kv_sharding == "heads_then_batch"))
+    latent = not any(isinstance(m, Attention) for m in mixers)
+    return f"{'latent ' if latent else ''}KV cache {', '.join(parts) or 'on one device'}"
+
+
+def _beyond_heads(heads: int, devices: int, spread: bool) -> str:
+    """How `devices` of tensor share a KV head, or the one entry that serves all heads."""
+    if heads == 1:
+        return "cut by sequences over tensor" if spread else "replicated over tensor"
+    return f"each head {'cut by sequences over' if spread else 'replicated on'} {devices} devices"
+
+
+_FULL = 0.98
+
+
+def full_warning(result: Mapping[str, Any]) -> list[str]:
+    """A line where so little of the usable HBM is left that an allocator may not find it."""
+    share = result["peak_bytes_per_chip"] / result["usable_bytes_per_chip"]
+    if share <= _FULL:
+        return []
+    said = f"{share:.1%} of the usable HBM is taken: nothing is left for fragmentation"
+    batch = result["batch"]
+    return [f"{said}; a --batch below {batch:,} leaves some" if batch > 1 else said]
 
 
 def price_of(chip: Chip) -> dict[str, Any] | None:
@@ -216,7 +256,9 @@ def serving_reasons(planning: ServePlanning) -> list[str]:
             f"within the same targets (expected TPOT {step})"
         )
     if best.chips_idle:
-        said.append(f"{best.chips_idle} chips idle: no legal mesh that fits uses all of them")
+        said.append(
+            f"{many(best.chips_idle, 'chip')} idle: no legal mesh that fits uses all of them"
+        )
     return said
 
 

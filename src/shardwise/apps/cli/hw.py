@@ -28,13 +28,17 @@ hw_option = click.option(
     "hw_files",
     multiple=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A TOML or YAML file that adds or overrides a chip.",
+    help="A TOML or YAML file that adds or overrides a chip; may be repeated.",
 )
 set_option = click.option(
-    "--set", "set_", multiple=True, metavar="PATH=VALUE", help="Override one number of the chip."
+    "--set",
+    "set_",
+    multiple=True,
+    metavar="PATH=VALUE",
+    help="Override one number of the chip; may be repeated.",
 )
 price_option = click.option(
-    "--price", "prices", multiple=True, metavar="CHIP=USD", help="Dollars per chip-hour."
+    "--price", "prices", multiple=True, metavar="CHIP=USD", help="Dollars per chip-hour of CHIP."
 )
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.options import given, hardware_of, hardware_options
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
-from shardwise.apps.cli.plan_train import hardware_options
-from shardwise.models.describe import model_warnings
+from shardwise.errors import BadRequest
+from shardwise.models.describe import context_warning, unpriced
 from shardwise.planner.serving import ServeAnswer, ServePlanning, mesh_text
 from shardwise.plans import save_plan
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
@@ -16,14 +17,21 @@ from shardwise.units import (
     format_gib,
     format_seconds,
     format_usd,
+    many,
     parse_count,
     parse_seconds,
     sig,
 )
-from shardwise.workflows.inputs import Hardware, parse_pins, parse_share, whole
-from shardwise.workflows.predict_serve import default_compute, plan_serving, serving_result
+from shardwise.workflows.inputs import parse_pins, parse_share, whole
+from shardwise.workflows.predict_serve import (
+    default_compute,
+    full_warning,
+    plan_serving,
+    serving_result,
+)
 
 _SHOWN_FRONT = 14
+_MOST_BATCH, _MOST_CHUNK = 1_000_000, 100_000_000
 _FRONT_COLUMNS = (
     "slice",
     "mesh",
@@ -55,10 +63,22 @@ _FRONT_COLUMNS = (
 @click.option("--activations", default="bf16", show_default=True, help="Dtype between matmuls.")
 @click.option("--compute", help="Dtype of the matmuls; bf16 where the chip has it.")
 @click.option("--prefill-chunk", default="8192", show_default=True, help="Most tokens at once.")
-@click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help="Fix a mesh degree.")
+@click.option(
+    "--pin",
+    "pins",
+    multiple=True,
+    metavar="AXIS=DEGREE",
+    help="Fix a mesh degree; may be repeated.",
+)
 @click.option("--mfu", help="Prefill at this share of peak by 2*params*tokens, such as 40%.")
 @click.option("--params", help="Replace the parameter count in --mfu's arithmetic, such as 70e9.")
-@click.option("--top", default=3, show_default=True, help="Runner-up meshes to show.")
+@click.option(
+    "--top",
+    default=3,
+    show_default=True,
+    type=click.IntRange(0, 50),
+    help="Runner-up meshes to show.",
+)
 @click.option("-o", "plan_path", type=click.Path(dir_okay=False, path_type=Path), help="Plan file.")
 @hardware_options()
 @csv_option
@@ -67,12 +87,7 @@ def serve(**options: Any) -> None:
     """Find the smallest slice that holds the model and meets the targets, and its largest batch."""
     if options["params"] and not options["mfu"]:
         raise click.UsageError("--params changes only the arithmetic of --mfu; give --mfu too")
-    hardware = Hardware(
-        constants=options["constants"],
-        files=options["hw_files"],
-        overrides=options["sets"],
-        prices=options["prices"],
-    )
+    hardware = hardware_of(options)
     target = hardware.target(options["target"])
     chip = getattr(target, "slice", None)
     chip = target if chip is None else chip.chip
@@ -83,14 +98,14 @@ def serve(**options: Any) -> None:
         output=_count(options, "output_text", "--output"),
         tpot=parse_seconds(options["tpot"], "--tpot") if options["tpot"] else inf,
         ttft=parse_seconds(options["ttft"], "--ttft") if options["ttft"] else inf,
-        batch=_count(options, "batch", "--batch") if options["batch"] else 0,
+        batch=_count(options, "batch", "--batch", _MOST_BATCH) if options["batch"] else 0,
         dtypes=ServeDtypes(
             weights=options["weights"],
             kv=options["kv"],
             activations=options["activations"],
             compute=options["compute"] or default_compute(chip),  # type: ignore[arg-type]
         ),
-        prefill_chunk=_count(options, "prefill_chunk", "--prefill-chunk"),
+        prefill_chunk=_count(options, "prefill_chunk", "--prefill-chunk", _MOST_CHUNK),
         pins=parse_pins(options["pins"]),
         mfu=parse_share(options["mfu"], "--mfu") if options["mfu"] else None,
         params=parse_count(options["params"], "--params") if options["params"] else None,
@@ -103,10 +118,10 @@ def serve(**options: Any) -> None:
     if options["csv_path"]:
         write_csv(options["csv_path"], _FRONT_COLUMNS, [_csv_row(p) for p in result["front"]])
     doc = document(
-        inputs={k: _plain(v) for k, v in options.items() if v not in (None, (), False)},
+        inputs=given(options),
         resolved=_resolved(options, planning.best),
         result=result,
-        warnings=[*_notes(target), *_price_warning(planning), *model_warnings(planning.best.cfg)],
+        warnings=[*_notes(target), *_price_warning(planning), *_cautions(planning.best, result)],
         provenance={
             "efficiency": planning.best.piece.chip.efficiency.source,
             "definitions": DEFINITIONS,
@@ -118,17 +133,19 @@ def serve(**options: Any) -> None:
 DEFINITIONS = {
     "tpot_seconds": "one decode step of the batch, with the prompt and half of the answer cached",
     "ttft_seconds": "prefill of one prompt on an idle server plus one decode step; no queueing",
-    "tokens_per_second_per_chip": "answer tokens over all chips of the slice, at expected TPOT",
+    "tokens_per_second_per_chip": "answer tokens over all chips of the slice, at expected TPOT, "
+    "prompts being prefilled on other servers",
+    "tokens_per_second_per_chip_with_prefill": "answer tokens over the chips of the decoding "
+    "server and of the servers of the same kind that prefill for it",
     "usd_per_million_tokens": "chip-seconds of prefill per input token, of decode per output token",
 }
 
 
-def _count(options: dict[str, Any], key: str, flag: str) -> int:
-    return whole(parse_count(options[key], flag), flag)
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else value
+def _count(options: dict[str, Any], key: str, flag: str, most: float = inf) -> int:
+    value = whole(parse_count(options[key], flag), flag)
+    if value > most:
+        raise BadRequest(f"{flag} is {value:,}; at most {most:,} makes sense")
+    return value
 
 
 def _notes(target: Any) -> list[str]:
@@ -141,6 +158,12 @@ def _price_warning(planning: ServePlanning) -> list[str]:
         return []
     remedy = f"give one with --price {chip.id}=USD per chip-hour"
     return [f"no public price for {chip.id} in the catalogue: tokens only, no dollars ({remedy})"]
+
+
+def _cautions(best: ServeAnswer, result: dict[str, Any]) -> list[str]:
+    """What a reader of the answer should know before trusting it."""
+    longest = best.plan.input_length + best.plan.output_length
+    return [*context_warning(best.cfg, longest), *full_warning(result), *unpriced(best.cfg)]
 
 
 def _resolved(options: dict[str, Any], best: ServeAnswer) -> dict[str, Any]:
@@ -192,7 +215,7 @@ def render(planning: ServePlanning, result: dict[str, Any], plan_path: Path | No
         click.echo("\nToo small")
         for t in result["too_small"]:
             click.echo(f"  - {t['slice']}: {t['why']}")
-    click.echo(f"\n{planning.candidates:,} servers (mesh x batch) priced")
+    click.echo(f"\n{many(planning.candidates, 'server')} (mesh x batch) priced")
     if plan_path:
         click.echo(
             f"Plan written to {plan_path}; price it again with: shardwise plan show {plan_path}"
@@ -207,31 +230,38 @@ def render_serve(answer: ServeAnswer, result: dict[str, Any]) -> None:
         f"{plan.input_length:,} and answers of {plan.output_length:,} tokens"
     )
     click.echo(f"  {result['slice_means']}\n")
-    click.echo(f"Plan: {mesh_text(plan.mesh)}, KV cache cut by {plan.kv_sharding}")
+    click.echo(f"Plan: {mesh_text(plan.mesh)}; {result['kv_layout']}")
     for line in result["placement"]:
         click.echo(f"  {line}")
     d = plan.dtypes
     click.echo(
         f"  weights {_weights(answer)}, KV {d.kv}, activations {d.activations}, "
-        f"compute {d.compute}; {answer.chips_used:,} chips used, {answer.chips_idle:,} idle\n"
+        f"compute {d.compute}; {many(answer.chips_used, 'chip')} used, {answer.chips_idle:,} idle\n"
     )
     table(
         ["predicted", "lower", "expected", "upper"],
         [
-            ["TTFT (prefill of one prompt + one step)", *_times(result["ttft_seconds"])],
+            ["prefill of one prompt", *_times(result["prefill_seconds"])],
+            ["TTFT (prefill + one step)", *_times(result["ttft_seconds"])],
             ["TPOT (one step of the batch)", *_times(result["tpot_seconds"])],
         ],
     )
     click.echo(
         f"  expected {sig(result['tokens_per_second_per_chip'])} tokens/s per chip; {_cost(result)}"
     )
-    click.echo(
-        f"  bound by {result['bound_by']['prefill']} in prefill, {result['bound_by']['decode']} in "
-        f"decode; {sig(result['prefill_servers_per_decode_server'])} such servers prefilling keep "
-        "one decoding busy\n"
-    )
+    click.echo(f"  {_both_text(result)}")
+    bound = result["bound_by"]
+    click.echo(f"  bound by {bound['prefill']} in prefill, {bound['decode']} in decode\n")
     _render_memory(result)
     _render_ops(answer, result)
+
+
+def _both_text(result: dict[str, Any]) -> str:
+    return (
+        "of the decoding server only; prompts are prefilled on servers of the same kind, "
+        f"{sig(result['prefill_servers_per_decode_server'])} to one: over the chips of both "
+        f"{sig(result['tokens_per_second_per_chip_with_prefill'])} tokens/s per chip"
+    )
 
 
 def _weights(answer: ServeAnswer) -> str:
@@ -290,7 +320,7 @@ def _render_front(result: dict[str, Any]) -> None:
     shown = sorted({*range(0, len(rows), step), len(rows) - 1})
     click.echo()
     table(
-        ["Pareto front", "mesh", "batch", "TPOT", "TTFT", "tokens/s/chip", "$/M out", "in target"],
+        ["slice", "mesh", "batch", "TPOT", "TTFT", "tokens/s/chip", "$/M out", "in target"],
         [
             [
                 p["slice"],
@@ -304,6 +334,7 @@ def _render_front(result: dict[str, Any]) -> None:
             ]
             for p in (rows[i] for i in shown)
         ],
+        "Pareto front: no other point has a faster step and more tokens/s per chip",
         left=2,
     )
     click.echo(f"  expected times; {len(shown)} of {len(rows)} points (--json or --csv has all)")

@@ -6,15 +6,16 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.options import hardware_options
 from shardwise.apps.cli.output import document, emit, json_option, table
 from shardwise.apps.cli.plan_serve import render_serve
-from shardwise.apps.cli.plan_train import hardware_options, render_plan
+from shardwise.apps.cli.plan_train import render_plan
 from shardwise.errors import BadRequest
 from shardwise.plans import TrainPlan, load_plan
 from shardwise.plans.files import flat_plan
-from shardwise.units import format_seconds
+from shardwise.units import format_gib, format_seconds, sig
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import Priced, check_fits, price_plan
+from shardwise.workflows.plan_file import Priced, check_fits, price_plan, shortfall
 
 plan_file = click.Path(dir_okay=False, path_type=Path)
 
@@ -54,9 +55,13 @@ def show(path: Path, as_json: bool, **options: Any) -> None:
     """Price the plan in a file; --set remat=block changes a field first."""
     priced = _priced(path, options)
     check_fits(priced)
+    changed, _ = _overrides(options["sets"])
     doc = document(
         inputs={"path": str(path), "set": list(options["sets"])},
-        resolved={k: {"value": v, "origin": "file"} for k, v in flat_plan(priced.plan).items()},
+        resolved={
+            k: {"value": v, "origin": "flag" if {k, k.partition(".")[0]} & set(changed) else "file"}
+            for k, v in flat_plan(priced.plan).items()
+        },
         result=priced.result,
         warnings=priced.warnings,
     )
@@ -90,7 +95,10 @@ def diff(first: Path, second: Path, as_json: bool, **options: Any) -> None:
     doc = document(
         inputs={"first": str(first), "second": str(second)},
         result={"changed": changed, "effect": effect},
-        warnings=[*a.warnings, *b.warnings],
+        warnings=[
+            *dict.fromkeys([*a.warnings, *b.warnings]),
+            *(f"{path}: {miss}" for path, p in ((first, a), (second, b)) if (miss := shortfall(p))),
+        ],
     )
 
     def render() -> None:
@@ -106,4 +114,6 @@ def diff(first: Path, second: Path, as_json: bool, **options: Any) -> None:
 
 
 def _shown(name: str, value: float) -> str:
-    return format_seconds(value) if "seconds" in name else f"{value:,.4g}"
+    if "seconds" in name:
+        return format_seconds(value)
+    return format_gib(value) if "bytes" in name else sig(value, 4)

@@ -5,12 +5,14 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.options import given, hardware_of, hardware_options
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.progress import progress_line
 from shardwise.hardware import Spelling
 from shardwise.models.describe import unpriced
 from shardwise.planner.training import TrainPlanning
 from shardwise.plans import TrainPlan, save_plan
-from shardwise.plans.train import REMAT_POLICIES
+from shardwise.plans.train import REMAT_POLICIES, mesh_text
 from shardwise.units import (
     format_count,
     format_gib,
@@ -23,39 +25,19 @@ from shardwise.units import (
 )
 from shardwise.workflows.book import book_result
 from shardwise.workflows.inputs import (
-    Hardware,
     parse_pins,
     parse_share,
+    parse_total,
     whole,
 )
 from shardwise.workflows.predict import (
     batch_hints,
+    caveats,
     plan_training,
     planning_result,
     run_result,
+    slower_text,
 )
-
-
-def hardware_options(constants: str | None = "vendor"):
-    """--constants, --hw, --set and --price of commands that price; None lets the plan say."""
-
-    def decorate(command):
-        for option in (
-            click.option("--price", "prices", multiple=True, metavar="CHIP=USD"),
-            click.option("--set", "sets", multiple=True, metavar="PATH=VALUE"),
-            click.option("--hw", "hw_files", multiple=True, type=click.Path(), help="Chip file."),
-            click.option(
-                "--constants",
-                default=constants,
-                show_default=constants is not None,
-                metavar="vendor|book",
-                help="Whose numbers for the chips.",
-            ),
-        ):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 @click.command()
@@ -72,7 +54,7 @@ def hardware_options(constants: str | None = "vendor"):
     default=3,
     show_default=True,
     type=click.IntRange(0, 50),
-    help="Runner-up meshes to show.",
+    help="Next best meshes to show.",
 )
 @click.option("--tokens", help="Length of the run, such as 15T: adds days and dollars.")
 @click.option("--mfu", help="Replace the expected time by this share of peak (with --tokens).")
@@ -83,12 +65,7 @@ def hardware_options(constants: str | None = "vendor"):
 @json_option
 def train(**options: Any) -> None:
     """Choose mesh, microbatches and remat so that a step fits and is fastest."""
-    hardware = Hardware(
-        constants=options["constants"],
-        files=options["hw_files"],
-        overrides=options["sets"],
-        prices=options["prices"],
-    )
+    hardware = hardware_of(options)
     length = whole(parse_count(options["seq"], "--seq"), "--seq")
     run = _run_options(options)
     planning = plan_training(
@@ -99,12 +76,16 @@ def train(**options: Any) -> None:
         dtype=options["dtype"],
         pins=parse_pins(options["pins"]),
         remat=options["remat"],
-        max_hbm=parse_bytes(options["max_hbm"]) if options["max_hbm"] else None,
+        max_hbm=parse_bytes(options["max_hbm"], "--max-hbm") if options["max_hbm"] else None,
         top=options["top"],
         hardware=hardware,
+        progress=progress_line("searching"),
     )
     found = hardware.target(options["target"])
     notes = list(found.notes) if isinstance(found, Spelling) else []
+    if not isinstance(found, Spelling):
+        notes.append(f"{planning.best.piece} is the smallest slice of {found.id} that fits")
+    extra = [*batch_hints(planning), *caveats(planning.best)]
     if options["output"]:
         save_plan(planning.best.plan, options["output"])
     result = planning_result(planning)
@@ -112,10 +93,10 @@ def train(**options: Any) -> None:
     if run:
         result["run"] = run_result(planning.best, **run)
     doc = document(
-        inputs={k: v for k, v in options.items() if v not in (None, (), False)},
+        inputs=given(options),
         resolved=_resolved(options, planning),
         result=result,
-        warnings=[*notes, *unpriced(planning.request.cfg), *batch_hints(planning)],
+        warnings=[*notes, *unpriced(planning.request.cfg), *extra],
         provenance={"efficiency": planning.best.piece.chip.efficiency.source},
     )
     if options["csv_path"]:
@@ -132,9 +113,9 @@ def _run_options(options: dict[str, Any]) -> dict[str, Any] | None:
     if not options["tokens"]:
         return None
     return {
-        "tokens": parse_count(options["tokens"], "--tokens"),
+        "tokens": parse_total(options["tokens"], "--tokens"),
         "mfu": parse_share(options["mfu"], "--mfu") if options["mfu"] else None,
-        "params": parse_count(options["params"], "--params") if options["params"] else None,
+        "params": parse_total(options["params"], "--params") if options["params"] else None,
     }
 
 
@@ -142,10 +123,10 @@ def _resolved(options: dict[str, Any], planning: TrainPlanning) -> dict[str, Any
     """Every choice with its value and where it came from."""
     plan = planning.best.plan
     pinned = {p.partition("=")[0] for p in options["pins"]}
-    given = {"slice": True, "global_batch_sequences": True, "sequence_length": True}
-    given["remat"] = bool(options["remat"])
+    flags = {"slice", "global_batch_sequences", "sequence_length"}
+    flags |= {"remat"} if options["remat"] else set()
     resolved: dict[str, Any] = {
-        name: {"value": getattr(plan, name), "origin": "flag" if given.get(name) else "computed"}
+        name: {"value": getattr(plan, name), "origin": "flag" if name in flags else "computed"}
         for name in (
             "slice",
             "global_batch_sequences",
@@ -270,7 +251,7 @@ def _render_runners_up(result: dict[str, Any]) -> None:
                 str(r["microbatches"]),
                 r["remat"],
                 format_seconds(r["step_seconds"]["expected"]),
-                f"{sig(r['times_slower'])}x",
+                slower_text(r["times_slower"]),
                 f"{r['mfu']:.1%}",
                 f"{sig(r['peak_bytes_per_chip'] / 2**30)} GiB",
                 r["bound_by"],
@@ -294,8 +275,3 @@ def _render_run(run: dict[str, Any]) -> None:
 
 def _idle_text(run: dict[str, Any]) -> str:
     return f" ({format_usd(run['usd_idle'])} of it for idle chips)" if run["usd_idle"] else ""
-
-
-def mesh_text(mesh: dict[str, int]) -> str:
-    """A mesh in one line."""
-    return " x ".join(f"{axis}={degree}" for axis, degree in mesh.items()) or "one device"

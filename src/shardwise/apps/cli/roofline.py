@@ -40,10 +40,19 @@ _DIMS = re.compile(r"(\d+)[x×](\d+)[x×](\d+)")
     help="Numbers of the vendor, or of the book where it gives one.",
 )
 @click.option(
-    "--hw", "hw_files", multiple=True, type=click.Path(path_type=Path), help="A chip from a file."
+    "--hw",
+    "hw_files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML or YAML file that adds or overrides a chip; may be repeated.",
 )
 @click.option(
-    "--set", "set_", multiple=True, metavar="PATH=VALUE", help="Override a chip's number."
+    "--set",
+    "set_",
+    multiple=True,
+    metavar="PATH=VALUE",
+    help="Override a chip's number, such as hbm_bandwidth=3e12; may be repeated.",
 )
 @json_option
 def roofline(

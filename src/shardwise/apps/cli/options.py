@@ -1,0 +1,71 @@
+"""Options that several commands share, and how they become values."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardwise.workflows.inputs import Hardware
+
+
+def hardware_options(constants: str | None = "vendor", *, price: bool = True):
+    """--constants, --hw, --set and --price of commands that price.
+
+    With `constants` None the plan says which; without `price` the command has no dollars to change.
+    """
+    dollars = click.option(
+        "--price",
+        "prices",
+        multiple=True,
+        metavar="CHIP=USD",
+        help="Dollars per chip-hour, such as h100=2.5; for the chip that is priced.",
+    )
+
+    def decorate(command):
+        for option in ((dollars,) if price else ()) + (
+            click.option(
+                "--set",
+                "sets",
+                multiple=True,
+                metavar="PATH=VALUE",
+                help="Override a number, such as chip.hbm_bandwidth=3e12; may be repeated.",
+            ),
+            click.option(
+                "--hw",
+                "hw_files",
+                multiple=True,
+                type=click.Path(),
+                metavar="FILE",
+                help="TOML or YAML file that adds or overrides a chip; may be repeated.",
+            ),
+            click.option(
+                "--constants",
+                default=constants,
+                show_default=constants is not None,
+                metavar="vendor|book",
+                help="Whose numbers for the chips." + (" Default: the plan's." * (not constants)),
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def hardware_of(options: dict[str, Any]) -> Hardware:
+    """The hardware settings of `hardware_options`."""
+    return Hardware(
+        constants=options["constants"],
+        files=options["hw_files"],
+        overrides=options["sets"],
+        prices=options.get("prices", ()),
+    )
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """What was asked, for a document's `inputs`: unset options are left out."""
+    return {
+        k: str(v) if isinstance(v, Path) else v
+        for k, v in options.items()
+        if v not in (None, (), False)
+    }

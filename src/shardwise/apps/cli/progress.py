@@ -1,0 +1,24 @@
+"""A progress line on stderr for what takes longer than two seconds; silent without a terminal."""
+
+import sys
+import time
+from collections.abc import Callable
+
+_PATIENCE = 2.0
+
+
+def progress_line(what: str) -> Callable[[int, int], None] | None:
+    """A callback (done, of how many) that draws the line, or None where nobody watches."""
+    if not sys.stderr.isatty():
+        return None
+    started = time.perf_counter()
+
+    def show(done: int, total: int) -> None:
+        seconds = time.perf_counter() - started
+        if seconds < _PATIENCE:
+            return
+        end = "\n" if done == total else ""
+        sys.stderr.write(f"\r{what}: {done} of {total} parts of the slice, {seconds:.0f} s{end}")
+        sys.stderr.flush()
+
+    return show

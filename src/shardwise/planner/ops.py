@@ -1,0 +1,34 @@
+"""Short ways to write down one op; its phase and body are set where they are not known yet."""
+
+from shardwise.work import Collective, Op, Quantity
+
+
+def make_op(op_id: str, component: str, op_class: str, *, phase: str = "", **fields) -> Op:
+    """An op whose name is its id."""
+    return Op(
+        id=op_id,
+        name=op_id,
+        phase=phase,
+        component=component,
+        op_class=op_class,  # type: ignore[arg-type]
+        **fields,
+    )
+
+
+def exchange(
+    op_id: str, kind: str, component: str, axes: tuple[str, ...], size: Quantity, **fields
+) -> Op:
+    """A collective of `size` = V bytes over `axes`, on the network of the first of them."""
+    return make_op(
+        op_id,
+        component,
+        "collective",
+        collective=Collective(kind=kind, axes=axes, bytes=size),  # type: ignore[arg-type]
+        stream=stream_of(axes),
+        **fields,
+    )
+
+
+def stream_of(axes: tuple[str, ...]) -> str:
+    """The network stream of a collective: one per leading mesh axis."""
+    return f"net:{axes[0]}"

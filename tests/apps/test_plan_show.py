@@ -1,0 +1,180 @@
+"""`plan show` and `plan diff`: a saved plan reproduces its numbers, edits say what they do."""
+
+import json
+
+import pytest
+from tests.apps.test_plan_train import SMALL, STABLE, document, refused, run
+
+
+@pytest.fixture
+def saved(capsys, tmp_path):
+    """A plan file and the document it was written with."""
+    path = tmp_path / "plan.yaml"
+    return path, document(capsys, *SMALL, "-o", path)
+
+
+def test_show_reproduces_every_number(saved, capsys):
+    path, planned = saved
+    shown = document(capsys, "plan", "show", path)
+    assert set(shown["result"]) >= STABLE - {"runners_up", "search"}
+    for name, value in shown["result"].items():
+        assert planned["result"][name] == value, name
+    assert shown["warnings"] == []
+
+
+def test_show_says_where_every_choice_came_from(saved, capsys):
+    path, _ = saved
+    resolved = document(capsys, "plan", "show", path, "--set", "remat=block")["resolved"]
+    assert resolved["sequence_length"] == {"value": 2048, "origin": "file"}
+    assert resolved["remat"] == {"value": "block", "origin": "flag"}
+    assert resolved["dtypes.master"]["value"] == "f32"
+
+
+def test_overrides_change_the_answer(saved, capsys):
+    path, planned = saved
+    block = document(capsys, "plan", "show", path, "--set", "remat=block")["result"]
+    assert block["remat"] == "block"
+    assert block["peak_bytes_per_chip"] <= planned["result"]["peak_bytes_per_chip"]
+    slow = document(capsys, "plan", "show", path, "--set", "chip.peak_flops.bf16=1e12")["result"]
+    assert slow["step_seconds"]["lower"] > planned["result"]["step_seconds"]["lower"]
+
+
+def test_constants_of_the_plan_hold_unless_the_flag_says_otherwise(capsys, tmp_path):
+    path = tmp_path / "book.yaml"
+    planned = document(capsys, *SMALL, "--constants", "book", "-o", path)["result"]
+    shown = document(capsys, "plan", "show", path)["result"]
+    assert shown["step_seconds"] == planned["step_seconds"]
+    vendor = document(capsys, "plan", "show", path, "--constants", "vendor")["result"]
+    assert vendor["step_seconds"] != planned["step_seconds"]
+
+
+def test_the_table(saved, capsys):
+    path, _ = saved
+    code, out, err = run(capsys, "plan", "show", path)
+    assert (code, err) == (0, "")
+    assert "predicted step" in out
+    assert "HBM per chip at the peak" in out
+
+
+def test_another_model_under_the_same_name_is_warned_of(saved, capsys):
+    path, _ = saved
+    text = path.read_text()
+    old = next(line for line in text.splitlines() if line.startswith("model_hash"))
+    path.write_text(text.replace(old, "model_hash: '0000000000000000'"))
+    doc = document(capsys, "plan", "show", path)
+    assert any("the plan was made for another 'llama-3-8b'" in w for w in doc["warnings"])
+    code, _, err = run(capsys, "plan", "show", path)
+    assert code == 0
+    assert "warning: the plan was made for another 'llama-3-8b' (hash 0000000000000000" in err
+
+
+def test_a_plan_that_does_not_fit_exits_3(saved, capsys):
+    """By how much, what is large, and what would make it fit."""
+    path, _ = saved
+    args = ["plan", "show", path, "--set", "global_batch_sequences=65536", "--set"]
+    said = refused(capsys, [*args, "microbatches=1"], code=3)
+    assert said.startswith("the plan does not fit: ")
+    assert "15.8 GiB (16.9 GB) usable" in said
+    assert "too much; most of it is" in said
+    assert "more microbatches" in said
+    less = ["plan", "show", path, "--set", "chip.hbm_usable_bytes=1e9"]
+    assert "0.931 GiB (1 GB) usable" in refused(capsys, less, code=3)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("remta=block", "unknown key 'remta'; did you mean 'remat'?"),
+        ("mesh.tensro=2", "unknown mesh axis 'tensro'; did you mean 'tensor'?"),
+        ("mesh.tensor=0", "mesh axis 'tensor' has degree 0; a degree is at least 1"),
+        ("mesh={tensor: 2, fsdp: 8}", "mesh axes stand in the order tensor, fsdp; write them out"),
+        (
+            "mesh={fsdp: 8}",
+            "has 8 devices; 1 slice(s) x box 4x4 of v5e:4x4 have 16: make them equal by",
+        ),
+        ("mesh={fsdp: 4, expert: 2, tensor: 2}", "llama-3-8b has no routed experts"),
+        ("remat", "--set 'remat' is not PATH=VALUE; write it like --set remat=block"),
+        ("remat=[", "the value of --set remat is no YAML"),
+        ("remat=blok", "key 'remat': input should be"),
+        ("microbatches=many", "key 'microbatches': input should be a valid integer"),
+        ("microbatches=0", "microbatches is 0; it must be at least 1"),
+        ("zero=3", "zero is 3; it takes 0, 1 or 2"),
+        ("sequence_length=0", "sequence_length is 0; it must be at least 1"),
+        ("global_batch_sequences=33", "the nearest legal batch is 32 sequences"),
+        ("layers_per_stage=[31]", "adds up to 31 layers; llama-3-8b has 32"),
+        ("layers_per_stage=[16, 16]", "layers_per_stage has 2 entries for 1 stages"),
+        ("model=llama-3-9b", "unknown model 'llama-3-9b'; did you mean 'llama-3-8b'"),
+        ("model=llama-3-70b", "adds up to 32 layers; llama-3-70b has 80"),
+        ("slice=v5e", "slice 'v5e' has no shape"),
+        ("slice=v5e:4x8x2", "'v5e:4x8x2' is no slice of v5e"),
+        ("slice=v5p:4x4x4", "box 4x4 is no part of v5p:4x4x4"),
+        ("box=[4, 5]", "box 4x5 is no part of v5e:4x4"),
+        ("dtypes.compute=fp4", "chip 'v5e' has no peak for dtype 'fp4'"),
+        ("chip.cores=-1", "chip"),
+        ("kind=trian", "unknown plan kind 'trian'; did you mean 'train'?"),
+    ],
+)
+def test_overrides_that_are_refused(saved, capsys, override, said):
+    path, _ = saved
+    assert said in refused(capsys, ["plan", "show", path, "--set", override])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is no plan: it holds no mapping"),
+        (b"kind: train\nmesh: {fsdp", "is no YAML at line"),
+        (b"\xff\xfe", "is not text in UTF-8"),
+        (b"kind: train\nmodel: llama-3-8b\n", "key 'model_hash': field required"),
+        (b"{}", "unknown plan kind ''"),
+    ],
+)
+def test_files_that_are_no_plan(capsys, tmp_path, content, said):
+    path = tmp_path / "broken.yaml"
+    path.write_bytes(content)
+    assert said in refused(capsys, ["plan", "show", path])
+
+
+def test_a_missing_file_and_a_folder(capsys, tmp_path):
+    said = refused(capsys, ["plan", "show", tmp_path / "none.yaml"])
+    assert "cannot read the plan" in said
+    assert "No such file" in said
+    assert "is a directory" in refused(capsys, ["plan", "show", tmp_path])
+
+
+# Diff ---------------------------------------------------------------------------------------------
+
+
+def test_diff_says_what_changes_and_what_it_does(saved, capsys, tmp_path):
+    path, planned = saved
+    other = tmp_path / "other.yaml"
+    other.write_text(
+        path.read_text().replace(f"remat: {planned['result']['remat']}", "remat: block")
+    )
+    result = document(capsys, "plan", "diff", path, other)["result"]
+    assert result["changed"] == {"remat": [planned["result"]["remat"], "block"]}
+    before, after = result["effect"]["step_seconds.expected"]
+    assert before == planned["result"]["step_seconds"]["expected"]
+    assert after == document(capsys, "plan", "show", other)["result"]["step_seconds"]["expected"]
+    code, out, _ = run(capsys, "plan", "diff", path, other)
+    assert code == 0
+    assert "remat" in out
+    assert "ratio" in out
+
+
+def test_a_plan_does_not_differ_from_itself(saved, capsys):
+    path, _ = saved
+    result = document(capsys, "plan", "diff", path, path)["result"]
+    assert result["changed"] == {}
+    assert all(a == b for a, b in result["effect"].values())
+    assert "(no choice differs)" in run(capsys, "plan", "diff", path, path)[1]
+
+
+def test_diff_of_a_missing_file(saved, capsys, tmp_path):
+    path, _ = saved
+    assert "cannot read the plan" in refused(capsys, ["plan", "diff", path, tmp_path / "no.yaml"])
+
+
+def test_the_document_is_json_all_the_way(saved):
+    _, planned = saved
+    assert json.loads(json.dumps(planned)) == planned

@@ -1,0 +1,439 @@
+"""`shardwise plan train`: the document, the table, the book's figures, and every refusal."""
+
+import csv
+import json
+
+import pytest
+
+from shardwise.apps.cli import main
+
+SMALL = ["plan", "train", "--model", "llama-3-8b", "--on", "v5e:4x4", "--batch", "32seq"]
+SMALL += ["--seq", "2048"]
+BOOK = ["plan", "train", "--model", "llama-3-70b", "--on", "v5p:16x20x28", "--batch", "4Mi"]
+BOOK += ["--seq", "4096"]
+
+
+def run(capsys, *args) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of one command; a traceback fails the test by itself."""
+    with pytest.raises(SystemExit) as done:
+        main([str(a) for a in args])
+    out, err = capsys.readouterr()
+    return done.value.code, out, err
+
+
+def document(capsys, *args) -> dict:
+    """The JSON document, which is all of stdout."""
+    code, out, err = run(capsys, *args, "--json")
+    assert code == 0, err
+    assert err == ""
+    return json.loads(out)
+
+
+def small(**changes) -> list[str]:
+    """The small command with some flags replaced; None leaves a flag out."""
+    flags = dict(zip(SMALL[2::2], SMALL[3::2], strict=True))
+    flags |= {f"--{name.replace('_', '-')}": value for name, value in changes.items()}
+    return ["plan", "train", *(x for k, v in flags.items() if v is not None for x in (k, v))]
+
+
+# The answer ---------------------------------------------------------------------------------------
+
+STABLE = {
+    "mesh",
+    "chips_used",
+    "chips_idle",
+    "step_seconds",
+    "tokens_per_second",
+    "mfu",
+    "mfu_6nd",
+    "peak_bytes_per_chip",
+    "memory_by_kind",
+    "bound_by",
+    "runners_up",
+    "search",
+}
+"""Names of the design inside `result`."""
+
+
+@pytest.fixture(scope="module")
+def doc():
+    """One document for the tests that only read it."""
+    import contextlib
+    import io
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
+        main([*SMALL, "--json"])
+    return json.loads(out.getvalue())
+
+
+def test_the_envelope(doc):
+    assert doc["schema_version"] == 1
+    assert set(doc) == {
+        "schema_version",
+        "tool_version",
+        "inputs",
+        "resolved",
+        "result",
+        "warnings",
+        "provenance",
+    }
+    assert doc["inputs"]["model"] == "llama-3-8b"
+    assert doc["inputs"]["batch"] == "32seq"
+    assert doc["provenance"]["efficiency"]
+
+
+def test_the_stable_names(doc):
+    result = doc["result"]
+    assert set(result) >= STABLE
+    assert list(result["step_seconds"]) == ["lower", "expected", "upper"]
+    assert set(result["search"]) == {"enumerated", "legal", "candidates", "seconds"}
+    assert all(isinstance(degree, int) for degree in result["mesh"].values())
+
+
+def test_the_figures_agree_with_each_other(doc):
+    result = doc["result"]
+    step = result["step_seconds"]
+    assert 0 < step["lower"] <= step["expected"] <= step["upper"]
+    assert result["chips_used"] + result["chips_idle"] == 16
+    assert result["tokens_per_second"] == pytest.approx(32 * 2048 / step["expected"])
+    assert sum(result["memory_by_kind"].values()) == pytest.approx(result["peak_bytes_per_chip"])
+    assert result["peak_bytes_per_chip"] <= result["usable_bytes_per_chip"]
+    search = result["search"]
+    assert search["enumerated"] >= search["legal"] >= search["candidates"] > 0
+    assert result["bound_by"] in result["resource_seconds"]
+    assert result["resource_seconds"][result["bound_by"]] == pytest.approx(step["lower"])
+
+
+def test_runners_up_are_slower_and_say_how_much(doc):
+    best = doc["result"]["step_seconds"]["expected"]
+    rows = doc["result"]["runners_up"]
+    assert len(rows) >= 3
+    for row in rows:
+        assert row["step_seconds"]["expected"] == pytest.approx(row["times_slower"] * best)
+        assert row["times_slower"] >= 1
+        assert row["mesh"] != doc["result"]["mesh"]
+
+
+def test_every_resolved_choice_has_a_value_and_an_origin(doc):
+    resolved = doc["resolved"]
+    assert resolved["slice"] == {"value": "v5e:4x4", "origin": "flag"}
+    assert resolved["global_batch_sequences"] == {"value": 32, "origin": "flag"}
+    assert resolved["microbatches"]["origin"] == "computed"
+    assert resolved["remat"]["origin"] == "computed"
+    assert {"value", "origin"} == {k for entry in resolved.values() for k in entry}
+
+
+def test_pins_and_remat_have_the_flag_as_their_origin(capsys):
+    doc = document(capsys, *SMALL, "--pin", "tensor=2", "--remat", "block")
+    assert doc["result"]["mesh"]["tensor"] == 2
+    assert doc["resolved"]["mesh.tensor"] == {"value": 2, "origin": "flag"}
+    assert doc["resolved"]["remat"] == {"value": "block", "origin": "flag"}
+    assert doc["resolved"]["mesh.fsdp"]["origin"] == "computed"
+
+
+def test_the_table_says_which_of_the_three_each_number_is(capsys):
+    code, out, _ = run(capsys, *SMALL, "--tokens", "1T")
+    assert code == 0
+    assert "predicted step" in out
+    assert "lower" in out
+    assert "expected MFU" in out
+    assert "chips used" in out
+    assert "HBM per chip at the peak" in out
+    assert "days" in out
+    assert "Searched" in out
+    assert "GiB (" in out
+
+
+def test_top_zero_still_shows_the_other_strategies(capsys):
+    assert run(capsys, *SMALL, "--top", "0")[0] == 0
+
+
+def test_a_limit_on_memory_is_honoured(capsys):
+    free = document(capsys, *SMALL)["result"]["peak_bytes_per_chip"]
+    tight = document(capsys, *SMALL, "--max-hbm", f"{free * 0.8 / 1e9:.2f}GB")["result"]
+    assert tight["peak_bytes_per_chip"] <= 0.8 * free * 1.01
+
+
+def test_a_bare_chip_means_its_smallest_slice_that_fits(capsys):
+    result = document(capsys, *small(on="v5e"))["result"]
+    chips = result["chips_used"] + result["chips_idle"]
+    assert result["slice"] == f"v5e:{result['slice'].split(':')[1]}"
+    # 16 bytes of state per parameter are 128 GB: more than 4 chips have, less than 8.
+    assert chips == 8
+
+
+def test_a_cloud_name_is_echoed_as_what_it_means(capsys):
+    doc = document(capsys, *small(on="v5litepod-16"))
+    assert doc["result"]["slice"] == "v5e:4x4"
+    assert any("v5litepod-16" in w for w in doc["warnings"])
+
+
+def test_csv_has_a_row_per_plan(capsys, tmp_path):
+    path = tmp_path / "plans.csv"
+    result = document(capsys, *SMALL, "--csv", path)["result"]
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 1 + len(result["runners_up"])
+    assert float(rows[0]["expected_s"]) == result["step_seconds"]["expected"]
+    assert rows[0]["remat"] == result["remat"]
+
+
+def test_price_and_chip_overrides_take_effect(capsys):
+    plain = document(capsys, *SMALL, "--tokens", "1T")["result"]
+    priced = document(capsys, *SMALL, "--tokens", "1T", "--price", "v5e=2")["result"]
+    assert priced["run"]["usd"] == pytest.approx(2 * priced["run"]["chip_hours"])
+    assert priced["run"]["usd"] != plain["run"]["usd"]
+    twice = document(capsys, *SMALL, "--set", "chip.peak_flops.bf16=3.94e14")["result"]
+    assert twice["step_seconds"]["expected"] < plain["step_seconds"]["expected"]
+
+
+# The book -----------------------------------------------------------------------------------------
+
+
+def test_llama_3_70b_on_8960_v5p(capsys):
+    """ch. 5.1.4 and 6.3: X_opt 1,618 or 1,928 by edition, so 2048 x 4, beside the placeable plan
+    and its idle chips; 44.3 days for 15T tokens at 40 % with 70e9 parameters."""
+    args = ["--tokens", "15T", "--mfu", "40%", "--params", "70e9"]
+    result = document(capsys, *BOOK, *args)["result"]
+    assert result["book"]["x"]["latest"] == pytest.approx(1618, abs=0.5)
+    assert result["book"]["x"]["first"] == pytest.approx(1928, abs=0.5)
+    assert result["book"]["mesh"]["latest"] == {"fsdp": 2048, "tensor": 4}
+    assert result["run"]["days"] == pytest.approx(44.3, abs=0.05)
+    assert result["run"]["chip_hours"] == pytest.approx(result["run"]["days"] * 24 * 8960)
+    assert result["chips_used"] + result["chips_idle"] == 8960
+
+
+def test_the_book_rule_is_printed_and_the_exact_count_takes_longer(capsys):
+    code, out, _ = run(capsys, *BOOK, "--tokens", "15T", "--mfu", "40%")
+    assert code == 0
+    assert "X_opt 1,618 (latest edition) or 1,928 (first edition)" in out
+    assert "fsdp=2048 x tensor=4 = 8,192 chips, 768 of 8,960 idle" in out
+    assert "N = 70,553,706,496: 44.7 days" in out
+    assert "chips used, " in out
+
+
+def test_the_book_rule_is_silent_where_it_does_not_apply(capsys):
+    assert document(capsys, *small(on="h100:8"))["result"]["book"] == {"lines": []}
+
+
+# Refusals -----------------------------------------------------------------------------------------
+
+
+def refused(capsys, args, code=2) -> str:
+    """The message of a refusal: one line on stderr, nothing on stdout."""
+    got, out, err = run(capsys, *args)
+    assert got == code, err
+    assert out == ""
+    assert err.startswith("error: ")
+    assert "Traceback" not in err
+    return err.removeprefix("error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        # Names that are nearly right.
+        ({"model": "llama-3-8bb"}, "unknown model 'llama-3-8bb'; did you mean 'llama-3-8b'"),
+        ({"on": "v5q:4x4"}, "unknown chip 'v5q'; did you mean 'v5p' or 'v5e'?"),
+        ({"pin": "tensro=2"}, "unknown mesh axis 'tensro'; did you mean 'tensor'?"),
+        ({"dtype": "bf61"}, "unknown dtype 'bf61'; did you mean 'bf16'"),
+        ({"constants": "bok"}, "unknown constants 'bok'; did you mean 'book'?"),
+        ({"remat": "blok"}, "'blok' is not one of 'none', 'matmul_outputs', 'block', 'offload'"),
+        ({"price": "v5q=1"}, "unknown chip 'v5q'"),
+        ({"set": "chip.hbm_bandwith=1"}, "unknown chip field 'hbm_bandwith'; did you mean"),
+        # Slices.
+        ({"on": "v5p:3x3x3"}, "'v5p:3x3x3' is no slice of v5p, whose slices are 2x2x1"),
+        ({"on": "v5e:3x3"}, "'v5e:3x3' is no slice of v5e"),
+        ({"on": "v5e:4x4x4"}, "'v5e:4x4x4' is no slice of v5e"),
+        ({"on": "h100:9"}, "h100 joins at most 8 chips in one domain"),
+        ({"on": "0*v5p:4x4x4"}, "the count 0 must be 1 or more"),
+        ({"on": "v5e:0x4"}, "a size of 0 is no slice"),
+        ({"on": "v5e:-4x4"}, "is not of the form COUNT*CHIP:SHAPE"),
+        ({"on": ""}, "slice '' is not of the form COUNT*CHIP:SHAPE"),
+        ({"on": "99999999*v5e:4x4"}, "at most 10,000,000 make sense"),
+        # Batches and lengths.
+        (
+            {"batch": "4e6", "seq": "4096"},
+            (
+                "batch '4e6' is 4,000,000 tokens, no whole number of sequences of 4096 tokens; the "
+                "nearest are --batch 976seq (3,997,696 tokens) or --batch 977seq (4,001,792 tokens)"
+            ),
+        ),
+        ({"batch": "100"}, "the nearest are --batch 1seq (2,048 tokens)"),
+        ({"batch": "0"}, "batch '0' must be positive and finite"),
+        ({"batch": "-4Mi"}, "batch '-4Mi' must be positive and finite"),
+        ({"batch": "nan"}, "batch 'nan' is not a number such as 1024, 4Mi"),
+        ({"batch": "inf"}, "batch 'inf' is not a number"),
+        ({"batch": "seq"}, "batch '' is not a number"),
+        ({"batch": "0.5seq"}, "batch '0.5seq' is 0.5; it must be a whole number"),
+        ({"batch": "1e40"}, "batch '1e40' in sequences is 4.88281e+36; at most 1e+12 makes sense"),
+        ({"batch": "1e40seq"}, "batch '1e40seq' is 1e+40; at most 1e+12 makes sense"),
+        ({"batch": "1e400"}, "batch '1e400' must be positive and finite"),
+        ({"seq": "0"}, "--seq '0' must be positive and finite"),
+        ({"seq": "-5"}, "--seq '-5' must be positive and finite"),
+        ({"seq": "1e30"}, "--seq is 1e+30; at most 1e+12 makes sense"),
+        ({"seq": "4096.5"}, "--seq is 4096.5; it must be a whole number"),
+        ({"seq": "long"}, "--seq 'long' is not a number"),
+        (
+            {"batch": "17seq", "pin": "fsdp=16"},
+            (
+                "divides a batch of 17 sequences x 2048 tokens; nearest legal batches: "
+                "16 sequences or 32 sequences"
+            ),
+        ),
+        # Pins.
+        ({"pin": "tensor=0"}, "pin 'tensor=0' is not AXIS=DEGREE; write it like --pin tensor=8"),
+        ({"pin": "tensor=-2"}, "pin 'tensor=-2' is not AXIS=DEGREE"),
+        ({"pin": "tensor=²"}, "pin 'tensor=²' is not AXIS=DEGREE"),
+        ({"pin": "tensor"}, "pin 'tensor' is not AXIS=DEGREE"),
+        ({"pin": "tensor=99999999999999999999"}, "is not AXIS=DEGREE"),
+        ({"pin": "tensor=3"}, "mesh axis 'tensor' of 3 does not divide N=32"),
+        ({"pin": "expert=2"}, "llama-3-8b has no routed experts, so it cannot take effect"),
+        ({"pin": "fsdp=17"}, "no part of v5e:4x4 (16 devices) has that"),
+        ({"pin": "stage=64"}, "llama-3-8b has 32 layers; every stage needs one"),
+        # Shares, lengths of runs, sizes.
+        ({"mfu": "400%", "tokens": "1T"}, "--mfu '400%' is outside 0..100%"),
+        ({"mfu": "0", "tokens": "1T"}, "--mfu '0' is outside 0..100%"),
+        ({"mfu": "nan", "tokens": "1T"}, "--mfu 'nan' is outside 0..100%"),
+        ({"mfu": "half", "tokens": "1T"}, "--mfu 'half' is no share; write it like 40% or 0.4"),
+        ({"mfu": "40%"}, "--mfu changes only the days of a run; give --tokens too"),
+        ({"params": "70e9"}, "--params changes only the arithmetic of --mfu"),
+        ({"tokens": "-1T"}, "--tokens '-1T' must be positive and finite"),
+        ({"tokens": "1e300"}, "--tokens is 1e+300; at most 1e+18 makes sense"),
+        ({"tokens": "nan"}, "--tokens 'nan' is not a number"),
+        ({"tokens": "1T", "mfu": "40%", "params": "0"}, "--params '0' must be positive"),
+        ({"top": "-1"}, "Invalid value for '--top': -1 is not in the range"),
+        ({"top": "many"}, "Invalid value for '--top'"),
+        ({"max_hbm": "1"}, "--max-hbm '1' is not a number with a unit that says which"),
+        ({"max_hbm": "-1GB"}, "--max-hbm '-1GB' must be positive and finite"),
+        ({"price": "v5e=-1"}, "it must be a positive number of US dollars"),
+        ({"price": "v5e"}, "price 'v5e' is not CHIP=USD"),
+        ({"set": "chip.hbm_bandwidth=-1"}, "it must be a positive number"),
+        ({"set": "chip.efficiency.matmul=2"}, "it must be a positive number of at most 1"),
+        ({"hw": "missing.toml"}, "hardware file 'missing.toml' cannot be read"),
+        # Numbers that the catalogue lacks.
+        ({"dtype": "fp4"}, "chip 'v5e' has no peak for dtype 'fp4' in the catalogue; it has"),
+        ({"on": "v100:8"}, "chip 'v100' has no peak for dtype 'bf16' in the catalogue"),
+        # Flags.
+        ({"model": None}, "Missing option '--model'"),
+        ({"batch": None}, "Missing option '--batch'"),
+        ({"bacth": "3"}, "No such option '--bacth'. Did you mean '--batch'?"),
+        ({"output": "/tmp"}, "is a directory"),
+        ({"output": "/nowhere/at/all/p.yaml"}, "the folder '/nowhere/at/all' does not exist"),
+        ({"csv": "/nowhere/at/all/p.csv"}, "cannot write '/nowhere/at/all/p.csv'"),
+    ],
+)
+def test_bad_requests(capsys, changes, said):
+    assert said in refused(capsys, small(**changes))
+
+
+def test_contradictory_pins(capsys):
+    args = [*SMALL, "--pin", "tensor=2", "--pin", "tensor=4"]
+    assert refused(capsys, args) == "mesh axis 'tensor' is pinned to 2 and 4; give one"
+    assert run(capsys, *SMALL, "--pin", "tensor=2", "--pin", "tensor=02")[0] == 0
+
+
+def test_a_chip_without_its_hbm_is_asked_for_it(capsys, tmp_path):
+    """A hardware file may leave numbers out; the answer names the one that it needs."""
+    hw = tmp_path / "chip.toml"
+    hw.write_text(
+        'id = "mystery"\nname = "Mystery"\nvendor = "nobody"\ncores = 1\n'
+        "matmul_tile = [8, 128, 128]\njax_devices_per_chip = 1\nchips_per_host = 4\n"
+        "[peak_flops]\nbf16 = 1e14\n[efficiency]\nmatmul = 1.0\nhbm = 1.0\nnetwork = 1.0\n"
+        '[network]\nkind = "alone"\n'
+    )
+    said = refused(capsys, small(hw=str(hw), on="mystery:1"))
+    assert "mystery" in said
+    if "cannot" not in said:
+        assert "hbm_usable_bytes" in said
+
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "vocab_size": 1000,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; it must lie between"),
+        ({"num_hidden_layers": "many"}, "num_hidden_layers is 'many'; it must be an integer"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers is 0; it must lie between"),
+        ({"num_hidden_layers": None}, "num_hidden_layers"),
+        ({"hidden_size": 0}, "hidden_size is 0; it must lie between"),
+        ({"hidden_size": -4}, "hidden_size is -4; it must lie between"),
+        ({"hidden_size": [512]}, "hidden_size is [512]; it must be an integer"),
+        ({"vocab_size": 10**18}, "vocab_size is 1000000000000000000; it must lie between"),
+        ({"architectures": ["FooForCausalLM"], "model_type": "foo"}, "unknown architecture 'Foo"),
+    ],
+)
+def test_configs_that_cannot_be(capsys, tmp_path, changes, said):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG | changes))
+    got = refused(capsys, small(model=str(path)))
+    assert said in got
+    assert "config.json" in got
+
+
+def test_a_config_cut_off_at_any_place(capsys, tmp_path):
+    path = tmp_path / "config.json"
+    text = json.dumps(CONFIG)
+    for end in (0, 1, 30, len(text) // 2, len(text) - 1):
+        path.write_text(text[:end])
+        said = refused(capsys, small(model=str(path)))
+        assert "not valid JSON" in said
+        assert "cut off or damaged" in said
+
+
+def test_a_config_of_its_own_is_planned(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    for model in (tmp_path, tmp_path / "config.json"):
+        assert document(capsys, *small(model=str(model)))["result"]["chips_used"] > 0
+
+
+def test_a_model_that_does_not_fit_exits_3_with_what_would(capsys):
+    said = refused(capsys, small(model="llama-3.1-405b"), code=3)
+    assert said.startswith("no plan fits v5e:4x4 = 16 chips")
+    assert "GiB" in said
+    assert "too much, most of it optimizer" in said
+    assert "use about" in said
+    assert "\n" not in said
+
+
+def test_a_chip_whose_largest_slice_is_too_small_exits_3(capsys):
+    said = refused(capsys, small(model="kimi-k2-instruct", on="v5e", batch="256seq"), code=3)
+    assert said.startswith(
+        "no slice of v5e is large enough; of the largest: no plan fits v5e:16x16"
+    )
+
+
+def test_too_low_a_limit_exits_3(capsys):
+    assert "GiB (1 GB) usable" in refused(capsys, small(max_hbm="1GB"), code=3)
+
+
+def test_warnings_go_to_stderr_and_into_the_document(capsys):
+    args = small(on="v5p:4x4x4", batch="251seq", seq="4096")
+    code, out, err = run(capsys, *args)
+    assert code == 0
+    assert "warning: a batch of 256 sequences would train" in err
+    assert "warning" not in out
+    doc = document(capsys, *args)
+    assert any("--batch 256seq" in w for w in doc["warnings"])
+
+
+def test_multi_device_chips(capsys):
+    """Ironwood shows two JAX devices per chip; the mesh counts devices, chips_used chips."""
+    result = document(capsys, *small(on="tpu7x:2x2x1"))["result"]
+    devices = 1
+    for degree in result["mesh"].values():
+        devices *= degree
+    assert devices == 2 * result["chips_used"] == 8
+    assert any("offload was not looked at" in reason for reason in result["why"])

@@ -1,0 +1,222 @@
+"""Plans as YAML: read back exactly, checked by name, nearest spelling and value."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.plans.test_train_plan import PLAN
+
+from shardwise.errors import BadRequest
+from shardwise.plans import (
+    MESH_AXES,
+    ServePlan,
+    TrainDtypes,
+    TrainPlan,
+    load_plan,
+    save_plan,
+)
+from shardwise.plans.files import flat_plan, plan_dict, plan_from
+from shardwise.plans.train import PLACINGS, REMAT_POLICIES
+
+DTYPES = st.sampled_from(["f32", "bf16", "fp8", "mxfp4"])
+WORDS = st.text(min_size=1, max_size=20)
+
+
+@st.composite
+def train_plans(draw):
+    axes = [a for a in MESH_AXES if draw(st.booleans())]
+    mesh = {a: draw(st.integers(1, 64)) for a in axes}
+    shards = 1
+    for axis in ("replica", "data", "fsdp", "expert"):
+        shards *= mesh.get(axis, 1)
+    microbatches = draw(st.integers(1, 64))
+    return TrainPlan(
+        model=draw(WORDS),
+        model_hash=draw(WORDS),
+        slice=draw(WORDS),
+        mesh=mesh,
+        box=tuple(draw(st.lists(st.integers(1, 64), min_size=1, max_size=3))),
+        placement=draw(st.sampled_from(PLACINGS)),
+        global_batch_sequences=shards * microbatches * draw(st.integers(1, 9)),
+        sequence_length=mesh.get("context", 1) * draw(st.integers(1, 10**6)),
+        microbatches=microbatches,
+        layers_per_stage=tuple(draw(st.integers(1, 99)) for _ in range(mesh.get("stage", 1))),
+        zero=draw(st.integers(0, 2)),
+        sequence_parallel=draw(st.booleans()),
+        remat=draw(st.sampled_from(REMAT_POLICIES)),
+        dtypes=TrainDtypes(
+            param=draw(DTYPES),
+            compute=draw(DTYPES),
+            grad=draw(DTYPES),
+            master=draw(st.one_of(DTYPES, st.just("none"))),
+            moments=draw(DTYPES),
+        ),
+        constants=draw(st.sampled_from(["vendor", "book"])),
+    )
+
+
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(plan=train_plans())
+def test_a_plan_reads_back_exactly(plan, tmp_path):
+    """Names such as "yes", "1e3" or a lone colon are strings and stay strings."""
+    path = tmp_path / "plan.yaml"
+    save_plan(plan, path)
+    again = load_plan(path)
+    assert again == plan
+    assert isinstance(again, TrainPlan)
+    assert list(again.mesh) == list(plan.mesh)
+    assert plan_from(plan_dict(plan), "here") == plan
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    save_plan(PLAN, tmp_path / "p.yaml")
+    return tmp_path / "p.yaml"
+
+
+def test_the_file_starts_with_its_kind_and_is_json_too(path, tmp_path):
+    import json
+
+    assert path.read_text().startswith("kind: train\nmodel: llama-3-8b\n")
+    as_json = tmp_path / "p.json"
+    as_json.write_text(json.dumps(plan_dict(PLAN)))
+    assert load_plan(as_json) == PLAN
+
+
+def test_choices_left_out_take_their_defaults(tmp_path):
+    keep = {k: v for k, v in plan_dict(PLAN).items() if k not in ("dtypes", "remat", "zero")}
+    assert plan_from(keep, "here") == PLAN
+
+
+def test_every_choice_has_a_dotted_path():
+    flat = flat_plan(PLAN)
+    assert flat["mesh.fsdp"] == 16
+    assert flat["dtypes.master"] == "f32"
+    assert flat["layers_per_stage"] == [16, 16]
+    assert flat["kind"] == "train"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changes"),
+    [
+        ({"remat": "none"}, {"remat": "none"}),
+        ({"microbatches": "8"}, {"microbatches": 8}),
+        ({"dtypes.compute": "fp8"}, {"dtypes": TrainDtypes(compute="fp8")}),
+        ({"sequence_parallel": "false"}, {"sequence_parallel": False}),
+        (
+            {"mesh": "{fsdp: 16}", "layers_per_stage": "[32]"},
+            {"mesh": {"fsdp": 16}, "layers_per_stage": (32,)},
+        ),
+        ({"layers_per_stage": "[20, 12]"}, {"layers_per_stage": (20, 12)}),
+    ],
+)
+def test_overrides(path, overrides, changes):
+    assert load_plan(path, overrides) == replace(PLAN, **changes)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ({"remta": "block"}, "unknown key 'remta'; did you mean 'remat'?"),
+        ({"dtypes.parm": "f32"}, "unknown key 'dtypes.parm'; did you mean 'dtypes.param'"),
+        ({"dtypes.param.bits": "3"}, "unknown key 'dtypes.param.bits'"),
+        ({"nothing.here": "3"}, "unknown key 'nothing.here'"),
+        ({"": "3"}, "unknown key ''"),
+        ({"remat": "blok"}, "key 'remat': input should be 'none', 'matmul_outputs', 'block'"),
+        ({"microbatches": "1.5"}, "key 'microbatches': input should be a valid integer"),
+        ({"microbatches": "many"}, "(got 'many')"),
+        ({"microbatches": ".nan"}, "key 'microbatches': input should be a finite number"),
+        ({"microbatches": ""}, "key 'microbatches': input should be a valid integer (got None)"),
+        ({"mesh": "3"}, "key 'mesh': input should be a valid dictionary (got 3)"),
+        ({"mesh.fsdp": "lots"}, "key 'mesh.fsdp': input should be a valid integer"),
+        ({"mesh.tensro": "2"}, "unknown mesh axis 'tensro'; did you mean 'tensor'?"),
+        ({"box": "[4, 4, 4.5]"}, "key 'box.2': input should be a valid integer"),
+        ({"layers_per_stage": "32"}, "key 'layers_per_stage': input should be a valid tuple"),
+        ({"model": "7"}, "key 'model': input should be a valid string (got 7)"),
+        ({"constants": "bok"}, "key 'constants': input should be 'vendor' or 'book'"),
+        ({"kind": "trian"}, "unknown plan kind 'trian'; did you mean 'train'?"),
+        ({"kind": "[1]"}, "unknown plan kind '[1]'"),
+        ({"remat": "["}, "the value of --set remat is no YAML at line 1 column 2"),
+        ({"remat": "2024-13-01"}, "the value of --set remat is no YAML"),
+        ({"global_batch_sequences": "100"}, "the nearest legal batch is 128 sequences"),
+    ],
+)
+def test_overrides_that_are_refused(path, overrides, said):
+    with pytest.raises(BadRequest) as refused:
+        load_plan(path, overrides)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "holds no mapping of keys to values"),
+        (b"[1, 2]", "holds no mapping of keys to values"),
+        (b"just words", "holds no mapping of keys to values"),
+        (b"kind: train\nmesh: {fsdp: 4, ten", "is no YAML at line 2 column 20"),
+        (b"kind: train\n\tmodel: x", "is no YAML at line 2 column 1"),
+        (b"\xff\xfe\x00", "is not text in UTF-8"),
+        (b"kind: train\nmodel: a\x00b", "is no YAML"),
+        (b"model: llama-3-8b", "unknown plan kind ''; known: train, serve"),
+        (b"kind: train\nmodel: llama-3-8b", "key 'model_hash': field required"),
+        (b"kind: train\nmodle: llama-3-8b", "unknown key 'modle'; did you mean 'model'"),
+        (b"kind: train\n7: llama-3-8b", "unknown key '7'"),
+    ],
+)
+def test_files_that_are_no_plan(tmp_path, content, said):
+    path = tmp_path / "broken.yaml"
+    path.write_bytes(content)
+    with pytest.raises(BadRequest) as refused:
+        load_plan(path)
+    assert said in str(refused.value)
+    assert "broken.yaml" in str(refused.value)
+
+
+def test_a_plan_cut_off_anywhere_is_refused_or_lacks_a_key(path, tmp_path):
+    """No prefix of a plan file is taken for a plan of other choices without notice: only the
+    trailing defaults may be missing."""
+    text = path.read_text()
+    cut = tmp_path / "cut.yaml"
+    for end in range(0, len(text), 7):
+        cut.write_text(text[:end])
+        try:
+            plan = load_plan(cut)
+        except BadRequest:
+            continue
+        assert plan.slice == PLAN.slice  # type: ignore[union-attr]
+        assert plan.mesh == PLAN.mesh  # type: ignore[union-attr]
+
+
+def test_files_that_cannot_be_read_or_written(tmp_path):
+    with pytest.raises(BadRequest, match=r"cannot read the plan .*nowhere\.yaml': No such file"):
+        load_plan(tmp_path / "nowhere.yaml")
+    with pytest.raises(BadRequest, match=r"cannot read the plan .*: Is a directory"):
+        load_plan(tmp_path)
+    with pytest.raises(BadRequest, match=r"the folder '.*missing' does not exist"):
+        save_plan(PLAN, tmp_path / "missing" / "p.yaml")
+    with pytest.raises(BadRequest, match=r"cannot write .*: Is a directory"):
+        save_plan(PLAN, tmp_path)
+    with pytest.raises(BadRequest, match=r"cannot write .*: File name too long"):
+        save_plan(PLAN, tmp_path / ("x" * 300))
+
+
+def test_serve_plans_read_back_too(tmp_path):
+    fields = {
+        "model": "llama-3-8b",
+        "model_hash": "0123",
+        "slice": "v5e:2x2",
+        "mesh": {"tensor": 4},
+        "box": (2, 2),
+        "batch": 32,
+        "input_length": 1024,
+        "output_length": 256,
+    }
+    plan = ServePlan(**fields)
+    save_plan(plan, tmp_path / "s.yaml")
+    assert load_plan(tmp_path / "s.yaml") == plan
+    with pytest.raises(BadRequest, match="unknown key 'microbatches'"):
+        load_plan(tmp_path / "s.yaml", {"microbatches": "2"})

@@ -1,0 +1,159 @@
+"""Plan -> Layout: bytes divide as the planner divides them, notation and table agree."""
+
+from math import prod
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from shardwise.models import load_model, parameters
+from shardwise.plans import activation_layout, parameter_layout
+from shardwise.plans.layouts import (
+    compute_share,
+    gather_axes,
+    is_expert,
+    local_size,
+    stored_share,
+    tensor_letter,
+    tensor_share,
+    uneven_error,
+)
+from shardwise.sharding import Layout
+
+ROWS = {
+    model: {r.name: r for r in parameters(load_model(model))}
+    for model in ("llama-3-8b", "mixtral-8x7b")
+}
+DENSE, MOE = ROWS["llama-3-8b"], ROWS["mixtral-8x7b"]
+EVERY = {"fsdp": 4, "expert": 2, "context": 2, "tensor": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "mesh", "written"),
+    [
+        ("attention.q", {"fsdp": 4, "tensor": 2}, "q[D_fsdp, N_tensor, H]"),
+        ("attention.k", {"fsdp": 4, "tensor": 2}, "k[D_fsdp, K_tensor, H]"),
+        ("attention.o", {"fsdp": 4, "tensor": 2}, "o[N_tensor, H, D_fsdp]"),
+        ("mlp.down", {"fsdp": 4, "tensor": 2}, "down[F_tensor, D_fsdp]"),
+        ("mlp.up", {"tensor": 2}, "up[D, F_tensor]"),
+        ("mlp.up", {"fsdp": 4, "context": 2}, "up[D_{fsdp,context}, F]"),
+        ("embedding", {"fsdp": 4, "tensor": 2}, "embedding[V_tensor, D_fsdp]"),
+        ("norm.final", {"fsdp": 4, "tensor": 2}, "final[D_fsdp]"),
+        ("mlp.up", {"data": 8, "replica": 2, "stage": 4}, "up[D, F]"),
+        ("mlp.up", {"fsdp": 1}, "up[D, F]"),
+    ],
+)
+def test_parameters_of_a_dense_model(name, mesh, written):
+    """The book's W_in[D_X, F_Y] and W_out[F_Y, D_X] (ch. 5.1.3)."""
+    layout = parameter_layout(DENSE[name], mesh)
+    assert str(layout) == written
+    assert Layout.parse(str(layout)) == layout
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("experts.up", "up[E_expert, D_{fsdp,context}, F_tensor]"),
+        ("experts.down", "down[E_expert, F_tensor, D_{fsdp,context}]"),
+        ("attention.q", "q[D_{fsdp,expert,context}, N_tensor, H]"),
+        ("router", "router[D_{fsdp,expert,context}, E]"),
+    ],
+)
+def test_experts_lie_apart_and_the_rest_counts_expert_as_fsdp(name, written):
+    assert str(parameter_layout(MOE[name], EVERY)) == written
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([*DENSE.values(), *MOE.values()]),
+    st.fixed_dictionaries(
+        {
+            "fsdp": st.sampled_from([1, 2, 8]),
+            "expert": st.sampled_from([1, 2, 4]),
+            "context": st.sampled_from([1, 2]),
+            "tensor": st.sampled_from([1, 2, 8]),
+        }
+    ),
+)
+def test_the_layout_stores_the_share_that_memory_counts(row, mesh):
+    """Where everything divides, 1/share is the product of the axes in the Layout."""
+    layout = parameter_layout(row, mesh)
+    cut = prod(mesh[axis] for dim in layout.dims for axis in dim.axes)
+    assert stored_share(row, mesh) == pytest.approx(1 / cut)
+    gathered = prod(mesh[axis] for axis in gather_axes(row))
+    assert compute_share(row, mesh) == pytest.approx(gathered / cut)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "parallel", "written"),
+    [
+        ({"fsdp": 4, "tensor": 2}, True, "x[B_fsdp, T_tensor, D]"),
+        ({"fsdp": 4, "tensor": 2}, False, "x[B_fsdp, T, D]"),
+        (
+            {"replica": 2, "data": 2, "fsdp": 2, "expert": 2, "context": 2, "tensor": 2},
+            True,
+            "x[B_{replica,data,fsdp,expert}, T_{context,tensor}, D]",
+        ),
+        ({"stage": 4}, True, "x[B, T, D]"),
+        ({}, True, "x[B, T, D]"),
+    ],
+)
+def test_activations_between_blocks(mesh, parallel, written):
+    layout = activation_layout(mesh, parallel)
+    assert str(layout) == written
+    assert Layout.parse(str(layout)) == layout
+
+
+def test_which_letter_tensor_cuts():
+    letters = {name: tensor_letter(row) for name, row in MOE.items()}
+    assert letters["attention.q"] == letters["attention.o"] == "N"
+    assert letters["attention.k"] == letters["attention.v"] == "K"
+    assert letters["experts.up"] == letters["experts.down"] == "F"
+    assert letters["embedding"] == letters["lm_head"] == "V"
+    assert letters["router"] == letters["norm.mlp"] == ""
+    assert [n for n, row in MOE.items() if is_expert(row)] == [
+        "experts.gate",
+        "experts.up",
+        "experts.down",
+    ]
+
+
+def test_latent_attention_cuts_heads_and_replicates_latents():
+    rows = {r.name: r for r in parameters(load_model("deepseek-v3")) if r.group == 0}
+    assert tensor_letter(rows["attention.q_up"]) == tensor_letter(rows["attention.k_up"]) == "N"
+    assert tensor_letter(rows["attention.kv_down"]) == ""
+    assert tensor_share(rows["attention.kv_down"], 8) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "share"),
+    [
+        ("attention.q", 8, 1 / 8),
+        ("attention.k", 8, 1 / 8),
+        ("attention.k", 16, 1 / 8),  # eight KV heads: two devices keep the same one
+        ("mlp.up", 3, 4779 / 14336),  # 14336 / 3 rounded up
+        ("norm.mlp", 8, 1.0),
+    ],
+)
+def test_what_does_not_divide_is_padded_or_replicated(name, tensor, share):
+    assert tensor_share(DENSE[name], tensor) == pytest.approx(share)
+
+
+def test_local_size_rounds_up():
+    assert local_size(100, 8) == 13
+    assert local_size(96, 8) == 12
+
+
+@pytest.mark.parametrize(
+    ("letter", "size", "degree", "said"),
+    [
+        ("N", 32, 8, None),
+        ("F", 100, 3, None),  # padded
+        ("K", 8, 16, None),  # replicated
+        ("N", 32, 3, "mesh axis 'tensor' of 3 does not divide N=32; the nearest that do: 2 or 4"),
+        ("N", 12, 5, "mesh axis 'tensor' of 5 does not divide N=12; the nearest that do: 4 or 6"),
+        ("E", 8, 16, "mesh axis 'tensor' of 16 does not divide E=8; the nearest that do: 8"),
+    ],
+)
+def test_the_table_of_uneven_dims(letter, size, degree, said):
+    assert uneven_error(letter, size, "tensor", degree) == said
