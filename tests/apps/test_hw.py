@@ -3,6 +3,7 @@
 import csv
 import json
 
+import click
 import pytest
 
 from shardwise.apps.cli import main
@@ -37,6 +38,23 @@ def test_list_reads_as_a_table(capsys):
     assert "125 (f16)" in out
     assert "dense" in out
     assert "one-way" in out
+
+
+@pytest.mark.parametrize(
+    ("columns", "hidden"),
+    [(200, []), (130, ["name"]), (90, ["name", "int8"]), (80, ["name", "int8", "usable"])],
+)
+def test_a_narrow_terminal_goes_without_the_spare_columns(capsys, monkeypatch, columns, hidden):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    run("list")
+    out = capsys.readouterr().out
+    said = f"No room for: {', '.join(hidden)}; see --csv" if hidden else "Peaks are dense"
+    assert said in out
+    lines = [click.unstyle(line) for line in out.splitlines()]
+    assert max(map(len, lines[: len(chip_ids()) + 3])) <= columns
+    assert any(line.split()[0] == "h100" for line in lines if line.split())
+    assert ("TPU v5p" in out) == (not hidden)
 
 
 def test_show_gives_a_source_for_every_number(capsys):

@@ -6,14 +6,17 @@ import subprocess
 import sys
 import time
 
+import click
 import pytest
 
 from shardwise.apps.cli import main
 from shardwise.apps.cli.plan_serve import serve
 from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.models import load_model
 from shardwise.plans import ServePlan, load_plan
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import price_plan
+from shardwise.workflows.predict_serve import cache_text
 
 SMALL = ("--model", "llama-3-8b", "--on", "v5e:2x2", "--input", "1024", "--output", "128")
 ISSUE = ("--model", "llama-3-70b", "--on", "v5e", "--input", "8192", "--output", "512")
@@ -99,9 +102,11 @@ def test_the_tables(capsys):
         "TTFT (prefill + one step)",
         "TPOT (one step of the batch)",
         "tokens/s per chip; $",
+        "of the decoding server only; prompts are prefilled on servers of the same kind, ",
         "HBM per chip at the peak",
         "15.8 GiB (16.9 GB)",
-        "Pareto front",
+        "\nPareto front: no other point has a faster step and more tokens/s per chip\n",
+        "; KV cache cut by heads over tensor",
         "Too small",
         "binds decode: at peak rates it alone takes",
         "servers (mesh x batch) priced",
@@ -158,7 +163,11 @@ def test_an_unknown_price_is_said_and_can_be_given(capsys):
         (("--pin", "expert=2"), BadRequest, "no mesh divides the model's heads and experts"),
         (("--tpot", "10us"), NoFeasiblePlan, "ask for --tpot "),
         (("--ttft", "1ms"), NoFeasiblePlan, "ask for --ttft "),
-        (("--batch", "1e5"), NoFeasiblePlan, "use a smaller --batch"),
+        (("--batch", "1e5"), NoFeasiblePlan, "use a smaller --batch, shorter sequences, --kv int8"),
+        (("--batch", "1e12"), BadRequest, "--batch is 1,000,000,000,000; at most 1,000,000 makes"),
+        (("--prefill-chunk", "1e12"), BadRequest, "at most 100,000,000 makes sense"),
+        (("--price", "h100=2"), BadRequest, "chip 'h100', but the chip here is 'v5e'"),
+        (("--top", "-1"), click.BadParameter, "-1 is not in the range 0<=x<=50"),
     ],
 )
 def test_refusals(args, error, text):
@@ -186,3 +195,71 @@ def test_a_bare_chip_is_answered_quickly_without_jax():
     done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, check=True)
     assert time.perf_counter() - started < 4
     assert json.loads(done.stdout)["result"]["slice"] == "v5e:4x4"
+
+
+def test_the_rate_with_the_servers_that_prefill(capsys):
+    result = document(capsys, *SMALL)["result"]
+    alone, ratio = result["tokens_per_second_per_chip"], result["prefill_servers_per_decode_server"]
+    assert result["tokens_per_second_per_chip_with_prefill"] == pytest.approx(alone / (1 + ratio))
+
+
+def test_what_the_reader_should_know(capsys):
+    warnings = document(capsys, *SMALL)["warnings"]
+    assert any("of the usable HBM is taken: nothing is left for frag" in w for w in warnings)
+    args = ("--model", "llama-3-8b", "--on", "v5e:2x2", "--input", "8192", "--output", "1")
+    warnings = document(capsys, *args, "--batch", "2")["warnings"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("sequences of 8,193 tokens are longer than the 8,192")
+
+
+def test_one_of_a_thing_is_singular(capsys):
+    run("--model", "llama-3-8b", "--on", "h100:1", "--input", "512", "--output", "64")
+    out = capsys.readouterr().out
+    assert "; 1 chip used, 0 idle" in out
+    assert "Plan: one device; KV cache on one device" in out
+    assert exit_code("serve", *SMALL, "--top", "-1") == 2
+    assert "-1 is not in the range" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "mesh", "sharding", "said"),
+    [
+        ("llama-3-8b", {"tensor": 4}, "heads", "KV cache cut by heads over tensor"),
+        ("llama-3-8b", {"data": 4}, "heads", "KV cache cut by sequences over data"),
+        ("llama-3-8b", {"tensor": 16}, "heads", "tensor, each head replicated on 2 devices"),
+        ("llama-3-8b", {"tensor": 16}, "heads_then_batch", "head cut by sequences over 2 devices"),
+        ("falcon-7b", {"tensor": 2}, "heads", "KV cache replicated over tensor"),
+        ("deepseek-v3", {"tensor": 8}, "heads", "latent KV cache replicated over tensor"),
+        (
+            "deepseek-v3",
+            {"expert": 4, "tensor": 2},
+            "heads_then_batch",
+            "latent KV cache cut by sequences over expert, cut by sequences over tensor",
+        ),
+        ("deepseek-v3", {}, "heads", "latent KV cache on one device"),
+    ],
+)
+def test_how_the_cache_lies(model, mesh, sharding, said):
+    assert cache_text(load_model(model), mesh, sharding).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "said"),
+    [
+        ("deepseek-v3", "v5e:2x2", "use --weights int4, or chips with more HBM; more chips: use v"),
+        ("llama-3-70b", "h100:1", "; more chips: use h100:2 (2 chips) or more"),
+        ("llama-3-70b", "l4", "; more chips: l4 can be used up to l4:1 (1 chip), as the catalogue"),
+    ],
+)
+def test_a_model_too_large_is_told_a_slice_that_exists(capsys, model, on, said):
+    args = ("--model", model, "--on", on, "--input", "1024", "--output", "128")
+    assert exit_code("serve", *args) == 3
+    assert said in capsys.readouterr().err
+
+
+def test_no_smaller_batch_than_one_is_advised(capsys):
+    args = ("--model", "llama-3-8b", "--on", "v5e:1x1", "--input", "1e6", "--output", "9")
+    assert exit_code("serve", *args, "--weights", "int8", "--kv", "int8") == 3
+    said = capsys.readouterr().err
+    assert "use shorter sequences, --kv int4, or chips with more HBM" in said
+    assert "--batch" not in said

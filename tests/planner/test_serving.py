@@ -332,17 +332,19 @@ def test_a_batch_that_does_not_fit_is_refused_by_so_much():
         plan_serve(request_for(batch=100_000))
     text = str(error.value)
     assert text.startswith("llama-3-8b does not fit v5e:2x2; on v5e:2x2, ")
-    assert "100000 sequences of 1,152 tokens do not fit" in text
+    assert "100,000 sequences of 1,152 tokens do not fit" in text
     assert "TB too much over 4 devices; most of it is kv" in text
-    assert text.endswith("use a smaller --batch, shorter sequences, --kv int8, or more chips")
+    assert "use a smaller --batch, shorter sequences, --kv int8 or --kv int4, or chips" in text
+    assert text.endswith("; more chips: use 4*v5e:16x16 (1,024 chips) or more")
 
 
 def test_a_model_that_fits_no_slice_is_refused_with_remedies():
     with pytest.raises(NoFeasiblePlan, match="most of it is weights") as error:
         plan_serve(request_for("llama-3-70b", ("v5e:1x1", "v5e:2x2")))
     assert "does not fit any of 2 slices; on v5e:2x2, " in str(error.value)
-    assert "use --weights int8 or --weights int4, more chips, or chips with more HBM" in str(
-        error.value
+    assert (
+        "use --weights int8 or --weights int4, or chips with more HBM; more chips: use v5e:4x4"
+        in str(error.value)
     )
 
 

@@ -7,7 +7,7 @@ from shardwise.hardware import enough
 from shardwise.planner.serve_memory import serve_memory
 from shardwise.planner.serve_search import Point, ServeRequest, SliceFound, serve_shape
 from shardwise.plans.serve import CHECKPOINT
-from shardwise.units import DTYPE_BYTES, format_bytes, format_gib, format_seconds, many
+from shardwise.units import dtype_bytes, format_bytes, format_gib, format_seconds, many
 
 _MARGIN = 1.02
 
@@ -125,22 +125,26 @@ def _remedy(request: ServeRequest, found: SliceFound, most: str, chips_help: boo
     """What would make it fit; more chips do not where they only take more copies of the weights."""
     offers = []
     if most == "weights":
-        offers += _smaller("--weights", request.dtypes.weights)
+        stored = [dtype_bytes(d) for d in request.cfg.weight_dtypes.values()]
+        now = request.dtypes.weights
+        offers += _smaller("--weights", min(stored) if now == CHECKPOINT else dtype_bytes(now))
     elif most == "kv":
         offers += ["a smaller --batch"] if request.batch > 1 else []
-        offers += ["shorter sequences", *_smaller("--kv", request.dtypes.kv)]
+        offers += ["shorter sequences", *_smaller("--kv", dtype_bytes(request.dtypes.kv))]
     else:
         offers += ["a smaller --prefill-chunk"]
-    said = f"use {' or '.join([*offers, 'chips with more HBM'])}"
+    last = f"{'or ' if offers else ''}chips with more HBM"
+    said = f"use {', '.join([*offers, last])}"
     if not chips_help:
         return said
     chips = ceil(found.piece.chips * found.need / found.usable)
     return f"{said}; more chips: {enough(found.piece.chip, chips)}"
 
 
-def _smaller(flag: str, now: str) -> list[str]:
-    """The option with dtypes of fewer bytes than now; "checkpoint" is mostly of 2 bytes."""
-    return [f"{flag} {d}" for d in ("int8", "int4") if DTYPE_BYTES[d] < DTYPE_BYTES.get(now, 2.0)]
+def _smaller(flag: str, now: float) -> list[str]:
+    """An option with the dtypes of fewer bytes per element than now, if there are any."""
+    smaller = [f"{flag} {d}" for d in ("int8", "int4") if dtype_bytes(d) < now]
+    return [" or ".join(smaller)] if smaller else []
 
 
 def _pins(request: ServeRequest) -> str:

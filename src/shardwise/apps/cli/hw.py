@@ -6,7 +6,15 @@ from typing import Any
 
 import click
 
-from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.output import (
+    crowded_out,
+    csv_option,
+    document,
+    emit,
+    json_option,
+    table,
+    write_csv,
+)
 from shardwise.hardware import Chip, Price, chip_ids, load_chip, parse_price, slices_of
 from shardwise.hardware.catalogue import aliases
 from shardwise.hardware.chip import Field, field_of
@@ -110,6 +118,10 @@ def _links(network: Network) -> tuple[int, float]:
     return (0, 0.0) if isinstance(network, Alone) else (network.links_per_chip, network.link_oneway)
 
 
+_SPARE = ("name", "int8", "usable")
+"""Columns of the list that a narrow terminal goes without, first ones first."""
+
+
 def _render_list(rows: list[dict[str, Any]], constants: str) -> None:
     def tera(value: float | None) -> str:
         return sig(value / 1e12) if value else "-"
@@ -138,7 +150,17 @@ def _render_list(rows: list[dict[str, Any]], constants: str) -> None:
                 price,
             ]
         )
-    table(header, [units, *cells], f"Catalogue, constants of the {constants}", left=2)
+    rows_shown = [units, *cells]
+    hidden = crowded_out(header, rows_shown, _SPARE)
+    kept = [i for i, name in enumerate(header) if name not in hidden]
+    table(
+        [header[i] for i in kept],
+        [[row[i] for i in kept] for row in rows_shown],
+        f"Catalogue, constants of the {constants}",
+        left=1 if "name" in hidden else 2,
+    )
+    if hidden:
+        click.echo(f"No room for: {', '.join(hidden)}; see --csv, --json or a wider terminal.")
     click.echo(f"{DENSE} A dash: not in the catalogue.")
     click.echo("Sources and dates: shardwise hw show CHIP.")
 

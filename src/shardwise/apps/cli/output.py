@@ -5,6 +5,7 @@ Warnings and notes go to stderr in JSON mode and under the tables otherwise.
 
 import csv
 import json
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
@@ -100,6 +101,27 @@ def table(
         click.echo("  " + "  ".join(parts).rstrip())
         if number == 0:
             click.echo("  " + "  ".join("-" * w for w in widths))
+
+
+def crowded_out(
+    header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]
+) -> tuple[str, ...]:
+    """Columns of `spare`, first ones first, that a terminal has no room for; none in a pipe."""
+    if not sys.stdout.isatty():
+        return ()
+    room = shutil.get_terminal_size().columns
+    widths = {
+        name: max(len(str(row[i])) for row in [header, *rows]) + _PADDING
+        for i, name in enumerate(header)
+    }
+    left_out: tuple[str, ...] = ()
+    while sum(widths.values()) > room and len(left_out) < len(spare):
+        left_out += (spare[len(left_out)],)
+        del widths[left_out[-1]]
+    return left_out
+
+
+_PADDING = 2  # a space on both sides of a column of a terminal's table
 
 
 def _rich_table(
