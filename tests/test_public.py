@@ -12,6 +12,7 @@ NAMES = [
     "Mesh",
     "ServePlan",
     "TrainPlan",
+    "backward",
     "count",
     "evaluate_serve",
     "evaluate_train",
@@ -23,6 +24,7 @@ NAMES = [
     "plan_serve",
     "plan_train",
     "price",
+    "resolve",
     "save_plan",
     "slice_of",
 ]

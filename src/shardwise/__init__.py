@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from shardwise.plans import ServePlan, TrainPlan, load_plan, save_plan
     from shardwise.roofline.price import price
     from shardwise.sharding import Layout, Mesh
+    from shardwise.sharding.backward import derive as backward
     from shardwise.workflows.plan_file import count_plan as count
     from shardwise.workflows.predict import plan_training as plan_train
     from shardwise.workflows.predict_serve import plan_serving as plan_serve
+    from shardwise.workflows.shard import shard_expression as resolve
 
 _HOMES = {
     "Layout": ("shardwise.sharding", "Layout"),
@@ -40,7 +42,9 @@ _HOMES = {
     "place": ("shardwise.hardware", "place"),
     "plan_serve": ("shardwise.workflows.predict_serve", "plan_serving"),
     "plan_train": ("shardwise.workflows.predict", "plan_training"),
+    "backward": ("shardwise.sharding.backward", "derive"),
     "price": ("shardwise.roofline.price", "price"),
+    "resolve": ("shardwise.workflows.shard", "shard_expression"),
     "save_plan": ("shardwise.plans", "save_plan"),
     "slice_of": ("shardwise.hardware", "parse_slice"),
 }
@@ -51,6 +55,7 @@ __all__ = [
     "Mesh",
     "ServePlan",
     "TrainPlan",
+    "backward",
     "count",
     "evaluate_serve",
     "evaluate_train",
@@ -62,6 +67,7 @@ __all__ = [
     "plan_serve",
     "plan_train",
     "price",
+    "resolve",
     "save_plan",
     "slice_of",
 ]
