@@ -86,10 +86,12 @@ def test_the_nearest_miss_says_by_how_much_and_what_would_do():
     assert said.startswith("no plan fits v5e:4x4 = 16 chips")
     assert "per device of 15.8 GiB (16.9 GB) usable" in said
     assert "GB too much, most of it optimizer" in said
-    chips = int(said.split("use about ")[1].split(" chips")[0])
-    assert chips == pytest.approx(16 * need / asked.max_hbm_bytes, rel=0.25)
-    # About that many chips are indeed enough.
+    larger = said.split("use ")[-1].split(" (")[0]
+    chips = parse_slice(larger).chips
+    assert chips >= 16 * need / asked.max_hbm_bytes
+    # The slice that the message spells is indeed enough, or the next one is.
     assert plan_train(request(cfg, "v5e:8x16", 64, sequence_length=4096)).best
+    assert chips in (64, 128)
 
 
 def test_a_batch_too_large_is_told_apart_from_too_few_chips():

@@ -13,7 +13,15 @@ from math import prod
 import numpy as np
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
-from shardwise.hardware import Placement, Slice, describe, every_part, place, place_or_refuse
+from shardwise.hardware import (
+    Placement,
+    Slice,
+    describe,
+    enough,
+    every_part,
+    place,
+    place_or_refuse,
+)
 from shardwise.models import ModelConfig
 from shardwise.models.counts import params_active
 from shardwise.models.flops import model_flops_per_token, six_nd
@@ -353,7 +361,7 @@ def _nearest_miss(request: TrainRequest, report: SearchReport, constants: str) -
     state = sum(float(np.max(kinds[k])) for k in ("params", "gradients", "optimizer"))
     chips = int(np.ceil(request.piece.chips * nearest.memory / request.max_hbm_bytes))
     remedy = (
-        f"use about {chips:,} chips or more"
+        enough(request.piece.chip, chips)
         if state > request.max_hbm_bytes / 2
         else "use a smaller batch or shorter sequences"
     )

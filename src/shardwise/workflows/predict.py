@@ -6,6 +6,7 @@ from typing import Any
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, Torus, describe, slices_of
 from shardwise.models import load_model, parameters, params_total
+from shardwise.models.describe import context_warning
 from shardwise.models.specs import Moe
 from shardwise.planner.train_search import TrainRequest, policies
 from shardwise.planner.training import (
@@ -94,7 +95,8 @@ def batch_hints(planning: TrainPlanning) -> list[str]:
 def caveats(answer: TrainAnswer) -> list[str]:
     """How far to trust the figures: what was compared with published runs (docs/log.md), and a
     memory margin too thin for fragmentation."""
-    chip, said = answer.piece.chip, []
+    chip = answer.piece.chip
+    said = context_warning(answer.cfg, answer.plan.sequence_length)
     moe = any(isinstance(layer.mlp, Moe) for layer in answer.cfg.groups)
     narrow = dtype_bytes(answer.plan.dtypes.compute) < 2
     if moe or narrow:

@@ -42,14 +42,13 @@ def _priced(path: Path, options: dict[str, Any]) -> Priced:
         constants=options["constants"] or plan.constants,
         files=options["hw_files"],
         overrides=chip,
-        prices=options["prices"],
     )
     return price_plan(plan, hardware)
 
 
 @click.command()
 @click.argument("path", type=plan_file)
-@hardware_options(constants=None)
+@hardware_options(constants=None, price=False)
 @json_option
 def show(path: Path, as_json: bool, **options: Any) -> None:
     """Price the plan in a file; --set remat=block changes a field first."""
@@ -78,7 +77,7 @@ def _render(priced: Priced) -> None:
 @click.command()
 @click.argument("first", type=plan_file)
 @click.argument("second", type=plan_file)
-@hardware_options(constants=None)
+@hardware_options(constants=None, price=False)
 @json_option
 def diff(first: Path, second: Path, as_json: bool, **options: Any) -> None:
     """What changes between two plan files, and what it does to the estimate."""
