@@ -294,3 +294,28 @@ def test_pictures(capsys, tmp_path):
 def test_refusals_of_pictures(args, message):
     with pytest.raises(BadRequest, match=message):
         run(*args)
+
+
+def test_a_reshard_to_the_same_name_shows_both_layouts(capsys):
+    """The source keeps its name and its own shape, the result gets a prime."""
+    result = result_of(capsys, "A[I_XY] -> A[I_X]", "--dims", "I=1024", "--mesh", "X=4,Y=2")
+    assert result["layouts"] == {"A": "A[I_XY]", "A'": "A[I_X]"}
+    assert result["local_shapes"] == {"A": [128], "A'": [256]}
+
+
+def test_what_is_not_local_names_the_source(capsys):
+    result = result_of(capsys, "A[I_X] -> B[I]", "--dims", "I=64", "--mesh", "X=4")
+    assert result["obstacles"] == ["the array is A[I_X], B[I] is wanted"]
+
+
+def test_equal_strategies_rank_by_memory(capsys):
+    """Without communication either way, B is best stored in pieces."""
+    wanted = ("A[I_X, J] * B[J, K_X]", "--dims", "I=256,J=512,K=1024", "--mesh", "X=4,Y=2")
+    first, second, *_ = result_of(capsys, *wanted, "--free", "B")["strategies"]
+    assert first["wire_bytes_per_device"] == second["wire_bytes_per_device"] == 0
+    assert first["peak_bytes_per_device"] < second["peak_bytes_per_device"]
+
+
+def test_constants_without_a_slice_are_refused():
+    with pytest.raises(BadRequest, match="say which with --on SLICE"):
+        run("A[I_X] -> A[I]", "--dims", "I=64", "--mesh", "X=4", "--constants", "book")

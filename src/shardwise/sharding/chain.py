@@ -241,13 +241,13 @@ class _Search:
             top if self.limit == inf else len(ends),
             ((end.cost + rest[end.node][0], flops(end), next(number), end) for end in ends),
         )
-        done: list[tuple[float, float, int, Strategy]] = []
+        done: list[tuple[float, float, float, int, Strategy]] = []
         for bound, work, order, end in ranked:
             if len(done) >= top and bound > sorted(done)[top - 1][0]:
                 break
             finished = self.finish(end, graphs[-1], rest)
             if finished is not None:
-                done.append((finished.cost, work, order, finished))
+                done.append((finished.cost, work, finished.peak_bytes, order, finished))
         best = tuple(strategy for *_, strategy in sorted(done)[:top])
         return Resolution(einsum=self.einsum, strategies=best, enumerated=len(ends))
 

@@ -257,8 +257,9 @@ def _result_differs(einsum: Einsum) -> list[str]:
     partial = {axis for x in einsum.contracted for axis in cut[x]}
     partial |= {axis for operand in einsum.operands for axis in operand.unreduced}
     dims = tuple(Dim(x, cut[x]) for x in einsum.result.letters)
-    made = Layout(name=einsum.result.name, dims=dims, unreduced=tuple(partial))
-    if made == einsum.result:
+    name = einsum.operands[0].name if einsum.is_reshard else einsum.result.name
+    made = Layout(name=name, dims=dims, unreduced=tuple(partial))
+    if replace(made, name=einsum.result.name) == einsum.result:
         return []
     word = "the array is" if einsum.is_reshard else "the local product comes out as"
     return [f"{word} {made}, {einsum.result} is wanted"]

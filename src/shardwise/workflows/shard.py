@@ -186,7 +186,7 @@ def placed(piece: Slice, mesh: Mesh) -> Placement:
 def shard_result(answer: Sharding) -> dict[str, Any]:
     """The answer under the stable names of the design."""
     best, einsum = answer.best, answer.einsum
-    arrays = (*best.inputs, best.result)
+    arrays = named_arrays(answer)
     return {
         "expression": str(einsum),
         "result_free": einsum.free,
@@ -198,10 +198,10 @@ def shard_result(answer: Sharding) -> dict[str, Any]:
         "obstacles": list(einsum.obstacles()),
         "ranked_by": "expected seconds" if answer.ranking else "bytes on the wire",
         "steps": [str(step) for step in best.program.steps],
-        "layouts": {layout.name: str(layout) for layout in arrays},
-        "global_shapes": {layout.name: global_shape(layout, answer.sizes) for layout in arrays},
+        "layouts": {name: str(layout) for name, layout in arrays.items()},
+        "global_shapes": {name: global_shape(a, answer.sizes) for name, a in arrays.items()},
         "local_shapes": {
-            layout.name: local_shape(layout, answer.sizes, answer.mesh) for layout in arrays
+            name: local_shape(a, answer.sizes, answer.mesh) for name, a in arrays.items()
         },
         "collectives": collectives(best.program),
         "peak_bytes_per_device": best.peak_bytes,
@@ -210,6 +210,15 @@ def shard_result(answer: Sharding) -> dict[str, Any]:
         "enumerated": answer.resolution.enumerated,
         "why": list(answer.reasons),
     }
+
+
+def named_arrays(answer: Sharding) -> dict[str, Layout]:
+    """The best strategy's inputs and result by name; a result named like an input gets a prime."""
+    arrays = {layout.name: layout for layout in answer.best.inputs}
+    result = answer.best.result
+    if arrays.get(result.name) != result:
+        arrays[f"{result.name}'" if result.name in arrays else result.name] = result
+    return arrays
 
 
 def collectives(program: Program) -> list[dict[str, Any]]:

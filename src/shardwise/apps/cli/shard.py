@@ -160,8 +160,11 @@ def _show_listing(options: dict[str, Any]) -> None:
 
 
 def _show_product(options: dict[str, Any]) -> None:
-    if not options["on"] and any(options[n] for n in ("hw_files", "sets", "prices")):
-        raise BadRequest("--hw, --set and --price change chips; say which with --on SLICE")
+    changed = any(options[n] for n in ("hw_files", "sets", "prices"))
+    if not options["on"] and (changed or options["constants"] != "vendor"):
+        raise BadRequest(
+            "--constants, --hw, --set and --price change chips; say which with --on SLICE"
+        )
     if options["to"] and not options["as_json"] and (options["run"] or options["backward"]):
         raise BadRequest("--to prints a program and nothing else; leave out --run and --backward")
     answer = shard_expression(

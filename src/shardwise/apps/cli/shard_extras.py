@@ -55,7 +55,9 @@ def extras(options: dict[str, Any], answer: Sharding) -> Extras:
 def render_extras(found: Extras) -> None:
     """The extras for a person, each after an empty line."""
     if "backward" in found:
-        click.echo("\n" + "\n".join(found["backward"]))
+        click.echo("\nForward and backward derived from the layouts as written, which fix where")
+        click.echo("parameters are stored; the strategy above is free to choose another way.")
+        click.echo("\n".join(found["backward"]))
     if "run" in found:
         click.echo()
         _render_run(found["run"])

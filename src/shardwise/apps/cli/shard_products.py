@@ -7,7 +7,7 @@ import click
 from shardwise.apps.cli.output import table
 from shardwise.sharding import bytes_per_device
 from shardwise.units import format_bytes, format_flops, format_seconds
-from shardwise.workflows.shard import Sharding
+from shardwise.workflows.shard import Sharding, named_arrays
 
 HEADER_BYTES = ("", "strategy", "bytes sent", "FLOPs", "peak bytes")
 HEADER_TIME = ("", "strategy", "lower", "expected", "upper", "bound by", "bytes sent")
@@ -27,7 +27,11 @@ def render(answer: Sharding, result: dict[str, Any]) -> None:
     click.echo()
     table(("array", "layout", "whole", "per device", "bytes"), _arrays(answer, result), left=2)
     click.echo()
-    title = f"Best of {answer.resolution.enumerated} legal strategies, by {result['ranked_by']}"
+    number = answer.resolution.enumerated
+    found = f"{number:,} legal {'strategy' if number == 1 else 'strategies'}"
+    products = answer.ranking is not None and not answer.einsum.is_reshard
+    variants = " and collective matmuls" if products else ""
+    title = f"Best of {found}{variants}, by {result['ranked_by']}"
     header = HEADER_TIME if answer.ranking else HEADER_BYTES
     table(header, strategy_rows(result), title=title, left=2)
     for reason in answer.reasons:
@@ -59,11 +63,10 @@ def _steps(answer: Sharding, result: dict[str, Any]) -> None:
 
 
 def _arrays(answer: Sharding, result: dict[str, Any]) -> list[list[str]]:
-    best, rows = answer.best, []
-    arrays = [*best.inputs, best.result]
-    for layout in dict.fromkeys(arrays):
+    rows = []
+    for name, layout in named_arrays(answer).items():
         size = bytes_per_device(layout, answer.sizes, answer.mesh, answer.dtype)
-        shapes = (result["global_shapes"][layout.name], result["local_shapes"][layout.name])
+        shapes = (result["global_shapes"][name], result["local_shapes"][name])
         cells = [f"{answer.dtype}{list(shape)}" for shape in shapes]
-        rows.append([layout.name, str(layout), *cells, format_bytes(size)])
+        rows.append([name, str(layout), *cells, format_bytes(size)])
     return rows
