@@ -239,7 +239,7 @@ def test_strategies_as_csv(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((FSDP_TP, *SQUARE, "--on", "v5e:2x2"), "mesh X=4,Y=4 has 16 devices but 'v5e:2x2' has 4"),
+        ((FSDP_TP, *SQUARE, "--on", "v5e:2x2"), "the mesh needs 16 chips and v5e:2x2 has 4 chips"),
         ((FSDP_TP, *SQUARE, "--top", "0"), "--top 0 shows nothing; give 1 or more"),
         ((FSDP_TP, *SQUARE, "--free", "W"), "unknown array 'W'; known: A, B"),
         ((FSDP_TP, *SQUARE, "--set", "chip.hbm_bandwidth=1e12"), "say which with --on SLICE"),
@@ -319,3 +319,10 @@ def test_equal_strategies_rank_by_memory(capsys):
 def test_constants_without_a_slice_are_refused():
     with pytest.raises(BadRequest, match="say which with --on SLICE"):
         run("A[I_X] -> A[I]", "--dims", "I=64", "--mesh", "X=4", "--constants", "book")
+
+
+def test_a_mesh_may_use_part_of_a_slice(capsys):
+    run("A[I_X] -> A[I]", "--dims", "I=1024", "--mesh", "X=4", "--on", "v5e:4x4")
+    captured = capsys.readouterr()
+    assert "X=4: x[2] y[2], lines" in captured.out
+    assert "the mesh uses 4 chips of v5e:4x4, 12 idle" in captured.err

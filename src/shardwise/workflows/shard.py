@@ -6,7 +6,7 @@ from math import inf, prod
 from typing import Any
 
 from shardwise.errors import BadRequest, unknown
-from shardwise.hardware import Placement, Slice, Spelling, describe, place
+from shardwise.hardware import Placement, Slice, Spelling, describe, place_or_refuse
 from shardwise.roofline import Priced, Ranking, rank, seconds
 from shardwise.sharding import (
     Einsum,
@@ -158,7 +158,7 @@ def _placed(
         sizes=sizes,
         dtype=dtype,
         limit=limit,
-        notes=(*spelling.notes, *notes),
+        notes=(*spelling.notes, *_idle(placement), *notes),
         resolution=resolution,
         piece=piece,
         placement=placement,
@@ -166,15 +166,16 @@ def _placed(
     )
 
 
+def _idle(placement: Placement) -> list[str]:
+    """A note where the mesh leaves chips of the slice out."""
+    idle = int(placement.chips_idle)
+    used = int(placement.chips_used)
+    return [f"the mesh uses {used:,} chips of {placement.slice}, {idle:,} idle"] if idle else []
+
+
 def placed(piece: Slice, mesh: Mesh) -> Placement:
-    """The mesh on the slice; raises BadRequest unless it uses every device of it."""
-    if mesh.size != piece.devices:
-        kind = "JAX devices" if piece.chip.jax_devices_per_chip > 1 else "chips"
-        raise BadRequest(
-            f"mesh {mesh} has {mesh.size:,} devices but '{piece}' has {piece.devices:,} {kind}; "
-            f"change a degree, or the slice, so that they are equal"
-        )
-    placement = place(piece, dict(mesh))
+    """The mesh on the slice, or on a part of it; raises BadRequest where it cannot be laid."""
+    placement = place_or_refuse(piece, dict(mesh))
     if not placement.legal:
         raise BadRequest(
             f"mesh {mesh} cannot be laid on '{piece}': its degrees do not split the slice's axes "
