@@ -9,6 +9,7 @@ from typing import Literal
 from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
+from shardwise.models.training_state import training_state
 from shardwise.units import dtype_bytes
 
 MESH_AXES = ("replica", "stage", "data", "fsdp", "expert", "context", "tensor")
@@ -39,8 +40,7 @@ class TrainDtypes:
     @property
     def optimizer_bytes(self) -> float:
         """Bytes per parameter of Adam's two moments and the master copy, if any."""
-        master = 0.0 if self.master == "none" else dtype_bytes(self.master)
-        return 2 * dtype_bytes(self.moments) + master
+        return training_state(master=self.master, moments=self.moments).optimizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
