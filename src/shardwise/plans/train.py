@@ -40,7 +40,7 @@ class TrainDtypes:
     @property
     def optimizer_bytes(self) -> float:
         """Bytes per parameter of Adam's two moments and the master copy, if any."""
-        return training_state(master=self.master, moments=self.moments).optimizer
+        return float(training_state(master=self.master, moments=self.moments).optimizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
