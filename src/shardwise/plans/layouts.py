@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from shardwise.models.parameters import Parameter
+from shardwise.plans.train import STORAGE_AXES
 from shardwise.sharding import Dim, Layout
 from shardwise.work import Quantity
 
@@ -24,10 +25,6 @@ UNEVEN: Mapping[str, Literal["pad", "replicate", "refuse"]] = {
 
 TENSOR_LETTERS = "FNKV"
 """Dims that the tensor axis cuts: d_ff, query heads, KV heads, vocabulary (ch. 5.1.3)."""
-
-STORAGE_AXES = ("fsdp", "expert", "context")
-"""Axes that store a parameter in pieces and gather it before use (ZeRO-3): each sees tokens of its
-own, so each must sum gradients anyway. Experts already lie apart over `expert`."""
 
 
 def is_expert(parameter: Parameter) -> bool:

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Literal
+from typing import Literal, get_args
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig
@@ -15,10 +15,40 @@ from shardwise.units import dtype_bytes
 MESH_AXES = ("replica", "stage", "data", "fsdp", "expert", "context", "tensor")
 """Mesh axes by role, outermost first: the first cross slices, the last sit on the nearest links."""
 
+STORAGE_AXES = ("fsdp", "expert", "context")
+"""Axes that can store a parameter in pieces and gather it before use (ZeRO-3): each sees tokens of
+its own, so each must sum gradients anyway."""
+
 Remat = Literal["none", "matmul_outputs", "block", "offload"]
+SavedKind = Literal[
+    "block_input", "norm", "qkv", "attention", "attention_out", "mlp_in", "activation", "mlp_out"
+]
+"""Kinds of activations that a policy may treat apart: the layer's input; outputs of the norms; of
+the projections into the mixer; of the mixer's core; of its out projection; of the matmuls into the
+MLP; of its activation; of its matmul out."""
+Saved = Literal["keep", "recompute", "offload"]
 Placing = Literal["fastest", "finish"]
-PLACINGS: tuple[Placing, ...] = ("fastest", "finish")
-REMAT_POLICIES: tuple[Remat, ...] = ("none", "matmul_outputs", "block", "offload")
+PipelineSchedule = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe"]
+ContextMethod = Literal["all_gather", "ring", "ulysses"]
+Optimizer = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
+Stack = Literal["xla", "megatron", "fsdp", "nanotron"]
+PLACINGS: tuple[Placing, ...] = get_args(Placing)
+REMAT_POLICIES: tuple[Remat, ...] = get_args(Remat)
+PIPELINE_SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
+CONTEXT_METHODS: tuple[ContextMethod, ...] = get_args(ContextMethod)
+OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
+STACKS: tuple[Stack, ...] = get_args(Stack)
+
+CHUNKS_OF: Mapping[PipelineSchedule, tuple[int, ...]] = {
+    "gpipe": (1,),
+    "1f1b": (1,),
+    "interleaved": (2, 3, 4, 5, 6, 8, 10, 12, 16),
+    "zb_h1": (1,),
+    "zb_v": (2,),
+    "dualpipe": (2,),
+}
+"""Model chunks per stage (virtual stages) that a schedule takes. ZB-V folds the layers into a V,
+DualPipe keeps two copies of the stages that run in opposite directions: two chunks each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +81,19 @@ class TrainPlan:
     domains) and of each the `box`, the part of each physical axis; `placement` gives each axis its
     fastest part of it, or finishes physical axes already begun first, which keeps the rings of the
     others whole. `data` and `replica` replicate parameters, with `zero` 0, 1 or 2 for the optimizer
-    state (1) and gradients (2); `fsdp` shards parameters, gradients and optimizer state, and so do
-    `context` and `expert` for what is not an expert. With `sequence_parallel` the activations
-    between matmuls are sharded over `tensor`.
+    state (1) and gradients (2). The `storage_axes` shard parameters, gradients and optimizer state
+    (ZeRO-3; experts already lie apart over `expert`): those of `expert` and `context` that are not
+    among them replicate parameters like `data`. Without `reshard_after_forward` gathered parameters
+    stay until the backward pass. With `sequence_parallel` the activations between matmuls are
+    sharded over `tensor`. `layers_per_stage` has one entry per stage; with `virtual_stages` each is
+    cut into so many chunks.
+
+    `remat_kinds` overrides the policy `remat` by kind of activation. `expert_capacity` is the slots
+    of an expert over its mean load (dense dispatch), `expert_imbalance` the load of the busiest
+    device over the mean (ragged dispatch). `lora_rank` 0 trains the parameters themselves;
+    `frozen` names components that are not trained. `packed_lengths` are the documents of one
+    sequence, () for one document. `attention_kernel` "scores" writes the T x S scores to memory.
+    `stack` is the software whose constants price the plan.
     """
 
     model: str
@@ -68,12 +108,27 @@ class TrainPlan:
     slices: int = 1
     placement: Placing = "fastest"
     zero: int = 1
+    storage_axes: tuple[str, ...] = STORAGE_AXES
+    reshard_after_forward: bool = True
     sequence_parallel: bool = True
     remat: Remat = "block"
-    pipeline_schedule: Literal["1f1b"] = "1f1b"
-    context_method: Literal["all_gather"] = "all_gather"
-    optimizer: Literal["adam"] = "adam"
+    remat_kinds: Mapping[SavedKind, Saved] = field(default_factory=dict)
+    attention_kernel: Literal["flash", "scores"] = "flash"
+    pipeline_schedule: PipelineSchedule = "1f1b"
+    virtual_stages: int = 1
+    context_method: ContextMethod = "all_gather"
+    expert_dispatch: Literal["dense", "ragged"] = "dense"
+    expert_capacity: float = 1.0
+    expert_imbalance: float = 1.0
+    expert_over_tensor: bool = False
+    offload_optimizer: bool = False
+    optimizer: Optimizer = "adam"
+    lora_rank: int = 0
+    frozen: tuple[str, ...] = ()
+    mtp_layers: int = 0
+    packed_lengths: tuple[int, ...] = ()
     dtypes: TrainDtypes = field(default_factory=TrainDtypes)
+    stack: Stack = "xla"
     constants: Literal["vendor", "book"] = "vendor"
 
     def __post_init__(self) -> None:
@@ -95,6 +150,7 @@ class TrainPlan:
                 f"layers_per_stage {list(self.layers_per_stage)} leaves a stage without layers; "
                 "give every stage at least one or use fewer stages"
             )
+        self._check_choices()
         if self.global_batch_sequences % (self.batch_shards * self.microbatches):
             raise BadRequest(
                 f"global_batch_sequences {self.global_batch_sequences} does not divide into "
@@ -105,6 +161,42 @@ class TrainPlan:
             raise BadRequest(
                 f"sequence_length {self.sequence_length} does not divide over context="
                 f"{self.degree('context')}; use a degree that divides it"
+            )
+
+    def _check_choices(self) -> None:
+        """Raise BadRequest for a choice that contradicts another or cannot take effect."""
+        chunks = CHUNKS_OF[self.pipeline_schedule]
+        if self.degree("stage") == 1:
+            chunks = (1,)
+        if self.virtual_stages not in chunks:
+            raise BadRequest(
+                f"virtual_stages is {self.virtual_stages}; the schedule '{self.pipeline_schedule}' "
+                f"over {self.degree('stage')} stage(s) takes {', '.join(map(str, chunks))}"
+            )
+        if min(self.layers_per_stage) < self.virtual_stages:
+            raise BadRequest(
+                f"virtual_stages is {self.virtual_stages}, but a stage has only "
+                f"{min(self.layers_per_stage)} layers; use at most that many"
+            )
+        for axis in self.storage_axes:
+            if axis not in STORAGE_AXES:
+                raise unknown("storage axis", axis, STORAGE_AXES)
+        if "fsdp" not in self.storage_axes:
+            raise BadRequest(
+                "storage_axes lacks 'fsdp'; name it, and replicate over mesh axis 'data'"
+            )
+        for name in ("expert_capacity", "expert_imbalance"):
+            if getattr(self, name) < 1:
+                raise BadRequest(
+                    f"{name} is {getattr(self, name)}; the mean load is 1, so give 1 or more"
+                )
+        for name in ("lora_rank", "mtp_layers"):
+            if getattr(self, name) < 0:
+                raise BadRequest(f"{name} is {getattr(self, name)}; it must be 0 or more")
+        if self.packed_lengths and sum(self.packed_lengths) != self.sequence_length:
+            raise BadRequest(
+                f"packed_lengths add up to {sum(self.packed_lengths)} tokens; "
+                f"sequence_length is {self.sequence_length}, so make them equal"
             )
 
     def degree(self, axis: str) -> int:
