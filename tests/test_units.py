@@ -100,7 +100,7 @@ def test_durations():
     assert parse_seconds("15ms") == 0.015
     assert parse_seconds("2h") == 7200
     assert parse_seconds("3us") == parse_seconds("3µs") == pytest.approx(3e-6)
-    with pytest.raises(BadRequest, match="ns, us, ms, s, min or h"):
+    with pytest.raises(BadRequest, match="ns, us, ms, s, min, h, d or y"):
         parse_seconds("15")
 
 

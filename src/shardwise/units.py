@@ -29,6 +29,7 @@ DTYPE_BYTES: Mapping[str, float] = {
 _DECIMAL = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12, "p": 1e15, "e": 1e18}
 _BINARY = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40, "pi": 2.0**50}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_SECONDS |= {"d": 86400.0, "y": 365 * 86400.0}
 _NUMBER = re.compile(
     # A comma separates thousands: 1,500 is read, 1,5 is refused rather than taken for 15.
     r"([+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)"
@@ -73,7 +74,7 @@ def parse_seconds(text: str, what: str = "time") -> float:
     >>> parse_seconds("15ms")
     0.015
     """
-    return _parse(text, what, _SECONDS, "with a unit: ns, us, ms, s, min or h")
+    return _parse(text, what, _SECONDS, "with a unit: ns, us, ms, s, min, h, d or y")
 
 
 def _parse(text: str, what: str, scales: Mapping[str, float], form: str) -> float:

@@ -1,6 +1,7 @@
 """Plan and price, and shape the answer as a document's `result` (the design fixes its names)."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from shardwise.errors import NoFeasiblePlan
@@ -8,6 +9,7 @@ from shardwise.hardware import Chip, Slice, Spelling, Torus, describe, slices_of
 from shardwise.models import load_model, parameters, params_total
 from shardwise.models.describe import context_warning
 from shardwise.models.specs import Moe
+from shardwise.planner.goodput import Overheads, goodput
 from shardwise.planner.train_search import TrainRequest, policies
 from shardwise.planner.training import (
     TrainAnswer,
@@ -135,6 +137,7 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "tokens_per_second": answer.tokens_per_second,
         "mfu": answer.mfu,
         "mfu_6nd": answer.mfu_6nd,
+        "tokens_per_joule_upper": tokens_per_joule(answer),
         "peak_bytes_per_chip": answer.peak_bytes_per_chip,
         "usable_bytes_per_chip": piece.chip.require("hbm_usable_bytes"),
         "memory_by_kind": answer.memory_by_kind,
@@ -144,6 +147,13 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "exposed_seconds": answer.exposed_seconds,
         "top_ops": [_op_row(t.op, float(t.total)) for t in answer.estimate.top(_SHOWN_OPS)],
     }
+
+
+def tokens_per_joule(answer: TrainAnswer) -> float | None:
+    """Tokens per joule of the chips alone at their rated power, used and idle ones: an upper bound,
+    as hosts, networks and cooling draw more. None where the catalogue has no power."""
+    watts = answer.piece.chip.power_watts
+    return None if watts is None else answer.tokens_per_second / (watts * answer.piece.chips)
 
 
 def _op_row(op: Op, seconds: float) -> dict[str, Any]:
@@ -259,10 +269,15 @@ def strategy(answer: TrainAnswer) -> str:
 
 
 def run_result(
-    answer: TrainAnswer, tokens: float, mfu: float | None, params: float | None
+    answer: TrainAnswer,
+    tokens: float,
+    mfu: float | None,
+    params: float | None,
+    overheads: Overheads | None = None,
 ) -> dict[str, Any]:
     """Days and dollars of a whole run: at the expected step time, or at a given utilisation of
-    6*N*tokens (the book's arithmetic). The price is per chip of the slice, used or idle."""
+    6*N*tokens (the book's arithmetic), times the goodput that `overheads` leave. The price is per
+    chip of the slice, used or idle."""
     piece = answer.piece
     if mfu is None:
         rate, basis = answer.tokens_per_second, "expected step time"
@@ -270,6 +285,11 @@ def run_result(
         n = params or params_total(answer.cfg)
         rate = tokens_per_second_at(mfu, n, piece, answer.plan.dtypes.compute)
         basis = f"{mfu:.0%} MFU of 6*N*tokens with N = {n:,.0f}"
+    lost: dict[str, Any] = {}
+    if overheads is not None and not overheads.none:
+        good = goodput(overheads, piece.chips)
+        lost = {"goodput": asdict(good)}
+        rate, basis = rate * good.share, f"{basis}, goodput {good.share:.1%}"
     run = run_of(tokens, rate, piece)
     price = piece.chip.price
     cost: dict[str, Any] = {"usd": None, "usd_per_chip_hour": None}
@@ -284,4 +304,4 @@ def run_result(
             "price_as_of": price.as_of,
             "price_source": price.source,
         }
-    return {"tokens": tokens, "basis": basis, "tokens_per_second": rate, **run, **cost}
+    return {"tokens": tokens, "basis": basis, "tokens_per_second": rate, **run, **cost, **lost}

@@ -1,9 +1,10 @@
-"""`shardwise plan train|serve|show|diff`: the group, and what its commands share."""
+"""`shardwise plan train|serve|sweep|show|diff`: the group, and what its commands share."""
 
 import click
 
 from shardwise.apps.cli.plan_serve import serve
 from shardwise.apps.cli.plan_show import diff, show
+from shardwise.apps.cli.plan_sweep import sweep_command
 from shardwise.apps.cli.plan_train import train
 
 
@@ -14,5 +15,6 @@ def plan() -> None:
 
 plan.add_command(train)
 plan.add_command(serve)
+plan.add_command(sweep_command)
 plan.add_command(show)
 plan.add_command(diff)

@@ -9,8 +9,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from shardwise.apps.cli.pictures import new_figure, save_figure
 from shardwise.apps.cli.shard_animation import PALETTE, animate, animate_terminal
-from shardwise.errors import BadRequest, MissingPart
+from shardwise.errors import BadRequest
 from shardwise.sharding import Layout, Mesh, Sizes, blocks, copies, global_shape, local_shape
 
 __all__ = ["animate", "animate_terminal", "draw", "plot"]
@@ -49,17 +50,16 @@ def plot(layout: Layout, sizes: Sizes, mesh: Mesh, path: Path) -> None:
 
     Raises MissingPart without matplotlib and BadRequest where the file cannot be written.
     """
-    figure_class = _matplotlib()
     names, counts = _names(layout, sizes, mesh), _counts(layout, sizes, mesh)
     held, shape = _held(layout, sizes, mesh), tuple(mesh.values())
-    figure = figure_class(figsize=(9, 4.5), layout="constrained")
+    figure = new_figure(9, 4.5)
     left, right = figure.subplots(1, 2)
     _cells(left, _flat(counts), {_flat_at(at, counts): (names[at], at) for at in names})
     left.set_title(f"{layout} {list(global_shape(layout, sizes))}")
     right.set_title(f"devices of {mesh}")
     devices = {_flat_at(d, shape): (names[block], block) for d, block in held.items()}
     _cells(right, _flat(shape), devices)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _names(layout: Layout, sizes: Sizes, mesh: Mesh) -> dict[Place, str]:
@@ -131,17 +131,6 @@ def _coloured(line: str, names: Iterable[str]) -> str:
     return out.getvalue()
 
 
-def _matplotlib() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingPart(
-            "--plot needs matplotlib, which is not installed; run pip install 'shardwise[plot]' "
-            "(from a clone: pip install '.[plot]'), or use --draw"
-        ) from None
-    return Figure
-
-
 def _flat(shape: Place) -> tuple[int, int]:
     """A grid for any number of dims: the even ones down, the odd ones across, slow ones outside."""
     rows = cols = 1
@@ -171,12 +160,3 @@ def _cells(axes: Any, grid: tuple[int, int], cells: dict[tuple[int, int], tuple[
     axes.set_ylim(rows, 0)
     axes.set_xticks([])
     axes.set_yticks([])
-
-
-def _save(figure: Any, path: Path) -> None:
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise BadRequest(f"cannot plot to '{path}': the ending says the format, .png or .svg")
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise BadRequest(f"cannot write '{path}': {error.strerror}; give another --plot") from None

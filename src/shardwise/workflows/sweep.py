@@ -1,0 +1,258 @@
+"""Plan the same training many times: over slices, batches and sequence lengths.
+
+Each point is a search of its own. From the points follow what a capacity planner asks: how far the
+job scales and where more chips stop being worth it, what is cheapest within a deadline, and which
+points no other beats in both time and cost.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from typing import Any
+
+from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.hardware import Slice, Spelling, slices_of
+from shardwise.planner.training import TrainAnswer
+from shardwise.units import DAY, format_count, format_usd, sig
+from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.predict import plan_training
+
+WORTH = 0.5
+"""Below this share of the added chips' speed, more chips count as not worth it."""
+
+_MOST_DOMAINS = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One planned job. `answer` is None where nothing fits or divides, and `miss` says why.
+
+    `days` and `usd` are of the whole run of `tokens`; `usd` is None without a price. `efficiency`
+    is tokens/s per chip over that of the smallest slice of its series, `marginal` the speed that
+    the chips added since the point before bring, over their share; 1 is perfect scaling.
+    """
+
+    piece: Slice
+    batch: str
+    sequence_length: int
+    answer: TrainAnswer | None
+    miss: str = ""
+    days: float | None = None
+    usd: float | None = None
+    efficiency: float | None = None
+    marginal: float | None = None
+    on_front: bool = False
+
+
+def slices_between(target: str, low: float, high: float, hardware: Hardware) -> tuple[Slice, ...]:
+    """A spelt slice as it is; of a bare chip its slices of `low` to `high` chips, one per doubling.
+
+    Beyond one domain or pod the slices are whole ones, joined by the data-centre network.
+    """
+    found = hardware.target(target)
+    if isinstance(found, Spelling):
+        return (found.slice,)
+    wide = slices_of(found, domains=_MOST_DOMAINS)
+    largest = max((s for s in wide if s.count == 1), key=lambda s: s.chips)
+    if largest == wide[-1] and found.data_centre is not None:
+        wide += tuple(replace(largest, count=2**i) for i in range(1, 15))
+    chosen: list[Slice] = []
+    for piece in wide:
+        doubled = not chosen or piece.chips >= 2 * chosen[-1].chips
+        if low <= piece.chips <= high and doubled:
+            chosen.append(piece)
+    if not chosen:
+        raise BadRequest(
+            f"{found.id} has no slice of {low:,.0f} to {high:,.0f} chips; it has "
+            f"{wide[0].chips:,} to {wide[-1].chips:,}: widen --chips"
+        )
+    return tuple(chosen)
+
+
+def sweep(
+    model: str,
+    pieces: Sequence[Slice],
+    *,
+    batches: Sequence[str],
+    lengths: Sequence[int],
+    tokens: float | None = None,
+    hardware: Hardware | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> tuple[Point, ...]:
+    """Plan every slice x batch x sequence length; `options` go to `plan_training`.
+
+    `tokens` of a run adds days, and dollars where the chip has a price. Raises BadRequest where no
+    point has a plan at all.
+    """
+    jobs = [(b, n, p) for b in batches for n in lengths for p in pieces]
+    points = []
+    for done, (batch, length, piece) in enumerate(jobs):
+        points.append(_point(model, piece, batch, length, tokens, hardware, options))
+        if progress:
+            progress(done + 1, len(jobs))
+    if all(point.answer is None for point in points):
+        raise NoFeasiblePlan(f"no point of the sweep has a plan; the last: {points[-1].miss}")
+    return _front(_scaling(points))
+
+
+def _point(
+    model: str,
+    piece: Slice,
+    batch: str,
+    length: int,
+    tokens: float | None,
+    hardware: Hardware | None,
+    options: dict[str, Any],
+) -> Point:
+    asked = Point(piece=piece, batch=batch, sequence_length=length, answer=None)
+    try:
+        planning = plan_training(
+            model, str(piece), batch=batch, seq=length, top=0, hardware=hardware, **options
+        )
+    except NoFeasiblePlan as error:
+        return replace(asked, miss=str(error))
+    except BadRequest as error:
+        if "divide" not in str(error):  # a request that is wrong everywhere is no missing point
+            raise
+        return replace(asked, miss=str(error))
+    answer = planning.best
+    if tokens is None:
+        return replace(asked, answer=answer)
+    days = tokens / answer.tokens_per_second / DAY
+    price = piece.chip.price
+    usd = days * 24 * piece.chips * price.usd_per_chip_hour if price else None
+    return replace(asked, answer=answer, days=days, usd=usd)
+
+
+def _scaling(points: Sequence[Point]) -> list[Point]:
+    """Efficiency along each series of one chip, batch and length, by number of chips."""
+
+    def series(p: Point) -> tuple:
+        return p.piece.chip.id, p.batch, p.sequence_length
+
+    done: list[Point] = []
+    for _, same in groupby(sorted(points, key=lambda p: (*series(p), p.piece.chips)), series):
+        first: Point | None = None
+        last: Point | None = None
+        for point in same:
+            if point.answer is None:
+                done.append(point)
+                continue
+            first, before = first or point, last
+            marginal = None
+            if before is not None and point.piece.chips > before.piece.chips:
+                chips = point.piece.chips / before.piece.chips - 1
+                marginal = (_rate(point) / _rate(before) - 1) / chips
+            each = (_rate(point) / point.piece.chips) / (_rate(first) / first.piece.chips)
+            last = point
+            done.append(replace(point, efficiency=each, marginal=marginal))
+    return done
+
+
+def _rate(point: Point) -> float:
+    assert point.answer is not None
+    return point.answer.tokens_per_second
+
+
+def _front(points: Sequence[Point]) -> tuple[Point, ...]:
+    """Mark what no other point beats in tokens/s and in cost: dollars per token where every chip
+    has a price, else chips."""
+    priced = all(p.piece.chip.price for p in points)
+    planned = [p for p in points if p.answer is not None]
+
+    def cost(p: Point) -> float:
+        price = p.piece.chip.price
+        return (
+            p.piece.chips / _rate(p) * price.usd_per_chip_hour
+            if priced and price
+            else p.piece.chips
+        )
+
+    front, best = set(), float("inf")
+    for p in sorted(planned, key=lambda p: (-_rate(p), cost(p))):
+        if cost(p) < best:
+            best = cost(p)
+            front.add(id(p))
+    return tuple(replace(p, on_front=id(p) in front) for p in points)
+
+
+def verdicts(points: Sequence[Point], *, days: float | None = None) -> list[str]:
+    """Where scaling stops being worth it, and the cheapest point within `days`."""
+    said = [line for line in map(_stop, _series(points)) if line]
+    if days is None:
+        return said
+    within = [p for p in points if p.days is not None and p.days <= days]
+    if not within:
+        fastest = min((p for p in points if p.days is not None), key=lambda p: p.days or 0.0)
+        text = (
+            f"nothing here trains it within {sig(days)} days; the fastest is {fastest.piece} with "
+            f"{sig(fastest.days or 0.0)} days: sweep more chips (--chips)"
+        )
+        return [*said, text]
+    if all(p.usd is not None for p in within):
+        best = min(within, key=lambda p: p.usd or 0.0)
+        cost = format_usd(best.usd or 0.0)
+    else:
+        best = min(within, key=lambda p: p.piece.chips)
+        cost = "fewest chips, as not every chip has a price"
+    text = (
+        f"cheapest within {sig(days)} days: {best.piece} with batch {best.batch}, "
+        f"{sig(best.days or 0.0)} days, {cost}"
+    )
+    return [*said, text]
+
+
+def _series(points: Sequence[Point]) -> list[list[Point]]:
+    def key(p: Point) -> tuple:
+        return p.piece.chip.id, p.batch, p.sequence_length
+
+    return [[p for p in same if p.answer] for _, same in groupby(points, key)]
+
+
+def _stop(series: Sequence[Point]) -> str:
+    for before, point in pairwise(series):
+        if point.marginal is not None and point.marginal < WORTH and point.answer:
+            return (
+                f"{point.piece.chip.id}, batch {point.batch}: past {before.piece.chips:,} chips it "
+                f"stops being worth it: the step to {point.piece.chips:,} brings "
+                f"{point.marginal:.0%} of the added chips' speed; bound by "
+                f"{point.answer.estimate.bound_by()}, "
+                f"{format_count(point.answer.plan.tokens / point.piece.chips)} tokens per chip"
+            )
+    return ""
+
+
+def sweep_result(points: Sequence[Point], days: float | None) -> dict[str, Any]:
+    """The sweep as a document's `result`."""
+    return {"points": [_row(p) for p in points], "verdicts": verdicts(points, days=days)}
+
+
+def _row(point: Point) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "slice": str(point.piece),
+        "chip": point.piece.chip.id,
+        "chips": point.piece.chips,
+        "batch": point.batch,
+        "sequence_length": point.sequence_length,
+        "miss": point.miss,
+    }
+    if point.answer is None:
+        return row
+    answer = point.answer
+    return row | {
+        "batch_tokens": answer.plan.tokens,
+        "mesh": dict(answer.plan.mesh),
+        "microbatches": answer.plan.microbatches,
+        "remat": answer.plan.remat,
+        "step_seconds": answer.step_seconds,
+        "tokens_per_second": answer.tokens_per_second,
+        "mfu": answer.mfu,
+        "bound_by": answer.estimate.bound_by(),
+        "peak_bytes_per_chip": answer.peak_bytes_per_chip,
+        "efficiency": point.efficiency,
+        "marginal": point.marginal,
+        "days": point.days,
+        "usd": point.usd,
+        "on_front": point.on_front,
+    }
