@@ -1,4 +1,4 @@
-"""The book's closed rules for training (ch. 4 to 6): degrees, thresholds, chips, days, MFU.
+"""The book's closed rules for training on a torus (ch. 4 to 6): degrees, thresholds, days, MFU.
 
 Every argument may be an array. `alpha` is peak FLOP/s over the bandwidth of one mesh axis (both
 ways on a ring, ch. 5.1): 2550 on v5p. `axes_x` and `axes_y` are the physical axes under FSDP and
@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 
 from shardwise.errors import BadRequest
-from shardwise.units import DAY, YEAR
+from shardwise.models.training_state import TrainingState, training_state
+from shardwise.units import DAY, YEAR, dtype_bytes
 from shardwise.work import Quantity
 
 Combine = Literal["sum", "max"]
@@ -120,6 +121,52 @@ def book_mesh(
         )
     fsdp = min(2 ** round(float(np.log2(max(x, 1.0)))), _floor_power(chips))
     return BookMesh(edition=edition, x=x, fsdp=fsdp, tensor=_floor_power(chips / fsdp))
+
+
+def moe_limit(limit: Quantity, experts: Quantity, experts_per_token: Quantity) -> Quantity:
+    """A data-parallel threshold for a mixture of experts: E/k times the dense one, as all E experts'
+    gradients move for the FLOPs of k (ch. 12, Data Parallelism)."""
+    return limit * experts / experts_per_token
+
+
+def tensor_d_ff(alpha: Quantity, degree: Quantity, axes: Quantity = 1) -> Quantity:
+    """Least F at which a tensor degree stays compute-bound: Y * alpha / M (ch. 5.1.3)."""
+    return degree * alpha / axes
+
+
+def data_chips(batch_tokens: Quantity, tokens_per_chip: Quantity) -> Quantity:
+    """Most chips that stay compute-bound at a threshold in tokens per chip; not rounded."""
+    return batch_tokens / tokens_per_chip
+
+
+def largest_replicated(hbm_bytes: Quantity, state: TrainingState | None = None) -> Quantity:
+    """Parameters of the largest model that pure data parallelism holds: HBM over the bytes per
+    parameter, 10 with bf16 weights and f32 moments (ch. 5.1.2)."""
+    return hbm_bytes / (state or training_state()).total
+
+
+def checkpoint_bytes(
+    tokens: Quantity, layers: Quantity, width: Quantity, dtype: str = "bf16"
+) -> Quantity:
+    """Bytes of activations kept for backward, `width` elements per token and layer.
+
+    After each of the three big matmuls the width is D + 2F (exercise 5.2).
+    """
+    return tokens * layers * width * dtype_bytes(dtype)
+
+
+def pipeline_bubble(stages: Quantity, microbatches: Quantity) -> Quantity:
+    """Share of a pipelined step in which a stage idles: (K - 1) / (M + K - 1) for K stages and M
+    microbatches of one chunk each (GPipe, 1F1B)."""
+    return (stages - 1) / (microbatches + stages - 1)
+
+
+def petaflop_days(count: Quantity) -> Quantity:
+    """FLOPs of so many days at 1e15 FLOP/s."""
+    return count * PETA * DAY
+
+
+PETA = 10**15
 
 
 def sequence_limit(batch_tokens: Quantity, sequence_length: Quantity) -> Quantity:

@@ -1,0 +1,86 @@
+"""The book's closed rules: thresholds, degrees and audits beside the plans that the search finds.
+
+`training.py` holds the rules for tori (ch. 4 to 6) and for whole runs, `mlp.py` the times of the
+book's MLP block, `gpu.py` the rules behind switches (ch. 12), `audit.py` holds a plan against them.
+No work is counted here op by op: that is `planner.train_work`. Read `training.py` first.
+"""
+
+from shardwise.planner.book_rules.audit import Verdict, audit
+from shardwise.planner.book_rules.gpu import (
+    Alphas,
+    alphas,
+    expert_d_ff,
+    expert_degree,
+    few_groups_limit,
+    pipeline_step,
+    pipeline_transfer,
+    sharp_limit,
+    spanned_limit,
+    tensor_limit_across,
+)
+from shardwise.planner.book_rules.mlp import MlpTimes, mlp_times
+from shardwise.planner.book_rules.training import (
+    BookMesh,
+    Combine,
+    Edition,
+    book_mesh,
+    checkpoint_bytes,
+    data_chips,
+    data_limit,
+    days,
+    largest_replicated,
+    min_chips,
+    mixed_limit,
+    moe_limit,
+    petaflop_days,
+    pipeline_bubble,
+    rescaled,
+    sequence_limit,
+    tensor_d_ff,
+    tensor_limit,
+    training_seconds,
+    utilisation,
+    x_balanced,
+    x_opt,
+    years,
+)
+
+__all__ = [
+    "Alphas",
+    "BookMesh",
+    "Combine",
+    "Edition",
+    "MlpTimes",
+    "Verdict",
+    "alphas",
+    "audit",
+    "book_mesh",
+    "checkpoint_bytes",
+    "data_chips",
+    "data_limit",
+    "days",
+    "expert_d_ff",
+    "expert_degree",
+    "few_groups_limit",
+    "largest_replicated",
+    "min_chips",
+    "mixed_limit",
+    "mlp_times",
+    "moe_limit",
+    "petaflop_days",
+    "pipeline_bubble",
+    "pipeline_step",
+    "pipeline_transfer",
+    "rescaled",
+    "sequence_limit",
+    "sharp_limit",
+    "spanned_limit",
+    "tensor_d_ff",
+    "tensor_limit",
+    "tensor_limit_across",
+    "training_seconds",
+    "utilisation",
+    "x_balanced",
+    "x_opt",
+    "years",
+]
