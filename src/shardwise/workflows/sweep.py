@@ -7,7 +7,7 @@ points no other beats in both time and cost.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from itertools import count, groupby, pairwise, takewhile
 from typing import Any
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
@@ -55,7 +55,8 @@ def slices_between(target: str, low: float, high: float, hardware: Hardware) -> 
     wide = slices_of(found, domains=_MOST_DOMAINS)
     largest = max((s for s in wide if s.count == 1), key=lambda s: s.chips)
     if largest == wide[-1] and found.data_centre is not None:
-        wide += tuple(replace(largest, count=2**i) for i in range(1, 15))
+        joined = takewhile(lambda n: n * largest.chips <= high, (2**i for i in count(1)))
+        wide += tuple(replace(largest, count=n) for n in joined)
     chosen: list[Slice] = []
     for piece in wide:
         doubled = not chosen or piece.chips >= 2 * chosen[-1].chips

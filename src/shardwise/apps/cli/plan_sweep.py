@@ -89,7 +89,12 @@ def _range(text: str) -> tuple[float, float]:
     found = parse_count(low, "--chips"), parse_count(high, "--chips")
     if found[0] > found[1]:
         raise BadRequest(f"--chips '{text}' ends below its start; write it like 256..16384")
+    if found[1] > MOST_CHIPS:
+        raise BadRequest(f"--chips '{text}' goes beyond {MOST_CHIPS:,.0f} chips; end below it")
     return found
+
+
+MOST_CHIPS = 1e6  # no job is larger, and the search of one would take minutes
 
 
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -35,7 +35,7 @@ def plot_sweep(points: Sequence[Point], model: str, path: Path) -> None:
     axes[0].set_yscale("log", base=10)
     axes[0].legend(fontsize=8, title="dashed: perfect scaling")
     _label(axes[1], "chips", "MFU", "utilisation, and what binds")
-    axes[1].set_ylim(bottom=0)
+    axes[1].set_ylim(0, 1.15 * max(p.answer.mfu for p in planned if p.answer))
     for axis in axes[:2]:
         axis.set_xscale("log", base=2)
     if run:
@@ -51,7 +51,7 @@ def _cost(axis, planned: Sequence[Point]) -> None:
     for p in priced:
         where = (p.days or 0.0, (p.usd or 0.0) / 1e6)
         axis.annotate(str(p.piece), where, fontsize=7, xytext=(3, 4), textcoords="offset points")
-    axis.set_xscale("log")
+    axis.margins(x=0.15)
     axis.legend(fontsize=8)
     _label(axis, "days", "million USD", "whole run")
 
