@@ -159,11 +159,16 @@ def test_expert_exchange_bytes(tensor, parallel, share):
 def test_backward_is_the_forward_reversed_and_transposed():
     ops = forward(dense(), step(tensor=2, context=2))
     back = backward_layer(ops)
-    assert [o.name for o in back] == [f"d {o.name}" for o in reversed(ops)]
+    want = []
+    for o in reversed(ops):
+        want += [f"d {o.name}", *[f"dW {o.name}"] * (o.op_class == "matmul")]
+    assert [o.name for o in back] == want
     assert back[0].after == ()
     assert [o.after for o in back[1:]] == [(o.id,) for o in back[:-1]]
     swap = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
-    for o, d in zip(reversed(ops), back, strict=True):
+    backward = by_name(back)
+    for o in ops:
+        d = backward[f"d {o.name}"]
         assert d.phase == "backward"
         if o.collective:
             assert d.collective == replace(o.collective, kind=swap[o.collective.kind])
@@ -174,11 +179,18 @@ def test_backward_factors():
     flash attention keeps no scores (FlashAttention-2, section 3.1)."""
     ops = by_name(forward(dense(), step()))
     back = by_name(backward_layer(forward(dense(), step())))
-    for name, factor in [("mlp.up", 2), ("attention.core", 2.5)]:
-        assert back[f"d {name}"].flops["bf16"] == factor * ops[name].flops["bf16"]
-    up = back["d mlp.up"].matmul
-    assert (up.m, up.k, up.n, up.batch) == (TOKENS, D, F, 2)
+    for name, factor in [("d mlp.up", 1), ("dW mlp.up", 1), ("d attention.core", 2.5)]:
+        assert back[name].flops["bf16"] == factor * ops[name.split()[1]].flops["bf16"]
     assert back["d mlp.norm"].hbm_bytes == 2 * ops["mlp.norm"].hbm_bytes
+
+
+def test_gradients_of_a_matmul_have_dims_and_phases_of_their_own():
+    """dX[T, D] = dY[T, F] W^T[F, D]; dW[D, F] = X^T[D, T] dY[T, F], which may run later."""
+    back = by_name(backward_layer(forward(dense(), step())))
+    inputs, weights = back["d mlp.up"], back["dW mlp.up"]
+    assert (inputs.matmul.m, inputs.matmul.k, inputs.matmul.n) == (TOKENS, F, D)
+    assert (weights.matmul.m, weights.matmul.k, weights.matmul.n) == (D, TOKENS, F)
+    assert (inputs.phase, weights.phase) == ("backward", "weight")
 
 
 def test_an_empty_chain():

@@ -262,31 +262,39 @@ def chain(ops: Sequence[Op]) -> tuple[Op, ...]:
 def backward_layer(forward: Sequence[Op]) -> tuple[Op, ...]:
     """The backward pass of a chained forward pass, in reverse order.
 
-    A matmul becomes two of the same size (dX and dW), attention five products for two (scores are
-    made again from the saved statistics: FlashAttention-2, section 3.1), elementwise ops move twice
-    the bytes, and each collective becomes its transpose (ch. 3.3.2).
+    A matmul becomes two of the same FLOPs and bytes: dX = dY W^T (phase "backward") and
+    dW = X^T dY (phase "weight", nothing of the layer waits for it). Attention makes five products
+    for two (scores are made again from the saved statistics: FlashAttention-2, section 3.1),
+    elementwise ops move twice the bytes, and each collective becomes its transpose (ch. 3.3.2).
     """
-    return chain([_transposed(op) for op in reversed(forward)])
+    return chain([op for forth in reversed(forward) for op in _transposed(forth)])
 
 
-_BACKWARD_FACTOR = {"matmul": 2.0, "attention": 2.5, "scan": 2.0, "elementwise": 2.0}
-"""FLOPs and bytes of the backward pass over those of the forward pass."""
+_BACKWARD_FACTOR = {"attention": 2.5, "scan": 2.0, "elementwise": 2.0}
+"""FLOPs and bytes of the backward pass over those of the forward pass; 1 for all others."""
 
 
-def _transposed(op: Op) -> Op:
+def _transposed(op: Op) -> list[Op]:
+    """The ops that the backward pass runs for one of the forward pass."""
     factor = _BACKWARD_FACTOR.get(op.op_class, 1.0)
     collective = op.collective
     if collective is not None:
         swap = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
         kind = swap.get(collective.kind, collective.kind)
         collective = replace(collective, kind=kind)  # type: ignore[arg-type]
-    return replace(
+    back = replace(
         op,
         id=f"d.{op.id}",
         name=f"d {op.name}",
         phase="backward",
         flops={dtype: f * factor for dtype, f in op.flops.items()},
         hbm_bytes=op.hbm_bytes * factor,
-        matmul=replace(op.matmul, batch=op.matmul.batch * factor) if op.matmul else None,
         collective=collective,
     )
+    if op.matmul is None:
+        return [back]
+    m = op.matmul
+    # [m, n] x [n, k] and [k, m] x [m, n].
+    inputs = replace(back, matmul=replace(m, k=m.n, n=m.k))
+    weights = replace(back, id=f"w.{op.id}", name=f"dW {op.name}", phase="weight")
+    return [inputs, replace(weights, matmul=replace(m, m=m.k, k=m.m))]

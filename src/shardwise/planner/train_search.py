@@ -372,7 +372,7 @@ def bubble_stretch(shape: TrainShape, cfg: ModelConfig) -> dict[str, Quantity]:
     factor = 1.0 + (shape.degree("stage") - 1) / shape.microbatches
     kinds = ("forward", "backward", "backward_last")
     bodies = [f"{kind}.{g}" for kind in kinds for g in range(len(cfg.groups))]
-    return dict.fromkeys([*bodies, "ends"], factor)
+    return dict.fromkeys([*bodies, "first", "last"], factor)
 
 
 def _chunks(columns: Columns) -> Iterator[Columns]:

@@ -184,7 +184,30 @@ def plan_shape(plan: TrainPlan, cfg: ModelConfig) -> TrainShape:
         zero=plan.zero,
         sequence_parallel=plan.sequence_parallel,
         dtypes=plan.dtypes,
+        **{name: getattr(plan, name) for name in _STRUCTURAL},
     )
+
+
+_STRUCTURAL = (
+    "storage_axes",
+    "reshard_after_forward",
+    "remat_kinds",
+    "attention_kernel",
+    "pipeline_schedule",
+    "virtual_stages",
+    "context_method",
+    "expert_dispatch",
+    "expert_capacity",
+    "expert_imbalance",
+    "expert_over_tensor",
+    "offload_optimizer",
+    "optimizer",
+    "lora_rank",
+    "frozen",
+    "mtp_layers",
+    "packed_lengths",
+)
+"""Choices that a plan and a TrainShape call the same."""
 
 
 def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:

@@ -23,6 +23,9 @@ UNEVEN: Mapping[str, Literal["pad", "replicate", "refuse"]] = {
 """What happens to a dim that its axis does not divide: padded up to the next multiple, replicated
 (several devices keep the same KV head), or the plan is refused."""
 
+DATA_AXES = ("replica", "data")
+"""Axes that always replicate parameters."""
+
 TENSOR_LETTERS = "FNKV"
 """Dims that the tensor axis cuts: d_ff, query heads, KV heads, vocabulary (ch. 5.1.3)."""
 
@@ -38,9 +41,21 @@ def tensor_letter(parameter: Parameter) -> str:
     return next((letter for letter in TENSOR_LETTERS if letter in letters), "")
 
 
-def gather_axes(parameter: Parameter) -> tuple[str, ...]:
+def gather_axes(
+    parameter: Parameter, storage_axes: tuple[str, ...] = STORAGE_AXES
+) -> tuple[str, ...]:
     """Mesh axes over which the stored pieces are gathered before use."""
-    return tuple(a for a in STORAGE_AXES if a != "expert" or not is_expert(parameter))
+    stored = (a for a in STORAGE_AXES if a in storage_axes)
+    return tuple(a for a in stored if a != "expert" or not is_expert(parameter))
+
+
+def replica_axes(
+    parameter: Parameter, storage_axes: tuple[str, ...] = STORAGE_AXES
+) -> tuple[str, ...]:
+    """Mesh axes whose devices hold the same piece and see tokens of their own: gradients are summed
+    over them. Experts lie apart over `expert`."""
+    apart = ("expert",) if is_expert(parameter) else ()
+    return (*DATA_AXES, *(a for a in STORAGE_AXES if a not in (*storage_axes, *apart)))
 
 
 def local_size(size: int, degree: Quantity) -> Quantity:
@@ -63,15 +78,21 @@ def compute_share(parameter: Parameter, degrees: Mapping[str, Quantity]) -> Quan
     return share / degrees.get("expert", 1) if is_expert(parameter) else share
 
 
-def stored_share(parameter: Parameter, degrees: Mapping[str, Quantity]) -> Quantity:
+def stored_share(
+    parameter: Parameter,
+    degrees: Mapping[str, Quantity],
+    storage_axes: tuple[str, ...] = STORAGE_AXES,
+) -> Quantity:
     """Share of a parameter that one device stores between uses."""
     share = compute_share(parameter, degrees)
-    for axis in gather_axes(parameter):
+    for axis in gather_axes(parameter, storage_axes):
         share = share / degrees.get(axis, 1)
     return share
 
 
-def parameter_layout(parameter: Parameter, mesh: Mapping[str, int]) -> Layout:
+def parameter_layout(
+    parameter: Parameter, mesh: Mapping[str, int], storage_axes: tuple[str, ...] = STORAGE_AXES
+) -> Layout:
     """The Layout of a stored parameter; fsdp cuts D, or the first dim where there is no D."""
     letters = [letter for letter, _ in parameter.dims]
     stored = letters.index("D") if "D" in letters else 0
@@ -83,7 +104,7 @@ def parameter_layout(parameter: Parameter, mesh: Mapping[str, int]) -> Layout:
         elif letter == tensor_letter(parameter):
             axes = ("tensor",)
         if i == stored:
-            axes = (*axes, *gather_axes(parameter))
+            axes = (*axes, *gather_axes(parameter, storage_axes))
         dims.append((letter, tuple(a for a in axes if mesh.get(a, 1) > 1)))
     return _layout(parameter.name.rsplit(".", 1)[-1], dims)
 

@@ -1,0 +1,42 @@
+"""Replicated parameters: gradients are summed over the axes that replicate them (ch. 5.1.1).
+
+`dW[D, F]{U_data}` becomes `dW[D, F]` by an all-reduce (ZeRO-0), or `dW[D_data, F]` by a
+reduce-scatter where the optimizer keeps pieces only (ZeRO-1, and ZeRO-2 after every microbatch);
+the new parameters are then gathered. Axes that replicate: `replica`, `data`, and those of `expert`
+and `context` that are no storage axes; experts have no copies over `expert`.
+"""
+
+from collections.abc import Sequence
+
+from shardwise.models import Parameter
+from shardwise.planner.ops import exchange
+from shardwise.planner.parallel.fsdp import split, stored
+from shardwise.planner.train_shape import TrainShape
+from shardwise.plans.layouts import replica_axes
+from shardwise.units import dtype_bytes
+from shardwise.work import Op, Quantity
+
+
+def gradient_reduction(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
+    """The sum of some rows' stored gradients over their replicas."""
+    kind = "all_reduce" if shape.zero == 0 else "reduce_scatter"
+    return tuple(
+        exchange(
+            f"reduce.{name}",
+            kind,
+            "gradients",
+            axes,
+            stored(part, shape) * dtype_bytes(shape.dtypes.grad),
+        )
+        for name, part in split(rows)
+        for axes in [replica_axes(part[0], shape.storage_axes)]
+        if shape.has(*axes)
+    )
+
+
+def replicas(row: Parameter, shape: TrainShape) -> Quantity:
+    """How many devices hold the same stored piece of a row (over which ZeRO-1/2 cut its state)."""
+    copies: Quantity = 1.0
+    for axis in replica_axes(row, shape.storage_axes):
+        copies = copies * shape.degree(axis)
+    return copies

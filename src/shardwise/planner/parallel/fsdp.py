@@ -1,0 +1,87 @@
+"""Parameters stored in pieces (ZeRO-3, FSDP): gathered before use, gradients scattered after.
+
+A weight is stored as `W[D_{fsdp,expert,context}, F_tensor]` and computed with as `W[D, F_tensor]`:
+an all-gather before use, and for its gradient `dW[D, F_tensor]{U_fsdp}` the transpose of that, a
+reduce-scatter (ch. 5.1.2). Which axes store is the plan's choice (`storage_axes`); experts already
+lie apart over `expert`, so they are gathered over the other storage axes only.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwise.models import Parameter
+from shardwise.planner.ops import exchange
+from shardwise.planner.train_shape import TrainShape
+from shardwise.plans.layouts import compute_share, gather_axes, is_expert, stored_share
+from shardwise.units import dtype_bytes
+from shardwise.work import Op, Quantity
+
+
+def parameter_exchanges(
+    rows: Sequence[Parameter], shape: TrainShape
+) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+    """The all-gathers of some rows' parameters before one use, and the reduce-scatters of their
+    gradients after a backward pass; both once per round. Gathers travel in the compute dtype."""
+    dtype = shape.dtypes.compute if shape.dtypes.compute != "f32" else shape.dtypes.param
+    gathers, scatters = [], []
+    for name, part in split(rows):
+        axes = gather_axes(part[0], shape.storage_axes)
+        if not shape.has(*axes):
+            continue
+        size = in_use(part, shape)
+        gathers.append(
+            exchange(f"gather.{name}", "all_gather", "parameters", axes, size * dtype_bytes(dtype))
+        )
+        scatters.append(
+            exchange(
+                f"scatter.{name}",
+                "reduce_scatter",
+                "gradients",
+                axes,
+                size * dtype_bytes(shape.dtypes.grad),
+            )
+        )
+    return tuple(gathers), tuple(scatters)
+
+
+def gathers_per_round(shape: TrainShape) -> tuple[Quantity, Quantity]:
+    """How often parameters are gathered per forward and per backward round.
+
+    Once each; without `reshard_after_forward` the backward pass finds them gathered. With pipeline
+    stages some microbatch is always between its two passes, so that they then stay for the whole
+    step: one gather for all microbatches.
+    """
+    if shape.reshard_after_forward:
+        return 1.0, 1.0
+    return np.where(shape.piped > 0, 1.0 / shape.microbatches, 1.0), 0.0
+
+
+def split(rows: Sequence[Parameter]) -> list[tuple[str, list[Parameter]]]:
+    """Rows by how their storage is cut: experts, and everything else."""
+    parts = [("experts", [r for r in rows if is_expert(r)])]
+    parts.append(("params", [r for r in rows if not is_expert(r)]))
+    return [(name, part) for name, part in parts if part]
+
+
+def in_use(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
+    """Parameters of one layer on one device while in use."""
+    total: Quantity = 0.0
+    for row in rows:
+        total = total + held(row, shape) * row.size * compute_share(row, shape.degrees)
+    return total
+
+
+def stored(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
+    """Parameters of one layer on one device between uses."""
+    total: Quantity = 0.0
+    for row in rows:
+        share = stored_share(row, shape.degrees, shape.storage_axes)
+        total = total + held(row, shape) * row.size * share
+    return total
+
+
+def held(row: Parameter, shape: TrainShape) -> Quantity:
+    """1 for a row with storage of its own; a tied head has its own copy only on another stage than
+    the embedding."""
+    return shape.piped if row.shares else 1.0

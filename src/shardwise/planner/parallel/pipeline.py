@@ -1,0 +1,39 @@
+"""Pipeline stages: activations travel to the next stage, gradients to the one before (ch. 5.1.5).
+
+Each microbatch's `x[B, T_tensor, D]` crosses every boundary once each way, once per chunk of the
+stage. A tied embedding lies on the first and the last stage, which sum its gradient (Megatron-LM).
+When a stage idles is the schedule's matter (`planner/pipeline.py`), not counted here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shardwise.models import ModelConfig, Parameter
+from shardwise.planner.ops import exchange
+from shardwise.planner.parallel.fsdp import stored
+from shardwise.planner.train_shape import TrainShape
+from shardwise.units import dtype_bytes
+from shardwise.work import Op
+
+
+def stage_transfer(cfg: ModelConfig, shape: TrainShape) -> tuple[Op, ...]:
+    """Activations to the next stage once per microbatch and chunk, as a share per round of a layer.
+
+    It waits for nothing here and nobody for it: the next microbatch's work goes on meanwhile.
+    """
+    if not shape.has("stage"):
+        return ()
+    inner = shape.layer_shape
+    size = inner.norm_tokens * cfg.d_model * dtype_bytes(inner.activations)
+    layers = cfg.layers * shape.stage_share
+    op = exchange("transfer.stage", "permute", "pipeline", ("stage",), size)
+    return (replace(op, count=shape.piped * shape.virtual_stages / layers),)
+
+
+def tied_reduction(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
+    """The gradient of a tied head to the embedding's stage and back, once per step."""
+    tied = [r for r in rows if r.shares]
+    if not tied or not shape.has("stage"):
+        return ()
+    size = stored(tied, shape) * dtype_bytes(shape.dtypes.grad)
+    return (exchange("reduce.tied", "permute", "gradients", ("stage",), size),)
