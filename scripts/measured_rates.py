@@ -10,6 +10,7 @@ import io
 import itertools
 import json
 import statistics
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -84,11 +85,24 @@ def add_efficiency(records: dict[str, Entry], data: Path) -> None:
         }
         if "fp8" in record["peak_flops"] and (chip in fp8 or STANDS_FOR.get(chip) in FP8_FROM):
             record["efficiency"]["matmul_fp8"] = pick(chip, fp8, 0.0, "")
-        for entry in record["efficiency"].values():
-            entry |= {"book": 1.0, "book_source": "the book derates nothing"}
+        record["efficiency"] |= fitted_rates(chip, record)
+        for name, entry in record["efficiency"].items():
+            book = 0.0 if name == "matmul_ramp" else 1.0
+            entry |= {"book": book, "book_source": "the book derates nothing"}
         if record["network"]["kind"] == "switched":
             ramp = ramps.get(chip) or relative(chip, ramps)
             record["network"] |= {key: dict(entry) for key, entry in ramp.items()}
+
+
+def fitted_rates(chip: str, record: Entry) -> dict[str, Entry]:
+    """What scripts/fit_efficiency.py found for the chip's generation, or for all chips."""
+    table = tomllib.loads((Path(__file__).parent / "efficiency.toml").read_text())
+    own = [g for g in table["generations"].values() if chip in g["chips"]]
+    entries = dict(own[0] if own else table["others"])
+    entries.pop("chips", None)
+    if "fp8" not in record["peak_flops"] or "matmul_fp8" not in record["efficiency"]:
+        entries.pop("matmul_fp8", None)
+    return {name: dict(entry) for name, entry in entries.items()}
 
 
 def pick(chip: str, found: Mapping[str, Entry], value: float, source: str) -> Entry:

@@ -15,7 +15,8 @@ from shardwise.planner.train_work import TrainShape, train_work
 from shardwise.plans import MESH_AXES, TrainDtypes
 from shardwise.plans.train import REMAT_POLICIES
 from shardwise.roofline import price
-from shardwise.roofline.price import OpTime, overlap, price_op
+from shardwise.roofline.bodies import OpTime, overlap
+from shardwise.roofline.price import price_op
 from shardwise.work import Collective, Matmul, Op, Work
 
 TINY = 1 + 1e-9  # additions in another order
@@ -125,12 +126,21 @@ def test_bodies_follow_each_other():
 # One op -------------------------------------------------------------------------------------------
 
 
-def ideal(chip):
+def ideal(chip, **changes):
     """The chip without derating, padding or latency."""
     return replace(
         chip,
-        matmul_tile=(1, 1, 1),
-        efficiency=replace(chip.efficiency, matmul=1.0, hbm=1.0, network=1.0),
+        **{"matmul_tile": (1, 1, 1)} | changes,
+        efficiency=replace(
+            chip.efficiency,
+            matmul=1.0,
+            matmul_ramp=0.0,
+            attention=1.0,
+            sustained=1.0,
+            hbm=1.0,
+            network=1.0,
+            outer_network=1.0,
+        ),
         network=replace(chip.network, hop_seconds=0.0),
     )
 
@@ -168,19 +178,20 @@ def test_a_matmul_pays_for_its_padding():
     assert chip.matmul_tile == (8, 128, 128)
     small = op("m", flops={"bf16": 2.0 * 1 * 100 * 200}, matmul=Matmul(m=1, k=100, n=200))
     t = price_op(small, chip, placement)
-    padded = 2.0 * 8 * 128 * 256 / chip.peak_flops["bf16"] / chip.efficiency.matmul
-    assert t.derated == pytest.approx(padded)
+    rates = chip.efficiency
+    padded = 2.0 * 8 * 128 * 256 / chip.peak_flops["bf16"] / (rates.matmul * rates.sustained)
+    assert t.derated == pytest.approx(padded + rates.matmul_ramp)
     assert t.peak["math"] == pytest.approx(2.0 * 100 * 200 / chip.peak_flops["bf16"])
 
 
 def test_a_rounding_error_above_a_tile_pays_for_no_second_one():
-    chip = load_chip("v5e")
+    chip = ideal(load_chip("v5e"), matmul_tile=(8, 128, 128))
     placement = place(parse_slice("v5e:1x1"), {})
     m = 8 * (1 + 1e-15)
     assert m > 8
     near = op("m", flops={"bf16": 2.0 * m * 128 * 128}, matmul=Matmul(m=m, k=128, n=128))
     t = price_op(near, chip, placement)
-    assert t.derated * chip.efficiency.matmul == pytest.approx(t.peak["math"], rel=1e-9)
+    assert t.derated == pytest.approx(t.peak["math"], rel=1e-9)
 
 
 def test_a_device_has_its_share_of_the_chip():
@@ -202,10 +213,11 @@ def test_flops_of_two_dtypes_add_up():
 def test_the_slowest_of_math_and_memory_counts_and_the_sum_is_serial():
     chip, placement = load_chip("v5p"), place(parse_slice("v5p:2x2x1"), {})
     t = price_op(op("a", flops={"bf16": 1e12}, hbm_bytes=1e10), chip, placement)
-    math = 1e12 / chip.peak_flops["bf16"] / chip.efficiency.matmul
-    memory = 1e10 / chip.hbm_bandwidth / chip.efficiency.hbm
-    assert t.derated == pytest.approx(max(math, memory))
-    assert t.serial == pytest.approx(math + memory)
+    rates = chip.efficiency
+    math = 1e12 / chip.peak_flops["bf16"] / (rates.matmul * rates.sustained)
+    memory = 1e10 / chip.hbm_bandwidth / rates.hbm
+    assert t.derated == pytest.approx(max(math, memory) + rates.matmul_ramp)
+    assert t.serial == pytest.approx(math + memory + rates.matmul_ramp)
 
 
 def test_a_rate_that_the_catalogue_lacks_is_asked_for():

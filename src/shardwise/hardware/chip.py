@@ -74,17 +74,24 @@ PART_FIELDS: Mapping[str, Field] = {
 PEAK = Field(kind="rate", unit="FLOP/s", about="dense peak")
 EFFICIENCY = Field(kind="fraction", unit="", about='share of peak behind "expected"')
 
+RAMP = Field(kind="seconds", unit="s", about="what a matmul kernel takes beyond its FLOPs")
+
 REQUIRED = ("cores", "matmul_tile", "jax_devices_per_chip", "chips_per_host")
 """Fields that no chip may lack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Fractions of peak behind "expected" and "upper": what well-tuned code reaches.
+    """What kernels and networks reach of a chip's peaks, behind "expected" and "upper".
 
-    `matmul` of the dense peak on large matmuls, `hbm` of the memory bandwidth, `network` of the
-    link rate on large messages. `matmul_by_dtype` holds the dtypes measured apart from bf16: fp8
-    kernels reach less of their peak. `source` says where each was measured, or that it is assumed.
+    `matmul` is the share of the dense peak of large matmuls in a kernel benchmark, `attention` that
+    of flash attention, forward and backward; `matmul_ramp` the seconds that every matmul or
+    attention kernel takes beyond its FLOPs (launch on the chip, first tiles in, last wave out), so
+    that a product of few FLOPs reaches less. `sustained` is the share of those rates that a long
+    run keeps (power limit, units lent to communication). `hbm` is the share of the memory
+    bandwidth, `network` that of the fast links and `outer_network` that of the data-centre link on
+    large messages. `matmul_by_dtype` holds the dtypes apart from bf16: fp8 kernels reach less of
+    their peak. `source` says where each comes from.
     """
 
     matmul: float
@@ -92,9 +99,13 @@ class Efficiency:
     network: float
     source: str
     matmul_by_dtype: Mapping[str, float]
+    attention: float
+    matmul_ramp: float
+    outer_network: float
+    sustained: float
 
     def matmul_rate(self, dtype: str) -> float:
-        """The share of the dense peak that large matmuls in `dtype` reach."""
+        """The share of the dense peak that large matmuls in `dtype` reach in a benchmark."""
         return self.matmul_by_dtype.get(RATE_OF.get(dtype, dtype), self.matmul)
 
 
@@ -184,7 +195,16 @@ class Chip:
         return flat
 
 
-EFFICIENCIES = ("matmul", "hbm", "network")
+EFFICIENCIES = (
+    "matmul",
+    "matmul_ramp",
+    "attention",
+    "sustained",
+    "hbm",
+    "network",
+    "outer_network",
+)
+"""The constants of a chip; with `matmul_fp8` at most eight."""
 
 
 def field_of(path: str) -> Field:
@@ -192,6 +212,8 @@ def field_of(path: str) -> Field:
     table, _, name = path.rpartition(".")
     if not table:
         return FIELDS[name]
+    if path == "efficiency.matmul_ramp":
+        return RAMP
     fixed = {"peak_flops": PEAK, "efficiency": EFFICIENCY}
     return fixed.get(table) or PART_FIELDS[name]
 

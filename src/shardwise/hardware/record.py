@@ -143,18 +143,30 @@ def _efficiency(table: Record, reader: Reader) -> Efficiency:
     for name in table:
         if name not in (*EFFICIENCIES, *apart):
             raise unknown(f"efficiency of chip '{reader.chip}'", name, [*EFFICIENCIES, *apart])
-    missing = [name for name in EFFICIENCIES if name not in table]
+    missing = [name for name in _MEASURED if name not in table]
     if missing:
         raise BadRequest(
             f"chip '{reader.chip}' lacks efficiency.{missing[0]}, the fraction of peak behind "
             f'"expected"; write it, or start from a chip of the catalogue with base = "h100"'
         )
-    values = {n: reader.read(table, n, "fraction", f"efficiency.{n}") for n in table}
+    kinds = {"matmul_ramp": "seconds"}
+    values = {n: reader.read(table, n, kinds.get(n, "fraction"), f"efficiency.{n}") for n in table}
+    # A file that knows only the measured three: the others say nothing more.
+    plain = {
+        "matmul_ramp": 0.0,
+        "attention": values["matmul"],
+        "sustained": 1.0,
+        "outer_network": values["network"],
+    }
     return Efficiency(
-        **{name: values[name] for name in EFFICIENCIES},
+        **{name: (plain | values)[name] for name in EFFICIENCIES},
         matmul_by_dtype={apart[name]: rate for name, rate in values.items() if name in apart},
         source="; ".join(f"{n}: {reader.sources[f'efficiency.{n}']}" for n in table),
     )
+
+
+_MEASURED = ("matmul", "hbm", "network")
+"""Efficiencies that no chip may lack."""
 
 
 def _network(table: Record, reader: Reader) -> Network:

@@ -2,11 +2,13 @@
 
 `chip_roofline.py`, `matmul.py` and `matmul_report.py` hold the single-chip rooflines,
 `collectives.py` the cost of each collective on each network, `transfer.py` copies between memories,
-hosts and chips, `price.py` prices a whole Work, `strategies.py` ranks the resolver's programs by
-time. Nothing is counted here and no model is known.
+hosts and chips, `price.py` prices a whole Work, `bodies.py` lays its loops on
+streams, `stacks.py` holds what the software does with a chip, `strategies.py` ranks the resolver's
+programs by time. Nothing is counted here and no model is known.
 Read `price.py` first.
 """
 
+from shardwise.roofline.bodies import BodyTime, OpTime, body_time
 from shardwise.roofline.chip_roofline import (
     LEVELS,
     Times,
@@ -46,7 +48,8 @@ from shardwise.roofline.matmul import (
     tile_intensity,
 )
 from shardwise.roofline.matmul_report import MatmulRoofline, matmul_roofline
-from shardwise.roofline.price import Estimate, OpTime, price, price_op
+from shardwise.roofline.price import Estimate, price, price_op
+from shardwise.roofline.stacks import IDEAL, Stack, load_stack, stack_names
 from shardwise.roofline.strategies import (
     Priced,
     Ranking,
@@ -58,7 +61,9 @@ from shardwise.roofline.strategies import (
 )
 
 __all__ = [
+    "IDEAL",
     "LEVELS",
+    "BodyTime",
     "CollectiveSeconds",
     "ElementBytes",
     "Estimate",
@@ -67,11 +72,13 @@ __all__ = [
     "OpTime",
     "Priced",
     "Ranking",
+    "Stack",
     "Times",
     "all_gather",
     "all_reduce",
     "all_to_all",
     "attainable_flops",
+    "body_time",
     "chip_critical_intensity",
     "collective_matmul",
     "collective_seconds",
@@ -82,6 +89,7 @@ __all__ = [
     "crossover",
     "first_batch_at_peak",
     "level_bandwidth",
+    "load_stack",
     "math_seconds",
     "matmul_bytes",
     "matmul_flops",
@@ -100,6 +108,7 @@ __all__ = [
     "seconds",
     "split_contraction_threshold",
     "split_contraction_times",
+    "stack_names",
     "tile_intensity",
     "times",
     "vector_critical_intensity",

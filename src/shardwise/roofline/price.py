@@ -2,50 +2,40 @@
 
 Lower: the largest, over resources (math, HBM, host link, each network), of that resource's total at
 peak rates. Upper: no overlap at all, every op's math, memory and network one after the other at
-derated rates, with tile padding and latency; with ideal constants that is the book's sum.
-Expected: derated rates with the overlap that streams and order allow. Each is multiplied by what
-the structure itself idles (`stretch`, the pipeline bubble). All arithmetic broadcasts, so that one
-call prices one plan or a hundred thousand.
+derated rates, with tile padding, ramps, latency and launches; with ideal constants that is the
+book's sum. Expected: derated rates with the overlap that streams and order allow and that the
+software stack really reaches. Each is multiplied by what the structure itself idles (`stretch`, the
+pipeline bubble). All arithmetic broadcasts, so that one call prices one plan or a hundred thousand,
+or one plan at many constants.
+
+Constants: the chip's (`Chip.efficiency`) and the stack's (`roofline.stacks`). `bodies.py` puts the
+ops of a loop on its streams.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardwise.hardware.chip import Chip
-from shardwise.hardware.placement import Placement
+from shardwise.hardware.placement import AxisLinks, Placement
+from shardwise.roofline.bodies import BodyTime, OpTime, body_time, largest, total
 from shardwise.roofline.collectives import collective_seconds
 from shardwise.roofline.matmul import padded_flops
-from shardwise.work import Op, Quantity, Work
+from shardwise.roofline.stacks import IDEAL, Stack
+from shardwise.work import Collective, Op, Quantity, Work
 
 MATH, HBM, HOST = "math", "HBM", "host link"
-_ROUNDS = 3  # the third round of a body no longer feels how the pipeline of streams was filled
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpTime:
-    """Seconds of one run of one op.
-
-    `derated` is the slowest of its math, memory and network at derated rates, `serial` their sum,
-    `peak` what it takes of each resource at peak rates.
-    """
-
-    op: Op
-    derated: Quantity
-    serial: Quantity
-    peak: Mapping[str, Quantity]
-
-    @property
-    def total(self) -> Quantity:
-        """Derated seconds per step: all runs of the op, one after the other."""
-        return self.derated * self.op.count
+_KERNELS = frozenset({"matmul", "attention"})
+"""Op classes whose kernels pay the ramp."""
+_UNFUSED = frozenset({"elementwise", "gather"})
+"""Op classes whose memory traffic depends on how far the stack fuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Seconds of one step: lower <= expected <= upper, the totals per resource, and every op."""
+    """Seconds of one step: lower <= expected <= upper, the totals per resource, every op and every
+    body of the step (before `stretch`)."""
 
     lower: Quantity
     expected: Quantity
@@ -53,6 +43,7 @@ class Estimate:
     resources: Mapping[str, Quantity]
     streams: Mapping[str, Quantity]
     ops: tuple[OpTime, ...]
+    bodies: Mapping[str, BodyTime]
 
     def bound_by(self) -> str:
         """The resource with the largest total at peak rates; for one plan."""
@@ -64,15 +55,22 @@ class Estimate:
 
 
 def price(
-    work: Work, chip: Chip, placement: Placement, *, stretch: Mapping[str, Quantity] | None = None
+    work: Work,
+    chip: Chip,
+    placement: Placement,
+    *,
+    stretch: Mapping[str, Quantity] | None = None,
+    stack: Stack = IDEAL,
 ) -> Estimate:
     """Price one step of one device. `stretch[body]` multiplies the time of that body (bubbles)."""
-    ops = tuple(price_op(op, chip, placement) for op in work.ops)
+    links = _derated(placement, chip)
+    ops = tuple(_op_time(op, chip, placement, links, stack) for op in work.ops)
     factors = stretch or {}
     resources = _totals(ops, factors)
-    upper = _add(t.serial * t.op.count * factors.get(t.op.body, 1.0) for t in ops)
-    lower = _largest(resources.values())
-    overlapped = _add(overlap(body) * factors.get(name, 1.0) for name, body in _bodies(ops).items())
+    upper = total(t.serial * t.op.count * factors.get(t.op.body, 1.0) for t in ops)
+    lower = largest(resources.values())
+    bodies = {name: body_time(body, stack) for name, body in _bodies(ops).items()}
+    overlapped = total(body.expected * factors.get(name, 1.0) for name, body in bodies.items())
     # A stream's own total can exceed a short body's timeline by rounding only; keep the order.
     expected = np.minimum(np.maximum(overlapped, lower), upper)
     return Estimate(
@@ -82,80 +80,82 @@ def price(
         resources=resources,
         streams=_stream_totals(ops, factors),
         ops=ops,
+        bodies=bodies,
     )
 
 
-def price_op(op: Op, chip: Chip, placement: Placement) -> OpTime:
-    """Seconds of one run: the slowest of its math, its memory and its network, derated.
+def price_op(op: Op, chip: Chip, placement: Placement, stack: Stack = IDEAL) -> OpTime:
+    """Seconds of one run: the slowest of its math, its memory and its network, derated; then what
+    comes on top, the ramp of a matmul kernel and the launch.
 
     Padding: a matmul's dims are rounded up to the chip's tile. A collective pays its bytes at the
     derated link rate plus the latency of its hops. A device that is part of a chip has its share of
-    the chip's rates.
+    the chip's rates. The stack multiplies the memory traffic of elementwise work, save that of the
+    optimizer, which all stacks run as one fused kernel.
     """
+    return _op_time(op, chip, placement, _derated(placement, chip), stack)
+
+
+def _op_time(
+    op: Op, chip: Chip, placement: Placement, links: Mapping[str, AxisLinks], stack: Stack
+) -> OpTime:
     rates, devices = chip.efficiency, chip.jax_devices_per_chip
     peak: dict[str, Quantity] = {}
     parts: list[Quantity] = []
+    extra: Quantity = 0.0
     if op.flops:
         times = {dtype: f * devices / chip.peak(dtype) for dtype, f in op.flops.items()}
-        peak[MATH] = _add(times.values())
-        derated = _add(seconds / rates.matmul_rate(dtype) for dtype, seconds in times.items())
+        peak[MATH] = total(times.values())
+        derated = total(seconds / _math_rate(op, dtype, chip) for dtype, seconds in times.items())
         parts.append(derated * _padding(op, chip))
+        if op.op_class in _KERNELS:
+            extra = extra + rates.matmul_ramp * np.greater(peak[MATH], 0)
     if np.any(op.hbm_bytes):
         peak[HBM] = op.hbm_bytes * devices / chip.require("hbm_bandwidth")
-        parts.append(peak[HBM] / rates.hbm)
+        passes = stack.passes if _unfused(op) else 1.0
+        parts.append(peak[HBM] / rates.hbm * passes)
     if np.any(op.host_bytes):
         peak[HOST] = op.host_bytes * devices / chip.require("host_link_oneway")
         parts.append(peak[HOST])
     if op.collective is not None:
-        links = [placement.axes[a] for a in op.collective.axes]
-        call = partial(
-            collective_seconds,
-            op.collective.kind,
-            op.collective.bytes,
+        wire = op.collective
+        peak[op.stream] = _collective(wire, placement.axes, mode="bound").bandwidth
+        measured = _collective(wire, links, measured=True)
+        parts.append(measured.bandwidth + measured.latency)
+    elif op.stream == "compute":
+        extra = extra + stack.launch_seconds * np.greater(largest(parts), 0)
+    return OpTime(op=op, derated=largest(parts) + extra, serial=total(parts) + extra, peak=peak)
+
+
+def _math_rate(op: Op, dtype: str, chip: Chip) -> Quantity:
+    """The share of the dense peak that the op's kernel reaches for long."""
+    rates = chip.efficiency
+    share = rates.attention if op.op_class == "attention" else rates.matmul_rate(dtype)
+    return share * rates.sustained
+
+
+def _unfused(op: Op) -> bool:
+    return op.op_class in _UNFUSED and op.component != "optimizer"
+
+
+def _collective(wire: Collective, links: Mapping[str, AxisLinks], **mode):
+    axes = [links[axis] for axis in wire.axes]
+    return collective_seconds(wire.kind, wire.bytes, axes, fan_out=wire.fan_out, **mode)
+
+
+def _derated(placement: Placement, chip: Chip) -> dict[str, AxisLinks]:
+    """The links at the rates that large messages reach: inside by `network`, outside by
+    `outer_network`."""
+    inside, outside = chip.efficiency.network, chip.efficiency.outer_network
+    return {
+        axis: replace(
             links,
-            fan_out=op.collective.fan_out,
+            within=replace(links.within, oneway=links.within.oneway * inside),
+            parts=tuple(replace(part, oneway=part.oneway * inside) for part in links.parts),
+            outer=replace(links.outer, oneway=links.outer.oneway * outside),
         )
-        peak[op.stream] = call(mode="bound").bandwidth
-        measured = call(measured=True)
-        parts.append(measured.bandwidth / rates.network + measured.latency)
-    return OpTime(op=op, derated=_largest(parts), serial=_add(parts), peak=peak)
-
-
-def overlap(body: tuple[OpTime, ...]) -> Quantity:
-    """Seconds of a repeated body: each stream runs its ops in order, an op waits for its inputs.
-
-    The body is laid out for a few rounds; the last round's length is the period of all further
-    ones: first rounds + (count - rounds) x period. A stream that falls further behind in every
-    round than its first ones show is caught by its own total.
-    """
-    count = _largest(t.op.count for t in body)
-    ends = _schedule(body)
-    period = ends[-1] - ends[-2]
-    laid = np.stack([np.zeros_like(ends[0]), *ends])
-    whole = np.clip(np.floor(count), 0, _ROUNDS).astype(int)
-    start = np.take_along_axis(laid, np.broadcast_to(whole, laid.shape[1:])[None], axis=0)[0]
-    busiest = _largest(_stream_totals(body, {}).values())
-    return np.maximum(start + (count - whole) * period, busiest)
-
-
-def _schedule(body: tuple[OpTime, ...]) -> list[np.ndarray]:
-    """When each of the first rounds is finished."""
-    shape = np.broadcast_shapes(*(np.shape(t.derated) for t in body))
-    share = _largest(t.op.count for t in body)
-    free: dict[str, Quantity] = {}
-    done: dict[str, Quantity] = {}
-    finished: Quantity = np.zeros(shape)
-    ends = []
-    for _ in range(_ROUNDS):
-        for t in body:
-            # An op that runs less often than its body (one in four layers) adds its average.
-            seconds = t.derated * (t.op.count / np.maximum(share, 1e-300))
-            waits = [done[i] for i in t.op.after if i in done]
-            start = _largest([free.get(t.op.stream, 0.0), *waits])
-            free[t.op.stream] = done[t.op.id] = start + seconds
-            finished = np.maximum(finished, done[t.op.id])
-        ends.append(np.broadcast_to(finished, np.broadcast_shapes(shape, np.shape(finished))))
-    return ends
+        for axis, links in placement.axes.items()
+    }
 
 
 def _padding(op: Op, chip: Chip) -> Quantity:
@@ -191,17 +191,3 @@ def _stream_totals(ops: tuple[OpTime, ...], factors: Mapping[str, Quantity]) -> 
         seconds = t.total * factors.get(t.op.body, 1.0)
         totals[t.op.stream] = totals.get(t.op.stream, 0.0) + seconds
     return totals
-
-
-def _add(values) -> Quantity:
-    total: Quantity = 0.0
-    for value in values:
-        total = total + value
-    return total
-
-
-def _largest(values) -> Quantity:
-    largest: Quantity = 0.0
-    for value in values:
-        largest = np.maximum(largest, value)
-    return largest

@@ -1,0 +1,174 @@
+"""How long a loop of ops takes: a body laid out on its streams, or its closed form.
+
+A body is a CHAIN of ops, each after the one before, and SIDE ops off it: collectives and host
+copies that wait for nothing (gathers that run ahead) or that nobody waits for (scatters). Its
+closed form is
+
+    period = max(chain, side) + (1 - overlap) min(chain, side)
+    seconds = count x period + overlap x min(chain, side)
+
+where `side` is the busiest stream of side ops, the last term what one round's side cannot hide
+behind (the first gather, the last scatter), and `overlap` the stack's. A body that is no such chain
+is laid out round by round.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.roofline.stacks import IDEAL, Stack
+from shardwise.work import Op, Quantity
+
+_ROUNDS = 3  # the third round of a body no longer feels how the pipeline of streams was filled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpTime:
+    """Seconds of one run of one op.
+
+    `derated` is the slowest of its math, memory and network at derated rates, `serial` their sum,
+    both with ramp and launch; `peak` what it takes of each resource at peak rates.
+    """
+
+    op: Op
+    derated: Quantity
+    serial: Quantity
+    peak: Mapping[str, Quantity]
+
+    @property
+    def total(self) -> Quantity:
+        """Derated seconds per step: all runs of the op, one after the other."""
+        return self.derated * self.op.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyTime:
+    """Seconds of a body that runs `count` rounds: `period` each, and `fill` once."""
+
+    count: Quantity
+    period: Quantity
+    fill: Quantity
+    expected: Quantity
+
+
+def body_time(ops: tuple[OpTime, ...], stack: Stack = IDEAL) -> BodyTime:
+    """Seconds of one body of ops in program order; closed form where it is a chain."""
+    sides = _sides(ops)
+    if not _is_chain(ops, sides):
+        return _laid_out(ops, stack)
+    count = largest(t.op.count for t in ops)
+    # An op that runs less often than its body (one in four layers) adds its average.
+    scale = 1.0 / np.maximum(count, 1e-300)
+    chain: Quantity = 0.0
+    streams: dict[str, Quantity] = {}
+    for t in ops:
+        seconds = t.derated * (t.op.count * scale)
+        if t.op.id in sides:
+            streams[t.op.stream] = streams.get(t.op.stream, 0.0) + seconds
+        else:
+            chain = chain + seconds * (1 - stack.tensor_overlap * (t.op.collective is not None))
+    side = largest(streams.values())
+    hidden = stack.overlap * np.minimum(chain, side)
+    period = chain + side - hidden
+    fill = hidden * np.minimum(count, 1.0)
+    return BodyTime(count=count, period=period, fill=fill, expected=count * period + fill)
+
+
+def _sides(ops: tuple[OpTime, ...]) -> frozenset[str]:
+    """Ids of the ops off the chain: not on the compute stream, and they wait for nothing or nobody
+    waits for them."""
+    awaited = {i for t in ops for i in t.op.after}
+    return frozenset(
+        t.op.id
+        for t in ops
+        if t.op.stream != "compute" and (not t.op.after or t.op.id not in awaited)
+    )
+
+
+def _is_chain(ops: tuple[OpTime, ...], sides: frozenset[str]) -> bool:
+    """Whether all other ops stand one after the other, and wait for side ops at most."""
+    chain = [t.op for t in ops if t.op.id not in sides]
+    for number, op in enumerate(chain):
+        # The first may wait for the last, which then is that of the round before.
+        before = chain[number - 1].id
+        waits = {i for i in op.after if i not in sides}
+        if waits != {before} and (number or waits):
+            return False
+    return True
+
+
+def _laid_out(ops: tuple[OpTime, ...], stack: Stack) -> BodyTime:
+    """A body in general: the timeline of its streams, of which the stack reaches its share."""
+    count = largest(t.op.count for t in ops)
+    laid, period = overlap(ops), _period(ops)
+    serial = total(t.total for t in ops)
+    expected = stack.overlap * laid + (1 - stack.overlap) * serial
+    period = stack.overlap * period + (1 - stack.overlap) * serial / np.maximum(count, 1e-300)
+    fill = np.maximum(expected - count * period, 0.0)
+    return BodyTime(count=count, period=period, fill=fill, expected=expected)
+
+
+def _period(ops: tuple[OpTime, ...]) -> Quantity:
+    ends = _schedule(ops)
+    return ends[-1] - ends[-2]
+
+
+def overlap(body: tuple[OpTime, ...]) -> Quantity:
+    """Seconds of a repeated body: each stream runs its ops in order, an op waits for its inputs.
+
+    The body is laid out for a few rounds; the last round's length is the period of all further
+    ones: first rounds + (count - rounds) x period. A stream that falls further behind in every
+    round than its first ones show is caught by its own total.
+    """
+    count = largest(t.op.count for t in body)
+    ends = _schedule(body)
+    period = ends[-1] - ends[-2]
+    laid = np.stack([np.zeros_like(ends[0]), *ends])
+    whole = np.clip(np.floor(count), 0, _ROUNDS).astype(int)
+    start = np.take_along_axis(laid, np.broadcast_to(whole, laid.shape[1:])[None], axis=0)[0]
+    busiest = largest(_totals(body).values())
+    return np.maximum(start + (count - whole) * period, busiest)
+
+
+def _schedule(body: tuple[OpTime, ...]) -> list[np.ndarray]:
+    """When each of the first rounds is finished."""
+    shape = np.broadcast_shapes(*(np.shape(t.derated) for t in body))
+    share = largest(t.op.count for t in body)
+    free: dict[str, Quantity] = {}
+    done: dict[str, Quantity] = {}
+    finished: Quantity = np.zeros(shape)
+    ends = []
+    for _ in range(_ROUNDS):
+        for t in body:
+            # An op that runs less often than its body (one in four layers) adds its average.
+            seconds = t.derated * (t.op.count / np.maximum(share, 1e-300))
+            waits = [done[i] for i in t.op.after if i in done]
+            start = largest([free.get(t.op.stream, 0.0), *waits])
+            free[t.op.stream] = done[t.op.id] = start + seconds
+            finished = np.maximum(finished, done[t.op.id])
+        ends.append(np.broadcast_to(finished, np.broadcast_shapes(shape, np.shape(finished))))
+    return ends
+
+
+def _totals(body: tuple[OpTime, ...]) -> dict[str, Quantity]:
+    totals: dict[str, Quantity] = {}
+    for t in body:
+        totals[t.op.stream] = totals.get(t.op.stream, 0.0) + t.total
+    return totals
+
+
+def total(values: Iterable[Quantity]) -> Quantity:
+    """The sum; 0 of nothing."""
+    added: Quantity = 0.0
+    for value in values:
+        added = added + value
+    return added
+
+
+def largest(values: Iterable[Quantity]) -> Quantity:
+    """The largest; 0 of nothing."""
+    most: Quantity = 0.0
+    for value in values:
+        most = np.maximum(most, value)
+    return most

@@ -1,0 +1,107 @@
+"""What the training software does with a chip: four numbers per stack, each with its source.
+
+A stack is the software a plan names (`TrainPlan.stack`): how much of the communication it really
+hides, what it spends per op on the host, and how far it fuses elementwise work. What the chip does
+(the share of its peaks that kernels reach) is in `Chip.efficiency`; no number belongs to a pair of
+chip and stack. The numbers lie in `data/stacks.toml`, written by `scripts/fit_efficiency.py`.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from shardwise.errors import BadRequest, unknown
+from shardwise.work import Quantity
+
+_DATA = Path(__file__).parent / "data" / "stacks.toml"
+
+CONSTANTS: Mapping[str, str] = {
+    "overlap": "share of the collectives off the chain of matmuls that really hides behind it",
+    "tensor_overlap": "share of the collectives within the chain hidden by collective matmuls",
+    "launch_seconds": "seconds of the host exposed by every op on the chip",
+    "passes": "times the counted memory traffic of elementwise ops that is moved",
+}
+"""The constants of a stack and what each means."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """The constants of one software stack, as `CONSTANTS` describes them.
+
+    `overlap` and `tensor_overlap` lie in [0, 1], `launch_seconds` is zero or more, `passes` one or
+    more. `sources` says where each comes from.
+    """
+
+    name: str
+    overlap: Quantity
+    tensor_overlap: Quantity
+    launch_seconds: Quantity
+    passes: Quantity
+    sources: Mapping[str, str]
+
+
+IDEAL = Stack(
+    name="ideal",
+    overlap=1.0,
+    tensor_overlap=0.0,
+    launch_seconds=0.0,
+    passes=1.0,
+    sources=dict.fromkeys(CONSTANTS, "by definition: everything off the chain hides, fully fused"),
+)
+"""Hides all that order allows, launches for free and fuses what counting fuses."""
+
+
+def load_stack(name: str) -> Stack:
+    """The stack of that name; BadRequest lists the known ones.
+
+    >>> load_stack("ideal").overlap
+    1.0
+    """
+    if name == IDEAL.name:
+        return IDEAL
+    table = _stacks()
+    if name not in table:
+        raise unknown("software stack", name, [*table, IDEAL.name])
+    return table[name]
+
+
+def stack_names() -> tuple[str, ...]:
+    """The stacks with fitted constants."""
+    return tuple(_stacks())
+
+
+@cache
+def _stacks() -> Mapping[str, Stack]:
+    with _DATA.open("rb") as file:
+        return {name: stack_of(name, record) for name, record in tomllib.load(file).items()}
+
+
+def stack_of(name: str, record: Mapping[str, Mapping[str, object]]) -> Stack:
+    """A Stack from its table of {value, source} entries; BadRequest for what is out of bounds."""
+    values: dict[str, float] = {}
+    for constant in CONSTANTS:
+        if constant not in record:
+            raise BadRequest(f"stack '{name}' lacks '{constant}' ({CONSTANTS[constant]}); write it")
+        values[constant] = _checked(name, constant, record[constant]["value"])
+    sources = {constant: str(record[constant]["source"]) for constant in CONSTANTS}
+    return Stack(name=name, sources=sources, **values)
+
+
+_BOUNDS = {
+    "overlap": (0.0, 1.0),
+    "tensor_overlap": (0.0, 1.0),
+    "launch_seconds": (0.0, 1e-2),
+    "passes": (1.0, 20.0),
+}
+
+
+def _checked(name: str, constant: str, value: object) -> float:
+    least, most = _BOUNDS[constant]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise BadRequest(
+            f"'{constant}' of stack '{name}' is {value!r}; it must be a number from {least:g} to "
+            f"{most:g}"
+        )
+    return float(value)

@@ -1,0 +1,106 @@
+"""Stacks: what is read, what is refused, and what each constant does to a priced body."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise.errors import BadRequest
+from shardwise.hardware import load_chip, parse_slice, place
+from shardwise.plans.train import STACKS
+from shardwise.roofline import IDEAL, load_stack, price, stack_names
+from shardwise.roofline.bodies import OpTime, body_time, overlap
+from shardwise.roofline.stacks import CONSTANTS, stack_of
+from shardwise.work import Collective, Op, Work
+
+RECORD = {name: {"value": 1.0, "source": "a test"} for name in CONSTANTS}
+RECORD["launch_seconds"] = {"value": 1e-6, "source": "a test"}
+
+
+def test_every_stack_of_a_plan_has_constants_with_sources():
+    assert set(stack_names()) == set(STACKS)
+    for name in STACKS:
+        stack = load_stack(name)
+        assert set(stack.sources) == set(CONSTANTS)
+        assert all(stack.sources.values())
+
+
+def test_an_unknown_stack_is_named():
+    with pytest.raises(BadRequest, match="unknown software stack 'megatrn'"):
+        load_stack("megatrn")
+
+
+@pytest.mark.parametrize(
+    ("constant", "value", "rule"),
+    [
+        ("overlap", 1.2, "a number from 0 to 1"),
+        ("passes", 0.5, "a number from 1 to 20"),
+        ("launch_seconds", True, "a number from 0 to 0.01"),
+    ],
+)
+def test_a_constant_out_of_bounds_is_refused(constant, value, rule):
+    record = {**RECORD, constant: {"value": value, "source": "a test"}}
+    with pytest.raises(BadRequest, match=f"'{constant}' of stack 'x' is .*{rule}"):
+        stack_of("x", record)
+
+
+def test_a_missing_constant_is_named():
+    record = {name: entry for name, entry in RECORD.items() if name != "passes"}
+    with pytest.raises(BadRequest, match="stack 'x' lacks 'passes'"):
+        stack_of("x", record)
+
+
+def timed(name, seconds, stream="compute", count=10.0, after=(), wire=False) -> OpTime:
+    collective = Collective(kind="all_gather", axes=("x",), bytes=1.0) if wire else None
+    op = Op(
+        id=name,
+        name=name,
+        phase="forward",
+        component="mlp",
+        op_class="collective" if wire else "matmul",
+        stream=stream,
+        count=count,
+        after=after,
+        collective=collective,
+    )
+    return OpTime(op=op, derated=seconds, serial=seconds, peak={})
+
+
+def body(gather, multiply, exchange, count=10.0):
+    """A gather that runs ahead, a matmul, and an exchange between matmuls."""
+    return (
+        timed("g", gather, "net:fsdp", count, wire=True),
+        timed("m", multiply, "compute", count, after=("g", "s")),
+        timed("s", exchange, "net:tensor", count, after=("m",), wire=True),
+    )
+
+
+@pytest.mark.parametrize("gather", [0.5, 5.0, 9.0])
+def test_the_closed_form_is_the_laid_out_body_for_an_ideal_stack(gather):
+    ops = body(gather, 3.0, 2.0)
+    assert body_time(ops).expected == pytest.approx(overlap(ops))
+
+
+def test_what_a_stack_does_not_hide_is_added():
+    ops = body(2.0, 3.0, 1.0)
+    half = body_time(ops, replace(IDEAL, overlap=0.5))
+    assert (half.period, half.fill) == pytest.approx((4 + 1, 1))
+    nothing = body_time(ops, replace(IDEAL, overlap=0.0))
+    assert nothing.expected == pytest.approx(10 * (2 + 3 + 1))
+    fused = body_time(ops, replace(IDEAL, tensor_overlap=0.75))
+    assert fused.period == pytest.approx(3.25)
+
+
+def test_passes_and_launches_belong_to_their_ops():
+    chip, placement = load_chip("h100"), place(parse_slice("h100:1"), {})
+    stack = replace(IDEAL, passes=3.0, launch_seconds=1e-3)
+    norm = Op(id="n", name="n", phase="", component="norm", op_class="elementwise", hbm_bytes=1e9)
+    adam = replace(norm, id="a", component="optimizer")
+    absent = replace(norm, id="z", hbm_bytes=0.0)
+    seconds = 1e9 / chip.require("hbm_bandwidth") / chip.efficiency.hbm
+
+    def alone(op):
+        return price(Work((op,)), chip, placement, stack=stack).expected
+
+    assert alone(norm) == pytest.approx(3 * seconds + 1e-3)
+    assert alone(adam) == pytest.approx(seconds + 1e-3)
+    assert alone(absent) == 0
