@@ -18,6 +18,11 @@ COMMANDS = {
         "roofline",
         "One matmul on one chip: what bounds it.",
     ),
+    "validate": (
+        "shardwise.apps.cli.validate",
+        "validate",
+        "Predicted against measured step times of published runs.",
+    ),
     "shard": ("shardwise.apps.cli.shard", "shard", "What each device holds of a sharded array."),
     "hw": ("shardwise.apps.cli.hw", "hw", "Chips, networks, slices and prices of the catalogue."),
     "model": ("shardwise.apps.cli.model", "model", "Parameters, FLOPs and KV cache of a model."),

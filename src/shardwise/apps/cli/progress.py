@@ -7,7 +7,7 @@ from collections.abc import Callable
 _PATIENCE = 2.0
 
 
-def progress_line(what: str) -> Callable[[int, int], None] | None:
+def progress_line(what: str, of: str = "parts of the slice") -> Callable[[int, int], None] | None:
     """A callback (done, of how many) that draws the line, or None where nobody watches."""
     if not sys.stderr.isatty():
         return None
@@ -18,7 +18,7 @@ def progress_line(what: str) -> Callable[[int, int], None] | None:
         if seconds < _PATIENCE:
             return
         end = "\n" if done == total else ""
-        sys.stderr.write(f"\r{what}: {done} of {total} parts of the slice, {seconds:.0f} s{end}")
+        sys.stderr.write(f"\r{what}: {done} of {total} {of}, {seconds:.0f} s{end}")
         sys.stderr.flush()
 
     return show

@@ -1,0 +1,185 @@
+"""`shardwise validate`: predicted against measured step times of published training runs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardwise.apps.cli.options import given
+from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.progress import progress_line
+from shardwise.errors import BadRequest, ThresholdMissed, unknown
+from shardwise.units import format_seconds
+from shardwise.workflows.inputs import parse_share
+from shardwise.workflows.published import read_table
+from shardwise.workflows.validate import Summary, Validation, validation_result
+from shardwise.workflows.validate import validate as run_validation
+
+_WORST = 10
+
+
+@click.command()
+@click.argument("path", metavar="TABLE.csv", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--source", multiple=True, metavar="S", help="Only rows of this source; repeatable.")
+@click.option("--grade", metavar="A|B", help="Only rows of this grade.")
+@click.option("--no-fit", is_flag=True, help="Chip rates alone: no efficiency, no fitted constant.")
+@click.option(
+    "--check",
+    metavar="MEDIAN",
+    help="Exit with 4 where the median absolute error is larger, such as 10%.",
+)
+@click.option("--verbose", is_flag=True, help="Name every row that is left out, and the worst.")
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Predicted against measured as a PNG or SVG.",
+)
+@csv_option
+@json_option
+def validate(path: Path, **options: Any) -> None:
+    """Price every run of a table of measurements on its own plan and compare step times."""
+    limit = parse_share(options["check"], "--check") if options["check"] else None
+    rows = _chosen(read_table(path), options["source"], options["grade"])
+    found = run_validation(
+        rows,
+        efficiency="roofline" if options["no_fit"] else "fitted",
+        progress=progress_line("validating", "runs"),
+    )
+    if not found.rows:
+        reason = found.left_out[0].reason if found.left_out else "it is empty"
+        raise BadRequest(f"no row of '{path}' can be priced; the first: {reason}")
+    result = validation_result(found)
+    doc = document(inputs={"path": str(path), **given(options)}, result=result)
+    if options["csv_path"] is not None:
+        write_csv(options["csv_path"], *_csv(result["rows"]))
+    if options["plot_path"] is not None:
+        from shardwise.apps.cli.validate_plot import plot
+
+        plot(found, options["plot_path"])
+    emit(doc, options["as_json"], lambda: _render(found, result, options["verbose"]))
+    _check(found.summary, limit)
+
+
+def _chosen(
+    rows: Sequence[Mapping[str, str]], sources: Sequence[str], grade: str | None
+) -> list[Mapping[str, str]]:
+    """The rows of the sources and the grade asked for. BadRequest where there are none."""
+    held = dict.fromkeys(row["source"] for row in rows)
+    for source in sources:
+        if source not in held:
+            raise unknown("source", source, held)
+    grades = dict.fromkeys(row.get("grade") or "" for row in rows)
+    if grade is not None and grade not in grades:
+        raise unknown("grade", grade, grades)
+    return [
+        row
+        for row in rows
+        if (not sources or row["source"] in sources) and grade in (None, row.get("grade"))
+    ]
+
+
+def _check(summary: Summary, limit: float | None) -> None:
+    median = summary.median_abs_error
+    if limit is not None and median is not None and median > limit:
+        raise ThresholdMissed(
+            f"the median absolute error is {median:.1%} over {summary.n} runs; "
+            f"--check asks for at most {limit:.1%}"
+        )
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """One line per run; a range as two columns."""
+    header = [name for name in rows[0] if name not in ("interval", "mesh")]
+    flat = [[row[name] for name in header] for row in rows]
+    ranges = [row["interval"] or ("", "") for row in rows]
+    lines = [[*line, *range_] for line, range_ in zip(flat, ranges, strict=True)]
+    return [*header, "interval_low", "interval_high"], lines
+
+
+def _render(found: Validation, result: Mapping[str, Any], verbose: bool) -> None:
+    constants = "fitted constants" if found.efficiency == "fitted" else "chip rates alone, no fit"
+    click.echo(f"{len(found.rows)} runs priced with {constants}, {len(found.left_out)} left out")
+    keys: dict[str, Callable[..., str]] = {
+        "source": lambda r: r.run.source,
+        "chip": lambda r: r.run.chip,
+        "bound by": lambda r: r.bound_by,
+        "software": lambda r: r.run.stack,
+    }
+    for title, key in keys.items():
+        click.echo()
+        _summaries(title, found.by(key))
+    click.echo()
+    _summaries("runs that are", found.gates())
+    click.echo()
+    _checks(result)
+    if verbose:
+        _details(found)
+    elif found.left_out:
+        click.echo(f"\nleft out: {len(found.left_out)} rows (--verbose names each)")
+
+
+def _summaries(title: str, summaries: Mapping[str, Summary]) -> None:
+    rows = [
+        [
+            name,
+            str(s.n),
+            _share(s.median_abs_error),
+            _share(s.p90_abs_error),
+            _signed(s.median_error),
+            _rank(s.rank_correlation),
+        ]
+        for name, s in summaries.items()
+    ]
+    table([title, "runs", "median |error|", "90th %", "median error", "rank of MFU"], rows)
+
+
+def _checks(result: Mapping[str, Any]) -> None:
+    """Ranges, memory and the order of plans."""
+    coverage, memory = result["coverage"], result["memory"]
+    rows = [
+        ["runs inside their 80 % range", _share(coverage["in_sample"])],
+        ["the same, range from other sources only", _share(coverage["held_out_by_source"])],
+    ]
+    if memory["n"]:
+        what = f"peak memory, median |error| of {memory['n']} runs"
+        rows.append([what, _share(memory["median_abs_error"])])
+    for models in result["within_model"].values():
+        for model, s in models.items():
+            what = f"rank of {s['n']} plans of {model}"
+            rows.append([what, _rank(s["rank_correlation"])])
+    for source, s in result["against_size"].items():
+        rows.append([f"rank of speed, {source}", _rank(s["predicted"])])
+        rows.append(["  guessed as 1 / parameters", _rank(s["one_over_parameters"])])
+    table(["check", ""], rows)
+
+
+def _details(found: Validation) -> None:
+    worst = sorted(found.rows, key=lambda r: -abs(r.log_ratio))[:_WORST]
+    click.echo()
+    rows = [
+        [
+            r.run.id,
+            format_seconds(r.predicted),
+            format_seconds(r.measured),
+            _signed(r.error),
+            r.bound_by,
+        ]
+        for r in worst
+    ]
+    table(["worst", "predicted", "measured", "error", "bound by"], rows)
+    for row in found.left_out:
+        click.echo(f"left out: {row.id}: {row.reason}")
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def _signed(value: float | None) -> str:
+    return "" if value is None else f"{value:+.1%}"
+
+
+def _rank(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

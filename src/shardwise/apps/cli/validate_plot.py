@@ -1,0 +1,59 @@
+"""The picture of `shardwise validate`: predicted against measured seconds, on log axes."""
+
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import BadRequest, MissingPart
+from shardwise.workflows.validate import Validation
+
+MARKERS = "osD^vPX*"
+
+
+def plot(found: Validation, path: Path) -> None:
+    """One point per run, coloured by chip, marked by software; bands of 10 % and 25 %.
+
+    Raises MissingPart without matplotlib and BadRequest where the file cannot be written.
+    """
+    figure_class, colour_of = _matplotlib()
+    figure = figure_class(figsize=(8, 7), layout="constrained")
+    axes = figure.subplots()
+    seconds = [s for row in found.rows for s in (row.measured, row.predicted)]
+    ends = [min(seconds) / 1.3, max(seconds) * 1.3]
+    for share, alpha in ((0.25, 0.12), (0.10, 0.18)):
+        low, high = ([end * (1 + sign * share) for end in ends] for sign in (-1, 1))
+        axes.fill_between(ends, low, high, color="grey", alpha=alpha, lw=0, label=f"{share:.0%}")
+    axes.plot(ends, ends, color="grey", lw=0.8)
+    chips = dict.fromkeys(row.run.chip for row in found.rows)
+    stacks = dict.fromkeys(row.run.stack for row in found.rows)
+    for i, chip in enumerate(chips):
+        for j, stack in enumerate(stacks):
+            some = [r for r in found.rows if (r.run.chip, r.run.stack) == (chip, stack)]
+            if some:
+                axes.scatter(
+                    [r.measured for r in some],
+                    [r.predicted for r in some],
+                    s=22,
+                    color=colour_of(i % 20),
+                    marker=MARKERS[j % len(MARKERS)],
+                    label=f"{chip}, {stack}",
+                )
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    axes.set_xlabel("measured seconds per step")
+    axes.set_ylabel("predicted seconds per step")
+    axes.set_title(f"{len(found.rows)} training runs")
+    axes.legend(fontsize="small")
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise BadRequest(f"cannot write '{path}': {error}; give another --plot") from None
+
+
+def _matplotlib() -> tuple[Any, Any]:
+    try:
+        from matplotlib import colormaps
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingPart(
+            "--plot needs matplotlib; install it with: pip install 'shardwise[plot]'"
+        ) from None
+    return Figure, colormaps["tab20"]
