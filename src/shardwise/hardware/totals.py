@@ -180,3 +180,36 @@ def node_egress(chip: Chip) -> float:
             f"--set chip.data_centre.chip_oneway=NUMBER"
         )
     return network.domain * chip.data_centre.chip_oneway
+
+
+# ---- lanes and warps -----------------------------------------------------------------------------
+
+WARP = 32
+"""Lanes of one warp scheduler of an SM (GPU chapter, SM structure)."""
+
+
+def alus(chip: Chip) -> int:
+    """f32 lanes of the whole chip: vector units x lanes, 32 per warp scheduler (CUDA cores) or the
+    words of a vector register per VPU slot (8 x 128)."""
+    words = int(chip.require("words_per_register"))
+    return vector_units(chip) * (WARP * words if chip.core_kind == "SM" else words)
+
+
+def resident_warps(chip: Chip, registers_per_thread: int) -> float:
+    """Warps of one SM whose threads all use so many registers: registers / (threads x warp)."""
+    return chip.require("registers_per_core") / (registers_per_thread * WARP)
+
+
+def matmul_flops_per_cycle(chip: Chip, dtype: str = "bf16") -> float:
+    """FLOPs per matmul unit and cycle: dense peak / (units x clock)."""
+    return chip.peak(dtype) / (matmul_units(chip) * chip.require("clock_hz"))
+
+
+def vector_clock(chip: Chip) -> float:
+    """Clock in Hz behind the vector peak, which counts a multiply-add per lane and cycle as two."""
+    return chip.require("vector_flops") / (2 * alus(chip))
+
+
+def torus_egress(chip: Chip) -> float:
+    """Bytes/s one-way over all links of one chip of a torus: two links per axis."""
+    return 2 * torus_axes(chip) * torus_of(chip).link_oneway

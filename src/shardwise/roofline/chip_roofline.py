@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwise.errors import unknown
 from shardwise.hardware.chip import Chip
+from shardwise.units import dtype_bytes
 from shardwise.work import Quantity
 
 LEVELS: Mapping[str, str] = {
@@ -81,9 +82,33 @@ def chip_critical_intensity(chip: Chip, *, dtype: str, level: str = "hbm") -> fl
     return chip.peak(dtype) / level_bandwidth(chip, level)
 
 
-def vector_critical_intensity(chip: Chip, *, level: str = "hbm") -> float:
+def vector_critical_intensity(chip: Chip, *, level: str = "hbm", fma: bool = True) -> float:
     """Critical intensity of the vector units of the whole chip, fed from a level.
 
     All cores against the whole chip's bandwidth; the book's "around 3" takes one core (errata 1.4).
+    Peaks of chips with fused multiply-add count it as two FLOPs; `fma` False counts what code
+    without it reaches, half of that (GPU chapter, quiz 1, question 7).
     """
-    return chip.require("vector_flops") / level_bandwidth(chip, level)
+    return chip.require("vector_flops") / (1 if fma else 2) / level_bandwidth(chip, level)
+
+
+def elementwise_intensity(arrays: int, *, dtype: str = "f32", flops: float = 1) -> float:
+    """FLOPs per byte of an elementwise op that reads and writes `arrays` arrays in all.
+
+    >>> elementwise_intensity(3) == 1 / 12  # f32 addition: two reads, a write
+    True
+    """
+    return flops / (arrays * dtype_bytes(dtype))
+
+
+def elementwise_times(
+    elements: Quantity, chip: Chip, arrays: int, *, dtype: str = "f32", flops: float = 1
+) -> Times:
+    """Seconds of an elementwise op on the vector units, without fused multiply-add, and of its
+    bytes over HBM."""
+    moved = elements * arrays * dtype_bytes(dtype)
+    return Times(
+        math_seconds=elements * flops / (chip.require("vector_flops") / 2),
+        comms_seconds=moved / chip.require("hbm_bandwidth"),
+        channel="HBM",
+    )

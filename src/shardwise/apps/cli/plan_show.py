@@ -1,6 +1,7 @@
 """`shardwise plan show` and `plan diff`: price a plan from a file, as written or edited by hand."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from shardwise.errors import BadRequest
 from shardwise.plans import TrainPlan, load_plan
 from shardwise.plans.files import flat_plan
 from shardwise.units import format_gib, format_seconds, sig
+from shardwise.workflows.audits import audit_result, plan_path, with_neighbour
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced, check_fits, price_plan, shortfall
 
@@ -37,13 +39,18 @@ def _overrides(sets: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def _priced(path: Path, options: dict[str, Any]) -> Priced:
     fields, chip = _overrides(options["sets"])
-    plan = load_plan(path, fields)
+    path = plan_path(str(path))
+    plan = with_neighbour(load_plan(path, fields), path)
     hardware = Hardware(
         constants=options["constants"] or plan.constants,
         files=options["hw_files"],
         overrides=chip,
     )
-    return price_plan(plan, hardware)
+    priced = price_plan(plan, hardware)
+    if isinstance(plan, TrainPlan):
+        audited = audit_result(plan, priced.answer.cfg, hardware)
+        priced = replace(priced, result={**priced.result, "audit": audited})
+    return priced
 
 
 @click.command()
@@ -51,7 +58,11 @@ def _priced(path: Path, options: dict[str, Any]) -> Priced:
 @hardware_options(constants=None, price=False)
 @json_option
 def show(path: Path, as_json: bool, **options: Any) -> None:
-    """Price the plan in a file; --set remat=block changes a field first."""
+    """Price the plan in a file and hold it against the book's rules.
+
+    --set remat=block changes a field first. audit:NAME is a plan of a published run
+    (`shardwise book list`).
+    """
     priced = _priced(path, options)
     check_fits(priced)
     changed, _ = _overrides(options["sets"])
@@ -70,8 +81,32 @@ def show(path: Path, as_json: bool, **options: Any) -> None:
 def _render(priced: Priced) -> None:
     if isinstance(priced.plan, TrainPlan):
         render_plan(priced.answer, priced.result)
+        _render_audit(priced.result["audit"])
     else:
         render_serve(priced.answer, priced.result)
+
+
+def _render_audit(audited: dict[str, Any]) -> None:
+    """The book's rules for each strategy: what the plan has, what it needs, and why."""
+    if not audited["verdicts"]:
+        return
+    click.echo()
+    table(
+        ["book rule", "degree", "has", "needs", "in", "compute-bound"],
+        [
+            [
+                v["strategy"],
+                f"{v['degree']:,}",
+                sig(v["have"]),
+                f"{'>=' if v['at_least'] else '<='} {sig(v['need'])}",
+                v["unit"],
+                "yes" if v["ok"] else "no",
+            ]
+            for v in audited["verdicts"]
+        ],
+    )
+    for v in audited["verdicts"]:
+        click.echo(f"  {v['text']} ({v['source']})")
 
 
 @click.command()

@@ -19,7 +19,7 @@ from shardwise.planner.book_rules.training import mixed_limit, pipeline_bubble
 from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.roofline.collectives import all_gather, permute, ragged_all_to_all
 from shardwise.roofline.groups import Mode
-from shardwise.units import dtype_bytes, sig
+from shardwise.units import dtype_bytes, format_count, sig
 
 REPLICATING = ("replica", "data")
 STORING = ("fsdp", "expert", "context")
@@ -193,7 +193,8 @@ def _fsdp(case: _Case) -> Verdict | None:
 def _tokens_verdict(case: _Case, name: str, axes: Sequence[str], have: float, need) -> Verdict:
     exact, rule = need("exact"), need("asymptotic")
     unit = "tokens per chip" + (" and microbatch" if have < case.tokens_per_chip else "")
-    times = f", {case.experts}/{case.chosen} times that for its experts" * (case.experts > 1)
+    what = "gradients" if name == "data" else "weights and gradients"
+    sparse = f", {case.experts}/{case.chosen} of that for a dense MLP" * (case.experts > 1)
     return Verdict(
         strategy=name,
         degree=case.degree(axes),
@@ -205,9 +206,9 @@ def _tokens_verdict(case: _Case, name: str, axes: Sequence[str], have: float, ne
         rule="B/N > (E/k) C / W" if case.experts > 1 else "B/N > C / W",
         source="ch. 5.1.1 and 5.1.2; ch. 12, Data Parallelism",
         text=(
-            f"{'x'.join(axes)} moves {name == 'data' and 'gradients' or 'weights and gradients'} "
-            f"over {case.degree(axes)} groups of {_copy_chips(case)} chips: {sig(have)} {unit}, "
-            f"needs {sig(exact)} ({sig(rule)} over many groups{_pure(case)}{times})"
+            f"{what} over {case.degree(axes)} groups of {_copy_chips(case):,} chips "
+            f"({' and '.join(axes)}): {sig(have)} {unit}, needs {sig(exact)} "
+            f"({sig(rule)} if there were many groups{sparse}){_pure(case)}"
         ),
     )
 
@@ -223,8 +224,10 @@ def _pure(case: _Case) -> str:
         return ""
     level = alphas(chip, case.plan.dtypes.compute)
     alpha = level.scale_out if case.placement.slice.count > 1 else level.node
-    dense = alpha * case.chips
-    return f"; data parallelism alone {sig(alpha)}, so {sig(dense / 1e6)}M tokens a step"
+    return (
+        f"; with no model parallelism a dense MLP needs {sig(alpha)}, here "
+        f"{format_count(alpha * case.chips)} tokens a step"
+    )
 
 
 def _tensor(case: _Case) -> Verdict | None:
