@@ -6,6 +6,7 @@ size. Source: How To Scale Your Model, ch. 12, quizzes 2 and 3.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from shardwise.errors import BadRequest
 from shardwise.hardware.chip import Chip
@@ -27,7 +28,7 @@ def bisection_oneway(level: TreeLevel) -> float:
 
 
 def effective_oneway(level: TreeLevel) -> float:
-    """Bytes/s that the unit really carries: the lesser of its switches and what its parts inject."""
+    """Bytes/s that a unit carries: the lesser of its switches and what its parts inject."""
     return min(level.switch_oneway, level.cable_oneway)
 
 
@@ -69,7 +70,7 @@ def scale_out(chip: Chip, chips: int) -> ScaleOut:
         )
     switches = (*[chips // half] * (tiers - 1), chips // ports)
     cables = tuple(
-        chips / (below * above) for below, above in zip(switches, switches[1:], strict=False)
+        chips / (below * above) for below, above in pairwise(switches)
     )
     return ScaleOut(chips=chips, ports=ports, switches=switches, cables=cables)
 

@@ -1,8 +1,8 @@
 """Gathers and reductions over a fat tree, level by level, and the bytes through its switches.
 
 `collectives.py` prices a mesh axis by its busiest link; here every level of the tree has a term of
-its own, so that an answer can say which level binds. A level joins D children, each of S chips, over
-a link of W bytes/s one-way per child. Source: How To Scale Your Model, ch. 12, "Cross-node
+its own, so that an answer can say which level binds. A level joins D children, each of S chips,
+over a link of W bytes/s one-way per child. Source: How To Scale Your Model, ch. 12, "Cross-node
 collectives", quiz 4 and its appendix.
 """
 

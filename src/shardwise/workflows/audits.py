@@ -40,7 +40,7 @@ def plan_path(text: str) -> Path:
 
 
 def with_neighbour(plan: TrainPlan | ServePlan, path: Path) -> TrainPlan | ServePlan:
-    """The plan with its model found beside the plan's file, where a file of that name lies there."""
+    """The plan with its model found beside the plan's file, where it names a file there."""
     beside = path.parent / plan.model
     named_file = plan.model.endswith(".json") and not Path(plan.model).is_absolute()
     return replace(plan, model=str(beside)) if named_file and beside.is_file() else plan

@@ -23,6 +23,11 @@ COMMANDS = {
         "validate",
         "Predicted against measured step times of published runs.",
     ),
+    "book": (
+        "shardwise.apps.cli.book",
+        "book",
+        "The book's figures as data, and the plans it audits.",
+    ),
     "shard": ("shardwise.apps.cli.shard", "shard", "What each device holds of a sharded array."),
     "hw": ("shardwise.apps.cli.hw", "hw", "Chips, networks, slices and prices of the catalogue."),
     "model": ("shardwise.apps.cli.model", "model", "Parameters, FLOPs and KV cache of a model."),

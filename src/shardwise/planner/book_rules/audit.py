@@ -106,9 +106,7 @@ def audit(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> tuple[Verdict, ...
     mesh = {axis: plan.degree(axis) for axis in MESH_AXES}
     part = replace(piece, count=plan.slices)
     placement = place(part, mesh, box=plan.box, finish=plan.placement == "finish")
-    case = _Case(
-        plan=plan, cfg=cfg, placement=placement, d_ff=d_ff, experts=experts, chosen=chosen
-    )
+    case = _Case(plan=plan, cfg=cfg, placement=placement, d_ff=d_ff, experts=experts, chosen=chosen)
     found = [_data(case), _fsdp(case), _tensor(case), _mixed(case), _expert(case), _stage(case)]
     return tuple(v for v in found if v is not None)
 
@@ -269,9 +267,9 @@ def _mixed(case: _Case) -> Verdict | None:
     if not isinstance(network, Torus) or not fsdp or not tensor:
         return None
     alpha = case.peak / (2 * network.link_oneway)
-    axes = [sum(part.size > 1 for part in links[0].parts) for links in (fsdp, tensor)]
-    need = float(mixed_limit(alpha, case.d_ff, *axes))
-    both = float(mixed_limit(alpha, case.d_ff, *axes, "sum"))
+    axes = [sum(bool(part.size > 1) for part in links[0].parts) for links in (fsdp, tensor)]
+    need = float(mixed_limit(alpha, case.d_ff, axes[0], axes[1], "max"))
+    both = float(mixed_limit(alpha, case.d_ff, axes[0], axes[1], "sum"))
     return Verdict(
         strategy="fsdp and tensor",
         degree=case.degree(["fsdp", "tensor"]),

@@ -124,8 +124,8 @@ def book_mesh(
 
 
 def moe_limit(limit: Quantity, experts: Quantity, experts_per_token: Quantity) -> Quantity:
-    """A data-parallel threshold for a mixture of experts: E/k times the dense one, as all E experts'
-    gradients move for the FLOPs of k (ch. 12, Data Parallelism)."""
+    """A data-parallel threshold for a mixture of experts: E/k times the dense one, as the gradients
+    of all E experts move for the FLOPs of k (ch. 12, Data Parallelism)."""
     return limit * experts / experts_per_token
 
 
