@@ -54,28 +54,40 @@ class BodyTime:
 
 def body_time(ops: tuple[OpTime, ...], stack: Stack = IDEAL) -> BodyTime:
     """Seconds of one body of ops in program order; closed form where it is a chain."""
-    sides = _sides(ops)
+    sides = sides_of(ops)
     if not _is_chain(ops, sides):
         return _laid_out(ops, stack)
     count = largest(t.op.count for t in ops)
     # An op that runs less often than its body (one in four layers) adds its average.
     scale = 1.0 / np.maximum(count, 1e-300)
     chain: Quantity = 0.0
+    wire: Quantity = 0.0
     streams: dict[str, Quantity] = {}
     for t in ops:
         seconds = t.derated * (t.op.count * scale)
         if t.op.id in sides:
             streams[t.op.stream] = streams.get(t.op.stream, 0.0) + seconds
+        elif t.op.collective is not None:
+            wire = wire + seconds
         else:
-            chain = chain + seconds * (1 - stack.tensor_overlap * (t.op.collective is not None))
-    side = largest(streams.values())
-    hidden = stack.overlap * np.minimum(chain, side)
-    period = chain + side - hidden
+            chain = chain + seconds
+    return closed_form(chain, wire, streams.values(), count, stack)
+
+
+def closed_form(
+    chain: Quantity, wire: Quantity, sides: Iterable[Quantity], count: Quantity, stack: Stack
+) -> BodyTime:
+    """A body from the seconds of one round: of the chain on the chip, of the collectives within it
+    (`wire`), and of each stream of side ops."""
+    along = chain + wire * (1 - stack.tensor_overlap)
+    side = largest(sides)
+    hidden = stack.overlap * np.minimum(along, side)
+    period = along + side - hidden
     fill = hidden * np.minimum(count, 1.0)
     return BodyTime(count=count, period=period, fill=fill, expected=count * period + fill)
 
 
-def _sides(ops: tuple[OpTime, ...]) -> frozenset[str]:
+def sides_of(ops: tuple[OpTime, ...]) -> frozenset[str]:
     """Ids of the ops off the chain: not on the compute stream, and they wait for nothing or nobody
     waits for them."""
     awaited = {i for t in ops for i in t.op.after}

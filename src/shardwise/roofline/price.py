@@ -12,7 +12,7 @@ Constants: the chip's (`Chip.efficiency`) and the stack's (`roofline.stacks`). `
 ops of a loop on its streams.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -63,8 +63,7 @@ def price(
     stack: Stack = IDEAL,
 ) -> Estimate:
     """Price one step of one device. `stretch[body]` multiplies the time of that body (bubbles)."""
-    links = _derated(placement, chip)
-    ops = tuple(_op_time(op, chip, placement, links, stack) for op in work.ops)
+    ops = price_ops(work.ops, chip, placement, stack)
     factors = stretch or {}
     resources = _totals(ops, factors)
     upper = total(t.serial * t.op.count * factors.get(t.op.body, 1.0) for t in ops)
@@ -82,6 +81,14 @@ def price(
         ops=ops,
         bodies=bodies,
     )
+
+
+def price_ops(
+    ops: Iterable[Op], chip: Chip, placement: Placement, stack: Stack = IDEAL
+) -> tuple[OpTime, ...]:
+    """`price_op` of every op; the links are derated once."""
+    links = _derated(placement, chip)
+    return tuple(_op_time(op, chip, placement, links, stack) for op in ops)
 
 
 def price_op(op: Op, chip: Chip, placement: Placement, stack: Stack = IDEAL) -> OpTime:
