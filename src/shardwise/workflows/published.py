@@ -22,7 +22,7 @@ from shardwise.models.flops import flops_by_op, model_flops_per_token
 from shardwise.planner.training import check_plan
 from shardwise.plans import TrainPlan
 from shardwise.workflows.published_models import Row, is_moe, model_of, said, whole
-from shardwise.workflows.published_plans import plan_of, slice_of
+from shardwise.workflows.published_plans import inferences, plan_of, slice_of
 
 COLUMNS = (
     *("id", "source", "model", "layers", "d_model", "d_ff", "heads", "hardware", "num_devices"),
@@ -33,7 +33,8 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One measured run as a plan on a slice; seconds per step, bytes per chip."""
+    """One measured run as a plan on a slice; seconds per step, bytes per chip. `inferred` says what
+    the source leaves open or a plan cannot say, and what was taken."""
 
     id: str
     source: str
@@ -46,6 +47,7 @@ class Run:
     measured_seconds: float
     peak_mem_bytes: float | None
     moe: bool
+    inferred: tuple[str, ...] = ()
 
     @property
     def stack(self) -> str:
@@ -109,6 +111,7 @@ def read_run(row: Row) -> Run:
         measured_seconds=measured_seconds(row, cfg),
         peak_mem_bytes=None if peak is None else float(peak) * 1e9,
         moe=is_moe(cfg),
+        inferred=inferences(row, plan, piece),
     )
 
 

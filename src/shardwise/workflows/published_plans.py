@@ -3,7 +3,8 @@
 Read by the columns and by what `recompute` and `notes` say, never by a row's id. What a source does
 not state follows these rules:
 
-- Software (`stack`): by the source (`STACKS`), or a column `stack`.
+- Software (`stack`): by the source (`STACKS`), or a column `stack`. ZeRO-3 runs of Megatron's own
+  papers (before it had one) are DeepSpeed's, which is priced as fsdp.
 - Slice: GPUs fill domains evenly (at most the catalogue's domain each); a torus is the most
   cube-like legal shape of its chips, cut into the pods or slices that the notes name. A fabric rate
   that the notes name replaces the catalogue's.
@@ -12,11 +13,13 @@ not state follows these rules:
   already multiply to the devices with ep, it is a factor of its own.
 - `micro_batch` is per batch shard on GPU stacks and per device (JAX) of MaxText-like sources,
   which accumulate no gradients. Not stated: 1 under pipelining; the whole batch of a shard on xla;
-  else the most sequences, a power of two, that make no more than 8,192 tokens.
+  else the most sequences, a power of two, that make no more than 8,192 tokens (and fit without
+  recompute, where that is not stated either).
 - Schedule: `vpp` > 1 interleaves; "interleaved" in the notes with no `vpp` takes the fewest chunks
   that divide a stage; "dualpipe" is that schedule; else 1F1B. Layers that do not divide the chunks
   are spread evenly, ends of the pipeline last, since they hold the embedding and the head. A stage
-  with fewer layers than chunks takes fewer chunks.
+  with fewer layers than chunks, or chunks that no schedule has, takes the next fewer, one that
+  divides the stage if there is one.
 - Recompute: see `published_remat`.
 - Dtypes: see `dtypes_of`. Optimizer: Adam, or the one that the notes name.
 """
@@ -36,7 +39,7 @@ from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.train import CHUNKS_OF, Stack
 from shardwise.plans.train import STACKS as SOFTWARE
 from shardwise.workflows.published_models import Row, said, whole
-from shardwise.workflows.published_remat import remat_of
+from shardwise.workflows.published_remat import with_remat
 
 STACKS: Mapping[str, Stack] = {
     "maxtext": "xla",
@@ -64,6 +67,9 @@ PER_DEVICE = ("maxtext", "tpu-recipes", "gpu-recipes", "jax-toolbox-maxtext", "a
 BEFORE_FLASH = ("megatron-sc21", "reducing-activation", "vtrain", "palm", "mt-nlg")
 """Sources whose software writes the T x S scores to memory (before FlashAttention)."""
 
+OWN_ZERO3 = ("nemo",)
+"""Megatron sources whose ZeRO-3 is Megatron's own (Megatron-FSDP)."""
+
 COMPUTE = {"fp16": "f16", "": "f16"}
 """Names of compute dtypes that differ; those that state none are fp16 Megatron-DeepSpeed runs."""
 
@@ -75,17 +81,20 @@ def stack_of(row: Row) -> Stack:
     """The software of a run, by its column `stack` or its source."""
     stated = row.get("stack")
     if stated:
-        known = {name: name for name in SOFTWARE}
+        known: dict[str, Stack] = {name: name for name in SOFTWARE}
         if stated not in known:
             raise unknown("stack", stated, SOFTWARE)
-        return known[stated]  # type: ignore[index]
-    found = [stack for prefix, stack in STACKS.items() if row["source"].startswith(prefix)]
+        return known[stated]
+    found: list[Stack] = [s for prefix, s in STACKS.items() if row["source"].startswith(prefix)]
     if not found:
         raise BadRequest(
             f"source '{row['source']}' is of no known software; add a column 'stack' "
             "(xla, megatron, fsdp or nanotron)"
         )
-    return found[0]
+    stack = found[0]
+    if stack == "megatron" and whole(row, "fsdp", 1) > 1:
+        return stack if row["source"].startswith(OWN_ZERO3) else "fsdp"
+    return stack
 
 
 def slice_of(row: Row) -> Slice:
@@ -125,18 +134,27 @@ def plan_of(row: Row, cfg: ModelConfig, piece: Slice) -> TrainPlan:
     """The plan of a run. Raises BadRequest where a TrainPlan cannot say it."""
     stack, mesh = stack_of(row), _mesh(row, piece)
     shards = prod(mesh.get(a, 1) for a in ("replica", "data", "fsdp", "expert"))
-    batch = whole(row, "global_batch_seqs")
+    counts = _microbatches(row, stack, whole(row, "global_batch_seqs"), shards)
+    plan = _plan(row, cfg, piece, mesh, counts[0])
+    return with_remat(row, [replace(plan, microbatches=n) for n in counts], cfg, piece)
+
+
+def _plan(
+    row: Row, cfg: ModelConfig, piece: Slice, mesh: Mapping[str, int], microbatches: int
+) -> TrainPlan:
+    """The plan but for what it recomputes."""
+    stack = stack_of(row)
     layers, schedule, chunks = _pipeline(row, cfg)
-    plan = TrainPlan(
+    return TrainPlan(
         model=cfg.name,
         model_hash=model_hash(cfg),
         slice=str(piece),
         mesh=mesh,
         slices=piece.count,
         box=piece.shape,
-        global_batch_sequences=batch,
+        global_batch_sequences=whole(row, "global_batch_seqs"),
         sequence_length=whole(row, "seq_len"),
-        microbatches=_microbatches(row, stack, batch, shards),
+        microbatches=microbatches,
         layers_per_stage=layers,
         zero=_zero(row),
         storage_axes=("fsdp",) if stack == "megatron" else ("fsdp", "expert", "context"),
@@ -150,32 +168,34 @@ def plan_of(row: Row, cfg: ModelConfig, piece: Slice) -> TrainPlan:
         expert_over_tensor=_experts_over_tensor(row),
         optimizer=_optimizer(row),  # type: ignore[arg-type]
         mtp_layers=_mtp_layers(row),
-        dtypes=dtypes_of(row, stack),
+        dtypes=dtypes_of(row),
         stack=stack,
     )
-    remat, kinds = remat_of(row, plan, cfg, piece)
-    return replace(plan, remat=remat, remat_kinds=kinds)
 
 
-def dtypes_of(row: Row, stack: Stack) -> TrainDtypes:
+def dtypes_of(row: Row) -> TrainDtypes:
     """Dtypes by software.
 
-    xla: f32 parameters that are cast for compute, no master copy (MaxText and Pax defaults); fsdp:
-    the same, gradients summed in f32 unless the notes say PURE; nanotron: bf16 parameters, f32
-    gradients and master; megatron: 16-bit parameters, f32 master, gradients in f32 except in fp16
-    runs (Megatron-LM sums those in fp16 unless told otherwise). DeepSeek keeps moments in bf16, as
-    do the runs that say so.
+    xla: f32 parameters that are cast for compute, no master copy (MaxText and Pax defaults).
+    mosaicml: the same, gradients summed in f32 unless the notes say PURE. nanotron: bf16
+    parameters, f32 gradients and master. Megatron-like: 16-bit parameters, f32 master; gradients
+    in f32, but in 16 bit for fp16 runs (Megatron-LM sums those in fp16 unless told otherwise) and
+    in NeMo (its performance recipes set grad_reduce_in_fp32 to False:
+    NVIDIA-NeMo/Megatron-Bridge@2a0d46e scripts/performance/configs/llama). DeepSeek keeps moments
+    in bf16 (arXiv 2412.19437, 3.3.2), as do runs that say so; where only the first moment is
+    bf16, both count as bf16.
     """
+    source = row["source"]
     stated = row.get("compute_dtype") or ""
     compute = COMPUTE.get(stated, stated)
     words = said(row)
-    low = "bf16 adam mu" in words or row["source"].startswith("deepseek")
+    low = "bf16 adam mu" in words or source.startswith("deepseek")
     moments = "bf16" if low else "f32"
-    if stack in ("xla", "fsdp"):
+    if stack_of(row) == "xla" or source.startswith("mosaicml"):
         grad = "bf16" if "precision=pure" in words else "f32"
         return TrainDtypes(param="f32", compute=compute, grad=grad, master="none", moments=moments)
     half = "f16" if compute == "f16" else "bf16"
-    grad = "f16" if compute == "f16" else "f32"
+    grad = half if compute == "f16" or source.startswith("nemo") else "f32"
     return TrainDtypes(param=half, compute=compute, grad=grad, master="f32", moments=moments)
 
 
@@ -211,24 +231,24 @@ def _experts_over_tensor(row: Row) -> bool:
     return whole(row, "ep", 1) > whole(row, "dp", 1) * whole(row, "fsdp", 1)
 
 
-def _microbatches(row: Row, stack: Stack, batch: int, shards: int) -> int:
+def _microbatches(row: Row, stack: Stack, batch: int, shards: int) -> list[int]:
+    """Microbatches per step: what is stated, or what may have been, fewest first."""
     if row["source"].startswith(PER_DEVICE):
-        return 1
+        return [1]
     if batch % shards:
         raise BadRequest(f"a batch of {batch} does not divide over {shards} shards")
     each = batch // shards
     if row.get("micro_batch"):
         micro = whole(row, "micro_batch")
-    elif whole(row, "pp", 1) > 1:
-        micro = 1
-    elif stack == "xla":
-        micro = each
-    else:
-        most = max(1, MICRO_TOKENS // whole(row, "seq_len"))
-        micro = max(n for n in range(1, most + 1) if each % n == 0 and n & (n - 1) == 0)
-    if each % micro:
-        raise BadRequest(f"microbatches of {micro} do not divide the {each} of a shard")
-    return each // micro
+        if not micro or each % micro:
+            raise BadRequest(f"microbatches of {micro} do not divide the {each} of a shard")
+        return [each // micro]
+    if whole(row, "pp", 1) > 1:
+        return [each]
+    if stack == "xla":
+        return [1]
+    most = max(1, MICRO_TOKENS // whole(row, "seq_len"))
+    return [each // n for n in range(most, 0, -1) if each % n == 0 and n & (n - 1) == 0]
 
 
 def _pipeline(row: Row, cfg: ModelConfig) -> tuple[tuple[int, ...], str, int]:
@@ -246,7 +266,8 @@ def _pipeline(row: Row, cfg: ModelConfig) -> tuple[tuple[int, ...], str, int]:
     allowed = [n for n in CHUNKS_OF["interleaved"] if n <= min(chunks, *layers)]
     if not allowed:
         return layers, "1f1b", 1
-    return layers, "interleaved", max(allowed)
+    even = [n for n in allowed if max(layers) % n == 0]
+    return layers, "interleaved", chunks if chunks in allowed else max(even or allowed)
 
 
 def spread(layers: int, stages: int) -> tuple[int, ...]:
@@ -281,6 +302,29 @@ def _writes_scores(row: Row) -> bool:
 def _optimizer(row: Row) -> Any:
     words = said(row)
     return next((name for name in ("muon", "adafactor") if name in words), "adam")
+
+
+def inferences(row: Row, plan: TrainPlan, piece: Slice) -> tuple[str, ...]:
+    """What the source does not state, or a plan cannot say, and what was taken instead."""
+    found = []
+    if not row.get("micro_batch"):
+        found.append(f"micro-batch not stated: {plan.microbatches} microbatches")
+    if not row.get("recompute"):
+        found.append(f"recompute not stated: {plan.remat}")
+    if not row.get("compute_dtype"):
+        found.append(f"dtype not stated: {plan.dtypes.compute}")
+    if not row.get("vocab"):
+        found.append("vocabulary not stated: 51,200")
+    asked = whole(row, "vpp", 0)
+    if plan.degree("stage") > 1 and asked != plan.virtual_stages and asked != 1:
+        said_so = f"vpp {asked}" if asked else "vpp not stated"
+        found.append(f"{said_so}: {plan.pipeline_schedule} with {plan.virtual_stages} chunk(s)")
+    text = (row.get("recompute") or "").lower()
+    if re.search(r"\d+ layers", text):
+        found.append(f"'{text}' by kinds: {plan.remat} {dict(plan.remat_kinds)}")
+    if "offload" in text and piece.chip.host_link_oneway is None:
+        found.append(f"host copies count as hidden: {piece.chip.id} has no host link on record")
+    return tuple(found)
 
 
 def _mtp_layers(row: Row) -> int:

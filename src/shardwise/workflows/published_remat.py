@@ -10,12 +10,15 @@
   no word in a plan, which treats all layers alike: of every layer the kinds nearest to that share
   of its bytes are offloaded, a gated MLP's activation (about 2 of 9 parts) up to a third of the
   layers, its inputs (4 of 9) up to two thirds, all above.
+- Where the catalogue has no host link for the chip, what is offloaded counts as kept: its copies
+  as hidden. The memory of such a plan is too high.
 - Not stated: the cheapest of none, matmul outputs and block whose peak fits usable HBM by this
-  version's own count.
+  version's own count; on xla not none, as its training code always sets a policy (Pax: matmul
+  outputs for GPT 5B, nothing for 175B, google/paxml@04516ac contrib/gpu/scripts_gpu/configs.py).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shardwise.errors import BadRequest
@@ -54,11 +57,21 @@ TENSORS: Mapping[str, SavedKind] = {
 """Tensors that MaxText's custom policies name, as kinds of activations."""
 
 
-def remat_of(row: Row, plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> tuple[Remat, Kinds]:
-    """Policy and exceptions of a row; `plan` is the rest of its plan. BadRequest for a new text."""
+def with_remat(row: Row, plans: Sequence[TrainPlan], cfg: ModelConfig, piece: Slice) -> TrainPlan:
+    """The first of the plans with the recompute that is stated; where none is, the first of them,
+    by policy and then by plan, that fits. Raises BadRequest for a text of no known form."""
     text = (row.get("recompute") or "").strip().lower()
     if not text:
-        return _fitting(plan, cfg, piece), {}
+        return _fitting(plans, cfg, piece)
+    remat, kinds = _stated(text, row)
+    if piece.chip.host_link_oneway is None:
+        remat = "block" if remat == "offload" else remat
+        kinds = {kind: "keep" if how == "offload" else how for kind, how in kinds.items()}
+    return replace(plans[0], remat=remat, remat_kinds=kinds)
+
+
+def _stated(text: str, row: Row) -> tuple[Remat, Kinds]:
+    """Policy and exceptions that a text names."""
     if text.startswith("maxtext:"):
         return _maxtext(text.removeprefix("maxtext:").strip())
     if text.startswith("selective"):
@@ -115,12 +128,13 @@ def _offloaded(share: float) -> Kinds:
     return {"block_input": "offload", "mlp_in": "offload", "activation": "offload"}
 
 
-def _fitting(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> Remat:
-    """The policy that recomputes least among those that fit."""
+def _fitting(plans: Sequence[TrainPlan], cfg: ModelConfig, piece: Slice) -> TrainPlan:
+    """The plan that recomputes least among those that fit; else the last with all recomputed."""
     room = piece.chip.require("hbm_usable_bytes") / piece.chip.jax_devices_per_chip
-    policies: tuple[Remat, ...] = ("none", "matmul_outputs")
-    for remat in policies:
-        shape = plan_shape(replace(plan, remat=remat), cfg)
-        if float(train_memory(cfg, shape).peak()) <= room:
-            return remat
-    return "block"
+    least: tuple[Remat, ...] = ("none", "matmul_outputs", "block")
+    for remat in least[plans[0].stack == "xla" :]:
+        for plan in plans:
+            made = replace(plan, remat=remat)
+            if float(train_memory(cfg, plan_shape(made, cfg)).peak()) <= room:
+                return made
+    return replace(plans[-1], remat="block")

@@ -364,6 +364,7 @@ def row_result(row: Scored) -> dict[str, Any]:
         "bound_by": row.bound_by,
         "peak_bytes_per_chip": row.peak_bytes,
         "measured_peak_bytes_per_chip": run.peak_mem_bytes,
+        "inferred": list(run.inferred),
     }
 
 

@@ -91,7 +91,7 @@ def _check(summary: Summary, limit: float | None) -> None:
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """One line per run; a range as two columns."""
-    header = [name for name in rows[0] if name not in ("interval", "mesh")]
+    header = [name for name in rows[0] if name not in ("interval", "mesh", "inferred")]
     flat = [[row[name] for name in header] for row in rows]
     ranges = [row["interval"] or ("", "") for row in rows]
     lines = [[*line, *range_] for line, range_ in zip(flat, ranges, strict=True)]
