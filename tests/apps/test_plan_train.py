@@ -214,7 +214,14 @@ def test_the_book_rule_is_printed_and_the_exact_count_takes_longer(capsys):
 
 
 def test_the_book_rule_is_silent_where_it_does_not_apply(capsys):
-    assert document(capsys, *small(on="h100:8"))["result"]["book"] == {"lines": []}
+    """A full mesh of links is neither a torus nor a switch."""
+    assert document(capsys, *small(on="mi300x:8"))["result"]["book"] == {"lines": []}
+
+
+def test_the_book_rule_on_gpus(capsys):
+    book = document(capsys, *small(on="h100:8"))["result"]["book"]
+    assert [r["value"] for r in book["rules"] if r["name"] == "data_node"] == [2200]
+    assert "2,200 (inside a node) or 2,475 (beyond it)" in book["lines"][0]
 
 
 # Refusals -----------------------------------------------------------------------------------------
