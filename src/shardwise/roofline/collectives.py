@@ -154,13 +154,13 @@ def all_reduce(
     """
     group = group_of(links, both_ways)
     one_way = _gather(bytes, group, mode, measured)
+    latency = 2 * _latency(group, measured)  # NCCL has trees for it, so no ring of all members
     if not group.sharp:
         bandwidth = 2 * one_way.bandwidth
         if mode == "bound" and group.kind == "torus":
             bandwidth = np.minimum(bandwidth, _reduce_bound(bytes, group))
-        return _answer(bandwidth, 2 * one_way.latency)
+        return _answer(bandwidth, latency)
     inside = over(bytes * (group.inner > 1), group.rate)
-    latency = 2 * one_way.latency
     if measured:
         ring = 2 * over(bytes * _share(group.inner, "exact"), group.rate)
         inside = np.maximum(inside, ring / SHARP_GAIN)
@@ -283,7 +283,22 @@ def _gather(bytes: Quantity, group: Group, mode: Mode, measured: bool) -> Collec
     outside = over(bytes * _share(group.outer, mode), group.egress)
     within = _within(bytes * _share(group.devices, mode), group)
     ramp = _ramp(bytes, group, measured)
-    return _answer(_slowest(inside, outside, within) * ramp, _latency(group, measured))
+    latency = _latency(group, measured)
+    if measured and group.kind != "torus":
+        latency = latency + _ring_steps(group) * group.outer_hop
+    return _answer(_slowest(inside, outside, within) * ramp, latency)
+
+
+def _ring_steps(group: Group) -> Quantity:
+    """Steps over the data centre that a ring takes beyond the log2 M of `_latency`.
+
+    NCCL gathers and scatters over one ring of all N members (it has no tree for them): N - 1 steps,
+    and in each some message goes over a NIC, so each lasts a hop of the data-centre network. In-job
+    all-gathers of 256 MiB over 2 to 64 nodes of H100 (nanotron's playbook, EFA) take
+    (N - 1) x (40 us + V/N / egress) on average, a third of that latency in the fastest tenth; send
+    and receive between two nodes takes 20 us (vidur).
+    """
+    return np.where(group.outer > 1, group.members - 1 - np.ceil(np.log2(group.outer)), 0)
 
 
 def _rotated(axes: tuple[Axis, ...], mode: Mode) -> Quantity:
