@@ -216,7 +216,7 @@ def ready_order(schedule: Schedule) -> Iterator[tuple[int, Action]]:
             at[rank] += 1
             over.add((rank, action))
             awake.extend(waiting.pop((rank, action), ()))
-    assert not waiting, f"the schedule '{schedule.kind}' blocks at {sorted(waiting)[:3]}"
+    assert not waiting, f"'{schedule.kind}' blocks: nothing brings {next(iter(waiting))}"
 
 
 def _passes(
