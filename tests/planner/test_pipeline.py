@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import BadRequest
-from shardwise.planner.pipeline import in_flight, pipeline_seconds, uneven_bounds
+from shardwise.planner.pipeline import in_flight, pipeline_seconds, takes, uneven_bounds
 from shardwise.planner.timeline import costs_of, timeline
 from shardwise.scheduling import pipeline_schedule
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
@@ -87,6 +87,17 @@ def test_in_flight_is_the_fullest_rank(shape):
     assert in_flight(*shape) * parts == pytest.approx(counted)
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(PIPELINE_KINDS), st.integers(1, 8), st.integers(1, 20), st.integers(1, 4))
+def test_takes_is_the_rule_of_the_tables(kind, S, M, v):
+    try:
+        pipeline_schedule(kind, S, M, v)
+    except BadRequest:
+        assert not takes(kind, S, M, v)
+    else:
+        assert takes(kind, S, M, v)
+
+
 def test_everything_broadcasts():
     S, M = np.array([[2], [4], [8]]), np.array([16, 24, 32])
     F, B, W = np.array([1.0, 2.0, 3.0]), 2.0, np.array([[1.0], [0.5], [2.0]])
@@ -151,6 +162,7 @@ def test_an_unknown_schedule():
     for call in (
         lambda: pipeline_seconds("1b1f", 4, 8, 1, 1.0, 1.0, 1.0),  # type: ignore[arg-type]
         lambda: in_flight("1b1f", 4, 8, 1),  # type: ignore[arg-type]
+        lambda: takes("1b1f", 4, 8, 1),  # type: ignore[arg-type]
     ):
         with pytest.raises(BadRequest, match="unknown pipeline schedule '1b1f'; known"):
             call()

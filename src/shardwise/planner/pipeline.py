@@ -63,6 +63,26 @@ def pipeline_seconds(
     return microbatches * (forward + backward + weight) + np.where(alone, 0.0, waits)
 
 
+def takes(
+    kind: PipelineKind, stages: Quantity, microbatches: Quantity, virtual_stages: Quantity
+) -> np.ndarray:
+    """Whether `scheduling.pipeline_schedule` takes these counts, on arrays: the rule of legality.
+
+    On one stage every kind takes one chunk. Else interleaved two chunks or more and whole rounds of
+    S microbatches, zb_v two chunks and 2S-1 microbatches or more, dualpipe two chunks, an even S
+    and an even number of microbatches from 2S on, the others one chunk.
+    """
+    if kind not in PIPELINE_KINDS:
+        raise unknown("pipeline schedule", kind, PIPELINE_KINDS)
+    S, M, v = np.asarray(stages), np.asarray(microbatches), np.asarray(virtual_stages)
+    legal = {
+        "interleaved": (v >= 2) & (M % S == 0),
+        "zb_v": (v == 2) & (M >= 2 * S - 1),
+        "dualpipe": (v == 2) & (S % 2 == 0) & (M % 2 == 0) & (M >= 2 * S),
+    }.get(kind, v == 1)
+    return np.where(S == 1, v == 1, legal) & (M >= 1)
+
+
 def in_flight(
     kind: PipelineKind, stages: Quantity, microbatches: Quantity, virtual_stages: Quantity
 ) -> Quantity:
