@@ -12,7 +12,8 @@
   layers, its inputs (4 of 9) up to two thirds, all above.
 - Where the catalogue has no host link for the chip, what is offloaded counts as kept: its copies
   as hidden. The memory of such a plan is too high.
-- Not stated: the cheapest of none, matmul outputs and block whose peak fits usable HBM by this
+- Not stated: none in Megatron-Bridge's tables, whose recipes recompute only where they say so
+  (NVIDIA-NeMo/Megatron-Bridge@0013c9a llama31_workload_base_configs.py); else the cheapest of none, matmul outputs and block whose peak fits usable HBM by this
   version's own count; on xla not none, as its training code always sets a policy (Pax: matmul
   outputs for GPT 5B, nothing for 175B, google/paxml@04516ac contrib/gpu/scripts_gpu/configs.py).
 """
@@ -31,6 +32,9 @@ from shardwise.plans.train import Remat, Saved, SavedKind
 from shardwise.workflows.published_models import Row, whole
 
 Kinds = Mapping[SavedKind, Saved]
+
+UNSTATED_IS_NONE = ("nemo-megatron-bridge",)
+"""Sources whose recipes name every recompute."""
 
 PARTS: Mapping[str, tuple[SavedKind, ...]] = {
     "attention core": ("attention",),
@@ -61,7 +65,7 @@ def with_remat(row: Row, plans: Sequence[TrainPlan], cfg: ModelConfig, piece: Sl
     """The first of the plans with the recompute that is stated; where none is, the first of them,
     by policy and then by plan, that fits. Raises BadRequest for a text of no known form."""
     text = (row.get("recompute") or "").strip().lower()
-    if not text:
+    if not text and not row["source"].startswith(UNSTATED_IS_NONE):
         return _fitting(plans, cfg, piece)
     remat, kinds = _stated(text, row)
     if piece.chip.host_link_oneway is None:
@@ -71,7 +75,7 @@ def with_remat(row: Row, plans: Sequence[TrainPlan], cfg: ModelConfig, piece: Sl
 
 
 def _stated(text: str, row: Row) -> tuple[Remat, Kinds]:
-    """Policy and exceptions that a text names."""
+    """Policy and exceptions that a text names; "" is none."""
     if text.startswith("maxtext:"):
         return _maxtext(text.removeprefix("maxtext:").strip())
     if text.startswith("selective"):
@@ -84,7 +88,7 @@ def _stated(text: str, row: Row) -> tuple[Remat, Kinds]:
         return ("block" if 2 * int(some[1]) >= whole(row, "layers") else "none"), {}
     if text.startswith(("full", "rematerialization")):
         return "block", {}
-    if text.startswith("none"):
+    if not text or text.startswith("none"):
         return "none", {}
     raise BadRequest(f"recompute '{text}' is of no known form")
 

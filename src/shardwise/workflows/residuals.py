@@ -88,7 +88,7 @@ def read_residuals(path: Path = DATA) -> Mapping[str, Residual]:
     try:
         held = tomllib.loads(path.read_text(encoding="utf-8"))
         return {name: Residual(**group) for name, group in held["groups"].items()}
-    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
         raise BadRequest(f"{path}: no table of residuals ({error})") from None
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from shardwise.errors import ShardwiseError
 from shardwise.hardware import Slice, Torus
+from shardwise.hardware.chip import EFFICIENCIES
 from shardwise.models.counts import params_total
 from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.units import dtype_bytes
@@ -164,15 +165,19 @@ def score(
 
 
 def priced(run: Run, efficiency: EfficiencyOf = "fitted") -> TrainAnswer:
-    """The run's plan, priced."""
-    piece = run.piece if efficiency == "fitted" else _at_peak(run.piece)
-    return evaluate_train(run.plan, run.cfg, piece)
+    """The run's plan, priced. A plan with the constants "book" has no constants of its stack."""
+    if efficiency == "fitted":
+        return evaluate_train(run.plan, run.cfg, run.piece)
+    return evaluate_train(replace(run.plan, constants="book"), run.cfg, _at_peak(run.piece))
 
 
 def _at_peak(piece: Slice) -> Slice:
     """The slice with every efficiency at 1."""
     rates = replace(
-        piece.chip.efficiency, matmul=1.0, hbm=1.0, network=1.0, source="none", matmul_by_dtype={}
+        piece.chip.efficiency,
+        **{name: 0.0 if name == "matmul_ramp" else 1.0 for name in EFFICIENCIES},
+        source="none: chip rates alone",
+        matmul_by_dtype={},
     )
     return replace(piece, chip=replace(piece.chip, efficiency=rates))
 

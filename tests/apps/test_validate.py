@@ -1,0 +1,93 @@
+"""`shardwise validate`: document, tables, files, thresholds and refusals."""
+
+import csv
+import json
+
+import pytest
+from tests.apps.test_plan_train import document, run
+from tests.workflows.test_published import TABLE
+
+COMMAND = ("validate", TABLE)
+
+
+def test_the_document(capsys):
+    result = document(capsys, *COMMAND)["result"]
+    summary = result["summary"]
+    assert summary["n"] == len(result["rows"])
+    assert summary["by_source"]["palm-paper"]["n"] == 1
+    row = next(r for r in result["rows"] if r["id"] == "palm-540b")
+    assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
+    assert row["interval"][0] < row["interval"][1]
+    assert result["efficiency"] == "fitted"
+
+
+def test_the_tables(capsys):
+    code, out, err = run(capsys, *COMMAND)
+    assert (code, err) == (0, "")
+    for heading in ("source", "chip", "bound by", "software", "runs that are", "check"):
+        assert any(line.strip().startswith(heading) for line in out.splitlines()), heading
+    assert "left out: 1 rows (--verbose names each)" in out
+    code, out, _ = run(capsys, *COMMAND, "--verbose")
+    assert "left out: vtrain-s-0210: microbatches 2" in out
+
+
+def test_sources_and_grades_choose_rows(capsys):
+    result = document(capsys, *COMMAND, "--source", "palm-paper")["result"]
+    assert [r["id"] for r in result["rows"]] == ["palm-540b"]
+    result = document(capsys, *COMMAND, "--grade", "A")["result"]
+    assert {r["grade"] for r in result["rows"]} == {"A"}
+    code, _, err = run(capsys, *COMMAND, "--source", "palm-papers")
+    assert code == 2
+    assert "did you mean 'palm-paper'" in err
+    code, _, err = run(capsys, *COMMAND, "--grade", "Z")
+    assert code == 2
+    assert "grade 'Z'" in err
+
+
+def test_chip_rates_alone(capsys):
+    fitted = document(capsys, *COMMAND)["result"]
+    alone = document(capsys, *COMMAND, "--no-fit")["result"]
+    assert alone["efficiency"] == "roofline"
+    assert alone["summary"]["median_error"] < fitted["summary"]["median_error"]
+
+
+def test_check_exits_with_4_where_the_median_is_larger(capsys):
+    median = document(capsys, *COMMAND)["result"]["summary"]["median_abs_error"]
+    code, _, err = run(capsys, *COMMAND, "--check", f"{median * 0.9:.4f}")
+    assert code == 4
+    assert "the median absolute error is" in err
+    code, _, err = run(capsys, *COMMAND, "--check", f"{min(1, median * 1.1):.4f}")
+    assert (code, err) == (0, "")
+    code, _, err = run(capsys, *COMMAND, "--check", "often")
+    assert code == 2
+    assert "--check 'often' is no share" in err
+
+
+def test_csv_and_plot(capsys, tmp_path):
+    table, picture = tmp_path / "runs.csv", tmp_path / "runs.svg"
+    document(capsys, *COMMAND, "--csv", table, "--plot", picture)
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert float(rows[0]["interval_low"]) < float(rows[0]["interval_high"])
+    assert "palm-540b" in {row["id"] for row in rows}
+    assert picture.read_text().startswith("<?xml")
+    code, _, err = run(capsys, *COMMAND, "--plot", tmp_path / "no" / "runs.png")
+    assert code == 2
+    assert "give another --plot" in err
+
+
+def test_tables_that_cannot_be_used(capsys, tmp_path):
+    code, _, err = run(capsys, "validate", tmp_path / "missing.csv")
+    assert code == 2
+    assert "cannot read the table" in err
+    header = TABLE.read_text().splitlines()[0]
+    empty = tmp_path / "empty.csv"
+    empty.write_text(header + "\n")
+    code, _, err = run(capsys, "validate", empty)
+    assert code == 2
+    assert "it is empty" in err
+
+
+def test_json_is_one_document_even_where_a_threshold_is_missed(capsys):
+    code, out, _ = run(capsys, *COMMAND, "--check", "0.1%", "--json")
+    assert code == 4
+    assert json.loads(out)["result"]["summary"]["n"] > 0
