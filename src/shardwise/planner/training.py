@@ -26,21 +26,22 @@ from shardwise.models import ModelConfig
 from shardwise.models.counts import params_active
 from shardwise.models.flops import model_flops_per_token, six_nd
 from shardwise.models.parameters import parameters
+from shardwise.planner.step_timeline import spread, stretch
 from shardwise.planner.train_memory import train_memory
 from shardwise.planner.train_search import (
     Found,
     SearchReport,
     TrainRequest,
     batch_units,
-    bubble_stretch,
     search,
 )
+from shardwise.planner.train_time import stack_of_plan, step_estimate
 from shardwise.planner.train_work import TrainShape, train_work
 from shardwise.planner.usage import Usage
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.layouts import uneven_error
 from shardwise.plans.train import mesh_text
-from shardwise.roofline import Estimate, price
+from shardwise.roofline import IDEAL, Estimate, Stack, load_stack, price, stretched
 from shardwise.units import DAY, format_bytes, format_gib
 from shardwise.work import MemoryTimeline, Work
 
@@ -113,7 +114,6 @@ def plan_train(
     request: TrainRequest,
     *,
     top: int = 3,
-    constants: str = "vendor",
     progress: Callable[[int, int], None] | None = None,
 ) -> TrainPlanning:
     """Search the slice. Raises NoFeasiblePlan with the nearest miss where nothing fits, BadRequest
@@ -123,8 +123,8 @@ def plan_train(
     if report.legal == 0:
         raise BadRequest(_no_legal_plan(request))
     if not report.best:
-        raise NoFeasiblePlan(_nearest_miss(request, report, constants))
-    answers = [_answer(request, found, constants) for found in report.best]
+        raise NoFeasiblePlan(_nearest_miss(request, report))
+    answers = [_answer(request, found) for found in report.best]
     answers.sort(key=lambda a: float(a.estimate.expected))
     best, *others = answers
     strategies: dict[frozenset[str], TrainAnswer] = {}
@@ -141,12 +141,18 @@ def plan_train(
 
 
 def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnswer:
-    """Count and price one plan. Raises BadRequest where it cannot be placed or does not divide."""
+    """Count and price one plan; pipelines by the event timeline of their own stages.
+
+    Raises BadRequest where it cannot be placed or does not divide, or the schedule does not take
+    its counts.
+    """
     check_plan(plan, cfg, piece)
     placement = _placed(plan, piece)
     shape = plan_shape(plan, cfg)
     work = train_work(cfg, shape)
-    estimate = price(work, piece.chip, placement, stretch=bubble_stretch(shape, cfg))
+    estimate = price(work, piece.chip, placement, stack=stack_of(plan))
+    if plan.degree("stage") > 1:
+        estimate = stretched(estimate, stretch(plan, cfg, estimate))
     return TrainAnswer(
         plan=plan,
         cfg=cfg,
@@ -156,6 +162,11 @@ def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnsw
         estimate=estimate,
         memory=train_memory(cfg, shape),
     )
+
+
+def stack_of(plan: TrainPlan) -> Stack:
+    """The constants of the plan's software; the book derates nothing and hides everything."""
+    return IDEAL if plan.constants == "book" else load_stack(plan.stack)
 
 
 def _placed(plan: TrainPlan, piece: Slice) -> Placement:
@@ -272,14 +283,13 @@ def tokens_per_second_at(mfu: float, params: float, piece: Slice, dtype: str) ->
     return piece.chips * piece.chip.peak(dtype) * mfu / (6 * params)
 
 
-def _answer(request: TrainRequest, found: Found, constants: str) -> TrainAnswer:
-    return evaluate_train(plan_of(request, found, constants), request.cfg, request.piece)
+def _answer(request: TrainRequest, found: Found) -> TrainAnswer:
+    return evaluate_train(plan_of(request, found), request.cfg, request.piece)
 
 
-def plan_of(request: TrainRequest, found: Found, constants: str) -> TrainPlan:
-    """The finished plan of a candidate; layers are spread as evenly as they go."""
+def plan_of(request: TrainRequest, found: Found) -> TrainPlan:
+    """The finished plan of a candidate."""
     stages = found.mesh.get("stage", 1)
-    whole, more = divmod(request.cfg.layers, stages)
     return TrainPlan(
         model=request.model,
         model_hash=model_hash(request.cfg),
@@ -291,11 +301,19 @@ def plan_of(request: TrainRequest, found: Found, constants: str) -> TrainPlan:
         global_batch_sequences=request.sequences,
         sequence_length=request.sequence_length,
         microbatches=found.microbatches,
-        layers_per_stage=(*[whole + 1] * more, *[whole] * (stages - more)),
-        zero=found.zero,
-        remat=found.remat,
+        layers_per_stage=spread(request.cfg.layers, stages),
+        zero=found.structure.zero,
+        remat=found.structure.remat,
+        storage_axes=found.structure.storage_axes,
+        reshard_after_forward=found.structure.reshard_after_forward,
+        context_method=found.structure.context_method,
+        pipeline_schedule=found.structure.schedule,
+        virtual_stages=found.structure.virtual_stages,
         dtypes=request.dtypes,
-        constants=constants,  # type: ignore[arg-type]
+        optimizer=request.optimizer,
+        stack=request.stack,
+        constants=request.constants,
+        **request.settings,  # type: ignore[arg-type]
     )
 
 
@@ -373,10 +391,10 @@ def nearest_batches(request: TrainRequest) -> list[int]:
     return [n for n in (below, above) if n]
 
 
-def _nearest_miss(request: TrainRequest, report: SearchReport, constants: str) -> str:
+def _nearest_miss(request: TrainRequest, report: SearchReport) -> str:
     nearest = report.nearest
     assert nearest is not None
-    plan = plan_of(request, nearest, constants)
+    plan = plan_of(request, nearest)
     shape = plan_shape(plan, request.cfg)
     kinds = train_memory(request.cfg, shape).peak_point()[1]
     largest = max(kinds, key=lambda k: float(kinds[k]))

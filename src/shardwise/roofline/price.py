@@ -64,11 +64,22 @@ def price(
 ) -> Estimate:
     """Price one step of one device. `stretch[body]` multiplies the time of that body (bubbles)."""
     ops = price_ops(work.ops, chip, placement, stack)
-    factors = stretch or {}
+    bodies = {name: body_time(body, stack) for name, body in _bodies(ops).items()}
+    return _estimate(ops, bodies, stretch or {})
+
+
+def stretched(estimate: Estimate, stretch: Mapping[str, Quantity]) -> Estimate:
+    """The same priced ops with other factors on their bodies: for factors that the first price
+    decides, as those of a pipeline's timeline."""
+    return _estimate(estimate.ops, estimate.bodies, stretch)
+
+
+def _estimate(
+    ops: tuple[OpTime, ...], bodies: Mapping[str, BodyTime], factors: Mapping[str, Quantity]
+) -> Estimate:
     resources = _totals(ops, factors)
     upper = total(t.serial * t.op.count * factors.get(t.op.body, 1.0) for t in ops)
     lower = largest(resources.values())
-    bodies = {name: body_time(body, stack) for name, body in _bodies(ops).items()}
     overlapped = total(body.expected * factors.get(name, 1.0) for name, body in bodies.items())
     # A stream's own total can exceed a short body's timeline by rounding only; keep the order.
     expected = np.minimum(np.maximum(overlapped, lower), upper)
@@ -98,7 +109,7 @@ def price_op(op: Op, chip: Chip, placement: Placement, stack: Stack = IDEAL) -> 
     Padding: a matmul's dims are rounded up to the chip's tile. A collective pays its bytes at the
     derated link rate plus the latency of its hops. A device that is part of a chip has its share of
     the chip's rates. The stack multiplies the memory traffic of elementwise work, save that of the
-    optimizer, which all stacks run as one fused kernel.
+    optimizer and of summing gradients, which all stacks run as one fused kernel.
     """
     return _op_time(op, chip, placement, _derated(placement, chip), stack)
 
@@ -142,7 +153,7 @@ def _math_rate(op: Op, dtype: str, chip: Chip) -> Quantity:
 
 
 def _unfused(op: Op) -> bool:
-    return op.op_class in _UNFUSED and op.component != "optimizer"
+    return op.op_class in _UNFUSED and op.component not in ("optimizer", "gradients")
 
 
 def _collective(wire: Collective, links: Mapping[str, AxisLinks], **mode):
