@@ -20,13 +20,14 @@ from shardwise.workflows.residuals import (
     write_residuals,
 )
 from shardwise.workflows.validate import (
+    RANKED,
+    against_size,
     score,
-    size_baseline,
     spearman,
     summarise,
     validate,
     validation_result,
-    within_model,
+    within_models,
 )
 
 FLAT = {"all": Residual(q10=-0.1, q90=0.2, n=100)}
@@ -105,15 +106,21 @@ def test_groups_and_gates_partition_the_rows(found):
 
 def test_rank_within_models_and_against_size(found):
     source = "nanotron-ultrascale"
-    inside = within_model(found.rows, source)
-    assert {model: s["n"] for model, s in inside.items()} == {
-        "nanotron-llama-1B": 2,
-        "nanotron-llama-3B": 1,
-    }
+    assert within_models(found.rows) == []  # no model has enough runs
+    one = next(r for r in found.rows if r.run.source == source)
+    some = [
+        replace(one, mfu=0.3 + i / 100, run=replace(one.run, measured_seconds=one.measured + i))
+        for i in range(RANKED)
+    ]
+    assert within_models(some[1:]) == []
+    (row,) = within_models(some)
+    assert (row["model"], row["n"]) == ("nanotron-llama-1B", RANKED)
+    order = spearman([r.mfu for r in some], [r.measured_mfu for r in some])
+    assert row["rank_correlation"] == order
     # Tokens/s per chip: 35,325 and 30,186 of the 1B model, 16,385 of the 3B.
-    exact = size_baseline([with_error(r, 0.0) for r in found.rows], source)
+    exact = against_size([with_error(r, 0.0) for r in found.rows], source)
     assert exact["predicted"] == 1
-    half = size_baseline(found.rows, source)["one_over_parameters"]
+    half = against_size(found.rows, source)["one_over_parameters"]
     assert half == pytest.approx(math.sqrt(3) / 2)  # a tie of the two larger, then in order
 
 

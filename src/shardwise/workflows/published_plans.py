@@ -322,6 +322,8 @@ def inferences(row: Row, plan: TrainPlan, piece: Slice) -> tuple[str, ...]:
     text = (row.get("recompute") or "").lower()
     if re.search(r"\d+ layers", text):
         found.append(f"'{text}' by kinds: {plan.remat} {dict(plan.remat_kinds)}")
+    if text.startswith("rematerialization"):
+        found.append(f"'{text}' as {plan.remat}")
     if "offload" in text and piece.chip.host_link_oneway is None:
         found.append(f"host copies count as hidden: {piece.chip.id} has no host link on record")
     return tuple(found)

@@ -13,9 +13,10 @@
 - Where the catalogue has no host link for the chip, what is offloaded counts as kept: its copies
   as hidden. The memory of such a plan is too high.
 - Not stated: none in Megatron-Bridge's tables, whose recipes recompute only where they say so
-  (NVIDIA-NeMo/Megatron-Bridge@0013c9a llama31_workload_base_configs.py); else the cheapest of none, matmul outputs and block whose peak fits usable HBM by this
-  version's own count; on xla not none, as its training code always sets a policy (Pax: matmul
-  outputs for GPT 5B, nothing for 175B, google/paxml@04516ac contrib/gpu/scripts_gpu/configs.py).
+  (NVIDIA-NeMo/Megatron-Bridge@0013c9a llama31_workload_base_configs.py); else the cheapest of
+  none, matmul outputs and block whose peak fits usable HBM by this version's own count; on xla not
+  none, as its training code always sets a policy (Pax: matmul outputs for GPT 5B, nothing for
+  175B, google/paxml@04516ac contrib/gpu/scripts_gpu/configs.py).
 """
 
 import re

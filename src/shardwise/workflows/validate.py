@@ -265,28 +265,35 @@ def _ranks(values: Sequence[float]) -> np.ndarray:
     return ((last - counts + 1 + last) / 2)[inverse]
 
 
-def within_model(rows: Sequence[Scored], source: str) -> dict[str, dict[str, float | int | None]]:
-    """Rank correlation of MFU among the runs of each model of a source: how well the plans of one
-    model are ordered."""
-    models = dict.fromkeys(r.run.model for r in rows if r.run.source == source)
-    found = {}
-    for model in models:
-        some = [r for r in rows if r.run.source == source and r.run.model == model]
-        ours = spearman([r.mfu for r in some], [r.measured_mfu for r in some])
-        found[model] = {"n": len(some), "rank_correlation": ours}
+def within_models(rows: Sequence[Scored]) -> list[dict[str, Any]]:
+    """Rank correlation of MFU among the runs of one model of one source, of those with at least
+    `RANKED` runs: how well the plans of one model are ordered."""
+    models = dict.fromkeys((r.run.source, r.run.model) for r in rows)
+    found = []
+    for source, model in models:
+        some = [r for r in rows if (r.run.source, r.run.model) == (source, model)]
+        if len(some) >= RANKED:
+            ours = spearman([r.mfu for r in some], [r.measured_mfu for r in some])
+            row = {"source": source, "model": model, "n": len(some), "rank_correlation": ours}
+            found.append(row)
     return found
 
 
-def size_baseline(rows: Sequence[Scored], source: str) -> dict[str, float | None]:
+def against_size(rows: Sequence[Scored], source: str) -> dict[str, float | int | None]:
     """Rank correlation over all runs of a source of tokens per second per chip: predicted, and of
-    the guess 1 / parameters, which knows nothing of the plan."""
+    the guess 1 / parameters, which knows nothing of plan and chips."""
     some = [r for r in rows if r.run.source == source]
     measured = [_rate(r, r.measured) for r in some]
     guess = [1 / float(params_total(r.run.cfg)) for r in some]
     return {
+        "n": len(some),
         "predicted": spearman([_rate(r, r.predicted) for r in some], measured),
         "one_over_parameters": spearman(guess, measured),
     }
+
+
+RANKED = 8
+"""Runs of one model below which the order of its plans says little."""
 
 
 def _rate(row: Scored, seconds: float) -> float:
@@ -321,7 +328,8 @@ GATES: Mapping[str, Callable[[Scored], bool]] = {
 
 def validation_result(found: Validation) -> dict[str, Any]:
     """The document's `result`, under the names that the design fixes."""
-    ranked = [s for s in ("nanotron-ultrascale",) if any(r.run.source == s for r in found.rows)]
+    within = within_models(found.rows)
+    ranked = dict.fromkeys(row["source"] for row in within)
     return {
         "efficiency": found.efficiency,
         "summary": {
@@ -338,8 +346,8 @@ def validation_result(found: Validation) -> dict[str, Any]:
             "in_sample": found.coverage(),
             "held_out_by_source": found.coverage(held_out=True),
         },
-        "within_model": {s: within_model(found.rows, s) for s in ranked},
-        "against_size": {s: size_baseline(found.rows, s) for s in ranked},
+        "within_model": within,
+        "against_size": {s: against_size(found.rows, s) for s in ranked},
         "rows": [row_result(row) for row in found.rows],
         "left_out": [{"id": r.id, "source": r.source, "reason": r.reason} for r in found.left_out],
     }

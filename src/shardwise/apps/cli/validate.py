@@ -113,6 +113,8 @@ def _render(found: Validation, result: Mapping[str, Any], verbose: bool) -> None
     click.echo()
     _summaries("runs that are", found.gates())
     click.echo()
+    _orders(result)
+    click.echo()
     _checks(result)
     if verbose:
         _details(found)
@@ -136,7 +138,7 @@ def _summaries(title: str, summaries: Mapping[str, Summary]) -> None:
 
 
 def _checks(result: Mapping[str, Any]) -> None:
-    """Ranges, memory and the order of plans."""
+    """Ranges and memory."""
     coverage, memory = result["coverage"], result["memory"]
     rows = [
         ["runs inside their 80 % range", _share(coverage["in_sample"])],
@@ -145,14 +147,20 @@ def _checks(result: Mapping[str, Any]) -> None:
     if memory["n"]:
         what = f"peak memory, median |error| of {memory['n']} runs"
         rows.append([what, _share(memory["median_abs_error"])])
-    for models in result["within_model"].values():
-        for model, s in models.items():
-            what = f"rank of {s['n']} plans of {model}"
-            rows.append([what, _rank(s["rank_correlation"])])
-    for source, s in result["against_size"].items():
-        rows.append([f"rank of speed, {source}", _rank(s["predicted"])])
-        rows.append(["  guessed as 1 / parameters", _rank(s["one_over_parameters"])])
     table(["check", ""], rows)
+
+
+def _orders(result: Mapping[str, Any]) -> None:
+    """How well plans of one model are ordered, and all plans of its source beside a plain guess."""
+    rows = []
+    for source, every in result["against_size"].items():
+        for one in (o for o in result["within_model"] if o["source"] == source):
+            rows.append([f"MFU of {one['model']}", str(one["n"]), _rank(one["rank_correlation"])])
+            rows[-1].append("")
+        ranks = [_rank(every["predicted"]), _rank(every["one_over_parameters"])]
+        rows.append([f"tokens/s per chip of {source}", str(every["n"]), *ranks])
+    if rows:
+        table(["order of plans by", "runs", "rank", "rank of 1/parameters"], rows)
 
 
 def _details(found: Validation) -> None:
