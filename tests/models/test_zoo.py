@@ -92,8 +92,9 @@ def test_no_counts_are_stored(name):
 
 def _leaves(value):
     if isinstance(value, dict):
-        for inner in value.values():
-            yield from _leaves(inner)
+        for key, inner in value.items():
+            if key != "rope_theta":  # a base of rotations, up to 1e9, is no count
+                yield from _leaves(inner)
     elif isinstance(value, list):
         for inner in value:
             yield from _leaves(inner)

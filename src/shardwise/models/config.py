@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shardwise.models.numerics import Numerics
 from shardwise.models.specs import Layer
 
 
@@ -32,6 +33,7 @@ class ModelConfig:
     `embedding_rows` and `head_rows` are usually `vocabulary`. `weight_dtypes` maps a parameter's
     `dtype_role` to the dtype it is stored in ("" is every other role). `defaulted` lists the keys
     that the config leaves out with the value taken, `defaults_source` whose defaults they are.
+    `numerics` is what the runtime computes with, None where it cannot (`not_runnable` says why).
     """
 
     name: str
@@ -57,6 +59,8 @@ class ModelConfig:
     towers: tuple[Tower, ...] = ()
     towers_unread: tuple[str, ...] = ()
     weight_dtypes: Mapping[str, str] = field(default_factory=dict, hash=False)
+    numerics: Numerics | None = None
+    not_runnable: str = ""
     defaults_source: str = ""
     defaulted: tuple[tuple[str, str], ...] = ()
     provenance: Mapping[str, str] = field(default_factory=dict, hash=False)

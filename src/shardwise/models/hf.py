@@ -9,6 +9,7 @@ from shardwise.errors import BadRequest
 from shardwise.models.architectures import Architecture, architecture_of
 from shardwise.models.blocks import Traits, experts, switch
 from shardwise.models.config import ModelConfig, Tower
+from shardwise.models.numerics_table import read_numerics
 from shardwise.models.quantization import weight_dtypes
 from shardwise.models.reader import Reader
 from shardwise.models.specs import Layer, Mlp, Moe
@@ -69,6 +70,7 @@ def from_hf(
     longest = r.size_or_none("max_position_embeddings")
     rows = r.size(row.position_key) + row.position_offset if row.position_key else 0
     traits = _traits(r, row)
+    numerics, not_runnable = read_numerics(r, row.model_type, _words(r, row, layers), stack)
     return ModelConfig(
         name=name,
         architecture=architecture,
@@ -93,6 +95,8 @@ def from_hf(
         towers=towers,
         towers_unread=unread,
         weight_dtypes=weight_dtypes(r),
+        numerics=numerics,
+        not_runnable=not_runnable,
         defaults_source=row.source,
         defaulted=tuple((key, str(value)) for key, value in r.defaulted.items()),
         provenance=provenance or {},
@@ -143,6 +147,10 @@ def _stack(r: Reader, row: Architecture, layers: int) -> list[Layer]:
         for key in dict.fromkeys(zip(mixer, mlp, strict=True))
     }
     return [made[key] for key in zip(mixer, mlp, strict=True)]
+
+
+def _words(r: Reader, row: Architecture, layers: int) -> list[str]:
+    return ["full"] * layers if row.stack is not None else row.mixers(r, layers)
 
 
 def _kinds(kinds: list[str], replaced: object) -> list[str]:

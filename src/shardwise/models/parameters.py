@@ -38,6 +38,22 @@ def parameters(cfg: ModelConfig) -> tuple[Parameter, ...]:
     return tuple(rows)
 
 
+def buffers(cfg: ModelConfig) -> tuple[Parameter, ...]:
+    """Tensors that a checkpoint holds and the forward pass reads, but no gradient trains.
+
+    They are in no count: the bias that balances DeepSeek-V3's experts, one per expert.
+    """
+    if cfg.numerics is None or not cfg.numerics.routing.correction:
+        return ()
+    return tuple(
+        Place(d_model=cfg.d_model, group=index, layers=count).row(
+            "router.correction", {"E": layer.mlp.experts}, "router", "bias"
+        )
+        for index, (layer, count) in enumerate(cfg.layer_groups())
+        if isinstance(layer.mlp, Moe)
+    )
+
+
 def layer_rows(p: Place, layer: Layer) -> list[Parameter]:
     """The tensors of one layer."""
     rows = []

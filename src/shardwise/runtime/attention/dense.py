@@ -1,0 +1,30 @@
+"""The reference: the whole T x S matrix of scores, in float32."""
+
+import jax
+import jax.numpy as jnp
+
+from shardwise.runtime.attention.scoring import Scoring, capped, visible
+
+
+def dense_attention(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKU: jax.Array, scoring: Scoring
+) -> jax.Array:
+    """softmax(cap(scale q k^T) + mask) v, [B, T, N, U] in the dtype of v.
+
+    4 B T S N H FLOPs where U = H (book 4.1.3); memory B N T S in f32.
+    """
+    B, T, N, H = q_BTNH.shape
+    K = k_BSKH.shape[2]
+    wide = jnp.promote_types(q_BTNH.dtype, jnp.float32)
+    q_BTKGH = q_BTNH.reshape(B, T, K, N // K, H)
+    scores_BKGTS = jnp.einsum("BTKGH,BSKH->BKGTS", q_BTKGH, k_BSKH, preferred_element_type=wide)
+    scores_BKGTS = capped(scores_BKGTS * scoring.scale, scoring.softcap)
+    seen_BTS = visible(scoring)
+    scores_BKGTS = jnp.where(seen_BTS[:, None, None], scores_BKGTS, jnp.finfo(wide).min)
+    if scoring.sinks_N is not None:
+        sinks = scoring.sinks_N.astype(wide).reshape(1, K, N // K, 1, 1)
+        sinks_BKGT1 = jnp.broadcast_to(sinks, (*scores_BKGTS.shape[:-1], 1))
+        scores_BKGTS = jnp.concatenate((scores_BKGTS, sinks_BKGT1), axis=-1)
+    weights_BKGTS = jax.nn.softmax(scores_BKGTS, axis=-1)[..., : k_BSKH.shape[1]]
+    out_BTKGU = jnp.einsum("BKGTS,BSKU->BTKGU", weights_BKGTS.astype(v_BSKU.dtype), v_BSKU)
+    return out_BTKGU.reshape(B, T, N, v_BSKU.shape[-1])

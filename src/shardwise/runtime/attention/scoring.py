@@ -1,0 +1,50 @@
+"""What a score is and which keys a query sees: shared by every attention kernel."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+Kernel = Callable[[jax.Array, jax.Array, jax.Array, "Scoring"], jax.Array]
+"""q [B, T, N, H], k [B, S, K, H], v [B, S, K, U], Scoring -> [B, T, N, U]; query head n reads
+KV head n // (N/K)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoring:
+    """Scores are cap(scale * q.k), less what is not visible; weights their softmax.
+
+    A key at position s is visible to a query at t where s <= t, in the same segment, and
+    t - s < `window`, or in the same aligned block of `chunk`. `softcap` c means c tanh(x / c).
+    `sinks_N` is one more score per head that takes weight and gives no value (gpt-oss).
+    Positions are [B, T] and [B, S]; segments likewise, None where a row is one document.
+    """
+
+    scale: float
+    softcap: float | None
+    window: int | None
+    chunk: int | None
+    q_positions_BT: jax.Array
+    k_positions_BS: jax.Array
+    q_segments_BT: jax.Array | None = None
+    k_segments_BS: jax.Array | None = None
+    sinks_N: jax.Array | None = None
+
+
+def visible(s: Scoring) -> jax.Array:
+    """Which keys each query sees, [B, T, S]."""
+    q_BT1, k_B1S = s.q_positions_BT[:, :, None], s.k_positions_BS[:, None, :]
+    seen_BTS = k_B1S <= q_BT1
+    if s.window is not None:
+        seen_BTS &= q_BT1 - k_B1S < s.window
+    if s.chunk is not None:
+        seen_BTS &= q_BT1 // s.chunk == k_B1S // s.chunk
+    if s.q_segments_BT is not None and s.k_segments_BS is not None:
+        seen_BTS &= s.q_segments_BT[:, :, None] == s.k_segments_BS[:, None, :]
+    return seen_BTS
+
+
+def capped(scores: jax.Array, cap: float | None) -> jax.Array:
+    """c tanh(x / c), or x where there is no cap."""
+    return scores if cap is None else cap * jnp.tanh(scores / cap)

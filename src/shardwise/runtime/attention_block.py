@@ -1,0 +1,60 @@
+"""Softmax attention with its projections: x -> q, k, v -> kernel -> out."""
+
+from collections.abc import Mapping
+
+import jax
+
+from shardwise.models import Attention
+from shardwise.models.numerics import Rope
+from shardwise.runtime.cache import extend
+from shardwise.runtime.call import Call, Past, scoring_of
+from shardwise.runtime.norms import norm
+from shardwise.runtime.quant import product
+from shardwise.runtime.rope import rotate
+
+Params = Mapping[str, jax.Array]
+
+
+def attention_block(
+    p: Params, x_BTD: jax.Array, a: Attention, rope: Rope | None, call: Call, past: Past | None
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Attention(x) [B, T, D], and the cache arrays of the group ({} without a past)."""
+    mark = call.options.mark
+    q_BTNH = mark("qkv", _project(p, "attention.q", "BTD,DNH->BTNH", x_BTD))
+    k_BTKH = mark("qkv", _project(p, "attention.k", "BTD,DKH->BTKH", x_BTD))
+    v_BTKU = mark("qkv", _project(p, "attention.v", "BTD,DKU->BTKU", x_BTD))
+    if a.qk_norm != "none":
+        q_BTNH = _head_norm(p, "attention.q_norm", q_BTNH, a, call)
+        k_BTKH = _head_norm(p, "attention.k_norm", k_BTKH, a, call)
+    q_BTNH = rotate(q_BTNH, call.positions_BT, rope)
+    k_BTKH = rotate(k_BTKH, call.positions_BT, rope)
+    arrays: dict[str, jax.Array] = {}
+    keys_BSKH, values_BSKU = k_BTKH, v_BTKU
+    if past is not None:
+        arrays, held = extend(past, call.positions_BT, {"k": k_BTKH, "v": v_BTKU})
+        keys_BSKH = held["k"].astype(q_BTNH.dtype)
+        values_BSKU = held["v"].astype(q_BTNH.dtype)
+    scoring = scoring_of(
+        call,
+        past=past,
+        window=a.window if a.kind == "window" else None,
+        chunk=a.window if a.kind == "chunk" else None,
+        sinks_N=p.get("attention.sinks"),
+        keys=keys_BSKH.shape[1],
+    )
+    out_BTNU = mark("attention", call.options.kernel(q_BTNH, keys_BSKH, values_BSKU, scoring))
+    out_BTD = _project(p, "attention.o", "BTNU,NUD->BTD", out_BTNU)
+    return mark("attention_out", out_BTD), arrays
+
+
+def _project(p: Params, name: str, spec: str, x: jax.Array) -> jax.Array:
+    out = product(spec, x, p[name])
+    bias = p.get(f"{name}.bias")
+    if bias is None:
+        return out
+    return out + bias.astype(out.dtype).reshape((1, 1, *bias.shape))
+
+
+def _head_norm(p: Params, name: str, x_BTNH: jax.Array, a: Attention, call: Call) -> jax.Array:
+    """"head" and "heads" norm each head, "full" all heads together."""
+    return norm(p, name, x_BTNH, call.numerics, dims=2 if a.qk_norm == "full" else 1)

@@ -1,0 +1,62 @@
+"""What every layer of one forward pass shares: numerics, options, positions, segments."""
+
+from dataclasses import dataclass
+
+import jax
+
+from shardwise.models.numerics import Numerics
+from shardwise.runtime.attention.scoring import Scoring
+from shardwise.runtime.options import Options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One forward pass. `positions_BT` count tokens of a document from 0; `segments_BT` tell the
+    documents of a packed row apart, None where a row is one document."""
+
+    numerics: Numerics
+    options: Options
+    positions_BT: jax.Array
+    segments_BT: jax.Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The cache of a layer group (`cache.py`), and which of its layers this is.
+
+    `fresh`: nothing was there before, so new tokens attend to each other alone.
+    """
+
+    arrays: dict[str, jax.Array]
+    layer: jax.Array | int
+    fresh: bool
+
+
+def scoring_of(
+    call: Call,
+    *,
+    past: Past | None = None,
+    window: int | None = None,
+    chunk: int | None = None,
+    sinks_N: jax.Array | None = None,
+    keys: int | None = None,
+) -> Scoring:
+    """The Scoring of a layer: keys are the call's own tokens, or the `keys` places of a cache."""
+    from_cache = past is not None and not past.fresh
+    return Scoring(
+        scale=call.numerics.attention_scale,
+        softcap=call.numerics.attention_softcap,
+        window=window,
+        chunk=chunk,
+        q_positions_BT=call.positions_BT,
+        k_positions_BS=_places(keys, call) if from_cache else call.positions_BT,
+        q_segments_BT=None if from_cache else call.segments_BT,
+        k_segments_BS=None if from_cache else call.segments_BT,
+        sinks_N=sinks_N,
+    )
+
+
+def _places(keys: int | None, call: Call) -> jax.Array:
+    assert keys is not None
+    batch = call.positions_BT.shape[0]
+    return jax.lax.broadcasted_iota(call.positions_BT.dtype, (batch, keys), 1)

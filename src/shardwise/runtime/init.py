@@ -1,0 +1,85 @@
+"""The parameter tree from the parameter table: shapes, and random weights straight into shards."""
+
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardwise.models import ModelConfig, Parameter, parameters
+from shardwise.models.numerics import numerics_of
+from shardwise.models.parameters import buffers
+
+Tree = dict[str, Any]
+
+
+def stored_rows(cfg: ModelConfig, *, with_buffers: bool = True) -> tuple[Parameter, ...]:
+    """The rows of the text model that have storage of their own: no tied head, no towers."""
+    rows = tuple(p for p in parameters(cfg) if not p.shares and p.role != "tower")
+    return rows + buffers(cfg) if with_buffers else rows
+
+
+def is_buffer(path: tuple[Any, ...]) -> bool:
+    """Whether a leaf of the tree, by its key path, is read but not trained."""
+    return getattr(path[-1], "key", None) == "router.correction"
+
+
+def stacked_shape(row: Parameter) -> tuple[int, ...]:
+    """Dims of the array that holds a row: the layers of its group first."""
+    shape = tuple(size for _, size in row.dims)
+    return shape if row.group is None else (row.layers, *shape)
+
+
+def tree_of(cfg: ModelConfig, leaf: Callable[[Parameter], Any]) -> Tree:
+    """The parameter tree with `leaf(row)` in each place."""
+    layers: tuple[Tree, ...] = tuple({} for _ in cfg.groups)
+    tree: Tree = {}
+    for row in stored_rows(cfg):
+        (tree if row.group is None else layers[row.group])[row.name] = leaf(row)
+    return {**tree, "layers": layers}
+
+
+def rows_tree(cfg: ModelConfig) -> Tree:
+    """The rows themselves in the places of their arrays."""
+    return tree_of(cfg, lambda row: row)
+
+
+def shapes(cfg: ModelConfig, dtype: Any = jnp.float32) -> Tree:
+    """The tree of `jax.ShapeDtypeStruct`, for ahead-of-time compiles."""
+    return tree_of(cfg, lambda row: jax.ShapeDtypeStruct(stacked_shape(row), dtype))
+
+
+def initialise(
+    cfg: ModelConfig, key: jax.Array, dtype: Any = jnp.float32, shardings: Any = None
+) -> Tree:
+    """Random parameters, made on the devices that keep them.
+
+    Matmuls and tables are normal with standard deviation 1 / sqrt(summed dims) (tables:
+    1 / sqrt(D)), out projections smaller by sqrt(2 L) (GPT-2); norms start at one, biases at zero.
+    Each tensor's numbers follow from the key, its group and its name alone, not from the sharding.
+    """
+    make = jax.jit(lambda k: tree_of(cfg, lambda row: _draw(row, cfg, k, dtype)))
+    if shardings is not None:
+        make = jax.jit(make, out_shardings=shardings)
+    return make(key)
+
+
+def parameter_count(tree: Mapping[str, Any]) -> int:
+    """Elements of the trained leaves of a tree; equals `params_text` of the model."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return sum(int(np.prod(w.shape)) for path, w in leaves if not is_buffer(path))
+
+
+def _draw(row: Parameter, cfg: ModelConfig, key: jax.Array, dtype: Any) -> jax.Array:
+    shape, n = stacked_shape(row), numerics_of(cfg)
+    if row.role == "norm":
+        return jnp.full(shape, 1 - n.norm_offset, dtype)
+    if row.role in ("bias", "scale"):
+        return jnp.zeros(shape, dtype)
+    scale = 1 / np.sqrt(cfg.d_model if row.role == "lookup" else row.contracted)
+    if row.name in ("attention.o", "mlp.down", "experts.down", "shared.down"):
+        scale /= np.sqrt(2 * cfg.layers)
+    own = jax.random.fold_in(key, zlib.crc32(f"{row.group}/{row.name}".encode()))
+    return (scale * jax.random.normal(own, shape, jnp.float32)).astype(dtype)

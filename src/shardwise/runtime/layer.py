@@ -1,0 +1,63 @@
+"""One layer: attention and MLP with their norms, added to the residual stream."""
+
+from collections.abc import Mapping
+
+import jax
+
+from shardwise.models import LatentAttention, Layer, Moe
+from shardwise.models.numerics import Rope
+from shardwise.runtime.attention_block import attention_block
+from shardwise.runtime.call import Call, Past
+from shardwise.runtime.mla import latent_attention
+from shardwise.runtime.mlp import mlp
+from shardwise.runtime.moe import moe
+from shardwise.runtime.norms import norm
+
+Params = Mapping[str, jax.Array]
+
+
+def run_layer(
+    p: Params, x_BTD: jax.Array, layer: Layer, rope: Rope | None, call: Call, past: Past | None
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """x + attention(norm x), then x + mlp(norm x); parallel layers add both to the same x.
+
+    Norms named "post_..." are taken of what is added; "input" is shared by a parallel layer's two
+    branches. Returns x and the cache arrays of the group ({} without a past).
+    """
+    scale = call.numerics.residual_scale
+    x_BTD = call.options.mark("block_input", x_BTD)
+    mixed_BTD, arrays = _mix(p, _normed(p, "attention", x_BTD, layer, call), layer, rope, call, past)
+    mixed_BTD = _post(p, "post_attention", mixed_BTD, layer, call)
+    if layer.parallel:
+        out_BTD = _feed(p, _normed(p, "mlp", x_BTD, layer, call), layer, call)
+        return x_BTD + scale * (mixed_BTD + out_BTD), arrays
+    x_BTD = x_BTD + scale * mixed_BTD
+    out_BTD = _feed(p, _normed(p, "mlp", x_BTD, layer, call), layer, call)
+    return x_BTD + scale * _post(p, "post_mlp", out_BTD, layer, call), arrays
+
+
+def _mix(
+    p: Params, x_BTD: jax.Array, layer: Layer, rope: Rope | None, call: Call, past: Past | None
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    m = layer.attention
+    if isinstance(m, LatentAttention):
+        return latent_attention(p, x_BTD, m, rope, call, past)
+    assert m is not None and m.kind != "compressed"
+    return attention_block(p, x_BTD, m, rope, call, past)
+
+
+def _feed(p: Params, x_BTD: jax.Array, layer: Layer, call: Call) -> jax.Array:
+    if isinstance(layer.mlp, Moe):
+        return moe(p, x_BTD, layer.mlp, call)
+    return mlp(p, "mlp", x_BTD, call)
+
+
+def _normed(p: Params, branch: str, x_BTD: jax.Array, layer: Layer, call: Call) -> jax.Array:
+    name = "input" if "input" in layer.norms else branch
+    if name not in layer.norms:
+        return x_BTD
+    return call.options.mark("norm", norm(p, f"norm.{name}", x_BTD, call.numerics))
+
+
+def _post(p: Params, name: str, x_BTD: jax.Array, layer: Layer, call: Call) -> jax.Array:
+    return norm(p, f"norm.{name}", x_BTD, call.numerics) if name in layer.norms else x_BTD

@@ -1,0 +1,145 @@
+"""One transformer: tokens -> logits -> loss, for every model that has numerics.
+
+Parameters are a plain tree: {"embedding": [V, D], ..., "layers": (group 0, group 1, ...)} where a
+group maps the names of the parameter table to arrays [layers of the group, ...]. The table is
+`models.parameters`; `init.py` makes the tree, `checkpoint.py` loads it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shardwise.errors import BadRequest
+from shardwise.models import ModelConfig
+from shardwise.models.numerics import numerics_of
+from shardwise.runtime.attention.scoring import capped
+from shardwise.runtime.call import Call
+from shardwise.runtime.norms import norm
+from shardwise.runtime.options import Options
+from shardwise.runtime.quant import product
+from shardwise.runtime.stack import run_stack
+
+Params = Mapping[str, Any]
+DEFAULT = Options()
+
+
+def forward(
+    params: Params,
+    tokens_BT: jax.Array,
+    cfg: ModelConfig,
+    options: Options = DEFAULT,
+    *,
+    positions_BT: jax.Array | None = None,
+    segments_BT: jax.Array | None = None,
+) -> jax.Array:
+    """Logits [B, T, V] in float32: position t predicts token t + 1.
+
+    Positions count from 0 per row unless given; with `segments_BT` (documents packed in a row)
+    give positions that restart at each document. Raises BadRequest for a model without numerics.
+    """
+    call = call_of(tokens_BT, cfg, options, positions_BT, segments_BT)
+    x_BTD = embed(params, tokens_BT, cfg, call)
+    x_BTD, _ = run_stack(params["layers"], x_BTD, cfg, call)
+    return head(params, x_BTD, cfg, call)
+
+
+def loss(
+    params: Params,
+    batch: Mapping[str, jax.Array],
+    cfg: ModelConfig,
+    options: Options = DEFAULT,
+) -> jax.Array:
+    """Mean cross-entropy in nats over the tokens that count, a float32 scalar.
+
+    `batch` holds tokens [B, T] and targets [B, T], and may hold weights [B, T] (0 leaves a token
+    out), positions and segments [B, T].
+    """
+    logits_BTV = forward(
+        params,
+        batch["tokens"],
+        cfg,
+        options,
+        positions_BT=batch.get("positions"),
+        segments_BT=batch.get("segments"),
+    )
+    total, count = cross_entropy(logits_BTV, batch["targets"], batch.get("weights"))
+    return total / count
+
+
+def cross_entropy(
+    logits_BTV: jax.Array, targets_BT: jax.Array, weights_BT: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Sum over tokens of weight * -log softmax(logits)[target], and the sum of the weights."""
+    chosen_BT = jnp.take_along_axis(logits_BTV, targets_BT[..., None], axis=-1)[..., 0]
+    nats_BT = jax.nn.logsumexp(logits_BTV, axis=-1) - chosen_BT
+    if weights_BT is None:
+        return nats_BT.sum(), jnp.asarray(float(nats_BT.size), nats_BT.dtype)
+    weights_BT = weights_BT.astype(nats_BT.dtype)
+    return (nats_BT * weights_BT).sum(), weights_BT.sum()
+
+
+def call_of(
+    tokens_BT: jax.Array,
+    cfg: ModelConfig,
+    options: Options,
+    positions_BT: jax.Array | None = None,
+    segments_BT: jax.Array | None = None,
+) -> Call:
+    """What the layers of one pass share; positions are 0, 1, ... unless given."""
+    if positions_BT is None:
+        if cfg.position_rows and tokens_BT.shape[1] > cfg.position_rows:
+            raise BadRequest(
+                f"{tokens_BT.shape[1]} tokens are more than the {cfg.position_rows} learned "
+                f"positions of model '{cfg.name}'; cut the sequence"
+            )
+        positions_BT = jax.lax.broadcasted_iota(jnp.int32, tokens_BT.shape, 1)
+    return Call(
+        numerics=numerics_of(cfg),
+        options=options,
+        positions_BT=positions_BT,
+        segments_BT=segments_BT,
+    )
+
+
+def embed(params: Params, tokens_BT: jax.Array, cfg: ModelConfig, call: Call) -> jax.Array:
+    """Token embeddings, scaled, projected and with learned positions where the model has them."""
+    n, p = call.numerics, call.options.use(-1, _outside(params))
+    x_BTD = p["embedding"].astype(call.options.dtype)[tokens_BT]
+    if n.embedding_scale != 1.0:
+        # Gemma rounds the scale to the dtype of the activations first; so must we.
+        x_BTD = x_BTD * jnp.asarray(n.embedding_scale, x_BTD.dtype)
+    if "embedding.in" in p:
+        x_BTD = product("BTM,MD->BTD", x_BTD, p["embedding.in"])
+    if "positions" in p:
+        rows_BT = call.positions_BT + n.position_offset
+        x_BTD = x_BTD + p["positions"].astype(x_BTD.dtype)[rows_BT]
+    if cfg.embedding_norm:
+        x_BTD = norm(p, "norm.embedding", x_BTD, n)
+    return call.options.at("embedding", x_BTD)
+
+
+def head(params: Params, x_BTD: jax.Array, cfg: ModelConfig, call: Call) -> jax.Array:
+    """Final norm and logits [B, T, V], float32 (float64 in float64)."""
+    n, p = call.numerics, call.options.use(-1, _outside(params))
+    if cfg.final_norm:
+        x_BTD = norm(p, "norm.final", x_BTD, n)
+    if "embedding.out" in p:
+        x_BTD = product("BTD,DM->BTM", x_BTD, p["embedding.out"])
+    wide = jnp.promote_types(x_BTD.dtype, jnp.float32)
+    if cfg.tied_embeddings:
+        spec, w = "BTD,VD->BTV", p["embedding"]
+    else:
+        spec, w = "BTD,DV->BTV", p["lm_head"]
+    w = w.astype(x_BTD.dtype)
+    logits_BTV = jnp.einsum(spec, x_BTD, w, preferred_element_type=wide)
+    if "lm_head.bias" in p:
+        logits_BTV = logits_BTV + p["lm_head.bias"].astype(wide).reshape(1, 1, -1)
+    if n.logits_scale != 1.0:
+        logits_BTV = logits_BTV * n.logits_scale
+    return call.options.at("logits", capped(logits_BTV, n.logits_softcap))
+
+
+def _outside(params: Params) -> dict[str, jax.Array]:
+    return {name: value for name, value in params.items() if name != "layers"}

@@ -1,0 +1,133 @@
+"""Mixture of experts: routing, and two dispatches that give the same sums.
+
+"dense" computes every expert for every token and weighs (E/k times the FLOPs; the fallback that
+needs nothing but einsums). "ragged" sorts the tokens by expert and multiplies each group by its
+expert (`lax.ragged_dot`): dropless, k MLPs per token. Expert parallelism is a strategy's business.
+"""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from shardwise.models import Moe
+from shardwise.models.numerics import Routing
+from shardwise.runtime.call import Call
+from shardwise.runtime.mlp import activate, mlp
+from shardwise.runtime.quant import Quantized, Weight, product
+
+Params = Mapping[str, jax.Array]
+
+
+def moe(p: Params, x_BTD: jax.Array, m: Moe, call: Call) -> jax.Array:
+    """Routed experts plus shared ones, [B, T, D]."""
+    weights_BTk, chosen_BTk = route(p, x_BTD, m.experts_per_token, call.numerics.routing)
+    run = _ragged if call.options.experts == "ragged" else _dense
+    out_BTD = run(p, x_BTD, weights_BTk.astype(x_BTD.dtype), chosen_BTk, call)
+    if m.shared_d_ff:
+        shared_BTD = mlp(p, "shared", x_BTD, call)
+        if m.shared_gate:
+            gate_BT = product("BTD,D->BT", x_BTD, p["shared.gate_weight"])
+            shared_BTD = jax.nn.sigmoid(gate_BT)[..., None] * shared_BTD
+        out_BTD = out_BTD + shared_BTD
+    return out_BTD
+
+
+def route(
+    p: Params, x_BTD: jax.Array, per_token: int, routing: Routing
+) -> tuple[jax.Array, jax.Array]:
+    """Weights (f32) and indices of the chosen experts, each [B, T, k]. Logits are float32: equal
+    bf16 scores would make the choice depend on the order of the experts."""
+    wide = jnp.promote_types(x_BTD.dtype, jnp.float32)
+    logits_BTE = product("BTD,DE->BTE", x_BTD.astype(wide), p["router"])
+    if "router.bias" in p:
+        logits_BTE = logits_BTE + p["router.bias"].astype(wide).reshape(1, 1, -1)
+    if routing.scoring == "softmax_chosen":
+        top_BTk, chosen_BTk = lax.top_k(logits_BTE, per_token)
+        return jax.nn.softmax(top_BTk, axis=-1), chosen_BTk
+    sigmoid = routing.scoring == "sigmoid"
+    scores_BTE = jax.nn.sigmoid(logits_BTE) if sigmoid else jax.nn.softmax(logits_BTE, axis=-1)
+    ranking_BTE = scores_BTE
+    if routing.correction:
+        bias_E = lax.stop_gradient(p["router.correction"]).astype(wide)
+        ranking_BTE = scores_BTE + bias_E.reshape(1, 1, -1)
+    if routing.groups > 1:
+        ranking_BTE = _within_groups(ranking_BTE, routing)
+    _, chosen_BTk = lax.top_k(ranking_BTE, per_token)
+    weights_BTk = jnp.take_along_axis(scores_BTE, chosen_BTk, axis=-1)
+    if routing.normalise:
+        weights_BTk = weights_BTk / (weights_BTk.sum(-1, keepdims=True) + 1e-20)
+    return weights_BTk * routing.scale, chosen_BTk
+
+
+def _within_groups(ranking_BTE: jax.Array, routing: Routing) -> jax.Array:
+    """Only the experts of the best groups stay eligible (DeepSeek-V2, section 2.2.2)."""
+    B, T, E = ranking_BTE.shape
+    grouped = ranking_BTE.reshape(B, T, routing.groups, E // routing.groups)
+    if routing.group_score == "best":
+        score = grouped.max(-1)
+    else:
+        score = lax.top_k(grouped, 2)[0].sum(-1)
+    _, best = lax.top_k(score, routing.top_groups)
+    eligible = jax.nn.one_hot(best, routing.groups, dtype=jnp.bool_).any(axis=-2)
+    return jnp.where(eligible[..., None], grouped, -jnp.inf).reshape(B, T, E)
+
+
+def _dense(
+    p: Params, x_BTD: jax.Array, weights_BTk: jax.Array, chosen_BTk: jax.Array, call: Call
+) -> jax.Array:
+    mark, E = call.options.mark, _experts(p["experts.up"])
+    hot_BTkE = jax.nn.one_hot(chosen_BTk, E, dtype=x_BTD.dtype)
+    share_BTE = jnp.einsum("BTk,BTkE->BTE", weights_BTk, hot_BTkE)
+    up = mark("mlp_in", _every(p, "experts.up", "BTD,EDF->EBTF", x_BTD))
+    gate = None
+    if "experts.gate" in p:
+        gate = mark("mlp_in", _every(p, "experts.gate", "BTD,EDF->EBTF", x_BTD))
+    act_EBTF = mark("activation", activate(up, gate, call.numerics))
+    out_EBTD = _every(p, "experts.down", "EBTF,EFD->EBTD", act_EBTF)
+    return mark("mlp_out", jnp.einsum("EBTD,BTE->BTD", out_EBTD, share_BTE))
+
+
+def _every(p: Params, name: str, spec: str, x: jax.Array) -> jax.Array:
+    out = product(spec, x, p[name])
+    bias_EF = p.get(f"{name}.bias")
+    return out if bias_EF is None else out + bias_EF.astype(out.dtype)[:, None, None]
+
+
+def _ragged(
+    p: Params, x_BTD: jax.Array, weights_BTk: jax.Array, chosen_BTk: jax.Array, call: Call
+) -> jax.Array:
+    """Rows are (token, choice) pairs in the order of their experts."""
+    mark, (B, T, D) = call.options.mark, x_BTD.shape
+    k, E = chosen_BTk.shape[-1], _experts(p["experts.up"])
+    expert_M = chosen_BTk.reshape(-1)
+    order_M = jnp.argsort(expert_M, stable=True)
+    sizes_E = jnp.bincount(expert_M, length=E)
+    sorted_M = expert_M[order_M]
+    x_MD = x_BTD.reshape(B * T, D)[order_M // k]
+    up = mark("mlp_in", _grouped(p, "experts.up", x_MD, sizes_E, sorted_M))
+    gate = None
+    if "experts.gate" in p:
+        gate = mark("mlp_in", _grouped(p, "experts.gate", x_MD, sizes_E, sorted_M))
+    act_MF = mark("activation", activate(up, gate, call.numerics))
+    out_MD = _grouped(p, "experts.down", act_MF, sizes_E, sorted_M)
+    out_MD = out_MD * weights_BTk.reshape(-1)[order_M][:, None]
+    summed = jnp.zeros((B * T, D), out_MD.dtype).at[order_M // k].add(out_MD)
+    return mark("mlp_out", summed.reshape(B, T, D))
+
+
+def _grouped(
+    p: Params, name: str, x_MD: jax.Array, sizes_E: jax.Array, expert_M: jax.Array
+) -> jax.Array:
+    w = p[name]
+    values = w.values if isinstance(w, Quantized) else w
+    out = lax.ragged_dot(x_MD, values.astype(x_MD.dtype), sizes_E)
+    if isinstance(w, Quantized):
+        out = out * w.scale[:, 0].astype(out.dtype)[expert_M]
+    bias_EF = p.get(f"{name}.bias")
+    return out if bias_EF is None else out + bias_EF.astype(out.dtype)[expert_M]
+
+
+def _experts(w: Weight) -> int:
+    return (w.values if isinstance(w, Quantized) else w).shape[0]

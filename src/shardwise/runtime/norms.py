@@ -1,0 +1,36 @@
+"""RMSNorm and LayerNorm, in float32 whatever the activations are."""
+
+from collections.abc import Mapping
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from shardwise.models.numerics import Numerics
+
+
+def norm(
+    params: Mapping[str, jax.Array], name: str, x: jax.Array, numerics: Numerics, dims: int = 1
+) -> jax.Array:
+    """The norm `name` over the last `dims` dims of x, in the dtype of x.
+
+    "rms": x / sqrt(mean x^2 + eps) * (offset + scale). "layer": (x - mean) / sqrt(var + eps) *
+    scale + bias, without the bias where the model has none. The scale has the shape of the last
+    dims, or of the last alone where heads share it.
+    """
+    over = tuple(range(x.ndim - dims, x.ndim))
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    if numerics.norm == "layer":
+        wide = wide - wide.mean(over, keepdims=True)
+    mean_square = (wide * wide).mean(over, keepdims=True)
+    out = wide * lax.rsqrt(mean_square + numerics.norm_eps)
+    out = out * (_aligned(params[name], x) + numerics.norm_offset)
+    if f"{name}.bias" in params:
+        out = out + _aligned(params[f"{name}.bias"], x)
+    return out.astype(x.dtype)
+
+
+def _aligned(scale: jax.Array, x: jax.Array) -> jax.Array:
+    """The scale in float32 with leading dims of one (rank promotion is never implicit)."""
+    wide = scale.astype(jnp.promote_types(scale.dtype, jnp.float32))
+    return wide.reshape((1,) * (x.ndim - scale.ndim) + scale.shape)

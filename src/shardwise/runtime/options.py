@@ -1,0 +1,128 @@
+"""How a model is run: dtypes, remat policy, attention kernel, and the hooks of a strategy.
+
+An `Options` is a frozen value that can be hashed, so it is a static argument under `jit`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import ad_checkpoint
+
+from shardwise.errors import BadRequest, unknown
+from shardwise.runtime.attention.dense import dense_attention
+from shardwise.runtime.attention.scoring import Kernel
+
+DTYPES: Mapping[str, Any] = {
+    "f32": jnp.float32,
+    "bf16": jnp.bfloat16,
+    "f16": jnp.float16,
+    "f64": jnp.float64,
+}
+"""JAX dtypes by the names that plans use."""
+
+SAVED_KINDS = (
+    "block_input",
+    "norm",
+    "qkv",
+    "attention",
+    "attention_out",
+    "mlp_in",
+    "activation",
+    "mlp_out",
+)
+"""Activations by name, as `plans.train.SavedKind`; the forward pass marks each of them."""
+
+KEPT: Mapping[str, frozenset[str]] = {
+    "none": frozenset(SAVED_KINDS),
+    "matmul_outputs": frozenset({"block_input", "qkv", "attention_out", "mlp_in", "mlp_out"}),
+    "block": frozenset({"block_input"}),
+    "offload": frozenset(),
+}
+"""What each remat policy keeps on the device (book 4.4.2; `models.activations` counts it)."""
+
+
+def unmarked(name: str, x: jax.Array) -> jax.Array:
+    """The default hook: nothing happens to a named activation."""
+    return x
+
+
+def as_stored(group: int, params: Mapping[str, jax.Array]) -> Mapping[str, jax.Array]:
+    """The default hook: a layer uses its parameters as they are stored."""
+    return params
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Choices of one run; dtypes and policies are named as in a plan.
+
+    `remat_kinds` overrides `remat` by kind of activation. `kernel` computes attention from
+    queries, keys and values (`attention/scoring.py`). `experts` says how tokens reach them: every
+    expert on every token ("dense"), or sorted by expert ("ragged"). Two hooks serve strategies:
+    `at(name, x)` sees each activation of SAVED_KINDS plus "embedding" and "logits" (a sharding
+    constraint, a collective in `shard_map`), `use(group, params)` the parameters of a layer just
+    before they are used (a gather); for those outside the stack the group is -1.
+    """
+
+    compute: str = "f32"
+    remat: str = "none"
+    remat_kinds: tuple[tuple[str, str], ...] = ()
+    experts: Literal["dense", "ragged"] = "dense"
+    kernel: Kernel = dense_attention
+    at: Callable[[str, jax.Array], jax.Array] = unmarked
+    use: Callable[[int, Mapping[str, jax.Array]], Mapping[str, jax.Array]] = as_stored
+    scan: bool = True
+
+    def __post_init__(self) -> None:
+        dtype_of(self.compute)
+        if self.remat not in KEPT:
+            raise unknown("remat policy", self.remat, KEPT)
+        for kind, treatment in self.remat_kinds:
+            if kind not in SAVED_KINDS:
+                raise unknown("kind of activation", kind, SAVED_KINDS)
+            if treatment not in ("keep", "recompute", "offload"):
+                raise unknown("treatment", treatment, ("keep", "recompute", "offload"))
+        if self.experts not in ("dense", "ragged"):
+            raise unknown("expert dispatch", self.experts, ("dense", "ragged"))
+
+    @property
+    def dtype(self) -> Any:
+        """The JAX dtype that matmuls compute in."""
+        return dtype_of(self.compute)
+
+    def mark(self, name: str, x: jax.Array) -> jax.Array:
+        """Name an activation for the remat policy, after the strategy's hook has seen it."""
+        return ad_checkpoint.checkpoint_name(self.at(name, x), name)
+
+
+def dtype_of(name: str) -> Any:
+    """The JAX dtype of a plan's dtype; raises BadRequest for one that cannot compute."""
+    if name not in DTYPES:
+        raise BadRequest(f"dtype '{name}' is none the runtime computes in: {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def rematerialised(body: Callable[..., Any], options: Options) -> Callable[..., Any]:
+    """The body of a layer under the remat policy; "none" leaves it to autodiff."""
+    kept = set(KEPT[options.remat])
+    offloaded = {"block_input"} if options.remat == "offload" else set()
+    for kind, treatment in options.remat_kinds:
+        kept.discard(kind)
+        offloaded.discard(kind)
+        {"keep": kept, "offload": offloaded}.get(treatment, set()).add(kind)
+    if options.remat == "none" and kept == set(SAVED_KINDS):
+        return body
+    policies = jax.checkpoint_policies
+    if offloaded:
+        policy = policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=sorted(kept),
+            names_which_can_be_offloaded=sorted(offloaded),
+            offload_src="device",
+            offload_dst="pinned_host",
+        )
+    else:
+        policy = policies.save_only_these_names(*sorted(kept))
+    # Inside a scan the loop already keeps the compiler from merging the two passes.
+    return jax.checkpoint(body, policy=policy, prevent_cse=not options.scan)

@@ -1,0 +1,152 @@
+"""The stack of layers as loops: runs of a repeating pattern become one scan each.
+
+Parameters of a layer group are stacked in the order of their layers, `[layers of the group, ...]`.
+Gemma 2 is one segment (window, full) x L/2, DeepSeek-V3 two: dense x 3, then experts x 58.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from shardwise.models import ModelConfig
+from shardwise.models.numerics import Rope, numerics_of
+from shardwise.runtime.call import Call, Past
+from shardwise.runtime.layer import run_layer
+from shardwise.runtime.options import rematerialised
+
+LONGEST_PERIOD = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One layer of a period: its group, how many of that group the period has before it, and its
+    rotation."""
+
+    group: int
+    index: int
+    rope: Rope | None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`times` repetitions of `period`, the first at `starts[group]` in each group's stack."""
+
+    period: tuple[Place, ...]
+    times: int
+    starts: tuple[tuple[int, int], ...]
+
+    def count(self, group: int) -> int:
+        """Layers of a group in one period."""
+        return sum(place.group == group for place in self.period)
+
+
+@lru_cache(maxsize=128)
+def segments(cfg: ModelConfig, first: int = 0, last: int | None = None) -> tuple[Segment, ...]:
+    """The layers from `first` to before `last` as segments; `starts` count from that group's first
+    layer in the range, as a pipeline stage holds its layers."""
+    n = numerics_of(cfg)
+    kinds = [(cfg.pattern[i], n.rope(i)) for i in range(cfg.layers)][first:last]
+    found, at, seen = [], 0, dict.fromkeys(range(len(cfg.groups)), 0)
+    while at < len(kinds):
+        length, times = _best(kinds, at)
+        counts: dict[int, int] = {}
+        period = []
+        for group, rope in kinds[at : at + length]:
+            period.append(Place(group, counts.get(group, 0), rope))
+            counts[group] = counts.get(group, 0) + 1
+        starts = tuple((group, seen[group]) for group in counts)
+        found.append(Segment(tuple(period), times, starts))
+        for group, count in counts.items():
+            seen[group] += count * times
+        at += length * times
+    return tuple(found)
+
+
+def _best(kinds: Sequence[object], at: int) -> tuple[int, int]:
+    """Length and times of the repeated block from `at` that covers the most layers."""
+    best = (1, 1)
+    for length in range(1, LONGEST_PERIOD + 1):
+        block, times = kinds[at : at + length], 1
+        while kinds[at + length * times : at + length * (times + 1)] == block:
+            times += 1
+        if (times > 1 or length == 1) and length * times > best[0] * best[1]:
+            best = (length, times)
+    return best
+
+
+def run_stack(
+    layers: tuple[Any, ...],
+    x_BTD: jax.Array,
+    cfg: ModelConfig,
+    call: Call,
+    cache: tuple[Any, ...] | None = None,
+    *,
+    fresh: bool = False,
+    first: int = 0,
+    last: int | None = None,
+) -> tuple[jax.Array, tuple[Any, ...] | None]:
+    """All layers, or those of a stage; the cache is carried through the loop and updated in place.
+
+    `layers[group]` maps names to `[layers of the group in the range, ...]`.
+    """
+    for segment in segments(cfg, first, last):
+        x_BTD, cache = _run_segment(layers, x_BTD, cfg, call, cache, fresh, segment)
+    return x_BTD, cache
+
+
+def _run_segment(
+    layers: tuple[Any, ...],
+    x_BTD: jax.Array,
+    cfg: ModelConfig,
+    call: Call,
+    cache: tuple[Any, ...] | None,
+    fresh: bool,
+    segment: Segment,
+) -> tuple[jax.Array, tuple[Any, ...] | None]:
+    starts = dict(segment.starts)
+
+    def one(place: Place, p: Any, x_BTD: jax.Array, past: Past | None) -> tuple[jax.Array, Any]:
+        used = call.options.use(place.group, p)
+        return run_layer(used, x_BTD, cfg.groups[place.group], place.rope, call, past)
+
+    def body(carry: tuple[jax.Array, Any], xs: tuple[Any, Any]) -> tuple[Any, None]:
+        (x_BTD, held), (params, step) = carry, xs
+        for place in segment.period:
+            p = jax.tree.map(lambda w, i=place.index: w[i], params[place.group])
+            past = None
+            if held is not None:
+                at = starts[place.group] + step * segment.count(place.group) + place.index
+                past = Past(held[place.group], at, fresh)
+            run = partial(one, place)
+            if held is None:
+                run = rematerialised(run, call.options)
+            x_BTD, arrays = run(p, x_BTD, past)
+            if held is not None:
+                held = (*held[: place.group], arrays, *held[place.group + 1 :])
+        return (x_BTD, held), None
+
+    params = {group: _slice(layers[group], segment, group, start) for group, start in starts.items()}
+    if segment.times == 1 or not call.options.scan:
+        carry = (x_BTD, cache)
+        for step in range(segment.times):
+            carry, _ = body(carry, (jax.tree.map(lambda w, s=step: w[s], params), step))
+        return carry
+    steps = jnp.arange(segment.times)
+    (x_BTD, cache), _ = lax.scan(body, (x_BTD, cache), (params, steps))
+    return x_BTD, cache
+
+
+def _slice(stacked: Any, segment: Segment, group: int, start: int) -> Any:
+    """The segment's layers of one group, [times, per period, ...]; no copy where it is all."""
+    count = segment.count(group)
+
+    def cut(w: jax.Array) -> jax.Array:
+        part = w[start : start + segment.times * count] if segment.times * count < len(w) else w
+        return part.reshape(segment.times, count, *w.shape[1:])
+
+    return jax.tree.map(cut, stacked)
