@@ -1,5 +1,42 @@
-"""Running in JAX: code that a user's program calls on real devices. It imports JAX.
+"""Running in JAX: one transformer for every model that has numerics, on real devices.
 
-`collective_matmul/` holds matmuls that overlap their own communication. Nothing is predicted and
-nothing is measured here, and no file reads a plan. Read `collective_matmul/all_gather.py` first.
+`model.py` is the forward pass and the loss, `stack.py` the loop over layers, `layer.py` one layer,
+with attention, latent attention, MLP and experts in files of their own. `init.py` makes the
+parameter tree from the parameter table of `models`, `checkpoint.py` loads and saves it by the names
+of `names.py`, `sharding.py` lays it out as a plan says, `generate.py` prefills and decodes.
+`options.py` holds dtypes, remat and the hooks of strategies; `collective_matmul/` matmuls that
+overlap their own communication. Nothing is predicted and nothing measured here. Read `model.py`
+first.
 """
+
+from shardwise.runtime.cache import Cache, empty_cache
+from shardwise.runtime.checkpoint import load, save
+from shardwise.runtime.generate import decode, generate, prefill
+from shardwise.runtime.init import initialise, parameter_count, shapes
+from shardwise.runtime.model import cross_entropy, forward, loss
+from shardwise.runtime.options import Options
+from shardwise.runtime.quant import Quantized, quantise_params
+from shardwise.runtime.sharding import batch_sharding, constrain, mesh_of, parameter_shardings
+
+__all__ = [
+    "Cache",
+    "Options",
+    "Quantized",
+    "batch_sharding",
+    "constrain",
+    "cross_entropy",
+    "decode",
+    "empty_cache",
+    "forward",
+    "generate",
+    "initialise",
+    "load",
+    "loss",
+    "mesh_of",
+    "parameter_count",
+    "parameter_shardings",
+    "prefill",
+    "quantise_params",
+    "save",
+    "shapes",
+]

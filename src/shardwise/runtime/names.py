@@ -19,7 +19,6 @@ Names = Mapping[str, str | tuple[str, str]]
 name are fused in the order of the table."""
 
 _LAYER = "model.layers.{layer}."
-_ATTENTION = "self_attn."
 
 
 def _plain(prefix: str, rows: Mapping[str, str]) -> dict[str, str]:
@@ -204,8 +203,12 @@ POST_NORMS: Names = {
     ),
 }
 ONE_NORM: Names = {**LLAMA, **_plain(_LAYER, {"norm.input": "input_layernorm"})}
+COHERE: Names = {
+    **ONE_NORM,
+    "attention.q_norm": (f"{_LAYER}self_attn.q_norm.weight", "N,H"),
+    "attention.k_norm": (f"{_LAYER}self_attn.k_norm.weight", "K,H"),
+}
 STARCODER2: Names = {**LLAMA, **_plain(_LAYER, {"mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"})}
-STABLELM: Names = {**LLAMA, **_plain(_LAYER, {"norm.input": "input_layernorm"})}
 
 NAMES: Mapping[str, Names] = {
     "llama": LLAMA,
@@ -237,9 +240,9 @@ NAMES: Mapping[str, Names] = {
     "opt": OPT,
     "phi": PHI,
     "phi3": PHI3,
-    "stablelm": STABLELM,
+    "stablelm": ONE_NORM,
     "starcoder2": STARCODER2,
-    "cohere": ONE_NORM,
+    "cohere": COHERE,
     "cohere2": ONE_NORM,
 }
 """Names by model type."""

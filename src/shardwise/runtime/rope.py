@@ -54,7 +54,7 @@ def rotate(x_BTNH: jax.Array, positions_BT: jax.Array, rope: Rope | None) -> jax
     """
     if rope is None:
         return x_BTNH
-    angles = positions_BT[..., None].astype(jnp.float32) * inverse_frequencies(rope)
+    angles = positions_BT[..., None].astype(jnp.float32) * inverse_frequencies(rope)[None, None]
     cos = (jnp.cos(angles) * rope.attention_factor)[:, :, None, :]
     sin = (jnp.sin(angles) * rope.attention_factor)[:, :, None, :]
     wide = jnp.promote_types(x_BTNH.dtype, jnp.float32)

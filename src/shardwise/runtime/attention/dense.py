@@ -26,5 +26,7 @@ def dense_attention(
         sinks_BKGT1 = jnp.broadcast_to(sinks, (*scores_BKGTS.shape[:-1], 1))
         scores_BKGTS = jnp.concatenate((scores_BKGTS, sinks_BKGT1), axis=-1)
     weights_BKGTS = jax.nn.softmax(scores_BKGTS, axis=-1)[..., : k_BSKH.shape[1]]
+    # A row that sees nothing would share its weight among all.
+    weights_BKGTS = jnp.where(seen_BTS[:, None, None], weights_BKGTS, 0)
     out_BTKGU = jnp.einsum("BKGTS,BSKU->BTKGU", weights_BKGTS.astype(v_BSKU.dtype), v_BSKU)
     return out_BTKGU.reshape(B, T, N, v_BSKU.shape[-1])

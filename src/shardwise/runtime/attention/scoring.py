@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,11 @@ Kernel = Callable[[jax.Array, jax.Array, jax.Array, "Scoring"], jax.Array]
 KV head n // (N/K)."""
 
 
+ARRAYS = ["q_positions_BT", "k_positions_BS", "q_segments_BT", "k_segments_BS", "sinks_N"]
+CHOICES = ["scale", "softcap", "window", "chunk", "in_order"]
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=ARRAYS, meta_fields=CHOICES)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scoring:
     """Scores are cap(scale * q.k), less what is not visible; weights their softmax.
@@ -18,13 +24,21 @@ class Scoring:
     A key at position s is visible to a query at t where s <= t, in the same segment, and
     t - s < `window`, or in the same aligned block of `chunk`. `softcap` c means c tanh(x / c).
     `sinks_N` is one more score per head that takes weight and gives no value (gpt-oss).
-    Positions are [B, T] and [B, S]; segments likewise, None where a row is one document.
+    Positions are [B, T] and [B, S]; segments likewise, None where a row is one document. Keys that
+    are only padding have a position after every query's, or a segment of their own; where all
+    positions are 0 every query sees every key. A query that sees nothing gets 0.
+
+    `in_order` is the caller's promise that keys and queries are the same tokens, whole rows of
+    them, each row in the order of its positions, so that places in the row tell what is masked
+    before anything runs. A packed row keeps it: positions that start again belong to another
+    segment. Where the row is cut over devices it speaks of the whole row.
     """
 
     scale: float
     softcap: float | None
     window: int | None
     chunk: int | None
+    in_order: bool = False
     q_positions_BT: jax.Array
     k_positions_BS: jax.Array
     q_segments_BT: jax.Array | None = None

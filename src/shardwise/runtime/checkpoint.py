@@ -1,0 +1,255 @@
+"""Hugging Face checkpoints: safetensors straight into sharded arrays, and back.
+
+Every device's block is cut out of memory-mapped files by itself, so the host never holds more than
+one block; saving holds one tensor of the file. `names.py` says which tensor holds which row.
+"""
+
+import json
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from shardwise.errors import BadRequest
+from shardwise.models import ModelConfig
+from shardwise.runtime.init import Tree, rows_tree, stacked_shape, stored_rows
+from shardwise.runtime.names import Piece, pieces
+from shardwise.runtime.tensor_file import INDEX, SINGLE, Entry, read_folder, write_file
+
+IGNORED = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$|attention\.(masked_)?bias$")
+"""Constants that older classes stored beside the weights."""
+
+Index = tuple[slice, ...]
+
+
+def load(
+    path: Path | str, cfg: ModelConfig, dtype: Any = None, shardings: Any = None
+) -> Tree:
+    """The parameter tree of a checkpoint, in `dtype` (None: as stored), laid out by `shardings`.
+
+    `path` is a file or a folder with model.safetensors or an index. Raises BadRequest, before any
+    tensor is read, with the name and the shape of a tensor that is missing, left over or different.
+    """
+    entries = read_folder(Path(path))
+    found = pieces(cfg, stored_rows(cfg))
+    spelt = _spelling(found, entries)
+    check(cfg, found, entries, spelt)
+    by_row = {(piece.row.group, piece.row.name): piece for piece in found}
+    if shardings is None:
+        here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        shardings = jax.tree.map(lambda _: here, rows_tree(cfg))
+
+    def one(row: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+        piece = by_row[row.group, row.name]
+        held = next(_tensors(cfg, piece))[1]
+        kind = entries[spelt(held)].dtype if dtype is None else np.dtype(dtype)
+        return _place(piece, cfg, entries, spelt, kind, sharding)
+
+    return jax.tree.map(one, rows_tree(cfg), shardings)
+
+
+def check(
+    cfg: ModelConfig, found: tuple[Piece, ...], entries: Mapping[str, Entry], spelt: Any
+) -> None:
+    """Raise BadRequest unless the checkpoint holds exactly the tensors of the model."""
+    expected = {spelt(name): piece.shape() for piece in found for _, name in _tensors(cfg, piece)}
+    for name, shape in expected.items():
+        if name not in entries:
+            raise BadRequest(
+                f"the checkpoint has no tensor '{name}' {list(shape)}, which model '{cfg.name}' "
+                "needs; take the checkpoint that belongs to this config"
+            )
+        if entries[name].shape != shape:
+            raise BadRequest(
+                f"tensor '{name}' is {list(entries[name].shape)} in the checkpoint; model "
+                f"'{cfg.name}' has {list(shape)}; take the checkpoint that belongs to this config"
+            )
+    for name in sorted(set(entries) - set(expected)):
+        if not (IGNORED.search(name) or _is_extra(name, cfg)):
+            raise BadRequest(
+                f"tensor '{name}' {list(entries[name].shape)} of the checkpoint has no place in "
+                f"model '{cfg.name}'; take the checkpoint that belongs to this config"
+            )
+
+
+def save(
+    folder: Path | str,
+    params: Mapping[str, Any],
+    cfg: ModelConfig,
+    *,
+    config: Path | str | None = None,
+    max_file_bytes: int = 5_000_000_000,
+) -> None:
+    """Write the tree as a checkpoint that `transformers` loads; `config` is a config.json to copy.
+
+    Files hold at most `max_file_bytes` (one tensor may be larger); several get an index.
+    """
+    out = Path(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    parts: dict[str, list[tuple[Piece, int, int | None]]] = defaultdict(list)
+    for piece in pieces(cfg, stored_rows(cfg)):
+        for (layer, expert), name in _tensors(cfg, piece):
+            parts[name].append((piece, layer, expert))
+
+    def dtype_of(name: str) -> Any:
+        piece = parts[name][0][0]
+        return np.dtype(_array(params, piece).dtype)
+
+    def tensor(name: str) -> np.ndarray:
+        whole = np.empty(parts[name][0][0].shape(), dtype_of(name))
+        for piece, at, expert in parts[name]:
+            value = _array(params, piece)
+            value = value if piece.row.group is None else value[at]
+            view(piece, whole)[...] = np.asarray(value if expert is None else value[expert])
+        return whole
+
+    planned = [(name, part[0][0].shape(), dtype_of(name)) for name, part in parts.items()]
+    files = list(_split(planned, max_file_bytes))
+    if len(files) == 1:
+        write_file(out / SINGLE, files[0], tensor)
+    else:
+        _write_several(out, files, tensor)
+    if config is not None:
+        shutil.copyfile(config, out / "config.json")
+
+
+def view(piece: Piece, tensor: np.ndarray) -> np.ndarray:
+    """The row inside a tensor of the file, in the row's order of dims; never a copy."""
+    sizes = dict(piece.row.dims) | {"1": 1}
+    letters, shape = "", []
+    at: list[Any] = []
+    for i, axis in enumerate(piece.axes):
+        outer = axis[: piece.outer] if i == piece.fused else axis
+        letters += outer
+        shape += [sizes[x] for x in outer]
+        at += [slice(None)] * len(outer)
+        if i == piece.fused:
+            shape.append(piece.total)
+            letters += "." if axis[piece.outer :] else ""
+            whole = slice(piece.start, piece.start + piece.size)
+            at.append(whole if axis[piece.outer :] else piece.start)
+    cut = tensor.reshape(shape)[tuple(at)]
+    if "." in letters:
+        assert piece.fused is not None
+        inner = piece.axes[piece.fused][piece.outer :]
+        place = letters.index(".")
+        split = tuple(sizes[x] for x in inner)
+        cut = cut.reshape(*cut.shape[:place], *split, *cut.shape[place + 1 :])
+        letters = letters.replace(".", inner)
+    if "1" in letters:
+        cut, letters = cut.squeeze(letters.index("1")), letters.replace("1", "")
+    order = [letters.index(x) for x, _ in piece.row.dims if x in letters]
+    return cut.transpose(order)
+
+
+def _tensors(cfg: ModelConfig, piece: Piece) -> Iterator[tuple[tuple[int, int | None], str]]:
+    """((place in the stack, expert), name) of every tensor that holds a part of a row."""
+    row = piece.row
+    if row.group is None:
+        yield (0, None), piece.template
+        return
+    places = [i for i, group in enumerate(cfg.pattern) if group == row.group]
+    experts = range(dict(row.dims)["E"]) if piece.per_expert else (None,)
+    for (at, layer), expert in product(enumerate(places), experts):
+        yield (at, expert), piece.template.format(layer=layer, expert=expert)
+
+
+def _place(
+    piece: Piece,
+    cfg: ModelConfig,
+    entries: Mapping[str, Entry],
+    spelt: Any,
+    dtype: Any,
+    sharding: jax.sharding.Sharding,
+) -> jax.Array:
+    """One sharded array, a device's block at a time; equal blocks are read once."""
+    shape = stacked_shape(piece.row)
+    names = {key: spelt(name) for key, name in _tensors(cfg, piece)}
+    devices: dict[Any, list[jax.Device]] = defaultdict(list)
+    for device, index in sharding.addressable_devices_indices_map(shape).items():
+        spans = [part.indices(size)[:2] for part, size in zip(index or (), shape, strict=True)]
+        devices[tuple(spans)].append(device)
+    blocks = []
+    for spans, owners in devices.items():
+        block = _block(piece, names, entries, tuple(slice(a, b) for a, b in spans), dtype)
+        # Without may_alias=False the CPU backend would keep the host buffer as the device's.
+        put = [jax.device_put(block, device, may_alias=False) for device in owners]
+        blocks += jax.block_until_ready(put)
+    return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
+
+
+def _block(
+    piece: Piece,
+    names: Mapping[tuple[int, int | None], str],
+    entries: Mapping[str, Entry],
+    index: Index,
+    dtype: Any,
+) -> np.ndarray:
+    out = np.empty([part.stop - part.start for part in index], dtype)
+    if piece.row.group is None:
+        out[...] = view(piece, entries[names[0, None]].open())[index]
+        return out
+    layers, *rest = index
+    for i, layer in enumerate(range(layers.start, layers.stop)):
+        if not piece.per_expert:
+            out[i] = view(piece, entries[names[layer, None]].open())[tuple(rest)]
+            continue
+        for j, expert in enumerate(range(rest[0].start, rest[0].stop)):
+            out[i, j] = view(piece, entries[names[layer, expert]].open())[tuple(rest[1:])]
+    return out
+
+
+def _spelling(found: tuple[Piece, ...], entries: Mapping[str, Entry]) -> Any:
+    """GPT-2 and OPT checkpoints also come without the first part of every name."""
+    first = next(piece.template for piece in found if piece.row.name == "embedding")
+    head, _, rest = first.partition(".")
+    if first not in entries and rest in entries:
+        return lambda name: name.removeprefix(f"{head}.")
+    return lambda name: name
+
+
+def _is_extra(name: str, cfg: ModelConfig) -> bool:
+    """A stored copy of a tied head, or a layer beyond the stack (multi-token prediction)."""
+    if cfg.tied_embeddings and name in ("lm_head.weight", "embed_out.weight"):
+        return True
+    layer = re.search(r"\.layers\.(\d+)\.", name)
+    return cfg.model_type in ("deepseek_v3", "glm4_moe") and (
+        layer is not None and int(layer.group(1)) >= cfg.layers
+    )
+
+
+def _array(params: Mapping[str, Any], piece: Piece) -> jax.Array:
+    row = piece.row
+    value = params[row.name] if row.group is None else params["layers"][row.group][row.name]
+    if not isinstance(value, jax.Array):
+        raise BadRequest(f"parameter '{row.name}' is quantised; dequantise it before saving")
+    return value
+
+
+def _split(planned: list[Any], most: int) -> Iterator[list[Any]]:
+    held, size = [], 0
+    for name, shape, dtype in planned:
+        more = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        if held and size + more > most:
+            yield held
+            held, size = [], 0
+        held.append((name, shape, dtype))
+        size += more
+    yield held
+
+
+def _write_several(out: Path, files: list[list[Any]], tensor: Any) -> None:
+    index, total = {}, 0
+    for i, planned in enumerate(files, 1):
+        file = f"model-{i:05}-of-{len(files):05}.safetensors"
+        write_file(out / file, planned, tensor)
+        index |= dict.fromkeys((name for name, _, _ in planned), file)
+        total += sum(int(np.prod(s, dtype=np.int64)) * np.dtype(d).itemsize for _, s, d in planned)
+    text = json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=1)
+    (out / INDEX).write_text(text + "\n", encoding="utf-8")

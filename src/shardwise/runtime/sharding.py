@@ -1,0 +1,137 @@
+"""From a plan's layouts to JAX: the mesh, shardings of parameters and batches, activation hooks.
+
+`plans.layouts` says which axes cut which dim; this file only translates. Under `jit` the compiler
+then adds the collectives (DP, FSDP and TP in the first of ch. 10's three styles).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from shardwise.errors import BadRequest
+from shardwise.models import ModelConfig, Parameter
+from shardwise.plans.layouts import activation_layout, parameter_layout
+from shardwise.plans.train import STORAGE_AXES, TrainPlan, mesh_text
+from shardwise.runtime.init import Tree, stacked_shape, tree_of
+from shardwise.sharding import Layout
+
+BATCH_AXES = ("replica", "data", "fsdp", "expert")
+"""Axes that cut the batch."""
+
+
+def mesh_of(
+    axes: Mapping[str, int] | TrainPlan, devices: Sequence[jax.Device] | None = None
+) -> jax.sharding.Mesh:
+    """A mesh with the plan's axes, outermost first, over the first devices (axis type Auto).
+
+    Raises BadRequest where there are fewer devices than the axes multiply to.
+    """
+    degrees = axes.mesh if isinstance(axes, TrainPlan) else axes
+    devices = jax.devices() if devices is None else devices
+    need = prod(degrees.values())
+    if need > len(devices):
+        raise BadRequest(
+            f"mesh {mesh_text(degrees)} needs {need} devices and there are {len(devices)}; "
+            "plan for what is here, or set jax_num_cpu_devices for virtual ones"
+        )
+    array = np.array(devices[:need], dtype=object).reshape(tuple(degrees.values()))
+    return jax.sharding.Mesh(array, tuple(degrees))
+
+
+def spec_of(layout: Layout) -> PartitionSpec:
+    """The PartitionSpec of a Layout; an unreduced one has none that is a value to store."""
+    if layout.unreduced:
+        raise BadRequest(f"'{layout}' holds partial sums; reduce it before it is placed")
+    return PartitionSpec(*layout.spec())
+
+
+def parameter_spec(
+    row: Parameter, axes: Mapping[str, int], storage_axes: tuple[str, ...] = STORAGE_AXES
+) -> PartitionSpec:
+    """How the array of a row is cut; its dim of stacked layers is whole.
+
+    Raises BadRequest where an axis does not divide its dim: JAX arrays are cut evenly.
+    """
+    layout = parameter_layout(row, axes, storage_axes)
+    for (letter, size), dim in zip(row.dims, layout.dims, strict=True):
+        degree = prod(axes.get(axis, 1) for axis in dim.axes)
+        if size % degree:
+            raise BadRequest(
+                f"parameter '{row.name}': {letter}={size} does not divide by "
+                f"{' x '.join(dim.axes)}={degree}; use degrees that do (the planner would pad or "
+                "replicate it; the runtime does neither)"
+            )
+    entries = spec_of(layout)
+    return entries if row.group is None else PartitionSpec(None, *entries)
+
+
+def parameter_specs(
+    cfg: ModelConfig, axes: Mapping[str, int], storage_axes: tuple[str, ...] = STORAGE_AXES
+) -> Tree:
+    """The tree of PartitionSpecs of a model's parameters (and buffers)."""
+    return tree_of(cfg, lambda row: parameter_spec(row, axes, storage_axes))
+
+
+def parameter_shardings(
+    cfg: ModelConfig, mesh: jax.sharding.Mesh, storage_axes: tuple[str, ...] = STORAGE_AXES
+) -> Tree:
+    """The tree of NamedShardings of a model's parameters on a mesh."""
+    axes = dict(mesh.shape)
+    return tree_of(cfg, lambda row: NamedSharding(mesh, parameter_spec(row, axes, storage_axes)))
+
+
+def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
+    """Tokens [B, T]: the batch cut by the axes that carry data, the sequence by `context`."""
+    batch = tuple(axis for axis in BATCH_AXES if axis in mesh.shape)
+    time = "context" if "context" in mesh.shape else None
+    return NamedSharding(mesh, PartitionSpec(batch or None, time))
+
+
+def bytes_per_device(tree: Any) -> int:
+    """Bytes of a tree of arrays on the first device."""
+    total = 0
+    for array in jax.tree.leaves(tree):
+        total += int(np.prod(array.sharding.shard_shape(array.shape))) * array.dtype.itemsize
+    return total
+
+
+def placed_shapes(cfg: ModelConfig, mesh: jax.sharding.Mesh, dtype: Any) -> Tree:
+    """`jax.ShapeDtypeStruct` of every parameter with its sharding, for ahead-of-time compiles."""
+    shardings = parameter_shardings(cfg, mesh)
+    structs = tree_of(cfg, lambda row: jax.ShapeDtypeStruct(stacked_shape(row), dtype))
+    return jax.tree.map(
+        lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
+        structs,
+        shardings,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Constrain:
+    """The `at` hook of a plan under `jit`: activations between blocks lie as the plan says.
+
+    A value with equality, so that two equal plans share one compiled program.
+    """
+
+    mesh: jax.sharding.Mesh
+    sequence_parallel: bool = True
+
+    def __call__(self, name: str, x: jax.Array) -> jax.Array:
+        """Constrain the stream [B, T, D] at the block's input and after the embedding."""
+        if name not in ("block_input", "embedding", "attention_out", "mlp_out"):
+            return x
+        layout = activation_layout(dict(self.mesh.shape), self.sequence_parallel)
+        cut = [prod(self.mesh.shape[a] for a in dim.axes) for dim in layout.dims]
+        if any(size % degree for size, degree in zip(x.shape, cut, strict=True)):
+            return x
+        return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, spec_of(layout)))
+
+
+def constrain(mesh: jax.sharding.Mesh, *, sequence_parallel: bool) -> Callable[..., jax.Array]:
+    """The hook for `Options.at` that keeps the stream laid out by `plans.layouts`."""
+    return Constrain(mesh, sequence_parallel)
