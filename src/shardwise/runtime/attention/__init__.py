@@ -1,11 +1,33 @@
 """Attention kernels: functions from queries, keys and values to the weighted values.
 
-`scoring.py` holds what all share (scale, soft cap, windows, positions, sinks) and the signature;
-`dense.py` is the reference, which makes the whole matrix of scores. Projections, rotations and
-caches are not here. Read `scoring.py` first.
+`scoring.py` holds what all share (scale, soft cap, windows, positions, sinks) and the signature.
+`dense.py` is the reference, which makes the whole matrix of scores; `flash.py` goes through it in
+tiles (`tiles.py`), and `best.py` picks a library's kernel where there is a faster one. Where tokens
+are cut over a mesh axis, `ring.py`, `all_gather.py` and `ulysses.py` stand in for them, inside
+`jax.shard_map`; `zigzag.py` deals the tokens so that devices share the work. Projections, rotations
+and caches are not here. Read `scoring.py` first, then `flash.py`.
 """
 
+from shardwise.runtime.attention.all_gather import all_gather_attention
 from shardwise.runtime.attention.dense import dense_attention
+from shardwise.runtime.attention.flash import flash_attention
+from shardwise.runtime.attention.ring import ring_attention
 from shardwise.runtime.attention.scoring import Kernel, Scoring, visible
+from shardwise.runtime.attention.tiles import count_tiles
+from shardwise.runtime.attention.ulysses import ulysses_attention
+from shardwise.runtime.attention.zigzag import from_zigzag, to_zigzag, zigzag_order
 
-__all__ = ["Kernel", "Scoring", "dense_attention", "visible"]
+__all__ = [
+    "Kernel",
+    "Scoring",
+    "all_gather_attention",
+    "count_tiles",
+    "dense_attention",
+    "flash_attention",
+    "from_zigzag",
+    "ring_attention",
+    "to_zigzag",
+    "ulysses_attention",
+    "visible",
+    "zigzag_order",
+]

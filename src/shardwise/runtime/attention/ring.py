@@ -8,12 +8,13 @@ last hop brings it home.
 
 Under a causal mask and blocks in order, the device with the last block computes |c| times what the
 first does; `zigzag.py` deals the tokens so that all compute the same. A window over blocks in order
-stops the ring early: ceil((W - 1) / T_c) hops reach everything that anyone sees.
+stops the ring early: ceil((W - 1) / S_c) hops reach everything that anyone sees.
 
 Bytes sent per device: hops x B S_c K (H + U) forward, and the same with dk and dv (wide) backward.
 Source: Liu, Zaharia and Abbeel, arXiv 2310.01889; the merge is that of `flash.py`.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -59,11 +60,71 @@ def ring_attention(
         q_BTNH,
         k_BSKH,
         v_BSKU,
-        # Where blocks in order meet, the places within them say nothing.
-        _out_of_order(scoring),
+        # A place within a block says nothing about keys of another block.
+        replace(scoring, in_order=False),
         block_T=block_T,
         block_S=block_S,
     )
     rows, columns = (varying(x, frozenset({axis})) for x in (rows, columns))
     out_BKGTU, lse_BKGT = _ring(rule, axis, hops, rows, columns)
     return finish(out_BKGTU, lse_BKGT, scoring.sinks_N, q_BTNH.shape[1])
+
+
+def _hops(s: Scoring, block: int, places: int) -> int:
+    """How far keys must travel: all round, unless a window over blocks in order ends before."""
+    reach = s.window if s.window is not None else s.chunk
+    if not s.in_order or reach is None:
+        return places - 1
+    return min(places - 1, -(-(reach - 1) // block))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _ring(
+    rule: Rule, axis: str, hops: int, rows: Rows, columns: Columns
+) -> tuple[jax.Array, jax.Array]:
+    def step(carry, _):
+        state, here = carry
+        coming = _hop(here, axis)
+        return (accumulate(rule, rows, here, state), coming), None
+
+    (state, last), _ = lax.scan(step, (empty(rows, columns), columns), length=hops)
+    return normalised(accumulate(rule, rows, last, state), columns.v_BKSU.dtype)
+
+
+def _ring_forward(rule: Rule, axis: str, hops: int, rows: Rows, columns: Columns):
+    found = _ring(rule, axis, hops, rows, columns)
+    out, lse = (ad_checkpoint.checkpoint_name(x, "attention") for x in found)
+    return (out, lse), (rows, columns, out, lse)
+
+
+def _ring_backward(rule: Rule, axis: str, hops: int, kept, gradients):
+    rows, columns, out, lse = kept
+    back = Backward(gradients[0], lse, delta_of(out, *gradients))
+    none = zeros(rows, columns)
+
+    def meet(here: Columns, before: Sums) -> Sums:
+        """This device's share of the gradients of a block, added to what came with the block."""
+        arriving = _hop((before.dk, before.dv), axis)
+        mine = pull_back(rule, rows, here, back, Sums(before.dq, none.dk, none.dv))
+        return Sums(mine.dq, arriving[0] + mine.dk, arriving[1] + mine.dv)
+
+    def step(carry, _):
+        sums, here = carry
+        coming = _hop(here, axis)
+        return (meet(here, sums), coming), None
+
+    # The first block is this device's own and nothing came with it; the last goes no further.
+    sums = pull_back(rule, rows, columns, back, none)
+    if hops:
+        carry = (sums, _hop(columns, axis))
+        (sums, last), _ = lax.scan(step, carry, length=hops - 1)
+        sums = meet(last, sums)
+        sums = Sums(sums.dq, *_hop((sums.dk, sums.dv), axis, -hops))
+    return cotangents(sums, rows, columns)
+
+
+_ring.defvjp(_ring_forward, _ring_backward)
+
+
+def _hop(tree, axis: str, by: int = 1):
+    return jax.tree.map(lambda x: hop(x, axis, by), tree)

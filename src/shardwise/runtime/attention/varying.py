@@ -1,6 +1,6 @@
 """Which mesh axes a value varies over inside `shard_map`, and making several agree."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 from jax import lax
@@ -10,7 +10,7 @@ Tree = TypeVar("Tree")
 
 def axes_of(tree: object) -> frozenset[str]:
     """The mesh axes over which any array of the tree varies; none outside `shard_map`."""
-    return frozenset().union(*(jax.typeof(x).vma for x in jax.tree.leaves(tree)))
+    return frozenset[str]().union(*(_axes(x) for x in jax.tree.leaves(tree)))
 
 
 def varying(tree: Tree, axes: frozenset[str]) -> Tree:
@@ -21,7 +21,13 @@ def varying(tree: Tree, axes: frozenset[str]) -> Tree:
     """
 
     def cast(x: jax.Array) -> jax.Array:
-        missing = tuple(sorted(axes - jax.typeof(x).vma))
+        missing = tuple(sorted(axes - _axes(x)))
         return lax.pcast(x, missing, to="varying") if missing else x
 
     return jax.tree.map(cast, tree)
+
+
+def _axes(x: jax.Array) -> frozenset[str]:
+    kind: Any = jax.typeof(x)
+    # JAX 0.10 renamed the field `vma` to `mat.varying`.
+    return kind.mat.varying if hasattr(kind, "mat") else kind.vma
