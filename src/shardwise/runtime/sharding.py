@@ -5,7 +5,7 @@ then adds the collectives (DP, FSDP and TP in the first of ch. 10's three styles
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -18,7 +18,7 @@ from shardwise.models import ModelConfig, Parameter
 from shardwise.plans.layouts import activation_layout, parameter_layout
 from shardwise.plans.train import STORAGE_AXES, TrainPlan, mesh_text
 from shardwise.runtime.init import Tree, stacked_shape, tree_of
-from shardwise.sharding import Layout
+from shardwise.sharding import Dim, Layout
 
 BATCH_AXES = ("replica", "data", "fsdp", "expert")
 """Axes that cut the batch."""
@@ -53,21 +53,49 @@ def spec_of(layout: Layout) -> PartitionSpec:
 def parameter_spec(
     row: Parameter, axes: Mapping[str, int], storage_axes: tuple[str, ...] = STORAGE_AXES
 ) -> PartitionSpec:
-    """How the array of a row is cut; its dim of stacked layers is whole.
+    """How the array of a row is cut, by `plans.layouts`; its dim of stacked layers is whole.
 
-    Raises BadRequest where an axis does not divide its dim: JAX arrays are cut evenly.
+    JAX arrays are cut evenly. Where the storage axes do not divide the dim that the layout cuts
+    (biases have no D), they cut the first dim that they do divide, else none: those few bytes are
+    replicated. KV heads that `tensor` does not divide are replicated over it. Raises BadRequest
+    where an axis divides none of what it must.
     """
     layout = parameter_layout(row, axes, storage_axes)
-    for (letter, size), dim in zip(row.dims, layout.dims, strict=True):
-        degree = prod(axes.get(axis, 1) for axis in dim.axes)
-        if size % degree:
-            raise BadRequest(
-                f"parameter '{row.name}': {letter}={size} does not divide by "
-                f"{' x '.join(dim.axes)}={degree}; use degrees that do (the planner would pad or "
-                "replicate it; the runtime does neither)"
-            )
-    entries = spec_of(layout)
+    sizes = dict(row.dims)
+    cut = {dim.name: dim.axes for dim in layout.dims}
+    stored = [(d, a) for d, names in cut.items() for a in names if a in STORAGE_AXES]
+    if row.batch:
+        stored = [(d, a) for d, a in stored if d not in row.batch or a != "expert"]
+    moved = tuple(a for _, a in stored)
+    fixed = {d: tuple(a for a in names if (d, a) not in stored) for d, names in cut.items()}
+    for letter, names in fixed.items():
+        if sizes[letter] % _degree(axes, names):
+            if letter != "K":
+                raise _uneven(row, letter, names, axes)
+            fixed[letter] = ()
+    home = stored[0][0] if stored else ""
+    for letter in (home, *(d for d in fixed if d != home)) if moved else ():
+        if sizes[letter] % _degree(axes, fixed[letter] + moved) == 0:
+            fixed[letter] += moved
+            break
+    else:
+        if moved and row.role == "matmul":
+            raise _uneven(row, home, moved, axes)
+    entries = spec_of(replace(layout, dims=tuple(Dim(d, names) for d, names in fixed.items())))
     return entries if row.group is None else PartitionSpec(None, *entries)
+
+
+def _degree(axes: Mapping[str, int], names: tuple[str, ...]) -> int:
+    return prod(axes.get(axis, 1) for axis in names)
+
+
+def _uneven(
+    row: Parameter, letter: str, names: tuple[str, ...], axes: Mapping[str, int]
+) -> BadRequest:
+    return BadRequest(
+        f"parameter '{row.name}': {letter}={dict(row.dims)[letter]} does not divide by "
+        f"{' x '.join(names)}={_degree(axes, names)}; use degrees that do"
+    )
 
 
 def parameter_specs(

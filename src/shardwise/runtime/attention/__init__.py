@@ -9,6 +9,7 @@ and caches are not here. Read `scoring.py` first, then `flash.py`.
 """
 
 from shardwise.runtime.attention.all_gather import all_gather_attention
+from shardwise.runtime.attention.best import attention_on, best_attention
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.flash import flash_attention
 from shardwise.runtime.attention.ring import ring_attention
@@ -21,6 +22,8 @@ __all__ = [
     "Kernel",
     "Scoring",
     "all_gather_attention",
+    "attention_on",
+    "best_attention",
     "count_tiles",
     "dense_attention",
     "flash_attention",

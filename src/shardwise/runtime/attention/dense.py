@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from shardwise.runtime.attention.scoring import Scoring, capped, visible
+from shardwise.runtime.attention.scoring import Scoring, capped, visible, wide
 
 
 def dense_attention(
@@ -15,14 +15,14 @@ def dense_attention(
     """
     B, T, N, H = q_BTNH.shape
     K = k_BSKH.shape[2]
-    wide = jnp.promote_types(q_BTNH.dtype, jnp.float32)
+    dtype = wide(q_BTNH)
     q_BTKGH = q_BTNH.reshape(B, T, K, N // K, H)
-    scores_BKGTS = jnp.einsum("BTKGH,BSKH->BKGTS", q_BTKGH, k_BSKH, preferred_element_type=wide)
+    scores_BKGTS = jnp.einsum("BTKGH,BSKH->BKGTS", q_BTKGH, k_BSKH, preferred_element_type=dtype)
     scores_BKGTS = capped(scores_BKGTS * scoring.scale, scoring.softcap)
     seen_BTS = visible(scoring)
-    scores_BKGTS = jnp.where(seen_BTS[:, None, None], scores_BKGTS, jnp.finfo(wide).min)
+    scores_BKGTS = jnp.where(seen_BTS[:, None, None], scores_BKGTS, jnp.finfo(dtype).min)
     if scoring.sinks_N is not None:
-        sinks = scoring.sinks_N.astype(wide).reshape(1, K, N // K, 1, 1)
+        sinks = scoring.sinks_N.astype(dtype).reshape(1, K, N // K, 1, 1)
         sinks_BKGT1 = jnp.broadcast_to(sinks, (*scores_BKGTS.shape[:-1], 1))
         scores_BKGTS = jnp.concatenate((scores_BKGTS, sinks_BKGT1), axis=-1)
     weights_BKGTS = jax.nn.softmax(scores_BKGTS, axis=-1)[..., : k_BSKH.shape[1]]

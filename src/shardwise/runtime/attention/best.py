@@ -1,0 +1,132 @@
+"""The fastest kernel at hand: cuDNN's on GPUs and JAX's Pallas kernel on TPUs where they serve.
+
+Both need rows in order (`Scoring.in_order`), since their masks are made before anything runs.
+cuDNN has causal masks, windows and grouped heads in 16 bits; no soft cap, sinks, chunks or packed
+rows. The Pallas kernel has them all but chunks. Neither says how its output varies over mesh axes,
+so inside `shard_map` they serve only under `check_vma=False` (JAX 0.10: "`manual_axis_type` ...
+must not be `None`"); under plain `jit` they always do. Whatever they lack, and every CPU, gets
+`flash_attention`, which on CPUs was faster than `jax.nn.dot_product_attention` at every length
+tried (`benchmarks/attention.py`).
+"""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu import splash_attention
+
+from shardwise.errors import unknown
+from shardwise.runtime.attention.flash import flash_attention
+from shardwise.runtime.attention.scoring import Scoring
+from shardwise.runtime.attention.varying import axes_of
+
+PLATFORMS = ("cpu", "gpu", "tpu")
+LANES = 128
+CUDNN_HEAD_DIM = {8: 128, 9: 256, 10: 128, 12: 128}
+"""The widest head by major compute capability; JAX's own check, and 10.x as cuDNN documents it."""
+
+
+def best_attention(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKU: jax.Array, scoring: Scoring
+) -> jax.Array:
+    """The kernel for JAX's default backend; see `attention_on`."""
+    return attention_on(q_BTNH, k_BSKH, v_BSKU, scoring, platform=jax.default_backend())
+
+
+def attention_on(
+    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKU: jax.Array, scoring: Scoring, *, platform: str
+) -> jax.Array:
+    """`dense_attention` of these inputs, by the best kernel of a platform: cpu, gpu or tpu.
+
+    The platform is named, so that a program can be compiled for another than it is traced on.
+    Raises BadRequest for another name.
+    """
+    if platform not in PLATFORMS:
+        raise unknown("platform", platform, PLATFORMS)
+    scoring = _plain(scoring, q_BTNH.shape[1])
+    if axes_of((q_BTNH, k_BSKH, v_BSKU)):
+        return flash_attention(q_BTNH, k_BSKH, v_BSKU, scoring)
+    if platform == "gpu" and cudnn_serves(q_BTNH, v_BSKU, scoring, _head_dim_of_device()):
+        return _cudnn(q_BTNH, k_BSKH, v_BSKU, scoring)
+    if platform == "tpu" and pallas_serves(q_BTNH, scoring):
+        return pallas_attention(q_BTNH, k_BSKH, v_BSKU, scoring)
+    return flash_attention(q_BTNH, k_BSKH, v_BSKU, scoring)
+
+
+def _plain(s: Scoring, T: int) -> Scoring:
+    """Without windows and chunks that hide nothing."""
+    return replace(
+        s,
+        window=None if s.in_order and s.window is not None and s.window >= T else s.window,
+        chunk=None if s.in_order and s.chunk is not None and s.chunk >= T else s.chunk,
+    )
+
+
+def cudnn_serves(q_BTNH: jax.Array, v_BSKU: jax.Array, s: Scoring, head_dim: int) -> bool:
+    """Whether cuDNN's attention has all that is asked for, up to a width of heads."""
+    H, U = q_BTNH.shape[-1], v_BSKU.shape[-1]
+    arrays = (s.q_segments_BT, s.k_segments_BS, s.sinks_N)
+    plain = s.softcap is None and s.chunk is None and all(x is None for x in arrays)
+    shapes = H == U and H % 8 == 0 and H <= head_dim
+    return s.in_order and plain and shapes and q_BTNH.dtype in (jnp.bfloat16, jnp.float16)
+
+
+def _head_dim_of_device() -> int:
+    major, _, _ = str(jax.devices()[0].compute_capability).partition(".")
+    return CUDNN_HEAD_DIM.get(int(major), 0)
+
+
+def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array, s: Scoring) -> jax.Array:
+    window = None if s.window is None else (s.window - 1, 0)
+    return jax.nn.dot_product_attention(
+        q, k, v, scale=s.scale, is_causal=True, local_window_size=window, implementation="cudnn"
+    )
+
+
+def pallas_serves(q_BTNH: jax.Array, s: Scoring) -> bool:
+    """Whether JAX's Pallas TPU kernel has all that is asked for."""
+    return s.in_order and s.chunk is None and q_BTNH.shape[1] % LANES == 0
+
+
+def pallas_attention(
+    q_BTNH: jax.Array,
+    k_BSKH: jax.Array,
+    v_BSKU: jax.Array,
+    s: Scoring,
+    *,
+    interpret: bool = False,
+) -> jax.Array:
+    """JAX's `splash_attention`; `interpret` runs it on a CPU. The scale is put into q.
+
+    Heads are padded to whole lanes, which the matrix unit does in any case.
+    """
+    T, N, U = q_BTNH.shape[1], q_BTNH.shape[2], v_BSKU.shape[-1]
+    reach = (None if s.window is None else s.window - 1, 0)
+    mask = splash_attention.LocalMask((T, T), reach, 0)
+    kernel = splash_attention.make_splash_mha_single_device(
+        splash_attention.MultiHeadMask([mask] * N),
+        block_sizes=_blocks(T),
+        attn_logits_soft_cap=s.softcap,
+        residual_checkpoint_name="attention",
+        interpret=interpret,
+    )
+    packed = s.q_segments_BT is not None and s.k_segments_BS is not None
+    ids = splash_attention.SegmentIds(s.q_segments_BT, s.k_segments_BS) if packed else None
+    q, k, v = (_lanes(x.swapaxes(1, 2)) for x in (q_BTNH * s.scale, k_BSKH, v_BSKU))
+    sinks = None if s.sinks_N is None else s.sinks_N.astype(jnp.float32)
+    out_BNTU = jax.vmap(lambda q, k, v, ids: kernel(q, k, v, ids, sinks=sinks))(q, k, v, ids)
+    return out_BNTU[..., :U].swapaxes(1, 2).astype(v_BSKU.dtype)
+
+
+def _blocks(T: int) -> splash_attention.BlockSizes:
+    """The largest of 512, 256 and 128 that divides T, for all of the kernel's loops."""
+    size = next(b for b in (512, 256, LANES) if T % b == 0)
+    names = (
+        ("block_q", "block_kv", "block_kv_compute", "block_q_dkv", "block_kv_dkv")
+        + ("block_kv_dkv_compute", "block_q_dq", "block_kv_dq")
+    )
+    return splash_attention.BlockSizes(**dict.fromkeys(names, size))
+
+
+def _lanes(x: jax.Array) -> jax.Array:
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % LANES)])

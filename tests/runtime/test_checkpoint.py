@@ -1,0 +1,137 @@
+"""Checkpoints: shards read straight from files, round trips, and refusals by name and shape."""
+
+import json
+import tracemalloc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.runtime import goldens
+
+from shardwise.errors import BadRequest
+from shardwise.models import from_hf
+from shardwise.runtime import initialise, load, mesh_of, parameter_shardings, save
+from shardwise.runtime.tensor_file import INDEX, read_folder, write_file
+
+ROUND_TRIP = ["llama", "gpt2", "gpt-neox", "phi3", "gpt-oss", "deepseek-v3", "qwen2-moe", "opt"]
+
+
+def written(name, folder):
+    cfg = goldens.config(name)
+    return cfg, goldens.write_checkpoint(cfg, folder)
+
+
+@pytest.mark.parametrize("name", ROUND_TRIP)
+def test_save_writes_what_load_read(name, tmp_path):
+    cfg, shapes = written(name, tmp_path / "a")
+    params = load(tmp_path / "a", cfg)
+    save(tmp_path / "b", params, cfg, max_file_bytes=20_000)
+    assert (tmp_path / "b" / INDEX).is_file()
+    again = read_folder(tmp_path / "b")
+    assert {k: e.shape for k, e in again.items()} == shapes
+    for tensor, entry in again.items():
+        np.testing.assert_array_equal(entry.open(), goldens.tensor(tensor, entry.shape))
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gpt-oss", "deepseek-v3"])
+def test_blocks_on_a_mesh_are_those_of_the_whole(name, tmp_path):
+    cfg, _ = written(name, tmp_path)
+    mesh = mesh_of({"fsdp": 2, "expert": 2, "tensor": 2})
+    sharded = load(tmp_path, cfg, jnp.bfloat16, parameter_shardings(cfg, mesh))
+    whole = load(tmp_path, cfg, jnp.bfloat16)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b), sharded, whole)
+    assert {w.dtype for w in jax.tree.leaves(sharded)} == {jnp.dtype(jnp.bfloat16)}
+
+
+def test_the_host_never_holds_the_model(tmp_path):
+    """Peak of host buffers while 45 MB are loaded: less than two blocks of the largest tensor."""
+    raw = dict(goldens.document("llama")["config"], hidden_size=512, intermediate_size=1024)
+    raw |= {"num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 8}
+    cfg = from_hf(raw, name="wide")
+    mesh = mesh_of({"fsdp": 4, "tensor": 2})
+    shardings = parameter_shardings(cfg, mesh)
+    save(tmp_path, initialise(cfg, jax.random.key(0), shardings=shardings), cfg)
+    tracemalloc.start()
+    loaded = load(tmp_path, cfg, shardings=shardings)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    arrays = jax.tree.leaves(loaded)
+    total = sum(w.nbytes for w in arrays)
+    largest = max(w.addressable_shards[0].data.nbytes for w in arrays)
+    assert total > 20 * largest
+    assert peak < 2 * largest + 1_000_000, (peak, largest, total)
+
+
+def rewritten(folder, change):
+    """The checkpoint with its tensors changed by `change(dict)`."""
+    held = {name: np.array(entry.open()) for name, entry in read_folder(folder).items()}
+    change(held)
+    planned = [(name, value.shape, value.dtype) for name, value in held.items()]
+    write_file(folder / "model.safetensors", planned, held.__getitem__)
+
+
+def test_a_missing_tensor_is_named(tmp_path):
+    cfg, _ = written("llama", tmp_path)
+    rewritten(tmp_path, lambda held: held.pop("model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(BadRequest, match=r"no tensor 'model.layers.1.mlp.up_proj.weight' \[48, 32\]"):
+        load(tmp_path, cfg)
+
+
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(tmp_path):
+    cfg, _ = written("llama", tmp_path)
+    wide = np.zeros((40, 32), np.float32)
+    rewritten(tmp_path, lambda held: held.update({"model.layers.2.mlp.up_proj.weight": wide}))
+    with pytest.raises(BadRequest, match=r"up_proj.weight' is \[40, 32\] .* has \[48, 32\]"):
+        load(tmp_path, cfg)
+
+
+def test_a_tensor_without_a_place_is_named(tmp_path):
+    cfg, _ = written("llama", tmp_path)
+    rewritten(tmp_path, lambda held: held.update({"model.layers.0.extra": np.zeros(3, np.float32)}))
+    with pytest.raises(BadRequest, match=r"'model.layers.0.extra' \[3\] .* has no place"):
+        load(tmp_path, cfg)
+
+
+def test_a_stored_tied_head_and_old_constants_are_passed_over(tmp_path):
+    cfg, _ = written("qwen3", tmp_path)
+
+    def change(held):
+        held["lm_head.weight"] = held["model.embed_tokens.weight"]
+        held["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.zeros(8, np.float32)
+
+    rewritten(tmp_path, change)
+    load(tmp_path, cfg)
+
+
+def test_gpt2_names_without_their_first_part(tmp_path):
+    cfg, _ = written("gpt2", tmp_path)
+
+    def change(held):
+        for name in list(held):
+            held[name.removeprefix("transformer.")] = held.pop(name)
+
+    whole = load(tmp_path, cfg)
+    rewritten(tmp_path, change)
+    jax.tree.map(np.testing.assert_array_equal, load(tmp_path, cfg), whole)
+
+
+def test_a_file_that_is_cut_off_is_refused(tmp_path):
+    cfg, _ = written("llama", tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(BadRequest, match=r"model.safetensors: not a whole .* cut off"):
+        load(tmp_path, cfg)
+
+
+def test_an_index_that_names_a_file_that_is_not_there(tmp_path):
+    cfg = goldens.config("llama")
+    index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    with pytest.raises(BadRequest, match="names 'model-00001-of-00002.safetensors', which is not"):
+        load(tmp_path, cfg)
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    with pytest.raises(BadRequest, match="holds neither model.safetensors nor"):
+        load(tmp_path, goldens.config("llama"))

@@ -1,0 +1,101 @@
+"""Logits and greedy tokens equal transformers' on tiny models of every family.
+
+The goldens came from `scripts/make_golden.py`; the tests marked `torch` make them again and load
+our checkpoints in transformers wherever torch is installed.
+"""
+
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.runtime import goldens
+
+from shardwise.models import params_text
+from shardwise.runtime import Options, forward, generate, load, parameter_count, save
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 1e-4
+
+
+def loaded(name, folder):
+    cfg = goldens.config(name)
+    goldens.write_checkpoint(cfg, folder)
+    return cfg, load(folder, cfg)
+
+
+def prompt(name):
+    return jnp.asarray(goldens.document(name)["prompt"], jnp.int32)
+
+
+def test_at_least_ten_families():
+    assert len({goldens.config(name).model_type for name in goldens.NAMES}) >= 20
+
+
+@pytest.mark.parametrize("name", goldens.NAMES)
+def test_logits_and_greedy_tokens(name, tmp_path):
+    cfg, params = loaded(name, tmp_path)
+    assert parameter_count(params) == params_text(cfg)
+    logits = jax.jit(partial(forward, cfg=cfg))(params, prompt(name))
+    np.testing.assert_allclose(np.asarray(logits), goldens.logits(name), rtol=0, atol=LIMIT)
+    wanted = goldens.document(name)["generated"]
+    got = generate(params, prompt(name), cfg, len(wanted[0]))
+    assert np.asarray(got).tolist() == wanted
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "gpt-oss", "deepseek-v3"])
+def test_ragged_dispatch_has_the_same_logits(name, tmp_path):
+    cfg, params = loaded(name, tmp_path)
+    run = jax.jit(partial(forward, cfg=cfg, options=Options(experts="ragged")))
+    np.testing.assert_allclose(
+        np.asarray(run(params, prompt(name))), goldens.logits(name), rtol=0, atol=LIMIT
+    )
+
+
+@pytest.mark.torch
+def test_goldens_are_what_transformers_gives(tmp_path):
+    script = str(ROOT / "scripts" / "make_golden.py")
+    subprocess.run([sys.executable, script, str(tmp_path)], check=True, capture_output=True)
+    for name in goldens.NAMES:
+        again = np.load(tmp_path / f"{name}.npy")
+        np.testing.assert_allclose(again, goldens.logits(name), rtol=0, atol=1e-5, err_msg=name)
+        made = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
+        assert made["generated"] == goldens.document(name)["generated"]
+
+
+IN_TRANSFORMERS = """
+import json, sys, numpy as np, torch, transformers
+from pathlib import Path
+for folder in sys.argv[1:]:
+    model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
+    assert not report["missing_keys"] and not report["unexpected_keys"], (folder, report)
+    tokens = torch.tensor(json.loads((Path(folder) / "prompt.json").read_text()))
+    with torch.no_grad():
+        logits = model.eval()(tokens).logits.float()
+    np.save(Path(folder) / "logits.npy", logits.numpy())
+"""
+
+
+@pytest.mark.torch
+def test_saved_checkpoints_load_in_transformers(tmp_path):
+    folders = []
+    for name in goldens.NAMES:
+        cfg, params = loaded(name, tmp_path / "made")
+        folder = tmp_path / name
+        save(folder, params, cfg, max_file_bytes=60_000)
+        (folder / "config.json").write_text(json.dumps(goldens.document(name)["config"]))
+        (folder / "prompt.json").write_text(json.dumps(goldens.document(name)["prompt"]))
+        folders.append(str(folder))
+    subprocess.run(
+        [sys.executable, "-c", IN_TRANSFORMERS, *folders], check=True, capture_output=True
+    )
+    for name in goldens.NAMES:
+        logits = np.load(tmp_path / name / "logits.npy")
+        np.testing.assert_allclose(logits, goldens.logits(name), rtol=0, atol=1e-5, err_msg=name)

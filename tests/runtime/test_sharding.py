@@ -1,0 +1,130 @@
+"""A model laid out by `plans.layouts` on 8 devices gives the loss and gradients of one device."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from tests.runtime import goldens
+
+from shardwise.errors import BadRequest
+from shardwise.models import load_model, params_text
+from shardwise.plans.layouts import stored_share
+from shardwise.runtime import (
+    Options,
+    batch_sharding,
+    constrain,
+    initialise,
+    loss,
+    mesh_of,
+    parameter_shardings,
+)
+from shardwise.runtime.init import stored_rows
+from shardwise.runtime.sharding import bytes_per_device, parameter_spec, parameter_specs
+
+MESHES = [
+    {"data": 8},
+    {"fsdp": 8},
+    {"tensor": 2},
+    {"fsdp": 4, "tensor": 2},
+    {"replica": 2, "fsdp": 2, "tensor": 2},
+    {"fsdp": 2, "expert": 2, "tensor": 2},
+]
+NAMES = ["llama", "gpt-oss", "deepseek-v3"]
+
+
+def batch_of(vocabulary=64):
+    tokens = np.random.RandomState(1).randint(0, vocabulary, (8, 9)).astype(np.int32)
+    return {"tokens": jnp.asarray(tokens[:, :-1]), "targets": jnp.asarray(tokens[:, 1:])}
+
+
+def gradients(cfg, params, batch, options):
+    return jax.jit(jax.value_and_grad(partial(loss, cfg=cfg, options=options)))(params, batch)
+
+
+def worst(wanted, got):
+    """Largest relative error in norm over the tensors."""
+
+    def error(a, b):
+        a, b = np.asarray(a), np.asarray(b)
+        return float(np.linalg.norm(a - b) / (np.linalg.norm(a) + 1e-12))
+
+    return max(jax.tree.leaves(jax.tree.map(error, wanted, got)))
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def alone(request):
+    cfg = goldens.config(request.param)
+    params = initialise(cfg, jax.random.key(0))
+    return cfg, params, gradients(cfg, params, batch_of(), Options())
+
+
+@pytest.mark.parametrize("axes", MESHES, ids=lambda axes: "x".join(f"{a}{n}" for a, n in axes.items()))
+def test_loss_and_gradients_of_one_device(alone, axes):
+    cfg, params, (wanted_loss, wanted) = alone
+    mesh = mesh_of(axes)
+    shardings = parameter_shardings(cfg, mesh)
+    sharded = initialise(cfg, jax.random.key(0), shardings=shardings)
+    assert worst(params, sharded) == 0
+    batch = jax.device_put(batch_of(), batch_sharding(mesh))
+    options = Options(remat="block", at=constrain(mesh, sequence_parallel=True))
+    got_loss, got = gradients(cfg, sharded, batch, options)
+    assert float(got_loss) == pytest.approx(float(wanted_loss), rel=1e-6)
+    assert worst(wanted, got) < 1e-5
+
+
+def test_bytes_per_device_are_the_plan_s():
+    cfg = goldens.config("deepseek-v3")
+    axes = {"fsdp": 4, "tensor": 2}
+    params = initialise(cfg, jax.random.key(0), shardings=parameter_shardings(cfg, mesh_of(axes)))
+    planned = sum(
+        float(stored_share(row, axes)) * row.size * row.layers * 4 for row in stored_rows(cfg)
+    )
+    assert bytes_per_device(params) == planned
+
+
+@pytest.mark.parametrize("name", ["llama-3-70b", "deepseek-v3", "gpt-oss-20b", "gemma-2-27b"])
+def test_a_real_model_is_cut_evenly(name):
+    cfg, axes = load_model(name), {"fsdp": 16, "expert": 2, "tensor": 4}
+    specs = parameter_specs(cfg, axes)
+    rows = [row for row in stored_rows(cfg) if row.role == "matmul" and row.group == 0]
+    assert rows
+    for row in rows:
+        spec = specs["layers"][0][row.name]
+        used = [a for entry in spec for a in (entry if isinstance(entry, tuple) else (entry,)) if a]
+        wanted = {"fsdp", "expert"} if row.name.startswith(("attention.kv", "attention.k_r")) else None
+        assert wanted is None or set(used) == wanted
+
+
+def test_specs_of_llama():
+    cfg, axes = load_model("llama-3-70b"), {"fsdp": 4, "tensor": 2}
+    layers = parameter_specs(cfg, axes)["layers"][0]
+    assert layers["attention.q"] == P(None, "fsdp", "tensor", None)
+    assert layers["mlp.down"] == P(None, "tensor", "fsdp")
+    assert parameter_specs(cfg, axes)["lm_head"] == P("fsdp", "tensor")
+
+
+def test_kv_heads_that_tensor_does_not_divide_are_replicated():
+    cfg = load_model("llama-3-70b")
+    row = next(r for r in stored_rows(cfg) if r.name == "attention.k")
+    assert parameter_spec(row, {"tensor": 16}) == P(None, None, None, None)
+
+
+def test_uneven_dims_are_refused():
+    cfg = load_model("gpt2")
+    with pytest.raises(BadRequest, match=r"'embedding': V=50257 does not divide by tensor=2"):
+        parameter_specs(cfg, {"tensor": 2})
+
+
+def test_too_few_devices_are_refused():
+    with pytest.raises(BadRequest, match="needs 16 devices and there are 8"):
+        mesh_of({"fsdp": 16})
+
+
+def test_initialised_elements_are_the_counted_ones():
+    cfg = load_model("llama-3.2-1b")
+    from shardwise.runtime import parameter_count, shapes
+
+    assert parameter_count(shapes(cfg)) == params_text(cfg)
