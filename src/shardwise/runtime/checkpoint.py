@@ -181,6 +181,7 @@ def _place(
         # Without may_alias=False the CPU backend would keep the host buffer as the device's.
         put = [jax.device_put(block, device, may_alias=False) for device in owners]
         blocks += jax.block_until_ready(put)
+        del block, put
     return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
 
 

@@ -90,9 +90,9 @@ def values_and_gradients(kernel, arrays, scoring):
         out = kernel(*parts[:3], used)
         return (out * weights).sum(), out
 
-    (_, out), gradients = jax.jit(
-        jax.value_and_grad(loss, tuple(range(len(parts))), has_aux=True)
-    )(*parts)
+    (_, out), gradients = jax.jit(jax.value_and_grad(loss, tuple(range(len(parts))), has_aux=True))(
+        *parts
+    )
     return (out, *gradients)
 
 

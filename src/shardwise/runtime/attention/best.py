@@ -9,7 +9,8 @@ must not be `None`"); under plain `jit` they always do. Whatever they lack, and 
 tried (`benchmarks/attention.py`).
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +68,7 @@ def cudnn_serves(q_BTNH: jax.Array, v_BSKU: jax.Array, s: Scoring, head_dim: int
     H, U = q_BTNH.shape[-1], v_BSKU.shape[-1]
     arrays = (s.q_segments_BT, s.k_segments_BS, s.sinks_N)
     plain = s.softcap is None and s.chunk is None and all(x is None for x in arrays)
-    shapes = H == U and H % 8 == 0 and H <= head_dim
+    shapes = H == U and H % 8 == 0 and head_dim >= H
     return s.in_order and plain and shapes and q_BTNH.dtype in (jnp.bfloat16, jnp.float16)
 
 
@@ -114,18 +115,16 @@ def pallas_attention(
     ids = splash_attention.SegmentIds(s.q_segments_BT, s.k_segments_BS) if packed else None
     q, k, v = (_lanes(x.swapaxes(1, 2)) for x in (q_BTNH * s.scale, k_BSKH, v_BSKU))
     sinks = None if s.sinks_N is None else s.sinks_N.astype(jnp.float32)
-    out_BNTU = jax.vmap(lambda q, k, v, ids: kernel(q, k, v, ids, sinks=sinks))(q, k, v, ids)
+    out_BNTU: Any = jax.vmap(lambda q, k, v, ids: kernel(q, k, v, ids, sinks=sinks))(q, k, v, ids)
     return out_BNTU[..., :U].swapaxes(1, 2).astype(v_BSKU.dtype)
 
 
 def _blocks(T: int) -> splash_attention.BlockSizes:
     """The largest of 512, 256 and 128 that divides T, for all of the kernel's loops."""
     size = next(b for b in (512, 256, LANES) if T % b == 0)
-    names = (
-        ("block_q", "block_kv", "block_kv_compute", "block_q_dkv", "block_kv_dkv")
-        + ("block_kv_dkv_compute", "block_q_dq", "block_kv_dq")
-    )
-    return splash_attention.BlockSizes(**dict.fromkeys(names, size))
+    names = [field.name for field in fields(splash_attention.BlockSizes)]
+    sizes = dict.fromkeys((name for name in names if name.startswith("block_")), size)
+    return splash_attention.BlockSizes(**sizes)
 
 
 def _lanes(x: jax.Array) -> jax.Array:

@@ -5,7 +5,8 @@ o = sum exp(s - m) v. A tile with a greater score rescales l and o by exp(m_old 
 the output is o / l and the log-sum-exp is m + log l. Backward, a tile's weights come back from its
 scores and that one number per query, p = exp(s - lse); then with delta = sum_u dout * out
 
-    dv = p^T dout,  dp = dout v^T,  ds = p * (dp - delta + dlse),  dq = scale ds k,  dk = scale ds^T q
+    dv = p^T dout,  dp = dout v^T,  ds = p * (dp - delta + dlse),
+    dq = scale ds k,  dk = scale ds^T q
 
 The products of a tile are of `block_T x block_S`: 4 B N H per score forward and 10 backward.
 Kept for the backward pass: q, k, v, the output, and lse [B, N, T] in f32.
@@ -13,8 +14,7 @@ Source: Dao, FlashAttention-2, arXiv 2307.08691, algorithms 1 and 2; Milakov and
 arXiv 1805.02867, for the online softmax. Read `flash_attention`, then `accumulate`.
 """
 
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ from shardwise.runtime.attention.tiles import (
 from shardwise.runtime.attention.varying import axes_of, varying
 
 BLOCK_T, BLOCK_S = 256, 256
-"""The fastest of 128, 256 and 512 forward and backward on two CPU cores, at 1,024 to 4,096 tokens."""
+"""Of 128, 256 and 512 the fastest on two CPU cores for 1,024 to 4,096 tokens."""
 
 
 class Softmax(NamedTuple):
@@ -78,15 +78,14 @@ def finish(
     return out_BKGTU[:, :, :, :T].transpose(0, 3, 1, 2, 4).reshape(B, T, K * G, U)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _flash(rule: Rule, rows: Rows, columns: Columns) -> tuple[jax.Array, jax.Array]:
+def _values(rule: Rule, rows: Rows, columns: Columns) -> tuple[jax.Array, jax.Array]:
     state = accumulate(rule, rows, columns, empty(rows, columns))
     return normalised(state, columns.v_BKSU.dtype)
 
 
 def _flash_forward(rule: Rule, rows: Rows, columns: Columns):
     # Named, so that a remat policy that keeps attention need not run the loop again for lse.
-    out, lse = (ad_checkpoint.checkpoint_name(x, "attention") for x in _flash(rule, rows, columns))
+    out, lse = (ad_checkpoint.checkpoint_name(x, "attention") for x in _values(rule, rows, columns))
     return (out, lse), (rows, columns, out, lse)
 
 
@@ -97,6 +96,7 @@ def _flash_backward(rule: Rule, kept, gradients):
     return cotangents(sums, rows, columns)
 
 
+_flash = jax.custom_vjp(_values, nondiff_argnums=(0,))
 _flash.defvjp(_flash_forward, _flash_backward)
 
 
@@ -199,7 +199,8 @@ def cotangents(sums: Sums, rows: Rows, columns: Columns) -> tuple[Rows, Columns]
         d.astype(x.dtype)
         for d, x in zip(sums, (rows.q_BKGTH, columns.k_BKSH, columns.v_BKSU), strict=True)
     )
-    return Rows(dq, None, None), Columns(dk, dv, None, None)
+    none: Any = None
+    return Rows(dq, none, none), Columns(dk, dv, none, none)
 
 
 def _scores(
@@ -220,4 +221,3 @@ def _dot(spec: str, a: jax.Array, b: jax.Array) -> jax.Array:
     """A product that adds up wide; weights and their gradients are rounded to the tensor's dtype,
     which the matrix units multiply."""
     return jnp.einsum(spec, a.astype(b.dtype), b, preferred_element_type=wide(b))
-

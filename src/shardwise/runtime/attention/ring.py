@@ -15,7 +15,6 @@ Source: Liu, Zaharia and Abbeel, arXiv 2310.01889; the merge is that of `flash.p
 """
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 from jax import ad_checkpoint, lax
@@ -78,8 +77,7 @@ def _hops(s: Scoring, block: int, places: int) -> int:
     return min(places - 1, -(-(reach - 1) // block))
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _ring(
+def _values(
     rule: Rule, axis: str, hops: int, rows: Rows, columns: Columns
 ) -> tuple[jax.Array, jax.Array]:
     def step(carry, _):
@@ -92,7 +90,7 @@ def _ring(
 
 
 def _ring_forward(rule: Rule, axis: str, hops: int, rows: Rows, columns: Columns):
-    found = _ring(rule, axis, hops, rows, columns)
+    found = _values(rule, axis, hops, rows, columns)
     out, lse = (ad_checkpoint.checkpoint_name(x, "attention") for x in found)
     return (out, lse), (rows, columns, out, lse)
 
@@ -123,6 +121,7 @@ def _ring_backward(rule: Rule, axis: str, hops: int, kept, gradients):
     return cotangents(sums, rows, columns)
 
 
+_ring = jax.custom_vjp(_values, nondiff_argnums=(0, 1, 2))
 _ring.defvjp(_ring_forward, _ring_backward)
 
 

@@ -70,21 +70,25 @@ def arrange(
         block_S=block_S,
     )
     q_BKGTH = q_BTNH.reshape(B, T, K, N // K, H).transpose(0, 2, 3, 1, 4)
-    segments = s.q_segments_BT is not None and s.k_segments_BS is not None
+    ids = _both(s.q_segments_BT, s.k_segments_BS)
     never = jnp.iinfo(s.k_positions_BS.dtype).max
     rows = Rows(
         _padded(q_BKGTH, 3, -T % block_T),
         _padded(s.q_positions_BT, 1, -T % block_T, "edge"),
-        _padded(s.q_segments_BT, 1, -T % block_T, "edge") if segments else None,
+        _padded(ids[0], 1, -T % block_T, "edge") if ids else None,
     )
     columns = Columns(
         _padded(k_BSKH.swapaxes(1, 2), 2, -S % block_S),
         _padded(v_BSKU.swapaxes(1, 2), 2, -S % block_S),
         _padded(s.k_positions_BS, 1, -S % block_S, never),
-        _padded(s.k_segments_BS, 1, -S % block_S, "edge") if segments else None,
+        _padded(ids[1], 1, -S % block_S, "edge") if ids else None,
     )
     axes = axes_of((rows, columns))
     return varying(rows, axes), varying(columns, axes), rule
+
+
+def _both(a: jax.Array | None, b: jax.Array | None) -> tuple[jax.Array, jax.Array] | None:
+    return None if a is None or b is None else (a, b)
 
 
 def _padded(x: jax.Array, dim: int, by: int, fill: int | str = 0) -> jax.Array:
@@ -115,7 +119,7 @@ def put_block(x: jax.Array, dim: int, i: jax.Array, block: jax.Array) -> jax.Arr
 def seen(rule: Rule, rows: Rows, columns: Columns, i: jax.Array, j: jax.Array) -> jax.Array:
     """Which keys of tile (i, j) each of its queries sees, [B, block_T, block_S]."""
     t, s = rule.block_T, rule.block_S
-    segments = rows.segments_BT is not None and columns.segments_BS is not None
+    ids = _both(rows.segments_BT, columns.segments_BS)
     return visible(
         Scoring(
             scale=rule.scale,
@@ -124,8 +128,8 @@ def seen(rule: Rule, rows: Rows, columns: Columns, i: jax.Array, j: jax.Array) -
             chunk=rule.chunk,
             q_positions_BT=block_of(rows.positions_BT, 1, i, t),
             k_positions_BS=block_of(columns.positions_BS, 1, j, s),
-            q_segments_BT=block_of(rows.segments_BT, 1, i, t) if segments else None,
-            k_segments_BS=block_of(columns.segments_BS, 1, j, s) if segments else None,
+            q_segments_BT=block_of(ids[0], 1, i, t) if ids else None,
+            k_segments_BS=block_of(ids[1], 1, j, s) if ids else None,
         )
     )
 
@@ -176,9 +180,9 @@ def _possible(rule: Rule, rows: Rows, columns: Columns) -> jax.Array:
     if rule.chunk is not None:
         may_BIJ &= q_low // rule.chunk <= k_high // rule.chunk
         may_BIJ &= k_low // rule.chunk <= q_high // rule.chunk
-    if rows.segments_BT is not None and columns.segments_BS is not None:
-        q_first, q_last = _range(rows.segments_BT, rule.block_T)
-        k_first, k_last = _range(columns.segments_BS, rule.block_S)
+    if ids := _both(rows.segments_BT, columns.segments_BS):
+        q_first, q_last = _range(ids[0], rule.block_T)
+        k_first, k_last = _range(ids[1], rule.block_S)
         may_BIJ &= q_first[:, :, None] <= k_last[:, None]
         may_BIJ &= k_first[:, None] <= q_last[:, :, None]
     return may_BIJ.any(0)
