@@ -111,8 +111,9 @@ def pallas_attention(
         residual_checkpoint_name="attention",
         interpret=interpret,
     )
-    packed = s.q_segments_BT is not None and s.k_segments_BS is not None
-    ids = splash_attention.SegmentIds(s.q_segments_BT, s.k_segments_BS) if packed else None
+    ids = None
+    if s.q_segments_BT is not None and s.k_segments_BS is not None:
+        ids = splash_attention.SegmentIds(s.q_segments_BT, s.k_segments_BS)
     q, k, v = (_lanes(x.swapaxes(1, 2)) for x in (q_BTNH * s.scale, k_BSKH, v_BSKU))
     sinks = None if s.sinks_N is None else s.sinks_N.astype(jnp.float32)
     out_BNTU: Any = jax.vmap(lambda q, k, v, ids: kernel(q, k, v, ids, sinks=sinks))(q, k, v, ids)
@@ -123,7 +124,7 @@ def _blocks(T: int) -> splash_attention.BlockSizes:
     """The largest of 512, 256 and 128 that divides T, for all of the kernel's loops."""
     size = next(b for b in (512, 256, LANES) if T % b == 0)
     names = [field.name for field in fields(splash_attention.BlockSizes)]
-    sizes = dict.fromkeys((name for name in names if name.startswith("block_")), size)
+    sizes: dict[str, Any] = {name: size for name in names if name.startswith("block_")}
     return splash_attention.BlockSizes(**sizes)
 
 
