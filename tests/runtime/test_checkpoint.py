@@ -76,7 +76,9 @@ def rewritten(folder, change):
 def test_a_missing_tensor_is_named(tmp_path):
     cfg, _ = written("llama", tmp_path)
     rewritten(tmp_path, lambda held: held.pop("model.layers.1.mlp.up_proj.weight"))
-    with pytest.raises(BadRequest, match=r"no tensor 'model.layers.1.mlp.up_proj.weight' \[48, 32\]"):
+    with pytest.raises(
+        BadRequest, match=r"no tensor 'model.layers.1.mlp.up_proj.weight' \[48, 32\]"
+    ):
         load(tmp_path, cfg)
 
 

@@ -33,7 +33,9 @@ def test_decode_steps_give_the_logits_of_the_whole_sequence(name, tmp_path):
     cfg, params, tokens = loaded(name, tmp_path)
     whole = goldens.logits(name)
     lengths = jnp.asarray([5, 3], jnp.int32)  # rows of different length, padded on the right
-    logits, cache = prefill(params, tokens[:, :5], lengths, empty_cache(cfg, 2, 12, jnp.float32), cfg)
+    logits, cache = prefill(
+        params, tokens[:, :5], lengths, empty_cache(cfg, 2, 12, jnp.float32), cfg
+    )
     np.testing.assert_allclose(logits[0], whole[0, 4], atol=1e-4)
     np.testing.assert_allclose(logits[1], whole[1, 2], atol=1e-4)
     step = jax.jit(lambda p, t, c: decode(p, t, c, cfg))

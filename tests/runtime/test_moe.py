@@ -1,7 +1,5 @@
 """Routing rules by hand, and equal sums and gradients of both dispatches."""
 
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest

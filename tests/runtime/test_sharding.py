@@ -63,7 +63,9 @@ def alone(request):
     return cfg, params, gradients(cfg, params, batch_of(), Options())
 
 
-@pytest.mark.parametrize("axes", MESHES, ids=lambda axes: "x".join(f"{a}{n}" for a, n in axes.items()))
+@pytest.mark.parametrize(
+    "axes", MESHES, ids=lambda axes: "x".join(f"{a}{n}" for a, n in axes.items())
+)
 def test_loss_and_gradients_of_one_device(alone, axes):
     cfg, params, (wanted_loss, wanted) = alone
     mesh = mesh_of(axes)

@@ -56,5 +56,5 @@ def _project(p: Params, name: str, spec: str, x: jax.Array) -> jax.Array:
 
 
 def _head_norm(p: Params, name: str, x_BTNH: jax.Array, a: Attention, call: Call) -> jax.Array:
-    """"head" and "heads" norm each head, "full" all heads together."""
+    """ "head" and "heads" norm each head, "full" all heads together."""
     return norm(p, name, x_BTNH, call.numerics, dims=2 if a.qk_norm == "full" else 1)

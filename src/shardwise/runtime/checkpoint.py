@@ -28,9 +28,7 @@ IGNORED = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$|attention\.
 Index = tuple[slice, ...]
 
 
-def load(
-    path: Path | str, cfg: ModelConfig, dtype: Any = None, shardings: Any = None
-) -> Tree:
+def load(path: Path | str, cfg: ModelConfig, dtype: Any = None, shardings: Any = None) -> Tree:
     """The parameter tree of a checkpoint, in `dtype` (None: as stored), laid out by `shardings`.
 
     `path` is a file or a folder with model.safetensors or an index. Raises BadRequest, before any

@@ -26,7 +26,9 @@ def run_layer(
     """
     scale = call.numerics.residual_scale
     x_BTD = call.options.mark("block_input", x_BTD)
-    mixed_BTD, arrays = _mix(p, _normed(p, "attention", x_BTD, layer, call), layer, rope, call, past)
+    mixed_BTD, arrays = _mix(
+        p, _normed(p, "attention", x_BTD, layer, call), layer, rope, call, past
+    )
     mixed_BTD = _post(p, "post_attention", mixed_BTD, layer, call)
     if layer.parallel:
         out_BTD = _feed(p, _normed(p, "mlp", x_BTD, layer, call), layer, call)

@@ -22,7 +22,12 @@ Params = Mapping[str, jax.Array]
 
 
 def latent_attention(
-    p: Params, x_BTD: jax.Array, a: LatentAttention, rope: Rope | None, call: Call, past: Past | None
+    p: Params,
+    x_BTD: jax.Array,
+    a: LatentAttention,
+    rope: Rope | None,
+    call: Call,
+    past: Past | None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Attention(x) [B, T, D], and the cache arrays of the group ({} without a past)."""
     mark, n = call.options.mark, call.numerics

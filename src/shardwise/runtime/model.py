@@ -18,6 +18,7 @@ from shardwise.runtime.attention.scoring import capped
 from shardwise.runtime.call import Call
 from shardwise.runtime.norms import norm
 from shardwise.runtime.options import Options
+from shardwise.runtime.precision import wide
 from shardwise.runtime.quant import product
 from shardwise.runtime.stack import run_stack
 
@@ -127,15 +128,15 @@ def head(params: Params, x_BTD: jax.Array, cfg: ModelConfig, call: Call) -> jax.
         x_BTD = norm(p, "norm.final", x_BTD, n)
     if "embedding.out" in p:
         x_BTD = product("BTD,DM->BTM", x_BTD, p["embedding.out"])
-    wide = jnp.promote_types(x_BTD.dtype, jnp.float32)
+    dtype = wide(x_BTD)
     if cfg.tied_embeddings:
         spec, w = "BTD,VD->BTV", p["embedding"]
     else:
         spec, w = "BTD,DV->BTV", p["lm_head"]
     w = w.astype(x_BTD.dtype)
-    logits_BTV = jnp.einsum(spec, x_BTD, w, preferred_element_type=wide)
+    logits_BTV = jnp.einsum(spec, x_BTD, w, preferred_element_type=dtype)
     if "lm_head.bias" in p:
-        logits_BTV = logits_BTV + p["lm_head.bias"].astype(wide).reshape(1, 1, -1)
+        logits_BTV = logits_BTV + p["lm_head.bias"].astype(dtype).reshape(1, 1, -1)
     if n.logits_scale != 1.0:
         logits_BTV = logits_BTV * n.logits_scale
     return call.options.at("logits", capped(logits_BTV, n.logits_softcap))

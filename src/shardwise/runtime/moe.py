@@ -15,6 +15,7 @@ from shardwise.models import Moe
 from shardwise.models.numerics import Routing
 from shardwise.runtime.call import Call
 from shardwise.runtime.mlp import activate, mlp
+from shardwise.runtime.precision import wide
 from shardwise.runtime.quant import Quantized, Weight, product
 
 Params = Mapping[str, jax.Array]
@@ -39,10 +40,10 @@ def route(
 ) -> tuple[jax.Array, jax.Array]:
     """Weights (f32) and indices of the chosen experts, each [B, T, k]. Logits are float32: equal
     bf16 scores would make the choice depend on the order of the experts."""
-    wide = jnp.promote_types(x_BTD.dtype, jnp.float32)
-    logits_BTE = product("BTD,DE->BTE", x_BTD.astype(wide), p["router"])
+    dtype = wide(x_BTD)
+    logits_BTE = product("BTD,DE->BTE", x_BTD.astype(dtype), p["router"])
     if "router.bias" in p:
-        logits_BTE = logits_BTE + p["router.bias"].astype(wide).reshape(1, 1, -1)
+        logits_BTE = logits_BTE + p["router.bias"].astype(dtype).reshape(1, 1, -1)
     if routing.scoring == "softmax_chosen":
         top_BTk, chosen_BTk = lax.top_k(logits_BTE, per_token)
         return jax.nn.softmax(top_BTk, axis=-1), chosen_BTk
@@ -50,7 +51,7 @@ def route(
     scores_BTE = jax.nn.sigmoid(logits_BTE) if sigmoid else jax.nn.softmax(logits_BTE, axis=-1)
     ranking_BTE = scores_BTE
     if routing.correction:
-        bias_E = lax.stop_gradient(p["router.correction"]).astype(wide)
+        bias_E = lax.stop_gradient(p["router.correction"]).astype(dtype)
         ranking_BTE = scores_BTE + bias_E.reshape(1, 1, -1)
     if routing.groups > 1:
         ranking_BTE = _within_groups(ranking_BTE, routing)

@@ -53,14 +53,22 @@ LLAMA: Names = _OUTER | _plain(_LAYER, _QKVO | _GATED | _TWO_NORMS | _QK_NORMS)
 _MOE = _plain(_LAYER, {"router": "mlp.gate"}) | _experts(
     f"{_LAYER}mlp.", "gate_proj", "up_proj", "down_proj"
 )
-_QWEN_MOE = {**LLAMA, **_MOE} | _plain(
-    _LAYER,
-    {f"shared.{x}": f"mlp.shared_expert.{x}_proj" for x in ("gate", "up", "down")},
-) | {"shared.gate_weight": (f"{_LAYER}mlp.shared_expert_gate.weight", "1,D")}
-_DEEPSEEK_MOE = {**LLAMA, **_MOE} | _plain(
-    _LAYER,
-    {f"shared.{x}": f"mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")},
-) | {"router.correction": f"{_LAYER}mlp.gate.e_score_correction_bias"}
+_QWEN_MOE = (
+    {**LLAMA, **_MOE}
+    | _plain(
+        _LAYER,
+        {f"shared.{x}": f"mlp.shared_expert.{x}_proj" for x in ("gate", "up", "down")},
+    )
+    | {"shared.gate_weight": (f"{_LAYER}mlp.shared_expert_gate.weight", "1,D")}
+)
+_DEEPSEEK_MOE = (
+    {**LLAMA, **_MOE}
+    | _plain(
+        _LAYER,
+        {f"shared.{x}": f"mlp.shared_experts.{x}_proj" for x in ("gate", "up", "down")},
+    )
+    | {"router.correction": f"{_LAYER}mlp.gate.e_score_correction_bias"}
+)
 _KV_DOWN = f"{_LAYER}self_attn.kv_a_proj_with_mqa"
 _KV_UP = f"{_LAYER}self_attn.kv_b_proj.weight"
 DEEPSEEK: Names = {
@@ -125,8 +133,13 @@ _QKV = f"{_NEOX}attention.query_key_value"
 GPT_NEOX: Names = {
     **_plain("gpt_neox.", {"embedding": "embed_in", "norm.final": "final_layer_norm"}),
     "lm_head": "embed_out.weight",
-    **{f"attention.{x}": (f"{_QKV}.weight", f"{n}[H],D") for x, n in zip("qkv", "NKK", strict=True)},
-    **{f"attention.{x}.bias": (f"{_QKV}.bias", f"{n}[H]") for x, n in zip("qkv", "NKK", strict=True)},
+    **{
+        f"attention.{x}": (f"{_QKV}.weight", f"{n}[H],D") for x, n in zip("qkv", "NKK", strict=True)
+    },
+    **{
+        f"attention.{x}.bias": (f"{_QKV}.bias", f"{n}[H]")
+        for x, n in zip("qkv", "NKK", strict=True)
+    },
     **_plain(_NEOX, {"attention.o": "attention.dense", **_TWO_NORMS}),
     **_plain(_NEOX, {"mlp.up": "mlp.dense_h_to_4h", "mlp.down": "mlp.dense_4h_to_h"}),
 }

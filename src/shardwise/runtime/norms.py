@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from shardwise.models.numerics import Numerics
+from shardwise.runtime.precision import wide
 
 
 def norm(
@@ -19,11 +19,11 @@ def norm(
     dims, or of the last alone where heads share it.
     """
     over = tuple(range(x.ndim - dims, x.ndim))
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    y = x.astype(wide(x))
     if numerics.norm == "layer":
-        wide = wide - wide.mean(over, keepdims=True)
-    mean_square = (wide * wide).mean(over, keepdims=True)
-    out = wide * lax.rsqrt(mean_square + numerics.norm_eps)
+        y = y - y.mean(over, keepdims=True)
+    mean_square = (y * y).mean(over, keepdims=True)
+    out = y * lax.rsqrt(mean_square + numerics.norm_eps)
     out = out * (_aligned(params[name], x) + numerics.norm_offset)
     if f"{name}.bias" in params:
         out = out + _aligned(params[f"{name}.bias"], x)
@@ -32,5 +32,5 @@ def norm(
 
 def _aligned(scale: jax.Array, x: jax.Array) -> jax.Array:
     """The scale in float32 with leading dims of one (rank promotion is never implicit)."""
-    wide = scale.astype(jnp.promote_types(scale.dtype, jnp.float32))
-    return wide.reshape((1,) * (x.ndim - scale.ndim) + scale.shape)
+    shape = (1,) * (x.ndim - scale.ndim) + scale.shape
+    return scale.astype(wide(scale)).reshape(shape)

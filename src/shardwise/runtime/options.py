@@ -8,20 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 from jax import ad_checkpoint
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import unknown
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.scoring import Kernel
-
-DTYPES: Mapping[str, Any] = {
-    "f32": jnp.float32,
-    "bf16": jnp.bfloat16,
-    "f16": jnp.float16,
-    "f64": jnp.float64,
-}
-"""JAX dtypes by the names that plans use."""
+from shardwise.runtime.precision import dtype_of
 
 SAVED_KINDS = (
     "block_input",
@@ -95,13 +87,6 @@ class Options:
     def mark(self, name: str, x: jax.Array) -> jax.Array:
         """Name an activation for the remat policy, after the strategy's hook has seen it."""
         return ad_checkpoint.checkpoint_name(self.at(name, x), name)
-
-
-def dtype_of(name: str) -> Any:
-    """The JAX dtype of a plan's dtype; raises BadRequest for one that cannot compute."""
-    if name not in DTYPES:
-        raise BadRequest(f"dtype '{name}' is none the runtime computes in: {', '.join(DTYPES)}")
-    return DTYPES[name]
 
 
 def rematerialised(body: Callable[..., Any], options: Options) -> Callable[..., Any]:

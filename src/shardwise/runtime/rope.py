@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardwise.models.numerics import Rope
+from shardwise.runtime.precision import wide
 
 
 def inverse_frequencies(rope: Rope) -> np.ndarray:
@@ -57,8 +58,7 @@ def rotate(x_BTNH: jax.Array, positions_BT: jax.Array, rope: Rope | None) -> jax
     angles = positions_BT[..., None].astype(jnp.float32) * inverse_frequencies(rope)[None, None]
     cos = (jnp.cos(angles) * rope.attention_factor)[:, :, None, :]
     sin = (jnp.sin(angles) * rope.attention_factor)[:, :, None, :]
-    wide = jnp.promote_types(x_BTNH.dtype, jnp.float32)
-    turned, rest = x_BTNH[..., : rope.dim].astype(wide), x_BTNH[..., rope.dim :]
+    turned, rest = x_BTNH[..., : rope.dim].astype(wide(x_BTNH)), x_BTNH[..., rope.dim :]
     if rope.interleaved:
         first, second = turned[..., 0::2], turned[..., 1::2]
     else:

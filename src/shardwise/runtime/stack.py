@@ -130,7 +130,9 @@ def _run_segment(
                 held = (*held[: place.group], arrays, *held[place.group + 1 :])
         return (x_BTD, held), None
 
-    params = {group: _slice(layers[group], segment, group, start) for group, start in starts.items()}
+    params = {
+        group: _slice(layers[group], segment, group, start) for group, start in starts.items()
+    }
     if segment.times == 1 or not call.options.scan:
         carry = (x_BTD, cache)
         for step in range(segment.times):

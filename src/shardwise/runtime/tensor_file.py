@@ -73,7 +73,9 @@ def read_header(path: Path) -> dict[str, Entry]:
                     raise ValueError(f"'{name}' ends beyond the file: it is cut off")
                 found[name] = Entry(path, 8 + length + begin, shape, dtype)
     except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadRequest(f"{path}: not a whole safetensors file ({error}); fetch it again") from None
+        raise BadRequest(
+            f"{path}: not a whole safetensors file ({error}); fetch it again"
+        ) from None
     return found
 
 
@@ -104,9 +106,7 @@ Planned = tuple[str, tuple[int, ...], Any]
 """Name, shape and dtype of a tensor to be written."""
 
 
-def write_file(
-    path: Path, planned: Iterable[Planned], tensor: Callable[[str], np.ndarray]
-) -> None:
+def write_file(path: Path, planned: Iterable[Planned], tensor: Callable[[str], np.ndarray]) -> None:
     """Write one file, calling `tensor(name)` for one at a time."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset, names = 0, []

@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 
-from shardwise.runtime.attention.scoring import Scoring, capped, visible, wide
+from shardwise.runtime.attention.scoring import Scoring, capped, visible
+from shardwise.runtime.precision import wide
 
 
 def dense_attention(

@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 from jax import ad_checkpoint, lax
 
-from shardwise.runtime.attention.scoring import Scoring, capped, wide
+from shardwise.runtime.attention.scoring import Scoring, capped
+from shardwise.runtime.precision import wide
 from shardwise.runtime.attention.tiles import (
     Columns,
     Rows,

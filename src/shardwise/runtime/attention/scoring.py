@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,8 +62,3 @@ def visible(s: Scoring) -> jax.Array:
 def capped(scores: jax.Array, cap: float | None) -> jax.Array:
     """c tanh(x / c), or x where there is no cap."""
     return scores if cap is None else cap * jnp.tanh(scores / cap)
-
-
-def wide(x: jax.Array) -> Any:
-    """The dtype that scores are kept in and products are added up in: f32, or f64 for f64."""
-    return jnp.float64 if x.dtype == jnp.float64 else jnp.float32
