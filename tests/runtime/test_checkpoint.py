@@ -132,10 +132,12 @@ def test_an_index_that_names_a_file_that_is_not_there(tmp_path):
     cfg = goldens.config("llama")
     index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
     (tmp_path / INDEX).write_text(json.dumps(index))
-    with pytest.raises(BadRequest, match="names 'model-00001-of-00002.safetensors', which is not"):
+    with pytest.raises(
+        BadRequest, match=r"names 'model-00001-of-00002\.safetensors', which is not"
+    ):
         load(tmp_path, cfg)
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(BadRequest, match="holds neither model.safetensors nor"):
+    with pytest.raises(BadRequest, match=r"holds neither model\.safetensors nor"):
         load(tmp_path, goldens.config("llama"))

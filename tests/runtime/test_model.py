@@ -23,8 +23,9 @@ from shardwise.runtime import (
     loss,
     parameter_count,
 )
+from shardwise.runtime.model import call_of, embed, head
 from shardwise.runtime.options import SAVED_KINDS
-from shardwise.runtime.stack import segments
+from shardwise.runtime.stack import run_stack, segments
 
 BATCH = {
     "tokens": jnp.asarray(np.random.RandomState(3).randint(0, 64, (2, 8)), jnp.int32),
@@ -120,24 +121,22 @@ def test_a_scan_is_the_loop_written_out(name):
 
 
 def test_stages_compose_to_the_stack():
-    from shardwise.runtime.model import call_of, embed, head
-    from shardwise.runtime.stack import run_stack
-
     cfg, params = tiny("gemma3")
     tokens = BATCH["tokens"]
     call = call_of(tokens, cfg, Options())
     x = embed(params, tokens, cfg, call)
     for first, last in ((0, 3), (3, 7), (7, 8)):
         layers = tuple(
-            jax.tree.map(lambda w, i=i: w[_of(cfg, i, 0, first) : _of(cfg, i, 0, last)], group)
+            jax.tree.map(partial(_cut, cfg=cfg, group=i, first=first, last=last), group)
             for i, group in enumerate(params["layers"])
         )
         x, _ = run_stack(layers, x, cfg, call, first=first, last=last)
     close(forward(params, tokens, cfg), head(params, x, cfg, call), 1e-5)
 
 
-def _of(cfg, group, first, last):
-    return cfg.pattern[first:last].count(group)
+def _cut(w, cfg, group, first, last):
+    """The layers of a group that a stage holds."""
+    return w[cfg.pattern[:first].count(group) : cfg.pattern[:last].count(group)]
 
 
 # ---- Precision -----------------------------------------------------------------------------------

@@ -303,14 +303,16 @@ def unsupported(layer: Layer) -> str:
         return f"its layers mix by '{mixer.kind}', which the runtime does not have"
     if isinstance(mixer, LatentAttention) and mixer.sparse_top_k is not None:
         return "its latent attention chooses keys with an indexer"
-    if isinstance(mixer, Attention):
-        if mixer.kind == "cross" or mixer.reuses_kv or mixer.key_is_value:
-            return "its layers attend to images, or share keys and values"
+    if isinstance(mixer, Attention) and (
+        mixer.kind == "cross" or mixer.reuses_kv or mixer.key_is_value
+    ):
+        return "its layers attend to images, or share keys and values"
     if mixer.output_gate or layer.streams > 1 or layer.attention_residual or layer.per_layer_input:
         return "its layers gate attention outputs or carry more than one residual stream"
-    if isinstance(mlp, Moe):
-        if mlp.latent_dim or mlp.router_scales or mlp.hash_routed or mlp.dense is not None:
-            return "its experts work in a latent, beside an MLP, or are chosen by hash"
+    if isinstance(mlp, Moe) and (
+        mlp.latent_dim or mlp.router_scales or mlp.hash_routed or mlp.dense is not None
+    ):
+        return "its experts work in a latent, beside an MLP, or are chosen by hash"
     return ""
 
 

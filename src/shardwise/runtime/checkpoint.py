@@ -169,7 +169,7 @@ def _place(
     """One sharded array, a device's block at a time; equal blocks are read once."""
     shape = stacked_shape(piece.row)
     names = {key: spelt(name) for key, name in _tensors(cfg, piece)}
-    devices: dict[Any, list[jax.Device]] = defaultdict(list)
+    devices: dict[Any, list[Any]] = defaultdict(list)
     for device, index in sharding.addressable_devices_indices_map(shape).items():
         spans = [part.indices(size)[:2] for part, size in zip(index or (), shape, strict=True)]
         devices[tuple(spans)].append(device)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import jax
 
-from shardwise.models import LatentAttention, Layer, Moe
+from shardwise.models import Attention, LatentAttention, Layer, Moe
 from shardwise.models.numerics import Rope
 from shardwise.runtime.attention_block import attention_block
 from shardwise.runtime.call import Call, Past
@@ -26,9 +26,8 @@ def run_layer(
     """
     scale = call.numerics.residual_scale
     x_BTD = call.options.mark("block_input", x_BTD)
-    mixed_BTD, arrays = _mix(
-        p, _normed(p, "attention", x_BTD, layer, call), layer, rope, call, past
-    )
+    normed_BTD = _normed(p, "attention", x_BTD, layer, call)
+    mixed_BTD, arrays = _mix(p, normed_BTD, layer, rope, call, past)
     mixed_BTD = _post(p, "post_attention", mixed_BTD, layer, call)
     if layer.parallel:
         out_BTD = _feed(p, _normed(p, "mlp", x_BTD, layer, call), layer, call)
@@ -44,7 +43,7 @@ def _mix(
     m = layer.attention
     if isinstance(m, LatentAttention):
         return latent_attention(p, x_BTD, m, rope, call, past)
-    assert m is not None and m.kind != "compressed"
+    assert isinstance(m, Attention)
     return attention_block(p, x_BTD, m, rope, call, past)
 
 

@@ -66,10 +66,8 @@ def _within_groups(ranking_BTE: jax.Array, routing: Routing) -> jax.Array:
     """Only the experts of the best groups stay eligible (DeepSeek-V2, section 2.2.2)."""
     B, T, E = ranking_BTE.shape
     grouped = ranking_BTE.reshape(B, T, routing.groups, E // routing.groups)
-    if routing.group_score == "best":
-        score = grouped.max(-1)
-    else:
-        score = lax.top_k(grouped, 2)[0].sum(-1)
+    best_of = 1 if routing.group_score == "best" else 2
+    score = lax.top_k(grouped, best_of)[0].sum(-1)
     _, best = lax.top_k(score, routing.top_groups)
     eligible = jax.nn.one_hot(best, routing.groups, dtype=jnp.bool_).any(axis=-2)
     return jnp.where(eligible[..., None], grouped, -jnp.inf).reshape(B, T, E)

@@ -25,7 +25,7 @@ BATCH_AXES = ("replica", "data", "fsdp", "expert")
 
 
 def mesh_of(
-    axes: Mapping[str, int] | TrainPlan, devices: Sequence[jax.Device] | None = None
+    axes: Mapping[str, int] | TrainPlan, devices: Sequence[Any] | None = None
 ) -> jax.sharding.Mesh:
     """A mesh with the plan's axes, outermost first, over the first devices (axis type Auto).
 

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from jax import ad_checkpoint, lax
 
 from shardwise.runtime.attention.scoring import Scoring, capped
-from shardwise.runtime.precision import wide
 from shardwise.runtime.attention.tiles import (
     Columns,
     Rows,
@@ -34,6 +33,7 @@ from shardwise.runtime.attention.tiles import (
     visible_tiles,
 )
 from shardwise.runtime.attention.varying import axes_of, varying
+from shardwise.runtime.precision import wide
 
 BLOCK_T, BLOCK_S = 256, 256
 """Of 128, 256 and 512 the fastest on two CPU cores for 1,024 to 4,096 tokens."""
