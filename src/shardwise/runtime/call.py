@@ -12,12 +12,13 @@ from shardwise.runtime.options import Options
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One forward pass. `positions_BT` count tokens of a document from 0; `segments_BT` tell the
-    documents of a packed row apart, None where a row is one document."""
+    documents of a packed row apart, None where a row is one document. `in_order` as in Scoring."""
 
     numerics: Numerics
     options: Options
     positions_BT: jax.Array
     segments_BT: jax.Array | None = None
+    in_order: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ def scoring_of(
         softcap=call.numerics.attention_softcap,
         window=window,
         chunk=chunk,
+        in_order=call.in_order and not from_cache,
         q_positions_BT=call.positions_BT,
         k_positions_BS=_places(keys, call) if from_cache else call.positions_BT,
         q_segments_BT=None if from_cache else call.segments_BT,

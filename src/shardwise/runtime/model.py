@@ -34,13 +34,16 @@ def forward(
     *,
     positions_BT: jax.Array | None = None,
     segments_BT: jax.Array | None = None,
+    in_order: bool = True,
 ) -> jax.Array:
     """Logits [B, T, V] in float32: position t predicts token t + 1.
 
     Positions count from 0 per row unless given; with `segments_BT` (documents packed in a row)
-    give positions that restart at each document. Raises BadRequest for a model without numerics.
+    give positions that restart at each document. Say `in_order=False` where the tokens of a row do
+    not stand in the order of their positions (zig-zag context parallelism). Raises BadRequest for a
+    model without numerics.
     """
-    call = call_of(tokens_BT, cfg, options, positions_BT, segments_BT)
+    call = call_of(tokens_BT, cfg, options, positions_BT, segments_BT, in_order=in_order)
     x_BTD = embed(params, tokens_BT, cfg, call)
     x_BTD, _ = run_stack(params["layers"], x_BTD, cfg, call)
     return head(params, x_BTD, cfg, call)
@@ -87,6 +90,8 @@ def call_of(
     options: Options,
     positions_BT: jax.Array | None = None,
     segments_BT: jax.Array | None = None,
+    *,
+    in_order: bool = True,
 ) -> Call:
     """What the layers of one pass share; positions are 0, 1, ... unless given."""
     if positions_BT is None:
@@ -101,6 +106,7 @@ def call_of(
         options=options,
         positions_BT=positions_BT,
         segments_BT=segments_BT,
+        in_order=in_order,
     )
 
 

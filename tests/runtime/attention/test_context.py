@@ -100,6 +100,13 @@ def test_keys_that_the_tensor_axis_does_not_cut_get_the_sum_of_its_gradients(met
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_gradients_are_right_where_varying_is_not_checked(method):
+    # JAX's Pallas and cuDNN kernels need `check_vma=False`.
+    kernel = sharded(method, mesh_of(2, 2, 2), kv_heads=None, check_vma=False)
+    check(kernel, cases.scoring_for("all", B, T, N), K=1)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_other_axes_may_be_left_to_the_compiler(method):
     mesh, spec = mesh_of(2, 2, 2), P(None, "context")
 
