@@ -139,3 +139,21 @@ def test_an_index_that_names_a_file_that_is_not_there(tmp_path):
 def test_an_empty_folder_is_refused(tmp_path):
     with pytest.raises(BadRequest, match=r"holds neither model\.safetensors nor"):
         load(tmp_path, goldens.config("llama"))
+
+
+@pytest.mark.parametrize("prefix", ["language_model.model.", "model.language_model."])
+def test_the_text_of_a_model_with_a_tower(tmp_path, prefix):
+    cfg, _ = written("gemma3", tmp_path)
+    whole = load(tmp_path, cfg)
+    vision = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32}
+    vision |= {"num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    raw = {"architectures": ["Gemma3ForConditionalGeneration"], "vision_config": vision}
+    both = from_hf({**raw, "text_config": goldens.document("gemma3")["config"]}, name="both")
+
+    def change(held):
+        for name in list(held):
+            held[name.replace("model.", prefix)] = held.pop(name)
+        held["vision_tower.anything"] = np.zeros(3, np.float32)
+
+    rewritten(tmp_path, change)
+    jax.tree.map(np.testing.assert_array_equal, load(tmp_path, both), whole)

@@ -269,7 +269,8 @@ ROWS: Mapping[str, Row] = {
         defaults={"logit_scale": 0.0625},
     ),
 }  # fmt: skip
-"""How each model type computes, by `Architecture.model_type`."""
+ROWS = {**ROWS, "gemma3": ROWS["gemma3_text"]}
+"""How each model type computes, by `Architecture.model_type`; of models with towers the text."""
 
 
 def read_numerics(

@@ -25,6 +25,9 @@ from shardwise.runtime.tensor_file import INDEX, SINGLE, Entry, read_folder, wri
 IGNORED = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$|attention\.(masked_)?bias$")
 """Constants that older classes stored beside the weights."""
 
+TOWER = re.compile(r"^(model\.)?(vision_tower|multi_modal_projector|audio_tower)\.")
+"""Tensors of the parts of a model that are not its text."""
+
 Index = tuple[slice, ...]
 
 
@@ -205,16 +208,25 @@ def _block(
 
 
 def _spelling(found: tuple[Piece, ...], entries: Mapping[str, Entry]) -> Any:
-    """GPT-2 and OPT checkpoints also come without the first part of every name."""
+    """GPT-2 and OPT checkpoints also come without the first part of every name; the text of a model
+    with towers stands under `language_model.`, or newer under `model.language_model.`."""
     first = next(piece.template for piece in found if piece.row.name == "embedding")
     head, _, rest = first.partition(".")
-    if first not in entries and rest in entries:
+    if first in entries:
+        return lambda name: name
+    if rest in entries:
         return lambda name: name.removeprefix(f"{head}.")
+    if f"language_model.{first}" in entries:
+        return lambda name: f"language_model.{name}"
+    if f"model.language_model.{rest}" in entries:
+        return lambda name: re.sub(r"^model\.", "model.language_model.", name)
     return lambda name: name
 
 
 def _is_extra(name: str, cfg: ModelConfig) -> bool:
-    """A stored copy of a tied head, or a layer beyond the stack (multi-token prediction)."""
+    """A tower, a stored copy of a tied head, or a layer beyond the stack (multi-token prediction)."""
+    if (cfg.towers or cfg.towers_unread) and TOWER.search(name):
+        return True
     if cfg.tied_embeddings and name in ("lm_head.weight", "embed_out.weight"):
         return True
     layer = re.search(r"\.layers\.(\d+)\.", name)

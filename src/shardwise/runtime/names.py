@@ -240,6 +240,7 @@ NAMES: Mapping[str, Names] = {
     "olmoe": _QWEN_MOE,
     "gemma2": FOUR_NORMS,
     "gemma3_text": FOUR_NORMS,
+    "gemma3": FOUR_NORMS,
     "olmo2": POST_NORMS,
     "olmo3": POST_NORMS,
     "exaone4": POST_NORMS,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardwise.runtime.attention import Scoring
+from shardwise.runtime.attention import Scoring, dense_attention
 
 FEATURES = (
     "causal",
@@ -81,6 +81,17 @@ def inputs(B, T, N, K, H, U, dtype=np.float32, seed=0):
 
 def values_and_gradients(kernel, arrays, scoring):
     """The output, and the gradients of a linear loss by q, k, v and the sinks."""
+    return jax.jit(lambda arrays, scoring: _with_gradients(kernel, arrays, scoring))(
+        arrays, scoring
+    )
+
+
+def reference(arrays, scoring):
+    """`values_and_gradients` of the dense kernel, op by op: compiled once for all cases."""
+    return _with_gradients(dense_attention, arrays, scoring)
+
+
+def _with_gradients(kernel, arrays, scoring):
     q, k, v, weights = arrays
     sinks = scoring.sinks_N
     parts = (q, k, v) if sinks is None else (q, k, v, sinks.astype(q.dtype))
@@ -90,9 +101,8 @@ def values_and_gradients(kernel, arrays, scoring):
         out = kernel(*parts[:3], used)
         return (out * weights).sum(), out
 
-    (_, out), gradients = jax.jit(jax.value_and_grad(loss, tuple(range(len(parts))), has_aux=True))(
-        *parts
-    )
+    every = tuple(range(len(parts)))
+    (_, out), gradients = jax.value_and_grad(loss, every, has_aux=True)(*parts)
     return (out, *gradients)
 
 

@@ -18,7 +18,6 @@ from shardwise.profiler.hlo import read_collectives, read_overlaps
 from shardwise.runtime.attention import (
     all_gather_attention,
     count_tiles,
-    dense_attention,
     flash_attention,
     from_zigzag,
     ring_attention,
@@ -69,7 +68,7 @@ def sharded(method, mesh, heads="tensor", kv_heads="tensor", **options):
 
 def check(kernel, scoring, K=K, dtype=np.float32, limit=1e-5):
     arrays = cases.inputs(B, T, N, K, H, U, dtype)
-    want = cases.values_and_gradients(dense_attention, arrays, scoring)
+    want = cases.reference(arrays, scoring)
     got = cases.values_and_gradients(kernel, arrays, scoring)
     assert cases.difference(got, want) < limit
 
