@@ -93,7 +93,8 @@ def programs(kernel: Callable[..., jax.Array], size: Size) -> tuple[Timed, Timed
     inputs = (*arrays, scoring)
     forward = jax.jit(kernel).lower(*inputs).compile()
     both = jax.jit(jax.value_and_grad(loss, (0, 1, 2))).lower(*inputs).compile()
-    temp = both.memory_analysis().temp_size_in_bytes
+    memory = both.memory_analysis()
+    temp = memory.temp_size_in_bytes if memory else float("nan")
     return partial(forward, *inputs), partial(both, *inputs), temp
 
 
