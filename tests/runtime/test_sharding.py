@@ -10,17 +10,19 @@ from jax.sharding import PartitionSpec as P
 from tests.runtime import goldens
 
 from shardwise.errors import BadRequest
-from shardwise.models import load_model, params_text
+from shardwise.models import from_hf, load_model, params_text
 from shardwise.plans.layouts import stored_share
 from shardwise.runtime import (
     Options,
     batch_sharding,
     constrain,
     initialise,
+    load,
     loss,
     mesh_of,
     parameter_count,
     parameter_shardings,
+    save,
     shapes,
 )
 from shardwise.runtime.init import stored_rows
@@ -115,10 +117,47 @@ def test_kv_heads_that_tensor_does_not_divide_are_replicated():
     assert parameter_spec(row, {"tensor": 16}) == P(None, None, None, None)
 
 
-def test_uneven_dims_are_refused():
-    cfg = load_model("gpt2")
-    with pytest.raises(BadRequest, match=r"'embedding': V=50257 does not divide by tensor=2"):
-        parameter_specs(cfg, {"tensor": 2})
+def test_uneven_heads_are_refused():
+    with pytest.raises(BadRequest, match=r"'attention.q': N=12 does not divide by tensor=8"):
+        parameter_specs(load_model("gpt2"), {"tensor": 8})
+
+
+def cut_to(whole, padded):
+    """The padded arrays without their padding."""
+    return jax.tree.map(lambda a, b: np.asarray(b)[tuple(map(slice, a.shape))], whole, padded)
+
+
+@pytest.mark.parametrize("name", ["llama", "phi"])
+def test_uneven_widths_and_vocabularies_are_padded(name, tmp_path):
+    """V = 63 and F = 47 over tensor = 2: same loss and gradients, and a save leaves no trace."""
+    raw = {**goldens.document(name)["config"], "vocab_size": 63, "intermediate_size": 47}
+    cfg = from_hf(raw, name="odd")
+    goldens.write_checkpoint(cfg, tmp_path)
+    params, mesh = load(tmp_path, cfg), mesh_of({"fsdp": 4, "tensor": 2})
+    shardings = parameter_shardings(cfg, mesh)
+    sharded = load(tmp_path, cfg, shardings=shardings)
+    assert sharded["embedding"].shape == (64, 32)
+    wanted_loss, wanted = gradients(cfg, params, batch_of(63), Options())
+    got_loss, got = gradients(cfg, sharded, batch_of(63), Options())
+    assert float(got_loss) == pytest.approx(float(wanted_loss), rel=1e-6)
+    whole = cut_to(wanted, got)
+    assert worst(wanted, whole) < 1e-5
+    assert all(
+        np.abs(b).sum() == pytest.approx(np.abs(a).sum(), rel=1e-4)
+        for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(got), strict=True)
+    )
+    save(tmp_path / "again", sharded, cfg)
+    jax.tree.map(np.testing.assert_array_equal, load(tmp_path / "again", cfg), params)
+    drawn = (
+        initialise(cfg, jax.random.key(0)),
+        initialise(cfg, jax.random.key(0), jnp.float32, shardings),
+    )
+    assert (
+        worst(
+            drawn[0], jax.tree.map(lambda a, b: np.asarray(b)[tuple(map(slice, a.shape))], *drawn)
+        )
+        == 0
+    )
 
 
 def test_too_few_devices_are_refused():

@@ -18,7 +18,7 @@ import numpy as np
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
-from shardwise.runtime.init import Tree, rows_tree, stacked_shape, stored_rows
+from shardwise.runtime.init import Tree, padded_shape, rows_tree, stacked_shape, stored_rows
 from shardwise.runtime.names import Piece, pieces
 from shardwise.runtime.tensor_file import INDEX, SINGLE, Entry, read_folder, write_file
 
@@ -107,7 +107,11 @@ def save(
         for piece, at, expert in parts[name]:
             value = _array(params, piece)
             value = value if piece.row.group is None else value[at]
-            view(piece, whole)[...] = np.asarray(value if expert is None else value[expert])
+            real = tuple(slice(0, size) for _, size in piece.row.dims)
+            value = (
+                np.asarray(value)[real] if expert is None else np.asarray(value[expert])[real[1:]]
+            )
+            view(piece, whole)[...] = value
         return whole
 
     planned = [(name, part[0][0].shape(), dtype_of(name)) for name, part in parts.items()]
@@ -170,7 +174,7 @@ def _place(
     sharding: jax.sharding.Sharding,
 ) -> jax.Array:
     """One sharded array, a device's block at a time; equal blocks are read once."""
-    shape = stacked_shape(piece.row)
+    shape = padded_shape(piece.row, sharding)
     names = {key: spelt(name) for key, name in _tensors(cfg, piece)}
     devices: dict[Any, list[Any]] = defaultdict(list)
     for device, index in sharding.addressable_devices_indices_map(shape).items():
@@ -178,7 +182,10 @@ def _place(
         devices[tuple(spans)].append(device)
     blocks = []
     for spans, owners in devices.items():
-        block = _block(piece, names, entries, tuple(slice(a, b) for a, b in spans), dtype)
+        real = stacked_shape(piece.row)
+        held = tuple(slice(min(a, n), min(b, n)) for (a, b), n in zip(spans, real, strict=True))
+        block = _block(piece, names, entries, held, dtype)
+        block = _padded(block, tuple(b - a for a, b in spans))
         # Without may_alias=False the CPU backend would keep the host buffer as the device's.
         put = [jax.device_put(block, device, may_alias=False) for device in owners]
         blocks += jax.block_until_ready(put)
@@ -207,6 +214,13 @@ def _block(
     return out
 
 
+def _padded(block: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The block with zeros after it where a dim was padded."""
+    if block.shape == shape:
+        return block
+    return np.pad(block, [(0, n - m) for n, m in zip(shape, block.shape, strict=True)])
+
+
 def _spelling(found: tuple[Piece, ...], entries: Mapping[str, Entry]) -> Any:
     """GPT-2 and OPT checkpoints also come without the first part of every name; the text of a model
     with towers stands under `language_model.`, or newer under `model.language_model.`."""
@@ -224,7 +238,7 @@ def _spelling(found: tuple[Piece, ...], entries: Mapping[str, Entry]) -> Any:
 
 
 def _is_extra(name: str, cfg: ModelConfig) -> bool:
-    """A tower, a stored copy of a tied head, or a layer beyond the stack (multi-token prediction)."""
+    """A tower, a stored copy of a tied head, or a multi-token-prediction layer beyond the stack."""
     if (cfg.towers or cfg.towers_unread) and TOWER.search(name):
         return True
     if cfg.tied_embeddings and name in ("lm_head.weight", "embed_out.weight"):

@@ -11,8 +11,10 @@ import numpy as np
 from shardwise.models import ModelConfig, Parameter, parameters
 from shardwise.models.numerics import numerics_of
 from shardwise.models.parameters import buffers
+from shardwise.plans.layouts import UNEVEN
 
 Tree = dict[str, Any]
+PADDED = frozenset(letter for letter, rule in UNEVEN.items() if rule == "pad")
 
 
 def stored_rows(cfg: ModelConfig, *, with_buffers: bool = True) -> tuple[Parameter, ...]:
@@ -30,6 +32,22 @@ def stacked_shape(row: Parameter) -> tuple[int, ...]:
     """Dims of the array that holds a row: the layers of its group first."""
     shape = tuple(size for _, size in row.dims)
     return shape if row.group is None else (row.layers, *shape)
+
+
+def padded_shape(row: Parameter, sharding: Any) -> tuple[int, ...]:
+    """The shape of a row's array on a mesh: F and V padded up to a multiple of what cuts them.
+
+    The padding holds zeros and stays zero under any optimizer: no gradient reaches it.
+    """
+    shape = list(stacked_shape(row))
+    spec = getattr(sharding, "spec", ())
+    first = 0 if row.group is None else 1
+    for i, entry in enumerate(spec):
+        if i >= first and entry is not None and row.dims[i - first][0] in PADDED:
+            names = entry if isinstance(entry, tuple) else (entry,)
+            degree = int(np.prod([sharding.mesh.shape[name] for name in names]))
+            shape[i] = -(-shape[i] // degree) * degree
+    return tuple(shape)
 
 
 def tree_of(cfg: ModelConfig, leaf: Callable[[Parameter], Any]) -> Tree:
@@ -60,14 +78,21 @@ def initialise(
     1 / sqrt(D)), out projections smaller by sqrt(2 L) (GPT-2); norms start at one, biases at zero.
     Each tensor's numbers follow from the key, its group and its name alone, not from the sharding.
     """
-    make = jax.jit(lambda k: tree_of(cfg, lambda row: _draw(row, cfg, k, dtype)))
-    if shardings is not None:
-        make = jax.jit(make, out_shardings=shardings)
-    return make(key)
+    rows = rows_tree(cfg)
+    wanted = shardings if shardings is not None else jax.tree.map(lambda _: None, rows)
+
+    def make(k: jax.Array) -> Tree:
+        def one(row: Parameter, sharding: Any) -> jax.Array:
+            drawn, shape = _draw(row, cfg, k, dtype), padded_shape(row, sharding)
+            return jnp.pad(drawn, [(0, n - m) for n, m in zip(shape, drawn.shape, strict=True)])
+
+        return jax.tree.map(one, rows, wanted, is_leaf=lambda x: x is None)
+
+    return jax.jit(make, out_shardings=shardings)(key)
 
 
 def parameter_count(tree: Mapping[str, Any]) -> int:
-    """Elements of the trained leaves of a tree; equals `params_text` of the model."""
+    """Elements of the trained leaves of a tree; equals `params_text` where nothing is padded."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return sum(int(np.prod(w.shape)) for path, w in leaves if not is_buffer(path))
 

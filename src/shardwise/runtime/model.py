@@ -141,8 +141,10 @@ def head(params: Params, x_BTD: jax.Array, cfg: ModelConfig, call: Call) -> jax.
         spec, w = "BTD,DV->BTV", p["lm_head"]
     w = w.astype(x_BTD.dtype)
     logits_BTV = jnp.einsum(spec, x_BTD, w, preferred_element_type=dtype)
+    logits_BTV = logits_BTV[..., : cfg.vocabulary]  # a padded vocabulary has more columns
     if "lm_head.bias" in p:
-        logits_BTV = logits_BTV + p["lm_head.bias"].astype(dtype).reshape(1, 1, -1)
+        bias_V = p["lm_head.bias"].astype(dtype)[: cfg.vocabulary]
+        logits_BTV = logits_BTV + bias_V[None, None]
     if n.logits_scale != 1.0:
         logits_BTV = logits_BTV * n.logits_scale
     return call.options.at("logits", capped(logits_BTV, n.logits_softcap))

@@ -15,9 +15,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, Parameter
-from shardwise.plans.layouts import activation_layout, parameter_layout
+from shardwise.plans.layouts import UNEVEN, activation_layout, parameter_layout
 from shardwise.plans.train import STORAGE_AXES, TrainPlan, mesh_text
-from shardwise.runtime.init import Tree, stacked_shape, tree_of
+from shardwise.runtime.init import Tree, padded_shape, rows_tree, tree_of
 from shardwise.sharding import Dim, Layout
 
 BATCH_AXES = ("replica", "data", "fsdp", "expert")
@@ -55,10 +55,10 @@ def parameter_spec(
 ) -> PartitionSpec:
     """How the array of a row is cut, by `plans.layouts`; its dim of stacked layers is whole.
 
-    JAX arrays are cut evenly. Where the storage axes do not divide the dim that the layout cuts
-    (biases have no D), they cut the first dim that they do divide, else none: those few bytes are
-    replicated. KV heads that `tensor` does not divide are replicated over it. Raises BadRequest
-    where an axis divides none of what it must.
+    JAX arrays are cut evenly: F and V are padded (`init.padded_shape`). Where the storage axes do
+    not divide the dim that the layout cuts (biases have no D), they cut the first dim that they do
+    divide, else none: those few bytes are replicated. KV heads that `tensor` does not divide are
+    replicated over it. Raises BadRequest where an axis divides none of what it must.
     """
     layout = parameter_layout(row, axes, storage_axes)
     sizes = dict(row.dims)
@@ -69,10 +69,11 @@ def parameter_spec(
     moved = tuple(a for _, a in stored)
     fixed = {d: tuple(a for a in names if (d, a) not in stored) for d, names in cut.items()}
     for letter, names in fixed.items():
-        if sizes[letter] % _degree(axes, names):
-            if letter != "K":
-                raise _uneven(row, letter, names, axes)
-            fixed[letter] = ()
+        if sizes[letter] % _degree(axes, names) == 0 or UNEVEN.get(letter) == "pad":
+            continue
+        if UNEVEN.get(letter) != "replicate":
+            raise _uneven(row, letter, names, axes)
+        fixed[letter] = ()
     home = stored[0][0] if stored else ""
     for letter in (home, *(d for d in fixed if d != home)) if moved else ():
         if sizes[letter] % _degree(axes, fixed[letter] + moved) == 0:
@@ -131,10 +132,11 @@ def bytes_per_device(tree: Any) -> int:
 def placed_shapes(cfg: ModelConfig, mesh: jax.sharding.Mesh, dtype: Any) -> Tree:
     """`jax.ShapeDtypeStruct` of every parameter with its sharding, for ahead-of-time compiles."""
     shardings = parameter_shardings(cfg, mesh)
-    structs = tree_of(cfg, lambda row: jax.ShapeDtypeStruct(stacked_shape(row), dtype))
     return jax.tree.map(
-        lambda s, sharding: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding),
-        structs,
+        lambda row, sharding: jax.ShapeDtypeStruct(
+            padded_shape(row, sharding), dtype, sharding=sharding
+        ),
+        rows_tree(cfg),
         shardings,
     )
 
