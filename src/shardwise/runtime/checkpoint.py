@@ -107,11 +107,9 @@ def save(
         for piece, at, expert in parts[name]:
             value = _array(params, piece)
             value = value if piece.row.group is None else value[at]
-            real = tuple(slice(0, size) for _, size in piece.row.dims)
-            value = (
-                np.asarray(value)[real] if expert is None else np.asarray(value[expert])[real[1:]]
-            )
-            view(piece, whole)[...] = value
+            value = np.asarray(value if expert is None else value[expert])
+            sizes = [size for _, size in piece.row.dims][int(expert is not None) :]
+            view(piece, whole)[...] = value[tuple(map(slice, sizes))]
         return whole
 
     planned = [(name, part[0][0].shape(), dtype_of(name)) for name, part in parts.items()]
