@@ -2,5 +2,5 @@
 
 `layer_work.py` counts one layer, `train_work.py` and `train_memory.py` a training step,
 `train_search.py` searches on arrays, `training.py` joins them; `serving.py` does the same for
-serving; `book_rules.py` holds the book's closed rules beside them. Read `training.py` first.
+serving; `book_rules/` holds the book's closed rules beside them. Read `training.py` first.
 """
