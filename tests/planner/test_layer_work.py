@@ -28,6 +28,7 @@ def test_the_ops_of_a_dense_layer_in_order():
         "attention.q",
         "attention.k",
         "attention.v",
+        "attention.rotary",
         "attention.core",
         "attention.o",
         "mlp.norm",
