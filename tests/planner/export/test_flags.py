@@ -19,7 +19,7 @@ from shardwise.models.parameters import parameters
 from shardwise.planner.export import export_plan, parse_export
 from shardwise.planner.export.hardware import safe_names
 from shardwise.plans import model_hash
-from shardwise.plans.layouts import compute_share, stored_share
+from shardwise.plans.layouts import stored_share
 
 
 def words(text: str) -> list[str]:
@@ -426,23 +426,26 @@ def run_on_8_devices(code: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("storage", [("fsdp", "expert", "context"), ("fsdp",)])
-def test_the_jax_module_places_every_parameter(storage):
+@pytest.mark.parametrize(
+    ("storage", "spans"),
+    [(("fsdp", "expert", "context"), False), (("fsdp",), False), (("fsdp",), True)],
+)
+def test_the_jax_module_places_every_parameter(storage, spans):
     """Each device of 8 holds the bytes that the planner counts for it."""
     mesh = {"fsdp": 2, "expert": 2, "tensor": 2}
-    plan, cfg, piece = a_plan("moe", "v5e:2x4", mesh, storage_axes=storage)
+    choices = {"storage_axes": storage, "expert_over_tensor": spans}
+    plan, cfg, piece = a_plan("moe", "v5e:2x4", mesh, **choices)
     text = export_plan(plan, cfg, piece, "jax")
     shapes = {p.name: [n for _, n in p.dims] for p in parameters(cfg)}
     code = f"{text}\nSHAPES = {shapes!r}\n{CHECK}"
     local = json.loads(run_on_8_devices(code))
+    assert parse_export(text, "jax") == plan
     degrees = {a: float(d) for a, d in mesh.items()}
     for row in parameters(cfg):
-        share = compute_share(row, degrees) / 2  # fsdp
-        if "expert" in storage and row.batch != "E":
-            share /= 2
-        assert local[row.name] == row.size * float(share), row.name
-        if len(storage) == 3:
-            assert float(share) == float(stored_share(row, degrees))
+        share = float(stored_share(row, degrees, storage, spans))
+        assert local[row.name] == row.size * share, row.name
+        if row.name == "attention.q":  # tensor 2, fsdp 2, and expert 2 where it stores
+            assert share == (1 / 8 if "expert" in storage else 1 / 4)
 
 
 def test_a_kv_head_that_tensor_does_not_divide_is_replicated():

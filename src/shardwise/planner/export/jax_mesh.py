@@ -16,7 +16,6 @@ from shardwise.models import ModelConfig
 from shardwise.models.parameters import Parameter, parameters
 from shardwise.planner.export.notes import Fields, meant, named, whole
 from shardwise.plans import MESH_AXES, TrainPlan, activation_layout, parameter_layout
-from shardwise.plans.layouts import is_expert
 from shardwise.plans.train import STORAGE_AXES, TrainDtypes
 
 TARGET = "jax"
@@ -39,7 +38,7 @@ LOST: Mapping[str, str] = dict.fromkeys(
         *("slice", "slices", "box", "placement", "zero", "reshard_after_forward"),
         *("sequence_parallel", "remat_kinds", "attention_kernel", "pipeline_schedule"),
         *("virtual_stages", "layers_per_stage", "context_method", "expert_dispatch"),
-        *("expert_capacity", "expert_over_tensor", "offload_optimizer", "optimizer"),
+        *("expert_capacity", "offload_optimizer", "optimizer"),
         *("lora_rank", "frozen", "mtp_layers"),
     ],
     "up to the program that uses the mesh",
@@ -106,14 +105,12 @@ def named_rows(cfg: ModelConfig) -> dict[str, Parameter]:
 def row_spec(plan: TrainPlan, row: Parameter) -> list[tuple[str, ...]]:
     """Mesh axes of each dim of a stored parameter; an axis that does not divide its dim is left
     out, so that the array replicates over it."""
-    stored = ("tensor", *plan.storage_axes, *(("expert",) if is_expert(row) else ()))
-    mesh = {axis: degree for axis, degree in plan.mesh.items() if axis in stored}
-    layout = parameter_layout(row, mesh)
+    layout = parameter_layout(row, plan.mesh, plan.storage_axes, plan.expert_over_tensor)
     spec = []
     for dim, (_, size) in zip(layout.dims, row.dims, strict=True):
         kept: tuple[str, ...] = ()
         for axis in dim.axes:
-            if size % prod(mesh[a] for a in (*kept, axis)) == 0:
+            if size % prod(plan.mesh[a] for a in (*kept, axis)) == 0:
                 kept += (axis,)
         spec.append(kept)
     return spec
@@ -157,7 +154,7 @@ def read(text: str) -> Fields:
         "global_batch_sequences": whole(TARGET, "SEQUENCES", sequences),
         "sequence_length": whole(TARGET, "LENGTH", length),
         "microbatches": whole(TARGET, "MICROBATCHES", _literal(given, "MICROBATCHES")),
-        "storage_axes": _storage(given),
+        **_storage(given),
     }
     policy = ast.unparse(given["REMAT"]).rsplit(".", 1)[-1]
     said["remat"] = meant(TARGET, "REMAT", policy, POLICIES)
@@ -173,17 +170,25 @@ def read(text: str) -> Fields:
     return said
 
 
-def _storage(given: dict[str, ast.expr]) -> list[str]:
-    """Storage axes that cut a parameter outside the experts."""
-    table, found = given["PARAMETERS"], {"fsdp"}
+def _storage(given: dict[str, ast.expr]) -> Fields:
+    """Storage axes, those that cut a parameter outside the experts, and whether the experts
+    themselves (the first dim of theirs) lie apart over tensor."""
+    table, found, spans = given["PARAMETERS"], {"fsdp"}, False
     if not isinstance(table, ast.Dict):
         raise BadRequest(f"{TARGET}: PARAMETERS is no dict; write one spec by name")
     for key, spec in zip(table.keys, table.values, strict=True):
-        if "experts." in ast.unparse(key or spec):
-            continue
-        words = {n.value for n in ast.walk(spec) if isinstance(n, ast.Constant)}
-        found |= {axis for axis in STORAGE_AXES if axis in words}
-    return [axis for axis in STORAGE_AXES if axis in found]
+        if "experts." not in ast.unparse(key or spec):
+            found |= {axis for axis in STORAGE_AXES if axis in _strings(spec)}
+        elif isinstance(spec, ast.Call) and spec.args:
+            spans |= "tensor" in _strings(spec.args[0])
+    return {
+        "storage_axes": [axis for axis in STORAGE_AXES if axis in found],
+        "expert_over_tensor": spans,
+    }
+
+
+def _strings(node: ast.expr) -> set[object]:
+    return {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
 
 
 def _constants(text: str) -> dict[str, ast.expr]:
