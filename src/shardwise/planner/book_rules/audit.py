@@ -355,7 +355,7 @@ def _stage(case: _Case) -> Verdict | None:
         rule="(N_MB + K - 2) 2BD / (W N_MB) < T_math",
         source="ch. 12, Pipeline Parallelism",
         text=(
-            f"stage={stages}: transfers take {seconds / math:.1%} of the forward math; with "
+            f"stage={stages}: transfers take {seconds / math:.1%} of the MLPs' forward math; with "
             f"{plan.microbatches} microbatches the bubble is {bubble:.0%} of the step by (K-1)/"
             "(M+K-1) unless the schedule fills it; gradients wait for the last microbatch"
         ),
