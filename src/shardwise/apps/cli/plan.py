@@ -2,8 +2,9 @@
 
 import click
 
+from shardwise.apps.cli.plan_diff import diff
 from shardwise.apps.cli.plan_serve import serve
-from shardwise.apps.cli.plan_show import diff, show
+from shardwise.apps.cli.plan_show import show
 from shardwise.apps.cli.plan_sweep import sweep_command
 from shardwise.apps.cli.plan_train import train
 
