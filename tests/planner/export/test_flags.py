@@ -18,7 +18,7 @@ from shardwise.models import load_model
 from shardwise.models.parameters import parameters
 from shardwise.planner.export import export_plan, parse_export
 from shardwise.planner.export.hardware import safe_names
-from shardwise.plans import model_hash
+from shardwise.plans import TrainDtypes, model_hash
 from shardwise.plans.layouts import stored_share
 
 
@@ -151,6 +151,12 @@ REFUSALS = [
     ("maxtext", {"data": 2, "fsdp": 8}, {"zero": 2}, "zero 2"),
     ("maxtext", {"fsdp": 16}, {"remat": "none"}, "remat"),
     ("maxtext", {"fsdp": 16}, {"optimizer": "adafactor"}, "optimizer"),
+    (
+        "maxtext",
+        {"fsdp": 16},
+        {"dtypes": TrainDtypes(param="f32", master="bf16")},
+        "dtypes.master",
+    ),
     ("maxtext", {"fsdp": 16}, {"lora_rank": 8}, "lora_rank 8"),
     ("maxtext", {"fsdp": 16}, {"frozen": ("embedding",)}, "frozen"),
     ("maxtext", {"fsdp": 16}, {"reshard_after_forward": False}, "reshard_after_forward"),

@@ -31,6 +31,7 @@ from shardwise.planner.export.notes import (
     number,
     placed,
     refused,
+    stored_dtype,
     whole,
 )
 from shardwise.plans import MESH_AXES, TrainPlan
@@ -38,6 +39,10 @@ from shardwise.plans.train import STORAGE_AXES
 
 TARGET = "maxtext"
 PROGRAM = ("python3", "-m", "maxtext.trainers.pre_train.train", "src/maxtext/configs/base.yml")
+
+HEAD = """#!/usr/bin/env bash
+# Add what a plan does not choose: decoder_block or model_name, data, steps, learning rate, output.
+"""
 
 LOST = {
     "dtypes.param": "weights are stored once, in weight_dtype, and cast when used",
@@ -72,7 +77,7 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
 
 def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     """A shell script with one command."""
-    return "#!/usr/bin/env bash\n" + " \\\n  ".join(command(plan, cfg, piece)) + "\n"
+    return HEAD + " \\\n  ".join(command(plan, cfg, piece)) + "\n"
 
 
 def command(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> list[str]:
@@ -221,7 +226,7 @@ def _placed_tensors(plan: TrainPlan) -> dict[str, str]:
 def _dtypes(plan: TrainPlan) -> dict[str, Any]:
     """One stored copy of the weights; the second moment always has the weights' dtype."""
     d = plan.dtypes
-    stored = d.param if d.master == "none" else d.master
+    stored = stored_dtype(TARGET, d)
     if d.moments != stored:
         raise refused(TARGET, "dtypes.moments", d.moments, f"they follow the weights, {stored}")
     values = {

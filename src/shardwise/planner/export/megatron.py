@@ -35,6 +35,10 @@ from shardwise.plans.train import STORAGE_AXES
 
 TARGET = "megatron"
 
+HEAD = """#!/usr/bin/env bash
+# Add what a plan does not choose: rendezvous of the hosts, data, tokenizer, steps, learning rate.
+"""
+
 LOST: Mapping[str, str] = {}
 
 CONTEXT = {"all_gather": "all_gather", "ring": "p2p", "ulysses": "a2a"}
@@ -54,7 +58,7 @@ def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     """A shell script with one command, for every host."""
     count, each = nodes(plan, piece)
     head = [f"torchrun --nnodes {count} --nproc-per-node {each}", "pretrain_gpt.py"]
-    return "#!/usr/bin/env bash\n" + " \\\n  ".join([*head, *arguments(plan, cfg, piece)]) + "\n"
+    return HEAD + " \\\n  ".join([*head, *arguments(plan, cfg, piece)]) + "\n"
 
 
 def arguments(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> list[str]:

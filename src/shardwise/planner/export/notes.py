@@ -18,6 +18,7 @@ from shardwise.models.specs import Moe
 from shardwise.plans import TrainDtypes, TrainPlan
 from shardwise.plans.files import flat_plan, plan_from
 from shardwise.plans.train import STORAGE_AXES, SavedKind
+from shardwise.units import dtype_bytes
 
 Fields = dict[str, Any]
 """Fields of a plan by dotted name; `mesh` and `remat_kinds` are one value each."""
@@ -198,6 +199,15 @@ def _without_effect(plan: TrainPlan, cfg: ModelConfig) -> frozenset[str]:
 def stored_axes(plan: TrainPlan) -> tuple[str, ...]:
     """Axes that do store parameters in pieces."""
     return tuple(a for a in STORAGE_AXES if a in plan.storage_axes and plan.degree(a) > 1)
+
+
+def stored_dtype(target: str, dtypes: TrainDtypes) -> str:
+    """The dtype of the one copy that a framework stores: the master's, where there is one."""
+    if dtypes.master == "none":
+        return dtypes.param
+    if dtype_bytes(dtypes.master) < dtype_bytes(dtypes.param):
+        raise refused(target, "dtypes.master", dtypes.master, "it would lose parameters' bits")
+    return dtypes.master
 
 
 def copies(plan: TrainPlan) -> int:

@@ -23,6 +23,7 @@ from shardwise.planner.export.notes import (
     meant,
     named,
     refused,
+    stored_dtype,
     whole,
 )
 from shardwise.plans import MESH_AXES, TrainPlan
@@ -88,7 +89,7 @@ def _literal(value: Any) -> str:
 def _training(plan: TrainPlan) -> dict[str, Any]:
     """Tokens per microbatch and rank, tokens per step, and the dtypes of FSDP."""
     d = plan.dtypes
-    stored = d.param if d.master == "none" else d.master
+    stored = stored_dtype(TARGET, d)
     if d.moments != stored:
         raise refused(TARGET, "dtypes.moments", d.moments, f"they follow the parameters, {stored}")
     each = plan.tokens // (plan.batch_shards * plan.microbatches)
