@@ -131,7 +131,7 @@ def test_the_figures_of_the_search_are_those_of_the_plan(on, cfg, sequences):
     report = search(asked, keep=6)
     assert len(report.best) >= 6
     for found in report.best:
-        plan = plan_of(asked, found, "vendor")
+        plan = plan_of(asked, found)
         answer = evaluate_train(plan, cfg, asked.piece)
         assert float(answer.estimate.expected) == pytest.approx(found.seconds, rel=1e-9)
         assert float(answer.memory.peak()) == pytest.approx(found.memory, rel=1e-9)

@@ -28,6 +28,7 @@ from shardwise.models.flops import model_flops_per_token, six_nd
 from shardwise.models.parameters import parameters
 from shardwise.planner.step_timeline import spread, stretch
 from shardwise.planner.train_memory import train_memory
+from shardwise.planner.train_request import RECOMPUTE_WHOLE
 from shardwise.planner.train_search import (
     Found,
     SearchReport,
@@ -35,13 +36,13 @@ from shardwise.planner.train_search import (
     batch_units,
     search,
 )
-from shardwise.planner.train_time import stack_of_plan, step_estimate
+from shardwise.planner.train_time import piped_estimate, stack_for
 from shardwise.planner.train_work import TrainShape, train_work
 from shardwise.planner.usage import Usage
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.layouts import uneven_error
 from shardwise.plans.train import mesh_text
-from shardwise.roofline import IDEAL, Estimate, Stack, load_stack, price, stretched
+from shardwise.roofline import Estimate, price, stretched
 from shardwise.units import DAY, format_bytes, format_gib
 from shardwise.work import MemoryTimeline, Work
 
@@ -150,7 +151,7 @@ def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnsw
     placement = _placed(plan, piece)
     shape = plan_shape(plan, cfg)
     work = train_work(cfg, shape)
-    estimate = price(work, piece.chip, placement, stack=stack_of(plan))
+    estimate = price(work, piece.chip, placement, stack=stack_for(plan.stack, plan.constants))
     if plan.degree("stage") > 1:
         estimate = stretched(estimate, stretch(plan, cfg, estimate))
     return TrainAnswer(
@@ -164,9 +165,21 @@ def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnsw
     )
 
 
-def stack_of(plan: TrainPlan) -> Stack:
-    """The constants of the plan's software; the book derates nothing and hides everything."""
-    return IDEAL if plan.constants == "book" else load_stack(plan.stack)
+def closed_form_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnswer:
+    """The plan as the search prices it: pipelines by the closed form of uniform stages."""
+    placement, shape = _placed(plan, piece), plan_shape(plan, cfg)
+    work = train_work(cfg, shape)
+    stack = stack_for(plan.stack, plan.constants)
+    estimate = price(work, piece.chip, placement, stack=stack)
+    return TrainAnswer(
+        plan=plan,
+        cfg=cfg,
+        piece=piece,
+        placement=placement,
+        work=work,
+        estimate=piped_estimate(estimate, shape),
+        memory=train_memory(cfg, shape),
+    )
 
 
 def _placed(plan: TrainPlan, piece: Slice) -> Placement:
@@ -195,6 +208,7 @@ def plan_shape(plan: TrainPlan, cfg: ModelConfig) -> TrainShape:
         zero=plan.zero,
         sequence_parallel=plan.sequence_parallel,
         dtypes=plan.dtypes,
+        recompute_whole=plan.stack in RECOMPUTE_WHOLE,
         **{name: getattr(plan, name) for name in _STRUCTURAL},
     )
 
