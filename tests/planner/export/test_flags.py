@@ -18,6 +18,7 @@ from shardwise.models import load_model
 from shardwise.models.parameters import parameters
 from shardwise.planner.export import export_plan, parse_export
 from shardwise.planner.export.hardware import safe_names
+from shardwise.planner.export.maxtext import _per_device
 from shardwise.plans import TrainDtypes, model_hash
 from shardwise.plans.layouts import stored_share
 
@@ -67,6 +68,14 @@ def test_maxtext_batch_below_one_per_device():
     text = export_plan(plan, cfg, piece, "maxtext")
     assert maxtext_flags(text)["per_device_batch_size"] == "0.0625"
     assert parse_export(text, "maxtext") == plan
+
+
+def test_maxtext_gets_the_whole_batch_back():
+    """It computes int(devices * per_device_batch_size): 29 / 100 * 100 would become 28."""
+    assert int(100 * (29 / 100)) == 28
+    for devices in (48, 49, 96, 100, 107, 896):
+        for sequences in range(1, 1000):
+            assert int(devices * _per_device(sequences, devices)) == sequences
 
 
 def test_maxtext_circular_pipeline():
@@ -488,6 +497,7 @@ def test_xpk_command(two_slices):
         ("v5p:4x4x4", "v5p-128"),  # the name counts TensorCores, two per chip
         ("v5e:4x4", "v5litepod-16"),  # here it counts chips
         ("v5p:8x8x8", "v5p-1024"),
+        ("v5p:16x8x4", "v5p-4x8x16"),  # XPK lists the sizes in ascending order
         ("v5p:4x8x16", "v5p-4x8x16"),  # 512 chips too: v5p-1024 would be read as 8x8x8
         ("tpu7x:4x4x4", "tpu7x-128"),
         ("tpu7x:4x8x16", "tpu7x-4x8x16"),  # tpu7x-1024 names several topologies

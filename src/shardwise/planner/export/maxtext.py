@@ -6,6 +6,7 @@ sequence parallelism is the axis `tensor_sequence`. The fields of the model are 
 and its layers; a `model_name` of MaxText's own, if there is one, is up to the user.
 """
 
+import math
 import shlex
 from collections.abc import Mapping
 from math import prod
@@ -167,11 +168,20 @@ def _batch(plan: TrainPlan) -> dict[str, Any]:
     """Sequences per device and accumulated step; a pipeline takes all microbatches at once."""
     accumulated = plan.microbatches if plan.degree("stage") == 1 else 1
     return {
-        "per_device_batch_size": plan.global_batch_sequences / (plan.devices * accumulated),
+        "per_device_batch_size": _per_device(
+            plan.global_batch_sequences // accumulated, plan.devices
+        ),
         "gradient_accumulation_steps": accumulated,
         "max_target_length": plan.sequence_length,
         "packing": bool(plan.packed_lengths),
     }
+
+
+def _per_device(sequences: int, devices: int) -> float:
+    """Sequences per device; MaxText multiplies by the devices again and cuts the fraction off, so
+    a quotient that was rounded down is moved up by one last bit."""
+    each = sequences / devices
+    return each if int(devices * each) == sequences else math.nextafter(each, math.inf)
 
 
 def _pipeline(plan: TrainPlan) -> dict[str, Any]:

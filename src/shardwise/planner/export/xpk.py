@@ -47,12 +47,15 @@ def job_name(model: str) -> str:
 
 
 def tpu_type(piece: Slice) -> str:
-    """`v5litepod-16` where that is this slice, `v5p-4x8x16` where the name would not say so."""
+    """`v5litepod-16` where that is this slice, `v5p-4x8x16` where the name would not say so.
+
+    XPK lists a topology once, its sizes in ascending order.
+    """
     names = safe_names(piece)
     if names:
         return names[0]
     family = next(name for name, rule in FAMILIES.items() if rule.chip == piece.chip.id)
-    return f"{family}-{shape_text(piece.shape)}"
+    return f"{family}-{shape_text(tuple(sorted(piece.shape)))}"
 
 
 def slice_of_type(text: str, count: int) -> Slice:
