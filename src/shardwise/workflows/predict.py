@@ -10,7 +10,8 @@ from shardwise.models import load_model, parameters, params_total
 from shardwise.models.describe import context_warning
 from shardwise.models.specs import Moe
 from shardwise.planner.goodput import Overheads, goodput
-from shardwise.planner.train_search import TrainRequest, policies
+from shardwise.planner.train_request import TrainRequest
+from shardwise.planner.train_search import policies
 from shardwise.planner.training import (
     TrainAnswer,
     TrainPlanning,
@@ -65,8 +66,9 @@ def plan_training(
             pins=pins or {},
             remat=(remat,) if remat else REMAT_POLICIES,
             max_hbm_bytes=min(limit, max_hbm or limit) / piece.chip.jax_devices_per_chip,
+            constants=hardware.constants,  # type: ignore[arg-type]
         )
-        return plan_train(request, top=top, constants=hardware.constants, progress=progress)
+        return plan_train(request, top=top, progress=progress)
 
     target = hardware.target(on)
     if isinstance(target, Spelling):
