@@ -42,7 +42,9 @@ def attention_core(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list
         "attention.scores" if whole else "attention.core",
         "attention",
         "attention",
-        flops={shape.compute: flops * shape.tokens / shape.degree("tensor")},
+        # Recipes that multiply in fp8 leave the core in 16 bits (Transformer Engine's default,
+        # MaxText fp8, DeepSeek-V3 section 3.3.1).
+        flops={shape.activations: flops * shape.tokens / shape.degree("tensor")},
         hbm_bytes=shape.tokens * (queries + keys * _keys_read(shape)),
     )
     ops = [core, *_softmax(mixer, shape)] if whole else [core]
