@@ -63,7 +63,7 @@ def test_remat_repeats_forward_work(remat, matmuls, core, whole):
     want = matmuls * MATMULS + 3 * HEAD + core * CORE
     if matmuls == 4 and not whole:
         want -= DOWN
-    shape = step(remat=remat, choices={"recompute_whole": whole})
+    shape = step(remat=remat, choices={"stack": "megatron" if whole else "xla"})
     assert train_work(dense(), shape).flops() == pytest.approx(want)
 
 

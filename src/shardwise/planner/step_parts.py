@@ -14,9 +14,18 @@ import numpy as np
 
 from shardwise.planner.columns import Columns, Keys, Meshes, keys_of
 from shardwise.planner.legality import batch_shards
-from shardwise.planner.parallel.pipeline import stage_transfer, tied_reduction
+from shardwise.planner.memory.working import (
+    gathered_bytes,
+    gathered_ends,
+    in_transit_bytes,
+    kept_bytes,
+    layer_bytes,
+    logit_bytes,
+    module_bytes,
+)
+from shardwise.planner.parallel.pipeline import rank_in_flight, stage_transfer, tied_reduction
 from shardwise.planner.train_figures import Figures, figures_of
-from shardwise.planner.train_memory import train_memory
+from shardwise.planner.train_memory import standing_bytes
 from shardwise.planner.train_parts import (
     end_chains,
     end_rows,
@@ -28,7 +37,7 @@ from shardwise.planner.train_parts import (
     parameter_exchanges,
     step_rows,
 )
-from shardwise.planner.train_request import RECOMPUTE_WHOLE, Structure, TrainRequest
+from shardwise.planner.train_request import Structure, TrainRequest
 from shardwise.planner.train_shape import TrainShape
 from shardwise.planner.train_time import forward_share, stack_for
 from shardwise.roofline.bodies import OpTime
@@ -62,7 +71,7 @@ def column_shape(
         "context_method": structure.context_method,
         "pipeline_schedule": structure.schedule,
         "virtual_stages": structure.virtual_stages,
-        "recompute_whole": request.stack in RECOMPUTE_WHOLE,
+        "stack": request.stack,
     }
     degrees = {axis: v for axis, v in d.items() if np.any(v > 1)}
     return TrainShape(degrees=degrees, **{**fields, **request.settings, **changes})
@@ -223,22 +232,66 @@ class StepParts:
         choices = (structure.storage_axes, structure.zero > 0, structure.ends == "apart")
         return self._made("optimizer", choices, ("stage", *COPIES), make)
 
-    def memory(self, kinds: str, structure: Structure) -> OnKeys:
-        """Bytes of some kinds at each point of the step, one row per point."""
-        choices, keys = _MEMORY[kinds]
-        if kinds == "transient" and self.request.settings.get("offload_optimizer"):
-            choices, keys = (*choices, "zero", "ends"), ("stage", *COPIES, "tokens")
+    def standing(self, structure: Structure) -> OnKeys:
+        """Bytes of state on the first and on the last stage, of the fullest at the update, and of a
+        microbatch's gradients on the first."""
 
         def make(columns: Columns) -> np.ndarray:
-            timeline = train_memory(self.request.cfg, self._shape(columns, structure))
-            rows = [
-                sum(size for kind, size in point.items() if _kinds(kind) == kinds)
-                for _, point in timeline.points
-            ]
-            return np.stack([np.broadcast_to(row, (len(columns),)) for row in rows])
+            shape = self._shape(columns, structure)
+            return np.stack(np.broadcast_arrays(*standing_bytes(self.request.cfg, shape)))
 
-        chosen = tuple(getattr(structure, name) for name in choices)
-        return self._made(kinds, chosen, keys, make)
+        choices = (structure.storage_axes, structure.zero, structure.ends)
+        keys = ("=stage", "copies", *_SIZES, "=fsdp", "loop")
+        return self._made("standing", choices, keys, make)
+
+    def kept(self, structure: Structure) -> OnKeys:
+        """Bytes of activations kept per microbatch in flight by all layers, on their way to the
+        host, and kept by prediction modules."""
+
+        def make(columns: Columns) -> np.ndarray:
+            cfg, shape = self.request.cfg, self._shape(columns, structure)
+            some = kept_bytes(cfg, shape), in_transit_bytes(cfg, shape), module_bytes(cfg, shape)
+            return np.stack([np.broadcast_to(size, (len(columns),)) for size in some])
+
+        return self._made("kept", (structure.remat,), ("tokens", *_SIZES), make)
+
+    def flight(self, structure: Structure) -> OnKeys:
+        """Microbatches in flight on the first and on the last stage, and on the first less the one
+        whose backward pass ends."""
+
+        def make(columns: Columns) -> np.ndarray:
+            shape = self._shape(columns, structure)
+            ranks = (0.0, shape.degree("stage") - 1.0)
+            held = [rank_in_flight(shape, rank) for rank in ranks]
+            held.append(np.maximum(held[0] - 1.0, 0.0))
+            return np.stack([np.broadcast_to(size, (len(columns),)) for size in held])
+
+        choices = (structure.schedule, structure.virtual_stages)
+        return self._made("flight", choices, ("=stage", "microbatches"), make)
+
+    def gathered(self, structure: Structure) -> OnKeys:
+        """Bytes of gathered layers in the backward pass and at the loss, and of gathered ends."""
+
+        def make(columns: Columns) -> np.ndarray:
+            cfg, shape = self.request.cfg, self._shape(columns, structure)
+            layers = gathered_bytes(cfg, self.rows, shape, shape.stage_share)
+            stays = 0.0 if structure.reshard_after_forward else layers
+            some = layers, stays, gathered_ends(self.rows, shape)
+            return np.stack([np.broadcast_to(size, (len(columns),)) for size in some])
+
+        choices = (structure.storage_axes, structure.reshard_after_forward)
+        return self._made("gathered", choices, ("=stage", *_SIZES, "=fsdp"), make)
+
+    def flying(self, structure: Structure) -> OnKeys:
+        """Bytes of the layer in its backward pass, and of the logits."""
+
+        def make(columns: Columns) -> np.ndarray:
+            cfg, shape = self.request.cfg, self._shape(columns, structure)
+            some = layer_bytes(cfg, shape), logit_bytes(cfg, shape)
+            return np.stack([np.broadcast_to(size, (len(columns),)) for size in some])
+
+        choices = (structure.remat, structure.context_method)
+        return self._made("flying", choices, ("tokens", *_SIZES), make)
 
     def _made(
         self, name: str, choices: tuple, keys: tuple[str, ...], make: Callable[[Columns], Any]
@@ -250,7 +303,8 @@ class StepParts:
         return self._parts[at]
 
     def _distinct(self, names: tuple[str, ...]) -> Keys:
-        """Distinct rows of mesh axes (their degrees and links) and further columns."""
+        """Distinct rows of mesh axes (degree and links, or after "=" the degree alone) and of
+        further columns."""
         if names not in self._keys:
             columns: list[np.ndarray] = []
             for name in names:
@@ -260,6 +314,10 @@ class StepParts:
 
     def _columns_of(self, name: str) -> list[np.ndarray]:
         c = self.columns
+        if name.startswith("="):
+            return [c.degrees[name[1:]]]
+        if name == "copies":
+            return [c.degrees["replica"] * c.degrees["data"]]
         if name in c.degrees:
             return [c.degrees[name], self.meshes.links[name][c.mesh]]
         if name == "tokens":
@@ -288,22 +346,5 @@ class StepParts:
         return price_ops(ops, self.request.piece.chip, placement, self.stack)
 
 
-_STATE = ("params", "gradients", "optimizer")
-_MEMORY: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "state": (("storage_axes", "zero", "ends"), ("stage", *COPIES)),
-    "checkpoints": (
-        ("remat", "schedule", "virtual_stages", "context_method"),
-        ("stage", *INNER, "tokens", "microbatches"),
-    ),
-    "transient": (
-        ("remat", "storage_axes", "reshard_after_forward", "context_method"),
-        ("stage", *STORED, "tokens"),
-    ),
-}
-"""The choices and the keys that kinds of memory depend on."""
-
-
-def _kinds(kind: str) -> str:
-    if kind in _STATE:
-        return "state"
-    return kind if kind == "checkpoints" else "transient"
+_SIZES = ("=expert", "=context", "=tensor")
+"""Inner axes by degree alone: bytes do not depend on links."""

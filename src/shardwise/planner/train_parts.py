@@ -216,7 +216,7 @@ def stage_local(part: Sequence[Parameter], first: set[int], shape: TrainShape) -
     for row in part:
         share = shape.stage_share if row.group is not None else 1.0
         if id(row) in first:
-            share = 1.0 - shape.piped
+            share = 1.0 - shape.apart
         size = row.size * row.layers * shape.stored_share(row)
         total = total + held(row, shape) * size * share
     return total

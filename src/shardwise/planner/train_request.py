@@ -29,10 +29,6 @@ SCHEDULES: tuple[tuple[PipelineSchedule, int], ...] = tuple(
 )
 """Every schedule with every count of chunks per stage that it takes."""
 
-RECOMPUTE_WHOLE = ("megatron", "nanotron")
-"""Stacks whose checkpointed block is run again to its end (Megatron-LM's CheckpointFunction);
-PyTorch's non-reentrant checkpoint stops early, XLA drops what nobody reads."""
-
 STORAGES: tuple[tuple[str, ...], ...] = (STORAGE_AXES, ("fsdp",))
 """Ways of storing parameters: over every axis that sums gradients anyway, or over fsdp alone, so
 that context and expert replicate what is not an expert (Megatron-LM)."""

@@ -17,9 +17,13 @@ from shardwise.plans.train import (
     Remat,
     Saved,
     SavedKind,
+    Stack,
 )
 from shardwise.units import dtype_bytes
 from shardwise.work import Quantity
+
+FOLDED = ("zb_v", "dualpipe")
+"""Schedules that keep the first and the last stage on one device."""
 
 ADAPTERS = (".lora_a", ".lora_b")
 """How the names of LoRA's rows end."""
@@ -30,9 +34,9 @@ class TrainShape:
     """One training step as numbers that may be arrays over candidates.
 
     `sequences` is per batch shard and microbatch; `stage_share` the share of the layers that the
-    busiest stage holds (1 without pipelining). `recompute_whole`: a block that is recomputed is run
-    to its end, although nobody needs its result. The other fields are the plan's choices of the
-    same name, which are structural: one value for all candidates.
+    busiest stage holds (1 without pipelining). The other fields are the plan's choices of the same
+    name, which are structural: one value for all candidates. `stack` matters for what software does
+    beside the algebra, see the properties.
     """
 
     degrees: Mapping[str, Quantity]
@@ -48,7 +52,7 @@ class TrainShape:
     reshard_after_forward: bool = True
     remat_kinds: Mapping[SavedKind, Saved] = field(default_factory=dict)
     attention_kernel: str = "flash"
-    recompute_whole: bool = False
+    stack: Stack = "xla"
     pipeline_schedule: PipelineSchedule = "1f1b"
     virtual_stages: int = 1
     context_method: ContextMethod = "all_gather"
@@ -76,6 +80,36 @@ class TrainShape:
     def piped(self) -> Quantity:
         """1 where there is more than one pipeline stage, else 0."""
         return np.where(np.asarray(self.degree("stage")) > 1, 1.0, 0.0)
+
+    @property
+    def apart(self) -> Quantity:
+        """1 where embedding and head lie on different devices of `stage`, else 0: schedules that
+        fold the stages or run them both ways keep both ends on one."""
+        return 0.0 * self.piped if self.pipeline_schedule in FOLDED else self.piped
+
+    @property
+    def recompute_whole(self) -> bool:
+        """Whether a recomputed block is run to its end, although nobody needs its result: so does
+        Megatron-LM's CheckpointFunction, and nanotron's after it. PyTorch's non-reentrant
+        checkpoint stops early, XLA drops what nobody reads."""
+        return self.stack in ("megatron", "nanotron")
+
+    @property
+    def eager(self) -> bool:
+        """Whether ops run one by one, as PyTorch does: every cast makes a copy."""
+        return self.stack != "xla"
+
+    @property
+    def sums_apart(self) -> bool:
+        """Whether a microbatch's gradients stand beside the sum of the earlier ones until all are
+        there. Megatron-LM's matmuls add to the sum themselves (gradient accumulation fusion)."""
+        return self.stack != "megatron"
+
+    @property
+    def keeps_gathered(self) -> bool:
+        """Whether the inputs that tensor gathers are kept whole for the weight gradients, as by
+        nanotron (tp_recompute_allgather off), rather than in pieces and gathered again."""
+        return self.stack == "nanotron"
 
     def has(self, *axes: str) -> bool:
         """Whether any candidate uses one of the axes."""

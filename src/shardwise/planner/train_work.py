@@ -92,7 +92,7 @@ def _ends_work(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -
         chain = [*_waiting(end.forward, gathers), *_waiting(end.backward, regathers)]
         chain = _extended(chain, [*casts, *_phase(gradient_accumulation(end.rows, shape))])
         side = [*gathers, *regathers, *_phase(_after(scatters, chain))]
-        here = 1.0 - shape.piped if name == "first" else 1.0
+        here = 1.0 - shape.apart if name == "first" else 1.0
         ops += _named([*side, *chain], name, here * shape.microbatches)
         reduced = _after(gradient_reduction(end.rows, shape), chain)
         reduced += tied_reduction(end.rows, shape)

@@ -28,7 +28,6 @@ from shardwise.models.flops import model_flops_per_token, six_nd
 from shardwise.models.parameters import parameters
 from shardwise.planner.step_timeline import spread, stretch
 from shardwise.planner.train_memory import train_memory
-from shardwise.planner.train_request import RECOMPUTE_WHOLE
 from shardwise.planner.train_search import (
     Found,
     SearchReport,
@@ -208,12 +207,12 @@ def plan_shape(plan: TrainPlan, cfg: ModelConfig) -> TrainShape:
         zero=plan.zero,
         sequence_parallel=plan.sequence_parallel,
         dtypes=plan.dtypes,
-        recompute_whole=plan.stack in RECOMPUTE_WHOLE,
         **{name: getattr(plan, name) for name in _STRUCTURAL},
     )
 
 
 _STRUCTURAL = (
+    "stack",
     "storage_axes",
     "reshard_after_forward",
     "remat_kinds",

@@ -97,4 +97,4 @@ def stored(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
 def held(row: Parameter, shape: TrainShape) -> Quantity:
     """1 for a row with storage of its own; a tied head has its own copy only on another stage than
     the embedding."""
-    return shape.piped if row.shares else 1.0
+    return shape.apart if row.shares else 1.0

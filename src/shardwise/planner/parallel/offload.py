@@ -35,9 +35,18 @@ def bytes_of(saved: Sequence[Activation], shape: TrainShape) -> Quantity:
     """Bytes of some activations of one layer and microbatch on one device."""
     inner = shape.layer_shape
     size = dtype_bytes(inner.activations)
-    cut = sum(a.bytes_per_token(size) for a in saved if a.sharded)
-    whole = sum(a.bytes_per_token(size) for a in saved if not a.sharded)
-    return cut * shape.tokens / shape.degree("tensor") + whole * inner.norm_tokens
+    total: Quantity = 0.0
+    for a in saved:
+        tokens = shape.tokens / shape.degree("tensor") if a.sharded else inner.norm_tokens
+        if shape.keeps_gathered and a.kind == "norm" and not a.f32:
+            tokens = shape.tokens
+        load = inner.expert_load if a.name.startswith(ROUTED) else 1.0
+        total = total + a.bytes_per_token(size) * load * tokens
+    return total
+
+
+ROUTED = ("experts", "dispatched")
+"""How the names of activations begin that grow with the load of a device's experts."""
 
 
 def place_of(activation: Activation, shape: TrainShape) -> str:

@@ -8,12 +8,15 @@ When a stage idles is the schedule's matter (`planner/pipeline.py`), not counted
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from shardwise.models import ModelConfig, Parameter
 from shardwise.planner.ops import exchange
 from shardwise.planner.parallel.fsdp import stored
+from shardwise.planner.pipeline import in_flight
 from shardwise.planner.train_shape import TrainShape
 from shardwise.units import dtype_bytes
-from shardwise.work import Op
+from shardwise.work import Op, Quantity
 
 
 def stage_transfer(cfg: ModelConfig, shape: TrainShape) -> tuple[Op, ...]:
@@ -36,4 +39,24 @@ def tied_reduction(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ..
     if not tied or not shape.has("stage"):
         return ()
     size = stored(tied, shape) * dtype_bytes(shape.dtypes.grad)
+    if not np.any(size):
+        return ()
     return (exchange("reduce.tied", "permute", "gradients", ("stage",), size),)
+
+
+def rank_in_flight(shape: TrainShape, rank: Quantity) -> Quantity:
+    """Microbatches whose activations a rank holds, in units of a whole stage's; the fullest rank's
+    is `planner.pipeline.in_flight` (tables of `scheduling.pipeline`).
+
+    1f1b: as many as ranks follow, and its own. interleaved: (v-1) S + 2 (S - rank) - 1 chunks.
+    The others hold as many on every rank.
+    """
+    stages, microbatches, v = shape.degree("stage"), shape.microbatches, shape.virtual_stages
+    most = in_flight(shape.pipeline_schedule, stages, microbatches, v)
+    if shape.pipeline_schedule == "1f1b":
+        held = stages - rank
+    elif shape.pipeline_schedule == "interleaved":
+        held = ((v - 1) * stages + 2 * (stages - rank) - 1) / v
+    else:
+        return most
+    return np.where(shape.piped > 0, np.minimum(held, microbatches), most)

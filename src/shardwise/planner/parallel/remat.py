@@ -71,8 +71,12 @@ def regathers(yields: Sequence[Yield], shape: TrainShape) -> list[Op]:
     sequence parallelism; keys over context); the pieces are there, so this waits for nothing.
     Where the reader of a gather is recomputed, the gather is too, unless its own kind is kept."""
     table = statuses(shape.remat, shape.remat_kinds)
+    whole = {"attention.gather", "mlp.gather"} if shape.keeps_gathered else set()
     return [
         replace(op, id=f"again.{op.id}", name=f"{op.name} again", phase="backward", after=())
         for kind, op in yields
-        if op.collective and op.collective.kind == "all_gather" and table[kind] != "recompute"
+        if op.collective
+        and op.collective.kind == "all_gather"
+        and table[kind] != "recompute"
+        and op.id not in whole
     ]
