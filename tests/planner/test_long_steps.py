@@ -48,3 +48,6 @@ def test_two_short_steps_tell_a_long_one(schedule, chunks, layers, microbatches,
     short = passes_end(made, CFG, estimate)
     monkeypatch.setattr(step_timeline, "_SETTLED", microbatches)
     assert short == pytest.approx(passes_end(made, CFG, estimate), rel=1e-9)
+    events = step_timeline.step_timeline(made, CFG, estimate).events
+    passes = [e.end for e in events if e.stream == "compute" and e.kind in "FBW"]
+    assert short == pytest.approx(max(passes), rel=1e-9)

@@ -6,13 +6,14 @@ last. `stretch` turns the timeline back into what `roofline.price` multiplies bo
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 
 from shardwise.models import ModelConfig
-from shardwise.planner.timeline import Timeline, costs_of, timeline
+from shardwise.planner.timeline import StageCosts, Timeline, costs_of, last_pass, timeline
 from shardwise.plans import TrainPlan
 from shardwise.roofline import Estimate
-from shardwise.scheduling import Schedule, pipeline_schedule
+from shardwise.scheduling import Action, Schedule, pipeline_schedule, ready_order
 
 PHASES = ("forward", "backward", "weight")
 """Passes of a pipeline. What is recomputed belongs to the backward pass."""
@@ -33,8 +34,11 @@ class StageSeconds:
 def step_timeline(plan: TrainPlan, cfg: ModelConfig, estimate: Estimate) -> Timeline:
     """The timeline of a plan whose Work was priced; one stage gives a timeline of one rank."""
     schedule = schedule_of(plan)
-    seconds = stage_seconds(plan, cfg, estimate)
-    costs = costs_of(
+    return timeline(schedule, _costs(schedule, stage_seconds(plan, cfg, estimate)))
+
+
+def _costs(schedule: Schedule, seconds: StageSeconds) -> StageCosts:
+    return costs_of(
         schedule,
         forward=seconds.forward,
         backward=seconds.backward,
@@ -43,14 +47,26 @@ def step_timeline(plan: TrainPlan, cfg: ModelConfig, estimate: Estimate) -> Time
         reduction=seconds.reduction,
         optimizer=seconds.optimizer,
     )
-    return timeline(schedule, costs)
 
 
 def schedule_of(plan: TrainPlan) -> Schedule:
     """The plan's table of passes; BadRequest where its counts do not suit the schedule."""
     stages = plan.degree("stage")
     kind = plan.pipeline_schedule if stages > 1 else "1f1b"
-    return pipeline_schedule(kind, stages, plan.microbatches, plan.virtual_stages)
+    return _schedule(kind, stages, plan.microbatches, plan.virtual_stages)
+
+
+@lru_cache(maxsize=32)
+def _schedule(kind: str, stages: int, microbatches: int, chunks: int) -> Schedule:
+    return pipeline_schedule(kind, stages, microbatches, chunks)
+
+
+@lru_cache(maxsize=32)
+def _order(
+    kind: str, stages: int, microbatches: int, chunks: int
+) -> tuple[tuple[int, Action], ...]:
+    """The order in which a schedule can be laid out; plans and their costs share it."""
+    return tuple(ready_order(_schedule(kind, stages, microbatches, chunks)))
 
 
 def stretch(plan: TrainPlan, cfg: ModelConfig, estimate: Estimate) -> dict[str, float]:
@@ -83,22 +99,23 @@ def passes_end(plan: TrainPlan, cfg: ModelConfig, estimate: Estimate) -> float:
     """
     stages = plan.degree("stage")
     rounds, over = divmod(plan.microbatches, stages)
+    seconds = stage_seconds(plan, cfg, estimate)
     if rounds <= _SETTLED + 1:
-        return _last_pass(plan, cfg, estimate)
-    each = plan.global_batch_sequences // plan.microbatches
-    ends = []
-    for n in (_SETTLED * stages + over, (_SETTLED + 1) * stages + over):
-        short = replace(plan, microbatches=n, global_batch_sequences=n * each)
-        ends.append(_last_pass(short, cfg, estimate))
-    return ends[0] + (rounds - _SETTLED) * (ends[1] - ends[0])
+        return _last_pass(plan, seconds, plan.microbatches)
+    first = _last_pass(plan, seconds, _SETTLED * stages + over)
+    further = _last_pass(plan, seconds, (_SETTLED + 1) * stages + over) - first
+    return first + (rounds - _SETTLED) * further
 
 
 _SETTLED = 2  # rounds after which a schedule repeats itself
 
 
-def _last_pass(plan: TrainPlan, cfg: ModelConfig, estimate: Estimate) -> float:
-    line = step_timeline(plan, cfg, estimate)
-    return max(e.end for e in line.events if e.stream == "compute" and e.kind in "FBW")
+def _last_pass(plan: TrainPlan, seconds: StageSeconds, microbatches: int) -> float:
+    schedule = _schedule(
+        plan.pipeline_schedule, plan.degree("stage"), microbatches, plan.virtual_stages
+    )
+    order = _order(schedule.kind, schedule.stages, microbatches, schedule.chunks)
+    return last_pass(schedule, _costs(schedule, seconds), order)
 
 
 def _plain_period(estimate: Estimate, name: str, group: str) -> float:
@@ -174,7 +191,7 @@ def _round(estimate: Estimate, group: int) -> dict[str, float]:
 def _end(estimate: Estimate, name: str) -> Mapping[str, float]:
     """Seconds of one end of the model by phase. The first stage's runs on another device than the
     counted one, where it counts 0, so that its ops are summed."""
-    seconds = dict.fromkeys(PHASES, 0.0)
+    seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
     for t in estimate.ops:
         if t.op.body == name and t.op.stream == "compute":
             phase = t.op.phase if t.op.phase in PHASES else "backward"

@@ -8,7 +8,7 @@ each other down where they share links is not modelled. `planner/pipeline.py` ha
 that the search uses; for uniform stages both agree.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -152,6 +152,18 @@ def timeline(schedule: Schedule, costs: StageCosts) -> Timeline:
     )
 
 
+def last_pass(schedule: Schedule, costs: StageCosts, order: Iterable[tuple[int, Action]]) -> float:
+    """When the last pass of a timeline ends, in seconds, without listing its events.
+
+    `order` is the schedule's `ready_order`, which may be kept: it depends on no cost.
+    """
+    _check(schedule, costs)
+    run = _Run(schedule, costs, record=False)
+    for rank, action in order:
+        run.run_pass(rank, action)
+    return max(run.free)
+
+
 def timeline_of(
     kind: str,
     stages: int,
@@ -190,8 +202,8 @@ def timeline_of(
 class _Run:
     """The state of the walk: when each stream is free, and when each result is there."""
 
-    def __init__(self, schedule: Schedule, costs: StageCosts) -> None:
-        self.schedule, self.costs = schedule, costs
+    def __init__(self, schedule: Schedule, costs: StageCosts, record: bool = True) -> None:
+        self.schedule, self.costs, self.record = schedule, costs, record
         self.events: list[Event] = []
         self.free = [0.0] * schedule.stages
         self.links: dict[tuple[int, int], float] = {}
@@ -274,6 +286,8 @@ class _Run:
         action: Action,
         to: int = -1,
     ) -> None:
+        if not self.record:
+            return
         event = Event(
             rank=rank,
             stream=stream,
