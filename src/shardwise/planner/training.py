@@ -26,6 +26,7 @@ from shardwise.models import ModelConfig
 from shardwise.models.counts import params_active
 from shardwise.models.flops import model_flops_per_token, six_nd
 from shardwise.models.parameters import parameters
+from shardwise.planner.plan_choices import check_choices
 from shardwise.planner.step_timeline import spread, stretch
 from shardwise.planner.train_memory import train_memory
 from shardwise.planner.train_search import (
@@ -263,6 +264,7 @@ def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
             "the mesh, by `slices` (how many are used) or by `box` (chips used per axis)"
         )
     _check_divides(plan.mesh, cfg)
+    check_choices(plan, cfg)
 
 
 def _check_divides(mesh: Mapping[str, int], cfg: ModelConfig) -> None:
