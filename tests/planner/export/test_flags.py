@@ -407,6 +407,18 @@ def test_megatron_uneven_and_virtual_stages():
     assert parse_export(by_layers, "megatron") == parse_export(text, "megatron")
 
 
+@pytest.mark.parametrize(
+    ("word", "method"), [("p2p", "ring"), ("allgather", "all_gather"), ("a2a", "ulysses")]
+)
+def test_megatron_context_methods(word, method):
+    mesh = {"data": 4, "context": 2}
+    plan, cfg, piece = a_plan("dense", "h100:8", mesh, storage_axes=("fsdp",))
+    text = export_plan(plan, cfg, piece, "megatron")
+    assert "--cp-comm-type all_gather" in text
+    edited = text.replace("--cp-comm-type all_gather", f"--cp-comm-type {word}")
+    assert parse_export(edited, "megatron").context_method == method
+
+
 def test_megatron_recomputes_modules_alone():
     kinds = {"attention": "recompute", "norm": "recompute"}
     choices = {"remat": "none", "remat_kinds": kinds, "storage_axes": ("fsdp",)}

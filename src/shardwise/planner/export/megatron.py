@@ -265,7 +265,7 @@ def read(text: str, world: int | None = None) -> Fields:
         "frozen": [],
     }
     if "context" in said["mesh"]:
-        word = given.get("--cp-comm-type", "p2p")
+        word = given.get("--cp-comm-type", "p2p").replace("allgather", "all_gather")
         said["context_method"] = meant(TARGET, "--cp-comm-type", word, CONTEXT)
     if "--num-experts" in given:
         capacity = given.get("--moe-expert-capacity-factor")
