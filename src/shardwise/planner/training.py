@@ -242,11 +242,6 @@ def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
             f"layers_per_stage {list(plan.layers_per_stage)} adds up to "
             f"{sum(plan.layers_per_stage)} layers; {cfg.name} has {cfg.layers}"
         )
-    if plan.degree("stage") > 1 and plan.microbatches < plan.degree("stage"):
-        raise BadRequest(
-            f"microbatches {plan.microbatches} is less than the {plan.degree('stage')} stages, so "
-            "some stage would never have work; use at least one microbatch per stage"
-        )
     if plan.slices > piece.count:
         raise BadRequest(f"slices is {plan.slices}; {piece} has {piece.count}, so use at most that")
     devices = prod(plan.box) * plan.slices * piece.chip.jax_devices_per_chip
