@@ -99,7 +99,7 @@ class Stored:
     """A step whose layers and storage are chosen: all but ZeRO and the pipeline schedule."""
 
     def __init__(self, chunk: Chunk, structure: Structure) -> None:
-        self.chunk, parts = chunk, chunk.parts
+        self.chunk, self.structure, parts = chunk, structure, chunk.parts
         self.shape = column_shape(parts.request, chunk.columns, structure)
         ahead, again = gathers_per_round(self.shape)
         self.again = again
@@ -116,6 +116,12 @@ class Stored:
         self.totals = Sums().add(totals, rounds)
         self.weight = back.weight * rounds
         self._ends: dict[bool, _Ends] = {}
+
+    def least_memory(self) -> np.ndarray:
+        """Bytes that no ZeRO stage and no schedule goes below: ZeRO-2, and 1F1B, which has the
+        fewest microbatches in flight."""
+        lean = replace(self.structure, zero=2, schedule="1f1b", virtual_stages=1)
+        return memory_of(self.chunk, lean)
 
     def floor(self) -> Quantity:
         """Seconds that no ZeRO stage and no schedule goes below: the layers without reductions,
@@ -166,6 +172,7 @@ class Reduced:
         self.last = stored.backward.beside(reduction.sides) if reduction.sides else None
         self.times = chunk.microbatches if structure.zero == 2 else 1.0
         self.totals = Sums(stored.totals).add(reduction.totals, chunk.share * self.times)
+        self._once: np.ndarray | None = None
         self._around: dict[bool, _Around] = {}
         self._by_chunks: dict[int, tuple[_Time, _Time]] = {}
 
@@ -208,7 +215,7 @@ class Reduced:
     def priced(self, structure: Structure) -> Priced:
         """The candidates under a pipeline schedule."""
         chunk, parts = self.chunk, self.chunk.parts
-        around, memory = self.around(structure), self.memory(structure)
+        around, memory = self.around(structure), memory_of(chunk, structure)
         if not chunk.piped:
             expected = self.floor()
             return _bounded(structure, memory, around.totals, around.rest, 1.0, expected)
@@ -241,19 +248,20 @@ class Reduced:
         early = stored.backward.beside(sent)
         if self.last is None:
             return forward, _time(early, chunk.rounds, parts)
-        times = [np.broadcast_to(reductions(r, self.shape), (len(chunk),)) for r in parts.groups]
-        once = chunk.rounds * (np.stack(times) / chunk.microbatches)
+        once = self._reductions()
         usual = _time(early, chunk.rounds - once, parts)
         last = _time(self.last.beside(sent), once, parts)
         if self.shape.zero < 2:  # then the reduction comes once, and is no part of a usual round
             last = _Time(last.seconds, _time(early, once, parts).plain)
         return forward, usual + last
 
-    def memory(self, structure: Structure) -> np.ndarray:
-        """Bytes per device at the fullest point of the step."""
-        chunk, parts = self.chunk, self.chunk.parts
-        kinds = ("state", "checkpoints", "transient")
-        return sum(chunk.at(parts.memory(kind, structure)) for kind in kinds).max(axis=0)
+    def _reductions(self) -> np.ndarray:
+        """Rounds of every group whose backward pass reduces gradients."""
+        if self._once is None:
+            chunk, groups = self.chunk, self.chunk.parts.groups
+            times = [np.broadcast_to(reductions(r, self.shape), (len(chunk),)) for r in groups]
+            self._once = chunk.rounds * (np.stack(times) / chunk.microbatches)
+        return self._once
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +273,21 @@ class _Time:
 
     def __add__(self, other: "_Time") -> "_Time":
         return _Time(self.seconds + other.seconds, self.plain + other.plain)
+
+
+def memory_of(chunk: Chunk, structure: Structure) -> np.ndarray:
+    """Bytes per device at the fullest point of the step (`train_memory.train_memory`)."""
+    parts = chunk.parts
+    first, last, update, summed = chunk.at(parts.standing(structure))
+    kept, moving, modules = chunk.at(parts.kept(structure))
+    gathered, stays, ends = chunk.at(parts.gathered(structure))
+    layer, logits = chunk.at(parts.flying(structure))
+    held, held_last, less = chunk.at(parts.flight(structure))
+    of_stage = kept * chunk.share
+    alive = np.maximum(of_stage * held, of_stage * less + summed)
+    backward = first + alive + gathered + layer
+    loss = last + of_stage * held_last + modules + stays + ends + logits
+    return np.maximum(np.maximum(backward, loss) + moving, update)
 
 
 def _time(body: _Body, count: Quantity, parts: StepParts) -> _Time:

@@ -43,7 +43,7 @@ from shardwise.work import Quantity
 
 __all__ = ["Found", "SearchReport", "TrainRequest", "batch_units", "policies", "search"]
 
-_CHUNK = 8_192  # candidates put together at once; larger arrays fall out of the cache
+_CHUNK = 16_384  # candidates put together at once; larger arrays fall out of the cache
 _SPARSE = 0.7  # a chunk of which less is still of interest is made smaller
 _STRATEGIES = 6
 
@@ -80,15 +80,20 @@ class SearchReport:
 
 
 def search(
-    request: TrainRequest, keep: int, progress: Callable[[int, int], None] | None = None
+    request: TrainRequest,
+    keep: int,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    exhaustive: bool = False,
 ) -> SearchReport:
     """All legal plans of the slice; the `keep` best that fit, with distinct meshes.
 
     Looked at are the whole slice and its parts rounded down; smaller parts only where no mesh on
     these is legal, or where the objective asks for them. `progress` is told how many of how many
-    parts are done.
+    parts are done. A legal plan is priced only if no floor shows that it is neither among the best
+    nor fits; `exhaustive` prices them all, for the same answer.
     """
-    tally = _Tally(request=request, keep=keep)
+    tally = _Tally(request=request, keep=keep, exhaustive=exhaustive)
     looked = _parts_for(request)
     for done, (piece, box) in enumerate(looked):
         tally.look(piece, box)
@@ -114,8 +119,8 @@ def _parts_for(request: TrainRequest) -> tuple[tuple[Slice, tuple[int, ...]], ..
 class _Tally:
     """What a search has seen so far."""
 
-    def __init__(self, *, request: TrainRequest, keep: int) -> None:
-        self.request, self.keep = request, keep
+    def __init__(self, *, request: TrainRequest, keep: int, exhaustive: bool) -> None:
+        self.request, self.keep, self.exhaustive = request, keep, exhaustive
         self.started = time.perf_counter()
         self.enumerated = self.legal = self.candidates = 0
         self.found: list[Found] = []
@@ -347,15 +352,22 @@ class _Look:
         """Price everything, and hand the best to the tally: the usual structures first, so that
         most of the others need not be looked at."""
         chunks = [Chunk(self.parts, index) for index in _alike(self.columns)]
-        for tree in (self.usual, self.tree):
+        for chunk in chunks:
+            self.tally.legal += _count_legal(_Allowed(self.request, chunk.columns), self.tree)
+        if not self.tally.exhaustive:
             for chunk in chunks:
-                self._chunk(chunk, tree, counted=tree is self.tree)
-                self._tighten()
+                self._chunk(chunk, self.usual, counted=False)
+            self._tighten()
+        for chunk in chunks:
+            self._chunk(chunk, self.tree, counted=True)
+            self._tighten()
         self._keep_best()
 
     def _tighten(self) -> None:
         """Limits from what is found: a candidate is of interest if it may be among the best meshes
         or is the best of its strategy."""
+        if self.tally.exhaustive:
+            return
         by_strategy = np.full(self.strategy.max() + 1, inf)
         np.minimum.at(by_strategy, self.strategy, self.seconds)
         by_mesh = np.full(self.columns.mesh.max() + 1, inf)
@@ -365,49 +377,65 @@ class _Look:
 
     def _chunk(self, chunk: Chunk, tree: dict, counted: bool) -> None:
         allowed = _Allowed(self.request, chunk.columns)
-        if counted:
-            self.tally.legal += _count_legal(allowed, tree)
         for layer, storages in tree.items():
             if (by_layer := allowed(layer, 0)) is None:
                 continue
             for storage, zeros in storages.items():
                 by_storage = allowed(storage, 1)
-                if by_storage is not None:
-                    self._stored(chunk, storage, zeros, by_layer & by_storage, counted)
+                if by_storage is not None and (legal := by_layer & by_storage).any():
+                    self._stored(chunk, storage, zeros, legal, counted)
 
     def _stored(
         self, chunk: Chunk, storage: Structure, zeros: dict, legal: np.ndarray, counted: bool
     ) -> None:
         """One choice of layers and storage with all that is left to choose."""
-        if not legal.any():
-            return
-        stored = Stored(chunk, storage)
-        alive = legal & (stored.floor() < self.limit[chunk.index])
-        if np.count_nonzero(alive) < _SPARSE * len(chunk):
+        chunk, alive = self._dense(chunk, legal)
+        if not self.tally.exhaustive:
+            leanest = Stored(chunk, storage).least_memory()
+            chunk, alive = self._dense(chunk, alive & (leanest <= self.request.max_hbm_bytes))
             if not alive.any():
                 return
-            chunk = Chunk(self.parts, chunk.index[alive])
-            stored, alive = Stored(chunk, storage), np.ones(len(chunk), bool)
+        stored = Stored(chunk, storage)
+        if not self.tally.exhaustive:
+            dense, alive = self._dense(chunk, alive & (stored.floor() < self.limit[chunk.index]))
+            if not alive.any():
+                return
+            if dense is not chunk:
+                chunk, stored = dense, Stored(dense, storage)
         allowed = _Allowed(self.request, chunk.columns)
         for zero, schedules in zeros.items():
-            if (by_zero := allowed(zero, 2)) is None or not (by_zero & alive).any():
-                continue
-            self._reduced(Reduced(stored, zero), schedules, alive & by_zero, allowed, counted)
+            if (by_zero := allowed(zero, 2)) is not None and (mine := alive & by_zero).any():
+                self._reduced(stored, zero, schedules, mine, counted)
 
     def _reduced(
         self,
-        reduced: Reduced,
+        stored: Stored,
+        zero: Structure,
         schedules: list[Structure],
         legal: np.ndarray,
-        allowed: "_Allowed",
         counted: bool,
     ) -> None:
-        chunk = reduced.chunk
-        legal = legal & (reduced.floor() < self.limit[chunk.index])
-        for last in schedules if legal.any() else ():
+        """One choice of the ZeRO stage, under all schedules."""
+        chunk, legal = self._dense(stored.chunk, legal)
+        reduced = Reduced(stored if chunk is stored.chunk else Stored(chunk, zero), zero)
+        if not self.tally.exhaustive:
+            dense, legal = self._dense(chunk, legal & (reduced.floor() < self.limit[chunk.index]))
+            if not legal.any():
+                return
+            if dense is not chunk:
+                chunk, reduced = dense, Reduced(Stored(dense, zero), zero)
+        allowed = _Allowed(self.request, chunk.columns)
+        for last in schedules:
             by_schedule = allowed(last, 3)
             if by_schedule is not None and (mine := legal & by_schedule).any():
                 self._count(chunk, reduced.priced(last), mine, counted)
+
+    def _dense(self, chunk: Chunk, alive: np.ndarray) -> tuple[Chunk, np.ndarray]:
+        """The chunk, or a smaller one where few of its candidates are alive."""
+        many = np.count_nonzero(alive)
+        if not many or many > _SPARSE * len(chunk):
+            return chunk, alive
+        return Chunk(self.parts, chunk.index[alive]), np.ones(many, bool)
 
     def _count(self, chunk: Chunk, priced: Priced, legal: np.ndarray, counted: bool) -> None:
         """Keep what is better than the best structure of its candidate so far."""
@@ -467,7 +495,7 @@ def _alike(columns: Columns) -> Iterator[np.ndarray]:
     """Indices of candidates on which the same choices make a difference, so many at once as stay
     in cache."""
     d = columns.degrees
-    flags = [d["stage"] > 1, d["replica"] * d["data"] > 1, d["expert"] > 1, d["context"] > 1]
+    flags = [d["stage"] > 1, d["replica"] * d["data"] > 1]
     alike = np.asarray(sum(flag.astype(int) << i for i, flag in enumerate(flags)))
     for code in np.unique(alike):
         index = np.flatnonzero(alike == code)
