@@ -46,6 +46,7 @@ __all__ = ["Found", "SearchReport", "TrainRequest", "batch_units", "policies", "
 _CHUNK = 16_384  # candidates put together at once; larger arrays fall out of the cache
 _SPARSE = 0.7  # a chunk of which less is still of interest is made smaller
 _STRATEGIES = 6
+_TIE = 1e-10  # of a chip per second: among plans on equally many chips the fastest is best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +149,22 @@ class _Tally:
             return rank_of(request, chips, 0.0) > best
         return rank_of(request, chips, _ideal_seconds(request, chips)) > best
 
+    def before(self, chips: int) -> dict[int, float]:
+        """Seconds that every strategy found so far has or, on so many chips, must come below."""
+        best: dict[int, float] = {}
+        for f in self.found:
+            code = sum(1 << MESH_AXES.index(axis) for axis in f.mesh)
+            best[code] = min(best.get(code, inf), seconds_of(self.request, chips, f.rank))
+        return best
+
+    def worst_mesh(self, chips: int) -> float:
+        """Seconds below which a plan on so many chips is among the best meshes."""
+        best: dict[tuple, float] = {}
+        for f in self.found:
+            mesh = tuple(f.mesh.items())
+            best[mesh] = min(best.get(mesh, inf), seconds_of(self.request, chips, f.rank))
+        return _nth(np.array(list(best.values())), self.keep)
+
     def report(self) -> SearchReport:
         """The best first."""
         self.found.sort(key=lambda f: f.rank)
@@ -167,8 +184,22 @@ def rank_of(request: TrainRequest, chips: int, seconds):
     if request.objective == "cost":
         return chips * seconds
     if request.objective == "chips":
-        return chips + np.minimum(seconds, 1e9) * 1e-10
+        return chips + np.minimum(seconds, 1e9) * _TIE
     return seconds
+
+
+def seconds_of(request: TrainRequest, chips: int, rank: float) -> float:
+    """The seconds with which a plan on so many chips would have a rank: `rank_of` turned round."""
+    if request.objective == "cost":
+        return rank / chips
+    if request.objective == "chips":
+        return inf if rank >= chips + 0.5 else max(rank - chips, 0.0) / _TIE
+    return rank
+
+
+def _nth(values: np.ndarray, n: int) -> float:
+    """The n-th smallest; infinite where there are fewer."""
+    return float(np.partition(values, n - 1)[n - 1]) if len(values) >= n else inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,8 +376,10 @@ class _Look:
         self.seconds, self.memory = np.full(n, inf), np.full(n, inf)
         self.limit = np.full(n, inf)
         self.chosen = np.zeros(n, np.int64)
+        self.chips = prod(box) * request.piece.count
         used = sum((d > 1).astype(int) << i for i, d in enumerate(columns.degrees.values()))
-        self.strategy = np.unique(np.broadcast_to(used, (n,)), return_inverse=True)[1]
+        codes, self.strategy = np.unique(np.broadcast_to(used, (n,)), return_inverse=True)
+        self.strategies = codes.tolist()
 
     def run(self) -> None:
         """Price everything, and hand the best to the tally: the usual structures first, so that
@@ -364,16 +397,21 @@ class _Look:
         self._keep_best()
 
     def _tighten(self) -> None:
-        """Limits from what is found: a candidate is of interest if it may be among the best meshes
-        or is the best of its strategy."""
+        """Limits from what is found: a candidate is of interest if it may be among the best meshes,
+        or be the best of its strategy and that one among the best strategies."""
         if self.tally.exhaustive:
             return
-        by_strategy = np.full(self.strategy.max() + 1, inf)
+        by_strategy = np.full(len(self.strategies), inf)
         np.minimum.at(by_strategy, self.strategy, self.seconds)
         by_mesh = np.full(self.columns.mesh.max() + 1, inf)
         np.minimum.at(by_mesh, self.columns.mesh, self.seconds)
-        worst = min(self.tally.keep, len(by_mesh)) - 1
-        self.limit = np.maximum(np.partition(by_mesh, worst)[worst], by_strategy[self.strategy])
+        before = self.tally.before(self.chips)
+        elsewhere = np.array([before.get(code, inf) for code in self.strategies])
+        own = np.minimum(by_strategy, elsewhere)
+        others = [s for code, s in before.items() if code not in self.strategies]
+        sixth = _nth(np.append(own, others), _STRATEGIES)
+        mesh = min(_nth(by_mesh, self.tally.keep), self.tally.worst_mesh(self.chips))
+        self.limit = np.maximum(mesh, np.minimum(own, sixth)[self.strategy])
 
     def _chunk(self, chunk: Chunk, tree: dict, counted: bool) -> None:
         allowed = _Allowed(self.request, chunk.columns)
