@@ -1,7 +1,7 @@
 """Routed experts: what dispatch, capacity, imbalance and the tensor axis change."""
 
 import pytest
-from tests.planner.steps import ATTENTION, EXPERTS_PER_TOKEN, FE, L, D, E, moe, named, over, step
+from tests.planner.steps import ATTENTION, EXPERTS_PER_TOKEN, FE, D, E, L, moe, named, over, step
 
 from shardwise.planner.train_work import train_work
 

@@ -45,7 +45,7 @@ def test_muon_keeps_one_momentum_of_matrices():
 
 
 def test_muon_costs_five_m_over_b_on_square_matrices():
-    """Newton-Schulz over a step's matmuls is at most T m / B: T = 5 iterations, B tokens (K. Jordan,
+    """Newton-Schulz over a step's matmuls is at most T m / B: 5 iterations T, B tokens (K. Jordan,
     Muon, 2024, "runtime analysis"); equal where a matrix is square."""
     cfg = dense(intermediate_size=D, num_key_value_heads=8)
     work = train_work(cfg, step(choices={"optimizer": "muon"}))
