@@ -16,6 +16,7 @@ class LayerShape:
     `tokens` are this device's after batch and context sharding, before tensor. `documents` are the
     lengths packed into one sequence, () for one document. `expert_load` multiplies the work of the
     experts: the capacity factor of a dense dispatch, or the busiest device's load over the mean.
+    `exact` are components whose matmuls run in the activations' dtype whatever `compute` is.
     """
 
     tokens: Quantity
@@ -32,6 +33,7 @@ class LayerShape:
     ragged: bool = False
     expert_load: float = 1.0
     expert_over_tensor: bool = False
+    exact: frozenset[str] = frozenset()
 
     def degree(self, axis: str) -> Quantity:
         """Degree of a mesh axis; 1 where there is none."""

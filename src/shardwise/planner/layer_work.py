@@ -158,7 +158,8 @@ def matmul_op(row: Parameter, shape: LayerShape) -> Op:
         m, batch = expert_batch(float(row.active), row.batches, shape)
         tensor = 1.0 if shape.expert_over_tensor else tensor
     k, n = _local_dims(row, tensor)
-    weight = k * n * batch * dtype_bytes(shape.weights)
+    exact = row.component in shape.exact
+    weight = k * n * batch * dtype_bytes(shape.activations if exact else shape.weights)
     moved = (m * k + m * n) * batch * dtype_bytes(shape.activations)
     return Op(
         id=row.name,
@@ -166,7 +167,7 @@ def matmul_op(row: Parameter, shape: LayerShape) -> Op:
         phase="forward",
         component=row.component,
         op_class="matmul",
-        flops={shape.compute: 2.0 * m * k * n * batch},
+        flops={shape.activations if exact else shape.compute: 2.0 * m * k * n * batch},
         hbm_bytes=weight + moved,
         matmul=Matmul(m=m, k=k, n=n, batch=batch),
     )

@@ -229,7 +229,7 @@ class StepParts:
             ops = optimizer_ops(self.request.cfg, self.rows, self._shape(columns, structure))
             return self._figures(columns, [ops], [1.0])
 
-        choices = (structure.storage_axes, structure.zero > 0, structure.ends == "apart")
+        choices = (structure.storage_axes, structure.zero > 0, structure.ends)
         return self._made("optimizer", choices, ("stage", *COPIES), make)
 
     def standing(self, structure: Structure) -> OnKeys:

@@ -27,7 +27,7 @@ from shardwise.planner.parallel.fsdp import held, parameter_casts, parameter_exc
 from shardwise.planner.parallel.lora import adapters
 from shardwise.planner.parallel.mtp import PREFIX, last_layer, mtp_rows, rows_of
 from shardwise.planner.parallel.offload import host_copy
-from shardwise.planner.parallel.optimizer import update_ops
+from shardwise.planner.parallel.optimizer import copies, update_ops
 from shardwise.planner.parallel.remat import recomputed, regathers
 from shardwise.planner.train_shape import TrainShape
 from shardwise.units import dtype_bytes
@@ -206,7 +206,7 @@ def optimizer_ops(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape
     """The optimizer's update of the busiest stage, and the gather of the new parameters."""
     trained = [r for r in rows if shape.trains(r)]
     first = {id(r) for r in end_rows(rows)[0]}
-    return update_ops(trained, shape, lambda part: stage_local(part, first, shape))
+    return update_ops(trained, shape, lambda part: stage_local(part, first, shape) * copies(shape))
 
 
 def stage_local(part: Sequence[Parameter], first: set[int], shape: TrainShape) -> Quantity:

@@ -25,6 +25,10 @@ from shardwise.work import Quantity
 FOLDED = ("zb_v", "dualpipe")
 """Schedules that keep the first and the last stage on one device."""
 
+EXACT = frozenset({"router", "lm_head"})
+"""Components that fp8 recipes leave in 16 bits (Transformer Engine quantises the layers' linears
+alone; DeepSeek-V3, section 3.3.1: embedding, head and gating)."""
+
 ADAPTERS = (".lora_a", ".lora_b")
 """How the names of LoRA's rows end."""
 
@@ -147,6 +151,7 @@ class TrainShape:
             ragged=ragged,
             expert_load=self.expert_imbalance if ragged else self.expert_capacity,
             expert_over_tensor=self.expert_over_tensor,
+            exact=EXACT,
         )
 
     @property

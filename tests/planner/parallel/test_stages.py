@@ -101,7 +101,7 @@ def test_dualpipe_holds_its_layers_twice():
 
 
 def test_interleaved_chunks_send_activations_as_often():
-    """Each of v chunks passes its activations on: v times the transfers (arXiv 2104.04473, 2.2.2)."""
+    """Each of v chunks passes its activations on: v times the transfers (arXiv 2104.04473)."""
     one, two = (
         train_work(dense(num_hidden_layers=6), shape(kind, 3, 6.0, chunks))
         for kind, chunks in (("1f1b", 1), ("interleaved", 2))
@@ -155,3 +155,15 @@ def test_memory_broadcasts_over_candidates():
         mesh = {a: float(d[i]) for a, d in degrees.items() if d[i] > 1}
         alone = train_memory(moe(), step(microbatches=microbatches, **mesh)).peak()
         assert together[i] == pytest.approx(float(alone))
+
+
+def test_dualpipe_s_copies_sum_their_gradients():
+    """Two copies of every layer per device: ZeRO-0 sends both bf16 gradients to the device
+    opposite, ZeRO-1 half of each and gets the parameters' halves back."""
+    local = LAYER + 2 * V * D + D
+    for zero, wires in ((0, 2), (1, 2)):
+        fields = {"zero": zero, "dtypes": TrainDtypes()}
+        work = train_work(dense(num_hidden_layers=2), shape("dualpipe", 2, 4.0, 2, **fields))
+        mirror = work.where(lambda o: o.name.endswith(".mirror"))
+        assert mirror.collective_bytes("permute") == pytest.approx(wires * 2 * local)
+    assert not train_work(dense(), shape()).where(lambda o: o.name.endswith(".mirror")).ops

@@ -7,7 +7,7 @@ import numpy as np
 
 from shardwise.models import Parameter
 from shardwise.planner.parallel.data import replicas
-from shardwise.planner.parallel.optimizer import pieces, state_bytes
+from shardwise.planner.parallel.optimizer import copies, pieces, state_bytes
 from shardwise.planner.train_parts import end_rows
 from shardwise.planner.train_shape import TrainShape
 from shardwise.units import dtype_bytes
@@ -28,16 +28,16 @@ def state(rows: Sequence[Parameter], shape: TrainShape, stage: Stage) -> dict[st
     """Bytes of params, gradients and optimizer on a device of a stage.
 
     Gradients are cut over replicas under ZeRO-2, optimizer state under ZeRO-1 too; rows that are
-    not trained have neither. DualPipe holds two copies of the layers, whose replicas halve the
-    optimizer state between them.
+    not trained have neither. DualPipe holds two copies of the layers; with ZeRO-1/2 the optimizer
+    state of half of each.
     """
     first = {id(r) for r in end_rows(rows)[0]}
-    copies = 1.0 + shape.piped if shape.pipeline_schedule == "dualpipe" else 1.0
+    held = 1.0 + shape.piped if shape.pipeline_schedule == "dualpipe" else 1.0
     totals: dict[str, Quantity] = {"params": 0.0, "gradients": 0.0, "optimizer": 0.0}
     for row in rows:
         local = row.size * row.layers * shape.stored_share(row)
         if row.group is not None:
-            local = local * stage.share * copies
+            local = local * stage.share * held
         elif row.shares:
             local = local * stage.last * (1.0 - stage.first)
         else:
@@ -46,7 +46,7 @@ def state(rows: Sequence[Parameter], shape: TrainShape, stage: Stage) -> dict[st
         if not shape.trains(row):
             continue
         cut = replicas(row, shape) if shape.zero == 2 else 1.0
-        mine = local / (copies if row.group is not None else 1.0)
+        mine = local / held * copies(shape) if row.group is not None else local
         updated = mine / pieces(row, shape) * state_bytes(row, shape)
         totals["gradients"] = totals["gradients"] + local / cut * dtype_bytes(shape.dtypes.grad)
         totals["optimizer"] = totals["optimizer"] + updated

@@ -20,6 +20,7 @@ from shardwise.models import Parameter
 from shardwise.planner.ops import exchange, make_op
 from shardwise.planner.parallel.data import replicas
 from shardwise.planner.parallel.fsdp import split
+from shardwise.planner.parallel.pipeline import mirror_exchanges
 from shardwise.planner.train_shape import TrainShape
 from shardwise.plans.layouts import gather_axes, is_expert, replica_axes
 from shardwise.plans.train import Optimizer
@@ -91,20 +92,31 @@ def update_ops(rows: Sequence[Parameter], shape: TrainShape, local: Local) -> tu
         norm = norm + mine * grad
         state = state + mine * state_bytes(row, shape)
         traffic = traffic + mine * (grad + 2 * state_bytes(row, shape) + read + param)
-    chain = [make_op("optimizer.norm", "optimizer", "elementwise", hbm_bytes=norm)]
+    summed, returned = mirror_exchanges(local(rows) / copies(shape), shape)
+    chain = [*summed, make_op("optimizer.norm", "optimizer", "elementwise", hbm_bytes=norm)]
     if shape.optimizer == "muon":
         chain += _muon(rows, shape, local)
     name = f"optimizer.{shape.optimizer}"
-    chain.append(make_op(name, "optimizer", "elementwise", hbm_bytes=traffic))
+    update = make_op(name, "optimizer", "elementwise", hbm_bytes=traffic)
+    chain = [*chain, update]
     chain = [replace(op, after=(chain[i - 1].id,)) for i, op in enumerate(chain)]
+    gathers = [*(replace(op, after=(name,)) for op in returned)]
+    gathers += _gathers(rows, shape, local, name)
     if not shape.offload_optimizer:
-        return (*chain, *_gathers(rows, shape, local, name))
+        return (*chain, *gathers)
     load, store = (
         make_op(f"optimizer.{step}", "offload", "copy", host_bytes=state, stream="host")
         for step in ("load", "store")
     )
     chain[-1] = replace(chain[-1], after=(*chain[-1].after, load.id))
-    return (load, *chain, replace(store, after=(name,)), *_gathers(rows, shape, local, name))
+    return (load, *chain, replace(store, after=(name,)), *gathers)
+
+
+def copies(shape: TrainShape) -> Quantity:
+    """How many copies of its layers a device updates: both of DualPipe's without ZeRO, with it half
+    of each."""
+    doubled = shape.pipeline_schedule == "dualpipe" and not shape.zero
+    return 1.0 + shape.piped if doubled else 1.0
 
 
 def _gathers(rows: Sequence[Parameter], shape: TrainShape, local: Local, update: str) -> list[Op]:

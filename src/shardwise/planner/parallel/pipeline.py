@@ -44,6 +44,23 @@ def tied_reduction(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ..
     return (exchange("reduce.tied", "permute", "gradients", ("stage",), size),)
 
 
+def mirror_exchanges(local: Quantity, shape: TrainShape) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+    """DualPipe's two copies of every layer: their gradients are summed before the update, and with
+    ZeRO-1/2, where each copy's holder updates half of it, the new parameters come back after it.
+
+    `local` are the trained elements of one copy; a device holds two, of different stages, and
+    exchanges them with the device opposite.
+    """
+    if shape.pipeline_schedule != "dualpipe" or not shape.has("stage"):
+        return (), ()
+    half = 0.5 if shape.zero else 1.0
+    sent = 2 * local * half * shape.piped
+    grad, param = dtype_bytes(shape.dtypes.grad), dtype_bytes(shape.dtypes.param)
+    summed = exchange("reduce.mirror", "permute", "gradients", ("stage",), sent * grad)
+    returned = exchange("gather.mirror", "permute", "parameters", ("stage",), sent * param)
+    return (summed,), ((returned,) if shape.zero else ())
+
+
 def rank_in_flight(shape: TrainShape, rank: Quantity) -> Quantity:
     """Microbatches whose activations a rank holds, in units of a whole stage's; the fullest rank's
     is `planner.pipeline.in_flight` (tables of `scheduling.pipeline`).
