@@ -181,7 +181,7 @@ COLUMN_RULES: tuple[ColumnRule, ...] = (
     ),
     ColumnRule(
         name="filled_pipeline",
-        kind="law",
+        kind="scope",
         rule="with pipeline stages there are at least as many microbatches",
         reason="with fewer, some stage is idle at every moment of the step",
         holds=lambda request, c: (c.degrees["stage"] == 1) | (c.microbatches >= c.degrees["stage"]),

@@ -34,7 +34,7 @@ from shardwise.planner.legality import (
     legal_meshes,
     pinned_exactly,
 )
-from shardwise.planner.step_columns import Chunk, Priced, Reduced, Stored
+from shardwise.planner.step_columns import Chunk, Priced, Reduced, Stored, memory_of
 from shardwise.planner.step_parts import StepParts
 from shardwise.planner.train_request import SCHEDULES, Structure, TrainRequest
 from shardwise.plans import MESH_AXES
@@ -126,6 +126,7 @@ class _Tally:
         self.enumerated = self.legal = self.candidates = 0
         self.found: list[Found] = []
         self.nearest: Found | None = None
+        self.unfit: _Look | None = None  # of the largest part looked at
 
     def look(self, piece: Slice, box: tuple[int, ...]) -> None:
         """Price everything that a part of the slice allows, unless it cannot be better."""
@@ -168,6 +169,8 @@ class _Tally:
     def report(self) -> SearchReport:
         """The best first."""
         self.found.sort(key=lambda f: f.rank)
+        if not self.found and self.unfit is not None:
+            self.unfit.find_nearest()
         return SearchReport(
             enumerated=self.enumerated,
             legal=self.legal,
@@ -395,6 +398,9 @@ class _Look:
             self._chunk(chunk, self.tree, counted=True)
             self._tighten()
         self._keep_best()
+        unfit = self.tally.unfit
+        if unfit is None or unfit.chips <= self.chips:
+            self.tally.unfit = self
 
     def _tighten(self) -> None:
         """Limits from what is found: a candidate is of interest if it may be among the best meshes,
@@ -488,17 +494,34 @@ class _Look:
             self.chosen[at] = len(self.structures)
             self.structures.append(priced.structure)
         elif not fits.any():
-            self._leanest(chunk, priced, legal)
+            self._leanest(chunk, priced.structure, priced.memory, legal)
 
-    def _leanest(self, chunk: Chunk, priced: Priced, legal: np.ndarray) -> None:
+    def _leanest(
+        self, chunk: Chunk, structure: Structure, memory: np.ndarray, legal: np.ndarray
+    ) -> None:
         """Remember the candidate that comes nearest to fitting."""
-        memory = np.where(legal, priced.memory, inf)
+        memory = np.where(legal, memory, inf)
         i = int(np.argmin(memory))
         nearest = self.tally.nearest
         if nearest is None or memory[i] < nearest.memory:
-            self.tally.nearest = self._found(
-                int(chunk.index[i]), priced.structure, inf, float(memory[i])
-            )
+            self.tally.nearest = self._found(int(chunk.index[i]), structure, inf, float(memory[i]))
+
+    def find_nearest(self) -> None:
+        """The leanest plan where floors left out all: memory alone, of every structure."""
+        for index in _alike(self.columns):
+            chunk = Chunk(self.parts, index)
+            allowed = _Allowed(self.request, chunk.columns)
+            for layer, storages in self.tree.items():
+                for storage, zeros in storages.items():
+                    for zero, schedules in zeros.items():
+                        masks = [allowed(s, i) for i, s in enumerate((layer, storage, zero))]
+                        if any(mask is None for mask in masks):
+                            continue
+                        for last in schedules:
+                            by_schedule = allowed(last, 3)
+                            if by_schedule is not None:
+                                legal = np.logical_and.reduce([*masks, by_schedule])
+                                self._leanest(chunk, last, memory_of(chunk, last), legal)
 
     def _keep_best(self) -> None:
         """The best meshes, and the best one of every strategy."""

@@ -43,6 +43,7 @@ from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.layouts import uneven_error
 from shardwise.plans.train import mesh_text
 from shardwise.roofline import Estimate, price, stretched
+from shardwise.scheduling.pipeline import check_counts
 from shardwise.units import DAY, format_bytes, format_gib
 from shardwise.work import MemoryTimeline, Work
 
@@ -167,6 +168,10 @@ def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnsw
 
 def closed_form_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnswer:
     """The plan as the search prices it: pipelines by the closed form of uniform stages."""
+    check_plan(plan, cfg, piece)
+    if plan.degree("stage") > 1:
+        stages, chunks = plan.degree("stage"), plan.virtual_stages
+        check_counts(plan.pipeline_schedule, stages, plan.microbatches, chunks)
     placement, shape = _placed(plan, piece), plan_shape(plan, cfg)
     work = train_work(cfg, shape)
     stack = stack_for(plan.stack, plan.constants)
