@@ -213,8 +213,8 @@ def test_replicas_of_fsdp_groups_sum_only_their_pieces():
 
 def test_the_reduction_of_a_layer_waits_for_its_backward_pass():
     work = train_work(dense(), step(data=2))
-    reduce = next(o for o in work.ops if o.id == "backward.0/reduce.params")
-    last = [o for o in work.ops if o.body == "backward.0" and o.stream == "compute"][-1]
+    reduce = next(o for o in work.ops if o.id == "backward_last.0/reduce.params")
+    last = [o for o in work.ops if o.body == "backward_last.0" and o.stream == "compute"][-1]
     assert reduce.after == (last.id,)
     assert not any(reduce.id in o.after for o in work.ops)
 
