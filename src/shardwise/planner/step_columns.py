@@ -249,10 +249,11 @@ class Reduced:
         if self.last is None:
             return forward, _time(early, chunk.rounds, parts)
         once = self._reductions()
-        usual = _time(early, chunk.rounds - once, parts)
-        last = _time(self.last.beside(sent), once, parts)
-        if self.shape.zero < 2:  # then the reduction comes once, and is no part of a usual round
-            last = _Time(last.seconds, _time(early, once, parts).plain)
+        before = chunk.rounds - once
+        usual, last = _time(early, before, parts), _time(self.last.beside(sent), once, parts)
+        # The reduction comes once: where other microbatches stand before, it is no usual round.
+        plain = np.where(chunk.microbatches > 1, _time(early, once, parts).plain, last.plain)
+        last = _Time(last.seconds, last.plain if self.shape.zero == 2 else plain)
         return forward, usual + last
 
     def _reductions(self) -> np.ndarray:

@@ -72,7 +72,7 @@ def passes_of(plain: Estimate, shape: TrainShape) -> tuple[Passes, Quantity]:
     step in which every microbatch is like the first ones."""
     bodies, m = plain.bodies, shape.microbatches
     forward = _sum(b.count * b.period for n, b in bodies.items() if n.startswith("forward."))
-    backward = _sum(b.count * usual(bodies, n).period for n, b in bodies.items() if "backward" in n)
+    backward = _sum(b.count * usual_period(bodies, n) for n, b in bodies.items() if "backward" in n)
     ends = [t for t in plain.ops if t.op.body in ("first", "last") and _chained(t)]
     share = forward_share(
         _sum(t.total for t in ends if t.op.phase == "forward"), _sum(t.total for t in ends)
@@ -89,10 +89,11 @@ def passes_of(plain: Estimate, shape: TrainShape) -> tuple[Passes, Quantity]:
     return passes, forward + backward + both
 
 
-def usual(bodies: Mapping[str, BodyTime], name: str) -> BodyTime:
-    """The body of the microbatches before the last one, if there are any."""
-    early = name.replace("backward_last", "backward")
-    return bodies[early] if early in bodies else bodies[name]
+def usual_period(bodies: Mapping[str, BodyTime], name: str) -> Quantity:
+    """Seconds per round of a backward body without what comes once: those of the microbatches
+    before the last one, where there are any."""
+    early = bodies.get(name.replace("backward_last", "backward"), bodies[name])
+    return np.where(np.asarray(early.count) > 0, early.period, bodies[name].period)
 
 
 def stack_for(name: str, constants: str) -> Stack:
