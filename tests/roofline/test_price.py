@@ -426,12 +426,12 @@ def test_real_steps_keep_the_order_and_price_alike_as_columns(model, case, remat
     assume(np.any(placed.legal))
     floats = {axis: d.astype(float) for axis, d in stacked.items()}
     shape = _shape(floats, np.array(microbatches), remat, zero, parallel)
-    columns = piped_estimate(price(train_work(cfg, shape), piece.chip, placed), shape)
+    columns = piped_estimate(price(train_work(cfg, shape), piece.chip, placed), shape, cfg.layers)
     for i in np.flatnonzero(np.broadcast_to(placed.legal, len(meshes))):
         degrees = {axis: float(d) for axis, d in meshes[i].items() if d > 1}
         one = _shape(degrees, microbatches[i], remat, zero, parallel)
         plain = price(train_work(cfg, one), piece.chip, place(piece, meshes[i]))
-        alone = piped_estimate(plain, one)
+        alone = piped_estimate(plain, one, cfg.layers)
         assert 0 < alone.lower <= alone.expected <= alone.upper < 3600
         for bound in ("lower", "expected", "upper"):
             got = np.broadcast_to(getattr(columns, bound), len(meshes))[i]

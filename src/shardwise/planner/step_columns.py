@@ -181,7 +181,10 @@ class Reduced:
         apart where there are stages."""
         forward, backward = self._layers(0, 0.0)
         around = self.around(replace(self.structure, schedule="1f1b"))
-        return forward.seconds + backward.seconds + around.ends.seconds + around.update
+        ends = around.ends
+        # With stages the ends may lie on one that has fewer layers and waits for the others.
+        beside = ends.seconds - ends.plain if self.chunk.piped else ends.seconds
+        return forward.seconds + backward.seconds + beside + around.update
 
     def around(self, structure: Structure) -> _Around:
         """Ends and update; they depend on the schedule by where the ends lie."""
@@ -208,7 +211,7 @@ class Reduced:
             update=_time(body, 1.0, parts).seconds,
             totals=totals,
             rest=dict(update.totals),
-            weight=self.stored.weight + ends.weight,
+            weight=ends.weight,
             forward_part=ends.forward_part,
         )
 
@@ -223,14 +226,19 @@ class Reduced:
         chunks = structure.virtual_stages
         forward, backward = self._layers(chunks, moved.sides[_TRANSFER] * chunks)
         step = forward + backward + around.ends
-        m, part = chunk.microbatches, around.forward_part
-        passes = Passes(
-            forward=(forward.plain + around.ends.plain * part) / m,
-            backward=(backward.plain + around.ends.plain * (1 - part)) / m,
-            weight=around.weight / m,
-            transfer=moved.sides[_TRANSFER][0] * (parts.request.cfg.layers * chunk.share),
+        m, part, count = chunk.microbatches, around.forward_part, parts.request.cfg.layers
+        factor = idle_factor(
+            structure.schedule,
+            chunk.stages,
+            m,
+            chunks,
+            Passes(forward.plain / m, backward.plain / m, self.stored.weight / m),
+            Passes(
+                around.ends.plain * part / m, around.ends.plain * (1 - part) / m, around.weight / m
+            ),
+            moved.sides[_TRANSFER][0] * (count * chunk.share),
+            count,
         )
-        factor = idle_factor(structure.schedule, chunk.stages, m, chunks, passes)
         totals = Sums(around.totals).add(moved.totals, 2 * chunks * chunk.share * m)
         expected = step.seconds + (factor - 1) * step.plain + around.update
         return _bounded(structure, memory, totals, around.rest, factor, expected)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.planner.pipeline import pipeline_seconds
-from shardwise.planner.train_shape import TrainShape
+from shardwise.planner.train_shape import FOLDED, TrainShape
 from shardwise.roofline import Estimate, stretched
 from shardwise.roofline.bodies import BodyTime, OpTime
 from shardwise.roofline.stacks import IDEAL, Stack, load_stack
@@ -22,71 +22,101 @@ from shardwise.work import Quantity
 WEIGHT_PHASE = "weight"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Passes:
-    """Seconds per microbatch of the busiest stage. `backward` is the whole backward pass, `weight`
-    the weight gradients among it, `transfer` the way of the activations to the next stage."""
+    """Seconds per microbatch of the counted device, of one kind of work. `backward` is the whole
+    backward pass, `weight` the weight gradients among it."""
 
     forward: Quantity
     backward: Quantity
     weight: Quantity
-    transfer: Quantity
 
 
 def idle_factor(
-    kind: PipelineKind, stages: Quantity, microbatches: Quantity, chunks: Quantity, passes: Passes
+    kind: PipelineKind,
+    stages: Quantity,
+    microbatches: Quantity,
+    chunks: Quantity,
+    layers: Passes,
+    ends: Passes,
+    transfer: Quantity,
+    count: int,
 ) -> Quantity:
-    """Seconds of the pipeline over those of one stage's own work: 1 without stages."""
-    backward = np.maximum(passes.backward - passes.weight, 0.0)
-    alone = microbatches * (passes.forward + backward + passes.weight)
+    """Seconds of the pipeline over those of the counted device's own work; 1 without stages.
+
+    The counted device has the most of `count` layers per stage and the head. Layers are spread so
+    that the stages with the ends have as few as any (`step_timeline.spread`): the busiest stage is
+    one in the middle or the last one, and all are taken to be as slow as that.
+    """
+    fewest, most = np.floor_divide(count, stages), np.ceil(count / stages)
+    share = fewest / most
+    if kind in FOLDED:  # both ends on the first stage, the last but one to get a layer more
+        share = np.where(np.remainder(count, stages) == stages - 1, 1.0, share)
+    last = [here * share + end for here, end in zip(_three(layers), _three(ends), strict=True)]
+    late = np.asarray(last[0] + last[1] >= layers.forward + layers.backward)
+    forward, backward, weight = (
+        np.where(late, one, other) for one, other in zip(last, _three(layers), strict=True)
+    )
     piped = pipeline_seconds(
         kind,
         stages,
         microbatches,
         chunks,
-        passes.forward,
-        backward,
-        passes.weight,
-        passes.transfer,
+        forward,
+        np.maximum(backward - weight, 0.0),
+        weight,
+        transfer,
     )
-    return np.maximum(piped / alone, 1.0)
+    counted = layers.forward + layers.backward + ends.forward + ends.backward
+    return np.where(np.asarray(stages) > 1, piped / (microbatches * counted), 1.0)
 
 
-def piped_estimate(plain: Estimate, shape: TrainShape) -> Estimate:
-    """The estimate with what a pipeline of uniform stages idles; `plain` was priced without."""
+def _three(passes: Passes) -> tuple[Quantity, Quantity, Quantity]:
+    return passes.forward, passes.backward, passes.weight
+
+
+def piped_estimate(plain: Estimate, shape: TrainShape, layers: int) -> Estimate:
+    """The estimate with what a pipeline idles by its closed form; `plain` was priced without."""
     if not shape.has("stage"):
         return plain
-    passes, plain_seconds = passes_of(plain, shape)
-    kind, chunks = shape.pipeline_schedule, shape.virtual_stages
-    factor = idle_factor(kind, shape.degree("stage"), shape.microbatches, chunks, passes)
+    inner, ends = _passes(plain, shape)
+    factor = idle_factor(
+        shape.pipeline_schedule,
+        shape.degree("stage"),
+        shape.microbatches,
+        shape.virtual_stages,
+        inner,
+        ends,
+        next((t.derated for t in plain.ops if t.op.name == "transfer.stage"), 0.0),
+        layers,
+    )
     piped = set(plain.bodies) - {"optimizer"}
     whole = stretched(plain, dict.fromkeys(piped, factor))
     # The exposed reduction of the last microbatch comes once: no bubble repeats it.
     spent = _sum(body.expected for body in plain.bodies.values())
-    expected = spent + (factor - 1) * plain_seconds
+    usual = inner.forward + inner.backward + ends.forward + ends.backward
+    expected = spent + (factor - 1) * usual * shape.microbatches
     return replace(whole, expected=np.minimum(np.maximum(expected, whole.lower), whole.upper))
 
 
-def passes_of(plain: Estimate, shape: TrainShape) -> tuple[Passes, Quantity]:
-    """The passes of a step that was priced without a pipeline's idle time, and the seconds of the
-    step in which every microbatch is like the first ones."""
+def _passes(plain: Estimate, shape: TrainShape) -> tuple[Passes, Passes]:
+    """The passes of layers and of ends of a step that was priced without a pipeline's idle time,
+    every microbatch being like the first ones."""
     bodies, m = plain.bodies, shape.microbatches
     forward = _sum(b.count * b.period for n, b in bodies.items() if n.startswith("forward."))
     backward = _sum(b.count * usual_period(bodies, n) for n, b in bodies.items() if "backward" in n)
-    ends = [t for t in plain.ops if t.op.body in ("first", "last") and _chained(t)]
+    chained = [t for t in plain.ops if t.op.body in ("first", "last") and _chained(t)]
     share = forward_share(
-        _sum(t.total for t in ends if t.op.phase == "forward"), _sum(t.total for t in ends)
+        _sum(t.total for t in chained if t.op.phase == "forward"), _sum(t.total for t in chained)
     )
     both = _sum(bodies[n].count * bodies[n].period for n in ("first", "last") if n in bodies)
-    weight = _sum(t.total for t in plain.ops if t.op.phase == WEIGHT_PHASE)
-    moves = [t.derated for t in plain.ops if t.op.name == "transfer.stage"]
-    passes = Passes(
-        forward=(forward + both * share) / m,
-        backward=(backward + both * (1 - share)) / m,
-        weight=weight / m,
-        transfer=moves[0] if moves else 0.0,
+    weights = [t for t in plain.ops if t.op.phase == WEIGHT_PHASE]
+    of_ends = _sum(t.total for t in weights if t.op.body in ("first", "last"))
+    of_layers = _sum(t.total for t in weights if t.op.body not in ("first", "last"))
+    return (
+        Passes(forward / m, backward / m, of_layers / m),
+        Passes(both * share / m, both * (1 - share) / m, of_ends / m),
     )
-    return passes, forward + backward + both
 
 
 def usual_period(bodies: Mapping[str, BodyTime], name: str) -> Quantity:

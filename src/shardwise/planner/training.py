@@ -34,6 +34,7 @@ from shardwise.planner.train_search import (
     SearchReport,
     TrainRequest,
     batch_units,
+    rank_of,
     search,
 )
 from shardwise.planner.train_time import piped_estimate, stack_for
@@ -44,7 +45,7 @@ from shardwise.plans.layouts import uneven_error
 from shardwise.plans.train import mesh_text
 from shardwise.roofline import Estimate, price, stretched
 from shardwise.scheduling.pipeline import check_counts
-from shardwise.units import DAY, format_bytes, format_gib
+from shardwise.units import DAY, format_bytes, format_gib, format_seconds
 from shardwise.work import MemoryTimeline, Work
 
 _LOOKED_UP = "embedding_per_layer"
@@ -103,13 +104,18 @@ class TrainAnswer(Usage):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlanning:
     """The answer of a search: the best plan, the next best meshes, the best of each other strategy
-    (set of mesh axes), and how much was looked at."""
+    (set of mesh axes), how much was looked at, and where the timeline ranks plans otherwise than
+    the closed forms of the search did."""
 
     request: TrainRequest
     best: TrainAnswer
     runners_up: tuple[TrainAnswer, ...]
     strategies: tuple[TrainAnswer, ...]
     search: SearchReport
+    rank_changes: tuple[str, ...]
+
+
+_SPARE = 3  # meshes priced by the timeline beyond those shown: it may move them up
 
 
 def plan_train(
@@ -117,18 +123,22 @@ def plan_train(
     *,
     top: int = 3,
     progress: Callable[[int, int], None] | None = None,
+    exhaustive: bool = False,
 ) -> TrainPlanning:
-    """Search the slice. Raises NoFeasiblePlan with the nearest miss where nothing fits, BadRequest
-    where the batch divides over no mesh."""
+    """Search the slice, and price the best plans again by the event timeline of their own stages.
+
+    Raises NoFeasiblePlan with the nearest miss where nothing fits, BadRequest where the batch
+    divides over no mesh.
+    """
     _check_pins(request)
-    report = search(request, keep=top + 1, progress=progress)
+    report = search(request, keep=top + 1 + _SPARE, progress=progress, exhaustive=exhaustive)
     if report.legal == 0:
         raise BadRequest(_no_legal_plan(request))
     if not report.best:
         raise NoFeasiblePlan(_nearest_miss(request, report))
     answers = [_answer(request, found) for found in report.best]
-    answers.sort(key=lambda a: float(a.estimate.expected))
-    best, *others = answers
+    ranked = sorted(answers, key=lambda a: _rank(request, a))
+    best, *others = ranked
     strategies: dict[frozenset[str], TrainAnswer] = {}
     for answer in others:
         strategies.setdefault(frozenset(answer.plan.mesh), answer)
@@ -139,7 +149,34 @@ def plan_train(
         runners_up=tuple(others[:top]),
         strategies=tuple(strategies.values()),
         search=report,
+        rank_changes=_rank_changes(report, answers, best),
     )
+
+
+def _rank(request: TrainRequest, answer: TrainAnswer) -> float:
+    """What the objective makes smallest, of a plan that was priced alone."""
+    return float(rank_of(request, answer.chips_used, float(answer.estimate.expected)))
+
+
+def _rank_changes(
+    report: SearchReport, answers: list[TrainAnswer], best: TrainAnswer
+) -> tuple[str, ...]:
+    """Says so where the first plan of the search is not the first by the timeline."""
+    first, found = answers[0], report.best[0]
+    if first is best or float(first.estimate.expected) == float(best.estimate.expected):
+        return ()
+    chosen = next(f for f, a in zip(report.best, answers, strict=True) if a is best)
+    return (
+        f"rank changed: for uniform stages {_told(first)} was first with "
+        f"{format_seconds(found.seconds)} before {_told(best)} with "
+        f"{format_seconds(chosen.seconds)}; laid out with their own stages they take "
+        f"{format_seconds(float(first.estimate.expected))} and "
+        f"{format_seconds(float(best.estimate.expected))}",
+    )
+
+
+def _told(answer: TrainAnswer) -> str:
+    return f"{mesh_text(answer.plan.mesh)} ({answer.plan.pipeline_schedule})"
 
 
 def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnswer:
@@ -182,7 +219,7 @@ def closed_form_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainA
         piece=piece,
         placement=placement,
         work=work,
-        estimate=piped_estimate(estimate, shape),
+        estimate=piped_estimate(estimate, shape, cfg.layers),
         memory=train_memory(cfg, shape),
     )
 
