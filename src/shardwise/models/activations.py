@@ -34,9 +34,18 @@ from shardwise.work import Quantity
 
 RematPolicy = Literal["none", "matmul_outputs", "block", "offload"]
 SavedKind = Literal[
-    "block_input", "norm", "qkv", "attention", "attention_out", "mlp_in", "activation", "mlp_out"
+    "block_input",
+    "norm",
+    "qkv",
+    "attention",
+    "attention_out",
+    "dispatch",
+    "mlp_in",
+    "activation",
+    "mlp_out",
 ]
-"""Kinds of activations that a policy may treat apart (`plans.train.SavedKind`)."""
+"""Kinds of activations that a policy may treat apart (`plans.train.SavedKind`), and "dispatch", the
+tokens sent to experts, which follow `mlp_in` where a plan overrides that."""
 POLICIES: tuple[RematPolicy, ...] = ("none", "matmul_outputs", "block", "offload")
 
 BOOK_SAVED: Mapping[str, int] = {"none": 20, "matmul_outputs": 7, "block": 1}
@@ -263,7 +272,7 @@ def _mlp(cfg: ModelConfig, mlp: Mlp | Moe | None) -> list[Activation]:
     k, width = mlp.experts_per_token, mlp.latent_dim or cfg.d_model
     saved = [
         _kept("mlp_in", "router probabilities", mlp.experts, f32=True),
-        _kept("norm", "dispatched tokens", k * width),
+        _kept("dispatch", "dispatched tokens", k * width),
         *_activated("experts", k * mlp.d_ff, mlp.gated),
     ]
     if mlp.latent_dim:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
+from shardwise.models.activations import SavedKind
 from shardwise.models.flops import scan_flops_per_token
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
 from shardwise.planner.layer_shape import LayerShape
@@ -20,7 +21,6 @@ from shardwise.planner.parallel.context import attention_core, kv_heads
 from shardwise.planner.parallel.expert import block_share, expert_batch, expert_steps
 from shardwise.planner.parallel.tensor import tensor_step
 from shardwise.plans.layouts import is_expert, tensor_letter
-from shardwise.plans.train import SavedKind
 from shardwise.units import dtype_bytes
 from shardwise.work import Matmul, Op, Quantity
 
@@ -134,7 +134,7 @@ def _mlp_block(
         ("norm", _norm("mlp", cfg, norms, shape)),
         *_all("norm", gather),
         *_all("mlp_in", [matmul(r, shape) for r in router]),
-        *_all("norm", into),
+        *_all("dispatch", into),
         *_all("mlp_in", [matmul(r, shape) for r in rows if not _yields_d(r)]),
         *_all("activation", _activation(rows, shape)),
         *_all("mlp_out", [matmul(r, shape) for r in rows if _yields_d(r)]),

@@ -55,7 +55,8 @@ def place_of(activation: Activation, shape: TrainShape) -> str:
     A kind that is overridden is kept as an autograd tape keeps it, others by the policy.
     """
     kept = "none" in activation.policies
-    if activation.kind not in shape.remat_kinds:
+    overridden = "mlp_in" if activation.kind == "dispatch" else activation.kind
+    if overridden not in shape.remat_kinds:
         kept = shape.remat in activation.policies
     table = statuses(shape.remat, shape.remat_kinds)
     return table[activation.kind] if kept else "recompute"

@@ -30,17 +30,19 @@ KINDS: tuple[SavedKind, ...] = (
 _MATMULS: frozenset[SavedKind] = frozenset({"qkv", "attention_out", "mlp_in", "mlp_out"})
 
 
-def statuses(remat: Remat, kinds: Mapping[SavedKind, Saved]) -> dict[SavedKind, Saved]:
-    """What becomes of every kind of activation.
+def statuses(remat: Remat, kinds: Mapping[SavedKind, Saved]) -> dict[str, Saved]:
+    """What becomes of every kind of activation. Tokens sent to experts ("dispatch") are kept with
+    the norms that they are copies of, unless the plan says something of `mlp_in`.
 
     >>> statuses("matmul_outputs", {"attention": "offload"})["attention"]
     'offload'
     """
-    table: dict[SavedKind, Saved] = dict.fromkeys(KINDS, "keep" if remat == "none" else "recompute")
+    rest: Saved = "keep" if remat == "none" else "recompute"
+    table: dict[str, Saved] = dict.fromkeys(KINDS, rest)
     if remat == "matmul_outputs":
         table |= dict.fromkeys(_MATMULS, "keep")
     table["block_input"] = "offload" if remat == "offload" else "keep"
-    return table | dict(kinds)
+    return {**table, **kinds, "dispatch": kinds.get("mlp_in", rest)}
 
 
 def recomputed(layer: Layer, yields: Sequence[Yield], shape: TrainShape) -> list[Op]:
@@ -49,7 +51,7 @@ def recomputed(layer: Layer, yields: Sequence[Yield], shape: TrainShape) -> list
     whole = shape.recompute_whole and all(
         table[kind] == "recompute" for kind in KINDS if kind != "block_input"
     )
-    again = {kind for kind in KINDS if table[kind] == "recompute"}
+    again = {kind for kind in table if table[kind] == "recompute"}
     if not whole and not needs_result(layer):
         again.discard("mlp_out" if layer.mlp is not None else "attention_out")
     return [
