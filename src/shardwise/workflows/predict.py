@@ -1,7 +1,7 @@
 """Plan and price, and shape the answer as a document's `result` (the design fixes its names)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from shardwise.errors import NoFeasiblePlan
@@ -10,7 +10,7 @@ from shardwise.models import load_model, parameters, params_total
 from shardwise.models.describe import context_warning
 from shardwise.models.specs import Moe
 from shardwise.planner.goodput import Overheads, goodput
-from shardwise.planner.train_request import TrainRequest
+from shardwise.planner.train_request import Objective, TrainRequest
 from shardwise.planner.train_search import policies
 from shardwise.planner.training import (
     TrainAnswer,
@@ -22,7 +22,17 @@ from shardwise.planner.training import (
     tokens_per_second_at,
 )
 from shardwise.plans import activation_layout, parameter_layout
-from shardwise.plans.train import REMAT_POLICIES, Remat, mesh_text
+from shardwise.plans.train import (
+    CONTEXT_METHODS,
+    PIPELINE_SCHEDULES,
+    REMAT_POLICIES,
+    ContextMethod,
+    Optimizer,
+    PipelineSchedule,
+    Remat,
+    Stack,
+    mesh_text,
+)
 from shardwise.units import dtype_bytes, format_seconds, sig
 from shardwise.work import Op
 from shardwise.workflows.inputs import Hardware, parse_batch
@@ -37,22 +47,33 @@ def plan_training(
     batch: str | int,
     seq: int,
     dtype: str = "bf16",
+    dtypes: Mapping[str, str] | None = None,
     pins: Mapping[str, int] | None = None,
     remat: Remat | None = None,
+    schedule: PipelineSchedule | None = None,
+    zero: int | None = None,
+    context_method: ContextMethod | None = None,
+    optimizer: Optimizer = "adam",
+    stack: Stack = "xla",
+    objective: Objective = "time",
     max_hbm: float | None = None,
     top: int = 3,
     hardware: Hardware | None = None,
     progress: Callable[[int, int], None] | None = None,
+    exhaustive: bool = False,
 ) -> TrainPlanning:
-    """The fastest training plan that fits.
+    """The best training plan that fits.
 
     `model` is a zoo name, a config.json or a folder with one; `on` a slice, or a bare chip for the
     smallest of its slices that a plan fits; `batch` tokens (4194304, "4Mi") or sequences
-    ("1024seq"); `seq` tokens per sequence; `pins` fixes mesh degrees, `remat` the policy; `max_hbm`
-    bytes per chip. Raises BadRequest, or NoFeasiblePlan with the nearest miss.
+    ("1024seq"); `seq` tokens per sequence; `dtype` that of the matmuls, `dtypes` others by field of
+    TrainDtypes; `pins` fixes mesh degrees, and `remat`, `schedule`, `zero` and `context_method` a
+    choice each; `max_hbm` bytes per chip; `objective` what is best (see TrainRequest). Raises
+    BadRequest, or NoFeasiblePlan with the nearest miss.
     """
     hardware = hardware or Hardware()
-    cfg, sequences, dtypes = load_model(model), parse_batch(batch, seq), default_dtypes(dtype)
+    cfg, sequences = load_model(model), parse_batch(batch, seq)
+    stored = replace(default_dtypes(dtype), **(dtypes or {}))
 
     def planned(piece: Slice) -> TrainPlanning:
         limit = piece.chip.require("hbm_usable_bytes")
@@ -62,13 +83,19 @@ def plan_training(
             piece=piece,
             sequences=sequences,
             sequence_length=seq,
-            dtypes=dtypes,
+            dtypes=stored,
             pins=pins or {},
             remat=(remat,) if remat else REMAT_POLICIES,
+            schedules=(schedule,) if schedule else PIPELINE_SCHEDULES,
+            zeros=(0, 1, 2) if zero is None else (zero,),
+            context_methods=(context_method,) if context_method else CONTEXT_METHODS,
+            optimizer=optimizer,
+            stack=stack,
+            objective=objective,
             max_hbm_bytes=min(limit, max_hbm or limit) / piece.chip.jax_devices_per_chip,
             constants=hardware.constants,  # type: ignore[arg-type]
         )
-        return plan_train(request, top=top, progress=progress)
+        return plan_train(request, top=top, progress=progress, exhaustive=exhaustive)
 
     target = hardware.target(on)
     if isinstance(target, Spelling):
@@ -132,6 +159,11 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "layers_per_stage": list(plan.layers_per_stage),
         "remat": plan.remat,
         "zero": plan.zero,
+        "pipeline_schedule": plan.pipeline_schedule,
+        "virtual_stages": plan.virtual_stages,
+        "context_method": plan.context_method,
+        "storage_axes": list(plan.storage_axes),
+        "reshard_after_forward": plan.reshard_after_forward,
         "layouts": layouts(answer),
         "chips_used": answer.chips_used,
         "chips_idle": answer.chips_idle,
@@ -202,6 +234,12 @@ def _runner_up(answer: TrainAnswer, best: TrainAnswer) -> dict[str, Any]:
         "box": list(answer.plan.box),
         "microbatches": answer.plan.microbatches,
         "remat": answer.plan.remat,
+        "zero": answer.plan.zero,
+        "pipeline_schedule": answer.plan.pipeline_schedule,
+        "virtual_stages": answer.plan.virtual_stages,
+        "context_method": answer.plan.context_method,
+        "storage_axes": list(answer.plan.storage_axes),
+        "reshard_after_forward": answer.plan.reshard_after_forward,
         "chips_used": answer.chips_used,
         "step_seconds": answer.step_seconds,
         "times_slower": expected / best.step_seconds["expected"],
@@ -257,12 +295,11 @@ def waiting(answer: TrainAnswer) -> str:
 
 
 def _bubble_text(answer: TrainAnswer) -> str:
-    """What the pipeline idles, where there is one."""
-    stages, microbatches = answer.plan.degree("stage"), answer.plan.microbatches
+    """The pipeline, where there is one."""
+    stages, plan = answer.plan.degree("stage"), answer.plan
     if stages == 1:
         return ""
-    share = (stages - 1) / (microbatches + stages - 1)
-    return f"; the pipeline idles {share:.0%} of it ({stages} stages, {microbatches} microbatches)"
+    return f"; {stages} stages run {plan.microbatches} microbatches by {plan.pipeline_schedule}"
 
 
 def strategy(answer: TrainAnswer) -> str:

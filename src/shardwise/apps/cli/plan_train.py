@@ -7,25 +7,24 @@ import click
 
 from shardwise.apps.cli.options import given, hardware_of, hardware_options
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.plan_train_options import search_of, search_options
 from shardwise.apps.cli.progress import progress_line
 from shardwise.hardware import Spelling
 from shardwise.models.describe import unpriced
 from shardwise.planner.training import TrainPlanning
 from shardwise.plans import TrainPlan, save_plan
-from shardwise.plans.train import REMAT_POLICIES, mesh_text
+from shardwise.plans.train import mesh_text
 from shardwise.units import (
     format_count,
     format_gib,
     format_rate,
     format_seconds,
     format_usd,
-    parse_bytes,
     parse_count,
     sig,
 )
 from shardwise.workflows.book import book_result
 from shardwise.workflows.inputs import (
-    parse_pins,
     parse_share,
     parse_total,
     whole,
@@ -45,10 +44,7 @@ from shardwise.workflows.predict import (
 @click.option("--on", "target", required=True, help="Slice such as v5p:16x16x16, or a bare chip.")
 @click.option("--batch", required=True, help="Tokens (4Mi) or sequences (1024seq) per step.")
 @click.option("--seq", required=True, help="Tokens per sequence.")
-@click.option("--dtype", default="bf16", show_default=True, help="Dtype of the matmuls.")
-@click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help="Fix a mesh degree.")
-@click.option("--remat", type=click.Choice(REMAT_POLICIES), help="Fix the remat policy.")
-@click.option("--max-hbm", help="Bytes per chip to stay under, such as 80GiB.")
+@search_options
 @click.option(
     "--top",
     default=3,
@@ -64,7 +60,11 @@ from shardwise.workflows.predict import (
 @csv_option
 @json_option
 def train(**options: Any) -> None:
-    """Choose mesh, microbatches and remat so that a step fits and is fastest."""
+    """Choose mesh, microbatches, schedule, storage and remat so that a step fits and is best.
+
+    Which plans are looked at: docs/legality.md. The best are priced again by an event timeline of
+    their own pipeline stages.
+    """
     hardware = hardware_of(options)
     length = whole(parse_count(options["seq"], "--seq"), "--seq")
     run = _run_options(options)
@@ -73,11 +73,8 @@ def train(**options: Any) -> None:
         options["target"],
         batch=options["batch"],
         seq=length,
-        dtype=options["dtype"],
-        pins=parse_pins(options["pins"]),
-        remat=options["remat"],
-        max_hbm=parse_bytes(options["max_hbm"], "--max-hbm") if options["max_hbm"] else None,
         top=options["top"],
+        **search_of(options),
         hardware=hardware,
         progress=progress_line("searching"),
     )
@@ -96,7 +93,7 @@ def train(**options: Any) -> None:
         inputs=given(options),
         resolved=_resolved(options, planning),
         result=result,
-        warnings=[*notes, *unpriced(planning.request.cfg), *extra],
+        warnings=[*notes, *unpriced(planning.request.cfg), *extra, *planning.rank_changes],
         provenance={"efficiency": planning.best.piece.chip.efficiency.source},
     )
     if options["csv_path"]:
@@ -124,7 +121,9 @@ def _resolved(options: dict[str, Any], planning: TrainPlanning) -> dict[str, Any
     plan = planning.best.plan
     pinned = {p.partition("=")[0] for p in options["pins"]}
     flags = {"slice", "global_batch_sequences", "sequence_length"}
-    flags |= {"remat"} if options["remat"] else set()
+    named = {"remat": "remat", "zero": "zero", "schedule": "pipeline_schedule"}
+    named |= {"context_method": "context_method"}
+    flags |= {field for option, field in named.items() if options[option] is not None}
     resolved: dict[str, Any] = {
         name: {"value": getattr(plan, name), "origin": "flag" if name in flags else "computed"}
         for name in (
@@ -135,6 +134,13 @@ def _resolved(options: dict[str, Any], planning: TrainPlanning) -> dict[str, Any
             "remat",
             "zero",
             "layers_per_stage",
+            "storage_axes",
+            "reshard_after_forward",
+            "context_method",
+            "pipeline_schedule",
+            "virtual_stages",
+            "optimizer",
+            "stack",
         )
     }
     for axis, degree in plan.mesh.items():
@@ -176,8 +182,8 @@ def render(planning: TrainPlanning, result: dict[str, Any], output: Path | None)
         _render_run(result["run"])
     s = result["search"]
     click.echo(
-        f"\nSearched {s['enumerated']:,} plans, {s['legal']:,} legal, {s['candidates']:,} priced, "
-        f"in {format_seconds(s['seconds'])}"
+        f"\nSearched {s['enumerated']:,} plans, {s['legal']:,} legal, {s['candidates']:,} priced "
+        f"in full (floors rule out the others), in {format_seconds(s['seconds'])}"
     )
     if output:
         click.echo(f"Plan written to {output}; price it again with: shardwise plan show {output}")
@@ -195,7 +201,7 @@ def render_plan(answer, result: dict[str, Any]) -> None:
     for line in result["placement"]:
         click.echo(f"  {line}")
     click.echo(
-        f"  microbatches {plan.microbatches}, remat {plan.remat}{_zero_text(plan)}; "
+        f"  microbatches {plan.microbatches}, remat {plan.remat}{_choices_text(plan)}; "
         f"{result['chips_used']:,} chips used, {result['chips_idle']:,} idle"
     )
     for name, layout in list(result["layouts"].items()):
@@ -234,9 +240,22 @@ def render_plan(answer, result: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-def _zero_text(plan: TrainPlan) -> str:
+def _choices_text(plan: TrainPlan) -> str:
+    """The choices that make a difference on the plan's mesh."""
+    said = []
     replicas = plan.degree("replica") * plan.degree("data")
-    return f", ZeRO-{plan.zero} over {replicas} replicas" if replicas > 1 else ""
+    if replicas > 1:
+        said.append(f"ZeRO-{plan.zero} over {replicas} replicas")
+    if plan.degree("stage") > 1:
+        chunks = f" with {plan.virtual_stages} chunks" if plan.virtual_stages > 1 else ""
+        said.append(f"schedule {plan.pipeline_schedule}{chunks}")
+    if plan.degree("context") > 1:
+        said.append(f"context by {plan.context_method}")
+    if plan.degree("context") * plan.degree("expert") > 1:
+        said.append(f"parameters stored over {'+'.join(plan.storage_axes)}")
+    if not plan.reshard_after_forward:
+        said.append("gathered parameters kept")
+    return "".join(f", {text}" for text in said)
 
 
 def _render_runners_up(result: dict[str, Any]) -> None:
