@@ -109,7 +109,7 @@ def price_op(op: Op, chip: Chip, placement: Placement, stack: Stack = IDEAL) -> 
     Padding: a matmul's dims are rounded up to the chip's tile. A collective pays its bytes at the
     derated link rate plus the latency of its hops. A device that is part of a chip has its share of
     the chip's rates. The stack multiplies the memory traffic of elementwise work, save that of the
-    optimizer and of summing gradients, which all stacks run as one fused kernel.
+    optimizer, which all stacks run as one fused kernel.
     """
     return _op_time(op, chip, placement, _derated(placement, chip), stack)
 
@@ -124,7 +124,9 @@ def _op_time(
     if op.flops:
         times = {dtype: f * devices / chip.peak(dtype) for dtype, f in op.flops.items()}
         peak[MATH] = total(times.values())
-        derated = total(seconds / _math_rate(op, dtype, chip) for dtype, seconds in times.items())
+        derated = total(
+            seconds / _math_rate(op, dtype, chip, stack) for dtype, seconds in times.items()
+        )
         parts.append(derated * _padding(op, chip))
         if op.op_class in _KERNELS:
             extra = extra + rates.matmul_ramp * np.greater(peak[MATH], 0)
@@ -141,19 +143,25 @@ def _op_time(
         measured = _collective(wire, links, measured=True)
         parts.append(measured.bandwidth + measured.latency)
     elif op.stream == "compute":
-        extra = extra + stack.launch_seconds * np.greater(largest(parts), 0)
+        extra = extra + stack.launch_seconds * _kernels(op) * np.greater(largest(parts), 0)
     return OpTime(op=op, derated=largest(parts) + extra, serial=total(parts) + extra, peak=peak)
 
 
-def _math_rate(op: Op, dtype: str, chip: Chip) -> Quantity:
+def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:
     """The share of the dense peak that the op's kernel reaches for long."""
     rates = chip.efficiency
-    share = rates.attention if op.op_class == "attention" else rates.matmul_rate(dtype)
-    return share * rates.sustained
+    if op.op_class == "attention":
+        return rates.attention * stack.attention * rates.sustained
+    return rates.matmul_rate(dtype) * rates.sustained
+
+
+def _kernels(op: Op) -> Quantity:
+    """Kernels that the host launches for an op: one per product, so one per expert of a group."""
+    return np.maximum(op.matmul.batch, 1.0) if op.matmul is not None else 1.0
 
 
 def _unfused(op: Op) -> bool:
-    return op.op_class in _UNFUSED and op.component not in ("optimizer", "gradients")
+    return op.op_class in _UNFUSED and op.component != "optimizer"
 
 
 def _collective(wire: Collective, links: Mapping[str, AxisLinks], **mode):
