@@ -99,7 +99,7 @@ class Stored:
     """A step whose layers and storage are chosen: all but ZeRO and the pipeline schedule."""
 
     def __init__(self, chunk: Chunk, structure: Structure) -> None:
-        self.chunk, self.structure, parts = chunk, structure, chunk.parts
+        self.chunk, parts = chunk, chunk.parts
         self.shape = column_shape(parts.request, chunk.columns, structure)
         ahead, again = gathers_per_round(self.shape)
         self.again = again
@@ -116,12 +116,6 @@ class Stored:
         self.totals = Sums().add(totals, rounds)
         self.weight = back.weight * rounds
         self._ends: dict[bool, _Ends] = {}
-
-    def least_memory(self) -> np.ndarray:
-        """Bytes that no ZeRO stage and no schedule goes below: ZeRO-2, and 1F1B, which has the
-        fewest microbatches in flight."""
-        lean = replace(self.structure, zero=2, schedule="1f1b", virtual_stages=1)
-        return memory_of(self.chunk, lean)
 
     def floor(self) -> Quantity:
         """Seconds that no ZeRO stage and no schedule goes below: the layers without reductions,
@@ -282,6 +276,12 @@ class _Time:
 
     def __add__(self, other: "_Time") -> "_Time":
         return _Time(self.seconds + other.seconds, self.plain + other.plain)
+
+
+def least_memory(chunk: Chunk, structure: Structure) -> np.ndarray:
+    """Bytes that no ZeRO stage and no schedule goes below: those with ZeRO-2, and with 1F1B, which
+    has the fewest microbatches in flight and both ends apart."""
+    return memory_of(chunk, replace(structure, zero=2, schedule="1f1b", virtual_stages=1))
 
 
 def memory_of(chunk: Chunk, structure: Structure) -> np.ndarray:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.hardware.placement import Placement
 from shardwise.planner.columns import Columns, Keys, Meshes, keys_of
 from shardwise.planner.legality import batch_shards
 from shardwise.planner.memory.working import (
@@ -117,6 +118,7 @@ class StepParts:
         self.stack = stack_for(request.stack, request.constants)
         self._keys: dict[tuple[str, ...], Keys] = {}
         self._parts: dict[tuple, OnKeys] = {}
+        self._placements: dict[bytes, Placement] = {}
 
     def layer(self, structure: Structure) -> OnKeys:
         """(forward, backward) of one layer of every group."""
@@ -342,8 +344,15 @@ class StepParts:
 
     def _priced(self, columns: Columns, ops: Iterable[Op]) -> tuple[OpTime, ...]:
         """Ops of columns, as `price` prices those of a plan."""
-        placement = self.meshes.take(columns.mesh).placement
+        placement = self._placement(columns)
         return price_ops(ops, self.request.piece.chip, placement, self.stack)
+
+    def _placement(self, columns: Columns) -> Placement:
+        """Where the columns lie; kept, as several parts have the same keys."""
+        at = columns.mesh.tobytes()
+        if at not in self._placements:
+            self._placements[at] = self.meshes.take(columns.mesh).placement
+        return self._placements[at]
 
 
 _SIZES = ("=expert", "=context", "=tensor")

@@ -34,7 +34,7 @@ from shardwise.planner.legality import (
     legal_meshes,
     pinned_exactly,
 )
-from shardwise.planner.step_columns import Chunk, Priced, Reduced, Stored, memory_of
+from shardwise.planner.step_columns import Chunk, Priced, Reduced, Stored, least_memory, memory_of
 from shardwise.planner.step_parts import StepParts
 from shardwise.planner.train_request import SCHEDULES, Structure, TrainRequest
 from shardwise.plans import MESH_AXES
@@ -435,8 +435,8 @@ class _Look:
         """One choice of layers and storage with all that is left to choose."""
         chunk, alive = self._dense(chunk, legal)
         if not self.tally.exhaustive:
-            leanest = Stored(chunk, storage).least_memory()
-            chunk, alive = self._dense(chunk, alive & (leanest <= self.request.max_hbm_bytes))
+            fits = least_memory(chunk, storage) <= self.request.max_hbm_bytes
+            chunk, alive = self._dense(chunk, alive & fits)
             if not alive.any():
                 return
         stored = Stored(chunk, storage)
