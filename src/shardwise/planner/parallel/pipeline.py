@@ -22,12 +22,15 @@ from shardwise.work import Op, Quantity
 def stage_transfer(cfg: ModelConfig, shape: TrainShape) -> tuple[Op, ...]:
     """Activations to the next stage once per microbatch and chunk, as a share per round of a layer.
 
-    It waits for nothing here and nobody for it: the next microbatch's work goes on meanwhile.
+    It waits for nothing here and nobody for it: the next microbatch's work goes on meanwhile. Each
+    tensor rank sends its share, also where all hold the whole (Megatron's scatter and gather, SC21
+    section 4.1); what they then gather from each other is left out, a hundredth of a stage's work.
     """
     if not shape.has("stage"):
         return ()
     inner = shape.layer_shape
-    size = inner.norm_tokens * cfg.d_model * dtype_bytes(inner.activations)
+    share = inner.tokens / inner.degree("tensor")
+    size = share * cfg.d_model * dtype_bytes(inner.activations)
     layers = cfg.layers * shape.stage_share
     op = exchange("transfer.stage", "permute", "pipeline", ("stage",), size)
     return (replace(op, count=shape.piped * shape.virtual_stages / layers),)
