@@ -29,18 +29,37 @@ class Keys:
 
 
 def keys_of(columns: Iterable[np.ndarray]) -> Keys:
-    """The distinct rows of some integer or float columns of one length."""
+    """The distinct rows of some columns of one length."""
     code: np.ndarray | None = None
+    kinds = 1
     for column in columns:
-        values, inverse = np.unique(column, return_inverse=True)
+        mine, many = _numbered(column)
         if code is None:
-            code = inverse
-        elif len(values) > 1:
+            code, kinds = mine, many
+        elif many > 1:
             # Renumbered at every step, so that the product of counts never overflows.
-            code = np.unique(code * len(values) + inverse, return_inverse=True)[1]
+            code, kinds = _numbered(code * many + mine)
     assert code is not None, "rows without columns are all alike: there is nothing to look for"
-    _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
-    return Keys(first, inverse)
+    first = np.empty(kinds, np.int64)
+    first[code[::-1]] = np.arange(len(code))[::-1]  # of equal rows the first is written last
+    return Keys(first, code)
+
+
+def _numbered(column: np.ndarray) -> tuple[np.ndarray, int]:
+    """Every value's number among the distinct ones, in order, and how many there are."""
+    if column.dtype.kind in "bi" and len(column):
+        top = int(column.max())
+        if column.min() >= 0 and top < _TABLE * len(column):  # looked up, which sorts nothing
+            column = column.astype(np.int64, copy=False)
+            seen = np.zeros(top + 1, bool)
+            seen[column] = True
+            number = np.cumsum(seen) - 1
+            return number[column], int(number[-1]) + 1
+    values, inverse = np.unique(column, return_inverse=True)
+    return inverse, len(values)
+
+
+_TABLE = 16  # a table of so many entries per row is faster than sorting the rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
