@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("table", type=Path, metavar="TRAINING_CSV")
     parser.add_argument("--microbench", type=Path)
     parser.add_argument("--kernels", type=Path)

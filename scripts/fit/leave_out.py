@@ -25,7 +25,7 @@ class LeftOutSource:
 
 
 def leave_out(
-    fit: Fit, cases: Sequence[Case], priors: Mapping[str, Prior], *, rounds: int = 6
+    fit: Fit, cases: Sequence[Case], priors: Mapping[str, Prior], *, rounds: int = 4
 ) -> tuple[LeftOutSource, ...]:
     """Every source left out in turn; fits start from the full one with that source's constants at
     their priors where nobody else tells them."""
