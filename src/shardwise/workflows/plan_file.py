@@ -9,7 +9,7 @@ from shardwise.models.describe import unpriced
 from shardwise.planner.serving import evaluate_serve
 from shardwise.planner.step_timeline import step_timeline
 from shardwise.planner.timeline import Timeline
-from shardwise.planner.training import evaluate_train
+from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.plans import ServePlan, TrainPlan, model_hash
 from shardwise.units import format_gib
 from shardwise.work import Work
@@ -60,13 +60,13 @@ def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
     return Priced(plan=plan, answer=answer, result=result, headline=headline, warnings=warnings)
 
 
-def plan_timeline(priced: Priced) -> Timeline:
+def plan_timeline(answer: TrainAnswer | Any) -> Timeline:
     """The event timeline of a priced training plan; one rank where it has no stages."""
-    if not isinstance(priced.plan, TrainPlan):
+    if not isinstance(answer, TrainAnswer):
         raise BadRequest(
             "a serving plan has no pipeline to draw; give a training plan with mesh axis 'stage'"
         )
-    return step_timeline(priced.plan, priced.answer.cfg, priced.answer.estimate)
+    return step_timeline(answer.plan, answer.cfg, answer.estimate)
 
 
 def check_fits(priced: Priced) -> None:

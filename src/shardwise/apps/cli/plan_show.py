@@ -11,14 +11,14 @@ from shardwise.apps.cli.options import hardware_options
 from shardwise.apps.cli.output import document, emit, json_option, table
 from shardwise.apps.cli.plan_serve import render_serve
 from shardwise.apps.cli.plan_train import render_plan
+from shardwise.apps.cli.timeline import timeline_options, write_timeline
 from shardwise.errors import BadRequest
-from shardwise.planner.trace import write_trace
 from shardwise.plans import TrainPlan, load_plan
 from shardwise.plans.files import flat_plan
 from shardwise.units import sig
 from shardwise.workflows.audits import audit_result, plan_path, with_neighbour
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import Priced, check_fits, plan_timeline, price_plan
+from shardwise.workflows.plan_file import Priced, check_fits, price_plan
 
 plan_file = click.Path(dir_okay=False, path_type=Path)
 
@@ -57,12 +57,7 @@ def priced_file(path: Path, options: dict[str, Any]) -> Priced:
 
 @click.command()
 @click.argument("path", type=plan_file)
-@click.option(
-    "--plot", "plot_path", type=plan_file, help="The pipeline as a Gantt chart, PNG or SVG."
-)
-@click.option(
-    "--trace", "trace_path", type=plan_file, help="The pipeline as a Perfetto trace (.json.gz)."
-)
+@timeline_options
 @hardware_options(constants=None, price=False)
 @json_option
 def show(path: Path, as_json: bool, **options: Any) -> None:
@@ -73,7 +68,7 @@ def show(path: Path, as_json: bool, **options: Any) -> None:
     """
     priced = priced_file(path, options)
     check_fits(priced)
-    write_timeline(priced, options["plot_path"], options["trace_path"])
+    write_timeline(priced.answer, options)
     changed, _ = _overrides(options["sets"])
     doc = document(
         inputs={"path": str(path), "set": list(options["sets"])},
@@ -85,19 +80,6 @@ def show(path: Path, as_json: bool, **options: Any) -> None:
         warnings=priced.warnings,
     )
     emit(doc, as_json, lambda: _render(priced))
-
-
-def write_timeline(priced: Priced, plot: Path | None, trace: Path | None) -> None:
-    """The pipeline's timeline as a picture, as a trace, or both."""
-    if plot is None and trace is None:
-        return
-    line = plan_timeline(priced)
-    if plot is not None:
-        from shardwise.apps.cli.pipeline_chart import draw_pipeline
-
-        draw_pipeline(line, plot)
-    if trace is not None:
-        write_trace(line, trace)
 
 
 def _render(priced: Priced) -> None:

@@ -8,7 +8,9 @@ import click
 from shardwise.apps.cli.options import given, hardware_of, hardware_options
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
 from shardwise.apps.cli.plan_train_options import search_of, search_options
+from shardwise.apps.cli.plan_train_run import render_run, run_asked, run_options
 from shardwise.apps.cli.progress import progress_line
+from shardwise.apps.cli.timeline import timeline_options, write_timeline
 from shardwise.hardware import Spelling
 from shardwise.models.describe import unpriced
 from shardwise.planner.training import TrainPlanning
@@ -19,14 +21,11 @@ from shardwise.units import (
     format_gib,
     format_rate,
     format_seconds,
-    format_usd,
     parse_count,
     sig,
 )
 from shardwise.workflows.book import book_result
 from shardwise.workflows.inputs import (
-    parse_share,
-    parse_total,
     whole,
 )
 from shardwise.workflows.predict import (
@@ -52,9 +51,8 @@ from shardwise.workflows.predict import (
     type=click.IntRange(0, 50),
     help="Next best meshes to show.",
 )
-@click.option("--tokens", help="Length of the run, such as 15T: adds days and dollars.")
-@click.option("--mfu", help="Replace the expected time by this share of peak (with --tokens).")
-@click.option("--params", help="Replace the parameter count in --mfu's arithmetic, such as 70e9.")
+@run_options
+@timeline_options
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Plan file.")
 @hardware_options()
 @csv_option
@@ -67,7 +65,7 @@ def train(**options: Any) -> None:
     """
     hardware = hardware_of(options)
     length = whole(parse_count(options["seq"], "--seq"), "--seq")
-    run = _run_options(options)
+    run = run_asked(options)
     planning = plan_training(
         options["model"],
         options["target"],
@@ -85,6 +83,7 @@ def train(**options: Any) -> None:
     extra = [*batch_hints(planning), *caveats(planning.best)]
     if options["output"]:
         save_plan(planning.best.plan, options["output"])
+    write_timeline(planning.best, options)
     result = planning_result(planning)
     result["book"] = book_result(planning.best)
     if run:
@@ -99,21 +98,6 @@ def train(**options: Any) -> None:
     if options["csv_path"]:
         _write_csv(options["csv_path"], result)
     emit(doc, options["as_json"], lambda: render(planning, result, options["output"]))
-
-
-def _run_options(options: dict[str, Any]) -> dict[str, Any] | None:
-    """--tokens with --mfu and --params; each needs the one before it to take effect."""
-    if options["params"] and not options["mfu"]:
-        raise click.UsageError("--params changes only the arithmetic of --mfu; give --mfu too")
-    if options["mfu"] and not options["tokens"]:
-        raise click.UsageError("--mfu changes only the days of a run; give --tokens too")
-    if not options["tokens"]:
-        return None
-    return {
-        "tokens": parse_total(options["tokens"], "--tokens"),
-        "mfu": parse_share(options["mfu"], "--mfu") if options["mfu"] else None,
-        "params": parse_total(options["params"], "--params") if options["params"] else None,
-    }
 
 
 def _resolved(options: dict[str, Any], planning: TrainPlanning) -> dict[str, Any]:
@@ -179,7 +163,7 @@ def render(planning: TrainPlanning, result: dict[str, Any], output: Path | None)
     for line in result["book"]["lines"]:
         click.echo(f"\nBook rule: {line}")
     if "run" in result:
-        _render_run(result["run"])
+        render_run(result["run"])
     s = result["search"]
     click.echo(
         f"\nSearched {s['enumerated']:,} plans, {s['legal']:,} legal, {s['candidates']:,} priced "
@@ -215,6 +199,13 @@ def render_plan(answer, result: dict[str, Any]) -> None:
             ["tokens/s", *(format_count(plan.tokens / v) for v in step.values())],
         ],
     )
+    found = result["expected_80"]
+    if found:
+        click.echo(
+            f"  80 % range of the expected step: {format_seconds(found['low'])} to "
+            f"{format_seconds(found['high'])} (as {found['runs']} published runs of "
+            f"{found['group']} missed; docs/fit.md)"
+        )
     click.echo(
         f"  expected MFU {result['mfu']:.1%} (6*N*D counting: {result['mfu_6nd']:.1%}) of dense "
         f"{format_rate(answer.piece.chip.peak(plan.dtypes.compute), 'FLOP/s')} per chip, "
@@ -278,19 +269,3 @@ def _render_runners_up(result: dict[str, Any]) -> None:
             for r in result["runners_up"]
         ],
     )
-
-
-def _render_run(run: dict[str, Any]) -> None:
-    cost = "cost unknown: the catalogue has no price (give --price CHIP=USD)"
-    if run["usd"] is not None:
-        price = f"${run['usd_per_chip_hour']:.2f} per chip-hour"
-        source = f"({run['price_as_of']}, {run['price_source']})"
-        cost = f"{format_usd(run['usd'])}{_idle_text(run)} at {price} {source}"
-    click.echo(
-        f"\nRun of {format_count(run['tokens'])} tokens at {run['basis']}: "
-        f"{sig(run['days'])} days, {format_count(run['chip_hours'])} chip-hours, {cost}"
-    )
-
-
-def _idle_text(run: dict[str, Any]) -> str:
-    return f" ({format_usd(run['usd_idle'])} of it for idle chips)" if run["usd_idle"] else ""
