@@ -32,8 +32,8 @@ from shardwise.plans.train import (
     Stack,
     mesh_text,
 )
+from shardwise.roofline.bodies import OpTime
 from shardwise.units import format_seconds, sig
-from shardwise.work import Op
 from shardwise.workflows.inputs import Hardware, parse_batch
 from shardwise.workflows.residuals import ALL, groups_of, read_residuals
 
@@ -190,7 +190,7 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "bound_by": answer.estimate.bound_by(),
         "resource_seconds": {k: float(v) for k, v in answer.estimate.resources.items()},
         "exposed_seconds": answer.exposed_seconds,
-        "top_ops": [_op_row(t.op, float(t.total)) for t in answer.estimate.top(_SHOWN_OPS)],
+        "top_ops": [_op_row(t, answer) for t in answer.estimate.top(_SHOWN_OPS)],
     }
 
 
@@ -201,14 +201,19 @@ def tokens_per_joule(answer: TrainAnswer) -> float | None:
     return None if watts is None else answer.tokens_per_second / (watts * answer.piece.chips)
 
 
-def _op_row(op: Op, seconds: float) -> dict[str, Any]:
+def _op_row(t: OpTime, answer: TrainAnswer) -> dict[str, Any]:
+    """One op; a collective's stream names the axes that it really goes over."""
+    op, stream = t.op, t.op.stream
+    if op.collective is not None:
+        used = [axis for axis in op.collective.axes if answer.plan.degree(axis) > 1]
+        stream = f"net:{'+'.join(used)}" if used else stream
     return {
         "name": op.name,
         "phase": op.phase,
         "component": op.component,
-        "stream": op.stream,
+        "stream": stream,
         "count": float(op.count),
-        "seconds": seconds,
+        "seconds": float(t.total),
     }
 
 
