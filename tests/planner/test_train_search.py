@@ -317,7 +317,8 @@ def test_chips_is_the_smallest_part_on_which_a_plan_fits():
     # With less memory a single chip holds no plan any more.
     alone = search(replace(asked, piece=parse_slice("v5e:1x1")), keep=1, exhaustive=True).best
     leanest = search(replace(asked, piece=parse_slice("v5e:1x1"), max_hbm_bytes=1.0), keep=1)
-    assert alone and leanest.nearest is not None
+    assert alone
+    assert leanest.nearest is not None
     tight = replace(asked, max_hbm_bytes=leanest.nearest.memory * 0.9)
     few = search(tight, keep=1).best[0]
     assert 1 < chips_of(few) < 16

@@ -7,6 +7,7 @@ costs least: the chains of a layer, what stores and gathers parameters, ZeRO, an
 pipeline schedule, which takes two closed forms.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from shardwise.work import Quantity
 _TRANSFER = "net:stage"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Priced:
     """Candidates of one structure: bytes per device, and seconds per step."""
 
@@ -66,7 +67,7 @@ class _Body:
     wire: Quantity
     sides: Sums
 
-    def beside(self, seconds: dict[str, np.ndarray], times: Quantity = 1.0) -> "_Body":
+    def beside(self, seconds: Mapping[str, Quantity], times: Quantity = 1.0) -> "_Body":
         """The body with more beside it."""
         return _Body(self.chain, self.wire, Sums(self.sides).add(seconds, times))
 
@@ -90,7 +91,7 @@ class _Around:
     ends: "_Time"
     update: Quantity
     totals: Sums
-    rest: dict[str, np.ndarray]
+    rest: Mapping[str, np.ndarray]
     weight: Quantity
     forward_part: Quantity
 
@@ -312,9 +313,9 @@ def _bounded(
     structure: Structure,
     memory: np.ndarray,
     totals: Sums,
-    rest: dict[str, np.ndarray],
+    rest: Mapping[str, np.ndarray],
     factor: Quantity,
-    expected: np.ndarray,
+    expected: Quantity,
 ) -> Priced:
     """The bounds, as `price` has them: resources at peak below, everything in series above."""
     lower: Quantity = 0.0
@@ -326,4 +327,5 @@ def _bounded(
         lower = np.maximum(lower, rest[name])
     upper = totals[SERIAL] * factor + rest[SERIAL]
     expected = np.minimum(np.maximum(expected, lower), upper)
-    return Priced(structure=structure, memory=memory, lower=lower, expected=expected, upper=upper)
+    bounds = (np.asarray(bound, float) for bound in (lower, expected, upper))
+    return Priced(structure, memory, *bounds)

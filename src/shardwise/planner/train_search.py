@@ -38,7 +38,7 @@ from shardwise.planner.step_columns import Chunk, Priced, Reduced, Stored, least
 from shardwise.planner.step_parts import StepParts
 from shardwise.planner.train_request import SCHEDULES, Structure, TrainRequest
 from shardwise.plans import MESH_AXES
-from shardwise.plans.train import PLACINGS, Placing, Remat
+from shardwise.plans.train import PLACINGS, PipelineSchedule, Placing, Remat
 from shardwise.work import Quantity
 
 __all__ = ["Found", "SearchReport", "TrainRequest", "batch_units", "policies", "search"]
@@ -317,10 +317,12 @@ def policies(request: TrainRequest) -> tuple[Remat, ...]:
     return tuple(remat for remat in request.remat if remat != "offload")
 
 
-def _schedules(request: TrainRequest) -> list[tuple[str, int]]:
-    chosen = [(kind, chunks) for kind, chunks in SCHEDULES if kind in request.schedules]
+def _schedules(request: TrainRequest) -> list[tuple[PipelineSchedule, int]]:
+    chosen = [schedule for schedule in SCHEDULES if schedule[0] in request.schedules]
     # Without stages every schedule is a loop over microbatches in one chunk.
-    return chosen if any(chunks == 1 for _, chunks in chosen) else [(chosen[0][0], 1), *chosen]
+    if all(chunks > 1 for _, chunks in chosen):
+        chosen.insert(0, (chosen[0][0], 1))
+    return chosen
 
 
 def _ideal_seconds(request: TrainRequest, chips: int) -> float:
@@ -370,7 +372,8 @@ class _Look:
         columns: Columns,
         structures: tuple[Structure, ...],
     ) -> None:
-        self.tally, self.request, self.box, self.placing = tally, request, box, placing
+        self.tally, self.request, self.box = tally, request, box
+        self.placing: Placing = placing
         self.columns = columns
         self.parts = StepParts(request, meshes, columns, structures[0])
         self.tree, self.usual = _tree(structures), _tree(_usual(structures))
@@ -514,13 +517,11 @@ class _Look:
             for layer, storages in self.tree.items():
                 for storage, zeros in storages.items():
                     for zero, schedules in zeros.items():
-                        masks = [allowed(s, i) for i, s in enumerate((layer, storage, zero))]
-                        if any(mask is None for mask in masks):
-                            continue
                         for last in schedules:
-                            by_schedule = allowed(last, 3)
-                            if by_schedule is not None:
-                                legal = np.logical_and.reduce([*masks, by_schedule])
+                            levels = enumerate((layer, storage, zero, last))
+                            masks = [m for i, s in levels if (m := allowed(s, i)) is not None]
+                            if len(masks) == len(_LEVELS):
+                                legal = np.logical_and.reduce(masks)
                                 self._leanest(chunk, last, memory_of(chunk, last), legal)
 
     def _keep_best(self) -> None:

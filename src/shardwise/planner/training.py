@@ -166,13 +166,14 @@ def _rank_changes(
     if first is best or float(first.estimate.expected) == float(best.estimate.expected):
         return ()
     chosen = next(f for f, a in zip(report.best, answers, strict=True) if a is best)
-    return (
+    said = (
         f"rank changed: for uniform stages {_told(first)} was first with "
         f"{format_seconds(found.seconds)} before {_told(best)} with "
         f"{format_seconds(chosen.seconds)}; laid out with their own stages they take "
         f"{format_seconds(float(first.estimate.expected))} and "
-        f"{format_seconds(float(best.estimate.expected))}",
+        f"{format_seconds(float(best.estimate.expected))}"
     )
+    return (said,)
 
 
 def _told(answer: TrainAnswer) -> str:
