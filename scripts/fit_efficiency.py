@@ -41,7 +41,7 @@ def main() -> None:
     found = explain(fit, cases, priors)
     left = leave_out(fit, cases, priors) if asked.leave_one_source_out else ()
     outside = {s.source: s.left for s in left}
-    table = table_of(cases, fit.residuals, outside) if left else {}
+    table = table_of(cases, outside) if left else {}
     page = report(asked.date, cases, fit.residuals, roofline_logs(cases), found, left, table)
     print(page)
     print(f"loss {fit.loss:.2f}, median error {np.median(np.abs(np.expm1(fit.residuals))):.3f}")

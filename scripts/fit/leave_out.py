@@ -56,7 +56,7 @@ def _answer(
 ) -> LeftOutSource:
     mine = [i for i, c in enumerate(cases) if c.run.source == source]
     others = [c for c in cases if c.run.source != source]
-    table = table_of(cases, fit.residuals, found, without=source)
+    table = table_of(cases, found, without=source)
     inside = 0
     for i, left in zip(mine, found[source], strict=True):
         r = residual_of(table, groups_of(cases[i].run.piece.chip, cases[i].run.stack))
@@ -74,23 +74,19 @@ def _answer(
 
 def table_of(
     cases: Sequence[Case],
-    fitted: np.ndarray,
     left_out: Mapping[str, np.ndarray],
     *,
     without: str = "",
 ) -> dict[str, Residual]:
-    """Quantiles of log(measured / predicted): of a generation and a stack that runs show together,
-    the fitted residuals; of a generation, a kind of chip or all, those of sources left out, so that
-    a prediction beyond what was measured gets the wider range it needs."""
+    """Quantiles of log(measured / predicted) of runs whose source was left out of the fit: a plan
+    that nobody has run yet is such a run, so ranges of fitted residuals would be too narrow."""
     place = {source: iter(values) for source, values in left_out.items()}
     samples: list[tuple[tuple[str, ...], float]] = []
-    for case, inside in zip(cases, fitted, strict=True):
+    for case in cases:
         outside = next(place[case.run.source])
         if case.run.source == without:
             continue
-        first, *wider = groups_of(case.run.piece.chip, case.run.stack)
-        samples.append(((first,), -float(inside)))
-        samples.append((tuple(wider), -float(outside)))
+        samples.append((groups_of(case.run.piece.chip, case.run.stack), -float(outside)))
     return residuals(samples)
 
 
