@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.models.specs import Moe
 from shardwise.planner.parallel.fsdp import gathers_per_round
 from shardwise.planner.step_parts import OnKeys, StepParts, column_shape
 from shardwise.planner.train_figures import SERIAL, Figures, Sums
@@ -52,6 +53,15 @@ class Chunk:
     def __len__(self) -> int:
         return len(self.index)
 
+    def lying(self, structure: Structure) -> tuple[bool, bool]:
+        """What the ends of the model depend on of a schedule: whether they lie apart, and whether
+        passes are paired."""
+        return self.piped and structure.ends == "apart", self.paired(structure)
+
+    def paired(self, structure: Structure) -> bool:
+        """Whether passes of two microbatches run together under this structure."""
+        return self.piped and structure.paired
+
     def at(self, part: OnKeys) -> Any:
         """A part's figures of these candidates."""
         if id(part) not in self._gathered:
@@ -73,11 +83,23 @@ class _Body:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Layers:
+    """All layers of a stage: a round of their bodies, totals and weight gradients of the step."""
+
+    forward: _Body
+    backward: _Body
+    totals: Sums
+    weight: Quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Ends:
     """Both ends of the model without reductions: bodies, totals and weight gradients of the step,
-    and the part of their time that is the forward pass."""
+    and the part of their time that is the forward pass. `rounds` are the microbatches that meet
+    them on the counted device."""
 
     bodies: tuple[_Body | None, ...]
+    rounds: Quantity
     totals: Sums
     weight: Quantity
     forward_part: Quantity
@@ -102,39 +124,66 @@ class Stored:
     def __init__(self, chunk: Chunk, structure: Structure) -> None:
         self.chunk, parts = chunk, chunk.parts
         self.shape = column_shape(parts.request, chunk.columns, structure)
-        ahead, again = gathers_per_round(self.shape)
-        self.again = again
+        self.structure = structure
+        self.ahead, self.again = gathers_per_round(self.shape)
+        # What a schedule makes of the layers: whether it pairs passes.
+        kinds = {"dualpipe"} & set(parts.request.schedules) if chunk.piped else set()
+        self.kinds = (False, True) if kinds and self._travels() else (False,)
+        self._layers: dict[bool, _Layers] = {}
+        self._ends: dict[tuple[bool, bool], _Ends] = {}
+
+    def _travels(self) -> bool:
+        """Whether tokens travel to experts, so that pairing passes makes a difference."""
+        moe = any(isinstance(g.mlp, Moe) for g in self.chunk.parts.request.cfg.groups)
+        return moe and bool(np.any(np.asarray(self.shape.layer_shape.expert_group) > 1))
+
+    def layers(self, paired: bool) -> _Layers:
+        """The layers under schedules that pair passes, or under the others."""
+        paired = paired and True in self.kinds
+        if paired not in self._layers:
+            self._layers[paired] = self._make_layers(paired)
+        return self._layers[paired]
+
+    def _make_layers(self, paired: bool) -> _Layers:
+        chunk, parts, ahead, again = self.chunk, self.chunk.parts, self.ahead, self.again
+        structure = _with_pairing(self.structure, paired)
         forth, back = chunk.at(parts.layer(structure))
         gathers, scatters, summed, casts = chunk.at(parts.exchanges(structure))
         moved = Sums().add(gathers.sides, again).add(scatters.sides)
-        self.forward = _Body(forth.chain + casts.chain * ahead, forth.wire, Sums(forth.sides))
-        self.forward = self.forward.beside(gathers.sides, ahead)
+        forward = _Body(forth.chain + casts.chain * ahead, forth.wire, Sums(forth.sides))
         chain = back.chain + summed.chain + casts.chain * again
-        self.backward = _Body(chain, back.wire, Sums(back.sides)).beside(moved)
         rounds = chunk.share * chunk.microbatches
         totals = Sums(forth.totals).add(back.totals).add(summed.totals).add(scatters.totals)
         totals.add(gathers.totals, ahead + again).add(casts.totals, ahead + again)
-        self.totals = Sums().add(totals, rounds)
-        self.weight = back.weight * rounds
-        self._ends: dict[bool, _Ends] = {}
+        return _Layers(
+            forward=forward.beside(gathers.sides, ahead),
+            backward=_Body(chain, back.wire, Sums(back.sides)).beside(moved),
+            totals=Sums().add(totals, rounds),
+            weight=back.weight * rounds,
+        )
 
     def floor(self) -> Quantity:
         """Seconds that no ZeRO stage and no schedule goes below: the layers without reductions,
         transfers and idle time."""
-        chunk = self.chunk
-        forward = _time(self.forward, chunk.rounds, chunk.parts)
-        return forward.plain + _time(self.backward, chunk.rounds, chunk.parts).plain
+        chunk, least = self.chunk, np.inf
+        for layers in map(self.layers, self.kinds):
+            forward = _time(layers.forward, chunk.rounds, chunk.parts).plain
+            backward = _time(layers.backward, chunk.rounds, chunk.parts).plain
+            least = np.minimum(least, forward + backward)
+        return least
 
     def ends(self, structure: Structure) -> _Ends:
         """Both ends on the counted device, or where they lie apart the last one."""
-        apart = self.chunk.piped and structure.ends == "apart"
-        if apart not in self._ends:
-            self._ends[apart] = self._make_ends(structure, apart)
-        return self._ends[apart]
+        key = self.chunk.lying(structure)
+        if key not in self._ends:
+            self._ends[key] = self._make_ends(structure, key[0])
+        return self._ends[key]
 
     def _make_ends(self, structure: Structure, apart: bool) -> _Ends:
         chunk, parts, again = self.chunk, self.chunk.parts, self.again
-        first, last, last_share, share = chunk.at(parts.ends(structure))
+        paired = chunk.paired(structure)
+        first, last, last_share, share = chunk.at(parts.ends(_with_pairing(structure, paired)))
+        rounds = chunk.microbatches / 2 if paired else chunk.microbatches
         bodies: list[_Body | None] = []
         totals, weight = Sums(), 0.0
         for end, moved in zip((first, last), chunk.at(parts.end_exchanges(structure)), strict=True):
@@ -145,9 +194,10 @@ class Stored:
             sides = Sums(end.sides).add(gathers.sides, 1 + again).add(scatters.sides)
             bodies.append(_Body(end.chain + summed.chain + casts.chain, end.wire, sides))
             once = Sums(end.totals).add(summed.totals).add(scatters.totals).add(casts.totals)
-            totals.add(once.add(gathers.totals, 1 + again), chunk.microbatches)
-            weight = weight + end.weight * chunk.microbatches
+            totals.add(once.add(gathers.totals, 1 + again), rounds)
+            weight = weight + end.weight * rounds
         return _Ends(
+            rounds=rounds,
             bodies=tuple(bodies),
             totals=totals,
             weight=weight,
@@ -163,42 +213,47 @@ class Reduced:
         chunk, parts = stored.chunk, stored.chunk.parts
         self.structure = structure
         self.shape = replace(stored.shape, zero=structure.zero)
-        reduction = chunk.at(parts.reduction(structure))
-        self.last = stored.backward.beside(reduction.sides) if reduction.sides else None
-        self.times = chunk.microbatches if structure.zero == 2 else 1.0
-        self.totals = Sums(stored.totals).add(reduction.totals, chunk.share * self.times)
+        self.reduction = chunk.at(parts.reduction(structure))
         self._once: np.ndarray | None = None
-        self._around: dict[bool, _Around] = {}
-        self._by_chunks: dict[int, tuple[_Time, _Time]] = {}
+        self._around: dict[tuple[bool, bool], _Around] = {}
+        self._by_chunks: dict[tuple[int, bool], tuple[_Time, _Time]] = {}
 
     def floor(self) -> Quantity:
         """Seconds that no schedule goes below: the step without transfers and idle time, the ends
         apart where there are stages."""
-        forward, backward = self._layers(0, 0.0)
         around = self.around(replace(self.structure, schedule="1f1b"))
         ends = around.ends
         # With stages the ends may lie on one that has fewer layers and waits for the others.
         beside = ends.seconds - ends.plain if self.chunk.piped else ends.seconds
-        return forward.seconds + backward.seconds + beside + around.update
+        if True in self.stored.kinds:
+            beside = 0.0 * beside  # of prediction modules less may hide where passes are paired
+        least = np.inf
+        for paired in self.stored.kinds:
+            forward, backward = self._layers(0, 0.0, paired)
+            least = np.minimum(least, forward.seconds + backward.seconds)
+        return least + beside + around.update
 
     def around(self, structure: Structure) -> _Around:
         """Ends and update; they depend on the schedule by where the ends lie."""
-        apart = self.chunk.piped and structure.ends == "apart"
-        if apart not in self._around:
-            self._around[apart] = self._make_around(structure)
-        return self._around[apart]
+        key = self.chunk.lying(structure)
+        if key not in self._around:
+            self._around[key] = self._make_around(structure)
+        return self._around[key]
 
     def _make_around(self, structure: Structure) -> _Around:
         chunk, parts = self.chunk, self.chunk.parts
-        ends = self.stored.ends(structure)
-        totals, time = Sums(self.totals).add(ends.totals), _Time(0.0, 0.0)
+        ends, layers = self.stored.ends(structure), self.stored.layers(chunk.paired(structure))
+        often = structure.zero == 2
+        reductions = chunk.share * (chunk.microbatches if often else 1.0)
+        totals = Sums(layers.totals).add(self.reduction.totals, reductions).add(ends.totals)
+        time, times = _Time(0.0, 0.0), ends.rounds if often else 1.0
         for body, reduced in zip(
             ends.bodies, chunk.at(parts.end_reduction(structure)), strict=True
         ):
             if body is not None:
-                totals.add(reduced.totals, self.times)
-                whole = body.beside(reduced.sides, self.times / chunk.microbatches)
-                time = time + _time(whole, chunk.microbatches, parts)
+                totals.add(reduced.totals, times)
+                whole = body.beside(reduced.sides, times / ends.rounds)
+                time = time + _time(whole, ends.rounds, parts)
         update = chunk.at(parts.optimizer(structure))
         body = _Body(update.chain, update.wire, Sums(update.sides))
         return _Around(
@@ -219,7 +274,8 @@ class Reduced:
             return _bounded(structure, memory, around.totals, around.rest, 1.0, expected)
         moved: Figures = chunk.at(parts.transfer(structure))
         chunks = structure.virtual_stages
-        forward, backward = self._layers(chunks, moved.sides[_TRANSFER] * chunks)
+        paired = chunk.paired(structure)
+        forward, backward = self._layers(chunks, moved.sides[_TRANSFER] * chunks, paired)
         step = forward + backward + around.ends
         m, part, count = chunk.microbatches, around.forward_part, parts.request.cfg.layers
         factor = idle_factor(
@@ -227,7 +283,7 @@ class Reduced:
             chunk.stages,
             m,
             chunks,
-            Passes(forward.plain / m, backward.plain / m, self.stored.weight / m),
+            Passes(forward.plain / m, backward.plain / m, self.stored.layers(paired).weight / m),
             Passes(
                 around.ends.plain * part / m, around.ends.plain * (1 - part) / m, around.weight / m
             ),
@@ -238,22 +294,22 @@ class Reduced:
         expected = step.seconds + (factor - 1) * step.plain + around.update
         return _bounded(structure, memory, totals, around.rest, factor, expected)
 
-    def _layers(self, chunks: int, transfer: Quantity) -> "tuple[_Time, _Time]":
+    def _layers(self, chunks: int, transfer: Quantity, paired: bool) -> "tuple[_Time, _Time]":
         """The forward and the backward bodies of all layers, with a number of chunks."""
-        if chunks not in self._by_chunks:
-            self._by_chunks[chunks] = self._make_layers(transfer)
-        return self._by_chunks[chunks]
+        if (chunks, paired) not in self._by_chunks:
+            self._by_chunks[chunks, paired] = self._make_layers(transfer, paired)
+        return self._by_chunks[chunks, paired]
 
-    def _make_layers(self, transfer: Quantity) -> "tuple[_Time, _Time]":
-        chunk, parts, stored = self.chunk, self.chunk.parts, self.stored
+    def _make_layers(self, transfer: Quantity, paired: bool) -> "tuple[_Time, _Time]":
+        chunk, parts, layers = self.chunk, self.chunk.parts, self.stored.layers(paired)
         sent = {_TRANSFER: transfer} if np.ndim(transfer) else {}
-        forward = _time(stored.forward.beside(sent), chunk.rounds, parts)
-        early = stored.backward.beside(sent)
-        if self.last is None:
+        forward = _time(layers.forward.beside(sent), chunk.rounds, parts)
+        early = layers.backward.beside(sent)
+        if not self.reduction.sides:
             return forward, _time(early, chunk.rounds, parts)
         once = self._reductions()
-        before = chunk.rounds - once
-        usual, last = _time(early, before, parts), _time(self.last.beside(sent), once, parts)
+        before, late = chunk.rounds - once, early.beside(self.reduction.sides)
+        usual, last = _time(early, before, parts), _time(late, once, parts)
         # The reduction comes once: where other microbatches stand before, it is no usual round.
         plain = np.where(chunk.microbatches > 1, _time(early, once, parts).plain, last.plain)
         last = _Time(last.seconds, last.plain if self.shape.zero == 2 else plain)
@@ -277,6 +333,14 @@ class _Time:
 
     def __add__(self, other: "_Time") -> "_Time":
         return _Time(self.seconds + other.seconds, self.plain + other.plain)
+
+
+def _with_pairing(structure: Structure, paired: bool) -> Structure:
+    """The structure with a schedule that pairs passes, or with one that does not."""
+    if structure.paired == paired:
+        return structure
+    kind = ("dualpipe", 2) if paired else ("1f1b", 1)
+    return replace(structure, schedule=kind[0], virtual_stages=kind[1])
 
 
 def least_memory(chunk: Chunk, structure: Structure) -> np.ndarray:

@@ -132,7 +132,7 @@ class StepParts:
             forward, backward = zip(*chains, strict=True)
             return self._figures(columns, forward), self._figures(columns, backward)
 
-        choices = (structure.remat, structure.context_method)
+        choices = (structure.remat, structure.context_method, structure.paired)
         return self._made("layer", choices, (*INNER, "tokens"), make)
 
     def exchanges(self, structure: Structure) -> OnKeys:
@@ -184,7 +184,7 @@ class StepParts:
             first, last = (figures_of([ops], [1.0], n) for ops in timed)
             return (first, last, *(np.broadcast_to(share, (n,)) for share in shares))
 
-        choices = (structure.remat, structure.context_method)
+        choices = (structure.remat, structure.context_method, structure.paired)
         return self._made("ends", choices, (*INNER, "tokens"), make)
 
     def end_exchanges(self, structure: Structure) -> OnKeys:

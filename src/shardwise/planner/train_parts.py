@@ -50,6 +50,10 @@ __all__ = [
 SIDE = ("attention.ring",)
 """Ops of a layer that run beside its chain: hops of keys and values under the attention."""
 
+PAIRED = ("experts.dispatch", "experts.combine")
+"""Those that run beside the chain where two microbatches' passes are paired (DeepSeek-V3, section
+3.2.1, figure 4: each pass's all-to-alls under the other's attention and MLP)."""
+
 
 def step_rows(cfg: ModelConfig, shape: TrainShape) -> tuple[Parameter, ...]:
     """The tensors of one step: the model's without towers, adapters, and prediction modules."""
@@ -70,10 +74,10 @@ def layer_chains(
     mine = [r for r in rows if r.group == group and r.role == "matmul"]
     yields = layer_ops(cfg, layer, mine, shape.layer_shape)
     saved = kept_activations(cfg, layer, shape)
-    forward = [*host_copy(saved, shape, "save"), *_chained([op for _, op in yields])]
+    forward = [*host_copy(saved, shape, "save"), *_chained([op for _, op in yields], shape)]
     back = _backward(layer, mine, yields, shape)
     ready = [*regathers(yields, shape), *host_copy(saved, shape, "load")]
-    return tuple(forward), (*ready, *_chained(back))
+    return tuple(forward), (*ready, *_chained(back, shape))
 
 
 def kept_activations(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> tuple[Activation, ...]:
@@ -93,11 +97,12 @@ def _backward(
     return [*recomputed(layer, yields, shape), *(op for op in back if op.name not in frozen)]
 
 
-def _chained(ops: Sequence[Op]) -> list[Op]:
+def _chained(ops: Sequence[Op], shape: TrainShape) -> list[Op]:
     """Side ops, which wait for nothing, and the others as a chain whose first op waits for its last
     one, of the previous round."""
-    side = [replace(op, after=()) for op in ops if op.name.endswith(SIDE)]
-    first, *rest = chain([op for op in ops if not op.name.endswith(SIDE)])
+    names = (*SIDE, *PAIRED) if shape.paired else SIDE
+    side = [replace(op, after=()) for op in ops if op.name.endswith(names)]
+    first, *rest = chain([op for op in ops if not op.name.endswith(names)])
     return [*side, replace(first, after=((rest or [first])[-1].id,)), *rest]
 
 
@@ -194,9 +199,12 @@ def _end(
     """Both passes as one chain; frozen matrices have no dW."""
     frozen = {f"dW {r.name}" for r in rows if not shape.trains(r)}
     forth = [replace(op, phase=op.phase or "forward") for op in forward]
-    both = _chained([*forth, *(op for op in back if op.name not in frozen)])
-    cut = next(i for i, op in enumerate(both) if op.phase not in ("", "forward"))
-    return End(rows=rows, forward=tuple(both[:cut]), backward=tuple(both[cut:]))
+    both = _chained([*forth, *(op for op in back if op.name not in frozen)], shape)
+    return End(
+        rows=rows,
+        forward=tuple(op for op in both if op.phase == "forward"),
+        backward=tuple(op for op in both if op.phase != "forward"),
+    )
 
 
 # Optimizer ----------------------------------------------------------------------------------------

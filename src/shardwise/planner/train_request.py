@@ -54,6 +54,11 @@ class Structure:
             return "doubled"
         return "folded" if self.schedule in FOLDED else "apart"
 
+    @property
+    def paired(self) -> bool:
+        """Whether tokens travel to experts under another microbatch's pass: `TrainShape.paired`."""
+        return self.schedule == "dualpipe" and self.virtual_stages > 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:

@@ -92,6 +92,19 @@ class TrainShape:
         return 0.0 * self.piped if self.pipeline_schedule in FOLDED else self.piped
 
     @property
+    def paired(self) -> bool:
+        """Whether a forward pass runs together with the backward pass of a microbatch that goes the
+        other way, so that either's compute hides the other's exchange of tokens (DualPipe; on one
+        stage, with one chunk, nothing goes the other way)."""
+        return self.pipeline_schedule == "dualpipe" and self.virtual_stages > 1
+
+    @property
+    def ends_share(self) -> Quantity:
+        """Share of the microbatches that meet the ends of the model on a device that holds both:
+        all, or half where a second device holds both too (DualPipe)."""
+        return 1.0 - 0.5 * self.piped if self.paired else 1.0
+
+    @property
     def recompute_whole(self) -> bool:
         """Whether a recomputed block is run to its end, although nobody needs its result: so does
         Megatron-LM's CheckpointFunction, and nanotron's after it. PyTorch's non-reentrant

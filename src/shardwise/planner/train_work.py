@@ -5,7 +5,8 @@ the ops' streams and `after` ids (the algorithm boxes of ch. 5.1): parameter gat
 nothing and run ahead, gradient reductions are waited for by nobody, tensor and expert exchanges
 stand between the matmuls. Bodies: `forward.g`, `backward.g` and `backward_last.g` (the microbatch
 that also reduces gradients) of each layer group g; `first` and `last`, the two ends of the model,
-forward and backward told apart by phase; `optimizer`. Everything broadcasts over candidate plans.
+forward and backward told apart by phase; `optimizer`. Of DualPipe two devices hold both ends, and
+each runs them for half of the microbatches. Everything broadcasts over candidate plans.
 """
 
 from collections.abc import Sequence
@@ -94,11 +95,11 @@ def _ends_work(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -
         chain = _extended(chain, [*casts, *_phase(gradient_accumulation(end.rows, shape))])
         side = [*gathers, *regathers, *_phase(_after(scatters, chain))]
         here = 1.0 - shape.apart if name == "first" else 1.0
-        ops += _named([*side, *chain], name, here * shape.microbatches)
+        met = here * shape.ends_share * shape.microbatches
+        ops += _named([*side, *chain], name, met)
         reduced = _after(gradient_reduction(end.rows, shape), chain)
         reduced += tied_reduction(end.rows, shape)
-        times = shape.microbatches if shape.zero == 2 else 1.0
-        ops += _named(_phase(reduced), name, here * times)
+        ops += _named(_phase(reduced), name, met if shape.zero == 2 else here)
     return ops
 
 
