@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from shardwise.models import ModelConfig
-from shardwise.planner.timeline import StageCosts, Timeline, costs_of, last_pass, timeline
+from shardwise.planner.last_pass import last_pass
+from shardwise.planner.timeline import StageCosts, Timeline, costs_of, timeline
 from shardwise.plans import TrainPlan
 from shardwise.roofline import Estimate
-from shardwise.scheduling import Action, Schedule, pipeline_schedule, ready_order
+from shardwise.scheduling import Schedule, pipeline_schedule
+from shardwise.scheduling.pipeline import check_counts
 
 PHASES = ("forward", "backward", "weight")
 """Passes of a pipeline. What is recomputed belongs to the backward pass."""
@@ -61,14 +63,6 @@ def _schedule(kind: str, stages: int, microbatches: int, chunks: int) -> Schedul
     return pipeline_schedule(kind, stages, microbatches, chunks)
 
 
-@lru_cache(maxsize=32)
-def _order(
-    kind: str, stages: int, microbatches: int, chunks: int
-) -> tuple[tuple[int, Action], ...]:
-    """The order in which a schedule can be laid out; plans and their costs share it."""
-    return tuple(ready_order(_schedule(kind, stages, microbatches, chunks)))
-
-
 def stretch(plan: TrainPlan, cfg: ModelConfig, estimate: Estimate) -> dict[str, float]:
     """What bodies take in the pipeline over what the counted device computes: bubbles, less what it
     was charged that lies on other stages. `estimate` is priced without any."""
@@ -114,8 +108,7 @@ def _last_pass(plan: TrainPlan, seconds: StageSeconds, microbatches: int) -> flo
     schedule = _schedule(
         plan.pipeline_schedule, plan.degree("stage"), microbatches, plan.virtual_stages
     )
-    order = _order(schedule.kind, schedule.stages, microbatches, schedule.chunks)
-    return last_pass(schedule, _costs(schedule, seconds), order)
+    return last_pass(schedule, _costs(schedule, seconds))
 
 
 def _plain_period(estimate: Estimate, name: str, group: str) -> float:
@@ -151,12 +144,20 @@ def stage_seconds(plan: TrainPlan, cfg: ModelConfig, estimate: Estimate) -> Stag
     )
 
 
+def _places(plan: TrainPlan) -> Schedule:
+    """The plan's schedule without its passes: where every chunk lies."""
+    stages, microbatches, chunks = plan.degree("stage"), plan.microbatches, plan.virtual_stages
+    kind = plan.pipeline_schedule if stages > 1 else "1f1b"
+    checked = check_counts(kind, stages, microbatches, chunks)
+    return Schedule(kind=checked, stages=stages, microbatches=microbatches, chunks=chunks, ranks=())
+
+
 def layers_of_stages(plan: TrainPlan, cfg: ModelConfig) -> tuple[tuple[int, ...], ...]:
     """Layers of each group that each stage of the plan holds, in the order of `layers_per_stage`.
 
     Layers go to global stages in order; a stage with chunks holds several that lie apart.
     """
-    schedule = schedule_of(plan)
+    schedule = _places(plan)
     count = [[0] * len(cfg.groups) for _ in plan.layers_per_stage]
     at = 0
     for stage in range(schedule.global_stages):

@@ -5,10 +5,11 @@ starts as soon as its rank is free and its inputs have arrived. Stages may be un
 rank run side by side: "compute" (passes, optimizer), "send" (activations and their gradients to
 other ranks, one at a time per destination) and "network" (gradient reductions). That they slow
 each other down where they share links is not modelled. `planner/pipeline.py` has the closed forms
-that the search uses; for uniform stages both agree.
+that the search uses; for uniform stages both agree. `planner/last_pass.py` tells when the last pass
+ends without listing events.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -130,7 +131,7 @@ def costs_of(
 
 def timeline(schedule: Schedule, costs: StageCosts) -> Timeline:
     """Lay a schedule out in time. Raises BadRequest where the costs are of another pipeline."""
-    _check(schedule, costs)
+    check_costs(schedule, costs)
     run = _Run(schedule, costs)
     for rank, action in ready_order(schedule):
         run.run_pass(rank, action)
@@ -150,18 +151,6 @@ def timeline(schedule: Schedule, costs: StageCosts) -> Timeline:
         idle=tuple(max(makespan - seconds, 0.0) for seconds in busy),
         in_flight=tuple(schedule.in_flight(rank) for rank in range(schedule.stages)),
     )
-
-
-def last_pass(schedule: Schedule, costs: StageCosts, order: Iterable[tuple[int, Action]]) -> float:
-    """When the last pass of a timeline ends, in seconds, without listing its events.
-
-    `order` is the schedule's `ready_order`, which may be kept: it depends on no cost.
-    """
-    _check(schedule, costs)
-    run = _Run(schedule, costs, record=False)
-    for rank, action in order:
-        run.run_pass(rank, action)
-    return max(run.free)
 
 
 def timeline_of(
@@ -202,8 +191,8 @@ def timeline_of(
 class _Run:
     """The state of the walk: when each stream is free, and when each result is there."""
 
-    def __init__(self, schedule: Schedule, costs: StageCosts, record: bool = True) -> None:
-        self.schedule, self.costs, self.record = schedule, costs, record
+    def __init__(self, schedule: Schedule, costs: StageCosts) -> None:
+        self.schedule, self.costs = schedule, costs
         self.events: list[Event] = []
         self.free = [0.0] * schedule.stages
         self.links: dict[tuple[int, int], float] = {}
@@ -286,8 +275,6 @@ class _Run:
         action: Action,
         to: int = -1,
     ) -> None:
-        if not self.record:
-            return
         event = Event(
             rank=rank,
             stream=stream,
@@ -311,7 +298,8 @@ def _numbers(name: str, given: float | Sequence[float], count: int) -> tuple[flo
     return tuple(float(number) for number in numbers)
 
 
-def _check(schedule: Schedule, costs: StageCosts) -> None:
+def check_costs(schedule: Schedule, costs: StageCosts) -> None:
+    """Raise BadRequest where costs are of another pipeline, or no seconds."""
     for name in ("forward", "backward", "weight", "transfer", "reduction", "optimizer"):
         numbers = getattr(costs, name)
         count = schedule.global_stages - (name == "transfer")
