@@ -100,7 +100,7 @@ def fitted_rates(chip: str, record: Entry) -> dict[str, Entry]:
     own = [g for g in table["generations"].values() if chip in g["chips"]]
     entries = dict(own[0] if own else table["others"])
     entries.pop("chips", None)
-    if "fp8" not in record["peak_flops"] or "matmul_fp8" not in record["efficiency"]:
+    if "fp8" not in record["peak_flops"]:
         entries.pop("matmul_fp8", None)
     return {name: dict(entry) for name, entry in entries.items()}
 

@@ -1,7 +1,8 @@
 """Run every console example of the README and write its output below it.
 
-`python scripts/readme.py` rewrites README.md; `examples` and `run` are what the test compares with.
-Search times differ from run to run, so they are written as `TIME`.
+`python scripts/readme.py` rewrites README.md, and the pictures that its examples plot under
+docs/img; `examples` and `run` are what the test compares with. Search times differ from run to run,
+so they are written as `TIME`.
 """
 
 import contextlib
@@ -11,7 +12,8 @@ import shlex
 import sys
 from pathlib import Path
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
 BLOCK = re.compile(r"```console\n\$ (?P<command>.+)\n(?P<output>(?:.*\n)*?)```\n")
 SEARCH_TIME = re.compile(r"(?<=, in )[\d.,]+ (?:µs|ms|s)(?=\n|$)")
 
@@ -21,14 +23,15 @@ def examples(text: str) -> list[tuple[str, str]]:
     return [(m["command"], m["output"]) for m in BLOCK.finditer(text)]
 
 
-def run(command: str) -> str:
-    """What a command prints on stdout, with search times masked."""
+def run(command: str, folder: Path = ROOT) -> str:
+    """What a command prints on stdout when run in a folder, with search times masked."""
     from shardwise.apps.cli import main
 
     program, *arguments = shlex.split(command)
     assert program == "shardwise", command
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+    quiet = contextlib.redirect_stderr(io.StringIO())
+    with contextlib.redirect_stdout(out), quiet, contextlib.chdir(folder):
         try:
             main(arguments)
         except SystemExit as end:

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import shardwise
+from shardwise.roofline import load_stack
 
 NAMES = [
     "Layout",
@@ -67,5 +68,6 @@ def test_the_verbs_join(tmp_path):
     cfg, piece = shardwise.load_model(plan.model), shardwise.slice_of(plan.slice)
     again = shardwise.evaluate_train(plan, cfg, piece)
     assert again.step_seconds == planning.best.step_seconds
-    priced = shardwise.price(again.work, piece.chip, again.placement)
+    stack = load_stack(plan.stack)
+    priced = shardwise.price(again.work, piece.chip, again.placement, stack=stack)
     assert float(priced.expected) == pytest.approx(again.step_seconds["expected"])

@@ -21,8 +21,19 @@ def test_there_are_examples():
 
 
 @pytest.mark.parametrize(("command", "output"), EXAMPLES, ids=[c for c, _ in EXAMPLES])
-def test_output_is_current(command, output):
-    assert readme.run(command) == output, "run `python scripts/readme.py`"
+def test_output_is_current(command, output, tmp_path):
+    (tmp_path / "docs" / "img").mkdir(parents=True)
+    assert readme.run(command, tmp_path) == output, "run `python scripts/readme.py`"
+    plotted = re.search(r"--plot (\S+)", command)
+    assert plotted is None or (tmp_path / plotted[1]).stat().st_size > 10_000
+
+
+def test_pictures_shown_are_plotted_by_examples():
+    shown = re.findall(r"!\[.*?\]\((.*?)\)", TEXT)
+    plotted = re.findall(r"--plot (\S+)", "\n".join(c for c, _ in EXAMPLES))
+    assert shown
+    assert shown == plotted
+    assert all((ROOT / picture).exists() for picture in shown)
 
 
 def test_python_example_runs(capsys):

@@ -123,7 +123,8 @@ def test_a_config_beside_a_plan_is_found(capsys, tmp_path):
 def test_an_unknown_audit_lists_the_others(capsys):
     code, out, err = run(capsys, "plan", "show", "audit:megatron-71b")
     assert (code, out) == (2, "")
-    assert "unknown audited plan 'megatron-71b'; did you mean 'megatron-70b'" in err
+    assert "unknown audited plan 'megatron-71b'; did you mean" in err
+    assert "'megatron-70b'" in err
 
 
 def test_the_files_are_shipped():

@@ -10,13 +10,14 @@ from tests.apps.test_plan_train import SMALL, STABLE, document, refused, run
 def saved(capsys, tmp_path):
     """A plan file and the document it was written with."""
     path = tmp_path / "plan.yaml"
-    return path, document(capsys, *SMALL, "-o", path)
+    return path, document(capsys, *SMALL, "--remat", "block", "--pin", "stage=1", "-o", path)
 
 
 def test_show_reproduces_every_number(saved, capsys):
     path, planned = saved
     shown = document(capsys, "plan", "show", path)
     assert set(shown["result"]) >= STABLE - {"runners_up", "search"}
+    assert shown["result"].pop("audit")["verdicts"]
     for name, value in shown["result"].items():
         assert planned["result"][name] == value, name
     assert shown["warnings"] == []
@@ -24,17 +25,17 @@ def test_show_reproduces_every_number(saved, capsys):
 
 def test_show_says_where_every_choice_came_from(saved, capsys):
     path, _ = saved
-    resolved = document(capsys, "plan", "show", path, "--set", "remat=block")["resolved"]
+    resolved = document(capsys, "plan", "show", path, "--set", "remat=offload")["resolved"]
     assert resolved["sequence_length"] == {"value": 2048, "origin": "file"}
-    assert resolved["remat"] == {"value": "block", "origin": "flag"}
+    assert resolved["remat"] == {"value": "offload", "origin": "flag"}
     assert resolved["dtypes.master"]["value"] == "f32"
 
 
 def test_overrides_change_the_answer(saved, capsys):
     path, planned = saved
-    block = document(capsys, "plan", "show", path, "--set", "remat=block")["result"]
-    assert block["remat"] == "block"
-    assert block["peak_bytes_per_chip"] <= planned["result"]["peak_bytes_per_chip"]
+    lean = document(capsys, "plan", "show", path, "--set", "remat=offload")["result"]
+    assert lean["remat"] == "offload"
+    assert lean["peak_bytes_per_chip"] <= planned["result"]["peak_bytes_per_chip"]
     slow = document(capsys, "plan", "show", path, "--set", "chip.peak_flops.bf16=1e12")["result"]
     assert slow["step_seconds"]["lower"] > planned["result"]["step_seconds"]["lower"]
 
@@ -149,10 +150,10 @@ def test_diff_says_what_changes_and_what_it_does(saved, capsys, tmp_path):
     path, planned = saved
     other = tmp_path / "other.yaml"
     other.write_text(
-        path.read_text().replace(f"remat: {planned['result']['remat']}", "remat: block")
+        path.read_text().replace(f"remat: {planned['result']['remat']}", "remat: offload")
     )
     result = document(capsys, "plan", "diff", path, other)["result"]
-    assert result["changed"] == {"remat": [planned["result"]["remat"], "block"]}
+    assert result["changed"] == {"remat": [planned["result"]["remat"], "offload"]}
     before, after = result["effect"]["step_seconds.expected"]
     assert before == planned["result"]["step_seconds"]["expected"]
     assert after == document(capsys, "plan", "show", other)["result"]["step_seconds"]["expected"]

@@ -159,8 +159,9 @@ def test_a_bare_chip_means_its_smallest_slice_that_fits(capsys):
     result = document(capsys, *small(on="v5e"))["result"]
     chips = result["chips_used"] + result["chips_idle"]
     assert result["slice"] == f"v5e:{result['slice'].split(':')[1]}"
-    # 16 bytes of state per parameter are 128 GB: more than 4 chips have, less than 8.
-    assert chips == 8
+    # 16 bytes of state per parameter are 128 GB of the 135 GB of 8 chips, which leaves too little
+    # for a microbatch's gradients and its logits.
+    assert chips == 16
 
 
 def test_a_cloud_name_is_echoed_as_what_it_means(capsys):
@@ -443,4 +444,4 @@ def test_multi_device_chips(capsys):
     for degree in result["mesh"].values():
         devices *= degree
     assert devices == 2 * result["chips_used"] == 8
-    assert any("offload was not looked at" in reason for reason in result["why"])
+    assert not any("offload was not looked at" in reason for reason in result["why"])

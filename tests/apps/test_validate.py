@@ -26,9 +26,20 @@ def test_the_tables(capsys):
     assert (code, err) == (0, "")
     for heading in ("source", "chip", "bound by", "software", "runs that are", "check"):
         assert any(line.strip().startswith(heading) for line in out.splitlines()), heading
+
+
+def test_rows_left_out_are_named(capsys, tmp_path):
+    """A metric that no rule converts: the row is counted, and named on request."""
+    header, first, *rest = TABLE.read_text().splitlines()
+    row = first.replace(",tokens_per_sec_per_device,", ",bananas,")
+    assert row != first
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join([header, row, *rest]) + "\n")
+    _, out, _ = run(capsys, "validate", path)
     assert "left out: 1 rows (--verbose names each)" in out
-    code, out, _ = run(capsys, *COMMAND, "--verbose")
-    assert "left out: vtrain-s-0210: microbatches 2" in out
+    _, out, _ = run(capsys, "validate", path, "--verbose")
+    assert f"left out: {first.split(',')[0]}: " in out
+    assert "bananas" in out
 
 
 def test_sources_and_grades_choose_rows(capsys):

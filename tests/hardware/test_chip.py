@@ -31,9 +31,9 @@ def test_fp8_is_not_twice_bf16_everywhere():
 
 def test_a_number_the_catalogue_lacks_names_the_remedy():
     with pytest.raises(BadRequest) as error:
-        load_chip("tpu7x").require("host_link_oneway")
+        load_chip("v2").require("host_link_oneway")
     assert str(error.value) == (
-        "chip 'tpu7x' has no 'host_link_oneway' (host to chip, one-way) in the catalogue and the "
+        "chip 'v2' has no 'host_link_oneway' (host to chip, one-way) in the catalogue and the "
         "answer needs it; give it with --set chip.host_link_oneway=NUMBER or --hw FILE"
     )
 

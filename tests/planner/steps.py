@@ -48,9 +48,11 @@ def step(
     sequence_parallel=True,
     dtypes=None,
     stage_share=None,
+    choices=None,
     **degrees,
 ) -> TrainShape:
-    """A TrainShape; degrees by axis name, an even share of the layers per stage."""
+    """A TrainShape; degrees by axis name, an even share of the layers per stage, `choices` of the
+    plan by name."""
     share = 1.0 / degrees.get("stage", 1) if stage_share is None else stage_share
     return TrainShape(
         degrees={axis: float(d) for axis, d in degrees.items()},
@@ -62,6 +64,7 @@ def step(
         zero=zero,
         sequence_parallel=sequence_parallel,
         dtypes=dtypes or TrainDtypes(),
+        **(choices or {}),
     )
 
 

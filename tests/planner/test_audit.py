@@ -169,5 +169,20 @@ def test_slower_chips_need_fewer_tokens():
     assert compute_bound(audit(plan, cfg, slower))
 
 
+def test_two_devices_per_chip():
+    """tpu7x has two devices per chip: tensor=2 stays on a chip and needs none of its links, and as
+    many tokens per chip are asked of FSDP as with one device per chip of twice the rate."""
+    plan = plan_on("tpu7x:4x4x4", {"fsdp": 64, "tensor": 2}, sequences=128)
+    found = verdicts(plan)
+    chip = slice_of("tpu7x:4x4x4").chip
+    assert found["fsdp"].have == 128 * 4096 / 64
+    assert found["fsdp"].rule_need == pytest.approx(
+        chip.peak("bf16") / (6 * chip.network.link_oneway), rel=0.01
+    )
+    # 4BD / W against 4BDF / (Y C), both per device, over the link between the two.
+    limit = 28672 * chip.device_link_oneway / (chip.peak("bf16") / 2)
+    assert found["tensor"].rule_need == pytest.approx(limit)
+
+
 def test_no_strategy_no_verdict():
     assert verdicts(plan_on("h100:1", {}, model="llama-3-8b")) == {}

@@ -28,6 +28,7 @@ def test_the_ops_of_a_dense_layer_in_order():
         "attention.q",
         "attention.k",
         "attention.v",
+        "attention.rotary",
         "attention.core",
         "attention.o",
         "mlp.norm",
@@ -227,3 +228,13 @@ def test_every_matmul_row_of_a_layer_becomes_one_op(model):
 def test_the_mlp_of_a_dense_layer_is_six_d_f():
     ops = [o for o in forward(dense(), step()) if o.name in ("mlp.gate", "mlp.up", "mlp.down")]
     assert Work(tuple(ops)).flops() == 2 * TOKENS * MLP == 6 * TOKENS * D * F
+
+
+def test_fp8_leaves_head_and_router_in_16_bits():
+    from shardwise.planner.train_work import train_work
+    from shardwise.plans import TrainDtypes
+
+    work = train_work(moe(), step(dtypes=TrainDtypes(compute="fp8")))
+    dtypes = {o.name: set(o.flops) for o in work.ops if o.phase == "forward" and o.flops}
+    assert dtypes["router"] == dtypes["lm_head"] == dtypes["attention.core"] == {"bf16"}
+    assert dtypes["experts.up"] == dtypes["attention.q"] == {"fp8"}

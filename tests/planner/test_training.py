@@ -197,10 +197,6 @@ def priced():
     ("changes", "said"),
     [
         ({"layers_per_stage": (4,)}, "adds up to 4 layers; dense has 3"),
-        (
-            {"mesh": {"stage": 2, "fsdp": 8}, "layers_per_stage": (2, 1), "microbatches": 1},
-            "microbatches 1 is less than the 2 stages",
-        ),
         ({"box": (4, 8)}, "box 4x8 is no part of v5e:4x4"),
         ({"box": (16,)}, "box 16 is no part of v5e:4x4; give one size per physical axis"),
         (

@@ -7,10 +7,10 @@ import pytest
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice, place
 from shardwise.plans.train import STACKS
-from shardwise.roofline import IDEAL, load_stack, price, stack_names
+from shardwise.roofline import IDEAL, load_stack, price, price_op, stack_names
 from shardwise.roofline.bodies import OpTime, body_time, overlap
 from shardwise.roofline.stacks import CONSTANTS, stack_of
-from shardwise.work import Collective, Op, Work
+from shardwise.work import Collective, Matmul, Op, Work
 
 RECORD = {name: {"value": 1.0, "source": "a test"} for name in CONSTANTS}
 RECORD["launch_seconds"] = {"value": 1e-6, "source": "a test"}
@@ -86,8 +86,40 @@ def test_what_a_stack_does_not_hide_is_added():
     assert (half.period, half.fill) == pytest.approx((4 + 1, 1))
     nothing = body_time(ops, replace(IDEAL, overlap=0.0))
     assert nothing.expected == pytest.approx(10 * (2 + 3 + 1))
-    fused = body_time(ops, replace(IDEAL, tensor_overlap=0.75))
-    assert fused.period == pytest.approx(3.25)
+
+
+def test_the_attention_kernel_is_the_stacks():
+    chip, placement = load_chip("h100"), place(parse_slice("h100:1"), {})
+    core = Op(
+        id="a",
+        name="a",
+        phase="",
+        component="attention",
+        op_class="attention",
+        flops={"bf16": 1e15},
+    )
+    rates = chip.efficiency
+    best = 1e15 / chip.peak("bf16") / (rates.attention * rates.sustained)
+    half = price_op(core, chip, placement, replace(IDEAL, attention=0.5))
+    assert half.derated == pytest.approx(2 * best + rates.matmul_ramp)
+    assert price_op(core, chip, placement).derated == pytest.approx(best + rates.matmul_ramp)
+
+
+def test_every_product_of_a_group_is_a_launch():
+    chip, placement = load_chip("h100"), place(parse_slice("h100:1"), {})
+    experts = Op(
+        id="e",
+        name="e",
+        phase="",
+        component="routed_experts",
+        op_class="matmul",
+        flops={"bf16": 1e12},
+        matmul=Matmul(m=512, k=512, n=512, batch=16),
+    )
+    lazy, eager = (
+        price_op(experts, chip, placement, replace(IDEAL, launch_seconds=s)) for s in (0.0, 1e-5)
+    )
+    assert eager.derated - lazy.derated == pytest.approx(16e-5)
 
 
 def test_passes_and_launches_belong_to_their_ops():

@@ -392,3 +392,25 @@ def _pick(value: Any, index: int) -> Any:
     if isinstance(value, Part):
         return Part(**{name: _pick(getattr(value, name), index) for name in Part.__slots__})
     return value
+
+
+def taken(value: Any, index: np.ndarray) -> Any:
+    """The candidates of an array placement at an index or mask, as an array placement."""
+    if isinstance(value, np.ndarray):
+        return value[index]
+    if isinstance(value, Mapping):
+        return {name: taken(links, index) for name, links in value.items()}
+    if isinstance(value, Placement | AxisLinks):
+        changed = {n: taken(getattr(value, n), index) for n in _ARRAYS_OF[type(value)]}
+        return replace(value, **changed)
+    if isinstance(value, tuple):
+        return tuple(taken(part, index) for part in value)
+    if isinstance(value, Part):
+        return Part(**{name: taken(getattr(value, name), index) for name in Part.__slots__})
+    return value
+
+
+_ARRAYS_OF = {
+    Placement: ("axes", "legal", "chips_used"),
+    AxisLinks: ("size", "within", "parts", "outer"),
+}

@@ -33,6 +33,19 @@ from shardwise.units import dtype_bytes
 from shardwise.work import Quantity
 
 RematPolicy = Literal["none", "matmul_outputs", "block", "offload"]
+SavedKind = Literal[
+    "block_input",
+    "norm",
+    "qkv",
+    "attention",
+    "attention_out",
+    "dispatch",
+    "mlp_in",
+    "activation",
+    "mlp_out",
+]
+"""Kinds of activations that a policy may treat apart (`plans.train.SavedKind`), and "dispatch", the
+tokens sent to experts, which follow `mlp_in` where a plan overrides that."""
 POLICIES: tuple[RematPolicy, ...] = ("none", "matmul_outputs", "block", "offload")
 
 BOOK_SAVED: Mapping[str, int] = {"none": 20, "matmul_outputs": 7, "block": 1}
@@ -52,14 +65,15 @@ class Activation:
     """One saved tensor of a layer: `width` elements per token, experts times k already.
 
     `letter` is the dim that the tensor axis cuts (F, N or K), "" where it is D wide or a latent.
-    `policies` are the remat policies that keep it. `f32` marks statistics and probabilities, which
-    stay in f32 whatever the activations are.
+    `policies` are the remat policies that keep it, `kind` what a plan calls it. `f32` marks
+    statistics and probabilities, which stay in f32 whatever the activations are.
     """
 
     name: str
     width: float
     letter: str
     policies: frozenset[str]
+    kind: SavedKind
     f32: bool = False
 
     @property
@@ -134,21 +148,25 @@ def _check(policy: str) -> None:
         raise unknown("remat policy", policy, POLICIES)
 
 
-def _kept(name: str, width: float, letter: str = "", f32: bool = False) -> Activation:
-    return Activation(name=name, width=width, letter=letter, policies=TAPE, f32=f32)
+def _kept(
+    kind: SavedKind, name: str, width: float, letter: str = "", f32: bool = False
+) -> Activation:
+    return Activation(name=name, width=width, letter=letter, policies=TAPE, kind=kind, f32=f32)
 
 
 def _stream(cfg: ModelConfig, layer: Layer) -> list[Activation]:
     """The residual stream, and the norms on it: a norm needs its input, a matmul its own."""
     D = cfg.d_model
     stream = layer.streams * D
-    saved = [Activation(name="block input", width=stream, letter="", policies=ALL)]
+    saved = [
+        Activation(name="block input", width=stream, letter="", policies=ALL, kind="block_input")
+    ]
     if layer.mixer is not None and layer.mlp is not None and not layer.parallel:
-        saved.append(_kept("stream after mixer", stream))
+        saved.append(_kept("attention_out", "stream after mixer", stream))
     for norm in layer.norms:
         side = "input" if norm.startswith("post_") else "output"
-        saved.append(_kept(f"{norm} norm {side}", D))
-    saved.append(_kept("norm statistics", len(layer.norms), f32=True))
+        saved.append(_kept("norm", f"{norm} norm {side}", D))
+    saved.append(_kept("norm", "norm statistics", len(layer.norms), f32=True))
     return saved
 
 
@@ -162,7 +180,15 @@ def _output(row: Parameter) -> Activation:
         width=float(row.outputs * row.batches * row.active),
         letter=next((d for d in letters if d in "FNKV"), ""),
         policies=MATMUL if summed else MATMUL | TAPE,
+        kind=_output_kind(row, "D" in letters),
     )
+
+
+def _output_kind(row: Parameter, into_stream: bool) -> SavedKind:
+    """What a matmul's result is called; rows that are not the mixer's belong to the MLP."""
+    if row.component in ("attention", "linear_attention"):
+        return "attention_out" if into_stream else "qkv"
+    return "mlp_out" if into_stream else "mlp_in"
 
 
 def _mixer(mixer: Mixer | None) -> list[Activation]:
@@ -171,13 +197,18 @@ def _mixer(mixer: Mixer | None) -> list[Activation]:
         case Attention():
             return [*_normed_heads(mixer), *_core(mixer, mixer.output_gate)]
         case LatentAttention():
-            saved = [_kept("normed kv latent", mixer.kv_lora_rank)]
+            saved = [_kept("qkv", "normed kv latent", mixer.kv_lora_rank)]
             if mixer.q_lora_rank is not None:
-                saved.append(_kept("normed query latent", mixer.q_lora_rank))
-            saved.append(_kept("rotary keys of all heads", mixer.heads * mixer.rope_head_dim, "N"))
+                saved.append(_kept("qkv", "normed query latent", mixer.q_lora_rank))
+            saved.append(
+                _kept("qkv", "rotary keys of all heads", mixer.heads * mixer.rope_head_dim, "N")
+            )
             return [*saved, *_core(mixer, mixer.output_gate)]
         case CompressedAttention():
-            return [_kept("normed query latent", mixer.q_lora_rank), *_core(mixer, gated=False)]
+            return [
+                _kept("qkv", "normed query latent", mixer.q_lora_rank),
+                *_core(mixer, gated=False),
+            ]
         case None:
             return []
         case _:
@@ -187,18 +218,22 @@ def _mixer(mixer: Mixer | None) -> list[Activation]:
 def _normed_heads(mixer: Attention) -> list[Activation]:
     if mixer.qk_norm == "none":
         return []
-    keys = [] if mixer.reuses_kv else [_kept("normed keys", mixer.kv_heads * mixer.head_dim, "K")]
-    return [_kept("normed queries", mixer.heads * mixer.head_dim, "N"), *keys]
+    keys = (
+        []
+        if mixer.reuses_kv
+        else [_kept("qkv", "normed keys", mixer.kv_heads * mixer.head_dim, "K")]
+    )
+    return [_kept("qkv", "normed queries", mixer.heads * mixer.head_dim, "N"), *keys]
 
 
 def _core(mixer: SoftmaxMixer, gated: bool) -> list[Activation]:
     """The output of flash attention, its log-sum-exp, and the gated output."""
     width = mixer.heads * mixer.v_head_dim
     saved = [
-        _kept("attention output", width, "N"),
-        _kept("attention statistics", mixer.heads, "N", f32=True),
+        _kept("attention", "attention output", width, "N"),
+        _kept("attention", "attention statistics", mixer.heads, "N", f32=True),
     ]
-    return [*saved, _kept("gated attention output", width, "N")] if gated else saved
+    return [*saved, _kept("attention", "gated attention output", width, "N")] if gated else saved
 
 
 def _recurrent(mixer: Mamba | DeltaNet | Lightning | ShortConv) -> list[Activation]:
@@ -216,15 +251,15 @@ def _recurrent(mixer: Mamba | DeltaNet | Lightning | ShortConv) -> list[Activati
             inputs, state = 3 * width, width * mixer.head_dim
         case ShortConv():
             return [
-                _kept("gated conv input", mixer.width, "F"),
-                _kept("conv output", mixer.width, "F"),
-                _kept("gated conv output", mixer.width, "F"),
+                _kept("qkv", "gated conv input", mixer.width, "F"),
+                _kept("attention", "conv output", mixer.width, "F"),
+                _kept("attention", "gated conv output", mixer.width, "F"),
             ]
     return [
-        _kept("scan inputs", inputs, "N"),
-        _kept("scan states", state / SCAN_CHUNK[mixer.kind], "N", f32=True),
-        _kept("scan output", width, "N"),
-        _kept("gated scan output", width, "N"),
+        _kept("qkv", "scan inputs", inputs, "N"),
+        _kept("attention", "scan states", state / SCAN_CHUNK[mixer.kind], "N", f32=True),
+        _kept("attention", "scan output", width, "N"),
+        _kept("attention", "gated scan output", width, "N"),
     ]
 
 
@@ -236,14 +271,14 @@ def _mlp(cfg: ModelConfig, mlp: Mlp | Moe | None) -> list[Activation]:
         return _activated("mlp", mlp.d_ff, mlp.gated)
     k, width = mlp.experts_per_token, mlp.latent_dim or cfg.d_model
     saved = [
-        _kept("router probabilities", mlp.experts, f32=True),
-        _kept("dispatched tokens", k * width),
+        _kept("mlp_in", "router probabilities", mlp.experts, f32=True),
+        _kept("dispatch", "dispatched tokens", k * width),
         *_activated("experts", k * mlp.d_ff, mlp.gated),
     ]
     if mlp.latent_dim:
-        saved.append(_kept("combined experts", mlp.latent_dim))
+        saved.append(_kept("mlp_out", "combined experts", mlp.latent_dim))
     if mlp.latent_norm:
-        saved.append(_kept("normed latent", mlp.latent_dim))
+        saved.append(_kept("mlp_out", "normed latent", mlp.latent_dim))
     if mlp.shared_d_ff:
         saved += _activated("shared experts", mlp.shared_d_ff, mlp.gated)
     return saved if mlp.dense is None else [*saved, *_mlp(cfg, mlp.dense)]
@@ -251,5 +286,14 @@ def _mlp(cfg: ModelConfig, mlp: Mlp | Moe | None) -> list[Activation]:
 
 def _activated(name: str, width: int, gated: bool) -> list[Activation]:
     """The activation function's result, and its product with the other half where gated."""
-    saved = [_kept(f"{name} activated", width, "F")]
-    return [*saved, _kept(f"{name} product", width, "F")] if gated else saved
+    saved = [_kept("activation", f"{name} activated", width, "F")]
+    return [*saved, _kept("activation", f"{name} product", width, "F")] if gated else saved
+
+
+def saved_scores(layer: Layer, context: float) -> tuple[Activation, ...]:
+    """What attention keeps on top where it writes its T x S scores to memory: the probabilities, in
+    16 bits, S per head and token (arXiv 2205.05198, section 4.1, without dropout)."""
+    mixer = layer.attention
+    if mixer is None:
+        return ()
+    return (_kept("attention", "attention probabilities", mixer.heads * context, "N"),)

@@ -2,50 +2,46 @@
 
 Everything comes from the parameter table and the layer's specs, so a new kind of layer needs rows
 there and nothing here. Quantities broadcast over candidate plans. A block (mixer or MLP) is: norm,
-gather over tensor, matmuls in, core, matmuls out, scatter over tensor (ch. 5.1.3).
+gather over tensor, matmuls in, core, matmuls out, scatter over tensor (ch. 5.1.3). What a strategy
+adds to it is in `parallel/`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.flops import attention_flops_per_token, scan_flops_per_token
-from shardwise.models.specs import Layer, Moe, SoftmaxMixer
-from shardwise.planner.ops import exchange, make_op
-from shardwise.plans.layouts import compute_share, is_expert, tensor_letter
+from shardwise.models.activations import SavedKind
+from shardwise.models.flops import scan_flops_per_token
+from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
+from shardwise.planner.layer_shape import LayerShape
+from shardwise.planner.ops import make_op
+from shardwise.planner.parallel.context import attention_core, kv_heads
+from shardwise.planner.parallel.expert import block_share, expert_batch, expert_steps
+from shardwise.planner.parallel.tensor import tensor_step
+from shardwise.plans.layouts import is_expert, tensor_letter
 from shardwise.units import dtype_bytes
 from shardwise.work import Matmul, Op, Quantity
+
+__all__ = [
+    "LayerShape",
+    "backward_layer",
+    "chain",
+    "forward_layer",
+    "kv_heads",
+    "layer_ops",
+    "layer_rows",
+    "matmul_op",
+    "mixer_core",
+    "tensor_step",
+]
 
 MIXER_COMPONENTS = frozenset({"attention", "linear_attention"})
 """Components of the mixer's rows; all other rows of a layer belong to its MLP block."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerShape:
-    """What one device sees of one layer: `tokens` of its microbatch, `context` tokens attended.
-
-    `tokens` are this device's after batch and context sharding, before tensor.
-    """
-
-    tokens: Quantity
-    context: Quantity
-    degrees: Mapping[str, Quantity]
-    compute: str
-    weights: str
-    activations: str
-    sequence_parallel: bool = True
-    causal: bool = True
-
-    def degree(self, axis: str) -> Quantity:
-        """Degree of a mesh axis; 1 where there is none."""
-        return self.degrees.get(axis, 1)
-
-    @property
-    def norm_tokens(self) -> Quantity:
-        """Tokens per device between blocks: also cut by tensor under sequence parallelism."""
-        return self.tokens / self.degree("tensor") if self.sequence_parallel else self.tokens
+Yield = tuple[SavedKind, Op]
+"""An op of the forward pass, and the kind of activation that it yields."""
 
 
 def layer_rows(rows: Sequence[Parameter], group: int) -> tuple[Parameter, ...]:
@@ -67,42 +63,87 @@ def forward_layer(
     `matmul` counts one row and `core` the mixer between its projections; serving has its own, which
     read stored weights and a cache.
     """
+    yields = layer_ops(cfg, layer, rows, shape, matmul=matmul, core=core)
+    return chain([op for _, op in yields])
+
+
+def layer_ops(
+    cfg: ModelConfig,
+    layer: Layer,
+    rows: Sequence[Parameter],
+    shape: LayerShape,
+    *,
+    matmul: Callable[[Parameter, LayerShape], Op] | None = None,
+    core: Callable[[Layer, LayerShape], Sequence[Op]] | None = None,
+) -> list[Yield]:
+    """The ops of `forward_layer` in order, each with the kind of activation that it yields."""
     matmul, core = matmul or matmul_op, core or mixer_core
     mixer = tuple(r for r in rows if r.component in MIXER_COMPONENTS or layer.mlp is None)
     mlp = tuple(r for r in rows if r not in mixer)
     norms = max(len(layer.norms), 1) / ((layer.mixer is not None) + (layer.mlp is not None))
-    ops: list[Op] = []
+    ops: list[Yield] = []
     if layer.mixer is not None:
-        inner = [*_head_norm(layer, shape), *core(layer, shape)]
-        ops += _block("attention", cfg, norms, mixer, inner, shape, (), matmul)
+        ops += _mixer_block(cfg, layer, norms, mixer, shape, matmul, core)
     if layer.mlp is not None:
-        wire = _expert_exchange(cfg, layer.mlp, shape) if isinstance(layer.mlp, Moe) else ()
-        ops += _block("mlp", cfg, norms, mlp, _activation(mlp, shape), shape, wire, matmul)
-    return chain(ops)
+        ops += _mlp_block(cfg, layer, norms, mlp, shape, matmul)
+    return ops
 
 
-def _block(
-    name: str,
+def _mixer_block(
     cfg: ModelConfig,
+    layer: Layer,
     norms: float,
     rows: Sequence[Parameter],
-    core: Sequence[Op],
     shape: LayerShape,
-    exchange: Sequence[Op],
     matmul: Callable[[Parameter, LayerShape], Op],
-) -> list[Op]:
-    into = [r for r in rows if not _yields_d(r)]
-    out = [r for r in rows if _yields_d(r)]
+    core: Callable[[Layer, LayerShape], Sequence[Op]],
+) -> list[Yield]:
+    inner = _head_norm(layer, shape)
+    if core is mixer_core:  # serving's kernels rotate while they write the cache
+        inner += _rotary(cfg, layer, shape)
+    into = tensor_step("attention.gather", "all_gather", "attention", cfg, shape)
+    out = tensor_step("attention.scatter", "reduce_scatter", "attention", cfg, shape)
     return [
-        _norm(name, cfg, norms, shape),
-        *tensor_step(f"{name}.gather", "all_gather", name, cfg, shape),
-        *exchange[:1],
-        *(matmul(r, shape) for r in into),
-        *core,
-        *(matmul(r, shape) for r in out),
-        *exchange[1:],
-        *tensor_step(f"{name}.scatter", "reduce_scatter", name, cfg, shape),
+        ("norm", _norm("attention", cfg, norms, shape)),
+        *_all("norm", into),
+        *_all("qkv", [matmul(r, shape) for r in rows if not _yields_d(r)]),
+        *_all("qkv", inner),
+        *_all("attention", [*core(layer, shape), *_output_gate(layer, shape)]),
+        *_all("attention_out", [matmul(r, shape) for r in rows if _yields_d(r)]),
+        *_all("attention_out", out),
     ]
+
+
+def _mlp_block(
+    cfg: ModelConfig,
+    layer: Layer,
+    norms: float,
+    rows: Sequence[Parameter],
+    shape: LayerShape,
+    matmul: Callable[[Parameter, LayerShape], Op],
+) -> list[Yield]:
+    """The router stands before the exchange of tokens; it works on the norm's output."""
+    moe = layer.mlp if isinstance(layer.mlp, Moe) else None
+    router = [r for r in rows if r.component == "router"]
+    rows = [r for r in rows if r not in router]
+    share = block_share(moe, shape) if moe else 1.0
+    into, out = expert_steps(cfg, moe, shape) if moe else ([], [])
+    gather = tensor_step("mlp.gather", "all_gather", "mlp", cfg, shape, share)
+    scatter = tensor_step("mlp.scatter", "reduce_scatter", "mlp", cfg, shape, share)
+    return [
+        ("norm", _norm("mlp", cfg, norms, shape)),
+        *_all("norm", gather),
+        *_all("mlp_in", [matmul(r, shape) for r in router]),
+        *_all("dispatch", into),
+        *_all("mlp_in", [matmul(r, shape) for r in rows if not _yields_d(r)]),
+        *_all("activation", _activation(rows, shape)),
+        *_all("mlp_out", [matmul(r, shape) for r in rows if _yields_d(r)]),
+        *_all("mlp_out", [*out, *scatter]),
+    ]
+
+
+def _all(kind: SavedKind, ops: Sequence[Op]) -> list[Yield]:
+    return [(kind, op) for op in ops]
 
 
 def _yields_d(row: Parameter) -> bool:
@@ -110,20 +151,15 @@ def _yields_d(row: Parameter) -> bool:
 
 
 def matmul_op(row: Parameter, shape: LayerShape) -> Op:
-    """One matmul row: [m, k] x [k, n] per device, experts as a batch of such products.
-
-    Of E experts a batch of B tokens hits E (1 - (1 - k/E)^B) with random routing: only those are
-    read, each with its share of the tokens.
-    """
+    """One matmul row: [m, k] x [k, n] per device, experts as a batch of such products."""
     m, batch = shape.tokens, float(row.batches)
+    tensor = shape.degree("tensor")
     if is_expert(row):
-        experts = shape.degree("expert")
-        share = float(row.active)
-        hit = 1.0 - (1.0 - share) ** (shape.tokens * experts)
-        batch = row.batches / experts * hit
-        m = shape.tokens * share * experts / hit
-    k, n = _local_dims(row, shape.degree("tensor"))
-    weight = k * n * batch * dtype_bytes(shape.weights)
+        m, batch = expert_batch(float(row.active), row.batches, shape)
+        tensor = 1.0 if shape.expert_over_tensor else tensor
+    k, n = _local_dims(row, tensor)
+    exact = row.component in shape.exact
+    weight = k * n * batch * dtype_bytes(shape.activations if exact else shape.weights)
     moved = (m * k + m * n) * batch * dtype_bytes(shape.activations)
     return Op(
         id=row.name,
@@ -131,7 +167,7 @@ def matmul_op(row: Parameter, shape: LayerShape) -> Op:
         phase="forward",
         component=row.component,
         op_class="matmul",
-        flops={shape.compute: 2.0 * m * k * n * batch},
+        flops={shape.activations if exact else shape.compute: 2.0 * m * k * n * batch},
         hbm_bytes=weight + moved,
         matmul=Matmul(m=m, k=k, n=n, batch=batch),
     )
@@ -159,10 +195,33 @@ def _head_norm(layer: Layer, shape: LayerShape) -> list[Op]:
     return [make_op("attention.qk_norm", "norm", "elementwise", hbm_bytes=traffic)]
 
 
+def _rotary(cfg: ModelConfig, layer: Layer, shape: LayerShape) -> list[Op]:
+    """Rotation of queries and keys, one read and one write; none with learned positions."""
+    match layer.attention:
+        case Attention() as mixer if not cfg.position_rows:
+            width = (mixer.heads + mixer.kv_heads) * mixer.head_dim
+        case LatentAttention() as mixer:
+            width = (mixer.heads + 1) * mixer.rope_head_dim
+        case _:
+            return []
+    traffic = 2 * width / shape.degree("tensor") * shape.tokens * dtype_bytes(shape.activations)
+    return [make_op("attention.rotary", "attention", "elementwise", hbm_bytes=traffic)]
+
+
+def _output_gate(layer: Layer, shape: LayerShape) -> list[Op]:
+    """The gate on the mixer's output: two reads and one write."""
+    mixer = layer.attention
+    if mixer is None or not getattr(mixer, "output_gate", False):
+        return []
+    width = mixer.heads * mixer.v_head_dim / shape.degree("tensor")
+    traffic = 3 * width * shape.tokens * dtype_bytes(shape.activations)
+    return [make_op("attention.gate_product", "attention", "elementwise", hbm_bytes=traffic)]
+
+
 def mixer_core(layer: Layer, shape: LayerShape) -> list[Op]:
-    """The mixer between its projections: flash attention or a scan over the whole sequence."""
+    """The mixer between its projections: attention or a scan over the whole sequence."""
     if isinstance(layer.mixer, SoftmaxMixer):
-        return _attention_core(layer, layer.mixer, shape)
+        return attention_core(layer, layer.mixer, shape)
     flops = scan_flops_per_token(layer) * shape.tokens / shape.degree("tensor")
     mixer = layer.mixer
     width = getattr(mixer, "width", 0) or getattr(mixer, "heads", 0) * _width(mixer)
@@ -174,44 +233,21 @@ def _width(mixer: object) -> int:
     return getattr(mixer, "value_head_dim", 0) or getattr(mixer, "head_dim", 0)
 
 
-def _attention_core(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]:
-    """Flash attention: scores never leave the chip; Q, K, V are read and the output is written."""
-    tensor, context = shape.degree("tensor"), shape.degree("context")
-    size = dtype_bytes(shape.activations)
-    heads = mixer.heads / tensor * (mixer.head_dim + mixer.v_head_dim)
-    kv = np.ceil(kv_heads(mixer) / tensor) * (mixer.head_dim + mixer.v_head_dim)
-    flops = attention_flops_per_token(layer, shape.context, causal=shape.causal)
-    ops = []
-    if np.any(np.asarray(context) > 1):
-        gathered = shape.tokens * context * kv * size
-        ops.append(exchange("attention.kv", "all_gather", "attention", ("context",), gathered))
-    ops.append(
-        make_op(
-            "attention.core",
-            "attention",
-            "attention",
-            flops={shape.compute: flops * shape.tokens / tensor},
-            hbm_bytes=shape.tokens * (heads + kv * context) * size,
-        )
-    )
-    return ops
-
-
-def kv_heads(mixer: SoftmaxMixer) -> int:
-    """KV heads as computed with: latent attention expands its latent to every query head."""
-    return getattr(mixer, "kv_heads", mixer.heads)
-
-
 def _activation(rows: Sequence[Parameter], shape: LayerShape) -> list[Op]:
-    """The elementwise activation: reads what the matmuls in wrote, writes half of it if gated."""
-    width = sum(
-        float(r.active * r.batches * r.outputs)
-        * compute_share(r, {"tensor": shape.degree("tensor")})
-        for r in rows
-        if not _yields_d(r) and r.component not in ("router", "other")
-    )
-    traffic = 1.5 * width * shape.tokens * dtype_bytes(shape.activations)
+    """The elementwise activation: reads what the matmuls in wrote, writes what those out read."""
+    outward = sum(_rows_wide(r, r.contracted, shape) for r in rows if _yields_d(r))
+    inward = sum(_rows_wide(r, r.outputs, shape) for r in rows if not _yields_d(r))
+    traffic = (inward + outward) * shape.tokens * dtype_bytes(shape.activations)
     return [make_op("mlp.activation", "mlp", "elementwise", hbm_bytes=traffic)]
+
+
+def _rows_wide(row: Parameter, width: int, shape: LayerShape) -> Quantity:
+    """Elements per token of one side of an MLP's row on this device; experts see the tokens of
+    their whole group."""
+    if row.component == "other" or not tensor_letter(row):
+        return 0.0
+    experts = shape.degree("expert") * shape.expert_load if is_expert(row) else 1.0
+    return float(row.active * row.batches * width) * shape.compute_share(row) * experts
 
 
 def _norm(name: str, cfg: ModelConfig, norms: float, shape: LayerShape) -> Op:
@@ -220,35 +256,6 @@ def _norm(name: str, cfg: ModelConfig, norms: float, shape: LayerShape) -> Op:
     passes = 4 + 2 * (norms - 1)
     traffic = passes * shape.norm_tokens * cfg.d_model * dtype_bytes(shape.activations)
     return make_op(f"{name}.norm", "norm", "elementwise", hbm_bytes=traffic)
-
-
-def tensor_step(
-    op_id: str, kind: str, component: str, cfg: ModelConfig, shape: LayerShape
-) -> list[Op]:
-    """The gather or scatter of activations over tensor; an all-reduce after the block without
-    sequence parallelism."""
-    if not np.any(np.asarray(shape.degree("tensor")) > 1):
-        return []
-    if not shape.sequence_parallel:
-        if kind == "all_gather":
-            return []
-        kind = "all_reduce"
-    size = shape.tokens * cfg.d_model * dtype_bytes(shape.activations)
-    return [exchange(op_id, kind, component, ("tensor",), size)]
-
-
-def _expert_exchange(cfg: ModelConfig, moe: Moe, shape: LayerShape) -> tuple[Op, ...]:
-    """Dispatch and combine: every token goes to k experts, every device sends its share (12.6)."""
-    expert = shape.degree("expert")
-    if not np.any(np.asarray(expert) > 1):
-        return ()
-    width = moe.latent_dim or cfg.d_model
-    share = shape.norm_tokens * width * dtype_bytes(shape.activations)
-    total = share * expert * moe.experts_per_token
-    return tuple(
-        exchange(f"experts.{step}", "all_to_all", "experts", ("expert",), total)
-        for step in ("dispatch", "combine")
-    )
 
 
 def chain(ops: Sequence[Op]) -> tuple[Op, ...]:
@@ -273,15 +280,19 @@ def backward_layer(forward: Sequence[Op]) -> tuple[Op, ...]:
 _BACKWARD_FACTOR = {"attention": 2.5, "scan": 2.0, "elementwise": 2.0}
 """FLOPs and bytes of the backward pass over those of the forward pass; 1 for all others."""
 
+_BY_NAME = {"attention.scores": 2.0, "attention.ring": 2.0}
+"""With scores in memory nothing is made again; a ring also carries the gradients of its blocks."""
+
 
 def _transposed(op: Op) -> list[Op]:
     """The ops that the backward pass runs for one of the forward pass."""
-    factor = _BACKWARD_FACTOR.get(op.op_class, 1.0)
+    factor = _BY_NAME.get(op.id, _BACKWARD_FACTOR.get(op.op_class, 1.0))
     collective = op.collective
     if collective is not None:
         swap = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
         kind = swap.get(collective.kind, collective.kind)
-        collective = replace(collective, kind=kind)  # type: ignore[arg-type]
+        size = collective.bytes * factor
+        collective = replace(collective, kind=kind, bytes=size)  # type: ignore[arg-type]
     back = replace(
         op,
         id=f"d.{op.id}",

@@ -16,14 +16,21 @@ def make_op(op_id: str, component: str, op_class: str, *, phase: str = "", **fie
 
 
 def exchange(
-    op_id: str, kind: str, component: str, axes: tuple[str, ...], size: Quantity, **fields
+    op_id: str,
+    kind: str,
+    component: str,
+    axes: tuple[str, ...],
+    size: Quantity,
+    *,
+    fan_out: Quantity | None = None,
+    **fields,
 ) -> Op:
     """A collective of `size` = V bytes over `axes`, on the network of the first of them."""
     return make_op(
         op_id,
         component,
         "collective",
-        collective=Collective(kind=kind, axes=axes, bytes=size),  # type: ignore[arg-type]
+        collective=Collective(kind=kind, axes=axes, bytes=size, fan_out=fan_out),  # type: ignore[arg-type]
         stream=stream_of(axes),
         **fields,
     )

@@ -5,7 +5,8 @@ starts as soon as its rank is free and its inputs have arrived. Stages may be un
 rank run side by side: "compute" (passes, optimizer), "send" (activations and their gradients to
 other ranks, one at a time per destination) and "network" (gradient reductions). That they slow
 each other down where they share links is not modelled. `planner/pipeline.py` has the closed forms
-that the search uses; for uniform stages both agree.
+that the search uses; for uniform stages both agree. `planner/last_pass.py` tells when the last pass
+ends without listing events.
 """
 
 from collections.abc import Sequence
@@ -130,7 +131,7 @@ def costs_of(
 
 def timeline(schedule: Schedule, costs: StageCosts) -> Timeline:
     """Lay a schedule out in time. Raises BadRequest where the costs are of another pipeline."""
-    _check(schedule, costs)
+    check_costs(schedule, costs)
     run = _Run(schedule, costs)
     for rank, action in ready_order(schedule):
         run.run_pass(rank, action)
@@ -297,7 +298,8 @@ def _numbers(name: str, given: float | Sequence[float], count: int) -> tuple[flo
     return tuple(float(number) for number in numbers)
 
 
-def _check(schedule: Schedule, costs: StageCosts) -> None:
+def check_costs(schedule: Schedule, costs: StageCosts) -> None:
+    """Raise BadRequest where costs are of another pipeline, or no seconds."""
     for name in ("forward", "backward", "weight", "transfer", "reduction", "optimizer"):
         numbers = getattr(costs, name)
         count = schedule.global_stages - (name == "transfer")

@@ -1,134 +1,139 @@
 """Bytes per chip over one training step, by kind.
 
 Kinds: params, gradients, optimizer (moments and master copy), checkpoints (activations kept for
-backward), transient (gathered parameters, the layer in flight, logits). Three points are looked at:
-the backward pass of a layer, the loss, and the optimizer update. Everything broadcasts.
+backward), transient (gathered parameters, the layer in flight, buffers, logits, a microbatch's
+gradients). Four points are looked at: the backward pass of the last layer, when all activations are
+there; of the first, when all gradients are; the loss; and the optimizer update. Everything
+broadcasts. What each part is made of: `memory/`.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 
-from shardwise.models import ModelConfig, Parameter
-from shardwise.models.activations import Activation, saved_activations
-from shardwise.models.parameters import parameters
-from shardwise.planner.train_work import TrainShape
-from shardwise.plans.layouts import STORAGE_AXES, compute_share, stored_share
-from shardwise.plans.train import Remat
-from shardwise.units import dtype_bytes
+from shardwise.models import ModelConfig
+from shardwise.planner.memory.state import Stage, microbatch_gradients, state
+from shardwise.planner.memory.working import (
+    gathered_bytes,
+    gathered_ends,
+    in_transit_bytes,
+    kept_bytes,
+    layer_bytes,
+    logit_bytes,
+    module_bytes,
+)
+from shardwise.planner.parallel.pipeline import rank_in_flight
+from shardwise.planner.train_parts import step_rows
+from shardwise.planner.train_shape import TrainShape
 from shardwise.work import MemoryTimeline, Quantity
+
+__all__ = ["checkpoint_bytes", "layer_bytes", "stage_memory", "train_memory"]
 
 
 def train_memory(cfg: ModelConfig, shape: TrainShape) -> MemoryTimeline:
-    """Memory of the busiest device. Its stage holds the larger of first and last stage's tables."""
-    rows = tuple(r for r in parameters(cfg) if r.role != "tower")
-    stored = _stored_params(rows, shape)
-    replicas = shape.degree("replica") * shape.degree("data")
-    dtypes = shape.dtypes
-    gradients = stored * dtype_bytes(dtypes.grad) / (replicas if shape.zero == 2 else 1.0)
-    state = {
-        "params": stored * dtype_bytes(dtypes.param),
-        "gradients": gradients,
-        "optimizer": stored * dtypes.optimizer_bytes / (replicas if shape.zero else 1.0),
+    """Memory of the fullest devices of a step: the backward pass on the first stage, which holds
+    the most microbatches and the embedding; the loss on the last, which holds the head; and the
+    update on the one with the larger end. Without stages they are one device."""
+    together = 1.0 - shape.apart
+    first = Stage(share=shape.stage_share, first=1.0, last=together)
+    last = Stage(share=shape.stage_share, first=together, last=1.0)
+    final = shape.degree("stage") - 1.0
+    one, other = _points(cfg, shape, first, 0.0), _points(cfg, shape, last, final)
+    larger = np.asarray(_sum(one["optimizer"]) >= _sum(other["optimizer"]))
+    update = {
+        kind: np.where(larger, one["optimizer"][kind], other["optimizer"][kind])
+        for kind in one["optimizer"]
     }
-    kept = checkpoint_bytes(cfg, shape)
-    gathered = _gathered(cfg, rows, shape)
-    layer = gathered + layer_bytes(cfg, shape)
-    loss = _gathered_ends(rows, shape) + _logits(cfg, shape)
     return MemoryTimeline(
         (
-            ("backward", {**state, "checkpoints": kept, "transient": layer}),
-            ("loss", {**state, "checkpoints": kept, "transient": loss}),
-            ("optimizer", {**state, "checkpoints": 0.0 * kept, "transient": 0.0 * layer}),
+            ("backward", one["backward"]),
+            ("gradients", one["gradients"]),
+            ("loss", other["loss"]),
+            ("optimizer", update),
         )
     )
 
 
-def checkpoint_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
-    """Activations kept for backward: layers of the stage x microbatches in flight.
+def stage_memory(
+    cfg: ModelConfig, shape: TrainShape, layers_per_stage: tuple[int, ...]
+) -> tuple[MemoryTimeline, ...]:
+    """The same of every stage of one plan, each with its own layers, ends and microbatches."""
+    timelines = []
+    final = len(layers_per_stage) - 1
+    folded = float(1.0 - shape.apart) if final else 1.0
+    for rank, layers in enumerate(layers_per_stage):
+        ends = (float(rank == 0), float(rank == final))
+        if final and folded:
+            both = float(rank == 0 or (shape.pipeline_schedule == "dualpipe" and rank == final))
+            ends = (both, both)
+        stage = Stage(share=layers / cfg.layers, first=ends[0], last=ends[1])
+        points = _points(cfg, shape, stage, float(rank))
+        if not stage.last:
+            del points["loss"]
+        timelines.append(MemoryTimeline(tuple(points.items())))
+    return tuple(timelines)
 
-    1F1B keeps at most one microbatch per stage alive on the first stage (Megatron-LM, SC21).
-    """
-    if shape.remat == "offload":
-        return 2 * _layer_kept(cfg, shape, "block") / max(cfg.layers, 1)
-    in_flight = np.minimum(shape.degree("stage"), shape.microbatches)
-    return _layer_kept(cfg, shape, shape.remat) * shape.stage_share * in_flight
+
+def _points(
+    cfg: ModelConfig, shape: TrainShape, stage: Stage, rank: Quantity
+) -> dict[str, dict[str, Quantity]]:
+    """What is alive on a device of a stage at the three points."""
+    rows = step_rows(cfg, shape)
+    kept, less = (checkpoint_bytes(cfg, shape, rank, stage.share, done) for done in (0.0, 1.0))
+    gathered = gathered_bytes(cfg, rows, shape, stage.share)
+    standing = 0.0 if shape.reshard_after_forward else gathered
+    layer = gathered + layer_bytes(cfg, shape)
+    loss = standing + gathered_ends(rows, shape) + logit_bytes(cfg, shape)
+    modules = module_bytes(cfg, shape) * stage.last
+    always, update = _standing(cfg, state(rows, shape, stage), shape, stage)
+    summed = microbatch_gradients(shape, always["gradients"])
+    return {
+        "backward": {**always, "checkpoints": kept, "transient": layer},
+        "gradients": {**always, "checkpoints": less, "transient": layer + summed},
+        "loss": {**always, "checkpoints": kept + modules, "transient": loss},
+        "optimizer": {**always, "checkpoints": 0.0 * kept, "transient": 0.0 * layer + update},
+    }
 
 
-def layer_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
-    """Everything that the backward pass of the widest layer needs at once."""
-    widest: Quantity = 0.0
-    for layer, _ in cfg.layer_groups():
-        saved = saved_activations(cfg, layer)
-        widest = np.maximum(widest, _saved_bytes(saved, shape, "none"))
-    return widest
+def standing_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, ...]:
+    """What no activation adds to: on the first stage and on the last one, at the update on the
+    fullest of them, and a microbatch's gradients on the first."""
+    rows, together = step_rows(cfg, shape), 1.0 - shape.apart
+    totals, updates, summed = [], [], []
+    for first, last in ((1.0, together), (together, 1.0)):
+        stage = Stage(share=shape.stage_share, first=first, last=last)
+        always, update = _standing(cfg, state(rows, shape, stage), shape, stage)
+        totals.append(_sum(always))
+        updates.append(_sum(always) + update)
+        summed.append(microbatch_gradients(shape, always["gradients"]))
+    return totals[0], totals[1], np.maximum(*updates), summed[0]
 
 
-def _layer_kept(cfg: ModelConfig, shape: TrainShape, policy: Remat) -> Quantity:
+def _standing(
+    cfg: ModelConfig, always: dict[str, Quantity], shape: TrainShape, stage: Stage
+) -> tuple[dict[str, Quantity], Quantity]:
+    """State that stays on the device, and what the update adds to it."""
+    if not shape.offload_optimizer:
+        return always, 0.0
+    # Two layers' state passes through the device at a time.
+    update = 2 * always["optimizer"] / max(cfg.layers, 1) / stage.share
+    return {**always, "optimizer": 0.0 * always["optimizer"]}, update
+
+
+def checkpoint_bytes(
+    cfg: ModelConfig,
+    shape: TrainShape,
+    rank: Quantity = 0.0,
+    share: Quantity | None = None,
+    done: float = 0.0,
+) -> Quantity:
+    """Activations kept for backward: layers of the stage x microbatches in flight (less those
+    `done`), and what is on its way to or from the host."""
+    layers = shape.stage_share if share is None else share
+    in_flight = np.maximum(rank_in_flight(shape, rank) - done, 0.0)
+    return kept_bytes(cfg, shape) * layers * in_flight + in_transit_bytes(cfg, shape)
+
+
+def _sum(kinds: dict[str, Quantity]) -> Quantity:
     total: Quantity = 0.0
-    for layer, count in cfg.layer_groups():
-        total = total + count * _saved_bytes(saved_activations(cfg, layer), shape, policy)
+    for size in kinds.values():
+        total = total + size
     return total
-
-
-def _saved_bytes(saved: Sequence[Activation], shape: TrainShape, policy: Remat) -> Quantity:
-    """Bytes per layer and microbatch; sharded activations are cut by tensor, the others only under
-    sequence parallelism."""
-    inner = shape.layer_shape
-    size = dtype_bytes(inner.activations)
-    kept = [a for a in saved if policy in a.policies]
-    cut = sum(a.bytes_per_token(size) for a in kept if a.sharded)
-    whole = sum(a.bytes_per_token(size) for a in kept if not a.sharded)
-    return cut * shape.tokens / shape.degree("tensor") + whole * inner.norm_tokens
-
-
-def _stored_params(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
-    """Parameters that the busiest device stores. Embedding and head lie on different stages."""
-    stack: Quantity = 0.0
-    ends: list[Quantity] = [0.0]
-    for row in rows:
-        if row.shares:
-            continue
-        local = row.size * row.layers * stored_share(row, shape.degrees)
-        if row.group is None:
-            ends.append(local)
-        else:
-            stack = stack + local * shape.stage_share
-    together, apart = sum(ends), _largest(ends)
-    return stack + np.where(np.asarray(shape.degree("stage")) > 1, apart, together)
-
-
-def _gathered(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
-    """Gathered parameters of the layer in use and the next one, and the layer's whole gradient."""
-    if not shape.has(*STORAGE_AXES):
-        return 0.0
-    widest: Quantity = 0.0
-    for group in range(len(cfg.groups)):
-        mine = [r for r in rows if r.group == group and not r.shares]
-        widest = np.maximum(widest, sum(_extra(r, shape) for r in mine))
-    size = 2 * dtype_bytes(shape.layer_shape.weights) + dtype_bytes(shape.dtypes.grad)
-    return widest * size
-
-
-def _gathered_ends(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
-    """Gathered vocabulary matrix and its gradient."""
-    sizes = [_extra(r, shape) for r in rows if r.group is None]
-    size = dtype_bytes(shape.layer_shape.weights) + dtype_bytes(shape.dtypes.grad)
-    return _largest(sizes) * size
-
-
-def _extra(row: Parameter, shape: TrainShape) -> Quantity:
-    """Elements of a row that are on the device only while gathered."""
-    return row.size * (compute_share(row, shape.degrees) - stored_share(row, shape.degrees))
-
-
-def _logits(cfg: ModelConfig, shape: TrainShape) -> Quantity:
-    """Logits and their gradient in f32, of one microbatch."""
-    return 2 * 4.0 * shape.tokens * cfg.vocabulary / shape.degree("tensor")
-
-
-def _largest(values: Sequence[Quantity]) -> Quantity:
-    largest: Quantity = 0.0
-    for value in values:
-        largest = np.maximum(largest, value)
-    return largest

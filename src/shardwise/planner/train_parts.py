@@ -8,22 +8,28 @@ chain, wait for nothing or are waited for by nobody. `train_work.py` composes th
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from shardwise.models import ModelConfig, Parameter
+from shardwise.models.activations import Activation, saved_activations, saved_scores
+from shardwise.models.parameters import parameters
+from shardwise.models.specs import Layer
 from shardwise.planner.layer_work import (
+    Yield,
     backward_layer,
     chain,
-    forward_layer,
+    layer_ops,
     matmul_op,
     tensor_step,
 )
-from shardwise.planner.ops import exchange, make_op
-from shardwise.planner.parallel.data import gradient_reduction, replicas
-from shardwise.planner.parallel.fsdp import held, parameter_exchanges, split, stored
+from shardwise.planner.ops import make_op
+from shardwise.planner.parallel.accumulation import gradient_accumulation
+from shardwise.planner.parallel.data import gradient_reduction
+from shardwise.planner.parallel.fsdp import held, parameter_casts, parameter_exchanges
+from shardwise.planner.parallel.lora import adapters
+from shardwise.planner.parallel.mtp import PREFIX, last_layer, mtp_rows, rows_of
+from shardwise.planner.parallel.offload import host_copy
+from shardwise.planner.parallel.optimizer import copies, update_ops
+from shardwise.planner.parallel.remat import recomputed, regathers
 from shardwise.planner.train_shape import TrainShape
-from shardwise.plans.layouts import replica_axes, stored_share
-from shardwise.plans.train import Remat
 from shardwise.units import dtype_bytes
 from shardwise.work import Op, Quantity
 
@@ -35,8 +41,25 @@ __all__ = [
     "gradient_reduction",
     "layer_chains",
     "optimizer_ops",
+    "parameter_casts",
     "parameter_exchanges",
+    "stage_local",
+    "step_rows",
 ]
+
+SIDE = ("attention.ring",)
+"""Ops of a layer that run beside its chain: hops of keys and values under the attention."""
+
+PAIRED = ("experts.dispatch", "experts.combine")
+"""Those that run beside the chain where two microbatches' passes are paired (DeepSeek-V3, section
+3.2.1, figure 4: each pass's all-to-alls under the other's attention and MLP)."""
+
+
+def step_rows(cfg: ModelConfig, shape: TrainShape) -> tuple[Parameter, ...]:
+    """The tensors of one step: the model's without towers, adapters, and prediction modules."""
+    rows = tuple(r for r in parameters(cfg) if r.role != "tower")
+    extra = adapters(rows, shape.lora_rank) if shape.lora_rank else ()
+    return (*rows, *extra, *mtp_rows(cfg, shape.mtp_layers))
 
 
 def layer_chains(
@@ -47,59 +70,40 @@ def layer_chains(
     The first op of a chain waits for its last: the layer before, a round ago. They depend on
     tokens, on the degrees of tensor, expert and context, and on structural choices only.
     """
+    layer = cfg.groups[group]
     mine = [r for r in rows if r.group == group and r.role == "matmul"]
-    forward = forward_layer(cfg, cfg.groups[group], mine, shape.layer_shape)
-    backward = chain([*_recompute(forward, shape.remat), *backward_layer(forward)])
-    ahead = (*_host_copy(cfg, shape, "save"), *looped(forward))
-    ready = (*_regathers(forward, shape.remat), *_host_copy(cfg, shape, "load"))
-    return ahead, (*ready, *looped(backward))
+    yields = layer_ops(cfg, layer, mine, shape.layer_shape)
+    saved = kept_activations(cfg, layer, shape)
+    forward = [*host_copy(saved, shape, "save"), *_chained([op for _, op in yields], shape)]
+    back = _backward(layer, mine, yields, shape)
+    ready = [*regathers(yields, shape), *host_copy(saved, shape, "load")]
+    return tuple(forward), (*ready, *_chained(back, shape))
 
 
-def looped(ops: Sequence[Op]) -> tuple[Op, ...]:
-    """A chain whose first op waits for its last one, of the previous round."""
-    return (replace(ops[0], after=(*ops[0].after, ops[-1].id)), *ops[1:]) if ops else ()
+def kept_activations(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> tuple[Activation, ...]:
+    """The activations of one layer that some policy keeps."""
+    saved = saved_activations(cfg, layer)
+    if shape.attention_kernel == "scores":
+        saved += saved_scores(layer, float(shape.sequence_length))
+    return saved
 
 
-def _recompute(forward: Sequence[Op], remat: Remat) -> tuple[Op, ...]:
-    """What backward runs again: everything (block, offload), or all but the matmuls (ch. 4.4.2)."""
-    if remat == "none":
-        return ()
-    kept = {"matmul", "collective"} if remat == "matmul_outputs" else set()
-    again = [op for op in forward if op.op_class not in kept]
-    return tuple(
-        replace(op, id=f"re.{op.id}", name=f"re {op.name}", phase="recompute") for op in again
-    )
+def _backward(
+    layer: Layer, rows: Sequence[Parameter], yields: Sequence[Yield], shape: TrainShape
+) -> list[Op]:
+    """What backward runs again, then the backward pass; frozen matrices have no dW."""
+    frozen = {f"dW {r.name}" for r in rows if not shape.trains(r)}
+    back = backward_layer([op for _, op in yields])
+    return [*recomputed(layer, yields, shape), *(op for op in back if op.name not in frozen)]
 
 
-def _regathers(forward: Sequence[Op], remat: Remat) -> list[Op]:
-    """Activations kept in pieces, gathered again for the weight gradients (Megatron sequence
-    parallelism); the pieces are there, so this waits for nothing. Recomputing gathers anyway."""
-    if remat in ("block", "offload"):
-        return []
-    gathers = [op for op in forward if op.collective and op.collective.kind == "all_gather"]
-    return [
-        replace(op, id=f"again.{op.id}", name=f"{op.name} again", phase="backward", after=())
-        for op in gathers
-    ]
-
-
-def _host_copy(cfg: ModelConfig, shape: TrainShape, step: str) -> list[Op]:
-    """Offload: the block input of every layer to host memory and back."""
-    if shape.remat != "offload":
-        return []
-    inner = shape.layer_shape
-    size = inner.norm_tokens * cfg.d_model * dtype_bytes(inner.activations)
-    op = make_op(f"{step}.block_input", "offload", "copy", host_bytes=size, stream="host")
-    return [replace(op, name=f"{step} block input (host)")]
-
-
-def gradient_accumulation(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
-    """Adding a microbatch's gradients to the sum of the earlier ones: two reads, one write."""
-    share = np.where(np.asarray(shape.microbatches) > 1, 1.0, 0.0)
-    if not np.any(share):
-        return ()
-    size = 3 * dtype_bytes(shape.dtypes.grad) * stored(rows, shape) * share
-    return (make_op("accumulate.gradients", "gradients", "elementwise", hbm_bytes=size),)
+def _chained(ops: Sequence[Op], shape: TrainShape) -> list[Op]:
+    """Side ops, which wait for nothing, and the others as a chain whose first op waits for its last
+    one, of the previous round."""
+    names = (*SIDE, *PAIRED) if shape.paired else SIDE
+    side = [replace(op, after=()) for op in ops if op.name.endswith(names)]
+    first, *rest = chain([op for op in ops if not op.name.endswith(names)])
+    return [*side, replace(first, after=((rest or [first])[-1].id,)), *rest]
 
 
 # Ends ---------------------------------------------------------------------------------------------
@@ -115,7 +119,7 @@ class End:
 
 
 def end_rows(rows: Sequence[Parameter]) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]]:
-    """Rows before the stack (embeddings), and after it (final norm, head)."""
+    """Rows before the stack (embeddings), and after it (final norm, head, prediction modules)."""
     groups = [r.group for r in rows]
     start = next((i for i, g in enumerate(groups) if g is not None), len(groups))
     before = tuple(rows[:start])
@@ -123,79 +127,104 @@ def end_rows(rows: Sequence[Parameter]) -> tuple[tuple[Parameter, ...], tuple[Pa
 
 
 def end_chains(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> dict[str, End]:
-    """`first`: embedding lookup and what stands before the stack. `last`: final norm, logits, loss.
+    """`first`: embedding lookup and what stands before the stack. `last`: final norm, logits, loss,
+    and the modules that predict further tokens.
 
     The table is cut by rows over tensor: partial sums in, gathered activations out.
     """
     before, after = end_rows(rows)
     inner = shape.layer_shape
-    width = inner.norm_tokens * cfg.d_model * dtype_bytes(inner.activations)
-    lookup = _traffic("embedding.lookup", "embedding", 2 * shape.tokens / inner.norm_tokens * width)
+    lookup = make_op(
+        "embedding.lookup",
+        "embedding",
+        "gather",
+        hbm_bytes=2 * shape.tokens * cfg.d_model * dtype_bytes(inner.activations),
+    )
     first = [
-        replace(lookup, op_class="gather"),
+        lookup,
         *(matmul_op(r, inner) for r in before if r.role == "matmul"),
         *tensor_step("embedding.scatter", "reduce_scatter", "embedding", cfg, inner),
     ]
+    head = _head(cfg, after, shape)
+    forward, back = list(head), list(backward_layer(head))
+    for module in range(shape.mtp_layers):
+        ops, returned = _mtp(cfg, after, shape, module)
+        forward, back = [*forward, *ops], [*returned, *back]
+    return {
+        "first": _end(before, first, backward_layer(first), shape),
+        "last": _end(after, forward, back, shape),
+    }
+
+
+def _head(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> list[Op]:
+    """Final norm, logits and loss. Softmax in f32: logits are read and cast, the maximum and the
+    sum are taken, probabilities are written; the gradient reads them and writes its own."""
+    inner = shape.layer_shape
+    width = inner.norm_tokens * cfg.d_model * dtype_bytes(inner.activations)
     logits = cfg.vocabulary / shape.degree("tensor") * shape.tokens
-    last = [
-        _traffic("final.norm", "norm", 4 * width),
+    heads = [r for r in rows if r.role == "matmul" and not r.name.startswith(PREFIX)]
+    return [
+        make_op("final.norm", "norm", "elementwise", hbm_bytes=4 * width),
         *tensor_step("head.gather", "all_gather", "head", cfg, inner),
-        *(matmul_op(r, inner) for r in after if r.role == "matmul"),
-        # Softmax and its gradient in f32: written by the matmul, read for the sum, then read and
-        # written for the gradient, which the backward matmuls read.
-        _traffic("logits.softmax", "head", 2 * 4.0 * logits),
+        *(matmul_op(r, inner) for r in heads),
+        make_op("logits.softmax", "head", "elementwise", hbm_bytes=2 * 4.0 * logits),
     ]
-    return {"first": _end(before, first), "last": _end(after, last)}
 
 
-def _end(rows: tuple[Parameter, ...], ops: Sequence[Op]) -> End:
-    forward = [replace(op, phase="forward") for op in chain(ops)]
-    backward = list(backward_layer(forward))
-    if forward and backward:
-        backward[0] = replace(backward[0], after=(forward[-1].id,))
-        forward[0] = replace(forward[0], after=(backward[-1].id,))
-    return End(rows=rows, forward=tuple(forward), backward=tuple(backward))
+def _mtp(
+    cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape, module: int
+) -> tuple[list[Op], list[Op]]:
+    """Forward and backward of one prediction module, with its own pass through the head."""
+    inner, layer = shape.layer_shape, last_layer(cfg)
+    width = inner.norm_tokens * cfg.d_model * dtype_bytes(inner.activations)
+    lookup = make_op("embedding.lookup", "embedding", "gather", hbm_bytes=2 * width)
+    norms = make_op("input.norm", "norm", "elementwise", hbm_bytes=4 * width)
+    own = next(r for r in rows if r.name == f"{PREFIX}{module}.projection")
+    into = [lookup, norms, matmul_op(own, replace(inner, tokens=inner.norm_tokens))]
+    mine = rows_of(rows, module)
+    yields = layer_ops(cfg, layer, mine, inner)
+    head = _head(cfg, rows, shape)
+    forward = [*into, *(op for _, op in yields), *head]
+    back = [*backward_layer(head), *_backward(layer, mine, yields, shape), *backward_layer(into)]
+    return _prefixed(forward, module), _prefixed(back, module)
+
+
+def _prefixed(ops: Sequence[Op], module: int) -> list[Op]:
+    return [replace(op, id=f"{PREFIX}{module}/{op.id}") for op in ops]
+
+
+def _end(
+    rows: tuple[Parameter, ...], forward: Sequence[Op], back: Sequence[Op], shape: TrainShape
+) -> End:
+    """Both passes as one chain; frozen matrices have no dW."""
+    frozen = {f"dW {r.name}" for r in rows if not shape.trains(r)}
+    forth = [replace(op, phase=op.phase or "forward") for op in forward]
+    both = _chained([*forth, *(op for op in back if op.name not in frozen)], shape)
+    return End(
+        rows=rows,
+        forward=tuple(op for op in both if op.phase == "forward"),
+        backward=tuple(op for op in both if op.phase != "forward"),
+    )
 
 
 # Optimizer ----------------------------------------------------------------------------------------
 
 
 def optimizer_ops(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
-    """Adam: read gradient, moments and master copy, write moments, master and parameter; with
-    ZeRO-1/2 each replica updates its piece and the parameters are gathered."""
-    dtypes, param = shape.dtypes, dtype_bytes(shape.dtypes.param)
-    each = dtype_bytes(dtypes.grad) + 2 * dtypes.optimizer_bytes + param
-    traffic: Quantity = 0.0
-    gathers = []
-    for name, part in split(rows):
-        local = stage_local(part, rows, shape)
-        pieces = replicas(part[0], shape) if shape.zero else 1.0
-        traffic = traffic + local / pieces * each
-        axes = replica_axes(part[0], shape.storage_axes)
-        if shape.zero and shape.has(*axes):
-            size = local * param
-            gathers.append(
-                exchange(f"optimizer.gather.{name}", "all_gather", "parameters", axes, size)
-            )
-    update = _traffic("optimizer.adam", "optimizer", traffic)
-    return (update, *(replace(g, after=(update.id,)) for g in gathers))
-
-
-def stage_local(
-    part: Sequence[Parameter], rows: Sequence[Parameter], shape: TrainShape
-) -> Quantity:
-    """Stored elements of some rows on the busiest stage: its share of the layers and, with stages,
-    the head alone (the embedding is the first stage's), without them both ends."""
+    """The optimizer's update of the busiest stage, and the gather of the new parameters."""
+    trained = [r for r in rows if shape.trains(r)]
     first = {id(r) for r in end_rows(rows)[0]}
+    return update_ops(trained, shape, lambda part: stage_local(part, first, shape) * copies(shape))
+
+
+def stage_local(part: Sequence[Parameter], first: set[int], shape: TrainShape) -> Quantity:
+    """Stored elements of some rows on the busiest stage: its share of the layers and, with stages,
+    the head alone (`first`, ids of the embedding's rows, lie on another), without them both."""
     total: Quantity = 0.0
     for row in part:
         share = shape.stage_share if row.group is not None else 1.0
         if id(row) in first:
-            share = 1.0 - shape.piped
-        size = row.size * row.layers * stored_share(row, shape.degrees, shape.storage_axes)
+            share = 1.0 - shape.apart
+        size = row.size * row.layers * shape.stored_share(row)
         total = total + held(row, shape) * size * share
     return total
-
-
-def _traffic(op_id: str, component: str, size: Quantity) -> Op:
-    return make_op(op_id, component, "elementwise", hbm_bytes=size)

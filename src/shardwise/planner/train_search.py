@@ -1,9 +1,10 @@
-"""Search the training plans of one slice: structure in a small loop, degrees on arrays.
+"""Search the training plans of one slice: structure in loops, degrees on arrays.
 
-The outer loop runs over the box of chips used, the remat policy and the way of placing; inside, all
-meshes and microbatch counts are columns of arrays that are counted, placed and priced at once with
-the same functions that price a single plan. A mesh is legal if its degrees divide what they cut
-(heads, experts, sequences, context; layers may split unevenly over stages) and can be placed.
+The outer loop runs over the parts of the slice and the ways of placing; all meshes and microbatch
+counts that `legality.py` allows there are columns of arrays. Columns that use the same axes form
+chunks; for each chunk the structural choices are looped over, innermost the cheapest
+(`step_columns.py`). Every candidate's memory, lower, expected and upper seconds come from the
+functions that price a single plan.
 """
 
 import time
@@ -15,80 +16,60 @@ from math import inf, prod
 import numpy as np
 
 from shardwise.hardware import Slice, every_part, parts, place
-from shardwise.models import ModelConfig
 from shardwise.models.flops import model_flops_per_token
-from shardwise.models.specs import Moe
-from shardwise.planner.train_memory import train_memory
-from shardwise.planner.train_work import TrainShape, train_work
-from shardwise.plans import MESH_AXES, TrainDtypes
-from shardwise.plans.train import PLACINGS, REMAT_POLICIES, Placing, Remat
-from shardwise.roofline import price
+from shardwise.planner.columns import (
+    Columns,
+    Meshes,
+    divisors,
+    factorisations,
+    laid_out,
+    link_columns,
+    with_microbatches,
+)
+from shardwise.planner.legality import (
+    MAX_MICROBATCHES,
+    STRUCTURE_RULES,
+    batch_shards,
+    legal_columns,
+    legal_meshes,
+    pinned_exactly,
+)
+from shardwise.planner.step_columns import Chunk, Priced, Reduced, Stored, least_memory, memory_of
+from shardwise.planner.step_parts import StepParts
+from shardwise.planner.train_request import SCHEDULES, Structure, TrainRequest
+from shardwise.plans import MESH_AXES
+from shardwise.plans.train import PLACINGS, PipelineSchedule, Placing, Remat
 from shardwise.work import Quantity
 
-_CHUNK = 16_384  # columns priced at once; larger arrays fall out of the cache
-_MAX_TENSOR, _MAX_CONTEXT = 64, 64
+__all__ = ["Found", "SearchReport", "TrainRequest", "batch_units", "policies", "search"]
+
+_CHUNK = 16_384  # candidates put together at once; larger arrays fall out of the cache
+_SPARSE = 0.7  # a chunk of which less is still of interest is made smaller
 _STRATEGIES = 6
-_MICROBATCHES = tuple(2**i for i in range(10))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainRequest:
-    """What is to be trained, and what the search may choose from. `pins` fixes mesh degrees.
-
-    `model` is what the user called it, for the plan file; `max_hbm_bytes` is per device.
-    """
-
-    cfg: ModelConfig
-    model: str
-    piece: Slice
-    sequences: int
-    sequence_length: int
-    dtypes: TrainDtypes
-    pins: Mapping[str, int]
-    remat: tuple[Remat, ...] = REMAT_POLICIES
-    max_hbm_bytes: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """Candidates as columns: one array per mesh axis, and the microbatches."""
-
-    degrees: Mapping[str, np.ndarray]
-    microbatches: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.microbatches)
-
-    def take(self, index: np.ndarray) -> "Columns":
-        """The columns at an index or mask."""
-        return Columns(
-            degrees={axis: d[index] for axis, d in self.degrees.items()},
-            microbatches=self.microbatches[index],
-        )
+_TIE = 1e-10  # of a chip per second: among plans on equally many chips the fastest is best
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One candidate as the search saw it."""
+    """One candidate as the search saw it. `rank` is what the objective makes smallest."""
 
     slices: int
     box: tuple[int, ...]
     placement: Placing
     mesh: Mapping[str, int]
     microbatches: int
-    remat: Remat
-    zero: int
+    structure: Structure
     seconds: float
     memory: float
+    rank: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchReport:
     """How much was looked at. A candidate is a legal plan with memory and all bounds computed.
 
-    `best` are the fastest that fit, one per mesh, and the fastest of each of the best strategies
-    (sets of mesh axes in use); `nearest` is the plan that needs the least memory
-    where none fits.
+    `best` are the best that fit, one per mesh, and the best of each of the best strategies (sets of
+    mesh axes in use); `nearest` is the plan that needs the least memory where none fits.
     """
 
     enumerated: int
@@ -100,15 +81,21 @@ class SearchReport:
 
 
 def search(
-    request: TrainRequest, keep: int, progress: Callable[[int, int], None] | None = None
+    request: TrainRequest,
+    keep: int,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    exhaustive: bool = False,
 ) -> SearchReport:
-    """All legal plans of the slice; the `keep` fastest that fit, with distinct meshes.
+    """All legal plans of the slice; the `keep` best that fit, with distinct meshes.
 
     Looked at are the whole slice and its parts rounded down; smaller parts only where no mesh on
-    these is legal. `progress` is told how many of how many parts are done.
+    these is legal, or where the objective asks for them. `progress` is told how many of how many
+    parts are done. A legal plan is priced only if no floor shows that it is neither among the best
+    nor fits; `exhaustive` prices them all, for the same answer.
     """
-    tally = _Tally(request=request, keep=keep)
-    looked = parts(request.piece)
+    tally = _Tally(request=request, keep=keep, exhaustive=exhaustive)
+    looked = _parts_for(request)
     for done, (piece, box) in enumerate(looked):
         tally.look(piece, box)
         if progress:
@@ -121,36 +108,69 @@ def search(
     return tally.report()
 
 
+def _parts_for(request: TrainRequest) -> tuple[tuple[Slice, tuple[int, ...]], ...]:
+    """Parts of the slice in the order in which they are looked at."""
+    if request.objective == "time":
+        return parts(request.piece)
+    if request.objective == "cost":
+        return every_part(request.piece)
+    return every_part(request.piece)[::-1]
+
+
 class _Tally:
     """What a search has seen so far."""
 
-    def __init__(self, *, request: TrainRequest, keep: int) -> None:
-        self.request, self.keep = request, keep
+    def __init__(self, *, request: TrainRequest, keep: int, exhaustive: bool) -> None:
+        self.request, self.keep, self.exhaustive = request, keep, exhaustive
         self.started = time.perf_counter()
         self.enumerated = self.legal = self.candidates = 0
         self.found: list[Found] = []
         self.nearest: Found | None = None
+        self.unfit: _Look | None = None  # of the largest part looked at
 
     def look(self, piece: Slice, box: tuple[int, ...]) -> None:
-        """Price everything that a part of the slice allows, unless it is too small to win."""
+        """Price everything that a part of the slice allows, unless it cannot be better."""
+        chips = prod(box) * piece.count
+        if self._hopeless(chips):
+            return
         request = replace(self.request, piece=piece)
-        best = min((f.seconds for f in self.found), default=inf)
-        if _ideal_seconds(request, box) > best:
-            return  # so few chips cannot be faster even at peak
-        looked, columns = _legal_columns(request, box)
-        ways = [*product(policies(request), PLACINGS)]
-        self.enumerated += looked * len(ways)
-        self.legal += len(columns) * len(ways)
-        for remat, placing in ways if len(columns) else ():
-            priced, fitting, lean = _best_of(request, box, placing, columns, remat, self.keep)
-            self.candidates += priced
-            self.found += fitting
-            if self.nearest is None or (lean is not None and lean.memory < self.nearest.memory):
-                self.nearest = lean
+        looked, meshes, columns = _legal_columns(request, box)
+        structures = structures_of(request)
+        self.enumerated += looked * len(structures) * len(PLACINGS)
+        for placing, laid in meshes.items():
+            mine = columns.take(laid.which[columns.mesh] >= 0)
+            mine = replace(mine, mesh=laid.which[mine.mesh])
+            if len(mine):
+                _Look(self, request, box, placing, laid.meshes, mine, structures).run()
+
+    def _hopeless(self, chips: int) -> bool:
+        """Whether no plan on so few (or, to use few chips, so many) of them can be best."""
+        request, best = self.request, min((f.rank for f in self.found), default=inf)
+        if request.objective == "chips":
+            return rank_of(request, chips, 0.0) > best
+        return rank_of(request, chips, _ideal_seconds(request, chips)) > best
+
+    def before(self, chips: int) -> dict[int, float]:
+        """Seconds that every strategy found so far has or, on so many chips, must come below."""
+        best: dict[int, float] = {}
+        for f in self.found:
+            code = sum(1 << MESH_AXES.index(axis) for axis in f.mesh)
+            best[code] = min(best.get(code, inf), seconds_of(self.request, chips, f.rank))
+        return best
+
+    def worst_mesh(self, chips: int) -> float:
+        """Seconds below which a plan on so many chips is among the best meshes."""
+        best: dict[tuple, float] = {}
+        for f in self.found:
+            mesh = tuple(f.mesh.items())
+            best[mesh] = min(best.get(mesh, inf), seconds_of(self.request, chips, f.rank))
+        return _nth(np.array(list(best.values())), self.keep)
 
     def report(self) -> SearchReport:
-        """The fastest first."""
-        self.found.sort(key=lambda f: f.seconds)
+        """The best first."""
+        self.found.sort(key=lambda f: f.rank)
+        if not self.found and self.unfit is not None:
+            self.unfit.find_nearest()
         return SearchReport(
             enumerated=self.enumerated,
             legal=self.legal,
@@ -161,6 +181,135 @@ class _Tally:
         )
 
 
+def rank_of(request: TrainRequest, chips: int, seconds):
+    """What the objective makes smallest: seconds; chip-seconds of the chips in use (the price of a
+    chip-hour is the same for all plans); or chips, and seconds among plans on equally many."""
+    if request.objective == "cost":
+        return chips * seconds
+    if request.objective == "chips":
+        return chips + np.minimum(seconds, 1e9) * _TIE
+    return seconds
+
+
+def seconds_of(request: TrainRequest, chips: int, rank: float) -> float:
+    """The seconds with which a plan on so many chips would have a rank: `rank_of` turned round."""
+    if request.objective == "cost":
+        return rank / chips
+    if request.objective == "chips":
+        return inf if rank >= chips + 0.5 else max(rank - chips, 0.0) / _TIE
+    return rank
+
+
+def _nth(values: np.ndarray, n: int) -> float:
+    """The n-th smallest; infinite where there are fewer."""
+    return float(np.partition(values, n - 1)[n - 1]) if len(values) >= n else inf
+
+
+@dataclass(frozen=True, slots=True)
+class _Laid:
+    """Meshes as one placing lays them out; `which[i]` is where mesh i stands there, or -1."""
+
+    meshes: Meshes
+    which: np.ndarray
+
+
+def _legal_columns(
+    request: TrainRequest, box: tuple[int, ...]
+) -> tuple[int, dict[Placing, _Laid], Columns]:
+    """How many meshes x microbatches were enumerated, the legal meshes as each placing lays them
+    out where that makes a difference, and the candidates on them."""
+    looked, degrees = _meshes(request, box)
+    shards = batch_shards(degrees)
+    even = request.sequences % shards == 0
+    degrees = {axis: d[even] for axis, d in degrees.items()}
+    counts = microbatch_counts(request)
+    columns = with_microbatches(degrees, counts, request.sequences // shards[even])
+    columns = columns.take(legal_columns(request, columns))
+    laid = _lay_out(request, degrees, box)
+    placed = np.zeros(len(shards[even]), bool)
+    for some in laid.values():
+        placed |= some.which >= 0
+    return looked * len(counts), laid, columns.take(placed[columns.mesh])
+
+
+def _meshes(request: TrainRequest, box: tuple[int, ...]) -> tuple[int, dict[str, np.ndarray]]:
+    """How many ways there are to write the box's devices as a mesh, and the legal ones."""
+    devices = prod(box) * request.piece.count * request.piece.chip.jax_devices_per_chip
+    looked, degrees = factorisations(devices, MESH_AXES, lambda d: legal_meshes(request, d))
+    pinned = pinned_exactly(request, degrees)
+    return looked, {axis: d[pinned] for axis, d in degrees.items()}
+
+
+def _lay_out(
+    request: TrainRequest, degrees: dict[str, np.ndarray], box: tuple[int, ...]
+) -> dict[Placing, _Laid]:
+    """Every placing's meshes, those left out that an earlier one lays on the same links."""
+    laid: dict[Placing, _Laid] = {}
+    n = len(degrees["tensor"])
+    before: np.ndarray | None = None
+    for placing in PLACINGS:
+        placement = place(request.piece, degrees, box=box, finish=placing == "finish")
+        legal = np.broadcast_to(placement.legal, (n,))
+        links = np.stack([row for a in degrees for row in link_columns(placement.axes[a], n)])
+        new = legal if before is None else legal & (links != before).any(axis=0)
+        before = links
+        if new.any():
+            kept = np.flatnonzero(new)
+            which = np.full(n, -1)
+            which[kept] = np.arange(len(kept))
+            laid[placing] = _Laid(laid_out(degrees, placement).take(kept), which)
+    return laid
+
+
+def microbatch_counts(request: TrainRequest) -> list[int]:
+    """Numbers of microbatches to look at: divisors of the batch, or those that were asked for."""
+    if request.microbatches:
+        return sorted(request.microbatches)
+    return [n for n in divisors(request.sequences) if n <= MAX_MICROBATCHES]
+
+
+def batch_units(request: TrainRequest) -> np.ndarray:
+    """What a batch may be a multiple of: batch shards x microbatches of every mesh that is legal
+    but for the batch, on the slice and its parts rounded down."""
+    units = []
+    for piece, box in parts(request.piece):
+        part = replace(request, piece=piece)
+        _, degrees = _meshes(part, box)
+        if len(degrees["tensor"]):
+            placed = np.zeros(len(degrees["tensor"]), bool)
+            for some in _lay_out(part, degrees, box).values():
+                placed |= some.which >= 0
+            stages = degrees["stage"][placed]
+            units.append((batch_shards(degrees)[placed] * stages)[:, None] * _POWERS)
+    return np.unique(np.concatenate([u.ravel() for u in units])) if units else np.zeros(0, int)
+
+
+_POWERS = 2 ** np.arange(10)
+
+
+def structures_of(request: TrainRequest) -> tuple[Structure, ...]:
+    """Every structural choice, whether it makes a difference or not."""
+    return tuple(
+        Structure(
+            remat=remat,
+            context_method=method,
+            storage_axes=storage,
+            reshard_after_forward=reshard,
+            zero=zero,
+            schedule=kind,
+            virtual_stages=chunks,
+        )
+        for remat, method, storage, reshard, zero, (kind, chunks) in product(
+            policies(request),
+            request.context_methods,
+            request.storages,
+            request.reshards,
+            request.zeros,
+            _schedules(request),
+        )
+    )
+
+
 def policies(request: TrainRequest) -> tuple[Remat, ...]:
     """The remat policies to look at: offload among others only where the host link is known."""
     if request.piece.chip.host_link_oneway is not None or len(request.remat) == 1:
@@ -168,16 +317,22 @@ def policies(request: TrainRequest) -> tuple[Remat, ...]:
     return tuple(remat for remat in request.remat if remat != "offload")
 
 
-def _ideal_seconds(request: TrainRequest, box: tuple[int, ...]) -> float:
-    """Model FLOPs of the step at the peak of the box: no plan on it is faster."""
+def _schedules(request: TrainRequest) -> list[tuple[PipelineSchedule, int]]:
+    chosen = [schedule for schedule in SCHEDULES if schedule[0] in request.schedules]
+    # Without stages every schedule is a loop over microbatches in one chunk.
+    if all(chunks > 1 for _, chunks in chosen):
+        chosen.insert(0, (chosen[0][0], 1))
+    return chosen
+
+
+def _ideal_seconds(request: TrainRequest, chips: int) -> float:
+    """Model FLOPs of the step at the peak of so many chips: no plan on them is faster."""
     flops = model_flops_per_token(request.cfg, request.sequence_length, causal=True)
-    chips = prod(box) * request.piece.count
-    tokens = request.sequences * request.sequence_length
-    return float(flops) * tokens / (chips * request.piece.chip.peak(request.dtypes.compute))
+    return float(flops) * request.tokens / (chips * request.piece.chip.peak(request.dtypes.compute))
 
 
 def _distinct(found: list[Found], keep: int) -> tuple[Found, ...]:
-    """The fastest plan of the fastest meshes, and of the fastest strategies, fastest first."""
+    """The best plan of the best meshes, and of the best strategies, best first."""
     by_mesh: dict[tuple[tuple[str, int], ...], Found] = {}
     by_strategy: dict[tuple[str, ...], Found] = {}
     for f in found:
@@ -187,210 +342,298 @@ def _distinct(found: list[Found], keep: int) -> tuple[Found, ...]:
         id(f): f
         for f in [*list(by_mesh.values())[:keep], *list(by_strategy.values())[:_STRATEGIES]]
     }
-    return tuple(sorted(chosen.values(), key=lambda f: f.seconds))
+    return tuple(sorted(chosen.values(), key=lambda f: f.rank))
 
 
-def batch_units(request: TrainRequest) -> np.ndarray:
-    """What a batch may be a multiple of: batch shards x microbatches of every mesh that is legal
-    but for the batch, on the slice and its parts rounded down."""
-    units = []
-    for piece, box in parts(request.piece):
-        part = replace(request, piece=piece)
-        units.append(_units(_placeable(part, _enumerate(part, box), box)))
-    return np.unique(np.concatenate(units))
+_LEVELS = (
+    ("remat", "context_method"),
+    ("storage_axes", "reshard_after_forward"),
+    ("zero",),
+    ("schedule", "virtual_stages"),
+)
+"""The fields of a structure in the order in which the loops choose them."""
 
 
-def _legal_columns(request: TrainRequest, box: tuple[int, ...]) -> tuple[int, Columns]:
-    """How many meshes were enumerated, and those that divide everything and can be placed."""
-    columns = _enumerate(request, box)
-    even = request.sequences % _units(columns) == 0
-    return len(columns), _placeable(request, columns.take(even), box)
+class _Look:
+    """All candidates of one part of the slice, laid out in one way.
+
+    A candidate's structures are priced only while they could still be among the answers: `limit`
+    is what the seconds of one must stay below, by what is already found, and the floors of
+    `step_columns.py` are what none of the choices still open can go below.
+    """
+
+    def __init__(
+        self,
+        tally: _Tally,
+        request: TrainRequest,
+        box: tuple[int, ...],
+        placing: Placing,
+        meshes: Meshes,
+        columns: Columns,
+        structures: tuple[Structure, ...],
+    ) -> None:
+        self.tally, self.request, self.box = tally, request, box
+        self.placing: Placing = placing
+        self.columns = columns
+        self.parts = StepParts(request, meshes, columns, structures[0])
+        self.tree, self.usual = _tree(structures), _tree(_usual(structures))
+        self.structures: list[Structure] = []
+        n = len(columns)
+        self.seconds, self.memory = np.full(n, inf), np.full(n, inf)
+        self.limit = np.full(n, inf)
+        self.chosen = np.zeros(n, np.int64)
+        self.chips = prod(box) * request.piece.count
+        used = sum((d > 1).astype(int) << i for i, d in enumerate(columns.degrees.values()))
+        codes, self.strategy = np.unique(np.broadcast_to(used, (n,)), return_inverse=True)
+        self.strategies = codes.tolist()
+
+    def run(self) -> None:
+        """Price everything, and hand the best to the tally: the usual structures first, so that
+        most of the others need not be looked at."""
+        chunks = [Chunk(self.parts, index) for index in _alike(self.columns)]
+        for chunk in chunks:
+            self.tally.legal += _count_legal(_Allowed(self.request, chunk.columns), self.tree)
+        if not self.tally.exhaustive:
+            for chunk in chunks:
+                self._chunk(chunk, self.usual, counted=False)
+            self._tighten()
+        for chunk in chunks:
+            self._chunk(chunk, self.tree, counted=True)
+            self._tighten()
+        self._keep_best()
+        unfit = self.tally.unfit
+        if unfit is None or unfit.chips <= self.chips:
+            self.tally.unfit = self
+
+    def _tighten(self) -> None:
+        """Limits from what is found: a candidate is of interest if it may be among the best meshes,
+        or be the best of its strategy and that one among the best strategies."""
+        if self.tally.exhaustive:
+            return
+        by_strategy = np.full(len(self.strategies), inf)
+        np.minimum.at(by_strategy, self.strategy, self.seconds)
+        by_mesh = np.full(self.columns.mesh.max() + 1, inf)
+        np.minimum.at(by_mesh, self.columns.mesh, self.seconds)
+        before = self.tally.before(self.chips)
+        elsewhere = np.array([before.get(code, inf) for code in self.strategies])
+        own = np.minimum(by_strategy, elsewhere)
+        others = [s for code, s in before.items() if code not in self.strategies]
+        sixth = _nth(np.append(own, others), _STRATEGIES)
+        mesh = min(_nth(by_mesh, self.tally.keep), self.tally.worst_mesh(self.chips))
+        self.limit = np.maximum(mesh, np.minimum(own, sixth)[self.strategy])
+
+    def _chunk(self, chunk: Chunk, tree: dict, counted: bool) -> None:
+        allowed = _Allowed(self.request, chunk.columns)
+        for layer, storages in tree.items():
+            if (by_layer := allowed(layer, 0)) is None:
+                continue
+            for storage, zeros in storages.items():
+                by_storage = allowed(storage, 1)
+                if by_storage is not None and (legal := by_layer & by_storage).any():
+                    self._stored(chunk, storage, zeros, legal, counted)
+
+    def _stored(
+        self, chunk: Chunk, storage: Structure, zeros: dict, legal: np.ndarray, counted: bool
+    ) -> None:
+        """One choice of layers and storage with all that is left to choose."""
+        chunk, alive = self._dense(chunk, legal)
+        if not self.tally.exhaustive:
+            fits = least_memory(chunk, storage) <= self.request.max_hbm_bytes
+            chunk, alive = self._dense(chunk, alive & fits)
+            if not alive.any():
+                return
+        stored = Stored(chunk, storage)
+        if not self.tally.exhaustive:
+            dense, alive = self._dense(chunk, alive & (stored.floor() < self.limit[chunk.index]))
+            if not alive.any():
+                return
+            if dense is not chunk:
+                chunk, stored = dense, Stored(dense, storage)
+        allowed = _Allowed(self.request, chunk.columns)
+        for zero, schedules in zeros.items():
+            if (by_zero := allowed(zero, 2)) is not None and (mine := alive & by_zero).any():
+                self._reduced(stored, zero, schedules, mine, counted)
+
+    def _reduced(
+        self,
+        stored: Stored,
+        zero: Structure,
+        schedules: list[Structure],
+        legal: np.ndarray,
+        counted: bool,
+    ) -> None:
+        """One choice of the ZeRO stage, under all schedules."""
+        chunk, legal = self._dense(stored.chunk, legal)
+        reduced = Reduced(stored if chunk is stored.chunk else Stored(chunk, zero), zero)
+        if not self.tally.exhaustive:
+            dense, legal = self._dense(chunk, legal & (reduced.floor() < self.limit[chunk.index]))
+            if not legal.any():
+                return
+            if dense is not chunk:
+                chunk, reduced = dense, Reduced(Stored(dense, zero), zero)
+        allowed = _Allowed(self.request, chunk.columns)
+        for last in schedules:
+            by_schedule = allowed(last, 3)
+            if by_schedule is not None and (mine := legal & by_schedule).any():
+                self._count(chunk, reduced.priced(last), mine, counted)
+
+    def _dense(self, chunk: Chunk, alive: np.ndarray) -> tuple[Chunk, np.ndarray]:
+        """The chunk, or a smaller one where few of its candidates are alive."""
+        many = np.count_nonzero(alive)
+        if not many or many > _SPARSE * len(chunk):
+            return chunk, alive
+        return Chunk(self.parts, chunk.index[alive]), np.ones(many, bool)
+
+    def _count(self, chunk: Chunk, priced: Priced, legal: np.ndarray, counted: bool) -> None:
+        """Keep what is better than the best structure of its candidate so far."""
+        index = chunk.index
+        if counted:
+            self.tally.candidates += int(np.count_nonzero(legal))
+        fits = legal & (priced.memory <= self.request.max_hbm_bytes)
+        better = fits & (priced.expected < self.seconds[index])
+        if better.any():
+            at = index[better]
+            self.seconds[at], self.memory[at] = priced.expected[better], priced.memory[better]
+            self.chosen[at] = len(self.structures)
+            self.structures.append(priced.structure)
+        elif not fits.any():
+            self._leanest(chunk, priced.structure, priced.memory, legal)
+
+    def _leanest(
+        self, chunk: Chunk, structure: Structure, memory: np.ndarray, legal: np.ndarray
+    ) -> None:
+        """Remember the candidate that comes nearest to fitting."""
+        memory = np.where(legal, memory, inf)
+        i = int(np.argmin(memory))
+        nearest = self.tally.nearest
+        if nearest is None or memory[i] < nearest.memory:
+            self.tally.nearest = self._found(int(chunk.index[i]), structure, inf, float(memory[i]))
+
+    def find_nearest(self) -> None:
+        """The leanest plan where floors left out all: memory alone, of every structure."""
+        for index in _alike(self.columns):
+            chunk = Chunk(self.parts, index)
+            allowed = _Allowed(self.request, chunk.columns)
+            for layer, storages in self.tree.items():
+                for storage, zeros in storages.items():
+                    for zero, schedules in zeros.items():
+                        for last in schedules:
+                            levels = enumerate((layer, storage, zero, last))
+                            masks = [m for i, s in levels if (m := allowed(s, i)) is not None]
+                            if len(masks) == len(_LEVELS):
+                                legal = np.logical_and.reduce(masks)
+                                self._leanest(chunk, last, memory_of(chunk, last), legal)
+
+    def _keep_best(self) -> None:
+        """The best meshes, and the best one of every strategy."""
+        fitting = np.flatnonzero(np.isfinite(self.seconds))
+        order = fitting[np.argsort(self.seconds[fitting], kind="stable")]
+        kept: set[int] = set()
+        for what, most in ((self.columns.mesh, self.tally.keep), (self.strategy, len(order))):
+            _, first = np.unique(what[order], return_index=True)
+            kept.update(order[np.sort(first)[:most]].tolist())
+        for i in sorted(kept):
+            structure = self.structures[self.chosen[i]]
+            figures = float(self.seconds[i]), float(self.memory[i])
+            self.tally.found.append(self._found(i, structure, *figures))
+
+    def _found(self, i: int, structure: Structure, seconds: float, memory: float) -> Found:
+        mesh = {axis: int(d[i]) for axis, d in self.columns.degrees.items() if d[i] > 1}
+        chips = prod(self.box) * self.request.piece.count
+        return Found(
+            slices=self.request.piece.count,
+            box=self.box,
+            placement=self.placing,
+            mesh=mesh,
+            microbatches=int(self.columns.microbatches[i]),
+            structure=structure,
+            seconds=seconds,
+            memory=memory,
+            rank=float(rank_of(self.request, chips, seconds)),
+        )
 
 
-def _units(columns: Columns) -> np.ndarray:
+def _alike(columns: Columns) -> Iterator[np.ndarray]:
+    """Indices of candidates on which the same choices make a difference, so many at once as stay
+    in cache."""
     d = columns.degrees
-    return d["replica"] * d["data"] * d["fsdp"] * d["expert"] * columns.microbatches
+    flags = [d["stage"] > 1, d["replica"] * d["data"] > 1]
+    alike = np.asarray(sum(flag.astype(int) << i for i, flag in enumerate(flags)))
+    for code in np.unique(alike):
+        index = np.flatnonzero(alike == code)
+        yield from np.array_split(index, -(-len(index) // _CHUNK))
 
 
-def _placeable(request: TrainRequest, columns: Columns, box: tuple[int, ...]) -> Columns:
-    """The columns with a microbatch for every stage that some placing can lay out."""
-    stages = columns.degrees["stage"]
-    columns = columns.take((stages == 1) | (columns.microbatches >= stages))
-    legal = np.zeros(len(columns), bool)
-    for placing in PLACINGS:
-        legal |= place(request.piece, columns.degrees, box=box, finish=placing == "finish").legal
-    return columns.take(legal)
+def _usual(structures: tuple[Structure, ...]) -> tuple[Structure, ...]:
+    """One structure per remat policy: where they can be, the defaults of a plan."""
+    found: dict[str, Structure] = {}
+    for s in structures:
+        odd = (s.zero != 1) + (s.schedule != "1f1b") + (not s.reshard_after_forward)
+        if s.remat not in found or odd == 0:
+            found.setdefault(s.remat, s)
+            if odd == 0 and found[s.remat].zero != 1:
+                found[s.remat] = s
+    return tuple(found.values())
 
 
-def _enumerate(request: TrainRequest, box: tuple[int, ...]) -> Columns:
-    """Every factorisation of the box's devices over the mesh axes, times the microbatch counts."""
-    devices = prod(box) * request.piece.count * request.piece.chip.jax_devices_per_chip
-    cfg, divisors = request.cfg, _divisors(devices)
-    across = request.piece.count
-    limits = {
-        "replica": [d for d in divisors if across % d == 0],
-        "stage": [d for d in divisors if d <= cfg.layers],
-        "data": divisors,
-        "expert": [d for d in divisors if d <= _experts(cfg) and _experts(cfg) % d == 0],
-        "context": [d for d in divisors if d <= _MAX_CONTEXT and request.sequence_length % d == 0],
-        "tensor": [d for d in divisors if d <= _MAX_TENSOR and _heads_divide(cfg, d)],
-    }
-    if not _switched_or_single(request.piece):
-        limits["data"] = [1]  # within a torus slice fsdp stores less over the same links
-    elif across > 1:
-        limits["replica"] = [1]  # behind switches data plays the role of replica
-    for axis, degree in request.pins.items():
-        if axis != "fsdp":  # fsdp takes what the others leave: checked below
-            limits[axis] = [degree]
-    grids = np.meshgrid(*limits.values(), np.array(_MICROBATCHES), indexing="ij")
-    flat = [g.ravel().astype(np.int64) for g in grids]
-    degrees = dict(zip(limits, flat, strict=False))
-    used = np.prod(list(degrees.values()), axis=0)
-    keep = devices % used == 0
-    degrees = {axis: d[keep] for axis, d in degrees.items()}
-    degrees["fsdp"] = devices // used[keep]
-    if "fsdp" in request.pins:
-        pinned = degrees["fsdp"] == request.pins["fsdp"]
-        degrees = {axis: d[pinned] for axis, d in degrees.items()}
-        keep = np.flatnonzero(keep)[pinned]
-    return Columns(degrees={axis: degrees[axis] for axis in MESH_AXES}, microbatches=flat[-1][keep])
-
-
-def _switched_or_single(piece: Slice) -> bool:
-    """Whether chips sit behind switches rather than on a torus."""
-    return len(piece.shape) == 1
-
-
-def _best_of(
-    request: TrainRequest,
-    box: tuple[int, ...],
-    placing: Placing,
-    columns: Columns,
-    remat: Remat,
-    keep: int,
-) -> tuple[int, list[Found], Found | None]:
-    """Price the columns under one policy: how many, the fastest that fit, and the leanest."""
-    priced, found = 0, []
-    leanest: Found | None = None
-    for part in _chunks(columns):
-        zero = 1
-        shape = column_shape(request, part, remat, zero)
-        memory = np.broadcast_to(train_memory(request.cfg, shape).peak(), (len(part),))
-        lean = int(np.argmin(memory))
-        if leanest is None or memory[lean] < leanest.memory:
-            figures = float("inf"), float(memory[lean])
-            leanest = _found(part, lean, request.piece.count, box, placing, remat, zero, *figures)
-        fits = memory <= request.max_hbm_bytes
-        if not fits.any():
-            continue
-        part, memory = part.take(fits), memory[fits]
-        shape = column_shape(request, part, remat, zero)
-        seconds = column_seconds(request, box, placing, part, shape)
-        placeable = np.isfinite(seconds)
-        part, memory, seconds = part.take(placeable), memory[placeable], seconds[placeable]
-        priced += len(part)
-        for i in _shortlist(seconds, part, 4 * keep):
-            figures = float(seconds[i]), float(memory[i])
-            found.append(
-                _found(part, int(i), request.piece.count, box, placing, remat, zero, *figures)
-            )
-    return priced, found, leanest
-
-
-def _shortlist(seconds: np.ndarray, part: Columns, keep: int) -> np.ndarray:
-    """The fastest columns, and the fastest one of every strategy (set of axes in use)."""
-    order = np.argsort(seconds, kind="stable")
-    used = sum((d > 1).astype(int) << i for i, d in enumerate(part.degrees.values()))
-    _, first = np.unique(np.broadcast_to(used, seconds.shape)[order], return_index=True)
-    return np.unique(np.concatenate([order[:keep], order[first]]))
-
-
-def _found(
-    part: Columns,
-    i: int,
-    slices: int,
-    box: tuple[int, ...],
-    placing: Placing,
-    remat: Remat,
-    zero: int,
-    seconds: float,
-    memory: float,
-) -> Found:
-    mesh = {axis: int(d[i]) for axis, d in part.degrees.items() if d[i] > 1}
-    return Found(
-        slices=slices,
-        box=box,
-        placement=placing,
-        mesh=mesh,
-        microbatches=int(part.microbatches[i]),
-        remat=remat,
-        zero=zero,
-        seconds=seconds,
-        memory=memory,
+def _count_legal(allowed: "_Allowed", tree: dict) -> int:
+    """Legal plans of a chunk: the rules of a level are about the choices of that level and the
+    storage alone, so that the choices multiply."""
+    layers = sum(_as_int(allowed(layer, 0)) for layer in tree)
+    storages = next(iter(tree.values()))
+    stored = sum(
+        _as_int(allowed(storage, 1)) * sum(_as_int(allowed(zero, 2)) for zero in zeros)
+        for storage, zeros in storages.items()
     )
+    schedules = next(iter(next(iter(storages.values())).values()))
+    return int(np.sum(layers * stored * sum(_as_int(allowed(last, 3)) for last in schedules)))
 
 
-def column_shape(request: TrainRequest, part: Columns, remat: Remat, zero: int) -> TrainShape:
-    """The columns as one TrainShape of arrays."""
-    d = {axis: degree.astype(float) for axis, degree in part.degrees.items()}
-    shards = d["replica"] * d["data"] * d["fsdp"] * d["expert"]
-    layers = request.cfg.layers
-    return TrainShape(
-        degrees={axis: v for axis, v in d.items() if np.any(v > 1)},
-        sequences=request.sequences / (shards * part.microbatches),
-        sequence_length=request.sequence_length,
-        microbatches=part.microbatches.astype(float),
-        stage_share=np.ceil(layers / d["stage"]) / layers,
-        remat=remat,
-        zero=zero,
-        sequence_parallel=True,
-        dtypes=request.dtypes,
-    )
+def _as_int(mask: np.ndarray | None) -> Quantity:
+    return 0 if mask is None else mask.astype(np.int64)
 
 
-def column_seconds(
-    request: TrainRequest,
-    box: tuple[int, ...],
-    placing: Placing,
-    part: Columns,
-    shape: TrainShape,
-) -> np.ndarray:
-    """Expected seconds per step of every column; infinite where it cannot be placed this way."""
-    placed = place(request.piece, part.degrees, box=box, finish=placing == "finish")
-    estimate = price(
-        train_work(request.cfg, shape),
-        request.piece.chip,
-        placed,
-        stretch=bubble_stretch(shape, request.cfg),
-    )
-    return np.where(placed.legal, np.broadcast_to(estimate.expected, (len(part),)), np.inf)
+def _tree(structures: tuple[Structure, ...]) -> dict:
+    """Structures by level of the loops: {layer: {storage: {zero: (schedules)}}}, each named by the
+    first structure below it."""
+    tree: dict = {}
+    first: dict[tuple, Structure] = {}
+
+    def key(structure: Structure, level: int) -> Structure:
+        fields = [name for names in _LEVELS[: level + 1] for name in names]
+        values = (level, *(getattr(structure, name) for name in fields))
+        return first.setdefault(values, structure)
+
+    for structure in structures:
+        storages = tree.setdefault(key(structure, 0), {})
+        zeros = storages.setdefault(key(structure, 1), {})
+        zeros.setdefault(key(structure, 2), []).append(structure)
+    return tree
 
 
-def bubble_stretch(shape: TrainShape, cfg: ModelConfig) -> dict[str, Quantity]:
-    """1F1B idles (stages - 1) of (microbatches + stages - 1) rounds: every body but the optimizer
-    takes (M + S - 1)/M times its work (ch. 5.1.5)."""
-    factor = 1.0 + (shape.degree("stage") - 1) / shape.microbatches
-    kinds = ("forward", "backward", "backward_last")
-    bodies = [f"{kind}.{g}" for kind in kinds for g in range(len(cfg.groups))]
-    return dict.fromkeys([*bodies, "first", "last"], factor)
+class _Allowed:
+    """For which candidates of a chunk the rules of a level allow a structure."""
+
+    def __init__(self, request: TrainRequest, columns: Columns) -> None:
+        self.request, self.columns = request, columns
+        self.masks: dict[tuple, np.ndarray | None] = {}
+
+    def __call__(self, structure: Structure, level: int) -> np.ndarray | None:
+        """The mask; None where it allows nothing."""
+        rules = _RULES[level]
+        about = [getattr(structure, name) for rule in rules for name in rule.about]
+        at = (level, *about)
+        if at not in self.masks:
+            mask = np.ones(len(self.columns), bool)
+            for rule in rules:
+                mask &= rule.holds(self.request, self.columns, structure)
+            self.masks[at] = mask if mask.any() else None
+        return self.masks[at]
 
 
-def _chunks(columns: Columns) -> Iterator[Columns]:
-    for start in range(0, len(columns), _CHUNK):
-        yield columns.take(np.arange(start, min(start + _CHUNK, len(columns))))
+def _level(about: tuple[str, ...]) -> int:
+    return max(i for i, names in enumerate(_LEVELS) if set(names) & set(about))
 
 
-def _divisors(n: int) -> list[int]:
-    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
-    return sorted({*small, *(n // d for d in small)})
-
-
-def _experts(cfg: ModelConfig) -> int:
-    """Routed experts of a layer; 1 for a dense model."""
-    counts = [layer.mlp.experts for layer in cfg.groups if isinstance(layer.mlp, Moe)]
-    return min(counts, default=1)
-
-
-def _heads_divide(cfg: ModelConfig, degree: int) -> bool:
-    heads = [getattr(layer.mixer, "heads", degree) for layer in cfg.groups]
-    return all(n % degree == 0 for n in heads)
+_RULES = [[rule for rule in STRUCTURE_RULES if _level(rule.about) == i] for i in range(4)]
+"""The rules that each level decides."""

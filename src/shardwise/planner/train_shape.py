@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardwise.planner.layer_work import LayerShape
+from shardwise.models import Parameter
+from shardwise.planner.layer_shape import LayerShape
 from shardwise.plans import TrainDtypes
+from shardwise.plans.layouts import compute_share, stored_share
 from shardwise.plans.train import (
     STORAGE_AXES,
     ContextMethod,
@@ -15,9 +17,20 @@ from shardwise.plans.train import (
     Remat,
     Saved,
     SavedKind,
+    Stack,
 )
 from shardwise.units import dtype_bytes
 from shardwise.work import Quantity
+
+FOLDED = ("zb_v", "dualpipe")
+"""Schedules that keep the first and the last stage on one device."""
+
+EXACT = frozenset({"router", "lm_head"})
+"""Components that fp8 recipes leave in 16 bits (Transformer Engine quantises the layers' linears
+alone; DeepSeek-V3, section 3.3.1: embedding, head and gating)."""
+
+ADAPTERS = (".lora_a", ".lora_b")
+"""How the names of LoRA's rows end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +39,8 @@ class TrainShape:
 
     `sequences` is per batch shard and microbatch; `stage_share` the share of the layers that the
     busiest stage holds (1 without pipelining). The other fields are the plan's choices of the same
-    name, which are structural: one value for all candidates.
+    name, which are structural: one value for all candidates. `stack` matters for what software does
+    beside the algebra, see the properties.
     """
 
     degrees: Mapping[str, Quantity]
@@ -42,6 +56,7 @@ class TrainShape:
     reshard_after_forward: bool = True
     remat_kinds: Mapping[SavedKind, Saved] = field(default_factory=dict)
     attention_kernel: str = "flash"
+    stack: Stack = "xla"
     pipeline_schedule: PipelineSchedule = "1f1b"
     virtual_stages: int = 1
     context_method: ContextMethod = "all_gather"
@@ -70,19 +85,89 @@ class TrainShape:
         """1 where there is more than one pipeline stage, else 0."""
         return np.where(np.asarray(self.degree("stage")) > 1, 1.0, 0.0)
 
+    @property
+    def apart(self) -> Quantity:
+        """1 where embedding and head lie on different devices of `stage`, else 0: schedules that
+        fold the stages or run them both ways keep both ends on one."""
+        return 0.0 * self.piped if self.pipeline_schedule in FOLDED else self.piped
+
+    @property
+    def paired(self) -> bool:
+        """Whether a forward pass runs together with the backward pass of a microbatch that goes the
+        other way, so that either's compute hides the other's exchange of tokens (DualPipe; on one
+        stage, with one chunk, nothing goes the other way)."""
+        return self.pipeline_schedule == "dualpipe" and self.virtual_stages > 1
+
+    @property
+    def ends_share(self) -> Quantity:
+        """Share of the microbatches that meet the ends of the model on a device that holds both:
+        all, or half where a second device holds both too (DualPipe)."""
+        return 1.0 - 0.5 * self.piped if self.paired else 1.0
+
+    @property
+    def recompute_whole(self) -> bool:
+        """Whether a recomputed block is run to its end, although nobody needs its result: so does
+        Megatron-LM's CheckpointFunction, and nanotron's after it. PyTorch's non-reentrant
+        checkpoint stops early, XLA drops what nobody reads."""
+        return self.stack in ("megatron", "nanotron")
+
+    @property
+    def eager(self) -> bool:
+        """Whether ops run one by one, as PyTorch does: every cast makes a copy."""
+        return self.stack != "xla"
+
+    @property
+    def sums_apart(self) -> bool:
+        """Whether a microbatch's gradients stand beside the sum of the earlier ones until all are
+        there. Megatron-LM's matmuls add to the sum themselves (gradient accumulation fusion)."""
+        return self.stack != "megatron"
+
+    @property
+    def keeps_gathered(self) -> bool:
+        """Whether the inputs that tensor gathers are kept whole for the weight gradients, as by
+        nanotron (tp_recompute_allgather off), rather than in pieces and gathered again."""
+        return self.stack == "nanotron"
+
     def has(self, *axes: str) -> bool:
         """Whether any candidate uses one of the axes."""
         return any(np.any(np.asarray(self.degree(a)) > 1) for a in axes)
 
+    def compute_share(self, row: Parameter) -> Quantity:
+        """Share of a row that one device computes with."""
+        return compute_share(row, self.degrees, self.expert_over_tensor)
+
+    def stored_share(self, row: Parameter) -> Quantity:
+        """Share of a row that one device stores between uses."""
+        return stored_share(row, self.degrees, self.storage_axes, self.expert_over_tensor)
+
+    def trains(self, row: Parameter) -> bool:
+        """Whether a row gets gradients: not if its component is frozen, nor beside adapters."""
+        if self.lora_rank:
+            return row.name.endswith(ADAPTERS)
+        return row.component not in self.frozen
+
     @property
     def layer_shape(self) -> LayerShape:
         """The shape that one layer sees; causal attention sees half of the context on average."""
+        ragged = self.expert_dispatch == "ragged"
         return LayerShape(
             tokens=self.tokens,
             context=self.sequence_length,
             degrees=self.degrees,
             compute=self.dtypes.compute,
-            weights=self.dtypes.compute if self.dtypes.compute != "f32" else self.dtypes.param,
+            weights=self.weights,
             activations="bf16" if dtype_bytes(self.dtypes.compute) < 2 else self.dtypes.compute,
             sequence_parallel=self.sequence_parallel,
+            context_method=self.context_method,
+            attention_kernel=self.attention_kernel,
+            documents=self.packed_lengths,
+            ragged=ragged,
+            expert_load=self.expert_imbalance if ragged else self.expert_capacity,
+            expert_over_tensor=self.expert_over_tensor,
+            exact=EXACT,
         )
+
+    @property
+    def weights(self) -> str:
+        """The dtype that matmuls read their weights in."""
+        return self.dtypes.compute if self.dtypes.compute != "f32" else self.dtypes.param

@@ -5,7 +5,8 @@ the ops' streams and `after` ids (the algorithm boxes of ch. 5.1): parameter gat
 nothing and run ahead, gradient reductions are waited for by nobody, tensor and expert exchanges
 stand between the matmuls. Bodies: `forward.g`, `backward.g` and `backward_last.g` (the microbatch
 that also reduces gradients) of each layer group g; `first` and `last`, the two ends of the model,
-forward and backward told apart by phase; `optimizer`. Everything broadcasts over candidate plans.
+forward and backward told apart by phase; `optimizer`. Of DualPipe two devices hold both ends, and
+each runs them for half of the microbatches. Everything broadcasts over candidate plans.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,6 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.parameters import parameters
 from shardwise.planner.parallel.fsdp import gathers_per_round
 from shardwise.planner.parallel.pipeline import stage_transfer, tied_reduction
 from shardwise.planner.train_parts import (
@@ -23,7 +23,9 @@ from shardwise.planner.train_parts import (
     gradient_reduction,
     layer_chains,
     optimizer_ops,
+    parameter_casts,
     parameter_exchanges,
+    step_rows,
 )
 from shardwise.planner.train_shape import TrainShape
 from shardwise.plans.layouts import replica_axes
@@ -35,7 +37,7 @@ __all__ = ["TrainShape", "train_work"]
 def train_work(cfg: ModelConfig, shape: TrainShape) -> Work:
     """All ops of one step on the busiest device, which with pipeline stages holds the head: body
     `first` is then another device's and counts 0. Towers are left out: they are never priced."""
-    rows = tuple(r for r in parameters(cfg) if r.role != "tower")
+    rows = step_rows(cfg, shape)
     ops = _ends_work(cfg, rows, shape)
     for group, (_, layers) in enumerate(cfg.layer_groups()):
         ops += _group_work(cfg, rows, group, layers, shape)
@@ -51,16 +53,20 @@ def _group_work(
     forward, backward = layer_chains(cfg, group, rows, shape)
     gathers, scatters = parameter_exchanges(mine, shape)
     ahead, again = gathers_per_round(shape)
+    casts = parameter_casts(mine, shape)
     rounds = layers * shape.stage_share
     transfer = stage_transfer(cfg, shape)
-    body = [*_times(gathers, ahead), *transfer, *_waiting(forward, gathers)]
+    ahead_ops = _extended(_waiting(forward, gathers), _times(casts, ahead))
+    body = [*_times(gathers, ahead), *transfer, *ahead_ops]
     out = _named(body, f"forward.{group}", rounds * shape.microbatches)
     regathers = _times(gathers, again)
-    backward = _extended(_waiting(backward, regathers), gradient_accumulation(mine, shape))
+    tail = [*_times(casts, again), *gradient_accumulation(mine, shape)]
+    backward = _extended(_waiting(backward, regathers), tail)
     back = [*regathers, *_after(scatters, backward), *transfer, *backward]
     reduced = _after(gradient_reduction(mine, shape), backward)
     times = reductions(mine, shape)
-    if reduced and np.any(np.asarray(shape.microbatches) > times):
+    # Split even where no microbatch comes before the last, so that bodies do not depend on degrees.
+    if reduced and shape.zero < 2:
         out += _named(back, f"backward.{group}", rounds * (shape.microbatches - times))
         return out + _named([*reduced, *back], f"backward_last.{group}", rounds * times)
     return out + _named([*reduced, *back], f"backward.{group}", rounds * shape.microbatches)
@@ -83,16 +89,17 @@ def _ends_work(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -
     for name, end in end_chains(cfg, rows, shape).items():
         gathers, scatters = parameter_exchanges(end.rows, shape)
         gathers = [replace(g, phase="forward") for g in gathers]
+        casts = [replace(c, phase="forward") for c in parameter_casts(end.rows, shape)]
         regathers = [replace(g, id=f"re.{g.id}", phase="backward") for g in _times(gathers, again)]
         chain = [*_waiting(end.forward, gathers), *_waiting(end.backward, regathers)]
-        chain = _extended(chain, _phase(gradient_accumulation(end.rows, shape)))
+        chain = _extended(chain, [*casts, *_phase(gradient_accumulation(end.rows, shape))])
         side = [*gathers, *regathers, *_phase(_after(scatters, chain))]
-        here = 1.0 - shape.piped if name == "first" else 1.0
-        ops += _named([*side, *chain], name, here * shape.microbatches)
+        here = 1.0 - shape.apart if name == "first" else 1.0
+        met = here * shape.ends_share * shape.microbatches
+        ops += _named([*side, *chain], name, met)
         reduced = _after(gradient_reduction(end.rows, shape), chain)
         reduced += tied_reduction(end.rows, shape)
-        times = shape.microbatches if shape.zero == 2 else 1.0
-        ops += _named(_phase(reduced), name, here * times)
+        ops += _named(_phase(reduced), name, met if shape.zero == 2 else here)
     return ops
 
 

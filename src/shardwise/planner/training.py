@@ -26,6 +26,7 @@ from shardwise.models import ModelConfig
 from shardwise.models.counts import params_active
 from shardwise.models.flops import model_flops_per_token, six_nd
 from shardwise.models.parameters import parameters
+from shardwise.planner.plan_choices import check_choices
 from shardwise.planner.step_timeline import spread, stretch
 from shardwise.planner.train_memory import train_memory
 from shardwise.planner.train_search import (
@@ -33,16 +34,18 @@ from shardwise.planner.train_search import (
     SearchReport,
     TrainRequest,
     batch_units,
+    rank_of,
     search,
 )
-from shardwise.planner.train_time import stack_of_plan, step_estimate
+from shardwise.planner.train_time import piped_estimate, stack_for
 from shardwise.planner.train_work import TrainShape, train_work
 from shardwise.planner.usage import Usage
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.layouts import uneven_error
 from shardwise.plans.train import mesh_text
-from shardwise.roofline import IDEAL, Estimate, Stack, load_stack, price, stretched
-from shardwise.units import DAY, format_bytes, format_gib
+from shardwise.roofline import Estimate, price, stretched
+from shardwise.scheduling.pipeline import check_counts
+from shardwise.units import DAY, format_bytes, format_gib, format_seconds
 from shardwise.work import MemoryTimeline, Work
 
 _LOOKED_UP = "embedding_per_layer"
@@ -101,13 +104,18 @@ class TrainAnswer(Usage):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlanning:
     """The answer of a search: the best plan, the next best meshes, the best of each other strategy
-    (set of mesh axes), and how much was looked at."""
+    (set of mesh axes), how much was looked at, and where the timeline ranks plans otherwise than
+    the closed forms of the search did."""
 
     request: TrainRequest
     best: TrainAnswer
     runners_up: tuple[TrainAnswer, ...]
     strategies: tuple[TrainAnswer, ...]
     search: SearchReport
+    rank_changes: tuple[str, ...]
+
+
+_SPARE = 3  # meshes priced by the timeline beyond those shown: it may move them up
 
 
 def plan_train(
@@ -115,18 +123,22 @@ def plan_train(
     *,
     top: int = 3,
     progress: Callable[[int, int], None] | None = None,
+    exhaustive: bool = False,
 ) -> TrainPlanning:
-    """Search the slice. Raises NoFeasiblePlan with the nearest miss where nothing fits, BadRequest
-    where the batch divides over no mesh."""
+    """Search the slice, and price the best plans again by the event timeline of their own stages.
+
+    Raises NoFeasiblePlan with the nearest miss where nothing fits, BadRequest where the batch
+    divides over no mesh.
+    """
     _check_pins(request)
-    report = search(request, keep=top + 1, progress=progress)
+    report = search(request, keep=top + 1 + _SPARE, progress=progress, exhaustive=exhaustive)
     if report.legal == 0:
         raise BadRequest(_no_legal_plan(request))
     if not report.best:
         raise NoFeasiblePlan(_nearest_miss(request, report))
     answers = [_answer(request, found) for found in report.best]
-    answers.sort(key=lambda a: float(a.estimate.expected))
-    best, *others = answers
+    ranked = sorted(answers, key=lambda a: _rank(request, a))
+    best, *others = ranked
     strategies: dict[frozenset[str], TrainAnswer] = {}
     for answer in others:
         strategies.setdefault(frozenset(answer.plan.mesh), answer)
@@ -137,7 +149,35 @@ def plan_train(
         runners_up=tuple(others[:top]),
         strategies=tuple(strategies.values()),
         search=report,
+        rank_changes=_rank_changes(report, answers, best),
     )
+
+
+def _rank(request: TrainRequest, answer: TrainAnswer) -> float:
+    """What the objective makes smallest, of a plan that was priced alone."""
+    return float(rank_of(request, answer.chips_used, float(answer.estimate.expected)))
+
+
+def _rank_changes(
+    report: SearchReport, answers: list[TrainAnswer], best: TrainAnswer
+) -> tuple[str, ...]:
+    """Says so where the first plan of the search is not the first by the timeline."""
+    first, found = answers[0], report.best[0]
+    if first is best or float(first.estimate.expected) == float(best.estimate.expected):
+        return ()
+    chosen = next(f for f, a in zip(report.best, answers, strict=True) if a is best)
+    said = (
+        f"rank changed: for uniform stages {_told(first)} was first with "
+        f"{format_seconds(found.seconds)} before {_told(best)} with "
+        f"{format_seconds(chosen.seconds)}; laid out with their own stages they take "
+        f"{format_seconds(float(first.estimate.expected))} and "
+        f"{format_seconds(float(best.estimate.expected))}"
+    )
+    return (said,)
+
+
+def _told(answer: TrainAnswer) -> str:
+    return f"{mesh_text(answer.plan.mesh)} ({answer.plan.pipeline_schedule})"
 
 
 def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnswer:
@@ -150,7 +190,7 @@ def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnsw
     placement = _placed(plan, piece)
     shape = plan_shape(plan, cfg)
     work = train_work(cfg, shape)
-    estimate = price(work, piece.chip, placement, stack=stack_of(plan))
+    estimate = price(work, piece.chip, placement, stack=stack_for(plan.stack, plan.constants))
     if plan.degree("stage") > 1:
         estimate = stretched(estimate, stretch(plan, cfg, estimate))
     return TrainAnswer(
@@ -164,9 +204,25 @@ def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnsw
     )
 
 
-def stack_of(plan: TrainPlan) -> Stack:
-    """The constants of the plan's software; the book derates nothing and hides everything."""
-    return IDEAL if plan.constants == "book" else load_stack(plan.stack)
+def closed_form_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnswer:
+    """The plan as the search prices it: pipelines by the closed form of uniform stages."""
+    check_plan(plan, cfg, piece)
+    if plan.degree("stage") > 1:
+        stages, chunks = plan.degree("stage"), plan.virtual_stages
+        check_counts(plan.pipeline_schedule, stages, plan.microbatches, chunks)
+    placement, shape = _placed(plan, piece), plan_shape(plan, cfg)
+    work = train_work(cfg, shape)
+    stack = stack_for(plan.stack, plan.constants)
+    estimate = price(work, piece.chip, placement, stack=stack)
+    return TrainAnswer(
+        plan=plan,
+        cfg=cfg,
+        piece=piece,
+        placement=placement,
+        work=work,
+        estimate=piped_estimate(estimate, shape, cfg.layers),
+        memory=train_memory(cfg, shape),
+    )
 
 
 def _placed(plan: TrainPlan, piece: Slice) -> Placement:
@@ -200,6 +256,7 @@ def plan_shape(plan: TrainPlan, cfg: ModelConfig) -> TrainShape:
 
 
 _STRUCTURAL = (
+    "stack",
     "storage_axes",
     "reshard_after_forward",
     "remat_kinds",
@@ -228,11 +285,6 @@ def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
             f"layers_per_stage {list(plan.layers_per_stage)} adds up to "
             f"{sum(plan.layers_per_stage)} layers; {cfg.name} has {cfg.layers}"
         )
-    if plan.degree("stage") > 1 and plan.microbatches < plan.degree("stage"):
-        raise BadRequest(
-            f"microbatches {plan.microbatches} is less than the {plan.degree('stage')} stages, so "
-            "some stage would never have work; use at least one microbatch per stage"
-        )
     if plan.slices > piece.count:
         raise BadRequest(f"slices is {plan.slices}; {piece} has {piece.count}, so use at most that")
     devices = prod(plan.box) * plan.slices * piece.chip.jax_devices_per_chip
@@ -250,6 +302,7 @@ def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
             "the mesh, by `slices` (how many are used) or by `box` (chips used per axis)"
         )
     _check_divides(plan.mesh, cfg)
+    check_choices(plan, cfg)
 
 
 def _check_divides(mesh: Mapping[str, int], cfg: ModelConfig) -> None:

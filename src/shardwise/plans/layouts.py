@@ -72,26 +72,36 @@ def tensor_share(parameter: Parameter, tensor: Quantity) -> Quantity:
     return local_size(size, tensor) / size
 
 
-def compute_share(parameter: Parameter, degrees: Mapping[str, Quantity]) -> Quantity:
-    """Share of a parameter on one device while it is in use: cut by tensor, experts by expert."""
-    share = tensor_share(parameter, degrees.get("tensor", 1))
-    return share / degrees.get("expert", 1) if is_expert(parameter) else share
+def compute_share(
+    parameter: Parameter, degrees: Mapping[str, Quantity], expert_over_tensor: bool = False
+) -> Quantity:
+    """Share of a parameter on one device while it is in use: cut by tensor, experts by expert; with
+    `expert_over_tensor` experts lie apart over both and are not cut themselves."""
+    tensor = degrees.get("tensor", 1)
+    if not is_expert(parameter):
+        return tensor_share(parameter, tensor)
+    apart = 1.0 / tensor if expert_over_tensor else tensor_share(parameter, tensor)
+    return apart / degrees.get("expert", 1)
 
 
 def stored_share(
     parameter: Parameter,
     degrees: Mapping[str, Quantity],
     storage_axes: tuple[str, ...] = STORAGE_AXES,
+    expert_over_tensor: bool = False,
 ) -> Quantity:
     """Share of a parameter that one device stores between uses."""
-    share = compute_share(parameter, degrees)
+    share = compute_share(parameter, degrees, expert_over_tensor)
     for axis in gather_axes(parameter, storage_axes):
         share = share / degrees.get(axis, 1)
     return share
 
 
 def parameter_layout(
-    parameter: Parameter, mesh: Mapping[str, int], storage_axes: tuple[str, ...] = STORAGE_AXES
+    parameter: Parameter,
+    mesh: Mapping[str, int],
+    storage_axes: tuple[str, ...] = STORAGE_AXES,
+    expert_over_tensor: bool = False,
 ) -> Layout:
     """The Layout of a stored parameter; fsdp cuts D, or the first dim where there is no D."""
     letters = [letter for letter, _ in parameter.dims]
@@ -100,8 +110,10 @@ def parameter_layout(
     for i, (letter, _) in enumerate(parameter.dims):
         axes: tuple[str, ...] = ()
         if letter == "E" and is_expert(parameter):
-            axes = ("expert",)
-        elif letter == tensor_letter(parameter):
+            axes = ("expert", "tensor") if expert_over_tensor else ("expert",)
+        elif letter == tensor_letter(parameter) and not (
+            expert_over_tensor and is_expert(parameter)
+        ):
             axes = ("tensor",)
         if i == stored:
             axes = (*axes, *gather_axes(parameter, storage_axes))

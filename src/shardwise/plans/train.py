@@ -42,7 +42,7 @@ STACKS: tuple[Stack, ...] = get_args(Stack)
 CHUNKS_OF: Mapping[PipelineSchedule, tuple[int, ...]] = {
     "gpipe": (1,),
     "1f1b": (1,),
-    "interleaved": (2, 3, 4, 5, 6, 8, 10, 12, 16),
+    "interleaved": (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32),
     "zb_h1": (1,),
     "zb_v": (2,),
     "dualpipe": (2,),

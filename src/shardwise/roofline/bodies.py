@@ -79,7 +79,7 @@ def closed_form(
 ) -> BodyTime:
     """A body from the seconds of one round: of the chain on the chip, of the collectives within it
     (`wire`), and of each stream of side ops."""
-    along = chain + wire * (1 - stack.tensor_overlap)
+    along = chain + wire
     side = largest(sides)
     hidden = stack.overlap * np.minimum(along, side)
     period = along + side - hidden
@@ -107,7 +107,10 @@ def _is_chain(ops: tuple[OpTime, ...], sides: frozenset[str]) -> bool:
         waits = {i for i in op.after if i not in sides}
         if waits != {before} and (number or waits):
             return False
-    return True
+    looped = bool(chain) and chain[-1].id in chain[0].after
+    # Run once, a gather before the chain and a scatter after it never run side by side.
+    awaited = {i for op in chain for i in op.after if i in sides}
+    return looped or not awaited or awaited == sides
 
 
 def _laid_out(ops: tuple[OpTime, ...], stack: Stack) -> BodyTime:

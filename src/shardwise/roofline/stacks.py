@@ -19,7 +19,7 @@ _DATA = Path(__file__).parent / "data" / "stacks.toml"
 
 CONSTANTS: Mapping[str, str] = {
     "overlap": "share of the collectives off the chain of matmuls that really hides behind it",
-    "tensor_overlap": "share of the collectives within the chain hidden by collective matmuls",
+    "attention": "rate of the stack's attention kernel over the best one of the chip",
     "launch_seconds": "seconds of the host exposed by every op on the chip",
     "passes": "times the counted memory traffic of elementwise ops that is moved",
 }
@@ -30,13 +30,13 @@ CONSTANTS: Mapping[str, str] = {
 class Stack:
     """The constants of one software stack, as `CONSTANTS` describes them.
 
-    `overlap` and `tensor_overlap` lie in [0, 1], `launch_seconds` is zero or more, `passes` one or
-    more. `sources` says where each comes from.
+    `overlap` lies in [0, 1], `attention` in (0, 1], `launch_seconds` is zero or more, `passes` one
+    or more. `sources` says where each comes from.
     """
 
     name: str
     overlap: Quantity
-    tensor_overlap: Quantity
+    attention: Quantity
     launch_seconds: Quantity
     passes: Quantity
     sources: Mapping[str, str]
@@ -45,7 +45,7 @@ class Stack:
 IDEAL = Stack(
     name="ideal",
     overlap=1.0,
-    tensor_overlap=0.0,
+    attention=1.0,
     launch_seconds=0.0,
     passes=1.0,
     sources=dict.fromkeys(CONSTANTS, "by definition: everything off the chain hides, fully fused"),
@@ -91,7 +91,7 @@ def stack_of(name: str, record: Mapping[str, Mapping[str, object]]) -> Stack:
 
 _BOUNDS = {
     "overlap": (0.0, 1.0),
-    "tensor_overlap": (0.0, 1.0),
+    "attention": (0.05, 1.0),
     "launch_seconds": (0.0, 1e-2),
     "passes": (1.0, 20.0),
 }

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from shardwise.errors import BadRequest, unknown
 
@@ -39,9 +39,11 @@ SPLIT_KINDS: frozenset[PipelineKind] = frozenset({"zb_h1", "zb_v", "dualpipe"})
 """Schedules whose backward pass is split in B and W."""
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One pass of one rank: of `microbatch`, through the rank's chunk number `chunk`."""
+class Action(NamedTuple):
+    """One pass of one rank: of `microbatch`, through the rank's chunk number `chunk`.
+
+    A tuple, as a table has tens of thousands of them, and they are keys.
+    """
 
     kind: PassKind
     microbatch: int

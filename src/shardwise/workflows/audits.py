@@ -5,6 +5,7 @@ beside it where the zoo lacks the model. A plan file anywhere may name such a ne
 """
 
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,10 @@ def with_neighbour(plan: TrainPlan | ServePlan, path: Path) -> TrainPlan | Serve
 def audit_result(plan: TrainPlan, cfg: ModelConfig, hardware: Hardware) -> dict[str, Any]:
     """The verdicts as a document's `audit`."""
     verdicts = audit(plan, cfg, hardware.slice(plan.slice).slice)
+    chips = prod(plan.box) * plan.slices
     return {
         "compute_bound": compute_bound(verdicts),
-        "tokens_per_chip": plan.tokens / plan.devices,
+        "tokens_per_chip": plan.tokens / chips,
         "verdicts": [
             {
                 "strategy": v.strategy,

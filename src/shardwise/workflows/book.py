@@ -32,6 +32,10 @@ _EDITIONS = (("latest", "max"), ("first", "sum"))
 """Edition and how it adds up FSDP and tensor communication (errata 0.1, 0.2)."""
 
 
+_MODE = {"x_opt": None, "x_balanced": "sum"}
+"""X_opt is the same in both modes; the first edition takes the largest compute-bound degree."""
+
+
 def book_result(answer: TrainAnswer) -> dict[str, Any]:
     """What the book says about this batch on these chips.
 
@@ -109,7 +113,7 @@ def _torus_result(
         limit = data_limit(chip.peak(dtype) / chip.data_centre.chip_oneway)
         each = answer.plan.tokens / answer.piece.count
         limit = moe_limit(limit, experts, chosen)
-        rows.append(_row("dcn", limit, "tokens per slice", "ch. 5.2", have=each))
+        rows.append(_row("dcn", limit, "tokens per slice", "ch. 5.1.6", have=each))
     if experts > 1 or len(widths) != 1 or axes < 2:
         return {"rules": rows, "lines": [_data_line(rows)]}
     d_ff = widths[0][0]
@@ -124,8 +128,9 @@ def _torus_result(
         limits[f"mixed_tokens_per_chip_{combine}"] = limit
         rows.append(_row("mixed", limit, unit, "ch. 5.1.4", have=per_chip, mode=combine))
         if edition in meshes:
+            name = "x_opt" if edition == "latest" else "x_balanced"
             x = meshes[edition].x
-            rows.append(_row("x_opt", x, "FSDP degree", "ch. 5.1.4 and 6.3", mode=combine))
+            rows.append(_row(name, x, "FSDP degree", "ch. 5.1.4 and 6.3", mode=_MODE[name]))
     return {
         "x": {e: m.x for e, m in meshes.items()},
         "mesh": {e: {"fsdp": m.fsdp, "tensor": m.tensor} for e, m in meshes.items()},
@@ -179,15 +184,16 @@ def _expert_factor(experts: int, chosen: int) -> list[dict[str, Any]]:
 
 
 def _meshes(answer: TrainAnswer, d_ff: int, alpha: float, axes_x: int) -> dict[str, BookMesh]:
+    """The FSDP x tensor mesh of one slice, with its share of the batch, by edition."""
     # The book writes 4Mi tokens as 4.19e6; three digits keep its figures.
-    tokens = float(f"{answer.plan.tokens:.3g}")
+    tokens = float(f"{answer.plan.tokens / answer.piece.count:.3g}")
     meshes = {}
     for edition, _ in _EDITIONS:
         try:
             meshes[edition] = book_mesh(
                 batch_tokens=tokens,
                 d_ff=d_ff,
-                chips=answer.piece.chips,
+                chips=answer.piece.chips_each,
                 alpha=alpha,
                 axes_x=axes_x,
                 edition=edition,  # type: ignore[arg-type]
@@ -200,11 +206,12 @@ def _meshes(answer: TrainAnswer, d_ff: int, alpha: float, axes_x: int) -> dict[s
 def _mesh_line(answer: TrainAnswer, meshes: dict[str, BookMesh]) -> str:
     degrees = " or ".join(f"{sig(m.x, 4)} ({e} edition)" for e, m in meshes.items())
     mesh = meshes["latest"]
-    idle = answer.piece.chips - mesh.chips
+    each = answer.piece.chips_each
+    where = " of each slice" if answer.piece.count > 1 else ""
     return (
         f"X_opt {degrees} with the book's constants, so fsdp={mesh.fsdp} x "
         f"tensor={mesh.tensor} = {mesh.chips:,} chips, "
-        f"{idle:,} of {answer.piece.chips:,} idle (ch. 5.1.4, 6.3)"
+        f"{each - mesh.chips:,} of {each:,} idle{where} (ch. 5.1.4, 6.3)"
     )
 
 
@@ -252,9 +259,7 @@ def _tensor_line(rows: list[dict[str, Any]], d_ff: int) -> str:
     across = by.get("tensor_degree_across_nodes")
     beyond = f", {sig(across['value'])} over several nodes" if across else ""
     wide = by.get("expert_width")
-    experts = (
-        f"; experts, one per chip, pay from F = {sig(wide['value'])}" if wide else ""
-    )
+    experts = f"; experts, one per chip, pay from F = {sig(wide['value'])}" if wide else ""
     inside = by["tensor_degree"]
     return (
         f"tensor parallelism with F = {d_ff:,} stays compute-bound up to "

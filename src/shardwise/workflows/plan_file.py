@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.errors import NoFeasiblePlan
+from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.models import load_model
 from shardwise.models.describe import unpriced
 from shardwise.planner.serving import evaluate_serve
-from shardwise.planner.training import evaluate_train
+from shardwise.planner.step_timeline import step_timeline
+from shardwise.planner.timeline import Timeline
+from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.plans import ServePlan, TrainPlan, model_hash
 from shardwise.units import format_gib
 from shardwise.work import Work
@@ -56,6 +58,15 @@ def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
             "peak_bytes_per_chip": result["peak_bytes_per_chip"],
         }
     return Priced(plan=plan, answer=answer, result=result, headline=headline, warnings=warnings)
+
+
+def plan_timeline(answer: TrainAnswer | Any) -> Timeline:
+    """The event timeline of a priced training plan; one rank where it has no stages."""
+    if not isinstance(answer, TrainAnswer):
+        raise BadRequest(
+            "a serving plan has no pipeline to draw; give a training plan with mesh axis 'stage'"
+        )
+    return step_timeline(answer.plan, answer.cfg, answer.estimate)
 
 
 def check_fits(priced: Priced) -> None:

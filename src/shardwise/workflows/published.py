@@ -30,6 +30,9 @@ COLUMNS = (
 )
 """Columns that no row can do without."""
 
+PUBLISHED = Path(__file__).parent / "data" / "training_runs.csv"
+"""276 published runs, each with its source, citation and FLOP convention."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:

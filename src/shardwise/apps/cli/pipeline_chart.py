@@ -4,7 +4,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import BadRequest, MissingPart
+from shardwise.apps.cli.pictures import new_figure, save_figure
+from shardwise.errors import BadRequest
 from shardwise.planner.timeline import Event, Timeline
 
 COLOURS = {
@@ -33,7 +34,6 @@ def draw_pipeline(line: Timeline, path: Path) -> None:
     MissingPart without matplotlib, and BadRequest for a file that cannot be written or a timeline
     with too many passes to be told apart.
     """
-    figure_class = _matplotlib()
     bars = [event for event in line.events if event.stream != "send"]
     if len(bars) > MOST_BARS:
         raise BadRequest(
@@ -41,7 +41,7 @@ def draw_pipeline(line: Timeline, path: Path) -> None:
             "fewer microbatches, or write a trace and open it in ui.perfetto.dev"
         )
     ranks = line.schedule.stages
-    figure = figure_class(figsize=(_WIDTH, 1.6 + _ROW * ranks), layout="constrained")
+    figure = new_figure(_WIDTH, 1.6 + _ROW * ranks)
     axes = figure.subplots()
     scale, unit = _unit(line.makespan)
     _bars(axes, bars, scale)
@@ -54,7 +54,7 @@ def draw_pipeline(line: Timeline, path: Path) -> None:
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
     _legend(figure, axes, line, bars)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def title_of(line: Timeline) -> str:
@@ -133,23 +133,3 @@ def _unit(makespan: float) -> tuple[float, str]:
         if makespan * scale >= 1:
             return scale, unit
     return 1e6, "µs"
-
-
-def _matplotlib() -> Any:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingPart(
-            "--plot needs matplotlib, which is not installed; run pip install 'shardwise[plot]' "
-            "(from a clone: pip install '.[plot]'), or write a trace with --trace"
-        ) from None
-    return Figure
-
-
-def _save(figure: Any, path: Path) -> None:
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise BadRequest(f"cannot plot to '{path}': the ending says the format, .png or .svg")
-    try:
-        figure.savefig(path, dpi=150)
-    except OSError as error:
-        raise BadRequest(f"cannot write '{path}': {error.strerror}; give another --plot") from None

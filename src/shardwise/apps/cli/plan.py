@@ -1,9 +1,11 @@
-"""`shardwise plan train|serve|sweep|show|diff`: the group, and what its commands share."""
+"""`shardwise plan train|serve|sweep|show|diff|schema`: the group, and what its commands share."""
 
 import click
 
+from shardwise.apps.cli.plan_diff import diff
+from shardwise.apps.cli.plan_schema import schema
 from shardwise.apps.cli.plan_serve import serve
-from shardwise.apps.cli.plan_show import diff, show
+from shardwise.apps.cli.plan_show import show
 from shardwise.apps.cli.plan_sweep import sweep_command
 from shardwise.apps.cli.plan_train import train
 
@@ -18,3 +20,4 @@ plan.add_command(serve)
 plan.add_command(sweep_command)
 plan.add_command(show)
 plan.add_command(diff)
+plan.add_command(schema)

@@ -1,4 +1,4 @@
-"""`shardwise plan show` and `plan diff`: price a plan from a file, as written or edited by hand."""
+"""`shardwise plan show`: price a plan from a file, as written or edited by hand."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,13 +11,14 @@ from shardwise.apps.cli.options import hardware_options
 from shardwise.apps.cli.output import document, emit, json_option, table
 from shardwise.apps.cli.plan_serve import render_serve
 from shardwise.apps.cli.plan_train import render_plan
+from shardwise.apps.cli.timeline import timeline_options, write_timeline
 from shardwise.errors import BadRequest
 from shardwise.plans import TrainPlan, load_plan
 from shardwise.plans.files import flat_plan
-from shardwise.units import format_gib, format_seconds, sig
+from shardwise.units import sig
 from shardwise.workflows.audits import audit_result, plan_path, with_neighbour
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.plan_file import Priced, check_fits, price_plan, shortfall
+from shardwise.workflows.plan_file import Priced, check_fits, price_plan
 
 plan_file = click.Path(dir_okay=False, path_type=Path)
 
@@ -37,7 +38,8 @@ def _overrides(sets: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return fields, chip
 
 
-def _priced(path: Path, options: dict[str, Any]) -> Priced:
+def priced_file(path: Path, options: dict[str, Any]) -> Priced:
+    """The plan in a file, with --set, --hw and --constants, priced."""
     fields, chip = _overrides(options["sets"])
     path = plan_path(str(path))
     plan = with_neighbour(load_plan(path, fields), path)
@@ -55,6 +57,7 @@ def _priced(path: Path, options: dict[str, Any]) -> Priced:
 
 @click.command()
 @click.argument("path", type=plan_file)
+@timeline_options
 @hardware_options(constants=None, price=False)
 @json_option
 def show(path: Path, as_json: bool, **options: Any) -> None:
@@ -63,8 +66,9 @@ def show(path: Path, as_json: bool, **options: Any) -> None:
     --set remat=block changes a field first. audit:NAME is a plan of a published run
     (`shardwise book list`).
     """
-    priced = _priced(path, options)
+    priced = priced_file(path, options)
     check_fits(priced)
+    write_timeline(priced.answer, options)
     changed, _ = _overrides(options["sets"])
     doc = document(
         inputs={"path": str(path), "set": list(options["sets"])},
@@ -107,47 +111,3 @@ def _render_audit(audited: dict[str, Any]) -> None:
     )
     for v in audited["verdicts"]:
         click.echo(f"  {v['text']} ({v['source']})")
-
-
-@click.command()
-@click.argument("first", type=plan_file)
-@click.argument("second", type=plan_file)
-@hardware_options(constants=None, price=False)
-@json_option
-def diff(first: Path, second: Path, as_json: bool, **options: Any) -> None:
-    """What changes between two plan files, and what it does to the estimate."""
-    a, b = _priced(first, options), _priced(second, options)
-    if type(a.plan) is not type(b.plan):
-        raise BadRequest(f"'{first}' and '{second}' are a training and a serving plan")
-    left, right = flat_plan(a.plan), flat_plan(b.plan)
-    changed = {
-        k: [left.get(k), right.get(k)]
-        for k in dict.fromkeys([*left, *right])
-        if left.get(k) != right.get(k)
-    }
-    effect = {name: [a.headline[name], b.headline[name]] for name in a.headline}
-    doc = document(
-        inputs={"first": str(first), "second": str(second)},
-        result={"changed": changed, "effect": effect},
-        warnings=[
-            *dict.fromkeys([*a.warnings, *b.warnings]),
-            *(f"{path}: {miss}" for path, p in ((first, a), (second, b)) if (miss := shortfall(p))),
-        ],
-    )
-
-    def render() -> None:
-        rows = [[k, str(old), str(new)] for k, (old, new) in changed.items()]
-        table(["choice", str(first), str(second)], rows or [["(no choice differs)", "", ""]])
-        click.echo()
-        table(
-            ["predicted", str(first), str(second), "ratio"],
-            [[n, _shown(n, x), _shown(n, y), f"{y / x:.3f}"] for n, (x, y) in effect.items()],
-        )
-
-    emit(doc, as_json, render)
-
-
-def _shown(name: str, value: float) -> str:
-    if "seconds" in name:
-        return format_seconds(value)
-    return format_gib(value) if "bytes" in name else sig(value, 4)

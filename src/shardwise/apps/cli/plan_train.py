@@ -7,27 +7,25 @@ import click
 
 from shardwise.apps.cli.options import given, hardware_of, hardware_options
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.plan_train_options import search_of, search_options
+from shardwise.apps.cli.plan_train_run import render_run, run_asked, run_options
 from shardwise.apps.cli.progress import progress_line
+from shardwise.apps.cli.timeline import timeline_options, write_timeline
 from shardwise.hardware import Spelling
 from shardwise.models.describe import unpriced
 from shardwise.planner.training import TrainPlanning
 from shardwise.plans import TrainPlan, save_plan
-from shardwise.plans.train import REMAT_POLICIES, mesh_text
+from shardwise.plans.train import mesh_text
 from shardwise.units import (
     format_count,
     format_gib,
     format_rate,
     format_seconds,
-    format_usd,
-    parse_bytes,
     parse_count,
     sig,
 )
 from shardwise.workflows.book import book_result
 from shardwise.workflows.inputs import (
-    parse_pins,
-    parse_share,
-    parse_total,
     whole,
 )
 from shardwise.workflows.predict import (
@@ -45,10 +43,7 @@ from shardwise.workflows.predict import (
 @click.option("--on", "target", required=True, help="Slice such as v5p:16x16x16, or a bare chip.")
 @click.option("--batch", required=True, help="Tokens (4Mi) or sequences (1024seq) per step.")
 @click.option("--seq", required=True, help="Tokens per sequence.")
-@click.option("--dtype", default="bf16", show_default=True, help="Dtype of the matmuls.")
-@click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help="Fix a mesh degree.")
-@click.option("--remat", type=click.Choice(REMAT_POLICIES), help="Fix the remat policy.")
-@click.option("--max-hbm", help="Bytes per chip to stay under, such as 80GiB.")
+@search_options
 @click.option(
     "--top",
     default=3,
@@ -56,28 +51,28 @@ from shardwise.workflows.predict import (
     type=click.IntRange(0, 50),
     help="Next best meshes to show.",
 )
-@click.option("--tokens", help="Length of the run, such as 15T: adds days and dollars.")
-@click.option("--mfu", help="Replace the expected time by this share of peak (with --tokens).")
-@click.option("--params", help="Replace the parameter count in --mfu's arithmetic, such as 70e9.")
+@run_options
+@timeline_options
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Plan file.")
 @hardware_options()
 @csv_option
 @json_option
 def train(**options: Any) -> None:
-    """Choose mesh, microbatches and remat so that a step fits and is fastest."""
+    """Choose mesh, microbatches, schedule, storage and remat so that a step fits and is best.
+
+    Which plans are looked at: docs/legality.md. The best are priced again by an event timeline of
+    their own pipeline stages.
+    """
     hardware = hardware_of(options)
     length = whole(parse_count(options["seq"], "--seq"), "--seq")
-    run = _run_options(options)
+    run = run_asked(options)
     planning = plan_training(
         options["model"],
         options["target"],
         batch=options["batch"],
         seq=length,
-        dtype=options["dtype"],
-        pins=parse_pins(options["pins"]),
-        remat=options["remat"],
-        max_hbm=parse_bytes(options["max_hbm"], "--max-hbm") if options["max_hbm"] else None,
         top=options["top"],
+        **search_of(options),
         hardware=hardware,
         progress=progress_line("searching"),
     )
@@ -88,6 +83,7 @@ def train(**options: Any) -> None:
     extra = [*batch_hints(planning), *caveats(planning.best)]
     if options["output"]:
         save_plan(planning.best.plan, options["output"])
+    write_timeline(planning.best, options)
     result = planning_result(planning)
     result["book"] = book_result(planning.best)
     if run:
@@ -96,7 +92,7 @@ def train(**options: Any) -> None:
         inputs=given(options),
         resolved=_resolved(options, planning),
         result=result,
-        warnings=[*notes, *unpriced(planning.request.cfg), *extra],
+        warnings=[*notes, *unpriced(planning.request.cfg), *extra, *planning.rank_changes],
         provenance={"efficiency": planning.best.piece.chip.efficiency.source},
     )
     if options["csv_path"]:
@@ -104,27 +100,14 @@ def train(**options: Any) -> None:
     emit(doc, options["as_json"], lambda: render(planning, result, options["output"]))
 
 
-def _run_options(options: dict[str, Any]) -> dict[str, Any] | None:
-    """--tokens with --mfu and --params; each needs the one before it to take effect."""
-    if options["params"] and not options["mfu"]:
-        raise click.UsageError("--params changes only the arithmetic of --mfu; give --mfu too")
-    if options["mfu"] and not options["tokens"]:
-        raise click.UsageError("--mfu changes only the days of a run; give --tokens too")
-    if not options["tokens"]:
-        return None
-    return {
-        "tokens": parse_total(options["tokens"], "--tokens"),
-        "mfu": parse_share(options["mfu"], "--mfu") if options["mfu"] else None,
-        "params": parse_total(options["params"], "--params") if options["params"] else None,
-    }
-
-
 def _resolved(options: dict[str, Any], planning: TrainPlanning) -> dict[str, Any]:
     """Every choice with its value and where it came from."""
     plan = planning.best.plan
     pinned = {p.partition("=")[0] for p in options["pins"]}
     flags = {"slice", "global_batch_sequences", "sequence_length"}
-    flags |= {"remat"} if options["remat"] else set()
+    named = {"remat": "remat", "zero": "zero", "schedule": "pipeline_schedule"}
+    named |= {"context_method": "context_method"}
+    flags |= {field for option, field in named.items() if options[option] is not None}
     resolved: dict[str, Any] = {
         name: {"value": getattr(plan, name), "origin": "flag" if name in flags else "computed"}
         for name in (
@@ -135,6 +118,13 @@ def _resolved(options: dict[str, Any], planning: TrainPlanning) -> dict[str, Any
             "remat",
             "zero",
             "layers_per_stage",
+            "storage_axes",
+            "reshard_after_forward",
+            "context_method",
+            "pipeline_schedule",
+            "virtual_stages",
+            "optimizer",
+            "stack",
         )
     }
     for axis, degree in plan.mesh.items():
@@ -173,11 +163,11 @@ def render(planning: TrainPlanning, result: dict[str, Any], output: Path | None)
     for line in result["book"]["lines"]:
         click.echo(f"\nBook rule: {line}")
     if "run" in result:
-        _render_run(result["run"])
+        render_run(result["run"])
     s = result["search"]
     click.echo(
-        f"\nSearched {s['enumerated']:,} plans, {s['legal']:,} legal, {s['candidates']:,} priced, "
-        f"in {format_seconds(s['seconds'])}"
+        f"\nSearched {s['enumerated']:,} plans, {s['legal']:,} legal, {s['candidates']:,} priced "
+        f"in full (floors rule out the others), in {format_seconds(s['seconds'])}"
     )
     if output:
         click.echo(f"Plan written to {output}; price it again with: shardwise plan show {output}")
@@ -195,7 +185,7 @@ def render_plan(answer, result: dict[str, Any]) -> None:
     for line in result["placement"]:
         click.echo(f"  {line}")
     click.echo(
-        f"  microbatches {plan.microbatches}, remat {plan.remat}{_zero_text(plan)}; "
+        f"  microbatches {plan.microbatches}, remat {plan.remat}{_choices_text(plan)}; "
         f"{result['chips_used']:,} chips used, {result['chips_idle']:,} idle"
     )
     for name, layout in list(result["layouts"].items()):
@@ -209,6 +199,13 @@ def render_plan(answer, result: dict[str, Any]) -> None:
             ["tokens/s", *(format_count(plan.tokens / v) for v in step.values())],
         ],
     )
+    found = result["expected_80"]
+    if found:
+        click.echo(
+            f"  80 % range of the expected step: {format_seconds(found['low'])} to "
+            f"{format_seconds(found['high'])} (as {found['runs']} published runs of "
+            f"{found['group']} missed; docs/fit.md)"
+        )
     click.echo(
         f"  expected MFU {result['mfu']:.1%} (6*N*D counting: {result['mfu_6nd']:.1%}) of dense "
         f"{format_rate(answer.piece.chip.peak(plan.dtypes.compute), 'FLOP/s')} per chip, "
@@ -234,9 +231,22 @@ def render_plan(answer, result: dict[str, Any]) -> None:
     )  # fmt: skip
 
 
-def _zero_text(plan: TrainPlan) -> str:
+def _choices_text(plan: TrainPlan) -> str:
+    """The choices that make a difference on the plan's mesh."""
+    said = []
     replicas = plan.degree("replica") * plan.degree("data")
-    return f", ZeRO-{plan.zero} over {replicas} replicas" if replicas > 1 else ""
+    if replicas > 1:
+        said.append(f"ZeRO-{plan.zero} over {replicas} replicas")
+    if plan.degree("stage") > 1:
+        chunks = f" with {plan.virtual_stages} chunks" if plan.virtual_stages > 1 else ""
+        said.append(f"schedule {plan.pipeline_schedule}{chunks}")
+    if plan.degree("context") > 1:
+        said.append(f"context by {plan.context_method}")
+    if plan.degree("context") * plan.degree("expert") > 1:
+        said.append(f"parameters stored over {'+'.join(plan.storage_axes)}")
+    if not plan.reshard_after_forward:
+        said.append("gathered parameters kept")
+    return "".join(f", {text}" for text in said)
 
 
 def _render_runners_up(result: dict[str, Any]) -> None:
@@ -259,19 +269,3 @@ def _render_runners_up(result: dict[str, Any]) -> None:
             for r in result["runners_up"]
         ],
     )
-
-
-def _render_run(run: dict[str, Any]) -> None:
-    cost = "cost unknown: the catalogue has no price (give --price CHIP=USD)"
-    if run["usd"] is not None:
-        price = f"${run['usd_per_chip_hour']:.2f} per chip-hour"
-        source = f"({run['price_as_of']}, {run['price_source']})"
-        cost = f"{format_usd(run['usd'])}{_idle_text(run)} at {price} {source}"
-    click.echo(
-        f"\nRun of {format_count(run['tokens'])} tokens at {run['basis']}: "
-        f"{sig(run['days'])} days, {format_count(run['chip_hours'])} chip-hours, {cost}"
-    )
-
-
-def _idle_text(run: dict[str, Any]) -> str:
-    return f" ({format_usd(run['usd_idle'])} of it for idle chips)" if run["usd_idle"] else ""

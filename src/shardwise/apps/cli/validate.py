@@ -12,7 +12,7 @@ from shardwise.apps.cli.progress import progress_line
 from shardwise.errors import BadRequest, ThresholdMissed, unknown
 from shardwise.units import format_seconds
 from shardwise.workflows.inputs import parse_share
-from shardwise.workflows.published import read_table
+from shardwise.workflows.published import PUBLISHED, read_table
 from shardwise.workflows.validate import Summary, Validation, validation_result
 from shardwise.workflows.validate import validate as run_validation
 
@@ -20,7 +20,12 @@ _WORST = 10
 
 
 @click.command()
-@click.argument("path", metavar="TABLE.csv", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument(
+    "path",
+    metavar="[TABLE.csv]",
+    default=PUBLISHED,
+    type=click.Path(dir_okay=False, path_type=Path),
+)
 @click.option("--source", multiple=True, metavar="S", help="Only rows of this source; repeatable.")
 @click.option("--grade", metavar="A|B", help="Only rows of this grade.")
 @click.option("--no-fit", is_flag=True, help="Chip rates alone: no efficiency, no fitted constant.")
@@ -39,7 +44,10 @@ _WORST = 10
 @csv_option
 @json_option
 def validate(path: Path, **options: Any) -> None:
-    """Price every run of a table of measurements on its own plan and compare step times."""
+    """Price every run of a table of measurements on its own plan and compare step times.
+
+    Without a table: the published runs that come with shardwise, each with its citation.
+    """
     limit = parse_share(options["check"], "--check") if options["check"] else None
     rows = _chosen(read_table(path), options["source"], options["grade"])
     found = run_validation(

@@ -1,9 +1,8 @@
 """The picture of `shardwise validate`: predicted against measured seconds, on log axes."""
 
 from pathlib import Path
-from typing import Any
 
-from shardwise.errors import BadRequest, MissingPart
+from shardwise.apps.cli.pictures import new_figure, save_figure
 from shardwise.workflows.validate import Validation
 
 MARKERS = "osD^vPX*"
@@ -14,8 +13,7 @@ def plot(found: Validation, path: Path) -> None:
 
     Raises MissingPart without matplotlib and BadRequest where the file cannot be written.
     """
-    figure_class, colour_of = _matplotlib()
-    figure = figure_class(figsize=(8, 7), layout="constrained")
+    figure = new_figure(8, 7)
     axes = figure.subplots()
     seconds = [s for row in found.rows for s in (row.measured, row.predicted)]
     ends = [min(seconds) / 1.3, max(seconds) * 1.3]
@@ -33,7 +31,7 @@ def plot(found: Validation, path: Path) -> None:
                     [r.measured for r in some],
                     [r.predicted for r in some],
                     s=22,
-                    color=colour_of(i % 20),
+                    color=f"C{i % 10}" if i < 10 else str(0.2 + 0.1 * (i - 10) % 0.7),
                     marker=MARKERS[j % len(MARKERS)],
                     label=f"{chip}, {stack}",
                 )
@@ -42,18 +40,4 @@ def plot(found: Validation, path: Path) -> None:
     axes.set_ylabel("predicted seconds per step")
     axes.set_title(f"{len(found.rows)} training runs")
     axes.legend(fontsize="small")
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise BadRequest(f"cannot write '{path}': {error}; give another --plot") from None
-
-
-def _matplotlib() -> tuple[Any, Any]:
-    try:
-        from matplotlib import colormaps
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingPart(
-            "--plot needs matplotlib; install it with: pip install 'shardwise[plot]'"
-        ) from None
-    return Figure, colormaps["tab20"]
+    save_figure(figure, path)

@@ -234,7 +234,7 @@ def _tensor(case: _Case) -> Verdict | None:
     if degree == 1:
         return None
     tokens = case.plan.tokens
-    groups = case.chips / case.plan.degree("stage") / degree
+    groups = case.plan.devices / case.plan.degree("stage") / degree
     size = dtype_bytes(case.plan.dtypes.compute) * tokens / groups * case.cfg.d_model * case.chosen
     math = case.forward_math(tokens)
 
@@ -268,6 +268,8 @@ def _mixed(case: _Case) -> Verdict | None:
         return None
     alpha = case.peak / (2 * network.link_oneway)
     axes = [sum(bool(part.size > 1) for part in links[0].parts) for links in (fsdp, tensor)]
+    if 0 in axes:
+        return None  # between the devices of a chip the rule's links do not come in
     need = float(mixed_limit(alpha, case.d_ff, axes[0], axes[1], "max"))
     both = float(mixed_limit(alpha, case.d_ff, axes[0], axes[1], "sum"))
     return Verdict(
@@ -294,7 +296,7 @@ def _expert(case: _Case) -> Verdict | None:
     if degree == 1 or case.experts == 1:
         return None
     tokens = case.plan.tokens
-    groups = case.chips / case.plan.degree("stage") / degree
+    groups = case.plan.devices / case.plan.degree("stage") / degree
     size = dtype_bytes(case.plan.dtypes.compute) * tokens / groups * case.cfg.d_model
     links, math = case.links(["expert"]), case.forward_math(tokens)
 
@@ -335,7 +337,7 @@ def _stage(case: _Case) -> Verdict | None:
         * plan.tokens
         / plan.microbatches
         * stages
-        / case.chips
+        / plan.devices
         * (1 if plan.sequence_parallel else plan.degree("tensor"))
     )
     hops = plan.microbatches + stages - 2
@@ -353,7 +355,7 @@ def _stage(case: _Case) -> Verdict | None:
         rule="(N_MB + K - 2) 2BD / (W N_MB) < T_math",
         source="ch. 12, Pipeline Parallelism",
         text=(
-            f"stage={stages}: transfers take {seconds / math:.1%} of the forward math; with "
+            f"stage={stages}: transfers take {seconds / math:.1%} of the MLPs' forward math; with "
             f"{plan.microbatches} microbatches the bubble is {bubble:.0%} of the step by (K-1)/"
             "(M+K-1) unless the schedule fills it; gradients wait for the last microbatch"
         ),

@@ -8,6 +8,8 @@ and `context` that are no storage axes; experts have no copies over `expert`.
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from shardwise.models import Parameter
 from shardwise.planner.ops import exchange
 from shardwise.planner.parallel.fsdp import split, stored
@@ -20,18 +22,13 @@ from shardwise.work import Op, Quantity
 def gradient_reduction(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
     """The sum of some rows' stored gradients over their replicas."""
     kind = "all_reduce" if shape.zero == 0 else "reduce_scatter"
-    return tuple(
-        exchange(
-            f"reduce.{name}",
-            kind,
-            "gradients",
-            axes,
-            stored(part, shape) * dtype_bytes(shape.dtypes.grad),
-        )
-        for name, part in split(rows)
-        for axes in [replica_axes(part[0], shape.storage_axes)]
-        if shape.has(*axes)
-    )
+    ops = []
+    for name, part in split([r for r in rows if shape.trains(r)]):
+        axes = replica_axes(part[0], shape.storage_axes)
+        size = stored(part, shape) * dtype_bytes(shape.dtypes.grad)
+        if shape.has(*axes) and np.any(size):
+            ops.append(exchange(f"reduce.{name}", kind, "gradients", axes, size))
+    return tuple(ops)
 
 
 def replicas(row: Parameter, shape: TrainShape) -> Quantity:

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwise.models import Parameter
-from shardwise.planner.ops import exchange
+from shardwise.planner.ops import exchange, make_op
 from shardwise.planner.train_shape import TrainShape
-from shardwise.plans.layouts import compute_share, gather_axes, is_expert, stored_share
+from shardwise.plans.layouts import gather_axes, is_expert
 from shardwise.units import dtype_bytes
 from shardwise.work import Op, Quantity
 
@@ -23,26 +23,40 @@ def parameter_exchanges(
 ) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
     """The all-gathers of some rows' parameters before one use, and the reduce-scatters of their
     gradients after a backward pass; both once per round. Gathers travel in the compute dtype."""
-    dtype = shape.dtypes.compute if shape.dtypes.compute != "f32" else shape.dtypes.param
-    gathers, scatters = [], []
+    gathers = _over_storage("gather", "all_gather", "parameters", rows, shape, shape.weights)
+    trained = [r for r in rows if shape.trains(r)]
+    scatters = _over_storage(
+        "scatter", "reduce_scatter", "gradients", trained, shape, shape.dtypes.grad
+    )
+    return gathers, scatters
+
+
+def _over_storage(
+    step: str,
+    kind: str,
+    component: str,
+    rows: Sequence[Parameter],
+    shape: TrainShape,
+    dtype: str,
+) -> tuple[Op, ...]:
+    """One collective per way of cutting storage, of what the rows are while in use."""
+    ops = []
     for name, part in split(rows):
         axes = gather_axes(part[0], shape.storage_axes)
-        if not shape.has(*axes):
-            continue
-        size = in_use(part, shape)
-        gathers.append(
-            exchange(f"gather.{name}", "all_gather", "parameters", axes, size * dtype_bytes(dtype))
-        )
-        scatters.append(
-            exchange(
-                f"scatter.{name}",
-                "reduce_scatter",
-                "gradients",
-                axes,
-                size * dtype_bytes(shape.dtypes.grad),
-            )
-        )
-    return tuple(gathers), tuple(scatters)
+        size = in_use(part, shape) * dtype_bytes(dtype)
+        if shape.has(*axes) and np.any(size):
+            ops.append(exchange(f"{step}.{name}", kind, component, axes, size))
+    return tuple(ops)
+
+
+def parameter_casts(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
+    """Stored parameters of 4 bytes cast to the compute dtype before each use (MaxText): read them,
+    write the copy that is gathered; nothing where they are stored as they are computed with."""
+    param, weights = dtype_bytes(shape.dtypes.param), dtype_bytes(shape.weights)
+    if param == weights:
+        return ()
+    size = stored(rows, shape) * (param + weights)
+    return (make_op("cast.params", "parameters", "elementwise", hbm_bytes=size),)
 
 
 def gathers_per_round(shape: TrainShape) -> tuple[Quantity, Quantity]:
@@ -68,7 +82,7 @@ def in_use(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
     """Parameters of one layer on one device while in use."""
     total: Quantity = 0.0
     for row in rows:
-        total = total + held(row, shape) * row.size * compute_share(row, shape.degrees)
+        total = total + held(row, shape) * row.size * shape.compute_share(row)
     return total
 
 
@@ -76,12 +90,11 @@ def stored(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
     """Parameters of one layer on one device between uses."""
     total: Quantity = 0.0
     for row in rows:
-        share = stored_share(row, shape.degrees, shape.storage_axes)
-        total = total + held(row, shape) * row.size * share
+        total = total + held(row, shape) * row.size * shape.stored_share(row)
     return total
 
 
 def held(row: Parameter, shape: TrainShape) -> Quantity:
     """1 for a row with storage of its own; a tied head has its own copy only on another stage than
     the embedding."""
-    return shape.piped if row.shares else 1.0
+    return shape.apart if row.shares else 1.0

@@ -1,0 +1,77 @@
+"""`shardwise export`: a plan file in the words of another framework or launcher, and back."""
+
+from pathlib import Path
+
+import click
+
+from shardwise.apps.cli.output import document, emit, json_option
+from shardwise.errors import BadRequest
+from shardwise.planner.export import EXPORTERS, parse_export
+from shardwise.plans import save_plan
+from shardwise.plans.files import flat_plan, plan_dict
+from shardwise.workflows.export import export_file
+
+TARGETS = "|".join(EXPORTERS)
+path_type = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.argument("path", type=path_type)
+@click.option("--to", "target", metavar=TARGETS, help="Write the plan for this target.")
+@click.option("--from", "origin", metavar=TARGETS, help="Read an export back into a plan file.")
+@click.option("-o", "--output", type=path_type, metavar="FILE", help="Write here, not to stdout.")
+@json_option
+def export(
+    path: Path, target: str | None, origin: str | None, output: Path | None, as_json: bool
+) -> None:
+    """Write the plan in PATH for a framework (--to), or read such a file back (--from)."""
+    if (target is None) == (origin is None):
+        raise BadRequest(f"give either --to or --from, one of {TARGETS}")
+    if origin is not None:
+        _read_back(path, origin, output, as_json)
+        return
+    made = export_file(path, str(target))
+    if output is not None:
+        _write(output, made.text)
+    doc = document(
+        inputs={"path": str(path), "to": target},
+        resolved={k: {"value": v, "origin": "file"} for k, v in flat_plan(made.plan).items()},
+        result={
+            "target": target,
+            "text": made.text,
+            "not_expressed": made.not_expressed,
+            "output": output and str(output),
+        },
+        warnings=[f"{target} will not do this: {line}" for line in made.not_expressed],
+    )
+    emit(doc, as_json, lambda: click.echo(f"wrote {output}\n" if output else made.text, nl=False))
+
+
+def _read_back(path: Path, origin: str, output: Path | None, as_json: bool) -> None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise BadRequest(f"cannot read '{path}': {reason}") from None
+    plan = parse_export(text, origin)
+    if output is not None:
+        save_plan(plan, output)
+    doc = document(
+        inputs={"path": str(path), "from": origin},
+        result={"plan": flat_plan(plan), "output": output and str(output)},
+    )
+
+    def render() -> None:
+        import yaml
+
+        shown = f"wrote {output}\n" if output else yaml.safe_dump(plan_dict(plan), sort_keys=False)
+        click.echo(shown, nl=False)
+
+    emit(doc, as_json, render)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadRequest(f"cannot write '{path}': {error.strerror}; give another -o") from None

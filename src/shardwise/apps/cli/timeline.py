@@ -1,0 +1,38 @@
+"""--plot and --trace of a training plan: its pipeline as a Gantt chart and as a Perfetto trace."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardwise.workflows.plan_file import plan_timeline
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def timeline_options(command):
+    """The two options; `write_timeline` does what they ask."""
+    plot = click.option("--plot", "plot_path", type=_FILE, help="Pipeline chart, PNG or SVG.")
+    trace = click.option(
+        "--trace", "trace_path", type=_FILE, help="Pipeline trace for ui.perfetto.dev (.json.gz)."
+    )
+    return plot(trace(command))
+
+
+def write_timeline(answer: Any, options: dict[str, Any]) -> None:
+    """Write the timeline of a priced plan as a picture, as a trace, or both.
+
+    Raises BadRequest for a serving plan and for a file that cannot be written.
+    """
+    plot, trace = options["plot_path"], options["trace_path"]
+    if plot is None and trace is None:
+        return
+    line = plan_timeline(answer)
+    if plot is not None:
+        from shardwise.apps.cli.pipeline_chart import draw_pipeline
+
+        draw_pipeline(line, plot)
+    if trace is not None:
+        from shardwise.planner.trace import write_trace
+
+        write_trace(line, trace)

@@ -1,0 +1,241 @@
+"""What an export says beside the target's own words: comment lines that are read back.
+
+The fields of a plan come from three places. (1) The target's flags, as its `read` gives them:
+always first. (2) A line `# shardwise: FIELD: VALUE` for a field that no flag says. (3) A line
+`# shardwise: FIELD: {"reads": A, "means": B}` where the flags say A for a plan with B: it holds
+only while the flags still say A, so an edited flag is never overruled. A choice that the target
+will not carry out stands besides in a line `# not expressed: ...`.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, get_args
+
+from shardwise.errors import BadRequest
+from shardwise.models import ModelConfig
+from shardwise.models.specs import Moe
+from shardwise.plans import TrainDtypes, TrainPlan
+from shardwise.plans.files import flat_plan, plan_from
+from shardwise.plans.train import STORAGE_AXES, SavedKind
+from shardwise.units import dtype_bytes
+
+Fields = dict[str, Any]
+"""Fields of a plan by dotted name; `mesh` and `remat_kinds` are one value each."""
+Lost = Mapping[str, str]
+
+NOTE, UNSAID = "# shardwise: ", "# not expressed: "
+
+ABOUT_THE_PLAN = frozenset(
+    (
+        *("model", "model_hash", "slice", "slices", "box", "placement", "stack", "constants"),
+        *("expert_imbalance", "packed_lengths"),
+    )
+)
+"""Where the plan is from and what it was priced for: no framework has to carry these out."""
+
+
+def plan_fields(plan: TrainPlan) -> Fields:
+    """Every field by dotted name, as plain values."""
+    flat = {k: v for k, v in flat_plan(plan).items() if not k.startswith(("mesh.", "remat_kinds."))}
+    del flat["kind"]
+    flat["mesh"] = dict(plan.mesh)
+    flat["remat_kinds"] = dict(plan.remat_kinds)
+    return flat
+
+
+def with_notes(
+    text: str, target: str, plan: TrainPlan, cfg: ModelConfig, said: Fields, lost: Lost
+) -> str:
+    """The text with its comment block in front; raises BadRequest where `said` may not differ."""
+    lines = [f"# A training plan of shardwise for {target}. The flags are what counts; the lines"]
+    lines += ["# below hold what they have no word for and are read back by `shardwise export`."]
+    silent = ABOUT_THE_PLAN | _without_effect(plan, cfg)
+    for key, value in plan_fields(plan).items():
+        if value == (said[key] if key in said else _default(key)):
+            continue
+        if key == "mesh" and key in said:
+            _check_alike(target, value, said[key])
+        elif key in ("remat", "remat_kinds") and _same_remat(plan, said):
+            pass
+        elif key not in silent and key not in lost:
+            raise BadRequest(
+                f"{target} cannot express {key} {_short(value)}"
+                + (f", it would run {_short(said[key])}" if key in said else "")
+                + f"; change {key} in the plan or export to another target"
+            )
+        if key in lost and key not in silent and lost[key]:
+            lines.append(f"{UNSAID}{key} {_short(value)}: {lost[key]}")
+        noted = {"reads": said[key], "means": value} if key in said else value
+        lines.append(f"{NOTE}{key}: {json.dumps(noted)}")
+    first, _, rest = text.partition("\n")
+    if first.startswith("#!"):
+        return "\n".join([first, *lines, rest])
+    return "\n".join([*lines, text])
+
+
+def without_notes(text: str, target: str, said: Fields) -> TrainPlan:
+    """The plan: fields that the flags say, and the notes for the others."""
+    values = dict(said)
+    for line in text.splitlines():
+        if not line.startswith(NOTE):
+            continue
+        key, _, held = line.removeprefix(NOTE).partition(": ")
+        try:
+            value = json.loads(held)
+        except ValueError:
+            raise BadRequest(
+                f"the line '{line}' is no note; write '{NOTE}FIELD: VALUE', the value as JSON"
+            ) from None
+        if isinstance(value, dict) and set(value) == {"reads", "means"}:
+            if said.get(key) == value["reads"]:
+                values[key] = value["means"]
+        elif key not in said:
+            values[key] = value
+    nested: Fields = {"kind": "train"}
+    for key, value in values.items():
+        outer, dot, inner = key.partition(".")
+        if dot:
+            nested.setdefault(outer, {})[inner] = value
+        else:
+            nested[key] = value
+    plan = plan_from(nested, f"the {target} export")
+    assert isinstance(plan, TrainPlan)
+    return plan
+
+
+def named(target: str, field: str, value: Any, words: Mapping[Any, str]) -> str:
+    """The target's word for a value; BadRequest names the field, the value and what is known."""
+    if value not in words:
+        raise refused(target, field, value, f"it knows {', '.join(map(str, words))}")
+    return words[value]
+
+
+def meant(target: str, flag: str, text: str, words: Mapping[Any, str]) -> Any:
+    """The value that a target's word stands for."""
+    for value, word in words.items():
+        if word == text:
+            return value
+    known = ", ".join(words.values())
+    raise BadRequest(f"{target}: {flag} is '{text}'; a plan can say {known}")
+
+
+def refused(target: str, field: str, value: Any, rule: str) -> BadRequest:
+    """The error for a choice that a target would run in another way."""
+    return BadRequest(
+        f"{target} cannot express {field} {_short(value)}: {rule}; change {field} in the plan or "
+        "export to another target"
+    )
+
+
+def whole(target: str, what: str, number: float) -> int:
+    """A count that must come out whole."""
+    if abs(number - round(number)) > 1e-6 * max(1.0, abs(number)) or round(number) < 1:
+        raise BadRequest(f"{target}: {what} comes out as {number:g}; make it a whole number from 1")
+    return round(number)
+
+
+def number(target: str, flag: str, text: str, kind: type[int] | type[float] = int) -> Any:
+    """A flag's number."""
+    try:
+        return kind(text)
+    except ValueError:
+        raise BadRequest(f"{target}: {flag} is '{text}'; write a number") from None
+
+
+def _check_alike(target: str, mesh: Mapping[str, int], said: Mapping[str, int]) -> None:
+    """`replica` and `data` both replicate, and degree 1 is no cut: no more may differ."""
+    if _folded(mesh) != _folded(said):
+        raise refused(target, "mesh", mesh, f"its flags would mean {_short(said)}")
+
+
+def placed(remat: str, kinds: Mapping[Any, str]) -> dict[str, str]:
+    """Where every kind of activation goes: keep, recompute or offload."""
+    places = dict.fromkeys(get_args(SavedKind), "recompute")
+    if remat == "none":
+        places = dict.fromkeys(places, "keep")
+    elif remat == "matmul_outputs":
+        places |= dict.fromkeys(("qkv", "attention_out", "mlp_in", "mlp_out"), "keep")
+    places["block_input"] = "offload" if remat == "offload" else "keep"
+    return places | dict(kinds)
+
+
+def _same_remat(plan: TrainPlan, said: Fields) -> bool:
+    """Whether the policy that the target says comes to the same places."""
+    if "remat" not in said:
+        return False
+    meant = placed(said["remat"], said.get("remat_kinds", {}))
+    return meant == placed(plan.remat, plan.remat_kinds)
+
+
+def _folded(mesh: Mapping[str, int]) -> dict[str, int]:
+    copies = mesh.get("replica", 1) * mesh.get("data", 1)
+    rest = {a: d for a, d in mesh.items() if a not in ("replica", "data")}
+    return {a: d for a, d in {"data": copies, **rest}.items() if d > 1}
+
+
+def _without_effect(plan: TrainPlan, cfg: ModelConfig) -> frozenset[str]:
+    """Fields that change nothing in this plan, so that a target may say anything for them."""
+    idle = set()
+    if plan.degree("stage") == 1:
+        # One stage holds all layers: their number is the model's, not a choice.
+        idle |= {"pipeline_schedule", "virtual_stages", "layers_per_stage"}
+    if plan.degree("tensor") == 1:
+        idle |= {"sequence_parallel", "expert_over_tensor"}
+    if plan.degree("context") == 1:
+        idle.add("context_method")
+    if not any(isinstance(group.mlp, Moe) for group in cfg.groups):
+        idle |= {"expert_dispatch", "expert_capacity", "expert_over_tensor"}
+    if plan.expert_dispatch == "ragged":
+        idle.add("expert_capacity")
+    if copies(plan) == 1:
+        idle.add("zero")
+    if not stored_axes(plan):
+        idle.add("reshard_after_forward")
+    idle.add("storage_axes")  # the exporters check it where it has an effect
+    return frozenset(idle)
+
+
+def stored_axes(plan: TrainPlan) -> tuple[str, ...]:
+    """Axes that do store parameters in pieces."""
+    return tuple(a for a in STORAGE_AXES if a in plan.storage_axes and plan.degree(a) > 1)
+
+
+def stored_dtype(target: str, dtypes: TrainDtypes) -> str:
+    """The dtype of the one copy that a framework stores: the master's, where there is one."""
+    if dtypes.master == "none":
+        return dtypes.param
+    if dtype_bytes(dtypes.master) < dtype_bytes(dtypes.param):
+        raise refused(target, "dtypes.master", dtypes.master, "it would lose parameters' bits")
+    return dtypes.master
+
+
+def copies(plan: TrainPlan) -> int:
+    """How many devices hold the same piece of a parameter outside the experts."""
+    kept = [a for a in STORAGE_AXES if a not in plan.storage_axes]
+    count = 1
+    for axis in ("replica", "data", *kept):
+        count *= plan.degree(axis)
+    return count
+
+
+def check_all_stored(target: str, plan: TrainPlan) -> None:
+    """Raise BadRequest where an axis of degree > 1 replicates parameters that the target cuts."""
+    for axis in STORAGE_AXES:
+        if plan.degree(axis) > 1 and axis not in plan.storage_axes:
+            raise refused(
+                target, "storage_axes", list(plan.storage_axes), f"it stores over '{axis}' too"
+            )
+
+
+def _default(key: str) -> Any:
+    cls, name = (TrainDtypes, key[7:]) if key.startswith("dtypes.") else (TrainPlan, key)
+    field = next(f for f in fields(cls) if f.name == name)
+    value = field.default if field.default is not MISSING else None
+    if field.default_factory is not MISSING:
+        value = field.default_factory()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value)

@@ -1,0 +1,122 @@
+"""A plan as a SkyPilot task: MaxText on one TPU slice, or Megatron-LM on hosts of GPUs.
+
+Fields checked against docs.skypilot.co's YAML reference. `accelerators` takes `tpu-v5p-128`, so
+only slices that such a name of Cloud's means, or `H100:8`, GPUs per host of `num_nodes` hosts.
+"""
+
+from typing import Any
+
+from shardwise.errors import BadRequest
+from shardwise.hardware import Slice, load_chip, parse_slice
+from shardwise.hardware.slices import domain_of
+from shardwise.models import ModelConfig
+from shardwise.planner.export import maxtext, megatron
+from shardwise.planner.export.hardware import (
+    is_tpu,
+    nodes,
+    safe_names,
+    slice_fields,
+    whole_slices,
+)
+from shardwise.planner.export.notes import Fields, Lost, meant, named, number, refused
+from shardwise.planner.export.xpk import job_name
+from shardwise.plans import TrainPlan
+
+TARGET = "skypilot"
+
+
+def lost(piece: Slice) -> Lost:
+    """What the framework that runs on this slice has no word for."""
+    return maxtext.LOST if is_tpu(piece) else megatron.LOST
+
+
+GPUS = {
+    "v100": "V100",
+    "a100-40gb": "A100",
+    "a100": "A100-80GB",
+    "h100": "H100",
+    "h200": "H200",
+    "b200": "B200",
+    "l4": "L4",
+    "l40s": "L40S",
+    "a10g": "A10G",
+    "mi300x": "MI300X",
+}
+"""Names of the accelerators by our chip."""
+
+_LAUNCH = (
+    'torchrun --nnodes "$SKYPILOT_NUM_NODES" --nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE"',
+    '--node-rank "$SKYPILOT_NODE_RANK" --master-addr "$(echo "$SKYPILOT_NODE_IPS" | head -n1)"',
+    "pretrain_gpt.py",
+)
+
+
+def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
+    """The YAML of one task."""
+    if is_tpu(piece):
+        accelerators, hosts = _tpu(plan, piece), 1
+        words = maxtext.command(plan, cfg, piece)
+    else:
+        hosts, each = nodes(plan, piece)
+        accelerators = f"{named(TARGET, 'slice', piece.chip.id, GPUS)}:{each}"
+        words = [*_LAUNCH, *megatron.arguments(plan, cfg, piece)]
+    run = " \\\n    ".join(words)
+    return (
+        f"name: {job_name(cfg.name)}\n"
+        f"num_nodes: {hosts}\n"
+        f"resources:\n  accelerators: {accelerators}\n"
+        f"run: |\n  {run}\n"
+    )
+
+
+def _tpu(plan: TrainPlan, piece: Slice) -> str:
+    used = whole_slices(TARGET, plan, piece)
+    if used.count > 1:
+        raise refused(TARGET, "slices", used.count, "it starts one TPU slice; use xpk for several")
+    names = safe_names(piece)
+    if not names:
+        raise refused(
+            TARGET, "slice", plan.slice, "it names slices as Cloud does, and none means this shape"
+        )
+    return f"tpu-{names[0]}"
+
+
+def read(text: str) -> Fields:
+    """The hardware from `resources`, the rest from the command that runs."""
+    task = _yaml(text)
+    try:
+        accelerators = str(task["resources"]["accelerators"])
+        hosts, run = int(task.get("num_nodes", 1)), str(task["run"])
+    except (KeyError, TypeError, ValueError):
+        raise BadRequest(
+            f"{TARGET}: the task needs resources.accelerators, num_nodes and run"
+        ) from None
+    if accelerators.startswith("tpu-"):
+        said = maxtext.read(run)
+        if said["slices"] != hosts:
+            raise BadRequest(
+                f"{TARGET}: num_nodes is {hosts}, the command's dcn_* flags multiply to "
+                f"{said['slices']} slices; make them equal"
+            )
+        return said | slice_fields(parse_slice(accelerators.removeprefix("tpu-")))
+    name, _, each = accelerators.partition(":")
+    per_host = number(TARGET, "accelerators", each or "1")
+    chip = load_chip(meant(TARGET, "accelerators", name, GPUS))
+    said = megatron.read(run, world=hosts * per_host * chip.jax_devices_per_chip)
+    domain = min(per_host, domain_of(chip))
+    each_slice = Slice(chip=chip, count=hosts * per_host // domain, shape=(domain,))
+    return said | slice_fields(each_slice)
+
+
+def _yaml(text: str) -> Any:
+    """The task's mapping."""
+    import yaml
+
+    try:
+        task = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise BadRequest(f"{TARGET}: the task is no YAML: {reason}") from None
+    if not isinstance(task, dict):
+        raise BadRequest(f"{TARGET}: the task is no mapping of keys to values")
+    return task

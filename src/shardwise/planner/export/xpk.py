@@ -1,0 +1,87 @@
+"""A plan as an XPK command: a MaxText job on TPU slices of a GKE cluster.
+
+Names checked against AI-Hypercomputer/xpk src/xpk/parser/workload.py@01b05572. `--tpu-type` takes
+Cloud's names, whose number is ambiguous (xpk#525), or `FAMILY-TOPOLOGY`: the name is used only
+where it means this very shape, else the topology is spelt out. The job's command is MaxText's.
+"""
+
+import re
+import shlex
+
+from shardwise.errors import BadRequest
+from shardwise.hardware import Slice, parse_slice
+from shardwise.hardware.cloud_names import FAMILIES
+from shardwise.hardware.shapes import shape_text
+from shardwise.models import ModelConfig
+from shardwise.planner.export import maxtext
+from shardwise.planner.export.hardware import is_tpu, safe_names, slice_fields, whole_slices
+from shardwise.planner.export.notes import Fields, number, refused
+from shardwise.plans import TrainPlan
+
+TARGET = "xpk"
+LOST = maxtext.LOST
+
+_TOPOLOGY = re.compile(r"(?P<family>[a-z0-9]+)-(?P<shape>\d+(?:x\d+)+)")
+
+
+def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
+    """A shell script with one command; the cluster is a variable of the user's."""
+    if not is_tpu(piece):
+        raise refused(TARGET, "slice", plan.slice, "it is exported for TPUs; use skypilot")
+    used = whole_slices(TARGET, plan, piece)
+    job = " ".join(maxtext.command(plan, cfg, piece))
+    words = [
+        "xpk workload create",
+        f"--workload={job_name(cfg.name)}",
+        '--cluster="${CLUSTER:?the name of the GKE cluster}"',
+        f"--tpu-type={tpu_type(piece)}",
+        f"--num-slices={used.count}",
+        f"--command={shlex.quote(job)}",
+    ]
+    return "#!/usr/bin/env bash\n" + " \\\n  ".join(words) + "\n"
+
+
+def job_name(model: str) -> str:
+    """A name that Kubernetes takes: lower-case letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", model.lower()).strip("-") or "plan"
+
+
+def tpu_type(piece: Slice) -> str:
+    """`v5litepod-16` where that is this slice, `v5p-4x8x16` where the name would not say so.
+
+    XPK lists a topology once, its sizes in ascending order.
+    """
+    names = safe_names(piece)
+    if names:
+        return names[0]
+    family = next(name for name, rule in FAMILIES.items() if rule.chip == piece.chip.id)
+    return f"{family}-{shape_text(tuple(sorted(piece.shape)))}"
+
+
+def slice_of_type(text: str, count: int) -> Slice:
+    """The slices that a `--tpu-type` stands for."""
+    match = _TOPOLOGY.fullmatch(text)
+    if match and match["family"] in FAMILIES:
+        text = f"{FAMILIES[match['family']].chip}:{match['shape']}"
+    return parse_slice(f"{count}*{text}" if count > 1 else text)
+
+
+def read(text: str) -> Fields:
+    """The slices from XPK's own flags, the rest from the command's."""
+    lines = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    try:
+        words = shlex.split(lines.replace("\\\n", " "))
+    except ValueError as error:
+        raise BadRequest(f"{TARGET}: the command cannot be split into words: {error}") from None
+    given = dict(w.removeprefix("--").split("=", 1) for w in words if re.match(r"--[\w-]+=", w))
+    for flag in ("tpu-type", "command"):
+        if flag not in given:
+            raise BadRequest(f"{TARGET}: the flag --{flag} is missing; give it")
+    count = number(TARGET, "--num-slices", given.get("num-slices", "1"))
+    said = maxtext.read(given["command"])
+    if said["slices"] != count:
+        raise BadRequest(
+            f"{TARGET}: --num-slices is {count}, the command's dcn_* flags multiply to "
+            f"{said['slices']}; make them equal"
+        )
+    return said | slice_fields(slice_of_type(given["tpu-type"], count))

@@ -1,0 +1,68 @@
+"""LayerShape: what one device sees of one layer, training or serving."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardwise.models import Parameter
+from shardwise.plans.layouts import compute_share
+from shardwise.plans.train import ContextMethod
+from shardwise.work import Quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerShape:
+    """What one device sees of one layer: `tokens` of its microbatch, `context` tokens attended.
+
+    `tokens` are this device's after batch and context sharding, before tensor. `documents` are the
+    lengths packed into one sequence, () for one document. `expert_load` multiplies the work of the
+    experts: the capacity factor of a dense dispatch, or the busiest device's load over the mean.
+    `exact` are components whose matmuls run in the activations' dtype whatever `compute` is.
+    """
+
+    tokens: Quantity
+    context: Quantity
+    degrees: Mapping[str, Quantity]
+    compute: str
+    weights: str
+    activations: str
+    sequence_parallel: bool = True
+    causal: bool = True
+    context_method: ContextMethod = "all_gather"
+    attention_kernel: str = "flash"
+    documents: tuple[int, ...] = ()
+    ragged: bool = False
+    expert_load: float = 1.0
+    expert_over_tensor: bool = False
+    exact: frozenset[str] = frozenset()
+
+    def degree(self, axis: str) -> Quantity:
+        """Degree of a mesh axis; 1 where there is none."""
+        return self.degrees.get(axis, 1)
+
+    @property
+    def norm_tokens(self) -> Quantity:
+        """Tokens per device between blocks: also cut by tensor under sequence parallelism."""
+        return self.tokens / self.degree("tensor") if self.sequence_parallel else self.tokens
+
+    @property
+    def expert_axes(self) -> tuple[str, ...]:
+        """Axes over which whole experts lie apart."""
+        return ("expert", "tensor") if self.expert_over_tensor else ("expert",)
+
+    @property
+    def expert_group(self) -> Quantity:
+        """Devices that share the experts between them, whole ones each."""
+        group: Quantity = 1.0
+        for axis in self.expert_axes:
+            group = group * self.degree(axis)
+        return group
+
+    @property
+    def expert_tokens(self) -> Quantity:
+        """Tokens of one device that look for experts: its own, in pieces where tensor cuts experts
+        apart rather than their width."""
+        return self.tokens / self.degree("tensor") if self.expert_over_tensor else self.tokens
+
+    def compute_share(self, row: Parameter) -> Quantity:
+        """Share of a row that one device computes with."""
+        return compute_share(row, self.degrees, self.expert_over_tensor)

@@ -1,0 +1,25 @@
+"""The JSON Schema of plan files, from the plans themselves, for editors and other programs.
+
+It says which keys there are, their types and their choices; the rules that join several keys (a
+batch that divides, stages that add up) are checked when a plan is read.
+"""
+
+from typing import Any
+
+from shardwise.errors import unknown
+from shardwise.plans.files import KINDS
+
+
+def plan_schema(kind: str) -> dict[str, Any]:
+    """The schema (draft 2020-12) of a "train" or a "serve" plan; other keys are not allowed."""
+    from pydantic import TypeAdapter
+
+    if kind not in KINDS:
+        raise unknown("plan kind", kind, KINDS)
+    schema = TypeAdapter(KINDS[kind]).json_schema()
+    for part in (schema, *schema.get("$defs", {}).values()):
+        if part.get("type") == "object" and "properties" in part:
+            part["additionalProperties"] = False
+    schema["properties"] = {"kind": {"const": kind}, **schema["properties"]}
+    schema["required"] = ["kind", *schema["required"]]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -1,0 +1,120 @@
+"""`shardwise export`: to every target and back, what is said on the way, and every refusal."""
+
+import json
+
+import pytest
+import yaml
+from tests.apps.test_plan_train import document, refused, run
+
+from shardwise.models import load_model
+from shardwise.plans import model_hash
+
+PLAN = {
+    "kind": "train",
+    "model": "llama-3-8b",
+    "slice": "v5e:4x4",
+    "mesh": {"fsdp": 8, "tensor": 2},
+    "box": [4, 4],
+    "global_batch_sequences": 32,
+    "sequence_length": 2048,
+    "microbatches": 1,
+    "layers_per_stage": [32],
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A plan file of 16 chips of v5e."""
+    return written(tmp_path, {})
+
+
+def written(tmp_path, changes: dict):
+    path = tmp_path / "plan.yaml"
+    hashed = {"model_hash": model_hash(load_model("llama-3-8b"))}
+    path.write_text(yaml.safe_dump(PLAN | hashed | changes, sort_keys=False))
+    return path
+
+
+@pytest.mark.parametrize("target", ["maxtext", "jax", "xpk", "skypilot"])
+def test_a_plan_goes_out_and_comes_back(target, path, tmp_path, capsys):
+    out, again = tmp_path / "exported", tmp_path / "again.yaml"
+    assert run(capsys, "export", path, "--to", target, "-o", out)[:2] == (0, f"wrote {out}\n")
+    code, said, err = run(capsys, "export", out, "--from", target, "-o", again)
+    assert (code, said, err) == (0, f"wrote {again}\n", "")
+    assert run(capsys, "plan", "diff", path, again)[0] == 0
+    changed = document(capsys, "plan", "diff", path, again)["result"]["changed"]
+    assert changed == {}
+
+
+@pytest.mark.parametrize("target", ["torchtitan", "megatron"])
+def test_gpu_targets(target, tmp_path, capsys):
+    gpus = {"slice": "2*h100:8", "slices": 2, "box": [8]}
+    path = written(tmp_path, gpus)
+    text = document(capsys, "export", path, "--to", target)["result"]["text"]
+    (tmp_path / "exported").write_text(text)
+    code, out, _ = run(capsys, "export", tmp_path / "exported", "--from", target)
+    assert code == 0
+    back = yaml.safe_load(out)
+    assert back["mesh"] == PLAN["mesh"]
+    assert {k: back[k] for k in gpus} == gpus
+
+
+def test_the_document(path, capsys):
+    code, out, err = run(capsys, "export", path, "--to", "maxtext", "--json")
+    assert (code, err) == (0, "")
+    doc = json.loads(out)
+    assert doc["inputs"] == {"path": str(path), "to": "maxtext"}
+    assert "ici_fsdp_parallelism=8" in doc["result"]["text"]
+    assert doc["resolved"]["mesh.fsdp"] == {"value": 8, "origin": "file"}
+    lost = doc["result"]["not_expressed"]
+    assert [line.partition(" ")[0] for line in lost] == ["dtypes.param", "dtypes.master"]
+    assert doc["warnings"] == [f"maxtext will not do this: {line}" for line in lost]
+
+
+def test_text_alone_on_stdout(path, capsys):
+    code, out, err = run(capsys, "export", path, "--to", "skypilot")
+    assert code == 0
+    assert yaml.safe_load(out)["resources"] == {"accelerators": "tpu-v5litepod-16"}
+    assert "warning: skypilot will not do this: dtypes.master" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--to", "maxtex"], "unknown export target 'maxtex'; did you mean 'maxtext'?"),
+        ([], "give either --to or --from, one of maxtext|torchtitan"),
+        (["--to", "jax", "--from", "jax"], "give either --to or --from"),
+        (["--to", "megatron"], 'megatron cannot express slice "v5e:4x4": it runs on GPUs'),
+        (["--from", "xpk"], "xpk: the"),
+    ],
+)
+def test_requests_that_are_refused(args, said, path, capsys):
+    assert said in refused(capsys, ["export", path, *args])
+
+
+def test_a_choice_that_the_target_would_run_otherwise(tmp_path, capsys):
+    stages = {"mesh": {"stage": 2, "fsdp": 8}, "layers_per_stage": [16, 16], "microbatches": 2}
+    said = refused(capsys, ["export", written(tmp_path, stages), "--to", "maxtext"])
+    assert 'maxtext cannot express pipeline_schedule "1f1b": its pipeline runs all' in said
+    assert "change pipeline_schedule in the plan or export to another target" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"mesh": {"fsdp": 8}}, "has 8 devices"),
+        ({"layers_per_stage": [31]}, "adds up to 31 layers"),
+        ({"model_hash": "0" * 16}, "was made for another 'llama-3-8b'"),
+    ],
+)
+def test_a_plan_that_does_not_suit_its_model_or_slice(changes, said, tmp_path, capsys):
+    path = written(tmp_path, changes)
+    assert said in refused(capsys, ["export", path, "--to", "maxtext"])
+
+
+def test_files_that_cannot_be_read_or_written(path, tmp_path, capsys):
+    assert "cannot read" in refused(capsys, ["export", tmp_path / "no", "--from", "jax"])
+    there = tmp_path / "none" / "out"
+    assert "cannot write" in refused(capsys, ["export", path, "--to", "jax", "-o", there])
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    assert "UTF-8" in refused(capsys, ["export", tmp_path / "bytes", "--from", "jax"])

@@ -1,0 +1,205 @@
+"""An export parses back into the very plan, for any plan that a target can run; others are refused
+by the name of the field."""
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.planner.export.exporting import MIXED, STORED_F32, a_plan, plans
+
+from shardwise.errors import BadRequest
+from shardwise.planner.export import EXPORTERS, export_plan, parse_export
+from shardwise.plans import TrainDtypes, TrainPlan
+from shardwise.plans.train import (
+    CONTEXT_METHODS,
+    OPTIMIZERS,
+    PLACINGS,
+    REMAT_POLICIES,
+    STACKS,
+    STORAGE_AXES,
+)
+
+ABOUT = {
+    "placement": PLACINGS,
+    "stack": STACKS,
+    "constants": ["vendor", "book"],
+    "expert_imbalance": [1.0, 1.5],
+}
+MAXTEXT = ABOUT | {
+    "schedules": ["gpipe"],
+    "models": ["dense"],
+    "zero": [0, 1],
+    "sequence_parallel": [True, False],
+    "remat": ["matmul_outputs", "block", "offload"],
+    "remat_kinds": [{}, {"attention": "keep"}, {"block_input": "offload", "mlp_out": "offload"}],
+    "attention_kernel": ["flash", "scores"],
+    "context_method": CONTEXT_METHODS,
+    "optimizer": ["adam", "muon", "sgd"],
+    "offload_optimizer": [True, False],
+    "mtp_layers": [0, 1],
+    "dtypes": [MIXED, STORED_F32, TrainDtypes(compute="fp8"), TrainDtypes(compute="int8")],
+    "packed_lengths": [(), (128, 128)],
+}
+MOE = MAXTEXT | {
+    "models": ["moe"],
+    "schedules": ["gpipe"],
+    "expert_dispatch": ["dense", "ragged"],
+}
+TORCHTITAN = ABOUT | {
+    "schedules": ["gpipe", "1f1b", "interleaved", "zb_v"],
+    "uneven": True,
+    "zero": [0],
+    "sequence_parallel": [True, False],
+    "reshard_after_forward": [True, False],
+    "remat": ["none", "matmul_outputs", "block"],
+    "expert_dispatch": ["ragged"],
+    "expert_over_tensor": [True],
+    "dtypes": [MIXED, STORED_F32, TrainDtypes(param="f32", compute="f32", grad="f32")],
+}
+MEGATRON = ABOUT | {
+    "schedules": ["1f1b", "interleaved"],
+    "uneven": True,
+    "zero": [0, 1],
+    "sequence_parallel": [True, False],
+    "remat": ["none", "block"],
+    "attention_kernel": ["flash", "scores"],
+    "context_method": CONTEXT_METHODS,
+    "optimizer": ["adam", "muon", "sgd"],
+    "offload_optimizer": [True, False],
+    "mtp_layers": [0, 1],
+    "expert_dispatch": ["dense", "ragged"],
+    "expert_over_tensor": [True, False],
+    "dtypes": [
+        MIXED,
+        TrainDtypes(grad="f32"),
+        TrainDtypes(compute="fp8"),
+        TrainDtypes(param="fp8", compute="fp8"),
+        TrainDtypes(compute="mxfp8", grad="f32"),
+        TrainDtypes(param="f32", compute="f32", grad="f32", master="none"),
+        TrainDtypes(moments="bf16"),
+    ],
+}
+JAX = MAXTEXT | {
+    "models": ["dense", "moe"],
+    "schedules": ["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe"],
+    "zero": [0, 1, 2],
+    "storage_axes": [STORAGE_AXES, ("fsdp",), ("fsdp", "expert")],
+    "remat": ["none", "matmul_outputs", "block"],
+    "optimizer": OPTIMIZERS,
+    "lora_rank": [0, 8],
+    "frozen": [(), ("embedding",)],
+    "dtypes": [MIXED, STORED_F32, TrainDtypes(compute="fp8")],
+}
+ACCEPTED = {
+    "maxtext": (plans(tpu=True, **MAXTEXT), plans(tpu=True, **MOE), plans(tpu=False, **MAXTEXT)),
+    "torchtitan": (plans(tpu=False, **TORCHTITAN),),
+    "megatron": (
+        plans(tpu=False, **MEGATRON),
+        plans(tpu=False, **MEGATRON | {"zero": [0, 1, 2], "storage_axes": [("fsdp",)]}),
+    ),
+    "jax": (plans(tpu=True, **JAX), plans(tpu=False, **JAX)),
+    "xpk": (plans(tpu=True, **MAXTEXT), plans(tpu=True, **MOE)),
+    "skypilot": (plans(tpu=False, **MEGATRON),),
+}
+
+
+def runs_as_it_is(target: str, plan: TrainPlan) -> bool:
+    """Whether the drawn choices, each of which the target takes, go together there."""
+    if target in ("megatron", "skypilot"):
+        stored = any(plan.degree(axis) > 1 for axis in plan.storage_axes)
+        missing = any(
+            plan.degree(a) > 1 and a not in plan.storage_axes for a in ("context", "expert")
+        )
+        copied = plan.degree("replica") * plan.degree("data") > 1
+        return not stored or not (missing or (copied and plan.zero == 2))
+    return True
+
+
+@pytest.mark.parametrize("target", EXPORTERS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_what_a_target_can_run_parses_back(target, data):
+    plan, cfg, piece = data.draw(st.one_of(*ACCEPTED[target]))
+    if not runs_as_it_is(target, plan):
+        return
+    text = export_plan(plan, cfg, piece, target)
+    assert parse_export(text, target) == plan
+    copied = {"replica", "data"} & set(plan.mesh)
+    if not copied or (copied == {"data"} and plan.slices == 1):
+        assert "# shardwise: mesh:" not in text  # the flags alone say the mesh
+    assert "# shardwise: microbatches" not in text
+    assert "# shardwise: global_batch_sequences" not in text
+    assert "# shardwise: sequence_length" not in text
+
+
+ANYTHING = {
+    **JAX,
+    "remat": REMAT_POLICIES,
+    "reshard_after_forward": [True, False],
+    "expert_dispatch": ["dense", "ragged"],
+    "expert_over_tensor": [True, False],
+    "uneven": True,
+    "dtypes": [MIXED, STORED_F32, TrainDtypes(compute="nvfp4"), TrainDtypes(moments="bf16")],
+}
+FIELDS = [f.name for f in fields(TrainPlan)]
+
+
+@pytest.mark.parametrize("target", EXPORTERS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_plan_parses_back_or_is_refused_by_field(target, data):
+    tpu = data.draw(st.booleans())
+    plan, cfg, piece = data.draw(plans(tpu=tpu, **ANYTHING))
+    refusal, text = "", ""
+    try:
+        text = export_plan(plan, cfg, piece, target)
+    except BadRequest as error:
+        refusal = str(error)
+    if refusal:
+        assert any(f"cannot express {field}" in refusal for field in FIELDS), refusal
+    else:
+        assert parse_export(text, target) == plan
+
+
+def test_degree_one_is_kept_where_it_was_written():
+    plan, cfg, piece = a_plan("dense", "v5e:4x4", {"data": 1, "fsdp": 16, "tensor": 1})
+    for target in ("maxtext", "jax", "xpk", "skypilot"):
+        assert parse_export(export_plan(plan, cfg, piece, target), target).mesh == plan.mesh
+
+
+def test_a_replica_is_told_from_data_by_a_note_until_the_flags_change():
+    plan, cfg, piece = a_plan("dense", "2*h100:8", {"replica": 2, "data": 8}, zero=0)
+    text = export_plan(plan, cfg, piece, "megatron")
+    assert '# shardwise: mesh: {"reads": {"data": 16}, "means": {"replica": 2, "data": 8}}' in text
+    assert parse_export(text, "megatron") == plan
+    edited = text.replace("--nnodes 2", "--nnodes 4").replace("-batch-size 32", "-batch-size 16")
+    assert parse_export(edited, "megatron").mesh == {"data": 32}
+
+
+@pytest.mark.parametrize("target", EXPORTERS)
+def test_an_unknown_target_or_another_model_is_refused(target):
+    plan, cfg, piece = a_plan("dense", "v5e:4x4", {"fsdp": 16})
+    with pytest.raises(BadRequest, match="unknown export target 'maxtex'; did you mean 'maxtext'"):
+        export_plan(plan, cfg, piece, "maxtex")
+    other = a_plan("moe", "v5e:4x4", {"fsdp": 16})[1]
+    with pytest.raises(BadRequest, match="was made for another 'dense'"):
+        export_plan(plan, other, piece, target)
+
+
+@pytest.mark.parametrize("target", EXPORTERS)
+@pytest.mark.parametrize("text", ["", "nonsense '", "{", "a: [1", "# shardwise: zero: 1"])
+def test_text_that_is_no_export_is_refused(target, text):
+    with pytest.raises(BadRequest, match=target):
+        parse_export(text, target)
+
+
+def test_a_broken_note_is_refused():
+    plan, cfg, piece = a_plan("dense", "v5e:4x4", {"fsdp": 16})
+    text = export_plan(plan, cfg, piece, "maxtext")
+    broken = text.replace('# shardwise: model: "dense"', "# shardwise: model: [")
+    with pytest.raises(BadRequest, match="is no note; write '# shardwise: FIELD: VALUE'"):
+        parse_export(broken, "maxtext")
+    unknown = text.replace("# shardwise: model:", "# shardwise: modle:")
+    with pytest.raises(BadRequest, match="unknown key 'modle'"):
+        parse_export(unknown, "maxtext")
