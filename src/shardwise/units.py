@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from shardwise.errors import BadRequest, unknown
 
 DTYPE_BYTES: Mapping[str, float] = {
+    "f64": 8.0,
     "f32": 4.0,
     "bf16": 2.0,
     "f16": 2.0,

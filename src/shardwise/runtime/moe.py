@@ -25,6 +25,8 @@ def moe(p: Params, x_BTD: jax.Array, m: Moe, call: Call) -> jax.Array:
     """Routed experts plus shared ones, [B, T, D]."""
     weights_BTk, chosen_BTk = route(p, x_BTD, m.experts_per_token, call.numerics.routing)
     run = _ragged if call.options.experts == "ragged" else _dense
+    if call.options.dispatch is not None:
+        run = call.options.dispatch
     out_BTD = run(p, x_BTD, weights_BTk.astype(x_BTD.dtype), chosen_BTk, call)
     if m.shared_d_ff:
         shared_BTD = mlp(p, "shared", x_BTD, call)

@@ -55,7 +55,9 @@ class Options:
     expert on every token ("dense"), or sorted by expert ("ragged"). Two hooks serve strategies:
     `at(name, x)` sees each activation of SAVED_KINDS plus "embedding" and "logits" (a sharding
     constraint, a collective in `shard_map`), `use(group, params)` the parameters of a layer just
-    before they are used (a gather); for those outside the stack the group is -1.
+    before they are used (a gather); for those outside the stack the group is -1. `gathered` says
+    whether what that hook made stays for the backward pass. `dispatch`, where given, sends tokens
+    to their experts instead (`moe.Dispatch`).
     """
 
     compute: str = "f32"
@@ -65,6 +67,8 @@ class Options:
     kernel: Kernel = dense_attention
     at: Callable[[str, jax.Array], jax.Array] = unmarked
     use: Callable[[int, Mapping[str, jax.Array]], Mapping[str, jax.Array]] = as_stored
+    gathered: Literal["keep", "recompute"] = "keep"
+    dispatch: Callable[..., jax.Array] | None = None
     scan: bool = True
 
     def __post_init__(self) -> None:
@@ -97,9 +101,14 @@ def rematerialised(body: Callable[..., Any], options: Options) -> Callable[..., 
         kept.discard(kind)
         offloaded.discard(kind)
         {"keep": kept, "offload": offloaded}.get(treatment, set()).add(kind)
-    if options.remat == "none" and kept == set(SAVED_KINDS):
-        return body
     policies = jax.checkpoint_policies
+    if options.remat == "none" and kept == set(SAVED_KINDS):
+        if options.gathered == "keep":
+            return body
+        policy = policies.save_anything_except_these_names("parameters")
+        return jax.checkpoint(body, policy=policy, prevent_cse=not options.scan)
+    if options.gathered == "keep":
+        kept.add("parameters")
     if offloaded:
         policy = policies.save_and_offload_only_these_names(
             names_which_can_be_saved=sorted(kept),

@@ -51,7 +51,10 @@ def spec_of(layout: Layout) -> PartitionSpec:
 
 
 def parameter_spec(
-    row: Parameter, axes: Mapping[str, int], storage_axes: tuple[str, ...] = STORAGE_AXES
+    row: Parameter,
+    axes: Mapping[str, int],
+    storage_axes: tuple[str, ...] = STORAGE_AXES,
+    expert_over_tensor: bool = False,
 ) -> PartitionSpec:
     """How the array of a row is cut, by `plans.layouts`; its dim of stacked layers is whole.
 
@@ -60,7 +63,7 @@ def parameter_spec(
     divide, else none: those few bytes are replicated. KV heads that `tensor` does not divide are
     replicated over it. Raises BadRequest where an axis divides none of what it must.
     """
-    layout = parameter_layout(row, axes, storage_axes)
+    layout = parameter_layout(row, axes, storage_axes, expert_over_tensor)
     sizes = dict(row.dims)
     cut = {dim.name: dim.axes for dim in layout.dims}
     stored = [(d, a) for d, names in cut.items() for a in names if a in STORAGE_AXES]

@@ -1,0 +1,13 @@
+"""Strategies: a TrainPlan's choices executed, each in a file named as in `planner/parallel`.
+
+`run.py` turns a plan into functions; `step.py` is the one program over the mesh; `setup.py` has the
+specs that all share. `fsdp.py` gathers stored parameters, `tensor.py` lays out activations,
+`context.py` runs attention over cut heads and tokens, `expert.py` sends tokens to experts,
+`data.py` has the pieces of ZeRO, `accumulation.py` loops over microbatches, `pipeline.py` runs a
+schedule's table. `refusals.py` names what is not run. Read `run.py`, then `step.py`.
+"""
+
+from shardwise.runtime.parallel.refusals import check
+from shardwise.runtime.parallel.run import initialise, loss_and_grads, place, place_batch, whole
+
+__all__ = ["check", "initialise", "loss_and_grads", "place", "place_batch", "whole"]

@@ -1,0 +1,108 @@
+"""Attention on a mesh: heads over tensor, tokens over context (ring, all-gather or Ulysses).
+
+One `shard_map` around the kernel, over every axis of the mesh: q[B, T_context, N_tensor, H] and k,
+v[B, S_context, K_tensor, H]. Inside, a library's kernel may serve (it would not under plain `jit`:
+custom calls are not cut). Where tensor does not divide K, each KV head is sent lcm(K, tensor) / K
+times. Causal rows are dealt in zig-zag where the ring or the gather would else be unbalanced.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import lcm
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from shardwise.models import ModelConfig
+from shardwise.plans.train import TrainPlan
+from shardwise.runtime.attention import (
+    Kernel,
+    Scoring,
+    all_gather_attention,
+    best_attention,
+    dense_attention,
+    ring_attention,
+    to_zigzag,
+    ulysses_attention,
+)
+from shardwise.runtime.parallel.setup import Setup, one_or_all
+
+Batch = Mapping[str, jax.Array]
+BY_TOKEN = ("q_positions_BT", "k_positions_BS", "q_segments_BT", "k_segments_BS")
+
+
+@dataclass(frozen=True, slots=True)
+class MeshKernel:
+    """A `Kernel` on whole arrays that runs a method on each device's block of them."""
+
+    setup: Setup
+    without: tuple[str, ...] = ()
+
+    def __call__(
+        self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKU: jax.Array, scoring: Scoring
+    ) -> jax.Array:
+        """[B, T, N, U], laid out as q."""
+        axes = self.setup.axes
+        batch = one_or_all(self.setup.batch_axes(self.without))
+        time = "context" if "context" in axes else None
+        heads = "tensor" if "tensor" in axes else None
+        copies = lcm(k_BSKH.shape[2], axes.get("tensor", 1)) // k_BSKH.shape[2]
+        k_BSKH, v_BSKU = (jnp.repeat(x, copies, axis=2) for x in (k_BSKH, v_BSKU))
+        given = [name for name in BY_TOKEN if getattr(scoring, name) is not None]
+        sinks = None if scoring.sinks_N is None else P(heads)
+        specs = replace(scoring, sinks_N=sinks, **dict.fromkeys(given, P(batch, time)))
+        block = P(batch, time, heads, None)
+        inside = jax.shard_map(
+            self._method(),
+            mesh=self.setup.mesh,
+            in_specs=(block, block, block, specs),
+            out_specs=block,
+            check_vma=False,  # the libraries' kernels do not say how their outputs vary
+        )
+        return inside(q_BTNH, k_BSKH, v_BSKU, scoring)
+
+    def _method(self) -> Kernel:
+        local = local_kernel(self.setup.plan)
+        if "context" not in self.setup.axes:
+            return local
+        match self.setup.plan.context_method:
+            case "ring":
+                return partial(ring_attention, axis="context")
+            case "ulysses":
+                return partial(ulysses_attention, axis="context", kernel=local)
+            case _:
+                return partial(all_gather_attention, axis="context", kernel=local)
+
+
+def local_kernel(plan: TrainPlan) -> Kernel:
+    """What one device computes: the whole matrix of scores, or tiles."""
+    return dense_attention if plan.attention_kernel == "scores" else best_attention
+
+
+def kernel_for(setup: Setup, without: tuple[str, ...] = ()) -> Kernel:
+    """The attention of a plan."""
+    return MeshKernel(setup, without) if setup.axes else local_kernel(setup.plan)
+
+
+def zigzag(plan: TrainPlan, cfg: ModelConfig) -> bool:
+    """Whether rows are dealt in zig-zag: where blocks in order would not share the work, and no
+    window or chunk wants the blocks in order."""
+    mixers = [layer.attention for layer in cfg.groups]
+    plain = all(getattr(m, "kind", "full") not in ("window", "chunk") for m in mixers)
+    parts = 2 * plan.degree("context")
+    causal = plan.degree("context") > 1 and plan.context_method in ("ring", "all_gather")
+    return plain and causal and plan.sequence_length % parts == 0
+
+
+def dealt(batch: Batch, plan: TrainPlan, cfg: ModelConfig) -> Batch:
+    """The batch with the tokens of each row in the order that the devices hold them."""
+    if not zigzag(plan, cfg):
+        return batch
+    tokens = batch["tokens"]
+    positions = jax.lax.broadcasted_iota(jnp.int32, tokens.shape, 1)
+    return {
+        name: to_zigzag(x, plan.degree("context"))
+        for name, x in {"positions": positions, **batch}.items()
+    }

@@ -1,0 +1,58 @@
+"""Data parallelism and ZeRO: replicated parameters whose gradients are summed.
+
+`dW[D, F]{U_data}` becomes `dW[D, F]` by an AllReduce (ZeRO-0), or `dW[D_data, F]` by a
+ReduceScatter where the optimizer keeps pieces only (ZeRO-1, once per step; ZeRO-2, after every
+microbatch, so that the whole gradient is never held); the new parameters are then gathered.
+Axes that replicate: `replica` (hybrid: across slices), `data`, and those of `expert` and `context`
+that are no storage axes.
+"""
+
+from math import prod
+
+from jax.sharding import PartitionSpec
+
+from shardwise.models import Parameter
+from shardwise.models.specs import Moe
+from shardwise.plans.layouts import DATA_AXES, replica_axes
+from shardwise.runtime.init import stacked_shape
+from shardwise.runtime.parallel.setup import Setup, one_or_all
+
+
+def pieces(row: Parameter, setup: Setup) -> PartitionSpec:
+    """The spec of a parameter's optimizer state under ZeRO-1 and 2: as stored, and cut further over
+    its replicas along the first dim that they divide; as stored where they divide none."""
+    spec = setup.stored(row)
+    copies = tuple(a for a in replica_axes(row, setup.plan.storage_axes) if a in setup.axes)
+    if setup.plan.zero == 0 or not copies:
+        return spec
+    shape, cut = stacked_shape(row), [_names(entry) for entry in spec]
+    first = 0 if row.group is None else 1
+    for i in [*range(first, len(shape)), *range(first)]:
+        if shape[i] % prod(setup.degree(a) for a in (*cut[i], *copies)) == 0:
+            cut[i] = (*cut[i], *copies)
+            return PartitionSpec(*map(one_or_all, cut))
+    return spec
+
+
+def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return entry if isinstance(entry, tuple) else (entry,) if entry else ()
+
+
+def optimizer_spec(row: Parameter, setup: Setup) -> PartitionSpec:
+    """How the optimizer state of a parameter lies, and its gradient when it is summed."""
+    return pieces(row, setup)
+
+
+def running_spec(row: Parameter, setup: Setup) -> PartitionSpec:
+    """How the sum of gradients over microbatches lies: in pieces under ZeRO-2 alone."""
+    return pieces(row, setup) if setup.plan.zero == 2 else setup.stored(row)
+
+
+def deferred_axes(setup: Setup) -> tuple[str, ...]:
+    """Axes over which gradients are summed once per step and not once per microbatch. None with
+    ragged experts: `lax.ragged_dot` cannot be mapped yet (JAX 0.10)."""
+    ragged = setup.plan.expert_dispatch == "ragged"
+    mixed = any(isinstance(layer.mlp, Moe) for layer in setup.cfg.groups)
+    if setup.plan.microbatches == 1 or setup.plan.zero == 2 or (ragged and mixed):
+        return ()
+    return tuple(a for a in DATA_AXES if a in setup.axes)

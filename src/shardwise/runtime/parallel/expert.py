@@ -1,0 +1,235 @@
+"""Expert parallelism: experts lie apart over `expert`, tokens travel to theirs and back.
+
+Stored `W[E_expert, D, F_tensor]`, or with `expert_over_tensor` `W[E_{expert,tensor}, D, F]`. Each
+device routes the tokens it holds and sorts the (token, choice) rows by expert. Then:
+
+- "ragged" (dropless): rows go where their experts are, by `ragged_all_to_all`; where there is none
+  (CPU) by an `all_to_all` of full blocks, each large enough for all rows of its sender;
+- "dense": every expert has ceil(capacity x rows / E) slots for each device's own rows, filled or
+  not; a row beyond them, in the order of the tokens, is dropped (GShard, arXiv 2006.16668). The
+  capacity is thus per shard: which rows are dropped follows from the mesh, not from the batch.
+
+Where tensor cuts the width of the experts, all of its devices send the same rows and their partial
+sums are added after the way back.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil, prod
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from shardwise.models.numerics import Numerics
+from shardwise.plans.train import TrainPlan
+from shardwise.runtime.call import Call
+from shardwise.runtime.init import stored_rows
+from shardwise.runtime.mlp import activate
+from shardwise.runtime.parallel.setup import Setup, one_or_all
+
+Params = Mapping[str, jax.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """The `dispatch` hook: rows to their experts and back, inside `shard_map` over the mesh.
+
+    `specs` holds, by layer group, how the weights of its experts lie while in use.
+    """
+
+    setup: Setup
+    specs: Mapping[str, P]
+    without: tuple[str, ...] = ()
+    ragged_exchange: bool = False
+
+    def __call__(
+        self, p: Params, x_BTD: jax.Array, weights_BTk: jax.Array, chosen_BTk: jax.Array, call: Call
+    ) -> jax.Array:
+        """Sum over the k chosen experts of weight * expert(x), [B, T, D]."""
+        plan, axes = self.setup.plan, self.setup.axes
+        over = plan.expert_over_tensor
+        batch = one_or_all(self.setup.batch_axes(self.without))
+        time = one_or_all(tuple(a for a in ("context", *(["tensor"] * over)) if a in axes))
+        held = {name: w for name, w in p.items() if name.startswith("experts.")}
+        tokens = P(batch, time, None)
+        local = _Local(
+            plan=plan,
+            numerics=call.numerics,
+            apart=_apart(self.setup),
+            partial=() if over else tuple(a for a in ("tensor",) if a in axes),
+            ragged_exchange=self.ragged_exchange,
+        )
+        inside = jax.shard_map(
+            local,
+            mesh=self.setup.mesh,
+            in_specs=({name: self.specs[name] for name in held}, tokens, tokens, tokens),
+            out_specs=tokens,
+            check_vma=False,  # ragged_dot and the exchanges have no rule for it everywhere
+        )
+        return inside(held, x_BTD, weights_BTk, chosen_BTk)
+
+
+def _apart(setup: Setup) -> tuple[str, ...]:
+    """The axes that experts lie apart over."""
+    names = ("expert", "tensor") if setup.plan.expert_over_tensor else ("expert",)
+    return tuple(a for a in names if a in setup.axes)
+
+
+def dispatch_for(setup: Setup, without: tuple[str, ...] = ()) -> Callable[..., jax.Array] | None:
+    """The hook of a plan, None where no layer has experts."""
+    rows = [row for row in stored_rows(setup.cfg) if row.name.startswith("experts.")]
+    if not rows:
+        return None
+    apart = one_or_all(_apart(setup))
+    # Biases of experts are stored like any bias; in use they lie beside their matrices.
+    specs = {row.name: P(apart, *setup.used(row)[2:]) for row in rows}
+    exchange = setup.mesh.devices.flat[0].platform != "cpu"
+    return Dispatch(setup, specs, without, exchange)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Local:
+    """What one device does: its own tokens, all devices' rows for its own experts."""
+
+    plan: TrainPlan
+    numerics: Numerics
+    apart: tuple[str, ...]
+    partial: tuple[str, ...]
+    ragged_exchange: bool
+
+    @property
+    def places(self) -> int:
+        """Devices that the experts lie apart over."""
+        return prod(lax.axis_size(axis) for axis in self.apart)
+
+    def __call__(
+        self, w: Params, x_BTD: jax.Array, weights_BTk: jax.Array, chosen_BTk: jax.Array
+    ) -> jax.Array:
+        (B, T, D), k = x_BTD.shape, chosen_BTk.shape[-1]
+        expert_R = chosen_BTk.reshape(-1)
+        order_R = jnp.argsort(expert_R, stable=True)
+        rows_RD = x_BTD.reshape(B * T, D)[order_R // k]
+        run = self._ragged if self.plan.expert_dispatch == "ragged" else self._slots
+        out_RD = run(w, rows_RD, expert_R[order_R])
+        out_RD = out_RD * weights_BTk.reshape(-1)[order_R][:, None]
+        out_BTD = jnp.zeros((B * T, D), x_BTD.dtype).at[order_R // k].add(out_RD)
+        out_BTD = out_BTD.reshape(B, T, D)
+        return lax.psum(out_BTD, self.partial) if self.partial else out_BTD
+
+    def _slots(self, w: Params, rows_RD: jax.Array, expert_R: jax.Array) -> jax.Array:
+        """Rows sorted by expert -> their outputs; 0 for those that found no slot."""
+        (R, D), here = rows_RD.shape, w["experts.up"].shape[0]
+        E = here * self.places
+        slots = ceil(self.plan.expert_capacity * R / E)
+        starts_E = jnp.searchsorted(expert_R, jnp.arange(E))
+        rank_R = jnp.arange(R) - starts_E[expert_R]
+        at_R = jnp.where(rank_R < slots, expert_R * slots + rank_R, E * slots)
+        sent = jnp.zeros((E * slots, D), rows_RD.dtype).at[at_R].set(rows_RD, mode="drop")
+        got = self._exchange(sent.reshape(self.places, here, slots, D))
+        x_EMD = jnp.moveaxis(got, 0, 1).reshape(here, self.places * slots, D)
+        out_EMD = self._experts(w, x_EMD)
+        back = jnp.moveaxis(out_EMD.reshape(here, self.places, slots, D), 1, 0)
+        back = self._exchange(back).reshape(E * slots, D)
+        return back.at[at_R].get(mode="fill", fill_value=0)
+
+    def _experts(self, w: Params, x_EMD: jax.Array) -> jax.Array:
+        """The MLP of every expert on the slots that are its own."""
+
+        def every(name: str, spec: str, x: jax.Array) -> jax.Array:
+            out = jnp.einsum(spec, x, w[name].astype(x.dtype))
+            return out + self._bias(w, name, x.dtype)[:, None] if f"{name}.bias" in w else out
+
+        up = every("experts.up", "EMD,EDF->EMF", x_EMD)
+        gated = "experts.gate" in w
+        gate = every("experts.gate", "EMD,EDF->EMF", x_EMD) if gated else None
+        return every("experts.down", "EMF,EFD->EMD", activate(up, gate, self.numerics))
+
+    def _ragged(self, w: Params, rows_RD: jax.Array, expert_R: jax.Array) -> jax.Array:
+        """Rows sorted by expert -> their outputs, all of them."""
+        here = w["experts.up"].shape[0]
+        sizes_E = jnp.bincount(expert_R, length=here * self.places)
+        if self.places == 1:
+            return self._grouped(w, rows_RD, expert_R, sizes_E)
+        sizes_PE = sizes_E.reshape(self.places, here)  # mine, by the place that has the expert
+        if self.ragged_exchange:
+            return self._by_ragged_exchange(w, rows_RD, sizes_PE)
+        return self._by_blocks(w, rows_RD, sizes_PE)
+
+    def _by_blocks(self, w: Params, rows_RD: jax.Array, sizes_PE: jax.Array) -> jax.Array:
+        """A block of R rows to every place, most of it empty."""
+        (R, D), places = rows_RD.shape, self.places
+        count_P = sizes_PE.sum(1)
+        start_P = jnp.cumsum(count_P) - count_P
+        place_R = jnp.repeat(jnp.arange(places), count_P, total_repeat_length=R)
+        at_R = place_R * R + jnp.arange(R) - start_P[place_R]
+        sent = jnp.zeros((places * R, D), rows_RD.dtype).at[at_R].set(rows_RD)
+        got = self._exchange(sent.reshape(places, R, D)).reshape(places * R, D)
+        got_PE = self._exchange(sizes_PE)  # theirs for me, by sender
+        ends_PE = jnp.cumsum(got_PE, axis=1)
+        number = jax.vmap(lambda ends: jnp.searchsorted(ends, jnp.arange(R), side="right"))
+        out = self._sorted_here(w, got, number(ends_PE).reshape(-1), got_PE.sum(0))
+        return self._exchange(out.reshape(places, R, D)).reshape(places * R, D)[at_R]
+
+    def _by_ragged_exchange(self, w: Params, rows_RD: jax.Array, sizes_PE: jax.Array) -> jax.Array:
+        """Every row once, into the receiver's buffer behind those of the senders before."""
+        (R, D), places, axis = rows_RD.shape, self.places, self.apart
+        all_SPE = lax.all_gather(sizes_PE, axis)  # sender, receiver, expert
+        counts_SP, me = all_SPE.sum(2), lax.axis_index(axis)
+        starts_SP = jnp.cumsum(counts_SP, axis=0) - counts_SP  # in the receiver's buffer
+        offsets_SP = jnp.cumsum(counts_SP, axis=1) - counts_SP  # in the sender's rows
+        got = lax.ragged_all_to_all(
+            rows_RD,
+            jnp.zeros((places * R, D), rows_RD.dtype),
+            *(v.astype(jnp.int32) for v in (offsets_SP[me], counts_SP[me], starts_SP[me])),
+            counts_SP[:, me].astype(jnp.int32),
+            axis_name=axis,
+        )
+        ends = jnp.cumsum(all_SPE[:, me].reshape(-1))
+        number = jnp.searchsorted(ends, jnp.arange(places * R), side="right")
+        here = sizes_PE.shape[1]
+        expert = jnp.where(number < places * here, number % here, here)
+        out = self._sorted_here(w, got, expert, all_SPE[:, me].sum(0))
+        return lax.ragged_all_to_all(
+            out,
+            jnp.zeros((R, D), out.dtype),
+            *(v.astype(jnp.int32) for v in (starts_SP[:, me], counts_SP[:, me], offsets_SP[:, me])),
+            counts_SP[me].astype(jnp.int32),
+            axis_name=axis,
+        )
+
+    def _sorted_here(
+        self, w: Params, rows: jax.Array, expert: jax.Array, sizes_E: jax.Array
+    ) -> jax.Array:
+        """Outputs of rows in any order; those of no expert (number E) give what is not read."""
+        order = jnp.argsort(expert, stable=True)
+        out = self._grouped(w, rows[order], expert[order], sizes_E)
+        return jnp.zeros_like(out).at[order].set(out)
+
+    def _grouped(
+        self, w: Params, rows_RD: jax.Array, expert_R: jax.Array, sizes_E: jax.Array
+    ) -> jax.Array:
+        def each(name: str, x: jax.Array) -> jax.Array:
+            out = lax.ragged_dot(x, w[name].astype(x.dtype), sizes_E.astype(jnp.int32))
+            if f"{name}.bias" not in w:
+                return out
+            return out + self._bias(w, name, x.dtype).at[expert_R].get(mode="fill", fill_value=0)
+
+        up = each("experts.up", rows_RD)
+        gate = each("experts.gate", rows_RD) if "experts.gate" in w else None
+        return each("experts.down", activate(up, gate, self.numerics))
+
+    def _bias(self, w: Params, name: str, dtype: jnp.dtype) -> jax.Array:
+        """A bias; that of the way down is added once where tensor adds partial sums."""
+        bias = w[f"{name}.bias"].astype(dtype)
+        if name == "experts.down" and self.partial:
+            return jnp.where(lax.axis_index(self.partial) == 0, bias, jnp.zeros_like(bias))
+        return bias
+
+    def _exchange(self, x: jax.Array) -> jax.Array:
+        """Block p of dim 0 to place p; block p of the result came from there."""
+        if self.places == 1:
+            return x
+        return lax.all_to_all(x, self.apart, split_axis=0, concat_axis=0, tiled=True)
+

@@ -1,0 +1,108 @@
+"""What the runtime does not run, by name: each a BadRequest before anything is compiled.
+
+Everything else that the planner may propose runs (`planner/legality.py` has its rules).
+"""
+
+from collections.abc import Iterator
+
+import jax
+
+from shardwise.errors import BadRequest
+from shardwise.models import ModelConfig
+from shardwise.models.numerics import numerics_of
+from shardwise.models.specs import Moe
+from shardwise.plans.train import TrainPlan
+from shardwise.runtime.precision import dtype_of
+from shardwise.runtime.sharding import parameter_specs
+from shardwise.scheduling import pipeline_schedule
+
+
+def check(plan: TrainPlan, cfg: ModelConfig) -> None:
+    """Raise BadRequest for the first choice of a plan that cannot be run as it stands."""
+    numerics_of(cfg)
+    for name in ("param", "compute", "grad"):
+        dtype_of(getattr(plan.dtypes, name))
+    if plan.dtypes.master != "none":
+        dtype_of(plan.dtypes.master)
+    for problem in (*_training(plan), *_cuts(plan, cfg), *_experts(plan, cfg)):
+        raise BadRequest(problem)
+    parameter_specs(cfg, {a: n for a, n in plan.mesh.items() if n > 1}, plan.storage_axes)
+    if plan.degree("stage") > 1:
+        _pipeline(plan, cfg)
+
+
+def _training(plan: TrainPlan) -> Iterator[str]:
+    if plan.lora_rank:
+        yield (
+            f"lora_rank is {plan.lora_rank}; the runtime trains the parameters themselves, so "
+            "set lora_rank to 0"
+        )
+    if plan.frozen:
+        yield (
+            f"frozen names {', '.join(plan.frozen)}; the runtime trains every component, so leave "
+            "`frozen` out"
+        )
+    if plan.mtp_layers:
+        yield (
+            f"mtp_layers is {plan.mtp_layers}; the runtime predicts one token ahead, so set it to 0"
+        )
+    if plan.offload_optimizer:
+        yield (
+            "offload_optimizer is set; the runtime keeps optimizer state on the devices, so shard "
+            "it (zero, fsdp) or leave it out"
+        )
+
+
+def _cuts(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
+    tensor, context = plan.degree("tensor"), plan.degree("context")
+    T = plan.sequence_length
+    if plan.sequence_parallel and tensor > 1 and T % (tensor * context):
+        yield (
+            f"sequence_parallel cuts {T} tokens over context={context} x tensor={tensor}, which "
+            "does not divide them; use a length that it divides, or sequence_parallel false"
+        )
+    if plan.context_method != "ulysses" or context == 1:
+        return
+    for layer in cfg.groups:
+        heads = getattr(layer.mixer, "heads", 0)
+        if heads % (tensor * context):
+            yield (
+                f"context_method 'ulysses' cuts N={heads} query heads over tensor={tensor} x "
+                f"context={context}, which does not divide them; use 'ring' or 'all_gather'"
+            )
+
+
+def _experts(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
+    moes = [layer.mlp for layer in cfg.groups if isinstance(layer.mlp, Moe)]
+    expert, tensor = plan.degree("expert"), plan.degree("tensor")
+    if not moes and expert > 1:
+        yield f"mesh axis 'expert' is {expert}, but {cfg.name} has no experts; use data or fsdp"
+    if not (plan.expert_over_tensor and moes):
+        return
+    T, context = plan.sequence_length, plan.degree("context")
+    if T % (tensor * context):
+        yield (
+            f"expert_over_tensor cuts {T} tokens over context={context} x tensor={tensor}, which "
+            "does not divide them; use a length that it divides"
+        )
+    for moe in moes:
+        if moe.experts % (expert * tensor):
+            yield (
+                f"expert_over_tensor spreads E={moe.experts} experts over expert={expert} x tensor="
+                f"{tensor}, which does not divide them; use degrees whose product does"
+            )
+
+
+def _pipeline(plan: TrainPlan, cfg: ModelConfig) -> None:
+    stages = plan.degree("stage")
+    pipeline_schedule(plan.pipeline_schedule, stages, plan.microbatches, plan.virtual_stages)
+    if sum(plan.layers_per_stage) != cfg.layers:
+        raise BadRequest(
+            f"layers_per_stage adds up to {sum(plan.layers_per_stage)} layers; {cfg.name} has "
+            f"{cfg.layers}, so make them equal"
+        )
+    if jax.process_count() > 1:
+        raise BadRequest(
+            f"mesh axis 'stage' is {stages} over {jax.process_count()} processes; the runtime "
+            "moves activations between stages within one process, so use fsdp or data instead"
+        )

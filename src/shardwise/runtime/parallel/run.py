@@ -1,0 +1,68 @@
+"""From a plan to functions: place parameters, loss and gradients, a whole training step."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shardwise.models import ModelConfig
+from shardwise.plans.train import TrainPlan
+from shardwise.runtime.init import initialise as draw
+from shardwise.runtime.init import padded_shape, rows_tree, stacked_shape
+from shardwise.runtime.parallel.refusals import check
+from shardwise.runtime.parallel.setup import Setup
+from shardwise.runtime.parallel.step import mesh_loss_and_grads, shardings
+from shardwise.runtime.precision import dtype_of
+from shardwise.runtime.sharding import batch_sharding
+
+Batch = Mapping[str, jax.Array]
+
+
+def loss_and_grads(
+    plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh
+) -> Callable[[Any, Batch], tuple[jax.Array, Any]]:
+    """(params, batch) -> (loss, gradients), of the plan's global batch; see `model.loss`.
+
+    Parameters lie as `place` and `initialise` leave them, gradients as the optimizer's pieces
+    (`data.py`). Raises BadRequest for a choice that the runtime does not run, by name.
+    """
+    check(plan, cfg)
+    setup = Setup(plan=plan, cfg=cfg, mesh=mesh)
+    if setup.degree("stage") > 1:
+        raise NotImplementedError
+    run = jax.jit(mesh_loss_and_grads(setup))
+    return lambda params, batch: run(params, place_batch(batch, mesh))
+
+
+def place_batch(batch: Batch, mesh: jax.sharding.Mesh) -> dict[str, jax.Array]:
+    """The batch on its devices: sequences over the batch axes, tokens over `context`."""
+    return jax.device_put(dict(batch), batch_sharding(mesh))
+
+
+def place(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, params: Any) -> Any:
+    """Whole parameters (`runtime.initialise` without shardings, a loaded checkpoint) -> the plan's
+    layout: padded where a dim does not divide, and on their devices."""
+    setup = Setup(plan=plan, cfg=cfg, mesh=mesh)
+
+    def put(row: Any, sharding: Any, w: jax.Array) -> jax.Array:
+        shape = padded_shape(row, sharding)
+        padded = jnp.pad(w, [(0, n - m) for n, m in zip(shape, w.shape, strict=True)])
+        return jax.device_put(padded, sharding)
+
+    return jax.tree.map(put, rows_tree(cfg), shardings(setup), params)
+
+
+def initialise(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, key: jax.Array) -> Any:
+    """Random parameters in the plan's layout, made where they stay."""
+    setup = Setup(plan=plan, cfg=cfg, mesh=mesh)
+    return draw(cfg, key, dtype_of(plan.dtypes.param), shardings(setup))
+
+
+def whole(plan: TrainPlan, cfg: ModelConfig, params: Any) -> Any:
+    """The inverse of `place` for parameters or gradients: one tree, the padding cut off."""
+
+    def cut(row: Any, w: jax.Array) -> jax.Array:
+        return w[tuple(map(slice, stacked_shape(row)))]
+
+    return jax.tree.map(cut, rows_tree(cfg), params)

@@ -1,0 +1,61 @@
+"""What every strategy derives from a plan: the specs of each array, and the options of the model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from shardwise.models import ModelConfig, Parameter
+from shardwise.plans.train import TrainPlan
+from shardwise.runtime.init import Tree, tree_of
+from shardwise.runtime.sharding import BATCH_AXES, parameter_spec
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """A plan, its model and the mesh that it runs on: all of the mesh, or one stage's part."""
+
+    plan: TrainPlan
+    cfg: ModelConfig
+    mesh: jax.sharding.Mesh
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Degrees of the axes that cut anything."""
+        return {axis: n for axis, n in self.mesh.shape.items() if n > 1}
+
+    def degree(self, axis: str) -> int:
+        """Degree of an axis; 1 where the mesh does not name it."""
+        return self.mesh.shape.get(axis, 1)
+
+    def sharding(self, spec: PartitionSpec) -> NamedSharding:
+        """A spec on this mesh."""
+        return NamedSharding(self.mesh, spec)
+
+    def tree(self, leaf: Callable[[Parameter], Any]) -> Tree:
+        """The parameter tree of the model with `leaf(row)` in each place."""
+        return tree_of(self.cfg, leaf)
+
+    def stored(self, row: Parameter) -> PartitionSpec:
+        """How a parameter lies between uses."""
+        return self._spec(row, self.plan.storage_axes)
+
+    def used(self, row: Parameter) -> PartitionSpec:
+        """How a parameter lies while it is in use: storage gathered, tensor and expert not."""
+        return self._spec(row, ())
+
+    def _spec(self, row: Parameter, storage: tuple[str, ...]) -> PartitionSpec:
+        return parameter_spec(row, self.axes, storage, self.plan.expert_over_tensor)
+
+    def batch_axes(self, without: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """The axes that cut the sequences, outermost first."""
+        return tuple(a for a in BATCH_AXES if a in self.axes and a not in without)
+
+
+def one_or_all(names: tuple[str, ...]) -> str | tuple[str, ...] | None:
+    """An entry of a PartitionSpec."""
+    return names if len(names) > 1 else (names[0] if names else None)

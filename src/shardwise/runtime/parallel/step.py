@@ -1,0 +1,103 @@
+"""A training step of a plan: loss and gradients, and the update.
+
+Without pipeline stages the whole step is one `jit` program over the mesh; parameters come in as
+`initialise` or `place` laid them out. With stages `pipeline.py` runs the table.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from shardwise.models import ModelConfig
+from shardwise.plans.train import TrainPlan
+from shardwise.runtime.init import Tree, rows_tree
+from shardwise.runtime.model import cross_entropy, forward
+from shardwise.runtime.options import Options
+from shardwise.runtime.parallel.accumulation import accumulate
+from shardwise.runtime.parallel.context import dealt, kernel_for, zigzag
+from shardwise.runtime.parallel.data import deferred_axes, optimizer_spec
+from shardwise.runtime.parallel.expert import dispatch_for
+from shardwise.runtime.parallel.fsdp import gather_hook
+from shardwise.runtime.parallel.setup import Setup
+from shardwise.runtime.parallel.tensor import Stream
+from shardwise.runtime.precision import dtype_of
+
+Batch = Mapping[str, jax.Array]
+
+
+def options_for(setup: Setup, without: tuple[str, ...] = ()) -> Options:
+    """The model's options under a plan; `without` names batch axes that are mapped over."""
+    plan = setup.plan
+    return Options(
+        compute=plan.dtypes.compute,
+        remat=plan.remat,
+        remat_kinds=tuple(sorted(plan.remat_kinds.items())),
+        experts="ragged",
+        dispatch=dispatch_for(setup, without),
+        kernel=kernel_for(setup, without),
+        at=Stream(setup, without),
+        use=gather_hook(setup),
+        gathered="recompute" if plan.reshard_after_forward else "keep",
+    )
+
+
+def count_of(batch: Batch) -> jax.Array:
+    """Tokens that count in a whole batch, float32."""
+    weights = batch.get("weights")
+    tokens = batch["tokens"]
+    return jnp.float32(tokens.size) if weights is None else weights.astype(jnp.float32).sum()
+
+
+def share_of_loss(
+    params: Any, batch: Batch, count: jax.Array, cfg: ModelConfig, options: Options, in_order: bool
+) -> jax.Array:
+    """Nats of these sequences over the tokens of the whole batch: shares add up to the loss."""
+    logits_BTV = forward(
+        params,
+        batch["tokens"],
+        cfg,
+        options,
+        positions_BT=batch.get("positions"),
+        segments_BT=batch.get("segments"),
+        in_order=in_order,
+    )
+    nats, _ = cross_entropy(logits_BTV, batch["targets"], batch.get("weights"))
+    return nats / count.astype(nats.dtype)
+
+
+def mesh_loss_and_grads(setup: Setup) -> Callable[[Any, Batch], tuple[jax.Array, Any]]:
+    """Loss and gradients in one program, not yet compiled; gradients as the optimizer wants them."""
+    plan, cfg = setup.plan, setup.cfg
+    deferred = deferred_axes(setup)
+    options, in_order = options_for(setup, deferred), not zigzag(plan, cfg)
+    dtype = dtype_of(plan.dtypes.grad)
+
+    def run(params: Any, batch: Batch) -> tuple[jax.Array, Any]:
+        count = count_of(batch)
+
+        def gradient(params: Any, part: Batch) -> tuple[jax.Array, Any]:
+            return jax.value_and_grad(share_of_loss)(params, part, count, cfg, options, in_order)
+
+        batch = dealt(batch, plan, cfg)
+        if plan.microbatches == 1:
+            loss, grads = gradient(params, batch)
+        else:
+            loss, grads = accumulate(gradient, params, batch, setup, dtype)
+        specs = setup.tree(lambda row: setup.sharding(optimizer_spec(row, setup)))
+        grads = jax.tree.map(lambda g: g.astype(dtype), grads)
+        return loss, jax.tree.map(lax.with_sharding_constraint, grads, specs)
+
+    return run
+
+
+def shardings(setup: Setup) -> Tree:
+    """The tree of NamedShardings of the parameters between steps."""
+    return setup.tree(lambda row: setup.sharding(setup.stored(row)))
+
+
+def trained(setup: Setup) -> Tree:
+    """Which leaves are trained: buffers are not."""
+    return jax.tree.map(lambda row: row.name != "router.correction", rows_tree(setup.cfg))

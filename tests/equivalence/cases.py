@@ -1,0 +1,135 @@
+"""Plans for tiny models, and what one device computes: losses and gradients over three SGD steps.
+
+The model of one device is the reference for every combination; it is compiled once per model.
+"""
+
+from functools import lru_cache, partial
+from math import prod
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tests.runtime import goldens
+
+from shardwise.plans.train import TrainDtypes, TrainPlan, model_hash
+from shardwise.runtime import Options, initialise, loss, mesh_of
+from shardwise.runtime.parallel import loss_and_grads, place, whole
+
+B, T, V, STEPS, RATE = 16, 16, 64, 3, 0.3
+F32 = TrainDtypes(param="f32", compute="f32", grad="f32", master="none", moments="f32")
+F64 = TrainDtypes(param="f64", compute="f64", grad="f64", master="none", moments="f64")
+
+
+@lru_cache(maxsize=32)
+def config(name):
+    return goldens.config(name)
+
+
+def plan_of(name, mesh, **choices):
+    """A plan in f32 with one microbatch unless told otherwise."""
+    cfg = config(name)
+    stages = mesh.get("stage", 1)
+    even = [cfg.layers // stages + (i < cfg.layers % stages) for i in range(stages)]
+    default = {"microbatches": 1, "layers_per_stage": tuple(even), "dtypes": F32, "remat": "none"}
+    return TrainPlan(
+        model=name,
+        model_hash=model_hash(cfg),
+        slice="cpu",
+        mesh=mesh,
+        box=(prod(mesh.values()),),
+        global_batch_sequences=B,
+        sequence_length=T,
+        **{**default, **choices},
+    )
+
+
+def batch_of(weighted=True):
+    """Tokens, their targets, and weights that leave some tokens out, unevenly over the shards."""
+    random = np.random.RandomState(1)
+    tokens = random.randint(0, V, (B, T + 1)).astype(np.int32)
+    weights = (random.rand(B, T) < np.linspace(0.3, 1, B)[:, None]).astype(np.float32)
+    batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights}
+    return batch if weighted else {k: v for k, v in batch.items() if k != "weights"}
+
+
+@lru_cache(maxsize=32)
+def start(name, dtype):
+    return jax.tree.map(np.asarray, initialise(config(name), jax.random.key(0), jnp.dtype(dtype)))
+
+
+def descend(params, grads):
+    return jax.tree.map(lambda w, g: w - RATE * np.asarray(g), params, grads)
+
+
+def run_steps(step, params):
+    """The first gradients, and the losses of three SGD steps; the update is NumPy's."""
+    first, losses = None, []
+    for _ in range(STEPS):
+        value, grads = step(params)
+        first = first if first is not None else grads
+        losses.append(float(value))
+        params = descend(params, grads)
+    return losses, first
+
+
+@lru_cache(maxsize=32)
+def reference(name, dtype, experts="ragged"):
+    cfg = config(name)
+    compute = {"float32": "f32", "float64": "f64"}[dtype]
+    options = Options(compute=compute, experts=experts)
+    gradient = jax.jit(jax.value_and_grad(partial(loss, cfg=cfg, options=options)))
+    batch = {k: jnp.asarray(v) for k, v in batch_of().items()}
+
+    def step(params):
+        value, grads = gradient(params, batch)
+        return value, jax.tree.map(np.asarray, grads)
+
+    return run_steps(step, start(name, dtype))
+
+
+def sharded(name, plan, dtype):
+    cfg, mesh = config(name), mesh_of(plan)
+    gradient = loss_and_grads(plan, cfg, mesh)
+
+    def step(params):
+        value, grads = gradient(place(plan, cfg, mesh, params), batch_of())
+        return value, jax.tree.map(np.asarray, whole(plan, cfg, grads))
+
+    return run_steps(step, start(name, dtype))
+
+
+def error(want, got):
+    want, got = np.asarray(want), np.asarray(got)
+    assert want.shape == got.shape
+    return float(np.linalg.norm(want - got) / (np.linalg.norm(want) + 1e-30))
+
+
+def errors(want, got):
+    """Relative error in norm by tensor; 0 for tensors without any gradient on either side."""
+    found = {}
+    for path, w in jax.tree_util.tree_leaves_with_path(want):
+        g = dict(jax.tree_util.tree_leaves_with_path(got))[path]
+        nothing = not np.any(w) and not np.any(g)
+        found[jax.tree_util.keystr(path)] = 0.0 if nothing else error(w, g)
+    return found
+
+
+def check(name, mesh, *, dtype="float32", limit=None, **choices):
+    """Every gradient to 1e-5 in norm (1e-11 in 64 bits) and the loss of three SGD steps."""
+    limit = limit or {"float32": 1e-5, "float64": 1e-11}[dtype]
+    dtypes = {"float32": F32, "float64": F64}[dtype]
+    plan = plan_of(name, mesh, **{"dtypes": dtypes, **choices})
+    want_losses, want = reference(name, dtype)
+    losses, got = sharded(name, plan, dtype)
+    worst = errors(want, got)
+    assert max(worst.values()) < limit, {k: e for k, e in worst.items() if e >= limit}
+    np.testing.assert_allclose(losses, want_losses, rtol=limit)
+    assert losses[-1] < losses[0]
+
+
+def label(case):
+    """A combination as a test id: model, mesh and choices."""
+    name, mesh, choices = case
+    axes = "x".join(f"{axis}{n}" for axis, n in mesh.items())
+    more = "-".join(f"{k}={v}" for k, v in choices.items())
+    return "-".join(part for part in (name, axes, more) if part)

@@ -1,0 +1,9 @@
+"""Equivalence tests run in this process on 8 virtual CPU devices, with strict promotion."""
+
+import jax
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 8)
+jax.config.update("jax_disable_most_optimizations", True)  # half the compile time, the same HLO
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
