@@ -1,0 +1,46 @@
+"""The trainer: text in, a trained model out, through kills, full disks and lost machines.
+
+`loop.py` is the run, step by step; `step.py` asks the strategies for the step of a plan, `data.py`
+turns text into batches in an order that any step can be resumed at, `tokens.py` has the tokenizers,
+`optimizer.py` the optax side, `checkpoint.py` what is kept and how it survives, `metrics.py` and
+`events.py` what is reported. `processes.py` joins processes, `supervisor.py` watches over them and
+says which one was lost. How long a step should take is not computed here: it is handed in as
+`Expected`. Read `loop.py` first.
+"""
+
+from shardwise.runtime.trainer.checkpoint import Keeper, restore
+from shardwise.runtime.trainer.data import Corpus, Feed, corpus_of
+from shardwise.runtime.trainer.evaluate import held_out_loss
+from shardwise.runtime.trainer.loop import Outcome, Run, train
+from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of, read_metrics
+from shardwise.runtime.trainer.optimizer import SCHEDULES, Settings, apply_updates, optimizer_of
+from shardwise.runtime.trainer.processes import Group, connect
+from shardwise.runtime.trainer.step import Program, program
+from shardwise.runtime.trainer.tokens import Bytes, Tokenizer, tokenizer_of
+
+__all__ = [
+    "SCHEDULES",
+    "Bytes",
+    "Corpus",
+    "Expected",
+    "Feed",
+    "Group",
+    "Keeper",
+    "Outcome",
+    "Program",
+    "Run",
+    "Settings",
+    "StepMetrics",
+    "Tokenizer",
+    "apply_updates",
+    "connect",
+    "corpus_of",
+    "held_out_loss",
+    "line_of",
+    "optimizer_of",
+    "program",
+    "read_metrics",
+    "restore",
+    "tokenizer_of",
+    "train",
+]

@@ -1,0 +1,257 @@
+"""The loop: batches in, steps, metrics and checkpoints out.
+
+One step is in flight while the one before is reported, so that reading the loss costs the device
+nothing. All that decides the numbers of a run stands in its `identity`, and a checkpoint of another
+one is refused; how often it is saved or watched does not.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import multihost_utils
+
+from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.models import ModelConfig
+from shardwise.plans import TrainPlan, model_hash
+from shardwise.plans.train import mesh_text
+from shardwise.runtime.sharding import mesh_of
+from shardwise.runtime.trainer.checkpoint import Keeper, restore
+from shardwise.runtime.trainer.data import Feed, corpus_of
+from shardwise.runtime.trainer.metrics import Expected, Record, StepMetrics, measured
+from shardwise.runtime.trainer.optimizer import Settings, optimizer_of, rate_of
+from shardwise.runtime.trainer.step import Program, State, program
+from shardwise.runtime.trainer.tokens import Tokenizer, tokenizer_of
+
+PROFILED = 3
+"""Steps that a profile covers, after two that warm up."""
+
+Report = Callable[[StepMetrics], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One training run. `save_every` 0 saves at the end alone; `resume` goes on from the newest
+    checkpoint in `out`, or begins where there is none."""
+
+    plan: TrainPlan
+    cfg: ModelConfig
+    settings: Settings
+    data: Path
+    out: Path
+    seed: int = 0
+    tokenizer: Path | None = None
+    save_every: int = 0
+    resume: bool = False
+    profile: bool = False
+    expected: Expected = field(default_factory=Expected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended; `from_step` is where it went on, 0 for a run from the start."""
+
+    steps: int
+    from_step: int
+    loss: float | None
+    tokens_per_second: float | None
+    checkpoint: Path
+
+
+def train(run: Run, report: Report = lambda _: None) -> Outcome:
+    """Train to the last step. Raises BadRequest for what cannot be run here, ShardwiseError for a
+    disk that fails or a loss that is no number."""
+    check_devices(run.plan)
+    tokenizer = tokenizer_of(run.tokenizer, run.cfg.vocabulary)
+    keeper = _keeper(run, tokenizer)
+    start = _start(run, keeper)
+    try:
+        run.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadRequest(f"cannot write to --out '{run.out}': {error.strerror}") from None
+    feed = Feed(
+        corpus=corpus_of(run.data, tokenizer, run.out / "data", writes=keeper.process == 0),
+        rows=run.plan.global_batch_sequences,
+        length=run.plan.sequence_length,
+        seed=run.seed,
+    )
+    keeper.identity = {**keeper.identity, "data": feed.corpus.fingerprint}
+    optimizer = optimizer_of(run.plan, run.cfg, run.settings)
+    made = program(run.plan, run.cfg, mesh_of(run.plan), optimizer)
+    if start:
+        _, state = restore(keeper.path(start), made.shapes, keeper.identity)
+    else:
+        state = made.init(jax.random.key(run.seed))
+    if keeper.process == 0:
+        keeper.clean()
+    _together("shardwise: ready")
+    return _steps(run, made, feed, keeper, state, start, report)
+
+
+def check_devices(plan: TrainPlan) -> None:
+    """Raise BadRequest unless the mesh is exactly the devices at hand."""
+    here = jax.devices()
+    if len(here) != plan.devices:
+        raise BadRequest(
+            f"the plan's mesh {mesh_text(plan.mesh)} has {plan.devices} device(s) and "
+            f"{len(here)} {here[0].platform} device(s) are here; plan for {len(here)}, or give "
+            f"--cpu-devices {max(1, plan.devices // jax.process_count())} for virtual ones"
+        )
+
+
+def identity_of(run: Run, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What decides the numbers of a run, but for the data and the mesh."""
+    plan = run.plan
+    return {
+        "model": f"{plan.model} ({model_hash(run.cfg)})",
+        "optimizer": plan.optimizer,
+        **{f"dtypes.{name}": value for name, value in asdict(plan.dtypes).items()},
+        "global_batch_sequences": plan.global_batch_sequences,
+        "sequence_length": plan.sequence_length,
+        "tokenizer": tokenizer.name,
+        "seed": run.seed,
+        **asdict(run.settings),
+    }
+
+
+def _keeper(run: Run, tokenizer: Tokenizer) -> Keeper:
+    return Keeper(
+        folder=run.out / "checkpoints",
+        identity=identity_of(run, tokenizer),
+        process=jax.process_index(),
+        processes=jax.process_count(),
+    )
+
+
+def _start(run: Run, keeper: Keeper) -> int:
+    """The step to go on from; raises BadRequest where that would mix two runs."""
+    newest = keeper.newest()
+    if newest is None:
+        return 0
+    if not run.resume:
+        raise BadRequest(
+            f"'{run.out}' holds a run up to step {newest}; give --resume to go on, or another --out"
+        )
+    return newest
+
+
+def _steps(
+    run: Run, made: Program, feed: Feed, keeper: Keeper, state: State, start: int, report: Report
+) -> Outcome:
+    """From step `start` (so many are done) to the last."""
+    steps, rate = run.settings.steps, rate_of(run.settings)
+    told = _Told(run, start, report, keeper.process == 0)
+    with ExitStack() as ends:
+        ends.callback(told.close)
+        tracing = _Profile(run, start) if run.profile else None
+        batch = feed.batch(start, made.batch) if start < steps else {}
+        for step in range(start, steps):
+            if tracing:
+                tracing.at(step)
+            state, values = made.step(state, batch)
+            told.next(step + 1, {**values, "lr": jnp.asarray(rate(step))})
+            batch = feed.batch(step + 1, made.batch) if step + 1 < steps else {}
+            keeper.check()
+            if _saves(run, step + 1):
+                told.flush()  # a loss that is no number is not worth keeping
+                keeper.save(step + 1, state)
+        told.flush()
+        if tracing:
+            tracing.stop()
+        keeper.wait()
+        _together("shardwise: saved")
+    return Outcome(
+        steps=steps,
+        from_step=start,
+        loss=told.loss,
+        tokens_per_second=told.rate,
+        checkpoint=keeper.path(steps),
+    )
+
+
+def _saves(run: Run, done: int) -> bool:
+    return done == run.settings.steps or bool(run.save_every and done % run.save_every == 0)
+
+
+class _Told:
+    """Reports each step when the next is under way; the first after a start is not timed."""
+
+    def __init__(self, run: Run, start: int, report: Report, writes: bool) -> None:
+        self.loss: float | None = None
+        self.rate: float | None = None
+        self._run, self._report = run, report
+        self._record = Record(run.out, start) if writes else None
+        self._waiting: tuple[int, dict[str, jax.Array]] | None = None
+        self._clock: float | None = None
+        self._timed: list[float] = []
+
+    def next(self, step: int, values: dict[str, jax.Array]) -> None:
+        self.flush()
+        self._waiting = step, values
+
+    def flush(self) -> None:
+        if self._waiting is None:
+            return
+        (step, values), self._waiting = self._waiting, None
+        numbers = {name: float(value) for name, value in values.items()}  # waits for the step
+        now = time.perf_counter()
+        seconds = None if self._clock is None else now - self._clock
+        self._clock = now
+        tokens = self._run.plan.tokens
+        found = measured(step, numbers, tokens, seconds, self._run.expected)
+        self._keep(found)
+
+    def _keep(self, found: StepMetrics) -> None:
+        if found.loss != found.loss or found.loss in (float("inf"), -float("inf")):
+            raise ShardwiseError(
+                f"the loss of step {found.step} is {found.loss}; lower --lr, lengthen --warmup or "
+                "set --clip, and start again from the last checkpoint with --resume or anew"
+            )
+        self.loss = found.loss
+        if found.seconds is not None:
+            self._timed.append(found.seconds)
+            self.rate = self._run.plan.tokens * len(self._timed) / sum(self._timed)
+        if self._record is not None:
+            try:
+                self._record.add(found)
+            except OSError as error:
+                raise ShardwiseError(
+                    f"cannot write the metrics of step {found.step} to '{self._run.out}': "
+                    f"{error.strerror}; free space and start again with --resume"
+                ) from None
+        self._report(found)
+
+    def close(self) -> None:
+        if self._record is not None:
+            self._record.close()
+
+
+class _Profile:
+    """A trace of a few steps once the program is warm, in OUT/profile."""
+
+    def __init__(self, run: Run, start: int) -> None:
+        first = min(start + 2, max(start, run.settings.steps - PROFILED))
+        self._folder, self._first, self._on = run.out / "profile", first, False
+
+    def at(self, step: int) -> None:
+        if step == self._first:
+            jax.profiler.start_trace(str(self._folder))
+            self._on = True
+        elif step == self._first + PROFILED:
+            self.stop()
+
+    def stop(self) -> None:
+        if self._on:
+            jax.profiler.stop_trace()
+            self._on = False
+
+
+def _together(name: str) -> None:
+    """Until every process is here."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(name)

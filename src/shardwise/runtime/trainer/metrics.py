@@ -1,0 +1,122 @@
+"""What a run reports of each step: a line of JSON, TensorBoard, and a line to watch."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.runtime.trainer.events import EventFile
+from shardwise.units import format_count, format_seconds
+
+SHOWN = ("loss", "grad_norm", "lr", "tokens_per_second", "seconds", "mfu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What was predicted: seconds of a step on the plan's slice, FLOPs of a token (forward and
+    backward), and the peak FLOP/s of the devices at hand, None where they are not the plan's."""
+
+    step_seconds: float | None = None
+    flops_per_token: float | None = None
+    peak: float | None = None
+    slice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMetrics:
+    """One step: `step` counts from 1, `tokens` all of them so far, `seconds` this step's time;
+    None in the step that compiles the program."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    lr: float
+    tokens: int
+    seconds: float | None
+    tokens_per_second: float | None
+    mfu: float | None
+
+
+def measured(
+    step: int, values: Mapping[str, float], tokens: int, seconds: float | None, expected: Expected
+) -> StepMetrics:
+    """A step's metrics from its values, the tokens of one step and the time that it took."""
+    rate = None if not seconds else tokens / seconds
+    known = rate and expected.flops_per_token and expected.peak
+    mfu = rate * expected.flops_per_token / expected.peak if known else None  # type: ignore[operator]
+    return StepMetrics(
+        step=step,
+        loss=values["loss"],
+        grad_norm=values["grad_norm"],
+        lr=values["lr"],
+        tokens=step * tokens,
+        seconds=seconds,
+        tokens_per_second=rate,
+        mfu=mfu,
+    )
+
+
+def line_of(m: StepMetrics, steps: int, expected: Expected) -> str:
+    """A step in one line, measured beside predicted.
+
+    >>> m = StepMetrics(step=2, loss=1.5, grad_norm=0.3, lr=1e-3, tokens=512, seconds=0.5,
+    ...                 tokens_per_second=512.0, mfu=None)
+    >>> line_of(m, 10, Expected(step_seconds=0.001, slice="v5e:1x1"))
+    'step 2/10  loss 1.5000  512 tokens/s  step 500 ms (predicted 1 ms on v5e:1x1)  MFU unknown'
+    """
+    parts = [f"step {m.step}/{steps}", f"loss {m.loss:.4f}"]
+    if m.seconds is None or m.tokens_per_second is None:
+        return "  ".join([*parts, "(compiling)"])
+    parts.append(f"{format_count(m.tokens_per_second)} tokens/s")
+    beside = ""
+    if expected.step_seconds is not None:
+        beside = f" (predicted {format_seconds(expected.step_seconds)} on {expected.slice})"
+    parts.append(f"step {format_seconds(m.seconds)}{beside}")
+    parts.append("MFU unknown" if m.mfu is None else f"MFU {m.mfu:.1%}")
+    return "  ".join(parts)
+
+
+class Record:
+    """metrics.jsonl and a TensorBoard file in a folder; a resumed run goes on after `step`."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / "metrics.jsonl"
+        _cut_after(self._path, step)
+        self._lines = self._path.open("a", encoding="utf-8")
+        self._events = EventFile(folder / "tensorboard")
+
+    def add(self, m: StepMetrics) -> None:
+        """Write one step."""
+        values: dict[str, Any] = asdict(m)
+        self._lines.write(json.dumps(values) + "\n")
+        self._lines.flush()
+        shown = {name: values[name] for name in SHOWN if values[name] is not None}
+        self._events.scalars(m.step, shown)
+
+    def close(self) -> None:
+        """End both files."""
+        self._lines.close()
+        self._events.close()
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl; a last one that was cut off by a kill is left out."""
+    found = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    return found
+
+
+def _cut_after(path: Path, step: int) -> None:
+    """Drop the lines of steps that will be taken again."""
+    if path.exists():
+        kept = [json.dumps(m) + "\n" for m in read_metrics(path) if m["step"] <= step]
+        begun = path.with_name(f"{path.name}.part")
+        begun.write_text("".join(kept), encoding="utf-8")
+        os.replace(begun, path)

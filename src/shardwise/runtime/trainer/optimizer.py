@@ -1,0 +1,193 @@
+"""The optimizer of a plan, in optax: clipping, schedule, master weights, dtypes of the state.
+
+The inner optimizer always sees f32 (f64 for f64): gradients, parameters and state are widened
+before and stored in the plan's dtypes after. With a master copy it works on that one, and the
+parameters follow as its rounding; without one they are rounded themselves.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax import contrib
+
+from shardwise.errors import BadRequest, unknown
+from shardwise.models import ModelConfig, Parameter
+from shardwise.plans import TrainPlan
+from shardwise.runtime.init import is_buffer, rows_tree
+from shardwise.runtime.precision import dtype_of
+
+Schedule = Literal["cosine", "linear", "constant"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+FLOOR = 0.1
+"""Where cosine and linear schedules end, as a share of the peak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the plan leaves open: the rate, how it runs over `steps`, clipping and decay.
+
+    `clip` bounds the global norm of the gradient, 0 leaves it alone. `decay` is AdamW's, on
+    matrices and tables alone.
+    """
+
+    steps: int
+    lr: float = 1e-3
+    warmup: int = 0
+    schedule: Schedule = "cosine"
+    clip: float = 1.0
+    decay: float = 0.1
+    b1: float = 0.9
+    b2: float = 0.95
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise unknown("schedule", self.schedule, SCHEDULES)
+        if self.steps < 1:
+            raise BadRequest(f"--steps is {self.steps}; it must be at least 1")
+        if not 0 <= self.warmup <= self.steps:
+            raise BadRequest(f"--warmup {self.warmup} is outside 0..{self.steps}, the steps there")
+        for name in ("lr", "clip", "decay"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise BadRequest(f"--{name} is {getattr(self, name)}; it must be 0 or more")
+
+
+def rate_of(s: Settings) -> optax.Schedule:
+    """Learning rate by step from 0: linear up over `warmup`, then down to a tenth of the peak.
+
+    >>> rate = rate_of(Settings(steps=110, lr=1.0, warmup=10, schedule="linear"))
+    >>> [round(float(rate(step)), 3) for step in (0, 9, 10, 60, 110)]
+    [0.1, 1.0, 1.0, 0.55, 0.1]
+    """
+    after = max(1, s.steps - s.warmup)
+
+    def rate(step: Any) -> Any:
+        t = jnp.asarray(step, jnp.float32)
+        up = (t + 1) / max(1, s.warmup)
+        done = jnp.clip((t - s.warmup) / after, 0, 1)
+        if s.schedule == "cosine":
+            down = FLOOR + (1 - FLOOR) * (1 + jnp.cos(jnp.pi * done)) / 2
+        elif s.schedule == "linear":
+            down = 1 - (1 - FLOOR) * done
+        else:
+            down = jnp.ones_like(t)
+        return s.lr * jnp.where(t < s.warmup, jnp.minimum(up, 1), down)
+
+    return rate
+
+
+def optimizer_of(plan: TrainPlan, cfg: ModelConfig, s: Settings) -> optax.GradientTransformation:
+    """The plan's optimizer: updates for `apply_updates`, state in the plan's dtypes.
+
+    Raises BadRequest for an optimizer that the runtime does not have.
+    """
+    return stored(_inner(plan, cfg, s), plan)
+
+
+def _inner(plan: TrainPlan, cfg: ModelConfig, s: Settings) -> optax.GradientTransformation:
+    rate = rate_of(s)
+    decay = optax.add_decayed_weights(s.decay, mask=lambda _: decayed(cfg))
+    parts = [optax.clip_by_global_norm(s.clip)] if s.clip else []
+    if plan.optimizer == "adam":
+        parts += [optax.scale_by_adam(b1=s.b1, b2=s.b2), decay, optax.scale_by_learning_rate(rate)]
+    elif plan.optimizer == "sgd":
+        parts += [decay, optax.scale_by_learning_rate(rate)]
+    elif plan.optimizer == "adafactor":
+        parts += [
+            optax.scale_by_factored_rms(min_dim_size_to_factor=128),
+            optax.clip_by_block_rms(1.0),
+            decay,
+            optax.scale_by_learning_rate(rate),
+        ]
+    elif plan.optimizer == "muon":
+        parts += [
+            contrib.muon(
+                rate,
+                adam_b1=s.b1,
+                adam_b2=s.b2,
+                weight_decay=s.decay,
+                weight_decay_mask=lambda _: decayed(cfg),
+                adam_weight_decay=s.decay,
+                consistent_rms=0.2,  # the rates of Adam serve (Moonlight, arXiv:2502.16982)
+                muon_weight_dimension_numbers=lambda _: matrices(cfg),
+            )
+        ]
+    else:
+        raise BadRequest(
+            f"optimizer '{plan.optimizer}' is planned but not run here; "
+            "use adam, adafactor, muon or sgd (--set optimizer=adam)"
+        )
+    return optax.chain(*parts)
+
+
+def decayed(cfg: ModelConfig) -> Any:
+    """Which parameters decay: matrices and tables, no norms, biases or buffers."""
+    return jax.tree.map(lambda row: row.role in ("matmul", "lookup"), rows_tree(cfg))
+
+
+def matrices(cfg: ModelConfig) -> Any:
+    """Muon's view of each parameter: what it sums over and yields; the others go to Adam.
+
+    Layers and experts are matrices of their own; the head and the tables belong to Adam (Jordan
+    2024, "Muon").
+    """
+    return jax.tree.map(_matrix, rows_tree(cfg))
+
+
+def _matrix(row: Parameter) -> contrib.MuonDimensionNumbers | None:
+    if row.role != "matmul" or row.group is None:
+        return None
+    at = {letter: i + 1 for i, (letter, _) in enumerate(row.dims)}
+    sums = tuple(at[x] for x in at if x in row.contracts)
+    gives = tuple(at[x] for x in at if x not in row.contracts + row.batch)
+    return contrib.MuonDimensionNumbers(sums, gives) if sums and gives else None
+
+
+def stored(inner: optax.GradientTransformation, plan: TrainPlan) -> optax.GradientTransformation:
+    """An optimizer with its state in the plan's dtypes and, where the plan has one, a master copy.
+
+    State: {"master": tree or (), "inner": state of the inner optimizer}. Updates are wide.
+    """
+    dtypes = plan.dtypes
+    wide = jnp.float64 if dtypes.param == "f64" else jnp.float32
+    param, moments = dtype_of(dtypes.param), dtype_of(dtypes.moments)
+    master = None if dtypes.master == "none" else dtype_of(dtypes.master)
+
+    def init(params: Any) -> Any:
+        kept = () if master is None else cast(params, master)
+        return {"master": kept, "inner": cast(inner.init(cast(params, wide)), moments)}
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        base = cast(params if master is None else state["master"], wide)
+        updates, after = inner.update(cast(grads, wide), cast(state["inner"], wide), base)
+        updates = jax.tree_util.tree_map_with_path(
+            lambda path, u: jnp.zeros_like(u) if is_buffer(path) else u, updates
+        )
+        after = cast(after, moments)
+        if master is None:
+            return updates, {"master": (), "inner": after}
+        whole = jax.tree.map(lambda b, u: (b + u).astype(master), base, updates)
+        # The parameters are to become the rounded master: the difference says so.
+        moves = jax.tree.map(
+            lambda m, p: m.astype(param).astype(wide) - p.astype(wide), whole, params
+        )
+        return moves, {"master": whole, "inner": after}
+
+    return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
+
+
+def cast(tree: Any, dtype: Any) -> Any:
+    """The floating arrays of a tree in another dtype; counters and scalars stay."""
+
+    def one(x: Any) -> Any:
+        floating = jnp.issubdtype(jnp.result_type(x), jnp.floating) and jnp.ndim(x)
+        return x.astype(dtype) if floating else x
+
+    return jax.tree.map(one, tree)
+
+
+def apply_updates(params: Any, updates: Any) -> Any:
+    """Parameters and wide updates, added wide and rounded to the parameters' dtype."""
+    return jax.tree.map(lambda p, u: (p.astype(u.dtype) + u).astype(p.dtype), params, updates)

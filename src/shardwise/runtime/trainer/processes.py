@@ -1,0 +1,73 @@
+"""Several processes as one JAX: who they are, and joining them.
+
+JAX finds the others by itself under SLURM, Open MPI, GKE and on Cloud TPU pods; elsewhere they are
+given a coordinator's address, their number and each its own. On CPUs they talk through gloo.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+
+from shardwise.errors import BadRequest
+
+HEARTBEAT_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The processes of a run: `count` of them, this one `index`, met at `coordinator` HOST:PORT;
+    None leaves a value to JAX's detection."""
+
+    coordinator: str | None = None
+    count: int | None = None
+    index: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.coordinator is not None and not re.fullmatch(r"\S+:\d{1,5}", self.coordinator):
+            raise BadRequest(
+                f"--coordinator '{self.coordinator}' is not HOST:PORT; give the address of process "
+                "0, like 10.0.0.1:8476"
+            )
+        if self.count is not None and self.count < 1:
+            raise BadRequest(f"--processes is {self.count}; it must be at least 1")
+        if self.index is not None and self.count is None:
+            raise BadRequest("--process is given without --processes; give how many there are")
+        if self.index is not None and not 0 <= self.index < (self.count or 1):
+            raise BadRequest(f"--process {self.index} is outside 0..{(self.count or 1) - 1}")
+        if self.index is not None and self.coordinator is None:
+            raise BadRequest("--process is given without --coordinator HOST:PORT; give both")
+
+
+def detected(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether the environment says that there are several processes, in a way that JAX reads.
+
+    >>> detected({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}), detected({"SLURM_JOB_ID": "7"})
+    (True, False)
+    """
+    env = os.environ if environment is None else environment
+    counted = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+    several = any(env.get(name, "1").isdigit() and int(env.get(name, "1")) > 1 for name in counted)
+    hosts = env.get("TPU_WORKER_HOSTNAMES", "").count(",") > 0
+    return several or hosts or "JAX_COORDINATOR_ADDRESS" in env
+
+
+def use_cpu(devices: int) -> None:
+    """Run on so many virtual CPU devices; before JAX is first used."""
+    if devices < 1:
+        raise BadRequest(f"--cpu-devices is {devices}; it must be at least 1")
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", devices)
+
+
+def connect(group: Group) -> None:
+    """Join the other processes; before JAX is first used."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        group.coordinator,
+        group.count,
+        group.index,
+        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+    )

@@ -1,0 +1,79 @@
+"""Tokenizers: bytes as they are, or a file of the `tokenizers` library."""
+
+import hashlib
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from shardwise.errors import BadRequest, MissingPart
+
+ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<|im_end|>", "[SEP]")
+"""Tokens that end a document in one family of tokenizers or another; the first found is taken."""
+
+
+class Tokenizer(Protocol):
+    """Text to ids below `vocabulary`; `end` closes a document, None where there is no such token.
+    `name` says which tokenizer made a checkpoint."""
+
+    name: str
+    vocabulary: int
+    end: int | None
+
+    def encode(self, text: bytes) -> np.ndarray:
+        """The ids of one document, without its end."""
+        ...
+
+
+class Bytes:
+    """Every byte is its own token; 256 ends a document.
+
+    >>> Bytes().encode(b"hi").tolist()
+    [104, 105]
+    """
+
+    name = "bytes"
+    vocabulary = 257
+    end: int | None = 256
+
+    def encode(self, text: bytes) -> np.ndarray:
+        return np.frombuffer(text, np.uint8)
+
+
+class FromFile:
+    """A tokenizer.json of the `tokenizers` library. Raises BadRequest for a file that is none."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from tokenizers import Tokenizer as Read
+        except ImportError:
+            raise MissingPart(
+                "reading a tokenizer file needs `tokenizers`: pip install 'shardwise[run]'"
+            ) from None
+        try:
+            text = path.read_text(encoding="utf-8")
+            self._inner: Any = Read.from_str(text)
+        except OSError as error:
+            raise BadRequest(f"cannot read the tokenizer '{path}': {error.strerror}") from None
+        except Exception as error:  # the library raises bare Exception
+            raise BadRequest(f"'{path}' is no tokenizer.json: {error}") from None
+        ids = self._inner.get_vocab(with_added_tokens=True)
+        self.name = f"tokenizers:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        self.vocabulary = max(ids.values()) + 1
+        self.end: int | None = next((ids[name] for name in ENDS if name in ids), None)
+
+    def encode(self, text: bytes) -> np.ndarray:
+        words = text.decode("utf-8", errors="replace")
+        return np.asarray(self._inner.encode(words, add_special_tokens=False).ids, np.uint32)
+
+
+def tokenizer_of(path: Path | None, vocabulary: int) -> Tokenizer:
+    """Bytes, or those of a file; raises BadRequest where the model's vocabulary is too small."""
+    made: Tokenizer = Bytes() if path is None else FromFile(path)
+    if made.vocabulary > vocabulary:
+        raise BadRequest(
+            f"the tokenizer '{path or 'bytes'}' gives ids up to {made.vocabulary - 1:,} and the "
+            f"model has a vocabulary of {vocabulary:,}; "
+            + ("give --tokenizer FILE" if path is None else "give the tokenizer of this model")
+        )
+    return made
