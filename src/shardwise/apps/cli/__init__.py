@@ -29,6 +29,7 @@ COMMANDS = {
         "The book's figures as data, and the plans it audits.",
     ),
     "shard": ("shardwise.apps.cli.shard", "shard", "What each device holds of a sharded array."),
+    "train": ("shardwise.apps.cli.train", "train", "Train a plan's model on the devices at hand."),
     "export": ("shardwise.apps.cli.export", "export", "A plan in the words of another framework."),
     "hw": ("shardwise.apps.cli.hw", "hw", "Chips, networks, slices and prices of the catalogue."),
     "model": ("shardwise.apps.cli.model", "model", "Parameters, FLOPs and KV cache of a model."),

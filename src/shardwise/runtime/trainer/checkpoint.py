@@ -1,10 +1,10 @@
 """Checkpoints of a run: sharded, written in the background, whole or not there at all.
 
-A save copies this process's shards to the host and returns; a thread writes them to a hidden folder,
-forces them to the disk, and says so with a small file. When every process has said so, process 0
-adds the manifest and renames the folder: only then does `step-00000100` exist, so a kill at any
-moment leaves the last good checkpoint as it was. Older ones are removed after that. Shards carry
-their place, so that another mesh can read them.
+A save copies the shards of this process to the host and returns; a thread writes them to a hidden
+folder, forces them to the disk, and says so with a small file. When every process has said so,
+process 0 adds the manifest and renames the folder: only then does `step-00000100` exist, so a kill
+at any moment leaves the last good checkpoint as it was. Older ones are removed after that. Shards
+carry their place, so that another mesh can read them.
 """
 
 import errno

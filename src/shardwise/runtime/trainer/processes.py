@@ -71,3 +71,8 @@ def connect(group: Group) -> None:
         group.index,
         heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
     )
+
+
+def devices_here() -> str:
+    """What JAX calls the devices it has."""
+    return jax.devices()[0].device_kind

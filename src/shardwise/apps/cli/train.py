@@ -1,0 +1,92 @@
+"""`shardwise train`: run a training plan on the devices at hand."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardwise.apps.cli.output import document, emit, json_option
+from shardwise.errors import BadRequest, MissingPart
+from shardwise.units import format_count, format_seconds
+
+SCHEDULES = click.Choice(["cosine", "linear", "constant"])
+
+
+@click.command()
+@click.argument("plan", type=click.Path(dir_okay=False))
+@click.option("--data", required=True, metavar="FILE|DIR", help="Text to train on.")
+@click.option("--steps", required=True, type=int, help="Steps of the whole run.")
+@click.option("--out", metavar="DIR", help="Checkpoints and metrics; default PLAN.run.")
+@click.option("--seed", default=0, help="Weights and order of the data.  [0]")
+@click.option("--lr", default=1e-3, help="Peak learning rate.  [0.001]")
+@click.option("--warmup", default=0, help="Steps up to the peak.  [0]")
+@click.option("--schedule", type=SCHEDULES, default="cosine", help="After the peak.  [cosine]")
+@click.option("--clip", default=1.0, help="Norm of the gradient at most; 0 for none.  [1]")
+@click.option("--decay", default=0.1, help="Weight decay of matrices and tables.  [0.1]")
+@click.option("--save-every", default=0, metavar="N", help="Steps per checkpoint; the last always.")
+@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in --out.")
+@click.option("--tokenizer", metavar="FILE", help="A tokenizer.json; default bytes.")
+@click.option("--profile", is_flag=True, help="Trace three steps into DIR/profile.")
+@click.option("--cpu-devices", type=int, metavar="N", help="N virtual CPU devices per process.")
+@click.option("--coordinator", metavar="HOST:PORT", help="Where the processes meet.")
+@click.option("--processes", type=int, metavar="N", help="How many; alone it starts them here.")
+@click.option("--process", type=int, metavar="I", help="Which of them this is, from 0.")
+@click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Change the plan first.")
+@json_option
+def train(plan: str, sets: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Train the model of PLAN on text, on the devices at hand.
+
+    Every step is printed beside what the plan predicts for its slice. A run that was stopped, by
+    whatever, goes on with --resume exactly as it would have.
+    """
+    try:
+        from shardwise.workflows.train import TrainRequest, train_plan
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("jax", "jaxlib", "optax", "ml_dtypes"):
+            raise
+        raise MissingPart(f"training needs {error.name}: pip install 'shardwise[run]'") from None
+    options["out"] = options["out"] or f"{Path(plan).stem}.run"
+    request = TrainRequest(plan=plan, overrides=_overrides(sets), **options)
+    result = train_plan(request, _show)
+    if sys.stderr.isatty():
+        click.echo(err=True)
+    doc = document(inputs={"plan": plan, "set": list(sets), **options}, result=result)
+    emit(doc, as_json, lambda: _render(result))
+
+
+def _overrides(sets: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    found = []
+    for text in sets:
+        path, equals, value = text.partition("=")
+        if not equals:
+            raise BadRequest(f"--set '{text}' is not PATH=VALUE; write it like --set remat=block")
+        found.append((path, value))
+    return tuple(found)
+
+
+def _show(line: str, metrics: dict[str, Any]) -> None:
+    """One line that is written over on a terminal; every tenth step in a log."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[2K{line}", nl=False, err=True)
+    elif metrics["step"] % 10 == 0 or metrics["step"] == 1:
+        click.echo(line, err=True)
+
+
+def _render(result: dict[str, Any]) -> None:
+    if result["loss"] is None:
+        click.echo(f"all {result['steps']} steps were done already: {result['checkpoint']}")
+        return
+    click.echo(f"{result['steps']} steps (from {result['from_step']}), loss {result['loss']:.4f}")
+    if result["tokens_per_second"] is not None:
+        times = result["step_seconds"]
+        beside = (
+            ""
+            if times["predicted"] is None
+            else (f"; the plan's slice: {format_seconds(times['predicted'])} expected")
+        )
+        click.echo(
+            f"{format_count(result['tokens_per_second'])} tokens/s on {result['devices']}, "
+            f"{format_seconds(times['measured'])} per step{beside}"
+        )
+    click.echo(f"checkpoint: {result['checkpoint']}")

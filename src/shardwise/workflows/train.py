@@ -1,0 +1,247 @@
+"""Train a plan: the planner's prediction beside the runtime's run, in this process or in several.
+
+Several processes are workers of a supervisor (`runtime.trainer.supervisor`): a worker is
+`python -m shardwise.workflows.train REQUEST INDEX`, where REQUEST is JSON of a `TrainRequest`.
+"""
+
+import json
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.hardware import Chip
+from shardwise.models import ModelConfig, load_model
+from shardwise.models.flops import model_flops_per_token
+from shardwise.plans import TrainPlan, load_plan, model_hash
+from shardwise.runtime.trainer.loop import Outcome, Run, train
+from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
+from shardwise.runtime.trainer.optimizer import Settings
+from shardwise.runtime.trainer.processes import Group, connect, detected, devices_here, use_cpu
+from shardwise.runtime.trainer.supervisor import Watch, error_message, follow_parent, say
+from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.plan_file import price_plan
+
+Progress = Callable[[str, dict[str, Any]], None]
+"""Hears each step: the line to show and its metrics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRequest:
+    """What `shardwise train` was asked for, in plain values. `overrides` are plan fields by dotted
+    path; `processes` without `process` starts them all here."""
+
+    plan: str
+    data: str
+    steps: int
+    out: str
+    overrides: tuple[tuple[str, str], ...] = ()
+    seed: int = 0
+    lr: float = 1e-3
+    warmup: int = 0
+    schedule: str = "cosine"
+    clip: float = 1.0
+    decay: float = 0.1
+    save_every: int = 0
+    resume: bool = False
+    tokenizer: str | None = None
+    profile: bool = False
+    cpu_devices: int | None = None
+    coordinator: str | None = None
+    processes: int | None = None
+    process: int | None = None
+
+    @property
+    def group(self) -> Group:
+        """The processes that were asked for; raises BadRequest where they make no sense."""
+        return Group(coordinator=self.coordinator, count=self.processes, index=self.process)
+
+
+def train_plan(request: TrainRequest, hear: Progress = lambda *_: None) -> dict[str, Any]:
+    """Train and give the result: `steps`, `from_step`, `loss`, `tokens_per_second`, `step_seconds`
+    {predicted {lower, expected, upper}, measured}, `mfu` and the `checkpoint`.
+
+    Raises BadRequest before anything is started where plan, data or devices do not fit, and
+    ShardwiseError naming the process where one of several is lost.
+    """
+    run = run_of(request)
+    group = request.group
+    if (group.count or 1) == 1 and group.coordinator is None and not detected():
+        if request.cpu_devices is not None:
+            use_cpu(request.cpu_devices)
+        return _result(request, run, train(_with_peak(run), _reporter(run, hear)))
+    return _supervised(request, run, group, hear)
+
+
+def run_of(request: TrainRequest) -> Run:
+    """The request as values; the step is priced, and nothing is run yet."""
+    path = Path(request.plan)
+    plan = load_plan(path, dict(request.overrides))
+    if not isinstance(plan, TrainPlan):
+        raise BadRequest(f"'{path}' is a serving plan; give `shardwise train` a training plan")
+    cfg = load_model(plan.model)
+    if plan.model_hash != model_hash(cfg):
+        raise BadRequest(
+            f"the plan '{path}' was made for another '{plan.model}' (hash {plan.model_hash}, now "
+            f"{model_hash(cfg)}); plan again"
+        )
+    if request.save_every < 0:
+        raise BadRequest(f"--save-every is {request.save_every}; it must be 0 or more")
+    return Run(
+        plan=plan,
+        cfg=cfg,
+        settings=Settings(
+            steps=request.steps,
+            lr=request.lr,
+            warmup=request.warmup,
+            schedule=request.schedule,  # type: ignore[arg-type]
+            clip=request.clip,
+            decay=request.decay,
+        ),
+        data=Path(request.data),
+        out=Path(request.out),
+        seed=request.seed,
+        tokenizer=Path(request.tokenizer) if request.tokenizer else None,
+        save_every=request.save_every,
+        resume=request.resume,
+        profile=request.profile,
+        expected=_expected(plan, cfg),
+    )
+
+
+def _expected(plan: TrainPlan, cfg: ModelConfig) -> Expected:
+    """The prediction; without a step time where the plan cannot be priced on its slice."""
+    flops = float(model_flops_per_token(cfg, plan.sequence_length, causal=True))
+    try:
+        seconds = price_plan(plan, Hardware()).answer.step_seconds["expected"]
+    except BadRequest:
+        seconds = None
+    return Expected(step_seconds=seconds, flops_per_token=flops, slice=plan.slice)
+
+
+def _with_peak(run: Run) -> Run:
+    """The run with the peak of the devices here, where they are chips of the plan's slice."""
+    piece = Hardware().slice(run.plan.slice).slice
+    if not is_chip(devices_here(), piece.chip):
+        return run
+    peak = piece.chip.peak(run.plan.dtypes.compute) / piece.chip.jax_devices_per_chip
+    return replace(run, expected=replace(run.expected, peak=peak * run.plan.devices))
+
+
+TPU_KINDS = {"v5e": "tpu v5 lite", "v6e": "tpu v6 lite", "v5p": "tpu v5", "tpu7x": "tpu7x"}
+"""How JAX calls TPUs whose names say it differently."""
+
+
+def is_chip(kind: str, chip: Chip) -> bool:
+    """Whether JAX's name of a device is a chip of the catalogue."""
+    kind = kind.lower()
+    if chip.id in TPU_KINDS:
+        return kind in (TPU_KINDS[chip.id], f"tpu {chip.id}")
+    return chip.id.partition("-")[0] in kind.replace("-", " ").split()
+
+
+def _reporter(run: Run, hear: Progress) -> Callable[[StepMetrics], None]:
+    return lambda m: hear(line_of(m, run.settings.steps, run.expected), asdict(m))
+
+
+def _supervised(request: TrainRequest, run: Run, group: Group, hear: Progress) -> dict[str, Any]:
+    """Start this host's workers, watch them, and give what the first one says."""
+    local = group.index is None and group.coordinator is None and not detected()
+    if local:
+        request = replace(request, coordinator=f"127.0.0.1:{_free_port()}")
+        indices: list[int] = list(range(group.count or 1))
+    else:
+        indices = [_own_index(group)]
+    watch = Watch(
+        command=[sys.executable, "-m", __name__, json.dumps(asdict(request))],
+        indices=indices,
+        count=group.count or _own_count(),
+        folder=run.out / "processes",
+        place=request.coordinator or "the address that the cluster gives",
+    )
+
+    def heard(message: dict[str, Any]) -> None:
+        hear(message["line"], message["metrics"])
+
+    return watch.run(heard)
+
+
+def _own_index(group: Group) -> int:
+    """Which process this is: as given, or by the cluster's environment."""
+    if group.index is not None:
+        return group.index
+    return _from_cluster(
+        ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "JAX_PROCESS_ID", "TPU_WORKER_ID")
+    )
+
+
+def _own_count() -> int:
+    return _from_cluster(("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "JAX_NUM_PROCESSES"))
+
+
+def _from_cluster(names: tuple[str, ...]) -> int:
+    import os
+
+    found = next((os.environ[n] for n in names if os.environ.get(n, "").isdigit()), None)
+    if found is None:
+        raise BadRequest(
+            f"none of {', '.join(names)} is set, so this process does not know its place; give "
+            "--coordinator HOST:PORT --processes N --process I"
+        )
+    return int(found)
+
+
+def _free_port() -> int:
+    with socket.socket() as opened:
+        opened.bind(("127.0.0.1", 0))
+        return opened.getsockname()[1]
+
+
+def _result(request: TrainRequest, run: Run, outcome: Outcome) -> dict[str, Any]:
+    rate = outcome.tokens_per_second
+    measured = None if rate is None else run.plan.tokens / rate
+    expected = _with_peak(run).expected
+    known = rate and expected.flops_per_token and expected.peak
+    return {
+        "steps": outcome.steps,
+        "from_step": outcome.from_step,
+        "loss": outcome.loss,
+        "tokens_per_second": rate,
+        "step_seconds": {"predicted": expected.step_seconds, "measured": measured},
+        "mfu": rate * expected.flops_per_token / expected.peak if known else None,  # type: ignore[operator]
+        "devices": devices_here(),
+        "checkpoint": str(outcome.checkpoint),
+        "metrics": str(Path(request.out) / "metrics.jsonl"),
+    }
+
+
+def work(request: TrainRequest, index: int) -> None:
+    """The life of one worker: join, train, say how it went."""
+    follow_parent()
+    try:
+        if request.cpu_devices is not None:
+            use_cpu(request.cpu_devices)
+        local = request.process is None and request.processes is not None
+        given = replace(request, process=index) if local and request.coordinator else request
+        connect(given.group)
+        run = _with_peak(run_of(request))
+
+        def hear(line: str, metrics: dict[str, Any]) -> None:
+            say({"progress": {"step": metrics["step"], "line": line, "metrics": metrics}})
+
+        say({"result": _result(request, run, train(run, _reporter(run, hear)))})
+    except ShardwiseError as error:
+        say(error_message(error))
+        sys.exit(error.exit_code)
+    except Exception as error:
+        say(error_message(error))
+        raise
+
+
+if __name__ == "__main__":
+    values = json.loads(sys.argv[1])
+    values["overrides"] = tuple(map(tuple, values["overrides"]))
+    work(TrainRequest(**values), int(sys.argv[2]))
