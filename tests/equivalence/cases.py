@@ -93,7 +93,7 @@ def sharded(name, plan, dtype):
 
     def step(params):
         value, grads = gradient(place(plan, cfg, mesh, params), batch_of())
-        return value, jax.tree.map(np.asarray, whole(plan, cfg, grads))
+        return value, jax.tree.map(np.asarray, whole(plan, cfg, mesh, grads))
 
     return run_steps(step, start(name, dtype))
 

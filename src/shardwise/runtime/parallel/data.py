@@ -26,8 +26,8 @@ def pieces(row: Parameter, setup: Setup) -> PartitionSpec:
     if setup.plan.zero == 0 or not copies:
         return spec
     shape, cut = stacked_shape(row), [_names(entry) for entry in spec]
-    first = 0 if row.group is None else 1
-    for i in [*range(first, len(shape)), *range(first)]:
+    first = 0 if row.group is None else 1  # a stack is not cut between its layers
+    for i in range(first, len(shape)):
         if shape[i] % prod(setup.degree(a) for a in (*cut[i], *copies)) == 0:
             cut[i] = (*cut[i], *copies)
             return PartitionSpec(*map(one_or_all, cut))

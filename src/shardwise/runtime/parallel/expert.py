@@ -83,8 +83,10 @@ def dispatch_for(setup: Setup, without: tuple[str, ...] = ()) -> Callable[..., j
     if not rows:
         return None
     apart = one_or_all(_apart(setup))
+    specs = {row.name: P(*setup.used(row)[1:]) for row in rows}
     # Biases of experts are stored like any bias; in use they lie beside their matrices.
-    specs = {row.name: P(apart, *setup.used(row)[2:]) for row in rows}
+    for name in [name for name in specs if name.endswith(".bias")]:
+        specs[name] = P(apart, specs[name.removesuffix(".bias")][-1])
     exchange = setup.mesh.devices.flat[0].platform != "cpu"
     return Dispatch(setup, specs, without, exchange)
 

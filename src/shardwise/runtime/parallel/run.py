@@ -1,6 +1,7 @@
 """From a plan to functions: place parameters, loss and gradients, a whole training step."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,6 +11,8 @@ from shardwise.models import ModelConfig
 from shardwise.plans.train import TrainPlan
 from shardwise.runtime.init import initialise as draw
 from shardwise.runtime.init import padded_shape, rows_tree, stacked_shape
+from shardwise.runtime.parallel import pipeline
+from shardwise.runtime.parallel.pipeline import pipeline_of
 from shardwise.runtime.parallel.refusals import check
 from shardwise.runtime.parallel.setup import Setup
 from shardwise.runtime.parallel.step import mesh_loss_and_grads, shardings
@@ -30,7 +33,7 @@ def loss_and_grads(
     check(plan, cfg)
     setup = Setup(plan=plan, cfg=cfg, mesh=mesh)
     if setup.degree("stage") > 1:
-        raise NotImplementedError
+        return partial(pipeline.loss_and_grads, pipeline_of(plan, cfg, mesh))
     run = jax.jit(mesh_loss_and_grads(setup))
     return lambda params, batch: run(params, place_batch(batch, mesh))
 
@@ -44,6 +47,8 @@ def place(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, params: An
     """Whole parameters (`runtime.initialise` without shardings, a loaded checkpoint) -> the plan's
     layout: padded where a dim does not divide, and on their devices."""
     setup = Setup(plan=plan, cfg=cfg, mesh=mesh)
+    if setup.degree("stage") > 1:
+        return pipeline.place(pipeline_of(plan, cfg, mesh), params)
 
     def put(row: Any, sharding: Any, w: jax.Array) -> jax.Array:
         shape = padded_shape(row, sharding)
@@ -56,11 +61,15 @@ def place(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, params: An
 def initialise(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, key: jax.Array) -> Any:
     """Random parameters in the plan's layout, made where they stay."""
     setup = Setup(plan=plan, cfg=cfg, mesh=mesh)
+    if setup.degree("stage") > 1:
+        return place(plan, cfg, mesh, draw(cfg, key, dtype_of(plan.dtypes.param)))
     return draw(cfg, key, dtype_of(plan.dtypes.param), shardings(setup))
 
 
-def whole(plan: TrainPlan, cfg: ModelConfig, params: Any) -> Any:
+def whole(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, params: Any) -> Any:
     """The inverse of `place` for parameters or gradients: one tree, the padding cut off."""
+    if plan.degree("stage") > 1:
+        return pipeline.whole(pipeline_of(plan, cfg, mesh), params)
 
     def cut(row: Any, w: jax.Array) -> jax.Array:
         return w[tuple(map(slice, stacked_shape(row)))]

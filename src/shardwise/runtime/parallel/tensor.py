@@ -40,8 +40,7 @@ class Stream:
         batch = one_or_all(self.setup.batch_axes(self.without))
         time = "context" if "context" in axes else None
         if name in BETWEEN and dims == 3:
-            names = ("context", "tensor") if self.setup.plan.sequence_parallel else ("context",)
-            return PartitionSpec(batch, one_or_all(tuple(a for a in names if a in axes)), None)
+            return stream_spec(self.setup, self.without)
         if name == "norm" and dims == 3:
             return PartitionSpec(batch, time, None)
         tensor = "tensor" if "tensor" in axes else None
@@ -50,6 +49,13 @@ class Stream:
         if name in WIDTH and dims == 3:
             return PartitionSpec(batch, time, tensor)
         return None
+
+
+def stream_spec(setup: Setup, without: tuple[str, ...] = ()) -> PartitionSpec:
+    """How x[B, T, D] lies between blocks."""
+    names = ("context", "tensor") if setup.plan.sequence_parallel else ("context",)
+    time = tuple(a for a in names if a in setup.axes)
+    return PartitionSpec(one_or_all(setup.batch_axes(without)), one_or_all(time), None)
 
 
 def _even(spec: PartitionSpec, x: jax.Array, mesh: jax.sharding.Mesh) -> PartitionSpec:
