@@ -4,10 +4,28 @@
 specs that all share. `fsdp.py` gathers stored parameters, `tensor.py` lays out activations,
 `context.py` runs attention over cut heads and tokens, `expert.py` sends tokens to experts,
 `data.py` has the pieces of ZeRO, `accumulation.py` loops over microbatches, `pipeline.py` runs a
-schedule's table. `refusals.py` names what is not run. Read `run.py`, then `step.py`.
+schedule's table with the programs of `passes.py`, `update.py` is the
+optimizer's half. `refusals.py` names what is not run. Read `run.py`, then `step.py`.
 """
 
 from shardwise.runtime.parallel.refusals import check
-from shardwise.runtime.parallel.run import initialise, loss_and_grads, place, place_batch, whole
+from shardwise.runtime.parallel.run import (
+    initialise,
+    loss_and_grads,
+    place,
+    place_batch,
+    start,
+    train_step,
+    whole,
+)
 
-__all__ = ["check", "initialise", "loss_and_grads", "place", "place_batch", "whole"]
+__all__ = [
+    "check",
+    "initialise",
+    "loss_and_grads",
+    "place",
+    "place_batch",
+    "start",
+    "train_step",
+    "whole",
+]

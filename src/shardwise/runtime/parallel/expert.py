@@ -234,4 +234,3 @@ class _Local:
         if self.places == 1:
             return x
         return lax.all_to_all(x, self.apart, split_axis=0, concat_axis=0, tiled=True)
-

@@ -175,9 +175,7 @@ def _needed(jaxpr: Jaxpr, outvars: Sequence[Any]) -> list[Any]:
 
 def _part(jaxpr: Jaxpr, invars: Sequence[Any], outvars: Sequence[Any]) -> Jaxpr:
     """The jaxpr of some outputs from some inputs."""
-    return jaxpr.replace(
-        invars=list(invars), outvars=list(outvars), eqns=_needed(jaxpr, outvars)
-    )
+    return jaxpr.replace(invars=list(invars), outvars=list(outvars), eqns=_needed(jaxpr, outvars))
 
 
 def _from_parameters(jaxpr: Jaxpr, number: int) -> set[Any]:

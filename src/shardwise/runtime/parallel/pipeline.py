@@ -374,9 +374,7 @@ def _chunk(pipe: Pipeline, stage: int, bounds: tuple[int, int], options: Options
         )
         if stage == 0:
             x_BTD = x_BTD + embed(params, part["tokens"], cfg, call)
-        x_BTD, _ = run_stack(
-            params["layers"], x_BTD, cfg, call, first=bounds[0], last=bounds[1]
-        )
+        x_BTD, _ = run_stack(params["layers"], x_BTD, cfg, call, first=bounds[0], last=bounds[1])
         if not last:
             return options.at("block_input", x_BTD)
         logits_BTV = head(params, x_BTD, cfg, call)
@@ -414,3 +412,12 @@ def _with(tree: Tree, key: Any, value: Any) -> Tree:
 def _finished(pipe: Pipeline, sums: list[Tree]) -> Iterator[Tree]:
     for rank, tree in enumerate(sums):
         yield jax.device_put(tree, layout(pipe, rank, optimizer_spec))
+
+
+def first_copies(pipe: Pipeline, ranks: tuple[Tree, ...]) -> list[Tree]:
+    """Every rank's tree without what another rank or chunk before has too."""
+    kept = list(ranks)
+    for places in pipe.copies():
+        for rank, key in places[1:]:
+            kept[rank] = _with(kept[rank], key, {})
+    return kept

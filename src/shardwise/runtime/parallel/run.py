@@ -6,16 +6,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
+from jax.sharding import PartitionSpec
 
 from shardwise.models import ModelConfig
 from shardwise.plans.train import TrainPlan
 from shardwise.runtime.init import initialise as draw
 from shardwise.runtime.init import padded_shape, rows_tree, stacked_shape
 from shardwise.runtime.parallel import pipeline
-from shardwise.runtime.parallel.pipeline import pipeline_of
+from shardwise.runtime.parallel.pipeline import Pipeline, pipeline_of
 from shardwise.runtime.parallel.refusals import check
 from shardwise.runtime.parallel.setup import Setup
 from shardwise.runtime.parallel.step import mesh_loss_and_grads, shardings
+from shardwise.runtime.parallel.update import State, Update, clipping, square_norm
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.sharding import batch_sharding
 
@@ -75,3 +78,85 @@ def whole(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, params: An
         return w[tuple(map(slice, stacked_shape(row)))]
 
     return jax.tree.map(cut, rows_tree(cfg), params)
+
+
+def start(
+    plan: TrainPlan,
+    cfg: ModelConfig,
+    mesh: jax.sharding.Mesh,
+    optimizer: optax.GradientTransformation,
+    params: Any,
+) -> State:
+    """The state of training before the first step, of parameters laid out by `place`."""
+    check(plan, cfg)
+    if plan.degree("stage") == 1:
+        return _update(plan, cfg, mesh, optimizer).start(params)
+    updates = _updates(pipeline_of(plan, cfg, mesh), optimizer)
+    states = [update.start(p) for update, p in zip(updates, params, strict=True)]
+    return {name: tuple(s[name] for s in states) for name in states[0]}
+
+
+def train_step(
+    plan: TrainPlan,
+    cfg: ModelConfig,
+    mesh: jax.sharding.Mesh,
+    optimizer: optax.GradientTransformation,
+    clip: float | None = None,
+) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
+    """(state, batch) -> (state, {"loss", "grad_norm"}); the state given is used up.
+
+    The optimizer must work tensor by tensor (`update.py`); gradients are first clipped to the
+    global norm `clip`. Raises BadRequest as `loss_and_grads`.
+    """
+    check(plan, cfg)
+    if plan.degree("stage") > 1:
+        return _pipeline_step(pipeline_of(plan, cfg, mesh), optimizer, clip)
+    gradient = mesh_loss_and_grads(Setup(plan=plan, cfg=cfg, mesh=mesh))
+    update = _update(plan, cfg, mesh, optimizer)
+
+    def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
+        loss, grads = gradient(state["params"], batch)
+        norm = jnp.sqrt(square_norm(grads))
+        return update.step(state, grads, clipping(norm, clip)), {"loss": loss, "grad_norm": norm}
+
+    compiled = jax.jit(step, donate_argnums=0)
+    return lambda state, batch: compiled(state, place_batch(batch, mesh))
+
+
+def _pipeline_step(
+    pipe: Pipeline, optimizer: optax.GradientTransformation, clip: float | None
+) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
+    updates = _updates(pipe, optimizer)
+    steps = [jax.jit(update.step, donate_argnums=0) for update in updates]
+    norms = [jax.jit(square_norm) for _ in updates]
+
+    def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
+        loss, grads = pipeline.loss_and_grads(pipe, state["params"], batch)
+        owned = pipeline.first_copies(pipe, grads)
+        squares = [f(g) for f, g in zip(norms, owned, strict=True)]
+        norm = jnp.sqrt(sum(jax.device_put(s, squares[0].sharding) for s in squares))
+        scale = clipping(norm, clip)
+        states = []
+        for rank, (run, update) in enumerate(zip(steps, updates, strict=True)):
+            mine = {name: part[rank] for name, part in state.items()}
+            here = jax.device_put(scale, update.setup.sharding(PartitionSpec()))
+            states.append(run(mine, grads[rank], here))
+        new = {name: tuple(s[name] for s in states) for name in states[0]}
+        return new, {"loss": loss, "grad_norm": norm}
+
+    return step
+
+
+def _update(
+    plan: TrainPlan,
+    cfg: ModelConfig,
+    mesh: jax.sharding.Mesh,
+    optimizer: optax.GradientTransformation,
+) -> Update:
+    setup = Setup(plan=plan, cfg=cfg, mesh=mesh)
+    return Update(setup=setup, rows=rows_tree(cfg), optimizer=optimizer)
+
+
+def _updates(pipe: Pipeline, optimizer: optax.GradientTransformation) -> list[Update]:
+    ranks = range(pipe.schedule.stages)
+    return [Update(setup=pipe.setup(r), rows=pipe.rows(r), optimizer=optimizer) for r in ranks]

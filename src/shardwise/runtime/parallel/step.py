@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.models import ModelConfig
-from shardwise.plans.train import TrainPlan
 from shardwise.runtime.init import Tree, rows_tree
 from shardwise.runtime.model import cross_entropy, forward
 from shardwise.runtime.options import Options
@@ -69,7 +68,7 @@ def share_of_loss(
 
 
 def mesh_loss_and_grads(setup: Setup) -> Callable[[Any, Batch], tuple[jax.Array, Any]]:
-    """Loss and gradients in one program, not yet compiled; gradients as the optimizer wants them."""
+    """Loss and gradients in one program, not yet compiled; gradients in the optimizer's pieces."""
     plan, cfg = setup.plan, setup.cfg
     deferred = deferred_axes(setup)
     options, in_order = options_for(setup, deferred), not zigzag(plan, cfg)
