@@ -114,18 +114,18 @@ def run_of(request: TrainRequest) -> Run:
 
 def _expected(plan: TrainPlan, cfg: ModelConfig) -> Expected:
     """The prediction; without a step time where the plan cannot be priced on its slice."""
-    flops = float(model_flops_per_token(cfg, plan.sequence_length, causal=True))
+    flops, seconds, why = model_flops_per_token(cfg, plan.sequence_length, causal=True), None, ""
     try:
         seconds = price_plan(plan, Hardware()).answer.step_seconds["expected"]
-    except BadRequest:
-        seconds = None
-    return Expected(step_seconds=seconds, flops_per_token=flops, slice=plan.slice)
+    except BadRequest as error:
+        why = f"no predicted step time: {error}"
+    return Expected(step_seconds=seconds, flops_per_token=float(flops), slice=plan.slice, why=why)
 
 
 def _with_peak(run: Run) -> Run:
     """The run with the peak of the devices here, where they are chips of the plan's slice."""
     piece = Hardware().slice(run.plan.slice).slice
-    if not is_chip(devices_here(), piece.chip):
+    if run.expected.step_seconds is None or not is_chip(devices_here(), piece.chip):
         return run
     peak = piece.chip.peak(run.plan.dtypes.compute) / piece.chip.jax_devices_per_chip
     return replace(run, expected=replace(run.expected, peak=peak * run.plan.devices))
@@ -215,6 +215,7 @@ def _result(request: TrainRequest, run: Run, outcome: Outcome) -> dict[str, Any]
         "devices": devices_here(),
         "checkpoint": str(outcome.checkpoint),
         "metrics": str(Path(request.out) / "metrics.jsonl"),
+        "notes": [note for note in (expected.why,) if note],
     }
 
 

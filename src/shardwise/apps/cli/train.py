@@ -51,7 +51,8 @@ def train(plan: str, sets: tuple[str, ...], as_json: bool, **options: Any) -> No
     result = train_plan(request, _show)
     if sys.stderr.isatty():
         click.echo(err=True)
-    doc = document(inputs={"plan": plan, "set": list(sets), **options}, result=result)
+    inputs = {"plan": plan, "set": list(sets), **options}
+    doc = document(inputs=inputs, result=result, warnings=result.pop("notes"))
     emit(doc, as_json, lambda: _render(result))
 
 

@@ -1,31 +1,31 @@
-"""The loss of a checkpoint on other text: every row once, in order, without a gradient."""
+"""The loss of a checkpoint on other text: every row once, on one device, without a gradient."""
 
 from pathlib import Path
 
 import jax
 import numpy as np
 
+from shardwise.runtime.attention import best_attention
 from shardwise.runtime.init import shapes as shapes_of
 from shardwise.runtime.model import cross_entropy, forward
+from shardwise.runtime.options import Options
 from shardwise.runtime.precision import dtype_of
-from shardwise.runtime.sharding import batch_sharding, mesh_of
 from shardwise.runtime.trainer.checkpoint import read_params
 from shardwise.runtime.trainer.data import Feed, corpus_of
 from shardwise.runtime.trainer.loop import Run
-from shardwise.runtime.trainer.step import options_of
 from shardwise.runtime.trainer.tokens import tokenizer_of
 
 
 def held_out_loss(run: Run, checkpoint: Path, data: Path) -> tuple[float, int]:
     """Mean nats per token of `data` under the parameters of a checkpoint of `run`, and how many
     tokens; the last rows that do not fill a batch are left out."""
-    mesh = mesh_of(run.plan)
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     params = read_params(checkpoint, shapes_of(run.cfg, dtype_of(run.plan.dtypes.param)))
     tokenizer = tokenizer_of(run.tokenizer, run.cfg.vocabulary)
     corpus = corpus_of(data, tokenizer, run.out / "data")
     B, T = run.plan.global_batch_sequences, run.plan.sequence_length
     feed = Feed(corpus=corpus, rows=B, length=T, seed=run.seed)
-    options = options_of(run.plan, mesh)
+    options = Options(compute=run.plan.dtypes.compute, kernel=best_attention)
 
     @jax.jit
     def score(params: dict, batch: dict[str, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -39,8 +39,7 @@ def held_out_loss(run: Run, checkpoint: Path, data: Path) -> tuple[float, int]:
         )
         return cross_entropy(logits_BTV, batch["targets"], batch["weights"])
 
-    sums = [
-        score(params, feed.batch(step, batch_sharding(mesh))) for step in range(corpus.rows(T) // B)
-    ]
+    batches = (feed.batch(step, here) for step in range(corpus.rows(T) // B))
+    sums = [score(params, batch) for batch in batches]
     nats, count = np.asarray(sums, np.float64).sum(axis=0)
     return float(nats / count), int(count)

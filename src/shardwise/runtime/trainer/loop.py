@@ -20,12 +20,11 @@ from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan, model_hash
 from shardwise.plans.train import mesh_text
-from shardwise.runtime.sharding import mesh_of
 from shardwise.runtime.trainer.checkpoint import Keeper, restore
 from shardwise.runtime.trainer.data import Feed, corpus_of
 from shardwise.runtime.trainer.metrics import Expected, Record, StepMetrics, measured
-from shardwise.runtime.trainer.optimizer import Settings, optimizer_of, rate_of
-from shardwise.runtime.trainer.step import Program, State, program
+from shardwise.runtime.trainer.optimizer import Settings, rate_of
+from shardwise.runtime.trainer.step import Program, State, program, shapes_of
 from shardwise.runtime.trainer.tokens import Tokenizer, tokenizer_of
 
 PROFILED = 3
@@ -67,6 +66,7 @@ def train(run: Run, report: Report = lambda _: None) -> Outcome:
     """Train to the last step. Raises BadRequest for what cannot be run here, ShardwiseError for a
     disk that fails or a loss that is no number."""
     check_devices(run.plan)
+    made = program(run.plan, run.cfg, run.settings)
     tokenizer = tokenizer_of(run.tokenizer, run.cfg.vocabulary)
     keeper = _keeper(run, tokenizer)
     start = _start(run, keeper)
@@ -81,12 +81,11 @@ def train(run: Run, report: Report = lambda _: None) -> Outcome:
         seed=run.seed,
     )
     keeper.identity = {**keeper.identity, "data": feed.corpus.fingerprint}
-    optimizer = optimizer_of(run.plan, run.cfg, run.settings)
-    made = program(run.plan, run.cfg, mesh_of(run.plan), optimizer)
+    state = made.begin(jax.random.key(run.seed))
     if start:
-        _, state = restore(keeper.path(start), made.shapes, keeper.identity)
-    else:
-        state = made.init(jax.random.key(run.seed))
+        wanted = shapes_of(state)
+        jax.tree.map(lambda x: x.delete(), state)  # only its layout was needed
+        _, state = restore(keeper.path(start), wanted, keeper.identity)
     if keeper.process == 0:
         keeper.clean()
     _together("shardwise: ready")

@@ -1,11 +1,15 @@
-"""The optimizer of a plan, in optax: clipping, schedule, master weights, dtypes of the state.
+"""The optimizer of a plan, in optax: schedule, decay, master weights, dtypes of the state.
 
 The inner optimizer always sees f32 (f64 for f64): gradients, parameters and state are widened
 before and stored in the plan's dtypes after. With a master copy it works on that one, and the
-parameters follow as its rounding; without one they are rounded themselves.
+parameters follow as its rounding; without one they are rounded themselves. All works tensor by
+tensor, by the names at the end of the tree's paths, so that it serves the trees of pipeline stages
+too; clipping by the global norm does not, and is the step's.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, get_args
 
 import jax
@@ -16,7 +20,7 @@ from optax import contrib
 from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig, Parameter
 from shardwise.plans import TrainPlan
-from shardwise.runtime.init import is_buffer, rows_tree
+from shardwise.runtime.init import is_buffer, stored_rows
 from shardwise.runtime.precision import dtype_of
 
 Schedule = Literal["cosine", "linear", "constant"]
@@ -79,7 +83,7 @@ def rate_of(s: Settings) -> optax.Schedule:
 
 
 def optimizer_of(plan: TrainPlan, cfg: ModelConfig, s: Settings) -> optax.GradientTransformation:
-    """The plan's optimizer: updates for `apply_updates`, state in the plan's dtypes.
+    """The plan's optimizer without clipping: updates for `apply_updates`, state in its dtypes.
 
     Raises BadRequest for an optimizer that the runtime does not have.
     """
@@ -88,30 +92,29 @@ def optimizer_of(plan: TrainPlan, cfg: ModelConfig, s: Settings) -> optax.Gradie
 
 def _inner(plan: TrainPlan, cfg: ModelConfig, s: Settings) -> optax.GradientTransformation:
     rate = rate_of(s)
-    decay = optax.add_decayed_weights(s.decay, mask=lambda _: decayed(cfg))
-    parts = [optax.clip_by_global_norm(s.clip)] if s.clip else []
+    decay = optax.add_decayed_weights(s.decay, mask=partial(decayed, cfg))
     if plan.optimizer == "adam":
-        parts += [optax.scale_by_adam(b1=s.b1, b2=s.b2), decay, optax.scale_by_learning_rate(rate)]
+        parts = [optax.scale_by_adam(b1=s.b1, b2=s.b2), decay, optax.scale_by_learning_rate(rate)]
     elif plan.optimizer == "sgd":
-        parts += [decay, optax.scale_by_learning_rate(rate)]
+        parts = [decay, optax.scale_by_learning_rate(rate)]
     elif plan.optimizer == "adafactor":
-        parts += [
+        parts = [
             optax.scale_by_factored_rms(min_dim_size_to_factor=128),
             optax.clip_by_block_rms(1.0),
             decay,
             optax.scale_by_learning_rate(rate),
         ]
     elif plan.optimizer == "muon":
-        parts += [
+        parts = [
             contrib.muon(
                 rate,
                 adam_b1=s.b1,
                 adam_b2=s.b2,
                 weight_decay=s.decay,
-                weight_decay_mask=lambda _: decayed(cfg),
+                weight_decay_mask=partial(decayed, cfg),
                 adam_weight_decay=s.decay,
                 consistent_rms=0.2,  # the rates of Adam serve (Moonlight, arXiv:2502.16982)
-                muon_weight_dimension_numbers=lambda _: matrices(cfg),
+                muon_weight_dimension_numbers=partial(matrices, cfg),
             )
         ]
     else:
@@ -122,18 +125,24 @@ def _inner(plan: TrainPlan, cfg: ModelConfig, s: Settings) -> optax.GradientTran
     return optax.chain(*parts)
 
 
-def decayed(cfg: ModelConfig) -> Any:
-    """Which parameters decay: matrices and tables, no norms, biases or buffers."""
-    return jax.tree.map(lambda row: row.role in ("matmul", "lookup"), rows_tree(cfg))
+def decayed(cfg: ModelConfig, tree: Any) -> Any:
+    """Which leaves decay: matrices and tables, no norms, biases or buffers."""
+    return _by_row(cfg, lambda row: row.role in ("matmul", "lookup"), tree)
 
 
-def matrices(cfg: ModelConfig) -> Any:
-    """Muon's view of each parameter: what it sums over and yields; the others go to Adam.
+def matrices(cfg: ModelConfig, tree: Any) -> Any:
+    """Muon's view of each leaf: what it sums over and yields; the others go to Adam.
 
     Layers and experts are matrices of their own; the head and the tables belong to Adam (Jordan
     2024, "Muon").
     """
-    return jax.tree.map(_matrix, rows_tree(cfg))
+    return _by_row(cfg, _matrix, tree)
+
+
+def _by_row(cfg: ModelConfig, value: Callable[[Parameter], Any], tree: Any) -> Any:
+    """A value of its row in the place of each leaf; rows of one name are alike in every group."""
+    rows = {row.name: row for row in stored_rows(cfg)}
+    return jax.tree_util.tree_map_with_path(lambda path, _: value(rows[path[-1].key]), tree)
 
 
 def _matrix(row: Parameter) -> contrib.MuonDimensionNumbers | None:
@@ -157,11 +166,14 @@ def stored(inner: optax.GradientTransformation, plan: TrainPlan) -> optax.Gradie
 
     def init(params: Any) -> Any:
         kept = () if master is None else cast(params, master)
-        return {"master": kept, "inner": cast(inner.init(cast(params, wide)), moments)}
+        with jax.numpy_dtype_promotion("standard"):
+            made = inner.init(cast(params, wide))
+        return {"master": kept, "inner": cast(made, moments)}
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         base = cast(params if master is None else state["master"], wide)
-        updates, after = inner.update(cast(grads, wide), cast(state["inner"], wide), base)
+        with jax.numpy_dtype_promotion("standard"):  # optax counts on it: b1**count
+            updates, after = inner.update(cast(grads, wide), cast(state["inner"], wide), base)
         updates = jax.tree_util.tree_map_with_path(
             lambda path, u: jnp.zeros_like(u) if is_buffer(path) else u, updates
         )

@@ -1,0 +1,130 @@
+"""Batches follow from seed and step alone; packing keeps documents apart."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec
+
+from runtime.trainer.made import make_text
+from shardwise.errors import BadRequest
+from shardwise.runtime.trainer import Bytes, Corpus, Feed, corpus_of, tokenizer_of
+from shardwise.runtime.trainer.data import place
+
+
+@given(st.integers(1, 300), st.integers(0, 5), st.integers(0, 5))
+def test_an_order_visits_every_row_once(n, seed, epoch):
+    assert sorted(place(i, n, seed, epoch) for i in range(n)) == list(range(n))
+
+
+def test_orders_differ_by_seed_and_epoch():
+    orders = {
+        tuple(place(i, 50, seed, epoch) for i in range(50)) for seed in (0, 1) for epoch in (0, 1)
+    }
+    assert len(orders) == 4
+
+
+def stream(*documents):
+    starts = np.cumsum([0, *map(len, documents)])[:-1]
+    return Corpus(np.concatenate([np.array(d, np.uint16) for d in documents]), starts, "x")
+
+
+def rows_of(feed):
+    n = feed.corpus.rows(feed.length)
+    found = {int(feed.row(i)["tokens"][0]): feed.row(i) for i in range(n)}
+    return [found[key] for key in sorted(found)]
+
+
+def test_packed_rows_tell_documents_apart():
+    feed = Feed(corpus=stream([1, 2, 3], [4, 5, 6, 7, 8, 9]), rows=1, length=4, seed=0)
+    first, second = rows_of(feed)
+    assert first["tokens"].tolist() == [1, 2, 3, 4]
+    assert first["targets"].tolist() == [2, 3, 4, 5]
+    assert first["weights"].tolist() == [1, 1, 0, 1]
+    assert first["segments"].tolist() == [1, 1, 1, 2]
+    assert first["positions"].tolist() == [0, 1, 2, 0]
+    assert second["tokens"].tolist() == [5, 6, 7, 8]
+    assert second["segments"].tolist() == [1, 1, 1, 1]
+    assert second["positions"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_batch_is_the_same_wherever_a_run_begins():
+    corpus = stream(list(range(1, 200)))
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    feed, again = (Feed(corpus=corpus, rows=4, length=7, seed=3) for _ in range(2))
+    batches = [feed.batch(step, here) for step in range(20)]
+    for name, value in again.batch(17, here).items():
+        np.testing.assert_array_equal(value, batches[17][name])
+    seen = np.concatenate([b["tokens"] for b in batches[:7]])
+    assert len(np.unique(seen[:, 0])) == 28  # one epoch: each row once
+
+
+def test_a_process_reads_only_the_rows_that_it_holds(monkeypatch):
+    read = []
+    original = Feed.row
+    monkeypatch.setattr(Feed, "row", lambda self, i: read.append(i) or original(self, i))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "context"))
+    sharding = NamedSharding(mesh, PartitionSpec("data", "context"))
+    feed = Feed(corpus=stream(list(range(100))), rows=8, length=4, seed=0)
+    whole = feed.batch(1, sharding)
+    assert read == list(range(8, 16))  # all are this process's, each read once
+    assert whole["tokens"].sharding.is_equivalent_to(sharding, 2)
+
+
+def test_a_folder_gives_its_text_files_in_order(tmp_path):
+    data = make_text(tmp_path)
+    (data / "binary.bin").write_bytes(b"a\0b")
+    (data / ".hidden").write_text("no")
+    (data / "__pycache__").mkdir()
+    (data / "__pycache__" / "x.txt").write_text("no")
+    corpus = corpus_of(data, Bytes(), tmp_path / "cache")
+    texts = [p.read_bytes() for p in sorted(data.rglob("file*"))]
+    assert corpus.tokens.tolist() == [t for text in texts for t in [*text, 256]]
+    assert len(corpus.starts) == 6
+    again = corpus_of(data, Bytes(), tmp_path / "cache", writes=False)
+    assert again.fingerprint == corpus.fingerprint
+    (data / "more.txt").write_text("more")
+    assert corpus_of(data, Bytes(), tmp_path / "cache").fingerprint != corpus.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda p: p / "nowhere", "there is no data at .*nowhere.*give --data a text file or"),
+        (lambda p: (p / "empty").mkdir() or p / "empty", "holds no text"),
+    ],
+)
+def test_a_path_without_text_is_refused(tmp_path, make, text):
+    with pytest.raises(BadRequest, match=text):
+        corpus_of(make(tmp_path), Bytes(), tmp_path / "cache")
+
+
+def test_too_little_text_is_refused():
+    with pytest.raises(BadRequest, match="holds 4 tokens, too few for one sequence of 4"):
+        Feed(corpus=stream([1, 2, 3, 4]), rows=1, length=4, seed=0)
+
+
+def test_a_tokenizer_file(tmp_path):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    made = Tokenizer(WordLevel({"a": 0, "b": 1, "[UNK]": 2, "</s>": 3}, unk_token="[UNK]"))
+    made.pre_tokenizer = Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    found = tokenizer_of(tmp_path / "tokenizer.json", 10)
+    assert (found.vocabulary, found.end) == (4, 3)
+    assert found.encode(b"a b c").tolist() == [0, 1, 2]
+    with pytest.raises(BadRequest, match="ids up to 3 and the model has a vocabulary of 3"):
+        tokenizer_of(tmp_path / "tokenizer.json", 3)
+
+
+def test_what_is_no_tokenizer_is_refused(tmp_path):
+    with pytest.raises(BadRequest, match="cannot read the tokenizer"):
+        tokenizer_of(tmp_path / "none.json", 10)
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(BadRequest, match=r"is no tokenizer.json"):
+        tokenizer_of(tmp_path / "bad.json", 10)
+    with pytest.raises(BadRequest, match=r"ids up to 256 .* vocabulary of 256; give --tokenizer"):
+        tokenizer_of(None, 256)

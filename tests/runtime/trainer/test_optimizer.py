@@ -1,0 +1,116 @@
+"""The plan's optimizer: dtypes of what it keeps, the master copy, schedules, what decays."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from runtime.trainer.made import make_plan
+from shardwise.errors import BadRequest
+from shardwise.models import load_model
+from shardwise.plans.train import TrainDtypes
+from shardwise.runtime.init import initialise
+from shardwise.runtime.trainer import Settings, apply_updates, optimizer_of
+from shardwise.runtime.trainer.optimizer import rate_of
+
+BF16 = TrainDtypes(param="bf16", compute="bf16", grad="bf16", master="f32", moments="bf16")
+
+
+def setting(tmp_path, settings=None, **changes):
+    plan = make_plan(tmp_path, **changes)
+    cfg = load_model(plan.model)
+    optimizer = optimizer_of(plan, cfg, settings or Settings(steps=10, lr=0.01, decay=0.0))
+    kind = {"f32": jnp.float32, "bf16": jnp.bfloat16}[plan.dtypes.param]
+    params = initialise(cfg, jax.random.key(0), kind)
+    return optimizer, params
+
+
+def noise(params, seed):
+    keys = jax.random.split(jax.random.key(seed), len(jax.tree.leaves(params)))
+    keys = jax.tree.unflatten(jax.tree.structure(params), list(keys))
+    return jax.tree.map(lambda p, k: jax.random.normal(k, p.shape, p.dtype), params, keys)
+
+
+def steps(optimizer, params, n=4):
+    @jax.jit
+    def one(params, state, grads):
+        updates, state = optimizer.update(grads, state, params)
+        return apply_updates(params, updates), state
+
+    state = optimizer.init(params)
+    for seed in range(n):
+        params, state = one(params, state, noise(params, seed))
+    return params, state
+
+
+def test_parameters_are_the_rounded_master(tmp_path):
+    optimizer, params = setting(tmp_path, dtypes=BF16)
+    params, state = steps(optimizer, params)
+    for p, m in zip(jax.tree.leaves(params), jax.tree.leaves(state["master"]), strict=True):
+        assert (p.dtype, m.dtype) == (jnp.bfloat16, jnp.float32)
+        np.testing.assert_array_equal(p, m.astype(jnp.bfloat16))
+
+
+def test_the_state_is_stored_in_the_plans_dtypes(tmp_path):
+    optimizer, params = setting(tmp_path, dtypes=BF16)
+    state = jax.eval_shape(optimizer.init, params)
+    count = sum(x.size for x in jax.tree.leaves(params))
+    moments = [x for x in jax.tree.leaves(state["inner"]) if x.ndim]
+    assert {x.dtype.name for x in moments} == {"bfloat16"}
+    assert sum(x.size for x in moments) == 2 * count
+    assert sum(x.size for x in jax.tree.leaves(state["master"])) == count
+
+
+def test_adam_in_f32_is_optax_adam(tmp_path):
+    settings = Settings(steps=10, lr=0.01, schedule="constant", decay=0.0)
+    optimizer, params = setting(tmp_path, settings)
+    ours, _ = steps(optimizer, params)
+    with jax.numpy_dtype_promotion("standard"):
+        theirs, _ = steps(optax.adam(0.01, b2=0.95), params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7), ours, theirs)
+
+
+@pytest.mark.parametrize(("name", "arrays"), [("muon", 1), ("sgd", 0), ("adafactor", 0)])
+def test_other_optimizers_keep_less(tmp_path, name, arrays):
+    optimizer, params = setting(tmp_path, optimizer=name)
+    after, state = steps(optimizer, params)
+    w = params["layers"][0]["mlp.gate"]
+    held = [x for x in jax.tree.leaves(state["inner"]) if x.shape == w.shape]
+    rows = [r for r in jax.tree.leaves(params) if r.shape == w.shape]
+    assert len(held) == arrays * len(rows) or name == "adafactor"
+    assert not np.array_equal(w, after["layers"][0]["mlp.gate"])
+
+
+def test_matrices_decay_and_norms_do_not(tmp_path):
+    settings = Settings(steps=10, lr=0.1, schedule="constant", decay=0.5)
+    optimizer, params = setting(tmp_path, settings)
+    zero = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = optimizer.update(zero, optimizer.init(params), params)
+    np.testing.assert_allclose(updates["embedding"], -0.05 * params["embedding"], rtol=1e-5)
+    assert not np.any(updates["norm.final"])
+
+
+def test_the_cosine_ends_at_a_tenth():
+    rate = rate_of(Settings(steps=100, lr=2.0, warmup=20))
+    found = [float(rate(step)) for step in (0, 19, 20, 60, 100)]
+    assert found == pytest.approx([0.1, 2.0, 2.0, 1.1, 0.2], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"steps": 0}, "--steps is 0; it must be at least 1"),
+        ({"steps": 3, "warmup": 4}, r"--warmup 4 is outside 0\.\.3"),
+        ({"steps": 3, "lr": -1.0}, "--lr is -1.0"),
+        ({"steps": 3, "schedule": "cosin"}, "did you mean 'cosine'"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(values, text):
+    with pytest.raises(BadRequest, match=text):
+        Settings(**values)
+
+
+def test_an_optimizer_that_is_only_planned_is_refused(tmp_path):
+    with pytest.raises(BadRequest, match="'adam8bit' is planned but not run here"):
+        setting(tmp_path, optimizer="adam8bit")
