@@ -31,14 +31,19 @@ def plan_of(name, mesh, **choices):
     cfg = config(name)
     stages = mesh.get("stage", 1)
     even = [cfg.layers // stages + (i < cfg.layers % stages) for i in range(stages)]
-    default = {"microbatches": 1, "layers_per_stage": tuple(even), "dtypes": F32, "remat": "none"}
+    default = {
+        "global_batch_sequences": B,
+        "microbatches": 1,
+        "layers_per_stage": tuple(even),
+        "dtypes": F32,
+        "remat": "none",
+    }
     return TrainPlan(
         model=name,
         model_hash=model_hash(cfg),
         slice="cpu",
         mesh=mesh,
         box=(prod(mesh.values()),),
-        global_batch_sequences=B,
         sequence_length=T,
         **{**default, **choices},
     )

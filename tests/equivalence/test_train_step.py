@@ -22,6 +22,7 @@ def alone(name):
     optimizer = optax.chain(optax.clip_by_global_norm(CLIP), ADAM)
 
     @jax.jit
+    @jax.numpy_dtype_promotion("standard")
     def step(params, state):
         options = Options(experts="ragged")
         value, grads = jax.value_and_grad(partial(loss, cfg=cfg, options=options))(params, batch)

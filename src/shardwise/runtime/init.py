@@ -107,4 +107,4 @@ def _draw(row: Parameter, cfg: ModelConfig, key: jax.Array, dtype: Any) -> jax.A
     if row.name in ("attention.o", "mlp.down", "experts.down", "shared.down"):
         scale /= np.sqrt(2 * cfg.layers)
     own = jax.random.fold_in(key, zlib.crc32(f"{row.group}/{row.name}".encode()))
-    return (scale * jax.random.normal(own, shape, jnp.float32)).astype(dtype)
+    return (float(scale) * jax.random.normal(own, shape, jnp.float32)).astype(dtype)

@@ -51,14 +51,16 @@ def _yarn(plain: np.ndarray, rope: Rope) -> np.ndarray:
 def rotate(x_BTNH: jax.Array, positions_BT: jax.Array, rope: Rope | None) -> jax.Array:
     """x with the first `rope.dim` elements of every head rotated by its position.
 
-    Angles and products are float32 whatever x is: in bf16 positions above 256 would collide.
+    Angles and products are float32 or wider: in bf16 positions above 256 would collide.
     """
     if rope is None:
         return x_BTNH
-    angles = positions_BT[..., None].astype(jnp.float32) * inverse_frequencies(rope)[None, None]
+    dtype = wide(x_BTNH)
+    frequencies = inverse_frequencies(rope)[None, None].astype(dtype)
+    angles = positions_BT[..., None].astype(dtype) * frequencies
     cos = (jnp.cos(angles) * rope.attention_factor)[:, :, None, :]
     sin = (jnp.sin(angles) * rope.attention_factor)[:, :, None, :]
-    turned, rest = x_BTNH[..., : rope.dim].astype(wide(x_BTNH)), x_BTNH[..., rope.dim :]
+    turned, rest = x_BTNH[..., : rope.dim].astype(dtype), x_BTNH[..., rope.dim :]
     if rope.interleaved:
         first, second = turned[..., 0::2], turned[..., 1::2]
     else:

@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import jax.extend
-import jax.numpy as jnp
 from jax import core
 
 Arrays = list[jax.Array]
@@ -154,9 +153,7 @@ def _evaluate(jaxpr: Jaxpr, consts: Sequence[Any], values: Sequence[Any]) -> Arr
             outputs = _evaluate(*opened, inputs)
         else:
             names = list(dict.fromkeys(v for v in eqn.invars if not _literal(v)))
-            alone = jaxpr.replace(
-                constvars=[], invars=names, outvars=eqn.outvars, eqns=[eqn], debug_info=None
-            )
+            alone = jaxpr.replace(constvars=[], invars=names, outvars=eqn.outvars, eqns=[eqn])
             outputs = core.eval_jaxpr(alone, (), *map(read, names))
         held.update(zip(eqn.outvars, outputs, strict=True))
     return [read(v) for v in jaxpr.outvars]

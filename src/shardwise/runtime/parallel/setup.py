@@ -1,4 +1,4 @@
-"""What every strategy derives from a plan: the specs of each array, and the options of the model."""
+"""What every strategy derives from a plan: how each array lies on the mesh."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

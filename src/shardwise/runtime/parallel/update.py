@@ -73,7 +73,8 @@ class Update:
         at = self.state_shardings(params)
         grads = jax.tree.map(lambda g: g * scale.astype(g.dtype), grads)
         held = jax.tree.map(lax.with_sharding_constraint, params, self.pieces())
-        updates, optimizer = self.optimizer.update(grads, state["optimizer"], held)
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes counters and floats
+            updates, optimizer = self.optimizer.update(grads, state["optimizer"], held)
 
         def add(path: tuple[Any, ...], w: jax.Array, u: jax.Array) -> jax.Array:
             return w if is_buffer(path) else (w.astype(u.dtype) + u).astype(w.dtype)
