@@ -84,7 +84,8 @@ def test_another_runs_checkpoint_is_refused(tmp_path, change, text):
     run = make_run(tmp_path, settings=Settings(steps=2))
     train(run)
     if "config" in change:
-        change = {"plan": make_plan(tmp_path, config=change["config"])}
+        (tmp_path / "wide").mkdir()
+        change = {"plan": make_plan(tmp_path / "wide", config=change["config"])}
         change["cfg"] = make_run(tmp_path, change["plan"]).cfg
     if "text" in change:
         (run.data / "file0.txt").write_text(change["text"] * 300)

@@ -79,6 +79,11 @@ class Keeper:
             self._thread = None
         self.check()
 
+    def settle(self) -> None:
+        """Until nothing is being written, whatever becomes of it; for a run that ends early."""
+        if self._thread is not None:
+            self._thread.join()
+
     def check(self) -> None:
         """Raise the error of a save in the background, if there is one."""
         if self._error is not None:
@@ -171,12 +176,14 @@ def restore(folder: Path, shapes: Any, identity: Mapping[str, Any]) -> tuple[int
 
     def one(path: tuple[Any, ...], leaf: Any) -> jax.Array:
         name = _name(path)
-        found = manifest["tree"].get(name)
+        found = manifest["tree"].get(name, {})
         wanted = {"shape": list(leaf.shape), "dtype": np.dtype(leaf.dtype).name}
-        if found != wanted:
+        # Lengths may differ by padding, which depends on the mesh; it is zero.
+        alike = found and len(found["shape"]) == leaf.ndim and found["dtype"] == wanted["dtype"]
+        if not alike:
             raise BadRequest(
-                f"'{folder}' holds {name} as {found}, this run has {wanted}; resume on the mesh "
-                "and with the plan that wrote it"
+                f"'{folder}' holds {name} as {found or 'nothing'}, this run has {wanted}; resume "
+                "with the stages and the optimizer that wrote it"
             )
         return _placed(entries[name], leaf)
 
@@ -284,7 +291,7 @@ def _block(
 ) -> np.ndarray:
     if not spans:
         return np.array(pieces[0][1].open(), dtype).reshape(())
-    out = np.empty([b - a for a, b in spans], dtype)
+    out = np.zeros([b - a for a, b in spans], dtype)
     for starts, entry in pieces:
         low = [max(a, s) for (a, _), s in zip(spans, starts, strict=True)]
         ends = [s + n for s, n in zip(starts, entry.shape, strict=True)]

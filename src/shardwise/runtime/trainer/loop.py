@@ -107,7 +107,7 @@ def identity_of(run: Run, tokenizer: Tokenizer) -> dict[str, Any]:
     """What decides the numbers of a run, but for the data and the mesh."""
     plan = run.plan
     return {
-        "model": f"{plan.model} ({model_hash(run.cfg)})",
+        "model": model_hash(run.cfg),
         "optimizer": plan.optimizer,
         **{f"dtypes.{name}": value for name, value in asdict(plan.dtypes).items()},
         "global_batch_sequences": plan.global_batch_sequences,
@@ -147,6 +147,7 @@ def _steps(
     told = _Told(run, start, report, keeper.process == 0)
     with ExitStack() as ends:
         ends.callback(told.close)
+        ends.callback(keeper.settle)
         tracing = _Profile(run, start) if run.profile else None
         batch = feed.batch(start, made.batch) if start < steps else {}
         for step in range(start, steps):

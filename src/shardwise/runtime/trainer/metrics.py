@@ -15,9 +15,9 @@ SHOWN = ("loss", "grad_norm", "lr", "tokens_per_second", "seconds", "mfu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What was predicted: seconds of a step on the plan's slice (None where it cannot be priced, and
-    `why`), FLOPs of a token (forward and backward), and the peak FLOP/s of the devices at hand, None
-    where they are not the plan's."""
+    """What was predicted: seconds of a step on the plan's slice (None where it cannot be priced,
+    and `why`), FLOPs of a token (forward and backward), and the peak FLOP/s of the devices at hand
+    (None where they are not the plan's)."""
 
     step_seconds: float | None = None
     flops_per_token: float | None = None

@@ -55,6 +55,7 @@ class Worker:
     step: int = 0
     result: Message | None = None
     error: Message | None = None
+    stopped: bool = False
     reader: threading.Thread | None = None
 
     @property
@@ -73,7 +74,9 @@ class Worker:
         return f"ended with exit code {code}"
 
     def rank(self) -> int:
-        """How likely this end is the cause of the others', 0 first."""
+        """How likely this end is the cause of the others', 0 first; ends that we made are last."""
+        if self.stopped:
+            return 3
         code, said = self.child.returncode or 0, str((self.error or {}).get("text", "")).lower()
         if code < 0 and -code != signal.SIGABRT:
             return 0
@@ -190,7 +193,7 @@ class Watch:
     def _verdict(self, workers: list[Worker], peers: "Peers") -> ShardwiseError:
         lost = peers.lost()
         cause = min(workers, key=Worker.rank)
-        if lost is not None and cause.rank() == 2:
+        if lost is not None and cause.rank() >= 2:
             return self._report(*lost)
         if cause.error is not None and cause.rank() == 1:
             kind = KINDS.get(cause.error["kind"], ShardwiseError)
@@ -302,6 +305,7 @@ def _ignore(_: Message) -> None:
 
 def _end(worker: Worker) -> None:
     if not worker.ended:
+        worker.stopped = True
         worker.child.kill()
         worker.child.wait()
     for pipe in (worker.child.stdin, worker.child.stdout):

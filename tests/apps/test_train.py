@@ -1,0 +1,102 @@
+"""`shardwise train`: what it prints, and requests that it refuses before anything runs."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from runtime.trainer.made import make_plan
+from shardwise.apps.cli import main
+from shardwise.plans import save_plan
+
+PLAN = "plan.yaml"
+
+
+def refused(capsys, *args):
+    with pytest.raises(SystemExit) as end:
+        main(["train", *map(str, args)])
+    err = capsys.readouterr().err
+    assert end.value.code == 2
+    assert err.startswith("error: ")
+    assert "Traceback" not in err
+    return err
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """A plan for sixteen devices."""
+    path = tmp_path / PLAN
+    made = make_plan(tmp_path)
+    wide = replace(made, slice="v5e:4x4", mesh={"fsdp": 16}, box=(4, 4), global_batch_sequences=16)
+    save_plan(wide, path)
+    return path
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("some words " * 1000)
+    return path
+
+
+def test_devices_that_are_not_the_mesh_are_refused(capsys, plan, text, tmp_path):
+    err = refused(capsys, plan, "--data", text, "--steps", 1, "--out", tmp_path / "out")
+    assert "has 16 device(s) and" in err
+    assert "--cpu-devices 16 for virtual ones" in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--set", "remat=blok"], "key 'remat'"),
+        (["--set", "remat"], "is not PATH=VALUE"),
+        (["--processes", 2, "--process", 0], "--process is given without --coordinator"),
+        (["--coordinator", "nowhere"], "is not HOST:PORT"),
+        (["--warmup", 5], "--warmup 5 is outside 0..1"),
+        (["--save-every", -1], "--save-every is -1"),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(capsys, plan, text, tmp_path, flags, said):
+    out = tmp_path / "out"
+    assert said in refused(capsys, plan, "--data", text, "--steps", 1, "--out", out, *flags)
+    assert not out.exists()
+
+
+def test_a_plan_that_is_none_is_refused(capsys, tmp_path, text):
+    assert "cannot read the plan" in refused(
+        capsys, tmp_path / "none.yaml", "--data", text, "--steps", 1
+    )
+    (tmp_path / "bad.yaml").write_text("kind: train\nmesch: {}\n")
+    assert "did you mean 'mesh'" in refused(
+        capsys, tmp_path / "bad.yaml", "--data", text, "--steps", 1
+    )
+
+
+def test_a_plan_for_another_model_is_refused(capsys, plan, text):
+    err = refused(capsys, plan, "--data", text, "--steps", 1, "--set", "model_hash=x")
+    assert "(hash x, now" in err
+
+
+def test_a_small_run_in_a_process_of_its_own(tmp_path, text):
+    """From a plan file to a document, on one virtual CPU device."""
+    sys.path.insert(0, "tests")
+    from runtime.trainer.made import make_plan
+    from shardwise.plans import save_plan
+
+    save_plan(make_plan(tmp_path), tmp_path / PLAN)
+    start = [sys.executable, "-c", "from shardwise.apps.cli import main; main()", "train"]
+    flags = ["--data", text, "--steps", "2", "--cpu-devices", "1", "--json"]
+    done = subprocess.run(
+        [*start, PLAN, *flags], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    found = json.loads(done.stdout)
+    result = found["result"]
+    assert (result["steps"], result["from_step"]) == (2, 0)
+    assert result["step_seconds"]["predicted"] is None
+    assert "no predicted step time: chip 'v5e' has no peak for dtype 'f32'" in found["warnings"][0]
+    assert result["step_seconds"]["measured"] > 0
+    assert result["checkpoint"] == "plan.run/checkpoints/step-00000002"
+    assert "step 1/2  loss 5." in done.stderr
+    assert (tmp_path / result["checkpoint"] / "manifest.json").exists()

@@ -1,0 +1,140 @@
+"""The command itself, in processes of its own: killed, out of disk, several at once."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from runtime.trainer.made import make_plan, make_text
+from shardwise.plans import save_plan
+from shardwise.runtime.trainer import read_metrics
+
+START = [sys.executable, "-c", "from shardwise.apps.cli import main; main()", "train"]
+QUIET = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+
+def command(folder, out, *flags, plan=None, steps=30):
+    path = folder / f"{out}.yaml"
+    save_plan(plan or make_plan(folder), path)
+    flags = ["--steps", steps, "--save-every", 1, "--cpu-devices", 1, "--resume", *flags]
+    where = ["--data", make_text(folder), "--out", folder / out]
+    return [*START, path, *where, *flags]
+
+
+def call(args, **options):
+    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    return subprocess.run(list(map(str, args)), env=environment, **QUIET, **options)
+
+
+def started(args):
+    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    return subprocess.Popen(list(map(str, args)), env=environment, **QUIET)
+
+
+def steps_done(out):
+    path = out / "metrics.jsonl"
+    return len(read_metrics(path)) if path.exists() else 0
+
+
+def wait_for(done, child, seconds=120):
+    until = time.monotonic() + seconds
+    while not done():
+        assert child.poll() is None, child.stderr.read()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def losses(out):
+    return [(m["step"], m["loss"], m["grad_norm"]) for m in read_metrics(out / "metrics.jsonl")]
+
+
+def last(out, steps=30):
+    return next((out / "checkpoints" / f"step-{steps:08}").glob("*.safetensors")).read_bytes()
+
+
+def test_killed_at_random_moments_it_ends_bit_identical(tmp_path):
+    """`scripts/prove_training` does this 20 times to a model of a million parameters."""
+    whole = call(command(tmp_path, "whole"))
+    assert whole.returncode == 0, whole.stderr
+    draw, out = random.Random(0), tmp_path / "killed"
+    for target in (2, 10, 18):
+        child = started(command(tmp_path, "killed"))
+        wait_for(lambda target=target: steps_done(out) >= target, child)
+        time.sleep(draw.uniform(0, 0.05))
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    done = call([*command(tmp_path, "killed"), "--json"])
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)["result"]
+    assert result["from_step"] >= 10
+    assert losses(out) == losses(tmp_path / "whole")
+    assert last(out) == last(tmp_path / "whole")
+
+
+def test_a_file_that_cannot_grow_is_told(tmp_path):
+    """RLIMIT_FSIZE stands in for a full disk: a write fails in the middle of a checkpoint."""
+    first = call(command(tmp_path, "out", steps=30), timeout=200)
+    assert first.returncode == 0, first.stderr
+    limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)); "
+    args = command(tmp_path, "full", steps=30)
+    args[2] = limit + args[2]
+    found = call(args)
+    assert found.returncode == 1
+    assert "error: no room for the checkpoint of step 1" in found.stderr
+    assert "there is none before: free space and start again with --resume" in found.stderr
+    assert "Traceback" not in found.stderr
+    again = call(command(tmp_path, "full", steps=30))
+    assert again.returncode == 0, again.stderr
+    assert last(tmp_path / "full") == last(tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_four_processes_follow_one(tmp_path):
+    one = call(command(tmp_path, "one", "--save-every", 25, steps=50))
+    assert one.returncode == 0, one.stderr
+    plan = make_plan(tmp_path, {"data": 2, "fsdp": 2})
+    flags = ["--save-every", 25, "--processes", 4]
+    four = call(command(tmp_path, "four", *flags, plan=plan, steps=50))
+    assert four.returncode == 0, four.stderr
+    a, b = losses(tmp_path / "one"), losses(tmp_path / "four")
+    assert len(a) == len(b) == 50
+    np.testing.assert_allclose([x[1] for x in a], [x[1] for x in b], rtol=1e-4)
+    names = [p.name for p in (tmp_path / "four" / "checkpoints" / "step-00000050").iterdir()]
+    assert len(names) == 5  # four files of shards and the manifest
+
+
+@pytest.mark.slow
+def test_a_lost_process_is_named_and_the_run_goes_on(tmp_path):
+    plan = make_plan(tmp_path, {"data": 2})
+    args = command(tmp_path, "two", "--processes", 2, "--save-every", 5, plan=plan, steps=400)
+    child = started(args)
+    out = tmp_path / "two"
+    wait_for(lambda: steps_done(out) >= 12, child)
+    victim = _worker(child.pid, "1")
+    os.kill(victim, signal.SIGKILL)
+    _, err = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert "error: process 1 of 2 on" in err
+    assert "was killed by SIGKILL after step" in err
+    assert "Traceback" not in err
+    found = sorted(p.name for p in (out / "checkpoints").glob("step-*"))
+    assert found[-1] >= "step-00000010"
+
+
+def _worker(parent, index):
+    """The child of a supervisor with this index, by its last argument."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as stat, open(f"/proc/{name}/cmdline") as line:
+                ppid = int(stat.read().rpartition(")")[2].split()[1])
+                if ppid == parent and line.read().strip("\0").endswith(f"\0{index}"):
+                    return int(name)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    raise AssertionError("no such worker")
