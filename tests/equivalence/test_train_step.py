@@ -27,7 +27,7 @@ def alone(name):
         options = Options(experts="ragged")
         value, grads = jax.value_and_grad(partial(loss, cfg=cfg, options=options))(params, batch)
         updates, state = optimizer.update(grads, state, params)
-        return optax.apply_updates(params, updates), state, value, optax.global_norm(grads)
+        return optax.apply_updates(params, updates), state, value, optax.tree.norm(grads)
 
     state, found = optimizer.init(params), []
     for _ in range(cases.STEPS):

@@ -181,25 +181,16 @@ class _Local:
         counts_SP, me = all_SPE.sum(2), lax.axis_index(axis)
         starts_SP = jnp.cumsum(counts_SP, axis=0) - counts_SP  # in the receiver's buffer
         offsets_SP = jnp.cumsum(counts_SP, axis=1) - counts_SP  # in the sender's rows
-        got = lax.ragged_all_to_all(
-            rows_RD,
-            jnp.zeros((places * R, D), rows_RD.dtype),
-            *(v.astype(jnp.int32) for v in (offsets_SP[me], counts_SP[me], starts_SP[me])),
-            counts_SP[:, me].astype(jnp.int32),
-            axis_name=axis,
-        )
+        there, here = counts_SP[me], counts_SP[:, me]
+        room = jnp.zeros((places * R, D), rows_RD.dtype)
+        got = _send(rows_RD, room, axis, offsets_SP[me], there, starts_SP[me], here)
         ends = jnp.cumsum(all_SPE[:, me].reshape(-1))
         number = jnp.searchsorted(ends, jnp.arange(places * R), side="right")
-        here = sizes_PE.shape[1]
-        expert = jnp.where(number < places * here, number % here, here)
+        own = sizes_PE.shape[1]
+        expert = jnp.where(number < places * own, number % own, own)
         out = self._sorted_here(w, got, expert, all_SPE[:, me].sum(0))
-        return lax.ragged_all_to_all(
-            out,
-            jnp.zeros((R, D), out.dtype),
-            *(v.astype(jnp.int32) for v in (starts_SP[:, me], counts_SP[:, me], offsets_SP[:, me])),
-            counts_SP[me].astype(jnp.int32),
-            axis_name=axis,
-        )
+        room = jnp.zeros((R, D), out.dtype)
+        return _send(out, room, axis, starts_SP[:, me], here, offsets_SP[:, me], there)
 
     def _sorted_here(
         self, w: Params, rows: jax.Array, expert: jax.Array, sizes_E: jax.Array
@@ -234,3 +225,20 @@ class _Local:
         if self.places == 1:
             return x
         return lax.all_to_all(x, self.apart, split_axis=0, concat_axis=0, tiled=True)
+
+
+def _send(
+    rows: jax.Array,
+    room: jax.Array,
+    axis: tuple[str, ...],
+    offsets_P: jax.Array,
+    counts_P: jax.Array,
+    places_P: jax.Array,
+    coming_P: jax.Array,
+) -> jax.Array:
+    """`ragged_all_to_all`: counts[p] rows from offsets[p] on go to place p, behind its row
+    places[p]; coming[p] arrive from there."""
+    offsets, counts, places, coming = (
+        x.astype(jnp.int32) for x in (offsets_P, counts_P, places_P, coming_P)
+    )
+    return lax.ragged_all_to_all(rows, room, offsets, counts, places, coming, axis_name=axis)
