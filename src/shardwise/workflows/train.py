@@ -5,6 +5,7 @@ Several processes are workers of a supervisor (`runtime.trainer.supervisor`): a 
 """
 
 import json
+import os
 import socket
 import sys
 from collections.abc import Callable
@@ -62,7 +63,7 @@ class TrainRequest:
 
 def train_plan(request: TrainRequest, hear: Progress = lambda *_: None) -> dict[str, Any]:
     """Train and give the result: `steps`, `from_step`, `loss`, `tokens_per_second`, `step_seconds`
-    {predicted {lower, expected, upper}, measured}, `mfu` and the `checkpoint`.
+    {predicted, measured}, `mfu`, `devices`, `checkpoint`, `metrics` (a path) and `notes`.
 
     Raises BadRequest before anything is started where plan, data or devices do not fit, and
     ShardwiseError naming the process where one of several is lost.
@@ -183,8 +184,6 @@ def _own_count() -> int:
 
 
 def _from_cluster(names: tuple[str, ...]) -> int:
-    import os
-
     found = next((os.environ[n] for n in names if os.environ.get(n, "").isdigit()), None)
     if found is None:
         raise BadRequest(
