@@ -5,7 +5,8 @@
 
 The same small Llama (f32, AdamW, the same batch shape, all cores of both) in two interpreters that
 stay alive; rounds are interleaved, so that a busy machine slows both (but not alike: PyTorch's
-threads wait for each other more often). Each figure is the median of the rounds and their range. Both compile or warm up before the first round.
+threads wait for each other more often). Each figure is the median of the rounds and their range.
+Both compile or warm up before the first round.
 """
 
 import argparse

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -77,7 +78,7 @@ class Feed:
         """The batch of a step (from 0), each array [B, T]; a process reads the rows it holds."""
         held: dict[int, dict[str, np.ndarray]] = {}
 
-        def part(name: str, index: tuple[slice, ...]) -> np.ndarray:
+        def part(name: str, index: Any) -> np.ndarray:
             rows = range(*index[0].indices(self.rows))
             for b in rows:
                 if b not in held:
