@@ -138,3 +138,57 @@ def _worker(parent, index):
         except (FileNotFoundError, ProcessLookupError):
             continue
     raise AssertionError("no such worker")
+
+
+EVERY_MOMENT = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from shardwise.runtime.trainer.checkpoint import Keeper, steps_in, whole
+
+folder, moment = Path(sys.argv[1]), 0
+names = ("mkdir", "write_text", "rename", "unlink")
+
+def dying(f, left):
+    def call(*args, **kwargs):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return f(*args, **kwargs)
+    return call
+
+def save(step, left=None):
+    keeper = Keeper(folder=folder, identity={}, keep=1)
+    if left:
+        os.fsync = dying(os.fsync, left)
+        for name in names:
+            setattr(Path, name, dying(getattr(Path, name), left))
+    keeper._write(step, {"w@0": np.full(1000, step, np.float32)}, {})
+    keeper.check()
+
+save(1)
+while True:
+    moment += 1
+    child = os.fork()
+    if child == 0:
+        save(moment + 1, [moment])
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    keeper = Keeper(folder=folder, identity={})
+    newest = keeper.newest()
+    assert newest is not None and newest >= moment - 1, (moment, newest)
+    assert all(whole(keeper.path(s)) for s in steps_in(folder)), moment
+    keeper.clean()
+    if status == 0:
+        break
+    save(moment)  # what the resumed run would do
+print(moment)
+"""
+
+
+def test_a_kill_at_any_moment_of_a_save_leaves_a_whole_checkpoint(tmp_path):
+    """Before each call that touches the disk, one after the other."""
+    args = [sys.executable, "-W", "ignore", "-c", EVERY_MOMENT, tmp_path / "checkpoints"]
+    done = call(args)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10
