@@ -422,11 +422,12 @@ def better_batches(request: TrainRequest, best: TrainAnswer) -> list[tuple[int, 
     near = {round(request.sequences / unit) * unit for unit in units} - {0, request.sequences}
     better = []
     for sequences in sorted(n for n in near if abs(n / request.sequences - 1) <= _NEAR):
-        report = search(replace(request, sequences=sequences), keep=1)
-        if report.best:
-            rate = sequences * request.sequence_length / report.best[0].seconds
-            if rate > 1.1 * best.tokens_per_second:
-                better.append((sequences, rate))
+        try:
+            rate = plan_train(replace(request, sequences=sequences)).best.tokens_per_second
+        except (BadRequest, NoFeasiblePlan):
+            continue  # no offer, then
+        if rate > 1.1 * best.tokens_per_second:
+            better.append((sequences, rate))
     return better
 
 
