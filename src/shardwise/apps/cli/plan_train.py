@@ -7,6 +7,7 @@ import click
 
 from shardwise.apps.cli.options import given, hardware_of, hardware_options
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.plan_train_against import against_option, render_against
 from shardwise.apps.cli.plan_train_options import search_of, search_options
 from shardwise.apps.cli.plan_train_run import render_run, run_asked, run_options
 from shardwise.apps.cli.progress import progress_line
@@ -24,6 +25,7 @@ from shardwise.units import (
     parse_count,
     sig,
 )
+from shardwise.workflows.against import against_result, published_plan, set_against
 from shardwise.workflows.book import book_result
 from shardwise.workflows.inputs import (
     whole,
@@ -53,6 +55,7 @@ from shardwise.workflows.predict import (
 )
 @run_options
 @timeline_options
+@against_option
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Plan file.")
 @hardware_options()
 @csv_option
@@ -66,6 +69,7 @@ def train(**options: Any) -> None:
     hardware = hardware_of(options)
     length = whole(parse_count(options["seq"], "--seq"), "--seq")
     run = run_asked(options)
+    published = published_plan(options["against"]) if options["against"] else None
     planning = plan_training(
         options["model"],
         options["target"],
@@ -86,6 +90,10 @@ def train(**options: Any) -> None:
     write_timeline(planning.best, options)
     result = planning_result(planning)
     result["book"] = book_result(planning.best)
+    against = None
+    if published is not None:
+        against = set_against(planning, published, options["against"], hardware)
+        result["against"] = against_result(against)
     if run:
         result["run"] = run_result(planning.best, **run)
     doc = document(
@@ -97,7 +105,13 @@ def train(**options: Any) -> None:
     )
     if options["csv_path"]:
         _write_csv(options["csv_path"], result)
-    emit(doc, options["as_json"], lambda: render(planning, result, options["output"]))
+
+    def show() -> None:
+        render(planning, result, options["output"])
+        if against is not None:
+            render_against(against, result)
+
+    emit(doc, options["as_json"], show)
 
 
 def _resolved(options: dict[str, Any], planning: TrainPlanning) -> dict[str, Any]:
