@@ -9,6 +9,7 @@ from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
 from shardwise.models import load_model, parameters, params_total
 from shardwise.models.describe import context_warning
 from shardwise.planner.goodput import Overheads, goodput
+from shardwise.planner.train_memory import stage_memory
 from shardwise.planner.train_request import Objective, TrainRequest
 from shardwise.planner.train_search import policies
 from shardwise.planner.training import (
@@ -16,6 +17,7 @@ from shardwise.planner.training import (
     TrainPlanning,
     better_batches,
     default_dtypes,
+    plan_shape,
     plan_train,
     run_of,
     tokens_per_second_at,
@@ -187,11 +189,37 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "usable_bytes_per_chip": piece.chip.require("hbm_usable_bytes"),
         "memory_by_kind": answer.memory_by_kind,
         "memory_peak_at": answer.memory.peak_point()[0],
+        "memory_over_step": memory_over_step(answer),
+        "memory_by_stage": memory_by_stage(answer),
         "bound_by": answer.estimate.bound_by(),
         "resource_seconds": {k: float(v) for k, v in answer.estimate.resources.items()},
         "exposed_seconds": answer.exposed_seconds,
         "top_ops": [_op_row(t, answer) for t in answer.estimate.top(_SHOWN_OPS)],
     }
+
+
+def memory_over_step(answer: TrainAnswer) -> list[dict[str, Any]]:
+    """Bytes per chip by kind at each point of the step, in order, on the fullest stage."""
+    devices = answer.piece.chip.jax_devices_per_chip
+    return [
+        {"point": name, **{kind: float(size) * devices for kind, size in held.items()}}
+        for name, held in answer.memory.points
+    ]
+
+
+def memory_by_stage(answer: TrainAnswer) -> list[dict[str, Any]]:
+    """Of each pipeline stage its layers, peak bytes per chip, and when; one row without stages."""
+    devices, layers = answer.piece.chip.jax_devices_per_chip, answer.plan.layers_per_stage
+    stages = stage_memory(answer.cfg, plan_shape(answer.plan, answer.cfg), layers)
+    return [
+        {
+            "stage": i,
+            "layers": layers[i],
+            "peak_bytes_per_chip": float(line.peak()) * devices,
+            "at": line.peak_point()[0],
+        }
+        for i, line in enumerate(stages)
+    ]
 
 
 def tokens_per_joule(answer: TrainAnswer) -> float | None:
