@@ -38,7 +38,8 @@ Each published plan is priced on the slice of the heading, and `shardwise plan t
 same job: model, slice, batch and length. Both are priced with the constants fitted for {stack}
 (docs/fit.md), so that only choices differ; these are expected times, not measurements, and their
 80 % ranges are wider than many of the differences. "Theirs with ours" changes that one choice of
-the published plan. A memory figure is the model's: that a plan fits says nothing about fragmentation.
+the published plan. A memory figure is the model's: that a plan fits says nothing about
+fragmentation.
 """
 
 
