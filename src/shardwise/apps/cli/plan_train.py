@@ -217,7 +217,7 @@ def render_plan(answer, result: dict[str, Any]) -> None:
     if found:
         click.echo(
             f"  80 % range of the expected step: {format_seconds(found['low'])} to "
-            f"{format_seconds(found['high'])} (as {found['runs']} published runs of "
+            f"{format_seconds(found['high'])} (from how {found['runs']} published runs of "
             f"{found['group']} missed; docs/fit.md)"
         )
     click.echo(
