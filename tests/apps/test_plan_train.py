@@ -445,3 +445,28 @@ def test_multi_device_chips(capsys):
         devices *= degree
     assert devices == 2 * result["chips_used"] == 8
     assert not any("offload was not looked at" in reason for reason in result["why"])
+
+
+# Another plan beside it ---------------------------------------------------------------------------
+
+
+def test_a_plan_file_is_priced_beside_the_best(capsys, tmp_path):
+    file = tmp_path / "block.yaml"
+    doc = document(capsys, *SMALL, "--remat", "block", "-o", file)
+    alone = doc["result"]["step_seconds"]["expected"]
+    found = document(capsys, *SMALL, "--remat", "none", "--against", file)["result"]
+    against = found["against"]
+    assert against["step_seconds"]["expected"] == pytest.approx(alone)
+    assert against["times_slower"] == pytest.approx(alone / found["step_seconds"]["expected"])
+    rows = {row["field"]: row for row in against["differences"]}
+    assert (rows["remat"]["ours"], rows["remat"]["theirs"]) == ("none", "block")
+    code, out, _ = run(capsys, *SMALL, "--remat", "none", "--against", file)
+    assert code == 0
+    assert f"Against {file}" in out
+    assert "theirs with ours" in out
+
+
+def test_a_plan_of_another_job_is_refused_with_the_flags_that_plan_it(capsys):
+    code, out, err = run(capsys, *SMALL, "--against", "audit:llama-3-405b-16k")
+    assert (code, out) == (2, "")
+    assert "--on '2048*h100:8' --batch 2048seq --seq 8192" in err

@@ -1,6 +1,5 @@
 """Goodput against a simulated run, the limits of its terms, and its errors."""
 
-import math
 import random
 
 import pytest
@@ -49,7 +48,7 @@ def test_shares_add_up_and_off_means_nothing_is_lost():
     assert goodput(Overheads(), 100_000).share == 1
     assert Overheads().none
     assert goodput(Overheads(straggler=1.25), 8).share == pytest.approx(0.8)
-    assert math.isinf(goodput(Overheads(checkpoint=10), 8).interval)
+    assert goodput(Overheads(checkpoint=10, interval=90), 8).share == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize(
@@ -59,6 +58,10 @@ def test_shares_add_up_and_off_means_nothing_is_lost():
         ({"checkpoint": -1}, "checkpoint is -1 s"),
         ({"chip_mtbf": 0}, "give more than 0"),
         ({"interval": 60}, "cannot take effect"),
+        ({"chip_mtbf": 1e8}, "give the seconds from a failure to the first new step too"),
+        ({"chip_mtbf": 1e8, "restart": 60}, "would lose the whole run"),
+        ({"restart": 60}, "where nothing fails"),
+        ({"checkpoint": 60}, "where nothing fails"),
     ],
 )
 def test_errors(values, said):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import BadRequest
-from shardwise.planner.pipeline import in_flight, pipeline_seconds, takes, uneven_bounds
+from shardwise.planner.pipeline import in_flight, pipeline_seconds, takes
 from shardwise.planner.timeline import costs_of, timeline
 from shardwise.scheduling import pipeline_schedule
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
@@ -136,26 +136,6 @@ def test_dualpipe_beats_its_report_by_sending_gradients_before_the_weight_pass()
     ours = pipeline_seconds("dualpipe", S, M, 2, F, B, W) - M * (F + B + W)
     assert ours == (S / 2 - 1) * (F + B - W)
     assert report - ours == (S / 2 - 1) * B
-
-
-@settings(max_examples=150, deadline=None)
-@given(pipelines(most=6), st.data())
-def test_uneven_stages_lie_between_their_bounds(shape, data):
-    kind, S, M, v = shape
-    costs = [
-        data.draw(st.lists(seconds.map(lambda s: s + 60), min_size=S, max_size=S)) for _ in range(3)
-    ]
-    parts = 1 if kind == "dualpipe" else v
-    t = min(min(costs[0]), min(costs[1])) / parts / 2
-    lower, upper = uneven_bounds(kind, M, v, *costs, t)
-    spent = ends(shape, *costs, t).makespan
-    assert lower <= spent * (1 + 1e-12)
-    assert spent <= upper * (1 + 1e-12)
-
-
-def test_even_stages_meet_the_upper_bound():
-    lower, upper = uneven_bounds("1f1b", 8, 1, [2.0] * 4, [2.0] * 4, [2.0] * 4)
-    assert lower == upper == pipeline_seconds("1f1b", 4, 8, 1, 2.0, 2.0, 2.0)
 
 
 def test_an_unknown_schedule():

@@ -69,9 +69,7 @@ def scale_out(chip: Chip, chips: int) -> ScaleOut:
             f"{chips:,} chips fill no whole switches of {ports} ports; use a multiple of {ports}"
         )
     switches = (*[chips // half] * (tiers - 1), chips // ports)
-    cables = tuple(
-        chips / (below * above) for below, above in pairwise(switches)
-    )
+    cables = tuple(chips / (below * above) for below, above in pairwise(switches))
     return ScaleOut(chips=chips, ports=ports, switches=switches, cables=cables)
 
 

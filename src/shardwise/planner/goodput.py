@@ -44,6 +44,22 @@ class Overheads:
                 raise BadRequest(f"{name} is {getattr(self, name):g} s; give 0 or more")
         if self.chip_mtbf <= 0:
             raise BadRequest(f"chip MTBF is {self.chip_mtbf:g} s; give more than 0")
+        fails = self.chip_mtbf < inf
+        if fails and not self.restart:
+            raise BadRequest(
+                "failures without the time of a restart would cost nothing; give the seconds "
+                "from a failure to the first new step too (--restart-time)"
+            )
+        if fails and not self.checkpoint:
+            raise BadRequest(
+                "failures without checkpoints would lose the whole run; give the seconds of a "
+                "checkpoint too (--checkpoint-time)"
+            )
+        if not fails and (self.restart or (self.checkpoint and not self.interval)):
+            raise BadRequest(
+                "restarts and checkpoints at the best interval cannot take effect where nothing "
+                "fails; give the time between failures of a chip too (--chip-mtbf)"
+            )
         if self.interval and not self.checkpoint:
             raise BadRequest(
                 "a checkpoint interval without the seconds of a checkpoint cannot take effect; "

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from shardwise.planner.timeline import StageCosts, check_costs
 from shardwise.scheduling import Action, Schedule
+from shardwise.scheduling.pipeline import PassKind
 
 _NOT_YET = -1.0
 
@@ -77,10 +78,11 @@ def _routes(schedule: Schedule, costs: StageCosts, rank: int) -> Mapping[tuple[s
         # Any microbatch that goes through the chunk: dualpipe sends the second half through 1.
         microbatch = half if chunk else 0
         whole = 0.0 if schedule.splits_backward else costs.weight[stage]
-        for kind, seconds, to in (
+        ways: tuple[tuple[PassKind, float, int], ...] = (
             ("F", costs.forward[stage], stage + 1),
             ("B", costs.backward[stage] + whole, stage - 1),
-        ):
+        )
+        for kind, seconds, to in ways:
             sources = [s for s, _ in schedule.needs(rank, Action(kind, microbatch, chunk))]
             apart = [s for s in sources if s != rank]
             row = schedule.global_stages * (kind == "B")

@@ -107,47 +107,6 @@ def in_flight(
     return np.where(S == 1, 1, np.minimum(held, M))
 
 
-def uneven_bounds(
-    kind: PipelineKind,
-    microbatches: Quantity,
-    virtual_stages: Quantity,
-    forward: Sequence[Quantity],
-    backward: Sequence[Quantity],
-    weight: Sequence[Quantity],
-    transfer: Quantity = 0.0,
-) -> tuple[Quantity, Quantity]:
-    """(lower, upper) seconds of a pipeline of uneven stages, one entry per rank and each an array.
-
-    Lower: some rank runs all its passes after the first activation has reached it, and where the
-    backward pass is not split, before its last gradient has gone back to the first rank. Upper: a
-    pipeline of uniform stages, each pass as slow as on its slowest rank; it holds while transfers
-    do not queue (t <= min(f, b) there).
-    """
-    S = len(forward)
-    slowest = [_largest(costs) for costs in (forward, backward, weight)]
-    upper = pipeline_seconds(
-        kind, S, microbatches, virtual_stages, slowest[0], slowest[1], slowest[2], transfer
-    )
-    parts: Quantity = 1 if kind == "dualpipe" or S == 1 else virtual_stages
-    lower: Quantity = 0.0
-    for rank in range(S):
-        before = range(rank)
-        if kind == "dualpipe" and rank >= S // 2:
-            before = range(S - 1 - rank)
-        way: Quantity = 0.0
-        for r in before:
-            back = 0.0 if kind in _SPLIT else backward[r] + weight[r] + transfer * parts
-            way = way + forward[r] / parts + transfer + back / parts
-        if kind == "dualpipe":
-            # Half of the microbatches meet the rank's own stage, half the mirrored one.
-            mirror = S - 1 - rank
-            work = sum(c[rank] + c[mirror] for c in (forward, backward, weight)) * microbatches / 2
-        else:
-            work = (forward[rank] + backward[rank] + weight[rank]) * microbatches
-        lower = np.maximum(lower, work + way)
-    return lower, upper
-
-
 _SPLIT = ("zb_h1", "zb_v", "dualpipe")
 
 

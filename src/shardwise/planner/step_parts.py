@@ -7,7 +7,7 @@ candidates together.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,7 @@ class StepParts:
         self.stack = stack_for(request.stack, request.constants)
         self._keys: dict[tuple[str, ...], Keys] = {}
         self._parts: dict[tuple, OnKeys] = {}
+        self._times: dict[tuple[int, str, str], dict[tuple[str, bool], OpTime]] = {}
         self._placements: dict[bytes, Placement] = {}
 
     def layer(self, structure: Structure) -> OnKeys:
@@ -129,8 +130,12 @@ class StepParts:
                 layer_chains(self.request.cfg, group, self.rows, shape)
                 for group in range(len(self.groups))
             ]
+            times = [self._known(group, structure) for group in range(len(chains))]
             forward, backward = zip(*chains, strict=True)
-            return self._figures(columns, forward), self._figures(columns, backward)
+            return (
+                self._figures(columns, forward, known=times),
+                self._figures(columns, backward, known=times),
+            )
 
         choices = (structure.remat, structure.context_method, structure.paired)
         return self._made("layer", choices, (*INNER, "tokens"), make)
@@ -338,14 +343,34 @@ class StepParts:
         columns: Columns,
         bodies: Sequence[Sequence[Op]],
         layers: Sequence[float] | None = None,
+        known: Sequence[dict[tuple[str, bool], OpTime]] | None = None,
     ) -> Figures:
-        timed = [self._priced(columns, ops) for ops in bodies]
+        times = known or [None] * len(bodies)
+        timed = [self._priced(columns, ops, t) for ops, t in zip(bodies, times, strict=True)]
         return figures_of(timed, layers or self.layers, len(columns))
 
-    def _priced(self, columns: Columns, ops: Iterable[Op]) -> tuple[OpTime, ...]:
-        """Ops of columns, as `price` prices those of a plan."""
-        placement = self._placement(columns)
-        return price_ops(ops, self.request.piece.chip, placement, self.stack)
+    def _known(self, group: int, structure: Structure) -> dict[tuple[str, bool], OpTime]:
+        """Times of a group's ops that some remat policy has shown: a policy says which ops run
+        again, and changes none but the copies to the host."""
+        overrides: Any = self.request.settings.get("remat_kinds", {})
+        own = structure.remat if "offload" in overrides.values() else ""
+        return self._times.setdefault((group, structure.context_method, own), {})
+
+    def _priced(
+        self,
+        columns: Columns,
+        ops: Iterable[Op],
+        known: dict[tuple[str, bool], OpTime] | None = None,
+    ) -> tuple[OpTime, ...]:
+        """Ops of columns, as `price` prices those of a plan. With `known`, an op that runs again
+        takes as long as it did the first time."""
+        chip, placement = self.request.piece.chip, self._placement(columns)
+        if known is None:
+            return price_ops(ops, chip, placement, self.stack)
+        ops = tuple(ops)
+        once = [replace(op, id=op.id.removeprefix("re.")) for op in ops]
+        timed = price_ops(once, chip, placement, self.stack, known)
+        return tuple(replace(t, op=op) for t, op in zip(timed, ops, strict=True))
 
     def _placement(self, columns: Columns) -> Placement:
         """Where the columns lie; kept, as several parts have the same keys."""

@@ -137,7 +137,7 @@ def plan_train(
     if not report.best:
         raise NoFeasiblePlan(_nearest_miss(request, report))
     answers = [_answer(request, found) for found in report.best]
-    ranked = sorted(answers, key=lambda a: _rank(request, a))
+    ranked = sorted(answers, key=lambda a: _order(request, a))
     best, *others = ranked
     strategies: dict[frozenset[str], TrainAnswer] = {}
     for answer in others:
@@ -151,6 +151,12 @@ def plan_train(
         search=report,
         rank_changes=_rank_changes(report, answers, best),
     )
+
+
+def _order(request: TrainRequest, answer: TrainAnswer) -> tuple[float, float, int]:
+    """By rank to nine digits; of equals the one of the lower upper bound, then of fewer axes."""
+    rank = _rank(request, answer)
+    return float(f"{rank:.9g}"), float(answer.estimate.upper), len(answer.plan.mesh)
 
 
 def _rank(request: TrainRequest, answer: TrainAnswer) -> float:
@@ -422,11 +428,12 @@ def better_batches(request: TrainRequest, best: TrainAnswer) -> list[tuple[int, 
     near = {round(request.sequences / unit) * unit for unit in units} - {0, request.sequences}
     better = []
     for sequences in sorted(n for n in near if abs(n / request.sequences - 1) <= _NEAR):
-        report = search(replace(request, sequences=sequences), keep=1)
-        if report.best:
-            rate = sequences * request.sequence_length / report.best[0].seconds
-            if rate > 1.1 * best.tokens_per_second:
-                better.append((sequences, rate))
+        try:
+            rate = plan_train(replace(request, sequences=sequences)).best.tokens_per_second
+        except (BadRequest, NoFeasiblePlan):
+            continue  # no offer, then
+        if rate > 1.1 * best.tokens_per_second:
+            better.append((sequences, rate))
     return better
 
 

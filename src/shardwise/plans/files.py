@@ -102,10 +102,16 @@ def _check_keys(values: Mapping[str, Any], cls: type, origin: str, prefix: str =
             _check_keys(value, inner, origin, f"{prefix}{key}.")
 
 
+_TABLES = ("dtypes", "remat_kinds")
+"""Keys of a plan that hold keys of their own and may be left out."""
+
+
 def _override(data: dict[str, Any], dotted: str, value: Any, origin: str) -> None:
     *parents, last = dotted.split(".")
     node = data
     for name in parents:
+        if node is data and name in _TABLES:
+            node.setdefault(name, {})  # a table that the file leaves at its default
         if not isinstance(node.get(name), dict):
             raise unknown("key", dotted, data, f"in {origin}")
         node = node[name]

@@ -12,7 +12,7 @@ Constants: the chip's (`Chip.efficiency`) and the stack's (`roofline.stacks`). `
 ops of a loop on its streams.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -95,17 +95,31 @@ def _estimate(
 
 
 def price_ops(
-    ops: Iterable[Op], chip: Chip, placement: Placement, stack: Stack = IDEAL
+    ops: Iterable[Op],
+    chip: Chip,
+    placement: Placement,
+    stack: Stack = IDEAL,
+    known: MutableMapping[tuple[str, bool], OpTime] | None = None,
 ) -> tuple[OpTime, ...]:
     """`price_op` of every op in program order; the links are derated once. Products of one input
-    that follow each other (queries, keys and values; gate and up) are one kernel: one ramp."""
+    that follow each other (queries, keys and values; gate and up) are one kernel: one ramp.
+
+    `known` are times of ops that were priced before, by id and whether they have a ramp: ops of
+    one id must then do the same work. They are taken from there, and new ones added.
+    """
     links = _derated(placement, chip)
     found: list[OpTime] = []
     before: Op | None = None
     for op in ops:
         ramp = not _one_kernel(before, op)
-        found.append(_op_time(op, chip, placement, links, stack, ramp=ramp))
         before = op
+        if known is None:
+            found.append(_op_time(op, chip, placement, links, stack, ramp=ramp))
+            continue
+        key = op.id, ramp
+        if key not in known:
+            known[key] = _op_time(op, chip, placement, links, stack, ramp=ramp)
+        found.append(replace(known[key], op=op))
     return tuple(found)
 
 

@@ -18,12 +18,22 @@ _FIELDS = (
     "microbatches",
     "pipeline_schedule",
     "virtual_stages",
+    "layers_per_stage",
     "zero",
     "storage_axes",
     "reshard_after_forward",
     "remat",
     "context_method",
     "expert_dispatch",
+    "expert_capacity",
+    "expert_imbalance",
+    "expert_over_tensor",
+    "sequence_parallel",
+    "attention_kernel",
+    "optimizer",
+    "offload_optimizer",
+    "mtp_layers",
+    "dtypes",
 )
 
 
@@ -58,12 +68,34 @@ def compare_plans(
         changed = {"mesh": best.mesh, "box": best.box, "slices": best.slices}
         effect = _effect(published, {**changed, "layers_per_stage": stages}, cfg, piece, base)
         rows.append(Difference(field="mesh", ours=meshes[0], theirs=meshes[1], effect=effect))
+        if effect is None:
+            # Stages need their schedule and microbatches: what hangs together, at once.
+            hanging = ("microbatches", "pipeline_schedule", "virtual_stages")
+            changed |= {name: getattr(best, name) for name in hanging}
+            changed["layers_per_stage"] = stages
+            effect = _effect(published, changed, cfg, piece, base)
+            together = [
+                f"{p.pipeline_schedule} of {p.microbatches} microbatches" for p in (best, published)
+            ]
+            name = "mesh with its schedule"
+            rows.append(Difference(field=name, ours=together[0], theirs=together[1], effect=effect))
     for name in _FIELDS:
         ours, theirs = getattr(best, name), getattr(published, name)
-        if ours != theirs:
-            effect = _effect(published, {name: ours}, cfg, piece, base)
+        if ours != theirs and not _follows(name, best, published):
+            changed = {name: ours}
+            if name == "pipeline_schedule":
+                changed["virtual_stages"] = best.virtual_stages
+            effect = _effect(published, changed, cfg, piece, base)
             rows.append(Difference(field=name, ours=ours, theirs=theirs, effect=effect))
     return tuple(rows)
+
+
+def _follows(name: str, best: TrainPlan, published: TrainPlan) -> bool:
+    """Whether a choice hangs on another one that differs and is listed: chunks on the schedule,
+    layers per stage on the stages."""
+    if name == "virtual_stages":
+        return best.pipeline_schedule != published.pipeline_schedule
+    return name == "layers_per_stage" and best.degree("stage") != published.degree("stage")
 
 
 def _effect(

@@ -9,6 +9,7 @@ from shardwise.planner.export import export_plan
 from shardwise.planner.export.notes import UNSAID
 from shardwise.planner.training import check_plan
 from shardwise.plans import TrainPlan, load_plan
+from shardwise.workflows.audits import plan_path, with_neighbour
 from shardwise.workflows.inputs import Hardware
 
 
@@ -22,9 +23,13 @@ class Exported:
 
 
 def export_file(path: Path, target: str) -> Exported:
-    """Raises BadRequest for a serving plan, one that does not suit its model or slice, and a choice
-    that the target cannot run."""
-    plan = load_plan(path)
+    """The plan in a file, or of `audit:NAME`.
+
+    Raises BadRequest for a serving plan, one that does not suit its model or slice, and a choice
+    that the target cannot run.
+    """
+    path = plan_path(str(path))
+    plan = with_neighbour(load_plan(path), path)
     if not isinstance(plan, TrainPlan):
         raise BadRequest(f"'{path}' is a serving plan; only training plans are exported")
     cfg = load_model(plan.model)

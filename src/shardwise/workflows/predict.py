@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from shardwise.errors import NoFeasiblePlan
+from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
 from shardwise.models import load_model, parameters, params_total
 from shardwise.models.describe import context_warning
+from shardwise.models.specs import Moe
 from shardwise.planner.goodput import Overheads, goodput
+from shardwise.planner.train_memory import stage_memory
 from shardwise.planner.train_request import Objective, TrainRequest
 from shardwise.planner.train_search import policies
 from shardwise.planner.training import (
@@ -16,6 +18,7 @@ from shardwise.planner.training import (
     TrainPlanning,
     better_batches,
     default_dtypes,
+    plan_shape,
     plan_train,
     run_of,
     tokens_per_second_at,
@@ -75,7 +78,10 @@ def plan_training(
     cfg, sequences = load_model(model), parse_batch(batch, seq)
     stored = replace(default_dtypes(dtype), **(dtypes or {}))
 
+    _check_effect(pins or {}, schedule, zero, context_method)
+
     def planned(piece: Slice) -> TrainPlanning:
+        _check_stack(stack, piece)
         limit = piece.chip.require("hbm_usable_bytes")
         request = TrainRequest(
             cfg=cfg,
@@ -103,6 +109,40 @@ def plan_training(
     return _smallest(target, planned)
 
 
+def _check_effect(
+    pins: Mapping[str, int], schedule: str | None, zero: int | None, method: str | None
+) -> None:
+    """Raise BadRequest for a choice about an axis that is pinned to one."""
+    for option, value, axes in (
+        ("--schedule", schedule, ("stage",)),
+        ("--context-method", method, ("context",)),
+        ("--zero", zero, ("data", "replica")),
+    ):
+        if value is not None and all(pins.get(axis) == 1 for axis in axes):
+            pinned = " and ".join(f"{axis}=1" for axis in axes)
+            raise BadRequest(
+                f"{option} {value} cannot take effect with {pinned} pinned; leave one of them out"
+            )
+
+
+def _check_stack(stack: str, piece: Slice) -> None:
+    """Raise BadRequest for software that does not run on the chip."""
+    if piece.chip.vendor == "google" and stack != "xla":
+        raise BadRequest(
+            f"software stack '{stack}' does not run on {piece.chip.id}, a TPU; use --stack xla"
+        )
+
+
+def unused_choices(planning: TrainPlanning, schedule: str | None, method: str | None) -> list[str]:
+    """Choices that were fixed and that the best plan has no use for, as one line each."""
+    plan, said = planning.best.plan, []
+    if schedule is not None and plan.degree("stage") == 1:
+        said.append(f"--schedule {schedule} changes nothing: the best plan has no pipeline stages")
+    if method is not None and plan.degree("context") == 1:
+        said.append(f"--context-method {method} changes nothing: the best plan cuts no sequence")
+    return said
+
+
 def _smallest(chip: Chip, planned: Callable[[Slice], TrainPlanning]) -> TrainPlanning:
     miss = ""
     for piece in slices_of(chip, domains=1024):
@@ -114,7 +154,9 @@ def _smallest(chip: Chip, planned: Callable[[Slice], TrainPlanning]) -> TrainPla
 
 
 def batch_hints(planning: TrainPlanning) -> list[str]:
-    """Offers of nearby batches that split better, as one line each."""
+    """Offers of nearby batches that split better, as one line each; only where speed is asked."""
+    if planning.request.objective != "time":
+        return []
     request, usual = planning.request, planning.best.tokens_per_second
     return [
         f"a batch of {n} sequences would train {rate / usual - 1:.0%} more tokens per second: "
@@ -133,6 +175,11 @@ def caveats(answer: TrainAnswer) -> list[str]:
         said.append(
             f"no published run of a {chip.id} is behind its 80 % range, which is that of "
             f"{found['runs']} runs on other chips (docs/fit.md)"
+        )
+    if any(isinstance(layer.mlp, Moe) for layer in answer.cfg.groups):
+        said.append(
+            "published mixture-of-experts runs were predicted less well than dense ones, mostly "
+            "too fast (docs/fit.md)"
         )
     if answer.peak_bytes_per_chip > _TIGHT * chip.require("hbm_usable_bytes"):
         said.append("memory is within 2 % of usable HBM: nothing is left for fragmentation")
@@ -187,11 +234,37 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "usable_bytes_per_chip": piece.chip.require("hbm_usable_bytes"),
         "memory_by_kind": answer.memory_by_kind,
         "memory_peak_at": answer.memory.peak_point()[0],
+        "memory_over_step": memory_over_step(answer),
+        "memory_by_stage": memory_by_stage(answer),
         "bound_by": answer.estimate.bound_by(),
         "resource_seconds": {k: float(v) for k, v in answer.estimate.resources.items()},
         "exposed_seconds": answer.exposed_seconds,
         "top_ops": [_op_row(t, answer) for t in answer.estimate.top(_SHOWN_OPS)],
     }
+
+
+def memory_over_step(answer: TrainAnswer) -> list[dict[str, Any]]:
+    """Bytes per chip by kind at each point of the step, in order, on the fullest stage."""
+    devices = answer.piece.chip.jax_devices_per_chip
+    return [
+        {"point": name, **{kind: float(size) * devices for kind, size in held.items()}}
+        for name, held in answer.memory.points
+    ]
+
+
+def memory_by_stage(answer: TrainAnswer) -> list[dict[str, Any]]:
+    """Of each pipeline stage its layers, peak bytes per chip, and when; one row without stages."""
+    devices, layers = answer.piece.chip.jax_devices_per_chip, answer.plan.layers_per_stage
+    stages = stage_memory(answer.cfg, plan_shape(answer.plan, answer.cfg), layers)
+    return [
+        {
+            "stage": i,
+            "layers": layers[i],
+            "peak_bytes_per_chip": float(line.peak()) * devices,
+            "at": line.peak_point()[0],
+        }
+        for i, line in enumerate(stages)
+    ]
 
 
 def tokens_per_joule(answer: TrainAnswer) -> float | None:
@@ -279,10 +352,15 @@ def reasons(planning: TrainPlanning) -> list[str]:
         waiting(best) + _bubble_text(best),
     ]
     for other in planning.strategies:
-        slower = other.step_seconds["expected"] / expected
+        ratio = other.step_seconds["expected"] / expected
+        worse = slower_text(ratio)
+        if planning.request.objective == "cost":
+            ratio *= other.chips_used / best.chips_used
+            worse = f"{ratio - 1:.1%} more chip-seconds per token, on {other.chips_used:,} chips"
         said.append(
-            f"{strategy(other)} at best ({mesh_text(other.plan.mesh)}) is {slower_text(slower)}: "
-            + waiting(other)
+            f"{strategy(other)} at best ({mesh_text(other.plan.mesh)}) is {worse}: {waiting(other)}"
+            if planning.request.objective != "cost"
+            else f"{strategy(other)} at best ({mesh_text(other.plan.mesh)}) takes {worse}"
         )
     if policies(planning.request) != planning.request.remat:
         chip = best.piece.chip.id
@@ -291,9 +369,12 @@ def reasons(planning: TrainPlanning) -> list[str]:
             "(give it with --set chip.host_link_oneway=NUMBER)"
         )
     if best.chips_idle:
-        said.append(
-            f"{best.chips_idle:,} chips idle: no mesh looked at that uses more of them is faster"
-        )
+        why = {
+            "time": "no mesh looked at that uses more of them is faster",
+            "cost": "no mesh that uses more of them takes fewer chip-seconds per token",
+            "chips": "the objective is the fewest chips on which a plan fits",
+        }[planning.request.objective]
+        said.append(f"{best.chips_idle:,} chips idle: {why}")
     return said
 
 

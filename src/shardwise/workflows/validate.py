@@ -117,6 +117,14 @@ class Validation:
         pairs = [(r.peak_bytes, r.run.peak_mem_bytes) for r in self.rows if r.run.peak_mem_bytes]
         return _summary([a / b - 1 for a, b in pairs], pairs)
 
+    def unfit(self) -> list[str]:
+        """Ids of runs that ran, but would not fit usable memory by our count."""
+        return [
+            row.run.id
+            for row in self.rows
+            if row.peak_bytes > (row.run.piece.chip.hbm_usable_bytes or float("inf"))
+        ]
+
     def residuals(self) -> dict[str, Residual]:
         """The residual table of these runs, for `residuals.write_residuals`."""
         return residuals((r.groups, r.log_ratio) for r in self.rows)
@@ -342,6 +350,7 @@ def validation_result(found: Validation) -> dict[str, Any]:
             "gates": _plains(found.gates()),
         },
         "memory": _plain(found.memory()),
+        "would_not_fit": found.unfit(),
         "coverage": {
             "in_sample": found.coverage(),
             "held_out_by_source": found.coverage(held_out=True),

@@ -68,6 +68,22 @@ def plain(value: Any) -> Any:
     return value
 
 
+def check_writable(path: Path | None, option: str, *endings: str) -> None:
+    """Raise BadRequest before the work where a file could not be written after it: a folder that
+    does not exist, or an ending that says no format."""
+    if path is None:
+        return
+    if endings and not path.name.lower().endswith(endings):
+        raise BadRequest(
+            f"{option} '{path}': the ending says the format; use {' or '.join(endings)}"
+        )
+    if not path.parent.is_dir():
+        raise BadRequest(
+            f"cannot write '{path}': the folder '{path.parent}' does not exist; "
+            f"give another {option}"
+        )
+
+
 def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Write one table. Raises BadRequest where the file cannot be written (no such folder)."""
     try:

@@ -11,7 +11,7 @@ from shardwise.apps.cli.options import hardware_options
 from shardwise.apps.cli.output import document, emit, json_option, table
 from shardwise.apps.cli.plan_serve import render_serve
 from shardwise.apps.cli.plan_train import render_plan
-from shardwise.apps.cli.timeline import timeline_options, write_timeline
+from shardwise.apps.cli.timeline import check_outputs, timeline_options, write_timeline
 from shardwise.errors import BadRequest
 from shardwise.plans import TrainPlan, load_plan
 from shardwise.plans.files import flat_plan
@@ -43,8 +43,10 @@ def priced_file(path: Path, options: dict[str, Any]) -> Priced:
     fields, chip = _overrides(options["sets"])
     path = plan_path(str(path))
     plan = with_neighbour(load_plan(path, fields), path)
+    if options["constants"]:
+        plan = replace(plan, constants=options["constants"])
     hardware = Hardware(
-        constants=options["constants"] or plan.constants,
+        constants=plan.constants,
         files=options["hw_files"],
         overrides=chip,
     )
@@ -66,10 +68,12 @@ def show(path: Path, as_json: bool, **options: Any) -> None:
     --set remat=block changes a field first. audit:NAME is a plan of a published run
     (`shardwise book list`).
     """
+    check_outputs(options)
     priced = priced_file(path, options)
     check_fits(priced)
     write_timeline(priced.answer, options)
     changed, _ = _overrides(options["sets"])
+    changed |= {"constants": ""} if options["constants"] else {}
     doc = document(
         inputs={"path": str(path), "set": list(options["sets"])},
         resolved={

@@ -6,14 +6,23 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.options import given, hardware_of, hardware_options
-from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.output import (
+    check_writable,
+    csv_option,
+    document,
+    emit,
+    json_option,
+    table,
+    write_csv,
+)
+from shardwise.apps.cli.plan_train_options import search_of, search_options
 from shardwise.apps.cli.progress import progress_line
 from shardwise.errors import BadRequest
 from shardwise.models import load_model
 from shardwise.models.describe import unpriced
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_seconds, format_usd, parse_count, sig
-from shardwise.workflows.inputs import parse_batch, parse_pins, parse_total, whole
+from shardwise.workflows.inputs import parse_batch, parse_total, whole
 from shardwise.workflows.sweep import Point, slices_between, sweep, sweep_result
 
 
@@ -29,8 +38,7 @@ from shardwise.workflows.sweep import Point, slices_between, sweep, sweep_result
 @click.option("--chips", default="1..65536", show_default=True, metavar="LOW..HIGH", help="Chips.")
 @click.option("--batch", "batches", required=True, multiple=True, help="As in plan train; repeat.")
 @click.option("--seq", "lengths", required=True, multiple=True, help="Tokens; may be repeated.")
-@click.option("--dtype", default="bf16", show_default=True, help="Dtype of the matmuls.")
-@click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help="Fix a mesh degree.")
+@search_options
 @click.option("--tokens", help="Length of the run, such as 15T: adds days and dollars.")
 @click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Deadline of --tokens.")
 @click.option(
@@ -48,13 +56,16 @@ def sweep_command(**options: Any) -> None:
     """
     if options["days"] and not options["tokens"]:
         raise click.UsageError("--days is a deadline for a run; say its length with --tokens")
+    check_writable(options["plot_path"], "--plot", ".png", ".svg")
+    check_writable(options["csv_path"], "--csv")
     hardware = hardware_of(options)
     low, high = _range(options["chips"])
     lengths = [whole(parse_count(text, "--seq"), "--seq") for text in options["lengths"]]
     for batch in options["batches"]:
         for length in lengths:
             parse_batch(batch, length)
-    pieces = [p for t in options["targets"] for p in slices_between(t, low, high, hardware)]
+    found = [p for t in options["targets"] for p in slices_between(t, low, high, hardware)]
+    pieces = list({str(p): p for p in found}.values())
     points = sweep(
         options["model"],
         pieces,
@@ -63,8 +74,7 @@ def sweep_command(**options: Any) -> None:
         tokens=parse_total(options["tokens"], "--tokens") if options["tokens"] else None,
         hardware=hardware,
         progress=progress_line("planning"),
-        dtype=options["dtype"],
-        pins=parse_pins(options["pins"]),
+        **search_of(options),
     )
     result = sweep_result(points, options["days"])
     doc = document(
@@ -116,7 +126,8 @@ def _render(points: tuple[Point, ...], result: dict[str, Any]) -> None:
     run = any(p.days is not None for p in points)
     header = ["slice", "mesh", "batch", "seq", "expected", "tokens/s", "MFU", "eff", "added"]
     header += ["bound by", *(["days", "cost"] if run else []), "front"]
-    table(header, [_cells(p, run) for p in points], title="predicted, one search a row", left=2)
+    title = "predicted (expected), one search a row"
+    table(header, [_cells(p, run) for p in points], title=title, left=2)
     for point in points:
         if point.miss:
             click.echo(f"  {point.piece}, batch {point.batch}: {point.miss}")

@@ -6,11 +6,20 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.options import given, hardware_of, hardware_options
-from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.output import (
+    check_writable,
+    csv_option,
+    document,
+    emit,
+    json_option,
+    table,
+    write_csv,
+)
+from shardwise.apps.cli.plan_train_against import against_option, render_against
 from shardwise.apps.cli.plan_train_options import search_of, search_options
 from shardwise.apps.cli.plan_train_run import render_run, run_asked, run_options
 from shardwise.apps.cli.progress import progress_line
-from shardwise.apps.cli.timeline import timeline_options, write_timeline
+from shardwise.apps.cli.timeline import check_outputs, timeline_options, write_timeline
 from shardwise.hardware import Spelling
 from shardwise.models.describe import unpriced
 from shardwise.planner.training import TrainPlanning
@@ -24,6 +33,7 @@ from shardwise.units import (
     parse_count,
     sig,
 )
+from shardwise.workflows.against import against_result, published_plan, set_against
 from shardwise.workflows.book import book_result
 from shardwise.workflows.inputs import (
     whole,
@@ -35,6 +45,7 @@ from shardwise.workflows.predict import (
     planning_result,
     run_result,
     slower_text,
+    unused_choices,
 )
 
 
@@ -53,6 +64,7 @@ from shardwise.workflows.predict import (
 )
 @run_options
 @timeline_options
+@against_option
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Plan file.")
 @hardware_options()
 @csv_option
@@ -63,9 +75,12 @@ def train(**options: Any) -> None:
     Which plans are looked at: docs/legality.md. The best are priced again by an event timeline of
     their own pipeline stages.
     """
+    check_outputs(options)
+    check_writable(options["output"], "-o")
     hardware = hardware_of(options)
     length = whole(parse_count(options["seq"], "--seq"), "--seq")
     run = run_asked(options)
+    published = published_plan(options["against"]) if options["against"] else None
     planning = plan_training(
         options["model"],
         options["target"],
@@ -80,12 +95,17 @@ def train(**options: Any) -> None:
     notes = list(found.notes) if isinstance(found, Spelling) else []
     if not isinstance(found, Spelling):
         notes.append(f"{planning.best.piece} is the smallest slice of {found.id} that fits")
-    extra = [*batch_hints(planning), *caveats(planning.best)]
+    unused = unused_choices(planning, options["schedule"], options["context_method"])
+    extra = [*unused, *batch_hints(planning), *caveats(planning.best)]
     if options["output"]:
         save_plan(planning.best.plan, options["output"])
     write_timeline(planning.best, options)
     result = planning_result(planning)
     result["book"] = book_result(planning.best)
+    against = None
+    if published is not None:
+        against = set_against(planning, published, options["against"], hardware)
+        result["against"] = against_result(against)
     if run:
         result["run"] = run_result(planning.best, **run)
     doc = document(
@@ -97,7 +117,13 @@ def train(**options: Any) -> None:
     )
     if options["csv_path"]:
         _write_csv(options["csv_path"], result)
-    emit(doc, options["as_json"], lambda: render(planning, result, options["output"]))
+
+    def show() -> None:
+        render(planning, result, options["output"])
+        if against is not None:
+            render_against(against, result)
+
+    emit(doc, options["as_json"], show)
 
 
 def _resolved(options: dict[str, Any], planning: TrainPlanning) -> dict[str, Any]:
@@ -199,11 +225,13 @@ def render_plan(answer, result: dict[str, Any]) -> None:
             ["tokens/s", *(format_count(plan.tokens / v) for v in step.values())],
         ],
     )
+    if plan.constants == "book":
+        click.echo("  book constants: nothing is derated, so `expected` is what peak rates allow")
     found = result["expected_80"]
     if found:
         click.echo(
             f"  80 % range of the expected step: {format_seconds(found['low'])} to "
-            f"{format_seconds(found['high'])} (as {found['runs']} published runs of "
+            f"{format_seconds(found['high'])} (from how {found['runs']} published runs of "
             f"{found['group']} missed; docs/fit.md)"
         )
     click.echo(
@@ -211,6 +239,11 @@ def render_plan(answer, result: dict[str, Any]) -> None:
         f"{format_rate(answer.piece.chip.peak(plan.dtypes.compute), 'FLOP/s')} per chip, "
         f"all {answer.piece.chips:,} chips; bound by {result['bound_by']}"
     )
+    if result["tokens_per_joule_upper"]:
+        click.echo(
+            f"  at most {sig(result['tokens_per_joule_upper'])} tokens per joule of the chips at "
+            f"their rated power (hosts, networks and cooling draw more)"
+        )
     click.echo()
     kinds = [[k, format_gib(v)] for k, v in result["memory_by_kind"].items() if v]
     peak, usable = result["peak_bytes_per_chip"], result["usable_bytes_per_chip"]
@@ -218,6 +251,7 @@ def render_plan(answer, result: dict[str, Any]) -> None:
         [f"HBM per chip at the peak ({result['memory_peak_at']})", "predicted"],
         [*kinds, ["total", format_gib(peak)], ["usable", format_gib(usable)]],
     )
+    _render_stages(result["memory_by_stage"])
     click.echo()
     expected = step["expected"]
     table(
@@ -229,6 +263,19 @@ def render_plan(answer, result: dict[str, Any]) -> None:
         ],
         left=2,
     )  # fmt: skip
+
+
+def _render_stages(stages: list[dict[str, Any]]) -> None:
+    """The peaks of a pipeline's stages in one line."""
+    if len(stages) < 2:
+        return
+    peaks = [stage["peak_bytes_per_chip"] for stage in stages]
+    fullest = max(stages, key=lambda stage: stage["peak_bytes_per_chip"])
+    click.echo(
+        f"  peaks of the {len(stages)} stages: {format_gib(min(peaks))} to "
+        f"{format_gib(max(peaks))}, stage {fullest['stage']} with {fullest['layers']} layers the "
+        f"fullest ({fullest['at']})"
+    )
 
 
 def _choices_text(plan: TrainPlan) -> str:

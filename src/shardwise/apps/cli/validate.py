@@ -7,7 +7,15 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.options import given
-from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.output import (
+    check_writable,
+    csv_option,
+    document,
+    emit,
+    json_option,
+    table,
+    write_csv,
+)
 from shardwise.apps.cli.progress import progress_line
 from shardwise.errors import BadRequest, ThresholdMissed, unknown
 from shardwise.units import format_seconds
@@ -48,7 +56,9 @@ def validate(path: Path, **options: Any) -> None:
 
     Without a table: the published runs that come with shardwise, each with its citation.
     """
-    limit = parse_share(options["check"], "--check") if options["check"] else None
+    check_writable(options["plot_path"], "--plot", ".png", ".svg")
+    check_writable(options["csv_path"], "--csv")
+    limit = _limit(options["check"]) if options["check"] else None
     rows = _chosen(read_table(path), options["source"], options["grade"])
     found = run_validation(
         rows,
@@ -68,6 +78,13 @@ def validate(path: Path, **options: Any) -> None:
         plot(found, options["plot_path"])
     emit(doc, options["as_json"], lambda: _render(found, result, options["verbose"]))
     _check(found.summary, limit)
+
+
+def _limit(text: str) -> float:
+    """A median error; 1 alone would pass everything and means 1 %."""
+    if not text.strip().endswith("%") and text.strip() in ("1", "1.0"):
+        raise BadRequest(f"--check '{text}' would allow errors of 100%; write 1% or 100%")
+    return parse_share(text, "--check")
 
 
 def _chosen(
@@ -155,6 +172,8 @@ def _checks(result: Mapping[str, Any]) -> None:
     if memory["n"]:
         what = f"peak memory, median |error| of {memory['n']} runs"
         rows.append([what, _share(memory["median_abs_error"])])
+    unfit = f"{len(result['would_not_fit'])} of {len(result['rows'])}"
+    rows.append(["runs whose counted memory exceeds usable HBM", unfit])
     table(["check", ""], rows)
 
 
