@@ -73,7 +73,10 @@ ASYNC = """HloModule m, is_scheduled=true, num_partitions=4
   %start = (f32[8]{0}, f32[8]{0}, u32[]) collective-permute-start(%x), source_target_pairs={{0,1}}
   %d = f32[8,8]{1,0} fusion(f32[8]{0} %x), kind=kOutput, calls=%fused
   %done = f32[8]{0} collective-permute-done((f32[8]{0}, f32[8]{0}, u32[]) %start)
-  ROOT %t = (s32[], f32[8]{0}) tuple(%x, %done)
+  %i = s32[] get-tuple-element((s32[], f32[8]{0}) %p), index=0
+  %one = s32[] constant(1)
+  %next = s32[] add(%i, %one)
+  ROOT %t = (s32[], f32[8]{0}) tuple(%next, %done)
 }
 
 %fused (q: f32[8]) -> f32[8,8] {
@@ -102,7 +105,8 @@ ENTRY %main (a: f32[8], b: bf16[4]) -> f32[8] {
   %rs-start = ((f32[8]{0}), f32[2]{0}, s32[]) async-start(%a), calls=%wrapped
   %rs-update = ((f32[8]{0}), f32[2]{0}, s32[]) async-update(%rs-start), calls=%wrapped
   %rs-done = f32[2]{0} async-done(%rs-update), calls=%wrapped
-  %init = (s32[], f32[8]{0}) tuple(%a, %a)
+  %zero = s32[] constant(0)
+  %init = (s32[], f32[8]{0}) tuple(%zero, %a)
   %loop = (s32[], f32[8]{0}) while(%init), condition=%condition, body=%body
   ROOT %out = f32[8]{0} get-tuple-element(%loop), index=1
 }
@@ -132,7 +136,7 @@ def test_what_runs_between_a_start_and_its_done():
 
 
 def test_a_loop_without_a_trip_count_is_marked():
-    text = ASYNC.replace("direction=LT", "direction=NE")
+    text = ASYNC.replace("direction=LT", "direction=EQ")
     (permute,) = (c for c in read_collectives(text) if c.kind == "permute")
     assert (permute.count, permute.counted) == (1, False)
 

@@ -3,14 +3,19 @@
 V follows `work.Collective`. From one device's output O in a group of N: all-gather O, all-reduce O,
 reduce-scatter N O, all-to-all N O, permute O; a tuple counts as the sum of its parts. An
 asynchronous collective is the start; its done is named. Loops multiply by their trip count.
+
+On TPUs a collective may be carried on by a chain of fusions, each of which holds it again: it
+counts once, where it starts. An all-reduce whose result a fusion cuts to one shard is a
+reduce-scatter.
 """
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from shardwise.errors import ShardwiseError
 from shardwise.profiler.hlo.groups import Groups, MeshAxes, mesh_axes, read_groups, read_pairs
+from shardwise.profiler.hlo.loops import trip_counts
 from shardwise.profiler.hlo.shapes import Array, Shape, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module, read_module
 from shardwise.sharding.mesh import Mesh
@@ -25,6 +30,7 @@ KINDS: dict[str, CollectiveKind] = {
     "ragged-all-to-all": "ragged_all_to_all",
     "collective-permute": "permute",
 }
+_CARRIED = "async_collective_fusion_config"
 FLOATS = ("bf16", "f16", "f32", "f64")
 
 
@@ -61,7 +67,7 @@ def read_collectives(text: str | Module) -> tuple[CompiledCollective, ...]:
     Raises ShardwiseError for a collective without a rule: none is silently free.
     """
     module = read_module(text) if isinstance(text, str) else text
-    return tuple(_walk(module, module.entry, 1, True))
+    return tuple(_walk(module, trip_counts(module), module.entry, 1, True))
 
 
 def on_mesh(collective: CompiledCollective, mesh: Mesh) -> tuple[Collective, MeshAxes]:
@@ -90,38 +96,76 @@ def _width(dtype: str) -> float:
     return {"bf16": 2.0, "f16": 2.0, "f32": 4.0, "f64": 8.0}[dtype]
 
 
-def _walk(module: Module, name: str, count: int, counted: bool) -> Iterator[CompiledCollective]:
+_Trips = Mapping[tuple[str, str], int | None]
+
+
+def _walk(
+    module: Module, trips: _Trips, name: str, count: int, counted: bool
+) -> Iterator[CompiledCollective]:
     computation = module.computations[name]
     for instruction in computation.instructions:
         base = instruction.opcode.removesuffix("-start")
         if base in KINDS:
-            yield _collective(module, computation, instruction, count, counted)
+            yield _repeated(collective_of(module, computation, instruction), count, counted)
         elif base == "collective-broadcast":
             raise ShardwiseError(f"'{instruction.name}' is a {base}, which has no rule here")
-        elif instruction.opcode == "async-start":
-            for inner in _called(module, instruction, count, counted):
-                yield replace(inner, done=_done(computation, instruction))
+        elif instruction.opcode in ("fusion", "async-start"):
+            for inner in fused_collectives(module, computation, instruction):
+                yield _repeated(inner, count, counted)
         elif instruction.opcode == "while":
-            trips = _trips(module, instruction)
+            times = trips[computation.name, instruction.name]
             body = instruction.attribute("body").lstrip("%")
-            yield from _walk(module, body, count * (trips or 1), counted and trips is not None)
+            more = counted and times is not None
+            yield from _walk(module, trips, body, count * (1 if times is None else times), more)
         elif instruction.opcode not in ("async-update", "async-done"):
-            yield from _called(module, instruction, count, counted)
+            for called in instruction.called:
+                if called in module.computations:
+                    yield from _walk(module, trips, called, count, counted)
 
 
-def _called(
-    module: Module, instruction: Instruction, count: int, counted: bool
-) -> Iterator[CompiledCollective]:
-    for called in instruction.called:
-        if called in module.computations:
-            yield from _walk(module, called, count, counted)
+def _repeated(collective: CompiledCollective, count: int, counted: bool) -> CompiledCollective:
+    return replace(collective, count=count, counted=counted)
 
 
-def _collective(
-    module: Module, computation: Computation, instruction: Instruction, count: int, counted: bool
+def fused_collectives(
+    module: Module, computation: Computation, outer: Instruction
+) -> tuple[CompiledCollective, ...]:
+    """The collectives that a fusion or an `async-start` runs or starts, under its name."""
+    if outer.opcode == "fusion" and chain_part(module, outer) in ("middle", "done"):
+        return ()
+    done = done_of(module, computation, outer)
+    found = []
+    for inside in (c for name in outer.called for c in module.reached(name)):
+        for instruction in inside.instructions:
+            if instruction.opcode.removesuffix("-start") in KINDS:
+                inner = collective_of(module, inside, instruction)
+                found.append(
+                    replace(inner, name=outer.name, computation=computation.name, done=done)
+                )
+    return tuple(found)
+
+
+def chain_part(module: Module, fusion: Instruction) -> Literal["", "start", "middle", "done"]:
+    """Which part of a chain of fusions that carry a collective on a fusion is; "" if of none."""
+    inside = module.computation(fusion.called[0]).instructions
+    targets = {i.target for i in inside if i.opcode == "custom-call"}
+    if "AsyncCollectiveStart" in targets:
+        return "start"
+    if "AsyncCollectiveDone" in targets:
+        return "done"
+    carried = any(_CARRIED in i.attribute("backend_config") for i in inside if _channel(i))
+    return "middle" if carried else ""
+
+
+def collective_of(
+    module: Module, computation: Computation, instruction: Instruction
 ) -> CompiledCollective:
+    """One collective instruction, to run once."""
     kind = KINDS[instruction.opcode.removesuffix("-start")]
-    parts = list(arrays(_result(instruction)))
+    result = _result(instruction)
+    if kind == "all_reduce" and (shard := _shard(computation, instruction)):
+        kind, result = "reduce_scatter", shard
+    parts = list(arrays(result))
     if kind == "permute":
         groups: Groups = read_pairs(instruction.attribute("source_target_pairs"))
         members = 1
@@ -129,19 +173,26 @@ def _collective(
         groups = read_groups(instruction.attribute("replica_groups"), module.devices)
         members = len(groups[0])
     scattered = kind in ("reduce_scatter", "all_to_all", "ragged_all_to_all")
-    op_name = re.search(r'op_name="((?:[^"\\]|\\.)*)"', instruction.attributes)
     return CompiledCollective(
         name=instruction.name,
         kind=kind,
         groups=groups,
         bytes=sum(part.bytes for part in parts) * (members if scattered else 1),
         dtypes=tuple(dict.fromkeys(part.dtype for part in parts)),
-        count=count,
-        counted=counted,
+        count=1,
+        counted=True,
         computation=computation.name,
-        done=_done(computation, instruction),
-        op_name=op_name[1] if op_name else "",
+        done=done_of(module, computation, instruction),
+        op_name=instruction.op_name,
     )
+
+
+def _shard(computation: Computation, reduce: Instruction) -> Array | None:
+    """What a fusion named for it keeps of an all-reduce: the shard that its root cuts out."""
+    root = computation.root
+    if not computation.name.startswith("all-reduce-scatter") or root.opcode != "dynamic-slice":
+        return None
+    return computation.array_of(root.name) if root.operands[0] == reduce.name else None
 
 
 def _result(instruction: Instruction) -> Shape:
@@ -152,8 +203,10 @@ def _result(instruction: Instruction) -> Shape:
     return shape[1]
 
 
-def _done(computation: Computation, start: Instruction) -> str:
+def done_of(module: Module, computation: Computation, start: Instruction) -> str:
     """The instruction that ends an asynchronous one, through updates; itself if it has no done."""
+    if start.opcode == "fusion":
+        return _chain_done(module, computation, start)
     if not start.opcode.endswith("-start"):
         return start.name
     names = {start.name}
@@ -166,21 +219,26 @@ def _done(computation: Computation, start: Instruction) -> str:
     return start.name
 
 
-def _trips(module: Module, loop: Instruction) -> int | None:
-    """A loop's trip count: XLA's own note, or the constant its condition compares with (`< n`)."""
-    if known := re.search(r'"known_trip_count":\{"n":"?(\d+)', loop.attributes):
-        return int(known[1])
-    condition = module.computations.get(loop.attribute("condition").lstrip("%"))
-    if condition is None:
-        return None
-    compares = [i for i in condition.instructions if i.opcode == "compare" and i.root]
-    if len(compares) != 1 or "direction=LT" not in compares[0].attributes:
-        return None
-    return _constant(condition, compares[0].operands[-1])
+def _chain_done(module: Module, computation: Computation, start: Instruction) -> str:
+    """The first done after the start of a chain that carries the same channel."""
+    channels = _channels(module, start)
+    if chain_part(module, start) != "start":
+        return start.name
+    began = False
+    for instruction in computation.instructions:
+        began = began or instruction.name == start.name
+        if began and instruction.opcode == "fusion":
+            last = chain_part(module, instruction) == "done"
+            if last and channels & _channels(module, instruction):
+                return instruction.name
+    return start.name
 
 
-def _constant(computation: Computation, name: str) -> int | None:
-    found = computation.find(name)
-    if found is None or found.opcode != "constant":
-        return None
-    return int(found.operands[0]) if found.operands[0].isdecimal() else None
+def _channels(module: Module, fusion: Instruction) -> set[str]:
+    inside = module.computation(fusion.called[0]).instructions
+    return {_channel(i) for i in inside} - {""}
+
+
+def _channel(instruction: Instruction) -> str:
+    collective = instruction.opcode.removesuffix("-start") in KINDS
+    return instruction.attribute("channel_id") if collective else ""

@@ -1,7 +1,12 @@
-"""Shapes of HLO text: `bf16[8,128]{1,0:T(8,128)}` and nested tuples of them."""
+"""Shapes of HLO text: `bf16[8,128]{1,0:T(8,128)(2,1)S(1)}` and nested tuples of them.
+
+A layout names the dims from minor to major, the tiles they are cut into (on TPUs), and the memory
+space: 0 is the device's main memory, 1 a TPU's VMEM, 5 the host's, others are small on-chip ones.
+"""
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -37,31 +42,91 @@ DTYPES = {
 }
 """HLO's name of a dtype -> ours, and bytes per element."""
 
-_ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<= ]*)\]")
+MAIN, VMEM, HOST = 0, 1, 5
+"""Memory spaces, as in `S(1)`; nothing written is the main memory."""
+
+_ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<= ]*)\](?:\{([^{}]*)\})?")
+_COMMENT = re.compile(r"/\*.*?\*/")
+_LAYOUT = re.compile(r"([A-Z]*)\(([^()]*)\)")
+
+
+class Layout(NamedTuple):
+    """Dims from minor to major, tiles from the outer to the inner, and the memory space."""
+
+    order: tuple[int, ...] = ()
+    tiles: tuple[tuple[int, ...], ...] = ()
+    space: int = MAIN
+
+
+PLAIN = Layout()
 
 
 class Array(NamedTuple):
-    """One array of a shape: our dtype name, dims, bytes without padding."""
+    """One array of a shape: our dtype name, dims, bytes without padding, and its layout."""
 
     dtype: str
     dims: tuple[int, ...]
     bytes: float
+    layout: Layout = PLAIN
+
+    @property
+    def space(self) -> int:
+        """The memory space it lives in."""
+        return self.layout.space
+
+    @property
+    def padded_bytes(self) -> float:
+        """Bytes with every tile filled up: what is stored, and moved.
+
+        >>> read_shape("bf16[100,200]{1,0:T(8,128)(2,1)}").padded_bytes == 104 * 256 * 2
+        True
+        """
+        if not self.layout.tiles or not self.bytes:
+            return self.bytes
+        order = self.layout.order or tuple(reversed(range(len(self.dims))))
+        shape = [self.dims[d] for d in reversed(order)]
+        for tile in self.layout.tiles:
+            shape = [1] * (len(tile) - len(shape)) + shape
+            inner = shape[len(shape) - len(tile) :]
+            outer = [-(-n // t) for n, t in zip(inner, tile, strict=True)]
+            shape = [*shape[: len(shape) - len(tile)], *outer, *tile]
+        return prod(shape) * (self.bytes / prod(self.dims))
 
 
 Shape = Array | tuple["Shape", ...]
 
 
 def read_shape(text: str) -> Shape:
-    """The shape as an Array, or as nested tuples of them; layouts, tiles and comments are skipped.
+    """The shape as an Array, or as nested tuples of them; comments are skipped.
 
-    >>> read_shape("(f32[4,2]{1,0:T(8,128)}, /*index=1*/ u32[])")[0]
-    Array(dtype='f32', dims=(4, 2), bytes=32.0)
+    >>> read_shape("(f32[4,2]{1,0:T(8,128)}, /*index=1*/ u32[])")[0].bytes
+    32.0
     """
-    plain = re.sub(r"/\*.*?\*/|\{[^{}]*\}", "", text)
+    plain = _COMMENT.sub("", text)
     shape, end = _read(plain, 0)
     if plain[end:].strip():
         raise ShardwiseError(f"HLO shape '{text}' cannot be read after '{plain[:end]}'")
     return shape
+
+
+@lru_cache(maxsize=4096)
+def read_layout(text: str) -> Layout:
+    """What stands in the braces: `1,0:T(8,128)(2,1)S(1)`; marks without a meaning here are skipped.
+
+    >>> read_layout("1,0:T(8,128)(2,1)S(1)")
+    Layout(order=(1, 0), tiles=((8, 128), (2, 1)), space=1)
+    """
+    dims, _, marks = text.partition(":")
+    tiles: list[tuple[int, ...]] = []
+    space, last = MAIN, ""
+    for letters, inside in _LAYOUT.findall(marks):
+        last = letters or last
+        if last == "T" and "*" not in inside:
+            tiles.append(tuple(int(n) for n in inside.split(",") if n.strip()))
+        elif last == "S":
+            space = int(inside)
+    order = tuple(int(n) for n in dims.split(",") if n.strip())
+    return Layout(order, tuple(tile for tile in tiles if tile), space)
 
 
 def arrays(shape: Shape) -> Iterator[Array]:
@@ -84,7 +149,8 @@ def _read(text: str, at: int) -> tuple[Shape, int]:
     name, width = DTYPES[found[1]]
     # A dynamic dim is written `<=8`: its bound is what is allocated.
     dims = tuple(int(n.strip().removeprefix("<=")) for n in found[2].split(",") if n.strip())
-    return Array(name, dims, prod(dims) * width), found.end()
+    layout = read_layout(found[3]) if found[3] else PLAIN
+    return Array(name, dims, prod(dims) * width, layout), found.end()
 
 
 def _tuple(text: str, at: int) -> tuple[Shape, int]:

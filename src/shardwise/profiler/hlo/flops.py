@@ -1,0 +1,153 @@
+"""FLOPs of one instruction, and the product of matrices that it is.
+
+A dot or convolution is 2 x the multiply-adds that touch no padding: XLA writes batched and
+transposed products as convolutions over dilated windows, in which most places are holes. FLOPs of
+the vector units (elementwise, reductions) are kept apart: they are no product of matrices.
+"""
+
+import re
+from functools import lru_cache
+from math import log2, prod
+
+from shardwise.profiler.hlo.rules import rule
+from shardwise.profiler.hlo.shapes import Array, arrays
+from shardwise.profiler.hlo.text import Computation, Instruction, Module
+from shardwise.work import Matmul
+
+
+def matmul_of(computation: Computation, product: Instruction) -> Matmul:
+    """A dot, ragged dot or convolution as `batch` products [m, k] x [k, n] of one device."""
+    if product.opcode == "convolution":
+        return _convolution(computation, product)
+    return _dot(computation, product)
+
+
+def matmul_flops(matmul: Matmul) -> float:
+    """2 m k n for each product of the batch."""
+    return 2.0 * float(matmul.batch) * float(matmul.m) * float(matmul.k) * float(matmul.n)
+
+
+def matmul_dtype(computation: Computation, product: Instruction) -> str:
+    """The dtype that the product is computed in: the wider of its operands."""
+    found = [_given(computation, name) for name in product.operands[:2]]
+    return max(found, key=lambda a: a.bytes / max(prod(a.dims), 1)).dtype
+
+
+def passes(product: Instruction) -> int:
+    """bf16 passes of a float32 product on a TPU: `operand_precision` highest 6, high 3, else 1.
+
+    Source: the precisions of jax.lax.Precision; a pass multiplies one pair of bf16 parts.
+    """
+    precision = product.attribute("operand_precision")
+    return 6 if "highest" in precision else 3 if "high" in precision else 1
+
+
+def vector_flops(module: Module, computation: Computation, instruction: Instruction) -> float:
+    """Operations of the vector units, one per element; a fusion is the sum of what it runs."""
+    kind = rule(instruction.opcode)
+    if instruction.opcode == "fusion":
+        inside = module.computation(instruction.called[0])
+        return sum(vector_flops(module, inside, i) for i in inside.instructions)
+    elements = float(sum(prod(a.dims) for a in arrays(instruction.shape)))
+    if kind == "elementwise":
+        return elements
+    if kind == "reduction":
+        inputs = [a for n in instruction.operands[:1] for a in arrays(computation.shape_of(n))]
+        window = prod(_window(instruction.attribute("window"), "size"))
+        if instruction.opcode == "reduce":
+            return float(sum(prod(a.dims) for a in inputs))
+        return elements * window
+    if kind == "sort":  # a network of comparisons
+        array = next(arrays(instruction.shape))
+        length = max(array.dims, default=1)
+        return prod(array.dims) * max(log2(max(length, 2)), 1.0)
+    if kind == "algebra":
+        return _algebra(computation, instruction)
+    return 0.0
+
+
+def _algebra(computation: Computation, instruction: Instruction) -> float:
+    array = next(arrays(instruction.shape))
+    if instruction.opcode == "fft":  # 5 n log2 n, the radix-2 count
+        length = (instruction.integers("fft_length") or (1,))[-1]
+        return 5.0 * prod(array.dims) * log2(max(length, 2))
+    side = array.dims[-1] if array.dims else 1
+    if instruction.opcode == "cholesky":  # n^3 / 3
+        return prod(array.dims) * side / 3.0
+    matrix = _given(computation, instruction.operands[0])
+    return float(prod(array.dims)) * (matrix.dims[-1] if matrix.dims else 1)
+
+
+def _given(computation: Computation, name: str) -> Array:
+    return next(arrays(computation.shape_of(name)))
+
+
+def _dot(computation: Computation, dot: Instruction) -> Matmul:
+    left, right = (_given(computation, name).dims for name in dot.operands[:2])
+    batch, contracted = dot.integers("lhs_batch_dims"), dot.integers("lhs_contracting_dims")
+    used = dot.integers("rhs_batch_dims") + dot.integers("rhs_contracting_dims")
+    # A ragged dot sees every group's matrix but multiplies each row by one of them.
+    used += dot.integers("rhs_group_dims")
+    return Matmul(
+        m=prod(n for i, n in enumerate(left) if i not in batch + contracted),
+        k=prod(left[i] for i in contracted),
+        n=prod(n for i, n in enumerate(right) if i not in used),
+        batch=prod(left[i] for i in batch),
+    )
+
+
+def _convolution(computation: Computation, conv: Instruction) -> Matmul:
+    """Output positions x output features by what each of them adds up.
+
+    A window dim in which every output sees one input is a batch dim; the others add to k.
+    """
+    ins, kernels, outs = re.split(r"_|->", conv.attribute("dim_labels"))
+    left, right = (_given(computation, name).dims for name in conv.operands[:2])
+    out = _given(computation, conv.name).dims
+    groups = int(conv.attribute("feature_group_count") or 1)
+    window = _windows(conv, sum(at.isdigit() for at in kernels))
+    m, k, batch = out[outs.index("b")], right[kernels.index("i")], groups
+    n = out[outs.index("f")] // groups
+    for at, places in enumerate(window):
+        size, kernel = out[outs.index(str(at))], right[kernels.index(str(at))]
+        pairs = _pairs(left[ins.index(str(at))], kernel, size, *places)
+        if pairs == size and kernel > 1:
+            batch *= size
+        else:
+            m *= size
+            k *= pairs / max(size, 1)
+    return Matmul(m=m, k=k / int(conv.attribute("batch_group_count") or 1), n=n, batch=batch)
+
+
+def _windows(conv: Instruction, dims: int) -> list[tuple[int, int, int, int]]:
+    """Stride, low padding, dilation of the input and of the window, for each dim."""
+    text = conv.attribute("window")
+    pads = re.search(r"\bpad=([\d_x\-]+)", text)
+    lows = [int(pad.split("_")[0]) for pad in pads[1].split("x")] if pads else [0] * dims
+    columns = [_window(text, key) or [1] * dims for key in ("stride", "lhs_dilate", "rhs_dilate")]
+    return [(columns[0][i], lows[i], columns[1][i], columns[2][i]) for i in range(dims)]
+
+
+def _window(text: str, key: str) -> list[int]:
+    found = re.search(rf"\b{key}=([\dx]+)", text)
+    return [int(n) for n in found[1].split("x")] if found else []
+
+
+@lru_cache(maxsize=4096)
+def _pairs(
+    inputs: int, kernel: int, outputs: int, stride: int, low: int, dilate: int, spread: int
+) -> int:
+    """Pairs (output, place in the kernel) that meet an input and neither padding nor a hole."""
+    if dilate == 1 and spread == 1 and stride == 1 and kernel == 1 and low == 0:
+        return min(inputs, outputs)
+    count = 0
+    for place in range(kernel):
+        offset = place * spread - low
+        # 0 <= o * stride + offset <= (inputs - 1) * dilate and a multiple of dilate
+        first = max(0, -(offset // stride))
+        last = min(outputs - 1, ((inputs - 1) * dilate - offset) // stride)
+        if dilate == 1:
+            count += max(0, last - first + 1)
+        else:
+            count += sum((o * stride + offset) % dilate == 0 for o in range(first, last + 1))
+    return count

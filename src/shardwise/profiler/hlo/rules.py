@@ -1,0 +1,104 @@
+"""What every HLO operation is: one table, so that none is dropped; a name that it lacks is unknown.
+
+Names are those of XLA's `hlo_opcode.h` (openxla/xla, the version in jaxlib 0.10).
+"""
+
+from typing import Literal
+
+Rule = Literal[
+    "free",
+    "nested",
+    "matmul",
+    "elementwise",
+    "reduction",
+    "movement",
+    "gather",
+    "sort",
+    "algebra",
+    "collective",
+    "transfer",
+    "start",
+    "done",
+    "custom",
+    "unknown",
+]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Names and views: no work is done.
+FREE = _words(
+    """parameter constant tuple get-tuple-element bitcast after-all add-dependency domain
+    opt-barrier partition-id replica-id get-dimension-size set-dimension-size"""
+)
+# What runs other computations.
+NESTED = _words("while conditional call fusion")
+MATMUL = _words("dot convolution ragged-dot")
+# One operation per element of the output.
+ELEMENTWISE = _words(
+    """abs acos acosh add and asin asinh atan2 atanh cbrt ceil clamp compare complex convert
+    cosine cosh count-leading-zeros divide erf exponential exponential-minus-one floor imag
+    is-finite log log-plus-one logistic map maximum minimum multiply negate not or popcnt power
+    real reduce-precision remainder round-nearest-afz round-nearest-even rsqrt select
+    shift-left shift-right-arithmetic shift-right-logical sign sine sinh sqrt
+    stochastic-convert subtract tan tanh xor bitcast-convert iota rng rng-bit-generator
+    rng-get-and-update-state batch-norm-grad batch-norm-inference batch-norm-training"""
+)
+# One operation per element of the input, or of every window.
+REDUCTION = _words("reduce reduce-window select-and-scatter scan")
+# Bytes move and nothing is computed.
+MOVEMENT = _words(
+    """copy transpose reshape broadcast concatenate pad reverse slice dynamic-slice
+    dynamic-update-slice dynamic-reshape"""
+)
+GATHER = _words("gather scatter")
+SORT = _words("sort topk")
+ALGEBRA = _words("cholesky triangular-solve fft")
+COLLECTIVE = _words(
+    """all-gather all-reduce reduce-scatter all-to-all ragged-all-to-all collective-permute
+    all-gather-start all-reduce-start reduce-scatter-start all-to-all-start
+    ragged-all-to-all-start collective-permute-start"""
+)
+# To another slice, to the host or from it.
+TRANSFER = _words("send recv infeed outfeed")
+# Asynchronous pairs; a start that is a collective stands above.
+START = _words("copy-start async-start")
+DONE = _words(
+    """copy-done async-done async-update all-gather-done all-reduce-done reduce-scatter-done
+    all-to-all-done ragged-all-to-all-done collective-permute-done send-done recv-done"""
+)
+# Refused by name: what it costs depends on the network's own algorithm.
+UNKNOWN = _words("collective-broadcast collective-broadcast-start collective-broadcast-done")
+
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(FREE, "free"),
+    **dict.fromkeys(NESTED, "nested"),
+    **dict.fromkeys(MATMUL, "matmul"),
+    **dict.fromkeys(ELEMENTWISE, "elementwise"),
+    **dict.fromkeys(REDUCTION, "reduction"),
+    **dict.fromkeys(MOVEMENT, "movement"),
+    **dict.fromkeys(GATHER, "gather"),
+    **dict.fromkeys(SORT, "sort"),
+    **dict.fromkeys(ALGEBRA, "algebra"),
+    **dict.fromkeys(COLLECTIVE, "collective"),
+    **dict.fromkeys(TRANSFER, "transfer"),
+    **dict.fromkeys(START, "start"),
+    **dict.fromkeys(DONE, "done"),
+    "custom-call": "custom",
+}
+
+FREE_CALLS = _words(
+    """AllocateBuffer ConcatBitcast AssumeGatherIndicesInBound Sharding SPMDFullToShardShape
+    SPMDShardToFullShape AsyncCollectiveStart AsyncCollectiveDone LayoutConstraint"""
+)
+"""Targets of custom calls that name or reserve memory, or mark a place, and do no work."""
+
+KERNELS = _words("tpu_custom_call __gpu$xla.gpu.triton mosaic_gpu triton_kernel_call")
+"""Targets of custom calls that are kernels of the user's (Pallas, Triton)."""
+
+
+def rule(opcode: str) -> Rule:
+    """The rule of an opcode; "unknown" where there is none."""
+    return _RULES.get(opcode, "unknown")

@@ -1,0 +1,180 @@
+"""Bytes that one instruction moves, by the memory they are in, tiles filled up.
+
+What is in VMEM, `S(1)`, costs no main memory. A fusion reads of a parameter only what it looks at:
+a slice, gathered rows, nothing of what it updates in place; it writes only what it changes.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from shardwise.profiler.hlo.shapes import HOST, MAIN, Array, arrays
+from shardwise.profiler.hlo.text import Computation, Instruction, Module
+
+_SLICES = frozenset({"slice", "dynamic-slice", "gather"})
+_VIEWS = frozenset({"bitcast", "reshape", "opt-barrier"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Bytes read and written in main memory, in on-chip memory and in the host's; `padding` is
+    the part of `main` that only fills up tiles."""
+
+    main: float = 0.0
+    chip: float = 0.0
+    host: float = 0.0
+    padding: float = 0.0
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(
+            main=self.main + other.main,
+            chip=self.chip + other.chip,
+            host=self.host + other.host,
+            padding=self.padding + other.padding,
+        )
+
+
+def traffic(module: Module, computation: Computation, instruction: Instruction) -> Traffic:
+    """All that it reads and writes."""
+    moved = [*_reads(module, computation, instruction), *_writes(module, computation, instruction)]
+    return total(moved)
+
+
+def total(moved: Iterable[tuple[Array, float]]) -> Traffic:
+    """The sum over (array, share of it that moves)."""
+    result = Traffic()
+    for array, share in moved:
+        size = array.padded_bytes * share
+        if array.space == MAIN:
+            result += Traffic(main=size, padding=size - array.bytes * share)
+        else:
+            result += Traffic(host=size) if array.space == HOST else Traffic(chip=size)
+    return result
+
+
+_Moved = tuple[Array, float]
+
+
+def _reads(module: Module, computation: Computation, instruction: Instruction) -> Iterator[_Moved]:
+    opcode = instruction.opcode
+    inside = _fused(module, instruction)
+    for number, name in enumerate(instruction.operands):
+        given = list(arrays(computation.shape_of(name)))
+        if inside is not None and len(given) == 1:
+            name = inside.parameters[number].name
+            read = _read(module, inside, name)
+            if not _aliases(instruction) and _handed_through(inside, name):
+                read = given[0].bytes
+            yield given[0], _share(given[0], read)
+        elif opcode in _SLICES and number == 0:
+            yield given[0], _share(given[0], _size(instruction))
+        elif opcode in ("dynamic-update-slice", "scatter") and number == 0:
+            update = computation.array_of(instruction.operands[_update(instruction)])
+            yield given[0], _share(given[0], update.bytes if opcode == "scatter" else 0.0)
+        else:
+            yield from ((array, 1.0) for array in given)
+
+
+def _writes(module: Module, computation: Computation, instruction: Instruction) -> Iterator[_Moved]:
+    outputs = list(arrays(instruction.shape))
+    inside = _fused(module, instruction)
+    if inside is None:
+        written = _written(computation, instruction)
+        yield from ((a, _share(a, written) if written is not None else 1.0) for a in outputs)
+        return
+    root = inside.root
+    parts = list(root.operands) if root.opcode == "tuple" else [root.name]
+    if len(parts) != len(outputs):
+        yield from ((array, 1.0) for array in outputs)
+        return
+    for array, part in zip(outputs, parts, strict=True):
+        handed_through = _origin(inside, part).opcode == "parameter"
+        if handed_through:
+            yield array, 0.0 if _aliases(instruction) else 1.0
+        else:
+            yield array, _share(array, _result(module, inside, part))
+
+
+def _aliases(instruction: Instruction) -> bool:
+    """Whether results share the memory of operands, so that handing one through costs nothing."""
+    return "output_to_operand_aliasing" in instruction.fields
+
+
+def _origin(computation: Computation, name: str) -> Instruction:
+    """The instruction behind views."""
+    found = computation.names[name]
+    while found.opcode in _VIEWS:
+        found = computation.names[found.operands[0]]
+    return found
+
+
+def _handed_through(computation: Computation, parameter: str) -> bool:
+    root = computation.root
+    parts = root.operands if root.opcode == "tuple" else (root.name,)
+    return any(_origin(computation, part).name == parameter for part in parts)
+
+
+def _fused(module: Module, instruction: Instruction) -> Computation | None:
+    return module.computation(instruction.called[0]) if instruction.opcode == "fusion" else None
+
+
+def _share(array: Array, moved: float) -> float:
+    """What part of an array `moved` unpadded bytes are; at most the whole."""
+    return min(1.0, moved / array.bytes) if array.bytes else 0.0
+
+
+def _size(instruction: Instruction) -> float:
+    return sum(array.bytes for array in arrays(instruction.shape))
+
+
+def _update(instruction: Instruction) -> int:
+    return 1 if instruction.opcode == "dynamic-update-slice" else len(instruction.operands) - 1
+
+
+def _written(computation: Computation, instruction: Instruction) -> float | None:
+    """Bytes that an instruction writes where that is less than its result."""
+    if instruction.opcode in ("dynamic-update-slice", "scatter"):
+        return computation.array_of(instruction.operands[_update(instruction)]).bytes
+    return None
+
+
+def _read(module: Module, computation: Computation, name: str) -> float:
+    """Bytes of a value that the computation looks at, through views and fusions in it."""
+    found = 0.0
+    for user in computation.instructions:
+        for number, operand in enumerate(user.operands):
+            if operand == name:
+                found = max(found, _looked_at(module, computation, user, number))
+    return found
+
+
+def _looked_at(module: Module, computation: Computation, user: Instruction, number: int) -> float:
+    if user.opcode in _SLICES and number == 0:
+        return _size(user)
+    if user.opcode == "dynamic-update-slice" and number == 0:
+        return 0.0
+    if user.opcode == "scatter" and number == 0:
+        return computation.array_of(user.operands[_update(user)]).bytes
+    if user.opcode in _VIEWS:
+        return _read(module, computation, user.name)
+    if user.opcode == "tuple" and user.root:
+        return 0.0  # passed on, not looked at
+    if user.opcode == "fusion":
+        inside = module.computation(user.called[0])
+        name = inside.parameters[number].name
+        read = _read(module, inside, name)
+        if _handed_through(inside, name):
+            read = max(read, _read(module, computation, user.name))
+        return read
+    return sum(array.bytes for array in arrays(computation.shape_of(user.operands[number])))
+
+
+def _result(module: Module, computation: Computation, name: str) -> float:
+    """Bytes that an output changes: an update's where it is updated in place."""
+    found = _origin(computation, name)
+    if found.opcode == "fusion":
+        inside = module.computation(found.called[0])
+        origin = _origin(inside, inside.root.name)
+        if origin.opcode not in ("tuple", "parameter"):
+            return _result(module, inside, origin.name)
+    written = _written(computation, found)
+    return _size(found) if written is None else written
