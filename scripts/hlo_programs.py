@@ -46,7 +46,7 @@ def program(build):
 def compile_one(name, chip, folder):
     """Compile one program for one chip and write its scheduled module; prints a JSON line."""
     os.environ.update(TPU_SKIP_MDS_QUERY="1", TPU_WORKER_HOSTNAMES="localhost")
-    os.environ["TPU_ACCELERATOR_TYPE"] = ""
+    os.environ.update(TPU_ACCELERATOR_TYPE="", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
     import jax
 
     shape = (2, 2, 2)
@@ -224,8 +224,8 @@ def layers_of(mesh, fsdp, tensor, layers=L, dtype="bfloat16"):
     }
 
 
-def transformer_step(mesh, fsdp, tensor, batch, remat=True, scan=True):
-    """A training step with AdamW-like moments in float32."""
+def transformer_step(mesh, fsdp, tensor, batch, remat=True, scan=True, pinned=False):
+    """A training step with moments in float32; `pinned` keeps activations cut by batch alone."""
     import jax
     import jax.numpy as jnp
 
@@ -236,6 +236,9 @@ def transformer_step(mesh, fsdp, tensor, batch, remat=True, scan=True):
     tokens = array(mesh, (B, T), batch, dtype="int32")
 
     def layer(x, w):
+        if pinned:
+            there = jax.sharding.NamedSharding(mesh, jax.P(batch))
+            x = jax.lax.with_sharding_constraint(x, there)
         with jax.named_scope("attention"):
             x = attention(norm(x), w["qkv"], w["out"])
         with jax.named_scope("mlp"):
@@ -244,6 +247,9 @@ def transformer_step(mesh, fsdp, tensor, batch, remat=True, scan=True):
     def loss(weights, tokens):
         narrow = jax.tree.map(lambda w: w.astype(jnp.bfloat16), weights)
         x = jnp.take(narrow["embed"], tokens, axis=0)
+        if pinned:
+            there = jax.sharding.NamedSharding(mesh, jax.P(batch))
+            x = jax.lax.with_sharding_constraint(x, there)
         body = jax.checkpoint(layer) if remat else layer
         if scan:
             x, _ = jax.lax.scan(body, x, narrow["layers"])
@@ -339,6 +345,13 @@ def attention_chunked(mesh):
 def transformer_fsdp(mesh):
     everything = ("replica", "fsdp", "tensor")
     return transformer_step(mesh, everything, None, everything)
+
+
+@program
+def transformer_gathered(mesh):
+    """Fully sharded weights, gathered layer by layer."""
+    everything = ("replica", "fsdp", "tensor")
+    return transformer_step(mesh, everything, None, everything, pinned=True)
 
 
 @program

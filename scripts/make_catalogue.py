@@ -34,6 +34,7 @@ NUMBERS = (
     "l2_bandwidth",
     "vector_flops",
     "clock_hz",
+    "compiler_clock_hz",
     "cores",
     "matmul_units_per_core",
     "vector_units_per_core",

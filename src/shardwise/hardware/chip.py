@@ -36,6 +36,7 @@ FIELDS: Mapping[str, Field] = {
     "l2_bandwidth": Field(kind="rate", unit="bytes/s", about="L2 cache, reads"),
     "vector_flops": Field(kind="rate", unit="FLOP/s", about="f32 on the vector units"),
     "clock_hz": Field(kind="rate", unit="Hz", about="clock behind the peaks"),
+    "compiler_clock_hz": Field(kind="rate", unit="Hz", about="clock of the compiler's cycles"),
     "cores": Field(kind="count", unit="", about="cores (TensorCores, SMs, CUs, ...)"),
     "matmul_units_per_core": Field(kind="count", unit="", about="MXUs or tensor cores per core"),
     "vector_units_per_core": Field(kind="count", unit="", about="VPU slots or warp schedulers"),
@@ -130,6 +131,7 @@ class Chip:
     l2_bandwidth: float | None
     vector_flops: float | None
     clock_hz: float | None
+    compiler_clock_hz: float | None
     cores: int
     matmul_units_per_core: int | None
     vector_units_per_core: int | None

@@ -1,9 +1,12 @@
-"""Reading compiled HLO text: modules, shapes, device groups and the collectives in them. No JAX.
+"""Reading compiled HLO text: modules, shapes, device groups, collectives, and all of it as Work.
 
-`text.py` splits a module into computations and instructions, `shapes.py` and `groups.py` read their
-parts, `collectives.py` makes the list of collectives with V in bytes as in `work.Collective`, and
-`overlap.py` says what runs between a start and its done, `dots.py` lists matmuls. Time is not read
-here. Read `collectives.py` first.
+`text.py` splits a module into computations and instructions; `shapes.py` (layouts, tiles, memory
+spaces), `groups.py`, `sources.py` (files and lines) and `scopes.py` (named scopes) read their
+parts; `rules.py` says what every opcode is, `loops.py` how often loops run, `flops.py` and
+`traffic.py` what an instruction computes and moves; `collectives.py` and `transfers.py` make the
+list of collectives with V in bytes as in `work.Collective`. `work.py` joins them: `module_work`
+gives the schedule as ops. `overlap.py` says what runs between a start and its done, `dots.py` lists
+matmuls. No JAX, and no time: `profiler/timeline.py` has that. Read `work.py` first.
 """
 
 from shardwise.profiler.hlo.collectives import (
@@ -13,23 +16,44 @@ from shardwise.profiler.hlo.collectives import (
     read_collectives,
 )
 from shardwise.profiler.hlo.dots import read_matmuls
-from shardwise.profiler.hlo.groups import MeshAxes, mesh_axes, read_groups, read_pairs
+from shardwise.profiler.hlo.groups import (
+    MeshAxes,
+    mesh_axes,
+    read_groups,
+    read_pairs,
+    recover_mesh,
+)
+from shardwise.profiler.hlo.loops import trip_counts
 from shardwise.profiler.hlo.overlap import Overlap, read_overlaps
-from shardwise.profiler.hlo.shapes import Array, arrays, read_shape
+from shardwise.profiler.hlo.rules import Rule, rule
+from shardwise.profiler.hlo.scopes import phase_of, scope_of
+from shardwise.profiler.hlo.shapes import Array, Layout, arrays, read_shape
+from shardwise.profiler.hlo.sources import Source
 from shardwise.profiler.hlo.text import Computation, Instruction, Module, read_module
+from shardwise.profiler.hlo.work import Block, HloOp, HloWork, Nested, Wait, module_work
 
 __all__ = [
     "Array",
+    "Block",
     "CompiledCollective",
     "Computation",
+    "HloOp",
+    "HloWork",
     "Instruction",
+    "Layout",
     "MeshAxes",
     "Module",
+    "Nested",
     "Overlap",
+    "Rule",
+    "Source",
+    "Wait",
     "arrays",
     "at_dtype",
     "mesh_axes",
+    "module_work",
     "on_mesh",
+    "phase_of",
     "read_collectives",
     "read_groups",
     "read_matmuls",
@@ -37,4 +61,8 @@ __all__ = [
     "read_overlaps",
     "read_pairs",
     "read_shape",
+    "recover_mesh",
+    "rule",
+    "scope_of",
+    "trip_counts",
 ]

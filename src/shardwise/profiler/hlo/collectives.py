@@ -18,6 +18,7 @@ from shardwise.profiler.hlo.groups import Groups, MeshAxes, mesh_axes, read_grou
 from shardwise.profiler.hlo.loops import trip_counts
 from shardwise.profiler.hlo.shapes import Array, Shape, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module, read_module
+from shardwise.profiler.hlo.transfers import read_transfer
 from shardwise.sharding.mesh import Mesh
 from shardwise.units import DTYPE_BYTES
 from shardwise.work import Collective, CollectiveKind
@@ -107,6 +108,9 @@ def _walk(
         base = instruction.opcode.removesuffix("-start")
         if base in KINDS:
             yield _repeated(collective_of(module, computation, instruction), count, counted)
+        elif base == "send":
+            if found := sent_collective(module, computation, instruction):
+                yield _repeated(found, count, counted)
         elif base == "collective-broadcast":
             raise ShardwiseError(f"'{instruction.name}' is a {base}, which has no rule here")
         elif instruction.opcode in ("fusion", "async-start"):
@@ -184,6 +188,27 @@ def collective_of(
         computation=computation.name,
         done=done_of(module, computation, instruction),
         op_name=instruction.op_name,
+    )
+
+
+def sent_collective(
+    module: Module, computation: Computation, send: Instruction
+) -> CompiledCollective | None:
+    """The collective that a send to another slice or device starts; None for one to the host."""
+    found = read_transfer(module, computation, send)
+    if found is None:
+        return None
+    return CompiledCollective(
+        name=send.name,
+        kind=found.kind,
+        groups=found.groups,
+        bytes=found.bytes,
+        dtypes=found.dtypes,
+        count=1,
+        counted=True,
+        computation=computation.name,
+        done=found.done,
+        op_name=send.op_name,
     )
 
 

@@ -9,8 +9,8 @@ axis fastest, as jit numbers its partitions.
 """
 
 import re
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Iterable, Sequence
+from itertools import pairwise, product
 from math import prod
 from typing import NamedTuple
 
@@ -118,3 +118,39 @@ def mesh_axes(groups: Sequence[Sequence[int]], mesh: Mesh) -> MeshAxes:
 
 def _ints(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in text.split(",") if n.strip())
+
+
+def recover_mesh(every: Iterable[Sequence[Sequence[int]]], devices: int) -> Mesh:
+    """The coarsest mesh, axes a0, a1, ... outermost first, that the groups and pairs fit.
+
+    A group of an axis with stride s and size n starts and ends at the places s and s n of the mixed
+    radix of device ids; all such places, if they divide each other, are the edges of the axes.
+    Groups that are no such digits are left out.
+
+    >>> str(recover_mesh([((0, 4), (1, 5)), ((0, 1, 2, 3),)], 8))
+    'a0=2,a1=4'
+    """
+    edges = {1, devices}
+    for groups in every:
+        for group in groups[:1]:
+            edges |= _edges(group)
+    kept = [1]
+    for edge in sorted(edges - {1}):
+        if edge % kept[-1] == 0 and devices % edge == 0:
+            kept.append(edge)
+    sizes = [high // low for low, high in pairwise(kept)]
+    return Mesh(tuple((f"a{i}", size) for i, size in enumerate(reversed(sizes))))
+
+
+def _edges(group: Sequence[int]) -> set[int]:
+    """Where the digits begin and end in which the members of a group differ."""
+    members = sorted(member - min(group) for member in group)
+    edges: set[int] = set()
+    while len(members) > 1:
+        stride = members[1]
+        size = next((n for n, m in enumerate(members) if m != n * stride), len(members))
+        edges |= {stride, stride * size}
+        members = members[::size]
+        if size < 2 or (len(members) > 1 and members[1] % (stride * size)):
+            return set()
+    return edges

@@ -91,12 +91,10 @@ _RULES: dict[str, Rule] = {
 
 FREE_CALLS = _words(
     """AllocateBuffer ConcatBitcast AssumeGatherIndicesInBound Sharding SPMDFullToShardShape
-    SPMDShardToFullShape AsyncCollectiveStart AsyncCollectiveDone LayoutConstraint"""
+    SPMDShardToFullShape AsyncCollectiveStart AsyncCollectiveDone LayoutConstraint SliceId
+    PrepareAsyncCallStart PrepareAsyncCallDone GatherScatterIndicesBitpacked"""
 )
 """Targets of custom calls that name or reserve memory, or mark a place, and do no work."""
-
-KERNELS = _words("tpu_custom_call __gpu$xla.gpu.triton mosaic_gpu triton_kernel_call")
-"""Targets of custom calls that are kernels of the user's (Pallas, Triton)."""
 
 
 def rule(opcode: str) -> Rule:

@@ -7,6 +7,7 @@ a slice, gathered rows, nothing of what it updates in place; it writes only what
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from shardwise.profiler.hlo.rules import rule
 from shardwise.profiler.hlo.shapes import HOST, MAIN, Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 
@@ -34,7 +35,15 @@ class Traffic:
 
 
 def traffic(module: Module, computation: Computation, instruction: Instruction) -> Traffic:
-    """All that it reads and writes."""
+    """All that it reads and writes; of an asynchronous one, all until its done."""
+    if instruction.opcode == "copy-start":  # (target, source, context)
+        there = [instruction.shape] if isinstance(instruction.shape, Array) else instruction.shape
+        moved = [*arrays(there[0]), *arrays(computation.shape_of(instruction.operands[0]))]
+        return total((array, 1.0) for array in moved)
+    if instruction.opcode in ("async-start", "call"):
+        inside = module.computation(instruction.called[0])
+        steps = [i for i in inside.instructions if rule(i.opcode) not in ("free", "done")]
+        return sum((traffic(module, inside, i) for i in steps), Traffic())
     moved = [*_reads(module, computation, instruction), *_writes(module, computation, instruction)]
     return total(moved)
 

@@ -1,0 +1,63 @@
+"""What the name of a JAX operation says: its phase, and the named scopes around it.
+
+`jit(f)/transpose(jvp(attention))/while/body/closed_call/checkpoint/btd,df->btf/dot_general` is of
+the backward pass, in scope `attention/btd,df->btf`. Names of transformations and of control flow
+are left out; the last word is the primitive.
+"""
+
+import re
+from functools import lru_cache
+
+_WRAPPED = re.compile(r"(\w+)\((.*)\)$")
+_KEPT = frozenset({"jvp", "transpose", "vmap", "remat", "checkpoint", "shard_map", "linearize"})
+_STRUCTURE = frozenset(
+    {
+        *("while", "body", "cond", "scan", "closed_call", "core_call", "pjit", "jit", "xla_call"),
+        *("checkpoint", "remat", "remat2", "rematted_computation", "shard_map", "custom_jvp_call"),
+        *("custom_vjp_call", "custom_vjp_call_jaxpr", "branch", "named_call", "jvp", "transpose"),
+    }
+)
+
+
+@lru_cache(maxsize=65536)
+def phase_of(op_name: str) -> str:
+    """ "recompute" and "backward" by JAX's own marks, "forward" in a differentiated function,
+    "step" elsewhere, and nothing where the compiler gives no name."""
+    if "rematted_computation" in op_name:
+        return "recompute"
+    if "transpose(" in op_name:
+        return "backward"
+    if "jvp(" in op_name:
+        return "forward"
+    return "step" if op_name else ""
+
+
+@lru_cache(maxsize=65536)
+def scope_of(op_name: str) -> str:
+    """The named scopes, outermost first, without the primitive.
+
+    >>> scope_of("jit(f)/transpose(jvp(mlp))/while/body/bd,df->bf/dot_general")
+    'mlp/bd,df->bf'
+    """
+    words = (_unwrapped(word) for word in _split(op_name)[:-1])
+    kept = (w for w in words if w and w not in _STRUCTURE and not w.startswith("branch_"))
+    return "/".join(kept)
+
+
+def _split(name: str) -> list[str]:
+    """Cut at the slashes outside brackets."""
+    words, depth, word = [], 0, ""
+    for mark in name:
+        depth += (mark == "(") - (mark == ")")
+        if mark == "/" and depth <= 0:
+            words.append(word)
+            word = ""
+        else:
+            word += mark
+    return [*words, word]
+
+
+def _unwrapped(word: str) -> str:
+    while found := _WRAPPED.match(word):
+        word = found[2] if found[1] in _KEPT else ""
+    return word

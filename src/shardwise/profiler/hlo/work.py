@@ -1,0 +1,461 @@
+"""A compiled module as Work: every instruction that does something, in the order it is scheduled.
+
+`module_work` walks the entry and what it calls. A fusion is one op, a loop a nested block with its
+trip count, a conditional its branch with the most to do. What a start begins runs on a stream of
+its own ("copy", "host", "net:<axes>") until its done. No op is dropped: one without a rule is of
+class "unknown". Seconds are not read here, `profiler/timeline.py` makes them.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+
+from shardwise.errors import BadRequest
+from shardwise.profiler.hlo.collectives import (
+    CompiledCollective,
+    chain_part,
+    collective_of,
+    done_of,
+    fused_collectives,
+    read_collectives,
+    sent_collective,
+)
+from shardwise.profiler.hlo.flops import (
+    matmul_dtype,
+    matmul_flops,
+    matmul_of,
+    passes,
+    vector_flops,
+)
+from shardwise.profiler.hlo.groups import Groups, MeshAxes, mesh_axes, recover_mesh
+from shardwise.profiler.hlo.loops import trip_counts
+from shardwise.profiler.hlo.rules import FREE_CALLS, rule
+from shardwise.profiler.hlo.scopes import phase_of, scope_of
+from shardwise.profiler.hlo.shapes import arrays
+from shardwise.profiler.hlo.sources import Source
+from shardwise.profiler.hlo.text import Computation, Instruction, Module
+from shardwise.profiler.hlo.traffic import Traffic, traffic
+from shardwise.profiler.hlo.transfers import slices_of
+from shardwise.sharding.mesh import Mesh
+from shardwise.units import many
+from shardwise.work import Collective, Matmul, Op, OpClass, Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HloOp:
+    """One instruction of a compiled program, per run.
+
+    `op` counts it: FLOPs of matmuls by the dtype of their operands, HBM bytes with tiles filled up
+    (`padding` of them only fill), the product of most FLOPs as `matmul`, runs per step as `count`.
+    `chip_bytes` move in VMEM and cost no HBM. `vector_flops` are elementwise. `cycles` is the
+    compiler's estimate or None. `passes` is how often a float32 product is multiplied in bf16.
+    `asynchronous`: it runs until a `Wait`. `counted` is False inside a loop whose end data decides,
+    which counts once. `note` says why an op is unknown.
+    """
+
+    op: Op
+    opcode: str
+    computation: str
+    scope: str = ""
+    op_name: str = ""
+    sources: tuple[Source, ...] = ()
+    cycles: float | None = None
+    chip_bytes: float = 0.0
+    padding: float = 0.0
+    vector_flops: float = 0.0
+    passes: int = 1
+    asynchronous: bool = False
+    counted: bool = True
+    whole_axes: bool = True
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """The instruction's name."""
+        return self.op.name
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The compute stream waits until the asynchronous op of this id has finished."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nested:
+    """A block that runs `times` times: a loop's body, or a branch or a called computation once."""
+
+    name: str
+    times: int
+    counted: bool
+    block: "Block"
+
+
+Block = tuple["HloOp | Wait | Nested", ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HloWork:
+    """A program of one device: its schedule as a block, the mesh its collectives run over."""
+
+    name: str
+    devices: int
+    mesh: Mesh
+    block: Block
+
+    @property
+    def ops(self) -> tuple[HloOp, ...]:
+        """Every op in program order, loops' bodies in place; `op.count` is its runs per step."""
+        return tuple(_flat(self.block))
+
+    @property
+    def work(self) -> Work:
+        """The counting alone, as all of shardwise knows it."""
+        return Work(tuple(item.op for item in self.ops))
+
+    def unknown(self) -> tuple[HloOp, ...]:
+        """Ops without a rule: reported, never priced as zero."""
+        return tuple(item for item in self.ops if item.op.op_class == "unknown")
+
+
+def module_work(module: Module, mesh: Mesh | None = None) -> HloWork:
+    """Count a scheduled module.
+
+    `mesh` names the axes of collectives, its devices in the order of the partition ids; without it
+    the axes are recovered from the groups and named a0, a1, ... Raises BadRequest for a mesh of
+    another number of devices.
+    """
+    devices = module.devices * slices_of(module)
+    if mesh is None:
+        groups = {c.groups for c in read_collectives(_known(module)) if c.kind != "permute"}
+        mesh = recover_mesh(sorted(groups), devices)
+    elif mesh.size != devices:
+        raise BadRequest(
+            f"the program runs on {many(devices, 'device')} and mesh {mesh} has {mesh.size}; give "
+            "the mesh that it was compiled for"
+        )
+    reader = _Reader(module=module, mesh=mesh)
+    block = tuple(reader.block(module.entry, 1.0, True, ""))
+    return HloWork(name=module.name, devices=devices, mesh=mesh, block=block)
+
+
+def _known(module: Module) -> Module:
+    """The module without the collectives that have no rule, which the work lists as unknown."""
+    kept = {
+        name: Computation(
+            name=name,
+            instructions=tuple(
+                i for i in c.instructions if not i.opcode.startswith("collective-broadcast")
+            ),
+        )
+        for name, c in module.computations.items()
+    }
+    return replace(module, computations=kept)
+
+
+def _flat(block: Block) -> Iterator[HloOp]:
+    for item in block:
+        if isinstance(item, HloOp):
+            yield item
+        elif isinstance(item, Nested):
+            yield from _flat(item.block)
+
+
+@lru_cache(maxsize=4096)
+def _axes(groups: Groups, mesh: Mesh) -> MeshAxes:
+    return mesh_axes(groups, mesh)
+
+
+@dataclass
+class _Reader:
+    """The walk: what is the same for every computation of a module, and the ids given so far."""
+
+    module: Module
+    mesh: Mesh
+    given: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def trips(self) -> Mapping[tuple[str, str], int | None]:
+        return trip_counts(self.module)
+
+    def block(self, name: str, count: float, counted: bool, body: str) -> Iterator:
+        """The items of one computation; `body` is the path of loops around it."""
+        computation = self.module.computation(name)
+        sources: dict[str, tuple[str, ...]] = {}  # value -> ids of the ops that make it
+        begun: dict[str, list[str]] = {}  # done -> ids of what it waits for
+        held: tuple[str, ...] = ()  # a synchronous collective that the compute stream waits for
+        for instruction in computation.instructions:
+            after = [i for operand in instruction.operands for i in sources.get(operand, ())]
+            for id in begun.pop(instruction.name, ()):
+                yield Wait(id)
+            items = list(self.items(computation, instruction, count, counted, body))
+            made: list[str] = []
+            for item in items:
+                if isinstance(item, HloOp):
+                    if item.op.stream != "compute":
+                        held_now = () if item.asynchronous else (item.op.id,)
+                    else:
+                        after, held_now = [*after, *held], ()
+                    held = held_now or (held if item.asynchronous else ())
+                    waits = tuple(dict.fromkeys(after))
+                    item = replace(item, op=replace(item.op, after=waits))
+                    made.append(item.op.id)
+                    if item.asynchronous:
+                        begun.setdefault(self.done(computation, instruction), []).append(item.op.id)
+                yield item
+            sources[instruction.name] = tuple(made) or tuple(dict.fromkeys(after))
+
+    def done(self, computation: Computation, start: Instruction) -> str:
+        """The instruction that waits for what `start` began."""
+        if start.opcode == "send":
+            sent = sent_collective(self.module, computation, start)
+            if sent is not None:
+                return sent.done
+        if start.opcode in ("send", "recv"):
+            ends = (i for i in computation.instructions if start.name in i.operands)
+            return next((i.name for i in ends if i.opcode.endswith("-done")), start.name)
+        return done_of(self.module, computation, start)
+
+    def items(
+        self, computation: Computation, found: Instruction, count: float, counted: bool, body: str
+    ) -> Iterator:
+        """What one instruction adds to its block: nothing, ops, or a nested block."""
+        kind = rule(found.opcode)
+        if kind in ("free", "done") or found.target in FREE_CALLS:
+            return
+        if kind == "nested" and found.opcode != "fusion":
+            yield self.nested(computation, found, count, counted, body)
+            return
+        make = _Maker(self, computation, found, count, counted, body)
+        if kind == "collective":
+            yield make.collective(collective_of(self.module, computation, found))
+        elif kind == "transfer":
+            yield from make.transfer()
+        elif found.opcode == "fusion":
+            yield from make.fusion()
+        elif found.opcode == "async-start":
+            inner = fused_collectives(self.module, computation, found)
+            yield from (make.collective(c) for c in inner) if inner else (make.copy(),)
+        elif found.opcode == "copy-start":
+            yield make.copy()
+        else:
+            yield make.plain()
+
+    def nested(
+        self, computation: Computation, found: Instruction, count: float, counted: bool, body: str
+    ) -> Nested:
+        inside = f"{body}/{found.name}" if body else found.name
+        times: int | None = 1
+        names = found.called
+        if found.opcode == "while":
+            times = self.trips[computation.name, found.name]
+            names = (found.attribute("body").lstrip("%"),)
+        known = counted and times is not None
+        runs = 1 if times is None else times
+        ids = dict(self.given)
+        blocks = []
+        for name in names:
+            self.given = dict(ids)
+            blocks.append((tuple(self.block(name, count * runs, known, inside)), self.given))
+        block, self.given = max(blocks, key=lambda pair: _amount(pair[0]), default=((), ids))
+        return Nested(name=found.name, times=runs, counted=times is not None, block=block)
+
+    def id_of(self, name: str) -> str:
+        """The instruction's name, with a number where a computation is called twice."""
+        self.given[name] = self.given.get(name, 0) + 1
+        return name if self.given[name] == 1 else f"{name}#{self.given[name]}"
+
+
+def _amount(block: Block) -> tuple[float, float]:
+    work = Work(tuple(item.op for item in _flat(block)))
+    return float(work.flops()), float(work.hbm_bytes()) + float(work.collective_bytes())
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """Makes the ops of one instruction."""
+
+    reader: _Reader
+    computation: Computation
+    found: Instruction
+    count: float
+    counted: bool
+    body: str
+
+    def op(self, op_class: OpClass, moved: Traffic, stream: str = "compute", **more) -> HloOp:
+        """An op of this instruction; `more` are fields of Op, or of HloOp where Op has none."""
+        found = self.found
+        name = more.pop("op_name", found.op_name)
+        own = {key: more.pop(key) for key in list(more) if key in HloOp.__slots__}
+        op = Op(
+            id=self.reader.id_of(found.name),
+            name=found.name,
+            phase=phase_of(name),
+            component=scope_of(name),
+            op_class=op_class,
+            hbm_bytes=moved.main,
+            host_bytes=moved.host,
+            count=self.count,
+            stream=stream,
+            body=self.body,
+            **more,
+        )
+        return HloOp(
+            op=op,
+            opcode=found.opcode,
+            computation=self.computation.name,
+            scope=op.component,
+            op_name=name,
+            sources=self.reader.module.sources(found),
+            cycles=found.cycles,
+            chip_bytes=moved.chip,
+            padding=moved.padding,
+            counted=self.counted,
+            **own,
+        )
+
+    def moved(self) -> Traffic:
+        return traffic(self.reader.module, self.computation, self.found)
+
+    def collective(self, collective: CompiledCollective) -> HloOp:
+        axes, whole = _axes(collective.groups, self.reader.mesh)
+        wire = Collective(
+            kind=collective.kind,
+            axes=axes,
+            bytes=collective.bytes,
+            # Every destination may be reached; the text does not say how many are.
+            fan_out=_size(axes, self.reader.mesh) if "ragged" in collective.kind else None,
+        )
+        return self.op(
+            "collective",
+            Traffic(),
+            stream="net:" + ",".join(axes),
+            collective=wire,
+            op_name=collective.op_name or self.found.op_name,
+            asynchronous=collective.asynchronous,
+            whole_axes=whole or collective.kind == "permute",
+        )
+
+    def copy(self) -> HloOp:
+        moved = self.moved()
+        stream = "host" if moved.host else "copy"
+        return self.op("copy", moved, stream=stream, asynchronous=True)
+
+    def transfer(self) -> Iterator[HloOp]:
+        module = self.reader.module
+        if self.found.opcode == "send":
+            sent = sent_collective(module, self.computation, self.found)
+            if sent is not None:
+                yield self.collective(sent)
+                return
+        elif self.found.opcode == "recv" and _megascale(self.found):
+            return  # the other end of a send, which is priced
+        moved = self.moved()
+        size = max(moved.main + moved.chip, moved.host)
+        yield self.op("copy", replace(moved, host=size), stream="host", asynchronous=True)
+
+    def fusion(self) -> Iterator[HloOp]:
+        """The collectives that it runs or starts, then whatever else it does."""
+        module = self.reader.module
+        part = chain_part(module, self.found)
+        inner = fused_collectives(module, self.computation, self.found)
+        if part not in ("start", "done"):
+            products = _products(module, self.found)
+            if products or not inner:
+                yield self.plain(products)
+        yield from (self.collective(collective) for collective in inner)
+
+    def plain(self, products: list[tuple[Computation, Instruction]] | None = None) -> HloOp:
+        module, found = self.reader.module, self.found
+        if products is None:
+            products = [(self.computation, found)] if rule(found.opcode) == "matmul" else []
+        flops: dict[str, float] = {}
+        matmuls: list[Matmul] = []
+        for where, product in products:
+            matmuls.append(matmul_of(where, product))
+            dtype = matmul_dtype(where, product)
+            flops[dtype] = flops.get(dtype, 0.0) + matmul_flops(matmuls[-1])
+        stated = _stated_flops(found)
+        if stated:
+            flops = {_widest(self.computation, found): stated}
+        op_class, note = _class(module, found, bool(products), bool(stated))
+        return self.op(
+            op_class,
+            self.moved(),
+            flops=flops,
+            matmul=max(matmuls, key=matmul_flops, default=None),
+            vector_flops=vector_flops(module, self.computation, found),
+            passes=max((passes(product) for _, product in products), default=1),
+            note=note,
+        )
+
+
+def _size(axes: tuple[str, ...], mesh: Mesh) -> float:
+    size = 1.0
+    for axis in axes:
+        size *= mesh[axis]
+    return size
+
+
+def _megascale(instruction: Instruction) -> bool:
+    return "_xla_megascale_transfer_type" in instruction.attribute("frontend_attributes")
+
+
+def _products(module: Module, fusion: Instruction) -> list[tuple[Computation, Instruction]]:
+    """The matmuls in a fusion and in the fusions in it."""
+    found = []
+    for name in fusion.called:
+        inside = module.computation(name)
+        for instruction in inside.instructions:
+            if rule(instruction.opcode) == "matmul":
+                found.append((inside, instruction))
+            elif instruction.opcode == "fusion":
+                found += _products(module, instruction)
+    return found
+
+
+def _stated_flops(call: Instruction) -> float:
+    """FLOPs that the author of a kernel gave (`pl.CostEstimate`); 0 where there are none."""
+    if call.opcode != "custom-call":
+        return 0.0
+    config = call.config.get("custom_call_config", call.config)
+    estimate = config.get("cost_estimate", {}) if isinstance(config, dict) else {}
+    return float(estimate.get("flops", 0)) if isinstance(estimate, dict) else 0.0
+
+
+def _widest(computation: Computation, call: Instruction) -> str:
+    given = [a for name in call.operands for a in arrays(computation.shape_of(name))]
+    floats = {a.dtype for a in given} & {"bf16", "f16", "f32"}
+    return "f32" if floats == {"f32"} else "bf16"
+
+
+_MOVING = frozenset({"movement", "free", "nested"})
+
+
+def _class(
+    module: Module, found: Instruction, multiplies: bool, stated: bool
+) -> tuple[OpClass, str]:
+    """The class of an op, and for one without a rule why."""
+    kind = rule(found.opcode)
+    if kind == "unknown":
+        return "unknown", f"no rule for '{found.opcode}'"
+    if kind == "custom":
+        if stated:
+            return "matmul", ""
+        return "unknown", f"custom call '{found.target}' says nothing of its FLOPs"
+    if multiplies or kind == "matmul":
+        return "matmul", ""
+    inside = [
+        i
+        for name in (found.called if found.opcode == "fusion" else ())
+        for computation in module.reached(name)
+        for i in computation.instructions
+    ] or [found]
+    strange = [i for i in inside if rule(i.opcode) == "unknown"]
+    if strange:
+        return "unknown", f"no rule for '{strange[0].opcode}'"
+    kinds = {rule(i.opcode) for i in inside}
+    if "gather" in kinds:
+        return "gather", ""
+    return ("copy", "") if kinds <= _MOVING else ("elementwise", "")
