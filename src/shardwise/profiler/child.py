@@ -5,6 +5,7 @@ N devices, or a compiler that may die, runs in a child. Requests and answers are
 the child prints is kept for the error message.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -14,12 +15,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shardwise import errors
 from shardwise.errors import BadRequest, MissingPart, ShardwiseError
 
+Watch = Callable[[str, float], None]
+"""Hears what a child is at, and its seconds so far."""
+
+STAGE = "SHARDWISE_STAGE_FILE"
 SECONDS = 300.0
 MEMORY_BYTES = 8 * 2**30
 QUICK_COMPILE = ("--xla_backend_optimization_level=0",)
@@ -34,13 +42,18 @@ def run_function(
     seconds: float = SECONDS,
     memory_bytes: int = MEMORY_BYTES,
     xla_flags: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    watch: Watch | None = None,
+    what: str = "",
 ) -> Any:
     """Call `module:function` with keyword arguments in a child that has N virtual CPU devices.
 
     Arguments and answer are JSON. `xla_flags` are added to XLA_FLAGS; `memory_bytes` limits the
-    data that the child may allocate.
-    Raises MissingPart without JAX and ShardwiseError, with the child's last words, if it fails,
-    runs out of memory or takes longer than `seconds`.
+    data that the child may allocate. `environment` is added to the child's; `watch` hears what
+    the child is at (`stage`) and for how many seconds it has run, about once a second.
+    Raises MissingPart without JAX, the child's own ShardwiseErrors as they are, and ShardwiseError,
+    with the child's last words, if it fails, crashes, runs out of memory or takes longer than
+    `seconds`. The child is gone when this returns or raises, and ends by itself with its parent.
     """
     need_jax()
     with tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
@@ -50,8 +63,13 @@ def run_function(
         )
         code = "from shardwise.profiler.child import _answer; _answer()"
         command = [sys.executable, "-c", code, str(request), str(answer)]
-        _run(command, _environment(devices, xla_flags), seconds, target)
-        return json.loads(answer.read_text())
+        around = _environment(devices, xla_flags) | dict(environment or {})
+        around[STAGE] = str(Path(folder) / "stage")
+        _run(command, around, seconds, what or target, watch)
+        said = json.loads(answer.read_text())
+        if "error" in said:
+            raise getattr(errors, said["error"]["kind"])(said["error"]["text"])
+        return said["value"]
 
 
 def run_source(
@@ -70,6 +88,12 @@ def run_source(
         code = "from shardwise.profiler.child import _run_file; _run_file()"
         command = [sys.executable, "-c", code, str(path), str(memory_bytes)]
         return _run(command, _environment(devices, xla_flags), seconds, "the program")
+
+
+def stage(text: str) -> None:
+    """Inside a child: say what is being done now, for whoever watches."""
+    if STAGE in os.environ:
+        Path(os.environ[STAGE]).write_text(text)
 
 
 def need_jax() -> None:
@@ -99,41 +123,79 @@ def _environment(devices: int, xla_flags: Sequence[str]) -> dict[str, str]:
     return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags)}
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str], seconds: float, what: str) -> str:
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        remedy = "ask for less, or for more time"
-        raise ShardwiseError(f"{what} was stopped after {seconds:g} s; {remedy}") from None
-    finally:
-        _stop(process)
+def _run(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    seconds: float,
+    what: str,
+    watch: Watch | None = None,
+) -> str:
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,  # held open: the child ends when it closes, with this process
+            stdout=out,
+            stderr=err,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            _wait(process, environment.get(STAGE, ""), seconds, what, watch)
+        finally:
+            _stop(process)
+        out.seek(0)
+        err.seek(0)
+        printed, said = out.read(), err.read()
     if process.returncode:
-        raise ShardwiseError(f"{what} failed in its process: {_last_words(process, out, err)}")
-    return out
+        words = _last_words(process, printed, said)
+        raise ShardwiseError(f"{what} failed in its process: {words}")
+    return printed
+
+
+def _wait(
+    process: subprocess.Popen[str], stage_file: str, seconds: float, what: str, watch: Watch | None
+) -> None:
+    started = time.monotonic()
+    while process.poll() is None:
+        past = time.monotonic() - started
+        if past > seconds:
+            remedy = "ask for less, or for more time"
+            raise ShardwiseError(f"{what} was stopped after {seconds:g} s; {remedy}")
+        if watch is not None:
+            path = Path(stage_file)
+            watch(path.read_text() if path.is_file() else "starting", past)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(min(0.5, seconds - past + 0.01))
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def _last_words(process: subprocess.Popen[str], out: str, err: str) -> str:
     """The end of the child's output: the error of a Python exception is its last line."""
     if "MemoryError" in err or "RESOURCE_EXHAUSTED" in err or "bad_alloc" in err:
         return "out of memory; ask for less, or raise its memory limit"
+    if process.returncode < 0:
+        name = signal.Signals(-process.returncode).name
+        return f"it crashed with {name}; {_reason(err)}"
     lines = [line for line in (err or out).splitlines() if line.strip()]
     # JAX ends a traceback with a note about its own frames.
     ends = [line for line in lines if not line.startswith(("---", "For simplicity, JAX"))]
     return ends[-1] if ends else f"exit status {process.returncode}"
+
+
+def _reason(err: str) -> str:
+    """The line of a crash that says why: what a failed check of the compiler printed, else the last
+    before its stack."""
+    lines = [line.strip() for line in err.splitlines() if line.strip()]
+    fatal = [line for line in lines if "Check failed" in line or line.startswith("F0")]
+    return (fatal or [line for line in lines if not line.startswith(("@", "***"))] or [""])[0][:300]
 
 
 def _limit(memory_bytes: int) -> None:
@@ -144,9 +206,26 @@ def _answer() -> None:
     """Inside the child: read the request, call the function, write the answer."""
     request = json.loads(Path(sys.argv[1]).read_text())
     _limit(request["memory_bytes"])
+    _follow_parent()
     module, _, name = request["target"].partition(":")
-    value = getattr(importlib.import_module(module), name)(**request["arguments"])
-    Path(sys.argv[2]).write_text(json.dumps(value))
+    try:
+        value = getattr(importlib.import_module(module), name)(**request["arguments"])
+        said = {"value": value}
+    except ShardwiseError as error:
+        said = {"error": {"kind": type(error).__name__, "text": str(error)}}
+    Path(sys.argv[2]).write_text(json.dumps(said))
+
+
+def _follow_parent() -> None:
+    """End with the parent, however it ends: our stdin then closes."""
+
+    def wait() -> None:
+        with contextlib.suppress(OSError):
+            while os.read(0, 1):
+                pass
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _run_file() -> None:

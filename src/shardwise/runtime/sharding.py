@@ -43,6 +43,12 @@ def mesh_of(
     return jax.sharding.Mesh(array, tuple(degrees))
 
 
+def platform_of(mesh: jax.sharding.Mesh) -> str:
+    """cpu, gpu or tpu: what the devices of a mesh are, here or of a topology."""
+    platform = mesh.devices.flat[0].platform
+    return "gpu" if platform == "cuda" else platform
+
+
 def spec_of(layout: Layout) -> PartitionSpec:
     """The PartitionSpec of a Layout; an unreduced one has none that is a value to store."""
     if layout.unreduced:

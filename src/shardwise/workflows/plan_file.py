@@ -87,11 +87,11 @@ def shortfall(priced: Priced) -> str:
     return (
         f"the plan does not fit: {format_gib(need)} per chip, {format_gib(usable)} usable, "
         f"{format_gib(need - usable)} too much; most of it is {largest} "
-        f"({format_gib(kinds[largest])}): {_REMEDIES.get(largest, 'use more chips')}"
+        f"({format_gib(kinds[largest])}): {REMEDIES.get(largest, 'use more chips')}"
     )
 
 
-_REMEDIES = {
+REMEDIES = {
     "params": "raise fsdp, tensor or stage, or use more chips",
     "optimizer": "raise fsdp, set zero to 1, or use more chips",
     "gradients": "raise fsdp, set zero to 2, or use more chips",
@@ -99,6 +99,7 @@ _REMEDIES = {
     "transient": "use more microbatches or a higher tensor degree",
     "weights": "use more chips or smaller weights",
     "kv": "use a smaller batch, shorter sequences or a smaller KV dtype",
+    "activations": "use a smaller batch, smaller prefill chunks or a higher tensor degree",
 }
 """What makes each kind of memory smaller."""
 

@@ -30,6 +30,11 @@ COMMANDS = {
     ),
     "shard": ("shardwise.apps.cli.shard", "shard", "What each device holds of a sharded array."),
     "train": ("shardwise.apps.cli.train", "train", "Train a plan's model on the devices at hand."),
+    "compile": (
+        "shardwise.apps.cli.compile",
+        "compile_",
+        "A plan, or any JAX function, by the real compiler, with no accelerator.",
+    ),
     "export": ("shardwise.apps.cli.export", "export", "A plan in the words of another framework."),
     "hw": ("shardwise.apps.cli.hw", "hw", "Chips, networks, slices and prices of the catalogue."),
     "model": ("shardwise.apps.cli.model", "model", "Parameters, FLOPs and KV cache of a model."),

@@ -81,6 +81,9 @@ def cudnn_serves(q_BTNH: jax.Array, v_BSKU: jax.Array, s: Scoring, head_dim: int
 
 
 def _head_dim_of_device() -> int:
+    """0 where there is no GPU: a program compiled ahead has no cuDNN to be compiled against."""
+    if jax.default_backend() != "gpu":
+        return 0
     major, _, _ = str(jax.devices()[0].compute_capability).partition(".")
     return CUDNN_HEAD_DIM.get(int(major), 0)
 

@@ -21,13 +21,14 @@ from shardwise.runtime.attention import (
     Kernel,
     Scoring,
     all_gather_attention,
-    best_attention,
+    attention_on,
     dense_attention,
     ring_attention,
     to_zigzag,
     ulysses_attention,
 )
 from shardwise.runtime.parallel.setup import Setup, one_or_all
+from shardwise.runtime.sharding import platform_of
 
 Batch = Mapping[str, jax.Array]
 BY_TOKEN = ("q_positions_BT", "k_positions_BS", "q_segments_BT", "k_segments_BS")
@@ -64,7 +65,7 @@ class MeshKernel:
         return inside(q_BTNH, k_BSKH, v_BSKU, scoring)
 
     def _method(self) -> Kernel:
-        local = local_kernel(self.setup.plan)
+        local = local_kernel(self.setup)
         if "context" not in self.setup.axes:
             return local
         match self.setup.plan.context_method:
@@ -76,14 +77,17 @@ class MeshKernel:
                 return partial(all_gather_attention, axis="context", kernel=local)
 
 
-def local_kernel(plan: TrainPlan) -> Kernel:
-    """What one device computes: the whole matrix of scores, or tiles."""
-    return dense_attention if plan.attention_kernel == "scores" else best_attention
+def local_kernel(setup: Setup) -> Kernel:
+    """What one device computes: the whole matrix of scores, or tiles by the best kernel of the
+    mesh's devices, which need not be here."""
+    if setup.plan.attention_kernel == "scores":
+        return dense_attention
+    return partial(attention_on, platform=platform_of(setup.mesh))
 
 
 def kernel_for(setup: Setup, without: tuple[str, ...] = ()) -> Kernel:
     """The attention of a plan."""
-    return MeshKernel(setup, without) if setup.axes else local_kernel(setup.plan)
+    return MeshKernel(setup, without) if setup.axes else local_kernel(setup)
 
 
 def zigzag(plan: TrainPlan, cfg: ModelConfig) -> bool:

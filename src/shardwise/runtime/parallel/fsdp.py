@@ -69,7 +69,7 @@ def _forward(w: jax.Array, stored: NamedSharding, used: NamedSharding):
 
 
 def _backward(stored: NamedSharding, used: NamedSharding, _: None, dw: jax.Array):
-    return (lax.with_sharding_constraint(dw, stored),)
+    return (lax.with_sharding_constraint(lax.with_sharding_constraint(dw, used), stored),)
 
 
 gathered.defvjp(_forward, _backward)

@@ -108,9 +108,23 @@ def train_step(
     The optimizer must work tensor by tensor (`update.py`); gradients are first clipped to the
     global norm `clip`. Raises BadRequest as `loss_and_grads`.
     """
-    check(plan, cfg)
     if plan.degree("stage") > 1:
+        check(plan, cfg)
         return _pipeline_step(pipeline_of(plan, cfg, mesh), optimizer, clip)
+    compiled = step_program(plan, cfg, mesh, optimizer, clip)
+    return lambda state, batch: compiled(state, place_batch(batch, mesh))
+
+
+def step_program(
+    plan: TrainPlan,
+    cfg: ModelConfig,
+    mesh: jax.sharding.Mesh,
+    optimizer: optax.GradientTransformation,
+    clip: float | None = None,
+) -> Any:
+    """The step of a plan without stages as one jitted function, the state donated: to be run, or to
+    be lowered for devices that are not here. Raises BadRequest as `loss_and_grads`."""
+    check(plan, cfg)
     gradient = mesh_loss_and_grads(Setup(plan=plan, cfg=cfg, mesh=mesh))
     update = _update(plan, cfg, mesh, optimizer)
 
@@ -119,8 +133,30 @@ def train_step(
         norm = jnp.sqrt(square_norm(grads))
         return update.step(state, grads, clipping(norm, clip)), {"loss": loss, "grad_norm": norm}
 
-    compiled = jax.jit(step, donate_argnums=0)
-    return lambda state, batch: compiled(state, place_batch(batch, mesh))
+    return jax.jit(step, donate_argnums=0)
+
+
+def abstract_state(
+    plan: TrainPlan,
+    cfg: ModelConfig,
+    mesh: jax.sharding.Mesh,
+    optimizer: optax.GradientTransformation,
+) -> State:
+    """What `start` gives, as `jax.ShapeDtypeStruct`s with shardings; nothing is allocated."""
+    update = _update(plan, cfg, mesh, optimizer)
+    dtype = dtype_of(plan.dtypes.param)
+    params = jax.tree.map(
+        lambda row, at: jax.ShapeDtypeStruct(padded_shape(row, at), dtype, sharding=at),
+        rows_tree(cfg),
+        update.stored(),
+    )
+    made = jax.eval_shape(optimizer.init, params)
+    kept = jax.tree.map(
+        lambda x, at: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at),
+        made,
+        update.state_shardings(params),
+    )
+    return {"params": params, "optimizer": kept}
 
 
 def _pipeline_step(

@@ -1,0 +1,198 @@
+"""`shardwise compile`: a plan, or any JAX function, by the real compiler for a slice elsewhere."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardwise.apps.cli.output import document, emit, json_option, plain, table
+from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.units import format_bytes, format_count, format_gib, format_seconds, parse_bytes
+from shardwise.workflows.inputs import Hardware
+
+PHASES = click.Choice(["train", "decode", "prefill"])
+
+
+def compile_options(command: Any) -> Any:
+    """Options of every command that compiles."""
+    for option in reversed(
+        (
+            click.option("--on", metavar="SLICE", help="Slice; default that of the plan."),
+            click.option("--args", metavar="MODULE:NAME", help="Makes a function's arguments."),
+            click.option("--mesh", metavar="X=4,Y=2", help="Mesh of a function; default x, y, z."),
+            click.option("--option", "xla", multiple=True, metavar="NAME=VALUE", help="For XLA."),
+            click.option("--timeout", default=900.0, metavar="SECONDS", help="[900]"),
+            click.option("--memory", default="12GiB", help="Of the compiling process.  [12GiB]"),
+            click.option("--no-cache", is_flag=True, help="Compile anew and keep nothing."),
+            click.option("--cache-size", default="2GiB", help="Most that is kept.  [2GiB]"),
+            click.option(
+                "--set", "sets", multiple=True, metavar="PATH=VALUE", help="Change a plan."
+            ),
+            click.option("--hw", "hw_files", multiple=True, metavar="FILE", help="Adds a chip."),
+            json_option,
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@click.command(name="compile")
+@click.argument("what", metavar="PLAN|MODULE:FUNCTION")
+@compile_options
+@click.option("--phase", "phases", multiple=True, type=PHASES, help="Of a serving plan; all.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Report folder.")
+def compile_(what: str, as_json: bool, out: Path | None, **options: Any) -> None:
+    """Compile a plan's programs, or a function, for a slice that is not here.
+
+    No accelerator is needed. What was predicted stands beside what the compiler made. A program
+    that does not fit ends with code 3 and names its largest buffers.
+    """
+    from shardwise.workflows.compile_result import program_result, write_report
+
+    programs, plan, warnings = compiled_programs(what, options)
+    results = [program_result(program, plan) for program in programs]
+    doc = document(
+        inputs={"what": what, **{k: v for k, v in options.items() if v}},
+        result={"programs": results},
+        warnings=warnings,
+        provenance={"versions": results[0]["versions"]},
+    )
+    if out is not None:
+        doc["result"]["files"] = write_report(out, programs, plan, plain(doc))
+    emit(doc, as_json, lambda: _render(results, out))
+    misses = [r["shortfall"] for r in results if not r["fits"]]
+    if misses:
+        raise NoFeasiblePlan("\n".join(misses))
+
+
+def compiled_programs(what: str, options: dict[str, Any]) -> tuple[Sequence[Any], Any, list[str]]:
+    """The programs of a plan or of a function, the plan if it is one, and warnings."""
+    from shardwise.workflows.compile import compile_function, compile_plan
+
+    hardware, limits = Hardware(files=options["hw_files"]), _limits(options)
+    xla = dict(_pair(text, "--option") for text in options["xla"])
+    common: dict[str, Any] = {"options": xla, "limits": limits, "watch": watcher()}
+    try:
+        if not is_function(what):
+            plan = _plan(what, options)
+            done = compile_plan(
+                plan, hardware, on=options["on"], phases=options.get("phases", ()), **common
+            )
+            return done.programs, done.priced.plan, done.priced.warnings
+        for name in ("args", "on"):
+            if not options[name]:
+                raise BadRequest(
+                    f"function '{what}' needs --{name}; see `shardwise compile --help`"
+                )
+        if options["sets"] or options.get("phases"):
+            raise BadRequest("--set and --phase are of plans; a function takes neither")
+        spelling = hardware.slice(options["on"])
+        mesh = _mesh(options["mesh"])
+        program = compile_function(what, options["args"], spelling.slice, mesh, **common)
+        return (program,), None, list(spelling.notes)
+    finally:
+        if sys.stderr.isatty():
+            click.echo("\r\x1b[2K", nl=False, err=True)
+
+
+def is_function(what: str) -> bool:
+    """Whether it names a function: MODULE:NAME that is no file and no audited plan."""
+    return ":" in what and not what.startswith("audit:") and not Path(what).exists()
+
+
+def _plan(what: str, options: dict[str, Any]) -> Any:
+    from shardwise.plans import load_plan
+    from shardwise.workflows.audits import plan_path
+
+    for name in ("args", "mesh"):
+        if options[name]:
+            raise BadRequest(f"--{name} is of functions; the plan '{what}' has its own")
+    return load_plan(plan_path(what), dict(_pair(text, "--set") for text in options["sets"]))
+
+
+def _limits(options: dict[str, Any]) -> Any:
+    from shardwise.profiler.ahead import Cache, Limits, default_root
+
+    if options["timeout"] <= 0:
+        raise BadRequest(f"--timeout is {options['timeout']:g} s; it must be more than 0")
+    limit = int(parse_bytes(options["cache_size"], "--cache-size"))
+    cache = None if options["no_cache"] else Cache(root=default_root(), limit=limit)
+    memory = int(parse_bytes(options["memory"], "--memory"))
+    return Limits(seconds=options["timeout"], memory_bytes=memory, cache=cache)
+
+
+def _mesh(text: str | None) -> dict[str, int] | None:
+    from shardwise.sharding import Mesh
+
+    return None if text is None else dict(Mesh.parse(text))
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise BadRequest(f"{option} '{text}' is not NAME=VALUE")
+    return name, value
+
+
+def watcher() -> Any:
+    """A line on a terminal: what the child is at, and for how long; None where nobody watches."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(stage: str, seconds: float) -> None:
+        click.echo(f"\r\x1b[2K{stage}, {seconds:.0f} s", nl=False, err=True)
+
+    return show
+
+
+def _render(results: Sequence[dict[str, Any]], out: Path | None) -> None:
+    for result in results:
+        _render_program(result)
+        click.echo()
+    if out is not None:
+        click.echo(f"Report in {out}")
+
+
+def _render_program(r: dict[str, Any]) -> None:
+    mesh = " x ".join(f"{axis}={n}" for axis, n in r["mesh"].items())
+    click.echo(f"{r['phase']} on {r['slice']}, {mesh}: {'fits' if r['fits'] else 'does not fit'}")
+    seconds, peak = r["seconds"], r["process_peak_bytes"]
+    took = f"compiled in {format_seconds(seconds['compile'])}, process {format_gib(peak)}"
+    click.echo(f"  {'from the cache; ' if r['cached'] else ''}{took}")
+    click.echo()
+    said = [r[name]["predicted"] is not None for name in ("peak_bytes", "flops")]
+    rows = [
+        ["peak memory", *_two(r["peak_bytes"], format_gib)],
+        ["usable", "", format_gib(r["usable_bytes"]), ""],
+        ["FLOPs per step", *_two(r["flops"], format_count)],
+    ]
+    for row in r["collectives"]:
+        both = {side: row[side] and row[side]["bytes"] for side in ("predicted", "compiled")}
+        times = [f"{row[s]['count']:g}" if row[s] else "-" for s in ("predicted", "compiled")]
+        name = f"{row['kind']} over {'+'.join(row['axes']) or '?'} ({' / '.join(times)} times)"
+        rows.append([name, *_two(both, format_bytes)])
+    if r["step_seconds"]["predicted"]:
+        expected = r["step_seconds"]["predicted"]["expected"]
+        rows.append(["step time, expected", format_seconds(expected), "", ""])
+    header = ["per device", "predicted", "compiled", "difference"]
+    if not any(said):
+        header, rows = ["per device", "compiled"], [[row[0], row[2]] for row in rows]
+    table(header, rows)
+    if r["memory_by_kind"]["compiled"]:
+        click.echo()
+        kinds = {**r["memory_by_kind"]["arguments"], **_parts(r["memory_by_kind"]["compiled"])}
+        table(["memory as compiled", "bytes"], [[k, format_bytes(v)] for k, v in kinds.items()])
+
+
+def _parts(memory: dict[str, int]) -> dict[str, int]:
+    return {k: v for k, v in memory.items() if v and k not in ("arguments", "peak")}
+
+
+def _two(pair: dict[str, Any], text: Any) -> list[str]:
+    one, other = pair["predicted"], pair["compiled"]
+    if one is None:
+        return ["-", text(other), ""]
+    part = f"{100 * (other / one - 1):+.1f} %" if one and other else ""
+    return [text(one), text(other), part]

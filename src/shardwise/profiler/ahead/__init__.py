@@ -1,0 +1,22 @@
+"""Compiling ahead: a program for a slice that is not here, by the real compiler, in a child.
+
+`target.py` says a slice in the compiler's words, `compile.py` is what to call, `job.py` runs in the
+child, `cache.py` keeps results by content, `buffers.py` reads what lies in memory, `user.py` finds
+a user's function. No plan is known here: programs come from builders by name. Read `compile.py`.
+"""
+
+from shardwise.profiler.ahead.buffers import Buffer
+from shardwise.profiler.ahead.cache import Cache, default_root
+from shardwise.profiler.ahead.compile import Compiled, Limits, compile_ahead
+from shardwise.profiler.ahead.target import Target, target_of
+
+__all__ = [
+    "Buffer",
+    "Cache",
+    "Compiled",
+    "Limits",
+    "Target",
+    "compile_ahead",
+    "default_root",
+    "target_of",
+]

@@ -1,0 +1,157 @@
+"""The compiler's buffer assignment: what lies in a device's memory, and which source line made it.
+
+XLA dumps the assignment of every module that it schedules, also of one that it then refuses for
+lack of memory. Arguments, outputs and constants are allocations of their own; temporaries share
+one, in which values that are never alive together lie at the same place. A place that several
+values use counts once, under the largest that names its origin.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+
+from shardwise.profiler.hlo.sources import read_frames
+
+_ALLOCATION = re.compile(r"^allocation \d+: size (\d+)(?:, color (\d+))?, (.*):$")
+_VALUE = re.compile(
+    r"^ value: <\d+ ([\w.\-]+)(\{[\d,]*\})?( \(phi\))? @\d+> \(size=(\d+),offset=(\d+)\): (\S.*)$"
+)
+_PARAMETER = re.compile(r"parameter (\d+)")
+_MADE = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = .*?metadata=\{([^}]*)\}")
+_ENTRY_PARAMETER = re.compile(r' parameter\((\d+)\).*metadata=\{op_name="((?:[^"\\]|\\.)*)"')
+_FIELD = re.compile(r'(\w+)=(?:"((?:[^"\\]|\\.)*)"|(\d+))')
+HBM = "0"
+HOST = "5"
+"""XLA's memory spaces ("colors"): 0 is HBM, 1 VMEM, 2 and 6 scalar memory, 5 the host's memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """Bytes of one place in a device's memory.
+
+    `kind` is argument, output, temporary or constant (or host, of any of them); `shape` that of the
+    largest value there, `name` its instruction, `op` the JAX operation (for an argument its name)
+    and `source` file:line, both empty where the compiler does not say.
+    """
+
+    bytes: int
+    kind: str
+    name: str
+    shape: str
+    op: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    name: str
+    phi: bool
+    size: int
+    offset: int
+    shape: str
+
+
+def read_buffers(assignment: str, hlo: str, most: int = 200) -> tuple[Buffer, ...]:
+    """The largest buffers of HBM and of the host, largest first.
+
+    `assignment` is the dump `*buffer-assignment.txt`, `hlo` the module's text.
+    """
+    origin, names = _origins(hlo)
+    found: list[Buffer] = []
+    for size, color, words, values in _allocations(assignment.splitlines()):
+        if color not in (HBM, HOST) or "thread-local" in words:
+            continue
+        parameter = _PARAMETER.search(words)
+        if parameter:
+            value = values[0] if values else _Value("", False, size, 0, "")
+            op = names.get(int(parameter[1]), "")
+            found.append(_buffer(value, size, "argument", color, (op, "")))
+        elif "preallocated-temp" in words:
+            found += [
+                _buffer(v, v.size, "temporary", color, origin.get(v.name, ("", "")))
+                for v in _places(values, origin)
+            ]
+        else:
+            kind = "constant" if "constant" in words else "output"
+            best = _named(values, origin)
+            found.append(_buffer(best, size, kind, color, origin.get(best.name, ("", ""))))
+    found.sort(key=lambda b: -b.bytes)
+    return tuple(found[:most])
+
+
+def assigned_bytes(assignment: str) -> int:
+    """Bytes of HBM of all allocations: what the compiler holds against what there is."""
+    sizes = _allocations(assignment.splitlines())
+    return sum(size for size, color, words, _ in sizes if color == HBM and "thread" not in words)
+
+
+def _buffer(value: _Value, size: int, kind: str, color: str, origin: tuple[str, str]) -> Buffer:
+    return Buffer(
+        bytes=size,
+        kind="host" if color == HOST else kind,
+        name=value.name,
+        shape=value.shape,
+        op=origin[0],
+        source=origin[1],
+    )
+
+
+def _allocations(lines: Iterable[str]) -> Iterator[tuple[int, str, str, list[_Value]]]:
+    """(size, memory space, words, values) of each allocation."""
+    held: tuple[int, str, str, list[_Value]] | None = None
+    for line in lines:
+        if found := _ALLOCATION.match(line):
+            if held:
+                yield held
+            held = int(found[1]), found[2] or HBM, found[3], []
+        elif held and (value := _VALUE.match(line)):
+            name, _, phi, size, offset, shape = value.groups()
+            shape = shape.partition("{")[0]
+            held[3].append(_Value(name, bool(phi), int(size), int(offset), shape))
+        elif held and not line.startswith(" value"):
+            yield held
+            held = None
+    if held:
+        yield held
+
+
+def _places(values: list[_Value], origin: Mapping[str, tuple[str, str]]) -> Iterator[_Value]:
+    """A set of values, largest first, that do not overlap: the places of a shared allocation."""
+    taken: list[tuple[int, int]] = []
+    by_place: dict[tuple[int, int], list[_Value]] = {}
+    for value in values:
+        by_place.setdefault((value.offset, value.size), []).append(value)
+    for offset, size in sorted(by_place, key=lambda place: (-place[1], place[0])):
+        if size and all(offset + size <= a or b <= offset for a, b in taken):
+            taken.append((offset, offset + size))
+            yield _named(by_place[offset, size], origin)
+
+
+def _named(values: list[_Value], origin: Mapping[str, tuple[str, str]]) -> _Value:
+    """The value that tells most: one that an operation made, and says where, not a loop's."""
+    if not values:
+        return _Value("", False, 0, 0, "")
+    return max(values, key=lambda v: (v.size, bool(origin.get(v.name, ("", ""))[1]), not v.phi))
+
+
+def _origins(hlo: str) -> tuple[dict[str, tuple[str, str]], dict[int, str]]:
+    """(instruction -> (operation, file:line), entry parameter -> the argument's name)."""
+    lines = hlo.splitlines()
+    frames = read_frames(takewhile(lambda line: not line.startswith(("%", "ENTRY")), lines))
+    origin: dict[str, tuple[str, str]] = {}
+    names: dict[int, str] = {}
+    entry = False
+    for line in lines:
+        entry = line.startswith("ENTRY") or (entry and not line.startswith("}"))
+        if found := _MADE.match(line):
+            metadata = _metadata(found[2])
+            source = next(iter(frames.sources(metadata)), "")
+            origin[found[1]] = (metadata.get("op_name", "").replace("\\'", "'"), str(source))
+        if entry and (parameter := _ENTRY_PARAMETER.search(line)):
+            names[int(parameter[1])] = parameter[2].replace("\\'", "'")
+    return origin, names
+
+
+def _metadata(text: str) -> dict[str, str]:
+    return {key: quoted or word for key, quoted, word in _FIELD.findall(text)}

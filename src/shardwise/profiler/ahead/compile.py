@@ -1,0 +1,164 @@
+"""Compile a program for a slice that is not here: in a child, limited, and once.
+
+`compile_ahead` sends a builder's name and its plain arguments to the child, which lowers and
+compiles for a topology, and keeps what comes back by content. What comes back is a `Compiled`.
+"""
+
+import importlib.util
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import MissingPart
+from shardwise.profiler.ahead.buffers import Buffer
+from shardwise.profiler.ahead.cache import (
+    Cache,
+    default_root,
+    key_of,
+    read_entry,
+    source_hash,
+)
+from shardwise.profiler.ahead.target import Target
+from shardwise.profiler.child import Watch, need_libtpu, run_function
+
+SECONDS = 900.0
+MEMORY_BYTES = 12 * 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of a compile: seconds, bytes of memory, and where it is kept (None for nowhere)."""
+
+    seconds: float = SECONDS
+    memory_bytes: int = MEMORY_BYTES
+    cache: Cache | None = field(default_factory=lambda: Cache(root=default_root()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What the compiler made of a program.
+
+    `hlo` is the scheduled module of one device, with cycle estimates on TPUs. `fits` says whether
+    `needed_bytes` of HBM are within `capacity_bytes`, those of one device; the `refusal` of a
+    program that does not fit is the compiler's, and `memory` is then empty, but `buffers`, what it
+    had assigned, are still there. `memory` has bytes per device: peak, arguments, outputs, aliased,
+    temporaries, code, host. `flops_once` is XLA's count, in which a loop counts once. `seconds`
+    are of lowering, compile and the whole process when it was compiled; `cached` says that it now
+    came from the cache.
+    """
+
+    key: str
+    slice: str
+    platform: str
+    devices: int
+    mesh: Mapping[str, int]
+    options: Mapping[str, Any]
+    versions: Mapping[str, str]
+    seconds: Mapping[str, float]
+    process_peak_bytes: int
+    fits: bool
+    refusal: str
+    needed_bytes: int
+    capacity_bytes: float
+    memory: Mapping[str, int]
+    buffers: tuple[Buffer, ...]
+    flops_once: float | None
+    cached: bool
+    hlo: str = field(repr=False)
+
+    def arguments_by_name(self) -> dict[str, int]:
+        """Bytes of the arguments by the first words of their names: `state['params']` and so on."""
+        found: dict[str, int] = {}
+        for buffer in self.buffers:
+            if buffer.kind == "argument":
+                name = "".join(buffer.op.partition("]")[:2])
+                found[name] = found.get(name, 0) + buffer.bytes
+        return found
+
+
+def compile_ahead(
+    target: Target,
+    builder: str,
+    arguments: Mapping[str, Any],
+    *,
+    settled: bool = False,
+    options: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    watch: Watch | None = None,
+) -> Compiled:
+    """Compile `builder(devices, **arguments)` for a target, or take it from the cache.
+
+    `builder` is "module:function" and gives a value with `function`, `arguments` and `mesh`;
+    `arguments` are plain values; `settled` says that the program follows from them and from this
+    package's source alone, so that it need not be lowered to be found again; `options` are
+    compiler options by XLA's names. `watch` hears of the child's progress (`child.Watch`).
+    Raises MissingPart without the compiler, BadRequest for what it does not take and ShardwiseError
+    where the process fails, crashes or passes a limit.
+    """
+    need_compiler(target)
+    limits = limits or Limits()
+    cache, options = limits.cache, dict(options or {})
+    sent = json.loads(json.dumps(asdict(target)))
+    request = key_of(sent, builder, dict(arguments), options, source_hash())
+    known = cache.follow(request) if cache is not None and settled else None
+    if cache is not None and known and (held := cache.load(known)):
+        return compiled_of(known, *held, cached=True)
+    with tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
+        answer = run_function(
+            "shardwise.profiler.ahead.job:compile_job",
+            {
+                "target": sent,
+                "builder": builder,
+                "arguments": dict(arguments),
+                "options": options,
+                "folder": folder,
+                "cache": None if cache is None else str(cache.root),
+            },
+            devices=1,
+            seconds=limits.seconds,
+            memory_bytes=limits.memory_bytes,
+            environment=environment(target),
+            watch=watch,
+            what=f"the compile for '{target.slice}'",
+        )
+        key = answer["key"]
+        held = cache.load(key) if cache is not None and answer["hit"] else None
+        found = held or read_entry(Path(folder))
+    if cache is not None:
+        if not held:
+            cache.store(key, *found)
+        if settled:
+            cache.remember(request, key)
+    return compiled_of(key, *found, cached=held is not None)
+
+
+def compiled_of(key: str, record: Mapping[str, Any], hlo: str, *, cached: bool) -> Compiled:
+    """A cache entry as a value."""
+    buffers = tuple(Buffer(**b) for b in record["buffers"])
+    return Compiled(key=key, cached=cached, hlo=hlo, **{**record, "buffers": buffers})
+
+
+def need_compiler(target: Target) -> None:
+    """Raise MissingPart, with the install command, where the target's compiler is not there."""
+    if target.platform == "tpu":
+        need_libtpu()
+    elif importlib.util.find_spec("jax_cuda12_plugin") is None:
+        remedy = "install it with `pip install '.[gpu-compile]'`"
+        raise MissingPart(
+            f"compiling for '{target.slice}' needs XLA's CUDA plugin, which is missing; {remedy}"
+        )
+
+
+def environment(target: Target) -> dict[str, str]:
+    """What keeps a compiler from looking for devices, or for the cloud that they are in."""
+    if target.platform == "cuda":
+        return {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}
+    return {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+        "TPU_ACCELERATOR_TYPE": "none",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",  # no device is opened, so no lock is needed
+    }

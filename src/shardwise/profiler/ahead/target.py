@@ -1,0 +1,136 @@
+"""What a compiler is told about a slice: a TPU topology, or the description of a GPU. No JAX.
+
+TPU topologies are names such as `v5p:16x16x16`, with which axes wrap (libtpu assumes none), how
+many slices and how many devices a chip is. GPUs are `1 x hosts x GPUs`, with the text of XLA's
+GpuTargetConfigProto, made from the catalogue and `data/gpu_targets.toml`.
+"""
+
+import tomllib
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from shardwise.errors import BadRequest
+from shardwise.hardware.chip import Chip
+from shardwise.hardware.slices import Slice
+
+TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")
+"""Generations that libtpu 0.0.42 knows, by their names in the catalogue, which are its own."""
+DATA = Path(__file__).parent / "data" / "gpu_targets.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A slice in the compiler's words; plain values, so that it can be sent to a child.
+
+    `coordinates` [devices of the mesh, 2 + axes] are slice, physical axes and device of the chip
+    (for GPUs domain, place in the domain, 0), in the order of the mesh. `domain` is the chips of
+    one fast network, `capacity` the usable HBM of one device.
+    """
+
+    slice: str
+    platform: Literal["tpu", "cuda"]
+    topology: str
+    options: dict[str, Any] = field(default_factory=dict)
+    coordinates: tuple[tuple[int, ...], ...]
+    domain: int
+    capacity: float
+
+    @property
+    def extra(self) -> str:
+        """The extra that brings its compiler."""
+        return "tpu-compile" if self.platform == "tpu" else "gpu-compile"
+
+
+def target_of(piece: Slice, coordinates: np.ndarray) -> Target:
+    """The target of a mesh on a slice (`hardware.device_order`); raises BadRequest for a chip that
+    no compiler here knows."""
+    chip = piece.chip
+    order = tuple(tuple(row) for row in coordinates.reshape(-1, coordinates.shape[-1]).tolist())
+    capacity = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
+    if chip.id in TPUS:
+        return Target(
+            slice=str(piece),
+            platform="tpu",
+            topology=f"{chip.id}:{'x'.join(map(str, piece.shape))}",
+            options=_tpu_options(piece),
+            coordinates=order,
+            domain=piece.chips_each,
+            capacity=capacity,
+        )
+    if chip.id in _table()["chips"]:
+        return Target(
+            slice=str(piece),
+            platform="cuda",
+            topology=_gpu_topology(piece),
+            options={"target_config": gpu_description(chip)},
+            coordinates=order,
+            domain=piece.chips_each,
+            capacity=capacity,
+        )
+    known = ", ".join((*TPUS, *_table()["chips"]))
+    raise BadRequest(
+        f"'{piece}' cannot be compiled for: no compiler that runs without the chip knows "
+        f"{chip.id}; those known are {known}"
+    )
+
+
+def _tpu_options(piece: Slice) -> dict[str, Any]:
+    """libtpu takes three wraps, and one chip per host where a slice is one chip."""
+    wraps = (*piece.wraps, False, False)[:3]
+    options: dict[str, Any] = {"wrap": list(wraps)}
+    if piece.count > 1:
+        options["num_slices"] = piece.count
+    if piece.chips_each == 1:
+        options["chips_per_host_bounds"] = [1, 1, 1]
+    if piece.chip.id == "v4" and piece.chip.jax_devices_per_chip == 1:
+        options["chip_config_name"] = "megacore"
+    return options
+
+
+def _gpu_topology(piece: Slice) -> str:
+    """slices x hosts x GPUs; a domain may span several hosts."""
+    each = min(piece.chips_each, piece.chip.chips_per_host)
+    if piece.chips_each % each:
+        raise BadRequest(
+            f"'{piece}' is no whole number of hosts of {each} chips, which the compiler wants; "
+            f"use {piece.chips_each // each * each} chips of a domain"
+        )
+    return f"1x{piece.chips // each}x{each}"
+
+
+def gpu_description(chip: Chip) -> str:
+    """XLA's description of a GPU, as text of its protocol buffer."""
+    table = _table()
+    kind = table["architectures"][table["chips"][chip.id]]
+    major, minor = kind["capability"]
+    fields: dict[str, Any] = {
+        **table["all"],
+        **{name: value for name, value in kind.items() if name != "capability"},
+        "shared_memory_per_block_optin": kind["shared_memory_per_core"] - 1024,
+        "core_count": chip.cores,
+        "memory_bandwidth": round(chip.require("hbm_bandwidth")),
+        "l2_cache_size": round(chip.require("l2_bytes")),
+        "clock_rate_ghz": chip.require("clock_hz") / 1e9,
+        "device_memory_size": round(chip.require("hbm_usable_bytes")),
+    }
+    lines = [f"  {name}: {value}" for name, value in fields.items()]
+    lines.append(f"  cuda_compute_capability {{ major: {major} minor: {minor} }}")
+    return "\n".join(
+        [
+            "gpu_device_info {",
+            *lines,
+            "}",
+            'platform_name: "CUDA"',
+            "dnn_version_info { major: 9 minor: 10 patch: 0 }",
+            f'device_description_str: "{chip.name}"',
+        ]
+    )
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, Any]:
+    return tomllib.loads(DATA.read_text(encoding="utf-8"))

@@ -1,0 +1,252 @@
+"""Compile a plan, or any JAX function, for a slice that is not here; what was predicted beside it.
+
+The planner's figures and the compiler's are those of one device unless they say chip. A plan that
+does not fit names the buffers that are too much, where they are made, and what would help.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardwise.errors import BadRequest, MissingPart
+from shardwise.hardware import Slice, place
+from shardwise.hardware.device_order import device_coordinates
+from shardwise.planner.training import TrainAnswer
+from shardwise.plans import ServePlan, TrainPlan
+from shardwise.plans.files import plan_dict
+from shardwise.profiler.ahead import Buffer, Compiled, Limits, compile_ahead, target_of
+from shardwise.profiler.child import Watch
+from shardwise.profiler.hlo.text import read_module
+from shardwise.profiler.hlo.work import HloWork, module_work
+from shardwise.sharding import Mesh
+from shardwise.units import format_gib
+from shardwise.work import Work
+from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.plan_file import REMEDIES, Priced, price_plan
+
+PLAN_BUILDER = "shardwise.runtime.programs:plan_program"
+USER_BUILDER = "shardwise.profiler.ahead.user:user_program"
+PHASES = {TrainPlan: ("train",), ServePlan: ("decode", "prefill")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One compiled program with its counted work; `phase` is train, decode or prefill, or the name
+    of a function. `predicted` is what the planner counts for it on one device: peak bytes, FLOPs,
+    seconds, collectives."""
+
+    phase: str
+    compiled: Compiled
+    work: HloWork
+    predicted: Mapping[str, Any]
+
+    @property
+    def collectives(self) -> dict[tuple[str, tuple[str, ...]], tuple[float, float]]:
+        """(kind, axes) -> (runs, V in bytes) per step, as compiled."""
+        return collectives_of(self.work.work)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledPlan:
+    """A priced plan and its programs."""
+
+    priced: Priced
+    programs: tuple[Program, ...]
+
+
+def compile_plan(
+    plan: TrainPlan | ServePlan,
+    hardware: Hardware,
+    *,
+    on: str | None = None,
+    phases: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    watch: Watch | None = None,
+) -> CompiledPlan:
+    """Price a plan and compile its programs, on its own slice or another of as many devices.
+
+    Raises BadRequest for a phase that the plan does not have, and as `compile_ahead`.
+    """
+    if on is not None:
+        plan = moved(plan, hardware.slice(on).slice)
+    for phase in phases:
+        if phase not in PHASES[type(plan)]:
+            raise BadRequest(
+                f"--phase {phase} is none of this plan's: {', '.join(PHASES[type(plan)])}"
+            )
+    need_parts()
+    priced = price_plan(plan, hardware)
+    target = target_of(priced.answer.piece, device_coordinates(priced.answer.placement))
+    programs = []
+    for phase in phases or PHASES[type(plan)]:
+        compiled = compile_ahead(
+            target,
+            PLAN_BUILDER,
+            {"plan": plan_dict(plan), "phase": phase},
+            settled=True,
+            options=options,
+            limits=limits,
+            watch=watch,
+        )
+        programs.append(program_of(phase, compiled, predicted_of(priced, phase)))
+    return CompiledPlan(priced=priced, programs=tuple(programs))
+
+
+def compile_function(
+    function: str,
+    args: str,
+    piece: Slice,
+    mesh: Mapping[str, int] | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    watch: Watch | None = None,
+) -> Program:
+    """Compile `module:function` with the arguments of `module:abstract_args`, which is given the
+    mesh: of the axes asked for, or else one axis per physical axis of the slice."""
+    need_parts()
+    degrees = dict(mesh or physical_mesh(piece))
+    target = target_of(piece, device_coordinates(placed(piece, degrees)))
+    compiled = compile_ahead(
+        target,
+        USER_BUILDER,
+        {"function": function, "args": args, "mesh": degrees},
+        options=options,
+        limits=limits,
+        watch=watch,
+    )
+    return program_of(function, compiled, {})
+
+
+def program_of(phase: str, compiled: Compiled, predicted: Mapping[str, Any]) -> Program:
+    """A compiled program, read. Axes of a server's mesh that are parts of the plan's `tensor` are
+    that again (`runtime.serve_programs`)."""
+    mesh = dict(compiled.mesh)
+    if spread := mesh.pop("spread", None):
+        mesh["tensor"] = mesh["tensor"] * spread
+    work = module_work(read_module(compiled.hlo), Mesh(tuple(mesh.items())))
+    return Program(phase=phase, compiled=compiled, work=work, predicted=predicted)
+
+
+def physical_mesh(piece: Slice) -> dict[str, int]:
+    """One axis per physical axis: slice, x, y, z (or domain), core; those of more than one."""
+    names = ("x", "y", "z") if len(piece.shape) > 1 else ("domain",)
+    axes = dict(zip(names, piece.shape, strict=False))
+    axes = {"slice": piece.count, **axes, "core": piece.chip.jax_devices_per_chip}
+    return {name: n for name, n in axes.items() if n > 1} or {names[0]: 1}
+
+
+def placed(piece: Slice, degrees: Mapping[str, int]) -> Any:
+    """A mesh on a whole slice; raises BadRequest where its degrees do not multiply to it."""
+    found = place(piece, degrees)
+    if not found.legal:
+        text = ",".join(f"{axis}={n}" for axis, n in degrees.items())
+        raise BadRequest(
+            f"mesh {text} does not lie on '{piece}', which has {piece.devices} devices; its "
+            "degrees must multiply to them"
+        )
+    return found
+
+
+def moved(plan: TrainPlan | ServePlan, piece: Slice) -> TrainPlan | ServePlan:
+    """The plan on another slice, all of it."""
+    changed: dict[str, Any] = {"slice": str(piece), "box": piece.shape}
+    if isinstance(plan, TrainPlan):
+        changed["slices"] = piece.count
+    return replace(plan, **changed)
+
+
+def need_parts() -> None:
+    """Raise MissingPart, with the install command, without what a compile imports."""
+    import importlib.util
+
+    for name in ("jax", "optax"):
+        if importlib.util.find_spec(name) is None:
+            raise MissingPart(
+                f"compiling needs {name}, which is missing; install it with "
+                "`pip install '.[tpu-compile]'`"
+            )
+
+
+def predicted_of(priced: Priced, phase: str) -> dict[str, Any]:
+    """What the planner says of one program, on one device."""
+    answer = priced.answer
+    if isinstance(answer, TrainAnswer):
+        work, seconds = answer.work, answer.step_seconds
+        memory = dict(answer.memory.peak_point()[1])
+    else:
+        prefill = phase == "prefill"
+        work = answer.prefill_work if prefill else answer.decode_work
+        seconds = answer.prefill_seconds if prefill else answer.tpot_seconds
+        memory = dict(dict(answer.memory.points)[phase])
+    return {
+        "peak_bytes": sum(map(float, memory.values())),
+        "memory_by_kind": {kind: float(size) for kind, size in memory.items()},
+        "flops": float(work.flops()),
+        "seconds": seconds,
+        "collectives": collectives_of(work),
+    }
+
+
+def collectives_of(work: Work) -> dict[tuple[str, tuple[str, ...]], tuple[float, float]]:
+    """(kind, axes) -> (runs, V in bytes) per step; axes of one device move nothing."""
+    found: dict[tuple[str, tuple[str, ...]], tuple[float, float]] = {}
+    for op in work.ops:
+        if op.collective is None or not float(op.collective.bytes) or not float(op.count):
+            continue
+        key = (op.collective.kind, tuple(sorted(op.collective.axes)))
+        runs, size = found.get(key, (0.0, 0.0))
+        count = float(op.count)
+        found[key] = runs + count, size + count * float(op.collective.bytes)
+    return found
+
+
+def shortfall(program: Program, plan: TrainPlan | ServePlan | None = None) -> str:
+    """By how much a program does not fit, its largest buffers and what would help; empty if it
+    does. What the compiler holds against the HBM is everything that it had assigned when it gave
+    up, fragments included."""
+    compiled = program.compiled
+    if compiled.fits:
+        return ""
+    over = compiled.needed_bytes - compiled.capacity_bytes
+    first = (
+        f"{program.phase} does not fit {compiled.slice}: {format_gib(compiled.needed_bytes)} per "
+        f"device, {format_gib(compiled.capacity_bytes)} usable, {format_gib(over)} too much"
+    )
+    lines = [first, *(f"  {text}" for text in map(buffer_text, largest(compiled.buffers)))]
+    kinds = program.predicted.get("memory_by_kind", {})
+    if plan is not None and kinds:
+        most = sorted(kinds, key=lambda kind: -kinds[kind])[:2]
+        lines += [
+            f"  the plan's {kind} ({format_gib(kinds[kind])} predicted): {REMEDIES[kind]}"
+            for kind in most
+            if kind in REMEDIES
+        ]
+    return "\n".join(lines)
+
+
+def largest(buffers: Sequence[Buffer], most: int = 6) -> list[Buffer]:
+    """The buffers of most bytes, those of one shape and origin as one."""
+    merged: dict[tuple[str, str, str], Buffer] = {}
+    for b in buffers:
+        key = (b.kind, b.shape, b.source or b.op)
+        held = merged.get(key)
+        merged[key] = b if held is None else replace(held, bytes=held.bytes + b.bytes)
+    return sorted(merged.values(), key=lambda b: -b.bytes)[:most]
+
+
+def buffer_text(buffer: Buffer) -> str:
+    """One line: bytes, shape, kind, and where it comes from."""
+    origin = " ".join(text for text in (short_op(buffer.op), short_source(buffer.source)) if text)
+    return f"{format_gib(buffer.bytes)} {buffer.kind} {buffer.shape}: {origin or buffer.name}"
+
+
+def short_op(op: str) -> str:
+    """The last words of an operation's path."""
+    return "/".join(op.split("/")[-2:])
+
+
+def short_source(source: str) -> str:
+    """The last words of a file's path, with the line."""
+    return "/".join(source.split("/")[-3:])
