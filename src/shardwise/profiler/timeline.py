@@ -19,7 +19,7 @@ from shardwise.hardware.placement import Placement, place
 from shardwise.hardware.slices import Slice
 from shardwise.profiler.hlo.work import Block, HloOp, HloWork, Nested, Wait
 from shardwise.roofline.bodies import OpTime
-from shardwise.roofline.price import HBM, price_op
+from shardwise.roofline.price import HBM, MATH, price_op
 from shardwise.work import Op
 
 NO_CYCLES: Mapping[str, frozenset[str]] = {"v6e": frozenset({"int8", "uint8", "fp8"})}
@@ -121,13 +121,15 @@ class HloTimeline:
         """FLOPs of all products of one device per step, recomputation included."""
         return sum(row.flops * float(row.op.op.count) for row in self.rows)
 
-    def utilisation(self, model_flops: float | None = None) -> float:
-        """Share of the bf16 peak: of the FLOPs that run (HFU), or of `model_flops` of the whole
-        slice per step (MFU)."""
-        peak = self.slice.chip.peak("bf16")
-        if model_flops is not None:
-            return model_flops / (self.expected * peak * self.slice.chips)
-        return self.flops * self.slice.chip.jax_devices_per_chip / (self.expected * peak)
+    @property
+    def hfu(self) -> float:
+        """Seconds that the products take at the peak of their dtypes, over the step."""
+        math = sum(row.peak.get(MATH, 0.0) * float(row.op.op.count) for row in self.rows)
+        return math / self.expected if self.expected else 0.0
+
+    def mfu(self, model_flops: float) -> float:
+        """Share of the slice's bf16 peak that `model_flops` of a step are."""
+        return model_flops / (self.expected * self.slice.chip.peak("bf16") * self.slice.chips)
 
     def top(self, n: int) -> tuple[OpRow, ...]:
         """The n ops of most seconds per step, on any stream."""

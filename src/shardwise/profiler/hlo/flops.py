@@ -59,7 +59,8 @@ def vector_flops(module: Module, computation: Computation, instruction: Instruct
         return elements * window
     if kind == "sort":  # a network of comparisons
         array = next(arrays(instruction.shape))
-        length = max(array.dims, default=1)
+        along = (*instruction.integers("dimensions"), -1)[0]
+        length = array.dims[along] if array.dims else 1
         return prod(array.dims) * max(log2(max(length, 2)), 1.0)
     if kind == "algebra":
         return _algebra(computation, instruction)

@@ -212,7 +212,9 @@ def _number(header: str, key: str) -> int:
 
 def _whole(line: str, lines: Iterator[str]) -> str:
     """An instruction with the lines that its brackets reach over: a constant's rows."""
-    while line.endswith(("{", ",")) and not _balanced(line):
+    if not line.endswith(("{", ",")):
+        return line
+    while not _balanced(line):
         following = next(lines, None)
         if following is None:
             raise ShardwiseError(f"HLO text ends inside a bracket: '{line.strip()[:80]}'")

@@ -92,7 +92,8 @@ class Nested:
     block: "Block"
 
 
-Block = tuple["HloOp | Wait | Nested", ...]
+Item = HloOp | Wait | Nested
+Block = tuple[Item, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,32 +180,29 @@ class _Reader:
     def trips(self) -> Mapping[tuple[str, str], int | None]:
         return trip_counts(self.module)
 
-    def block(self, name: str, count: float, counted: bool, body: str) -> Iterator:
+    def block(self, name: str, count: float, counted: bool, body: str) -> Iterator[Item]:
         """The items of one computation; `body` is the path of loops around it."""
         computation = self.module.computation(name)
-        sources: dict[str, tuple[str, ...]] = {}  # value -> ids of the ops that make it
-        begun: dict[str, list[str]] = {}  # done -> ids of what it waits for
-        held: tuple[str, ...] = ()  # a synchronous collective that the compute stream waits for
+        makers: dict[str, tuple[str, ...]] = {}  # a value -> ids of the ops that make it
+        begun: dict[str, list[str]] = {}  # a done -> ids of what it ends
+        held: tuple[str, ...] = ()  # a synchronous collective, for which all others wait
         for instruction in computation.instructions:
-            after = [i for operand in instruction.operands for i in sources.get(operand, ())]
-            for id in begun.pop(instruction.name, ()):
-                yield Wait(id)
-            items = list(self.items(computation, instruction, count, counted, body))
+            yield from (Wait(id) for id in begun.pop(instruction.name, ()))
+            after = [i for operand in instruction.operands for i in makers.get(operand, ())]
             made: list[str] = []
-            for item in items:
-                if isinstance(item, HloOp):
-                    if item.op.stream != "compute":
-                        held_now = () if item.asynchronous else (item.op.id,)
-                    else:
-                        after, held_now = [*after, *held], ()
-                    held = held_now or (held if item.asynchronous else ())
-                    waits = tuple(dict.fromkeys(after))
-                    item = replace(item, op=replace(item.op, after=waits))
-                    made.append(item.op.id)
-                    if item.asynchronous:
-                        begun.setdefault(self.done(computation, instruction), []).append(item.op.id)
-                yield item
-            sources[instruction.name] = tuple(made) or tuple(dict.fromkeys(after))
+            for item in self.items(computation, instruction, count, counted, body):
+                if not isinstance(item, HloOp):
+                    yield item
+                    continue
+                waits = tuple(dict.fromkeys([*after, *held, *made]))
+                op = replace(item.op, after=waits)
+                yield replace(item, op=op)
+                made.append(op.id)
+                if item.asynchronous:
+                    begun.setdefault(self.done(computation, instruction), []).append(op.id)
+                else:
+                    held = () if op.stream == "compute" else (op.id,)
+            makers[instruction.name] = tuple(made) or tuple(dict.fromkeys(after))
 
     def done(self, computation: Computation, start: Instruction) -> str:
         """The instruction that waits for what `start` began."""
@@ -219,7 +217,7 @@ class _Reader:
 
     def items(
         self, computation: Computation, found: Instruction, count: float, counted: bool, body: str
-    ) -> Iterator:
+    ) -> Iterator[Item]:
         """What one instruction adds to its block: nothing, ops, or a nested block."""
         kind = rule(found.opcode)
         if kind in ("free", "done") or found.target in FREE_CALLS:
@@ -246,20 +244,22 @@ class _Reader:
         self, computation: Computation, found: Instruction, count: float, counted: bool, body: str
     ) -> Nested:
         inside = f"{body}/{found.name}" if body else found.name
-        times: int | None = 1
-        names = found.called
         if found.opcode == "while":
             times = self.trips[computation.name, found.name]
-            names = (found.attribute("body").lstrip("%"),)
-        known = counted and times is not None
-        runs = 1 if times is None else times
-        ids = dict(self.given)
-        blocks = []
-        for name in names:
+            runs, known = (1, False) if times is None else (times, counted)
+            parts = (found.attribute("condition"), found.attribute("body"))
+            block = tuple(
+                item
+                for part in parts
+                for item in self.block(part.lstrip("%"), count * runs, known, inside)
+            )
+            return Nested(name=found.name, times=runs, counted=times is not None, block=block)
+        ids, blocks = dict(self.given), []
+        for name in found.called:
             self.given = dict(ids)
-            blocks.append((tuple(self.block(name, count * runs, known, inside)), self.given))
+            blocks.append((tuple(self.block(name, count, counted, inside)), self.given))
         block, self.given = max(blocks, key=lambda pair: _amount(pair[0]), default=((), ids))
-        return Nested(name=found.name, times=runs, counted=times is not None, block=block)
+        return Nested(name=found.name, times=1, counted=True, block=block)
 
     def id_of(self, name: str) -> str:
         """The instruction's name, with a number where a computation is called twice."""
