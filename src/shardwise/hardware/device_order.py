@@ -5,10 +5,14 @@ of a mixed-radix number they give coordinates, which is what a JAX mesh needs to
 order that was priced.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 
 from shardwise.errors import BadRequest
-from shardwise.hardware.placement import AxisLinks, Part, Placement
+from shardwise.hardware.placement import AxisLinks, Part, Placement, place
+from shardwise.hardware.slices import Slice
 
 
 def device_coordinates(placement: Placement) -> np.ndarray:
@@ -32,6 +36,23 @@ def device_coordinates(placement: Placement) -> np.ndarray:
             found[..., column] += ((index % part.size) * part.stride).reshape(shape)
             index = index // part.size
     return found
+
+
+def mesh_coordinates(piece: Slice, degrees: Mapping[str, int]) -> np.ndarray:
+    """Coordinates of a mesh on all of a slice, as `device_coordinates`.
+
+    No rate is needed for an order, so links that the catalogue has no rate for do not matter.
+    Raises BadRequest where the degrees do not multiply to the devices of the slice.
+    """
+    chip = replace(piece.chip, device_link_oneway=piece.chip.device_link_oneway or 1.0)
+    placement = place(replace(piece, chip=chip), degrees)
+    if not placement.legal:
+        text = ",".join(f"{axis}={n}" for axis, n in degrees.items())
+        raise BadRequest(
+            f"mesh {text} does not lie on '{piece}', which has {piece.devices} devices; its "
+            "degrees must multiply to them"
+        )
+    return device_coordinates(placement)
 
 
 def _parts(links: AxisLinks) -> tuple[Part, ...]:

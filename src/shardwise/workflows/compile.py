@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.errors import BadRequest, MissingPart
-from shardwise.hardware import Slice, place
-from shardwise.hardware.device_order import device_coordinates
+from shardwise.hardware import Slice
+from shardwise.hardware.device_order import device_coordinates, mesh_coordinates
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
@@ -18,6 +18,7 @@ from shardwise.profiler.ahead import Buffer, Compiled, Limits, compile_ahead, ta
 from shardwise.profiler.child import Watch
 from shardwise.profiler.hlo.text import read_module
 from shardwise.profiler.hlo.work import HloWork, module_work
+from shardwise.profiler.timeline import HloTimeline, schedule
 from shardwise.sharding import Mesh
 from shardwise.units import format_gib
 from shardwise.work import Work
@@ -33,11 +34,13 @@ PHASES = {TrainPlan: ("train",), ServePlan: ("decode", "prefill")}
 class Program:
     """One compiled program with its counted work; `phase` is train, decode or prefill, or the name
     of a function. `predicted` is what the planner counts for it on one device: peak bytes, FLOPs,
-    seconds, collectives."""
+    seconds, collectives. `timeline` is None where the program runs on a part of its
+    slice, or the catalogue lacks a rate."""
 
     phase: str
     compiled: Compiled
     work: HloWork
+    timeline: HloTimeline | None
     predicted: Mapping[str, Any]
 
     @property
@@ -89,7 +92,8 @@ def compile_plan(
             limits=limits,
             watch=watch,
         )
-        programs.append(program_of(phase, compiled, predicted_of(priced, phase)))
+        said = predicted_of(priced, phase)
+        programs.append(program_of(phase, compiled, priced.answer.piece, said))
     return CompiledPlan(priced=priced, programs=tuple(programs))
 
 
@@ -107,7 +111,7 @@ def compile_function(
     mesh: of the axes asked for, or else one axis per physical axis of the slice."""
     need_parts()
     degrees = dict(mesh or physical_mesh(piece))
-    target = target_of(piece, device_coordinates(placed(piece, degrees)))
+    target = target_of(piece, mesh_coordinates(piece, degrees))
     compiled = compile_ahead(
         target,
         USER_BUILDER,
@@ -116,17 +120,32 @@ def compile_function(
         limits=limits,
         watch=watch,
     )
-    return program_of(function, compiled, {})
+    return program_of(function, compiled, piece, {})
 
 
-def program_of(phase: str, compiled: Compiled, predicted: Mapping[str, Any]) -> Program:
+def program_of(
+    phase: str, compiled: Compiled, piece: Slice, predicted: Mapping[str, Any]
+) -> Program:
     """A compiled program, read. Axes of a server's mesh that are parts of the plan's `tensor` are
     that again (`runtime.serve_programs`)."""
     mesh = dict(compiled.mesh)
     if spread := mesh.pop("spread", None):
         mesh["tensor"] = mesh["tensor"] * spread
     work = module_work(read_module(compiled.hlo), Mesh(tuple(mesh.items())))
-    return Program(phase=phase, compiled=compiled, work=work, predicted=predicted)
+    timeline = _timeline(work, piece)
+    return Program(
+        phase=phase, compiled=compiled, work=work, timeline=timeline, predicted=predicted
+    )
+
+
+def _timeline(work: HloWork, piece: Slice) -> HloTimeline | None:
+    """None for a part of a slice, and where the catalogue lacks a rate that is needed."""
+    if work.mesh.size != piece.devices:
+        return None
+    try:
+        return schedule(work, piece)
+    except BadRequest:
+        return None
 
 
 def physical_mesh(piece: Slice) -> dict[str, int]:
@@ -135,18 +154,6 @@ def physical_mesh(piece: Slice) -> dict[str, int]:
     axes = dict(zip(names, piece.shape, strict=False))
     axes = {"slice": piece.count, **axes, "core": piece.chip.jax_devices_per_chip}
     return {name: n for name, n in axes.items() if n > 1} or {names[0]: 1}
-
-
-def placed(piece: Slice, degrees: Mapping[str, int]) -> Any:
-    """A mesh on a whole slice; raises BadRequest where its degrees do not multiply to it."""
-    found = place(piece, degrees)
-    if not found.legal:
-        text = ",".join(f"{axis}={n}" for axis, n in degrees.items())
-        raise BadRequest(
-            f"mesh {text} does not lie on '{piece}', which has {piece.devices} devices; its "
-            "degrees must multiply to them"
-        )
-    return found
 
 
 def moved(plan: TrainPlan | ServePlan, piece: Slice) -> TrainPlan | ServePlan:
@@ -180,6 +187,8 @@ def predicted_of(priced: Priced, phase: str) -> dict[str, Any]:
         work = answer.prefill_work if prefill else answer.decode_work
         seconds = answer.prefill_seconds if prefill else answer.tpot_seconds
         memory = dict(dict(answer.memory.points)[phase])
+        if prefill:  # sequences that wait meanwhile are no part of the program
+            del memory["kv"]
     return {
         "peak_bytes": sum(map(float, memory.values())),
         "memory_by_kind": {kind: float(size) for kind, size in memory.items()},

@@ -38,7 +38,7 @@ def program_result(program: Program, plan: TrainPlan | ServePlan | None = None) 
             "compiled": float(program.work.work.flops()),
             "compiled_cycles": cycles_of(program),
         },
-        "step_seconds": {"predicted": said.get("seconds")},
+        "step_seconds": {"predicted": said.get("seconds"), "compiled": _seconds(program)},
         "collectives": collective_rows(program),
         "unknown_ops": [item.name for item in program.work.unknown()],
         "buffers": [asdict(b) for b in compiled.buffers[:MOST_BUFFERS]],
@@ -48,6 +48,16 @@ def program_result(program: Program, plan: TrainPlan | ServePlan | None = None) 
         "versions": dict(compiled.versions),
         "key": compiled.key,
     }
+
+
+def _seconds(program: Program) -> dict[str, Any] | None:
+    """The timeline of the compiled schedule; None for a program on a part of its slice."""
+    t = program.timeline
+    if t is None:
+        return None
+    exposed = {stream: s for stream, s in t.exposed.items() if s}
+    bounds = {"lower": t.lower, "expected": t.expected, "upper": t.upper}
+    return {**bounds, "exposed": exposed} if exposed else bounds
 
 
 def cycles_of(program: Program) -> float:

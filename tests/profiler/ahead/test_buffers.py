@@ -17,15 +17,17 @@ StackFrames
 1 {file_location_id=1 parent_frame_id=1}
 
 %body (p: (s32[], bf16[8,128])) -> (s32[], bf16[8,128]) {
-  %dot.3 = bf16[4096,128]{1,0:T(8,128)(2,1)} dot(%a, %b), metadata={op_name="jit(f)/mlp/dot_general" stack_frame_id=1}
+  %dot.3 = bf16[4096,128]{1,0:T(8,128)(2,1)} dot(%a, %b), metadata=MLP
 }
 
 ENTRY %main (param: f32[64,128], param.1: f32[8,128]) -> f32[64,128] {
   %param = f32[64,128]{1,0:T(8,128)} parameter(0), metadata={op_name="state[\\'params\\'][\\'w\\']"}
   %param.1 = f32[8,128]{1,0:T(8,128)} parameter(1), metadata={op_name="x"}
-  ROOT %add = f32[64,128]{1,0:T(8,128)} add(%param, %param), metadata={op_name="jit(f)/add" stack_frame_id=1}
+  ROOT %add = f32[64,128]{1,0:T(8,128)} add(%param, %param), metadata=ADD
 }
-"""
+""".replace("MLP", '{op_name="jit(f)/mlp/dot_general" stack_frame_id=1}').replace(
+    "ADD", '{op_name="jit(f)/add" stack_frame_id=1}'
+)
 ASSIGNMENT = """BufferAssignment:
 allocation 0: size 512, thread-local:
  value: <2 add.21 @0> (size=512,offset=0): bf16[]{:T(256)}

@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from shardwise.errors import BadRequest
-from shardwise.hardware import load_chip, parse_slice, place
-from shardwise.hardware.device_order import device_coordinates
+from shardwise.hardware import load_chip, parse_slice
+from shardwise.hardware.device_order import mesh_coordinates
 from shardwise.profiler.ahead.target import gpu_description, target_of
 
 
 def target(text):
     piece = parse_slice(text)
-    return target_of(piece, device_coordinates(place(piece, {"X": piece.devices})))
+    return target_of(piece, mesh_coordinates(piece, {"X": piece.devices}))
 
 
 @pytest.mark.parametrize(

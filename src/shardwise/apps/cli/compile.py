@@ -173,9 +173,10 @@ def _render_program(r: dict[str, Any]) -> None:
         times = [f"{row[s]['count']:g}" if row[s] else "-" for s in ("predicted", "compiled")]
         name = f"{row['kind']} over {'+'.join(row['axes']) or '?'} ({' / '.join(times)} times)"
         rows.append([name, *_two(both, format_bytes)])
-    if r["step_seconds"]["predicted"]:
-        expected = r["step_seconds"]["predicted"]["expected"]
-        rows.append(["step time, expected", format_seconds(expected), "", ""])
+    times = {side: r["step_seconds"][side] for side in ("predicted", "compiled")}
+    if times["compiled"]:
+        both = {side: bounds and bounds["expected"] for side, bounds in times.items()}
+        rows.insert(3, ["step time, expected", *_two(both, format_seconds)])
     header = ["per device", "predicted", "compiled", "difference"]
     if not any(said):
         header, rows = ["per device", "compiled"], [[row[0], row[2]] for row in rows]

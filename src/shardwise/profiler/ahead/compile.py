@@ -46,8 +46,8 @@ class Compiled:
     program that does not fit is the compiler's, and `memory` is then empty, but `buffers`, what it
     had assigned, are still there. `memory` has bytes per device: peak, arguments, outputs, aliased,
     temporaries, code, host. `flops_once` is XLA's count, in which a loop counts once. `seconds`
-    are of lowering, compile and the whole process when it was compiled; `cached` says that it now
-    came from the cache.
+    are of lowering, compile, the whole process and its CPUs when it was compiled; `cached` says
+    that it now came from the cache.
     """
 
     key: str

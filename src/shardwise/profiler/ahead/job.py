@@ -69,6 +69,7 @@ def compile_job(
             "lower": lowering,
             "compile": time.monotonic() - begun,
             "process": time.monotonic() - started,
+            "cpu": time.process_time(),
         },
         "process_peak_bytes": peak_rss(),
         "capacity_bytes": target["capacity"],

@@ -50,6 +50,12 @@ def target_of(piece: Slice, coordinates: np.ndarray) -> Target:
     no compiler here knows."""
     chip = piece.chip
     order = tuple(tuple(row) for row in coordinates.reshape(-1, coordinates.shape[-1]).tolist())
+    table = _table()["chips"]
+    if chip.id not in (*TPUS, *table):
+        raise BadRequest(
+            f"'{piece}' cannot be compiled for: no compiler that runs without the chip knows "
+            f"{chip.id}; those known are {', '.join((*TPUS, *table))}"
+        )
     capacity = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
     if chip.id in TPUS:
         return Target(
@@ -61,20 +67,14 @@ def target_of(piece: Slice, coordinates: np.ndarray) -> Target:
             domain=piece.chips_each,
             capacity=capacity,
         )
-    if chip.id in _table()["chips"]:
-        return Target(
-            slice=str(piece),
-            platform="cuda",
-            topology=_gpu_topology(piece),
-            options={"target_config": gpu_description(chip)},
-            coordinates=order,
-            domain=piece.chips_each,
-            capacity=capacity,
-        )
-    known = ", ".join((*TPUS, *_table()["chips"]))
-    raise BadRequest(
-        f"'{piece}' cannot be compiled for: no compiler that runs without the chip knows "
-        f"{chip.id}; those known are {known}"
+    return Target(
+        slice=str(piece),
+        platform="cuda",
+        topology=_gpu_topology(piece),
+        options={"target_config": gpu_description(chip)},
+        coordinates=order,
+        domain=piece.chips_each,
+        capacity=capacity,
     )
 
 
