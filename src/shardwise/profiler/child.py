@@ -120,7 +120,14 @@ def _environment(devices: int, xla_flags: Sequence[str]) -> dict[str, str]:
         if not flag.startswith("--xla_force_host_platform_device_count")
     ]
     flags += [f"--xla_force_host_platform_device_count={devices}", *xla_flags]
-    return {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags)}
+    # The child imports this very package, wherever it starts and however the parent found it.
+    places = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(Path(__file__).parents[2])]
+    return {
+        **os.environ,
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(p for p in places if p)),
+        "XLA_FLAGS": " ".join(flags),
+    }
 
 
 def _run(
