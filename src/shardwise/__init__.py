@@ -1,7 +1,8 @@
 """shardwise: count, price and plan language models on TPUs and GPUs.
 
 The verbs of the package are re-exported here. They load on first use, so that `import shardwise`
-costs nothing, and none of them loads JAX.
+costs nothing, and none of them loads JAX; `compile` and `explain` start it when
+they are called.
 
 >>> import shardwise as sw
 >>> planning = sw.plan_train("llama-3-8b", "v5p:2x2x2", batch="64seq", seq=4096)
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from shardwise.roofline.price import price
     from shardwise.sharding import Layout, Mesh
     from shardwise.sharding.backward import derive as backward
+    from shardwise.workflows.explain import compile, explain
     from shardwise.workflows.plan_file import count_plan as count
     from shardwise.workflows.predict import plan_training as plan_train
     from shardwise.workflows.predict_serve import plan_serving as plan_serve
@@ -32,9 +34,11 @@ _HOMES = {
     "Mesh": ("shardwise.sharding", "Mesh"),
     "ServePlan": ("shardwise.plans", "ServePlan"),
     "TrainPlan": ("shardwise.plans", "TrainPlan"),
+    "compile": ("shardwise.workflows.explain", "compile"),
     "count": ("shardwise.workflows.plan_file", "count_plan"),
     "evaluate_serve": ("shardwise.planner.serving", "evaluate_serve"),
     "evaluate_train": ("shardwise.planner.training", "evaluate_train"),
+    "explain": ("shardwise.workflows.explain", "explain"),
     "load_chip": ("shardwise.hardware", "load_chip"),
     "load_model": ("shardwise.models", "load_model"),
     "load_plan": ("shardwise.plans", "load_plan"),
@@ -56,9 +60,11 @@ __all__ = [
     "ServePlan",
     "TrainPlan",
     "backward",
+    "compile",
     "count",
     "evaluate_serve",
     "evaluate_train",
+    "explain",
     "load_chip",
     "load_model",
     "load_plan",

@@ -35,6 +35,11 @@ COMMANDS = {
         "compile_",
         "A plan, or any JAX function, by the real compiler, with no accelerator.",
     ),
+    "explain": (
+        "shardwise.apps.cli.explain",
+        "explain",
+        "Where the time of a compiled step goes, and its mistakes.",
+    ),
     "export": ("shardwise.apps.cli.export", "export", "A plan in the words of another framework."),
     "hw": ("shardwise.apps.cli.hw", "hw", "Chips, networks, slices and prices of the catalogue."),
     "model": ("shardwise.apps.cli.model", "model", "Parameters, FLOPs and KV cache of a model."),

@@ -1,0 +1,74 @@
+"""Explaining a compiled program: where its time goes, and what in it is a mistake.
+
+`tables.py` adds up the timeline by source line and scope. The rules read `evidence.py` (module,
+timeline, buffers, how the arguments lie on the mesh) and give `finding.py`'s findings, each with
+its cost per step and a remedy; they know nothing of any model. `rules_*.py` hold them by what they
+are about. Read `explain_program` below, then `evidence.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardwise.hardware.slices import Slice
+from shardwise.profiler.ahead.buffers import Buffer
+from shardwise.profiler.explain import rules_compute, rules_memory, rules_network
+from shardwise.profiler.explain.evidence import Argument, Evidence
+from shardwise.profiler.explain.finding import WORTH, Finding
+from shardwise.profiler.explain.tables import Line, by_line, by_scope
+from shardwise.profiler.hlo.text import read_module
+from shardwise.profiler.hlo.work import module_work
+from shardwise.profiler.timeline import HloTimeline, schedule
+from shardwise.sharding.mesh import Mesh
+
+__all__ = ["Argument", "Explanation", "Finding", "Line", "explain_program"]
+
+RULES = (*rules_memory.RULES, *rules_network.RULES, *rules_compute.RULES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """A step's timeline, its seconds by line and by scope, the arguments as they lie on the mesh,
+    and the findings that cost at least `WORTH` of the step, the dearest first."""
+
+    timeline: HloTimeline
+    lines: tuple[Line, ...]
+    scopes: tuple[Line, ...]
+    arguments: tuple[Argument, ...]
+    findings: tuple[Finding, ...]
+
+
+def explain_program(
+    hlo: str,
+    piece: Slice,
+    mesh: Mesh | None = None,
+    *,
+    buffers: Sequence[Buffer] = (),
+    fits: bool = True,
+) -> Explanation:
+    """Explain the scheduled module of one device of a slice.
+
+    `mesh` names its axes (`module_work`); `buffers` are those of the compile, without which nothing
+    is said of what fills the memory. Raises BadRequest as `schedule`.
+    """
+    module = read_module(hlo)
+    work = module_work(module, mesh)
+    timeline = schedule(work, piece)
+    evidence = Evidence(
+        header=hlo[: hlo.find("\n")],
+        module=module,
+        work=work,
+        timeline=timeline,
+        piece=piece,
+        buffers=buffers,
+        capacity=piece.chip.require("hbm_usable_bytes") / piece.chip.jax_devices_per_chip,
+        fits=fits,
+    )
+    found = [f for rule in RULES for f in rule(evidence)]
+    worth = [f for f in found if f.seconds >= WORTH * timeline.expected]
+    return Explanation(
+        timeline=timeline,
+        lines=by_line(timeline),
+        scopes=by_scope(timeline),
+        arguments=evidence.arguments,
+        findings=tuple(sorted(worth, key=lambda f: -f.seconds)),
+    )

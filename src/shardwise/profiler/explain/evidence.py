@@ -1,0 +1,257 @@
+"""What the rules look at: a compiled program, its timeline, and how its arguments lie."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from shardwise.hardware.slices import Slice
+from shardwise.profiler.ahead.buffers import Buffer
+from shardwise.profiler.hlo.shapes import Array, arrays
+from shardwise.profiler.hlo.text import Computation, Instruction, Module
+from shardwise.profiler.hlo.work import HloOp, HloWork
+from shardwise.profiler.timeline import HloTimeline, OpRow
+from shardwise.sharding import Dim, Layout
+from shardwise.sharding.mesh import Mesh
+
+LETTERS = "IJKLMNOPQR"
+_TILES = re.compile(r"devices=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+), \{[\d, ]*\}")
+_WORD = re.compile(r"\w+")
+MOVES = frozenset(
+    {
+        *("bitcast", "reshape", "copy", "copy-start", "copy-done", "convert", "transpose", "slice"),
+        *(
+            "get-tuple-element",
+            "dynamic-slice",
+            "parameter",
+            "constant",
+            "tuple",
+            "bitcast-convert",
+        ),
+        *("custom-call", "select", "clamp", "add", "compare"),  # indices of a dynamic slice
+    }
+)
+"""Opcodes that hand an array on, cut or laid out anew, without computing with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """An argument of the program on one device. `cuts` are the mesh axes that cut each dim, major
+    first, `copies` those over whose devices the same piece lies; `bytes` are of the piece."""
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...]
+    cuts: tuple[tuple[str, ...], ...]
+    copies: tuple[str, ...]
+    donated: bool
+    bytes: float
+
+    @property
+    def tree(self) -> str:
+        """The argument of the function that it is a leaf of."""
+        found = _WORD.match(self.name)
+        return found[0] if found else ""
+
+    @property
+    def axes(self) -> frozenset[str]:
+        """All axes that cut it."""
+        return frozenset(a for names in self.cuts for a in names)
+
+    @property
+    def layout(self) -> str:
+        """In our notation, dims as I, J, K, ...: `w1[I_fsdp, J_tensor]`."""
+        words = _WORD.findall(self.name) or ["A"]
+        label = words[-1] if not words[-1][0].isdigit() else f"_{words[-1]}"
+        pairs = zip(LETTERS, self.cuts, strict=False)
+        return str(Layout(name=label, dims=tuple(Dim(d, axes) for d, axes in pairs)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """A program on a slice: module, counted work and timeline, buffers, usable bytes per device."""
+
+    header: str
+    module: Module
+    work: HloWork
+    timeline: HloTimeline
+    piece: Slice
+    buffers: Sequence[Buffer]
+    capacity: float
+    fits: bool
+
+    @property
+    def mesh(self) -> Mesh:
+        return self.work.mesh
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes/s of HBM that a device really gets."""
+        chip = self.piece.chip
+        return chip.require("hbm_bandwidth") * chip.efficiency.hbm / chip.jax_devices_per_chip
+
+    def degree(self, axes: Sequence[str]) -> int:
+        """Devices over some axes."""
+        return prod(self.mesh[a] for a in axes)
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        """The arguments that the compiler says the sharding of."""
+        donated = {int(n) for n in _ALIAS.findall(_braces(self.header, "input_output_alias="))}
+        found = []
+        for p in self.module.computation(self.module.entry).parameters:
+            number = int(p.literal) if p.literal.isdigit() else -1
+            array = next(arrays(p.shape))
+            cuts, copies = sharding_axes(p.attribute("sharding"), len(array.dims), self.mesh)
+            found.append(
+                Argument(
+                    name=p.op_name.replace("\\'", "'") or p.name,
+                    dtype=array.dtype,
+                    dims=array.dims,
+                    cuts=cuts,
+                    copies=copies,
+                    donated=number in donated,
+                    bytes=float(array.bytes),
+                )
+            )
+        return tuple(found)
+
+    def floats(self) -> tuple[Argument, ...]:
+        """The arguments of floats with dims."""
+        return tuple(a for a in self.arguments if a.dims and a.dtype.startswith(("f", "bf")))
+
+    @cached_property
+    def rows(self) -> dict[str, OpRow]:
+        """Rows of the timeline by op id."""
+        return {row.op.op.id: row for row in self.timeline.rows}
+
+    def collectives(self, *kinds: str) -> Iterator[OpRow]:
+        """Rows of collectives of some kinds."""
+        for row in self.timeline.rows:
+            if row.op.op.collective is not None and row.op.op.collective.kind in kinds:
+                yield row
+
+    def users(self, computation: Computation, name: str) -> list[Instruction]:
+        """Instructions that read a value, those that only hand it on passed through."""
+        found: list[Instruction] = []
+        waiting, seen = [name], {name}
+        while waiting:
+            value = waiting.pop()
+            for i in computation.instructions:
+                if value not in i.operands or i.name in seen:
+                    continue
+                seen.add(i.name)
+                if i.opcode in (
+                    "get-tuple-element",
+                    "bitcast",
+                    "copy",
+                    "copy-start",
+                    "copy-done",
+                ) or (i.opcode.endswith("-done")):
+                    waiting.append(i.name)
+                else:
+                    found.append(i)
+        return found
+
+    def is_stored(self, computation: Computation, name: str) -> bool:
+        """Whether a value is an argument, or a piece of one, that nothing was computed with: of the
+        entry itself, or carried unchanged through a loop."""
+        waiting, seen = [name], set()
+        stored = False
+        while waiting:
+            found = computation.find(waiting.pop())
+            if found is None or found.name in seen:
+                continue
+            seen.add(found.name)
+            if found.opcode == "parameter" and computation.name == self.module.entry:
+                stored = True
+            elif found.opcode == "get-tuple-element" and self._carry(computation, found):
+                stored = stored or len(_dims(found)) > 1
+            elif found.opcode in MOVES or self._moves(found):
+                waiting += found.operands
+            elif _elements(found) > 1:
+                return False
+        return stored
+
+    def _carry(self, computation: Computation, part: Instruction) -> bool:
+        """Whether a part of a loop's tuple goes into the next round as it came."""
+        given = computation.find(part.operands[0])
+        root = computation.root
+        if given is None or given.opcode != "parameter" or root.opcode != "tuple":
+            return False
+        at = int(part.attribute("index") or -1)
+        if not 0 <= at < len(root.operands):
+            return False
+        last = computation.find(root.operands[at])
+        return last is not None and (
+            last.name == part.name
+            or (
+                last.opcode == "get-tuple-element"
+                and last.operands == part.operands
+                and last.attribute("index") == part.attribute("index")
+            )
+        )
+
+    def _moves(self, found: Instruction) -> bool:
+        if found.opcode != "fusion":
+            return False
+        inside = (i for c in found.called for i in self.module.computation(c).instructions)
+        return all(i.opcode in MOVES or self._moves(i) for i in inside)
+
+
+def sharding_axes(
+    text: str, dims: int, mesh: Mesh
+) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+    """An HLO sharding as mesh axes: those that cut each dim, major first, and those with copies.
+
+    `{devices=[2,1,4]<=[4,2]T(1,0) last_tile_dim_replicate}` lays devices 0..7 out as written; along
+    a dim of it some axes of the mesh change, in order of their stride. A sharding in no such form,
+    or none, counts as copies everywhere.
+    """
+    axes = tuple(a for a in mesh if mesh[a] > 1)
+    found = _TILES.search(text)
+    if found is None:
+        return ((),) * dims, axes
+    tiles, source = ([int(n) for n in found[i].split(",")] for i in (1, 2))
+    ids = np.arange(prod(source)).reshape(source)
+    if found[3]:
+        ids = ids.transpose([int(n) for n in found[3].split(",")])
+    ids = ids.reshape(tiles)
+    where = np.stack(np.unravel_index(ids, tuple(mesh.values())), -1)
+    changing = []
+    for dim in range(ids.ndim):
+        line = where[tuple(slice(None) if i == dim else 0 for i in range(ids.ndim))]
+        first = {a: int(np.argmax(line[:, i] != line[0, i])) for i, a in enumerate(mesh)}
+        cut = [a for i, a in enumerate(mesh) if np.any(line[:, i] != line[0, i])]
+        changing.append(tuple(sorted(cut, key=lambda a: -first[a])))
+    cuts = tuple(changing[:dims])
+    return cuts, tuple(a for a in axes if not any(a in names for names in cuts))
+
+
+def _braces(text: str, key: str) -> str:
+    """The text of `key={...}`, its braces balanced."""
+    at = text.find(key)
+    depth = 0
+    for end in range(max(at, 0) + len(key), len(text) if at >= 0 else 0):
+        depth += (text[end] == "{") - (text[end] == "}")
+        if depth == 0:
+            return text[at + len(key) : end + 1]
+    return ""
+
+
+def _dims(found: Instruction) -> tuple[int, ...]:
+    first: Array | None = next(arrays(found.shape), None)
+    return first.dims if first else ()
+
+
+def _elements(found: Instruction) -> int:
+    return max((prod(a.dims) for a in arrays(found.shape)), default=0)
+
+
+def source_of(item: HloOp) -> str:
+    """file:line of the innermost frame, or the operation's name."""
+    return str(item.sources[0]) if item.sources else item.op_name or item.name

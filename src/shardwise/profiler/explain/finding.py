@@ -1,0 +1,38 @@
+"""A finding: what is wrong, where, what it costs and what to do about it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from shardwise.profiler.explain.evidence import Evidence, source_of
+from shardwise.profiler.timeline import OpRow
+
+WORTH = 0.01
+"""The least share of a step that a finding must cost to be told; a feeling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`seconds` per step and device that the fault costs, `where` it is (file:line, or arguments),
+    `what` it is with its figures, and the `remedy`."""
+
+    rule: str
+    seconds: float
+    where: str
+    what: str
+    remedy: str
+
+    @property
+    def microseconds(self) -> float:
+        """The cost as reports show it."""
+        return self.seconds * 1e6
+
+
+Rule = Callable[[Evidence], Iterable[Finding]]
+
+
+def by_source(rows: Iterable[OpRow]) -> dict[str, list[OpRow]]:
+    """Rows grouped by the source line that they come from."""
+    groups: dict[str, list[OpRow]] = {}
+    for row in rows:
+        groups.setdefault(source_of(row.op), []).append(row)
+    return groups

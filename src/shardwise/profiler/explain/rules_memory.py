@@ -1,0 +1,152 @@
+"""Faults of what lies where: tables and optimizer state on all devices, kept activations."""
+
+from collections.abc import Iterator, Sequence
+
+from shardwise.profiler.explain.evidence import Argument, Evidence
+from shardwise.profiler.explain.finding import Finding, Rule, by_source
+from shardwise.profiler.hlo.work import Block, HloOp, Nested
+from shardwise.units import format_bytes, format_gib
+
+LARGE = 0.25
+"""The share of a tree's bytes from which a leaf of it is worth cutting."""
+STATE_COPIES = 3
+"""A parameter and at least two arrays like it: a moment and a master copy, or two moments."""
+FULL = 0.5
+"""The share of the usable memory from which kept activations are a burden."""
+
+
+def whole_parameters(e: Evidence) -> Iterator[Finding]:
+    """A parameter that lies whole along an axis which cuts the others of its tree."""
+    trees: dict[str, list[Argument]] = {}
+    for a in e.floats():
+        trees.setdefault(a.tree, []).append(a)
+    for leaves in trees.values():
+        total = sum(a.bytes for a in leaves)
+        for a in leaves:
+            others = [b for b in leaves if b is not a]
+            axes = [x for x in a.copies if _mostly_cut(e, others, x)]
+            if not axes or a.bytes < LARGE * total:
+                continue
+            yield _whole(e, a, axes)
+
+
+def _mostly_cut(e: Evidence, leaves: Sequence[Argument], axis: str) -> bool:
+    """Whether an axis cuts most of the other leaves, by their whole bytes."""
+    whole = {id(b): b.bytes * e.degree(sorted(b.axes)) for b in leaves}
+    cut = sum(whole[id(b)] for b in leaves if axis in b.axes)
+    return cut > 0.5 * sum(whole.values())
+
+
+def _whole(e: Evidence, a: Argument, axes: Sequence[str]) -> Finding:
+    saved = 1 - 1 / e.degree(axes)
+    touched = a.bytes * saved * (2 if a.donated else 1)
+    summed = [
+        row
+        for row in e.collectives("all_reduce")
+        if row.op.op.collective and float(row.op.op.collective.bytes) >= a.bytes
+    ]
+    seconds = touched / e.bandwidth + saved * sum(row.per_step for row in summed)
+    return Finding(
+        rule="whole parameter",
+        seconds=seconds,
+        where=a.layout,
+        what=(
+            f"'{a.name}', {format_bytes(a.bytes)}, lies whole on every device of "
+            f"{' and '.join(axes)}, which cut the other parameters"
+        ),
+        remedy=f"cut it over {' and '.join(axes)} too: its gradient is then summed in pieces",
+    )
+
+
+def replicated_optimizer(e: Evidence) -> Iterator[Finding]:
+    """Optimizer state that every device of a data axis updates in full."""
+    kept = [a for a in e.floats() if a.donated]
+    groups: dict[tuple[tuple[int, ...], tuple[str, ...]], list[Argument]] = {}
+    for a in kept:
+        groups.setdefault((a.dims, a.copies), []).append(a)
+    state = [a for same in groups.values() if len(same) >= STATE_COPIES for a in same]
+    data = {x for b in e.arguments if not b.donated for x in b.axes}
+    axes = [x for x in e.mesh if x in data and state and all(x in a.copies for a in state)]
+    if not axes:
+        return
+    size = sum(a.bytes for a in state)
+    saved = size * (1 - 1 / e.degree(axes))
+    yield Finding(
+        rule="replicated optimizer",
+        seconds=2 * saved / e.bandwidth,
+        where=", ".join(sorted({a.tree for a in state})),
+        what=(
+            f"{format_gib(size)} of parameters and optimizer state are the same on all "
+            f"{e.degree(axes)} devices of {' and '.join(axes)}, and each updates all of it"
+        ),
+        remedy=(
+            f"cut the state over {' and '.join(axes)} (ZeRO-1): each device updates a piece, and "
+            "the gradients are scattered instead of summed everywhere"
+        ),
+    )
+
+
+def missing_remat(e: Evidence) -> Iterator[Finding]:
+    """Activations of every layer, kept for the backward pass, that fill the memory."""
+    if any(row.op.op.phase == "recompute" for row in e.timeline.rows):
+        return
+    trips = {str(n) for n in _trips(e.work.block) if n > 1}
+    kept = [
+        b
+        for b in e.buffers
+        if b.kind == "temporary" and "jvp" in b.op and _leading(b.shape) in trips
+    ]
+    size = sum(b.bytes for b in kept)
+    if size < FULL * e.capacity:
+        return
+    first = kept[0]
+    yield Finding(
+        rule="missing remat",
+        seconds=2 * size / e.bandwidth,
+        where=first.source or first.op,
+        what=(
+            f"{format_gib(size)} of {format_gib(e.capacity)} hold activations of all layers until "
+            f"the backward pass ({len(kept)} arrays, the largest {first.shape})"
+            + ("" if e.fits else "; the program does not fit")
+        ),
+        remedy="wrap the layer in jax.checkpoint, so that its inputs alone are kept",
+    )
+
+
+def _trips(block: Block) -> Iterator[int]:
+    for item in block:
+        if isinstance(item, Nested):
+            yield item.times
+            yield from _trips(item.block)
+
+
+def _leading(shape: str) -> str:
+    return shape.partition("[")[2].partition(",")[0]
+
+
+def padded(e: Evidence) -> Iterator[Finding]:
+    """Bytes that only fill tiles, where they are a quarter or more of what an op moves."""
+    rows = (r for r in e.timeline.rows if r.op.padding > LARGE * float(r.op.op.hbm_bytes) > 0)
+    for where, group in by_source(rows).items():
+        fill = sum(r.op.padding * float(r.op.op.count) for r in group)
+        moved = sum(float(r.op.op.hbm_bytes) * float(r.op.op.count) for r in group)
+        yield Finding(
+            rule="padding",
+            seconds=fill / e.bandwidth,
+            where=where,
+            what=f"{format_bytes(fill)} of {format_bytes(moved)} moved only fill tiles",
+            remedy=_remedy(group[0].op),
+        )
+
+
+def _remedy(item: HloOp) -> str:
+    return (
+        f"'{item.name}' has a last dim that is no multiple of {LANES} or a last but one that fills "
+        "no tile: fold small dims together, or pad the model's width once"
+    )
+
+
+LANES = 128
+"""Elements of a TPU tile's last dim (book 9.2.2)."""
+
+RULES: tuple[Rule, ...] = (whole_parameters, replicated_optimizer, missing_remat, padded)

@@ -1,0 +1,170 @@
+"""Faults of communication: weights gathered for few tokens, whole sums, axis order, the host."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations
+from math import prod
+
+from shardwise.errors import BadRequest
+from shardwise.profiler.explain.evidence import Evidence, source_of
+from shardwise.profiler.explain.finding import Finding, Rule, by_source
+from shardwise.profiler.hlo.shapes import arrays
+from shardwise.profiler.hlo.text import Computation, Instruction
+from shardwise.profiler.timeline import OpRow, schedule
+from shardwise.sharding.mesh import Mesh
+from shardwise.units import format_bytes
+from shardwise.work import Matmul
+
+FEW = 0.25
+"""Activations of less than this share of the gathered weight's bytes had better move themselves."""
+BETTER = 0.98
+MOST_AXES = 4
+
+
+def gathered_weights(e: Evidence) -> Iterator[Finding]:
+    """Stored weights gathered for a matmul of few tokens: moving the tokens would be less."""
+    found: dict[str, list[OpRow]] = {}
+    for row in e.collectives("all_gather"):
+        computation = e.module.computation(row.op.computation)
+        gather = computation.find(row.op.name)
+        if gather is None or not all(e.is_stored(computation, n) for n in gather.operands[:1]):
+            continue
+        matmul = _consumer(e, computation, gather)
+        if matmul is not None and _few_tokens(matmul, gather):
+            found.setdefault(source_of(row.op), []).append(row)
+    for where, rows in found.items():
+        size = sum(_bytes(row) * float(row.op.op.count) for row in rows)
+        axes = sorted({a for row in rows for a in row.op.op.collective.axes})  # type: ignore[union-attr]
+        yield Finding(
+            rule="gathered weights",
+            seconds=sum(row.exposed for row in rows),
+            where=where,
+            what=(
+                f"{format_bytes(size)} of weights per step are gathered over {' and '.join(axes)} "
+                "for matmuls of so few tokens that these are less to move"
+            ),
+            remedy=(
+                f"keep the weights where they are, cut over {' and '.join(axes)} by their widths, "
+                "and move the tokens (tensor parallelism); FSDP is for large batches"
+            ),
+        )
+
+
+def _consumer(e: Evidence, computation: Computation, gather: Instruction) -> Matmul | None:
+    """The largest matmul that reads what was gathered."""
+    names = {i.name for i in e.users(computation, gather.name)}
+    products = [
+        item.op.matmul
+        for item in e.work.ops
+        if item.computation == computation.name and item.name in names and item.op.matmul
+    ]
+    return max(products, key=lambda m: float(m.m) * float(m.n) * float(m.k), default=None)
+
+
+def _few_tokens(matmul: Matmul, gather: Instruction) -> bool:
+    weights = max((prod(a.dims) for a in arrays(gather.shape)), default=0)
+    m, k, n = (float(x) for x in (matmul.m, matmul.k, matmul.n))
+    tokens, width = (m, n) if k * n >= m * k else (n, m)
+    return 0.9 * k * width <= weights and tokens * (k + width) < FEW * k * width
+
+
+def _bytes(row: OpRow) -> float:
+    assert row.op.op.collective is not None
+    return float(row.op.op.collective.bytes)
+
+
+def whole_sums(e: Evidence) -> Iterator[Finding]:
+    """An all-reduce of which every device then takes its own piece: a reduce-scatter would do."""
+    found: dict[str, list[OpRow]] = {}
+    for row in e.collectives("all_reduce"):
+        computation = e.module.computation(row.op.computation)
+        reduced = computation.find(row.op.name)
+        if row.bound_by == "latency" or reduced is None:
+            continue
+        if _only_pieces(e, computation, reduced, row):
+            found.setdefault(source_of(row.op), []).append(row)
+    for where, rows in found.items():
+        axes = sorted({a for row in rows for a in row.op.op.collective.axes})  # type: ignore[union-attr]
+        size = sum(_bytes(row) * float(row.op.op.count) for row in rows)
+        yield Finding(
+            rule="whole sums",
+            seconds=sum(row.per_step for row in rows) / 2,
+            where=where,
+            what=(
+                f"{format_bytes(size)} per step are summed over {' and '.join(axes)} on every "
+                "device, and each then uses its own piece"
+            ),
+            remedy=(
+                "scatter the sums: constrain the result to the cut layout where it is made, or use "
+                "lax.psum_scatter; an all-reduce moves twice the bytes"
+            ),
+        )
+
+
+def _only_pieces(e: Evidence, c: Computation, reduced: Instruction, row: OpRow) -> bool:
+    """Whether what reads an all-reduce gives no more than a piece, and something cuts one out."""
+    collective = row.op.op.collective
+    assert collective is not None
+    n = e.degree(collective.axes)
+    whole = max((prod(a.dims) for a in arrays(reduced.shape)), default=0)
+    users = e.users(c, reduced.name)
+    sizes = [max((prod(a.dims) for a in arrays(u.shape)), default=0) for u in users]
+    cuts = [u for u, size in zip(users, sizes, strict=True) if size * n == whole and _slices(e, u)]
+    return bool(cuts) and n > 1 and all(size * n <= whole for size in sizes)
+
+
+def _slices(e: Evidence, user: Instruction) -> bool:
+    if user.opcode == "dynamic-slice":
+        return True
+    inside = (i for name in user.called for i in e.module.computation(name).instructions)
+    return user.opcode == "fusion" and any(_slices(e, i) for i in inside)
+
+
+def axis_order(e: Evidence) -> Iterator[Finding]:
+    """A mesh whose axes in another order would give the busy ones better links."""
+    axes = [a for a in e.mesh if e.mesh[a] > 1]
+    if not 1 < len(axes) <= MOST_AXES:
+        return
+    best, order = e.timeline.expected, tuple(axes)
+    for other in permutations(axes):
+        mesh = Mesh(tuple((a, e.mesh[a]) for a in other))
+        try:
+            # The axes of every collective are names; only where they lie changes.
+            seconds = schedule(replace(e.work, mesh=mesh), e.piece).expected
+        except BadRequest:
+            continue
+        if seconds < best:
+            best, order = seconds, other
+    if best < BETTER * e.timeline.expected:
+        yield Finding(
+            rule="axis order",
+            seconds=e.timeline.expected - best,
+            where="x".join(f"{a}={e.mesh[a]}" for a in axes),
+            what=(
+                f"with the mesh axes in the order {', '.join(axes)} the busy ones lie on slower "
+                f"links of {e.piece}"
+            ),
+            remedy=f"make the mesh in the order {', '.join(order)}: the last lies on the nearest",
+        )
+
+
+def host_transfers(e: Evidence) -> Iterator[Finding]:
+    """Arrays that go to the host or come from it while the device waits."""
+    rows = (r for r in e.timeline.rows if r.op.op.stream == "host" or r.bound_by == "host link")
+    for where, group in by_source(rows).items():
+        waited = sum(r.exposed if r.op.op.stream == "host" else r.per_step for r in group)
+        size = sum(float(r.op.op.host_bytes) * float(r.op.op.count) for r in group)
+        if waited:
+            yield Finding(
+                rule="host transfer",
+                seconds=waited,
+                where=where,
+                what=f"{format_bytes(size)} per step cross to or from the host while compute waits",
+                remedy=(
+                    "keep it on the device, or start the copy earlier so that matmuls hide it; "
+                    "callbacks and prints belong outside the step"
+                ),
+            )
+
+
+RULES: tuple[Rule, ...] = (gathered_weights, whole_sums, axis_order, host_transfers)
