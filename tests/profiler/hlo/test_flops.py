@@ -90,6 +90,30 @@ def test_convolutions_as_matmuls(left, right, out, attributes, want):
     assert (found.m, found.k, found.n, found.batch) == pytest.approx(want)
 
 
+def test_products_of_gpu_libraries():
+    numbers = (
+        '"lhs_contracting_dimensions":["2"],"rhs_contracting_dimensions":["1"],'
+        '"lhs_batch_dimensions":["0"],"rhs_batch_dimensions":["0"]'
+    )
+    config = f'{{"gemm_backend_config":{{"dot_dimension_numbers":{{{numbers}}}}}}}'
+    text = module_of(
+        "%a = bf16[16,256,512]{2,1,0} parameter(0)",
+        "%b = bf16[16,512,384]{2,1,0} parameter(1)",
+        "ROOT %c = (bf16[16,256,384]{2,1,0}, s8[33554432]{0}) custom-call(%a, %b), "
+        f'custom_call_target="__cublas$lt$matmul", backend_config={config}',
+    )
+    assert read_matmuls(text) == (Matmul(m=256, k=512, n=384, batch=16),)
+    conv = 'custom_call_target="__cudnn$convForward", dim_labels=b01f_o01i->b01f, '
+    found = product(
+        "2,8,8,16",
+        "32,3,3,16",
+        "2,8,8,32",
+        conv + "window={size=3x3 pad=1_1x1_1}",
+        "custom-call",
+    )
+    assert matmul_flops(found) == pytest.approx(2 * 2 * 32 * 16 * 22 * 22)
+
+
 @given(
     inputs=st.integers(1, 9),
     kernel=st.integers(1, 5),

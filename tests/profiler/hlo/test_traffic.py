@@ -145,3 +145,12 @@ def test_an_asynchronous_slice_moves_the_slice():
         inside=inside,
     )
     assert (found.main, found.chip) == (8 * 128 * 4, 8 * 128 * 4)
+
+
+def test_scratch_of_a_library_call_is_not_traffic():
+    found = moved(
+        "%a = bf16[64,64]{1,0} parameter(0)",
+        "ROOT %c = (bf16[64,64]{1,0}, s8[33554432]{0}) custom-call(%a, %a), "
+        'custom_call_target="__cublas$gemm"',
+    )
+    assert found.main == 3 * 64 * 64 * 2

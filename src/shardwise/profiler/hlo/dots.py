@@ -1,7 +1,6 @@
 """The matmuls of a compiled module, as [batch, m, k] x [batch, k, n] of one device."""
 
-from shardwise.profiler.hlo.flops import matmul_of
-from shardwise.profiler.hlo.rules import rule
+from shardwise.profiler.hlo.flops import matmul_of, multiplies
 from shardwise.profiler.hlo.text import read_module
 from shardwise.work import Matmul
 
@@ -17,5 +16,5 @@ def read_matmuls(text: str) -> tuple[Matmul, ...]:
         matmul_of(computation, instruction)
         for computation in module.reached(module.entry)
         for instruction in computation.instructions
-        if rule(instruction.opcode) == "matmul"
+        if multiplies(instruction)
     )

@@ -9,15 +9,20 @@ import re
 from functools import lru_cache
 from math import log2, prod
 
-from shardwise.profiler.hlo.rules import rule
+from shardwise.profiler.hlo.rules import PRODUCT_CALLS, rule
 from shardwise.profiler.hlo.shapes import Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 from shardwise.work import Matmul
 
 
+def multiplies(instruction: Instruction) -> bool:
+    """Whether it is a product of matrices, by itself or by a library's call."""
+    return rule(instruction.opcode) == "matmul" or instruction.target in PRODUCT_CALLS
+
+
 def matmul_of(computation: Computation, product: Instruction) -> Matmul:
     """A dot, ragged dot or convolution as `batch` products [m, k] x [k, n] of one device."""
-    if product.opcode == "convolution":
+    if product.attribute("dim_labels"):
         return _convolution(computation, product)
     return _dot(computation, product)
 
@@ -85,16 +90,27 @@ def _given(computation: Computation, name: str) -> Array:
 
 def _dot(computation: Computation, dot: Instruction) -> Matmul:
     left, right = (_given(computation, name).dims for name in dot.operands[:2])
-    batch, contracted = dot.integers("lhs_batch_dims"), dot.integers("lhs_contracting_dims")
-    used = dot.integers("rhs_batch_dims") + dot.integers("rhs_contracting_dims")
-    # A ragged dot sees every group's matrix but multiplies each row by one of them.
-    used += dot.integers("rhs_group_dims")
+    batch, contracted, used = _dims(dot)
     return Matmul(
         m=prod(n for i, n in enumerate(left) if i not in batch + contracted),
         k=prod(left[i] for i in contracted),
         n=prod(n for i, n in enumerate(right) if i not in used),
         batch=prod(left[i] for i in batch),
     )
+
+
+def _dims(dot: Instruction) -> tuple[tuple[int, ...], ...]:
+    """Batch and contracted dims of the left operand, and all such dims of the right one."""
+    if dot.opcode == "custom-call":
+        named = dot.config.get("gemm_backend_config", {}).get("dot_dimension_numbers", {})
+        keys = ("lhs_batch_dimensions", "lhs_contracting_dimensions")
+        keys += ("rhs_batch_dimensions", "rhs_contracting_dimensions")
+        found = [tuple(int(n) for n in named.get(key, ())) for key in keys]
+    else:
+        keys = ("lhs_batch_dims", "lhs_contracting_dims", "rhs_batch_dims", "rhs_contracting_dims")
+        found = [dot.integers(key) for key in keys]
+    # A ragged dot sees every group's matrix but multiplies each row by one of them.
+    return found[0], found[1], found[2] + found[3] + dot.integers("rhs_group_dims")
 
 
 def _convolution(computation: Computation, conv: Instruction) -> Matmul:
@@ -104,7 +120,7 @@ def _convolution(computation: Computation, conv: Instruction) -> Matmul:
     """
     ins, kernels, outs = re.split(r"_|->", conv.attribute("dim_labels"))
     left, right = (_given(computation, name).dims for name in conv.operands[:2])
-    out = _given(computation, conv.name).dims
+    out = next(arrays(conv.shape)).dims
     groups = int(conv.attribute("feature_group_count") or 1)
     window = _windows(conv, sum(at.isdigit() for at in kernels))
     m, k, batch = out[outs.index("b")], right[kernels.index("i")], groups

@@ -10,6 +10,7 @@ axis fastest, as jit numbers its partitions.
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
 from typing import NamedTuple
@@ -38,6 +39,7 @@ class MeshAxes(NamedTuple):
     whole: bool
 
 
+@lru_cache(maxsize=1024)
 def read_groups(text: str, devices: int) -> Groups:
     """Replica groups; none written means one group of all devices.
 

@@ -96,6 +96,18 @@ FREE_CALLS = _words(
 )
 """Targets of custom calls that name or reserve memory, or mark a place, and do no work."""
 
+PRODUCT_CALLS = _words(
+    """__cublas$gemm __cublas$lt$matmul __cublas$lt$matmul$f8 __cudnn$convForward
+    __cudnn$convBiasActivationForward"""
+)
+"""Targets that are a dot or a convolution of a GPU's libraries; their second result is scratch."""
+
+CALLS: dict[str, Rule] = {
+    **dict.fromkeys(_words("TopK __gpu$TopK PartialReduce"), "sort"),
+    **dict.fromkeys(_words("X64Combine X64SplitLow X64SplitHigh"), "movement"),
+}
+"""Targets that stand for an operation of the table: what they cost is what they move."""
+
 
 def rule(opcode: str) -> Rule:
     """The rule of an opcode; "unknown" where there is none."""

@@ -7,7 +7,7 @@ a slice, gathered rows, nothing of what it updates in place; it writes only what
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from shardwise.profiler.hlo.rules import rule
+from shardwise.profiler.hlo.rules import PRODUCT_CALLS, rule
 from shardwise.profiler.hlo.shapes import HOST, MAIN, Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 
@@ -85,6 +85,8 @@ def _reads(module: Module, computation: Computation, instruction: Instruction) -
 
 def _writes(module: Module, computation: Computation, instruction: Instruction) -> Iterator[_Moved]:
     outputs = list(arrays(instruction.shape))
+    if instruction.target in PRODUCT_CALLS:
+        outputs = outputs[:1]
     inside = _fused(module, instruction)
     if inside is None:
         written = _written(computation, instruction)

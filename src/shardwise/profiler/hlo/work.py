@@ -24,12 +24,13 @@ from shardwise.profiler.hlo.flops import (
     matmul_dtype,
     matmul_flops,
     matmul_of,
+    multiplies,
     passes,
     vector_flops,
 )
 from shardwise.profiler.hlo.groups import Groups, MeshAxes, mesh_axes, recover_mesh
 from shardwise.profiler.hlo.loops import trip_counts
-from shardwise.profiler.hlo.rules import FREE_CALLS, rule
+from shardwise.profiler.hlo.rules import CALLS, FREE_CALLS, rule
 from shardwise.profiler.hlo.scopes import phase_of, scope_of
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.sources import Source
@@ -369,7 +370,7 @@ class _Maker:
     def plain(self, products: list[tuple[Computation, Instruction]] | None = None) -> HloOp:
         module, found = self.reader.module, self.found
         if products is None:
-            products = [(self.computation, found)] if rule(found.opcode) == "matmul" else []
+            products = [(self.computation, found)] if multiplies(found) else []
         flops: dict[str, float] = {}
         matmuls: list[Matmul] = []
         for where, product in products:
@@ -408,7 +409,7 @@ def _products(module: Module, fusion: Instruction) -> list[tuple[Computation, In
     for name in fusion.called:
         inside = module.computation(name)
         for instruction in inside.instructions:
-            if rule(instruction.opcode) == "matmul":
+            if multiplies(instruction):
                 found.append((inside, instruction))
             elif instruction.opcode == "fusion":
                 found += _products(module, instruction)
@@ -433,18 +434,16 @@ def _widest(computation: Computation, call: Instruction) -> str:
 _MOVING = frozenset({"movement", "free", "nested"})
 
 
-def _class(
-    module: Module, found: Instruction, multiplies: bool, stated: bool
-) -> tuple[OpClass, str]:
+def _class(module: Module, found: Instruction, products: bool, stated: bool) -> tuple[OpClass, str]:
     """The class of an op, and for one without a rule why."""
-    kind = rule(found.opcode)
+    kind = CALLS.get(found.target, rule(found.opcode))
     if kind == "unknown":
         return "unknown", f"no rule for '{found.opcode}'"
     if kind == "custom":
-        if stated:
+        if stated or products:
             return "matmul", ""
         return "unknown", f"custom call '{found.target}' says nothing of its FLOPs"
-    if multiplies or kind == "matmul":
+    if products:
         return "matmul", ""
     inside = [
         i
@@ -455,7 +454,7 @@ def _class(
     strange = [i for i in inside if rule(i.opcode) == "unknown"]
     if strange:
         return "unknown", f"no rule for '{strange[0].opcode}'"
-    kinds = {rule(i.opcode) for i in inside}
+    kinds = {CALLS.get(i.target, rule(i.opcode)) for i in inside}
     if "gather" in kinds:
         return "gather", ""
     return ("copy", "") if kinds <= _MOVING else ("elementwise", "")
