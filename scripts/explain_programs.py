@@ -1,9 +1,10 @@
 """Programs with one planted fault each, and their clean twins, for the tests of `explain`.
 
 `build(devices, name, faulty, variant)` gives a program for `profiler.ahead`; `CASES` says for which
-slices and meshes each is compiled. `python scripts/explain_programs.py FOLDER` compiles all of them
-(kept in the cache, so that it can be stopped and started again) and writes FOLDER/NAME.hlo.gz and
-FOLDER/index.json. Sizes, meshes and axis names differ between the variants of a fault.
+slices and meshes each is compiled. `python scripts/explain_programs.py FOLDER [NAME ...]` compiles
+them, all if none is named (kept in the cache, so that it can be stopped and started again), and
+writes FOLDER/NAME.hlo.gz and FOLDER/index.json. Sizes, meshes and axis names differ between the
+variants of a fault.
 """
 
 import gzip
@@ -31,8 +32,8 @@ CASES = {
     "b": Case("v5p:2x2x2", {"rows": 2, "cols": 4}, scale=2),
 }
 TORUS = {
-    "a": Case("v5e:4x16", {"tensor": 16, "data": 4}),
-    "b": Case("v5p:4x4x8", {"model": 4, "batch": 32}),
+    "a": Case("v5e:8x8", {"tensor": 16, "data": 4}),
+    "b": Case("v6e:8x8", {"model": 4, "batch": 16}),
 }
 GOOD = ("good_mlp", "good_data", "good_fsdp", "good_decode", "good_remat")
 
@@ -199,7 +200,15 @@ def f32_matmul(s: Shapes, faulty: bool) -> Any:
             return jnp.matmul(*wide, precision="highest").astype(x.dtype)
         return h @ w2
 
-    return step, (s((T, D), s.outer), s((D, F), None, s.inner), s((F, D), s.inner, dtype="float32" if faulty else "bfloat16")), {}
+    return (
+        step,
+        (
+            s((T, D), s.outer),
+            s((D, F), None, s.inner),
+            s((F, D), s.inner, dtype="float32" if faulty else "bfloat16"),
+        ),
+        {},
+    )
 
 
 @program
@@ -368,14 +377,15 @@ def good_remat(s: Shapes, faulty: bool) -> Any:
     return _deep(s, lambda f: f, 4, 8192, 1024, 4096)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, names: list[str]) -> None:
     from shardwise.hardware import parse_slice
     from shardwise.hardware.device_order import mesh_coordinates
     from shardwise.profiler.ahead import compile_ahead, target_of
 
     folder.mkdir(parents=True, exist_ok=True)
-    index: dict[str, Any] = {}
-    for name in PROGRAMS:
+    path = folder / "index.json"
+    index: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    for name in names or PROGRAMS:
         for variant, case in cases(name).items():
             for faulty in (False,) if name in GOOD else (True, False):
                 piece = parse_slice(case.on)
@@ -397,8 +407,8 @@ def main(folder: Path) -> None:
                     "versions": dict(made.versions),
                 }
                 print(label, made.fits, f"{made.seconds['compile']:.1f} s", flush=True)
-    (folder / "index.json").write_text(json.dumps(index, indent=1) + "\n")
+                path.write_text(json.dumps(index, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

@@ -66,7 +66,8 @@ class Argument:
     def layout(self) -> str:
         """In our notation, dims as I, J, K, ...: `w1[I_fsdp, J_tensor]`."""
         words = _WORD.findall(self.name) or ["A"]
-        label = words[-1] if not words[-1][0].isdigit() else f"_{words[-1]}"
+        label = words[-1].strip("_") or "A"
+        label = f"A{label}" if label[0].isdigit() else label
         pairs = zip(LETTERS, self.cuts, strict=False)
         return str(Layout(name=label, dims=tuple(Dim(d, axes) for d, axes in pairs)))
 
@@ -134,6 +135,19 @@ class Evidence:
         for row in self.timeline.rows:
             if row.op.op.collective is not None and row.op.op.collective.kind in kinds:
                 yield row
+
+    def where(self, item: HloOp) -> str:
+        """file:line of an op, or of what it reads where it has none; else its name."""
+        computation = self.module.computation(item.computation)
+        found = computation.find(item.name)
+        waiting = [found] if found and not item.sources else []
+        for _ in range(4):
+            for i in waiting:
+                if sources := self.module.sources(i):
+                    return str(sources[0])
+            names = [name for i in waiting for name in i.operands]
+            waiting = [i for name in names if (i := computation.find(name)) is not None]
+        return source_of(item)
 
     def users(self, computation: Computation, name: str) -> list[Instruction]:
         """Instructions that read a value, those that only hand it on passed through."""

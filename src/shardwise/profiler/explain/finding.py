@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from shardwise.profiler.explain.evidence import Evidence, source_of
+from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.timeline import OpRow
 
 WORTH = 0.01
@@ -30,9 +30,10 @@ class Finding:
 Rule = Callable[[Evidence], Iterable[Finding]]
 
 
-def by_source(rows: Iterable[OpRow]) -> dict[str, list[OpRow]]:
-    """Rows grouped by the source line that they come from."""
+def by_source(e: Evidence, rows: Iterable[OpRow]) -> dict[str, list[OpRow]]:
+    """Rows grouped by the source line that they come from: of what they read, where the compiler
+    made them itself."""
     groups: dict[str, list[OpRow]] = {}
     for row in rows:
-        groups.setdefault(source_of(row.op), []).append(row)
+        groups.setdefault(e.where(row.op), []).append(row)
     return groups

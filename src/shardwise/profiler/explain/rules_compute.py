@@ -15,7 +15,7 @@ WIDE = ("f32", "f64")
 def wide_matmuls(e: Evidence) -> Iterator[Finding]:
     """Matmuls of float32: several bf16 passes at high precision, twice the bytes at any."""
     rows = (r for r in e.timeline.rows if any(d in WIDE for d in r.op.op.flops))
-    for where, group in by_source(rows).items():
+    for where, group in by_source(e, rows).items():
         flops = sum(r.flops * float(r.op.op.count) for r in group)
         passes = max(r.op.passes for r in group)
         yield Finding(
@@ -76,7 +76,7 @@ def _turns(computation: Computation, found: Instruction) -> bool:
 def relayouts(e: Evidence) -> Iterator[Finding]:
     """Copies on the compute stream: the same numbers in another layout."""
     rows = (r for r in e.timeline.rows if r.op.op.stream == "compute" and _relays(e, r))
-    for where, group in by_source(rows).items():
+    for where, group in by_source(e, rows).items():
         size = sum(float(r.op.op.hbm_bytes) * float(r.op.op.count) for r in group)
         yield Finding(
             rule="re-layout",

@@ -127,7 +127,7 @@ def _leading(shape: str) -> str:
 def padded(e: Evidence) -> Iterator[Finding]:
     """Bytes that only fill tiles, where they are a quarter or more of what an op moves."""
     rows = (r for r in e.timeline.rows if r.op.padding > LARGE * float(r.op.op.hbm_bytes) > 0)
-    for where, group in by_source(rows).items():
+    for where, group in by_source(e, rows).items():
         fill = sum(r.op.padding * float(r.op.op.count) for r in group)
         moved = sum(float(r.op.op.hbm_bytes) * float(r.op.op.count) for r in group)
         yield Finding(

@@ -6,7 +6,7 @@ from itertools import permutations
 from math import prod
 
 from shardwise.errors import BadRequest
-from shardwise.profiler.explain.evidence import Evidence, source_of
+from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
@@ -31,7 +31,7 @@ def gathered_weights(e: Evidence) -> Iterator[Finding]:
             continue
         matmul = _consumer(e, computation, gather)
         if matmul is not None and _few_tokens(matmul, gather):
-            found.setdefault(source_of(row.op), []).append(row)
+            found.setdefault(e.where(row.op), []).append(row)
     for where, rows in found.items():
         size = sum(_bytes(row) * float(row.op.op.count) for row in rows)
         axes = sorted({a for row in rows for a in row.op.op.collective.axes})  # type: ignore[union-attr]
@@ -82,7 +82,7 @@ def whole_sums(e: Evidence) -> Iterator[Finding]:
         if row.bound_by == "latency" or reduced is None:
             continue
         if _only_pieces(e, computation, reduced, row):
-            found.setdefault(source_of(row.op), []).append(row)
+            found.setdefault(e.where(row.op), []).append(row)
     for where, rows in found.items():
         axes = sorted({a for row in rows for a in row.op.op.collective.axes})  # type: ignore[union-attr]
         size = sum(_bytes(row) * float(row.op.op.count) for row in rows)
@@ -151,7 +151,7 @@ def axis_order(e: Evidence) -> Iterator[Finding]:
 def host_transfers(e: Evidence) -> Iterator[Finding]:
     """Arrays that go to the host or come from it while the device waits."""
     rows = (r for r in e.timeline.rows if r.op.op.stream == "host" or r.bound_by == "host link")
-    for where, group in by_source(rows).items():
+    for where, group in by_source(e, rows).items():
         waited = sum(r.exposed if r.op.op.stream == "host" else r.per_step for r in group)
         size = sum(float(r.op.op.host_bytes) * float(r.op.op.count) for r in group)
         if waited:

@@ -1,0 +1,173 @@
+"""`shardwise compile` and `shardwise explain`: what they refuse, print and exit with.
+
+Programs that were compiled before stand in for the compiler; `tests/workflows/test_compile.py` goes
+through it.
+"""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from shardwise.apps.cli import main
+from shardwise.profiler.ahead import Buffer, Compiled
+from shardwise.workflows import compile as workflow
+
+DATA = Path(__file__).parents[1] / "profiler" / "explain" / "data"
+INDEX = json.loads((DATA / "index.json").read_text())
+
+
+def run(capsys, *args):
+    """(code, stdout, stderr) of a command."""
+    code = 0
+    try:
+        main(list(map(str, args)))
+    except SystemExit as end:
+        code = int(end.code or 0)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def kept(label, **changes):
+    """A program of the corpus as a compile gives it."""
+    row = INDEX[label]
+    with gzip.open(DATA / f"{label}.hlo.gz", "rt") as file:
+        hlo = file.read()
+    fields = {
+        "key": "k",
+        "slice": row["on"],
+        "platform": "tpu",
+        "devices": 8,
+        "mesh": row["mesh"],
+        "options": {},
+        "versions": row["versions"],
+        "seconds": {"lower": 0.1, "compile": 2.5, "process": 4.0, "cpu": 3.0},
+        "process_peak_bytes": 2**30,
+        "fits": row["fits"],
+        "refusal": "" if row["fits"] else "RESOURCE_EXHAUSTED: Ran out of memory",
+        "needed_bytes": 2**30,
+        "capacity_bytes": 15.75 * 2**30,
+        "memory": {"peak": 2**30, "arguments": 2**29, "outputs": 0, "code": 2**20},
+        "buffers": tuple(Buffer(**b) for b in row["buffers"]),
+        "flops_once": 1.0,
+        "cached": False,
+        "hlo": hlo,
+    }
+    return Compiled(**{**fields, **changes})
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    """Gives what `label` names, whatever is asked for, and notes what was."""
+    asked = []
+
+    def stand_in(label, **changes):
+        def compile_ahead(target, builder, arguments, **more):
+            asked.append((target, builder, arguments, more))
+            return kept(label, **changes)
+
+        monkeypatch.setattr(workflow, "compile_ahead", compile_ahead)
+        return asked
+
+    return stand_in
+
+
+ARGS = ("mycode:mlp", "--args", "mycode:args", "--on", "v5e:2x4", "--mesh", "data=4,tensor=2")
+
+
+def test_a_compiled_function_is_a_table(capsys, compiler):
+    asked = compiler("good_mlp.a.clean")
+    code, out, _ = run(capsys, "compile", *ARGS, "--option", "xla_a=true", "--timeout", 7)
+    assert code == 0
+    assert "mycode:mlp on v5e:2x4, data=4 x tensor=2: fits" in out
+    assert "compiled in 2.5 s, process 1 GiB (1.07 GB)" in out
+    for row in ("peak memory", "FLOPs per step", "step time, expected", "all_reduce over tensor"):
+        assert row in out
+    target, _, arguments, more = asked[0]
+    assert len(target.coordinates) == 8
+    assert arguments["mesh"] == {"data": 4, "tensor": 2}
+    assert more["options"] == {"xla_a": "true"}
+    assert more["limits"].seconds == 7
+
+
+def test_a_compiled_function_is_a_document(capsys, compiler, tmp_path):
+    compiler("good_mlp.a.clean")
+    code, out, err = run(capsys, "compile", *ARGS, "--json", "--out", tmp_path / "report")
+    assert (code, err) == (0, "")
+    (program,) = json.loads(out)["result"]["programs"]
+    # 2,048 tokens by 4,096 by 4,096 and back, twice 2 m k n.
+    assert program["flops"]["compiled"] == 2 * 2 * 2048 * 4096 * 4096
+    assert program["fits"]
+    assert program["step_seconds"]["compiled"]["expected"] > 0
+    (row,) = program["collectives"]
+    assert (row["kind"], row["axes"], row["predicted"]) == ("all_reduce", ["tensor"], None)
+    assert row["compiled"] == {"count": 1.0, "bytes": 2048 * 4096 * 2.0}
+    names = {path.name for path in (tmp_path / "report").iterdir()}
+    assert names == {"compile.json", "mycode.mlp.hlo.txt", "mycode.mlp.buffers.csv"}
+
+
+def test_what_does_not_fit_ends_with_code_3_and_its_buffers(capsys, compiler):
+    compiler("missing_remat.a.fault", fits=False, needed_bytes=2**35)
+    code, out, err = run(capsys, "compile", *ARGS, "--json")
+    assert code == 3
+    assert json.loads(out)["result"]["programs"][0]["fits"] is False
+    assert "mycode:mlp does not fit v5e:2x4: 32 GiB (34.4 GB) per device" in err
+    assert "temporary bf16[32," in err
+    assert "explain_programs.py:" in err
+
+
+def test_an_explanation_prints_lines_scopes_arguments_and_findings(capsys, compiler):
+    compiler("gather_in_decode.a.fault")
+    code, out, _ = run(capsys, "explain", *ARGS)
+    assert code == 0
+    for text in (
+        "of exposed communication",
+        "by source line",
+        "by scope",
+        "up[I, J_data, K_tensor] bf16",
+        "gathered weights, ",
+        "move the tokens (tensor parallelism)",
+    ):
+        assert text in out
+
+
+def test_an_explanation_is_a_document(capsys, compiler):
+    compiler("gather_in_decode.a.fault")
+    code, out, _ = run(capsys, "explain", *ARGS, "--json")
+    assert code == 0
+    result = json.loads(out)["result"]
+    first = result["findings"][0]
+    assert first["rule"] == "gathered weights"
+    assert first["microseconds"] == pytest.approx(first["seconds"] * 1e6)
+    total = sum(line["seconds"] for line in result["lines"])
+    assert total == pytest.approx(result["step_seconds"]["expected"], rel=0.02)
+
+
+def test_a_program_without_faults_says_so(capsys, compiler):
+    compiler("good_mlp.a.clean")
+    assert "No findings" in run(capsys, "explain", *ARGS)[1]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("mycode:mlp",), "function 'mycode:mlp' needs --args"),
+        (("mycode:mlp", "--args", "mycode:args"), "function 'mycode:mlp' needs --on"),
+        ((*ARGS[:5], "--mesh", "data=3"), "mesh data=3 does not lie on 'v5e:2x4', which has 8"),
+        ((*ARGS, "--set", "remat=block"), "--set and --phase are of plans"),
+        ((*ARGS, "--option", "word"), "--option 'word' is not NAME=VALUE"),
+        ((*ARGS, "--timeout", "0"), "--timeout is 0 s; it must be more than 0"),
+        ((*ARGS, "--memory", "lots"), "--memory"),
+        (("nowhere.yaml",), "cannot read the plan 'nowhere.yaml'"),
+        (("nowhere.yaml", "--args", "a:b"), "--args is of functions; the plan 'nowhere.yaml'"),
+        (("mycode:mlp", "--args", "a:b", "--on", "mi300x:8"), "no compiler that runs without"),
+    ],
+)
+@pytest.mark.parametrize("command", ["compile", "explain"])
+def test_requests_that_make_no_sense_are_refused(capsys, command, args, words):
+    code, out, err = run(capsys, command, *args)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert words in err
+    assert "Traceback" not in err
