@@ -104,6 +104,7 @@ def test_a_synchronous_collective_stops_the_compute_stream():
     seconds = wire_seconds(("tensor",), 4096 * 8192 * 2, "all_reduce")
     assert found.exposed == pytest.approx({"net:tensor": seconds})
     assert found.expected == pytest.approx(seconds + 2e-6)
+    assert found.idle == pytest.approx(seconds)
 
 
 def two_gathers(second_groups):

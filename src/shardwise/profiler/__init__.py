@@ -2,7 +2,8 @@
 
 `child.py` runs a function or a source file on virtual CPU devices with a time and a memory limit;
 `jobs.py` holds the functions that run inside such a child and import JAX; `hlo/` reads compiled
-text and needs no JAX. Nothing is predicted here and no model is known. Read `child.py` first.
+text and `timeline.py` lays it out on a slice, both without JAX. Nothing is predicted here and no
+model is known. Read `child.py` first.
 """
 
 from shardwise.profiler.child import (

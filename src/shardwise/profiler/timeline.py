@@ -117,6 +117,11 @@ class HloTimeline:
         return sum(s for name, s in self.exposed.items() if name.startswith("net:"))
 
     @property
+    def idle(self) -> float:
+        """Seconds per step in which the compute stream stands still, whatever it waits for."""
+        return max(self.expected - self.streams.get("compute", 0.0), 0.0)
+
+    @property
     def flops(self) -> float:
         """FLOPs of all products of one device per step, recomputation included."""
         return sum(row.flops * float(row.op.op.count) for row in self.rows)
