@@ -20,10 +20,12 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
+from hlo_programs import PROGRAMS
+
 from shardwise.errors import ShardwiseError
 from shardwise.profiler import run_source
 
-PROGRAMS = Path(__file__).with_name("hlo_programs.py")
+HERE = Path(__file__).parent
 CHIPS = ("v4", "v5e", "v5p", "v6e", "tpu7x", "cpu")
 SECONDS = 240.0
 
@@ -33,10 +35,9 @@ def main() -> int:
     if options.pack:
         return _pack(options.folder, options.pack)
     options.folder.mkdir(parents=True, exist_ok=True)
-    names = re.findall(r"^@program\ndef (\w+)", PROGRAMS.read_text(), re.M)
     todo = [
         (name, chip)
-        for name in options.programs or names
+        for name in options.programs or PROGRAMS
         for chip in options.chips
         if not list(options.folder.glob(f"{name}.{chip}.*"))
     ]
@@ -50,8 +51,12 @@ def main() -> int:
 
 def _compile(name: str, chip: str, folder: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="shardwise-") as dump:
-        call = f"compile_one({name!r}, {chip!r}, {str(folder.resolve())!r})"
-        source = PROGRAMS.read_text() + f"\nos.environ['DUMP'] = {dump!r}\n{call}\n"
+        # A child of its own for each: some programs abort the compiler, some never end.
+        source = (
+            f"import os, sys\nsys.path.insert(0, {str(HERE)!r})\nos.environ['DUMP'] = {dump!r}\n"
+            "from hlo_programs import compile_one\n"
+            f"compile_one({name!r}, {chip!r}, {str(folder.resolve())!r})\n"
+        )
         try:
             run_source(source, devices=8, seconds=SECONDS)
         except ShardwiseError as error:
@@ -83,14 +88,14 @@ def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
 def _plain(text: str) -> str:
     """Without paths of this machine and without the bytes of kernels, which nothing here reads."""
     text = re.sub(r'"/[^"\s]*/([^"/\s]+)"', r'"\1"', text)
-    return re.sub(r'[A-Za-z0-9+/=\\]{4000,}', "...", text)
+    return re.sub(r"[A-Za-z0-9+/=\\]{4000,}", "...", text)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--chips", nargs="+", default=CHIPS, choices=(*CHIPS, "h100"))
-    parser.add_argument("--programs", nargs="+", default=())
+    parser.add_argument("--programs", nargs="+", default=(), choices=tuple(PROGRAMS))
     parser.add_argument("--pack", type=Path)
     return parser.parse_args()
 
