@@ -120,7 +120,9 @@ def test_a_training_plan_comes_back_beside_its_prediction(tiny, limits, tmp_path
     result = program_result(program, planning.best.plan)
     assert program.phase == "train"
     assert result["fits"]
-    assert result["flops"]["compiled"] == pytest.approx(result["flops"]["predicted"], rel=0.1)
+    # The attention kernel's are not in the compiled text: a Pallas call says nothing.
+    matmuls = done.priced.answer.work.where(lambda op: op.op_class == "matmul").flops()
+    assert result["flops"]["compiled"] == float(matmuls)
     assert set(result["memory_by_kind"]["arguments"]) >= {"state['params']", "state['optimizer']"}
     assert "splash" in program.compiled.hlo  # the TPU's kernel, not the T x T scores
     assert {kind for kind, _ in program.collectives} & {"all_gather", "all_reduce"}

@@ -46,7 +46,7 @@ class Program:
     @property
     def collectives(self) -> dict[tuple[str, tuple[str, ...]], tuple[float, float]]:
         """(kind, axes) -> (runs, V in bytes) per step, as compiled."""
-        return collectives_of(self.work.work)
+        return collectives_of(self.work.work, self.work.mesh)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,17 +194,22 @@ def predicted_of(priced: Priced, phase: str) -> dict[str, Any]:
         "memory_by_kind": {kind: float(size) for kind, size in memory.items()},
         "flops": float(work.flops()),
         "seconds": seconds,
-        "collectives": collectives_of(work),
+        "collectives": collectives_of(work, priced.plan.mesh),
     }
 
 
-def collectives_of(work: Work) -> dict[tuple[str, tuple[str, ...]], tuple[float, float]]:
+def collectives_of(
+    work: Work, mesh: Mapping[str, int]
+) -> dict[tuple[str, tuple[str, ...]], tuple[float, float]]:
     """(kind, axes) -> (runs, V in bytes) per step; axes of one device move nothing."""
     found: dict[tuple[str, tuple[str, ...]], tuple[float, float]] = {}
     for op in work.ops:
         if op.collective is None or not float(op.collective.bytes) or not float(op.count):
             continue
-        key = (op.collective.kind, tuple(sorted(op.collective.axes)))
+        axes = sorted(a for a in op.collective.axes if mesh.get(a, 1) > 1)
+        if not axes:
+            continue
+        key = (op.collective.kind, tuple(axes))
         runs, size = found.get(key, (0.0, 0.0))
         count = float(op.count)
         found[key] = runs + count, size + count * float(op.collective.bytes)

@@ -9,7 +9,14 @@ import click
 
 from shardwise.apps.cli.output import document, emit, json_option, plain, table
 from shardwise.errors import BadRequest, NoFeasiblePlan
-from shardwise.units import format_bytes, format_count, format_gib, format_seconds, parse_bytes
+from shardwise.units import (
+    format_bytes,
+    format_count,
+    format_gib,
+    format_seconds,
+    many,
+    parse_bytes,
+)
 from shardwise.workflows.inputs import Hardware
 
 PHASES = click.Choice(["train", "decode", "prefill"])
@@ -53,6 +60,7 @@ def compile_(what: str, as_json: bool, out: Path | None, **options: Any) -> None
 
     programs, plan, warnings = compiled_programs(what, options)
     results = [program_result(program, plan) for program in programs]
+    warnings = [*warnings, *(uncounted(r) for r in results if r["unknown_ops"])]
     doc = document(
         inputs={"what": what, **{k: v for k, v in options.items() if v}},
         result={"programs": results},
@@ -185,6 +193,16 @@ def _render_program(r: dict[str, Any]) -> None:
         click.echo()
         kinds = {**r["memory_by_kind"]["arguments"], **_parts(r["memory_by_kind"]["compiled"])}
         table(["memory as compiled", "bytes"], [[k, format_bytes(v)] for k, v in kinds.items()])
+
+
+def uncounted(r: dict[str, Any]) -> str:
+    """The warning that a program has ops which the compiled text says nothing of."""
+    names = r["unknown_ops"]
+    some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return (
+        f"{r['phase']}: {many(len(names), 'op')} without FLOPs or bytes in the compiled text, such "
+        f"as kernels of Pallas, are not in its figures: {some}"
+    )
 
 
 def _parts(memory: dict[str, int]) -> dict[str, int]:
