@@ -35,6 +35,11 @@ KEPT: Mapping[str, frozenset[str]] = {
 }
 """What each remat policy keeps on the device (book 4.4.2; `models.activations` counts it)."""
 
+COSTLY = frozenset(
+    {"dot_general", "ragged_dot_general", "all_to_all", "ragged_all_to_all", "all_gather"}
+)
+"""JAX primitives whose results stay under "none" whatever they are called."""
+
 
 def unmarked(name: str, x: jax.Array) -> jax.Array:
     """The default hook: nothing happens to a named activation."""
@@ -93,8 +98,16 @@ class Options:
         return ad_checkpoint.checkpoint_name(self.at(name, x), name)
 
 
+def _costly(primitive: Any, *_: Any, **__: Any) -> bool:
+    return primitive.name in COSTLY
+
+
 def rematerialised(body: Callable[..., Any], options: Options) -> Callable[..., Any]:
-    """The body of a layer under the remat policy; "none" leaves it to autodiff."""
+    """The body of a layer under the remat policy.
+
+    "none" keeps what is named and the results of matmuls and exchanges: left to autodiff alone,
+    every step of an activation function would stay too (silu: two arrays more per token and F).
+    """
     kept = set(KEPT[options.remat])
     offloaded = {"block_input"} if options.remat == "offload" else set()
     for kind, treatment in options.remat_kinds:
@@ -104,8 +117,10 @@ def rematerialised(body: Callable[..., Any], options: Options) -> Callable[..., 
     policies = jax.checkpoint_policies
     if options.remat == "none" and kept == set(SAVED_KINDS):
         if options.gathered == "keep":
-            return body
-        policy = policies.save_anything_except_these_names("parameters")
+            named = policies.save_only_these_names(*SAVED_KINDS, "parameters")
+            policy = policies.save_from_both_policies(named, _costly)
+        else:
+            policy = policies.save_anything_except_these_names("parameters")
         return jax.checkpoint(body, policy=policy, prevent_cse=not options.scan)
     if options.gathered == "keep":
         kept.add("parameters")
