@@ -14,7 +14,15 @@ from shardwise.hardware.device_order import device_coordinates, mesh_coordinates
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
-from shardwise.profiler.ahead import Buffer, Compiled, Limits, compile_ahead, target_of
+from shardwise.profiler.ahead import (
+    Buffer,
+    Cache,
+    Compiled,
+    Limits,
+    compile_ahead,
+    default_root,
+    target_of,
+)
 from shardwise.profiler.child import Watch
 from shardwise.profiler.hlo.text import read_module
 from shardwise.profiler.hlo.work import HloWork, module_work
@@ -121,6 +129,12 @@ def compile_function(
         watch=watch,
     )
     return program_of(function, compiled, piece, {})
+
+
+def limits_of(*, seconds: float, memory_bytes: int, cache_bytes: int | None) -> Limits:
+    """Limits of a compile; without `cache_bytes` nothing is kept."""
+    cache = None if cache_bytes is None else Cache(root=default_root(), limit=cache_bytes)
+    return Limits(seconds=seconds, memory_bytes=memory_bytes, cache=cache)
 
 
 def program_of(

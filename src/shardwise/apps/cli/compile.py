@@ -121,14 +121,16 @@ def _plan(what: str, options: dict[str, Any]) -> Any:
 
 
 def _limits(options: dict[str, Any]) -> Any:
-    from shardwise.profiler.ahead import Cache, Limits, default_root
+    from shardwise.workflows.compile import limits_of
 
     if options["timeout"] <= 0:
         raise BadRequest(f"--timeout is {options['timeout']:g} s; it must be more than 0")
-    limit = int(parse_bytes(options["cache_size"], "--cache-size"))
-    cache = None if options["no_cache"] else Cache(root=default_root(), limit=limit)
-    memory = int(parse_bytes(options["memory"], "--memory"))
-    return Limits(seconds=options["timeout"], memory_bytes=memory, cache=cache)
+    kept = int(parse_bytes(options["cache_size"], "--cache-size"))
+    return limits_of(
+        seconds=options["timeout"],
+        memory_bytes=int(parse_bytes(options["memory"], "--memory")),
+        cache_bytes=None if options["no_cache"] else kept,
+    )
 
 
 def _mesh(text: str | None) -> dict[str, int] | None:
