@@ -1,12 +1,14 @@
 """Compiled programs on a slice: cycles over the clock, bytes over the bandwidth, what is hidden."""
 
+from dataclasses import replace
+
 import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice, place
 from shardwise.profiler.hlo import module_work, read_module
 from shardwise.profiler.timeline import schedule
-from shardwise.roofline import collective_seconds
+from shardwise.roofline import IDEAL, collective_seconds
 from shardwise.sharding import Mesh
 
 V5E = load_chip("v5e")
@@ -228,6 +230,15 @@ def test_utilisation():
     assert found.mfu(model_flops=4 * 2 * 4096**3 / 2) == pytest.approx(0.25)
     (row,) = found.rows
     assert (row.of_roofline, row.intensity) == (pytest.approx(0.5), float("inf"))
+
+
+def test_a_stack_launches_the_kernels_of_a_gpu():
+    kernels = ("%a = f32[4096,4096]{1,0} broadcast(%x)", "%b = f32[4096,4096]{1,0} negate(%a)")
+    text = program(*kernels).replace("{1,0:T(8,128)S(1)}", "{1,0}")
+    work, piece = module_work(read_module(text), MESH), parse_slice("h100:4")
+    bare = schedule(work, piece).expected
+    slow = replace(IDEAL, launch_seconds=5e-6, passes=3.0)
+    assert schedule(work, piece, slow).expected == pytest.approx(bare + 10e-6)
 
 
 def test_bounds_stand_in_order():

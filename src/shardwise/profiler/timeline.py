@@ -20,6 +20,7 @@ from shardwise.hardware.slices import Slice
 from shardwise.profiler.hlo.work import Block, HloOp, HloWork, Nested, Wait
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import HBM, MATH, price_op
+from shardwise.roofline.stacks import IDEAL, Stack
 from shardwise.work import Op
 
 NO_CYCLES: Mapping[str, frozenset[str]] = {"v6e": frozenset({"int8", "uint8", "fp8"})}
@@ -141,9 +142,11 @@ class HloTimeline:
         return tuple(sorted(self.rows, key=lambda row: -row.per_step)[:n])
 
 
-def schedule(work: HloWork, piece: Slice) -> HloTimeline:
+def schedule(work: HloWork, piece: Slice, stack: Stack = IDEAL) -> HloTimeline:
     """Lay a compiled program out on the slice that it was compiled for.
 
+    `stack` prices ops without cycles: on GPUs it adds what launching a kernel takes. What is fused
+    is in the text, so its `passes` count for nothing.
     Raises BadRequest where the slice has another number of devices, or the catalogue lacks a number
     that an op needs.
     """
@@ -152,8 +155,8 @@ def schedule(work: HloWork, piece: Slice) -> HloTimeline:
             f"the program runs on {work.mesh.size} devices and '{piece}' has {piece.devices}; name "
             "the slice that it was compiled for"
         )
-    placement = place(piece, dict(work.mesh))
-    rows = {item.op.id: _row(item, piece.chip, placement) for item in work.ops}
+    placement, stack = place(piece, dict(work.mesh)), replace(stack, passes=1.0)
+    rows = {item.op.id: _row(item, piece.chip, placement, stack) for item in work.ops}
     run = _Run(rows)
     end = run.block(work.block, 0.0, 1.0)
     priced = tuple(
@@ -210,8 +213,8 @@ def _uncounted(block: Block) -> list[str]:
 # ---- one op ------------------------------------------------------------------------------------
 
 
-def _row(item: HloOp, chip: Chip, placement: Placement) -> OpRow:
-    priced = price_op(_payable(item, chip), chip, placement)
+def _row(item: HloOp, chip: Chip, placement: Placement, stack: Stack) -> OpRow:
+    priced = price_op(_payable(item, chip), chip, placement, stack)
     peak = {name: float(seconds) for name, seconds in priced.peak.items()}
     lower = max(peak.values(), default=0.0)
     seconds, bound_by = _seconds(item, chip, priced, peak)

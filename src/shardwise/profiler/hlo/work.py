@@ -361,10 +361,9 @@ class _Maker:
         module = self.reader.module
         part = chain_part(module, self.found)
         inner = fused_collectives(module, self.computation, self.found)
-        if part not in ("start", "done"):
-            products = _products(module, self.found)
-            if products or not inner:
-                yield self.plain(products)
+        products = _products(module, self.found)
+        if products or (not inner and part not in ("start", "done")):
+            yield self.plain(products)
         yield from (self.collective(collective) for collective in inner)
 
     def plain(self, products: list[tuple[Computation, Instruction]] | None = None) -> HloOp:
