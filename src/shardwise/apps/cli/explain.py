@@ -71,8 +71,12 @@ def _render(r: dict[str, Any]) -> None:
         )
     click.echo()
     table(
-        ["argument", "per device"],
-        [[f"{a['layout']} {a['dtype']}", format_bytes(a["bytes"])] for a in r["arguments"][:SHOWN]],
+        ["argument", "layout", "per device"],
+        [
+            [_short(a["name"]), f"{a['layout']} {a['dtype']}", format_bytes(a["bytes"])]
+            for a in r["arguments"][:SHOWN]
+        ],
+        left=2,
     )
     click.echo()
     for f in r["findings"]:
