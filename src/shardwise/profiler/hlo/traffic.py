@@ -12,7 +12,7 @@ from shardwise.profiler.hlo.shapes import HOST, MAIN, Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 
 _SLICES = frozenset({"slice", "dynamic-slice", "gather"})
-_VIEWS = frozenset({"bitcast", "reshape", "opt-barrier"})
+_VIEWS = frozenset({"bitcast", "reshape", "opt-barrier", "copy"})  # a fused copy is never made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
