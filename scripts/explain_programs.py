@@ -256,14 +256,14 @@ def replicated_optimizer(s: Shapes, faulty: bool) -> Any:
 
 @program
 def needless_relayout(s: Shapes, faulty: bool) -> Any:
-    """A large array is handed on transposed, so that it is copied into another layout."""
+    """A large array is handed on transposed: a copy that computes nothing."""
     import jax
 
     T, D, F = 16384, 1024, 4096 * s.scale
 
     def step(x: Any, w: Any) -> Any:
         h = jax.nn.relu(x @ w)
-        return (h.T if faulty else h), x + 1
+        return h, (x.T if faulty else x + 1)
 
     return step, (s((T, D), s.outer), s((D, F), None, s.inner)), {}
 
@@ -377,6 +377,11 @@ def good_remat(s: Shapes, faulty: bool) -> Any:
     return _deep(s, lambda f: f, 4, 8192, 1024, 4096)
 
 
+def placeless(text: str) -> str:
+    """Text with files named from the repository's root, wherever that is."""
+    return text.replace(f"{Path(__file__).resolve().parents[1]}/", "")
+
+
 def main(folder: Path, names: list[str]) -> None:
     from shardwise.hardware import parse_slice
     from shardwise.hardware.device_order import mesh_coordinates
@@ -394,20 +399,21 @@ def main(folder: Path, names: list[str]) -> None:
                     "explain_programs:build",
                     {"name": name, "faulty": faulty, "variant": variant},
                 )
+                kept = [asdict(b) for b in made.buffers[:20]]
                 label = f"{name}.{variant}.{'fault' if faulty else 'clean'}"
                 with gzip.GzipFile(folder / f"{label}.hlo.gz", "wb", mtime=0) as file:
-                    file.write(made.hlo.encode())
+                    file.write(placeless(made.hlo).encode())
                 index[label] = {
                     "name": name,
                     "faulty": faulty,
                     "on": case.on,
                     "mesh": case.mesh,
                     "fits": made.fits,
-                    "buffers": [asdict(b) for b in made.buffers[:20]],
+                    "buffers": json.loads(placeless(json.dumps(kept))),
                     "versions": dict(made.versions),
                 }
                 print(label, made.fits, f"{made.seconds['compile']:.1f} s", flush=True)
-                path.write_text(json.dumps(index, indent=1, sort_keys=True) + "\n")
+                path.write_text(json.dumps(index, indent=1) + "\n")
 
 
 if __name__ == "__main__":
