@@ -114,7 +114,7 @@ def test_a_program_that_does_not_fit_names_its_buffers_and_their_lines(here, lim
 
 @pytest.mark.slow
 def test_a_training_plan_comes_back_beside_its_prediction(tiny, limits, tmp_path):
-    planning = plan_training(tiny, "v5e:2x2", batch="8seq", seq=512, pins={"tensor": 2})
+    planning = plan_training(tiny, "v5e:2x2", batch="32seq", seq=128, pins={"tensor": 2})
     done = compile_plan(planning.best.plan, HARDWARE, limits=limits)
     (program,) = done.programs
     result = program_result(program, planning.best.plan)
