@@ -65,9 +65,10 @@ class Op:
     """One operation of one device.
 
     `count` is how often it runs per step. `stream` is where it runs: "compute", "copy" (on-chip
-    memory to HBM and back), "host" (the copy engine to host memory), or "net:<axes>". `body` names the loop that the op belongs to: the ops
-    of one body run round by round, in order on each stream. `after` holds the ids of ops of the
-    same body that must finish first; an id at or after this op means that op's previous round.
+    memory to HBM and back), "host" (the copy engine to host memory), or "net:<axes>". `body` names
+    the loop that the op belongs to: the ops of one body run round by round, in order on each
+    stream. `after` holds the ids of ops of the same body that must finish first; an id at or after
+    this op means that op's previous round.
     """
 
     id: str
