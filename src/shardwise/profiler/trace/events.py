@@ -1,0 +1,205 @@
+"""The compiled ops among the events of a capture, with the seconds that each took for itself.
+
+A capture has planes (a device, or the host), each with lines (a stream, a thread) of events. CPUs
+and GPUs name the instruction in `hlo_op`; TPUs have a line "XLA Ops" whose events are named by the
+instruction, and a line "XLA Modules" with one event per run. An event may hold others (a loop holds
+its body), so that an op's own seconds are those in which no event inside it runs.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+from shardwise.errors import BadRequest
+
+OPS, MODULES = "XLA Ops", "XLA Modules"
+HOLDERS = frozenset({"while", "call", "conditional"})
+"""Instructions that only run others; on CPUs these may run on another thread than their holder."""
+STATS = ("hlo_op", "hlo_module", "run_id", "device_ordinal", "hlo_category", "tf_op", "source")
+"""What is read of an event beside its name and time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One event of a capture: seconds from any origin, and those of its stats named in STATS."""
+
+    name: str
+    start: float
+    seconds: float
+    stats: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """The events of one thread or stream."""
+
+    plane: str
+    name: str
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOp:
+    """One run of one instruction. `run` tells executions of a module on a device apart; `seconds`
+    are from start to end, `own` those without what runs inside. `category`, `op_name` and `source`
+    are what TPU captures say of it."""
+
+    name: str
+    module: str
+    device: int
+    run: str
+    line: str
+    start: float
+    seconds: float
+    own: float
+    category: str = ""
+    op_name: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """All ops of a capture."""
+
+    path: str
+    ops: tuple[TraceOp, ...]
+
+    @property
+    def modules(self) -> dict[str, float]:
+        """Own seconds of each module over all devices and runs, most first."""
+        found: dict[str, float] = {}
+        for op in self.ops:
+            found[op.module] = found.get(op.module, 0.0) + op.own
+        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+    def of(self, module: str) -> "Trace":
+        """The ops of one module alone."""
+        return replace(self, ops=tuple(op for op in self.ops if op.module == module))
+
+    @property
+    def devices(self) -> int:
+        """Devices that ran anything."""
+        return len({op.device for op in self.ops})
+
+    @property
+    def spans(self) -> dict[tuple[int, str], float]:
+        """(device, run) -> seconds from the start of its first op to the end of its last."""
+        ends: dict[tuple[int, str], tuple[float, float]] = {}
+        for op in self.ops:
+            first, last = ends.get((op.device, op.run), (op.start, op.start))
+            ends[op.device, op.run] = min(first, op.start), max(last, op.start + op.seconds)
+        return {key: last - first for key, (first, last) in ends.items()}
+
+    @property
+    def step_seconds(self) -> float:
+        """Median over runs and devices of `spans`."""
+        return median(self.spans.values())
+
+
+def trace_of(path: str, lines: Sequence[Line]) -> Trace:
+    """The ops of a capture. Raises BadRequest where it has none: a capture of something else."""
+    ops: list[TraceOp] = []
+    for plane in dict.fromkeys(line.plane for line in lines):
+        ops += _plane_ops(plane, [line for line in lines if line.plane == plane])
+    if not ops:
+        events = sum(len(line.events) for line in lines)
+        raise BadRequest(
+            f"trace '{path}' has {events} events and none of a compiled op (no 'hlo_op', no line "
+            f"'{OPS}'); capture with jax.profiler.trace while the program runs"
+        )
+    return Trace(path=path, ops=tuple(sorted(ops, key=lambda op: op.start)))
+
+
+def _plane_ops(plane: str, lines: Sequence[Line]) -> list[TraceOp]:
+    named = [line for line in lines if any("hlo_op" in e.stats for e in line.events)]
+    # GPUs show the kernels on their streams and once more, derived, as "XLA Ops".
+    streams = [line for line in named if line.name != OPS]
+    wanted = streams or [line for line in lines if line.name == OPS]
+    runs = sorted(
+        (e for line in lines if line.name == MODULES for e in line.events), key=lambda e: e.start
+    )
+    found = [op for line in wanted for op in _line_ops(plane, line, runs)]
+    return _without_holders(found)
+
+
+def _line_ops(plane: str, line: Line, runs: Sequence[Event]) -> list[TraceOp]:
+    given = re.search(r":(?:TPU|GPU):(\d+)", plane)
+    events = [e for e in line.events if line.name == OPS or "hlo_op" in e.stats]
+    found = []
+    for event, own in zip(events, _own_seconds(events), strict=True):
+        stats = event.stats
+        within = next(
+            (r for r in runs if r.start <= event.start <= r.start + r.seconds),
+            None,
+        )
+        module = str(stats.get("hlo_module", within.name if within else ""))
+        run = stats.get("run_id", f"{within.start:.9f}" if within else "")
+        op = TraceOp(
+            name=instruction_name(str(stats.get("hlo_op", event.name))),
+            module=re.sub(r"\(\d+\)$", "", module),
+            device=int(stats.get("device_ordinal", given[1] if given else 0)),
+            run=str(run),
+            line=line.name,
+            start=event.start,
+            seconds=event.seconds,
+            own=own,
+            category=str(stats.get("hlo_category", "")),
+            op_name=str(stats.get("tf_op", "")).rstrip(":"),
+            source=str(stats.get("source", "")),
+        )
+        found.append(op)
+    return found
+
+
+def instruction_name(text: str) -> str:
+    """`%fusion.1 = bf16[8]{0} fusion(...)` is `fusion.1`."""
+    return text.partition(" = ")[0].strip().lstrip("%")
+
+
+def opcode_of(name: str) -> str:
+    """The word before the number: `all-gather-start` of `all-gather-start.12`."""
+    return re.sub(r"(\.\d+|\.remat\d*|\.clone)+$", "", name)
+
+
+def _own_seconds(events: Sequence[Event]) -> list[float]:
+    """Of each event of one line, its seconds without those of the events directly inside it."""
+    order = sorted(range(len(events)), key=lambda i: (events[i].start, -events[i].seconds))
+    own = [e.seconds for e in events]
+    around: list[int] = []
+    for i in order:
+        end = events[i].start + events[i].seconds
+        while around and events[around[-1]].start + events[around[-1]].seconds < end:
+            around.pop()
+        if around:
+            own[around[-1]] -= events[i].seconds
+        around.append(i)
+    return [max(seconds, 0.0) for seconds in own]
+
+
+def _without_holders(ops: list[TraceOp]) -> list[TraceOp]:
+    """A loop's own seconds are nothing where its body is there too, on whatever line."""
+    holders = Counter((op.device, op.run) for op in ops if opcode_of(op.name) not in HOLDERS)
+    return [
+        replace(op, own=0.0)
+        if opcode_of(op.name) in HOLDERS and holders[op.device, op.run]
+        else op
+        for op in ops
+    ]
+
+
+def lines_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Line, ...]:
+    """Lines from plain values: {"plane", "line", "events": [[name, start, seconds, stats]]}."""
+    return tuple(
+        Line(
+            plane=row["plane"],
+            name=row["line"],
+            events=tuple(
+                Event(name=n, start=start, seconds=seconds, stats=stats)
+                for n, start, seconds, stats in row["events"]
+            ),
+        )
+        for row in rows
+    )

@@ -1,0 +1,179 @@
+"""Inside a child: run a program on the devices here, time its steps, capture some of them.
+
+The steps are timed without the profiler first, each to its end; then a few are captured. JAX is
+imported here alone.
+"""
+
+import importlib
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import BadRequest
+from shardwise.profiler.child import stage
+from shardwise.profiler.trace.events import MODULES, OPS, STATS
+
+CAPTURED = 3
+"""Steps that are captured: a loop of 80 layers makes thousands of events a step."""
+
+
+def run_job(
+    builder: str, arguments: Mapping[str, Any], steps: int, devices: int, keep: str | None
+) -> dict[str, Any]:
+    """Compile `builder(devices, **arguments)` here, run it `steps` times and capture some.
+
+    `builder` is "module:function" as for `ahead.compile_ahead`; `devices` are taken in JAX's order.
+    The answer has "seconds" (of each step), "hlo", "mesh", "kind", "lines" (as `events.lines_of`
+    takes) and "compile_seconds". With `keep` the capture's files are left in that folder.
+    Raises BadRequest where fewer devices are here.
+    """
+    import jax
+
+    here = jax.devices()
+    if len(here) < devices:
+        raise BadRequest(
+            f"the program runs on {devices} devices and {len(here)} of kind "
+            f"'{here[0].device_kind}' are here; use --cpu-devices {devices} to run it on virtual "
+            "CPU devices, or a smaller plan"
+        )
+    module, _, name = builder.partition(":")
+    program = getattr(importlib.import_module(module), name)(here[:devices], **arguments)
+    stage("compiling")
+    begun = time.perf_counter()
+    lowered = program.function.lower(*program.arguments)
+    executable = lowered.compile()
+    took = time.perf_counter() - begun
+    stage("making arguments")
+    runner = _Runner(executable, lowered, program.arguments)
+    for _ in range(2):
+        runner.step()
+    seconds = []
+    for i in range(steps):
+        stage(f"step {i + 1} of {steps}")
+        seconds.append(runner.step())
+    stage("capturing")
+    return {
+        "seconds": seconds,
+        "compile_seconds": took,
+        "hlo": executable.as_text(),
+        "mesh": dict(program.mesh.shape),
+        "kind": here[0].device_kind,
+        "platform": here[0].platform,
+        "lines": _captured(runner, min(steps, CAPTURED), keep),
+    }
+
+
+class _Runner:
+    """Runs an executable again and again; what it takes over comes from what it gave back."""
+
+    def __init__(self, executable: Any, lowered: Any, arguments: Sequence[Any]) -> None:
+        import jax
+
+        self.executable = executable
+        given, self.tree = jax.tree.flatten(tuple(arguments))
+        infos = jax.tree.leaves(lowered.args_info)
+        self.donated = [bool(getattr(info, "donated", False)) for info in infos]
+        self.leaves = [_made(x) for x in given]
+        if len(self.donated) != len(self.leaves):  # arguments as (args, kwargs) of a function
+            raise BadRequest("the program's arguments cannot be told apart; pass arrays alone")
+
+    def step(self) -> float:
+        """Run once to the end; its seconds."""
+        import jax
+
+        args = jax.tree.unflatten(self.tree, self.leaves)
+        if self.called_with_kwargs:
+            args, kwargs = args
+        else:
+            kwargs = {}
+        begun = time.perf_counter()
+        out = self.executable(*args, **kwargs)
+        jax.block_until_ready(out)
+        seconds = time.perf_counter() - begun
+        self.take_back(jax.tree.leaves(out))
+        return seconds
+
+    @property
+    def called_with_kwargs(self) -> bool:
+        """Whether the arguments are those of a user's function: (args, kwargs)."""
+        import jax
+
+        example = jax.tree.unflatten(self.tree, range(len(self.leaves)))
+        return len(example) == 2 and isinstance(example[0], tuple) and isinstance(example[1], dict)
+
+    def take_back(self, out: list[Any]) -> None:
+        """The first output of its shape and dtype in place of each argument that was given away, as
+        XLA lays one over the other; a new array where there is none."""
+        left = list(out)
+        for i, donated in enumerate(self.donated):
+            if not donated:
+                continue
+            old = self.leaves[i]
+            same = (
+                n
+                for n, x in enumerate(left)
+                if (x.shape, x.dtype) == (old.shape, old.dtype)
+                and x.sharding.is_equivalent_to(old.sharding, x.ndim)
+            )
+            found = next(same, None)
+            self.leaves[i] = _made(old) if found is None else left.pop(found)
+
+
+def _made(x: Any) -> Any:
+    """An array for an abstract argument, where it lies: small random floats, or zeros."""
+    import jax
+    import jax.numpy as jnp
+
+    def fill(key: Any) -> Any:
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            return (0.02 * jax.random.normal(key, x.shape, jnp.float32)).astype(x.dtype)
+        return jnp.zeros(x.shape, x.dtype)
+
+    if not hasattr(x, "shape"):
+        return x
+    at = getattr(x, "sharding", None)
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.random.key(0)
+    return jax.jit(fill, out_shardings=at)(jax.random.key(0))
+
+
+def _captured(runner: _Runner, steps: int, keep: str | None) -> list[dict[str, Any]]:
+    import jax
+
+    with tempfile.TemporaryDirectory(prefix="shardwise-trace-") as folder:
+        where = Path(keep or folder)
+        before = set(where.rglob("*.xplane.pb"))
+        with jax.profiler.trace(str(where)):
+            for _ in range(steps):
+                runner.step()
+        made = sorted(set(where.rglob("*.xplane.pb")) - before)
+        return [row for path in made for row in read_planes(str(path))]
+
+
+def read_planes(path: str) -> list[dict[str, Any]]:
+    """The lines of an `.xplane.pb` that hold compiled ops, as plain values; seconds."""
+    import jax
+
+    try:
+        data = jax.profiler.ProfileData.from_file(path)
+    except Exception as error:
+        raise BadRequest(
+            f"trace '{path}' is no capture of jax.profiler, or a part of one: "
+            f"{str(error).splitlines()[0]}; capture or copy it anew"
+        ) from None
+    rows = []
+    for plane in data.planes:
+        for line in plane.lines:
+            events = [_plain(e) for e in line.events]
+            if line.name not in (OPS, MODULES):
+                events = [e for e in events if "hlo_op" in e[3]]
+            if events:
+                rows.append({"plane": plane.name, "line": line.name, "events": events})
+    return rows
+
+
+def _plain(event: Any) -> list[Any]:
+    stats = {k: v for k, v in event.stats if k in STATS and isinstance(v, str | int | float)}
+    return [event.name, event.start_ns / 1e9, event.duration_ns / 1e9, stats]

@@ -1,0 +1,110 @@
+"""Measured seconds on the ops of a compiled program, by the names of its instructions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from shardwise.errors import BadRequest
+from shardwise.profiler.hlo.text import Module
+from shardwise.profiler.hlo.work import HloOp, HloWork
+from shardwise.profiler.trace.events import HOLDERS, Trace, opcode_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredOp:
+    """An op with its own seconds and its events per step and device; both 0 where no event names
+    it."""
+
+    op: HloOp
+    seconds: float
+    events: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A compiled program as it ran: means over `devices` and the `runs` of each.
+
+    `step_seconds` is the median from the first op to the last; ops of several threads or streams
+    may run at once, so that their sum may be more. `unmatched` are own seconds per step of events
+    whose name is no instruction of the program, and `silent` the ops that no event names: what ran
+    as a part of another, or was not captured.
+    """
+
+    module: str
+    devices: int
+    runs: float
+    step_seconds: float
+    ops: tuple[MeasuredOp, ...]
+    unmatched: Mapping[str, float]
+    silent: tuple[str, ...]
+
+    @property
+    def matched_seconds(self) -> float:
+        """Own seconds per step and device of all matched ops."""
+        return sum(op.seconds for op in self.ops)
+
+    @property
+    def unmatched_seconds(self) -> float:
+        """Own seconds per step and device that belong to no op."""
+        return sum(self.unmatched.values())
+
+
+def measure(trace: Trace, work: HloWork, module: Module) -> Measured:
+    """Put the seconds of a capture on the ops of `work`, which was read from `module`.
+
+    A done counts to its start. The seconds of a name that the work has several times (a computation
+    called twice) are shared out by their runs. Raises BadRequest where no event names an op of the
+    program: the capture is of another one.
+    """
+    found = trace.of(_module_name(trace, module))
+    executions = len(found.spans)
+    starts = _starts(module)
+    seconds: dict[str, float] = {}
+    events: dict[str, float] = {}
+    for op in found.ops:
+        name = starts.get(op.name, op.name)
+        seconds[name] = seconds.get(name, 0.0) + op.own / executions
+        events[name] = events.get(name, 0.0) + 1 / executions
+    counts: dict[str, float] = {}
+    for item in work.ops:
+        counts[item.name] = counts.get(item.name, 0.0) + float(item.op.count)
+    if not counts.keys() & seconds.keys():
+        raise BadRequest(
+            f"trace '{trace.path}' is of another program: none of its ops is one of "
+            f"'{module.name}'; its modules are {', '.join(trace.modules)}"
+        )
+    ops = []
+    for item in work.ops:
+        share = float(item.op.count) / counts[item.name] if counts[item.name] else 0.0
+        spent, runs = seconds.get(item.name, 0.0), events.get(item.name, 0.0)
+        ops.append(MeasuredOp(op=item, seconds=spent * share, events=runs * share))
+    strange = {
+        name: spent
+        for name, spent in seconds.items()
+        if name not in counts and (spent or opcode_of(name) not in HOLDERS)
+    }
+    return Measured(
+        module=module.name,
+        devices=found.devices,
+        runs=executions / found.devices,
+        step_seconds=median(found.spans.values()),
+        ops=tuple(ops),
+        unmatched=dict(sorted(strange.items(), key=lambda pair: -pair[1])),
+        silent=tuple(dict.fromkeys(name for name in counts if name not in seconds)),
+    )
+
+
+def _module_name(trace: Trace, module: Module) -> str:
+    """The program's module in the capture: by its name, else the one of most seconds."""
+    names = trace.modules
+    return module.name if module.name in names else next(iter(names))
+
+
+def _starts(module: Module) -> dict[str, str]:
+    """A done -> the instruction that began it, through the updates between."""
+    begun: dict[str, str] = {}
+    for computation in module.computations.values():
+        for i in computation.instructions:
+            if i.opcode.endswith(("-done", "-update")) and i.operands:
+                begun[i.name] = begun.get(i.operands[0], i.operands[0])
+    return begun
