@@ -40,6 +40,16 @@ COMMANDS = {
         "explain",
         "Where the time of a compiled step goes, and its mistakes.",
     ),
+    "profile": (
+        "shardwise.apps.cli.profile",
+        "profile",
+        "Time a plan, or any JAX function, on the devices here, op by op.",
+    ),
+    "calibrate": (
+        "shardwise.apps.cli.calibrate",
+        "calibrate",
+        "Measure this machine and write it as a hardware file.",
+    ),
     "export": ("shardwise.apps.cli.export", "export", "A plan in the words of another framework."),
     "hw": ("shardwise.apps.cli.hw", "hw", "Chips, networks, slices and prices of the catalogue."),
     "model": ("shardwise.apps.cli.model", "model", "Parameters, FLOPs and KV cache of a model."),
