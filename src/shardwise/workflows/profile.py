@@ -16,7 +16,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
-from shardwise.profiler.child import Watch, run_function
+from shardwise.profiler.child import KEEP_HEAP, Watch, run_function
 from shardwise.profiler.hlo.text import read_module
 from shardwise.profiler.hlo.work import HloWork, module_work
 from shardwise.profiler.timeline import HloTimeline, schedule
@@ -131,7 +131,7 @@ def run_program(
         devices=cpu_devices or 1,
         seconds=seconds,
         memory_bytes=NO_LIMIT,
-        environment={"JAX_PLATFORMS": platform},
+        environment={"JAX_PLATFORMS": platform, **KEEP_HEAP},
         watch=watch,
         what="the profiled program",
     )

@@ -1,0 +1,75 @@
+"""`shardwise calibrate`: measure the devices here and write them as a hardware file."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from shardwise.apps.cli.compile import watcher
+from shardwise.apps.cli.options import given
+from shardwise.apps.cli.output import check_writable, document, emit, json_option, table
+from shardwise.units import format_count, format_seconds
+
+
+@click.command()
+@click.option("--cpu-devices", type=int, metavar="N", help="Measure N virtual CPU devices.")
+@click.option("--name", default="here", show_default=True, help="Of the chip in the file.")
+@click.option("--timeout", default=900.0, metavar="SECONDS", help="[900]")
+@click.option(
+    "-o",
+    "out",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Hardware file, for --hw.",
+)
+@json_option
+def calibrate(as_json: bool, out: Path, **options: Any) -> None:
+    """Measure the devices here: matmuls, memory, attention, collectives.
+
+    The file prices plans on this very machine: `--hw FILE --on NAME:DEVICES`.
+    """
+    calibrate_here(out, as_json, options)
+
+
+def calibrate_here(out: Path, as_json: bool, options: dict[str, Any]) -> None:
+    """Measure, write, show."""
+    from shardwise.workflows.calibrate_machine import calibrate_machine, calibration_result
+
+    check_writable(out, "-o", ".toml")
+    try:
+        found = calibrate_machine(
+            options["name"],
+            cpu_devices=options["cpu_devices"],
+            seconds=options["timeout"],
+            watch=watcher(),
+        )
+    finally:
+        if sys.stderr.isatty():
+            click.echo("\r\x1b[2K", nl=False, err=True)
+    out.write_text(found.text, encoding="utf-8")
+    result = {**calibration_result(found), "file": str(out)}
+    doc = document(inputs={**given(options), "out": str(out)}, result=result)
+    emit(doc, as_json, lambda: _render(result))
+
+
+def _render(r: dict[str, Any]) -> None:
+    click.echo(f"{r['devices']} x '{r['kind']}', each with all at work")
+    click.echo()
+    rows = [
+        [f"matmul {dtype}, best", f"{format_count(rate)}FLOP/s"]
+        for dtype, rate in r["peak_flops"].items()
+    ]
+    rows += [[f"matmul {d}, of all sizes", f"{100 * s:.0f} %"] for d, s in r["matmul"].items()]
+    rows += [
+        ["a matmul's ramp", format_seconds(r["matmul_ramp_seconds"])],
+        ["attention", f"{100 * r['attention']:.0f} %"],
+        ["memory", f"{format_count(r['hbm_bandwidth'])}B/s"],
+        ["elementwise work", f"{100 * r['hbm']:.0f} %"],
+        ["an op's overhead", format_seconds(r["op_overhead_seconds"])],
+    ]
+    if r["pair_oneway"]:
+        rows.append(["link of a pair", f"{format_count(r['pair_oneway'])}B/s"])
+        rows.append(["hop", format_seconds(r["hop_seconds"])])
+    table(["measured", "per device"], rows)
+    click.echo(f"\nWrote {r['file']}: --hw {r['file']} --on {r['slice']}")

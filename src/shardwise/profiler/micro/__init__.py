@@ -1,0 +1,5 @@
+"""Microbenchmarks of the devices here: matmuls, memory, elementwise work, attention, collectives.
+
+`job.py` runs inside a child, on all devices at once, so that what they share they share in every
+figure; it gives rows of plain values, which `workflows.calibrate_machine` fits. Read `job.py`.
+"""

@@ -1,0 +1,253 @@
+"""Inside a child: time small programs on all devices here at once. Rows are per device.
+
+Every program repeats its op so often that starting it costs little, each run feeding the next, and
+is run until its median stands. A row has "what", "seconds" of one op, and what the op does: "flops",
+"bytes" of memory traffic, or V of a collective as in `work.Collective`.
+"""
+
+import importlib
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from shardwise.errors import BadRequest
+from shardwise.profiler.child import stage
+
+SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+DTYPES = {"f32": "float32", "bf16": "bfloat16"}
+COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
+WIRE_BYTES = (2**14, 2**17, 2**20, 2**23)
+MEMORY_BYTES = (2**20, 2**23, 2**26, 2**28)
+PROGRAM_SECONDS = 0.1
+"""Repeats are added until a program takes this long: starting one takes 20 to 200 us on CPUs, and a
+machine with other work runs short programs between their turns, which no long one can."""
+MOST_SECONDS = 1.0
+"""Sizes are raised until one op would take longer than this."""
+MOST_REPEATS = 4096
+LEAST_REPEATS = 4
+
+
+def machine_job(devices: int | None, attention: str) -> dict[str, Any]:
+    """Measure the first `devices` (None for all). `attention` is "module:function" of a kernel for
+    queries [B, T, N, H] that are keys and values too.
+
+    Raises BadRequest where fewer are here.
+    """
+    import jax
+
+    here = jax.devices()
+    if devices is not None and len(here) < devices:
+        raise BadRequest(f"{devices} devices were asked for and {len(here)} are here")
+    used = here[: devices or len(here)]
+    bench = _Bench(used)
+    module, _, name = attention.partition(":")
+    kernel = getattr(importlib.import_module(module), name)
+    rows: list[dict[str, Any]] = []
+    for part in (_matmuls, _memory, _elementwise, _small, _collectives):
+        rows += part(bench)
+    rows += _attention(bench, kernel)
+    return {
+        "rows": rows,
+        "kind": used[0].device_kind,
+        "platform": used[0].platform,
+        "devices": len(used),
+        "memory_bytes": _memory_of(used),
+        "cores": os.cpu_count() or 1,
+        "versions": {"jax": jax.__version__, "jaxlib": _jaxlib()},
+    }
+
+
+class _Bench:
+    """The devices as a mesh of one axis."""
+
+    def __init__(self, devices: Sequence[Any]) -> None:
+        import jax
+        import numpy as np
+
+        self.mesh = jax.sharding.Mesh(np.array(devices), ("x",))
+        self.devices = len(devices)
+
+    def seconds(self, op: Callable[..., Any], *shapes: Any) -> float:
+        """Seconds of one `op(carry, *others)` -> carry; `shapes` are (shape, dtype) per device."""
+        times = LEAST_REPEATS
+        while True:
+            run = self.program(op, shapes, times)
+            run()
+            once = run()
+            if once >= PROGRAM_SECONDS or times >= MOST_REPEATS:
+                break
+            wanted = times * PROGRAM_SECONDS / max(once, 1e-6)
+            times = min(MOST_REPEATS, max(2 * times, round(wanted * 1.2)))
+        rounds = 3 if once > PROGRAM_SECONDS * 5 else 5
+        return statistics.median(run() for _ in range(rounds)) / times
+
+    def program(
+        self, op: Callable[..., Any], shapes: Sequence[Any], times: int
+    ) -> Callable[[], float]:
+        """A program of `times` ops, one after the other, on every device; its wall time."""
+        import jax
+        from jax import P
+
+        def local(*arrays: Any) -> Any:
+            carry, *others = (a[0] for a in arrays)
+            body = lambda _, c: op(c, *others)  # noqa: E731
+            return jax.lax.fori_loop(0, times, body, carry)[None]
+
+        spec = P("x")
+        whole = jax.jit(
+            jax.shard_map(
+                local, mesh=self.mesh, in_specs=(spec,) * len(shapes), out_specs=spec,
+                check_vma=False,
+            )
+        )
+        at = jax.NamedSharding(self.mesh, spec)
+        make = partial(_filled, devices=self.devices, at=at)
+        arrays = [make(shape, dtype) for shape, dtype in shapes]
+        compiled = whole.lower(*arrays).compile()
+
+        def run() -> float:
+            begun = time.perf_counter()
+            jax.block_until_ready(compiled(*arrays))
+            return time.perf_counter() - begun
+
+        return run
+
+
+def _filled(shape: Sequence[int], dtype: str, devices: int, at: Any) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    made = jax.jit(lambda: jnp.full((devices, *shape), 1e-3, dtype), out_shardings=at)()
+    return jax.block_until_ready(made)
+
+
+def _matmuls(bench: _Bench) -> Iterator[dict[str, Any]]:
+    """Squares of every size, until one takes too long, and products of many rows by few."""
+    for dtype, name in DTYPES.items():
+        past = 0.0
+        for n in SIZES:
+            if past * 8 > MOST_SECONDS:
+                break
+            stage(f"matmul {dtype} {n}")
+            past = bench.seconds(lambda c, w: c @ w, ((n, n), name), ((n, n), name))
+            yield _product(dtype, n, n, n, past)
+        for m, n in ((256, 1024), (2048, 512)):
+            if past * 8 > MOST_SECONDS and 2 * m * n * n > 2 * SIZES[4] ** 3:
+                continue
+            spent = bench.seconds(lambda c, w: c @ w, ((m, n), name), ((n, n), name))
+            yield _product(dtype, m, n, n, spent)
+
+
+def _product(dtype: str, m: int, k: int, n: int, seconds: float) -> dict[str, Any]:
+    flops = 2.0 * m * k * n
+    return {
+        "what": "matmul", "dtype": dtype, "size": [m, k, n], "flops": flops, "seconds": seconds,
+    }
+
+
+def _memory(bench: _Bench) -> Iterator[dict[str, Any]]:
+    """One read and one write of every byte."""
+    for size in MEMORY_BYTES:
+        stage(f"memory {size >> 20} MiB")
+        n = size // 4
+        seconds = bench.seconds(lambda c: c * 1.0001, ((n,), "float32"))
+        yield {"what": "memory", "size": [size], "bytes": 2.0 * size, "seconds": seconds}
+
+
+def _elementwise(bench: _Bench) -> Iterator[dict[str, Any]]:
+    """What fused work reaches: an optimizer's update, a gate, a norm; sizes of a layer's arrays.
+    "bytes" are those that a fused program moves."""
+    import jax
+    import jax.numpy as jnp
+
+    def adam(c: Any, g: Any) -> Any:
+        p, m, v = c[0], 0.9 * c[1] + 0.1 * g, 0.95 * c[2] + 0.05 * g * g
+        return jnp.stack([p - 1e-3 * m * jax.lax.rsqrt(v + 1e-8), m, v])
+
+    def norm(c: Any, g: Any) -> Any:
+        return c * jax.lax.rsqrt(jnp.mean(c * c, axis=-1, keepdims=True) + 1e-6) * g
+
+    def gate(c: Any, g: Any) -> Any:
+        return jax.nn.silu(c) * g
+
+    rows, d = 2048, 1024
+    tall = (rows, d)
+    size = 4.0 * rows * d
+    for name, op, shapes, moved in (
+        ("adam", adam, ((3, *tall), tall), 7 * size),
+        ("norm", norm, (tall, (d,)), 3 * size),
+        ("gate", gate, (tall, tall), 3 * size),
+    ):
+        stage(f"elementwise {name}")
+        seconds = bench.seconds(op, *((s, "float32") for s in shapes))
+        yield {"what": "elementwise", "size": [name], "bytes": moved, "seconds": seconds}
+
+
+def _attention(bench: _Bench, kernel: Callable[..., Any]) -> Iterator[dict[str, Any]]:
+    """Causal attention, forward and backward; FLOPs of the causal half, 2 + 5 products."""
+    import jax
+
+    b, t, n, h = 2, 512, 8, 64
+
+    def both(q: Any) -> Any:
+        return q + 1e-6 * jax.grad(lambda x: kernel(x).sum())(q)
+
+    stage("attention")
+    seconds = bench.seconds(both, ((b, t, n, h), "float32"))
+    flops = 3.5 * 4 * b * n * t * t * h / 2
+    yield {"what": "attention", "dtype": "f32", "flops": flops, "seconds": seconds, "size": [t]}
+
+
+def _small(bench: _Bench) -> Iterator[dict[str, Any]]:
+    """Ops too small to compute anything: what each costs in a program."""
+    import jax.numpy as jnp
+
+    stage("overhead of an op")
+    seconds = bench.seconds(lambda c, w: c @ w, ((8, 8), "float32"), ((8, 8), "float32"))
+    yield {"what": "overhead", "size": ["matmul"], "seconds": seconds}
+    seconds = bench.seconds(lambda c: jnp.roll(c, 1), ((64,), "float32"))
+    yield {"what": "overhead", "size": ["elementwise"], "seconds": seconds}
+
+
+def _collectives(bench: _Bench) -> Iterator[dict[str, Any]]:
+    """Each kind by V; a gather's result is cut again and a scatter's repeated, to feed the next."""
+    import jax
+    import jax.numpy as jnp
+
+    g = bench.devices
+    if g == 1:
+        return
+    ring = [(i, (i + 1) % g) for i in range(g)]
+    whole = {
+        "all_gather": lambda c: jax.lax.all_gather(c, "x", tiled=True)[: c.shape[0]] * 0.5,
+        "reduce_scatter": lambda c: jnp.tile(jax.lax.psum_scatter(c, "x", tiled=True), g) * 0.1,
+        "all_reduce": lambda c: jax.lax.psum(c, "x") * 0.1,
+        "all_to_all": lambda c: jax.lax.all_to_all(c, "x", 0, 0, tiled=True) * 0.5,
+        "permute": lambda c: jax.lax.ppermute(c, "x", ring) * 0.5,
+    }
+    for kind in COLLECTIVES:
+        for size in WIRE_BYTES:
+            stage(f"{kind} {size >> 10} KiB")
+            # What one device holds of V before it.
+            share = {"all_gather": g, "all_to_all": g}.get(kind, 1)
+            n = max(size // 4 // share // g * g, g)
+            seconds = bench.seconds(whole[kind], ((n,), "float32"))
+            v = 4.0 * n * share
+            yield {"what": kind, "size": [int(v)], "bytes": v, "seconds": seconds}
+
+
+def _memory_of(devices: Sequence[Any]) -> float:
+    """Bytes that one device can use: the driver's limit, or its share of the host's memory."""
+    stats = devices[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return float(stats["bytes_limit"])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(devices)
+
+
+def _jaxlib() -> str:
+    import jaxlib
+
+    return str(jaxlib.__version__)
