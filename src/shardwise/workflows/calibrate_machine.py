@@ -62,7 +62,7 @@ class MachineRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A measured machine: its rates, the rows that they were fitted on, and the record of a chip."""
+    """A measured machine: its rates, the rows that they were fitted on, and the file's text."""
 
     name: str
     rates: MachineRates
@@ -84,7 +84,7 @@ def calibrate_machine(
     """
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         raise BadRequest(
-            f"--name '{name}' is no name of a chip; use small letters, digits, - and _, as in 'here'"
+            f"--name '{name}' is no name of a chip; use small letters, digits, - and _, such as here"
         )
     if cpu_devices is not None and cpu_devices < 1:
         raise BadRequest(f"--cpu-devices is {cpu_devices}; it must be 1 or more")

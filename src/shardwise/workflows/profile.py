@@ -43,13 +43,15 @@ NO_LIMIT = 2**46
 class Profiled:
     """A program that ran. `seconds` are of each step without the profiler, `measured` those of its
     ops under it; `timeline` is the compiled program priced on `piece`, and `predicted` what the
-    planner says of it in seconds by op class and in all; both None without."""
+    planner says of it in seconds by op class and in all; both None without. `reference_seconds` are
+    of one product, timed after each step, where a size was asked for."""
 
     phase: str
     kind: str
     hlo: str
     seconds: tuple[float, ...]
     compile_seconds: float
+    reference_seconds: tuple[float, ...]
     work: HloWork
     measured: Measured
     timeline: HloTimeline | None
@@ -110,10 +112,12 @@ def run_program(
     cpu_devices: int | None = None,
     seconds: float = 900.0,
     keep: Path | None = None,
+    reference: int = 0,
     watch: Watch | None = None,
 ) -> dict[str, Any]:
     """What `profiler.trace.job.run_job` says, from a child on this machine's devices, or on
-    `cpu_devices` virtual ones. With `keep` the capture's files stay in that folder."""
+    `cpu_devices` virtual ones. With `keep` the capture's files stay in that folder; `reference` is
+    the size of a product that is timed between the steps."""
     if steps < 1:
         raise BadRequest(f"--steps is {steps}; at least 1 must run")
     if cpu_devices is not None and cpu_devices < 1:
@@ -127,6 +131,7 @@ def run_program(
             "steps": steps,
             "devices": devices,
             "keep": None if keep is None else str(keep),
+            "reference": reference,
         },
         devices=cpu_devices or 1,
         seconds=seconds,
@@ -165,6 +170,7 @@ def profiled(
         hlo=said["hlo"],
         seconds=tuple(said["seconds"]),
         compile_seconds=said["compile_seconds"],
+        reference_seconds=tuple(said["reference_seconds"]),
         work=work,
         measured=measured,
         timeline=timeline,
@@ -173,9 +179,7 @@ def profiled(
     )
 
 
-def matched(
-    trace: Trace, hlo: str, mesh: Mapping[str, int] | None
-) -> tuple[HloWork, Measured]:
+def matched(trace: Trace, hlo: str, mesh: Mapping[str, int] | None) -> tuple[HloWork, Measured]:
     """The compiled program as work, with the seconds of a capture on its ops."""
     module = read_module(hlo)
     found = dict(mesh or {})
@@ -201,6 +205,7 @@ def profile_trace(path: Path, hlo: Path | None = None) -> tuple[Trace, Profiled 
         hlo=text,
         seconds=(),
         compile_seconds=0.0,
+        reference_seconds=(),
         work=work,
         measured=measured,
         timeline=None,

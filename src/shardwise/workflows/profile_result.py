@@ -20,8 +20,8 @@ SHOWN = 100
 
 def profile_result(p: Profiled) -> dict[str, Any]:
     """One profile. `seconds` of rows are own seconds per step and device, means over devices and
-    captured runs; those of `compiled` are one device's on its timeline, collectives and copies as if
-    nothing hid them; `predicted` is the planner's."""
+    captured runs; those of `compiled` are one device's on its timeline, collectives and copies as
+    if nothing hid them; `predicted` is the planner's."""
     m, t = p.measured, p.timeline
     return {
         "phase": p.phase,
@@ -32,8 +32,7 @@ def profile_result(p: Profiled) -> dict[str, Any]:
             "least": min(p.seconds, default=None),
             "most": max(p.seconds, default=None),
             "traced": m.step_seconds,
-            "compiled": t
-            and {"lower": t.lower, "expected": t.expected, "upper": t.upper},
+            "compiled": t and {"lower": t.lower, "expected": t.expected, "upper": t.upper},
             "predicted": p.predicted and p.predicted["seconds"],
         },
         "steps": len(p.seconds),

@@ -1,8 +1,8 @@
 """Inside a child: time small programs on all devices here at once. Rows are per device.
 
-Every program repeats its op so often that starting it costs little, each run feeding the next, and
-is run until its median stands. A row has "what", "seconds" of one op, and what the op does: "flops",
-"bytes" of memory traffic, or V of a collective as in `work.Collective`.
+Every program repeats its op so often that starting it costs little, each run feeding the next. A row
+has "what", the median "seconds" of one op, and what the op does: "flops", or "bytes" of memory
+traffic, which of a collective are V as in `work.Collective`.
 """
 
 import importlib
@@ -10,7 +10,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 from shardwise.errors import BadRequest
@@ -56,7 +56,7 @@ def machine_job(devices: int | None, attention: str) -> dict[str, Any]:
         "devices": len(used),
         "memory_bytes": _memory_of(used),
         "cores": os.cpu_count() or 1,
-        "versions": {"jax": jax.__version__, "jaxlib": _jaxlib()},
+        "versions": {"jax": jax.__version__, "jaxlib": version("jaxlib")},
     }
 
 
@@ -71,7 +71,8 @@ class _Bench:
         self.devices = len(devices)
 
     def seconds(self, op: Callable[..., Any], *shapes: Any) -> float:
-        """Seconds of one `op(carry, *others)` -> carry; `shapes` are (shape, dtype) per device."""
+        """Seconds of one `op(carry, *others)` -> carry; `shapes` are (shape, dtype) per device, or
+        tuples of them."""
         times = LEAST_REPEATS
         while True:
             run = self.program(op, shapes, times)
@@ -92,20 +93,22 @@ class _Bench:
         from jax import P
 
         def local(*arrays: Any) -> Any:
-            carry, *others = (a[0] for a in arrays)
+            carry, *others = jax.tree.map(lambda a: a[0], arrays)
             body = lambda _, c: op(c, *others)  # noqa: E731
-            return jax.lax.fori_loop(0, times, body, carry)[None]
+            return jax.tree.map(lambda a: a[None], jax.lax.fori_loop(0, times, body, carry))
 
         spec = P("x")
         whole = jax.jit(
             jax.shard_map(
-                local, mesh=self.mesh, in_specs=(spec,) * len(shapes), out_specs=spec,
+                local,
+                mesh=self.mesh,
+                in_specs=(spec,) * len(shapes),
+                out_specs=spec,
                 check_vma=False,
             )
         )
         at = jax.NamedSharding(self.mesh, spec)
-        make = partial(_filled, devices=self.devices, at=at)
-        arrays = [make(shape, dtype) for shape, dtype in shapes]
+        arrays = [_filled(shape, self.devices, at) for shape in shapes]
         compiled = whole.lower(*arrays).compile()
 
         def run() -> float:
@@ -116,11 +119,15 @@ class _Bench:
         return run
 
 
-def _filled(shape: Sequence[int], dtype: str, devices: int, at: Any) -> Any:
+def _filled(shape: Any, devices: int, at: Any) -> Any:
+    """An array, or a tuple of arrays, of small numbers."""
     import jax
     import jax.numpy as jnp
 
-    made = jax.jit(lambda: jnp.full((devices, *shape), 1e-3, dtype), out_shardings=at)()
+    if isinstance(shape[0][0], tuple):
+        return tuple(_filled(each, devices, at) for each in shape)
+    dims, dtype = shape
+    made = jax.jit(lambda: jnp.full((devices, *dims), 1e-3, dtype), out_shardings=at)()
     return jax.block_until_ready(made)
 
 
@@ -144,7 +151,11 @@ def _matmuls(bench: _Bench) -> Iterator[dict[str, Any]]:
 def _product(dtype: str, m: int, k: int, n: int, seconds: float) -> dict[str, Any]:
     flops = 2.0 * m * k * n
     return {
-        "what": "matmul", "dtype": dtype, "size": [m, k, n], "flops": flops, "seconds": seconds,
+        "what": "matmul",
+        "dtype": dtype,
+        "size": [m, k, n],
+        "flops": flops,
+        "seconds": seconds,
     }
 
 
@@ -158,14 +169,15 @@ def _memory(bench: _Bench) -> Iterator[dict[str, Any]]:
 
 
 def _elementwise(bench: _Bench) -> Iterator[dict[str, Any]]:
-    """What fused work reaches: an optimizer's update, a gate, a norm; sizes of a layer's arrays.
-    "bytes" are those that a fused program moves."""
+    """What fused work reaches: an optimizer's update, a norm, a gate, and a gate turned, as the
+    gradients of weights read activations. "bytes" are those that a fused program moves."""
     import jax
     import jax.numpy as jnp
 
     def adam(c: Any, g: Any) -> Any:
-        p, m, v = c[0], 0.9 * c[1] + 0.1 * g, 0.95 * c[2] + 0.05 * g * g
-        return jnp.stack([p - 1e-3 * m * jax.lax.rsqrt(v + 1e-8), m, v])
+        p, m, v = c
+        m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g * g
+        return p - 1e-3 * m * jax.lax.rsqrt(v + 1e-8), m, v
 
     def norm(c: Any, g: Any) -> Any:
         return c * jax.lax.rsqrt(jnp.mean(c * c, axis=-1, keepdims=True) + 1e-6) * g
@@ -173,17 +185,25 @@ def _elementwise(bench: _Bench) -> Iterator[dict[str, Any]]:
     def gate(c: Any, g: Any) -> Any:
         return jax.nn.silu(c) * g
 
-    rows, d = 2048, 1024
-    tall = (rows, d)
-    size = 4.0 * rows * d
+    def turned(c: Any, g: Any) -> Any:
+        return (jax.nn.silu(c) * g).T
+
+    n = 2048
+    square = ((n, n), "float32")
+    size = 4.0 * n * n
     for name, op, shapes, moved in (
-        ("adam", adam, ((3, *tall), tall), 7 * size),
-        ("norm", norm, (tall, (d,)), 3 * size),
-        ("gate", gate, (tall, tall), 3 * size),
+        ("adam", adam, ((square,) * 3, square), 7 * size),
+        ("norm", norm, (square, ((n,), "float32")), 3 * size),
+        ("gate", gate, (square, square), 3 * size),
+        ("turned", turned, (square, square), 3 * size),
     ):
         stage(f"elementwise {name}")
-        seconds = bench.seconds(op, *((s, "float32") for s in shapes))
-        yield {"what": "elementwise", "size": [name], "bytes": moved, "seconds": seconds}
+        yield {
+            "what": "elementwise",
+            "size": [name],
+            "bytes": moved,
+            "seconds": bench.seconds(op, *shapes),
+        }
 
 
 def _attention(bench: _Bench, kernel: Callable[..., Any]) -> Iterator[dict[str, Any]]:
@@ -245,9 +265,3 @@ def _memory_of(devices: Sequence[Any]) -> float:
     if "bytes_limit" in stats:
         return float(stats["bytes_limit"])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / len(devices)
-
-
-def _jaxlib() -> str:
-    import jaxlib
-
-    return str(jaxlib.__version__)

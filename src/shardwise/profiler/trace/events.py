@@ -183,9 +183,7 @@ def _without_holders(ops: list[TraceOp]) -> list[TraceOp]:
     """A loop's own seconds are nothing where its body is there too, on whatever line."""
     holders = Counter((op.device, op.run) for op in ops if opcode_of(op.name) not in HOLDERS)
     return [
-        replace(op, own=0.0)
-        if opcode_of(op.name) in HOLDERS and holders[op.device, op.run]
-        else op
+        replace(op, own=0.0) if opcode_of(op.name) in HOLDERS and holders[op.device, op.run] else op
         for op in ops
     ]
 

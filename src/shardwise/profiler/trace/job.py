@@ -7,7 +7,7 @@ imported here alone.
 import importlib
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,20 @@ CAPTURED = 3
 
 
 def run_job(
-    builder: str, arguments: Mapping[str, Any], steps: int, devices: int, keep: str | None
+    builder: str,
+    arguments: Mapping[str, Any],
+    steps: int,
+    devices: int,
+    keep: str | None,
+    reference: int = 0,
 ) -> dict[str, Any]:
     """Compile `builder(devices, **arguments)` here, run it `steps` times and capture some.
 
     `builder` is "module:function" as for `ahead.compile_ahead`; `devices` are taken in JAX's order.
     The answer has "seconds" (of each step), "hlo", "mesh", "kind", "lines" (as `events.lines_of`
-    takes) and "compile_seconds". With `keep` the capture's files are left in that folder.
+    takes) and "compile_seconds". With `keep` the capture's files are left in that folder. With
+    `reference` n, n x n x n products in float32 on one device are timed between the steps, as
+    "reference_seconds" of one: a measure of how busy the machine was meanwhile.
     Raises BadRequest where fewer devices are here.
     """
     import jax
@@ -49,13 +56,18 @@ def run_job(
     runner = _Runner(executable, lowered, program.arguments)
     for _ in range(2):
         runner.step()
-    seconds = []
+    seconds: list[float] = []
+    beside: list[float] = []
+    product = _product(reference) if reference else None
     for i in range(steps):
         stage(f"step {i + 1} of {steps}")
         seconds.append(runner.step())
+        if product is not None:
+            beside.append(product())
     stage("capturing")
     return {
         "seconds": seconds,
+        "reference_seconds": beside,
         "compile_seconds": took,
         "hlo": executable.as_text(),
         "mesh": dict(program.mesh.shape),
@@ -63,6 +75,23 @@ def run_job(
         "platform": here[0].platform,
         "lines": _captured(runner, min(steps, CAPTURED), keep),
     }
+
+
+def _product(n: int) -> Callable[[], float]:
+    """Times one of four products of a program, after running it once."""
+    import jax
+    import jax.numpy as jnp
+
+    w = jnp.full((n, n), 1e-3)
+    run = jax.jit(lambda w: jax.lax.fori_loop(0, 4, lambda _, c: c @ w, w)).lower(w).compile()
+    run(w).block_until_ready()
+
+    def seconds() -> float:
+        begun = time.perf_counter()
+        run(w).block_until_ready()
+        return (time.perf_counter() - begun) / 4
+
+    return seconds
 
 
 class _Runner:
@@ -73,35 +102,23 @@ class _Runner:
 
         self.executable = executable
         given, self.tree = jax.tree.flatten(tuple(arguments))
-        infos = jax.tree.leaves(lowered.args_info)
-        self.donated = [bool(getattr(info, "donated", False)) for info in infos]
+        infos, tree = jax.tree.flatten(lowered.args_info)
+        self.keywords = tree == self.tree  # (args, kwargs), as those of a user's function
+        self.donated = [bool(info.donated) for info in infos]
         self.leaves = [_made(x) for x in given]
-        if len(self.donated) != len(self.leaves):  # arguments as (args, kwargs) of a function
-            raise BadRequest("the program's arguments cannot be told apart; pass arrays alone")
 
     def step(self) -> float:
         """Run once to the end; its seconds."""
         import jax
 
         args = jax.tree.unflatten(self.tree, self.leaves)
-        if self.called_with_kwargs:
-            args, kwargs = args
-        else:
-            kwargs = {}
+        args, kwargs = args if self.keywords else (args, {})
         begun = time.perf_counter()
         out = self.executable(*args, **kwargs)
         jax.block_until_ready(out)
         seconds = time.perf_counter() - begun
         self.take_back(jax.tree.leaves(out))
         return seconds
-
-    @property
-    def called_with_kwargs(self) -> bool:
-        """Whether the arguments are those of a user's function: (args, kwargs)."""
-        import jax
-
-        example = jax.tree.unflatten(self.tree, range(len(self.leaves)))
-        return len(example) == 2 and isinstance(example[0], tuple) and isinstance(example[1], dict)
 
     def take_back(self, out: list[Any]) -> None:
         """The first output of its shape and dtype in place of each argument that was given away, as

@@ -1,0 +1,110 @@
+"""Predicted over measured step time of a small model on this machine, after calibrating it.
+
+    python benchmarks/calibrated.py [--rounds 3] [--steps 5] [--devices 1]
+
+Each round calibrates the machine, plans a training step of a small Llama (f32) for it, and runs the
+plan. Both sides are counted in products: the predicted step over the calibration's own 1024 x 1024
+x 1024 product, and the measured step over one timed between the steps, so that other work on the
+machine falls out. Printed for the planner's step and for the compiled program's timeline, with the
+seconds behind them.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+from pathlib import Path
+
+from shardwise.plans import ServePlan, TrainPlan
+from shardwise.workflows.calibrate_machine import Calibration, calibrate_machine
+from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.predict import plan_training
+from shardwise.workflows.profile import Profiled, profile_plan
+
+PRODUCT = 1024
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "vocab_size": 4096,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 10000.0,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+FLOAT32 = {"param": "f32", "grad": "f32", "master": "none"}
+
+
+def main() -> None:
+    options = _options()
+    found: dict[str, list[float]] = {"planner": [], "compiled": []}
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(options.rounds):
+            made = calibrate_machine("here", cpu_devices=options.devices)
+            profile = _profile(made, Path(folder), options)
+            _report(turn, made, profile, found)
+    for name, ratios in found.items():
+        print(
+            f"{name:9} predicted / measured {statistics.median(ratios):.2f} "
+            f"({min(ratios):.2f}-{max(ratios):.2f})"
+        )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Predicted over measured, once calibrated.")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--devices", type=int, default=1, help="virtual CPU devices")
+    parser.add_argument("--rows", type=int, default=8)
+    parser.add_argument("--length", type=int, default=256)
+    return parser.parse_args()
+
+
+def _profile(made: Calibration, folder: Path, options: argparse.Namespace) -> Profiled:
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    file = folder / "here.toml"
+    file.write_text(made.text)
+    hardware = Hardware(files=[str(file)])
+    plan: TrainPlan | ServePlan = plan_training(
+        str(folder),
+        f"here:{options.devices}",
+        batch=f"{options.rows}seq",
+        seq=options.length,
+        dtype="f32",
+        dtypes=FLOAT32,
+        hardware=hardware,
+    ).best.plan
+    return profile_plan(
+        plan,
+        hardware,
+        steps=options.steps,
+        cpu_devices=options.devices,
+        reference=PRODUCT,
+    )
+
+
+def _report(turn: int, made: Calibration, p: Profiled, found: dict[str, list[float]]) -> None:
+    wanted = ("f32", [PRODUCT] * 3)
+    before = next(r["seconds"] for r in made.rows if (r.get("dtype"), r["size"]) == wanted)
+    # A calibrated product runs on all devices at once, the reference on one alone.
+    meanwhile = statistics.median(p.reference_seconds)
+    measured = p.step_seconds / meanwhile
+    assert p.timeline is not None and p.predicted is not None
+    said = {"planner": p.predicted["seconds"]["expected"], "compiled": p.timeline.expected}
+    load = os.getloadavg()[0]
+    print(f"round {turn + 1}, load {load:.1f}: product {before * 1e3:.1f} ms calibrating,", end=" ")
+    print(f"{meanwhile * 1e3:.1f} ms meanwhile; step {p.step_seconds:.2f} s", end=" ")
+    print("; ".join(f"{name} {seconds:.2f} s" for name, seconds in said.items()), flush=True)
+    for name, seconds in said.items():
+        found[name].append(seconds / before / measured)
+
+
+if __name__ == "__main__":
+    main()
