@@ -96,7 +96,8 @@ def _report(turn: int, made: Calibration, p: Profiled, found: dict[str, list[flo
     # A calibrated product runs on all devices at once, the reference on one alone.
     meanwhile = statistics.median(p.reference_seconds)
     measured = p.step_seconds / meanwhile
-    assert p.timeline is not None and p.predicted is not None
+    assert p.timeline is not None
+    assert p.predicted is not None
     said = {"planner": p.predicted["seconds"]["expected"], "compiled": p.timeline.expected}
     load = os.getloadavg()[0]
     print(f"round {turn + 1}, load {load:.1f}: product {before * 1e3:.1f} ms calibrating,", end=" ")

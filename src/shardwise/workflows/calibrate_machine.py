@@ -75,23 +75,27 @@ def calibrate_machine(
     name: str,
     *,
     cpu_devices: int | None = None,
+    program_seconds: float = 0.1,
     seconds: float = SECONDS,
     watch: Watch | None = None,
 ) -> Calibration:
     """Measure the devices here, or `cpu_devices` virtual ones, and write them as chip `name`.
 
+    Programs are made as long as `program_seconds`: on a machine with other work, long enough to
+    share it as the programs do that are to be predicted.
+
     Raises BadRequest for a name that no slice could be spelt with, MissingPart without JAX.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         raise BadRequest(
-            f"--name '{name}' is no name of a chip; use small letters, digits, - and _, such as here"
+            f"--name '{name}' is no name of a chip; use small letters, digits, - and _, like here"
         )
     if cpu_devices is not None and cpu_devices < 1:
         raise BadRequest(f"--cpu-devices is {cpu_devices}; it must be 1 or more")
     platform = "cpu" if cpu_devices is not None else os.environ.get("JAX_PLATFORMS", "")
     said = run_function(
         JOB,
-        {"devices": cpu_devices, "attention": KERNEL},
+        {"devices": cpu_devices, "attention": KERNEL, "program_seconds": program_seconds},
         devices=cpu_devices or 1,
         seconds=seconds,
         memory_bytes=NO_LIMIT,

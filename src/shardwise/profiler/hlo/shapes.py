@@ -5,7 +5,7 @@ space: 0 is the device's main memory, 1 a TPU's VMEM, 5 the host's, others are s
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -91,6 +91,28 @@ class Array(NamedTuple):
             outer = [-(-n // t) for n, t in zip(inner, tile, strict=True)]
             shape = [*shape[: len(shape) - len(tile)], *outer, *tile]
         return prod(shape) * (self.bytes / prod(self.dims))
+
+    def offset(self, index: Sequence[int]) -> int:
+        """How many elements lie before the one at `index`, those that fill up tiles included.
+
+        >>> read_shape("bf16[4,8]{1,0:T(2,4)(2,1)}").offset((2, 1))
+        18
+        """
+        order = self.layout.order or tuple(reversed(range(len(self.dims))))
+        shape = [self.dims[d] for d in reversed(order)]
+        at = [index[d] for d in reversed(order)]
+        for tile in self.layout.tiles:
+            missing = [0] * (len(tile) - len(shape))
+            shape, at = [1 for _ in missing] + shape, missing + at
+            kept = len(shape) - len(tile)
+            outer = [-(-n // t) for n, t in zip(shape[kept:], tile, strict=True)]
+            places = [divmod(i, t) for i, t in zip(at[kept:], tile, strict=True)]
+            shape = [*shape[:kept], *outer, *tile]
+            at = [*at[:kept], *(p[0] for p in places), *(p[1] for p in places)]
+        found = 0
+        for n, i in zip(shape, at, strict=True):
+            found = found * n + i
+        return found
 
 
 Shape = Array | tuple["Shape", ...]

@@ -1,7 +1,7 @@
 """Inside a child: time small programs on all devices here at once. Rows are per device.
 
-Every program repeats its op so often that starting it costs little, each run feeding the next. A row
-has "what", the median "seconds" of one op, and what the op does: "flops", or "bytes" of memory
+Every program repeats its op so often that starting it costs little, each run feeding the next. A
+row has "what", the median "seconds" of one op, and what the op does: "flops", or "bytes" of memory
 traffic, which of a collective are V as in `work.Collective`.
 """
 
@@ -21,18 +21,17 @@ DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
 WIRE_BYTES = (2**14, 2**17, 2**20, 2**23)
 MEMORY_BYTES = (2**20, 2**23, 2**26, 2**28)
-PROGRAM_SECONDS = 0.1
-"""Repeats are added until a program takes this long: starting one takes 20 to 200 us on CPUs, and a
-machine with other work runs short programs between their turns, which no long one can."""
-MOST_SECONDS = 1.0
-"""Sizes are raised until one op would take longer than this."""
+LONGEST = 10
+"""Products are made larger until one would take so many times the length of a program."""
 MOST_REPEATS = 4096
 LEAST_REPEATS = 4
 
 
-def machine_job(devices: int | None, attention: str) -> dict[str, Any]:
+def machine_job(devices: int | None, attention: str, program_seconds: float) -> dict[str, Any]:
     """Measure the first `devices` (None for all). `attention` is "module:function" of a kernel for
-    queries [B, T, N, H] that are keys and values too.
+    queries [B, T, N, H] that are keys and values too. Ops are repeated until a program takes
+    `program_seconds`: starting one takes 20 to 200 us on CPUs, and a machine with other work runs
+    short programs between its turns, which no long one can have.
 
     Raises BadRequest where fewer are here.
     """
@@ -42,7 +41,7 @@ def machine_job(devices: int | None, attention: str) -> dict[str, Any]:
     if devices is not None and len(here) < devices:
         raise BadRequest(f"{devices} devices were asked for and {len(here)} are here")
     used = here[: devices or len(here)]
-    bench = _Bench(used)
+    bench = _Bench(used, program_seconds)
     module, _, name = attention.partition(":")
     kernel = getattr(importlib.import_module(module), name)
     rows: list[dict[str, Any]] = []
@@ -61,14 +60,15 @@ def machine_job(devices: int | None, attention: str) -> dict[str, Any]:
 
 
 class _Bench:
-    """The devices as a mesh of one axis."""
+    """The devices as a mesh of one axis, and how long a program takes at least."""
 
-    def __init__(self, devices: Sequence[Any]) -> None:
+    def __init__(self, devices: Sequence[Any], least: float) -> None:
         import jax
         import numpy as np
 
         self.mesh = jax.sharding.Mesh(np.array(devices), ("x",))
         self.devices = len(devices)
+        self.least = least
 
     def seconds(self, op: Callable[..., Any], *shapes: Any) -> float:
         """Seconds of one `op(carry, *others)` -> carry; `shapes` are (shape, dtype) per device, or
@@ -78,11 +78,11 @@ class _Bench:
             run = self.program(op, shapes, times)
             run()
             once = run()
-            if once >= PROGRAM_SECONDS or times >= MOST_REPEATS:
+            if once >= self.least or times >= MOST_REPEATS:
                 break
-            wanted = times * PROGRAM_SECONDS / max(once, 1e-6)
+            wanted = times * self.least / max(once, 1e-6)
             times = min(MOST_REPEATS, max(2 * times, round(wanted * 1.2)))
-        rounds = 3 if once > PROGRAM_SECONDS * 5 else 5
+        rounds = 3 if once > self.least * 5 else 5
         return statistics.median(run() for _ in range(rounds)) / times
 
     def program(
@@ -136,13 +136,13 @@ def _matmuls(bench: _Bench) -> Iterator[dict[str, Any]]:
     for dtype, name in DTYPES.items():
         past = 0.0
         for n in SIZES:
-            if past * 8 > MOST_SECONDS:
+            if past * 8 > LONGEST * bench.least:
                 break
             stage(f"matmul {dtype} {n}")
             past = bench.seconds(lambda c, w: c @ w, ((n, n), name), ((n, n), name))
             yield _product(dtype, n, n, n, past)
         for m, n in ((256, 1024), (2048, 512)):
-            if past * 8 > MOST_SECONDS and 2 * m * n * n > 2 * SIZES[4] ** 3:
+            if past * 8 > LONGEST * bench.least and 2 * m * n * n > 2 * SIZES[4] ** 3:
                 continue
             spent = bench.seconds(lambda c, w: c @ w, ((m, n), name), ((n, n), name))
             yield _product(dtype, m, n, n, spent)
