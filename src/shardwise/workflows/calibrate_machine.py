@@ -41,8 +41,8 @@ Row = Mapping[str, Any]
 class MachineRates:
     """What the devices of a machine do; rates are per device.
 
-    `peaks` and `kept` by dtype: the best matmul rate, and the share of it that all sizes reach once
-    `ramp` seconds of a kernel are taken off. `bandwidth` is that of one read and one write of a
+    `peaks` and `kept` by dtype: the rate of the best matmul, and the share of it that all sizes
+    reach once `ramp` seconds of a kernel are taken off. `bandwidth` is that of one read and one write of a
     large array, `fused` the share of it that elementwise programs reach. `oneway` and `hop` price
     every collective as a full mesh of devices; None on one device. `errors` are medians of
     |fitted / measured - 1| by what was fitted.
@@ -146,10 +146,10 @@ def fit(rows: Sequence[Row], devices: int) -> MachineRates:
     errors: dict[str, float] = {}
     for dtype in dict.fromkeys(r["dtype"] for r in rows if r["what"] == "matmul"):
         of = [r for r in rows if r["what"] == "matmul" and r["dtype"] == dtype]
-        peaks[dtype] = max(r["flops"] / r["seconds"] for r in of)
         # seconds = ramp + flops / rate
         (ramp, inverse), error = _relative([[1.0, r["flops"]] for r in of], of)
         ramps.append(ramp)
+        peaks[dtype] = max(1.0 / inverse, *(r["flops"] / r["seconds"] for r in of))
         kept[dtype] = min(1.0 / (inverse * peaks[dtype]), 1.0)
         errors[f"matmul {dtype}"] = error
     memory = [r for r in rows if r["what"] == "memory" and r["size"][0] >= LARGE]
