@@ -81,7 +81,7 @@ def here(tmp_path_factory):
 def mlp(here):
     """A profile on two devices, and the folder of its capture."""
     keep = here / "kept"
-    on = parse_slice("v5e:1x2")
+    on = parse_slice("h100:2")
     found = profile_function(
         "mine:mlp", "mine:args", {"x": 2}, on, steps=2, cpu_devices=2, keep=keep, reference=64
     )
@@ -116,7 +116,7 @@ def test_tables_by_class_line_and_scope_stand_beside_the_compiled_program(mlp):
     assert matmul["predicted"] is None
     assert result["step_seconds"]["compiled"]["expected"] > 0
     assert any(
-        "ran on 'cpu', and compiled and predicted times are of v5e" in n for n in found.notes
+        "ran on 'cpu', and compiled and predicted times are of h100" in n for n in found.notes
     )
 
 
@@ -181,7 +181,7 @@ def test_no_steps_and_no_devices_are_refused(here, steps, devices):
 
 def test_a_plan_stands_beside_its_prediction(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    planning = plan_training(str(tmp_path), "v5e:1x2", batch="4seq", seq=32, pins={"fsdp": 2})
+    planning = plan_training(str(tmp_path), "h100:2", batch="4seq", seq=32, pins={"fsdp": 2})
     found = profile_plan(planning.best.plan, Hardware(), steps=1, cpu_devices=2)
     result = profile_result(found)
     assert result["devices"] == 2
