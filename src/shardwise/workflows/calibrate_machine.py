@@ -42,10 +42,10 @@ class MachineRates:
     """What the devices of a machine do; rates are per device.
 
     `peaks` and `kept` by dtype: the rate of the best matmul, and the share of it that all sizes
-    reach once `ramp` seconds of a kernel are taken off. `bandwidth` is that of one read and one write of a
-    large array, `fused` the share of it that elementwise programs reach. `oneway` and `hop` price
-    every collective as a full mesh of devices; None on one device. `errors` are medians of
-    |fitted / measured - 1| by what was fitted.
+    reach once `ramp` seconds of a kernel are taken off. `bandwidth` is that of one read and one
+    write of a large array, `fused` the share of it that elementwise programs reach. `oneway` and
+    `hop` price every collective as a full mesh of devices; None on one device. `errors` are medians
+    of |fitted / measured - 1| by what was fitted.
     """
 
     peaks: Mapping[str, float]

@@ -9,7 +9,7 @@ import click
 from shardwise.apps.cli.compile import watcher
 from shardwise.apps.cli.options import given
 from shardwise.apps.cli.output import check_writable, document, emit, json_option, table
-from shardwise.units import format_count, format_seconds
+from shardwise.units import format_rate, format_seconds
 
 
 @click.command()
@@ -57,19 +57,19 @@ def _render(r: dict[str, Any]) -> None:
     click.echo(f"{r['devices']} x '{r['kind']}', each with all at work")
     click.echo()
     rows = [
-        [f"matmul {dtype}, best", f"{format_count(rate)}FLOP/s"]
+        [f"matmul {dtype}, best", format_rate(rate, "FLOP/s")]
         for dtype, rate in r["peak_flops"].items()
     ]
     rows += [[f"matmul {d}, of all sizes", f"{100 * s:.0f} %"] for d, s in r["matmul"].items()]
     rows += [
         ["a matmul's ramp", format_seconds(r["matmul_ramp_seconds"])],
         ["attention", f"{100 * r['attention']:.0f} %"],
-        ["memory", f"{format_count(r['hbm_bandwidth'])}B/s"],
+        ["memory", format_rate(r["hbm_bandwidth"], "B/s")],
         ["elementwise work", f"{100 * r['hbm']:.0f} %"],
         ["an op's overhead", format_seconds(r["op_overhead_seconds"])],
     ]
     if r["pair_oneway"]:
-        rows.append(["link of a pair", f"{format_count(r['pair_oneway'])}B/s"])
+        rows.append(["link of a pair", format_rate(r["pair_oneway"], "B/s")])
         rows.append(["hop", format_seconds(r["hop_seconds"])])
     table(["measured", "per device"], rows)
     click.echo(f"\nWrote {r['file']}: --hw {r['file']} --on {r['slice']}")

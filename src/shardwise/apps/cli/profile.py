@@ -10,7 +10,7 @@ from shardwise.apps.cli.compile import is_function, watcher
 from shardwise.apps.cli.options import given
 from shardwise.apps.cli.output import document, emit, json_option, plain, table
 from shardwise.errors import BadRequest
-from shardwise.units import format_count, format_seconds
+from shardwise.units import format_rate, format_seconds
 
 SHOWN = 12
 PATH = click.Path(dir_okay=True, path_type=Path)
@@ -105,10 +105,9 @@ def _mesh(options: dict[str, Any], piece: Any) -> dict[str, int]:
 def _check_trace_alone(what: str | None, options: dict[str, Any]) -> None:
     others = ("cpu_devices", "phase", "args", "mesh", "on", "sets", "hw_files", "out")
     clash = [f"--{name.replace('_', '-')}" for name in others if options[name]]
-    if what is not None or clash:
-        raise BadRequest(
-            f"--trace reads a capture and runs nothing; leave out {', '.join([what or '', *clash])}"
-        )
+    clash = [what, *clash] if what is not None else clash
+    if clash:
+        raise BadRequest(f"--trace reads a capture and runs nothing; leave out {', '.join(clash)}")
 
 
 def _show_trace(options: dict[str, Any], as_json: bool) -> None:
@@ -137,17 +136,22 @@ def _render(r: dict[str, Any], out: Path | None = None) -> None:
                 format_seconds(row["measured"]),
                 f"{100 * row['measured'] / total:.1f} %",
                 *(format_seconds(row[s]) for s in shown),
-                f"{format_count(row['flops'] / row['measured'])}/s" if row["flops"] else "",
+                _rate(row),
             ]
             for row in r[key][:SHOWN]
             if row["measured"] or any(row[s] for s in shown)
         ]
-        table([title, "measured", "of ops", *shown, "FLOPs"], rows)
+        table([title, "measured", "of ops", *shown, "rate"], rows)
     if r["unmatched"]:
         names = ", ".join(row["name"] for row in r["unmatched"][:5])
         click.echo(f"\n{format_seconds(r['unmatched_seconds'])} matched no op: {names}")
     if out is not None:
         click.echo(f"\nCapture and tables in {out}")
+
+
+def _rate(row: dict[str, Any]) -> str:
+    counted = row["flops"] and row["measured"]
+    return format_rate(row["flops"] / row["measured"], "FLOP/s") if counted else ""
 
 
 def _sides(step: dict[str, Any]) -> list[str]:

@@ -1,0 +1,152 @@
+"""`shardwise profile` and `shardwise calibrate`: what they refuse, print and write."""
+
+import gzip
+import json
+
+import pytest
+
+from shardwise.apps.cli import main
+from shardwise.workflows import calibrate_machine as workflow
+
+EVENTS = [
+    {"ph": "M", "pid": 3, "name": "process_name", "args": {"name": "/device:TPU:0"}},
+    {"ph": "M", "pid": 3, "tid": 1, "name": "thread_name", "args": {"name": "XLA Modules"}},
+    {"ph": "M", "pid": 3, "tid": 2, "name": "thread_name", "args": {"name": "XLA Ops"}},
+    {"ph": "X", "pid": 3, "tid": 1, "ts": 0, "dur": 900, "name": "jit_step(5)"},
+    {
+        "ph": "X",
+        "pid": 3,
+        "tid": 2,
+        "ts": 0,
+        "dur": 600,
+        "name": "dot.1",
+        "args": {"hlo_category": "convolution fusion", "source": "train.py:12"},
+    },
+    {"ph": "X", "pid": 3, "tid": 2, "ts": 650, "dur": 250, "name": "copy.4"},
+]
+HLO = """HloModule jit_step, is_scheduled=true
+
+ENTRY %main (a: f32[64,64]) -> f32[64,64] {
+  %a = f32[64,64]{1,0} parameter(0)
+  %dot.1 = f32[64,64]{1,0} dot(%a, %a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %copy.4 = f32[64,64]{0,1} copy(%dot.1)
+}
+"""
+
+
+def run(capsys, *args):
+    """(code, stdout, stderr) of a command."""
+    code = 0
+    try:
+        main(list(map(str, args)))
+    except SystemExit as end:
+        code = int(end.code or 0)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.fixture
+def capture(tmp_path):
+    path = tmp_path / "run.trace.json.gz"
+    path.write_bytes(gzip.compress(json.dumps({"traceEvents": EVENTS}).encode()))
+    return path
+
+
+def test_a_capture_made_elsewhere_is_shown(capsys, capture):
+    code, out, _ = run(capsys, "profile", "--trace", capture)
+    assert code == 0
+    assert out.startswith("jit_step: 1 runs on 1 devices, 900 µs each (median)")
+    assert "convolution fusion   600 µs" in out
+    assert "train.py:12" in out
+
+
+def test_with_the_compiled_text_its_ops_are_counted(capsys, capture, tmp_path):
+    (tmp_path / "step.txt").write_text(HLO)
+    args = ("profile", "--trace", capture, "--hlo", tmp_path / "step.txt", "--json")
+    code, out, _ = run(capsys, *args)
+    assert code == 0
+    result = json.loads(out)["result"]
+    (matmul,) = (row for row in result["by_class"] if row["where"] == "matmul")
+    assert matmul["measured"] == pytest.approx(600e-6)
+    assert matmul["flops"] == 2 * 64**3
+    assert result["step_seconds"]["measured"] == pytest.approx(900e-6)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), "name a plan or MODULE:FUNCTION to run, or a capture with --trace"),
+        (("m:f",), "function 'm:f' needs --args"),
+        (("m:f", "--args", "m:g", "--phase", "train"), "--set and --phase are of plans"),
+        (("plan.yaml", "--hlo", "x.txt"), "--hlo is the program of a capture"),
+        (("plan.yaml", "--mesh", "x=2"), "--mesh is of functions"),
+        (("plan.yaml",), "plan.yaml"),
+        (("m:f", "--trace", "a.json"), "--trace reads a capture and runs nothing"),
+        (("--trace", "a.json", "--cpu-devices", "2"), "leave out --cpu-devices"),
+        (("--trace", "none.trace.json"), "cannot be read"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(capsys, tmp_path, monkeypatch, args, message):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(capsys, "profile", *args)
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+    assert out == ""
+
+
+def test_a_corrupt_capture_is_one_message(capsys, capture):
+    capture.write_bytes(capture.read_bytes()[:-20])
+    code, _, err = run(capsys, "profile", "--trace", capture)
+    assert code == 2
+    assert err.startswith("error: trace ")
+    assert "is corrupt or truncated" in err
+
+
+def rows():
+    yield {"what": "overhead", "size": ["matmul"], "seconds": 2e-7}
+    yield {"what": "attention", "dtype": "f32", "size": [512], "flops": 1e9, "seconds": 0.1}
+    yield {"what": "memory", "size": [2**28], "bytes": 2.0**29, "seconds": 0.05}
+    yield {"what": "elementwise", "size": ["adam"], "bytes": 1e8, "seconds": 0.02}
+    for n in (64, 512, 1024):
+        flops = 2.0 * n**3
+        row = {"what": "matmul", "dtype": "f32", "size": [n, n, n], "flops": flops}
+        yield {**row, "seconds": 1e-6 + flops / 4e10}
+
+
+def test_calibrate_writes_a_file_that_prices_a_matmul(capsys, tmp_path, monkeypatch):
+    said = {
+        "rows": list(rows()),
+        "kind": "cpu",
+        "platform": "cpu",
+        "devices": 1,
+        "memory_bytes": 16e9,
+        "cores": 2,
+        "versions": {"jax": "0"},
+    }
+    monkeypatch.setattr(workflow, "run_function", lambda *_, **__: said)
+    file = tmp_path / "here.toml"
+    code, out, _ = run(capsys, "calibrate", "--name", "desk", "-o", file)
+    assert code == 0
+    assert f"--hw {file} --on desk:1" in out
+    assert "matmul f32, best          40 GFLOP/s" in out
+    code, out, _ = run(capsys, "hw", "show", "desk", "--hw", file)
+    assert code == 0
+    assert "shardwise calibrate on" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("-o", "here.txt"), "the ending says the format"),
+        (("-o", "no/such/here.toml"), "does not exist"),
+        (("-o", "here.toml", "--name", "A b"), "is no name of a chip"),
+        (("-o", "here.toml", "--cpu-devices", "0"), "must be 1 or more"),
+        ((), "Missing option '-o'"),
+    ],
+)
+def test_calibrate_refuses_before_it_measures(capsys, tmp_path, monkeypatch, args, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, "calibrate", *args)
+    assert code == 2
+    assert message in err
