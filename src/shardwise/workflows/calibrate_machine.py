@@ -25,7 +25,7 @@ from shardwise.profiler.child import KEEP_HEAP, Watch, run_function
 from shardwise.roofline.collectives import collective_seconds
 
 JOB = "shardwise.profiler.micro.job:machine_job"
-KERNEL = "shardwise.workflows.calibrate_machine:causal_attention"
+KERNEL = "shardwise.runtime.attention.causal:causal_attention"
 SECONDS = 900.0
 NO_LIMIT = 2**46
 """Bytes: drivers of accelerators reserve more addresses than there is memory."""
@@ -104,27 +104,6 @@ def calibrate_machine(
         what="calibrating",
     )
     return calibration(name, said)
-
-
-def causal_attention(q_BTNH: Any) -> Any:
-    """The runtime's kernel on queries that are keys and values too, for the calibrating child."""
-    import jax
-    import jax.numpy as jnp
-
-    from shardwise.runtime.attention import Scoring, best_attention
-
-    batch, length, _, width = q_BTNH.shape
-    positions_BT = jnp.broadcast_to(jnp.arange(length), (batch, length))
-    scoring = Scoring(
-        scale=width**-0.5,
-        softcap=None,
-        window=None,
-        chunk=None,
-        in_order=True,
-        q_positions_BT=positions_BT,
-        k_positions_BS=positions_BT,
-    )
-    return best_attention(q_BTNH, q_BTNH, q_BTNH, scoring).astype(jax.numpy.float32)
 
 
 def calibration(name: str, said: Mapping[str, Any]) -> Calibration:
