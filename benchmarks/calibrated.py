@@ -3,9 +3,9 @@
     python benchmarks/calibrated.py [--rounds 3] [--steps 5] [--devices 1]
 
 Each round calibrates the machine, plans a training step of a small Llama (f32) for it, and runs the
-plan. Both sides are counted in products: the predicted step over the calibration's own 1024 x 1024
-x 1024 product, and the measured step over one timed between the steps, so that other work on the
-machine falls out. Printed for the planner's step and for the compiled program's timeline, with the
+plan. Both sides are counted in products of 1024 x 1024 x 1024: the predicted step in one that is
+timed after each figure of the calibration, the measured step in one after each step, so that other
+work on the machine falls out. Printed for the planner's step and for the compiled program's timeline, with the
 seconds behind them.
 """
 
@@ -17,12 +17,12 @@ import tempfile
 from pathlib import Path
 
 from shardwise.plans import ServePlan, TrainPlan
+from shardwise.profiler.micro.job import REFERENCE
 from shardwise.workflows.calibrate_machine import Calibration, calibrate_machine
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.predict import plan_training
 from shardwise.workflows.profile import Profiled, profile_plan
 
-PRODUCT = 1024
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -86,14 +86,12 @@ def _profile(made: Calibration, folder: Path, options: argparse.Namespace) -> Pr
         hardware,
         steps=options.steps,
         cpu_devices=options.devices,
-        reference=PRODUCT,
+        reference=REFERENCE,
     )
 
 
 def _report(turn: int, made: Calibration, p: Profiled, found: dict[str, list[float]]) -> None:
-    wanted = ("f32", [PRODUCT] * 3)
-    before = next(r["seconds"] for r in made.rows if (r.get("dtype"), r["size"]) == wanted)
-    # A calibrated product runs on all devices at once, the reference on one alone.
+    before = made.said["reference_seconds"]
     meanwhile = statistics.median(p.reference_seconds)
     measured = p.step_seconds / meanwhile
     assert p.timeline is not None

@@ -15,6 +15,7 @@ from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.profiler.child import stage
+from shardwise.profiler.micro.reference import product_timer
 
 SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 DTYPES = {"f32": "float32", "bf16": "bfloat16"}
@@ -25,6 +26,8 @@ LONGEST = 10
 """Products are made larger until one would take so many times the length of a program."""
 MOST_REPEATS = 4096
 LEAST_REPEATS = 4
+REFERENCE = 1024
+"""Size of the product that is timed after each figure."""
 
 
 def machine_job(devices: int | None, attention: str, program_seconds: float) -> dict[str, Any]:
@@ -45,11 +48,16 @@ def machine_job(devices: int | None, attention: str, program_seconds: float) -> 
     module, _, name = attention.partition(":")
     kernel = getattr(importlib.import_module(module), name)
     rows: list[dict[str, Any]] = []
-    for part in (_matmuls, _memory, _elementwise, _small, _collectives):
-        rows += part(bench)
-    rows += _attention(bench, kernel)
+    beside: list[float] = []
+    product = product_timer(REFERENCE)
+    parts = (_matmuls, _memory, _elementwise, _small, _collectives)
+    for part in (*(p(bench) for p in parts), _attention(bench, kernel)):
+        for row in part:
+            rows.append(row)
+            beside.append(product())
     return {
         "rows": rows,
+        "reference_seconds": statistics.median(beside),
         "kind": used[0].device_kind,
         "platform": used[0].platform,
         "devices": len(used),

@@ -7,12 +7,13 @@ imported here alone.
 import importlib
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.profiler.child import stage
+from shardwise.profiler.micro.reference import product_timer
 from shardwise.profiler.trace.events import MODULES, OPS, STATS
 
 CAPTURED = 3
@@ -58,7 +59,7 @@ def run_job(
         runner.step()
     seconds: list[float] = []
     beside: list[float] = []
-    product = _product(reference) if reference else None
+    product = product_timer(reference) if reference else None
     for i in range(steps):
         stage(f"step {i + 1} of {steps}")
         seconds.append(runner.step())
@@ -75,23 +76,6 @@ def run_job(
         "platform": here[0].platform,
         "lines": _captured(runner, min(steps, CAPTURED), keep),
     }
-
-
-def _product(n: int) -> Callable[[], float]:
-    """Times one of four products of a program, after running it once."""
-    import jax
-    import jax.numpy as jnp
-
-    w = jnp.full((n, n), 1e-3)
-    run = jax.jit(lambda w: jax.lax.fori_loop(0, 4, lambda _, c: c @ w, w)).lower(w).compile()
-    run(w).block_until_ready()
-
-    def seconds() -> float:
-        begun = time.perf_counter()
-        run(w).block_until_ready()
-        return (time.perf_counter() - begun) / 4
-
-    return seconds
 
 
 class _Runner:
