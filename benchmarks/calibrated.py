@@ -5,8 +5,8 @@
 Each round calibrates the machine, plans a training step of a small Llama (f32) for it, and runs the
 plan. Both sides are counted in products of 1024 x 1024 x 1024: the predicted step in one that is
 timed after each figure of the calibration, the measured step in one after each step, so that other
-work on the machine falls out. Printed for the planner's step and for the compiled program's timeline, with the
-seconds behind them.
+work on the machine falls out. Printed for the planner's step and for the compiled program's
+timeline, with the seconds behind them.
 """
 
 import argparse

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 
 def product_timer(n: int) -> Callable[[], float]:
-    """A function that gives the seconds of one n x n x n product in float32 on one device, as one of
-    four of a program; it was run once before."""
+    """A function that gives the seconds of one n x n x n product in float32 on one device, one of
+    four of a program that was run once before."""
     import jax
     import jax.numpy as jnp
 
