@@ -180,6 +180,7 @@ def test_this_machine_is_measured(tmp_path):
     measured = {row["what"] for row in made.rows}
     assert measured == {"matmul", "memory", "elementwise", "attention", "overhead", *KINDS}
     assert all(row["seconds"] > 0 for row in made.rows)
+    assert made.said["reference_seconds"] > 0
     (tmp_path / "mine.toml").write_text(made.text)
     chip = Hardware(files=[str(tmp_path / "mine.toml")]).chip("mine")
     assert chip.peak("f32") > 1e8
