@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from shardwise.models.numerics import Numerics
 from shardwise.runtime.call import Call
-from shardwise.runtime.quant import product
+from shardwise.runtime.linear import into, out_of
 
 Params = Mapping[str, jax.Array]
 
@@ -42,15 +42,8 @@ def _plain(x: jax.Array, n: Numerics) -> jax.Array:
 def mlp(p: Params, name: str, x_BTD: jax.Array, call: Call) -> jax.Array:
     """act(x w_gate) * (x w_up) w_down, or act(x w_up) w_down; [B, T, D]."""
     mark = call.options.mark
-    up_BTF = mark("mlp_in", _linear(p, f"{name}.up", "BTD,DF->BTF", x_BTD))
-    gate_BTF = None
-    if f"{name}.gate" in p:
-        gate_BTF = mark("mlp_in", _linear(p, f"{name}.gate", "BTD,DF->BTF", x_BTD))
-    act_BTF = mark("activation", activate(up_BTF, gate_BTF, call.numerics))
-    return mark("mlp_out", _linear(p, f"{name}.down", "BTF,FD->BTD", act_BTF))
-
-
-def _linear(p: Params, name: str, spec: str, x: jax.Array) -> jax.Array:
-    out = product(spec, x, p[name])
-    bias = p.get(f"{name}.bias")
-    return out if bias is None else out + bias.astype(out.dtype).reshape(1, 1, -1)
+    specs = {n: "BTD,DF->BTF" for n in (f"{name}.up", f"{name}.gate") if n in p}
+    up_BTF, *gate_BTF = (mark("mlp_in", y) for y in into(p, specs, x_BTD, call))
+    act_BTF = activate(up_BTF, gate_BTF[0] if gate_BTF else None, call.numerics)
+    out_BTD = out_of(p, f"{name}.down", "BTF,FD->BTD", mark("activation", act_BTF), call)
+    return mark("mlp_out", out_BTD)

@@ -14,6 +14,7 @@ from shardwise.errors import unknown
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.scoring import Kernel
 from shardwise.runtime.precision import dtype_of
+from shardwise.runtime.quant import product, products
 
 SAVED_KINDS = (
     "block_input",
@@ -57,7 +58,8 @@ class Options:
     constraint, a collective in `shard_map`), `use(group, params)` the parameters of a layer just
     before they are used (a gather); for those outside the stack the group is -1. `gathered` says
     whether what that hook made stays for the backward pass. `dispatch`, where given, sends tokens
-    to their experts instead (`moe.Dispatch`).
+    to their experts instead (`moe.Dispatch`). `into(x, (spec, w), ...)` and `out_of(spec, x, w)`
+    are the matmuls into and out of attention and a dense MLP (`quant.product`, `linear.py`).
     """
 
     compute: str = "f32"
@@ -69,6 +71,8 @@ class Options:
     use: Callable[[int, Mapping[str, jax.Array]], Mapping[str, jax.Array]] = as_stored
     gathered: Literal["keep", "recompute"] = "keep"
     dispatch: Callable[..., jax.Array] | None = None
+    into: Callable[..., tuple[jax.Array, ...]] = products
+    out_of: Callable[..., jax.Array] = product
     scan: bool = True
 
     def __post_init__(self) -> None:

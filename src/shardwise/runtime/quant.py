@@ -57,6 +57,11 @@ def quantise_params(params: Mapping[str, Any], cfg: ModelConfig) -> dict[str, An
     return {**params, "layers": layers}
 
 
+def products(x: jax.Array, *factors: tuple[str, Weight]) -> tuple[jax.Array, ...]:
+    """The `product` of x with each (spec, w)."""
+    return tuple(product(spec, x, w) for spec, w in factors)
+
+
 def product(spec: str, x: jax.Array, w: Weight) -> jax.Array:
     """einsum(spec, x, w) in the dtype of x; the weight is cast, an int8 one scaled afterwards.
 
