@@ -113,7 +113,7 @@ def call_of(
 def embed(params: Params, tokens_BT: jax.Array, cfg: ModelConfig, call: Call) -> jax.Array:
     """Token embeddings, scaled, projected and with learned positions where the model has them."""
     n, p = call.numerics, call.options.use(-1, _outside(params))
-    x_BTD = p["embedding"].astype(call.options.dtype)[tokens_BT]
+    x_BTD = call.options.at("lookup", p["embedding"].astype(call.options.dtype)[tokens_BT])
     if n.embedding_scale != 1.0:
         # Gemma rounds the scale to the dtype of the activations first; so must we.
         x_BTD = x_BTD * jnp.asarray(n.embedding_scale, x_BTD.dtype)
