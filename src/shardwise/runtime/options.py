@@ -55,11 +55,12 @@ class Options:
     queries, keys and values (`attention/scoring.py`). `experts` says how tokens reach them: every
     expert on every token ("dense"), or sorted by expert ("ragged"). Two hooks serve strategies:
     `at(name, x)` sees each activation of SAVED_KINDS plus "lookup", "embedding" and "logits" (a
-    sharding constraint, a collective in `shard_map`), `use(group, params)` the parameters of a layer just
-    before they are used (a gather); for those outside the stack the group is -1. `gathered` says
-    whether what that hook made stays for the backward pass. `dispatch`, where given, sends tokens
-    to their experts instead (`moe.Dispatch`). `into(x, (spec, w), ...)` and `out_of(spec, x, w)`
-    are the matmuls into and out of attention and a dense MLP (`quant.product`, `linear.py`).
+    sharding constraint, a collective in `shard_map`), `use(group, params)` the parameters of a
+    layer just before they are used (a gather); for those outside the stack the group is -1.
+    `gathered` says whether what that hook made stays for the backward pass. `dispatch`, where
+    given, sends tokens to their experts instead (`moe.Dispatch`). `into(x, (spec, w), ...)` and
+    `out_of(spec, x, w)` are the matmuls into and out of attention and a dense MLP (`quant.product`,
+    `linear.py`).
     """
 
     compute: str = "f32"
