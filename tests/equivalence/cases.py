@@ -93,9 +93,9 @@ def reference(name, dtype, experts="ragged"):
     return run_steps(step, start(name, dtype))
 
 
-def sharded(name, plan, dtype):
+def sharded(name, plan, dtype, tensor_matmul):
     cfg, mesh = config(name), mesh_of(plan)
-    gradient = loss_and_grads(plan, cfg, mesh)
+    gradient = loss_and_grads(plan, cfg, mesh, tensor_matmul)
 
     def step(params):
         value, grads = gradient(place(plan, cfg, mesh, params), batch_of())
@@ -122,13 +122,13 @@ def errors(want, got):
     return found
 
 
-def check(name, mesh, *, bits=32, **choices):
+def check(name, mesh, *, bits=32, tensor_matmul="plain", **choices):
     """Every gradient to 1e-5 in norm (1e-11 in 64 bits) and the loss of three SGD steps."""
     with jax.enable_x64(bits == 64):
         dtype, limit, dtypes = {32: ("float32", 1e-5, F32), 64: ("float64", 1e-11, F64)}[bits]
         plan = plan_of(name, mesh, **{"dtypes": dtypes, **choices})
         want_losses, want = reference(name, dtype)
-        losses, got = sharded(name, plan, dtype)
+        losses, got = sharded(name, plan, dtype, tensor_matmul)
     worst = errors(want, got)
     assert max(worst.values()) < limit, {k: e for k, e in worst.items() if e >= limit}
     np.testing.assert_allclose(losses, want_losses, rtol=limit)

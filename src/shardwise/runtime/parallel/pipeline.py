@@ -30,7 +30,7 @@ from shardwise.runtime.options import Options
 from shardwise.runtime.parallel.context import dealt, zigzag
 from shardwise.runtime.parallel.data import optimizer_spec, running_spec
 from shardwise.runtime.parallel.passes import Passes, passes
-from shardwise.runtime.parallel.setup import Setup
+from shardwise.runtime.parallel.setup import Setup, TensorMatmul
 from shardwise.runtime.parallel.step import count_of, options_for
 from shardwise.runtime.parallel.tensor import stream_spec
 from shardwise.runtime.precision import dtype_of
@@ -108,7 +108,12 @@ class Pipeline:
         return found
 
 
-def pipeline_of(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh) -> Pipeline:
+def pipeline_of(
+    plan: TrainPlan,
+    cfg: ModelConfig,
+    mesh: jax.sharding.Mesh,
+    tensor_matmul: TensorMatmul = "plain",
+) -> Pipeline:
     """The pipeline of a plan, nothing compiled yet."""
     schedule = pipeline_schedule(
         plan.pipeline_schedule, plan.degree("stage"), plan.microbatches, plan.virtual_stages
@@ -117,7 +122,10 @@ def pipeline_of(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh) -> P
         plan=plan,
         cfg=cfg,
         schedule=schedule,
-        setups=tuple(_rank_setup(plan, cfg, mesh, rank) for rank in range(schedule.stages)),
+        setups=tuple(
+            Setup(plan=plan, cfg=cfg, mesh=_rank_mesh(mesh, rank), tensor_matmul=tensor_matmul)
+            for rank in range(schedule.stages)
+        ),
         bounds=_bounds(plan, schedule),
         outside=tuple(
             _outside(cfg, stage == 0, stage == schedule.global_stages - 1)
@@ -126,12 +134,12 @@ def pipeline_of(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh) -> P
     )
 
 
-def _rank_setup(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, rank: int) -> Setup:
+def _rank_mesh(mesh: jax.sharding.Mesh, rank: int) -> jax.sharding.Mesh:
     axes = {name: n for name, n in mesh.shape.items() if name != "stage"} or {"data": 1}
     at = [slice(None)] * mesh.devices.ndim
     at[mesh.axis_names.index("stage")] = slice(rank, rank + 1)
     devices = mesh.devices[tuple(at)].reshape(tuple(axes.values()))
-    return Setup(plan=plan, cfg=cfg, mesh=jax.sharding.Mesh(devices, tuple(axes)))
+    return jax.sharding.Mesh(devices, tuple(axes))
 
 
 def _bounds(plan: TrainPlan, schedule: Schedule) -> tuple[tuple[int, int], ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -13,15 +13,22 @@ from shardwise.runtime.init import Tree, tree_of
 from shardwise.runtime.sharding import BATCH_AXES, parameter_spec
 
 T = TypeVar("T")
+TensorMatmul = Literal["plain", "one_way", "both_ways"]
+TENSOR_MATMULS: tuple[TensorMatmul, ...] = get_args(TensorMatmul)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """A plan, its model and the mesh that it runs on: all of the mesh, or one stage's part."""
+    """A plan, its model and the mesh that it runs on: all of the mesh, or one stage's part.
+
+    `tensor_matmul` says how x is gathered over tensor and the sums scattered: by the compiler, or
+    by collective matmuls in one direction of the ring or both.
+    """
 
     plan: TrainPlan
     cfg: ModelConfig
     mesh: jax.sharding.Mesh
+    tensor_matmul: TensorMatmul = "plain"
 
     @property
     def axes(self) -> dict[str, int]:

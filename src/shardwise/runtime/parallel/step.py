@@ -21,8 +21,9 @@ from shardwise.runtime.parallel.data import deferred_axes, optimizer_spec
 from shardwise.runtime.parallel.expert import dispatch_for
 from shardwise.runtime.parallel.fsdp import gather_hook
 from shardwise.runtime.parallel.setup import Setup
-from shardwise.runtime.parallel.tensor import Stream
+from shardwise.runtime.parallel.tensor import CollectiveMatmuls, Stream
 from shardwise.runtime.precision import dtype_of
+from shardwise.runtime.quant import product, products
 
 Batch = Mapping[str, jax.Array]
 
@@ -30,6 +31,8 @@ Batch = Mapping[str, jax.Array]
 def options_for(setup: Setup, without: tuple[str, ...] = ()) -> Options:
     """The model's options under a plan; `without` names batch axes that are mapped over."""
     plan = setup.plan
+    rings = CollectiveMatmuls(setup, without)
+    ours = setup.tensor_matmul != "plain"
     return Options(
         compute=plan.dtypes.compute,
         remat=plan.remat,
@@ -40,6 +43,8 @@ def options_for(setup: Setup, without: tuple[str, ...] = ()) -> Options:
         at=Stream(setup, without),
         use=gather_hook(setup),
         gathered="recompute" if plan.reshard_after_forward else "keep",
+        into=rings.into if ours else products,
+        out_of=rings.out_of if ours else product,
     )
 
 

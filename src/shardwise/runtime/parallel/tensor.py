@@ -90,9 +90,10 @@ class CollectiveMatmuls:
         KV heads that tensor does not divide are computed where the tokens lie; they are gathered
         afterwards, which is less than x.
         """
-        cut = [factor for factor in factors if self._is_cut(*factor)]
-        made = iter(self._ring(x_BTD, cut))
-        return tuple(next(made) if f in cut else product(f[0], x_BTD, f[1]) for f in factors)
+        cut = [i for i, factor in enumerate(factors) if self._is_cut(*factor)]
+        made = dict(zip(cut, self._ring(x_BTD, [factors[i] for i in cut]), strict=True))
+        here = {i: product(f[0], x_BTD, f[1]) for i, f in enumerate(factors) if i not in made}
+        return tuple({**made, **here}[i] for i in range(len(factors)))
 
     def _is_cut(self, spec: str, w: jax.Array) -> bool:
         sizes = zip(_letters(spec)[1], w.shape, strict=True)
