@@ -41,6 +41,11 @@ class Stream:
         spec = self._spec(name, x.ndim)
         if spec is None:
             return x
+        if name == "norm":  # first as it is made: so its result is gathered, not what it reads
+            x = self._lay(x, stream_spec(self.setup, self.without))
+        return self._lay(x, spec)
+
+    def _lay(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
         mesh = self.setup.mesh
         return lax.with_sharding_constraint(x, NamedSharding(mesh, _even(spec, x, mesh)))
 
@@ -51,7 +56,8 @@ class Stream:
         scattered = name == "norm" and self.setup.tensor_matmul != "plain"
         if (name in BETWEEN or scattered) and dims == 3:
             return stream_spec(self.setup, self.without)
-        if name == "norm" and dims == 3:
+        # Rows of a table cut by vocabulary, whole first: so rows are summed and no table gathered.
+        if name in ("norm", "lookup") and dims == 3:
             return PartitionSpec(batch, time, None)
         tensor = "tensor" if "tensor" in axes else None
         if name in HEADS and dims == 4:
