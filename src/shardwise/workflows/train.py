@@ -17,6 +17,7 @@ from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.flops import model_flops_per_token
+from shardwise.models.zoo import hf_config
 from shardwise.plans import TrainPlan, load_plan, model_hash
 from shardwise.runtime.trainer.loop import Outcome, Run, train
 from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
@@ -27,7 +28,7 @@ from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import price_plan
 
 Progress = Callable[[str, dict[str, Any]], None]
-"""Hears each step: the line to show and its metrics."""
+"""Hears each step: the line to show and its metrics, {} before the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,8 @@ class TrainRequest:
     save_every: int = 0
     resume: bool = False
     tokenizer: str | None = None
+    init: str | None = None
+    save_hf: str | None = None
     profile: bool = False
     cpu_devices: int | None = None
     coordinator: str | None = None
@@ -63,7 +66,8 @@ class TrainRequest:
 
 def train_plan(request: TrainRequest, hear: Progress = lambda *_: None) -> dict[str, Any]:
     """Train and give the result: `steps`, `from_step`, `loss`, `tokens_per_second`, `step_seconds`
-    {predicted, measured}, `mfu`, `devices`, `checkpoint`, `metrics` (a path) and `notes`.
+    {predicted, measured}, `mfu`, `devices` (how many, and their kind), `slice` (the plan's),
+    `devices_are_the_plans`, `checkpoint`, `hf_checkpoint`, `metrics` (a path) and `notes`.
 
     Raises BadRequest before anything is started where plan, data or devices do not fit, and
     ShardwiseError naming the process where one of several is lost.
@@ -73,8 +77,14 @@ def train_plan(request: TrainRequest, hear: Progress = lambda *_: None) -> dict[
     if (group.count or 1) == 1 and group.coordinator is None and not detected():
         if request.cpu_devices is not None:
             use_cpu(request.cpu_devices)
-        return _result(request, run, train(_with_peak(run), _reporter(run, hear)))
+        return _run_here(request, run, hear)
     return _supervised(request, run, group, hear)
+
+
+def _run_here(request: TrainRequest, run: Run, hear: Progress) -> dict[str, Any]:
+    run = _with_peak(run)
+    outcome = train(run, _reporter(run, hear), lambda text: hear(text, {}))
+    return _result(request, run, outcome)
 
 
 def run_of(request: TrainRequest) -> Run:
@@ -88,6 +98,11 @@ def run_of(request: TrainRequest) -> Run:
         raise BadRequest(
             f"the plan '{path}' was made for another '{plan.model}' (hash {plan.model_hash}, now "
             f"{model_hash(cfg)}); plan again"
+        )
+    if request.save_hf and (cfg.towers or cfg.towers_unread):
+        raise BadRequest(
+            f"--save-hf would leave out what '{plan.model}' has beside its text (vision or audio); "
+            "train without it"
         )
     if request.save_every < 0:
         raise BadRequest(f"--save-every is {request.save_every}; it must be 0 or more")
@@ -106,6 +121,9 @@ def run_of(request: TrainRequest) -> Run:
         out=Path(request.out),
         seed=request.seed,
         tokenizer=Path(request.tokenizer) if request.tokenizer else None,
+        init=Path(request.init) if request.init else None,
+        save_hf=Path(request.save_hf) if request.save_hf else None,
+        config=hf_config(plan.model) if request.save_hf else {},
         save_every=request.save_every,
         resume=request.resume,
         profile=request.profile,
@@ -124,12 +142,12 @@ def _expected(plan: TrainPlan, cfg: ModelConfig) -> Expected:
 
 
 def _with_peak(run: Run) -> Run:
-    """The run with the peak of the devices here, where they are chips of the plan's slice."""
-    piece = Hardware().slice(run.plan.slice).slice
-    if run.expected.step_seconds is None or not is_chip(devices_here(), piece.chip):
-        return run
-    peak = piece.chip.peak(run.plan.dtypes.compute) / piece.chip.jax_devices_per_chip
-    return replace(run, expected=replace(run.expected, peak=peak * run.plan.devices))
+    """The run with the devices here, and their peak where they are chips of the plan's slice."""
+    chip, (count, kind) = Hardware().slice(run.plan.slice).slice.chip, devices_here()
+    peak = None
+    if run.expected.step_seconds is not None and is_chip(kind, chip):
+        peak = chip.peak(run.plan.dtypes.compute) / chip.jax_devices_per_chip * run.plan.devices
+    return replace(run, expected=replace(run.expected, peak=peak, here=f"{count} x {kind}"))
 
 
 TPU_KINDS = {"v5e": "tpu v5 lite", "v6e": "tpu v6 lite", "v5p": "tpu v5", "tpu7x": "tpu7x"}
@@ -202,7 +220,7 @@ def _free_port() -> int:
 def _result(request: TrainRequest, run: Run, outcome: Outcome) -> dict[str, Any]:
     rate = outcome.tokens_per_second
     measured = None if rate is None else run.plan.tokens / rate
-    expected = _with_peak(run).expected
+    expected = run.expected
     known = rate and expected.flops_per_token and expected.peak
     return {
         "steps": outcome.steps,
@@ -211,7 +229,10 @@ def _result(request: TrainRequest, run: Run, outcome: Outcome) -> dict[str, Any]
         "tokens_per_second": rate,
         "step_seconds": {"predicted": expected.step_seconds, "measured": measured},
         "mfu": rate * expected.flops_per_token / expected.peak if known else None,  # type: ignore[operator]
-        "devices": devices_here(),
+        "devices": expected.here,
+        "slice": expected.slice,
+        "devices_are_the_plans": expected.peak is not None,
+        "hf_checkpoint": request.save_hf,
         "checkpoint": str(outcome.checkpoint),
         "metrics": str(Path(request.out) / "metrics.jsonl"),
         "notes": [note for note in (expected.why,) if note],
@@ -227,12 +248,12 @@ def work(request: TrainRequest, index: int) -> None:
         local = request.process is None and request.processes is not None
         given = replace(request, process=index) if local and request.coordinator else request
         connect(given.group)
-        run = _with_peak(run_of(request))
 
         def hear(line: str, metrics: dict[str, Any]) -> None:
-            say({"progress": {"step": metrics["step"], "line": line, "metrics": metrics}})
+            step = metrics.get("step", 0)
+            say({"progress": {"step": step, "line": line, "metrics": metrics}})
 
-        say({"result": _result(request, run, train(run, _reporter(run, hear)))})
+        say({"result": _run_here(request, run_of(request), hear)})
     except ShardwiseError as error:
         say(error_message(error))
         sys.exit(error.exit_code)

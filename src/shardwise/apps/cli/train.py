@@ -26,7 +26,9 @@ SCHEDULES = click.Choice(["cosine", "linear", "constant"])
 @click.option("--decay", default=0.1, help="Weight decay of matrices and tables.  [0.1]")
 @click.option("--save-every", default=0, metavar="N", help="Steps per checkpoint; the last always.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in --out.")
-@click.option("--tokenizer", metavar="FILE", help="A tokenizer.json; default bytes.")
+@click.option("--tokenizer", metavar="FILE", help="A tokenizer.json; default --init's, or bytes.")
+@click.option("--init", metavar="DIR", help="Begin with a Hugging Face checkpoint.")
+@click.option("--save-hf", metavar="DIR", help="Save the trained model as one, too.")
 @click.option("--profile", is_flag=True, help="Trace three steps into DIR/profile.")
 @click.option("--cpu-devices", type=int, metavar="N", help="N virtual CPU devices per process.")
 @click.option("--coordinator", metavar="HOST:PORT", help="Where the processes meet.")
@@ -67,27 +69,37 @@ def _overrides(sets: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def _show(line: str, metrics: dict[str, Any]) -> None:
-    """One line that is written over on a terminal; every tenth step in a log."""
+    """One line that is written over on a terminal; every tenth step in a log, and all before."""
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[2K{line}", nl=False, err=True)
-    elif metrics["step"] % 10 == 0 or metrics["step"] == 1:
+    elif not metrics or metrics["step"] % 10 == 0 or metrics["step"] == 1:
         click.echo(line, err=True)
 
 
 def _render(result: dict[str, Any]) -> None:
     if result["loss"] is None:
-        click.echo(f"all {result['steps']} steps were done already: {result['checkpoint']}")
-        return
-    click.echo(f"{result['steps']} steps (from {result['from_step']}), loss {result['loss']:.4f}")
+        click.echo(f"all {result['steps']} steps were done already")
+    else:
+        click.echo(
+            f"{result['steps']} steps (from {result['from_step']}), loss {result['loss']:.4f}"
+        )
     if result["tokens_per_second"] is not None:
         times = result["step_seconds"]
-        beside = (
-            ""
-            if times["predicted"] is None
-            else (f"; the plan's slice: {format_seconds(times['predicted'])} expected")
-        )
         click.echo(
             f"{format_count(result['tokens_per_second'])} tokens/s on {result['devices']}, "
-            f"{format_seconds(times['measured'])} per step{beside}"
+            f"{format_seconds(times['measured'])} per step{_beside(result)}"
         )
     click.echo(f"checkpoint: {result['checkpoint']}")
+    if result["hf_checkpoint"]:
+        click.echo(f"for transformers: {result['hf_checkpoint']}")
+
+
+def _beside(result: dict[str, Any]) -> str:
+    """The prediction, and whether it is one for these devices."""
+    predicted = result["step_seconds"]["predicted"]
+    if predicted is None:
+        return ""
+    said = f"; {format_seconds(predicted)} predicted for {result['slice']}"
+    if result["devices_are_the_plans"]:
+        return said
+    return f"{said}, which these devices are not: their times do not test the plan"

@@ -28,7 +28,7 @@ class FactoredMoments(NamedTuple):
     """Steps taken; trees like the parameters of row means, of column means, and of whole moments,
     None where a leaf has the other kind."""
 
-    count: jax.Array
+    steps: jax.Array
     rows: Any
     columns: Any
     whole: Any
@@ -56,7 +56,7 @@ def scale_by_adafactor(sides: Callable[[Any], Any]) -> optax.GradientTransformat
         return FactoredMoments(jnp.zeros((), jnp.int32), *made)
 
     def update(grads: Any, state: FactoredMoments, params: Any = None) -> Any:
-        count = state.count + 1
+        count = state.steps + 1
         keep = 1.0 - count.astype(jnp.float32) ** -DECAY
         leaves, tree, ats = _flat(grads, sides)
         kept = (tree.flatten_up_to(part) for part in state[1:])

@@ -27,7 +27,7 @@ class Packed(NamedTuple):
 class PackedMoments(NamedTuple):
     """Steps taken, first and second moments."""
 
-    count: jax.Array
+    steps: jax.Array
     mu: Packed
     nu: Packed
 
@@ -37,14 +37,14 @@ def scale_by_adam8bit(b1: float, b2: float) -> optax.GradientTransformation:
     adam = optax.scale_by_adam(b1=b1, b2=b2)
 
     def packed(state: Any) -> PackedMoments:
-        return PackedMoments(state.count, _pack(state.mu, True), _pack(state.nu, False))
+        return PackedMoments(state.steps, _pack(state.mu, True), _pack(state.nu, False))
 
     def init(params: Any) -> PackedMoments:
         return packed(adam.init(params))
 
     def update(grads: Any, state: PackedMoments, params: Any = None) -> Any:
         mu, nu = _unpack(state.mu, True), _unpack(state.nu, False)
-        updates, after = adam.update(grads, optax.ScaleByAdamState(state.count, mu, nu), params)
+        updates, after = adam.update(grads, optax.ScaleByAdamState(state.steps, mu, nu), params)
         return updates, packed(after)
 
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]

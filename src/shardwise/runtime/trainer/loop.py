@@ -6,7 +6,7 @@ one is refused; how often it is saved or watched does not.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,8 +20,10 @@ from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan, model_hash
 from shardwise.plans.train import mesh_text
-from shardwise.runtime.trainer.checkpoint import Keeper, restore
+from shardwise.runtime.checkpoint import verify
+from shardwise.runtime.trainer.checkpoint import Keeper, check_identity, restore
 from shardwise.runtime.trainer.data import Feed, corpus_of
+from shardwise.runtime.trainer.hub import check_target, export, tokenizer_beside
 from shardwise.runtime.trainer.metrics import Expected, Record, StepMetrics, measured
 from shardwise.runtime.trainer.optimizer import Settings, rate_of
 from shardwise.runtime.trainer.step import Program, State, program, shapes_of
@@ -31,12 +33,16 @@ PROFILED = 3
 """Steps that a profile covers, after two that warm up."""
 
 Report = Callable[[StepMetrics], None]
+Note = Callable[[str], None]
+"""Hears what is done before the first step, which may take a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One training run. `save_every` 0 saves at the end alone; `resume` goes on from the newest
-    checkpoint in `out`, or begins where there is none."""
+    checkpoint in `out`, or begins where there is none. `init` is a Hugging Face checkpoint to begin
+    with, whose tokenizer is taken where none is given; `save_hf` a folder for one of the end, with
+    `config` as its config.json."""
 
     plan: TrainPlan
     cfg: ModelConfig
@@ -45,10 +51,18 @@ class Run:
     out: Path
     seed: int = 0
     tokenizer: Path | None = None
+    init: Path | None = None
+    save_hf: Path | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
     save_every: int = 0
     resume: bool = False
     profile: bool = False
     expected: Expected = field(default_factory=Expected)
+
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """The tokenizer that is given, or comes with `init`; None for bytes."""
+        return self.tokenizer or tokenizer_beside(self.init)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +76,23 @@ class Outcome:
     checkpoint: Path
 
 
-def train(run: Run, report: Report = lambda _: None) -> Outcome:
+def train(run: Run, report: Report = lambda _: None, note: Note = lambda _: None) -> Outcome:
     """Train to the last step. Raises BadRequest for what cannot be run here, ShardwiseError for a
     disk that fails or a loss that is no number."""
     check_devices(run.plan)
     made = program(run.plan, run.cfg, run.settings)
-    tokenizer = tokenizer_of(run.tokenizer, run.cfg.vocabulary)
+    tokenizer = tokenizer_of(run.tokenizer_file, run.cfg.vocabulary)
     keeper = _keeper(run, tokenizer)
     start = _start(run, keeper)
+    if run.init is not None and not start:
+        verify(run.init, run.cfg)
+    if run.save_hf is not None:
+        check_target(run.save_hf)
     try:
         run.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadRequest(f"cannot write to --out '{run.out}': {error.strerror}") from None
+    note(f"reading the text of '{run.data}'")
     feed = Feed(
         corpus=corpus_of(run.data, tokenizer, run.out / "data", writes=keeper.process == 0),
         rows=run.plan.global_batch_sequences,
@@ -81,15 +100,47 @@ def train(run: Run, report: Report = lambda _: None) -> Outcome:
         seed=run.seed,
     )
     keeper.identity = {**keeper.identity, "data": feed.corpus.fingerprint}
+    note(_about(run, feed))
+    state = _state(run, made, keeper, start)
+    if keeper.process == 0:
+        keeper.clean()
+    _together("shardwise: ready")
+    if start < run.settings.steps:
+        note(f"compiling the step ({start} of {run.settings.steps} done)")
+    state, told = _steps(run, made, feed, keeper, state, start, report)
+    if run.save_hf is not None:
+        note(f"writing '{run.save_hf}'")
+        export(run.save_hf, made.whole(state), run.cfg, run.config, run.tokenizer_file)
+        _together("shardwise: exported")
+    return Outcome(
+        steps=run.settings.steps,
+        from_step=start,
+        loss=told.loss,
+        tokens_per_second=told.rate,
+        checkpoint=keeper.path(run.settings.steps),
+    )
+
+
+def _about(run: Run, feed: Feed) -> str:
+    """What the data is, and how often a run sees it."""
+    corpus, rows = feed.corpus, feed.corpus.rows(feed.length)
+    epochs = run.settings.steps * feed.rows / rows
+    return (
+        f"{len(corpus.tokens):,} tokens in {len(corpus.starts):,} documents: {rows:,} sequences of "
+        f"{feed.length:,}, seen {epochs:.2g} times in {run.settings.steps:,} steps"
+    )
+
+
+def _state(run: Run, made: Program, keeper: Keeper, start: int) -> State:
+    """The state to go on from: of a checkpoint, of `init`, or random."""
+    if not start and run.init is not None:
+        return made.begin_from(run.init)
     state = made.begin(jax.random.key(run.seed))
     if start:
         wanted = shapes_of(state)
         jax.tree.map(lambda x: x.delete(), state)  # only its layout was needed
         _, state = restore(keeper.path(start), wanted, keeper.identity)
-    if keeper.process == 0:
-        keeper.clean()
-    _together("shardwise: ready")
-    return _steps(run, made, feed, keeper, state, start, report)
+    return state
 
 
 def check_devices(plan: TrainPlan) -> None:
@@ -113,6 +164,7 @@ def identity_of(run: Run, tokenizer: Tokenizer) -> dict[str, Any]:
         "global_batch_sequences": plan.global_batch_sequences,
         "sequence_length": plan.sequence_length,
         "tokenizer": tokenizer.name,
+        "init": None if run.init is None else run.init.resolve().name,
         "seed": run.seed,
         **asdict(run.settings),
     }
@@ -136,12 +188,13 @@ def _start(run: Run, keeper: Keeper) -> int:
         raise BadRequest(
             f"'{run.out}' holds a run up to step {newest}; give --resume to go on, or another --out"
         )
+    check_identity(keeper.path(newest), keeper.identity, but=("data",))
     return newest
 
 
 def _steps(
     run: Run, made: Program, feed: Feed, keeper: Keeper, state: State, start: int, report: Report
-) -> Outcome:
+) -> "tuple[State, _Told]":
     """From step `start` (so many are done) to the last."""
     steps, rate = run.settings.steps, rate_of(run.settings)
     told = _Told(run, start, report, keeper.process == 0)
@@ -165,13 +218,7 @@ def _steps(
             tracing.stop()
         keeper.wait()
         _together("shardwise: saved")
-    return Outcome(
-        steps=steps,
-        from_step=start,
-        loss=told.loss,
-        tokens_per_second=told.rate,
-        checkpoint=keeper.path(steps),
-    )
+    return state, told
 
 
 def _saves(run: Run, done: int) -> bool:
