@@ -81,6 +81,8 @@ class Update:
             return w if is_buffer(path) else (w.astype(u.dtype) + u).astype(w.dtype)
 
         new = jax.tree_util.tree_map_with_path(add, held, updates)
+        # Rounded where the pieces lie: so what is gathered is parameters, not wide updates.
+        new = jax.tree.map(lax.with_sharding_constraint, new, self.pieces())
         return {
             "params": jax.tree.map(lax.with_sharding_constraint, new, self.stored()),
             "optimizer": jax.tree.map(lax.with_sharding_constraint, optimizer, at),
