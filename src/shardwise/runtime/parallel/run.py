@@ -13,10 +13,10 @@ from shardwise.models import ModelConfig
 from shardwise.plans.train import TrainPlan
 from shardwise.runtime.init import initialise as draw
 from shardwise.runtime.init import padded_shape, rows_tree, stacked_shape
-from shardwise.runtime.parallel import pipeline
-from shardwise.runtime.parallel.pipeline import Pipeline, pipeline_of
+from shardwise.runtime.parallel import pipeline, stages
 from shardwise.runtime.parallel.refusals import check
 from shardwise.runtime.parallel.setup import Setup, TensorMatmul
+from shardwise.runtime.parallel.stages import Pipeline, pipeline_of
 from shardwise.runtime.parallel.step import mesh_loss_and_grads, shardings
 from shardwise.runtime.parallel.update import State, Update, clipping, square_norm
 from shardwise.runtime.precision import dtype_of
@@ -56,7 +56,7 @@ def place(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, params: An
     layout: padded where a dim does not divide, and on their devices."""
     setup = Setup(plan=plan, cfg=cfg, mesh=mesh)
     if setup.degree("stage") > 1:
-        return pipeline.place(pipeline_of(plan, cfg, mesh), params)
+        return stages.place(pipeline_of(plan, cfg, mesh), params)
 
     def put(row: Any, sharding: Any, w: jax.Array) -> jax.Array:
         shape = padded_shape(row, sharding)
@@ -77,7 +77,7 @@ def initialise(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, key: 
 def whole(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, params: Any) -> Any:
     """The inverse of `place` for parameters or gradients: one tree, the padding cut off."""
     if plan.degree("stage") > 1:
-        return pipeline.whole(pipeline_of(plan, cfg, mesh), params)
+        return stages.whole(pipeline_of(plan, cfg, mesh), params)
 
     def cut(row: Any, w: jax.Array) -> jax.Array:
         return w[tuple(map(slice, stacked_shape(row)))]
@@ -139,7 +139,7 @@ def _pipeline_step(
 
     def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
         loss, grads = pipeline.loss_and_grads(pipe, state["params"], batch)
-        owned = pipeline.first_copies(pipe, grads)
+        owned = stages.first_copies(pipe, grads)
         squares = [f(g) for f, g in zip(norms, owned, strict=True)]
         norm = jnp.sqrt(sum(jax.device_put(s, squares[0].sharding) for s in squares))
         scale = clipping(norm, clip)

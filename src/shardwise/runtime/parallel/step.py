@@ -20,6 +20,7 @@ from shardwise.runtime.parallel.context import dealt, kernel_for, zigzag
 from shardwise.runtime.parallel.data import deferred_axes, optimizer_spec
 from shardwise.runtime.parallel.expert import dispatch_for
 from shardwise.runtime.parallel.fsdp import gather_hook
+from shardwise.runtime.parallel.packing import with_documents
 from shardwise.runtime.parallel.setup import Setup
 from shardwise.runtime.parallel.tensor import CollectiveMatmuls, Stream
 from shardwise.runtime.precision import dtype_of
@@ -85,7 +86,7 @@ def mesh_loss_and_grads(setup: Setup) -> Callable[[Any, Batch], tuple[jax.Array,
         def gradient(params: Any, part: Batch) -> tuple[jax.Array, Any]:
             return jax.value_and_grad(share_of_loss)(params, part, count, cfg, options, in_order)
 
-        batch = dealt(batch, plan, cfg)
+        batch = dealt(with_documents(batch, plan), plan, cfg)
         if plan.microbatches == 1:
             loss, grads = gradient(params, batch)
         else:
