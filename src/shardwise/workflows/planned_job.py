@@ -33,7 +33,7 @@ def compile_plans(cases: Sequence[str], topology: str) -> list[dict[str, Any]]:
         mesh, optimizer = mesh_of(plan, devices), optimizer_of(plan, cfg, Settings(steps=1))
         state = lowered.abstract_state(plan, cfg, mesh, optimizer)
         step = lowered.lowered_step(plan, cfg, mesh, optimizer)
-        compiled = step.compile(compiler_options=lowered.QUICK | lowered.PLAIN_EINSUMS)
+        compiled = step.compile(compiler_options=lowered.WHOLE)
         held = {name: lowered.held_bytes(part) for name, part in state.items()}
         answers.append({"hlo": compiled.as_text(), "held": held})
     return answers

@@ -23,11 +23,12 @@ from shardwise.runtime.parallel.update import State, Update
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.sharding import batch_sharding
 
-QUICK = {"exec_time_optimization_effort": -1.0}
-"""libtpu's low effort: a fraction of the compile time, the same collectives, none asynchronous."""
-
-PLAIN_EINSUMS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
-"""No matmul is cut to overlap with its collective: all-gathers and reduce-scatters stay whole."""
+WHOLE: dict[str, Any] = {
+    "exec_time_optimization_effort": -1.0,
+    "xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000",
+}
+"""Compiler options for libtpu under which collectives stay whole: low effort, a fraction of the
+compile time, makes none asynchronous, and no matmul is cut to overlap with its gather."""
 
 
 def tpu_devices(topology: str) -> list[Any]:
