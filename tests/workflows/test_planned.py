@@ -76,7 +76,8 @@ def line(kind, axes, size, name="", **more):
 
 
 def left(case, planned, compiled):
-    found = compare(*case, planned, compiled)
+    plan, cfg = case
+    found = compare(plan, cfg, planned, compiled)
     rules = [note.rule for note in found.explained]
     assert set(rules) <= set(RULES)
     sides = {

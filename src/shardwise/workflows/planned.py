@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shardwise.models import ModelConfig
-from shardwise.planner.train_memory import train_memory
+from shardwise.planner.train_memory import stage_memory
 from shardwise.planner.train_work import train_work
 from shardwise.planner.training import plan_shape
 from shardwise.plans.train import TrainPlan
@@ -23,8 +23,8 @@ from shardwise.work import CollectiveKind, Work
 
 Key = tuple[CollectiveKind, tuple[str, ...]]
 SECONDS_EACH = 120.0
-STATE = {"params": "params", "optimizer": "optimizer"}
-"""Parts of the runtime's state -> kinds of memory of the planner."""
+STATE = ("params", "optimizer")
+"""Parts of the runtime's state, and kinds of memory of the planner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +113,12 @@ def activation_dtype(plan: TrainPlan) -> str:
     return "bf16" if plan.dtypes.compute in ("fp8", "int8") else plan.dtypes.compute
 
 
-def planned_state(plan: TrainPlan, cfg: ModelConfig) -> dict[str, float]:
-    """Bytes of parameters and of the optimizer's state on one device, as the plan has them."""
-    _, kinds = train_memory(cfg, plan_shape(plan, cfg)).points[-1]
-    return {part: float(kinds[kind]) for part, kind in STATE.items()}
+def planned_state(plan: TrainPlan, cfg: ModelConfig, rank: int = 0) -> dict[str, float]:
+    """Bytes of parameters and of the optimizer's state on one device of a pipeline's rank, as the
+    plan has them."""
+    stages = stage_memory(cfg, plan_shape(plan, cfg), plan.layers_per_stage)
+    _, kinds = stages[rank].points[-1]
+    return {part: float(kinds[part]) for part in STATE}
 
 
 # Compiled -----------------------------------------------------------------------------------------
