@@ -1,9 +1,12 @@
 """MLPs: two or three matmuls and what is between them."""
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from shardwise.models.numerics import Numerics
 from shardwise.runtime.call import Call
@@ -12,11 +15,31 @@ from shardwise.runtime.linear import into, out_of
 Params = Mapping[str, jax.Array]
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(2,))
 def activate(up: jax.Array, gate: jax.Array | None, n: Numerics) -> jax.Array:
     """act(gate) * up, or act(up) without a gate.
 
-    "clamped_silu" is gpt-oss's: gate sigmoid(alpha gate) (up + 1), both clamped first.
+    "clamped_silu" is gpt-oss's: gate sigmoid(alpha gate) (up + 1), both clamped first. Its gradient
+    is made of up and gate alone: autodiff would keep every factor.
     """
+    return _activated(up, gate, n)
+
+
+def _activate_forward(up: jax.Array, gate: jax.Array | None, n: Numerics) -> tuple[jax.Array, Any]:
+    return _activated(up, gate, n), (up, gate)
+
+
+def _activate_backward(n: Numerics, kept: Any, dout: jax.Array) -> tuple[Any, Any]:
+    # The compiler would find the forward pass's factors again and keep them.
+    up, gate = lax.optimization_barrier(kept)
+    _, pull = jax.vjp(lambda up, gate: _activated(up, gate, n), up, gate)
+    return pull(dout)
+
+
+activate.defvjp(_activate_forward, _activate_backward)
+
+
+def _activated(up: jax.Array, gate: jax.Array | None, n: Numerics) -> jax.Array:
     if n.activation == "clamped_silu":
         assert gate is not None
         gate = jnp.minimum(gate, n.gate_limit)

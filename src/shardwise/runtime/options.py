@@ -60,7 +60,7 @@ class Options:
     `gathered` says whether what that hook made stays for the backward pass. `dispatch`, where
     given, sends tokens to their experts instead (`moe.Dispatch`). `into(x, (spec, w), ...)` and
     `out_of(spec, x, w)` are the matmuls into and out of attention and a dense MLP (`quant.product`,
-    `linear.py`).
+    `linear.py`). `rows` makes one matrix of all tokens for the logits (`quant.row_product`).
     """
 
     compute: str = "f32"
@@ -74,6 +74,7 @@ class Options:
     dispatch: Callable[..., jax.Array] | None = None
     into: Callable[..., tuple[jax.Array, ...]] = products
     out_of: Callable[..., jax.Array] = product
+    rows: bool = False
     scan: bool = True
 
     def __post_init__(self) -> None:

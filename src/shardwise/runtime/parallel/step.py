@@ -24,7 +24,7 @@ from shardwise.runtime.parallel.packing import with_documents
 from shardwise.runtime.parallel.setup import Setup
 from shardwise.runtime.parallel.tensor import CollectiveMatmuls, Stream
 from shardwise.runtime.precision import dtype_of
-from shardwise.runtime.quant import product, products
+from shardwise.runtime.quant import product, products, row_product, row_products
 
 Batch = Mapping[str, jax.Array]
 
@@ -33,7 +33,9 @@ def options_for(setup: Setup, without: tuple[str, ...] = ()) -> Options:
     """The model's options under a plan; `without` names batch axes that are mapped over."""
     plan = setup.plan
     rings = CollectiveMatmuls(setup, without)
-    ours = setup.tensor_matmul != "plain"
+    ours, alone = setup.tensor_matmul != "plain", not setup.axes
+    gather = gather_hook(setup)
+    plain = (row_products, row_product) if alone else (products, product)
     return Options(
         compute=plan.dtypes.compute,
         remat=plan.remat,
@@ -42,10 +44,11 @@ def options_for(setup: Setup, without: tuple[str, ...] = ()) -> Options:
         dispatch=dispatch_for(setup, without),
         kernel=kernel_for(setup, without),
         at=Stream(setup, without),
-        use=gather_hook(setup),
-        gathered="recompute" if plan.reshard_after_forward else "keep",
-        into=rings.into if ours else products,
-        out_of=rings.out_of if ours else product,
+        use=gather,
+        gathered="recompute" if plan.reshard_after_forward and gather.moves else "keep",
+        into=rings.into if ours else plain[0],
+        out_of=rings.out_of if ours else plain[1],
+        rows=alone,
     )
 
 
