@@ -113,11 +113,11 @@ class Run:
 def loss_and_grads(pipe: Pipeline, params: tuple[Tree, ...], batch: Batch) -> tuple[Any, Any]:
     """Run the table once: the loss and every rank's gradients, as the optimizer's pieces."""
     schedule = pipe.schedule
-    parts = [list(_microbatches(pipe, rank, batch)) for rank in range(schedule.stages)]
+    parts = [list(microbatches(pipe, rank, batch)) for rank in range(schedule.stages)]
     if not pipe.programs:
         pipe.programs.update(programs(pipe, params, [mine[0] for mine in parts]))
         pipe.reductions.extend(
-            jax.jit(_reduction(pipe, r), donate_argnums=0) for r in range(schedule.stages)
+            jax.jit(reduction(pipe, r), donate_argnums=0) for r in range(schedule.stages)
         )
     run = Run(pipe, params, parts)
     for rank, action in ready_order(schedule):
@@ -130,7 +130,7 @@ def loss_and_grads(pipe: Pipeline, params: tuple[Tree, ...], batch: Batch) -> tu
     return loss, tuple(_shared(pipe, grads))
 
 
-def _microbatches(pipe: Pipeline, rank: int, batch: Batch) -> Iterator[Batch]:
+def microbatches(pipe: Pipeline, rank: int, batch: Batch) -> Iterator[Batch]:
     """The microbatches on one rank's devices, and beside each the count of the whole batch."""
     setup, plan = pipe.setup(rank), pipe.plan
     told = with_documents(batch, plan)
@@ -142,7 +142,7 @@ def _microbatches(pipe: Pipeline, rank: int, batch: Batch) -> Iterator[Batch]:
         yield {**placed, "count": jax.device_put(count)}
 
 
-def _reduction(pipe: Pipeline, rank: int) -> Any:
+def reduction(pipe: Pipeline, rank: int) -> Any:
     """A rank's sums -> its gradients in the optimizer's pieces: what was left for the end."""
     several, pieces = deferred_count(pipe.setup(rank)), layout(pipe, rank, optimizer_spec)
 
