@@ -95,7 +95,7 @@ def test_a_full_disk_leaves_no_half_checkpoint(tmp_path, monkeypatch):
     run = make_run(tmp_path, settings=STILL, save_hf=tmp_path / "hf", config=CONFIG)
     with monkeypatch.context() as patched:
         patched.setattr(hub, "save", full)
-        with pytest.raises(ShardwiseError, match="No space left .*; the training checkpoint is"):
+        with pytest.raises(ShardwiseError, match=r"No space left .*; the training checkpoint is"):
             train(run)
     assert not (tmp_path / "hf").exists()
     assert not list(tmp_path.glob(".hf*"))

@@ -117,6 +117,21 @@ def test_a_mesh_follows_one_device(tmp_path, mesh):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-3), params, alone)
 
 
+@pytest.mark.parametrize("optimizer", ["adam8bit", "adafactor", "muon", "sgd"])
+def test_any_optimizer_follows_one_device(tmp_path, optimizer):
+    """Cut over fsdp and tensor, and resumed from one device's checkpoint."""
+    plan = make_plan(tmp_path, optimizer=optimizer)
+    one = make_run(tmp_path, plan, settings=Settings(steps=4), save_every=2)
+    with pytest.raises(Stop):
+        train(one, stop_at(3))
+    shutil.copytree(one.out, tmp_path / "many")
+    train(replace(one, resume=True))
+    plan = make_plan(tmp_path, {"fsdp": 2, "tensor": 2}, optimizer=optimizer)
+    many = replace(one, plan=plan, out=tmp_path / "many", resume=True)
+    assert train(many).from_step == 2
+    np.testing.assert_allclose([x for _, x in losses(one)], [x for _, x in losses(many)], rtol=1e-4)
+
+
 def test_another_mesh_goes_on(tmp_path):
     """From one device's checkpoint, as one device would but for rounding."""
     one = make_run(tmp_path, save_every=3)

@@ -37,7 +37,7 @@ def scale_by_adam8bit(b1: float, b2: float) -> optax.GradientTransformation:
     adam = optax.scale_by_adam(b1=b1, b2=b2)
 
     def packed(state: Any) -> PackedMoments:
-        return PackedMoments(state.steps, _pack(state.mu, True), _pack(state.nu, False))
+        return PackedMoments(state.count, _pack(state.mu, True), _pack(state.nu, False))
 
     def init(params: Any) -> PackedMoments:
         return packed(adam.init(params))

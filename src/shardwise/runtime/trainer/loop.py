@@ -21,6 +21,7 @@ from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan, model_hash
 from shardwise.plans.train import mesh_text
 from shardwise.runtime.checkpoint import verify
+from shardwise.runtime.parallel.setup import TensorMatmul
 from shardwise.runtime.trainer.checkpoint import Keeper, check_identity, restore
 from shardwise.runtime.trainer.data import Feed, corpus_of
 from shardwise.runtime.trainer.hub import check_target, export, tokenizer_beside
@@ -57,6 +58,7 @@ class Run:
     save_every: int = 0
     resume: bool = False
     profile: bool = False
+    tensor_matmul: TensorMatmul = "plain"
     expected: Expected = field(default_factory=Expected)
 
     @property
@@ -80,7 +82,7 @@ def train(run: Run, report: Report = lambda _: None, note: Note = lambda _: None
     """Train to the last step. Raises BadRequest for what cannot be run here, ShardwiseError for a
     disk that fails or a loss that is no number."""
     check_devices(run.plan)
-    made = program(run.plan, run.cfg, run.settings)
+    made = program(run.plan, run.cfg, run.settings, run.tensor_matmul)
     tokenizer = tokenizer_of(run.tokenizer_file, run.cfg.vocabulary)
     keeper = _keeper(run, tokenizer)
     start = _start(run, keeper)

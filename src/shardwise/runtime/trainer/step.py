@@ -15,7 +15,7 @@ from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan
 from shardwise.runtime.checkpoint import load
 from shardwise.runtime.parallel import check, initialise, place, start, train_step, whole
-from shardwise.runtime.parallel.setup import Setup
+from shardwise.runtime.parallel.setup import Setup, TensorMatmul
 from shardwise.runtime.parallel.step import shardings
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.sharding import batch_sharding, mesh_of
@@ -39,10 +39,16 @@ class Program:
     batch: jax.sharding.Sharding
 
 
-def program(plan: TrainPlan, cfg: ModelConfig, settings: Settings) -> Program:
-    """The step of a plan on the devices at hand. Raises BadRequest for what cannot be run."""
-    check(plan, cfg)
+def program(
+    plan: TrainPlan, cfg: ModelConfig, settings: Settings, tensor_matmul: TensorMatmul = "plain"
+) -> Program:
+    """The step of a plan on the devices at hand; `tensor_matmul` as in `parallel.train_step`.
+
+    Raises BadRequest for what cannot be run.
+    """
+    check(plan, cfg, tensor_matmul)
     mesh, optimizer = mesh_of(plan), optimizer_of(plan, cfg, settings)
+    clip = settings.clip or None
 
     def begin(key: jax.Array) -> State:
         return start(plan, cfg, mesh, optimizer, initialise(plan, cfg, mesh, key))
@@ -59,7 +65,7 @@ def program(plan: TrainPlan, cfg: ModelConfig, settings: Settings) -> Program:
         begin=begin,
         begin_from=begin_from,
         whole=lambda state: whole(plan, cfg, mesh, state["params"]),
-        step=train_step(plan, cfg, mesh, optimizer, clip=settings.clip or None),
+        step=train_step(plan, cfg, mesh, optimizer, clip, tensor_matmul),
         batch=batch_sharding(mesh),
     )
 
