@@ -53,6 +53,7 @@ class TrainRequest:
     init: str | None = None
     save_hf: str | None = None
     profile: bool = False
+    tensor_matmul: str = "plain"
     cpu_devices: int | None = None
     coordinator: str | None = None
     processes: int | None = None
@@ -127,6 +128,7 @@ def run_of(request: TrainRequest) -> Run:
         save_every=request.save_every,
         resume=request.resume,
         profile=request.profile,
+        tensor_matmul=request.tensor_matmul,  # type: ignore[arg-type]
         expected=_expected(plan, cfg),
     )
 

@@ -11,6 +11,7 @@ from shardwise.errors import BadRequest, MissingPart
 from shardwise.units import format_count, format_seconds
 
 SCHEDULES = click.Choice(["cosine", "linear", "constant"])
+MATMULS = click.Choice(["plain", "one_way", "both_ways"])
 
 
 @click.command()
@@ -29,6 +30,9 @@ SCHEDULES = click.Choice(["cosine", "linear", "constant"])
 @click.option("--tokenizer", metavar="FILE", help="A tokenizer.json; default --init's, or bytes.")
 @click.option("--init", metavar="DIR", help="Begin with a Hugging Face checkpoint.")
 @click.option("--save-hf", metavar="DIR", help="Save the trained model as one, too.")
+@click.option(
+    "--tensor-matmul", type=MATMULS, default="plain", help="Rings over tensor, or XLA's.  [plain]"
+)
 @click.option("--profile", is_flag=True, help="Trace three steps into DIR/profile.")
 @click.option("--cpu-devices", type=int, metavar="N", help="N virtual CPU devices per process.")
 @click.option("--coordinator", metavar="HOST:PORT", help="Where the processes meet.")
