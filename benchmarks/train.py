@@ -174,7 +174,9 @@ def _ours(options: argparse.Namespace) -> tuple[Any, str]:
     from shardwise.plans import TrainPlan, model_hash
     from shardwise.plans.train import TrainDtypes
     from shardwise.runtime.trainer import Settings, program
+    from shardwise.runtime.trainer.memory import keep_freed_memory
 
+    keep_freed_memory()  # as `trainer.train` does
     cfg = _loaded(ON_GPU if gpu else small(options))
     on_cpu = TrainDtypes(param="f32", compute="f32", grad="f32", master="none", moments="f32")
     plan = TrainPlan(

@@ -25,6 +25,7 @@ from shardwise.runtime.parallel.setup import TensorMatmul
 from shardwise.runtime.trainer.checkpoint import Keeper, check_identity, restore
 from shardwise.runtime.trainer.data import Feed, corpus_of
 from shardwise.runtime.trainer.hub import check_target, export, tokenizer_beside
+from shardwise.runtime.trainer.memory import keep_freed_memory
 from shardwise.runtime.trainer.metrics import Expected, Record, StepMetrics, measured
 from shardwise.runtime.trainer.optimizer import Settings, rate_of
 from shardwise.runtime.trainer.step import Program, State, program, shapes_of
@@ -82,6 +83,7 @@ def train(run: Run, report: Report = lambda _: None, note: Note = lambda _: None
     """Train to the last step. Raises BadRequest for what cannot be run here, ShardwiseError for a
     disk that fails or a loss that is no number."""
     check_devices(run.plan)
+    keep_freed_memory()
     made = program(run.plan, run.cfg, run.settings, run.tensor_matmul)
     tokenizer = tokenizer_of(run.tokenizer_file, run.cfg.vocabulary)
     keeper = _keeper(run, tokenizer)
