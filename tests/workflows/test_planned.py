@@ -57,9 +57,10 @@ def test_what_is_planned_is_what_runs(group):
         left = {(row.kind, row.axes) for row in found.differences}
         assert left == RUN_OTHERWISE.get(name, set()), (name, found.differences)
         # Nothing can be taken from the program, or the plan, without a difference to show for it.
-        largest = max(got.lines, key=lambda line: line.total)
-        without = [line for line in got.lines if line is not largest]
-        assert compare(plan, cfg, planned, without).left > found.left, name
+        if name not in RUN_OTHERWISE:
+            largest = max(got.lines, key=lambda line: line.total)
+            without = [line for line in got.lines if line is not largest]
+            assert compare(plan, cfg, planned, without).left > found.left, name
         more = [*planned, replace(planned[0], bytes=2**30)]
         assert compare(plan, cfg, more, got.lines).left > found.left + 2**29, name
 
@@ -153,11 +154,15 @@ def test_only_what_tensor_leaves_whole_is_summed_over_it_unplanned():
 
 
 def test_moved_rows_pay_for_the_sums_of_the_table_alone():
-    table = line("reduce_scatter", ("fsdp",), 1000, "first/scatter.params")
+    table = line("reduce_scatter", ("fsdp",), 2 * 1280 * 256, "first/scatter.params")
     layers = line("reduce_scatter", ("fsdp",), 300, "backward.0/scatter.params")
     moved = line("all_to_all", ("fsdp",), 5000, "jit(step)/transpose(jvp())/scatter-add")
     rules, sides = left(FSDP, [table, layers], [moved])
     assert rules == ["rows, not the table"]
+    _, more = left(FSDP, [replace(table, bytes=2**30)], [moved])
+    assert more == {("reduce_scatter", ("fsdp",)): (2**30, 0.0)}
+    _, rows = left(FSDP, [], [replace(moved, bytes=2**30)])
+    assert rows == {("all_to_all", ("fsdp",)): (0.0, 2**30)}
     assert sides == {("reduce_scatter", ("fsdp",)): (300.0, 0.0)}
     _, sides = left(FSDP, [table], [replace(moved, name="jit(step)/dot_general")])
     assert set(sides) == {("reduce_scatter", ("fsdp",)), ("all_to_all", ("fsdp",))}

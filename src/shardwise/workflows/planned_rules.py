@@ -318,22 +318,32 @@ def _replicated_over_tensor(ledger: Ledger) -> None:
 
 
 def _lookup_moves(ledger: Ledger) -> None:
-    """What moves rows for the gradient of a lookup (a scatter-add), before anything is matched."""
-    ledger.moved = [x for x in ledger.compiled if _of_lookup(x) and x.kind not in SUMS]
-    ledger.compiled = [x for x in ledger.compiled if x not in ledger.moved]
+    """What moves rows for the gradient of a lookup (a scatter-add), before anything is matched: at
+    most a row of D for every token of the batch."""
+    most = ledger.plan.tokens * ledger.cfg.d_model * dtype_bytes(activation_dtype(ledger.plan))
+    moved = [x for x in ledger.compiled if _of_lookup(x) and x.kind not in SUMS]
+    if sum(x.total for x in moved) <= most + SMALL:
+        ledger.moved = moved
+        ledger.compiled = [x for x in ledger.compiled if x not in moved]
 
 
 def _lookup_sums(ledger: Ledger) -> None:
-    """The sums of the table's gradient that the plan still has, for what moved instead."""
+    """The sums of the tables' gradients that the plan still has, for what moved instead: at most
+    the tables, in every microbatch."""
     if not ledger.moved:
         return
-    tables = [x for x in ledger.planned if x.name.startswith("first/") and x.kind in SUMS]
+    width, plan = dtype_bytes(activation_dtype(ledger.plan)), ledger.plan
+    tables = sum(r.size for r in parameters(ledger.cfg) if r.role == "lookup")
+    most, planned = width * plan.microbatches * tables, 0.0
+    lines = [x for x in ledger.planned if x.name.startswith("first/") and x.kind in SUMS]
+    for line in lines:
+        if planned + line.total <= most + SMALL:
+            planned += line.total
+            ledger.planned.remove(line)
     sums = [x for x in ledger.compiled if _of_lookup(x)]
     gone = [*ledger.moved, *sums]
-    planned, compiled = (sum(x.total for x in lines) for lines in (tables, gone))
-    ledger.note("rows, not the table", [*gone, *tables], planned, compiled)
+    ledger.note("rows, not the table", [*gone, *lines], planned, sum(x.total for x in gone))
     ledger.compiled = [x for x in ledger.compiled if x not in sums]
-    ledger.planned = [x for x in ledger.planned if x not in tables]
 
 
 def _of_lookup(line: Line) -> bool:
