@@ -98,6 +98,8 @@ def test_a_small_run_in_a_process_of_its_own(tmp_path, text):
     assert result["step_seconds"]["predicted"] is None
     assert "no predicted step time: chip 'v5e' has no peak for dtype 'f32'" in found["warnings"][0]
     assert result["step_seconds"]["measured"] > 0
+    assert (result["devices"], result["devices_are_the_plans"]) == ("1 x cpu", False)
+    assert "compiling the step (0 of 2 done)" in done.stderr
     assert result["checkpoint"] == "plan.run/checkpoints/step-00000002"
     assert "step 1/2  loss 5." in done.stderr
     assert (tmp_path / result["checkpoint"] / "manifest.json").exists()
