@@ -1,7 +1,6 @@
 """MLPs: two or three matmuls and what is between them."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -15,14 +14,14 @@ from shardwise.runtime.linear import into, out_of
 Params = Mapping[str, jax.Array]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(2,))
 def activate(up: jax.Array, gate: jax.Array | None, n: Numerics) -> jax.Array:
     """act(gate) * up, or act(up) without a gate.
 
     "clamped_silu" is gpt-oss's: gate sigmoid(alpha gate) (up + 1), both clamped first. Its gradient
     is made of up and gate alone: autodiff would keep every factor.
     """
-    return _activated(up, gate, n)
+    out: Any = _activate(up, gate, n)
+    return out
 
 
 def _activate_forward(up: jax.Array, gate: jax.Array | None, n: Numerics) -> tuple[jax.Array, Any]:
@@ -36,9 +35,6 @@ def _activate_backward(n: Numerics, kept: Any, dout: jax.Array) -> tuple[Any, An
     return pull(dout)
 
 
-activate.defvjp(_activate_forward, _activate_backward)
-
-
 def _activated(up: jax.Array, gate: jax.Array | None, n: Numerics) -> jax.Array:
     if n.activation == "clamped_silu":
         assert gate is not None
@@ -46,6 +42,10 @@ def _activated(up: jax.Array, gate: jax.Array | None, n: Numerics) -> jax.Array:
         up = jnp.clip(up, -n.gate_limit, n.gate_limit)
         return gate * jax.nn.sigmoid(n.gate_alpha * gate) * (up + 1)
     return _plain(up, n) if gate is None else _plain(gate, n) * up
+
+
+_activate = jax.custom_vjp(_activated, nondiff_argnums=(2,))
+_activate.defvjp(_activate_forward, _activate_backward)
 
 
 def _plain(x: jax.Array, n: Numerics) -> jax.Array:
