@@ -45,6 +45,7 @@ PLANS: Mapping[str, tuple[str, Mapping[str, int], Mapping[str, Any]]] = {
     "ZeRO-2, 2 microbatches": ("dense", {"data": 8}, {"zero": 2, "microbatches": 2}),
     "FSDP": ("dense", {"fsdp": 8}, {}),
     "FSDP, kept gathered": ("dense", {"fsdp": 8}, {"reshard_after_forward": False}),
+    "FSDP, no remat": ("dense", {"fsdp": 8}, {"remat": "none"}),
     "TP": ("dense", {"tensor": 4}, {"sequence_parallel": False}),
     "TP + SP": ("dense", {"tensor": 4}, {}),
     "FSDP + TP": ("dense", {"fsdp": 4, "tensor": 2}, {}),
@@ -76,7 +77,8 @@ def small_model(name: str) -> ModelConfig:
 
 
 def small_plans() -> dict[str, tuple[TrainPlan, ModelConfig]]:
-    """Every plan of the table, in bf16 with f32 moments and master copy, with block remat."""
+    """Every plan of the table, in bf16 with f32 moments and master copy, with block remat
+    unless told otherwise."""
     return {name: _plan(*row) for name, row in PLANS.items()}
 
 

@@ -41,6 +41,10 @@ RULES = {
     "that store their columns, which add them up, instead of a sum of whole tables",
     "rows that travel": "how many rows a ragged exchange sends is known when it runs; both are "
     "counted as a row for each of a token's experts",
+    "rows gathered": "rows that a ragged exchange brought are gathered over tensor, and their results "
+    "scattered, by ragged exchanges too: a copy of what is there for every device",
+    "kept scales": "norms read their scales in f32; without remat that copy stays for the backward "
+    "pass and is not gathered again",
     "home": "a ring's sums of gradients go one hop further, home; the plan counts hops of keys",
     "ring": "an all-gather or a reduce-scatter of N pieces as N - 1 permutes of one",
 }
@@ -233,6 +237,28 @@ def _rows_sent(ledger: Ledger, line: Line) -> float:
     return line.bytes / group * experts
 
 
+def _rows_gathered(ledger: Ledger) -> None:
+    """Ragged exchanges over the axis that the plan gathers dispatched rows over. Their room is for
+    every row of all that exchanged with the sender, once for each device of the axis; on the
+    average one sender's rows are there."""
+    for axes in dict.fromkeys(x.axes for x in ledger.planned if _of_dispatched(x)):
+        lines = [x for x in ledger.planned if x.axes == axes and _of_dispatched(x)]
+        key: Key = ("ragged_all_to_all", axes)
+        room = ledger.degree(axes) * ledger.degree(("expert",))
+        size = min(sum(x.total for x in lines), ledger.left(ledger.compiled, key) / room)
+        ledger.note("rows gathered", lines, size, size * room)
+        ledger.compiled = _take(ledger.compiled, key, size * room)
+        for line in lines:
+            gone = min(size, line.total)
+            size -= gone
+            rest = replace(line, bytes=(line.total - gone) / line.count)
+            ledger.planned = [rest if x is line else x for x in ledger.planned]
+
+
+def _of_dispatched(line: Line) -> bool:
+    return line.name.endswith(("experts.gather", "experts.scatter"))
+
+
 # Rules on sums of lines ---------------------------------------------------------------------------
 
 
@@ -317,6 +343,23 @@ def _replicated_over_tensor(ledger: Ledger) -> None:
             most -= size
 
 
+def _kept_scales(ledger: Ledger) -> None:
+    """At most the scales of all layers' norms, in every microbatch."""
+    plan = ledger.plan
+    if plan.remat != "none" or not plan.reshard_after_forward:
+        return
+    rows = [r for r in parameters(ledger.cfg) if r.role == "norm" and r.group is not None]
+    width = dtype_bytes(activation_dtype(plan))
+    most = width * plan.microbatches * sum(r.size * r.layers for r in rows)
+    for key in by_axes(ledger.planned):
+        if key[0] == "all_gather" and set(key[1]) <= set(STORAGE_AXES):
+            lines = [x for x in ledger.planned if x.key == key]
+            size = min(most, ledger.left(ledger.planned, key))
+            ledger.planned = _take(ledger.planned, key, size)
+            ledger.note("kept scales", lines, size, 0.0)
+            most -= size
+
+
 def _lookup_moves(ledger: Ledger) -> None:
     """What moves rows for the gradient of a lookup (a scatter-add), before anything is matched: at
     most a row of D for every token of the batch."""
@@ -379,6 +422,7 @@ _ORDER = (
     _statistics,
     _forms,
     _width,
+    _rows_gathered,
     _ragged,
     _lookup_moves,
     _equal,
@@ -386,6 +430,7 @@ _ORDER = (
     _joined_sums,
     _lookup_sums,
     _replicated_over_tensor,
+    _kept_scales,
     _home,
     _ring,
 )

@@ -58,6 +58,14 @@ class Setup:
     def _spec(self, row: Parameter, storage: tuple[str, ...]) -> PartitionSpec:
         return parameter_spec(row, self.axes, storage, self.plan.expert_over_tensor)
 
+    @property
+    def routes_pieces(self) -> bool:
+        """Whether a device of tensor routes its own piece of the tokens: where experts lie apart
+        over it, or tokens are exchanged that sequence parallelism cut already."""
+        plan = self.plan
+        apart = self.degree("expert") > 1 and plan.sequence_parallel
+        return self.degree("tensor") > 1 and (plan.expert_over_tensor or apart)
+
     def batch_axes(self, without: tuple[str, ...] = ()) -> tuple[str, ...]:
         """The axes that cut the sequences, outermost first."""
         return tuple(a for a in BATCH_AXES if a in self.axes and a not in without)

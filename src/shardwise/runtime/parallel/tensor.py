@@ -23,6 +23,7 @@ from shardwise.runtime.parallel.setup import Setup, one_or_all
 from shardwise.runtime.quant import product, products
 
 BETWEEN = ("embedding", "block_input", "attention_out", "mlp_out")
+NORMS = ("norm", "routed")
 HEADS = ("qkv", "attention")
 WIDTH = ("mlp_in", "activation", "logits")
 Factor = tuple[str, jax.Array]
@@ -41,7 +42,7 @@ class Stream:
         spec = self._spec(name, x.ndim)
         if spec is None:
             return x
-        if name == "norm":  # first as it is made: so its result is gathered, not what it reads
+        if name in NORMS:  # first as it is made: so its result is gathered, not what it reads
             x = self._lay(x, stream_spec(self.setup, self.without))
         return self._lay(x, spec)
 
@@ -53,11 +54,10 @@ class Stream:
         axes = self.setup.axes
         batch = one_or_all(self.setup.batch_axes(self.without))
         time = "context" if "context" in axes else None
-        scattered = name == "norm" and self.setup.tensor_matmul != "plain"
-        if (name in BETWEEN or scattered) and dims == 3:
+        if (name in BETWEEN or self._stays(name)) and dims == 3:
             return stream_spec(self.setup, self.without)
         # Rows of a table cut by vocabulary, whole first: so rows are summed and no table gathered.
-        if name in ("norm", "lookup") and dims == 3:
+        if name in (*NORMS, "lookup") and dims == 3:
             return PartitionSpec(batch, time, None)
         tensor = "tensor" if "tensor" in axes else None
         if name in HEADS and dims == 4:
@@ -65,6 +65,12 @@ class Stream:
         if name in WIDTH and dims == 3:
             return PartitionSpec(batch, time, tensor)
         return None
+
+    def _stays(self, name: str) -> bool:
+        """Whether a norm is read as it lies between blocks: piece by piece, or by a ring."""
+        setup = self.setup
+        pieces = name == "routed" and setup.routes_pieces and setup.plan.sequence_parallel
+        return pieces or (name in NORMS and setup.tensor_matmul != "plain")
 
 
 def stream_spec(setup: Setup, without: tuple[str, ...] = ()) -> PartitionSpec:
