@@ -41,8 +41,8 @@ RULES = {
     "that store their columns, which add them up, instead of a sum of whole tables",
     "rows that travel": "how many rows a ragged exchange sends is known when it runs; both are "
     "counted as a row for each of a token's experts",
-    "rows gathered": "rows that a ragged exchange brought are gathered over tensor, and their results "
-    "scattered, by ragged exchanges too: a copy of what is there for every device",
+    "rows gathered": "rows that a ragged exchange brought are gathered over tensor, and their "
+    "results scattered, by ragged exchanges too: a copy of what is there for every device",
     "kept scales": "norms read their scales in f32; without remat that copy stays for the backward "
     "pass and is not gathered again",
     "home": "a ring's sums of gradients go one hop further, home; the plan counts hops of keys",

@@ -15,7 +15,7 @@ the partial sums scattered before the way back; without an exchange, or without 
 parallelism, all devices of tensor have the same rows, and the sums are added after.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -80,7 +80,7 @@ def _apart(setup: Setup) -> tuple[str, ...]:
     return tuple(a for a in names if a in setup.axes)
 
 
-def dispatch_for(setup: Setup, without: tuple[str, ...] = ()) -> Callable[..., jax.Array] | None:
+def dispatch_for(setup: Setup, without: tuple[str, ...] = ()) -> Dispatch | None:
     """The hook of a plan, None where no layer has experts."""
     rows = [row for row in stored_rows(setup.cfg) if row.name.startswith("experts.")]
     if not rows:
