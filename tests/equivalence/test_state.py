@@ -65,6 +65,11 @@ def test_padded_dims(dims, mesh):
     check(*plan_of({**DENSE, **dims}, mesh))
 
 
+@pytest.mark.parametrize("mesh", [{"tensor": 8}, {"stage": 2, "tensor": 4}], ids=str)
+def test_kv_heads_that_tensor_does_not_divide(mesh):
+    check(*plan_of({**DENSE, "num_key_value_heads": 2}, mesh, microbatches=2))
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "adafactor", "muon", "sgd"])
 @pytest.mark.parametrize("mesh", [{"fsdp": 4, "tensor": 2}, {"data": 8}], ids=str)
 def test_every_optimizer(optimizer, mesh):

@@ -21,7 +21,13 @@ PLANS = small_plans()
 GROUPS = {
     "data": ("DP", "ZeRO-1", "ZeRO-2, 2 microbatches"),
     "fsdp": ("FSDP", "FSDP, kept gathered", "FSDP, no remat", "HSDP"),
-    "tensor": ("TP", "TP + SP", "FSDP + TP", "DP + FSDP + TP, 2 microbatches"),
+    "tensor": (
+        "TP",
+        "TP + SP",
+        "TP + SP, fewer KV heads",
+        "FSDP + TP",
+        "DP + FSDP + TP, 2 microbatches",
+    ),
     "context": ("FSDP + CP ring", "FSDP + CP all-gather", "FSDP + CP Ulysses"),
     "expert": ("EP ragged", "FSDP + EP, capacity"),
     "expert and tensor": ("EP over TP, ragged", "EP + TP, ragged"),
@@ -138,6 +144,14 @@ def test_only_what_tensor_leaves_whole_is_summed_over_it_unplanned():
     assert left(BOTH, [], fits) == (["replicated over tensor"], {})
     _, sides = left(BOTH, [], [line("all_reduce", ("tensor",), whole + 512)])
     assert sides == {("all_reduce", ("tensor",)): (0.0, 512.0)}
+
+
+def test_heads_that_tensor_does_not_divide_are_gathered_and_others_not():
+    axes, heads = ("tensor",), 2 * 2 * (2 * 16 * 64 * 4 * 2 * 32)  # layers, passes, bf16 k and v
+    extra = [line("all_gather", axes, heads + 512)]
+    rules, sides = left(PLANS["TP + SP, fewer KV heads"], [], extra)
+    assert (rules, sides) == (["whole heads"], {("all_gather", axes): (0.0, 512.0)})
+    assert left(PLANS["TP + SP"], [], extra)[0] == []
 
 
 def test_moved_rows_pay_for_the_sums_of_the_table_alone():

@@ -48,6 +48,7 @@ PLANS: Mapping[str, tuple[str, Mapping[str, int], Mapping[str, Any]]] = {
     "FSDP, no remat": ("dense", {"fsdp": 8}, {"remat": "none"}),
     "TP": ("dense", {"tensor": 4}, {"sequence_parallel": False}),
     "TP + SP": ("dense", {"tensor": 4}, {}),
+    "TP + SP, fewer KV heads": ("dense", {"tensor": 8}, {}),
     "FSDP + TP": ("dense", {"fsdp": 4, "tensor": 2}, {}),
     "HSDP": ("dense", {"replica": 2, "fsdp": 4}, {}),
     "DP + FSDP + TP, 2 microbatches": (

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from shardwise.models import ModelConfig
+from shardwise.models import Attention, ModelConfig, Parameter
 from shardwise.models.parameters import parameters
-from shardwise.plans.layouts import STORAGE_AXES, tensor_letter
+from shardwise.plans.layouts import STORAGE_AXES, UNEVEN, tensor_letter
 from shardwise.plans.train import TrainPlan
 from shardwise.units import dtype_bytes
 from shardwise.workflows.planned import Key, Line, activation_dtype, by_axes
@@ -35,8 +35,11 @@ RULES = {
     "sum and slice": "a reduce-scatter as an all-reduce and a slice, fused on TPUs or followed by "
     "what reads the slice",
     "joined sums": "two sums one after the other over some axes each, as one over all of them",
-    "replicated over tensor": "gradients of what tensor does not cut (norms, biases, routers) are "
-    "summed over it, since it cuts the tokens; the plan counts none",
+    "replicated over tensor": "gradients of what tensor does not cut (norms, biases, routers, KV "
+    "heads that it does not divide) are summed over it, since it cuts the tokens; the plan counts "
+    "none",
+    "whole heads": "keys and values of heads that tensor does not divide are made where the tokens "
+    "lie and gathered over it, and again where they are recomputed; the plan counts none",
     "rows, not the table": "the gradient of a lookup: the rows and their ids move to the devices "
     "that store their columns, which add them up, instead of a sum of whole tables",
     "rows that travel": "how many rows a ragged exchange sends is known when it runs; both are "
@@ -331,7 +334,7 @@ def _replicated_over_tensor(ledger: Ledger) -> None:
     plan = ledger.plan
     if plan.degree("tensor") == 1 or not plan.sequence_parallel:
         return
-    rows = [r for r in parameters(ledger.cfg) if not tensor_letter(r)]
+    rows = [r for r in parameters(ledger.cfg) if not _is_cut(r, plan.degree("tensor"))]
     width = dtype_bytes(activation_dtype(plan))
     most = width * plan.microbatches * sum(r.size * r.layers for r in rows)
     for key in by_axes(ledger.compiled):
@@ -341,6 +344,31 @@ def _replicated_over_tensor(ledger: Ledger) -> None:
             ledger.compiled = _take(ledger.compiled, key, size)
             ledger.note("replicated over tensor", lines, 0.0, size)
             most -= size
+
+
+def _is_cut(row: Parameter, tensor: int) -> bool:
+    letter = tensor_letter(row)
+    uneven = letter and dict(row.dims)[letter] % tensor and UNEVEN.get(letter) == "replicate"
+    return bool(letter) and not uneven
+
+
+def _whole_heads(ledger: Ledger) -> None:
+    """At most keys and values of a shard's tokens in every layer, once and once more with remat."""
+    plan, cfg = ledger.plan, ledger.cfg
+    tensor = plan.degree("tensor")
+    key: Key = ("all_gather", ("tensor",))
+    mixers = [(layer.mixer, n) for layer, n in cfg.layer_groups()]
+    heads = [(m, n) for m, n in mixers if isinstance(m, Attention) and m.kv_heads % tensor]
+    if not plan.sequence_parallel:
+        return
+    elements = sum(n * m.kv_heads * (m.head_dim + m.v_head_dim) for m, n in heads)
+    tokens = plan.tokens / (plan.batch_shards * plan.degree("context"))
+    passes = 1 if plan.remat == "none" else 2
+    most = passes * tokens * elements * dtype_bytes(activation_dtype(plan))
+    lines = [x for x in ledger.compiled if x.key == key]
+    size = min(most, ledger.left(ledger.compiled, key))
+    ledger.compiled = _take(ledger.compiled, key, size)
+    ledger.note("whole heads", lines, 0.0, size)
 
 
 def _kept_scales(ledger: Ledger) -> None:
@@ -430,6 +458,7 @@ _ORDER = (
     _joined_sums,
     _lookup_sums,
     _replicated_over_tensor,
+    _whole_heads,
     _kept_scales,
     _home,
     _ring,
