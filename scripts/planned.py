@@ -24,7 +24,8 @@ SHORT = {"all_gather": "AG", "reduce_scatter": "RS", "all_reduce": "AR", "all_to
 
 ABOUT = """Made by `python scripts/planned.py` on {date} with {versions}: the runtime's own
 `train_step`, compiled for {topology} (8 devices) at low effort without windowed einsums. State is
-bytes per device of parameters and optimizer. V is as in `work.Collective`, added up by kind and
+bytes per device of parameters and optimizer. Of a pipeline both lists and the state are those of
+the last rank, which holds the head. V is as in `work.Collective`, added up by kind and
 axes over a step. Raw: bytes that both lists have for the same kind and axes, over those that either
 has, with the program's collectives as they are written. Left: bytes of either list that no rule
 explains."""
@@ -37,7 +38,7 @@ def main() -> None:
         print(f"{name} ...", file=sys.stderr, flush=True)
         (got,) = compiled_steps([(plan, cfg)], TOPOLOGY)
         compared = compare(plan, cfg, planned_lines(plan, cfg), got.lines)
-        same = got.state == planned_state(plan, cfg)
+        same = got.state == planned_state(plan, cfg, plan.degree("stage") - 1)
         found.append((name, plan, got, same, compared))
     PAGE.write_text(page(found), encoding="utf-8")
 

@@ -29,6 +29,7 @@ GROUPS = {
         "DP + FSDP + TP, 2 microbatches",
     ),
     "context": ("FSDP + CP ring", "FSDP + CP all-gather", "FSDP + CP Ulysses"),
+    "stages": ("1F1B + FSDP + TP", "1F1B + DP"),
     "expert": ("EP ragged", "FSDP + EP, capacity"),
     "expert and tensor": ("EP over TP, ragged", "EP + TP, ragged"),
 }
@@ -44,7 +45,7 @@ def test_what_is_planned_is_what_runs(group):
     names = GROUPS[group]
     for name, got in zip(names, compiled_steps([PLANS[n] for n in names]), strict=True):
         plan, cfg = PLANS[name]
-        assert got.state == planned_state(plan, cfg), name
+        assert got.state == planned_state(plan, cfg, plan.degree("stage") - 1), name
         assert got.beside["params"] == 0, name
         assert got.beside["optimizer"] <= 16, name  # counters of steps
         planned = planned_lines(plan, cfg)
@@ -152,6 +153,14 @@ def test_heads_that_tensor_does_not_divide_are_gathered_and_others_not():
     rules, sides = left(PLANS["TP + SP, fewer KV heads"], [], extra)
     assert (rules, sides) == (["whole heads"], {("all_gather", axes): (0.0, 512.0)})
     assert left(PLANS["TP + SP"], [], extra)[0] == []
+
+
+def test_a_head_is_gathered_twice_in_pipelines_alone():
+    axes, once = ("tensor",), 16 / 2 * 64 * 256 * 2  # bf16, fsdp=2
+    extra = [line("all_gather", axes, once + 512)]
+    rules, sides = left(PLANS["1F1B + FSDP + TP"], [], extra)
+    assert (rules, sides) == (["head again"], {("all_gather", axes): (0.0, 512.0)})
+    assert left(BOTH, [], extra)[0] == []
 
 
 def test_moved_rows_pay_for_the_sums_of_the_table_alone():

@@ -1,14 +1,16 @@
 """What a plan predicts beside what its compiled step does: collectives, and bytes of the state.
 
 The plan's list comes from the planner's Work, the other from the runtime's own `train_step`,
-compiled in a child process for a TPU slice that need not be here. Both are lines of (kind, axes,
+compiled in a child process for a TPU slice that need not be here; of a pipeline from the passes of
+its last rank, which holds the head. Both are lines of (kind, axes,
 V in bytes, times per step); `planned_rules.py` explains where they differ, by general rules.
 """
 
 import pickle
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from shardwise.models import ModelConfig
 from shardwise.planner.train_memory import stage_memory
@@ -153,7 +155,7 @@ def compiled_steps(
     pairs = zip(cases, answers, strict=True)
     return tuple(
         Compiled(
-            lines=read_lines(answer["hlo"], plan),
+            lines=_lines(answer, plan),
             state={part: held[0] for part, held in answer["held"].items()},
             beside={part: held[1] for part, held in answer["held"].items()},
         )
@@ -161,9 +163,27 @@ def compiled_steps(
     )
 
 
+def _lines(answer: Mapping[str, Any], plan: TrainPlan) -> tuple[Line, ...]:
+    """The collectives of all programs of a step, and what is moved between stages."""
+    found = [
+        replace(line, count=line.count * times)
+        for text, times in answer["hlo"]
+        for line in read_lines(text, plan)
+    ]
+    size, times = answer["moved"]
+    if times:
+        dtype = activation_dtype(plan)
+        sent = Line(
+            kind="permute", axes=("stage",), bytes=size, count=times, name="moved", dtype=dtype
+        )
+        found.append(sent)
+    return tuple(found)
+
+
 def read_lines(text: str, plan: TrainPlan) -> tuple[Line, ...]:
     """The collectives of a compiled step over the plan's axes, every array a line of its own."""
-    module, mesh = read_module(text), Mesh.of(plan.mesh)
+    axes = {axis: n for axis, n in plan.mesh.items() if axis != "stage"}
+    module, mesh = read_module(text), Mesh.of(axes)
     found = []
     for collective in read_collectives(module):
         placed, _ = on_mesh(collective, mesh)

@@ -18,8 +18,9 @@ AWAY_FROM_HARDWARE = {
 def compile_plans(cases: Sequence[str], topology: str) -> list[dict[str, Any]]:
     """Compile the `train_step` of every (plan, config), pickled and in base64, for the slice.
 
-    An answer has `hlo`, and `held`: by part of the state its bytes on one device, and those of
-    buffers and counters beside it.
+    An answer has `hlo`, the text of every program and how often a step runs it; `held`, by part of
+    the state its bytes on one device, and those of buffers and counters beside it; `moved`, bytes
+    that go from stage to stage and how often. Of a pipeline all are of the last rank.
     """
     os.environ.update(AWAY_FROM_HARDWARE)  # read when JAX is imported, which is now
     from shardwise.runtime.parallel import lowered
@@ -32,8 +33,14 @@ def compile_plans(cases: Sequence[str], topology: str) -> list[dict[str, Any]]:
         plan, cfg = pickle.loads(b64decode(case))
         mesh, optimizer = mesh_of(plan, devices), optimizer_of(plan, cfg, Settings(steps=1))
         state = lowered.abstract_state(plan, cfg, mesh, optimizer)
-        step = lowered.lowered_step(plan, cfg, mesh, optimizer)
-        compiled = step.compile(compiler_options=lowered.WHOLE)
+        if (stages := plan.degree("stage")) > 1:  # the last rank, which the plan's list is of
+            made = lowered.compiled_passes(plan, cfg, mesh, optimizer, stages - 1)
+            moved = lowered.received(plan, cfg, mesh, stages - 1)
+            state = {name: ranks[-1] for name, ranks in state.items()}
+        else:
+            step = lowered.lowered_step(plan, cfg, mesh, optimizer)
+            made, moved = [(step.compile(compiler_options=lowered.WHOLE), 1)], (0, 0)
         held = {name: lowered.held_bytes(part) for name, part in state.items()}
-        answers.append({"hlo": compiled.as_text(), "held": held})
+        hlo = [(compiled.as_text(), times) for compiled, times in made]
+        answers.append({"hlo": hlo, "held": held, "moved": moved})
     return answers

@@ -59,6 +59,12 @@ PLANS: Mapping[str, tuple[str, Mapping[str, int], Mapping[str, Any]]] = {
     "FSDP + CP ring": ("dense", {"fsdp": 2, "context": 4}, RING),
     "FSDP + CP all-gather": ("dense", {"fsdp": 2, "context": 4}, {}),
     "FSDP + CP Ulysses": ("dense", {"fsdp": 2, "context": 4}, ULYSSES),
+    "1F1B + FSDP + TP": (
+        "dense",
+        {"stage": 2, "fsdp": 2, "tensor": 2},
+        {"microbatches": 4},
+    ),
+    "1F1B + DP": ("dense", {"stage": 2, "data": 4}, {"zero": 1, "microbatches": 4}),
     "EP ragged": ("moe", {"expert": 8}, RAGGED),
     "FSDP + EP, capacity": ("moe", {"fsdp": 2, "expert": 4}, {}),
     "EP over TP, ragged": (
@@ -86,7 +92,7 @@ def small_plans() -> dict[str, tuple[TrainPlan, ModelConfig]]:
 def _plan(
     model: str, mesh: Mapping[str, int], choices: Mapping[str, Any]
 ) -> tuple[TrainPlan, ModelConfig]:
-    cfg, devices = small_model(model), prod(mesh.values())
+    cfg, devices, stages = small_model(model), prod(mesh.values()), mesh.get("stage", 1)
     plan = TrainPlan(
         model=cfg.name,
         model_hash=model_hash(cfg),
@@ -94,7 +100,7 @@ def _plan(
         mesh=dict(mesh),
         box=(devices,),
         sequence_length=TOKENS,
-        layers_per_stage=(cfg.layers,),
+        layers_per_stage=(cfg.layers // stages,) * stages,
         global_batch_sequences=SEQUENCES,
         **{"microbatches": 1, **choices},
     )

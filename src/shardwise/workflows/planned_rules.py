@@ -46,6 +46,8 @@ RULES = {
     "counted as a row for each of a token's experts",
     "rows gathered": "rows that a ragged exchange brought are gathered over tensor, and their "
     "results scattered, by ragged exchanges too: a copy of what is there for every device",
+    "head again": "a pipeline's last stage keeps the head's input in pieces between its passes and "
+    "gathers it over tensor in both; the plan counts one gather",
     "kept scales": "norms read their scales in f32; without remat that copy stays for the backward "
     "pass and is not gathered again",
     "home": "a ring's sums of gradients go one hop further, home; the plan counts hops of keys",
@@ -371,6 +373,20 @@ def _whole_heads(ledger: Ledger) -> None:
     ledger.note("whole heads", lines, 0.0, size)
 
 
+def _head_again(ledger: Ledger) -> None:
+    """At most x[B, T, D] of a shard's tokens, once per step."""
+    plan = ledger.plan
+    key: Key = ("all_gather", ("tensor",))
+    if plan.degree("stage") == 1 or not plan.sequence_parallel:
+        return
+    tokens = plan.tokens / (plan.batch_shards * plan.degree("context"))
+    most = tokens * ledger.cfg.d_model * dtype_bytes(activation_dtype(plan))
+    lines = [x for x in ledger.compiled if x.key == key]
+    size = min(most, ledger.left(ledger.compiled, key))
+    ledger.compiled = _take(ledger.compiled, key, size)
+    ledger.note("head again", lines, 0.0, size)
+
+
 def _kept_scales(ledger: Ledger) -> None:
     """At most the scales of all layers' norms, in every microbatch."""
     plan = ledger.plan
@@ -459,6 +475,7 @@ _ORDER = (
     _lookup_sums,
     _replicated_over_tensor,
     _whole_heads,
+    _head_again,
     _kept_scales,
     _home,
     _ring,
