@@ -29,7 +29,7 @@ GROUPS = {
         "DP + FSDP + TP, 2 microbatches",
     ),
     "context": ("FSDP + CP ring", "FSDP + CP all-gather", "FSDP + CP Ulysses"),
-    "stages": ("1F1B + FSDP + TP", "1F1B + DP"),
+    "stages": ("1F1B + FSDP + TP", "ZB-H1 + FSDP + TP", "1F1B + DP"),
     "expert": ("EP ragged", "FSDP + EP, capacity"),
     "expert and tensor": ("EP over TP, ragged", "EP + TP, ragged"),
 }
@@ -155,11 +155,13 @@ def test_heads_that_tensor_does_not_divide_are_gathered_and_others_not():
     assert left(PLANS["TP + SP"], [], extra)[0] == []
 
 
-def test_a_head_is_gathered_twice_in_pipelines_alone():
+def test_pieces_between_passes_are_gathered_twice_in_pipelines_alone():
     axes, once = ("tensor",), 16 / 2 * 64 * 256 * 2  # bf16, fsdp=2
     extra = [line("all_gather", axes, once + 512)]
-    rules, sides = left(PLANS["1F1B + FSDP + TP"], [], extra)
-    assert (rules, sides) == (["head again"], {("all_gather", axes): (0.0, 512.0)})
+    want = (["pieces between passes"], {("all_gather", axes): (0.0, 512.0)})
+    assert left(PLANS["1F1B + FSDP + TP"], [], extra) == want
+    split = [line("all_gather", axes, 3 * once + 512)]  # and both blocks of its one layer
+    assert left(PLANS["ZB-H1 + FSDP + TP"], [], split) == want
     assert left(BOTH, [], extra)[0] == []
 
 

@@ -64,6 +64,11 @@ PLANS: Mapping[str, tuple[str, Mapping[str, int], Mapping[str, Any]]] = {
         {"stage": 2, "fsdp": 2, "tensor": 2},
         {"microbatches": 4},
     ),
+    "ZB-H1 + FSDP + TP": (
+        "dense",
+        {"stage": 2, "fsdp": 2, "tensor": 2},
+        {"microbatches": 4, "pipeline_schedule": "zb_h1"},
+    ),
     "1F1B + DP": ("dense", {"stage": 2, "data": 4}, {"zero": 1, "microbatches": 4}),
     "EP ragged": ("moe", {"expert": 8}, RAGGED),
     "FSDP + EP, capacity": ("moe", {"fsdp": 2, "expert": 4}, {}),

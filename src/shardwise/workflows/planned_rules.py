@@ -13,6 +13,7 @@ from shardwise.models import Attention, ModelConfig, Parameter
 from shardwise.models.parameters import parameters
 from shardwise.plans.layouts import STORAGE_AXES, UNEVEN, tensor_letter
 from shardwise.plans.train import TrainPlan
+from shardwise.scheduling import pipeline_schedule
 from shardwise.units import dtype_bytes
 from shardwise.workflows.planned import Key, Line, activation_dtype, by_axes
 
@@ -46,8 +47,9 @@ RULES = {
     "counted as a row for each of a token's experts",
     "rows gathered": "rows that a ragged exchange brought are gathered over tensor, and their "
     "results scattered, by ragged exchanges too: a copy of what is there for every device",
-    "head again": "a pipeline's last stage keeps the head's input in pieces between its passes and "
-    "gathers it over tensor in both; the plan counts one gather",
+    "pieces between passes": "a pipeline keeps in pieces what a later pass reads too and gathers "
+    "it over tensor in both: the head's input, and gradients where the backward pass is split; the "
+    "plan counts one gather",
     "kept scales": "norms read their scales in f32; without remat that copy stays for the backward "
     "pass and is not gathered again",
     "home": "a ring's sums of gradients go one hop further, home; the plan counts hops of keys",
@@ -373,18 +375,26 @@ def _whole_heads(ledger: Ledger) -> None:
     ledger.note("whole heads", lines, 0.0, size)
 
 
-def _head_again(ledger: Ledger) -> None:
-    """At most x[B, T, D] of a shard's tokens, once per step."""
+def _between_passes(ledger: Ledger) -> None:
+    """At most x[B, T, D] of a shard's tokens for the last rank's head, and for both blocks of each
+    of its layers where B and W are apart."""
     plan = ledger.plan
     key: Key = ("all_gather", ("tensor",))
     if plan.degree("stage") == 1 or not plan.sequence_parallel:
         return
     tokens = plan.tokens / (plan.batch_shards * plan.degree("context"))
-    most = tokens * ledger.cfg.d_model * dtype_bytes(activation_dtype(plan))
+    x_bytes = tokens * ledger.cfg.d_model * dtype_bytes(activation_dtype(plan))
+    layers = plan.layers_per_stage[-1] if _splits_backward(plan) else 0
     lines = [x for x in ledger.compiled if x.key == key]
-    size = min(most, ledger.left(ledger.compiled, key))
+    size = min(x_bytes * (1 + 2 * layers), ledger.left(ledger.compiled, key))
     ledger.compiled = _take(ledger.compiled, key, size)
-    ledger.note("head again", lines, 0.0, size)
+    ledger.note("pieces between passes", lines, 0.0, size)
+
+
+def _splits_backward(plan: TrainPlan) -> bool:
+    stages, chunks = plan.degree("stage"), plan.virtual_stages
+    made = pipeline_schedule(plan.pipeline_schedule, stages, plan.microbatches, chunks)
+    return made.splits_backward
 
 
 def _kept_scales(ledger: Ledger) -> None:
@@ -475,7 +485,7 @@ _ORDER = (
     _lookup_sums,
     _replicated_over_tensor,
     _whole_heads,
-    _head_again,
+    _between_passes,
     _kept_scales,
     _home,
     _ring,
