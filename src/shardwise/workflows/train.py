@@ -6,6 +6,7 @@ Several processes are workers of a supervisor (`runtime.trainer.supervisor`): a 
 
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -17,8 +18,10 @@ from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.flops import model_flops_per_token
+from shardwise.models.specs import Moe
 from shardwise.models.zoo import hf_config
 from shardwise.plans import TrainPlan, load_plan, model_hash
+from shardwise.runtime.trainer.checkpoint import Keeper
 from shardwise.runtime.trainer.loop import Outcome, Run, train
 from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
 from shardwise.runtime.trainer.optimizer import Settings
@@ -84,8 +87,55 @@ def train_plan(request: TrainRequest, hear: Progress = lambda *_: None) -> dict[
 
 def _run_here(request: TrainRequest, run: Run, hear: Progress) -> dict[str, Any]:
     run = _with_peak(run)
-    outcome = train(run, _reporter(run, hear), lambda text: hear(text, {}))
+    last = _Last(hear)
+    try:
+        outcome = train(run, _reporter(run, last), lambda text: last(text, {}))
+    except KeyboardInterrupt:
+        raise last.stopped(run) from None
     return _result(request, run, outcome)
+
+
+class Stopped(ShardwiseError):
+    """Ctrl-C ended the run; the message says where to go on. Exit code 130."""
+
+    exit_code = 130
+
+
+class _Last:
+    """Passes progress on and keeps the last step."""
+
+    def __init__(self, hear: Progress) -> None:
+        self.step, self._hear = 0, hear
+
+    def __call__(self, line: str, metrics: dict[str, Any]) -> None:
+        self.step = metrics.get("step", self.step)
+        self._hear(line, metrics)
+
+    def stopped(self, run: Run) -> Stopped:
+        """What to say of a run that ended here."""
+        keeper = Keeper(folder=run.out / "checkpoints", identity={})
+        newest = keeper.newest()
+        if newest is None:
+            return Stopped(f"stopped at step {self.step}, before the first checkpoint")
+        return Stopped(
+            f"stopped at step {max(self.step, newest)}; newest checkpoint {keeper.path(newest)} "
+            f"(step {newest}); go on with --resume"
+        )
+
+
+def _warnings(plan: TrainPlan, cfg: ModelConfig, expected: Expected) -> tuple[str, ...]:
+    """What a reader of the losses and times must know; said before the first step."""
+    found = [expected.why] if expected.why else []
+    moes = [group.mlp for group in cfg.groups if isinstance(group.mlp, Moe)]
+    # Every row of a device may choose the same experts: R k rows, of which R for each.
+    free = max((moe.experts / moe.experts_per_token for moe in moes), default=0.0)
+    if plan.expert_dispatch == "dense" and plan.expert_capacity < free:
+        found.append(
+            f"expert_capacity {plan.expert_capacity}: rows beyond an expert's slots are dropped, "
+            "so losses depend on the mesh; expert_dispatch ragged drops none, nor does "
+            f"expert_capacity {free:g}"
+        )
+    return tuple(found)
 
 
 def run_of(request: TrainRequest) -> Run:
@@ -107,6 +157,7 @@ def run_of(request: TrainRequest) -> Run:
         )
     if request.save_every < 0:
         raise BadRequest(f"--save-every is {request.save_every}; it must be 0 or more")
+    expected = _expected(plan, cfg)
     return Run(
         plan=plan,
         cfg=cfg,
@@ -129,7 +180,8 @@ def run_of(request: TrainRequest) -> Run:
         resume=request.resume,
         profile=request.profile,
         tensor_matmul=request.tensor_matmul,  # type: ignore[arg-type]
-        expected=_expected(plan, cfg),
+        expected=expected,
+        warnings=_warnings(plan, cfg, expected),
     )
 
 
@@ -184,10 +236,11 @@ def _supervised(request: TrainRequest, run: Run, group: Group, hear: Progress) -
         place=request.coordinator or "the address that the cluster gives",
     )
 
-    def heard(message: dict[str, Any]) -> None:
-        hear(message["line"], message["metrics"])
-
-    return watch.run(heard)
+    last = _Last(hear)
+    try:
+        return watch.run(lambda message: last(message["line"], message["metrics"]))
+    except KeyboardInterrupt:
+        raise last.stopped(run) from None
 
 
 def _own_index(group: Group) -> int:
@@ -237,13 +290,14 @@ def _result(request: TrainRequest, run: Run, outcome: Outcome) -> dict[str, Any]
         "hf_checkpoint": request.save_hf,
         "checkpoint": str(outcome.checkpoint),
         "metrics": str(Path(request.out) / "metrics.jsonl"),
-        "notes": [note for note in (expected.why,) if note],
+        "notes": list(run.warnings),
     }
 
 
 def work(request: TrainRequest, index: int) -> None:
     """The life of one worker: join, train, say how it went."""
     follow_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the supervisor's
     try:
         if request.cpu_devices is not None:
             use_cpu(request.cpu_devices)

@@ -1,6 +1,7 @@
 """The loop: resuming changes nothing, microbatches hardly, and errors name their remedy."""
 
 import shutil
+import signal
 from dataclasses import replace
 
 import jax
@@ -59,8 +60,41 @@ def test_a_run_that_is_done_does_nothing(tmp_path):
     assert (again.from_step, again.loss) == (1, None)
 
 
-def test_a_resume_without_a_checkpoint_begins(tmp_path):
-    assert train(make_run(tmp_path, settings=Settings(steps=1), resume=True)).from_step == 0
+def test_a_resume_without_a_checkpoint_begins_and_says_so(tmp_path):
+    run, said = make_run(tmp_path, settings=Settings(steps=1), resume=True), []
+    assert train(run, note=said.append).from_step == 0
+    assert said[0].startswith("warning: no checkpoint in '")
+    assert said[0].endswith("out/checkpoints', starting at step 0")
+
+
+def test_an_interrupt_saves_its_step_and_the_run_goes_on(tmp_path):
+    whole = make_run(tmp_path, out=tmp_path / "whole")
+    done = train(whole)
+    cut, said, before = make_run(tmp_path, resume=True), [], signal.getsignal(signal.SIGINT)
+
+    def stop(metrics):
+        if metrics.step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(cut, stop, said.append)
+    assert "stopping when this step is done and saved; Ctrl-C again stops at once" in said
+    assert signal.getsignal(signal.SIGINT) is before
+    resumed = train(cut)
+    assert resumed.from_step == 4
+    assert losses(cut) == losses(whole)
+    assert bits(resumed.checkpoint) == bits(done.checkpoint) != {}
+
+
+def test_a_second_interrupt_ends_the_run_at_once(tmp_path):
+    def stop(metrics):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    run = make_run(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        train(run, stop)
+    assert not list(run.out.glob("checkpoints/step-*"))
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):

@@ -1,6 +1,7 @@
 """`shardwise train`: run a training plan on the devices at hand."""
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from shardwise.units import format_count, format_seconds
 
 SCHEDULES = click.Choice(["cosine", "linear", "constant"])
 MATMULS = click.Choice(["plain", "one_way", "both_ways"])
+EVERY = 10.0
+"""Seconds between two lines of a log at most, where steps are slow."""
 
 
 @click.command()
@@ -47,14 +50,18 @@ def train(plan: str, sets: tuple[str, ...], as_json: bool, **options: Any) -> No
     whatever, goes on with --resume exactly as it would have.
     """
     try:
-        from shardwise.workflows.train import TrainRequest, train_plan
+        from shardwise.workflows.train import Stopped, TrainRequest, train_plan
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("jax", "jaxlib", "optax", "ml_dtypes"):
             raise
         raise MissingPart(f"training needs {error.name}: pip install 'shardwise[run]'") from None
     options["out"] = options["out"] or f"{Path(plan).stem}.run"
     request = TrainRequest(plan=plan, overrides=_overrides(sets), **options)
-    result = train_plan(request, _show)
+    try:
+        result = train_plan(request, _Shown())
+    except Stopped as stop:
+        click.echo(f"\n{stop}" if sys.stderr.isatty() else str(stop), err=True)
+        sys.exit(stop.exit_code)
     if sys.stderr.isatty():
         click.echo(err=True)
     inputs = {"plan": plan, "set": list(sets), **options}
@@ -72,12 +79,25 @@ def _overrides(sets: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _show(line: str, metrics: dict[str, Any]) -> None:
-    """One line that is written over on a terminal; every tenth step in a log, and all before."""
-    if sys.stderr.isatty():
-        click.echo(f"\r\x1b[2K{line}", nl=False, err=True)
-    elif not metrics or metrics["step"] % 10 == 0 or metrics["step"] == 1:
-        click.echo(line, err=True)
+class _Shown:
+    """One line that is written over on a terminal, but for warnings; in a log all before the first
+    step, then every tenth and one every ten seconds."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+
+    def __call__(self, line: str, metrics: dict[str, Any]) -> None:
+        if sys.stderr.isatty():
+            stays = line.startswith("warning: ")
+            click.echo(f"\r\x1b[2K{line}", nl=stays, err=True)
+        elif self._is_due(metrics):
+            self._last = time.monotonic()
+            click.echo(line, err=True)
+
+    def _is_due(self, metrics: dict[str, Any]) -> bool:
+        if not metrics or metrics["step"] % 10 == 0 or metrics["step"] == 1:
+            return True
+        return time.monotonic() - self._last > EVERY
 
 
 def _render(result: dict[str, Any]) -> None:

@@ -5,12 +5,14 @@ nothing. All that decides the numbers of a run stands in its `identity`, and a c
 one is refused; how often it is saved or watched does not.
 """
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -44,7 +46,7 @@ class Run:
     """One training run. `save_every` 0 saves at the end alone; `resume` goes on from the newest
     checkpoint in `out`, or begins where there is none. `init` is a Hugging Face checkpoint to begin
     with, whose tokenizer is taken where none is given; `save_hf` a folder for one of the end, with
-    `config` as its config.json."""
+    `config` as its config.json. `warnings` are said before the first step."""
 
     plan: TrainPlan
     cfg: ModelConfig
@@ -61,6 +63,7 @@ class Run:
     profile: bool = False
     tensor_matmul: TensorMatmul = "plain"
     expected: Expected = field(default_factory=Expected)
+    warnings: tuple[str, ...] = ()
 
     @property
     def tokenizer_file(self) -> Path | None:
@@ -88,6 +91,8 @@ def train(run: Run, report: Report = lambda _: None, note: Note = lambda _: None
     tokenizer = tokenizer_of(run.tokenizer_file, run.cfg.vocabulary)
     keeper = _keeper(run, tokenizer)
     start = _start(run, keeper)
+    if run.resume and not start:
+        note(f"warning: no checkpoint in '{keeper.folder}', starting at step 0")
     if run.init is not None and not start:
         verify(run.init, run.cfg)
     if run.save_hf is not None:
@@ -96,9 +101,11 @@ def train(run: Run, report: Report = lambda _: None, note: Note = lambda _: None
         run.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadRequest(f"cannot write to --out '{run.out}': {error.strerror}") from None
+    for text in run.warnings:
+        note(f"warning: {text}")
     note(f"reading the text of '{run.data}'")
     feed = Feed(
-        corpus=corpus_of(run.data, tokenizer, run.out / "data", writes=keeper.process == 0),
+        corpus=corpus_of(run.data, tokenizer, run.out / "data", note, writes=keeper.process == 0),
         rows=run.plan.global_batch_sequences,
         length=run.plan.sequence_length,
         seed=run.seed,
@@ -111,7 +118,8 @@ def train(run: Run, report: Report = lambda _: None, note: Note = lambda _: None
     _together("shardwise: ready")
     if start < run.settings.steps:
         note(f"compiling the step ({start} of {run.settings.steps} done)")
-    state, told = _steps(run, made, feed, keeper, state, start, report)
+    with _Interrupt(note) as interrupt:
+        state, told = _steps(run, made, feed, keeper, state, start, report, interrupt)
     if run.save_hf is not None:
         note(f"writing '{run.save_hf}'")
         export(run.save_hf, made.whole(state), run.cfg, run.config, run.tokenizer_file)
@@ -197,9 +205,16 @@ def _start(run: Run, keeper: Keeper) -> int:
 
 
 def _steps(
-    run: Run, made: Program, feed: Feed, keeper: Keeper, state: State, start: int, report: Report
+    run: Run,
+    made: Program,
+    feed: Feed,
+    keeper: Keeper,
+    state: State,
+    start: int,
+    report: Report,
+    interrupt: "_Interrupt",
 ) -> "tuple[State, _Told]":
-    """From step `start` (so many are done) to the last."""
+    """From step `start` (so many are done) to the last, or to Ctrl-C (KeyboardInterrupt)."""
     steps, rate = run.settings.steps, rate_of(run.settings)
     told = _Told(run, start, report, keeper.process == 0)
     with ExitStack() as ends:
@@ -214,9 +229,12 @@ def _steps(
             told.next(step + 1, {**values, "lr": jnp.asarray(rate(step))})
             batch = feed.batch(step + 1, made.batch) if step + 1 < steps else {}
             keeper.check()
-            if _saves(run, step + 1):
+            if _saves(run, step + 1) or interrupt.came:
                 told.flush()  # a loss that is no number is not worth keeping
                 keeper.save(step + 1, state)
+            if interrupt.came:
+                keeper.wait()
+                raise KeyboardInterrupt
         told.flush()
         if tracing:
             tracing.stop()
@@ -227,6 +245,33 @@ def _steps(
 
 def _saves(run: Run, done: int) -> bool:
     return done == run.settings.steps or bool(run.save_every and done % run.save_every == 0)
+
+
+class _Interrupt:
+    """Ctrl-C in the loop of one process: the first waits for the end of the step, which is saved,
+    the second ends the run at once. In other threads, and in workers, signals are not ours."""
+
+    def __init__(self, note: Note) -> None:
+        self.came = False
+        self._note, self._before = note, signal.getsignal(signal.SIGINT)
+        main = threading.current_thread() is threading.main_thread()
+        self._ours = main and self._before is signal.default_int_handler
+
+    def __enter__(self) -> Self:
+        if self._ours:
+            signal.signal(signal.SIGINT, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ours:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _hear(self, *_: object) -> None:
+        if self.came:
+            raise KeyboardInterrupt
+        self.came = True
+        with suppress(RuntimeError):  # where it came amid another line
+            self._note("stopping when this step is done and saved; Ctrl-C again stops at once")
 
 
 class _Told:
