@@ -59,8 +59,13 @@ def loss(
     """Mean cross-entropy in nats over the tokens that count, a float32 scalar.
 
     `batch` holds tokens [B, T] and targets [B, T], and may hold weights [B, T] (0 leaves a token
-    out), positions and segments [B, T].
+    out), positions and segments [B, T]. Raises BadRequest without tokens or targets.
     """
+    if missing := {"tokens", "targets"} - set(batch):
+        raise BadRequest(
+            f"the batch has no {' and no '.join(sorted(missing))}; give both [B, T], the targets "
+            "one token ahead"
+        )
     logits_BTV = forward(
         params,
         batch["tokens"],
@@ -117,7 +122,9 @@ def call_of(
     *,
     in_order: bool = True,
 ) -> Call:
-    """What the layers of one pass share; positions are 0, 1, ... unless given."""
+    """What the layers of one pass share; positions are 0, 1, ... unless given. Raises BadRequest
+    for tokens that are no [B, T]."""
+    check_rows(tokens_BT)
     if positions_BT is None:
         if cfg.position_rows and tokens_BT.shape[1] > cfg.position_rows:
             raise BadRequest(
@@ -132,6 +139,14 @@ def call_of(
         segments_BT=segments_BT,
         in_order=in_order,
     )
+
+
+def check_rows(tokens_BT: jax.Array) -> None:
+    """Raise BadRequest unless the tokens are [B, T]."""
+    if jnp.ndim(tokens_BT) != 2:
+        raise BadRequest(
+            f"tokens are {list(jnp.shape(tokens_BT))}; give [B, T], a single row as tokens[None]"
+        )
 
 
 def embed(params: Params, tokens_BT: jax.Array, cfg: ModelConfig, call: Call) -> jax.Array:

@@ -49,8 +49,18 @@ def test_weights_go_in_and_come_out(tmp_path, mesh, changes):
     train(make_run(tmp_path, plan, settings=STILL, init=folder, save_hf=out, config=CONFIG))
     assert_equal(load(out, load_model(plan.model)), params)
     assert load_model(str(out)).vocabulary == CONFIG["vocab_size"]
-    assert json.loads((out / "config.json").read_text())["dtype"] == "float32"
+    config = json.loads((out / "config.json").read_text())
+    assert (config["torch_dtype"], "dtype" in config) == ("float32", False)
     assert not list(out.parent.glob(".*"))
+
+
+def test_a_dtype_keeps_its_name_and_generation_settings_come_along(tmp_path):
+    folder, _ = pretrained(tmp_path)
+    (folder / "generation_config.json").write_text('{"eos_token_id": 2}')
+    out, config = tmp_path / "out_hf", CONFIG | {"dtype": "bfloat16"}
+    train(make_run(tmp_path, settings=STILL, init=folder, save_hf=out, config=config))
+    assert json.loads((out / "config.json").read_text()) == CONFIG | {"dtype": "float32"}
+    assert (out / "generation_config.json").read_text() == '{"eos_token_id": 2}'
 
 
 def test_what_was_trained_comes_out(tmp_path):

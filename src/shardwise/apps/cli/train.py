@@ -20,12 +20,14 @@ EVERY = 10.0
 @click.command()
 @click.argument("plan", type=click.Path(dir_okay=False))
 @click.option("--data", required=True, metavar="FILE|DIR", help="Text to train on.")
-@click.option("--steps", required=True, type=int, help="Steps of the whole run.")
+@click.option(
+    "--steps", required=True, type=int, help="Steps of the whole run, resumed ones included."
+)
 @click.option("--out", metavar="DIR", help="Checkpoints and metrics; default PLAN.run.")
 @click.option("--seed", default=0, help="Weights and order of the data.  [0]")
 @click.option("--lr", default=1e-3, help="Peak learning rate.  [0.001]")
 @click.option("--warmup", default=0, help="Steps up to the peak.  [0]")
-@click.option("--schedule", type=SCHEDULES, default="cosine", help="After the peak.  [cosine]")
+@click.option("--schedule", type=SCHEDULES, default="cosine", help="Down to 10 %.  [cosine]")
 @click.option("--clip", default=1.0, help="Norm of the gradient at most; 0 for none.  [1]")
 @click.option("--decay", default=0.1, help="Weight decay of matrices and tables.  [0.1]")
 @click.option("--save-every", default=0, metavar="N", help="Steps per checkpoint; the last always.")

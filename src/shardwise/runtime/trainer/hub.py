@@ -15,6 +15,7 @@ from shardwise.runtime.checkpoint import save
 from shardwise.runtime.tensor_file import INDEX, SINGLE
 
 TOKENIZER = "tokenizer.json"
+GENERATION = "generation_config.json"
 
 
 def check_target(folder: Path) -> None:
@@ -40,8 +41,11 @@ def export(
     cfg: ModelConfig,
     config: Mapping[str, Any],
     tokenizer: Path | None,
+    init: Path | None = None,
 ) -> None:
-    """Write the parameters as `transformers` reads them, with config.json and the tokenizer.
+    """Write the parameters as `transformers` reads them, with config.json, the tokenizer and the
+    generation_config.json of `init`. The config names the parameters' dtype as `config` did, by
+    `dtype` (transformers 5) or `torch_dtype`, which 4 and 5 read.
 
     Of several processes every one gathers the model on its host, and the first writes. Raises
     ShardwiseError where the disk fails.
@@ -55,10 +59,14 @@ def export(
         shutil.rmtree(begun, ignore_errors=True)
         save(begun, params, cfg)
         dtype = jax.tree.leaves(params)[0].dtype.name
-        text = json.dumps({**config, "dtype": dtype, "torch_dtype": dtype}, indent=2)
+        key = "dtype" if "dtype" in config else "torch_dtype"
+        others = {k: v for k, v in config.items() if k not in ("dtype", "torch_dtype")}
+        text = json.dumps({**others, key: dtype}, indent=2)
         (begun / "config.json").write_text(text + "\n", encoding="utf-8")
         if tokenizer is not None:
             shutil.copyfile(tokenizer, begun / TOKENIZER)
+        if init is not None and (init / GENERATION).is_file():
+            shutil.copyfile(init / GENERATION, begun / GENERATION)
         folder.parent.mkdir(parents=True, exist_ok=True)
         begun.rename(folder)
     except OSError as error:

@@ -122,7 +122,8 @@ def train(run: Run, report: Report = lambda _: None, note: Note = lambda _: None
         state, told = _steps(run, made, feed, keeper, state, start, report, interrupt)
     if run.save_hf is not None:
         note(f"writing '{run.save_hf}'")
-        export(run.save_hf, made.whole(state), run.cfg, run.config, run.tokenizer_file)
+        whole = made.whole(state)
+        export(run.save_hf, whole, run.cfg, run.config, run.tokenizer_file, run.init)
         _together("shardwise: exported")
     return Outcome(
         steps=run.settings.steps,
