@@ -135,12 +135,20 @@ def _run_segment(
     }
     if not looped:
         carry = (x_BTD, cache)
-        for step in range(segment.times):
-            carry, _ = body(carry, (jax.tree.map(lambda w, s=step: w[s], params), step))
+        for step, own in enumerate(_apart(params, segment.times)):
+            carry, _ = body(carry, (own, step))
         return carry
     steps = jnp.arange(segment.times)
     (x_BTD, cache), _ = lax.scan(body, (x_BTD, cache), (params, steps))
     return x_BTD, cache
+
+
+def _apart(params: Any, times: int) -> list[Any]:
+    """The tree of each repetition. Split, not indexed: the gradient of a split is a concatenation,
+    that of an index a stack of zeros for each layer, and a sum of them all."""
+    leaves, tree = jax.tree.flatten(params)
+    pieces = [lax.split(w, (1,) * times) for w in leaves]
+    return [tree.unflatten([w[step][0] for w in pieces]) for step in range(times)]
 
 
 def _slice(stacked: Any, segment: Segment, group: int, start: int) -> Any:

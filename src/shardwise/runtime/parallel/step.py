@@ -28,6 +28,10 @@ from shardwise.runtime.quant import product, products, row_product, row_products
 
 Batch = Mapping[str, jax.Array]
 
+UNROLLED_LAYERS = 16
+"""Stacks up to this deep run without a loop on one CPU device: XLA fills what a loop stacks up for
+the backward pass with zeros first, on one thread (6 % of a small model's step, docs/log.md)."""
+
 
 def options_for(setup: Setup, without: tuple[str, ...] = ()) -> Options:
     """The model's options under a plan; `without` names batch axes that are mapped over."""
@@ -35,6 +39,7 @@ def options_for(setup: Setup, without: tuple[str, ...] = ()) -> Options:
     rings = CollectiveMatmuls(setup, without)
     ours, alone = setup.tensor_matmul != "plain", not setup.axes
     gather = gather_hook(setup)
+    on_cpu = setup.mesh.devices.flat[0].platform == "cpu"
     plain = (row_products, row_product) if alone else (products, product)
     return Options(
         compute=plan.dtypes.compute,
@@ -49,6 +54,7 @@ def options_for(setup: Setup, without: tuple[str, ...] = ()) -> Options:
         into=rings.into if ours else plain[0],
         out_of=rings.out_of if ours else plain[1],
         rows=alone,
+        scan=not (alone and on_cpu and setup.cfg.layers <= UNROLLED_LAYERS),
     )
 
 
