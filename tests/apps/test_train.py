@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import pytest
@@ -107,13 +108,20 @@ def test_a_small_run_in_a_process_of_its_own(tmp_path, text):
 
 def test_an_interrupted_run_says_where_to_go_on(tmp_path, text):
     save_plan(make_plan(tmp_path), tmp_path / PLAN)
-    start = [sys.executable, "-c", "from shardwise.apps.cli import main; main()", "train", PLAN]
+    # A shell's background jobs, CI's perhaps, are started with SIGINT ignored.
+    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{listening}; from shardwise.apps.cli import main; main()"
     flags = ["--data", text, "--steps", "1000000", "--cpu-devices", "1", "--save-every", "0"]
-    with subprocess.Popen([*start, *flags], stderr=subprocess.PIPE, text=True, cwd=tmp_path) as run:
+    start = [sys.executable, "-c", code, "train", PLAN, *flags]
+    with subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as run:
         assert run.stderr
-        said = next(line for line in run.stderr if line.startswith("step "))
+        too_late = threading.Timer(300, run.kill)
+        too_late.daemon = True
+        too_late.start()
+        said = next((line for line in run.stderr if line.startswith("step ")), "no step")
         run.send_signal(signal.SIGINT)
         rest = run.stderr.read()
+        too_late.cancel()
     assert run.returncode == 130, said + rest
     last = rest.splitlines()[-1]
     found = re.fullmatch(
