@@ -60,7 +60,7 @@ def test_devices_that_are_not_the_mesh_are_refused(capsys, plan, text, tmp_path)
         (["--coordinator", "nowhere"], "is not HOST:PORT"),
         (["--warmup", 5], "--warmup 5 is outside 0..1"),
         (["--save-every", -1], "--save-every is -1"),
-        (["--set", "mesh.fsdp=1", "--tensor-matmul", "one_way"], "over tensor, and tensor is 1"),
+        (["--set", "mesh.fsdp=8", "--tensor-matmul", "one_way"], "over tensor, and tensor is 1"),
     ],
 )
 def test_requests_that_make_no_sense_are_refused(capsys, plan, text, tmp_path, flags, said):

@@ -67,6 +67,15 @@ def test_a_resume_without_a_checkpoint_begins_and_says_so(tmp_path):
     assert said[0].endswith("out/checkpoints', starting at step 0")
 
 
+@pytest.fixture
+def listening():
+    """SIGINT as a terminal's programs have it; a shell's background jobs are started without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listening")
 def test_an_interrupt_saves_its_step_and_the_run_goes_on(tmp_path):
     whole = make_run(tmp_path, out=tmp_path / "whole")
     done = train(whole)
@@ -86,6 +95,7 @@ def test_an_interrupt_saves_its_step_and_the_run_goes_on(tmp_path):
     assert bits(resumed.checkpoint) == bits(done.checkpoint) != {}
 
 
+@pytest.mark.usefixtures("listening")
 def test_a_second_interrupt_ends_the_run_at_once(tmp_path):
     def stop(metrics):
         signal.raise_signal(signal.SIGINT)
