@@ -20,7 +20,7 @@ def test_a_gated_mlp_keeps_as_many_arrays_of_width_F_as_are_counted(capsys, rema
         return options.mark("mlp_out", act_BF @ p["down"])
 
     p = {"up": jnp.ones((D, F)), "gate": jnp.ones((D, F)), "down": jnp.ones((F, D))}
-    run = rematerialised(body, options)
+    run = rematerialised(body, options, looped=True)
     print_saved_residuals(lambda p, x: jnp.sin(run(p, x)).sum(), p, jnp.ones((B, D)))
     kept = [line for line in capsys.readouterr().out.splitlines() if f"f32[{B},{F}]" in line]
     assert len(kept) == wide, kept

@@ -14,6 +14,7 @@ from shardwise.errors import unknown
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.scoring import Kernel
 from shardwise.runtime.precision import dtype_of
+from shardwise.runtime.quant import product, products
 
 SAVED_KINDS = (
     "block_input",
@@ -58,11 +59,14 @@ class Options:
     `remat_kinds` overrides `remat` by kind of activation. `kernel` computes attention from
     queries, keys and values (`attention/scoring.py`). `experts` says how tokens reach them: every
     expert on every token ("dense"), or sorted by expert ("ragged"). Two hooks serve strategies:
-    `at(name, x)` sees each activation of SAVED_KINDS plus "embedding" and "logits" (a sharding
-    constraint, a collective in `shard_map`), `use(group, params)` the parameters of a layer just
-    before they are used (a gather); for those outside the stack the group is -1. `gathered` says
-    whether what that hook made stays for the backward pass. `dispatch`, where given, sends tokens
-    to their experts instead (`moe.Dispatch`).
+    `at(name, x)` sees each activation of SAVED_KINDS plus "lookup", "embedding" and "logits" (a
+    sharding constraint, a collective in `shard_map`); a norm that routed experts alone read is
+    "routed" to it. `use(group, params)` sees the parameters of a layer just before they are used
+    (a gather); for those outside the stack the group is -1.
+    `gathered` says whether what that hook made stays for the backward pass. `dispatch`, where
+    given, sends tokens to their experts instead (`moe.Dispatch`). `into(x, (spec, w), ...)` and
+    `out_of(spec, x, w)` are the matmuls into and out of attention and a dense MLP (`quant.product`,
+    `linear.py`). `rows` makes one matrix of all tokens for the logits (`quant.row_product`).
     """
 
     compute: str = "f32"
@@ -74,6 +78,9 @@ class Options:
     use: Callable[[int, Mapping[str, jax.Array]], Mapping[str, jax.Array]] = as_stored
     gathered: Literal["keep", "recompute"] = "keep"
     dispatch: Callable[..., jax.Array] | None = None
+    into: Callable[..., tuple[jax.Array, ...]] = products
+    out_of: Callable[..., jax.Array] = product
+    rows: bool = False
     scan: bool = True
 
     def __post_init__(self) -> None:
@@ -93,20 +100,20 @@ class Options:
         """The JAX dtype that matmuls compute in."""
         return dtype_of(self.compute)
 
-    def mark(self, name: str, x: jax.Array) -> jax.Array:
-        """Name an activation for the remat policy, after the strategy's hook has seen it."""
-        return ad_checkpoint.checkpoint_name(self.at(name, x), name)
+    def mark(self, name: str, x: jax.Array, at: str = "") -> jax.Array:
+        """Name an activation for the remat policy, after the strategy's hook has seen it, by the
+        same name or another."""
+        return ad_checkpoint.checkpoint_name(self.at(at or name, x), name)
 
 
-def _costly(primitive: Any, *_: Any, **__: Any) -> bool:
-    return primitive.name in COSTLY
-
-
-def rematerialised(body: Callable[..., Any], options: Options) -> Callable[..., Any]:
+def rematerialised(
+    body: Callable[..., Any], options: Options, *, looped: bool
+) -> Callable[..., Any]:
     """The body of a layer under the remat policy.
 
-    "none" keeps what is named and the results of matmuls and exchanges: left to autodiff alone,
-    every step of an activation function would stay too (silu: two arrays more per token and F).
+    "none" keeps what is named and the results of matmuls and exchanges: a loop over layers
+    (`looped`) would stack all that autodiff holds, every step between them, in memory. Without a
+    loop the compiler sees both passes and chooses; a loop keeps it from merging the two.
     """
     kept = set(KEPT[options.remat])
     offloaded = {"block_input"} if options.remat == "offload" else set()
@@ -116,12 +123,12 @@ def rematerialised(body: Callable[..., Any], options: Options) -> Callable[..., 
         {"keep": kept, "offload": offloaded}.get(treatment, set()).add(kind)
     policies = jax.checkpoint_policies
     if options.remat == "none" and kept == set(SAVED_KINDS):
-        if options.gathered == "keep":
-            named = policies.save_only_these_names(*SAVED_KINDS, "parameters")
-            policy = policies.save_from_both_policies(named, _costly)
-        else:
-            policy = policies.save_anything_except_these_names("parameters")
-        return jax.checkpoint(body, policy=policy, prevent_cse=not options.scan)
+        if options.gathered == "keep" and not looped:
+            return body
+        names = (*SAVED_KINDS, *(("parameters",) if options.gathered == "keep" else ()))
+        named = policies.save_only_these_names(*names)
+        policy = policies.save_from_both_policies(named, _costly)
+        return jax.checkpoint(body, policy=policy, prevent_cse=not looped)
     if options.gathered == "keep":
         kept.add("parameters")
     if offloaded:
@@ -133,5 +140,8 @@ def rematerialised(body: Callable[..., Any], options: Options) -> Callable[..., 
         )
     else:
         policy = policies.save_only_these_names(*sorted(kept))
-    # Inside a scan the loop already keeps the compiler from merging the two passes.
-    return jax.checkpoint(body, policy=policy, prevent_cse=not options.scan)
+    return jax.checkpoint(body, policy=policy, prevent_cse=not looped)
+
+
+def _costly(primitive: Any, *_: Any, **__: Any) -> bool:
+    return primitive.name in COSTLY

@@ -15,7 +15,8 @@ from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig, load_model
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_from
-from shardwise.runtime.parallel.run import abstract_state, step_program
+from shardwise.runtime.parallel.lowered import abstract_state
+from shardwise.runtime.parallel.run import step_program
 from shardwise.runtime.sharding import batch_sharding, mesh_of
 from shardwise.runtime.trainer.optimizer import Settings, optimizer_of
 
