@@ -3,7 +3,7 @@
 `schedule` prices every op of an `HloWork` and lays them out as the compiler scheduled them. The
 compute stream runs in order. What a start begins runs on its own stream (copies, the host link,
 each axis of the network), one after the other where streams are shared, until the compute stream
-waits for it. A loop's body runs as often as its trip count says and is empty at both ends.
+waits for it. Links carry both ways at once: a permute takes one way of its axis. A loop's body runs as often as its trip count says and is empty at both ends.
 
 An op takes the larger of the compiler's cycles over the clock and its bytes over the bandwidth.
 Where the compiler gives no cycles (collectives, copies, Pallas kernels, GPUs), or none to be
@@ -190,7 +190,8 @@ def _totals(rows: tuple[OpRow, ...]) -> dict[str, float]:
     totals: dict[str, float] = {}
     for row in rows:
         for resource, seconds in row.peak.items():
-            totals[resource] = totals.get(resource, 0.0) + seconds * float(row.op.op.count)
+            for lane in _lanes(row.op) if resource == row.op.op.stream else (resource,):
+                totals[lane] = totals.get(lane, 0.0) + seconds * float(row.op.op.count)
     return totals
 
 
@@ -310,7 +311,7 @@ class _Run:
         self, item: HloOp, now: float, times: float, free: dict[str, float], ends: dict[str, float]
     ) -> float:
         row, stream = self.rows[item.op.id], item.op.stream
-        lanes = _lanes(stream)
+        lanes = _lanes(item)
         start = now
         if stream != "compute":
             start = max(now, *(free.get(lane, 0.0) for lane in lanes))
@@ -356,7 +357,7 @@ class _Run:
                 free[lane] += total
         for id, end in ends.items():
             if end > now:
-                lanes = _lanes(self.rows[id].op.op.stream)
+                lanes = _lanes(self.rows[id].op)
                 ends[id] = end + max(inside.get(lane, 0.0) for lane in lanes) * item.times
         seconds = first * item.times
         if item.times > 1:
@@ -367,8 +368,13 @@ class _Run:
         return now + seconds
 
 
-def _lanes(stream: str) -> tuple[str, ...]:
-    """What an op occupies: a collective over several axes the links of each."""
+def _lanes(item: HloOp) -> tuple[str, ...]:
+    """What an op occupies: a permute by one step its axis one way, any other collective the links
+    of each of its axes both ways."""
+    stream = item.op.stream
     if not stream.startswith("net:"):
         return (stream,)
-    return tuple(f"net:{axis}" for axis in stream.removeprefix("net:").split(","))
+    ways = "+-" if not item.step else "+" if item.step > 0 else "-"
+    return tuple(
+        f"net:{axis}{way}" for axis in stream.removeprefix("net:").split(",") for way in ways
+    )

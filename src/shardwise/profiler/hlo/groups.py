@@ -118,6 +118,32 @@ def mesh_axes(groups: Sequence[Sequence[int]], mesh: Mesh) -> MeshAxes:
     return MeshAxes(axes, whole and all(len(set(group)) == size for group in groups))
 
 
+def ring_step(pairs: Sequence[Sequence[int]], mesh: Mesh) -> int:
+    """How many places along its one axis a permute moves, the shorter way round; 0 where its pairs
+    move by different steps, along several axes, or exactly half way round.
+
+    >>> ring_step(((0, 1), (1, 2), (2, 3), (3, 0)), Mesh.parse("X=4"))
+    1
+    >>> ring_step(((0, 3), (1, 0), (2, 1), (3, 2)), Mesh.parse("X=4"))
+    -1
+    """
+    places = list(mesh.devices())
+    steps = set()
+    for source, target in pairs:
+        moves = [
+            (b - a) % size
+            for a, b, size in zip(places[source], places[target], mesh.values(), strict=True)
+        ]
+        steps.add(tuple(moves))
+    if len(steps) != 1:
+        return 0
+    moved = [(step, size) for step, size in zip(*steps, mesh.values(), strict=True) if step]
+    if len(moved) != 1:
+        return 0
+    step, size = moved[0]
+    return 0 if 2 * step == size else step if 2 * step < size else step - size
+
+
 def _ints(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in text.split(",") if n.strip())
 

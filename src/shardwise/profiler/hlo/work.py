@@ -28,7 +28,8 @@ from shardwise.profiler.hlo.flops import (
     passes,
     vector_flops,
 )
-from shardwise.profiler.hlo.groups import Groups, MeshAxes, mesh_axes, recover_mesh
+from shardwise.profiler.hlo.groups import Groups, MeshAxes, mesh_axes, recover_mesh, ring_step
+from shardwise.profiler.hlo.kernels import attention_flops
 from shardwise.profiler.hlo.loops import trip_counts
 from shardwise.profiler.hlo.rules import CALLS, FREE_CALLS, rule
 from shardwise.profiler.hlo.scopes import phase_of, scope_of
@@ -50,7 +51,8 @@ class HloOp:
     (`padding` of them only fill), the product of most FLOPs as `matmul`, runs per step as `count`.
     `chip_bytes` move in VMEM and cost no HBM. `vector_flops` are elementwise. `cycles` is the
     compiler's estimate or None. `passes` is how often a float32 product is multiplied in bf16.
-    `asynchronous`: it runs until a `Wait`. `counted` is False inside a loop whose end data decides,
+    `asynchronous`: it runs until a `Wait`. `step` is how many places along its axis a permute
+    moves, 0 where that is not one number. `counted` is False inside a loop whose end data decides,
     which counts once. `note` says why an op is unknown.
     """
 
@@ -66,6 +68,7 @@ class HloOp:
     vector_flops: float = 0.0
     passes: int = 1
     asynchronous: bool = False
+    step: int = 0
     counted: bool = True
     whole_axes: bool = True
     note: str = ""
@@ -167,6 +170,11 @@ def _flat(block: Block) -> Iterator[HloOp]:
 @lru_cache(maxsize=4096)
 def _axes(groups: Groups, mesh: Mesh) -> MeshAxes:
     return mesh_axes(groups, mesh)
+
+
+@lru_cache(maxsize=4096)
+def _step(pairs: Groups, mesh: Mesh) -> int:
+    return ring_step(pairs, mesh)
 
 
 @dataclass
@@ -335,6 +343,7 @@ class _Maker:
             collective=wire,
             op_name=collective.op_name or self.found.op_name,
             asynchronous=collective.asynchronous,
+            step=_step(collective.groups, self.reader.mesh) if collective.kind == "permute" else 0,
             whole_axes=whole or collective.kind == "permute",
         )
 
@@ -376,10 +385,13 @@ class _Maker:
             matmuls.append(matmul_of(where, product))
             dtype = matmul_dtype(where, product)
             flops[dtype] = flops.get(dtype, 0.0) + matmul_flops(matmuls[-1])
-        stated = _stated_flops(found)
+        attention = attention_flops(self.computation, found)
+        stated = attention or _stated_flops(found)
         if stated:
             flops = {_widest(self.computation, found): stated}
         op_class, note = _class(module, found, bool(products), bool(stated))
+        if attention:
+            op_class = "attention"
         return self.op(
             op_class,
             self.moved(),

@@ -1,0 +1,46 @@
+"""FLOPs of kernels that carry no estimate of their own: attention on TPUs, by shapes and grid.
+
+A Pallas call is opaque in HLO text. JAX's splash attention, which `runtime/attention/best.py` runs
+on TPUs, is known by its kernels' names, `splash_mha_fwd_residuals` and so on
+(`get_kernel_name` in jax.experimental.pallas.ops.tpu.splash_attention, JAX 0.10).
+"""
+
+import re
+from math import prod
+
+from shardwise.profiler.hlo.shapes import Array, arrays
+from shardwise.profiler.hlo.text import Computation, Instruction
+
+_SPLASH = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)")
+_PRODUCTS = {"fwd": (1, 1), "dq": (2, 1), "dkv": (2, 2)}
+"""Products of [T, S] scores with the H dims of queries and keys, and with the U dims of values:
+forward S = Q K', O = P V; dq again S, dP = dO V', dQ = dS K; dkv again S, dP, dV = P' dO and
+dK = dS' Q (FlashAttention-2, algorithm 2, whose loop these kernels run once for each)."""
+
+
+def attention_flops(computation: Computation, call: Instruction) -> float:
+    """FLOPs of a splash attention kernel on one device; 0 of any other call.
+
+    2 T S (h H + u U) for each head of each sequence, for the share of the tiles that the mask
+    leaves: its grid is cut to the longest row of live tiles, and rows are in order, so row i has
+    min(i + 1, that) of them. Half tiles on the diagonal are computed whole.
+    """
+    found = _SPLASH.search(call.op_name) or _SPLASH.match(call.name)
+    if call.target != "tpu_custom_call" or found is None:
+        return 0.0
+    given = [a for name in call.operands for a in arrays(computation.shape_of(name))]
+    q, k, v = [a for a in given if a.dtype in ("bf16", "f32", "f16") and len(a.dims) >= 3][:3]
+    keys, values = _PRODUCTS[found[1]]
+    scores = prod(q.dims[:-1]) * k.dims[-2]
+    return 2.0 * scores * (keys * q.dims[-1] + values * v.dims[-1]) * _live(given)
+
+
+def _live(given: list[Array]) -> float:
+    """The share of tiles that are computed: of the first array of the mask, [heads or 1, ...]."""
+    grid = next(
+        (a.dims[-2:] for a in given if a.dtype.startswith("int") and len(a.dims) == 3), None
+    )
+    if grid is None:
+        return 1.0
+    rows, most = max(grid), min(grid)
+    return sum(min(row + 1, most) for row in range(rows)) / rows**2
