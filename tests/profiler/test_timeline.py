@@ -256,3 +256,44 @@ def test_unknown_ops_and_loops_without_an_end_are_named():
 def test_a_slice_of_another_size_is_refused():
     with pytest.raises(BadRequest, match="runs on 4 devices and 'v5e:4x4' has 16; name the slice"):
         run(compute("a", "x", 1e-6), on="v5e:4x4")
+
+
+def permute(name, pairs, channel):
+    shape = "bf16[4096,8192]{1,0:T(8,128)(2,1)S(1)}"
+    text = ",".join(f"{{{a},{b}}}" for a, b in pairs)
+    start = f"%{name} = ({shape}, {shape}) collective-permute-start(%x), channel_id={channel}"
+    pairs_of = f"source_target_pairs={{{text}}}"
+    return f"{start}, {pairs_of}", f"%{name}d = {shape} collective-permute-done(%{name})"
+
+
+RING = Mesh.parse("tensor=4")
+ON = ((0, 1), (1, 2), (2, 3), (3, 0))
+BACK = ((0, 3), (1, 0), (2, 1), (3, 2))
+
+
+def two_permutes(first, second, mesh=RING):
+    (a, a_done), (b, b_done) = permute("a", first, 1), permute("b", second, 2)
+    text = program(a, b, a_done, b_done)
+    return schedule(module_work(read_module(text), mesh), parse_slice("v5e:2x2"))
+
+
+def test_permutes_the_two_ways_round_run_at_once():
+    one, other = two_permutes(ON, ON), two_permutes(ON, BACK)
+    assert other.expected == pytest.approx(one.expected / 2)
+    assert other.lower == pytest.approx(one.lower / 2)
+    assert [span.start for span in other.spans] == [0, 0]
+
+
+def test_a_permute_halfway_round_takes_both_ways():
+    half = ((0, 2), (1, 3), (2, 0), (3, 1))
+    assert two_permutes(half, ON).expected > 1.5 * two_permutes(BACK, ON).expected
+
+
+def test_a_gather_takes_both_ways():
+    (a, a_done), groups = permute("a", ON, 1), "replica_groups=[1,4]<=[4]"
+    start = START.replace("replica_groups=[2,2]<=[4]", groups).replace(
+        "channel_id=1", "channel_id=3"
+    )
+    text = program(a, start, a_done, DONE)
+    found = schedule(module_work(read_module(text), RING), parse_slice("v5e:2x2"))
+    assert found.expected == pytest.approx(sum(row.seconds for row in found.rows))

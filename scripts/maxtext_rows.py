@@ -1,0 +1,235 @@
+"""docs/maxtext.md: compiled timelines beside published step times of training runs on TPUs.
+
+    python scripts/maxtext_rows.py [--rows ID ...] [--most-devices N] [--fresh] [--no-compile]
+
+Compiles the step of every published TPU run that our runtime can build, for its slice, by libtpu
+(no TPU is needed; one to eight CPU minutes each), reads the schedule into a timeline and writes
+docs/maxtext.json and docs/maxtext.md after each row. What was compiled is kept in the cache of
+`shardwise compile`; a row whose program is there is only read again, unless --fresh asks for it.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from shardwise.errors import ShardwiseError
+from shardwise.plans.train import mesh_text
+from shardwise.profiler.ahead import Cache, Limits, default_root
+from shardwise.profiler.hlo.text import read_module
+from shardwise.profiler.hlo.work import module_work
+from shardwise.profiler.timeline import schedule
+from shardwise.sharding import Mesh
+from shardwise.workflows.published import PUBLISHED, Run, read_run, read_table
+from shardwise.workflows.published_models import Row
+from shardwise.workflows.published_programs import OPTIONS, before_fit, compile_row, row_result
+from shardwise.workflows.validate import priced
+
+ROOT = Path(__file__).resolve().parent.parent
+JSON, PAGE = ROOT / "docs" / "maxtext.json", ROOT / "docs" / "maxtext.md"
+LIMITS = Limits(seconds=1800.0, memory_bytes=9 * 2**30, cache=Cache(root=default_root()))
+
+ABOUT = """Made by `python scripts/maxtext_rows.py`; newest row of {date}. Each row is a published
+training run on TPUs (`src/shardwise/workflows/data/training_runs.csv`, with its citation): our
+runtime's step of the run's shape, mesh, batch and recompute, compiled for its slice with
+{versions}, and the schedule laid out by `profiler/timeline.py`. Published TFLOP/s became seconds by
+the row's own convention.
+
+The compiler's flags are the same for all rows, those of MaxText's v5p scripts
+(`workflows/published_programs.py`). Nothing is fitted on these rows: constants of the catalogue
+that published runs had a part in stand at their values from before (`before_fit`). Only attention
+kernels, collectives and copies see any of them; all else is the compiler's cycles."""
+
+ROWS = "## Rows\n\nSeconds per step; error is compiled over published, less 1."
+TIMES = """## Where the time goes
+
+Seconds per step of the compute stream by class of op; what it waits for: networks by the axes of
+the mesh, copies, the host; and how long each network is busy, hidden or not."""
+
+
+def main() -> None:
+    """Compile, read, write; one row after the other."""
+    args = arguments()
+    doc = json.loads(JSON.read_text(encoding="utf-8")) if JSON.is_file() else {}
+    held = {row["id"]: row for row in doc.get("rows", ())}
+    left = {row["id"]: row["reason"] for row in doc.get("left_out", ())}
+    for row, run in wanted(args, left):
+        print(f"{run.id} on {run.piece} ...", file=sys.stderr, flush=True)
+        try:
+            found = one(row, run, {} if args.fresh else held.get(run.id, {}), args.no_compile)
+        except ShardwiseError as error:
+            left[run.id] = str(error).splitlines()[0]
+            print(f"  {left[run.id]}", file=sys.stderr, flush=True)
+            found = None
+        if found is not None:
+            held[run.id] = found
+            left.pop(run.id, None)
+            print(f"  {found['error']:+.1%}", file=sys.stderr, flush=True)
+        write(held, left)
+
+
+def arguments() -> argparse.Namespace:
+    """What was asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", nargs="*", default=(), help="only these ids")
+    parser.add_argument("--most-devices", type=int, default=1024, help="only slices of so many")
+    parser.add_argument("--fresh", action="store_true", help="compile what is cached too")
+    parser.add_argument("--no-compile", action="store_true", help="only read what is cached")
+    return parser.parse_args()
+
+
+def wanted(args: argparse.Namespace, left: dict[str, str]) -> list[tuple[Row, Run]]:
+    """The TPU rows that were asked for, smallest slices first; those no plan can say are left."""
+    found = []
+    for row in read_table(PUBLISHED):
+        if "TPU" not in row["hardware"] or (args.rows and row["id"] not in args.rows):
+            continue
+        try:
+            run = read_run(row)
+        except ShardwiseError as error:
+            left[row["id"]] = str(error)
+            continue
+        if run.piece.devices <= args.most_devices or args.rows:
+            found.append((row, run))
+    return sorted(found, key=lambda pair: pair[1].piece.devices)
+
+
+def one(row: Row, run: Run, held: dict[str, Any], cached_only: bool) -> dict[str, Any] | None:
+    """A row's record, from the cache or from a compile; None where neither is to be had."""
+    cache = LIMITS.cache
+    assert cache is not None
+    kept = cache.load(held["compiled"]["key"]) if held else None
+    if kept is not None:
+        about, hlo = held["compiled"], kept[1]
+    elif cached_only:
+        return None
+    else:
+        begun = time.monotonic()
+        made = compile_row(row, run, limits=LIMITS)
+        hlo = made.hlo
+        about = {
+            "key": made.key,
+            "fits": made.fits,
+            "peak_bytes": made.needed_bytes,
+            "usable_bytes": made.capacity_bytes,
+            "seconds": round(time.monotonic() - begun, 1),
+            "date": datetime.now(UTC).date().isoformat(),
+            "commit": commit(),
+            "versions": {name: made.versions[name] for name in ("jax", "libtpu")},
+        }
+    work = module_work(read_module(hlo), Mesh(tuple(run.plan.mesh.items())))
+    timeline = schedule(work, before_fit(run.piece))
+    planned = priced(run).step_seconds["expected"]
+    return {**row_result(run, timeline), "planned_seconds": planned, "compiled": about}
+
+
+def commit() -> str:
+    """The commit that is checked out."""
+    run = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=-1, check=True)
+    return run.stdout.decode().strip()
+
+
+def write(held: dict[str, dict[str, Any]], left: dict[str, str]) -> None:
+    """Both documents, rows in the order of the table of runs."""
+    order = {row["id"]: i for i, row in enumerate(read_table(PUBLISHED))}
+    rows = sorted(held.values(), key=lambda row: order[row["id"]])
+    if not rows:
+        return
+    doc = {
+        "schema_version": 1,
+        "date": max(row["compiled"]["date"] for row in rows),
+        "commit": commit(),
+        "options": dict(OPTIONS),
+        "summary": {
+            "n": len(rows),
+            "median_abs_error": median(abs(row["error"]) for row in rows),
+            "median_error": median(row["error"] for row in rows),
+        },
+        "rows": rows,
+        "left_out": [{"id": name, "reason": left[name]} for name in sorted(left, key=order.__getitem__)],
+    }
+    JSON.write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(doc), encoding="utf-8")
+
+
+def page(doc: dict[str, Any]) -> str:
+    """The whole page."""
+    rows, summary = doc["rows"], doc["summary"]
+    versions = dict.fromkeys(
+        ", ".join(f"{k} {v}" for k, v in row["compiled"]["versions"].items()) for row in rows
+    )
+    parts = [
+        "# Compiled steps beside published ones",
+        ABOUT.format(date=doc["date"], versions=" and ".join(versions)),
+        summary_text(summary),
+        by_chip(rows),
+        ROWS,
+        table([*HEAD], [line(row) for row in rows]),
+        TIMES,
+        table([*WHERE], [where(row) for row in rows]),
+    ]
+    if doc["left_out"]:
+        named = [f"- {row['id']}: {row['reason']}" for row in doc["left_out"]]
+        parts += ["## Left out", "\n".join(named)]
+    return "\n\n".join(parts) + "\n"
+
+
+def summary_text(summary: dict[str, Any]) -> str:
+    """The medians in one sentence."""
+    size, signed = summary["median_abs_error"], summary["median_error"]
+    return f"{summary['n']} rows: median error {size:.1%}, with its sign {signed:+.1%}."
+
+
+def by_chip(rows: list[dict[str, Any]]) -> str:
+    """Median errors by chip."""
+    lines = []
+    for chip in dict.fromkeys(row["chip"] for row in rows):
+        errors = [row["error"] for row in rows if row["chip"] == chip]
+        each = [str(len(errors)), f"{median(map(abs, errors)):.1%}", f"{median(errors):+.1%}"]
+        lines.append([chip, *each])
+    return table(["chip", "rows", "median error", "with its sign"], lines)
+
+
+HEAD = ("row", "slice", "mesh", "published", "compiled", "error", "planned", "peak", "compiled at")
+WHERE = ("row", "matmul", "attention", "elementwise", "copy", "other", "waits", "on networks")
+
+
+def line(row: dict[str, Any]) -> list[str]:
+    """One row of the first table."""
+    made, seconds = row["compiled"], row["step_seconds"]
+    fits = "" if made["fits"] else " (too much)"
+    return [
+        row["id"],
+        row["slice"],
+        mesh_text(row["mesh"]),
+        f"{row['published_seconds']:.2f}",
+        f"{seconds['expected']:.2f}",
+        f"{row['error']:+.1%}",
+        f"{row['planned_seconds']:.2f}",
+        f"{made['peak_bytes'] / 2**30:.1f} GiB{fits}",
+        made["commit"],
+    ]
+
+
+def where(row: dict[str, Any]) -> list[str]:
+    """One row of the second table."""
+    classes = dict(row["compute_seconds"])
+    shown = [f"{classes.pop(name, 0.0):.2f}" for name in WHERE[1:5]]
+    waits = [f"{s:.2f} {name}" for name, s in row["exposed_seconds"].items() if s >= 0.005]
+    nets = [f"{s:.2f} {name}" for name, s in row["network_seconds"].items() if s >= 0.005]
+    rest = f"{sum(classes.values()):.2f}"
+    return [row["id"], *shown, rest, ", ".join(waits), ", ".join(nets)]
+
+
+def table(header: list[str], lines: list[list[str]]) -> str:
+    """A table of Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *lines))
+
+
+if __name__ == "__main__":
+    main()

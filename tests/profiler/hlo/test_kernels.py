@@ -1,0 +1,80 @@
+"""FLOPs of attention kernels, which carry no estimate of their own."""
+
+import pytest
+
+from shardwise.hardware import parse_slice
+from shardwise.profiler.hlo import module_work, read_module
+from shardwise.profiler.timeline import schedule
+
+QUERIES = "bf16[{B},{N},{T},{H}]{{3,2,1,0}}"
+KEYS = "bf16[{B},{K},{T},{H}]{{3,2,1,0}}"
+
+
+def call(kernel, *, B=2, N=4, K=4, T=2048, H=128, grid=(4, 4), mask=True):
+    """A module with one splash kernel over an attention of this shape."""
+    q, k = (text.format(B=B, N=N, K=K, T=T, H=H) for text in (QUERIES, KEYS))
+    tiles = f"s8[1,{grid[0]},{grid[1]}]{{2,1,0}}"
+    names = "%next, %tiles, %q, %k, %v" if mask else "%q, %k, %v"
+    return f"""HloModule m, is_scheduled=true, num_partitions=1
+
+ENTRY %main () -> {q} {{
+  %next = {tiles} parameter(0)
+  %tiles = {tiles} parameter(1)
+  %q = {q} parameter(2)
+  %k = {k} parameter(3)
+  %v = {k} parameter(4)
+  ROOT %{kernel}.1 = {q} custom-call({names}), custom_call_target="tpu_custom_call", \
+metadata={{op_name="jit(f)/{kernel}/pallas_call"}}
+}}
+"""
+
+
+def only(text):
+    (op,) = module_work(read_module(text)).ops
+    return op
+
+
+@pytest.mark.parametrize(
+    ("kernel", "products"),
+    [
+        ("splash_mha_fwd_residuals", 2),
+        ("splash_mha_fwd_segmented_no_residuals", 2),
+        ("splash_mqa_fwd_no_residuals", 2),
+        ("splash_mha_dq_no_residuals", 3),
+        ("splash_mha_dkv_no_residuals", 4),
+    ],
+)
+def test_products_of_scores_by_heads(kernel, products):
+    found = only(call(kernel, mask=False))
+    assert found.op.op_class == "attention"
+    assert float(found.op.flops["bf16"]) == products * 2 * 2 * 4 * 2048**2 * 128
+
+
+@pytest.mark.parametrize(
+    ("grid", "share"), [((4, 4), 10 / 16), ((8, 8), 36 / 64), ((8, 2), 15 / 64), ((1, 1), 1.0)]
+)
+def test_tiles_below_the_diagonal_and_within_the_window(grid, share):
+    whole = only(call("splash_mha_fwd_residuals", mask=False)).op.flops["bf16"]
+    found = only(call("splash_mha_fwd_residuals", grid=grid)).op.flops["bf16"]
+    assert float(found) == pytest.approx(share * float(whole))
+
+
+def test_grouped_heads_score_for_each_query_head():
+    found = only(call("splash_mha_fwd_residuals", N=8, K=2, mask=False))
+    assert float(found.op.flops["bf16"]) == 2 * 2 * 2 * 8 * 2048**2 * 128
+
+
+def test_another_kernel_stays_unknown():
+    found = only(call("ragged_paged_attention"))
+    assert found.op.op_class == "unknown"
+    assert not found.op.flops
+
+
+def test_attention_is_priced_at_its_own_share_of_the_peak():
+    work = module_work(read_module(call("splash_mha_fwd_residuals", B=64)))
+    piece = parse_slice("v5e:1x1")
+    (row,) = schedule(work, piece).rows
+    rates = piece.chip.efficiency
+    math = row.flops / piece.chip.peak("bf16") / (rates.attention * rates.sustained)
+    assert row.bound_by == "math"
+    assert row.seconds == pytest.approx(math + rates.matmul_ramp)
