@@ -4,6 +4,7 @@ Programs that were compiled before stand in for the compiler; `tests/workflows/t
 through it.
 """
 
+import csv
 import gzip
 import json
 from pathlib import Path
@@ -104,7 +105,27 @@ def test_a_compiled_function_is_a_document(capsys, compiler, tmp_path):
     assert (row["kind"], row["axes"], row["predicted"]) == ("all_reduce", ["tensor"], None)
     assert row["compiled"] == {"count": 1.0, "bytes": 2048 * 4096 * 2.0}
     names = {path.name for path in (tmp_path / "report").iterdir()}
-    assert names == {"compile.json", "mycode.mlp.hlo.txt", "mycode.mlp.buffers.csv"}
+    files = ("hlo.txt", "buffers.csv", "ops.csv", "trace.json.gz")
+    assert names == {"compile.json", *(f"mycode.mlp.{name}" for name in files)}
+    check_report(tmp_path / "report", program["step_seconds"]["compiled"]["expected"])
+
+
+def check_report(folder, seconds):
+    """Each track of the trace is in order, and the ops of the table are the step."""
+    trace = json.loads(gzip.decompress((folder / "mycode.mlp.trace.json.gz").read_bytes()))
+    ends = {}
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X" and event["cat"] != "loops":
+            assert event["ts"] >= ends.get(event["tid"], 0.0)
+            ends[event["tid"]] = event["ts"] + event["dur"]
+    assert max(ends.values()) == pytest.approx(1e6 * seconds, rel=1e-2)
+    names = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
+    assert {"compute", "net:tensor"} <= names
+    with (folder / "mycode.mlp.ops.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    busy = sum(float(r["seconds_per_step"]) for r in rows if r["stream"] == "compute")
+    assert 0 < busy <= seconds
+    assert {r["collective"] for r in rows} == {"", "all_reduce"}
 
 
 def test_what_does_not_fit_ends_with_code_3_and_its_buffers(capsys, compiler):

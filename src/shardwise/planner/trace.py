@@ -8,6 +8,7 @@ sends to each other rank are threads, as the events of one thread may not overla
 
 import gzip
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,17 @@ def trace_events(line: Timeline) -> dict[str, Any]:
 
 def write_trace(line: Timeline, path: Path) -> None:
     """Write the trace, compressed where the name ends in .gz. Raises BadRequest if it cannot."""
-    text = json.dumps(trace_events(line), separators=(",", ":")).encode()
-    # No time of writing in the file: the same plan gives the same bytes.
-    data = gzip.compress(text, mtime=0) if path.suffix == ".gz" else text
     try:
-        path.write_bytes(data)
+        write_events(trace_events(line), path)
     except OSError as error:
         raise BadRequest(f"cannot write '{path}': {error.strerror}; give another --trace") from None
+
+
+def write_events(trace: Mapping[str, Any], path: Path) -> None:
+    """Write any trace of this format, compressed where the name ends in .gz."""
+    text = json.dumps(trace, separators=(",", ":")).encode()
+    # No time of writing in the file: the same plan gives the same bytes.
+    path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
 
 
 def _names(line: Timeline, rank: int) -> list[dict[str, Any]]:

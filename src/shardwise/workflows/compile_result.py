@@ -1,15 +1,10 @@
-"""What a compile says, as plain values for a document and as files of a report folder."""
+"""What a compile says, as plain values for a document."""
 
-import csv
-import json
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from shardwise.errors import BadRequest
-from shardwise.plans import ServePlan, TrainPlan, save_plan
-from shardwise.workflows.compile import Program, short_source, shortfall
+from shardwise.plans import ServePlan, TrainPlan
+from shardwise.workflows.compile import Program, shortfall
 
 MOST_BUFFERS = 50
 
@@ -85,33 +80,3 @@ def collective_rows(program: Program) -> list[dict[str, Any]]:
 def _counted(pair: tuple[float, float] | None) -> dict[str, float]:
     runs, size = pair or (0.0, 0.0)
     return {"count": runs, "bytes": size}
-
-
-def write_report(
-    folder: Path,
-    programs: Sequence[Program],
-    plan: TrainPlan | ServePlan | None,
-    doc: Mapping[str, Any],
-) -> list[str]:
-    """Keep the plan, and of each program its scheduled HLO and its buffers; names of the files."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        names = ["compile.json"]
-        (folder / "compile.json").write_text(json.dumps(doc, indent=2), encoding="utf-8")
-        if plan is not None:
-            save_plan(plan, folder / "plan.yaml")
-            names.append("plan.yaml")
-        for program in programs:
-            stem = program.phase.replace(":", ".")
-            (folder / f"{stem}.hlo.txt").write_text(program.compiled.hlo, encoding="utf-8")
-            with (folder / f"{stem}.buffers.csv").open("w", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file)
-                writer.writerow(["bytes", "kind", "shape", "op", "source"])
-                for b in program.compiled.buffers:
-                    writer.writerow([b.bytes, b.kind, b.shape, b.op, short_source(b.source)])
-            names += [f"{stem}.hlo.txt", f"{stem}.buffers.csv"]
-    except OSError as error:
-        raise BadRequest(
-            f"cannot write to '{folder}': {error.strerror}; give another --out"
-        ) from None
-    return names

@@ -56,7 +56,8 @@ def compile_(what: str, as_json: bool, out: Path | None, **options: Any) -> None
     No accelerator is needed. What was predicted stands beside what the compiler made. A program
     that does not fit ends with code 3 and names its largest buffers.
     """
-    from shardwise.workflows.compile_result import program_result, write_report
+    from shardwise.workflows.compile_report import write_report
+    from shardwise.workflows.compile_result import program_result
 
     programs, plan, warnings = compiled_programs(what, options)
     results = [program_result(program, plan) for program in programs]

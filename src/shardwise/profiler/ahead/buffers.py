@@ -44,8 +44,11 @@ class Buffer:
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class Value:
+    """A value at a place of an allocation; `index` is its place in a tuple, "" of the whole."""
+
     name: str
+    index: str
     phi: bool
     size: int
     offset: int
@@ -59,12 +62,12 @@ def read_buffers(assignment: str, hlo: str, most: int = 200) -> tuple[Buffer, ..
     """
     origin, names = _origins(hlo)
     found: list[Buffer] = []
-    for size, color, words, values in _allocations(assignment.splitlines()):
+    for size, color, words, values in read_allocations(assignment.splitlines()):
         if color not in (HBM, HOST) or "thread-local" in words:
             continue
         parameter = _PARAMETER.search(words)
         if parameter:
-            value = values[0] if values else _Value("", False, size, 0, "")
+            value = values[0] if values else Value("", "", False, size, 0, "")
             op = names.get(int(parameter[1]), "")
             found.append(_buffer(value, size, "argument", color, (op, "")))
         elif "preallocated-temp" in words:
@@ -82,11 +85,11 @@ def read_buffers(assignment: str, hlo: str, most: int = 200) -> tuple[Buffer, ..
 
 def assigned_bytes(assignment: str) -> int:
     """Bytes of HBM of all allocations: what the compiler holds against what there is."""
-    sizes = _allocations(assignment.splitlines())
+    sizes = read_allocations(assignment.splitlines())
     return sum(size for size, color, words, _ in sizes if color == HBM and "thread" not in words)
 
 
-def _buffer(value: _Value, size: int, kind: str, color: str, origin: tuple[str, str]) -> Buffer:
+def _buffer(value: Value, size: int, kind: str, color: str, origin: tuple[str, str]) -> Buffer:
     return Buffer(
         bytes=size,
         kind="host" if color == HOST else kind,
@@ -97,18 +100,22 @@ def _buffer(value: _Value, size: int, kind: str, color: str, origin: tuple[str, 
     )
 
 
-def _allocations(lines: Iterable[str]) -> Iterator[tuple[int, str, str, list[_Value]]]:
+def read_allocations(lines: Iterable[str]) -> Iterator[tuple[int, str, str, list[Value]]]:
     """(size, memory space, words, values) of each allocation."""
-    held: tuple[int, str, str, list[_Value]] | None = None
+    held: tuple[int, str, str, list[Value]] | None = None
     for line in lines:
         if found := _ALLOCATION.match(line):
             if held:
                 yield held
             held = int(found[1]), found[2] or HBM, found[3], []
         elif held and (value := _VALUE.match(line)):
-            name, _, phi, size, offset, shape = value.groups()
+            name, index, phi, size, offset, shape = value.groups()
             shape = shape.partition("{")[0]
-            held[3].append(_Value(name, bool(phi), int(size), int(offset), shape))
+            held[3].append(
+                Value(
+                    name, (index or "").replace("{}", ""), bool(phi), int(size), int(offset), shape
+                )
+            )
         elif held and not line.startswith(" value"):
             yield held
             held = None
@@ -116,10 +123,10 @@ def _allocations(lines: Iterable[str]) -> Iterator[tuple[int, str, str, list[_Va
         yield held
 
 
-def _places(values: list[_Value], origin: Mapping[str, tuple[str, str]]) -> Iterator[_Value]:
+def _places(values: list[Value], origin: Mapping[str, tuple[str, str]]) -> Iterator[Value]:
     """A set of values, largest first, that do not overlap: the places of a shared allocation."""
     taken: list[tuple[int, int]] = []
-    by_place: dict[tuple[int, int], list[_Value]] = {}
+    by_place: dict[tuple[int, int], list[Value]] = {}
     for value in values:
         by_place.setdefault((value.offset, value.size), []).append(value)
     for offset, size in sorted(by_place, key=lambda place: (-place[1], place[0])):
@@ -128,10 +135,10 @@ def _places(values: list[_Value], origin: Mapping[str, tuple[str, str]]) -> Iter
             yield _named(by_place[offset, size], origin)
 
 
-def _named(values: list[_Value], origin: Mapping[str, tuple[str, str]]) -> _Value:
+def _named(values: list[Value], origin: Mapping[str, tuple[str, str]]) -> Value:
     """The value that tells most: one that an operation made, and says where, not a loop's."""
     if not values:
-        return _Value("", False, 0, 0, "")
+        return Value("", "", False, 0, 0, "")
     return max(values, key=lambda v: (v.size, bool(origin.get(v.name, ("", ""))[1]), not v.phi))
 
 

@@ -47,7 +47,8 @@ class Compiled:
     had assigned, are still there. `memory` has bytes per device: peak, arguments, outputs, aliased,
     temporaries, code, host. `flops_once` is XLA's count, in which a loop counts once. `seconds`
     are of lowering, compile, the whole process and its CPUs when it was compiled; `cached` says
-    that it now came from the cache.
+    that it now came from the cache. `occupancy` is HBM in use at each change, by instruction
+    (`occupancy.py`); empty where the compiler does not say.
     """
 
     key: str
@@ -68,6 +69,7 @@ class Compiled:
     flops_once: float | None
     cached: bool
     hlo: str = field(repr=False)
+    occupancy: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
     def arguments_by_name(self) -> dict[str, int]:
         """Bytes of the arguments by the first words of their names: `state['params']` and so on."""
@@ -138,7 +140,9 @@ def compile_ahead(
 def compiled_of(key: str, record: Mapping[str, Any], hlo: str, *, cached: bool) -> Compiled:
     """A cache entry as a value."""
     buffers = tuple(Buffer(**b) for b in record["buffers"])
-    return Compiled(key=key, cached=cached, hlo=hlo, **{**record, "buffers": buffers})
+    steps = tuple((name, size) for name, size in record.get("occupancy", ()))
+    read = {**record, "buffers": buffers, "occupancy": steps}
+    return Compiled(key=key, cached=cached, hlo=hlo, **read)
 
 
 def need_compiler(target: Target) -> None:

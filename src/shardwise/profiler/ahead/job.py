@@ -16,6 +16,7 @@ from typing import Any
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.profiler.ahead.buffers import assigned_bytes, read_buffers
 from shardwise.profiler.ahead.cache import Cache, key_of, versions, write_entry
+from shardwise.profiler.ahead.occupancy import read_occupancy
 from shardwise.profiler.child import stage
 
 MEMORY_FIELDS = {
@@ -133,7 +134,7 @@ def compiled(
                 raise ShardwiseError(f"the compiler refused the program: {refusal}") from None
         hlo = _dumped(folder, "after_codegen", "oom_intermediate_module", "after_optimizations")
         hlo = hlo or (executable.as_text() if executable is not None else "")
-        assignment = _dumped(folder, "buffer-assignment")
+        assignment, live = _dumped(folder, "buffer-assignment"), _dumped(folder, "live-range")
     memory = _memory(executable) if executable is not None else {}
     needed = memory.get("peak") or assigned_bytes(assignment)
     found = {
@@ -142,6 +143,7 @@ def compiled(
         "needed_bytes": needed,
         "memory": memory,
         "buffers": [asdict(b) for b in read_buffers(assignment, hlo)],
+        "occupancy": read_occupancy(assignment, live),
         "flops_once": _flops(executable),
     }
     return found, hlo

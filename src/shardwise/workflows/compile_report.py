@@ -1,0 +1,175 @@
+"""The report folder of a compile: all that was found, in files that other tools open.
+
+    compile.json          what the command printed, as one document
+    plan.yaml             the plan, where there was one
+    PHASE.hlo.txt         the scheduled program, with the compiler's cycles
+    PHASE.ops.csv         every op: where it comes from, how long it takes, what bounds it
+    PHASE.buffers.csv     the largest buffers
+    PHASE.memory.csv      HBM in use over the schedule
+    PHASE.trace.json.gz   the timeline for ui.perfetto.dev, one track per stream
+
+Times are those of the timeline (`profiler/timeline.py`), per device. A loop's body is drawn once,
+in its first round; the track "loops" shows how long all rounds take.
+"""
+
+import csv
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import BadRequest
+from shardwise.planner.trace import write_events
+from shardwise.plans import ServePlan, TrainPlan, save_plan
+from shardwise.profiler.timeline import HloTimeline, OpRow
+from shardwise.workflows.compile import Program, short_source
+
+OPS = (
+    *("op", "opcode", "class", "phase", "scope", "source", "stream"),
+    *("runs", "seconds", "seconds_per_step", "exposed_seconds", "lower_seconds"),
+    *("bound_by", "of_roofline", "cycles", "flops", "hbm_bytes", "padding_bytes"),
+    *("flops_per_byte", "collective", "axes", "collective_bytes"),
+)
+"""Columns of PHASE.ops.csv: amounts and `seconds` of one run, the others say of what."""
+BUFFERS = ("bytes", "kind", "shape", "op", "source")
+MEMORY = ("instruction", "bytes_in_use")
+
+
+def write_report(
+    folder: Path,
+    programs: Sequence[Program],
+    plan: TrainPlan | ServePlan | None,
+    doc: Mapping[str, Any],
+) -> list[str]:
+    """Write the folder; gives the files' names. Raises BadRequest where it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "compile.json").write_text(json.dumps(doc, indent=2), encoding="utf-8")
+        names = ["compile.json"]
+        if plan is not None:
+            save_plan(plan, folder / "plan.yaml")
+            names.append("plan.yaml")
+        for program in programs:
+            names += _write_program(folder, program)
+    except OSError as error:
+        raise BadRequest(
+            f"cannot write to '{folder}': {error.strerror}; give another --out"
+        ) from None
+    return names
+
+
+def _write_program(folder: Path, program: Program) -> Iterator[str]:
+    stem, compiled = program.phase.replace(":", "."), program.compiled
+
+    def path(ending: str) -> Path:
+        return folder / f"{stem}.{ending}"
+
+    path("hlo.txt").write_text(compiled.hlo, encoding="utf-8")
+    buffers = ((b.bytes, b.kind, b.shape, b.op, short_source(b.source)) for b in compiled.buffers)
+    yield path("hlo.txt").name
+    yield _write_csv(path("buffers.csv"), BUFFERS, buffers)
+    if compiled.occupancy:
+        yield _write_csv(path("memory.csv"), MEMORY, compiled.occupancy)
+    if program.timeline is not None:
+        yield _write_csv(path("ops.csv"), OPS, map(_op_row, program.timeline.rows))
+        write_events(timeline_events(program), path("trace.json.gz"))
+        yield path("trace.json.gz").name
+
+
+def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(rows)
+    return path.name
+
+
+def _op_row(row: OpRow) -> list[Any]:
+    item, op = row.op, row.op.op
+    source = short_source(str(item.sources[0])) if item.sources else ""
+    sent = op.collective
+    kind, axes, size = (sent.kind, "+".join(sent.axes), sent.bytes) if sent else ("", "", "")
+    where = [op.name, item.opcode, op.op_class, op.phase, item.scope, source, op.stream]
+    times = [float(op.count), row.seconds, row.per_step, row.exposed, row.lower]
+    limits = [row.bound_by, row.of_roofline, item.cycles]
+    amounts = [row.flops, float(op.hbm_bytes), item.padding, row.intensity]
+    return [*where, *times, *limits, *amounts, kind, axes, size]
+
+
+# ---- the trace ---------------------------------------------------------------------------------
+
+
+def timeline_events(program: Program) -> dict[str, Any]:
+    """The timeline of a program in the Trace Event Format: a track per stream, a counter of HBM.
+
+    Times are microseconds from the start of the step. Raises BadRequest without a timeline.
+    """
+    line = program.timeline
+    if line is None:
+        raise BadRequest(f"'{program.phase}' has no timeline on '{program.compiled.slice}'")
+    streams = sorted({span.stream for span in line.spans}, key=lambda s: (s != "compute", s))
+    tracks = {stream: i + 1 for i, stream in enumerate(streams)}
+    title = f"{program.phase}, a device of {program.compiled.slice} (compiled, expected times)"
+    return {
+        "traceEvents": [
+            _named("process_name", 0, title),
+            *(_named("thread_name", track, stream) for stream, track in tracks.items()),
+            *_spans(line, tracks),
+            *_memory(line, program.compiled.occupancy),
+        ],
+        "displayTimeUnit": "ms",
+        "otherData": {"step_seconds": repr(line.expected), "slice": program.compiled.slice},
+    }
+
+
+def _named(what: str, track: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "ts": 0, "pid": 1, "tid": track, "name": what, "args": {"name": name}}
+
+
+def _spans(line: HloTimeline, tracks: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    rows = {row.op.name: row for row in line.rows}
+    for span in line.spans:
+        # Whole nanoseconds at both ends: else rounding lets neighbours overlap.
+        start, end = round(span.start * 1e9), round((span.start + span.seconds) * 1e9)
+        yield {
+            "ph": "X",
+            "ts": start / 1e3,
+            "dur": (end - start) / 1e3,
+            "pid": 1,
+            "tid": tracks[span.stream],
+            "name": f"{span.name} x {span.times}" if span.times > 1 else span.name,
+            "cat": span.stream,
+            "args": _about(rows[span.name]) if span.name in rows else {},
+        }
+
+
+def _about(row: OpRow) -> dict[str, Any]:
+    item, op = row.op, row.op.op
+    found: dict[str, Any] = {"bound by": row.bound_by, "of roofline": round(row.of_roofline, 3)}
+    found |= {"runs per step": float(op.count), "FLOPs": row.flops, "HBM bytes": op.hbm_bytes}
+    if op.collective:
+        sent = op.collective
+        found["sends"] = f"{sent.kind} over {'+'.join(sent.axes)}: {float(sent.bytes):.0f} bytes"
+    if item.op_name:
+        found["operation"] = item.op_name
+    if item.sources:
+        found["source"] = short_source(str(item.sources[0]))
+    return {key: float(v) if key == "HBM bytes" else v for key, v in found.items()}
+
+
+def _memory(line: HloTimeline, occupancy: Sequence[tuple[str, int]]) -> Iterator[dict[str, Any]]:
+    """HBM in use; an instruction without a time of its own changes it when the one before runs."""
+    starts: dict[str, float] = {}
+    for span in line.spans:
+        starts.setdefault(span.name, span.start)
+    now = 0.0
+    for name, size in occupancy:
+        now = max(now, starts.get(name, now))
+        yield {
+            "ph": "C",
+            "ts": round(now * 1e9) / 1e3,
+            "pid": 1,
+            "tid": 0,
+            "name": "HBM in use",
+            "args": {"bytes": size},
+        }
