@@ -56,5 +56,6 @@ BLOCK = cases.B * cases.T // 4 * 32 * 4  # x[B, T_tensor, D] with D = 32, f32
     [("plain", {}), ("one_way", {BLOCK: 3}), ("both_ways", {BLOCK: 2, BLOCK // 2: 2})],
 )
 def test_a_layer_exchanges_by_hops_forward_and_backward(tensor_matmul, hops):
-    """Attention and MLP gather and scatter once each way: 8 rings in the two loops over layers."""
-    assert permutes(tensor_matmul) == {size: 8 * count for size, count in hops.items()}
+    """Attention and MLP gather and scatter once each way, and gather x again for the gradients of
+    their weights, as planned: what is kept are pieces. 10 rings in the two loops over layers."""
+    assert permutes(tensor_matmul) == {size: 10 * count for size, count in hops.items()}

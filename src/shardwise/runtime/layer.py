@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import jax
+from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Attention, LatentAttention, Layer, Moe
 from shardwise.models.numerics import Rope
@@ -58,7 +59,9 @@ def _normed(p: Params, branch: str, x_BTD: jax.Array, layer: Layer, call: Call) 
     if name not in layer.norms:
         return x_BTD
     at = "routed" if name == "mlp" and _routes_all(layer.mlp) else "norm"
-    return call.options.mark("norm", norm(p, f"norm.{name}", x_BTD, call.numerics), at)
+    # Named before the hook, which may gather it over tensor: what is kept are pieces.
+    pieces_BTD = checkpoint_name(norm(p, f"norm.{name}", x_BTD, call.numerics), "norm")
+    return call.options.at(at, pieces_BTD)
 
 
 def _routes_all(mlp: object) -> bool:

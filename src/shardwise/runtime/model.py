@@ -6,6 +6,7 @@ group maps the names of the parameter table to arrays [layers of the group, ...]
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -181,7 +182,7 @@ def head(params: Params, x_BTD: jax.Array, cfg: ModelConfig, call: Call) -> jax.
     if call.options.rows:
         logits_BTV = row_product(spec, x_BTD, w, dtype)
     else:
-        logits_BTV = jnp.einsum(spec, x_BTD, w.astype(x_BTD.dtype), preferred_element_type=dtype)
+        logits_BTV = _logits(spec, x_BTD, w.astype(x_BTD.dtype))
     logits_BTV = logits_BTV[..., : cfg.vocabulary]  # a padded vocabulary has more columns
     if "lm_head.bias" in p:
         bias_V = p["lm_head.bias"].astype(dtype)[: cfg.vocabulary]
@@ -189,6 +190,25 @@ def head(params: Params, x_BTD: jax.Array, cfg: ModelConfig, call: Call) -> jax.
     if n.logits_scale != 1.0:
         logits_BTV = logits_BTV * n.logits_scale
     return call.options.at("logits", capped(logits_BTV, n.logits_softcap))
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _logits(spec: str, x_BTD: jax.Array, w: jax.Array) -> jax.Array:
+    """Logits in float32 whose gradient is rounded to the dtype of x before the two matmuls of the
+    backward pass: theirs are then no wider than those of any other matmul, nor are their sums."""
+    return jnp.einsum(spec, x_BTD, w, preferred_element_type=wide(x_BTD))
+
+
+def _logits_forward(spec: str, x_BTD: jax.Array, w: jax.Array) -> tuple[jax.Array, Any]:
+    return _logits(spec, x_BTD, w), (x_BTD, w)
+
+
+def _logits_backward(spec: str, kept: Any, dlogits_BTV: jax.Array) -> Any:
+    _, pull = jax.vjp(partial(product, spec), *kept)
+    return pull(dlogits_BTV.astype(kept[0].dtype))
+
+
+_logits.defvjp(_logits_forward, _logits_backward)
 
 
 def _outside(params: Params) -> dict[str, jax.Array]:

@@ -100,10 +100,9 @@ class Options:
         """The JAX dtype that matmuls compute in."""
         return dtype_of(self.compute)
 
-    def mark(self, name: str, x: jax.Array, at: str = "") -> jax.Array:
-        """Name an activation for the remat policy, after the strategy's hook has seen it, by the
-        same name or another."""
-        return ad_checkpoint.checkpoint_name(self.at(at or name, x), name)
+    def mark(self, name: str, x: jax.Array) -> jax.Array:
+        """Name an activation for the remat policy, after the strategy's hook has seen it."""
+        return ad_checkpoint.checkpoint_name(self.at(name, x), name)
 
 
 def rematerialised(

@@ -116,10 +116,13 @@ def _extra(row: Parameter, shape: TrainShape) -> Quantity:
 
 
 def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
-    """Logits of one microbatch and their gradient in f32. Run op by op (PyTorch), 16-bit logits and
-    their gradient stand beside their f32 copy and the f32 probabilities."""
+    """Logits of one microbatch in f32 and their gradient in the dtype of the activations, in which
+    the matmuls of the backward pass read it. Run op by op (PyTorch), the gradient is f32 first, and
+    16-bit logits and their gradient stand beside their f32 copy and the f32 probabilities."""
     size = dtype_bytes(shape.layer_shape.activations)
-    each = 2 * 4.0 + (2 * size if shape.eager and size < 4 else 0.0)
+    each = 4.0 + size
+    if shape.eager:
+        each = 2 * 4.0 + (2 * size if size < 4 else 0.0)
     return each * shape.tokens * cfg.vocabulary / shape.degree("tensor")
 
 
