@@ -143,10 +143,13 @@ def test_policies_keep_less_and_less():
 
 
 def test_matmul_outputs_of_a_dense_layer():
-    """Block input, q, k, v, o, gate, up, down: D + NH + 2KH + D + 2F + D elements per token."""
+    """Block input, q, k, v, o, gate, up: D + NH + 2KH + D + 2F elements per token. Nothing but the
+    sum into the stream reads down's, and XLA drops it; op by op it stays."""
     shape = step(remat="matmul_outputs")
-    width = D + N * H + 2 * K * H + D + 2 * F + D
+    width = D + N * H + 2 * K * H + D + 2 * F
     assert checkpoint_bytes(dense(), shape) == pytest.approx(L * TOKENS * width * 2)
+    eager = step(remat="matmul_outputs", choices={"stack": "fsdp"})
+    assert checkpoint_bytes(dense(), eager) == pytest.approx(L * TOKENS * (width + D) * 2)
 
 
 def test_the_layer_in_flight_is_the_widest():
@@ -174,9 +177,11 @@ def test_gathered_layers_are_transient():
     assert gathered - without == pytest.approx(LAYER * (1 - 1 / 8) * (2 * 2 + 2))
 
 
-def test_logits_and_their_gradient_are_f32():
+def test_logits_are_f32_and_their_gradient_is_as_activations():
     got = kinds(dense(), step(), "loss")["transient"]
-    assert got == pytest.approx(2 * 4 * TOKENS * V)
+    assert got == pytest.approx((4 + 2) * TOKENS * V)
+    eager = kinds(dense(), step(choices={"stack": "fsdp"}), "loss")["transient"]
+    assert eager == pytest.approx((2 * 4 + 2 * 2) * TOKENS * V)
     assert kinds(dense(), step(tensor=2), "loss")["transient"] == pytest.approx(got / 2)
 
 
@@ -190,6 +195,15 @@ def test_the_peak_point_follows_what_is_large():
         name, contents = timeline.peak_point()
         assert timeline.peak() == pytest.approx(sum(float(v) for v in contents.values()))
         assert name in dict(timeline.points)
+
+
+def test_gradients_of_a_loop_over_layers_are_whole_before_they_are_cut_over_replicas():
+    """One microbatch under ZeRO-2 takes what ZeRO-1 does, until the update; of several the sum is
+    in pieces and the last one whole."""
+    one, pieces = (kinds(dense(), step(data=4, zero=zero)) for zero in (1, 2))
+    assert sum(pieces.values()) == pytest.approx(sum(one.values()))
+    several = kinds(dense(), step(data=4, zero=2, microbatches=2))
+    assert sum(several.values()) - sum(one.values()) == pytest.approx(2 * PARAMS / 4)
 
 
 def test_nothing_is_kept_through_the_optimizer():

@@ -66,7 +66,9 @@ class Activation:
 
     `letter` is the dim that the tensor axis cuts (F, N or K), "" where it is D wide or a latent.
     `policies` are the remat policies that keep it, `kind` what a plan calls it. `f32` marks
-    statistics and probabilities, which stay in f32 whatever the activations are.
+    statistics and probabilities, which stay in f32 whatever the activations are. `remade`: a
+    compiler need not keep it, since it is elementwise of others that are kept, or nothing but the
+    sum into the stream reads it.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Activation:
     policies: frozenset[str]
     kind: SavedKind
     f32: bool = False
+    remade: bool = False
 
     @property
     def sharded(self) -> bool:
@@ -92,7 +95,7 @@ def saved_activations(cfg: ModelConfig, layer: Layer) -> tuple[Activation, ...]:
     rows = [r for r in parameters(cfg) if r.group == group and r.role == "matmul"]
     return (
         *_stream(cfg, layer),
-        *(_output(r) for r in rows),
+        *(_output(r, layer) for r in rows),
         *_mixer(layer.mixer),
         *_mlp(cfg, layer.mlp),
     )
@@ -149,9 +152,16 @@ def _check(policy: str) -> None:
 
 
 def _kept(
-    kind: SavedKind, name: str, width: float, letter: str = "", f32: bool = False
+    kind: SavedKind,
+    name: str,
+    width: float,
+    letter: str = "",
+    f32: bool = False,
+    remade: bool = False,
 ) -> Activation:
-    return Activation(name=name, width=width, letter=letter, policies=TAPE, kind=kind, f32=f32)
+    return Activation(
+        name=name, width=width, letter=letter, policies=TAPE, kind=kind, f32=f32, remade=remade
+    )
 
 
 def _stream(cfg: ModelConfig, layer: Layer) -> list[Activation]:
@@ -170,17 +180,22 @@ def _stream(cfg: ModelConfig, layer: Layer) -> list[Activation]:
     return saved
 
 
-def _output(row: Parameter) -> Activation:
+def _output(row: Parameter, layer: Layer) -> Activation:
     """What a matmul row yields. The tape keeps it for the op that reads it; a plain sum into the
-    stream needs nothing, but the weighted sum over experts does."""
+    stream needs nothing, but the weighted sum over experts does. The last sum into the stream is
+    read by the next layer alone, unless a norm stands between."""
     letters = [d for d, _ in row.dims if d not in row.contracts + row.batch]
     summed = "D" in letters and "E" not in row.batch
+    kind = _output_kind(row, "D" in letters)
+    last = kind == "mlp_out" or layer.parallel or layer.mlp is None
+    normed = f"post_{'mlp' if kind == 'mlp_out' else 'attention'}" in layer.norms
     return Activation(
         name=f"{row.name} output",
         width=float(row.outputs * row.batches * row.active),
         letter=next((d for d in letters if d in "FNKV"), ""),
         policies=MATMUL if summed else MATMUL | TAPE,
-        kind=_output_kind(row, "D" in letters),
+        kind=kind,
+        remade=summed and last and not normed,
     )
 
 
@@ -221,9 +236,10 @@ def _normed_heads(mixer: Attention) -> list[Activation]:
     keys = (
         []
         if mixer.reuses_kv
-        else [_kept("qkv", "normed keys", mixer.kv_heads * mixer.head_dim, "K")]
+        else [_kept("qkv", "normed keys", mixer.kv_heads * mixer.head_dim, "K", remade=True)]
     )
-    return [_kept("qkv", "normed queries", mixer.heads * mixer.head_dim, "N"), *keys]
+    queries = _kept("qkv", "normed queries", mixer.heads * mixer.head_dim, "N", remade=True)
+    return [queries, *keys]
 
 
 def _core(mixer: SoftmaxMixer, gated: bool) -> list[Activation]:
@@ -286,7 +302,7 @@ def _mlp(cfg: ModelConfig, mlp: Mlp | Moe | None) -> list[Activation]:
 
 def _activated(name: str, width: int, gated: bool) -> list[Activation]:
     """The activation function's result, and its product with the other half where gated."""
-    saved = [_kept("activation", f"{name} activated", width, "F")]
+    saved = [_kept("activation", f"{name} activated", width, "F", remade=gated)]
     return [*saved, _kept("activation", f"{name} product", width, "F")] if gated else saved
 
 

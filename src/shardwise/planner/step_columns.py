@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.models.specs import Moe
+from shardwise.planner.memory.working import loss_bytes
 from shardwise.planner.parallel.fsdp import end_gathers_again, gathers_per_round
 from shardwise.planner.step_parts import OnKeys, StepParts, column_shape
 from shardwise.planner.train_figures import SERIAL, Figures, Sums
@@ -360,13 +361,14 @@ def memory_of(chunk: Chunk, structure: Structure) -> np.ndarray:
     parts = chunk.parts
     first, last, update, summed = chunk.at(parts.standing(structure))
     kept, moving, modules = chunk.at(parts.kept(structure))
-    gathered, stays, ends = chunk.at(parts.gathered(structure))
-    layer, logits = chunk.at(parts.flying(structure))
+    gathered, stays, *ends = chunk.at(parts.gathered(structure))
+    layer, *logits = chunk.at(parts.flying(structure))
     held, held_last, less = chunk.at(parts.flight(structure))
     of_stage = kept * chunk.share
     alive = np.maximum(of_stage * held, of_stage * less + summed)
     backward = first + alive + gathered + layer
-    loss = last + of_stage * held_last + modules + stays + ends + logits
+    loss = last + of_stage * held_last + modules + stays
+    loss = loss + loss_bytes(ends, logits, parts.eager)
     return np.maximum(np.maximum(backward, loss) + moving, update)
 
 

@@ -116,6 +116,7 @@ class StepParts:
         self.layers = [float(n) for _, n in request.cfg.layer_groups()]
         self.groups = [[r for r in self.rows if r.group == g] for g in range(len(self.layers))]
         self.stack = stack_for(request.stack, request.constants)
+        self.eager = column_shape(request, columns, any_structure).eager
         self._keys: dict[tuple[str, ...], Keys] = {}
         self._parts: dict[tuple, OnKeys] = {}
         self._times: dict[tuple[int, str, str], dict[tuple[str, bool], OpTime]] = {}
@@ -277,24 +278,25 @@ class StepParts:
         return self._made("flight", choices, ("=stage", "microbatches"), make)
 
     def gathered(self, structure: Structure) -> OnKeys:
-        """Bytes of gathered layers in the backward pass and at the loss, and of gathered ends."""
+        """Bytes of gathered layers in the backward pass and at the loss, of gathered ends, and of
+        their gradients."""
 
         def make(columns: Columns) -> np.ndarray:
             cfg, shape = self.request.cfg, self._shape(columns, structure)
             layers = gathered_bytes(cfg, self.rows, shape, shape.stage_share)
             stays = 0.0 if structure.reshard_after_forward else layers
-            some = layers, stays, gathered_ends(self.rows, shape)
+            some = layers, stays, *gathered_ends(self.rows, shape)
             return np.stack([np.broadcast_to(size, (len(columns),)) for size in some])
 
         choices = (structure.storage_axes, structure.reshard_after_forward)
         return self._made("gathered", choices, ("=stage", *_SIZES, "=fsdp"), make)
 
     def flying(self, structure: Structure) -> OnKeys:
-        """Bytes of the layer in its backward pass, and of the logits."""
+        """Bytes of the layer in its backward pass, of the logits, and of their gradients."""
 
         def make(columns: Columns) -> np.ndarray:
             cfg, shape = self.request.cfg, self._shape(columns, structure)
-            some = layer_bytes(cfg, shape), logit_bytes(cfg, shape)
+            some = layer_bytes(cfg, shape), *logit_bytes(cfg, shape)
             return np.stack([np.broadcast_to(size, (len(columns),)) for size in some])
 
         choices = (structure.remat, structure.context_method)

@@ -3,13 +3,16 @@
 Kinds: params, gradients, optimizer (moments and master copy), checkpoints (activations kept for
 backward), transient (gathered parameters, the layer in flight, buffers, logits, a microbatch's
 gradients). Four points are looked at: the backward pass of the last layer, when all activations are
-there; of the first, when all gradients are; the loss; and the optimizer update. Everything
+there; of the first, when all gradients are; the loss; and the optimizer update. XLA fills the
+stacks of a loop's gradients with zeros when it likes, so they count from the loss on. Everything
 broadcasts. What each part is made of: `memory/`.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from shardwise.models import ModelConfig
+from shardwise.models import ModelConfig, Parameter
 from shardwise.planner.memory.state import Stage, microbatch_gradients, state
 from shardwise.planner.memory.working import (
     gathered_bytes,
@@ -18,6 +21,7 @@ from shardwise.planner.memory.working import (
     kept_bytes,
     layer_bytes,
     logit_bytes,
+    loss_bytes,
     module_bytes,
 )
 from shardwise.planner.parallel.pipeline import rank_in_flight
@@ -81,21 +85,22 @@ def _points(
     gathered = gathered_bytes(cfg, rows, shape, stage.share)
     standing = 0.0 if shape.reshard_after_forward else gathered
     layer = gathered + layer_bytes(cfg, shape)
-    loss = standing + gathered_ends(rows, shape) + logit_bytes(cfg, shape)
+    ends = gathered_ends(rows, shape)
+    loss = standing + loss_bytes(ends, logit_bytes(cfg, shape), shape.eager)
     modules = module_bytes(cfg, shape) * stage.last
     always, update = _standing(cfg, state(rows, shape, stage), shape, stage)
-    summed = microbatch_gradients(shape, always["gradients"])
+    early, summed = _microbatch(rows, shape, stage, always["gradients"])
     return {
-        "backward": {**always, "checkpoints": kept, "transient": layer},
-        "gradients": {**always, "checkpoints": less, "transient": layer + summed},
-        "loss": {**always, "checkpoints": kept + modules, "transient": loss},
+        "backward": {**always, "checkpoints": kept, "transient": layer + early},
+        "gradients": {**always, "checkpoints": less, "transient": layer + early + summed},
+        "loss": {**always, "checkpoints": kept + modules, "transient": loss + early},
         "optimizer": {**always, "checkpoints": 0.0 * kept, "transient": 0.0 * layer + update},
     }
 
 
 def standing_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, ...]:
     """What no activation adds to: on the first stage and on the last one, at the update on the
-    fullest of them, and a microbatch's gradients on the first."""
+    fullest of them, and a microbatch's gradients that come last on the first."""
     rows, together = step_rows(cfg, shape), 1.0 - shape.apart
     totals, updates, summed = [], [], []
     for first, last in ((1.0, together), (together, 1.0)):
@@ -103,8 +108,18 @@ def standing_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, ...]:
         always, update = _standing(cfg, state(rows, shape, stage), shape, stage)
         totals.append(_sum(always))
         updates.append(_sum(always) + update)
-        summed.append(microbatch_gradients(shape, always["gradients"]))
+        early, late = _microbatch(rows, shape, stage, always["gradients"])
+        totals[-1] = totals[-1] + early
+        summed.append(late)
     return totals[0], totals[1], np.maximum(*updates), summed[0]
+
+
+def _microbatch(
+    rows: Sequence[Parameter], shape: TrainShape, stage: Stage, gradients: Quantity
+) -> tuple[Quantity, Quantity]:
+    """A microbatch's gradients from the loss on, and what more at the end of its backward pass."""
+    size = microbatch_gradients(rows, shape, stage, gradients)
+    return (0.0 * size, size) if shape.eager else (size, 0.0 * size)
 
 
 def _standing(

@@ -81,8 +81,11 @@ def layer_chains(
 
 
 def kept_activations(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> tuple[Activation, ...]:
-    """The activations of one layer that some policy keeps."""
+    """The activations of one layer that some policy keeps. XLA keeps what the backward pass reads
+    and cannot fuse into what reads it; op by op all of the tape stays."""
     saved = saved_activations(cfg, layer)
+    if not shape.eager:
+        saved = tuple(a for a in saved if not a.remade)
     if shape.attention_kernel == "scores":
         saved += saved_scores(layer, float(shape.sequence_length))
     return saved

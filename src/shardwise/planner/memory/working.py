@@ -104,10 +104,10 @@ def gathered_bytes(
     return held * weight + grad * dtype_bytes(shape.dtypes.grad)
 
 
-def gathered_ends(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
-    """Gathered vocabulary matrix and its gradient."""
-    size = dtype_bytes(shape.weights) + dtype_bytes(shape.dtypes.grad)
-    return _widest(_extra(r, shape) for r in rows if r.group is None) * size
+def gathered_ends(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Quantity, Quantity]:
+    """Gathered vocabulary matrix, and its gradient before that is scattered."""
+    size = _widest(_extra(r, shape) for r in rows if r.group is None)
+    return size * dtype_bytes(shape.weights), size * dtype_bytes(shape.dtypes.grad)
 
 
 def _extra(row: Parameter, shape: TrainShape) -> Quantity:
@@ -115,15 +115,24 @@ def _extra(row: Parameter, shape: TrainShape) -> Quantity:
     return row.size * (shape.compute_share(row) - shape.stored_share(row))
 
 
-def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
-    """Logits of one microbatch in f32 and their gradient in the dtype of the activations, in which
-    the matmuls of the backward pass read it. Run op by op (PyTorch), the gradient is f32 first, and
+def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity]:
+    """Logits of one microbatch in f32, and their gradient in the dtype of the activations, in which
+    the matmuls of the backward pass read it. Run op by op (PyTorch) the gradient is f32 first, and
     16-bit logits and their gradient stand beside their f32 copy and the f32 probabilities."""
     size = dtype_bytes(shape.layer_shape.activations)
-    each = 4.0 + size
+    logits = shape.tokens * cfg.vocabulary / shape.degree("tensor")
     if shape.eager:
-        each = 2 * 4.0 + (2 * size if size < 4 else 0.0)
-    return each * shape.tokens * cfg.vocabulary / shape.degree("tensor")
+        return 4.0 * logits, (4.0 + (2 * size if size < 4 else 0.0)) * logits
+    return 4.0 * logits, size * logits
+
+
+def loss_bytes(ends: Sequence[Quantity], logits: Sequence[Quantity], eager: bool) -> Quantity:
+    """The fullest moment of the loss, of `gathered_ends` and `logit_bytes`: op by op both and both
+    gradients; under XLA the logits are gone before the matrix's gradient is made of theirs."""
+    (matrix, matrix_gradient), (made, gradient) = ends, logits
+    if eager:
+        return matrix + matrix_gradient + made + gradient
+    return matrix + gradient + np.maximum(made, matrix_gradient)
 
 
 def _widest(values) -> Quantity:
