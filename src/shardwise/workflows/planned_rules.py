@@ -150,9 +150,11 @@ def compare(
 def noticed(
     plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line], compiled: Sequence[Line]
 ) -> tuple[int, int]:
-    """Of how many single changes of the lists, and of all that were tried, bytes are left that were
-    not: every counted array of the program gone, run once less and there twice, and every line of
-    the plan gone."""
+    """After how many single changes of the lists something else is left, and of how many tried.
+
+    The changes: each counted array of the program gone, run once less (where it runs more often),
+    and there twice; each line of the plan gone.
+    """
     before = compare(plan, cfg, planned, compiled).left
     found = [
         abs(compare(plan, cfg, *lists).left - before) > SMALL
@@ -168,7 +170,8 @@ def _single_changes(
         if is_counted(line):
             others = [*compiled[:i], *compiled[i + 1 :]]
             yield [*planned], others
-            yield [*planned], [*others, replace(line, count=line.count - 1)]
+            if line.count > 1:
+                yield [*planned], [*others, replace(line, count=line.count - 1)]
             yield [*planned], [*compiled, line]
     for i in range(len(planned)):
         yield [*planned[:i], *planned[i + 1 :]], [*compiled]
