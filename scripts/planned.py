@@ -35,8 +35,8 @@ explains, of the plan's with what our runtime adds to it.
 Noticed: single changes after which something else is left, of all that were tried: every array of
 the program's collectives gone, run once less, and there twice, and every line of the plan gone.
 Integers and sums of one number are not among them: the compiler chooses how many it has. They are
-set aside up to a bound (below), with the bytes here. All this is of these plans: of others that were
-tried, some leave bytes (docs/log.md)."""
+set aside up to a bound (below), with the bytes here. All this is of these plans: of others
+that were tried, some leave bytes (docs/log.md)."""
 
 
 BESIDE = """Not the compiler's doing but our layouts': bytes that follow from the model and the mesh
