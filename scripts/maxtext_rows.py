@@ -25,6 +25,7 @@ from shardwise.profiler.hlo.text import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import schedule
 from shardwise.sharding import Mesh
+from shardwise.units import format_gib
 from shardwise.workflows.published import PUBLISHED, Run, read_run, read_table
 from shardwise.workflows.published_models import Row
 from shardwise.workflows.published_programs import OPTIONS, before_fit, compile_row, row_result
@@ -64,6 +65,7 @@ def main() -> None:
             found = one(row, run, {} if args.fresh else held.get(run.id, {}), args.no_compile)
         except ShardwiseError as error:
             left[run.id] = str(error).splitlines()[0]
+            held.pop(run.id, None)
             print(f"  {left[run.id]}", file=sys.stderr, flush=True)
             found = None
         if found is not None:
@@ -111,10 +113,12 @@ def one(row: Row, run: Run, held: dict[str, Any], cached_only: bool) -> dict[str
     else:
         begun = time.monotonic()
         made = compile_row(row, run, limits=LIMITS)
+        if made.refusal:  # nothing is generated, so there are no cycles
+            over = made.needed_bytes - made.capacity_bytes
+            raise ShardwiseError(f"the compiler refuses it: {format_gib(over)} too much memory")
         hlo = made.hlo
         about = {
             "key": made.key,
-            "fits": made.fits,
             "peak_bytes": made.needed_bytes,
             "usable_bytes": made.capacity_bytes,
             "seconds": round(time.monotonic() - begun, 1),
@@ -151,7 +155,9 @@ def write(held: dict[str, dict[str, Any]], left: dict[str, str]) -> None:
             "median_error": median(row["error"] for row in rows),
         },
         "rows": rows,
-        "left_out": [{"id": name, "reason": left[name]} for name in sorted(left, key=order.__getitem__)],
+        "left_out": [
+            {"id": name, "reason": left[name]} for name in sorted(left, key=order.__getitem__)
+        ],
     }
     JSON.write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(doc), encoding="utf-8")
@@ -202,7 +208,6 @@ WHERE = ("row", "matmul", "attention", "elementwise", "copy", "other", "waits", 
 def line(row: dict[str, Any]) -> list[str]:
     """One row of the first table."""
     made, seconds = row["compiled"], row["step_seconds"]
-    fits = "" if made["fits"] else " (too much)"
     return [
         row["id"],
         row["slice"],
@@ -211,7 +216,7 @@ def line(row: dict[str, Any]) -> list[str]:
         f"{seconds['expected']:.2f}",
         f"{row['error']:+.1%}",
         f"{row['planned_seconds']:.2f}",
-        f"{made['peak_bytes'] / 2**30:.1f} GiB{fits}",
+        f"{made['peak_bytes'] / 2**30:.1f} GiB",
         made["commit"],
     ]
 

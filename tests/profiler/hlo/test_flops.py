@@ -59,6 +59,14 @@ def test_a_ragged_dot_multiplies_each_row_by_one_matrix():
             "window={size=16 stride=15 lhs_dilate=16}, dim_labels=0bf_0io->0bf",
             (256, 512, 384, 16),
         ),
+        # Heads of one projection: all read the same x, so they are columns of one product.
+        (
+            "16,2048,6144,1",
+            "6144,24,256,1",
+            "16,2048,24,256",
+            "window={size=1x24 pad=0_0x23_23 rhs_reversal=0x1}, dim_labels=0bf1_i1o0->0b1f",
+            (16 * 2048, 6144, 24 * 256, 1),
+        ),
         # A contracted dim may be a window of full size with one output.
         (
             "4,8,32",

@@ -116,7 +116,8 @@ def _dims(dot: Instruction) -> tuple[tuple[int, ...], ...]:
 def _convolution(computation: Computation, conv: Instruction) -> Matmul:
     """Output positions x output features by what each of them adds up.
 
-    A window dim in which every output sees one input is a batch dim; the others add to k.
+    A window dim in which every output sees one input is a batch dim, or where there is but one
+    input for all one more dim of the right operand; the others add to k.
     """
     ins, kernels, outs = re.split(r"_|->", conv.attribute("dim_labels"))
     left, right = (_given(computation, name).dims for name in conv.operands[:2])
@@ -127,9 +128,12 @@ def _convolution(computation: Computation, conv: Instruction) -> Matmul:
     n = out[outs.index("f")] // groups
     for at, places in enumerate(window):
         size, kernel = out[outs.index(str(at))], right[kernels.index(str(at))]
-        pairs = _pairs(left[ins.index(str(at))], kernel, size, *places)
-        if pairs == size and kernel > 1:
+        inputs = left[ins.index(str(at))]
+        pairs = _pairs(inputs, kernel, size, *places)
+        if pairs == size and kernel > 1 and inputs > 1:
             batch *= size
+        elif pairs == size and kernel > 1:  # heads: all see the same left operand
+            n *= size
         else:
             m *= size
             k *= pairs / max(size, 1)
