@@ -3,7 +3,8 @@
 `schedule` prices every op of an `HloWork` and lays them out as the compiler scheduled them. The
 compute stream runs in order. What a start begins runs on its own stream (copies, the host link,
 each axis of the network), one after the other where streams are shared, until the compute stream
-waits for it. Links carry both ways at once: a permute takes one way of its axis. A loop's body runs as often as its trip count says and is empty at both ends.
+waits for it. Links carry both ways at once: a permute takes one way of its axis. A loop's body runs
+as often as its trip count says and is empty at both ends.
 
 An op takes the larger of the compiler's cycles over the clock and its bytes over the bandwidth.
 Where the compiler gives no cycles (collectives, copies, Pallas kernels, GPUs), or none to be
