@@ -32,18 +32,18 @@ RULES = {
     "the plan counts none",
     "width": "sent in another dtype than the plan counts: sums of matmuls that yield f32 are sent "
     "before they are rounded",
-    "sum of pieces": "a gather of pieces too small for one of their own, as an all-reduce: each "
-    "device puts its piece into zeros",
-    "sum and slice": "a reduce-scatter as an all-reduce and a slice, fused on TPUs or followed by "
-    "what reads the slice",
-    "joined sums": "two sums one after the other over some axes each, as one over all of them",
+    "as a sum": "a gather of pieces too small for one of their own as an all-reduce of pieces in "
+    "zeros, and a reduce-scatter as an all-reduce and a slice, fused on TPUs or where it is read",
+    "joined sums": "two sums one after the other over some axes each, as one over all of them, or "
+    "the other way round",
     "rows, not the table": "the gradient of a lookup: a row for every token moves to the devices "
-    "that store its columns, which add them up, instead of a sum of whole tables",
-    "rows that travel": "how many rows a ragged exchange sends is known when it runs; both are "
-    "counted as a row for each of a token's experts",
-    "rows gathered": "rows that a ragged exchange brought are gathered over tensor, and their "
-    "results scattered, by ragged exchanges too: a copy of what is there for every device",
-    "ring": "an all-gather or a reduce-scatter of N pieces as N - 1 permutes of one",
+    "that store its columns, which add them up, instead of a sum of whole tables; over some axes "
+    "the pieces may still be summed",
+    "ragged rows": "how many rows a ragged exchange sends is known when it runs: both are counted "
+    "as a row for each of a token's experts; what tensor gathers and scatters of them it "
+    "exchanges too",
+    "ring": "an all-gather or a reduce-scatter of N pieces as N - 1 permutes of one; beside "
+    "a matmul that it is cut for, both ways round and unrolled, as up to N + 1",
 }
 
 
@@ -216,7 +216,7 @@ def _forms(ledger: Ledger) -> None:
     for key in dict.fromkeys((line.form, line.key) for line in ledger.compiled):
         lines = [line for line in ledger.compiled if (line.form, line.key) == key]
         if key[0] != "itself":
-            ledger.note(key[0], lines, 0.0, sum(line.total for line in lines))
+            ledger.note("as a sum", lines, 0.0, sum(line.total for line in lines))
 
 
 def _width(ledger: Ledger) -> None:
@@ -244,7 +244,7 @@ def _ragged(ledger: Ledger) -> None:
                 line = replace(line, bytes=_rows_sent(ledger, line))
             made.append(line)
         lists.append(made)
-    ledger.note("rows that travel", [x for x in lists[1] if x.kind == kind], *before)
+    ledger.note("ragged rows", [x for x in lists[1] if x.kind == kind], *before)
     ledger.planned, ledger.compiled = lists
 
 
@@ -266,7 +266,7 @@ def _rows_gathered(ledger: Ledger) -> None:
         key: Key = ("ragged_all_to_all", axes)
         room = ledger.degree(axes) * ledger.degree(("expert",))
         size = min(sum(x.total for x in lines), ledger.left(ledger.compiled, key) / room)
-        ledger.note("rows gathered", lines, size, size * room)
+        ledger.note("ragged rows", lines, size, size * room)
         ledger.compiled = _take(ledger.compiled, key, size * room)
         for line in lines:
             gone = min(size, line.total)
@@ -313,14 +313,14 @@ def _sum_and_slice(ledger: Ledger) -> None:
     for key in by_axes(ledger.planned):
         if key[0] == "reduce_scatter":
             lines = [x for x in ledger.planned if x.key == key]
-            ledger.note("sum and slice", lines, *_swap(ledger, key, ("all_reduce", key[1])))
+            ledger.note("as a sum", lines, *_swap(ledger, key, ("all_reduce", key[1])))
 
 
 def _joined_sums(ledger: Ledger) -> None:
     """A sum over several axes pays for one over each part of them: V over the axes that store, then
     V over their pieces."""
     for key in by_axes(ledger.compiled):
-        parts = _parts_of(ledger, key[1]) if key[0] in SUMS else []
+        parts = _parts_of(ledger.planned, key[1]) if key[0] in SUMS else []
         if not parts:
             continue
         lines = [x for x in ledger.compiled if x.key == key]
@@ -335,11 +335,39 @@ def _joined_sums(ledger: Ledger) -> None:
         ledger.note("joined sums", lines, size * sum(shares), size)
 
 
-def _parts_of(ledger: Ledger, axes: tuple[str, ...]) -> list[Key]:
-    """Sums of the plan that together go over all the axes, each over some; those over axes that
+def _split_sums(ledger: Ledger) -> None:
+    """A sum of the plan over several axes as one over some of them, and one of the pieces over the
+    others."""
+    for key in by_axes(ledger.planned):
+        parts = _parts_of(ledger.compiled, key[1]) if key[0] in SUMS else []
+        if not parts:
+            continue
+        lines = [x for x in ledger.planned if x.key == key]
+        size, share, shares = ledger.left(ledger.planned, key), 1.0, []
+        for _, axes in parts:
+            shares.append(share)
+            there = sum(ledger.left(ledger.compiled, (kind, axes)) for kind in SUMS)
+            size = min(size, there / share)
+            share /= ledger.degree(axes)
+        for (_, axes), share in zip(parts, shares, strict=True):
+            _take_sums(ledger, axes, size * share)
+        ledger.planned = _take(ledger.planned, key, size)
+        ledger.note("joined sums", lines, size, size * sum(shares))
+
+
+def _take_sums(ledger: Ledger, axes: tuple[str, ...], size: float) -> None:
+    """So many bytes of compiled sums over the axes less, of either kind."""
+    for kind in SUMS:
+        gone = min(ledger.left(ledger.compiled, (kind, axes)), size)
+        ledger.compiled = _take(ledger.compiled, (kind, axes), gone)
+        size -= gone
+
+
+def _parts_of(lines: Sequence[Line], axes: tuple[str, ...]) -> list[Key]:
+    """Sums of a list that together go over all the axes, each over some; those over axes that
     store parameters first. Empty where an axis is missing."""
     found: list[Key] = []
-    keys = [k for k in by_axes(ledger.planned) if k[0] in SUMS and set(k[1]) < set(axes)]
+    keys = [k for k in by_axes(lines) if k[0] in SUMS and set(k[1]) < set(axes)]
     for key in sorted(keys, key=lambda k: not set(k[1]) & set(STORAGE_AXES)):
         if not any(set(key[1]) & set(other[1]) for other in found):
             found.append(key)
@@ -348,22 +376,41 @@ def _parts_of(ledger: Ledger, axes: tuple[str, ...]) -> list[Key]:
 
 def _lookup(ledger: Ledger) -> None:
     """What moves rows for the gradient of a lookup (a scatter-add): a row of D for every token of
-    the devices that exchange, or no rule holds. The sum that it stands for is the plan's first of
-    the table: over the axes that store it, over replicas where none does."""
+    the devices that meet, which exchange by exchange become more, or no rule holds; permutes put
+    them in another order. The sum that
+    it stands for is the plan's first of the table: over the axes that store it, over replicas where
+    none does; where the last exchange is over some of them, the pieces are summed over the rest."""
     moved = [x for x in ledger.compiled if x.name.endswith("scatter-add") and x.kind not in SUMS]
     sums = [x for x in ledger.planned if x.name.startswith("first/") and x.kind == "reduce_scatter"]
     tables = [x for x in sums if x.name.endswith(".params")][:1]
     if not moved or not tables:
         return
-    plan = ledger.plan
-    met = ledger.degree([a for a in moved[0].axes if a != "tensor"])
-    tokens = plan.tokens * met / (plan.batch_shards * plan.degree("context"))
-    rows = tokens * ledger.cfg.d_model * dtype_bytes(activation_dtype(plan))
-    size = sum(x.total for x in moved)
-    if isclose(size, rows) and len({x.key for x in moved}) == 1:
-        ledger.note("rows, not the table", [*moved, *tables], tables[0].total, size)
-        ledger.compiled = [x for x in ledger.compiled if x not in moved]
-        ledger.planned.remove(tables[0])
+    plan, met = ledger.plan, set[str]()
+    tokens = plan.tokens / (plan.batch_shards * plan.degree("context"))
+    row = ledger.cfg.d_model * dtype_bytes(activation_dtype(plan))
+    exchanges = [x for x in moved if x.kind != "permute"]
+    for line in exchanges:
+        met |= set(line.axes) - {"tensor"}
+        if not isclose(line.total, tokens * ledger.degree(tuple(met)) * row):
+            return
+    turned = [x.total for x in moved if x.kind == "permute"]
+    if not exchanges or any(size > tokens * ledger.degree(tuple(met)) * row for size in turned):
+        return
+    pieces = _pieces_of(ledger, tables[0], exchanges[-1])
+    gone = [*moved, *pieces]
+    total = sum(x.total for x in gone)
+    ledger.note("rows, not the table", [*gone, *tables], tables[0].total, total)
+    ledger.compiled = [x for x in ledger.compiled if x not in gone]
+    ledger.planned.remove(tables[0])
+
+
+def _pieces_of(ledger: Ledger, table: Line, last: Line) -> list[Line]:
+    """Sums of the pieces of a table that the last exchange of rows leaves on a device."""
+    size = table.bytes / ledger.degree(tuple(set(last.axes) & set(table.axes)))
+    sums = [x for x in ledger.compiled if x.name.endswith("scatter-add") and x.kind in SUMS]
+    return [
+        x for x in sums if isclose(x.total, size) and set(x.axes) - {"tensor"} < set(table.axes)
+    ]
 
 
 def _runtime(ledger: Ledger) -> None:
@@ -378,12 +425,18 @@ def _runtime(ledger: Ledger) -> None:
 
 def _ring(ledger: Ledger) -> None:
     """Permutes that a gather or a scatter over the same axes was written as."""
-    for key in by_axes(ledger.planned):
-        if key[0] in ("all_gather", "reduce_scatter"):
-            n = ledger.degree(key[1])
-            lines = [x for x in ledger.planned if x.key == key]
-            factor = (n - 1) / n
-            ledger.note("ring", lines, *_swap(ledger, key, ("permute", key[1]), factor))
+    for axes in dict.fromkeys(x.axes for x in ledger.compiled if x.kind == "permute"):
+        n, key = ledger.degree(axes), ("permute", axes)
+        whole = 0.0
+        for kind in ("all_gather", "reduce_scatter"):
+            lines = [x for x in ledger.planned if x.key == (kind, axes)]
+            planned, compiled = _swap(ledger, (kind, axes), key, (n - 1) / n)
+            whole += planned
+            ledger.note("ring", lines, planned, compiled)
+        cut = [x for x in ledger.compiled if x.key == key and x.name.endswith("dot_general")]
+        more = min(sum(x.total for x in cut), 2 / n * whole)
+        ledger.compiled = _take(ledger.compiled, key, more)
+        ledger.note("ring", cut, 0.0, more)
 
 
 _ORDER = (
@@ -393,10 +446,11 @@ _ORDER = (
     _width,
     _rows_gathered,
     _ragged,
-    _lookup,
     _runtime,
+    _lookup,
     _equal,
     _sum_and_slice,
     _joined_sums,
+    _split_sums,
     _ring,
 )

@@ -30,6 +30,8 @@ ADDED = {
     "it over tensor in both: the head's input, and the gradients that enter a layer's two blocks "
     "where the backward pass is split",
     "home": "a ring's sums of gradients go one hop further than its keys, home",
+    "tied table": "a table that is looked up and multiplied has two gradients, each summed "
+    "by itself",
     "kept scales": "norms read their scales in f32; without remat that copy stays for the backward "
     "pass and is not gathered again",
 }
@@ -44,15 +46,24 @@ def added_lines(plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line]) -> I
 
     V = elements * width of the activations, all microbatches together: statistics `3 tokens`,
     replicated `sum of sizes / storage degree * microbatches`, heads `tokens layers K (H + H_v)`,
-    between passes `tokens D (1 + 2 layers if split)`, home `1 / (n - 1)` of the gradients' hops.
+    between passes `tokens D (1 + 2 layers if split)`, tied tables what the plan
+    sums, home `1 / (n - 1)` of the gradients' hops.
     """
     if plan.degree("tensor") > 1:
         yield from _over_tensor(plan, cfg)
     for line in planned:
+        if cfg.tied_embeddings and _sums_first(line):
+            yield replace(line, name="tied table")
         if line.kind == "permute" and "/d." in line.name:
             # Planned are as many hops of keys as of their gradients, n - 1 of each.
             hop = line.bytes / 2 / (plan.degree("context") - 1)
             yield replace(line, bytes=hop, name="home")
+
+
+def _sums_first(line: Line) -> bool:
+    """Whether a line of the plan sums the gradient of what stands before the stack."""
+    sums = line.kind in ("reduce_scatter", "all_reduce")
+    return sums and line.name.startswith("first/") and "params" in line.name
 
 
 def _over_tensor(plan: TrainPlan, cfg: ModelConfig) -> Iterator[Line]:

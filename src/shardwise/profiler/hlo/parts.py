@@ -47,7 +47,7 @@ def parts(module: Module, collective: CompiledCollective) -> tuple[Part, ...]:
         kind, form = collective.kind, "itself"
         if kind == "all_reduce" and source is not None and _into_zeros(module, computation, source):
             kind, form = "all_gather", "sum of pieces"
-        elif kind == "all_reduce" and _is_sliced(computation, start, i, len(found)):
+        elif kind == "all_reduce" and _is_sliced(module, computation, start, i, len(found)):
             kind, form = "reduce_scatter", "sum and slice"
         share = array.bytes / total if total else 0.0
         made.append(
@@ -78,7 +78,7 @@ def _into_zeros(module: Module, computation: Computation, source: Instruction) -
     whole = body.find(root.operands[0])
     if whole is None or whole.opcode != "parameter":
         return _filled(body, root.operands[0])
-    return _filled(computation, source.operands[int(whole.operands[0])])
+    return _filled(computation, source.operands[int(whole.literal)])
 
 
 def _origin(computation: Computation, source: Instruction) -> Instruction:
@@ -97,23 +97,41 @@ def _filled(computation: Computation, name: str) -> bool:
     return found is not None and _origin(computation, found).opcode in ("broadcast", "constant")
 
 
-def _is_sliced(computation: Computation, start: Instruction, at: int, number: int) -> bool:
+def _is_sliced(
+    module: Module, computation: Computation, start: Instruction, at: int, number: int
+) -> bool:
     """Whether all that reads one array of a result takes a slice of it."""
-    readers = _readers(computation)
-    waiting = [start.name]
-    if number > 1:
-        picks = [r for r in readers.get(start.name, ()) if r.opcode == "get-tuple-element"]
-        waiting = [r.name for r in picks if r.attribute("index") == str(at)]
-    seen = False
+    if number == 1:
+        return _cut(module, computation, start.name)
+    picks = [r for r in _readers(computation).get(start.name, ()) if _picks(r, at)]
+    return bool(picks) and all(_cut(module, computation, r.name) for r in picks)
+
+
+def _picks(reader: Instruction, at: int) -> bool:
+    return reader.opcode == "get-tuple-element" and reader.attribute("index") == str(at)
+
+
+def _cut(module: Module, computation: Computation, name: str) -> bool:
+    """Whether an array is read, and only where a dynamic slice is taken of it, fused or not."""
+    found, waiting, readers = False, [name], _readers(computation)
     while waiting:
-        for reader in readers.get(waiting.pop(), ()):
+        array = waiting.pop()
+        for reader in readers.get(array, ()):
             if reader.opcode in SAME:
                 waiting.append(reader.name)
-            elif reader.opcode != "dynamic-slice":
-                return False
+            elif reader.opcode == "dynamic-slice" or _cut_inside(module, reader, array):
+                found = True
             else:
-                seen = True
-    return seen
+                return False
+    return found
+
+
+def _cut_inside(module: Module, reader: Instruction, name: str) -> bool:
+    if reader.opcode != "fusion":
+        return False
+    body = module.computations[reader.called[0]]
+    places = [i for i, operand in enumerate(reader.operands) if operand == name]
+    return all(_cut(module, body, body.parameters[i].name) for i in places)
 
 
 def _readers(computation: Computation) -> Mapping[str, list[Instruction]]:
