@@ -14,6 +14,7 @@ NAMES = [
     "ServePlan",
     "TrainPlan",
     "backward",
+    "compare",
     "compile",
     "count",
     "evaluate_serve",

@@ -2,6 +2,7 @@
 plan, and by the compilers' versions, so that a run goes on where the last one stopped."""
 
 import hashlib
+import json
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from shardwise.hardware.device_order import device_coordinates
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
 from shardwise.profiler.ahead import Cache, Compiled, Limits, compile_ahead, target_of
-from shardwise.profiler.ahead.cache import key_of
+from shardwise.profiler.ahead.cache import key_of, read_entry, write_entry
 from shardwise.profiler.ahead.compile import compiled_of
 from shardwise.workflows.compile import PLAN_BUILDER, Program, predicted_of, program_of
 from shardwise.workflows.inputs import Hardware
@@ -32,6 +33,7 @@ MAKERS = (
     "runtime/trainer/optimizer.py",
 )
 SECONDS = 900.0
+MOST_BUFFERS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +53,14 @@ def compiled_case(plan: TrainPlan | ServePlan, hardware: Hardware, root: Path) -
     said = predicted_of(priced, phase)
     program = program_of(phase, found, priced.answer.piece, said)
     return Case(plan=plan, priced=priced, program=program)
+
+
+def dump(case: Case, root: Path, folder: Path) -> None:
+    """The entry of a case as a folder for tests, with its plan and its largest buffers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record, hlo = read_entry(Cache(root=root).entry(case.program.compiled.key))
+    write_entry(folder, {**record, "buffers": record["buffers"][:MOST_BUFFERS]}, hlo)
+    (folder / "plan.json").write_text(json.dumps(plan_dict(case.plan), indent=1), encoding="utf-8")
 
 
 def _compiled(plan: TrainPlan | ServePlan, phase: str, priced: Priced, cache: Cache) -> Compiled:

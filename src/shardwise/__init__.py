@@ -1,8 +1,8 @@
 """shardwise: count, price and plan language models on TPUs and GPUs.
 
 The verbs of the package are re-exported here. They load on first use, so that `import shardwise`
-costs nothing, and none of them loads JAX; `compile` and `explain` start it when
-they are called.
+costs nothing, and none of them loads JAX; `compile`, `compare` and `explain` start
+it when they are called.
 
 >>> import shardwise as sw
 >>> planning = sw.plan_train("llama-3-8b", "v5p:2x2x2", batch="64seq", seq=4096)
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shardwise.roofline.price import price
     from shardwise.sharding import Layout, Mesh
     from shardwise.sharding.backward import derive as backward
+    from shardwise.workflows.compare import compare
     from shardwise.workflows.explain import compile, explain
     from shardwise.workflows.plan_file import count_plan as count
     from shardwise.workflows.predict import plan_training as plan_train
@@ -34,6 +35,7 @@ _HOMES = {
     "Mesh": ("shardwise.sharding", "Mesh"),
     "ServePlan": ("shardwise.plans", "ServePlan"),
     "TrainPlan": ("shardwise.plans", "TrainPlan"),
+    "compare": ("shardwise.workflows.compare", "compare"),
     "compile": ("shardwise.workflows.explain", "compile"),
     "count": ("shardwise.workflows.plan_file", "count_plan"),
     "evaluate_serve": ("shardwise.planner.serving", "evaluate_serve"),
@@ -60,6 +62,7 @@ __all__ = [
     "ServePlan",
     "TrainPlan",
     "backward",
+    "compare",
     "compile",
     "count",
     "evaluate_serve",

@@ -10,15 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from shardwise.errors import BadRequest
 from shardwise.models import load_model
-from shardwise.plans import ServePlan, TrainPlan
+from shardwise.plans import ServePlan, TrainPlan, load_plan
+from shardwise.profiler.ahead import Limits
+from shardwise.profiler.child import Watch
 from shardwise.profiler.hlo.text import read_module
 from shardwise.profiler.hlo.work import HloOp
 from shardwise.profiler.trace import Measured, measure, read_trace
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
 from shardwise.work import Op
+from shardwise.workflows.audits import plan_path
 from shardwise.workflows.compare_memory import Place, memory_of, places
-from shardwise.workflows.compile import Program, short_op, short_source
+from shardwise.workflows.compile import Program, compile_plan, said_of, short_op, short_source
+from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced
 
 Unit = Literal["FLOPs", "bytes", "seconds", "runs"]
@@ -57,6 +62,31 @@ class Compared:
     def of(self, part: str) -> tuple[Row, ...]:
         """The rows of one part."""
         return tuple(row for row in self.rows if row.part == part)
+
+
+def compare(
+    what: TrainPlan | ServePlan | Path | str,
+    *,
+    on: str | None = None,
+    phases: Sequence[str] = (),
+    trace: Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    watch: Watch | None = None,
+) -> tuple[Compared, ...]:
+    """A plan, or a plan's file, beside its programs, compiled for its own slice or for `on`.
+
+    `phases` are train, or decode and prefill; `trace` is a capture of the one phase named. Raises
+    as `compile_plan`, and BadRequest for a capture of another program.
+    """
+    plan = what if isinstance(what, TrainPlan | ServePlan) else load_plan(plan_path(str(what)))
+    hardware = Hardware()
+    done = compile_plan(
+        plan, hardware, on=on, phases=phases, options=options, limits=limits, watch=watch
+    )
+    if trace is not None and len(done.programs) > 1:
+        raise BadRequest("a capture is of one program; say which with phases=('decode',)")
+    return tuple(compare_program(done.priced, program, trace) for program in done.programs)
 
 
 def compare_program(priced: Priced, program: Program, trace: Path | None = None) -> Compared:
@@ -142,14 +172,6 @@ def _by_class(priced: Priced, program: Program, measured: Measured | None) -> It
                 compiled=got,
                 measured=spent,
             )
-
-
-def said_of(priced: Priced, phase: str) -> tuple[Any, Any]:
-    """The planner's Work and Estimate of a phase."""
-    answer: Any = priced.answer
-    if phase == "train":
-        return answer.work, answer.estimate
-    return getattr(answer, f"{phase}_work"), getattr(answer, phase)
 
 
 def _sums(ops: Iterable[Op], amount: Callable[[Op], float]) -> dict[str, float]:

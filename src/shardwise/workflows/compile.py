@@ -212,6 +212,14 @@ def predicted_of(priced: Priced, phase: str) -> dict[str, Any]:
     }
 
 
+def said_of(priced: Priced, phase: str) -> tuple[Any, Any]:
+    """The planner's Work and Estimate of a phase."""
+    answer: Any = priced.answer
+    if phase == "train":
+        return answer.work, answer.estimate
+    return getattr(answer, f"{phase}_work"), getattr(answer, phase)
+
+
 def collectives_of(
     work: Work, mesh: Mapping[str, int]
 ) -> dict[tuple[str, tuple[str, ...]], tuple[float, float]]:

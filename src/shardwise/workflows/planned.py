@@ -16,7 +16,7 @@ from shardwise.models import ModelConfig
 from shardwise.planner.train_memory import stage_memory
 from shardwise.planner.train_work import train_work
 from shardwise.planner.training import plan_shape
-from shardwise.plans.train import TrainPlan
+from shardwise.plans import ServePlan, TrainPlan
 from shardwise.profiler import need_libtpu, run_function
 from shardwise.profiler.hlo import on_mesh, read_collectives, read_module
 from shardwise.profiler.hlo.parts import Form, parts
@@ -80,7 +80,7 @@ def planned_lines(plan: TrainPlan, cfg: ModelConfig) -> tuple[Line, ...]:
     return lines_of(train_work(cfg, plan_shape(plan, cfg)), plan)
 
 
-def lines_of(work: Work, plan: TrainPlan) -> tuple[Line, ...]:
+def lines_of(work: Work, plan: TrainPlan | ServePlan) -> tuple[Line, ...]:
     """The collectives of a Work whose quantities are numbers, over axes that have devices."""
     found = []
     for op in work.ops:
@@ -101,8 +101,10 @@ def lines_of(work: Work, plan: TrainPlan) -> tuple[Line, ...]:
     return tuple(found)
 
 
-def _dtype(component: str, op_id: str, plan: TrainPlan) -> str:
+def _dtype(component: str, op_id: str, plan: TrainPlan | ServePlan) -> str:
     """What the planner counts a collective in."""
+    if isinstance(plan, ServePlan):
+        return plan.dtypes.activations
     if component == "gradients":
         return plan.dtypes.grad
     if component == "parameters" and op_id.startswith("optimizer"):
@@ -110,8 +112,10 @@ def _dtype(component: str, op_id: str, plan: TrainPlan) -> str:
     return activation_dtype(plan)
 
 
-def activation_dtype(plan: TrainPlan) -> str:
+def activation_dtype(plan: TrainPlan | ServePlan) -> str:
     """The dtype of activations and gathered parameters."""
+    if isinstance(plan, ServePlan):
+        return plan.dtypes.activations
     return "bf16" if plan.dtypes.compute in ("fp8", "int8") else plan.dtypes.compute
 
 
@@ -180,7 +184,7 @@ def _lines(answer: Mapping[str, Any], plan: TrainPlan) -> tuple[Line, ...]:
     return tuple(found)
 
 
-def read_lines(text: str, plan: TrainPlan) -> tuple[Line, ...]:
+def read_lines(text: str, plan: TrainPlan | ServePlan) -> tuple[Line, ...]:
     """The collectives of a compiled step over the plan's axes, every array a line of its own."""
     axes = {axis: n for axis, n in plan.mesh.items() if axis != "stage"}
     module, mesh = read_module(text), Mesh.of(axes)

@@ -12,8 +12,8 @@ from math import isclose, prod
 
 from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
+from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.layouts import STORAGE_AXES
-from shardwise.plans.train import TrainPlan
 from shardwise.units import dtype_bytes
 from shardwise.workflows.planned import Key, Line, activation_dtype, by_axes
 from shardwise.workflows.planned_runtime import ADDED, added_lines, without_kept_scales
@@ -101,7 +101,7 @@ class Comparison:
 class Ledger:
     """What is left of both lists while rules are applied."""
 
-    plan: TrainPlan
+    plan: TrainPlan | ServePlan
     cfg: ModelConfig
     planned: list[Line]
     compiled: list[Line]
@@ -118,12 +118,24 @@ class Ledger:
     def left(self, lines: Sequence[Line], key: Key) -> float:
         return by_axes(lines).get(key, (0.0, 0.0))[1]
 
+    @property
+    def tokens(self) -> int:
+        """Tokens of a step: of a decode step one of every sequence."""
+        return self.plan.tokens if isinstance(self.plan, TrainPlan) else self.plan.batch
+
+    @property
+    def rounds(self) -> int:
+        return self.plan.microbatches if isinstance(self.plan, TrainPlan) else 1
+
     def degree(self, axes: Sequence[str]) -> int:
         return prod(self.plan.degree(a) for a in axes)
 
 
 def compare(
-    plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line], compiled: Sequence[Line]
+    plan: TrainPlan | ServePlan,
+    cfg: ModelConfig,
+    planned: Sequence[Line],
+    compiled: Sequence[Line],
 ) -> Comparison:
     """Both lists by kind and axes, what the rules explain, and what is left."""
     ledger = Ledger(plan=plan, cfg=cfg, planned=list(planned), compiled=list(compiled))
@@ -194,14 +206,14 @@ def _set_aside(ledger: Ledger, rule: str, gone: Sequence[Line]) -> None:
 
 
 def _indices(ledger: Ledger) -> None:
-    most = ledger.plan.tokens * _experts(ledger.cfg)
+    most = ledger.tokens * _experts(ledger.cfg)
     gone = [x for x in ledger.compiled if x.dtype not in FLOATS and x.elements <= most]
     _set_aside(ledger, "indices", gone)
 
 
 def _scalars(ledger: Ledger) -> None:
     gone = [x for x in ledger.compiled if x.dtype in FLOATS and not is_counted(x)]
-    most = len(parameters(ledger.cfg)) + ledger.plan.microbatches + 1
+    most = len(parameters(ledger.cfg)) + ledger.rounds + 1
     if sum(x.count for x in gone) <= most:
         _set_aside(ledger, "scalars", gone)
 
@@ -383,9 +395,9 @@ def _lookup(ledger: Ledger) -> None:
     moved = [x for x in ledger.compiled if x.name.endswith("scatter-add") and x.kind not in SUMS]
     sums = [x for x in ledger.planned if x.name.startswith("first/") and x.kind == "reduce_scatter"]
     tables = [x for x in sums if x.name.endswith(".params")][:1]
-    if not moved or not tables:
-        return
     plan, met = ledger.plan, set[str]()
+    if not moved or not tables or not isinstance(plan, TrainPlan):
+        return
     tokens = plan.tokens / (plan.batch_shards * plan.degree("context"))
     row = ledger.cfg.d_model * dtype_bytes(activation_dtype(plan))
     exchanges = [x for x in moved if x.kind != "permute"]
@@ -415,6 +427,8 @@ def _pieces_of(ledger: Ledger, table: Line, last: Line) -> list[Line]:
 
 def _runtime(ledger: Ledger) -> None:
     """The plan's list as our runtime moves it."""
+    if not isinstance(ledger.plan, TrainPlan):
+        return
     ledger.planned, kept = without_kept_scales(ledger.plan, ledger.cfg, ledger.planned)
     ledger.note("kept scales", kept, sum(x.total for x in kept), 0.0)
     for line in added_lines(ledger.plan, ledger.cfg, ledger.planned):

@@ -35,6 +35,11 @@ COMMANDS = {
         "compile_",
         "A plan, or any JAX function, by the real compiler, with no accelerator.",
     ),
+    "compare": (
+        "shardwise.apps.cli.compare",
+        "compare",
+        "A plan beside its compiled program, part by part, and what differs.",
+    ),
     "explain": (
         "shardwise.apps.cli.explain",
         "explain",

@@ -1,7 +1,8 @@
 """`shardwise compile`: a plan, or any JAX function, by the real compiler for a slice elsewhere."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,29 +79,39 @@ def compile_(what: str, as_json: bool, out: Path | None, **options: Any) -> None
 
 def compiled_programs(what: str, options: dict[str, Any]) -> tuple[Sequence[Any], Any, list[str]]:
     """The programs of a plan or of a function, the plan if it is one, and warnings."""
-    from shardwise.workflows.compile import compile_function, compile_plan
+    from shardwise.workflows.compile import compile_function
 
-    hardware, limits = Hardware(files=options["hw_files"]), _limits(options)
-    xla = dict(_pair(text, "--option") for text in options["xla"])
-    common: dict[str, Any] = {"options": xla, "limits": limits, "watch": watcher()}
-    try:
-        if not is_function(what):
-            plan = _plan(what, options)
-            done = compile_plan(
-                plan, hardware, on=options["on"], phases=options.get("phases", ()), **common
-            )
-            return done.programs, done.priced.plan, done.priced.warnings
-        for name in ("args", "on"):
-            if not options[name]:
-                raise BadRequest(
-                    f"function '{what}' needs --{name}; see `shardwise compile --help`"
-                )
-        if options["sets"] or options.get("phases"):
-            raise BadRequest("--set and --phase are of plans; a function takes neither")
-        spelling = hardware.slice(options["on"])
+    if not is_function(what):
+        done = compiled_plan(what, options)
+        return done.programs, done.priced.plan, done.priced.warnings
+    for name in ("args", "on"):
+        if not options[name]:
+            raise BadRequest(f"function '{what}' needs --{name}; see `shardwise compile --help`")
+    if options["sets"] or options.get("phases"):
+        raise BadRequest("--set and --phase are of plans; a function takes neither")
+    spelling = Hardware(files=options["hw_files"]).slice(options["on"])
+    with _watched(options) as common:
         mesh = _mesh(options["mesh"])
         program = compile_function(what, options["args"], spelling.slice, mesh, **common)
-        return (program,), None, list(spelling.notes)
+    return (program,), None, list(spelling.notes)
+
+
+def compiled_plan(what: str, options: dict[str, Any]) -> Any:
+    """A plan's programs with what it was priced as."""
+    from shardwise.workflows.compile import compile_plan
+
+    hardware, plan = Hardware(files=options["hw_files"]), _plan(what, options)
+    with _watched(options) as common:
+        on, phases = options["on"], options.get("phases", ())
+        return compile_plan(plan, hardware, on=on, phases=phases, **common)
+
+
+@contextmanager
+def _watched(options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What every compile takes; the line that watches it is gone afterwards."""
+    xla = dict(_pair(text, "--option") for text in options["xla"])
+    try:
+        yield {"options": xla, "limits": _limits(options), "watch": watcher()}
     finally:
         if sys.stderr.isatty():
             click.echo("\r\x1b[2K", nl=False, err=True)

@@ -104,10 +104,20 @@ def gathered_bytes(
     return held * weight + grad * dtype_bytes(shape.dtypes.grad)
 
 
-def gathered_ends(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Quantity, Quantity]:
-    """Gathered vocabulary matrix, and its gradient before that is scattered."""
+RING_PIECES = 32
+"""XLA cuts a matmul into a ring of at most so many pieces (`max_windowed_einsum_iteration` of its
+SPMD partitioner)."""
+
+
+def gathered_ends(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Quantity, ...]:
+    """Gathered vocabulary matrix, its gradient before that is scattered, and 1 where XLA writes the
+    gradient of the logits, else 0: for a ring that reads it piece by piece, over one dim of the
+    tokens, or where nothing is scattered."""
     size = _widest(_extra(r, shape) for r in rows if r.group is None)
-    return size * dtype_bytes(shape.weights), size * dtype_bytes(shape.dtypes.grad)
+    pieces = shape.degree("fsdp") * shape.degree("expert")
+    ring = (np.asarray(pieces) <= RING_PIECES) & (np.asarray(shape.degree("context")) == 1)
+    written = np.where(ring | (np.asarray(size) == 0), 1.0, 0.0)
+    return size * dtype_bytes(shape.weights), size * dtype_bytes(shape.dtypes.grad), written
 
 
 def _extra(row: Parameter, shape: TrainShape) -> Quantity:
@@ -128,11 +138,13 @@ def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity
 
 def loss_bytes(ends: Sequence[Quantity], logits: Sequence[Quantity], eager: bool) -> Quantity:
     """The fullest moment of the loss, of `gathered_ends` and `logit_bytes`: op by op both and both
-    gradients; under XLA the logits are gone before the matrix's gradient is made of theirs."""
-    (matrix, matrix_gradient), (made, gradient) = ends, logits
+    gradients. XLA writes the gradient of the logits, and the matrix's after the logits are gone; or
+    it makes the one inside the matmuls that read it, and the logits stay until both are done."""
+    (matrix, matrix_gradient, written), (made, gradient) = ends, logits
     if eager:
         return matrix + matrix_gradient + made + gradient
-    return matrix + gradient + np.maximum(made, matrix_gradient)
+    apart = gradient + np.maximum(made, matrix_gradient)
+    return matrix + np.where(np.asarray(written) > 0, apart, made + matrix_gradient)
 
 
 def _widest(values) -> Quantity:

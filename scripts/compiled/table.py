@@ -1,0 +1,228 @@
+"""The rows of docs/compiled.json and the page made of them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from compiled.plans import Decode, Train
+from compiled.programs import OPTIONS, Case
+from shardwise.models import load_model
+from shardwise.plans.train import mesh_text
+from shardwise.workflows.compile import said_of
+from shardwise.workflows.planned import lines_of, read_lines
+from shardwise.workflows.planned_rules import RULES, compare
+from shardwise.workflows.planned_runtime import ADDED
+
+EQUAL = 0.01
+"""Bytes that no rule explains, over those that the plan has, up to which its list is the program's:
+shards that padding makes uneven."""
+NEAR, LEAST, MOST = 0.1, 0.85, 1.15
+
+NEAR = 0.1
+AROUND = (0.85, 1.15)
+"""A compiled peak over the usable HBM, from and to which "fits" is put to the test."""
+
+PAGE = """# Plans through the real compiler
+
+Made by `python scripts/compiled_plans.py` on {date} at {commit} with {versions}:
+published models at full depth, compiled for TPUs that are not here, at effort {effort:g} (a fraction
+of the compile time). All figures are of one device and one step; `compiled.json` has them all.
+
+- **Collectives** (kind, axes, bytes per step) of {listed} plans: as written {raw} are as planned,
+  after the compiler's rewrites (below) {equal}, {equal_rate:.0%}, with at most {least:.0%} of the
+  planned bytes left. By bytes {raw_bytes:.0%} are as written (median).
+- **Peak memory** of {fitting} plans that fit: {near} predicted within 10 %, {near_rate:.0%}; error
+  from {lowest:+.1%} to {highest:+.1%}, median of its size {error:.1%}; {below} below by more than 10 %.
+- **"Fits"**: of {around} plans whose compiled peak is 85 to 115 % of the usable HBM ({under} below
+  it, {over} above) the plan says as the compiler does in {same}.
+"""
+
+
+MOVED = """Lines that follow from the model and the mesh; they are added to the list, and the program
+must have them."""
+HEADER = ("plan", "model", "slice", "mesh", "peak predicted", "compiled", "error", "of usable")
+MORE = ("fits: plan / compiler", "collectives as written", "left")
+
+
+def row_of(name: str, row: Train | Decode, case: Case) -> dict[str, Any]:
+    """What the table holds of one plan; bytes and seconds."""
+    compiled, said = case.program.compiled, case.program.predicted
+    usable, needed = compiled.capacity_bytes, compiled.needed_bytes
+    return {
+        "name": name,
+        "model": row.model,
+        "slice": compiled.slice,
+        "mesh": dict(row.mesh),
+        "phase": case.program.phase,
+        "sequences": row.sequences,
+        "tokens": row.tokens,
+        "choices": dict(row.choices) if isinstance(row, Train) else {"weights": row.weights},
+        "key": compiled.key,
+        "memory": {
+            "predicted": said["peak_bytes"],
+            "compiled": needed,
+            "usable": usable,
+            "error": said["peak_bytes"] / needed - 1,
+            "fits_predicted": said["peak_bytes"] <= usable,
+            "fits_compiled": compiled.fits,
+            "refused": bool(compiled.refusal),
+        },
+        "collectives": _collectives(case),
+        "step_seconds": {
+            "predicted": said["seconds"]["expected"],
+            "compiled": case.program.timeline and case.program.timeline.expected,
+        },
+        "compile_cpu_seconds": compiled.seconds.get("cpu", 0.0),
+    }
+
+
+def _collectives(case: Case) -> dict[str, Any] | None:
+    """Both lists by kind and axes, and what is left; None for a program that was refused, whose
+    loops may not be as they would run."""
+    compiled = case.program.compiled
+    if compiled.refusal:
+        return None
+    cfg = load_model(case.plan.model)
+    work, _ = said_of(case.priced, case.program.phase)
+    found = compare(case.plan, cfg, lines_of(work, case.plan), read_lines(compiled.hlo, case.plan))
+    planned = sum(row.planned[1] for row in found.rows)
+    return {
+        "rows": [
+            {
+                "kind": row.kind,
+                "axes": list(row.axes),
+                "planned": row.planned[1],
+                "compiled": row.compiled[1],
+                "planned_left": row.planned_left,
+                "compiled_left": row.compiled_left,
+            }
+            for row in found.rows
+        ],
+        "rules": sorted({note.rule for note in found.explained if note.rule in RULES}),
+        "raw_bytes": found.raw_match,
+        "raw_equal": found.raw_match >= 1 - EQUAL,
+        "left": found.left,
+        "equal": found.left <= EQUAL * planned,
+    }
+
+
+def summary_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The three measures over all rows."""
+    moved = [row["collectives"] for row in rows if row["collectives"] is not None]
+    fitting = [row["memory"] for row in rows if row["memory"]["fits_compiled"]]
+    errors = [memory["error"] for memory in fitting]
+    low, high = AROUND
+    around = [
+        m for m in (row["memory"] for row in rows) if low <= m["compiled"] / m["usable"] <= high
+    ]
+    return {
+        "collectives": {
+            "plans": len(moved),
+            "raw_equal": sum(one["raw_equal"] for one in moved),
+            "equal": sum(one["equal"] for one in moved),
+            "raw_bytes_median": median(one["raw_bytes"] for one in moved),
+        },
+        "memory": {
+            "plans": len(errors),
+            "near": sum(abs(error) <= NEAR for error in errors),
+            "below": sum(error < -NEAR for error in errors),
+            "lowest": min(errors),
+            "highest": max(errors),
+            "median": median(map(abs, errors)),
+        },
+        "fits": {
+            "plans": len(around),
+            "under": sum(m["fits_compiled"] for m in around),
+            "over": sum(not m["fits_compiled"] for m in around),
+            "same": sum(m["fits_compiled"] == m["fits_predicted"] for m in around),
+        },
+    }
+
+
+def page(doc: Mapping[str, Any]) -> str:
+    """docs/compiled.md of docs/compiled.json."""
+    moved, memory, fits = (doc["summary"][name] for name in ("collectives", "memory", "fits"))
+    parts = [
+        PAGE.format(
+            date=doc["date"],
+            commit=doc["commit"],
+            versions=", ".join(f"{name} {version}" for name, version in doc["versions"].items()),
+            effort=OPTIONS["exec_time_optimization_effort"],
+            listed=moved["plans"],
+            raw=moved["raw_equal"],
+            equal=moved["equal"],
+            equal_rate=moved["equal"] / moved["plans"],
+            least=EQUAL,
+            raw_bytes=moved["raw_bytes_median"],
+            fitting=memory["plans"],
+            near=memory["near"],
+            near_rate=memory["near"] / memory["plans"],
+            lowest=memory["lowest"],
+            highest=memory["highest"],
+            error=memory["median"],
+            below=memory["below"],
+            around=fits["plans"],
+            under=fits["under"],
+            over=fits["over"],
+            same=fits["same"],
+        ),
+        "## Plans",
+        _table(doc["rows"]),
+        "## The compiler's rewrites",
+        "\n".join(
+            f"- **{rule}** ({_used(doc['rows'], rule)} plans): {text}."
+            for rule, text in RULES.items()
+        ),
+        "## What our runtime moves beside the plan's list",
+        MOVED,
+        "\n".join(f"- **{name}**: {text}." for name, text in ADDED.items()),
+        "## What is left",
+        _left(doc["rows"]) or "Nothing.",
+    ]
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _used(rows: Sequence[Mapping[str, Any]], rule: str) -> int:
+    found = Counter(
+        rule for row in rows if row["collectives"] for rule in row["collectives"]["rules"]
+    )
+    return found[rule]
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    names = (*HEADER, *MORE)
+    lines = [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
+    for row in rows:
+        m, moved = row["memory"], row["collectives"]
+        said, got = ("yes" if m[name] else "no" for name in ("fits_predicted", "fits_compiled"))
+        both = (f"{moved['raw_bytes']:.0%}", _share(moved)) if moved else ("", "")
+        cells = (
+            *(row["name"], row["model"], row["slice"], mesh_text(row["mesh"])),
+            *(f"{m[name] / 2**30:.2f} GiB" for name in ("predicted", "compiled")),
+            *(f"{m['error']:+.1%}", f"{m['compiled'] / m['usable']:.0%}", f"{said} / {got}", *both),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _share(moved: Mapping[str, Any]) -> str:
+    planned = sum(row["planned"] for row in moved["rows"])
+    return f"{moved['left'] / planned:.2%}" if planned else "0"
+
+
+def _left(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Kind and axes of what no rule explains, where it is more than may be."""
+    lines = []
+    for row in rows:
+        moved = row["collectives"]
+        if moved is None or moved["equal"]:
+            continue
+        for one in moved["rows"]:
+            planned, compiled = one["planned_left"], one["compiled_left"]
+            if max(planned, compiled) > 1e6:
+                lines.append(
+                    f"- {row['name']}: {one['kind']} over {'+'.join(one['axes'])}, planned "
+                    f"{planned / 1e6:,.1f} MB, compiled {compiled / 1e6:,.1f} MB"
+                )
+    return "\n".join(lines)

@@ -1,0 +1,77 @@
+"""docs/compiled.md and .json: published models' plans beside what the real compiler makes of them.
+
+    python scripts/compiled_plans.py [--cache FOLDER] [--only NAME] [--dump]
+
+Each plan of `compiled/plans.py` is compiled once, by libtpu for a slice that is not here (5 to 80
+CPU seconds each), and kept in the folder, so that a run that was stopped goes on; only what is not
+there is compiled. With --only nothing is written.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from compiled.plans import FITS, MATCHED, plan_of
+from compiled.programs import compiled_case, dump
+from compiled.table import page, row_of, summary_of
+
+from shardwise.errors import ShardwiseError
+from shardwise.profiler.ahead import default_root
+from shardwise.workflows.inputs import Hardware
+
+DOCS = Path(__file__).parents[1] / "docs"
+DUMPS = Path(__file__).parents[1] / "tests" / "workflows" / "data" / "compiled"
+DUMPED = ("ZeRO-1", "CP", "EP ragged")
+"""Plans whose compiled programs the tests of the rules read."""
+SCHEMA = 1
+
+
+def main() -> None:
+    """Compile what is missing, then write both files."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--cache", type=Path, default=default_root().parent / "table")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME")
+    parser.add_argument("--dump", action="store_true", help="also the programs that tests read")
+    options = parser.parse_args()
+    hardware, rows = Hardware(), []
+    for name, row in {**MATCHED, **FITS}.items():
+        if options.only and name not in options.only:
+            continue
+        try:
+            case = compiled_case(plan_of(row, hardware), hardware, options.cache)
+        except ShardwiseError as error:
+            sys.exit(f"{name}: {error}")
+        rows.append(row_of(name, row, case))
+        if options.dump and name in DUMPED:
+            dump(case, options.cache, DUMPS / name.lower().replace(" ", "-"))
+        memory = rows[-1]["memory"]
+        print(f"{name}: peak {memory['error']:+.1%}", file=sys.stderr, flush=True)
+    if options.only:
+        return
+    doc = {
+        "schema_version": SCHEMA,
+        "date": str(datetime.now(UTC).date()),
+        "commit": _commit(),
+        "versions": {name: version(name) for name in ("jax", "libtpu")},
+        "summary": summary_of(rows),
+        "rows": rows,
+    }
+    (DOCS / "compiled.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
+    (DOCS / "compiled.md").write_text(page(doc), encoding="utf-8")
+
+
+def _commit() -> str:
+    """The commit that the programs are of; it says so where there were changes beside it."""
+    folder = Path(__file__).parent
+    run = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
+    return subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
