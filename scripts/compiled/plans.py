@@ -99,6 +99,8 @@ FITS: Mapping[str, Train | Decode] = {
     "8B, FSDP, v4, over": Train("llama-3-8b", "v4:2x2x2", {"fsdp": 8}, 32, 4096),
     "8B, FSDP, tpu7x": Train("llama-3-8b", "tpu7x:2x2x1", {"fsdp": 8}, 144, 4096),
     "8B, FSDP, tpu7x, over": Train("llama-3-8b", "tpu7x:2x2x1", {"fsdp": 8}, 176, 4096),
+    "13B, FSDP, v6e": Train("llama-2-13b", "v6e:4x4", {"fsdp": 16}, 96, 4096),
+    "13B, FSDP, v6e, over": Train("llama-2-13b", "v6e:4x4", {"fsdp": 16}, 128, 4096),
     "3B, TP, v6e": Train("llama-3.2-3b", "v6e:2x2", {"tensor": 4}, 36, 2048),
     "3B, TP, v6e, over": Train("llama-3.2-3b", "v6e:2x2", {"tensor": 4}, 48, 2048),
     "OLMoE, EP, v6e": Train("olmoe-1b-7b", "v6e:2x4", {"expert": 8}, 176, 2048),

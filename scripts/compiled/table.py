@@ -26,21 +26,22 @@ AROUND = (0.85, 1.15)
 PAGE = """# Plans through the real compiler
 
 Made by `python scripts/compiled_plans.py` on {date} at {commit} with {versions}:
-published models at full depth, compiled for TPUs that are not here, at effort {effort:g} (a fraction
-of the compile time). All figures are of one device and one step; `compiled.json` has them all.
+published models at full depth, compiled for TPUs that are not here, at effort {effort:g} (a
+fraction of the time). All figures are of one device and one step; `compiled.json` has them all.
 
 - **Collectives** (kind, axes, bytes per step) of {listed} plans: as written {raw} are as planned,
   after the compiler's rewrites (below) {equal}, {equal_rate:.0%}, with at most {least:.0%} of the
   planned bytes left. By bytes {raw_bytes:.0%} are as written (median).
 - **Peak memory** of {fitting} plans that fit: {near} predicted within 10 %, {near_rate:.0%}; error
-  from {lowest:+.1%} to {highest:+.1%}, median of its size {error:.1%}; {below} below by more than 10 %.
+  from {lowest:+.1%} to {highest:+.1%}, median of its size {error:.1%}; {below} below by more than
+  10 %.
 - **"Fits"**: of {around} plans whose compiled peak is 85 to 115 % of the usable HBM ({under} below
   it, {over} above) the plan says as the compiler does in {same}.
 """
 
 
-MOVED = """Lines that follow from the model and the mesh; they are added to the list, and the program
-must have them."""
+MOVED = """Lines that follow from the model and the mesh; they are added to the list, and the
+program must have them."""
 HEADER = ("plan", "model", "slice", "mesh", "peak predicted", "compiled", "error", "of usable")
 MORE = ("fits: plan / compiler", "collectives as written", "left")
 

@@ -8,16 +8,18 @@ from dataclasses import replace
 import pytest
 
 from shardwise.models import from_hf
+from shardwise.plans import ServePlan
 from shardwise.workflows.planned import (
     Line,
     by_axes,
     compiled_steps,
     planned_lines,
     planned_state,
+    read_lines,
 )
 from shardwise.workflows.planned_plans import DENSE, small_plans
 from shardwise.workflows.planned_rules import RULES, compare, noticed
-from shardwise.workflows.planned_runtime import ADDED, added_lines
+from shardwise.workflows.planned_runtime import ADDED, added_lines, added_to_decode
 
 PLANS = small_plans()
 GROUPS = {
@@ -245,6 +247,47 @@ def test_a_ring_sends_its_gradients_home():
     assert added("FSDP + CP ring", [keys, both])["home"] == ("permute", ("context",), 200.0)
 
 
+def test_a_decode_step_gathers_keys_and_values_of_heads_that_tensor_does_not_divide():
+    _, cfg = FSDP  # 4 KV heads of 32
+    found = {n: list(added_to_decode(serving({"tensor": n}), cfg)) for n in (4, 8)}
+    assert found[4] == []
+    (line_,) = found[8]
+    assert line_.key == ("all_gather", ("tensor",))
+    assert line_.total == 2 * 2 * 16 * 4 * (32 + 32)  # bf16, layers, sequences, heads
+    (shared,) = added_to_decode(serving({"data": 2, "tensor": 8}), cfg)
+    assert shared.total == line_.total / 2
+
+
+def test_an_exchange_within_parts_of_an_axis_counts_all_of_them():
+    """Pairs of four: 2 x the total of a pair, as an exchange over all four is counted."""
+    text = """HloModule m, num_partitions=4
+
+ENTRY %main (x: bf16[8,128]) -> bf16[8,128] {
+  %x = bf16[8,128]{1,0} parameter(0)
+  ROOT %all-to-all = bf16[8,128]{1,0} all-to-all(%x), replica_groups={GROUPS}, dimensions={0}
+}
+"""
+    pairs = read_lines(text.replace("GROUPS", "{0,1},{2,3}"), serving({"tensor": 4}))
+    whole = read_lines(text.replace("GROUPS", "{0,1,2,3}"), serving({"tensor": 4}))
+    assert [x.total for x in pairs] == [x.total for x in whole] == [4 * 8 * 128 * 2.0]
+
+
+def serving(mesh):
+    devices = 1
+    for degree in mesh.values():
+        devices *= degree
+    return ServePlan(
+        model="small-dense",
+        model_hash="x",
+        slice="v5e:4x4",
+        mesh=mesh,
+        box=(devices,),
+        batch=16,
+        input_length=64,
+        output_length=8,
+    )
+
+
 def test_both_gradients_of_a_tied_table_are_summed():
     plan, cfg = PLANS["FSDP"]
     table = line("reduce_scatter", ("fsdp",), 300, "first/scatter.params")
@@ -268,14 +311,21 @@ def test_a_sum_over_two_axes_may_be_one_over_each():
     }
 
 
-def test_a_matmul_cut_both_ways_round_sends_two_pieces_more_and_no_third():
+@pytest.mark.parametrize("hops", [7, 9])
+def test_a_ring_beside_a_matmul_has_a_hop_less_or_a_hop_more_than_pieces(hops):
     planned = [line("reduce_scatter", ("fsdp",), 800)]  # eight pieces of 100
     name = "jit(step)/transpose(jvp())/BTD,DF->BTF/dot_general"
     hop = line("permute", ("fsdp",), 100, name)
-    assert left(FSDP, planned, [hop] * 9) == (["ring"] * 2, {})
-    assert left(FSDP, planned, [hop] * 10)[1] == {("permute", ("fsdp",)): (0.0, 100.0)}
-    other = [replace(hop, name="jit(step)/ppermute")] * 9
-    assert left(FSDP, planned, other)[1] == {("permute", ("fsdp",)): (0.0, 200.0)}
+    assert left(FSDP, planned, [hop] * hops) == (["ring"], {})
+    looped = [replace(hop, count=4.0 * (hops - 1)), replace(hop, count=4.0)]
+    assert left(FSDP, [replace(planned[0], count=4.0)], looped) == (["ring"], {})
+    both = {("reduce_scatter", ("fsdp",)), ("permute", ("fsdp",))}
+    assert set(left(FSDP, planned, [hop] * (hops + 1))[1]) <= both
+    assert left(FSDP, planned, [hop] * (hops + 1))[1]
+    _, sides = left(FSDP, [line("reduce_scatter", ("fsdp",), 900)], [hop] * hops)
+    assert sides == {("reduce_scatter", ("fsdp",)): (100.0, 0.0)}
+    _, sides = left(FSDP, [line("reduce_scatter", ("fsdp",), 400)], [hop] * hops)
+    assert sides == {("permute", ("fsdp",)): (0.0, 50.0 * hops)}
 
 
 @pytest.mark.parametrize("rule", sorted({*ADDED} - {"home", "kept scales", "tied table"}))

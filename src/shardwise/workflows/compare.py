@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shardwise.errors import BadRequest
-from shardwise.models import load_model
+from shardwise.models import ModelConfig, load_model
 from shardwise.plans import ServePlan, TrainPlan, load_plan
 from shardwise.profiler.ahead import Limits
 from shardwise.profiler.child import Watch
@@ -20,11 +20,13 @@ from shardwise.profiler.hlo.work import HloOp
 from shardwise.profiler.trace import Measured, measure, read_trace
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
 from shardwise.work import Op
+from shardwise.workflows import planned_rules
 from shardwise.workflows.audits import plan_path
 from shardwise.workflows.compare_memory import Place, memory_of, places
 from shardwise.workflows.compile import Program, compile_plan, said_of, short_op, short_source
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced
+from shardwise.workflows.planned import lines_of, read_lines
 
 Unit = Literal["FLOPs", "bytes", "seconds", "runs"]
 WORTH = 0.02
@@ -110,6 +112,7 @@ def compare_program(priced: Priced, program: Program, trace: Path | None = None)
     said = [
         *memory_sentences(priced.plan, program, rows, found),
         *collective_sentences(program, rows),
+        *rewrite_sentences(priced, program, cfg),
         *class_sentences(program, rows),
         *exposed_sentences(program),
     ]
@@ -267,6 +270,26 @@ def collective_sentences(program: Program, rows: Sequence[Row]) -> Iterator[str]
             )
         elif row.difference < 0:
             yield f"{format_bytes(-row.difference)} less {verb} over {axes} than planned"
+
+
+def rewrite_sentences(priced: Priced, program: Program, cfg: ModelConfig) -> Iterator[str]:
+    """Which of the compiler's rewrites explain the differences, and what is left."""
+    if program.phase == "prefill" or program.compiled.refusal:
+        return  # the rules are of whole steps; loops of a refused program are not as they would run
+    plan = priced.plan
+    work, _ = said_of(priced, program.phase)
+    lists = lines_of(work, plan), read_lines(program.compiled.hlo, plan)
+    found = planned_rules.compare(plan, cfg, *lists)
+    least = WORTH * sum(row.planned[1] for row in found.rows)
+    for note in found.explained:
+        if max(note.planned, note.compiled) > least:
+            kinds, axes = "/".join(note.kinds).replace("_", "-"), "+".join(note.axes)
+            yield (
+                f"explained by '{note.rule}': {kinds} over {axes}, {format_bytes(note.planned)} "
+                f"planned, {format_bytes(note.compiled)} compiled"
+            )
+    if found.left > least:
+        yield f"{format_bytes(found.left)} of collectives are explained by no rewrite"
 
 
 def _largest(program: Program, kind: str, axes: str) -> HloOp | None:

@@ -18,7 +18,7 @@ from shardwise.planner.train_work import train_work
 from shardwise.planner.training import plan_shape
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.profiler import need_libtpu, run_function
-from shardwise.profiler.hlo import on_mesh, read_collectives, read_module
+from shardwise.profiler.hlo import CompiledCollective, on_mesh, read_collectives, read_module
 from shardwise.profiler.hlo.parts import Form, parts
 from shardwise.sharding.mesh import Mesh
 from shardwise.work import CollectiveKind, Work
@@ -190,9 +190,10 @@ def read_lines(text: str, plan: TrainPlan | ServePlan) -> tuple[Line, ...]:
     module, mesh = read_module(text), Mesh.of(axes)
     found = []
     for collective in read_collectives(module):
-        placed, _ = on_mesh(collective, mesh)
+        placed, at = on_mesh(collective, mesh)
         if not placed.axes:
             continue
+        share = _groups_of(collective, placed.axes, mesh) if not at.whole else 1.0
         for part in parts(module, collective):
             dims = part.array.dims
             elements = 1.0
@@ -201,7 +202,7 @@ def read_lines(text: str, plan: TrainPlan | ServePlan) -> tuple[Line, ...]:
             line = Line(
                 kind=part.kind,
                 axes=placed.axes,
-                bytes=part.bytes,
+                bytes=part.bytes * share,
                 count=float(collective.count),
                 name=collective.op_name,
                 dtype=part.array.dtype,
@@ -211,3 +212,35 @@ def read_lines(text: str, plan: TrainPlan | ServePlan) -> tuple[Line, ...]:
             )
             found.append(line)
     return tuple(found)
+
+
+def _groups_of(collective: CompiledCollective, axes: tuple[str, ...], mesh: Mesh) -> float:
+    """How many groups an exchange within a part of its axes has for one of all of them, which is
+    what a plan counts; what is gathered or summed is there in each of them."""
+    if collective.kind != "all_to_all":
+        return 1.0
+    degree = 1.0
+    for axis in axes:
+        degree *= mesh[axis]
+    return degree / len(collective.groups[0])
+
+
+def chains(lines: Sequence[Line]) -> list[list[Line]]:
+    """The permutes beside matmuls, those of one einsum and one size of piece together."""
+    found: dict[tuple[str, float], list[Line]] = {}
+    for line in lines:
+        if line.name.endswith("dot_general"):
+            found.setdefault((line.name, line.bytes), []).append(line)
+    return list(found.values())
+
+
+def chain_bytes(chain: Sequence[Line], n: int) -> float:
+    """V of what a chain of permutes stands for: of as few arrays of n pieces as make so many hops,
+    n + 1 each where the matmul goes both ways round and unrolled, or n - 1; 0 if none do."""
+    runs = min(x.count for x in chain)
+    hops = sum(x.count for x in chain) / runs
+    for arrays in range(1, int(hops) + 1):
+        two_way = (hops - arrays * (n - 1)) / 2
+        if two_way in range(arrays + 1):
+            return arrays * n * runs * chain[0].bytes
+    return 0.0

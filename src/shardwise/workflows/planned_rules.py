@@ -6,7 +6,7 @@ what is left in the end is a difference. What our runtime moves beside the plan 
 lines join the plan's list (`planned_runtime.py`) and must be in the program like any other.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isclose, prod
 
@@ -15,8 +15,20 @@ from shardwise.models.parameters import parameters
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.layouts import STORAGE_AXES
 from shardwise.units import dtype_bytes
-from shardwise.workflows.planned import Key, Line, activation_dtype, by_axes
-from shardwise.workflows.planned_runtime import ADDED, added_lines, without_kept_scales
+from shardwise.workflows.planned import (
+    Key,
+    Line,
+    activation_dtype,
+    by_axes,
+    chain_bytes,
+    chains,
+)
+from shardwise.workflows.planned_runtime import (
+    ADDED,
+    added_lines,
+    added_to_decode,
+    without_kept_scales,
+)
 
 SUMS = ("all_reduce", "reduce_scatter")
 FLOATS = {"bf16": 2.0, "f16": 2.0, "f32": 4.0, "f64": 8.0}
@@ -42,8 +54,8 @@ RULES = {
     "ragged rows": "how many rows a ragged exchange sends is known when it runs: both are counted "
     "as a row for each of a token's experts; what tensor gathers and scatters of them it "
     "exchanges too",
-    "ring": "an all-gather or a reduce-scatter of N pieces as N - 1 permutes of one; beside "
-    "a matmul that it is cut for, both ways round and unrolled, as up to N + 1",
+    "ring": "an all-gather or a reduce-scatter of N pieces as N - 1 permutes of one, or "
+    "N + 1 beside a matmul that it is cut for, both ways round and unrolled",
 }
 
 
@@ -139,7 +151,7 @@ def compare(
 ) -> Comparison:
     """Both lists by kind and axes, what the rules explain, and what is left."""
     ledger = Ledger(plan=plan, cfg=cfg, planned=list(planned), compiled=list(compiled))
-    for rule in _ORDER:
+    for _, rule in ORDER:
         rule(ledger)
     written = [replace(line, kind=line.written) for line in compiled]
     each = [by_axes(lines) for lines in (planned, written, ledger.planned, ledger.compiled)]
@@ -427,11 +439,14 @@ def _pieces_of(ledger: Ledger, table: Line, last: Line) -> list[Line]:
 
 def _runtime(ledger: Ledger) -> None:
     """The plan's list as our runtime moves it."""
-    if not isinstance(ledger.plan, TrainPlan):
-        return
-    ledger.planned, kept = without_kept_scales(ledger.plan, ledger.cfg, ledger.planned)
-    ledger.note("kept scales", kept, sum(x.total for x in kept), 0.0)
-    for line in added_lines(ledger.plan, ledger.cfg, ledger.planned):
+    plan = ledger.plan
+    if isinstance(plan, TrainPlan):
+        ledger.planned, kept = without_kept_scales(plan, ledger.cfg, ledger.planned)
+        ledger.note("kept scales", kept, sum(x.total for x in kept), 0.0)
+        more = added_lines(plan, ledger.cfg, ledger.planned)
+    else:
+        more = added_to_decode(plan, ledger.cfg)
+    for line in more:
         assert line.name in ADDED, line.name
         ledger.note(line.name, [line], 0.0, line.total)
         ledger.planned.append(line)
@@ -441,30 +456,41 @@ def _ring(ledger: Ledger) -> None:
     """Permutes that a gather or a scatter over the same axes was written as."""
     for axes in dict.fromkeys(x.axes for x in ledger.compiled if x.kind == "permute"):
         n, key = ledger.degree(axes), ("permute", axes)
-        whole = 0.0
-        for kind in ("all_gather", "reduce_scatter"):
+        kinds = ("reduce_scatter", "all_gather")
+        for chain in chains([x for x in ledger.compiled if x.key == key]):
+            whole = chain_bytes(chain, n)
+            size = min(whole, sum(ledger.left(ledger.planned, (kind, axes)) for kind in kinds))
+            if size <= SMALL:
+                continue
+            share, rest = size / whole, size
+            others = [x for x in ledger.compiled if x not in chain]
+            left = [replace(x, bytes=x.bytes * (1 - share)) for x in chain if share < 1]
+            ledger.compiled = [*others, *left]
+            for kind in kinds:
+                gone = min(rest, ledger.left(ledger.planned, (kind, axes)))
+                lines = [x for x in ledger.planned if x.key == (kind, axes)]
+                ledger.planned = _take(ledger.planned, (kind, axes), gone)
+                rest -= gone
+                part = gone / size * share * sum(x.total for x in chain)
+                ledger.note("ring", lines, gone, part)
+        for kind in kinds:
             lines = [x for x in ledger.planned if x.key == (kind, axes)]
-            planned, compiled = _swap(ledger, (kind, axes), key, (n - 1) / n)
-            whole += planned
-            ledger.note("ring", lines, planned, compiled)
-        cut = [x for x in ledger.compiled if x.key == key and x.name.endswith("dot_general")]
-        more = min(sum(x.total for x in cut), 2 / n * whole)
-        ledger.compiled = _take(ledger.compiled, key, more)
-        ledger.note("ring", cut, 0.0, more)
+            ledger.note("ring", lines, *_swap(ledger, (kind, axes), key, (n - 1) / n))
 
 
-_ORDER = (
-    _indices,
-    _scalars,
-    _forms,
-    _width,
-    _rows_gathered,
-    _ragged,
-    _runtime,
-    _lookup,
-    _equal,
-    _sum_and_slice,
-    _joined_sums,
-    _split_sums,
-    _ring,
+ORDER: tuple[tuple[str, Callable[[Ledger], None]], ...] = (
+    ("indices", _indices),
+    ("scalars", _scalars),
+    ("as a sum", _forms),
+    ("width", _width),
+    ("ragged rows", _rows_gathered),
+    ("ragged rows", _ragged),
+    ("", _runtime),
+    ("rows, not the table", _lookup),
+    ("", _equal),
+    ("as a sum", _sum_and_slice),
+    ("joined sums", _joined_sums),
+    ("joined sums", _split_sums),
+    ("ring", _ring),
 )
+"""What each rule does, in order; the two without a name match what is equal and add our lines."""

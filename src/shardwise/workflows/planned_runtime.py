@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from shardwise.models import Attention, ModelConfig, Parameter
 from shardwise.models.parameters import parameters
+from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.layouts import UNEVEN, gather_axes, tensor_letter
-from shardwise.plans.train import TrainPlan
 from shardwise.scheduling import pipeline_schedule
 from shardwise.units import dtype_bytes
 from shardwise.work import CollectiveKind
@@ -25,7 +25,7 @@ ADDED = {
     "heads that it does not divide) are summed over it in every microbatch, since it cuts the "
     "tokens; of what is stored in pieces, the piece",
     "whole heads": "KV heads that tensor does not divide are whole on each of its devices: the "
-    "gradients of keys and values are gathered over it",
+    "gradients of keys and values are gathered over it, in decode keys and values themselves",
     "pieces between passes": "a pipeline keeps in pieces what a later pass reads too and gathers "
     "it over tensor in both: the head's input, and the gradients that enter a layer's two blocks "
     "where the backward pass is split",
@@ -60,6 +60,13 @@ def added_lines(plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line]) -> I
             yield replace(line, bytes=hop, name="home")
 
 
+def added_to_decode(plan: ServePlan, cfg: ModelConfig) -> Iterator[Line]:
+    """What a decode step moves beside its list: `batch layers K (H + H_v)` of whole heads."""
+    tokens = plan.batch / (plan.degree("data") * plan.degree("expert"))
+    if heads := _whole_heads(plan, cfg):
+        yield _line(plan, "whole heads", "all_gather", tokens * heads)
+
+
 def _sums_first(line: Line) -> bool:
     """Whether a line of the plan sums the gradient of what stands before the stack."""
     sums = line.kind in ("reduce_scatter", "all_reduce")
@@ -81,7 +88,7 @@ def _over_tensor(plan: TrainPlan, cfg: ModelConfig) -> Iterator[Line]:
         yield _line(plan, "pieces between passes", "all_gather", size)
 
 
-def _line(plan: TrainPlan, name: str, kind: CollectiveKind, elements: float) -> Line:
+def _line(plan: TrainPlan | ServePlan, name: str, kind: CollectiveKind, elements: float) -> Line:
     dtype = activation_dtype(plan)
     size = elements * dtype_bytes(dtype)
     return Line(kind=kind, axes=("tensor",), bytes=size, count=1.0, name=name, dtype=dtype)
@@ -113,13 +120,13 @@ def _is_cut(row: Parameter, tensor: int) -> bool:
     return bool(letter) and not uneven
 
 
-def _whole_heads(plan: TrainPlan, cfg: ModelConfig) -> float:
+def _whole_heads(plan: TrainPlan | ServePlan, cfg: ModelConfig) -> float:
     """Keys and values of one token in all layers whose KV heads tensor does not divide."""
-    found = 0.0
+    found, here = 0.0, _here(plan, cfg) if isinstance(plan, TrainPlan) else 1.0
     for layer, layers in cfg.layer_groups():
         m = layer.mixer
         if isinstance(m, Attention) and m.kv_heads % plan.degree("tensor"):
-            found += layers * _here(plan, cfg) * m.kv_heads * (m.head_dim + m.v_head_dim)
+            found += layers * here * m.kv_heads * (m.head_dim + m.v_head_dim)
     return found
 
 

@@ -105,8 +105,8 @@ def gathered_bytes(
 
 
 RING_PIECES = 32
-"""XLA cuts a matmul into a ring of at most so many pieces (`max_windowed_einsum_iteration` of its
-SPMD partitioner)."""
+"""XLA cuts a matmul into a ring of at most so many pieces: the default of
+`max_windowed_einsum_iteration` (openxla/xla, xla/service/spmd/spmd_partitioner.h)."""
 
 
 def gathered_ends(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Quantity, ...]:

@@ -1,0 +1,78 @@
+"""`shardwise compare`: what it prints, refuses and exits with; a program kept before stands in."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.workflows.dumps import DATA, dumped
+
+from shardwise.apps.cli import main
+from shardwise.workflows import compile as workflow
+
+
+def run(capsys, *args):
+    """(code, stdout, stderr) of a command."""
+    code = 0
+    try:
+        main(list(map(str, args)))
+    except SystemExit as end:
+        code = int(end.code or 0)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+@pytest.fixture
+def compiler(monkeypatch):
+    def stand_in(**changes):
+        _, compiled = dumped("zero-1")
+        made = replace(compiled, **changes)
+        monkeypatch.setattr(workflow, "compile_ahead", lambda *_, **__: made)
+
+    return stand_in
+
+
+PLAN = DATA / "zero-1" / "plan.json"
+
+
+def test_a_plan_beside_its_program_is_tables_and_sentences(capsys, compiler):
+    compiler()
+    code, out, _ = run(capsys, "compare", PLAN)
+    assert code == 0
+    assert "train on v5e:4x4: fits" in out
+    for title in ("step time", "FLOPs by op class", "bytes V by collective", "memory by kind"):
+        assert title in out
+    assert "less reduce-scatter over data than planned" in out
+
+
+def test_a_comparison_is_a_document(capsys, compiler):
+    compiler()
+    code, out, err = run(capsys, "compare", PLAN, "--json")
+    assert (code, err) == (0, "")
+    (program,) = json.loads(out)["result"]["programs"]
+    peak = program["memory"][0]
+    assert peak["what"] == "peak"
+    assert peak["compiled"] == pytest.approx(peak["predicted"], rel=0.1)
+
+
+def test_a_program_that_does_not_fit_ends_with_code_3(capsys, compiler):
+    compiler(fits=False, needed_bytes=2**35)
+    code, out, err = run(capsys, "compare", PLAN)
+    assert code == 3
+    assert "does not fit" in out
+    assert "train does not fit v5e:4x4: 32 GiB (34.4 GB) per device" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["mycode:mlp"], "'mycode:mlp' is a function, of which nothing is planned"),
+        ([PLAN, "--phase", "decode"], "--phase decode is none of this plan's: train"),
+        ([PLAN, "--trace", "none.json"], "none.json"),
+        (["nowhere.yaml"], "nowhere.yaml"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(capsys, compiler, args, words):
+    compiler()
+    code, _, err = run(capsys, "compare", *args)
+    assert code == 2
+    assert words in err
