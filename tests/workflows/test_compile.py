@@ -159,7 +159,7 @@ def test_a_decode_step_keeps_int8_weights_and_a_cache_cut_by_heads_and_batch(tin
     (program,) = done.programs
     arguments = {b.op: b.shape for b in program.compiled.buffers if b.kind == "argument"}
     # Two KV heads over four devices: one head each, and the sequences (7, filled up to 8) halved.
-    assert arguments["cache.groups[0]['k']"] == "bf16[4,4,640,1,64]"
+    assert arguments["cache.groups[0]['k']"] == "bf16[4,4,640,64]"
     values = [
         shape for op, shape in arguments.items() if op.startswith("params['layers'][0]['mlp.up']")
     ]

@@ -288,8 +288,8 @@ class StepParts:
             some = layers, stays, *gathered_ends(self.rows, shape)
             return np.stack([np.broadcast_to(size, (len(columns),)) for size in some])
 
-        choices = (structure.storage_axes, structure.reshard_after_forward)
-        return self._made("gathered", choices, ("=stage", *_SIZES, "=fsdp"), make)
+        choices = (structure.storage_axes, structure.reshard_after_forward, structure.zero > 0)
+        return self._made("gathered", choices, ("=stage", "copies", *_SIZES, "=fsdp"), make)
 
     def flying(self, structure: Structure) -> OnKeys:
         """Bytes of the layer in its backward pass, of the logits, and of their gradients."""

@@ -1,8 +1,9 @@
 """The contiguous cache: per layer group the keys and values of `length` places per sequence.
 
-Softmax layers keep k [L, B, S, K, H] and v [L, B, S, K, U], latent ones c [L, B, S, C] and the
+Softmax layers keep k [L, B, S, K H] and v [L, B, S, K U], latent ones c [L, B, S, C] and the
 rotated r [L, B, S, R] (`models.kv` counts the same elements). Place s of a row holds the token at
-position s; what lies beyond a row's length is garbage that no query sees.
+position s; what lies beyond a row's length is garbage that no query sees. Heads have no dim of
+their own: 10 of them fill a tile of 16 on TPUs, and XLA copied the whole cache into such tiles.
 """
 
 from dataclasses import dataclass
@@ -42,12 +43,12 @@ def empty_cache(cfg: ModelConfig, batch: int, places: int, dtype: Any) -> Cache:
     for layer, count in cfg.layer_groups():
         m = layer.mixer
         if isinstance(m, LatentAttention):
-            widths = {"c": (m.kv_lora_rank,), "r": (m.rope_head_dim,)}
+            widths = {"c": m.kv_lora_rank, "r": m.rope_head_dim}
         else:
             assert isinstance(m, Attention)
-            widths = {"k": (m.kv_heads, m.head_dim), "v": (m.kv_heads, m.v_head_dim)}
+            widths = {"k": m.kv_heads * m.head_dim, "v": m.kv_heads * m.v_head_dim}
         shape = (count, batch, places)
-        groups.append({name: jnp.zeros(shape + width, dtype) for name, width in widths.items()})
+        groups.append({name: jnp.zeros((*shape, width), dtype) for name, width in widths.items()})
     return Cache(tuple(groups), jnp.zeros(batch, jnp.int32))
 
 
@@ -60,9 +61,10 @@ def extend(
     arrays = {
         name: past.arrays[name]
         .at[past.layer, rows_B1, positions_BT]
-        .set(value.astype(past.arrays[name].dtype))
+        .set(value.reshape(*value.shape[:2], -1).astype(past.arrays[name].dtype))
         for name, value in new.items()
     }
     if past.fresh:
         return arrays, new
-    return arrays, {name: array[past.layer] for name, array in arrays.items()}
+    held = {name: array[past.layer] for name, array in arrays.items()}
+    return arrays, {n: x.reshape(*x.shape[:2], *new[n].shape[2:]) for n, x in held.items()}

@@ -182,7 +182,7 @@ def head(params: Params, x_BTD: jax.Array, cfg: ModelConfig, call: Call) -> jax.
     if call.options.rows:
         logits_BTV = row_product(spec, x_BTD, w, dtype)
     else:
-        logits_BTV = _logits(spec, x_BTD, w.astype(x_BTD.dtype))
+        logits_BTV: Any = _logits(spec, x_BTD, w.astype(x_BTD.dtype))
     logits_BTV = logits_BTV[..., : cfg.vocabulary]  # a padded vocabulary has more columns
     if "lm_head.bias" in p:
         bias_V = p["lm_head.bias"].astype(dtype)[: cfg.vocabulary]

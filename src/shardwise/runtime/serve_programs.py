@@ -210,12 +210,17 @@ def abstract_cache(
     shapes = jax.eval_shape(lambda: empty_cache(cfg, batch, places, dtype_of(plan.dtypes.kv)))
     across = (*SPLITS, "spread") if layout.phase == "decode" else None
 
-    def lie(x: Any) -> Any:
-        heads = "tensor" if x.ndim == 5 and x.shape[3] % layout.mesh.shape["tensor"] == 0 else None
-        spec = (None, across, None, heads, None)[: x.ndim] if x.ndim > 1 else ()
+    def lie(x: Any, heads: int) -> Any:
+        cut = "tensor" if heads and heads % layout.mesh.shape["tensor"] == 0 else None
+        spec = (None, across, None, cut) if x.ndim > 1 else ()
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.sharding(*spec))
 
-    return jax.tree.map(lie, shapes)
+    kinds = [m.kv_heads if isinstance(m, Attention) else 0 for m in _mixers(cfg)]
+    groups = [
+        {name: lie(x, heads) for name, x in group.items()}
+        for group, heads in zip(shapes.groups, kinds, strict=True)
+    ]
+    return Cache(tuple(groups), lie(shapes.lengths_B, 0))
 
 
 def abstract_weights(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> Tree:

@@ -29,6 +29,7 @@ from shardwise.workflows.plan_file import Priced
 from shardwise.workflows.planned import lines_of, read_lines
 
 Unit = Literal["FLOPs", "bytes", "seconds", "runs"]
+COLLECTIVE = ("collective_bytes", "collective_runs")
 WORTH = 0.02
 """Share of a part's total from which a difference is said in words."""
 
@@ -197,9 +198,10 @@ def _collectives(program: Program) -> Iterator[Row]:
     for kind, axes in sorted({*said, *made}):
         one, other = said.get((kind, axes), (0.0, 0.0)), made.get((kind, axes), (0.0, 0.0))
         what = f"{kind} over {'+'.join(axes) or '?'}"
-        sides = (("collective_bytes", "bytes", 1), ("collective_runs", "runs", 0))
-        for part, unit, at in sides:
-            yield Row(part=part, what=what, unit=unit, predicted=one[at], compiled=other[at])
+        pairs = ((one[1], other[1]), (one[0], other[0]))
+        for part, (planned, compiled) in zip(COLLECTIVE, pairs, strict=True):
+            unit: Unit = "bytes" if part == "collective_bytes" else "runs"
+            yield Row(part=part, what=what, unit=unit, predicted=planned, compiled=compiled)
 
 
 def _memory(program: Program, found: Sequence[Place]) -> Iterator[Row]:

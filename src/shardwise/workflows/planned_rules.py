@@ -15,6 +15,7 @@ from shardwise.models.parameters import parameters
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.layouts import STORAGE_AXES
 from shardwise.units import dtype_bytes
+from shardwise.work import CollectiveKind
 from shardwise.workflows.planned import (
     Key,
     Line,
@@ -455,8 +456,9 @@ def _runtime(ledger: Ledger) -> None:
 def _ring(ledger: Ledger) -> None:
     """Permutes that a gather or a scatter over the same axes was written as."""
     for axes in dict.fromkeys(x.axes for x in ledger.compiled if x.kind == "permute"):
-        n, key = ledger.degree(axes), ("permute", axes)
-        kinds = ("reduce_scatter", "all_gather")
+        n = ledger.degree(axes)
+        key: Key = ("permute", axes)
+        kinds: tuple[CollectiveKind, ...] = ("reduce_scatter", "all_gather")
         for chain in chains([x for x in ledger.compiled if x.key == key]):
             whole = chain_bytes(chain, n)
             size = min(whole, sum(ledger.left(ledger.planned, (kind, axes)) for kind in kinds))

@@ -1,6 +1,6 @@
 """`shardwise compare`: a plan, its compiled program and a capture of it, part by part."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +59,18 @@ def compare(
         warnings=done.priced.warnings,
         provenance={"versions": dict(done.programs[0].compiled.versions)},
     )
-    emit(doc, as_json, lambda: [_render(result) for result in results])
+    emit(doc, as_json, lambda: _render(results))
     misses = [shortfall(p, done.priced.plan) for p in done.programs if not p.compiled.fits]
     if misses:
         raise NoFeasiblePlan("\n".join(misses))
 
 
-def _render(result: Mapping[str, Any]) -> None:
+def _render(results: Sequence[Mapping[str, Any]]) -> None:
+    for result in results:
+        _render_program(result)
+
+
+def _render_program(result: Mapping[str, Any]) -> None:
     fits = "fits" if result["fits"] else "does not fit"
     click.echo(f"{result['phase']} on {result['slice']}: {fits}")
     for part, (title, text) in PARTS.items():

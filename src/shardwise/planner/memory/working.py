@@ -104,19 +104,22 @@ def gathered_bytes(
     return held * weight + grad * dtype_bytes(shape.dtypes.grad)
 
 
-RING_PIECES = 32
-"""XLA cuts a matmul into a ring of at most so many pieces: the default of
-`max_windowed_einsum_iteration` (openxla/xla, xla/service/spmd/spmd_partitioner.h)."""
+RING_PIECES = (8, 32)
+"""XLA cuts a matmul into a ring of at most 32 pieces: `max_windowed_einsum_iteration` by default
+(openxla/xla, xla/service/spmd/spmd_partitioner.h). Of 4 pieces none was made (docs/log.md)."""
 
 
 def gathered_ends(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Quantity, ...]:
     """Gathered vocabulary matrix, its gradient before that is scattered, and 1 where XLA writes the
-    gradient of the logits, else 0: for a ring that reads it piece by piece, over one dim of the
-    tokens, or where nothing is scattered."""
+    gradient of the logits, else 0: for a ring that scatters the matrix's and reads it piece by
+    piece, over one dim of the tokens."""
     size = _widest(_extra(r, shape) for r in rows if r.group is None)
-    pieces = shape.degree("fsdp") * shape.degree("expert")
-    ring = (np.asarray(pieces) <= RING_PIECES) & (np.asarray(shape.degree("context")) == 1)
-    written = np.where(ring | (np.asarray(size) == 0), 1.0, 0.0)
+    stored = np.asarray(shape.degree("fsdp") * shape.degree("expert"))
+    copies = shape.degree("data") * shape.degree("replica") if shape.zero else 1.0
+    pieces = np.where(stored > 1, stored, copies)
+    least, most = RING_PIECES
+    alone = np.asarray(shape.degree("context")) == 1
+    written = np.where((pieces >= least) & (pieces <= most) & alone, 1.0, 0.0)
     return size * dtype_bytes(shape.weights), size * dtype_bytes(shape.dtypes.grad), written
 
 
