@@ -25,7 +25,6 @@ from shardwise.profiler.hlo.text import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import schedule
 from shardwise.sharding import Mesh
-from shardwise.units import format_gib
 from shardwise.workflows.published import PUBLISHED, Run, read_run, read_table
 from shardwise.workflows.published_models import Row
 from shardwise.workflows.published_programs import OPTIONS, before_fit, compile_row, row_result
@@ -132,8 +131,7 @@ def one(row: Row, run: Run, held: dict[str, Any], cached_only: bool) -> dict[str
         begun = time.monotonic()
         made = compile_row(row, run, limits=LIMITS)
         if made.refusal:  # nothing is generated, so there are no cycles
-            over = made.needed_bytes - made.capacity_bytes
-            raise ShardwiseError(f"the compiler refuses it: {format_gib(over)} too much memory")
+            raise ShardwiseError(f"refused by the compiler: {made.refusal}")
         hlo = made.hlo
         about = {
             "key": made.key,
