@@ -74,10 +74,6 @@ MATCHED: Mapping[str, Train | Decode] = {
     "CP Ulysses": Train("qwen3-8b", "v4:2x4x4", {"fsdp": 8, "context": 4}, 16, 8192, ULYSSES),
     "EP": Train("olmoe-1b-7b", "v5p:2x2x4", {"expert": 16}, 32, 2048),
     "EP ragged": Train("qwen3-30b-a3b", "v5p:4x4x4", {"fsdp": 8, "expert": 8}, 128, 4096, RAGGED),
-    "FSDP + EP, tpu7x": Train("mixtral-8x7b", "tpu7x:2x4x4", {"fsdp": 8, "expert": 8}, 64, 4096),
-    "EP + TP": Train(
-        "mixtral-8x7b", "v5p:4x4x4", {"fsdp": 4, "expert": 8, "tensor": 2}, 64, 4096, RAGGED
-    ),
     "decode, v5e": Decode("llama-3-8b", "v5e:2x4", {"tensor": 8}, 64, 2048),
     "decode int8, v5e": Decode("llama-3-70b", "v5e:4x4", {"tensor": 16}, 32, 4096, "int8"),
     "decode, v6e": Decode("qwen3-8b", "v6e:2x2", {"tensor": 4}, 64, 4096),
@@ -99,13 +95,9 @@ FITS: Mapping[str, Train | Decode] = {
     "8B, FSDP, v4, over": Train("llama-3-8b", "v4:2x2x2", {"fsdp": 8}, 32, 4096),
     "8B, FSDP, tpu7x": Train("llama-3-8b", "tpu7x:2x2x1", {"fsdp": 8}, 144, 4096),
     "8B, FSDP, tpu7x, over": Train("llama-3-8b", "tpu7x:2x2x1", {"fsdp": 8}, 176, 4096),
-    "13B, FSDP, v6e": Train("llama-2-13b", "v6e:4x4", {"fsdp": 16}, 96, 4096),
     "13B, FSDP, v6e, over": Train("llama-2-13b", "v6e:4x4", {"fsdp": 16}, 112, 4096),
     "3B, TP, v6e": Train("llama-3.2-3b", "v6e:2x2", {"tensor": 4}, 48, 2048),
     "3B, TP, v6e, over": Train("llama-3.2-3b", "v6e:2x2", {"tensor": 4}, 64, 2048),
-    "OLMoE, EP, v6e": Train("olmoe-1b-7b", "v6e:2x4", {"expert": 8}, 176, 2048),
-    "OLMoE, EP, v6e, over": Train("olmoe-1b-7b", "v6e:2x4", {"expert": 8}, 232, 2048),
-    "7B, FSDP, no remat, v5p": Train("mistral-7b-v0.3", "v5p:2x2x2", {"fsdp": 8}, 32, 4096, NONE),
     "7B, FSDP, no remat, v5p, over": Train(
         "mistral-7b-v0.3", "v5p:2x2x2", {"fsdp": 8}, 40, 4096, NONE
     ),
