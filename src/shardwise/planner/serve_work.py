@@ -8,7 +8,7 @@ Everything broadcasts over candidate plans.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -54,7 +54,11 @@ STATE_BYTES = dtype_bytes("f32")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeShape:
-    """One replica as numbers that may be arrays over candidates; `batch` is the replica's."""
+    """One replica as numbers that may be arrays over candidates; `batch` is the replica's.
+
+    `compute_of` names the dtype of matmuls by the dtype of their stored weights, where that is not
+    `dtypes.compute`: what the chip multiplies quantized weights in.
+    """
 
     degrees: Mapping[str, Quantity]
     batch: Quantity
@@ -63,6 +67,7 @@ class ServeShape:
     prefill_chunk: int
     kv_sharding: KvSharding
     dtypes: ServeDtypes
+    compute_of: Mapping[str, str] = field(default_factory=dict)
 
     def degree(self, axis: str) -> Quantity:
         """Degree of a mesh axis; 1 where there is none."""
@@ -114,6 +119,11 @@ class ServeShape:
             return weight_dtype(cfg, row.dtype_role)
         return self.dtypes.weights
 
+    def as_stored(self, cfg: ModelConfig, row: Parameter, seen: LayerShape) -> LayerShape:
+        """What a device sees, with the dtypes that this row is stored and multiplied in."""
+        stored = self.stored(cfg, row)
+        return replace(seen, weights=stored, compute=self.compute_of.get(stored, seen.compute))
+
 
 def served_rows(cfg: ModelConfig) -> tuple[Parameter, ...]:
     """The parameters that serve text; towers are left out."""
@@ -141,9 +151,9 @@ def decode_work(cfg: ModelConfig, shape: ServeShape) -> Work:
         weights="bf16",
         activations=shape.dtypes.activations,
     )
-    ops = _stack(cfg, shape, inner, partial(_decode_core, shape), "decode", 1)
-    ops += _looped(_first(cfg, inner), "decode", "embed", 1.0)
-    return Work((*ops, *_looped(_last(cfg, shape, inner, inner), "decode", "sample", 1.0)))
+    ops = stack_ops(cfg, shape, inner, partial(decode_core, shape), "decode", 1)
+    ops += looped(first_ops(cfg, inner), "decode", "embed", 1.0)
+    return Work((*ops, *looped(last_ops(cfg, shape, inner, inner), "decode", "sample", 1.0)))
 
 
 def prefill_work(cfg: ModelConfig, shape: ServeShape) -> Work:
@@ -156,20 +166,20 @@ def prefill_work(cfg: ModelConfig, shape: ServeShape) -> Work:
         weights="bf16",
         activations=shape.dtypes.activations,
     )
-    ops = _stack(cfg, shape, inner, partial(_prefill_core, shape), "prefill", shape.chunks)
-    ops += _looped(_first(cfg, inner), "prefill", "embed", shape.chunks)
+    ops = stack_ops(cfg, shape, inner, partial(_prefill_core, shape), "prefill", shape.chunks)
+    ops += looped(first_ops(cfg, inner), "prefill", "embed", shape.chunks)
     last = replace(inner, tokens=1.0)
-    return Work((*ops, *_looped(_last(cfg, shape, inner, last), "prefill", "sample", 1.0)))
+    return Work((*ops, *looped(last_ops(cfg, shape, inner, last), "prefill", "sample", 1.0)))
 
 
-def _stack(
+def stack_ops(
     cfg: ModelConfig, shape: ServeShape, inner: LayerShape, core, phase: str, times: int
 ) -> list[Op]:
     """All layers, one body per kind of layer, `times` over."""
     rows = served_rows(cfg)
 
     def matmul(row: Parameter, seen: LayerShape) -> Op:
-        return matmul_op(row, replace(seen, weights=shape.stored(cfg, row)))
+        return matmul_op(row, shape.as_stored(cfg, row, seen))
 
     ops: list[Op] = []
     for group, (layer, layers) in enumerate(cfg.layer_groups()):
@@ -179,11 +189,11 @@ def _stack(
         first, *rest = chain([*_vectors(cfg, shape, mine), *body])
         # A layer waits for the one before it: the last op of the previous round.
         body = [replace(first, after=(body[-1].id,)), *rest]
-        ops += _looped(body, phase, f"layers.{group}", layers * times)
+        ops += looped(body, phase, f"layers.{group}", layers * times)
     return ops
 
 
-def _looped(ops: Sequence[Op], phase: str, body: str, count: Quantity) -> list[Op]:
+def looped(ops: Sequence[Op], phase: str, body: str, count: Quantity) -> list[Op]:
     """The ops as one loop of a phase: ids made unique, `after` renamed with them, counts set."""
     name = f"{phase}.{body}"
     return [
@@ -214,7 +224,7 @@ def _share(row: Parameter, shape: ServeShape) -> Quantity:
     return compute_share(row, {a: shape.degree(a) for a in ("tensor", "expert")})
 
 
-def _first(cfg: ModelConfig, inner: LayerShape) -> list[Op]:
+def first_ops(cfg: ModelConfig, inner: LayerShape) -> list[Op]:
     """Embedding lookup. The table is cut by rows over tensor: partial sums are added up."""
     size = dtype_bytes(inner.activations)
     lookup = make_op(
@@ -225,7 +235,7 @@ def _first(cfg: ModelConfig, inner: LayerShape) -> list[Op]:
     )
 
 
-def _last(
+def last_ops(
     cfg: ModelConfig, shape: ServeShape, inner: LayerShape, last: LayerShape
 ) -> tuple[Op, ...]:
     """Final norm, logits and sampling of the tokens that yield one; other rows outside the stack
@@ -239,7 +249,7 @@ def _last(
     for row in rows:
         if row.role == "matmul":
             seen = last if row.component == "lm_head" else inner
-            ops.append(matmul_op(row, replace(seen, weights=shape.stored(cfg, row))))
+            ops.append(matmul_op(row, shape.as_stored(cfg, row, seen)))
     logits = last.tokens * cfg.vocabulary / last.degree("tensor")
     ops += [
         *_vectors(cfg, shape, rows),
@@ -253,7 +263,7 @@ def _last(
     return chain(ops)
 
 
-def _decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]:
+def decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]:
     """One query per sequence against its cache, or one step of a recurrence."""
     if isinstance(layer.mixer, RecurrentMixer):
         return [_state_step(layer, layer.mixer, inner)]
@@ -266,7 +276,7 @@ def _decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]
     query, answer = _widths(mixer)
     flops = attention_flops_per_token(layer, inner.context, causal=False, absorbed=True)
     heads = np.where(spread > 1, share, 1.0 / tensor)
-    cache = sequences * _cache_traffic(layer, mixer, shape) * share
+    cache = sequences * _cache_traffic(layer, mixer, shape, inner.context) * share
     core = make_op(
         "attention.core",
         "attention",
@@ -292,15 +302,17 @@ def _widths(mixer: SoftmaxMixer) -> tuple[int, int]:
     return mixer.head_dim, mixer.v_head_dim
 
 
-def _cache_traffic(layer: Layer, mixer: SoftmaxMixer, shape: ServeShape) -> float:
+def _cache_traffic(
+    layer: Layer, mixer: SoftmaxMixer, shape: ServeShape, context: Quantity
+) -> Quantity:
     """Bytes per sequence of one layer: the keys and values that a query sees, all indexer keys,
     and the new entry written."""
-    keys = float(keys_seen(layer, shape.context, causal=False))
+    keys = keys_seen(layer, context, causal=False)
     read = _read_elements(mixer) * keys * dtype_bytes(shape.dtypes.kv)
     written = kv_elements(mixer) * dtype_bytes(shape.dtypes.kv)
     indexer = None if isinstance(mixer, Attention) else mixer.indexer
     if indexer is not None:
-        read += indexer.head_dim * shape.context / indexer.ratio * INDEX_BYTES
+        read += indexer.head_dim * context / indexer.ratio * INDEX_BYTES
     return read + written
 
 
@@ -333,7 +345,7 @@ def _state_step(layer: Layer, mixer: RecurrentMixer, inner: LayerShape) -> Op:
 def _prefill_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]:
     """Causal attention of a chunk against itself and the chunks before it, or a scan."""
     if isinstance(layer.mixer, RecurrentMixer):
-        return _prefill_scan(shape, layer, layer.mixer, inner)
+        return prefill_scan(shape, layer, layer.mixer, inner)
     if not isinstance(layer.mixer, SoftmaxMixer):
         return []
     mixer, tensor = layer.mixer, inner.degree("tensor")
@@ -362,7 +374,7 @@ def _prefill_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op
     return ops
 
 
-def _prefill_scan(
+def prefill_scan(
     shape: ServeShape, layer: Layer, mixer: RecurrentMixer, inner: LayerShape
 ) -> list[Op]:
     """A scan over the chunk; where the prompt is cut, the parts' states are gathered."""
