@@ -1,11 +1,12 @@
 """Published serving measurements: rows of a table -> runs that a plan can express.
 
-The table has one metric of one configuration a row. Kept are runs cut over tensor alone, of a model
-in the zoo, on a chip of the catalogue, at a fixed concurrency and fixed lengths, with a time per
-output token; every other row has a reason and is counted. What rows leave open:
+The table has one metric of one configuration a row, or as the package ships it (`wide_rows`) one
+configuration. Kept are runs cut over tensor alone, of a model in the zoo, on a chip of the
+catalogue, at a fixed concurrency and fixed lengths, with a time per output token; every other row
+has a reason and is counted. What rows leave open:
 
 - `dtype_kv` empty: what the engine takes by default. TensorRT-LLM keeps the cache in fp8 where the
-  checkpoint is quantized (`kv_cache_quant_algo`), vLLM and SGLang in the activations' bf16 ("auto").
+  checkpoint is quantized (`kv_cache_quant_algo`), vLLM and SGLang in bf16 ("auto").
 - fp8 and fp4 weights name the linear layers; embeddings, router and head stay bf16. An fp4 model
   with latent attention keeps its attention in bf16 (nvidia/DeepSeek-R1-FP4), and gpt-oss is what
   its checkpoint says, whatever the row calls it.
@@ -22,7 +23,7 @@ from functools import cache
 from pathlib import Path
 
 from shardwise.errors import BadRequest, ShardwiseError
-from shardwise.hardware import Slice, parse_slice
+from shardwise.hardware import Slice, Torus, parse_slice, slices_of
 from shardwise.hardware.catalogue import load_chip
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.specs import LatentAttention
@@ -37,9 +38,13 @@ COLUMNS = (
 )
 """Columns that a table of serving measurements has."""
 
+WIDE = ("ttft_ms", "tpot_ms")
+"""Columns of a table with one configuration a row, in place of metric, value and unit."""
+
 PUBLISHED_SERVING = Path(__file__).parent / "data" / "serving_runs.csv"
-"""The runs that the filter keeps, from tables under Apache-2.0 and MIT licences (see the README of
-the data folder)."""
+"""The runs that the filter keeps of tables published by ai-dynamo/aiconfigurator and
+sgl-project/sglang-jax (Apache-2.0) and Mutinifni/splitwise-sim (MIT), each with its citation;
+scripts/fit_serving.py writes it."""
 
 _TPOT = {"tpot_mean": "served", "decode_step_median": "step"}
 _TTFT = ("ttft_mean", "prefill_time_median")
@@ -114,7 +119,10 @@ def read_serving(path: Path) -> ServingTable:
             rows = [{k: v or "" for k, v in row.items() if k} for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise BadRequest(f"cannot read the table '{path}': {error}; give a CSV file") from None
-    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
+    found = reader.fieldnames or ()
+    if all(column in found for column in WIDE):
+        return serving_runs([row for wide in rows for row in _long(wide)])
+    missing = [column for column in COLUMNS if column not in found]
     if missing:
         raise BadRequest(
             f"the table '{path}' lacks the column(s) {', '.join(missing)}; a table of serving "
@@ -143,18 +151,30 @@ def serving_runs(rows: Sequence[Row]) -> ServingTable:
     return ServingTable(rows=len(rows), runs=tuple(kept), left_out=left_out)
 
 
-def kept_rows(rows: Sequence[Row]) -> list[Row]:
-    """The rows of the table behind the runs, as they are: what the package ships."""
+def wide_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
+    """The rows behind the runs, one per configuration: what the package ships."""
     wanted = {run.id for run in serving_runs(rows).runs}
-    kept: dict[str, Sequence[Row]] = {}
+    kept: dict[str, dict[str, str]] = {}
     for group in _configurations(rows):
         try:
             run = _run(group)
         except ShardwiseError:
             continue
-        if run.id in wanted:
-            kept.setdefault(run.id, group)
-    return [row for group in kept.values() for row in group if row["metric"] in {*_TPOT, *_TTFT}]
+        if run.id in wanted and run.id not in kept:
+            shared = {c: group[0][c] for c in COLUMNS[: COLUMNS.index("metric")]}
+            metric = next(m for m in _TPOT if any(r["metric"] == m for r in group))
+            times = {"tpot_ms": f"{run.tpot * 1e3:.6g}"}
+            times["ttft_ms"] = "" if run.ttft is None else f"{run.ttft * 1e3:.6g}"
+            said = {"metric": metric, "notes": "", "citation": group[0].get("citation", "")}
+            kept[run.id] = {**shared, **times, **said}
+    return list(kept.values())
+
+
+def _long(row: Row) -> list[Row]:
+    """A row of `wide_rows` as one row per metric."""
+    first = {"tpot_mean": "ttft_mean", "decode_step_median": "prefill_time_median"}
+    pairs = ((row["metric"], row["tpot_ms"]), (first.get(row["metric"], ""), row["ttft_ms"]))
+    return [{**row, "metric": m, "value": v, "unit": "ms"} for m, v in pairs if v]
 
 
 def newest(runs: Iterable[ServingRun]) -> dict[tuple[str, str, str], tuple[int, ...]]:
@@ -189,8 +209,11 @@ def _run(rows: Sequence[Row]) -> ServingRun:
     tpot = next((m for m in _TPOT if m in values), None)
     if tpot is None:
         raise BadRequest("no time per output token (throughput, phases or percentiles only)")
-    tensor = tensor_only(row["parallelism"], row["num_devices"])
+    tensor = tensor_of(row["parallelism"])
     model, cfg = served_model(row["model"], row["dtype_weights"])
+    piece = served_slice(row["hardware"], row["num_devices"])
+    if tensor != piece.devices:
+        raise BadRequest("a tensor degree that is not the number of devices")
     if not heads_divide(cfg, tensor):
         raise BadRequest("a tensor degree that does not divide the model's heads")
     concurrency, lengths = row["batch_or_concurrency"], (row["input_len"], row["output_len"])
@@ -205,7 +228,7 @@ def _run(rows: Sequence[Row]) -> ServingRun:
         release=release_of(version),
         model=model,
         cfg=cfg,
-        piece=served_slice(row["hardware"], row["num_devices"]),
+        piece=piece,
         tensor=tensor,
         weights=row["dtype_weights"],
         kv={"fp16": "f16"}.get(kv, kv),
@@ -222,18 +245,18 @@ def _seconds(row: Row) -> float:
     return float(row["value"]) * {"ms": 1e-3, "s": 1.0}[row["unit"]]
 
 
-def tensor_only(parallelism: str, devices: str) -> int:
-    """The tensor degree of "TP8" or of "tp8 pp1 adp1 moe_tp8 moe_ep1" on 8 devices."""
+def tensor_of(parallelism: str) -> int:
+    """The tensor degree of "TP8" or of "tp8 pp1 adp1 moe_tp8 moe_ep1"; BadRequest with others."""
     plain = re.fullmatch(r"TP(\d+)", parallelism)
-    if plain and plain.group(1) == devices:
-        return int(devices)
+    if plain:
+        return int(plain.group(1))
     parts = re.fullmatch(r"tp(\d+) pp1 adp(\d*) moe_tp(\d+) moe_ep(\d+)", parallelism)
     if parts is None:
-        raise BadRequest("not tensor alone: disaggregated, data or other parallelism")
+        raise BadRequest("not tensor alone: disaggregated, or another notation")
     tensor, data, expert_tensor, expert = (int(p or 1) for p in parts.groups())
     # A dense model has no expert degrees; tables then say 0 or 1.
-    if data > 1 or expert > 1 or str(tensor) != devices or expert_tensor not in (0, 1, tensor):
-        raise BadRequest("not tensor alone: attention data or expert parallel, or devices unlike")
+    if data > 1 or expert > 1 or expert_tensor not in (0, 1, tensor):
+        raise BadRequest("not tensor alone: attention data parallel or expert parallel")
     return tensor
 
 
@@ -241,7 +264,8 @@ def engine_of(source: str) -> tuple[str, str]:
     """Family and version of "aiconfigurator-silicon/vllm 0.19.0" and other spellings."""
     name = source.split("/")[-1]
     if name.startswith("Splitwise"):
-        return "vllm", "2023"
+        # Its first year: no CUDA graphs, scheduling and sampling in Python between the steps.
+        return "vllm-2023", ""
     family, _, version = name.partition(" ")
     return family, version.strip()
 
@@ -262,7 +286,7 @@ def release_of(version: str) -> tuple[int, ...]:
 
 
 def served_slice(hardware: str, devices: str) -> Slice:
-    """The slice of a row: one node of the chip, or part of it."""
+    """The slice of a row: one node of the chip, or part of it; on a torus the most even box."""
     if _CAPPED in hardware:
         raise BadRequest("a power-capped chip, which the catalogue has not")
     try:
@@ -273,9 +297,11 @@ def served_slice(hardware: str, devices: str) -> Slice:
         except BadRequest:
             raise BadRequest("a chip that the catalogue has not") from None
     try:
+        if isinstance(chip.network, Torus):
+            return next(p for p in slices_of(chip) if p.chips == int(devices))
         return parse_slice(f"{chip.id}:{devices}")
-    except BadRequest:
-        raise BadRequest("devices that are no slice of the chip") from None
+    except (BadRequest, StopIteration):
+        raise BadRequest("a number of devices that is no slice of the chip") from None
 
 
 @cache
