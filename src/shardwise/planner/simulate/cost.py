@@ -8,27 +8,9 @@ step model makes one from Work and roofline; tests make one from four numbers.
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from shardwise.scheduling.step import StepShape
 
-class StepShape(NamedTuple):
-    """What one step computes; tokens of the whole replica, and any field may be an array.
-
-    `decodes` sequences put `decode_tokens` through the model (as many, without speculation) and
-    read `decode_context` cached tokens in all. `prefills` chunks of prompts hold `prefill_tokens`,
-    padding included; `prefill_context` cached tokens stand before them in all, and
-    `prefill_pairs` is the number of (query, key) pairs of their causal attention: a chunk of t
-    tokens after c cached ones has t*c + t*(t+1)/2. `samples` sequences get a token from the step.
-
-    A tuple, as a simulation makes hundreds of thousands of them.
-    """
-
-    decodes: int = 0
-    decode_tokens: int = 0
-    decode_context: int = 0
-    prefills: int = 0
-    prefill_tokens: int = 0
-    prefill_context: int = 0
-    prefill_pairs: int = 0
-    samples: int = 0
+__all__ = ["DecodeLine", "ReplicaModel", "StepCost", "StepShape"]
 
 
 class DecodeLine(NamedTuple):

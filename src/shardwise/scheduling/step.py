@@ -1,0 +1,75 @@
+"""What one step does: the shape that sets its time, and the plan that an engine executes."""
+
+from typing import NamedTuple
+
+from shardwise.scheduling.requests import Sequence, Time
+
+
+class StepShape(NamedTuple):
+    """What one step computes; tokens of the whole replica, and any field may be an array.
+
+    `decodes` sequences put `decode_tokens` through the model (as many, without speculation) and
+    read `decode_context` cached tokens in all. `prefills` chunks of prompts hold `prefill_tokens`,
+    padding included; `prefill_context` cached tokens stand before them in all, and
+    `prefill_pairs` is the number of (query, key) pairs of their causal attention: a chunk of t
+    tokens after c cached ones has t*c + t*(t+1)/2. `samples` sequences get a token from the step.
+
+    A tuple, as a simulation makes hundreds of thousands of them.
+    """
+
+    decodes: int = 0
+    decode_tokens: int = 0
+    decode_context: int = 0
+    prefills: int = 0
+    prefill_tokens: int = 0
+    prefill_context: int = 0
+    prefill_pairs: int = 0
+    samples: int = 0
+
+
+class Chunk(NamedTuple):
+    """A part of a prompt: `tokens` of it, after the `start` tokens that are cached already."""
+
+    sequence: Sequence
+    start: int
+    tokens: int
+
+    @property
+    def last(self) -> bool:
+        """Whether the prompt is whole after it, so that it yields a token."""
+        return self.start + self.tokens == self.sequence.target
+
+
+class StepPlan(NamedTuple):
+    """One step: run the chunks and, where `shape.decodes` is not 0, one token of every sequence
+    that the scheduler is decoding.
+
+    A plan that only decodes may be run `repeat` times over: until a sequence ends, pages run short
+    or a deadline of a waiting request passes (`until`), the scheduler would say the same again.
+    `preempted` lost their pages before the step, `refused` their deadline. `host_tokens` cached
+    tokens are copied between HBM and the host's memory for it.
+    """
+
+    shape: StepShape
+    chunks: tuple[Chunk, ...] = ()
+    preempted: tuple[Sequence, ...] = ()
+    repeat: int = 1
+    until: Time = float("inf")
+    host_tokens: int = 0
+    refused: tuple[Sequence, ...] = ()
+
+
+class StepResult(NamedTuple):
+    """What a step brought: sequences that finished, those whose cache must be moved to another
+    replica, and for the tokens emitted the times of the token before.
+
+    `first` got their first token. `gaps` are the times at which sequences that emitted their first
+    token since the last decoding step, or came back from a preemption, had emitted one before; all
+    others had emitted at the last decoding step.
+    """
+
+    finished: tuple[Sequence, ...] = ()
+    handoffs: tuple[Sequence, ...] = ()
+    first: tuple[Sequence, ...] = ()
+    gaps: tuple[Time, ...] = ()
+    decoded: int = 0
