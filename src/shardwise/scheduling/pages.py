@@ -68,8 +68,8 @@ class PagePool:
         return fresh
 
     def check(self, holders: Iterable[Sequence[int]]) -> None:
-        """Raise AssertionError, with (page, references, holders) of those that are wrong, unless the
-        references are exactly those of `holders`."""
+        """Raise AssertionError unless the references are exactly those of `holders`; the message
+        has page, references and holders of those that are wrong."""
         counted = [0] * self.size
         for pages in holders:
             for page in pages:

@@ -13,7 +13,7 @@ overtaken by smaller ones for ever. A policy reads a `View`, changes nothing, an
 `Decision`; the scheduler carries it out.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Literal, NamedTuple, Protocol
 
 from shardwise.scheduling.requests import Sequence as Job
@@ -38,7 +38,7 @@ class View(Protocol):
     """What a policy may look at."""
 
     @property
-    def decoding(self) -> int:
+    def decoding(self) -> Sized:
         """Sequences that decode."""
         ...
 
@@ -134,7 +134,7 @@ class Decision(NamedTuple):
 
 def static(view: View) -> Decision:
     """A new batch when the last one is through, its prompts whole."""
-    if view.decoding:
+    if len(view.decoding):
         return Decision(decode=True)
     admits, chunks = _admit(view, view.room(), None, None)
     return Decision(admits=admits, chunks=chunks, padded=True)
@@ -151,17 +151,17 @@ def interleaved(view: View) -> Decision:
         admits, chunks = _admit(view, room, next_join, view.budget, most=1)
         if admits:
             return Decision(admits=admits, chunks=chunks)
-    return Decision(joins=joins, decode=bool(view.decoding or joins))
+    return Decision(joins=joins, decode=len(view.decoding) + len(joins) > 0)
 
 
 def chunked(view: View) -> Decision:
     """All decode; chunks of prompts fill the rest of the budget."""
     room = view.room()
     joins, next_join = _join(view, room)
-    budget = view.budget - (view.decoding + len(joins)) * view.tokens_per_decode
+    budget = view.budget - (len(view.decoding) + len(joins)) * view.tokens_per_decode
     chunks, budget = _go_on(view, budget)
     admits, more = _admit(view, room, next_join, budget)
-    decode = bool(view.decoding or joins)
+    decode = len(view.decoding) + len(joins) > 0
     return Decision(admits=admits, joins=joins, chunks=[*chunks, *more], decode=decode)
 
 

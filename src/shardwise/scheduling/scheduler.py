@@ -10,82 +10,28 @@ costs here depends on what changes, not on how many sequences decode: all of the
 to run the same decoding step `plan.repeat` times over says so (`extend`) and pays once.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush
-from typing import Literal
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.scheduling.config import SchedulerConfig
+from shardwise.scheduling.decoding import Decoding
 from shardwise.scheduling.forecast import pages_for, peak_pages
 from shardwise.scheduling.pages import PagePool
-from shardwise.scheduling.policies import POLICIES, Admission, Decision, Policy, Room, Want
+from shardwise.scheduling.policies import POLICIES, Decision, Room, Want
 from shardwise.scheduling.prefix import PrefixTree
 from shardwise.scheduling.queue import OrderedQueue
-from shardwise.scheduling.requests import ORDERS, Order, Request, Sequence, Time, order_key
-from shardwise.scheduling.step import Chunk, StepPlan, StepResult, StepShape
-
-Preemption = Literal["recompute", "swap"]
+from shardwise.scheduling.requests import Request, Sequence, Time, order_key
+from shardwise.scheduling.step import (
+    Chunk,
+    StaticBatch,
+    StepPlan,
+    StepResult,
+    StepShape,
+    padded_shape,
+    step_shape,
+)
 
 FOREVER = float("inf")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
-    """The choices of one replica's scheduler.
-
-    At most `batch` sequences run at once, in `pages` pages of `page_size` tokens; `budget` is the
-    tokens of a step ("chunked", "prefill") or of a chunk of one prompt ("interleaved").
-    `admission` says when a request may start: "optimistic" when its prompt fits and `margin` of the
-    pages stay free (running out later preempts), "reserve" when its longest answer fits, too,
-    "forecast" when the peak of all running answers fits. A preempted sequence is recomputed, or
-    swapped to the host while `swap_pages` has room. `host_pages` is the prefix cache's second tier.
-    `age` belongs to order "aged", in the clock's units. More than `max_waiting` waiting requests
-    are refused (0: no such bound), and with `refuse_late` those whose deadline passes first.
-    `lookahead` is how many tokens beyond one a sequence may add in a step (speculation).
-    """
-
-    pages: int
-    page_size: int
-    batch: int
-    budget: int
-    policy: Policy = "chunked"
-    prefix_cache: bool = True
-    host_pages: int = 0
-    admission: Admission = "optimistic"
-    margin: float = 0.01
-    preemption: Preemption = "recompute"
-    swap_pages: int = 0
-    order: Order = "fcfs"
-    age: Time = 0
-    max_waiting: int = 0
-    refuse_late: bool = False
-    lookahead: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("pages", "page_size", "batch", "budget"):
-            if getattr(self, name) < 1:
-                raise BadRequest(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.policy not in POLICIES:
-            raise unknown("policy", self.policy, POLICIES)
-        if self.order not in ORDERS:
-            raise unknown("order", self.order, ORDERS)
-        if not 0 <= self.margin < 1:
-            raise BadRequest(f"margin is {self.margin}; it is a share of the pages, from 0 to 1")
-        if self.policy == "chunked" and self.budget <= self.batch * (1 + self.lookahead):
-            raise BadRequest(
-                f"the token budget of {self.budget} leaves nothing for prompts beside "
-                f"{self.batch} decoding sequences; give at least "
-                f"{self.batch * (1 + self.lookahead) + 1}, or a smaller batch"
-            )
-        if self.policy == "static" and self.prefix_cache:
-            raise BadRequest("static batches use no prefix cache; set prefix_cache to false")
-        if self.preemption == "swap" and not self.swap_pages:
-            raise BadRequest("preemption by swap needs room on the host; set swap_pages")
-        if self.lookahead >= self.page_size:
-            raise BadRequest(
-                f"{self.lookahead} speculated tokens do not fit a page of {self.page_size}; use "
-                "larger pages or fewer tokens"
-            )
 
 
 class Scheduler:
@@ -96,10 +42,7 @@ class Scheduler:
         self.pool = PagePool(config.pages)
         self.tree = PrefixTree(self.pool, config.host_pages if config.prefix_cache else 0)
         self.prefilling: list[Sequence] = []
-        self.beats = 0
-        """Decoding steps so far."""
-        self.context = 0
-        """Cached tokens of all decoding sequences."""
+        self.decoding = Decoding(config.page_size, config.lookahead)
         self.backlog = 0
         """Prompt tokens not computed yet, of waiting and running requests."""
         self.swapped_pages = 0
@@ -111,26 +54,11 @@ class Scheduler:
         self._margin = int(config.margin * config.pages)
         self._waiting = OrderedQueue()
         self._parked = OrderedQueue()
-        self._decoding: dict[Sequence, None] = {}
-        self._fresh: list[Sequence] = []  # joined since the last beat
-        self._ends: list[tuple[int, tuple, Sequence]] = []
-        self._due: list[dict[Sequence, None]] = [{} for _ in range(config.page_size)]
         self._deadlines: list[tuple[Time, tuple, Sequence]] = []
-        self._beat_time: Time = 0
         self._held = self._full = 0  # pages of running sequences: now, and at full length
-        self._group = 0  # sequences of a static batch, ended ones included
-        self._longest = 0  # base of the longest of them
+        self._static = StaticBatch(0, 0)
 
     # What a policy sees.
-
-    @property
-    def decoding(self) -> int:
-        """Sequences that decode."""
-        return len(self._decoding)
-
-    def sequences(self) -> Iterable[Sequence]:
-        """The sequences that decode, in the order in which they joined."""
-        return self._decoding.keys()
 
     def waiting(self) -> Iterator[Sequence]:
         """Requests to admit, in order."""
@@ -148,7 +76,7 @@ class Scheduler:
     @property
     def outstanding(self) -> int:
         """Requests here that have not finished."""
-        return self.queued + len(self.prefilling) + len(self._decoding)
+        return self.queued + len(self.prefilling) + len(self.decoding)
 
     @property
     def available(self) -> int:
@@ -176,8 +104,8 @@ class Scheduler:
 
     def room(self) -> Room:
         """Slots and pages left."""
-        needing = len(self._needing())
-        running = len(self._decoding) + len(self.prefilling)
+        needing = len(self.decoding.needing())
+        running = len(self.decoding) + len(self.prefilling)
         owed = head = None
         if self.config.admission == "reserve":
             owed = self._full - self._held - needing
@@ -245,7 +173,7 @@ class Scheduler:
         if decision.decode:
             self._give_due(1, 0)
             if not (chunks or decision.joins or preempted or self.config.lookahead):
-                repeat = self._repeat()
+                repeat = self.decoding.repeat(self.available)
         until = self._deadlines[0][0] if self._deadlines else FOREVER
         return StepPlan(shape, chunks, tuple(preempted), repeat, until, copied, refused)
 
@@ -269,38 +197,31 @@ class Scheduler:
         """
         finished: list[Sequence] = []
         gaps: list[Time] = []
-        decoded = 0
-        if plan.shape.decodes:
-            decoded = len(self._decoding)
-            gaps = [job.last_token for job in self._fresh if job.last_token is not None]
-            self._fresh.clear()
-            self.beats += steps
-            self.context += decoded * steps
-            self._beat_time = now
-            if accepted:
-                self._accept(accepted)
-            while self._ends and self._ends[0][0] <= self.beats:
-                end, _, job = heappop(self._ends)
-                if job.end == end and job in self._decoding:
-                    finished.append(job)
-                    self._leave(job)
-            for job in stopped:
-                if job in self._decoding:
-                    finished.append(job)
-                    self._leave(job)
+        decoded = len(self.decoding) if plan.shape.decodes else 0
+        if decoded:
+            finished, gaps = self.decoding.beat(steps, now, accepted)
             for job in finished:
+                self._stop(job)
                 self._finish(job, now)
         first, handoffs = self._computed(plan.chunks, now, finished, gaps)
-        if self._group and not self._decoding:
-            self._group = 0
+        for job in stopped:
+            if job in self.decoding:
+                self.decoding.leave(job)
+                self._stop(job)
+                self._finish(job, now)
+                finished.append(job)
+        if not self.decoding:
+            self._static = StaticBatch(0, 0)
         return StepResult(tuple(finished), tuple(handoffs), tuple(first), tuple(gaps), decoded)
 
     def cancel(self, job: Sequence, now: Time, reason: str) -> None:
         """Drop a request that has not finished, wherever it is; its pages are freed."""
-        if job in self._decoding:
-            self._leave(job)
+        if job in self.decoding:
+            self.decoding.leave(job)
+            self._stop(job)
         elif job in self.prefilling:
-            self._stop_prefill(job)
+            self.prefilling.remove(job)
+            self._stop(job)
             self.backlog -= job.target - job.cached
         elif job in self.handed:
             self.handed.remove(job)
@@ -316,15 +237,15 @@ class Scheduler:
     def check(self) -> None:
         """Raise AssertionError unless pages, references and sums agree with a recount."""
         held = self.tree.check()
-        running = [*self._decoding, *self.prefilling]
+        running = [*self.decoding, *self.prefilling]
         held += [job.pages[job.borrowed :] for job in (*running, *self.handed)]
         self.pool.check(held)
         assert self._held == sum(len(job.pages) for job in running)
         assert self._full == sum(self._full_pages(job.request) for job in running)
-        assert self.context == sum(job.base + self.beats for job in self._decoding)
+        assert self.decoding.context == sum(map(self.decoding.cached, self.decoding))
         size = self.config.page_size
-        for job in self._decoding:
-            assert len(job.pages) * size >= job.base + self.beats
+        for job in self.decoding:
+            assert len(job.pages) * size >= self.decoding.cached(job)
             assert self.tree.pages_of(job.node)[: job.borrowed] == job.pages[: job.borrowed]
 
     # Starting, growing, leaving.
@@ -343,12 +264,10 @@ class Scheduler:
 
     def _peak(self) -> int:
         """Most pages that what runs now will hold at once."""
-        growing = [
-            (job.base + self.beats, job.request.prompt + job.request.most - job.base - self.beats)
-            for job in self._decoding
-        ]
         fixed = sum(self._full_pages(job.request) for job in self.prefilling)
-        return peak_pages(growing, self.config.page_size, fixed, self.config.lookahead)
+        return peak_pages(
+            self.decoding.growing(), self.config.page_size, fixed, self.config.lookahead
+        )
 
     def _take(self, count: int) -> list[int]:
         if count > self.pool.free:
@@ -378,8 +297,7 @@ class Scheduler:
             copied += missing * size
             self.backlog -= job.cached
             job.pages += self._take(pages_for(job.target + 1 + ahead, size) - job.borrowed)
-            self._held += len(job.pages)
-            self._full += self._full_pages(job.request)
+            self._enter(job)
             self.prefilling.append(job)
             if job.started is None:
                 job.started = now
@@ -390,42 +308,19 @@ class Scheduler:
             job.pages = self._take(pages_for(job.cached + 1 + ahead, size))
             self.swapped_pages -= self._swapped(job)
             copied += job.cached if job.preemptions else 0
-            self._held += len(job.pages)
-            self._full += self._full_pages(job.request)
             self._enter(job)
+            self.decoding.join(job)
         return copied
 
     def _enter(self, job: Sequence) -> None:
-        """Let a sequence decode from the next beat on."""
-        job.base = job.cached - self.beats
-        job.end = self.beats + job.request.output - job.emitted
-        job.due = -(job.base + self.config.lookahead) % self.config.page_size
-        self._decoding[job] = None
-        self._fresh.append(job)
-        self._due[job.due][job] = None
-        self.context += job.cached
-        heappush(self._ends, (job.end, job.order, job))
+        """It runs: count its pages."""
+        self._held += len(job.pages)
+        self._full += self._full_pages(job.request)
 
-    def _leave(self, job: Sequence) -> None:
-        """Take a sequence out of the decoding ones; its length is fixed again."""
-        length = job.base + self.beats
-        job.decoded += length - job.cached
-        job.cached = length
-        job.emitted = length - job.request.prompt + 1
-        del self._decoding[job]
-        del self._due[job.due][job]
-        self.context -= length
-        self._full -= self._full_pages(job.request)
+    def _stop(self, job: Sequence) -> None:
+        """It runs no more."""
         self._held -= len(job.pages)
-        if job in self._fresh:
-            self._fresh.remove(job)
-        else:
-            job.last_token = self._beat_time
-
-    def _stop_prefill(self, job: Sequence) -> None:
-        self.prefilling.remove(job)
         self._full -= self._full_pages(job.request)
-        self._held -= len(job.pages)
 
     def _swapped(self, job: Sequence) -> int:
         """Pages of swap space that a parked sequence takes; none where its cache came from another
@@ -470,7 +365,8 @@ class Scheduler:
             self.backlog -= chunk.tokens
             if job.cached < job.target:
                 continue
-            self._stop_prefill(job)
+            self.prefilling.remove(job)
+            self._stop(job)
             self._remember(job)
             job.emitted += 1
             if job.first_token is None:
@@ -486,77 +382,37 @@ class Scheduler:
                 self.handed.add(job)
                 handoffs.append(job)
             else:
-                self._held += len(job.pages)
-                self._full += self._full_pages(job.request)
                 self._enter(job)
+                self.decoding.join(job)
         return first, handoffs
-
-    def _accept(self, accepted: Mapping[Sequence, int]) -> None:
-        """Move sequences ahead of the beat by the tokens that speculation brought them."""
-        for job, more in accepted.items():
-            extra = min(more, job.end - self.beats)
-            if extra < 1:
-                continue
-            job.base += extra
-            job.end -= extra
-            self.context += extra
-            del self._due[job.due][job]
-            job.due = -(job.base + self.config.lookahead) % self.config.page_size
-            self._due[job.due][job] = None
-            heappush(self._ends, (job.end, job.order, job))
 
     # Pages.
 
-    def _needing(self) -> Collection[Sequence]:
-        """Sequences that need one more page for the next decoding step."""
-        ahead, size = self.config.lookahead, self.config.page_size
-        if not ahead:
-            return self._due[self.beats % size]
-        reach = self.beats + 1 + ahead
-        return [job for job in self._decoding if job.base + reach > len(job.pages) * size]
-
     def _give_due(self, steps: int, skip: int) -> None:
-        """One page to every sequence that outgrows its pages in `steps` steps after `skip`."""
-        size = self.config.page_size
-        if self.config.lookahead:
-            for job in self._needing():
-                job.pages += self._take(1)
-                self._held += 1
-            return
-        start = self.beats + skip
-        for i in range(min(steps, size)):
-            due = self._due[(start + i) % size]
-            if due:
-                each = (steps - 1 - i) // size + 1
-                self._held += each * len(due)
-                for job in due:
-                    job.pages += self._take(each)
+        """Pages to every sequence that outgrows its own in `steps` steps after `skip`."""
+        for job, count in self.decoding.outgrowing(steps, skip):
+            job.pages += self._take(count)
+            self._held += count
 
-    def _repeat(self) -> int:
-        """How often the decoding step just planned can be run before a sequence ends or pages run
-        short. The pages of the first are taken."""
-        while self._ends[0][2] not in self._decoding or self._ends[0][2].end != self._ends[0][0]:
-            heappop(self._ends)
-        most = self._ends[0][0] - self.beats
-        size, free, alive = self.config.page_size, self.available, len(self._decoding)
-        if alive * pages_for(most, size) <= free:
-            return most
-        rounds = free // alive
-        steps, left = 1 + rounds * size, free - rounds * alive
-        while steps < most:
-            left -= len(self._due[(self.beats + steps) % size])
-            if left < 0:
-                break
-            steps += 1
-        return min(steps, most)
+    def _shape(self, decision: Decision, chunks: tuple[Chunk, ...]) -> StepShape:
+        if decision.padded:
+            self._static, shape = padded_shape(chunks, self.decoding.beats)
+            return shape
+        decodes, context = 0, 0
+        if decision.decode:
+            decodes, context = len(self.decoding), self.decoding.context
+            if self._static.size:
+                decodes = self._static.size
+                context = decodes * (self._static.base + self.decoding.beats)
+        return step_shape(decodes, context, self.tokens_per_decode, chunks)
 
     def _make_room(self) -> tuple[list[Sequence], int]:
         """Preempt until the next decoding step has its pages, and until the first waiting request
         is not blocked by a less urgent class. Returns who, and the tokens copied to the host."""
         preempted: list[Sequence] = []
         copied = 0
-        while len(self._needing()) > self.available:
-            victim = max((*self._decoding, *self.prefilling), key=_order_of)
+        while len(self.decoding.needing()) > self.available:
+            victim = max((*self.decoding, *self.prefilling), key=_order_of)
             copied += self._preempt(victim)
             preempted.append(victim)
         if self.config.order == "priority" and self._waiting:
@@ -569,20 +425,20 @@ class Scheduler:
         """Who has to go for the first waiting request: the last of a less urgent class, where the
         request does not fit otherwise."""
         head = next(iter(self._waiting))
-        victim = max((*self._decoding, *self.prefilling), key=_order_of, default=None)
+        victim = max((*self.decoding, *self.prefilling), key=_order_of, default=None)
         if victim is None or victim.request.priority <= head.request.priority:
             return None
         return None if self.room().take(self.want(head)) else victim
 
     def _preempt(self, job: Sequence) -> int:
         """Take a sequence's pages; it comes back by itself. Returns the tokens copied away."""
-        if job in self._decoding:
-            self._leave(job)
-            whole = True
+        whole = job in self.decoding
+        if whole:
+            self.decoding.leave(job)
         else:
-            self._stop_prefill(job)
+            self.prefilling.remove(job)
             self.backlog -= job.target - job.cached
-            whole = False
+        self._stop(job)
         pages = pages_for(job.cached, self.config.page_size)
         room = self.config.swap_pages - self.swapped_pages
         swap = self.config.preemption == "swap" and whole and pages <= room
@@ -614,46 +470,6 @@ class Scheduler:
             heappop(self._deadlines)
         return tuple(late)
 
-    # Shapes.
-
-    def _shape(self, decision: Decision, chunks: tuple[Chunk, ...]) -> StepShape:
-        decodes, context = 0, 0
-        if decision.decode:
-            decodes, context = len(self._decoding), self.context
-            if self._group:
-                decodes = self._group
-                context = decodes * (self._longest + self.beats)
-        if decision.padded:
-            return self._padded(chunks)
-        tokens = sum(c.tokens for c in chunks)
-        return StepShape(
-            decodes=decodes,
-            decode_tokens=decodes * self.tokens_per_decode,
-            decode_context=context,
-            prefills=len(chunks),
-            prefill_tokens=tokens,
-            prefill_context=sum(c.start for c in chunks),
-            prefill_pairs=sum(_pairs(c.start, c.tokens) for c in chunks),
-            samples=decodes + sum(c.last for c in chunks),
-        )
-
-    def _padded(self, chunks: tuple[Chunk, ...]) -> StepShape:
-        """A static batch: every prompt as long as the longest."""
-        self._group = len(chunks)
-        longest = max(c.tokens for c in chunks)
-        self._longest = longest - self.beats
-        return StepShape(
-            prefills=len(chunks),
-            prefill_tokens=longest * len(chunks),
-            prefill_pairs=_pairs(0, longest) * len(chunks),
-            samples=len(chunks),
-        )
-
 
 def _order_of(job: Sequence) -> tuple:
     return job.order
-
-
-def _pairs(start: int, tokens: int) -> int:
-    """(query, key) pairs of a chunk after `start` cached tokens."""
-    return tokens * start + tokens * (tokens + 1) // 2

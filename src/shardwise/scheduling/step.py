@@ -73,3 +73,44 @@ class StepResult(NamedTuple):
     first: tuple[Sequence, ...] = ()
     gaps: tuple[Time, ...] = ()
     decoded: int = 0
+
+
+class StaticBatch(NamedTuple):
+    """A static batch: its sequences, ended ones included, and what the longest has cached, less
+    the beats then."""
+
+    size: int
+    base: int
+
+
+def step_shape(decodes: int, context: int, tokens: int, chunks: tuple[Chunk, ...]) -> StepShape:
+    """`decodes` sequences with `tokens` each and `context` cached ones in all, and the chunks."""
+    if not chunks:
+        return StepShape(decodes, decodes * tokens, context, samples=decodes)
+    return StepShape(
+        decodes=decodes,
+        decode_tokens=decodes * tokens,
+        decode_context=context,
+        prefills=len(chunks),
+        prefill_tokens=sum(c.tokens for c in chunks),
+        prefill_context=sum(c.start for c in chunks),
+        prefill_pairs=sum(_pairs(c.start, c.tokens) for c in chunks),
+        samples=decodes + sum(c.last for c in chunks),
+    )
+
+
+def padded_shape(chunks: tuple[Chunk, ...], beats: int) -> tuple[StaticBatch, StepShape]:
+    """A static batch and its prefill: every prompt is as long as the longest."""
+    longest, size = max(c.tokens for c in chunks), len(chunks)
+    shape = StepShape(
+        prefills=size,
+        prefill_tokens=longest * size,
+        prefill_pairs=_pairs(0, longest) * size,
+        samples=size,
+    )
+    return StaticBatch(size, longest - beats), shape
+
+
+def _pairs(start: int, tokens: int) -> int:
+    """(query, key) pairs of a chunk after `start` cached tokens."""
+    return tokens * start + tokens * (tokens + 1) // 2

@@ -133,7 +133,7 @@ class Replica:
             (
                 now,
                 scheduler.queued,
-                scheduler.decoding + len(scheduler.prefilling),
+                len(scheduler.decoding) + len(scheduler.prefilling),
                 scheduler.config.pages - scheduler.available,
             )
         )
@@ -159,9 +159,7 @@ class Replica:
             scheduler.extend(plan, self._taken, steps)
         accepted = None
         if self._speculation is not None and plan.shape.decodes:
-            accepted = {
-                job: self._speculation.accepted(self._draw) for job in scheduler.sequences()
-            }
+            accepted = {job: self._speculation.accepted(self._draw) for job in scheduler.decoding}
         result = scheduler.postprocess(plan, end, steps, accepted)
         record.busy += end - run.start
         record.step_count += steps

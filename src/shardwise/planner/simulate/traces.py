@@ -64,10 +64,10 @@ def _csv_rows(lines: list[str], path: str, page_size: int, most: int) -> list[Re
     found = set(rows.fieldnames or ())
     columns = next((c for c in _CSV_COLUMNS if set(c) <= found), None)
     if columns is None:
+        known = ", or ".join(" and ".join(c) for c in _CSV_COLUMNS)
         raise BadRequest(
             f"'{path}' is no trace that is known: its columns are {', '.join(sorted(found))}; "
-            + "they must have "
-            + ", or ".join(" and ".join(c) for c in _CSV_COLUMNS)
+            f"they must have {known}"
         )
     moment = _timestamp if columns[0] == "TIMESTAMP" else float
     requests: list[Request] = []
