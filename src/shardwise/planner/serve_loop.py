@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.planner.simulate.cost import StepShape
+from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity
 
 TOKEN_BUDGET = 8192

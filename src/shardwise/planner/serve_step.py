@@ -30,7 +30,7 @@ from shardwise.planner.serve_work import (
     prefill_scan,
     stack_ops,
 )
-from shardwise.planner.simulate.cost import StepShape
+from shardwise.scheduling.step import StepShape
 from shardwise.units import dtype_bytes
 from shardwise.work import Op, Quantity, Work
 
@@ -65,7 +65,7 @@ def _core(server: ServeShape, step: StepShape, layer: Layer, inner: LayerShape) 
     if np.any(step.decodes):
         ops += _decodes(server, step, layer, inner)
     if np.any(step.prefill_tokens):
-        ops += _prefills(server, step, layer, inner)
+        ops += prefill_ops(server, step, layer, inner)
     return ops
 
 
@@ -85,7 +85,9 @@ def _repeated(op: Op, queries: Quantity) -> Op:
     return replace(op, flops={dtype: f * queries for dtype, f in op.flops.items()})
 
 
-def _prefills(server: ServeShape, step: StepShape, layer: Layer, inner: LayerShape) -> Sequence[Op]:
+def prefill_ops(
+    server: ServeShape, step: StepShape, layer: Layer, inner: LayerShape
+) -> Sequence[Op]:
     """Chunks of prompts against themselves and the tokens that stand before them."""
     tokens = step.prefill_tokens / server.splits
     if isinstance(layer.mixer, RecurrentMixer):
@@ -113,12 +115,14 @@ def _prefills(server: ServeShape, step: StepShape, layer: Layer, inner: LayerSha
 
 
 def _chunk_flops(step: StepShape, layer: Layer) -> Quantity:
-    """Attention FLOPs of all chunks: those of the mean chunk, times the pairs over its pairs."""
+    """Attention FLOPs of all chunks: those per pair of the mean chunk, times the pairs."""
     chunks = np.maximum(step.prefills, 1)
-    queries, past = step.prefill_tokens / chunks, step.prefill_context / chunks
-    upto = queries + past
-    flops = upto * attention_flops_per_token(layer, upto) - past * attention_flops_per_token(
-        layer, past
-    )
-    pairs = queries * past + queries * (queries + 1) / 2
-    return flops * step.prefill_pairs / np.maximum(pairs, 1)
+    past = step.prefill_context / chunks
+    upto = past + step.prefill_tokens / chunks
+    flops = prompt_flops(layer, upto) - prompt_flops(layer, past)
+    return flops * step.prefill_pairs / np.maximum((upto**2 - past**2) / 2, 0.5)
+
+
+def prompt_flops(layer: Layer, tokens: Quantity) -> Quantity:
+    """Attention FLOPs of a whole prompt, all heads: half of the square, less beyond a window."""
+    return tokens * attention_flops_per_token(layer, tokens)
