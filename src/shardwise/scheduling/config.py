@@ -60,6 +60,10 @@ class SchedulerConfig:
             )
         if self.policy == "static" and self.prefix_cache:
             raise BadRequest("static batches use no prefix cache; set prefix_cache to false")
+        if self.policy == "static" and self.admission != "reserve":
+            raise BadRequest(
+                f"static batches preempt nobody; set admission to reserve, not {self.admission}"
+            )
         if self.preemption == "swap" and not self.swap_pages:
             raise BadRequest("preemption by swap needs room on the host; set swap_pages")
         if self.lookahead >= self.page_size:

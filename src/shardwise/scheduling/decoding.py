@@ -61,7 +61,7 @@ class Decoding:
         ]
 
     def join(self, job: Sequence) -> None:
-        """Let a sequence decode from the next beat on; it has the pages for that."""
+        """Let a sequence decode from the next beat on; it has pages for what is cached."""
         job.base = job.cached - self.beats
         job.end = self.beats + job.request.output - job.emitted
         self._jobs[job] = None

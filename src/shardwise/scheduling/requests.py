@@ -77,6 +77,7 @@ class Sequence:
         "emitted",
         "end",
         "finished",
+        "first_hit",
         "first_token",
         "hit",
         "host_hit",
@@ -104,6 +105,8 @@ class Sequence:
         self.target = request.prompt
         self.emitted = 0
         self.base = self.end = self.due = 0
+        self.first_hit = 0
+        """Tokens found in the prefix cache when it first started."""
         self.hit = self.host_hit = self.prefilled = self.decoded = self.lost = 0
         self.preemptions = 0
         self.started: Time | None = None

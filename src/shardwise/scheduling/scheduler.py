@@ -51,6 +51,7 @@ class Scheduler:
         self.budget = config.budget
         self.tokens_per_decode = 1 + config.lookahead
         self._policy = POLICIES[config.policy]
+        self._displaces = config.order == "priority" and config.policy != "static"
         self._margin = int(config.margin * config.pages)
         self._waiting = OrderedQueue()
         self._parked = OrderedQueue()
@@ -196,14 +197,14 @@ class Scheduler:
         that ended before their length (a stop token). Returns what finished, and when.
         """
         finished: list[Sequence] = []
-        gaps: list[Time] = []
+        joined: list[Time] = []
         decoded = len(self.decoding) if plan.shape.decodes else 0
         if decoded:
-            finished, gaps = self.decoding.beat(steps, now, accepted)
+            finished, joined = self.decoding.beat(steps, now, accepted)
             for job in finished:
                 self._stop(job)
                 self._finish(job, now)
-        first, handoffs = self._computed(plan.chunks, now, finished, gaps)
+        first, handoffs, resumed = self._computed(plan.chunks, now, finished)
         for job in stopped:
             if job in self.decoding:
                 self.decoding.leave(job)
@@ -212,7 +213,9 @@ class Scheduler:
                 finished.append(job)
         if not self.decoding:
             self._static = StaticBatch(0, 0)
-        return StepResult(tuple(finished), tuple(handoffs), tuple(first), tuple(gaps), decoded)
+        return StepResult(
+            tuple(finished), tuple(handoffs), tuple(first), decoded, tuple(joined), tuple(resumed)
+        )
 
     def cancel(self, job: Sequence, now: Time, reason: str) -> None:
         """Drop a request that has not finished, wherever it is; its pages are freed."""
@@ -296,16 +299,16 @@ class Scheduler:
             job.host_hit += missing * size
             copied += missing * size
             self.backlog -= job.cached
-            job.pages += self._take(pages_for(job.target + 1 + ahead, size) - job.borrowed)
+            job.pages += self._take(pages_for(job.target + ahead, size) - job.borrowed)
             self._enter(job)
             self.prefilling.append(job)
             if job.started is None:
-                job.started = now
+                job.started, job.first_hit = now, job.cached
         for job in decision.joins:
             taken = self._parked.pop()
             assert taken is job
             job.node = self.tree.root
-            job.pages = self._take(pages_for(job.cached + 1 + ahead, size))
+            job.pages = self._take(pages_for(job.cached + ahead, size))
             self.swapped_pages -= self._swapped(job)
             copied += job.cached if job.preemptions else 0
             self._enter(job)
@@ -352,12 +355,13 @@ class Scheduler:
         job.borrowed = known
 
     def _computed(
-        self, chunks: Iterable[Chunk], now: Time, finished: list[Sequence], gaps: list[Time]
-    ) -> tuple[list[Sequence], list[Sequence]]:
-        """Prompts that went on; a whole one yields a token. Returns those with their first token
-        and those to hand over."""
+        self, chunks: Iterable[Chunk], now: Time, finished: list[Sequence]
+    ) -> tuple[list[Sequence], list[Sequence], list[Time]]:
+        """Prompts that went on; a whole one yields a token. Returns those with their first token,
+        those to hand over, and of the others when they had emitted one before."""
         first: list[Sequence] = []
         handoffs: list[Sequence] = []
+        resumed: list[Time] = []
         for chunk in chunks:
             job = chunk.sequence
             job.cached += chunk.tokens
@@ -373,7 +377,7 @@ class Scheduler:
                 job.first_token = now
                 first.append(job)
             elif job.last_token is not None:
-                gaps.append(job.last_token)
+                resumed.append(job.last_token)
             job.last_token = now
             if job.emitted == job.request.output:
                 self._finish(job, now)
@@ -384,7 +388,7 @@ class Scheduler:
             else:
                 self._enter(job)
                 self.decoding.join(job)
-        return first, handoffs
+        return first, handoffs, resumed
 
     # Pages.
 
@@ -415,7 +419,7 @@ class Scheduler:
             victim = max((*self.decoding, *self.prefilling), key=_order_of)
             copied += self._preempt(victim)
             preempted.append(victim)
-        if self.config.order == "priority" and self._waiting:
+        if self._displaces and self._waiting:
             while (victim := self._displaced()) is not None:
                 copied += self._preempt(victim)
                 preempted.append(victim)

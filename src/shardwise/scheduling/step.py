@@ -61,18 +61,19 @@ class StepPlan(NamedTuple):
 
 class StepResult(NamedTuple):
     """What a step brought: sequences that finished, those whose cache must be moved to another
-    replica, and for the tokens emitted the times of the token before.
+    replica, those that got their first token, and how many decoded.
 
-    `first` got their first token. `gaps` are the times at which sequences that emitted their first
-    token since the last decoding step, or came back from a preemption, had emitted one before; all
-    others had emitted at the last decoding step.
+    Between two tokens of a sequence lies one decoding step, with two exceptions, given by the time
+    of the token before: `joined` are decoding sequences that had not been there at the last
+    decoding step, `resumed` those whose token came from prefilling again after a preemption.
     """
 
     finished: tuple[Sequence, ...] = ()
     handoffs: tuple[Sequence, ...] = ()
     first: tuple[Sequence, ...] = ()
-    gaps: tuple[Time, ...] = ()
     decoded: int = 0
+    joined: tuple[Time, ...] = ()
+    resumed: tuple[Time, ...] = ()
 
 
 class StaticBatch(NamedTuple):

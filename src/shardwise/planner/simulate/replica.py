@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from shardwise.planner.simulate.clock import ticks
+from shardwise.planner.simulate.clock import seconds, ticks
 from shardwise.planner.simulate.cost import DecodeLine, ReplicaModel
 from shardwise.scheduling import Request, Scheduler, SchedulerConfig, Sequence, Speculation
 from shardwise.scheduling.step import StepPlan, StepResult, StepShape
@@ -57,7 +57,8 @@ class Record:
     levels: array
     steps: list[Run]
     busy: int = 0
-    decode_only: int = 0
+    prompt_ticks: int = 0
+    """By how much steps took longer for the chunks in them."""
     step_count: int = 0
     runs: int = 0
     preempted: int = 0
@@ -165,23 +166,24 @@ class Replica:
         record.step_count += steps
         record.runs += 1
         record.computed += plan.shape.prefill_tokens
-        if not plan.chunks:
-            record.decode_only += end - run.start
-        if result.decoded:
-            self._keep_gaps(run, result)
+        if plan.chunks:
+            record.prompt_ticks += run.first - self._decode_ticks(plan.shape)
+        self._keep_gaps(run, result)
         self.run = None
         if self._keep:
             record.steps.append(run)
         return result
 
     def _keep_gaps(self, run: Run, result: StepResult) -> None:
-        gaps = self.record.gaps
-        first_end = run.start + run.first
-        old = result.decoded - len(result.gaps)
+        """The times between tokens, as rows of `Record.gaps`."""
+        gaps, first_end = self.record.gaps, run.start + run.first
+        for moment in (*result.joined, *result.resumed):
+            gaps.extend((first_end - int(moment), 0, 1, 1))
+        if not result.decoded:
+            return
+        old = result.decoded - len(result.joined)
         if old:
             gaps.extend((first_end - self._beat_end, 0, 1, old))
-        for moment in result.gaps:
-            gaps.extend((first_end - int(moment), 0, 1, 1))
         if run.steps > 1:
             gaps.extend((run.first + run.rise, run.rise, run.steps - 1, result.decoded))
         self._beat_end = run.end
@@ -209,11 +211,17 @@ class Replica:
     def _with_guesses(self, shape: StepShape) -> float:
         took = self._seconds(shape)
         speculation = self._speculation
-        if speculation is not None and speculation.cost and shape.decodes:
-            line = self.model.cost.decode_line(shape.decodes, shape.decode_context)
-            step = line.base + line.per_token * shape.decode_context
+        if speculation is not None and speculation.cost:
+            step = seconds(self._decode_ticks(shape))
             took += speculation.tokens * speculation.cost * step
         return took
+
+    def _decode_ticks(self, shape: StepShape) -> int:
+        """What the decoding of a step would take without the chunks in it."""
+        if not shape.decodes:
+            return 0
+        base, slope, _ = self._line(shape.decodes, shape.decode_context)
+        return base + slope * shape.decode_context
 
     def _line(self, decodes: int, context: int) -> tuple[int, int, float]:
         """Base and slope in ticks, and the context up to which they hold."""
