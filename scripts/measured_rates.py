@@ -45,6 +45,7 @@ STANDS_FOR = {  # chips without a measurement of their own -> the nearest relati
     "l40s": "a100",
     "a10g": "a100",
     "rtx4090": "a100",
+    "rtxpro6000": "a100",
     "h100-pcie": "h100",
     "h800": "h100",
     "h20": "h100",
