@@ -402,14 +402,18 @@ def _chunks(p: _Pricer, layer: Layer, layers: int) -> Chunks:
 def _pairs(layer: Layer) -> list[float] | None:
     """Pairs that count in prompts of 0, 1, 2, ... tokens; None where it is half of the square."""
     lengths = np.arange(LONGEST + 1.0)
-    flops = prompt_flops(layer, lengths)
+    flops = np.asarray(prompt_flops(layer, lengths))
     sums = flops / flops[1] / 2
     return None if np.allclose(sums, lengths**2 / 2) else sums.tolist()
 
 
 def _at(table: Sequence[float], place: float) -> float:
-    """A table at a place: between its whole places, and beyond its end, along a line."""
+    """A table at a place: along a line between whole places, and beyond its end along that of its
+    second half (a single step may lie in one tile)."""
     last = len(table) - 1
-    low = min(int(place), last - 1)
+    if place >= last:
+        half = last // 2
+        return table[last] + (place - last) * (table[last] - table[half]) / (last - half)
+    low = int(place)
     value = table[low]
     return value if place == low else value + (place - low) * (table[low + 1] - value)
