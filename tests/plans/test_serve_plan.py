@@ -1,9 +1,13 @@
 """ServePlan: choices that cannot take effect are refused, and a file round-trips."""
 
+from typing import get_args, get_type_hints
+
 import pytest
 
 from shardwise.errors import BadRequest
-from shardwise.plans import ServeDtypes, ServePlan, load_plan, save_plan
+from shardwise.plans import ServeDtypes, ServePlan, ServeScheduling, load_plan, save_plan
+from shardwise.plans import serve as plans
+from shardwise.scheduling import policies, requests, routing
 
 
 def plan_of(**changes):
@@ -64,3 +68,42 @@ def test_dtypes_are_checked_by_name():
     with pytest.raises(BadRequest, match="unknown dtype 'checkpoint'"):
         ServeDtypes(kv="checkpoint")
     assert ServeDtypes().weights == "checkpoint"
+
+
+def test_scheduling_is_a_table_of_the_file(tmp_path):
+    path = tmp_path / "plan.yaml"
+    plan = plan_of(replicas=3, routing="prefix_aware", scheduling=ServeScheduling(page_size=128))
+    save_plan(plan, path)
+    assert load_plan(path) == plan
+    assert load_plan(path, {"scheduling.order": "deadline"}).scheduling.order == "deadline"
+    with pytest.raises(BadRequest, match=r"did you mean 'scheduling\.page_size'"):
+        load_plan(path, {"scheduling.page_sise": "64"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"margin": 1.5}, "margin is 1.5; it is a share"),
+        ({"page_size": 0}, "page_size is 0; it must be at least 1 token"),
+        ({"policy": "static"}, "static batches share no prefixes and preempt nobody"),
+        ({"acceptance": 0.5}, "acceptance and guess_cost take no effect without guesses"),
+    ],
+)
+def test_bad_scheduling_is_refused(changes, text):
+    with pytest.raises(BadRequest) as error:
+        ServeScheduling(**changes)
+    assert text in str(error.value)
+
+
+def test_prefill_replicas_have_no_part_in_static_batches():
+    static = ServeScheduling(policy="static", prefix_cache=False, admission="reserve")
+    with pytest.raises(BadRequest, match="2 prefill replicas have no part in static batches"):
+        plan_of(scheduling=static, prefill_replicas=2)
+
+
+def test_choices_are_those_of_the_scheduler():
+    assert {*plans.POLICIES, "prefill"} == set(policies.POLICIES)
+    assert plans.ROUTINGS == routing.ROUTINGS
+    hints = get_type_hints(ServeScheduling)
+    assert get_args(hints["order"]) == requests.ORDERS
+    assert get_args(hints["admission"]) == get_args(policies.Admission)

@@ -8,6 +8,7 @@ sends to each other rank are threads, as the events of one thread may not overla
 
 import gzip
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,12 @@ def trace_events(line: Timeline) -> dict[str, Any]:
 
 def write_trace(line: Timeline, path: Path) -> None:
     """Write the trace, compressed where the name ends in .gz. Raises BadRequest if it cannot."""
-    text = json.dumps(trace_events(line), separators=(",", ":")).encode()
+    write_events(trace_events(line), path)
+
+
+def write_events(document: Mapping[str, Any], path: Path) -> None:
+    """Write a document of the Trace Event Format, compressed where the name ends in .gz."""
+    text = json.dumps(document, separators=(",", ":")).encode()
     # No time of writing in the file: the same plan gives the same bytes.
     data = gzip.compress(text, mtime=0) if path.suffix == ".gz" else text
     try:

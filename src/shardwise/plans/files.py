@@ -102,7 +102,7 @@ def _check_keys(values: Mapping[str, Any], cls: type, origin: str, prefix: str =
             _check_keys(value, inner, origin, f"{prefix}{key}.")
 
 
-_TABLES = ("dtypes", "remat_kinds")
+_TABLES = ("dtypes", "remat_kinds", "scheduling")
 """Keys of a plan that hold keys of their own and may be left out."""
 
 

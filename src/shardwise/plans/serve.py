@@ -36,6 +36,52 @@ class ServeDtypes:
         for name in names if self.weights == CHECKPOINT else (self.weights, *names):
             dtype_bytes(name)
 
+Policy = Literal["static", "interleaved", "chunked"]
+POLICIES: tuple[Policy, ...] = ("static", "interleaved", "chunked")
+Routing = Literal["round_robin", "shortest_queue", "bounded_hash", "prefix_aware"]
+ROUTINGS: tuple[Routing, ...] = ("round_robin", "shortest_queue", "bounded_hash", "prefix_aware")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeScheduling:
+    """How a replica chooses what each step runs; `scheduling/config.py` says what each choice does.
+
+    `cache_share` is the share of the room for the cache that its pages take, `host_cache_share`
+    that of the hosts' memory which keeps evicted prefixes, and `swap` swaps preempted sequences to
+    the hosts. `age_seconds` belongs to order "aged". With `guesses`, so many tokens are guessed a
+    step, each right with probability `acceptance`, at `guess_cost` steps each.
+    """
+
+    policy: Policy = "chunked"
+    page_size: int = 64
+    prefix_cache: bool = True
+    admission: Literal["optimistic", "reserve", "forecast"] = "optimistic"
+    margin: float = 0.01
+    order: Literal["fcfs", "priority", "deadline", "aged"] = "fcfs"
+    age_seconds: float = 10.0
+    swap: bool = False
+    cache_share: float = 1.0
+    host_cache_share: float = 0.0
+    max_waiting: int = 0
+    refuse_late: bool = False
+    guesses: int = 0
+    acceptance: float = 0.0
+    guess_cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("margin", "cache_share", "host_cache_share", "acceptance"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise BadRequest(f"{name} is {getattr(self, name)}; it is a share, from 0 to 1")
+        if self.page_size < 1:
+            raise BadRequest(f"page_size is {self.page_size}; it must be at least 1 token")
+        if self.policy == "static" and (self.prefix_cache or self.admission != "reserve"):
+            raise BadRequest(
+                "static batches share no prefixes and preempt nobody; with policy static set "
+                "prefix_cache to false and admission to reserve"
+            )
+        if not self.guesses and (self.acceptance or self.guess_cost):
+            raise BadRequest("acceptance and guess_cost take no effect without guesses")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServePlan:
@@ -47,6 +93,13 @@ class ServePlan:
     long. `box` is the part of each physical axis that the mesh uses. The KV cache is cut by heads
     over `tensor`; beyond one KV head per device the heads are replicated ("heads") or the sequences
     are spread ("heads_then_batch").
+
+    `engine` is the software that serves, whose measured constants add to the chip's times
+    (`roofline/engines.py`; "ideal" adds nothing).
+
+    Under load `replicas` such servers answer, each scheduling as `scheduling` says with steps (or
+    chunks) of at most `prefill_chunk` tokens; `routing` spreads the requests over them. With
+    `prefill_replicas` further ones prefill for them and hand the caches over.
     """
 
     model: str
@@ -61,6 +114,11 @@ class ServePlan:
     kv_sharding: KvSharding = "heads_then_batch"
     dtypes: ServeDtypes = field(default_factory=ServeDtypes)
     constants: Literal["vendor", "book"] = "vendor"
+    engine: str = "ideal"
+    replicas: int = 1
+    prefill_replicas: int = 0
+    routing: Routing = "shortest_queue"
+    scheduling: ServeScheduling = field(default_factory=ServeScheduling)
 
     def __post_init__(self) -> None:
         check_mesh(self.mesh)
@@ -70,9 +128,14 @@ class ServePlan:
                     f"mesh axis '{axis}' of {degree} cannot take effect in a serving plan; "
                     f"its axes are {', '.join(SERVE_AXES)}"
                 )
-        for name in ("batch", "input_length", "output_length", "prefill_chunk"):
+        for name in ("batch", "input_length", "output_length", "prefill_chunk", "replicas"):
             if getattr(self, name) < 1:
                 raise BadRequest(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.prefill_replicas and self.scheduling.policy == "static":
+            raise BadRequest(
+                f"{self.prefill_replicas} prefill replicas have no part in static batches; set "
+                "scheduling.policy to chunked or interleaved, or prefill_replicas to 0"
+            )
 
     @property
     def devices(self) -> int:

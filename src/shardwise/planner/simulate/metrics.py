@@ -94,11 +94,11 @@ def _gaps(replicas: Sequence[Replica]) -> np.ndarray:
     """Every time between two tokens of a request, in seconds."""
     parts = []
     for replica in replicas:
-        rows = np.frombuffer(replica.record.gaps, np.int64).reshape(-1, 4)
-        counts = rows[:, 2]
+        rows = np.frombuffer(replica.record.gaps).reshape(-1, 4)
+        counts, weights = rows[:, 2:].astype(int).T
         step = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         gaps = np.repeat(rows[:, 0], counts) + step * np.repeat(rows[:, 1], counts)
-        parts.append(np.repeat(gaps / TICKS, np.repeat(rows[:, 3], counts)))
+        parts.append(np.repeat(gaps / TICKS, np.repeat(weights, counts)))
     return np.concatenate(parts)
 
 
@@ -200,7 +200,7 @@ def _replica_load(replica: Replica, outcome: Outcome) -> dict[str, Any]:
 
 def levels(replica: Replica) -> np.ndarray:
     """Rows of ticks, waiting requests, running sequences and pages in use, over time."""
-    return np.frombuffer(replica.record.levels, np.int64).reshape(-1, 4)
+    return np.frombuffer(replica.record.levels).reshape(-1, 4)
 
 
 def _dollars(outcome: Outcome, prompt: int, emitted: int) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Replica:
         self.index = index
         self.model = model
         self.scheduler = Scheduler(config)
-        self.record = Record(gaps=array("q"), levels=array("q"), steps=[])
+        self.record = Record(gaps=array("d"), levels=array("d"), steps=[])
         self.run: Run | None = None
         self._taken = 0  # steps of the run whose pages are taken
         self._beat_end = 0
