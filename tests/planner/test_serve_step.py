@@ -9,8 +9,8 @@ from shardwise.models import load_model
 from shardwise.models.specs import Attention
 from shardwise.planner.serve_step import step_work
 from shardwise.planner.serve_work import ServeShape, decode_work, prefill_work
-from shardwise.scheduling.step import StepShape
 from shardwise.plans.serve import ServeDtypes
+from shardwise.scheduling.step import StepShape
 
 MODELS = ("llama-3-8b", "gpt-oss-20b", "deepseek-v2-lite", "gemma-2-9b")
 

@@ -18,10 +18,10 @@ from shardwise.planner.serve_memory import kv_bytes_per_device, weight_bytes_per
 from shardwise.planner.serve_search import place_mesh, usable_bytes
 from shardwise.planner.serve_step import step_work
 from shardwise.planner.serve_work import ServeShape
-from shardwise.scheduling.step import StepShape
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.roofline import price
 from shardwise.roofline.engines import IDEAL_ENGINE, Engine
+from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity
 from shardwise.workflows.serving_runs import ServingRun
 
