@@ -48,15 +48,17 @@ def write_trace(line: Timeline, path: Path) -> None:
     write_events(trace_events(line), path)
 
 
-def write_events(document: Mapping[str, Any], path: Path) -> None:
+def write_events(document: Mapping[str, Any], path: Path, option: str = "--trace") -> None:
     """Write a document of the Trace Event Format, compressed where the name ends in .gz."""
-    text = json.dumps(document, separators=(",", ":")).encode()
-    # No time of writing in the file: the same plan gives the same bytes.
-    data = gzip.compress(text, mtime=0) if path.suffix == ".gz" else text
+    data = json.dumps(document, separators=(",", ":")).encode()
+    if path.suffix == ".gz":
+        # No time of writing in the file: the same plan gives the same bytes.
+        data = gzip.compress(data, mtime=0)
     try:
         path.write_bytes(data)
     except OSError as error:
-        raise BadRequest(f"cannot write '{path}': {error.strerror}; give another --trace") from None
+        text = f"cannot write '{path}': {error.strerror}; give another {option}"
+        raise BadRequest(text) from None
 
 
 def _names(line: Timeline, rank: int) -> list[dict[str, Any]]:

@@ -46,10 +46,11 @@ ROUTINGS: tuple[Routing, ...] = ("round_robin", "shortest_queue", "bounded_hash"
 class ServeScheduling:
     """How a replica chooses what each step runs; `scheduling/config.py` says what each choice does.
 
-    `cache_share` is the share of the room for the cache that its pages take, `host_cache_share`
-    that of the hosts' memory which keeps evicted prefixes, and `swap` swaps preempted sequences to
-    the hosts. `age_seconds` belongs to order "aged". With `guesses`, so many tokens are guessed a
-    step, each right with probability `acceptance`, at `guess_cost` steps each.
+    Of a chip's usable memory weights, cache and working memory take `memory_share` (0.9 is vLLM's
+    `gpu_memory_utilization`); of the hosts' memory evicted prefixes take `host_cache_share`, and
+    what is left takes preempted sequences where `swap` is set. `age_seconds` belongs to order
+    "aged". With `guesses`, so many tokens are guessed a step, each right with probability
+    `acceptance`, at `guess_cost` steps each.
     """
 
     policy: Policy = "chunked"
@@ -60,7 +61,7 @@ class ServeScheduling:
     order: Literal["fcfs", "priority", "deadline", "aged"] = "fcfs"
     age_seconds: float = 10.0
     swap: bool = False
-    cache_share: float = 1.0
+    memory_share: float = 0.9
     host_cache_share: float = 0.0
     max_waiting: int = 0
     refuse_late: bool = False
@@ -69,7 +70,7 @@ class ServeScheduling:
     guess_cost: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("margin", "cache_share", "host_cache_share", "acceptance"):
+        for name in ("margin", "memory_share", "host_cache_share", "acceptance"):
             if not 0 <= getattr(self, name) <= 1:
                 raise BadRequest(f"{name} is {getattr(self, name)}; it is a share, from 0 to 1")
         if self.page_size < 1:

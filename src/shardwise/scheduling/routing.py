@@ -2,7 +2,7 @@
 
 - `round_robin`: in turn.
 - `shortest_queue`: the fewest outstanding requests, the lowest number among equals.
-- `bounded_hash`: consistent hashing of the session (or the first page's content), so that what
+- `bounded_hash`: consistent hashing of the session (or of the prompt's first pages), so that what
   shares a prefix meets its cache; a replica takes at most `bound` times the mean load, the next on
   the ring takes the rest (Mirrokni et al., arXiv 1608.01350).
 - `prefix_aware`: the replica that will be through with the prompt first: the tokens queued there
@@ -48,15 +48,15 @@ Router = Callable[[Request, Sequence[Target]], int]
 """The number of the replica that takes a request."""
 
 
-def make_router(kind: Routing, replicas: int, bound: float = 1.25) -> Router:
-    """A router over so many replicas; `bound` belongs to "bounded_hash"."""
+def make_router(kind: Routing, replicas: int, bound: float = 1.25, affinity: int = 1) -> Router:
+    """A router over so many replicas; `bound` and `affinity` belong to "bounded_hash"."""
     if kind == "round_robin":
         turn = cycle(range(replicas))
         return lambda request, targets: next(turn)
     if kind == "shortest_queue":
         return lambda request, targets: shortest_queue(targets)
     if kind == "bounded_hash":
-        return BoundedHash(replicas, bound)
+        return BoundedHash(replicas, bound, affinity)
     if kind == "prefix_aware":
         return prefix_aware
     raise unknown("routing", kind, ROUTINGS)
@@ -79,15 +79,17 @@ def prefix_aware(request: Request, targets: Sequence[Target]) -> int:
 
 class BoundedHash:
     """A ring of hashed points; a request goes to the first replica after its own hash that holds
-    less than ceil(bound * (outstanding + 1) / replicas) requests."""
+    less than ceil(bound * (outstanding + 1) / replicas) requests. Where it names no session, the
+    keys of its first `affinity` pages are hashed, else its id."""
 
-    def __init__(self, replicas: int, bound: float = 1.25) -> None:
+    def __init__(self, replicas: int, bound: float = 1.25, affinity: int = 1) -> None:
         if bound < 1:
             raise BadRequest(
                 f"a bound of {bound} times the mean load leaves requests without a replica; give "
                 "at least 1"
             )
         self.bound = bound
+        self.affinity = affinity
         ring = sorted((_hash(f"{r}.{p}"), r) for r in range(replicas) for p in range(_POINTS))
         self._points = [point for point, _ in ring]
         self._owners = [owner for _, owner in ring]
@@ -95,7 +97,7 @@ class BoundedHash:
     def __call__(self, request: Request, targets: Sequence[Target]) -> int:
         loads = [t.outstanding for t in targets]
         most = ceil(self.bound * (sum(loads) + 1) / len(targets))
-        key = request.session or (str(request.keys[0]) if request.keys else str(request.id))
+        key = request.session or str(request.keys[: self.affinity] or request.id)
         start = bisect_right(self._points, _hash(key))
         for step in range(len(self._owners)):
             owner = self._owners[(start + step) % len(self._owners)]

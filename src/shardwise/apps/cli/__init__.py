@@ -13,6 +13,11 @@ from shardwise.errors import ShardwiseError
 
 COMMANDS = {
     "plan": ("shardwise.apps.cli.plan", "plan", "Choose and price a training or serving plan."),
+    "simulate": (
+        "shardwise.apps.cli.simulate",
+        "simulate",
+        "A serving plan under a load: latencies, goodput, cost.",
+    ),
     "roofline": (
         "shardwise.apps.cli.roofline",
         "roofline",

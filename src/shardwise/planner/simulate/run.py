@@ -14,14 +14,14 @@ from shardwise.planner.simulate.cost import ReplicaModel
 from shardwise.planner.simulate.replica import Replica
 from shardwise.scheduling import Request, SchedulerConfig, Speculation, make_router
 from shardwise.scheduling.requests import Sequence as Job
-from shardwise.scheduling.routing import Routing
+from shardwise.scheduling.routing import Router, Routing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """`replicas` copies of one server under one scheduler, and how requests are spread over them.
 
-    `bound` belongs to routing "bounded_hash".
+    `bound` and `affinity` (pages of a prompt that are hashed) belong to routing "bounded_hash".
     """
 
     model: ReplicaModel
@@ -29,10 +29,15 @@ class Pool:
     replicas: int = 1
     routing: Routing = "shortest_queue"
     bound: float = 1.25
+    affinity: int = 1
 
     def __post_init__(self) -> None:
         if self.replicas < 1:
             raise BadRequest(f"replicas is {self.replicas}; it must be at least 1")
+
+    def router(self) -> Router:
+        """A router over the replicas, at its start."""
+        return make_router(self.routing, self.replicas, self.bound, self.affinity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +134,8 @@ class _Simulation:
             self.prefillers = replicas(fleet.prefill, len(self.decoders), None)
         self.all = [*self.decoders, *self.prefillers]
         self.entrances = self.prefillers or self.decoders
-        self.entry_router = make_router(entry.routing, len(self.entrances), entry.bound)
-        self.decode_router = make_router(fleet.pool.routing, len(self.decoders), fleet.pool.bound)
+        self.entry_router = entry.router()
+        self.decode_router = fleet.pool.router()
         self.must_sync = "prefix_aware" in (entry.routing, fleet.pool.routing)
         self.jobs: list[Job] = []
         self.placed: list[int] = []

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, unknown
 from shardwise.scheduling import Request
 
 MOONCAKE_BLOCK = 512
@@ -35,13 +35,7 @@ def read_trace(path: Path, page_size: int, most: int = 0) -> list[Request]:
 
     Raises BadRequest for a file that is none of the formats, naming the line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadRequest(f"cannot read the trace '{path}': {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadRequest(f"'{path}' is no trace: it is not text in UTF-8") from None
-    lines = text.splitlines()
+    lines = _text(path).splitlines()
     if not lines:
         raise BadRequest(f"'{path}' is empty; a trace has a request on each line")
     reader = _json_rows if lines[0].lstrip().startswith("{") else _csv_rows
@@ -49,6 +43,15 @@ def read_trace(path: Path, page_size: int, most: int = 0) -> list[Request]:
     if not requests:
         raise BadRequest(f"'{path}' holds no request; a trace has a request on each line")
     return _from_zero(requests)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadRequest(f"cannot read the trace '{path}': {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadRequest(f"'{path}' is no trace: it is not text in UTF-8") from None
 
 
 def _from_zero(requests: list[Request]) -> list[Request]:
@@ -232,24 +235,38 @@ def from_quantiles(quantiles: Mapping[float, float]) -> Lengths:
     return lengths
 
 
-def read_rates(path: Path) -> list[tuple[float, float]]:
-    """ServeGen's windows: start in s, requests per s."""
-    with path.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+def rates_of(path: Path) -> list[tuple[float, float]] | None:
+    """ServeGen's windows (start in s, requests per s); None where a file holds requests."""
+    rows = csv.DictReader(_text(path).splitlines())
+    if not {"window_start_s", "requests_per_s"} <= set(rows.fieldnames or ()):
+        return None
     return [(float(r["window_start_s"]), float(r["requests_per_s"])) for r in rows]
 
 
 def read_quantiles(path: Path, category: str, field: str) -> dict[float, float]:
     """ServeGen's quantiles of "input_tokens" or "output_tokens" of a category."""
-    with path.open(encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if (row["category"], row["field"]) == (category, field):
-                return {
-                    float(k.removeprefix("p")) / 100: float(v)
-                    for k, v in row.items()
-                    if k.startswith("p")
-                }
-    raise BadRequest(f"'{path}' has no {field} of category '{category}'")
+    rows = list(csv.DictReader(_text(path).splitlines()))
+    for row in rows:
+        if (row.get("category"), row.get("field")) == (category, field):
+            return {
+                float(k.removeprefix("p")) / 100: float(v)
+                for k, v in row.items()
+                if k.startswith("p")
+            }
+    known = sorted({row.get("category") or "" for row in rows})
+    raise unknown("category", category, known, f"'{path}' says how long requests are")
+
+
+def with_lengths(
+    requests: Sequence[Request], prompts: Lengths, outputs: Lengths, seed: int = 0
+) -> list[Request]:
+    """The same arrivals with drawn lengths."""
+    draw = np.random.default_rng((seed, 1))
+    inputs, answers = prompts(draw, len(requests)), outputs(draw, len(requests))
+    return [
+        replace(r, prompt=int(i), output=int(o))
+        for r, i, o in zip(requests, inputs, answers, strict=True)
+    ]
 
 
 def tiled(requests: Sequence[Request], times: int) -> list[Request]:
