@@ -25,6 +25,7 @@ from shardwise.planner.serve_work import ServeShape, decode_work, prefill_work
 from shardwise.planner.serving import costs, evaluate_serve, plan_serve
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.roofline import price
+from shardwise.roofline.engines import load_engine
 
 BF16 = ServeDtypes(weights="bf16")
 
@@ -445,3 +446,28 @@ def test_every_chip_with_memory_and_bandwidth_serves_a_small_model():
         request = replace(request_for("qwen3-0.6b"), pieces=pieces[:2])
         best = plan_serve(request).best
         assert best.plan.batch >= 1
+
+
+def test_an_engine_adds_what_it_was_measured_to_add():
+    """Kernels and sequences take their time; what no software can beat stays as it is."""
+    ideal, served = (
+        plan_serve(request_for(engine=load_engine(name), batch=16), top=0).best
+        for name in ("ideal", "vllm")
+    )
+    plan = replace(ideal.plan, engine="vllm")
+    same = evaluate_serve(plan, ideal.cfg, ideal.piece)
+    assert same.plan.engine == served.plan.engine == "vllm"
+    for name in ("tpot_seconds", "ttft_seconds"):
+        before, after = getattr(ideal, name), getattr(same, name)
+        assert after["lower"] == before["lower"]
+        assert after["expected"] > before["expected"]
+        assert after["upper"] > before["upper"]
+    engine = load_engine("vllm")
+    host = same.tpot_seconds["expected"] - same.decode.expected
+    assert host == pytest.approx(16 * engine.sequence_seconds)
+
+
+def test_an_unknown_engine_of_a_plan_is_named():
+    best = plan_serve(request_for(batch=1), top=0).best
+    with pytest.raises(BadRequest, match="unknown serving engine 'vlm'"):
+        evaluate_serve(replace(best.plan, engine="vlm"), best.cfg, best.piece)

@@ -20,8 +20,9 @@ from shardwise.models.specs import Moe
 from shardwise.planner.serve_memory import serve_memory
 from shardwise.planner.serve_work import ServeShape, cached_heads, decode_work, prefill_work
 from shardwise.plans.serve import KV_SHARDINGS, SERVE_AXES, KvSharding, ServeDtypes
-from shardwise.roofline import price
-from shardwise.work import Quantity
+from shardwise.roofline import Estimate, price
+from shardwise.roofline.engines import IDEAL_ENGINE, Engine
+from shardwise.work import Quantity, Work
 
 _MAX_BATCH = 2**17
 _BATCHES = tuple(sorted({round(2 ** (i / 2)) for i in range(35)}))
@@ -44,7 +45,8 @@ class ServeRequest:
 
     `pieces` are the slices to choose from, smallest first. `batch` fixes the batch where it is not
     0. `max_tpot` and `max_ttft` bound the expected seconds, infinite where there is no target.
-    `utilisation` replaces the expected prefill time, if given.
+    `utilisation` replaces the expected prefill time, if given. `engine` is the software that
+    serves.
     """
 
     cfg: ModelConfig
@@ -59,6 +61,7 @@ class ServeRequest:
     max_ttft: float = inf
     pins: Mapping[str, int] = field(default_factory=dict)
     utilisation: Utilisation | None = None
+    engine: Engine = IDEAL_ENGINE
 
     @property
     def has_targets(self) -> bool:
@@ -171,20 +174,31 @@ class _Meshes:
         return np.broadcast_to(peak, (len(self),))
 
     def tpot(self, batch: Quantity) -> Bounds:
-        return self._priced(decode_work(self.request.cfg, self.shape(batch)))
+        shape = self.shape(batch)
+        return self._priced(decode_work(self.request.cfg, shape), shape.sequences)
 
     def prefill(self) -> Bounds:
-        bounds = self._priced(prefill_work(self.request.cfg, self.shape(1.0)))
+        shape = self.shape(1.0)
+        bounds = self._priced(prefill_work(self.request.cfg, shape), shape.chunks)
         return at_utilisation(bounds, self.request, self.piece, prod(self.box) * self.piece.count)
 
-    def _priced(self, work) -> Bounds:
-        e = price(work, self.piece.chip, place_mesh(self.piece, self.degrees, self.box))
-        shape = (len(self),)
+    def _priced(self, work: Work, sequences: Quantity) -> Bounds:
+        placement, engine = place_mesh(self.piece, self.degrees, self.box), self.request.engine
+        found = price(work, self.piece.chip, placement, stack=engine.stack)
+        bounds, shape = served_bounds(found, engine, sequences), (len(self),)
         return Bounds(
-            lower=np.broadcast_to(e.lower, shape),
-            expected=np.broadcast_to(e.expected, shape),
-            upper=np.broadcast_to(e.upper, shape),
+            lower=np.broadcast_to(bounds.lower, shape),
+            expected=np.broadcast_to(bounds.expected, shape),
+            upper=np.broadcast_to(bounds.upper, shape),
         )
+
+
+def served_bounds(estimate: Estimate, engine: Engine, sequences: Quantity) -> Bounds:
+    """What a priced step takes in an engine, with what it spends per running sequence."""
+    host = engine.sequence_seconds * sequences
+    return Bounds(
+        lower=estimate.lower, expected=estimate.expected + host, upper=estimate.upper + host
+    )
 
 
 def serve_shape(

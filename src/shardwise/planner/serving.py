@@ -30,12 +30,14 @@ from shardwise.planner.serve_search import (
     place_mesh,
     search_slice,
     serve_shape,
+    served_bounds,
 )
 from shardwise.planner.serve_work import decode_work, prefill_work
 from shardwise.planner.usage import Usage
 from shardwise.plans import ServePlan, model_hash
 from shardwise.plans.serve import SERVE_AXES
 from shardwise.roofline import Estimate, price
+from shardwise.roofline.engines import load_engine
 from shardwise.work import MemoryTimeline, Work
 
 _WIDER = (2, 4, 8)
@@ -58,6 +60,7 @@ class ServeAnswer(Usage):
     decode: Estimate
     memory: MemoryTimeline
     prefill_bounds: Bounds
+    decode_bounds: Bounds
 
     @property
     def work(self) -> Work:
@@ -72,12 +75,12 @@ class ServeAnswer(Usage):
     @property
     def tpot_seconds(self) -> dict[str, float]:
         """One decode step of the batch at the mean context."""
-        return _bounds(self.decode).as_dict()
+        return self.decode_bounds.as_dict()
 
     @property
     def ttft_seconds(self) -> dict[str, float]:
         """Prefill of one prompt and one decode step, without queueing."""
-        return (self.prefill_bounds + _bounds(self.decode)).as_dict()
+        return (self.prefill_bounds + self.decode_bounds).as_dict()
 
     @property
     def tokens_per_second_per_chip(self) -> float:
@@ -215,6 +218,7 @@ def answer_of(request: ServeRequest, point: Point, constants: str) -> ServeAnswe
         kv_sharding=point.kv_sharding,
         dtypes=request.dtypes,
         constants=constants,  # type: ignore[arg-type]
+        engine=request.engine.name,
     )
     return evaluate_serve(plan, request.cfg, point.piece, utilisation=request.utilisation)
 
@@ -234,7 +238,9 @@ def evaluate_serve(
     degrees = {axis: float(d) for axis, d in plan.mesh.items() if d > 1}
     shape = serve_shape(request, degrees, float(plan.batch), plan.kv_sharding)
     prefill, decode = prefill_work(cfg, shape), decode_work(cfg, shape)
-    priced = price(prefill, piece.chip, placement)
+    engine = request.engine
+    priced = price(prefill, piece.chip, placement, stack=engine.stack)
+    step = price(decode, piece.chip, placement, stack=engine.stack)
     chips = prod(plan.box) * piece.count
     return ServeAnswer(
         plan=plan,
@@ -244,9 +250,12 @@ def evaluate_serve(
         prefill_work=prefill,
         decode_work=decode,
         prefill=priced,
-        decode=price(decode, piece.chip, placement),
+        decode=step,
         memory=serve_memory(cfg, shape),
-        prefill_bounds=at_utilisation(_bounds(priced), request, piece, chips),
+        prefill_bounds=at_utilisation(
+            served_bounds(priced, engine, shape.chunks), request, piece, chips
+        ),
+        decode_bounds=served_bounds(step, engine, shape.sequences),
     )
 
 
@@ -263,11 +272,8 @@ def _request_of(
         prefill_chunk=plan.prefill_chunk,
         batch=plan.batch,
         utilisation=utilisation,
+        engine=load_engine(plan.engine),
     )
-
-
-def _bounds(estimate: Estimate) -> Bounds:
-    return Bounds(lower=estimate.lower, expected=estimate.expected, upper=estimate.upper)
 
 
 def check_serve_plan(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> None:

@@ -12,6 +12,7 @@ from shardwise.planner.serve_work import SPLIT_AXES, cached_heads
 from shardwise.planner.serving import ServeAnswer, ServePlanning, costs, plan_serve
 from shardwise.plans.serve import ServeDtypes
 from shardwise.roofline import Estimate
+from shardwise.roofline.engines import load_engine
 from shardwise.units import format_seconds, many, sig
 from shardwise.workflows.inputs import Hardware
 
@@ -37,6 +38,7 @@ def plan_serving(
     mfu: float | None = None,
     params: float | None = None,
     top: int = 3,
+    engine: str = "ideal",
     hardware: Hardware | None = None,
 ) -> ServePlanning:
     """The smallest slice that serves within the targets, and its largest batch.
@@ -44,8 +46,8 @@ def plan_serving(
     `model` is a zoo name, a config.json or a folder with one; `on` a slice, or a bare chip for the
     smallest of its slices; `input` and `output` tokens per request; `tpot` and `ttft` seconds that
     the expected times must not exceed; `batch` fixes the batch where it is not 0; `mfu` prefills at
-    that share of the peak by 2 * `params` * tokens. Raises BadRequest, or NoFeasiblePlan with the
-    nearest miss.
+    that share of the peak by 2 * `params` * tokens; `engine` is the software that serves. Raises
+    BadRequest, or NoFeasiblePlan with the nearest miss.
     """
     hardware = hardware or Hardware()
     cfg, target = load_model(model), hardware.target(on)
@@ -66,6 +68,7 @@ def plan_serving(
         max_ttft=ttft,
         pins=pins or {},
         utilisation=utilisation,
+        engine=load_engine(engine),
     )
     return plan_serve(request, top=top, constants=hardware.constants)
 
@@ -92,6 +95,7 @@ def serve_result(answer: ServeAnswer) -> dict[str, Any]:
         "box": list(plan.box),
         "placement": answer.placement.describe(),
         "kv_sharding": plan.kv_sharding,
+        "engine": plan.engine,
         "kv_layout": cache_text(answer.cfg, plan.mesh, plan.kv_sharding),
         "batch": plan.batch,
         "input_length": plan.input_length,

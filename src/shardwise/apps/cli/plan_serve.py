@@ -13,6 +13,7 @@ from shardwise.models.describe import context_warning, unpriced
 from shardwise.planner.serving import ServeAnswer, ServePlanning, mesh_text
 from shardwise.plans import save_plan
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
+from shardwise.roofline.engines import load_engine
 from shardwise.units import (
     format_gib,
     format_seconds,
@@ -62,6 +63,12 @@ _FRONT_COLUMNS = (
 @click.option("--kv", default="bf16", show_default=True, help="Dtype of the KV cache.")
 @click.option("--activations", default="bf16", show_default=True, help="Dtype between matmuls.")
 @click.option("--compute", help="Dtype of the matmuls; bf16 where the chip has it.")
+@click.option(
+    "--engine",
+    default="ideal",
+    show_default=True,
+    help="The serving software, for what it was measured to add: vllm, sglang, trtllm, others.",
+)
 @click.option("--prefill-chunk", default="8192", show_default=True, help="Most tokens at once.")
 @click.option(
     "--pin",
@@ -110,6 +117,7 @@ def serve(**options: Any) -> None:
         mfu=parse_share(options["mfu"], "--mfu") if options["mfu"] else None,
         params=parse_count(options["params"], "--params") if options["params"] else None,
         top=options["top"],
+        engine=options["engine"],
         hardware=hardware,
     )
     if options["plan_path"]:
@@ -124,6 +132,7 @@ def serve(**options: Any) -> None:
         warnings=[*_notes(target), *_price_warning(planning), *_cautions(planning.best, result)],
         provenance={
             "efficiency": planning.best.piece.chip.efficiency.source,
+            "engine": dict(load_engine(options["engine"]).sources),
             "definitions": DEFINITIONS,
         },
     )
@@ -177,9 +186,9 @@ def _resolved(options: dict[str, Any], best: ServeAnswer) -> dict[str, Any]:
         for name in ("slice", "batch", "kv_sharding", "input_length", "output_length")
     }
     context = click.get_current_context()
-    for name in ("weights", "kv", "activations", "compute", "prefill_chunk"):
+    for name in ("weights", "kv", "activations", "compute", "prefill_chunk", "engine"):
         given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        value = plan.prefill_chunk if name == "prefill_chunk" else getattr(plan.dtypes, name)
+        value = getattr(plan if name in ("prefill_chunk", "engine") else plan.dtypes, name)
         resolved[name] = {"value": value, "origin": "flag" if given else "default"}
     pinned = {p.partition("=")[0] for p in options["pins"]}
     for axis, degree in plan.mesh.items():
