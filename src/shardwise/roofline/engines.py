@@ -73,17 +73,34 @@ IDEAL_ENGINE = Engine(
 
 
 def load_engine(name: str) -> Engine:
-    """The engine of that name; BadRequest lists the known ones.
+    """The engine of that name, or of a file FILE.toml with the table of one engine (`shardwise
+    calibrate` writes such files); BadRequest lists the known ones.
 
     >>> load_engine("ideal").kernel_seconds
     0.0
     """
     if name == IDEAL_ENGINE.name:
         return IDEAL_ENGINE
+    if name.endswith(".toml"):
+        return _from_file(Path(name))
     table = _engines()
     if name not in table:
         raise unknown("serving engine", name, [*table, IDEAL_ENGINE.name])
     return table[name]
+
+
+def _from_file(path: Path) -> Engine:
+    try:
+        record = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadRequest(f"cannot read the engine file '{path}': {error}") from None
+    tables = {name: table for name, table in record.items() if isinstance(table, dict)}
+    if len(tables) != 1:
+        raise BadRequest(
+            f"'{path}' holds {len(tables)} tables; an engine file has one, named after the engine, "
+            f"with {', '.join(ENGINE_CONSTANTS)}"
+        )
+    return engine_of(str(path), next(iter(tables.values())))
 
 
 def engine_names() -> tuple[str, ...]:
@@ -103,7 +120,13 @@ def engine_of(name: str, record: Mapping[str, Mapping[str, object]]) -> Engine:
     for constant, about in ENGINE_CONSTANTS.items():
         if constant not in record:
             raise BadRequest(f"engine '{name}' lacks '{constant}' ({about}); write it")
-        value, (least, most) = record[constant]["value"], ENGINE_BOUNDS[constant]
+        entry, (least, most) = record[constant], ENGINE_BOUNDS[constant]
+        if not isinstance(entry, Mapping) or "value" not in entry:
+            raise BadRequest(
+                f"'{constant}' of engine '{name}' is {entry!r}; write {{ value = NUMBER, source = "
+                '"WHERE FROM" }'
+            )
+        value = entry["value"]
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadRequest(f"'{constant}' of engine '{name}' is {value!r}; it must be a number")
         if not least <= value <= most:
@@ -112,5 +135,5 @@ def engine_of(name: str, record: Mapping[str, Mapping[str, object]]) -> Engine:
                 f"to {most:g}"
             )
         values[constant] = float(value)
-    sources = {constant: str(record[constant]["source"]) for constant in ENGINE_CONSTANTS}
+    sources = {c: str(record[c].get("source", "not stated")) for c in ENGINE_CONSTANTS}
     return Engine(name=name, sources=sources, **values)

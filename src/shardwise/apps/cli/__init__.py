@@ -28,6 +28,11 @@ COMMANDS = {
         "validate",
         "Predicted against measured step times of published runs.",
     ),
+    "calibrate": (
+        "shardwise.apps.cli.calibrate",
+        "calibrate",
+        "Measure a live server: a hardware file and an engine file.",
+    ),
     "book": (
         "shardwise.apps.cli.book",
         "book",
