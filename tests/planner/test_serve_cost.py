@@ -19,6 +19,8 @@ EXACT = [
     ("llama-3.1-70b", "h100:8", {"tensor": 8}, "heads"),
     ("gpt-oss-120b", "h200:2", {"tensor": 2}, "heads"),  # windows
     ("deepseek-v3", "b200:8", {"tensor": 8}, "heads_then_batch"),  # latent, sequences spread
+    ("llama-3.1-8b", "h100:8", {"tensor": 8}, "heads_then_batch_then_sequence"),
+    ("deepseek-v3", "b200:8", {"tensor": 8}, "heads_then_batch_then_sequence"),
     ("qwen3-next-80b-a3b", "h100:4", {"tensor": 4}, "heads"),  # recurrent layers
     ("gemma-2-9b", "v5e:2x2", {"tensor": 4}, "heads"),
     ("deepseek-v4-flash", "b200:8", {"tensor": 8}, "heads"),  # compressed, chosen entries
@@ -58,7 +60,7 @@ def steps(seed, number):
     """Decodes alone, prompts alone and both, some speculating, some in a prompt's middle."""
     rng = np.random.default_rng(seed)
     for _ in range(number):
-        n, k = int(rng.integers(0, 300)), int(rng.integers(0, 4))
+        n, k = int(rng.choice([rng.integers(0, 9), rng.integers(0, 300)])), int(rng.integers(0, 4))
         if not n + k:
             continue
         tokens, past = int(rng.integers(1, 2000)), int(rng.integers(0, 5000))
@@ -74,21 +76,21 @@ def steps(seed, number):
         )
 
 
-@pytest.mark.parametrize("case", EXACT, ids=lambda case: case[0])
+@pytest.mark.parametrize("case", EXACT, ids=lambda case: f"{case[0]}-{case[3]}")
 def test_equal_to_the_pricer(case):
     server = Server(*case)
     for step in steps(0, 25):
         assert server.cost.seconds(step) == pytest.approx(server.priced(step), rel=1e-9), step
 
 
-@pytest.mark.parametrize("case", UNEVEN, ids=lambda case: case[0])
+@pytest.mark.parametrize("case", UNEVEN, ids=lambda case: f"{case[0]}-{case[3]}")
 def test_near_the_pricer_where_a_cut_is_uneven(case):
     server = Server(*case)
     for step in steps(1, 25):
         assert server.cost.seconds(step) == pytest.approx(server.priced(step), rel=0.01), step
 
 
-@pytest.mark.parametrize("case", [*EXACT, *UNEVEN], ids=lambda case: case[0])
+@pytest.mark.parametrize("case", [*EXACT, *UNEVEN], ids=lambda case: f"{case[0]}-{case[3]}")
 def test_a_line_is_the_steps_that_it_stands_for(case):
     cost = Server(*case).cost
     for n, mean in ((1, 1), (7, 100), (64, 127), (64, 3000), (200, 40)):

@@ -471,3 +471,31 @@ def test_an_unknown_engine_of_a_plan_is_named():
     best = plan_serve(request_for(batch=1), top=0).best
     with pytest.raises(BadRequest, match="unknown serving engine 'vlm'"):
         evaluate_serve(replace(best.plan, engine="vlm"), best.cfg, best.piece)
+
+
+def test_few_sequences_are_cut_along_their_tokens():
+    """One latent entry on eight devices: two sequences go to two of them, or each to four."""
+    cfg = load_model("deepseek-v3")
+    spread, cut = (
+        shape_of(8.0, 2.0, kv_sharding=kv)
+        for kv in ("heads_then_batch", "heads_then_batch_then_sequence")
+    )
+    caches = [serve_memory(cfg, shape).points[0][1]["kv"] for shape in (spread, cut)]
+    assert caches[0] == pytest.approx(4 * caches[1])
+    cores = [
+        next(op for op in decode_work(cfg, shape).ops if op.id.endswith("attention.core"))
+        for shape in (spread, cut)
+    ]
+    assert cores[0].hbm_bytes == pytest.approx(4 * cores[1].hbm_bytes)
+    assert cores[0].flops["bf16"] == pytest.approx(4 * cores[1].flops["bf16"])
+    merges = [op for op in decode_work(cfg, cut).ops if op.id.endswith("attention.merge")]
+    assert merges[0].collective.bytes == 2 * 128 * (512 + 2) * 4
+
+
+def test_a_full_batch_is_not_cut():
+    cfg = load_model("deepseek-v3")
+    spread, cut = (
+        decode_work(cfg, shape_of(8.0, 64.0, kv_sharding=kv))
+        for kv in ("heads_then_batch", "heads_then_batch_then_sequence")
+    )
+    assert spread.by_key() == cut.by_key()

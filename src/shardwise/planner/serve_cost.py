@@ -48,7 +48,10 @@ LONGEST = 2**17
 """Context up to which the pairs of a windowed layer are tabled."""
 
 _PREFILL = "attention.prefill"
-_ATTENTION = ("attention.core", "/scan", "attention.to_batch", "attention.to_heads")
+_ATTENTION = (
+    *("attention.core", "/scan", "attention.merge"),
+    *("attention.to_batch", "attention.to_heads"),
+)
 """How the ids of the ops of decode attention end, which depend on more than tokens."""
 
 _FAR = 2.0**20
@@ -58,7 +61,8 @@ _FAR = 2.0**20
 class Slower:
     """Decode attention of one kind of layer: the slower of math and memory, each a line with bends
     at `knots`, held as (value at the knot, slope) per sequence. `ramp` comes on top of the math of
-    a batch, `kernel` on top of either; `spread` sequences of a device's batch are one of a core's.
+    a batch, `kernel` on top of either; `spread` sequences of a device's batch are one of a core's,
+    and fewer are cut along their tokens where `cut`.
     """
 
     knots: Sequence[float]
@@ -68,12 +72,18 @@ class Slower:
     kernel: float
     count: float
     spread: float
+    cut: bool
+
+    def held(self, batch: float) -> float:
+        """`ServeShape.held` of a batch."""
+        cuts = max(self.spread // max(batch, 1.0), 1.0) if self.cut else 1.0
+        return ceil(batch / (self.spread / cuts)) / cuts
 
     def at(self, batch: float, context: float, queries: float) -> tuple[float, float, float]:
         """Seconds of a batch, their slope in the context, and the context where that ends."""
         i = bisect_right(self.knots, context) - 1
         past = context - self.knots[i]
-        sequences = ceil(batch / self.spread)
+        sequences = self.held(batch)
         math, math_slope = self.math[i]
         memory, memory_slope = self.memory[i]
         math_slope *= sequences * queries
@@ -353,6 +363,7 @@ def _decodes(p: _Pricer, layer: Layer, layers: int) -> Slower:
         kernel=kernel,
         count=float(layers),
         spread=spread,
+        cut=p.server.kv_sharding == "heads_then_batch_then_sequence",
     )
 
 

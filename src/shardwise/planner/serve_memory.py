@@ -48,7 +48,7 @@ def kv_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     """Cache of all sequences of the device at their full length; windows cap their layers."""
     total: Quantity = 0.0
     for layer, layers in cfg.layer_groups():
-        sequences = np.ceil(shape.sequences / shape.spread(layer.mixer))
+        sequences = shape.held(layer.mixer, shape.sequences)
         total = total + layers * sequences * layer_cache_bytes(layer, shape, shape.longest)
     return total
 

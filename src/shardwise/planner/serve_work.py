@@ -51,6 +51,9 @@ INDEX_BYTES = dtype_bytes("fp8")
 STATE_BYTES = dtype_bytes("f32")
 """Recurrent states are kept in f32."""
 
+MERGE_BYTES = dtype_bytes("f32")
+"""Answers of a sequence's parts are added up in f32."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeShape:
@@ -112,6 +115,17 @@ class ServeShape:
         if self.kv_sharding == "heads" or not isinstance(mixer, SoftmaxMixer):
             return 1.0
         return np.maximum(np.floor(self.degree("tensor") / cached_heads(mixer)), 1.0)
+
+    def cuts(self, mixer: Mixer | None, sequences: Quantity) -> Quantity:
+        """Into how many parts the cache of one sequence is cut: as many devices as would idle."""
+        if self.kv_sharding != "heads_then_batch_then_sequence":
+            return 1.0
+        return np.maximum(np.floor(self.spread(mixer) / np.maximum(sequences, 1.0)), 1.0)
+
+    def held(self, mixer: Mixer | None, sequences: Quantity) -> Quantity:
+        """Sequences whose cache a device has of one KV head; a part of one where they are cut."""
+        cuts = self.cuts(mixer, sequences)
+        return np.ceil(sequences / (self.spread(mixer) / cuts)) / cuts
 
     def stored(self, cfg: ModelConfig, row: Parameter) -> str:
         """The dtype that a parameter is stored in."""
@@ -271,7 +285,7 @@ def decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]:
         return []
     mixer, tensor = layer.mixer, inner.degree("tensor")
     spread, share = shape.spread(mixer), head_share(mixer, tensor)
-    sequences = np.ceil(inner.tokens / spread)
+    sequences, cuts = shape.held(mixer, inner.tokens), shape.cuts(mixer, inner.tokens)
     size = dtype_bytes(inner.activations)
     query, answer = _widths(mixer)
     flops = attention_flops_per_token(layer, inner.context, causal=False, absorbed=True)
@@ -287,10 +301,16 @@ def decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]:
     if not np.any(spread > 1):
         return [core]
     wire = inner.tokens * mixer.heads * size
+    merge = inner.tokens * mixer.heads * (answer + 2) * MERGE_BYTES
     return [
-        _spread_exchange("attention.to_batch", wire * query, spread),
+        _spread_exchange("attention.to_batch", "all_to_all", wire * query, spread),
         core,
-        _spread_exchange("attention.to_heads", wire * answer, spread),
+        *(
+            [_spread_exchange("attention.merge", "reduce_scatter", merge, cuts)]
+            if np.any(cuts > 1)
+            else []
+        ),
+        _spread_exchange("attention.to_heads", "all_to_all", wire * answer, spread),
     ]
 
 
@@ -323,10 +343,11 @@ def _read_elements(mixer: SoftmaxMixer) -> int:
     return kv_elements(mixer)
 
 
-def _spread_exchange(op_id: str, size: Quantity, spread: Quantity) -> Op:
-    """All-to-all between heads and sequences (ch. 7.3.3). It stays within the devices that share a
-    KV head; it is priced over all of `tensor`, which is a little slower."""
-    op = exchange(op_id, "all_to_all", "attention", ("tensor",), size)
+def _spread_exchange(op_id: str, kind: str, size: Quantity, spread: Quantity) -> Op:
+    """All-to-all between heads and sequences (ch. 7.3.3), or the sum of the answers of a sequence's
+    parts, each with its largest score and its sum. It stays within the devices that share a KV
+    head; it is priced over all of `tensor`, which is a little slower."""
+    op = exchange(op_id, kind, "attention", ("tensor",), size)
     return replace(op, count=np.where(spread > 1, 1.0, 0.0))
 
 

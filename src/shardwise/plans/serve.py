@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
-from typing import Literal
+from typing import Literal, get_args
 
 from shardwise.errors import BadRequest
 from shardwise.plans.train import check_mesh
@@ -15,8 +15,8 @@ CHECKPOINT = "checkpoint"
 SERVE_AXES = ("data", "expert", "tensor")
 """Mesh axes that a server uses: copies of the weights, experts, and heads and widths."""
 
-KvSharding = Literal["heads", "heads_then_batch"]
-KV_SHARDINGS: tuple[KvSharding, ...] = ("heads", "heads_then_batch")
+KvSharding = Literal["heads", "heads_then_batch", "heads_then_batch_then_sequence"]
+KV_SHARDINGS: tuple[KvSharding, ...] = get_args(KvSharding)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,7 @@ class ServeDtypes:
         names = (self.kv, self.activations, self.compute)
         for name in names if self.weights == CHECKPOINT else (self.weights, *names):
             dtype_bytes(name)
+
 
 Policy = Literal["static", "interleaved", "chunked"]
 POLICIES: tuple[Policy, ...] = ("static", "interleaved", "chunked")
@@ -92,8 +93,9 @@ class ServePlan:
     of `input_length` tokens are prefilled one at a time on the same chips, their tokens cut over
     `data` and `expert`, in chunks of at most `prefill_chunk`; answers are `output_length` tokens
     long. `box` is the part of each physical axis that the mesh uses. The KV cache is cut by heads
-    over `tensor`; beyond one KV head per device the heads are replicated ("heads") or the sequences
-    are spread ("heads_then_batch").
+    over `tensor`; beyond one KV head per device the heads are replicated ("heads"), or the
+    sequences are spread ("heads_then_batch"), and where they are fewer than the devices, each is
+    cut along its tokens, too ("heads_then_batch_then_sequence").
 
     `engine` is the software that serves, whose measured constants add to the chip's times
     (`roofline/engines.py`; "ideal" adds nothing).

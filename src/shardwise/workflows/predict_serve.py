@@ -135,16 +135,24 @@ def cache_text(cfg: ModelConfig, mesh: Mapping[str, int], kv_sharding: str) -> s
     if tensor > 1 and heads > 1:
         parts.append("cut by heads over tensor")
     if tensor > heads:
-        parts.append(_beyond_heads(heads, tensor // heads, kv_sharding == "heads_then_batch"))
+        parts.append(_beyond_heads(heads, tensor // heads, _BEYOND[kv_sharding]))
     latent = not any(isinstance(m, Attention) for m in mixers)
     return f"{'latent ' if latent else ''}KV cache {', '.join(parts) or 'on one device'}"
 
 
-def _beyond_heads(heads: int, devices: int, spread: bool) -> str:
+_BEYOND = {
+    "heads": "",
+    "heads_then_batch": "by sequences",
+    "heads_then_batch_then_sequence": "by sequences, then along their tokens,",
+}
+
+
+def _beyond_heads(heads: int, devices: int, cut: str) -> str:
     """How `devices` of tensor share a KV head, or the one entry that serves all heads."""
+    over = f"cut {cut} over" if cut else "replicated on"
     if heads == 1:
-        return "cut by sequences over tensor" if spread else "replicated over tensor"
-    return f"each head {'cut by sequences over' if spread else 'replicated on'} {devices} devices"
+        return f"{over if cut else 'replicated over'} tensor"
+    return f"each head {over} {devices} devices"
 
 
 _FULL = 0.98
