@@ -84,7 +84,7 @@ def speed(traces: Path, rounds: int) -> None:
     walls: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(rounds):
         for name, (requests, fleet) in jobs.items():
-            outcome, cpu, wall = timed(requests, fleet)
+            _, cpu, wall = timed(requests, fleet)
             cpus[name].append(cpu)
             walls[name].append(wall)
     for name, (requests, fleet) in jobs.items():
@@ -148,6 +148,7 @@ def conserved(traces: Path) -> None:
             done = completed(outcome)
             assert len(done) == len(requests), [j.refusal for j in outcome.jobs if j.refusal][:1]
             assert all(job.conserved() for job in done)
+            told = summary(outcome)
             print(
                 f"  {trace}, {policy}: {len(done):,}, {told['total_input_tokens']:,} = "
                 f"{told['prefilled_tokens']:,} + {told['hit_tokens']:,} - "

@@ -29,7 +29,12 @@ CHOICES = st.fixed_dictionaries(
 )
 
 
-def workload(seed, count=40):
+GRID = Linear(base=0.125, read=0, decode=0, prefill=0, pairs=0, move=0.125 / 64)
+"""Every step takes an eighth of a second, so that arrivals on the same grid meet its ends."""
+
+
+def workload(seed, count=40, grid=0.0):
+    """Requests that share beginnings; `grid` puts their arrivals on whole multiples of it."""
     draw = Random(seed)
     at, requests = 0.0, []
     for number in range(count):
@@ -40,7 +45,7 @@ def workload(seed, count=40):
         requests.append(
             Request(
                 id=number,
-                arrival=at,
+                arrival=round(at / grid) * grid if grid else at,
                 prompt=prompt,
                 output=draw.randint(1, 120),
                 keys=tuple((family, i) if i < own else (number, i) for i in range(prompt // 16)),
@@ -105,6 +110,19 @@ def test_disaggregated_together_is_one_by_one(seed, pages, prefills, decodes):
     assert all(job.conserved() for job in together.jobs if not job.refusal)
     for replica in together.replicas:
         replica.scheduler.check()
+
+
+@settings(max_examples=80, deadline=None)
+@given(CHOICES, st.integers(0, 10**6), st.booleans())
+def test_what_happens_at_the_same_moment_does_not_tell_them_apart(choices, seed, split):
+    parts = Fleet(
+        pool=pool(GRID, **choices),
+        prefill=pool(GRID, policy="prefill", routing=choices["routing"])
+        if split and choices["policy"] != "static"
+        else None,
+    )
+    together, single = both(workload(seed, grid=0.125), parts)
+    assert told(together) == told(single)
 
 
 def test_runs_are_fewer_than_steps():
