@@ -233,6 +233,10 @@ def report(
         "",
         *_summaries("release", _by(rows, "engine")),
         "",
+        "Where a family's newest release counts alone, whatever it ran and on what:",
+        "",
+        *_summaries("release", _by(_newest_alone(rows), "engine")),
+        "",
         "## The worst",
         "",
         *_table(
@@ -241,6 +245,14 @@ def report(
         ),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _newest_alone(rows: Sequence[ServingScored]) -> list[ServingScored]:
+    """The runs of the newest numbered release of each family."""
+    newest: dict[str, tuple[int, ...]] = {}
+    for r in rows:
+        newest[r.run.family] = max(newest.get(r.run.family, ()), r.run.release)
+    return [r for r in rows if r.run.release and r.run.release == newest[r.run.family]]
 
 
 def _bad(rows: Sequence[ServingScored]) -> list[ServingScored]:

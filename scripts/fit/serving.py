@@ -17,6 +17,9 @@ SIGMA = 0.1
 TTFT_WEIGHT = 0.3
 """What an error of TTFT counts beside one of TPOT: its mean depends on how a benchmark starts."""
 
+_NOTHING = 1e-6
+"""Sigmas from its lower bound, 0, at which a constant is that."""
+
 Keep = Callable[[ServingRun], bool]
 
 
@@ -109,7 +112,8 @@ def _fit(family: str, parts: Sequence[_Part]) -> Engine:
 
     bounds = ((low - start) / sigma, (high - start) / sigma)
     found = least_squares(loss, np.zeros(len(NAMES)), bounds=bounds)
-    return engine_at(family, start + found.x * sigma)
+    values = start + found.x * sigma
+    return engine_at(family, np.where(values < _NOTHING * sigma, 0.0, values))
 
 
 def _huber(z: np.ndarray) -> np.ndarray:
