@@ -25,6 +25,7 @@ from shardwise.planner.simulate.run import Fleet, Outcome, simulate
 from shardwise.planner.simulate.traces import read_trace, tiled
 from shardwise.plans import ServePlan, load_plan
 from shardwise.scheduling import Request
+from shardwise.scheduling.forecast import pages_for
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.simulate import fleet_of
 
@@ -43,7 +44,7 @@ CONSERVED = {
     "vidur_splitwise_code.csv": "simulate_azure.yaml",
     "llmservingsim_sharegpt_llama-3.1-8b_300_sps10.hash16.jsonl": "simulate_azure.yaml",
 }
-POLICIES = ("chunked", "interleaved", "static", "disaggregated")
+POLICIES = ("chunked", "interleaved", "static", "disaggregated", "crowded")
 
 
 def plan_of(name: str) -> ServePlan:
@@ -129,12 +130,22 @@ def singly(traces: Path) -> None:
 
 def policy_of(plan: ServePlan, policy: str) -> ServePlan:
     """The plan under another policy."""
+    if policy == "crowded":
+        return plan
     if policy == "disaggregated":
         return replace(plan, prefill_replicas=plan.replicas)
-    wanted = replace(plan.scheduling, policy=policy)
+    wanted = {"policy": policy}
     if policy == "static":
-        wanted = replace(wanted, prefix_cache=False, admission="reserve")
-    return replace(plan, scheduling=wanted)
+        wanted |= {"prefix_cache": False, "admission": "reserve"}
+    return replace(plan, scheduling=replace(plan.scheduling, **wanted))
+
+
+def crowded(fleet: Fleet, requests: Sequence[Request]) -> Fleet:
+    """The fleet with room for one and a half of the longest request, so that it must preempt."""
+    config = fleet.pool.config
+    longest = max(r.prompt + r.most for r in requests)
+    config = replace(config, pages=3 * pages_for(longest, config.page_size) // 2)
+    return replace(fleet, pool=replace(fleet.pool, config=config))
 
 
 def conserved(traces: Path) -> None:
@@ -144,7 +155,8 @@ def conserved(traces: Path) -> None:
         plan = plan_of(plan_name)
         requests = read_trace(traces / trace, plan.scheduling.page_size)
         for policy in POLICIES:
-            outcome = simulate(requests, fleet_for(policy_of(plan, policy)))
+            fleet = fleet_for(policy_of(plan, policy))
+            outcome = simulate(requests, crowded(fleet, requests) if policy == "crowded" else fleet)
             done = completed(outcome)
             assert len(done) == len(requests), [j.refusal for j in outcome.jobs if j.refusal][:1]
             assert all(job.conserved() for job in done)

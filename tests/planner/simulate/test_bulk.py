@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.planner.simulate.servers import Linear, pool
 
 from shardwise.planner.simulate.metrics import latencies, summary
+from shardwise.planner.simulate.replica import Replica
 from shardwise.planner.simulate.run import Fleet, simulate
 from shardwise.scheduling import Request
 
@@ -141,3 +142,29 @@ def test_the_tokens_between_are_the_tokens():
         spans = sum((job.finished - job.first_token) / 1e15 for job in jobs)
         assert abs(times.itl.sum() - spans) < 1e-9 * spans
         assert summary(outcome)["total_output_tokens"] == sum(job.request.output for job in jobs)
+
+
+def test_a_router_sees_what_steps_that_have_begun_evicted():
+    """While a run is under way its pages are those of the steps begun so far, not of its start."""
+    keys = (1, 2, 3)
+    served = pool(GRID, pages=12)
+    replica = Replica(0, served.model, served.config)
+    replica.scheduler.add(Request(id=0, arrival=0, prompt=48, output=1, keys=keys), 0)
+    replica.begin(0)
+    start = replica.run.end
+    replica.finish()
+    # One prompt page and up to nine more for the answer: the twelfth page is a cached one.
+    replica.scheduler.add(Request(id=1, arrival=0, prompt=16, output=140), start)
+    replica.begin(start)
+    start = replica.run.end
+    replica.finish()
+    replica.begin(start)
+    again = Request(id=2, arrival=0, prompt=49, output=1, keys=keys)
+    assert replica.run.steps == 139
+    hits = []
+    for steps in (1, 100, 129, 139):
+        replica.sync(start + replica.run.after(steps))
+        hits.append(replica.hit_tokens(again))
+    assert hits == [48, 48, 32, 32]
+    replica.finish()
+    replica.scheduler.check()
