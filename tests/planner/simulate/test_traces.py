@@ -78,6 +78,9 @@ def test_blocks_of_sixteen_are_joined_to_pages(saved):
     (request,) = read_trace(saved(json.dumps(row)), 32)
     assert request.keys == ((3, 4), (5, 6))
     assert request.arrival == 0
+    later = {**row, "timestamp": 346.9}
+    _, second = read_trace(saved(json.dumps(row) + "\n" + json.dumps(later)), 32)
+    assert second.arrival == pytest.approx(0.3)  # 300 requests of such a file are 30 s at 10 per s
 
 
 def test_a_trace_of_ones_own(saved):

@@ -5,7 +5,7 @@ Formats, told apart by what is in the file:
 - Azure LLM inference traces (CSV: TIMESTAMP, ContextTokens, GeneratedTokens), and Vidur's form of
   them (arrived_at, num_prefill_tokens, num_decode_tokens);
 - Mooncake (JSONL: timestamp in ms, input_length, output_length, hash_ids of 512-token blocks);
-- LLMServingSim (JSONL: timestamp in s, input_length, output_length, hash_ids_16);
+- LLMServingSim (JSONL: timestamp in ms, input_length, output_length, hash_ids_16);
 - ServeGen's arrival rates (CSV: window_start_s, requests_per_s), with lengths from its quantiles;
 - one's own (JSONL: arrival in s, prompt, output, and optionally priority, deadline in s after the
   arrival, session, hash_ids with block_size).
@@ -131,8 +131,8 @@ def _json_request(row: Mapping[str, Any], number: int, page_size: int) -> Reques
         blocks, size = row["hash_ids_16"], 16
     else:
         blocks, size = row.get("hash_ids", ()), int(row.get("block_size", MOONCAKE_BLOCK))
-    # Mooncake counts milliseconds, LLMServingSim seconds; both call it timestamp.
-    scale = 1.0 if own or "hash_ids_16" in row else 1e-3
+    # Mooncake and LLMServingSim count milliseconds and call it timestamp.
+    scale = 1.0 if own else 1e-3
     arrival = float(row["arrival" if own else "timestamp"]) * scale
     deadline = row.get("deadline")
     return Request(
