@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.scheduling.drive import config, drive, request
 
 from shardwise.errors import BadRequest
-from shardwise.scheduling import Scheduler, SchedulerConfig
+from shardwise.scheduling import Scheduler, SchedulerConfig, Sequence
 
 SETTINGS = st.fixed_dictionaries(
     {
@@ -132,6 +132,30 @@ def test_none_is_overtaken_for_ever(policy, admission, requests):
     by_arrival = sorted(jobs, key=lambda j: j.order)
     starts = [j.started for j in by_arrival]
     assert starts == sorted(starts)
+    # Nor is the first ever preempted: so the one after it becomes the first, and so on.
+    assert not any(j.preemptions for j in by_arrival[:1])
+
+
+def test_preemption_takes_the_last_and_nobody_starts_in_its_step():
+    requests = [request(i, 8, 40, i) for i in range(4)]
+    driven = drive(config(pages=24, prefix_cache=False), requests)
+    preemptions = [j.preemptions for j in driven.jobs]
+    assert preemptions == sorted(preemptions)
+    assert preemptions[0] == 0 < preemptions[-1]
+    assert not any(plan.preempted and plan.chunks for plan in driven.plans)
+
+
+@pytest.mark.parametrize("arrival", [0, 9])
+def test_a_cache_from_elsewhere_and_a_prompt_take_turns_by_order(arrival):
+    """There is room for one of them: the older goes first, whichever queue it is in."""
+    scheduler = Scheduler(config(pages=5))
+    moved = Sequence(request(1, 12, 4, arrival=5), (5, 1))
+    moved.cached, moved.emitted = 12, 1
+    scheduler.receive(moved)
+    asked = scheduler.add(request(0, 12, 4, arrival=arrival), 9)
+    scheduler.schedule(9)
+    assert (asked.started is not None) == (arrival < 5)
+    assert (moved in scheduler.decoding) == (arrival > 5)
 
 
 def test_a_low_class_ages_but_starves_where_classes_are_strict():

@@ -52,6 +52,7 @@ class Scheduler:
         self.tokens_per_decode = 1 + config.lookahead
         self._policy = POLICIES[config.policy]
         self._displaces = config.order == "priority" and config.policy != "static"
+        self._closed = False  # nobody starts in a step that had to preempt
         self._margin = int(config.margin * config.pages)
         self._waiting = OrderedQueue()
         self._parked = OrderedQueue()
@@ -113,7 +114,7 @@ class Scheduler:
         elif self.config.admission == "forecast" and self.queued:
             head = self.config.pages - self._peak()
         return Room(
-            slots=self.config.batch - running,
+            slots=0 if self._closed else self.config.batch - running,
             spare=self.available - needing,
             margin=self._margin if self.config.admission == "optimistic" else 0,
             busy=running > 0,
@@ -164,6 +165,7 @@ class Scheduler:
         refused = self._refuse_late(now) if self._deadlines else ()
         preempted, copied = self._make_room()
         decision = self._policy(self)
+        self._closed = False
         copied += self._start(decision, now)
         if not decision.decode and not decision.chunks:
             assert not preempted, "preempted for nothing"
@@ -419,7 +421,8 @@ class Scheduler:
             victim = max((*self.decoding, *self.prefilling), key=_order_of)
             copied += self._preempt(victim)
             preempted.append(victim)
-        if self._displaces and self._waiting:
+        self._closed = bool(preempted)
+        if self._displaces and self._waiting and not preempted:
             while (victim := self._displaced()) is not None:
                 copied += self._preempt(victim)
                 preempted.append(victim)
