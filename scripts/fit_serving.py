@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 from fit.serving import NAMES, PRIORS, Keep, fit_families
 
 from shardwise.roofline.engines import ENGINE_CONSTANTS, IDEAL_ENGINE, Engine
@@ -54,13 +55,18 @@ _WORST = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOutFit:
-    """The runs of one model or chip, priced by the fit of all others; `engines` are that fit's."""
+    """The runs of one model or chip, priced by the fit of all others (`rows`); `engines` are that
+    fit's."""
 
     what: str
     name: str
     fitted: Summary
-    out: Summary
+    rows: tuple[ServingScored, ...]
     engines: Mapping[str, Engine]
+
+    @property
+    def out(self) -> Summary:
+        return tpot_summary(self.rows)
 
 
 def main() -> None:
@@ -112,7 +118,7 @@ def left_out(
                 what=what,
                 name=name,
                 fitted=tpot_summary(mine),
-                out=tpot_summary([r for r in again if r.run.id in ids]),
+                rows=tuple(r for r in again if r.run.id in ids),
                 engines=engines,
             )
         )
@@ -319,12 +325,24 @@ def engines_toml(
             if len(mine[family]) < _FEW:
                 source = f"mostly its prior, as few runs tell it: {source}"
             lines.append(_entry(name, getattr(engine, name), source))
+        lines += _range_entry(left, {family})
     told = [e for f, e in engines.items() if f != OLD and len(mine[f]) >= _FEW]
     lines += ["", f"[{OTHERS}]"]
     for name in NAMES:
         source = f"assumed: median of {', '.join(e.name for e in told)} (docs/fit_serving.md)"
         lines.append(_entry(name, statistics.median(getattr(e, name) for e in told), source))
+    lines += _range_entry(left, {e.name for e in told})
     return "\n".join(lines) + "\n"
+
+
+def _range_entry(left: Sequence[LeftOutFit], families: set[str]) -> list[str]:
+    """80 % of the measured over the predicted TPOT of runs whose model the fit had not seen."""
+    rows = [r for x in left if x.what == "model" for r in x.rows if r.run.family in families]
+    if len(rows) < _FEW:
+        return []
+    low, high = np.quantile([r.run.tpot / r.tpot for r in rows], (0.1, 0.9))
+    source = f"{len(rows)} runs, each priced by the fit without its model (docs/fit_serving.md)"
+    return [f"range = {{ low = {low:.3g}, high = {high:.3g}, source = {json.dumps(source)} }}"]
 
 
 def _entry(name: str, value: float, source: str) -> str:

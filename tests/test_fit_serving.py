@@ -63,10 +63,13 @@ def test_what_is_written_can_be_read(groups, runs):
     table = ServingTable(rows=len(runs), runs=tuple(runs), left_out={"a reason": 3})
     engines = fit_families(groups, runs)
     rows = fit_serving.price_with(groups, engines, runs)
-    left = fit_serving.left_out(groups, table, rows, "chip")
+    left = [*fit_serving.left_out(groups, table, rows, what="chip")]
     assert {x.name for x in left} == {run.chip for run in runs}
+    left += fit_serving.left_out(groups, table, rows, what="model")
     page = fit_serving.report("2026-01-02", table, rows, engines, left, groups)
     assert "| 3 | a reason |" in page
     text = fit_serving.engines_toml(engines, left, runs, "2026-01-02")
     for name, record in tomllib.loads(text).items():
         assert engine_of(name, record).name == name
+        low, high = engine_of(name, record).range
+        assert 0.5 < low <= high < 2

@@ -31,6 +31,8 @@ def test_the_document(capsys, few):
     row = result["rows"][0]
     assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
     assert row["gates"] is True
+    assert row["interval"][0] < row["predicted"] < row["interval"][1]
+    assert 0 < result["coverage"] <= 1
     assert result["filter"]["left_out"] == {"a model that the zoo has not": 2}
 
 

@@ -90,3 +90,13 @@ def test_a_record_must_be_whole_and_within_bounds():
         engine_of("mine", {**RECORD, "hops": {"value": 9, "source": "a test"}})
     with pytest.raises(BadRequest, match="it must be a number"):
         engine_of("mine", {**RECORD, "hops": {"value": "1", "source": "a test"}})
+
+
+def test_a_measured_range_is_read_and_checked():
+    assert engine_of("mine", RECORD).range is None
+    assert engine_of("mine", {**RECORD, "range": {"low": 0.8, "high": 1.5}}).range == (0.8, 1.5)
+    for wrong in ({"low": 2, "high": 1}, {"low": 0.5}, 3):
+        with pytest.raises(BadRequest, match="'range' of engine 'mine'"):
+            engine_of("mine", {**RECORD, "range": wrong})
+    low, high = load_engine("vllm").range
+    assert 0.5 < low < 1 < high < 2

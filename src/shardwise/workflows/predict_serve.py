@@ -105,6 +105,7 @@ def serve_result(answer: ServeAnswer) -> dict[str, Any]:
         "prefill_seconds": answer.prefill_seconds,
         "ttft_seconds": answer.ttft_seconds,
         "tpot_seconds": answer.tpot_seconds,
+        "tpot_interval": _interval(answer),
         "tokens_per_second_per_chip": answer.tokens_per_second_per_chip,
         "tokens_per_second_per_chip_with_prefill": answer.tokens_per_second_per_chip_with_prefill,
         "requests_per_second_per_chip": answer.requests_per_second_per_chip,
@@ -138,6 +139,13 @@ def cache_text(cfg: ModelConfig, mesh: Mapping[str, int], kv_sharding: str) -> s
         parts.append(_beyond_heads(heads, tensor // heads, _BEYOND[kv_sharding]))
     latent = not any(isinstance(m, Attention) for m in mixers)
     return f"{'latent ' if latent else ''}KV cache {', '.join(parts) or 'on one device'}"
+
+
+def _interval(answer: ServeAnswer) -> list[float] | None:
+    """The 80 % range of the time per output token, where the engine's was measured."""
+    found = load_engine(answer.plan.engine).range
+    expected = answer.tpot_seconds["expected"]
+    return None if found is None else [expected * found[0], expected * found[1]]
 
 
 _BEYOND = {

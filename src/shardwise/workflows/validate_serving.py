@@ -25,13 +25,15 @@ EngineOf = Callable[[ServingRun], Engine]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingScored:
-    """One run priced; seconds. `gates` says whether it is of its family's newest release."""
+    """One run priced; seconds. `gates` says whether it is of its family's newest release,
+    `interval` is the 80 % range of the TPOT that the engine's constants expect."""
 
     run: ServingRun
     engine: str
     tpot: float
     ttft: float
     gates: bool
+    interval: tuple[float, float] | None = None
 
     @property
     def error(self) -> float:
@@ -53,6 +55,13 @@ class ServingValidation:
     @property
     def gating(self) -> tuple[ServingScored, ...]:
         return tuple(row for row in self.rows if row.gates)
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of the runs that gate whose measured TPOT lies in its 80 % range."""
+        known = [(r.interval, r.run.tpot) for r in self.gating if r.interval is not None]
+        inside = [low <= tpot <= high for (low, high), tpot in known]
+        return float(np.mean(inside)) if inside else None
 
     def by(self, key: Callable[[ServingScored], str], gates: bool = True) -> dict[str, Summary]:
         """Summaries of TPOT by a property, of the runs that gate or of all."""
@@ -90,14 +99,23 @@ def scored(
         engines = {run.family: engine_of(run) for run in group.runs}
         times = {family: group.times(engine) for family, engine in engines.items()}
         for i, run in enumerate(group.runs):
+            engine, tpot = engines[run.family], float(times[run.family].tpot[i])  # type: ignore[index]
             found[run.id] = ServingScored(
                 run=run,
-                engine=engines[run.family].name,
-                tpot=float(times[run.family].tpot[i]),  # type: ignore[index]
+                engine=engine.name,
+                tpot=tpot,
                 ttft=float(times[run.family].ttft[i]),  # type: ignore[index]
                 gates=run.id in ids,
+                interval=interval_of(engine, tpot),
             )
     return tuple(found[run.id] for run in runs)
+
+
+def interval_of(engine: Engine, tpot: float) -> tuple[float, float] | None:
+    """The 80 % range of a time per output token, where the engine's was measured."""
+    if engine.range is None:
+        return None
+    return tpot * engine.range[0], tpot * engine.range[1]
 
 
 def tpot_summary(rows: Sequence[ServingScored]) -> Summary:
@@ -127,6 +145,7 @@ def serving_result(found: ServingValidation) -> dict[str, Any]:
             "by_engine": _plain(found.by(lambda r: r.run.family)),
         },
         "ttft": asdict(ttft_summary(found.gating)),
+        "coverage": found.coverage,
         "all_releases": {
             **asdict(tpot_summary(found.rows)),
             "by_release": _plain(found.by(lambda r: r.run.engine, gates=False)),
@@ -157,6 +176,7 @@ def _row(r: ServingScored) -> dict[str, Any]:
         "predicted": r.tpot,
         "measured": run.tpot,
         "error": r.error,
+        "interval": r.interval,
         "ttft_predicted": r.ttft,
         "ttft_measured": run.ttft,
         "tokens_per_second_predicted": run.concurrency / r.tpot,

@@ -258,6 +258,9 @@ def render_serve(answer: ServeAnswer, result: dict[str, Any]) -> None:
     click.echo(
         f"  expected {sig(result['tokens_per_second_per_chip'])} tokens/s per chip; {_cost(result)}"
     )
+    if result["tpot_interval"] is not None:
+        low, high = map(format_seconds, result["tpot_interval"])
+        click.echo(f"  TPOT of 4 runs in 5 with {result['engine']}: {low} to {high}")
     click.echo(f"  {_both_text(result)}")
     bound = result["bound_by"]
     click.echo(f"  bound by {bound['prefill']} in prefill, {bound['decode']} in decode\n")

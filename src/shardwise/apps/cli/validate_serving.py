@@ -41,7 +41,9 @@ def validate_serving(path: Path | None, limit: float | None, options: dict[str, 
     doc = document(inputs=inputs, result=result)
     if options["csv_path"] is not None:
         rows = result["rows"]
-        write_csv(options["csv_path"], list(rows[0]), [list(row.values()) for row in rows])
+        header = [name for name in rows[0] if name != "interval"]
+        lines = [[*(r[n] for n in header), *(r["interval"] or ("", ""))] for r in rows]
+        write_csv(options["csv_path"], [*header, "interval_low", "interval_high"], lines)
     emit(doc, options["as_json"], lambda: _render(found, options["verbose"]))
     median = tpot_summary(found.gating).median_abs_error
     if limit is not None and median is not None and median > limit:
@@ -81,6 +83,8 @@ def _render(found: ServingValidation, verbose: bool) -> None:
     for title, key in keys.items():
         click.echo()
         _summaries(title, found.by(key))
+    if found.coverage is not None:
+        click.echo(f"\n{found.coverage:.0%} of them inside their 80 % range")
     click.echo("\nTime to the first token")
     _summaries("newest releases", {"all": ttft_summary(found.gating)})
     if verbose:
