@@ -150,7 +150,10 @@ def crowded(fleet: Fleet, requests: Sequence[Request]) -> Fleet:
 
 def conserved(traces: Path) -> None:
     """Every trace under every policy: all tokens are accounted for."""
-    print("\ntrace, policy: requests, prompt = computed + hit - lost, emitted")
+    print(
+        "\ntrace, policy: prefilled + hit + decoded = prompt + emitted - requests + lost "
+        "(the last token of each request is not put through the model)"
+    )
     for trace, plan_name in CONSERVED.items():
         plan = plan_of(plan_name)
         requests = read_trace(traces / trace, plan.scheduling.page_size)
@@ -161,10 +164,16 @@ def conserved(traces: Path) -> None:
             assert len(done) == len(requests), [j.refusal for j in outcome.jobs if j.refusal][:1]
             assert all(job.conserved() for job in done)
             told = summary(outcome)
+            decoded = sum(job.decoded for job in done)
+            computed = told["prefilled_tokens"] + told["hit_tokens"] + decoded
+            prompt, emitted = told["total_input_tokens"], told["total_output_tokens"]
+            assert computed == prompt + emitted - len(done) + told["recomputed_tokens"]
+            assert prompt == sum(r.prompt for r in requests)
+            assert emitted == sum(r.output for r in requests)
             print(
-                f"  {trace}, {policy}: {len(done):,}, {told['total_input_tokens']:,} = "
-                f"{told['prefilled_tokens']:,} + {told['hit_tokens']:,} - "
-                f"{told['recomputed_tokens']:,}, {told['total_output_tokens']:,}"
+                f"  {trace}, {policy}: {told['prefilled_tokens']:,} + {told['hit_tokens']:,} + "
+                f"{decoded:,} = {prompt:,} + {emitted:,} - {len(done):,} + "
+                f"{told['recomputed_tokens']:,}"
             )
 
 

@@ -117,6 +117,10 @@ def test_levels_over_time():
     assert replica["mean_running"] == pytest.approx(2.0)
     moments = levels(outcome.replicas[0])[:, 0]
     assert all(a < b for a, b in pairwise(moments))
+    # Two of a second each, and two seconds of nothing between them.
+    outcome = simulate([request(0, 0, 16, 10), request(1, 3, 16, 10)], fleet(STEP))
+    (replica,) = summary(outcome)["replicas"]
+    assert replica["mean_running"] == pytest.approx(2 / 4)
 
 
 def test_guesses_cost_their_share_of_a_step():

@@ -173,6 +173,7 @@ def _load(outcome: Outcome) -> dict[str, Any]:
     return {
         "utilisation": sum(r.record.busy for r in outcome.replicas) / span / len(replicas),
         "steps": sum(r.record.step_count for r in outcome.replicas),
+        "host_copied_tokens": sum(r.record.host_tokens for r in outcome.replicas),
         "replicas": replicas,
     }
 

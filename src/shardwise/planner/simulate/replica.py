@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from shardwise.planner.simulate.clock import seconds, ticks
 from shardwise.planner.simulate.cost import DecodeLine, ReplicaModel
-from shardwise.scheduling import Request, Scheduler, SchedulerConfig, Sequence, Speculation
+from shardwise.scheduling import Request, Scheduler, SchedulerConfig, Speculation
 from shardwise.scheduling.step import StepPlan, StepResult, StepShape
 
 
@@ -37,6 +37,10 @@ class Run(NamedTuple):
         """The fewest steps, at least one, that end at `moment` or later; all where none do."""
         low, high = 1, self.steps
         span = moment - self.start
+        if self.first > 0 < span:  # steps get no shorter: the first and the last bound the count
+            last = self.first + self.rise * (self.steps - 1)
+            low = min(high, -(-span // last))
+            high = min(high, -(-span // self.first))
         while low < high:
             middle = (low + high) // 2
             if self.after(middle) >= span:
@@ -50,7 +54,7 @@ class Run(NamedTuple):
 class Record:
     """What a replica did. Times in ticks. `gaps` are rows of inter-token latencies: the first, by
     how much the next is longer, how many there are, and the weight of each. `levels` are rows of
-    time, waiting requests, running sequences and cache pages in use, at the start of runs.
+    time, waiting requests, running sequences and cache pages in use, whenever a step was planned.
     `steps` holds the runs themselves where they are kept."""
 
     gaps: array
@@ -62,9 +66,6 @@ class Record:
     step_count: int = 0
     runs: int = 0
     preempted: int = 0
-    computed: int = 0
-    """Tokens of prompts, padding included."""
-    emitted: int = 0
     host_tokens: int = 0
 
 
@@ -116,29 +117,20 @@ class Replica:
                 self.scheduler.extend(self.run.plan, self._taken, begun)
                 self._taken = begun
 
-    def begin(self, now: int) -> tuple[Sequence, ...]:
-        """Plan the next run, if there is work; returns the requests refused for lateness."""
-        plan = self.scheduler.schedule(now)
+    def begin(self, now: int) -> None:
+        """Plan the next run, if there is work."""
+        scheduler, record = self.scheduler, self.record
+        plan = scheduler.schedule(now)
+        running = len(scheduler.decoding) + len(scheduler.prefilling)
+        used = scheduler.config.pages - scheduler.available
+        record.levels.extend((now, scheduler.queued, running, used))
         if plan is None:
-            return ()
-        record = self.record
+            return
         record.preempted += len(plan.preempted)
         record.host_tokens += plan.host_tokens
-        shape = plan.shape
-        if not shape.samples and not shape.prefills:
-            return plan.refused
-        self.run = self._priced(plan, now)
-        self._taken = 1
-        scheduler = self.scheduler
-        record.levels.extend(
-            (
-                now,
-                scheduler.queued,
-                len(scheduler.decoding) + len(scheduler.prefilling),
-                scheduler.config.pages - scheduler.available,
-            )
-        )
-        return plan.refused
+        if plan.shape.decodes or plan.chunks:
+            self.run = self._priced(plan, now)
+            self._taken = 1
 
     def interrupt(self, now: int) -> bool:
         """End the run after the step that is under way; whether that changes its end."""
@@ -165,7 +157,6 @@ class Replica:
         record.busy += end - run.start
         record.step_count += steps
         record.runs += 1
-        record.computed += plan.shape.prefill_tokens
         if plan.chunks:
             record.prompt_ticks += run.first - self._decode_ticks(plan.shape)
         self._keep_gaps(run, result)
