@@ -14,7 +14,7 @@ from math import inf, prod
 import numpy as np
 
 from shardwise.errors import BadRequest
-from shardwise.hardware import Placement, Slice, boxes, place
+from shardwise.hardware import Chip, Placement, Slice, boxes, place
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Moe
 from shardwise.planner.serve_memory import serve_memory
@@ -216,7 +216,23 @@ def serve_shape(
         prefill_chunk=request.prefill_chunk,
         kv_sharding=kv_sharding,
         dtypes=request.dtypes,
+        compute_of=compute_of(request.dtypes, request.pieces[0].chip),
     )
+
+
+def compute_dtypes(chip: Chip) -> Mapping[str, str]:
+    """What engines multiply quantized weights in: their own dtype where the chip has a peak for it,
+    mxfp4 weights (with activations of more bits) in fp8 on chips that have fp4, else bf16."""
+    found: dict[str, str] = {}
+    for stored, rate in (("fp8", "fp8"), ("int8", "int8"), ("nvfp4", "fp4")):
+        found[stored] = rate if rate in chip.peak_flops else "bf16"
+    found["mxfp4"] = "fp8" if "fp4" in chip.peak_flops else "bf16"
+    return found
+
+
+def compute_of(dtypes: ServeDtypes, chip: Chip) -> Mapping[str, str]:
+    """`ServeShape.compute_of` of a plan's dtypes on a chip."""
+    return compute_dtypes(chip) if dtypes.matmuls == "stored" else {}
 
 
 def at_utilisation(bounds: Bounds, request: ServeRequest, piece: Slice, chips: int) -> Bounds:
@@ -265,22 +281,23 @@ def search_slice(request: ServeRequest, piece: Slice, *, exact: bool = True) -> 
 
 def _meshes(request: ServeRequest, piece: Slice, box: tuple[int, ...]) -> list[_Meshes]:
     """Legal meshes of the box; spreading sequences only where tensor exceeds the KV heads."""
-    degrees = _legal_degrees(request, piece, box)
+    degrees = legal_degrees(request, piece, box)
     found = []
     for kv_sharding in KV_SHARDINGS:
         meshes = _Meshes(
             request=request, piece=piece, box=box, degrees=degrees, kv_sharding=kv_sharding
         )
         if kv_sharding != "heads":
-            meshes = meshes.take(degrees["tensor"] > _fewest_kv_heads(request.cfg))
+            meshes = meshes.take(degrees["tensor"] > fewest_kv_heads(request.cfg))
         if len(meshes):
             found.append(meshes)
     return found
 
 
-def _legal_degrees(
+def legal_degrees(
     request: ServeRequest, piece: Slice, box: tuple[int, ...]
 ) -> dict[str, np.ndarray]:
+    """Every legal mesh of a box as columns of degrees."""
     devices = prod(box) * piece.count * piece.chip.jax_devices_per_chip
     divisors = [d for d in range(1, devices + 1) if devices % d == 0]
     tensor = [d for d in divisors if heads_divide(request.cfg, d)]
@@ -314,7 +331,7 @@ def experts_of(cfg: ModelConfig) -> int:
     return min(counts, default=1)
 
 
-def _fewest_kv_heads(cfg: ModelConfig) -> int:
+def fewest_kv_heads(cfg: ModelConfig) -> int:
     """KV heads of the layer that has fewest; sequences are spread beyond that many."""
     heads = [cached_heads(layer.attention) for layer in cfg.groups if layer.attention is not None]
     return min(heads, default=_MAX_BATCH)

@@ -23,13 +23,16 @@ KV_SHARDINGS: tuple[KvSharding, ...] = get_args(KvSharding)
 class ServeDtypes:
     """Dtypes of weights and KV cache in memory, of activations on the wire, and of the matmuls.
 
-    `weights` may be "checkpoint": as stored, by the model's quantization_config.
+    `weights` may be "checkpoint": as stored, by the model's quantization_config. Matmuls run in
+    `compute`, or with `matmuls` "stored" those of quantized weights in what an engine multiplies
+    them in on the chip (their own dtype where it has a peak for it); attention stays in `compute`.
     """
 
     weights: str = CHECKPOINT
     kv: str = "bf16"
     activations: str = "bf16"
     compute: str = "bf16"
+    matmuls: Literal["compute", "stored"] = "compute"
 
     def __post_init__(self) -> None:
         names = (self.kv, self.activations, self.compute)

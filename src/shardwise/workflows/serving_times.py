@@ -4,7 +4,7 @@ With an engine's constants linear in every step, `features` holds what multiplie
 count and three prices serve a whole fit.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -15,7 +15,7 @@ from shardwise.hardware.boxes import boxes
 from shardwise.models import ModelConfig
 from shardwise.planner.serve_loop import ClosedLoop, LoopTimes, loop_times
 from shardwise.planner.serve_memory import kv_bytes_per_device, weight_bytes_per_device
-from shardwise.planner.serve_search import place_mesh, usable_bytes
+from shardwise.planner.serve_search import compute_dtypes, place_mesh, usable_bytes
 from shardwise.planner.serve_step import step_work
 from shardwise.planner.serve_work import ServeShape
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
@@ -168,13 +168,3 @@ def most_running(run: ServingRun, shape: ServeShape) -> Quantity:
     one = replace(shape, batch=1.0, input_length=mean, output_length=0)
     free = MEMORY_SHARE * usable_bytes(run.piece) - weight_bytes_per_device(run.cfg, one)
     return np.maximum(np.floor(free / kv_bytes_per_device(run.cfg, one)), 1.0)
-
-
-def compute_dtypes(chip: Chip) -> Mapping[str, str]:
-    """What engines multiply quantized weights in: their own dtype where the chip has a peak for it,
-    mxfp4 weights (with activations of more bits) in fp8 on chips that have fp4, else bf16."""
-    found: dict[str, str] = {}
-    for stored, rate in (("fp8", "fp8"), ("int8", "int8"), ("nvfp4", "fp4")):
-        found[stored] = rate if rate in chip.peak_flops else "bf16"
-    found["mxfp4"] = "fp8" if "fp4" in chip.peak_flops else "bf16"
-    return found
