@@ -1,0 +1,161 @@
+"""A replica under Poisson arrivals in closed form: percentiles of TTFT, TPOT and E2E.
+
+n sequences of I prompt and O answer tokens decode at the mean. Then, by Little, requests come at
+lambda = n / (O T), where T is the mean step: D for decoding, and the chunks of the prompts that
+arrive meanwhile. A prompt adds delta = c (M - D) in all: c chunks, M a step with one of them.
+
+    T      = D + n delta / O                    mean time per output token
+    TPOT_p = D(n + z sqrt(2 n / 3)) + (n + z sqrt(n)) delta / O
+    TTFT_p = W_p + p T + max(1, c) D + delta    waiting, the step under way, the own chunks
+    E2E_p  = TTFT_p + (O - 1) TPOT_p            both at their percentile: from above
+
+z is the normal quantile of p. The number in flight is Poisson around n (as M/G/infinity); averaged
+over one's own stay of fixed length its variance is 2/3 of that. W_p is the tail of M/D/1 as an
+exponential with its exact mean: W_p = S / (2 (1 - rho)) ln(rho / (1 - p)), where S is a prompt's
+share of a step full of prompts and rho = lambda S.
+
+Disaggregated, decode steps carry no chunks (T = D), prefill servers answer the prompts one by one
+(S = P, TTFT = W_p + P), and the handed-over cache comes before the second token. Everything
+broadcasts. Shared prefixes, preemption and uneven lengths are left to the simulation.
+"""
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from shardwise.scheduling.step import StepShape
+from shardwise.work import Quantity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """A replica with `running` sequences decoding at the mean, in steps of at most `chunk` tokens;
+    numbers or arrays over candidates. `percentile` is a share, such as 0.9."""
+
+    running: Quantity
+    input_length: int
+    output_length: int
+    chunk: Quantity
+    percentile: float
+
+    @property
+    def z(self) -> float:
+        """Normal quantile of the percentile."""
+        return NormalDist().inv_cdf(self.percentile)
+
+    @property
+    def slots(self) -> Quantity:
+        """Sequences in flight at the percentile: what the batch must have room for."""
+        return np.ceil(self.running + self.z * np.sqrt(self.running))
+
+    @property
+    def context(self) -> float:
+        """Mean tokens cached of a running sequence."""
+        return self.input_length + self.output_length / 2
+
+    @property
+    def cached(self) -> Quantity:
+        """Tokens in the cache at the percentile: contexts are spread evenly over the answer."""
+        spread = self.context**2 + self.output_length**2 / 12
+        return self.running * self.context + self.z * np.sqrt(self.running * spread)
+
+    @property
+    def room(self) -> Quantity:
+        """Prompt tokens that fit into a step beside the decodes."""
+        return np.maximum(self.chunk - self.running, 0.0)
+
+    @property
+    def chunks(self) -> Quantity:
+        """c: steps of a prompt, 1 or more; infinite where decodes fill the step."""
+        with np.errstate(divide="ignore"):
+            return np.maximum(self.input_length / self.room, 1.0)
+
+    def decode_step(self, *, high: bool = False) -> StepShape:
+        """The sequences that decode, at the mean or as TPOT's percentile sees them."""
+        n = self.running
+        if high:
+            n = n + self.z * np.sqrt(2 * n / 3)
+        return StepShape(decodes=n, decode_tokens=n, decode_context=n * self.context, samples=n)  # type: ignore[arg-type]
+
+    def mixed_step(self) -> StepShape:
+        """The mean decode step with a mean chunk of one prompt in it."""
+        step, chunks = self.decode_step(), self.chunks
+        chunk = _chunk(self.input_length, chunks)
+        return step._replace(**chunk, samples=step.samples + 1 / chunks)
+
+    def prompt_step(self) -> StepShape:
+        """One chunk of a prompt on a server that only prefills."""
+        chunks = np.maximum(self.input_length / np.asarray(self.chunk, float), 1.0)
+        return StepShape(**_chunk(self.input_length, chunks), samples=1)
+
+
+def _chunk(length: int, chunks: Quantity) -> dict[str, Quantity]:
+    """The mean chunk of a prompt cut into so many: it stands in the middle."""
+    tokens = length / np.asarray(chunks, float)
+    return {
+        "prefills": 1 + 0 * tokens,
+        "prefill_tokens": tokens,
+        "prefill_context": (length - tokens) / 2,
+        "prefill_pairs": tokens * length / 2,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTimes:
+    """What a replica does under its load: requests per second, seconds at the percentile, and the
+    share of the time that prompts take."""
+
+    rate: Quantity
+    ttft: Quantity
+    tpot: Quantity
+    prompt_share: Quantity
+    output_length: int
+
+    @property
+    def e2e(self) -> Quantity:
+        """From arrival to the last token."""
+        return self.ttft + (self.output_length - 1) * self.tpot
+
+
+def mixed_times(load: Steady, decode: Quantity, high: Quantity, mixed: Quantity) -> LoadTimes:
+    """Prompts and answers on one replica, from the seconds of `decode_step()`, `decode_step(high=
+    True)` and `mixed_step()`. TTFT is infinite where prompts come faster than they are answered."""
+    chunks = load.chunks
+    added = chunks * np.maximum(mixed - decode, 0.0)
+    prompts = load.running / load.output_length
+    step = decode + prompts * added
+    rate = prompts / step
+    with np.errstate(divide="ignore", invalid="ignore"):
+        served = decode * load.input_length / load.room + added
+        wait = waiting(served, rate * served, load.percentile)
+        ttft = wait + load.percentile * step + chunks * decode + added
+    high_prompts = (load.running + load.z * np.sqrt(load.running)) / load.output_length
+    return LoadTimes(
+        rate=rate,
+        ttft=np.where(np.isfinite(chunks) & ~np.isnan(ttft), ttft, np.inf),
+        tpot=high + high_prompts * added,
+        prompt_share=prompts * added / step,
+        output_length=load.output_length,
+    )
+
+
+def waiting(served: Quantity, busy: Quantity, percentile: float) -> Quantity:
+    """W_p before a server of `served` seconds each that is `busy` a share of the time; infinite
+    where it is always busy."""
+    busy = np.asarray(busy, float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tail = np.maximum(np.log(busy / (1 - percentile)), 0.0)
+        wait = np.where(tail > 0, served * tail / (2 * (1 - busy)), 0.0)
+    return np.where(busy < 1, wait, np.inf)
+
+
+_BUSY = np.linspace(0.01, 0.99, 99)
+
+
+def most_busy(served: Quantity, target: Quantity, percentile: float) -> Quantity:
+    """The largest share of the time, in hundredths, that a prefill server may be busy so that its
+    prompts' TTFT is within the target; 0 where none is."""
+    served = np.asarray(served, float)[..., None]
+    ttft = waiting(served, _BUSY, percentile) + served
+    return np.max(np.where(ttft <= target, _BUSY, 0.0), axis=-1)
