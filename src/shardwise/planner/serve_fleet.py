@@ -1,0 +1,365 @@
+"""The cheapest fleet of servers for a load within its objectives, from the columns of `serve_grid`.
+
+Cost is chip-seconds per request: the chips of all replicas over the requests that come. With a rate
+the replicas are whole numbers that carry it; without one, a single replica is as full as the
+objectives let it be. Prompts and answers share the cost by the time that each takes: what a step
+takes longer for its chunks, or the chips of each pool.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from shardwise.hardware import Slice
+from shardwise.planner.serve_grid import FleetRequest, Grid, Server, grid_of, grids
+from shardwise.planner.serve_load import most_busy, waiting
+from shardwise.planner.simulate.metrics import Objectives
+from shardwise.plans import ServePlan, model_hash
+from shardwise.plans.serve import SERVE_AXES, KvSharding, ServeDtypes, ServeScheduling
+
+Layout = Literal["mixed", "disaggregated"]
+LAYOUTS: tuple[Layout, ...] = ("mixed", "disaggregated")
+
+MILLION = 1e6
+SIZES = 4
+"""Slices looked at from the first that fits, each at least twice as large as the one before."""
+
+_MOST_POOL = 8
+"""Replicas of either pool where no rate says how many: ratios up to 8 to 1."""
+
+_FINE = np.geomspace(2**-0.5, 2**0.5, 17)
+_REFINED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """One way to serve the load. Times are seconds at the percentile, `rate` requests per second
+    of all replicas, `running` sequences decoding on one of them at the mean and `slots` at the
+    percentile; `prompt_share` is the share of the cost that prompts have. `step` is the mean decode
+    step, `prefill` a prompt alone.
+    """
+
+    piece: Slice
+    box: tuple[int, ...]
+    mesh: Mapping[str, int]
+    kv_sharding: KvSharding
+    dtypes: ServeDtypes
+    layout: Layout
+    chunk: int
+    running: float
+    slots: int
+    replicas: int
+    prefill_replicas: int
+    chips: int
+    rate: float
+    ttft: float
+    tpot: float
+    e2e: float
+    chip_seconds: float
+    prompt_share: float
+    step: float
+    prefill: float
+    input_length: int
+    output_length: int
+
+    @property
+    def chip_hours_per_million(self) -> dict[str, float]:
+        """Chip-hours per million prompt tokens, answer tokens, and tokens of both together."""
+        return self._per_million(1 / 3600)
+
+    @property
+    def usd_per_million(self) -> dict[str, float | None]:
+        """The same in dollars; None where the chip has no price."""
+        price = self.piece.chip.price
+        if price is None:
+            return dict.fromkeys(("input", "output", "all"))
+        return dict(self._per_million(price.usd_per_chip_hour / 3600))
+
+    def _per_million(self, each: float) -> dict[str, float]:
+        cost = MILLION * each * self.chip_seconds
+        return {
+            "input": cost * self.prompt_share / self.input_length,
+            "output": cost * (1 - self.prompt_share) / self.output_length,
+            "all": cost / (self.input_length + self.output_length),
+        }
+
+    def meets(self, goal: Objectives) -> bool:
+        """Whether all times are within the objectives."""
+        return self.ttft <= goal.ttft and self.tpot <= goal.tpot and self.e2e <= goal.e2el
+
+    def excess(self, goal: Objectives) -> float:
+        """By which factor the worst objective is missed."""
+        return max(self.ttft / goal.ttft, self.tpot / goal.tpot, self.e2e / goal.e2el)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """All columns of a request, priced once, to be asked for any objectives."""
+
+    request: FleetRequest
+    grids: tuple[Grid, ...]
+
+    @property
+    def columns(self) -> int:
+        """Servers (mesh, number in flight, chunk) that were priced."""
+        return sum(map(len, self.grids))
+
+
+def look(request: FleetRequest, progress: Callable[[int, int], None] | None = None) -> Looked:
+    """Price every column on the first slices that hold the model."""
+    found: list[Grid] = []
+    for number, dtypes in enumerate(request.dtypes):
+        fitted: list[Slice] = []
+        for piece in request.pieces:
+            if len(fitted) == SIZES or (fitted and piece.chips < 2 * fitted[-1].chips):
+                continue
+            here = grids(request, piece, dtypes)
+            if here:
+                fitted.append(piece)
+                found += here
+        if progress is not None:
+            progress(number + 1, len(request.dtypes))
+    return Looked(request=request, grids=tuple(found))
+
+
+def cheapest(looked: Looked, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS) -> Fleet:
+    """The cheapest fleet within the objectives; where there is none, the nearest miss (ask
+    `meets`). The number in flight of the best few is refined."""
+    best = ranked(looked, goal, layouts=layouts)
+    fine = [f for fleet in best[:_REFINED] for f in refined(looked.request, fleet, goal)]
+    good = [f for f in (*best, *fine) if f.meets(goal)]
+    if good:
+        return min(good, key=lambda f: (f.chip_seconds, f.chips))
+    return min((*best, *fine), key=lambda f: f.excess(goal))
+
+
+def ranked(
+    looked: Looked, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS
+) -> list[Fleet]:
+    """The best fleet of every grid, mesh and layout, cheapest first; the nearest miss alone where
+    none is within the objectives."""
+    good: list[Fleet] = []
+    missed: list[Fleet] = []
+    for grid in looked.grids:
+        for layout in layouts:
+            if layout == "disaggregated" and not _can_part(looked.request, grid):
+                continue
+            table = _tables(looked.request, grid, goal, layout)
+            inside = np.flatnonzero(table.excess <= 1)
+            for index in _one_per_mesh(grid, table, inside):
+                good.append(_fleet(looked.request, grid, table, layout, index))
+            if not len(inside):
+                missed.append(
+                    _fleet(looked.request, grid, table, layout, int(np.argmin(table.excess)))
+                )
+    if good:
+        return sorted(good, key=lambda f: (f.chip_seconds, f.chips))
+    return sorted(missed, key=lambda f: f.excess(goal))[:1]
+
+
+def _can_part(request: FleetRequest, grid: Grid) -> bool:
+    return request.disaggregate and np.isfinite(grid.handover)
+
+
+def refined(request: FleetRequest, fleet: Fleet, goal: Objectives) -> list[Fleet]:
+    """The same server with numbers in flight around that of a fleet."""
+    running = np.unique(np.maximum(np.round(fleet.running * _FINE), 1.0))
+    one = replace(request, chunks=(fleet.chunk,))
+    grid = grid_of(server_of(one, fleet), running)
+    if grid is None:
+        return []
+    table = _tables(one, grid, goal, fleet.layout)
+    cost = np.where(table.excess <= 1, table.cost, np.inf)
+    index = int(np.argmin(cost if np.any(np.isfinite(cost)) else table.excess))
+    return [_fleet(one, grid, table, fleet.layout, index)]
+
+
+def server_of(request: FleetRequest, fleet: Fleet) -> Server:
+    """The mesh of a fleet as the only column of a server."""
+    return Server(
+        request=request,
+        piece=fleet.piece,
+        box=fleet.box,
+        degrees={axis: np.array([fleet.mesh.get(axis, 1)]) for axis in SERVE_AXES},
+        kv_sharding=fleet.kv_sharding,
+        dtypes=fleet.dtypes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """What each column comes to under one layout."""
+
+    cost: np.ndarray
+    excess: np.ndarray
+    ttft: np.ndarray
+    tpot: np.ndarray
+    e2e: np.ndarray
+    rate: np.ndarray
+    replicas: np.ndarray
+    prefill_replicas: np.ndarray
+    prompt_share: np.ndarray
+
+
+def _tables(request: FleetRequest, grid: Grid, goal: Objectives, layout: Layout) -> _Table:
+    return _mixed(request, grid, goal) if layout == "mixed" else _parted(request, grid, goal)
+
+
+def _mixed(request: FleetRequest, grid: Grid, goal: Objectives) -> _Table:
+    """Every replica takes prompts and answers."""
+    each = np.asarray(grid.mixed.rate)
+    replicas, rate = np.ones_like(each), each
+    if request.rate:
+        replicas = np.ceil(request.rate / each)
+        rate = np.full_like(each, request.rate)
+    return _table(
+        goal,
+        ttft=np.asarray(grid.mixed.ttft),
+        tpot=np.asarray(grid.mixed.tpot),
+        output=request.output_length,
+        cost=grid.server.chips * replicas / rate,
+        rate=rate,
+        replicas=replicas,
+        prefill_replicas=np.zeros_like(each),
+        prompt_share=np.asarray(grid.mixed.prompt_share),
+    )
+
+
+def _parted(request: FleetRequest, grid: Grid, goal: Objectives) -> _Table:
+    """Prompts on servers of their own, as busy as TTFT lets them be."""
+    busy = most_busy(grid.prefill, goal.ttft, request.percentile)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        prompts = np.maximum(busy, 0.01) / grid.prefill
+        answers = np.asarray(grid.load.running) / (request.output_length * grid.decode)
+        y, x = _pools(request.rate, prompts, answers)
+        rate = np.full_like(answers, request.rate)
+        if not request.rate:
+            rate = np.minimum(x * prompts, y * answers)
+        ttft = grid.prefill + waiting(grid.prefill, rate / x * grid.prefill, request.percentile)
+    steps = max(request.output_length - 1, 1)
+    return _table(
+        goal,
+        ttft=ttft,
+        tpot=grid.high + grid.handover / steps,
+        output=request.output_length,
+        cost=grid.server.chips * (x + y) / rate,
+        rate=rate,
+        replicas=y,
+        prefill_replicas=x,
+        prompt_share=x / (x + y),
+    )
+
+
+def _pools(
+    rate: float, prompts: np.ndarray, answers: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Replicas that decode and that prefill: enough for the rate, or without one the ratio of
+    small numbers that leaves least idle."""
+    if rate:
+        return np.ceil(rate / answers), np.ceil(rate / prompts)
+    y, x = (g.ravel() for g in np.meshgrid(*[np.arange(1.0, _MOST_POOL + 1)] * 2))
+    cost = (x + y) / np.minimum(x * prompts[:, None], y * answers[:, None])
+    best = np.argmin(cost * (1 + 1e-9 * (x + y)), axis=1)
+    return y[best], x[best]
+
+
+def _table(goal: Objectives, *, output: int, **columns: np.ndarray) -> _Table:
+    e2e = columns["ttft"] + (output - 1) * columns["tpot"]
+    with np.errstate(invalid="ignore"):  # infinite times without a target
+        excess = np.maximum(columns["ttft"] / goal.ttft, columns["tpot"] / goal.tpot)
+        excess = np.maximum(excess, e2e / goal.e2el)
+    return _Table(e2e=e2e, excess=np.where(np.isnan(excess), np.inf, excess), **columns)
+
+
+def _one_per_mesh(grid: Grid, table: _Table, inside: np.ndarray) -> list[int]:
+    """The cheapest column of every mesh."""
+    order = inside[np.argsort(table.cost[inside], kind="stable")]
+    names = np.stack([grid.server.degrees[a][order] for a in sorted(grid.server.degrees)])
+    _, first = np.unique(names, axis=1, return_index=True)
+    return [int(order[i]) for i in np.sort(first)]
+
+
+def _fleet(
+    request: FleetRequest, grid: Grid, table: _Table, layout: Layout, index: int
+) -> Fleet:
+    server, replicas = grid.server, int(table.replicas[index])
+    prefills = int(table.prefill_replicas[index])
+    return Fleet(
+        piece=server.piece,
+        box=server.box,
+        mesh=server.mesh_at(index),
+        kv_sharding=server.kv_sharding,
+        dtypes=server.dtypes,
+        layout=layout,
+        chunk=int(np.asarray(grid.load.chunk)[index]),
+        running=float(np.asarray(grid.load.running)[index]),
+        slots=int(np.asarray(grid.load.slots)[index]),
+        replicas=replicas,
+        prefill_replicas=prefills,
+        chips=server.chips * (replicas + prefills),
+        rate=float(table.rate[index]),
+        ttft=float(table.ttft[index]),
+        tpot=float(table.tpot[index]),
+        e2e=float(table.e2e[index]),
+        chip_seconds=float(table.cost[index]),
+        prompt_share=float(table.prompt_share[index]),
+        step=float(grid.decode[index]),
+        prefill=float(grid.prefill[index]),
+        input_length=request.input_length,
+        output_length=request.output_length,
+    )
+
+
+def front(fleets: Sequence[Fleet]) -> list[Fleet]:
+    """Fleets that no other beats in both time per output token and cost, fastest first."""
+    kept: list[Fleet] = []
+    for fleet in sorted(fleets, key=lambda f: (f.tpot, f.chip_seconds)):
+        if not kept or fleet.chip_seconds < kept[-1].chip_seconds:
+            kept.append(fleet)
+    return kept
+
+
+def trade_off(looked: Looked, goal: Objectives, points: int = 12) -> list[Fleet]:
+    """The front of latency and cost: the cheapest fleet at times per output token between the
+    fastest and the target, TTFT within its own. Not refined."""
+    loose = replace(goal, tpot=float("inf"))
+    every = [
+        f
+        for limit in _limits(looked, points)
+        for f in ranked(looked, replace(loose, tpot=limit))[:1]
+        if f.meets(replace(loose, tpot=limit))
+    ]
+    return front(every)
+
+
+def _limits(looked: Looked, points: int) -> list[float]:
+    """Times per output token to ask for, evenly spaced in the logarithm."""
+    every = np.concatenate([np.asarray(g.mixed.tpot) for g in looked.grids])
+    low, high = float(np.min(every)), float(np.max(every))
+    limits = np.geomspace(low * 1.001, high, points).tolist()
+    return [b for a, b in pairwise([0.0, *limits]) if b > a]
+
+
+def plan_of(request: FleetRequest, fleet: Fleet, constants: str = "vendor") -> ServePlan:
+    """The fleet as a plan that can be saved, priced and simulated."""
+    return ServePlan(
+        model=request.model,
+        model_hash=model_hash(request.cfg),
+        slice=str(fleet.piece),
+        mesh=fleet.mesh,
+        box=fleet.box,
+        batch=fleet.slots,
+        input_length=request.input_length,
+        output_length=request.output_length,
+        prefill_chunk=fleet.chunk,
+        kv_sharding=fleet.kv_sharding,
+        dtypes=fleet.dtypes,
+        constants=constants,  # type: ignore[arg-type]
+        engine=request.engine.name,
+        replicas=fleet.replicas,
+        prefill_replicas=fleet.prefill_replicas,
+        scheduling=ServeScheduling(memory_share=request.memory_share),
+    )
