@@ -27,8 +27,14 @@ MILLION = 1e6
 SIZES = 4
 """Slices looked at from the first that fits, each at least twice as large as the one before."""
 
+WORTH = 1.02
+"""Pools of their own have to be cheaper by more than this: the closed forms are not that sharp."""
+
 _MOST_POOL = 8
 """Replicas of either pool where no rate says how many: ratios up to 8 to 1."""
+
+_SIMPLER = 1.05
+"""A ratio of smaller numbers is taken where it costs at most so much more (ours)."""
 
 _FINE = np.geomspace(2**-0.5, 2**0.5, 17)
 _REFINED = 4
@@ -126,19 +132,17 @@ def look(request: FleetRequest, progress: Callable[[int, int], None] | None = No
 
 
 def cheapest(looked: Looked, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS) -> Fleet:
-    """The cheapest fleet within the objectives; where there is none, the nearest miss (ask
-    `meets`). The number in flight of the best few is refined."""
+    """The cheapest fleet within the objectives, in one pool unless two are `WORTH` it; where there
+    is none, the nearest miss (ask `meets`). The number in flight of the best few is refined."""
     best = ranked(looked, goal, layouts=layouts)
     fine = [f for fleet in best[:_REFINED] for f in refined(looked.request, fleet, goal)]
     good = [f for f in (*best, *fine) if f.meets(goal)]
     if good:
-        return min(good, key=lambda f: (f.chip_seconds, f.chips))
+        return min(good, key=lambda f: (f.chip_seconds * _burden(f), f.chips))
     return min((*best, *fine), key=lambda f: f.excess(goal))
 
 
-def ranked(
-    looked: Looked, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS
-) -> list[Fleet]:
+def ranked(looked: Looked, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS) -> list[Fleet]:
     """The best fleet of every grid, mesh and layout, cheapest first; the nearest miss alone where
     none is within the objectives."""
     good: list[Fleet] = []
@@ -230,15 +234,20 @@ def _mixed(request: FleetRequest, grid: Grid, goal: Objectives) -> _Table:
 
 def _parted(request: FleetRequest, grid: Grid, goal: Objectives) -> _Table:
     """Prompts on servers of their own, as busy as TTFT lets them be."""
-    busy = most_busy(grid.prefill, goal.ttft, request.percentile)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        prompts = np.maximum(busy, 0.01) / grid.prefill
-        answers = np.asarray(grid.load.running) / (request.output_length * grid.decode)
-        y, x = _pools(request.rate, prompts, answers)
-        rate = np.full_like(answers, request.rate)
-        if not request.rate:
-            rate = np.minimum(x * prompts, y * answers)
-        ttft = grid.prefill + waiting(grid.prefill, rate / x * grid.prefill, request.percentile)
+    answers = np.asarray(grid.load.running) / (request.output_length * grid.decode)
+    x = _prefillers(request, grid)
+    busy = most_busy(grid.prefill[:, None], goal.ttft, request.percentile, x)
+    prompts = x * np.maximum(busy, 0.01) / grid.prefill[:, None]
+    if request.rate:
+        # The fewest that carry the rate in time; the most that were looked at where none do.
+        pick = np.where(
+            np.any(prompts >= request.rate, 1), np.argmax(prompts >= request.rate, 1), -1
+        )
+        x = x[np.arange(len(x)), pick]
+        y, rate = np.ceil(request.rate / answers), np.full_like(answers, request.rate)
+    else:
+        y, x, rate = _ratio(prompts, answers)
+    ttft = grid.prefill + waiting(grid.prefill, rate / x * grid.prefill, request.percentile, x)
     steps = max(request.output_length - 1, 1)
     return _table(
         goal,
@@ -253,17 +262,26 @@ def _parted(request: FleetRequest, grid: Grid, goal: Objectives) -> _Table:
     )
 
 
-def _pools(
-    rate: float, prompts: np.ndarray, answers: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Replicas that decode and that prefill: enough for the rate, or without one the ratio of
-    small numbers that leaves least idle."""
-    if rate:
-        return np.ceil(rate / answers), np.ceil(rate / prompts)
-    y, x = (g.ravel() for g in np.meshgrid(*[np.arange(1.0, _MOST_POOL + 1)] * 2))
-    cost = (x + y) / np.minimum(x * prompts[:, None], y * answers[:, None])
-    best = np.argmin(cost * (1 + 1e-9 * (x + y)), axis=1)
-    return y[best], x[best]
+_POOLS = np.arange(1.0, _MOST_POOL + 1)
+
+
+def _prefillers(request: FleetRequest, grid: Grid) -> np.ndarray:
+    """Numbers of prefill replicas to try, for every column."""
+    least = np.floor(request.rate * grid.prefill)
+    return least[:, None] + _POOLS
+
+
+def _ratio(prompts: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The fewest replicas that decode and that prefill within `_SIMPLER` of the ratio that leaves
+    least idle, and what they answer; `prompts` by the number that prefill."""
+    rates = np.minimum(prompts[:, None, :], (_POOLS * answers[:, None])[:, :, None])
+    rates = rates.reshape(len(rates), -1)
+    both = (_POOLS[:, None] + _POOLS).ravel()
+    cost = both / rates
+    near = cost <= _SIMPLER * np.min(cost, axis=1, keepdims=True)
+    best = np.argmin(np.where(near, both + cost / np.max(cost), np.inf), axis=1)
+    y, x = np.divmod(best, _MOST_POOL)
+    return y + 1.0, x + 1.0, rates[np.arange(len(rates)), best]
 
 
 def _table(goal: Objectives, *, output: int, **columns: np.ndarray) -> _Table:
@@ -282,9 +300,7 @@ def _one_per_mesh(grid: Grid, table: _Table, inside: np.ndarray) -> list[int]:
     return [int(order[i]) for i in np.sort(first)]
 
 
-def _fleet(
-    request: FleetRequest, grid: Grid, table: _Table, layout: Layout, index: int
-) -> Fleet:
+def _fleet(request: FleetRequest, grid: Grid, table: _Table, layout: Layout, index: int) -> Fleet:
     server, replicas = grid.server, int(table.replicas[index])
     prefills = int(table.prefill_replicas[index])
     return Fleet(

@@ -2,7 +2,8 @@
 
 n sequences of I prompt and O answer tokens decode at the mean. Then, by Little, requests come at
 lambda = n / (O T), where T is the mean step: D for decoding, and the chunks of the prompts that
-arrive meanwhile. A prompt adds delta = c (M - D) in all: c chunks, M a step with one of them.
+arrive meanwhile. A prompt adds delta = c (M - D) / k in all: c chunks, M a step with those of k
+prompts, as many as come in a step (1 or more).
 
     T      = D + n delta / O                    mean time per output token
     TPOT_p = D(n + z sqrt(2 n / 3)) + (n + z sqrt(n)) delta / O
@@ -10,13 +11,16 @@ arrive meanwhile. A prompt adds delta = c (M - D) in all: c chunks, M a step wit
     E2E_p  = TTFT_p + (O - 1) TPOT_p            both at their percentile: from above
 
 z is the normal quantile of p. The number in flight is Poisson around n (as M/G/infinity); averaged
-over one's own stay of fixed length its variance is 2/3 of that. W_p is the tail of M/D/1 as an
-exponential with its exact mean: W_p = S / (2 (1 - rho)) ln(rho / (1 - p)), where S is a prompt's
-share of a step full of prompts and rho = lambda S.
+over one's own stay of fixed length its variance is 2/3 of that. A batch has room for ten times
+rarer numbers than p. W_p is the tail of M/D/s as an exponential, with the chance that all s servers
+are busy as Sakasegawa has it (1977; exact for s = 1):
 
-Disaggregated, decode steps carry no chunks (T = D), prefill servers answer the prompts one by one
-(S = P, TTFT = W_p + P), and the handed-over cache comes before the second token. Everything
-broadcasts. Shared prefixes, preemption and uneven lengths are left to the simulation.
+    W_p = S / (2 s (1 - rho)) ln(rho^(sqrt(2 (s + 1)) - 1) / (1 - p))
+
+Of a replica that also decodes, s is 1, S a prompt's share of a step full of prompts and rho =
+lambda S. Disaggregated, decode steps carry no chunks (T = D), s prefill servers answer the prompts
+one by one (S = P, TTFT = W_p + P), and the handed-over cache comes before the second token.
+Everything broadcasts. Shared prefixes, preemption and uneven lengths are left to the simulation.
 """
 
 from dataclasses import dataclass
@@ -45,9 +49,14 @@ class Steady:
         return NormalDist().inv_cdf(self.percentile)
 
     @property
+    def _rare(self) -> float:
+        """The quantile that is exceeded ten times more rarely."""
+        return NormalDist().inv_cdf(1 - (1 - self.percentile) / 10)
+
+    @property
     def slots(self) -> Quantity:
-        """Sequences in flight at the percentile: what the batch must have room for."""
-        return np.ceil(self.running + self.z * np.sqrt(self.running))
+        """Sequences that the batch must have room for."""
+        return np.ceil(self.running + self._rare * np.sqrt(self.running))
 
     @property
     def context(self) -> float:
@@ -56,9 +65,9 @@ class Steady:
 
     @property
     def cached(self) -> Quantity:
-        """Tokens in the cache at the percentile: contexts are spread evenly over the answer."""
+        """Tokens that the cache must hold: contexts are spread evenly over the answer."""
         spread = self.context**2 + self.output_length**2 / 12
-        return self.running * self.context + self.z * np.sqrt(self.running * spread)
+        return self.running * self.context + self._rare * np.sqrt(self.running * spread)
 
     @property
     def room(self) -> Quantity:
@@ -71,6 +80,12 @@ class Steady:
         with np.errstate(divide="ignore"):
             return np.maximum(self.input_length / self.room, 1.0)
 
+    @property
+    def together(self) -> Quantity:
+        """k: prompts in a step that has some."""
+        most = np.maximum(self.room / self.input_length, 1.0)
+        return np.clip(self.running / self.output_length, 1.0, most)
+
     def decode_step(self, *, high: bool = False) -> StepShape:
         """The sequences that decode, at the mean or as TPOT's percentile sees them."""
         n = self.running
@@ -79,10 +94,10 @@ class Steady:
         return StepShape(decodes=n, decode_tokens=n, decode_context=n * self.context, samples=n)  # type: ignore[arg-type]
 
     def mixed_step(self) -> StepShape:
-        """The mean decode step with a mean chunk of one prompt in it."""
-        step, chunks = self.decode_step(), self.chunks
-        chunk = _chunk(self.input_length, chunks)
-        return step._replace(**chunk, samples=step.samples + 1 / chunks)
+        """The mean decode step with mean chunks of `together` prompts in it."""
+        step, chunks, prompts = self.decode_step(), self.chunks, self.together
+        chunk = {k: prompts * v for k, v in _chunk(self.input_length, chunks).items()}
+        return step._replace(**chunk, samples=step.samples + prompts / chunks)  # type: ignore[arg-type]
 
     def prompt_step(self) -> StepShape:
         """One chunk of a prompt on a server that only prefills."""
@@ -122,7 +137,7 @@ def mixed_times(load: Steady, decode: Quantity, high: Quantity, mixed: Quantity)
     """Prompts and answers on one replica, from the seconds of `decode_step()`, `decode_step(high=
     True)` and `mixed_step()`. TTFT is infinite where prompts come faster than they are answered."""
     chunks = load.chunks
-    added = chunks * np.maximum(mixed - decode, 0.0)
+    added = chunks * np.maximum(mixed - decode, 0.0) / load.together
     prompts = load.running / load.output_length
     step = decode + prompts * added
     rate = prompts / step
@@ -140,22 +155,27 @@ def mixed_times(load: Steady, decode: Quantity, high: Quantity, mixed: Quantity)
     )
 
 
-def waiting(served: Quantity, busy: Quantity, percentile: float) -> Quantity:
-    """W_p before a server of `served` seconds each that is `busy` a share of the time; infinite
-    where it is always busy."""
+def waiting(
+    served: Quantity, busy: Quantity, percentile: float, servers: Quantity = 1.0
+) -> Quantity:
+    """W_p before `servers` of `served` seconds each that are `busy` a share of the time; infinite
+    where they always are."""
     busy = np.asarray(busy, float)
     with np.errstate(divide="ignore", invalid="ignore"):
-        tail = np.maximum(np.log(busy / (1 - percentile)), 0.0)
-        wait = np.where(tail > 0, served * tail / (2 * (1 - busy)), 0.0)
+        all_busy = busy ** (np.sqrt(2 * (servers + 1)) - 1)
+        tail = np.maximum(np.log(all_busy / (1 - percentile)), 0.0)
+        wait = np.where(tail > 0, served * tail / (2 * servers * (1 - busy)), 0.0)
     return np.where(busy < 1, wait, np.inf)
 
 
 _BUSY = np.linspace(0.01, 0.99, 99)
 
 
-def most_busy(served: Quantity, target: Quantity, percentile: float) -> Quantity:
-    """The largest share of the time, in hundredths, that a prefill server may be busy so that its
+def most_busy(
+    served: Quantity, target: Quantity, percentile: float, servers: Quantity = 1.0
+) -> Quantity:
+    """The largest share of the time, in hundredths, that prefill servers may be busy so that their
     prompts' TTFT is within the target; 0 where none is."""
-    served = np.asarray(served, float)[..., None]
-    ttft = waiting(served, _BUSY, percentile) + served
+    served, servers = np.asarray(served, float)[..., None], np.asarray(servers, float)[..., None]
+    ttft = waiting(served, _BUSY, percentile, servers) + served
     return np.max(np.where(ttft <= target, _BUSY, 0.0), axis=-1)

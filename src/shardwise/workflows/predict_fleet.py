@@ -58,12 +58,13 @@ def fleet_request(
     weights: Sequence[str] = (),
     kv: Sequence[str] = (),
     compute: str = "",
+    chunks: Sequence[int] = (),
     pins: Mapping[str, int] | None = None,
     engine: str = "ideal",
     hardware: Hardware | None = None,
 ) -> FleetRequest:
     """A request from words: `on` is a bare chip or a slice, `weights` and `kv` the dtypes to choose
-    from (none: as stored and 8 bits; bf16 and 8 bits)."""
+    from (none: as stored and 8 bits; bf16 and 8 bits), `chunks` sizes of steps (none: three)."""
     hardware = hardware or Hardware()
     cfg, target = load_model(model), hardware.target(on)
     pieces = (target.slice,) if isinstance(target, Spelling) else candidate_slices(target)
@@ -71,7 +72,7 @@ def fleet_request(
         raise BadRequest(f"the percentile is {percentile:g}; give one above 0 and below 1")
     if rate < 0:
         raise BadRequest(f"the rate is {rate:g} requests per second; it cannot be negative")
-    return FleetRequest(
+    request = FleetRequest(
         cfg=cfg,
         model=model,
         pieces=pieces,
@@ -84,6 +85,7 @@ def fleet_request(
         pins=pins or {},
         engine=load_engine(engine),
     )
+    return replace(request, chunks=tuple(chunks)) if chunks else request
 
 
 def dtypes_for(
@@ -100,9 +102,7 @@ def dtypes_for(
         wide = weight_bytes(cfg) > _WIDE * params_text(cfg)
         weights = (CHECKPOINT, small) if wide else (CHECKPOINT,)
     return tuple(
-        ServeDtypes(
-            weights=w, kv=k, compute=compute or default_compute(chip), matmuls="stored"
-        )
+        ServeDtypes(weights=w, kv=k, compute=compute or default_compute(chip), matmuls="stored")
         for w in weights
         for k in kv or ("bf16", small)
     )

@@ -77,6 +77,19 @@ _FRONT_COLUMNS = (
     metavar="AXIS=DEGREE",
     help="Fix a mesh degree; may be repeated.",
 )
+@click.option(
+    "--objective",
+    type=click.Choice(["smallest", "cost"]),
+    default="smallest",
+    show_default=True,
+    help="The smallest slice and its largest batch, or the cheapest fleet under a load.",
+)
+@click.option("--rate", help="Cost: requests per second that come; else as many as they can take.")
+@click.option("--e2e", help="Cost: longest time from arrival to the last token, such as 30s.")
+@click.option("--percentile", help="Cost: requests within the targets, such as 90%. [default: 90%]")
+@click.option(
+    "--confirm/--no-confirm", default=None, help="Cost: simulate the best plans. [default: yes]"
+)
 @click.option("--mfu", help="Prefill at this share of peak by 2*params*tokens, such as 40%.")
 @click.option("--params", help="Replace the parameter count in --mfu's arithmetic, such as 70e9.")
 @click.option(
@@ -91,7 +104,16 @@ _FRONT_COLUMNS = (
 @csv_option
 @json_option
 def serve(**options: Any) -> None:
-    """Find the smallest slice that holds the model and meets the targets, and its largest batch."""
+    """Find the smallest slice that holds the model and meets the targets, and its largest batch;
+    with --objective cost the cheapest servers under a load (--on takes several chips: v5e,h100)."""
+    if options["objective"] == "cost":
+        from shardwise.apps.cli.plan_serve_cost import serve_cost
+
+        serve_cost(options)
+        return
+    for name in ("rate", "e2e", "percentile", "confirm"):
+        if options[name] is not None:
+            raise click.UsageError(f"--{name} belongs to --objective cost; give that too")
     if options["params"] and not options["mfu"]:
         raise click.UsageError("--params changes only the arithmetic of --mfu; give --mfu too")
     hardware = hardware_of(options)
@@ -101,18 +123,18 @@ def serve(**options: Any) -> None:
     planning = plan_serving(
         options["model"],
         options["target"],
-        input=_count(options, "input_text", "--input"),
-        output=_count(options, "output_text", "--output"),
+        input=count_of(options, "input_text", "--input"),
+        output=count_of(options, "output_text", "--output"),
         tpot=parse_seconds(options["tpot"], "--tpot") if options["tpot"] else inf,
         ttft=parse_seconds(options["ttft"], "--ttft") if options["ttft"] else inf,
-        batch=_count(options, "batch", "--batch", _MOST_BATCH) if options["batch"] else 0,
+        batch=count_of(options, "batch", "--batch", _MOST_BATCH) if options["batch"] else 0,
         dtypes=ServeDtypes(
             weights=options["weights"],
             kv=options["kv"],
             activations=options["activations"],
             compute=options["compute"] or default_compute(chip),  # type: ignore[arg-type]
         ),
-        prefill_chunk=_count(options, "prefill_chunk", "--prefill-chunk", _MOST_CHUNK),
+        prefill_chunk=count_of(options, "prefill_chunk", "--prefill-chunk", _MOST_CHUNK),
         pins=parse_pins(options["pins"]),
         mfu=parse_share(options["mfu"], "--mfu") if options["mfu"] else None,
         params=parse_count(options["params"], "--params") if options["params"] else None,
@@ -150,7 +172,7 @@ DEFINITIONS = {
 }
 
 
-def _count(options: dict[str, Any], key: str, flag: str, most: float = inf) -> int:
+def count_of(options: dict[str, Any], key: str, flag: str, most: float = inf) -> int:
     value = whole(parse_count(options[key], flag), flag)
     if value > most:
         raise BadRequest(f"{flag} is {value:,}; at most {most:,} makes sense")
