@@ -142,6 +142,10 @@ def cheapest(looked: Looked, goal: Objectives, *, layouts: Sequence[Layout] = LA
     return min((*best, *fine), key=lambda f: f.excess(goal))
 
 
+def _burden(fleet: Fleet) -> float:
+    return WORTH if fleet.layout == "disaggregated" else 1.0
+
+
 def ranked(looked: Looked, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS) -> list[Fleet]:
     """The best fleet of every grid, mesh and layout, cheapest first; the nearest miss alone where
     none is within the objectives."""
@@ -252,7 +256,7 @@ def _parted(request: FleetRequest, grid: Grid, goal: Objectives) -> _Table:
     return _table(
         goal,
         ttft=ttft,
-        tpot=grid.high + grid.handover / steps,
+        tpot=grid.alone_tpot + grid.handover / steps,
         output=request.output_length,
         cost=grid.server.chips * (x + y) / rate,
         rate=rate,
@@ -312,7 +316,7 @@ def _fleet(request: FleetRequest, grid: Grid, table: _Table, layout: Layout, ind
         layout=layout,
         chunk=int(np.asarray(grid.load.chunk)[index]),
         running=float(np.asarray(grid.load.running)[index]),
-        slots=int(np.asarray(grid.load.slots)[index]),
+        slots=int((grid.mixed_slots if layout == "mixed" else grid.alone_slots)[index]),
         replicas=replicas,
         prefill_replicas=prefills,
         chips=server.chips * (replicas + prefills),
@@ -354,6 +358,9 @@ def trade_off(looked: Looked, goal: Objectives, points: int = 12) -> list[Fleet]
 def _limits(looked: Looked, points: int) -> list[float]:
     """Times per output token to ask for, evenly spaced in the logarithm."""
     every = np.concatenate([np.asarray(g.mixed.tpot) for g in looked.grids])
+    every = every[np.isfinite(every)]
+    if not len(every):
+        return []
     low, high = float(np.min(every)), float(np.max(every))
     limits = np.geomspace(low * 1.001, high, points).tolist()
     return [b for a, b in pairwise([0.0, *limits]) if b > a]

@@ -7,14 +7,14 @@ counted and priced at once (`serve_step`, `roofline`); `serve_load` makes latenc
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf, prod
 
 import numpy as np
 
 from shardwise.hardware import Slice, boxes
 from shardwise.models import ModelConfig, kv_bytes_per_token
-from shardwise.planner.serve_load import LoadTimes, Steady, mixed_times
+from shardwise.planner.serve_load import LoadTimes, Steady, mixed_times, slow_step
 from shardwise.planner.serve_replica import cache_tokens
 from shardwise.planner.serve_search import (
     ServeRequest,
@@ -121,15 +121,18 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Priced columns: the mesh, the load and the times of each. `decode` and `high` are seconds of
-    a decode step at the mean and at the percentile, `prefill` of a prompt alone, `handover` of its
-    cache (infinite where the chip has no data-centre network)."""
+    """Priced columns: the mesh, the load and the times of each, of prompts and answers together
+    (`mixed`) and of answers alone (`alone_tpot`; infinite where the cache is too small for how the
+    number in flight swings). `decode` is seconds of a mean decode step, `prefill` of a prompt
+    alone, `handover` of its cache (infinite where the chip has no data-centre network)."""
 
     server: Server
     load: Steady
     mixed: LoadTimes
     decode: np.ndarray
-    high: np.ndarray
+    alone_tpot: np.ndarray
+    alone_slots: np.ndarray
+    mixed_slots: np.ndarray
     prefill: np.ndarray
     handover: float
 
@@ -192,23 +195,32 @@ def grid_of(server: Server, running: Sequence[float] | np.ndarray) -> Grid | Non
     back = back.reshape(-1)
     twice = server.take(np.tile(pairs[0].astype(int), 2))
     one = _steady(request, pairs[1], 1)
-    steps = zip(one.decode_step(), one.decode_step(high=True), strict=True)
+    steps = zip(one.decode_step(), one.decode_step(more=True), strict=True)
     both = StepShape(*(np.append(a, b) if np.ndim(a) else a for a, b in steps))
-    decode, high = np.split(twice.seconds(both), 2)
-    keep = high[back] <= request.slowest
+    decode, more = np.split(twice.seconds(both), 2)
+    slope = (more - decode) / np.sqrt(pairs[1])
+    keep = decode[back] <= request.slowest
     mesh, n, chunk, back = mesh[keep], n[keep], chunk[keep], back[keep]
     if not len(mesh):
         return None
-    columns, load = server.take(mesh), _steady(request, n, chunk)
-    mixed = columns.seconds(load.mixed_step())
-    prompt = columns.seconds(load.prompt_step()) * np.maximum(request.input_length / chunk, 1.0)
+    columns, load, decode, slope = (
+        server.take(mesh),
+        _steady(request, n, chunk),
+        decode[back],
+        slope[back],
+    )
+    mixed = mixed_times(load, decode, slope, columns.seconds(load.mixed_step()))
+    alone, swing = slow_step(load, decode, slope)
+    together, apart = (replace(load, swing=s) for s in (mixed.swing, swing))
     return Grid(
         server=columns,
         load=load,
-        mixed=mixed_times(load, decode[back], high[back], mixed),
-        decode=decode[back],
-        high=high[back],
-        prefill=prompt,
+        mixed=replace(mixed, tpot=np.where(_holds(columns, together), mixed.tpot, inf)),
+        decode=decode,
+        alone_tpot=np.where(_holds(columns, apart), alone, inf),
+        alone_slots=np.asarray(apart.slots),
+        mixed_slots=np.asarray(together.slots),
+        prefill=columns.seconds(load.prompt_step()) * np.maximum(request.input_length / chunk, 1.0),
         handover=_handover(server),
     )
 
@@ -226,17 +238,23 @@ def _steady(request: FleetRequest, running: np.ndarray, chunk: Quantity) -> Stea
 def _fitting(server: Server, running: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Mesh index, number and chunk of the columns whose cache holds what is in flight."""
     request = server.request
-    mesh, n = (g.ravel() for g in np.meshgrid(np.arange(len(server)), running, indexing="ij"))
-    columns, found = server.take(mesh), []
-    for chunk in request.chunks:
-        load = _steady(request, n, chunk)
-        shape = columns.shape(load.slots, chunk)
-        room = cache_tokens(request.cfg, shape, server.piece, request.memory_share)
-        held = np.maximum(load.cached, request.input_length + request.output_length)
-        fits = np.broadcast_to((room >= held) & (n < chunk), n.shape)
-        found.append((mesh[fits], n[fits], np.full(int(fits.sum()), float(chunk))))
-    one, two, three = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return one, two, three
+    numbers = (np.arange(len(server)), running, np.array(request.chunks, float))
+    mesh, n, chunk = (g.ravel() for g in np.meshgrid(*numbers, indexing="ij"))
+    fits = _holds(server.take(mesh), _steady(request, n, chunk))
+    return mesh[fits], n[fits], chunk[fits]
+
+
+def _holds(columns: Server, load: Steady) -> np.ndarray:
+    """Whether the cache of each column holds what is in flight, beside its chunk's activations."""
+    request, chunks = columns.request, np.asarray(load.chunk)
+    fits = np.zeros(len(columns), bool)
+    for chunk in np.unique(chunks):
+        here = np.flatnonzero(chunks == chunk)
+        shape = columns.take(here).shape(load.slots[here], int(chunk))  # type: ignore[index]
+        room = cache_tokens(request.cfg, shape, columns.piece, request.memory_share)
+        held = np.maximum(load.cached, request.input_length + request.output_length)[here]
+        fits[here] = (room >= held) & (np.asarray(load.running)[here] < chunk)
+    return fits
 
 
 def _handover(server: Server) -> float:

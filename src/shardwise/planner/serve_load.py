@@ -3,17 +3,20 @@
 n sequences of I prompt and O answer tokens decode at the mean. Then, by Little, requests come at
 lambda = n / (O T), where T is the mean step: D for decoding, and the chunks of the prompts that
 arrive meanwhile. A prompt adds delta = c (M - D) / k in all: c chunks, M a step with those of k
-prompts, as many as come in a step (1 or more).
+prompts: itself and the n / O that come in a step besides (what an arrival sees), as far as it has
+room.
 
     T      = D + n delta / O                    mean time per output token
-    TPOT_p = D(n + z sqrt(2 n / 3)) + (n + z sqrt(n)) delta / O
+    TPOT_p = T + z T' sqrt(a n / (1 - e))       e = n T' / T, a = 1 - (1 - e) / 3
     TTFT_p = W_p + p T + max(1, c) D + delta    waiting, the step under way, the own chunks
     E2E_p  = TTFT_p + (O - 1) TPOT_p            both at their percentile: from above
 
-z is the normal quantile of p. The number in flight is Poisson around n (as M/G/infinity); averaged
-over one's own stay of fixed length its variance is 2/3 of that. A batch has room for ten times
-rarer numbers than p. W_p is the tail of M/D/s as an exponential, with the chance that all s servers
-are busy as Sakasegawa has it (1977; exact for s = 1):
+z is the normal quantile of p. The number in flight varies by n / (1 - e): as M/G/infinity (Poisson)
+where steps take the same however many decode, and more where a longer step keeps more in flight
+(the birth-death process made linear, e the elasticity). Averaged over one's own stay of fixed
+length, that variance is 2/3 of it where e is 0, all of it where swings outlast the stay. A batch
+has room for ten times rarer numbers than p. W_p is the tail of M/D/s as an exponential, with the
+chance that all s servers are busy as Sakasegawa has it (1977; exact for s = 1):
 
     W_p = S / (2 s (1 - rho)) ln(rho^(sqrt(2 (s + 1)) - 1) / (1 - p))
 
@@ -35,13 +38,15 @@ from shardwise.work import Quantity
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
     """A replica with `running` sequences decoding at the mean, in steps of at most `chunk` tokens;
-    numbers or arrays over candidates. `percentile` is a share, such as 0.9."""
+    numbers or arrays over candidates. `percentile` is a share, such as 0.9; `swing` is 1 / (1 - e),
+    known once steps are priced."""
 
     running: Quantity
     input_length: int
     output_length: int
     chunk: Quantity
     percentile: float
+    swing: Quantity = 1.0
 
     @property
     def z(self) -> float:
@@ -56,7 +61,7 @@ class Steady:
     @property
     def slots(self) -> Quantity:
         """Sequences that the batch must have room for."""
-        return np.ceil(self.running + self._rare * np.sqrt(self.running))
+        return np.ceil(self.running + self._rare * np.sqrt(self.running * self.swing))
 
     @property
     def context(self) -> float:
@@ -67,7 +72,9 @@ class Steady:
     def cached(self) -> Quantity:
         """Tokens that the cache must hold: contexts are spread evenly over the answer."""
         spread = self.context**2 + self.output_length**2 / 12
-        return self.running * self.context + self._rare * np.sqrt(self.running * spread)
+        return self.running * self.context + self._rare * np.sqrt(
+            self.running * spread * self.swing
+        )
 
     @property
     def room(self) -> Quantity:
@@ -82,15 +89,13 @@ class Steady:
 
     @property
     def together(self) -> Quantity:
-        """k: prompts in a step that has some."""
+        """k: prompts in the step of a prompt."""
         most = np.maximum(self.room / self.input_length, 1.0)
-        return np.clip(self.running / self.output_length, 1.0, most)
+        return np.minimum(1 + self.running / self.output_length, most)
 
-    def decode_step(self, *, high: bool = False) -> StepShape:
-        """The sequences that decode, at the mean or as TPOT's percentile sees them."""
-        n = self.running
-        if high:
-            n = n + self.z * np.sqrt(2 * n / 3)
+    def decode_step(self, *, more: bool = False) -> StepShape:
+        """The sequences that decode, at the mean or one deviation more of them."""
+        n = self.running + np.sqrt(self.running) * more
         return StepShape(decodes=n, decode_tokens=n, decode_context=n * self.context, samples=n)  # type: ignore[arg-type]
 
     def mixed_step(self) -> StepShape:
@@ -118,13 +123,14 @@ def _chunk(length: int, chunks: Quantity) -> dict[str, Quantity]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTimes:
-    """What a replica does under its load: requests per second, seconds at the percentile, and the
-    share of the time that prompts take."""
+    """What a replica does under its load: requests per second, seconds at the percentile, the share
+    of the time that prompts take, and `Steady.swing`."""
 
     rate: Quantity
     ttft: Quantity
     tpot: Quantity
     prompt_share: Quantity
+    swing: Quantity
     output_length: int
 
     @property
@@ -133,26 +139,38 @@ class LoadTimes:
         return self.ttft + (self.output_length - 1) * self.tpot
 
 
-def mixed_times(load: Steady, decode: Quantity, high: Quantity, mixed: Quantity) -> LoadTimes:
-    """Prompts and answers on one replica, from the seconds of `decode_step()`, `decode_step(high=
-    True)` and `mixed_step()`. TTFT is infinite where prompts come faster than they are answered."""
-    chunks = load.chunks
-    added = chunks * np.maximum(mixed - decode, 0.0) / load.together
-    prompts = load.running / load.output_length
-    step = decode + prompts * added
-    rate = prompts / step
-    with np.errstate(divide="ignore", invalid="ignore"):
+def mixed_times(load: Steady, decode: Quantity, slope: Quantity, mixed: Quantity) -> LoadTimes:
+    """Prompts and answers on one replica, from the seconds of `decode_step()` and `mixed_step()`;
+    `slope` is what one more sequence adds to a decode step. TTFT is infinite where prompts come
+    faster than they are answered."""
+    chunks, prompts = load.chunks, load.running / load.output_length
+    with np.errstate(divide="ignore", invalid="ignore"):  # where decodes leave no room
+        added = chunks * np.maximum(mixed - decode, 0.0) / load.together
+        step = decode + prompts * added
+        rate = prompts / step
         served = decode * load.input_length / load.room + added
         wait = waiting(served, rate * served, load.percentile)
         ttft = wait + load.percentile * step + chunks * decode + added
-    high_prompts = (load.running + load.z * np.sqrt(load.running)) / load.output_length
+        share = prompts * added / step
+        tpot, swing = slow_step(load, step, slope + added / load.output_length)
     return LoadTimes(
         rate=rate,
-        ttft=np.where(np.isfinite(chunks) & ~np.isnan(ttft), ttft, np.inf),
-        tpot=high + high_prompts * added,
-        prompt_share=prompts * added / step,
+        ttft=np.where(np.isnan(ttft), np.inf, ttft),
+        tpot=np.where(np.isnan(tpot), np.inf, tpot),
+        prompt_share=share,
+        swing=swing,
         output_length=load.output_length,
     )
+
+
+_MOST_SWING = 100.0
+
+
+def slow_step(load: Steady, step: Quantity, slope: Quantity) -> tuple[Quantity, Quantity]:
+    """A mean step at the percentile, and `swing`, where one more sequence adds `slope` to it."""
+    stiff = np.clip(1 - load.running * slope / step, 1 / _MOST_SWING, 1.0)
+    spread = np.sqrt((1 - stiff / 3) * load.running / stiff)
+    return step + load.z * spread * slope, 1 / stiff
 
 
 def waiting(

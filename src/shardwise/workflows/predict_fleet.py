@@ -68,8 +68,8 @@ def fleet_request(
     hardware = hardware or Hardware()
     cfg, target = load_model(model), hardware.target(on)
     pieces = (target.slice,) if isinstance(target, Spelling) else candidate_slices(target)
-    if not 0 < percentile < 1:
-        raise BadRequest(f"the percentile is {percentile:g}; give one above 0 and below 1")
+    if not 0.5 <= percentile < 1:
+        raise BadRequest(f"the percentile is {percentile:g}; give one from 50% to below 100%")
     if rate < 0:
         raise BadRequest(f"the rate is {rate:g} requests per second; it cannot be negative")
     request = FleetRequest(
