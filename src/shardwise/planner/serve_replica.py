@@ -55,7 +55,9 @@ def cache_tokens(
 def cost_of(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> EngineCost:
     """The step cost of a plan with its engine's constants. BadRequest for an unknown engine."""
     placement = place_mesh(piece, plan.mesh, plan.box)
-    return engine_cost(cfg, shape_of(plan, piece.chip), piece.chip, placement, load_engine(plan.engine))
+    return engine_cost(
+        cfg, shape_of(plan, piece.chip), piece.chip, placement, load_engine(plan.engine)
+    )
 
 
 def shape_of(plan: ServePlan, chip: Chip) -> ServeShape:
