@@ -92,8 +92,8 @@ def test_refusals():
         run("--on", "v5e:2x2", "--percentile", "20%")
     with pytest.raises(NoFeasiblePlan, match=r"v5e:1x1: .*; h100:1: "):
         run("--on", "v5e:1x1,h100:1", "--tpot", "1us")
+    others = ("--model", "llama-3-8b", "--on", "v5e", "--input", "8", "--output", "8")
     with pytest.raises(click.UsageError, match="--rate belongs to --objective cost"):
-        others = ("--model", "llama-3-8b", "--on", "v5e", "--input", "8", "--output", "8")
         serve.main(args=[*others, "--rate", "1"], standalone_mode=False)
 
 

@@ -51,7 +51,7 @@ def test_no_column_is_cheaper(looked):
 
 
 def test_a_wider_search_is_no_dearer_and_a_tighter_target_no_cheaper(looked):
-    both, one = (cheapest(looked, GOAL, layouts=k) for k in (LAYOUTS, ("mixed",)))
+    both, one = cheapest(looked, GOAL), cheapest(looked, GOAL, layouts=("mixed",))
     assert both.chip_seconds <= one.chip_seconds
     costs = [cheapest(looked, replace(GOAL, tpot=t)).chip_seconds for t in (0.1, 0.03, 0.015)]
     assert costs == sorted(costs)
@@ -103,7 +103,7 @@ def test_nothing_fits_and_nothing_is_fast_enough():
     with pytest.raises(NoFeasiblePlan, match="fits no slice of v5e"):
         plan_fleet(request, GOAL)
     request = fleet_request("llama-3-8b", "v5e:2x2", input=1024, output=256, kv=("bf16",))
-    with pytest.raises(NoFeasiblePlan, match="the nearest, on v5e:2x2 .* has TTFT"):
+    with pytest.raises(NoFeasiblePlan, match=r"the nearest, on v5e:2x2 .* has TTFT"):
         plan_fleet(request, Objectives(ttft=0.001, tpot=0.05))
     with pytest.raises(BadRequest, match="percentile is 1"):
         fleet_request("llama-3-8b", "v5e", input=8, output=8, percentile=1.0)
@@ -170,7 +170,7 @@ def test_what_limits():
     assert list(gains.values()) == sorted(gains.values(), reverse=True)
     assert gains["network"] == pytest.approx(0, abs=1e-12)
     assert gains["HBM bandwidth"] > 0.03
-    assert all(-0.005 <= g for g in gains.values())
+    assert all(g >= -0.005 for g in gains.values())
 
 
 def test_why_it_does_not_help(looked):

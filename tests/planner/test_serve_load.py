@@ -23,7 +23,7 @@ def test_the_mean_wait_of_one_server_is_that_of_m_d_1():
     """The exponential tail, integrated over all percentiles, is rho S / (2 (1 - rho))."""
     served, busy = 2.0, 0.7
     shares = (np.arange(20000) + 0.5) / 20000
-    mean = np.mean([waiting(served, busy, p) for p in shares])
+    mean = np.mean([float(waiting(served, busy, p)) for p in shares])
     assert mean == pytest.approx(busy * served / (2 * (1 - busy)), rel=1e-3)
 
 

@@ -9,6 +9,7 @@ counted and priced at once (`serve_step`, `roofline`); `serve_load` makes latenc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, prod
+from typing import Any
 
 import numpy as np
 
@@ -196,8 +197,8 @@ def grid_of(server: Server, running: Sequence[float] | np.ndarray) -> Grid | Non
     twice = server.take(np.tile(pairs[0].astype(int), 2))
     one = _steady(request, pairs[1], 1)
     steps = zip(one.decode_step(), one.decode_step(more=True), strict=True)
-    both = StepShape(*(np.append(a, b) if np.ndim(a) else a for a, b in steps))
-    decode, more = np.split(twice.seconds(both), 2)
+    doubled: list[Any] = [np.append(a, b) if np.ndim(a) else a for a, b in steps]
+    decode, more = np.split(twice.seconds(StepShape(*doubled)), 2)
     slope = (more - decode) / np.sqrt(pairs[1])
     keep = decode[back] <= request.slowest
     mesh, n, chunk, back = mesh[keep], n[keep], chunk[keep], back[keep]

@@ -28,6 +28,7 @@ Everything broadcasts. Shared prefixes, preemption and uneven lengths are left t
 
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
@@ -110,7 +111,7 @@ class Steady:
         return StepShape(**_chunk(self.input_length, chunks), samples=1)
 
 
-def _chunk(length: int, chunks: Quantity) -> dict[str, Quantity]:
+def _chunk(length: int, chunks: Quantity) -> dict[str, Any]:
     """The mean chunk of a prompt cut into so many: it stands in the middle."""
     tokens = length / np.asarray(chunks, float)
     return {

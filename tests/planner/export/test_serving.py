@@ -10,6 +10,7 @@ from tests.planner.export.exporting import MODELS
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, parse_serve
+from shardwise.planner.serve_search import fewest_kv_heads
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.plans.serve import KV_SHARDINGS, ROUTINGS, ServeScheduling
 
@@ -146,8 +147,7 @@ def test_what_a_server_would_run_otherwise_is_refused(target, choices, field):
     model = choices.pop("model", "dense")
     plan, cfg, piece = a_plan("dense" if model == "narrow" else model, **choices)
     if model == "narrow":  # more devices than KV heads
-        kv_heads = cfg.groups[0].attention.kv_heads
-        plan = replace(plan, mesh={"tensor": 2 * kv_heads})
+        plan = replace(plan, mesh={"tensor": 2 * fewest_kv_heads(cfg)})
     with pytest.raises(BadRequest, match=f"{target} cannot express {field} "):
         export_serve(plan, cfg, piece, target)
 
