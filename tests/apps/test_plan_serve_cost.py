@@ -85,6 +85,22 @@ def test_a_rate_needs_replicas(capsys):
     assert many["requests_per_second"] == pytest.approx(float(rate))
 
 
+def test_a_trace_is_the_load(tmp_path, capsys):
+    """300 requests of two lengths in 30 s: their means size the fleet, they themselves confirm."""
+    path = tmp_path / "trace.jsonl"
+    rows = [{"arrival": i / 10, "prompt": 512 + 512 * (i % 2), "output": 64} for i in range(301)]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    chosen = ("--model", "llama-3-8b", "--on", "v5e:2x2", "--trace", str(path), *GOAL)
+    serve.main(args=["--objective", "cost", *chosen, "--json"], standalone_mode=False)
+    result = json.loads(capsys.readouterr().out)["result"]
+    assert result["requests_per_second"] == pytest.approx(10)
+    first = result["confirmation"]["fleets"][0]
+    assert first["kept"]
+    assert first["requests"] == pytest.approx(150, abs=2)  # the middle half
+    with pytest.raises(click.UsageError, match="--input takes no effect with --trace"):
+        run("--on", "v5e:2x2", "--trace", str(path))
+
+
 def test_refusals():
     with pytest.raises(click.UsageError, match="--batch takes no effect"):
         run("--on", "v5e:2x2", "--batch", "8")

@@ -1,22 +1,27 @@
 """The front of a fleet search, simulated: does each plan keep its objectives, and at which cost?
 
-Every plan gets requests at random at its own rate for some multiples of the time that one takes;
-the first and the last are left out, as the servers fill and empty. A plan that misses an objective
-is tried at lower rates, which makes its tokens dearer: so the order of plans may change.
+Every plan gets requests at random at its own rate for some multiples of the time that one takes, or
+those of a trace; the first and the last are left out, as the servers fill and empty. A plan that
+misses an objective is tried at lower rates, which makes its tokens dearer (a given load takes so
+many more replicas): so the order of plans may change.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shardwise.errors import BadRequest
 from shardwise.planner.serve_fleet import Fleet, plan_of
 from shardwise.planner.serve_grid import FleetRequest
 from shardwise.planner.serving import mesh_text
 from shardwise.planner.simulate.metrics import REQUEST_COLUMNS, Objectives, request_rows
 from shardwise.planner.simulate.run import simulate
-from shardwise.planner.simulate.traces import poisson
+from shardwise.planner.simulate.traces import poisson, read_trace, scaled
+from shardwise.plans.serve import ServeScheduling
+from shardwise.scheduling import Request
 from shardwise.units import format_seconds, sig
 from shardwise.workflows.simulate import fleet_of
 
@@ -74,22 +79,26 @@ def confirm(
     fleets: Sequence[Fleet],
     goal: Objectives,
     *,
+    trace: Sequence[Request] = (),
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Confirmation:
-    """Simulate every fleet at shares of its rate until the objectives are kept."""
+    """Simulate every fleet at shares of its rate until the objectives are kept; of a trace as many
+    requests as `_MOST`."""
     found = []
     for number, fleet in enumerate(fleets):
-        found.append(_confirmed(request, fleet, goal, seed))
+        found.append(_confirmed(request, fleet, goal, trace, seed))
         if progress is not None:
             progress(number + 1, len(fleets))
     return Confirmation(fleets=tuple(found))
 
 
-def _confirmed(request: FleetRequest, fleet: Fleet, goal: Objectives, seed: int) -> Confirmed:
+def _confirmed(
+    request: FleetRequest, fleet: Fleet, goal: Objectives, trace: Sequence[Request], seed: int
+) -> Confirmed:
     runs: list[tuple[float, np.ndarray, int, int]] = []
     for share in SHARES:
-        times, requests, preemptions = simulated(request, fleet, share, seed)
+        times, requests, preemptions = simulated(request, fleet, share, trace, seed)
         runs.append((share, times, requests, preemptions))
         if np.all(times <= (goal.ttft, goal.tpot, goal.e2el)):
             break
@@ -109,13 +118,19 @@ def _confirmed(request: FleetRequest, fleet: Fleet, goal: Objectives, seed: int)
 
 
 def simulated(
-    request: FleetRequest, fleet: Fleet, share: float = 1.0, seed: int = 0
+    request: FleetRequest,
+    fleet: Fleet,
+    share: float = 1.0,
+    trace: Sequence[Request] = (),
+    seed: int = 0,
 ) -> tuple[np.ndarray, int, int]:
     """TTFT, TPOT and E2E at the percentile, the requests counted, and all preemptions."""
     rate = fleet.rate * share
     count = int(min(max(_SPAN * fleet.e2e * rate, 200), _MOST))
-    span = count / rate
     load = poisson(rate, count, request.input_length, request.output_length, seed=seed)
+    if trace:
+        load = scaled(trace[:_MOST], share)
+    span = load[-1].arrival - load[0].arrival
     servers = fleet_of(plan_of(request, fleet), request.cfg, fleet.piece)
     outcome = simulate(load, servers, seed=seed)
     rows = [dict(zip(REQUEST_COLUMNS, r, strict=True)) for r in request_rows(outcome)]
@@ -129,6 +144,20 @@ def simulated(
         np.percentile([r[c] or 0.0 for r in inside], 100 * request.percentile) for c in columns
     ]
     return np.array(times), len(inside), sum(r["preemptions"] for r in rows)
+
+
+def traced(path: Path) -> tuple[list[Request], float, int, int]:
+    """The requests of a trace, how many come per second, and their mean prompt and answer, which
+    the closed forms go by."""
+    found = read_trace(path, ServeScheduling().page_size)
+    span = found[-1].arrival - found[0].arrival
+    if not span:
+        raise BadRequest(f"all requests of '{path}' come at once; give --rate instead")
+    prompt, answer = (
+        max(1, round(sum(values) / len(found)))
+        for values in ([r.prompt for r in found], [r.output for r in found])
+    )
+    return found, (len(found) - 1) / span, prompt, answer
 
 
 def confirmation_result(found: Confirmation) -> dict[str, Any]:

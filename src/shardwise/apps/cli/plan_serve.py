@@ -54,8 +54,8 @@ _FRONT_COLUMNS = (
 @click.command()
 @click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
 @click.option("--on", "target", required=True, help="A bare chip (v5e) or a slice (v5e:4x4).")
-@click.option("--input", "input_text", required=True, help="Tokens of the prompt, such as 8192.")
-@click.option("--output", "output_text", required=True, help="Tokens of the answer, such as 512.")
+@click.option("--input", "input_text", help="Tokens of the prompt, such as 8192.")
+@click.option("--output", "output_text", help="Tokens of the answer, such as 512.")
 @click.option("--tpot", help="Longest expected time per output token, such as 15ms.")
 @click.option("--ttft", help="Longest expected time to the first token, such as 1s.")
 @click.option("--batch", help="Fix the sequences decoded at once; else the largest that fits.")
@@ -85,6 +85,11 @@ _FRONT_COLUMNS = (
     help="The smallest slice and its largest batch, or the cheapest fleet under a load.",
 )
 @click.option("--rate", help="Cost: requests per second that come; else as many as they can take.")
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Cost: requests of a file, for --rate, --input and --output.",
+)
 @click.option("--e2e", help="Cost: longest time from arrival to the last token, such as 30s.")
 @click.option("--percentile", help="Cost: requests within the targets, such as 90%. [default: 90%]")
 @click.option(
@@ -111,7 +116,7 @@ def serve(**options: Any) -> None:
 
         serve_cost(options)
         return
-    for name in ("rate", "e2e", "percentile", "confirm"):
+    for name in ("rate", "trace", "e2e", "percentile", "confirm"):
         if options[name] is not None:
             raise click.UsageError(f"--{name} belongs to --objective cost; give that too")
     if options["params"] and not options["mfu"]:
@@ -173,6 +178,8 @@ DEFINITIONS = {
 
 
 def count_of(options: dict[str, Any], key: str, flag: str, most: float = inf) -> int:
+    if not options[key]:
+        raise click.UsageError(f"Missing option '{flag}'.")
     value = whole(parse_count(options[key], flag), flag)
     if value > most:
         raise BadRequest(f"{flag} is {value:,}; at most {most:,} makes sense")

@@ -20,12 +20,14 @@ from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import save_plan
 from shardwise.plans.serve import CHECKPOINT
 from shardwise.roofline.engines import load_engine
+from shardwise.scheduling import Request
 from shardwise.units import format_seconds, format_usd, many, parse_count, parse_seconds, sig
 from shardwise.workflows.confirm_fleet import (
     Confirmation,
     confirm,
     confirmation_lines,
     confirmation_result,
+    traced,
 )
 from shardwise.workflows.inputs import parse_pins, parse_share
 from shardwise.workflows.predict_fleet import (
@@ -69,7 +71,8 @@ def serve_cost(options: dict[str, Any]) -> None:
         tpot=_seconds(options, "tpot"),
         e2el=_seconds(options, "e2e"),
     )
-    plannings, missed = _plannings(options, goal)
+    trace, load = _load(options)
+    plannings, missed = _plannings(options, goal, load)
     best = min(plannings, key=_dearness)
     found = None
     if options["confirm"] is not False:
@@ -77,6 +80,7 @@ def serve_cost(options: dict[str, Any]) -> None:
             best.request,
             _contenders(best),
             goal,
+            trace=trace,
             progress=progress_line("simulated", "plans"),
         )
     if options["plan_path"]:
@@ -102,7 +106,24 @@ def _seconds(options: dict[str, Any], name: str) -> float:
     return parse_seconds(options[name], f"--{name}") if options[name] else inf
 
 
-def _plannings(options: dict[str, Any], goal: Objectives) -> tuple[list[FleetPlanning], list[str]]:
+def _load(options: dict[str, Any]) -> tuple[list[Request], dict[str, Any]]:
+    """The requests of the trace, if one is given, and the load that the search goes by."""
+    if options["trace"] is None:
+        return [], {
+            "input": count_of(options, "input_text", "--input"),
+            "output": count_of(options, "output_text", "--output"),
+            "rate": parse_count(options["rate"], "--rate") if options["rate"] else 0.0,
+        }
+    for key, flag in (("input_text", "--input"), ("output_text", "--output"), ("rate", "--rate")):
+        if options[key]:
+            raise click.UsageError(f"{flag} takes no effect with --trace, which says it")
+    trace, rate, prompt, answer = traced(options["trace"])
+    return trace, {"input": prompt, "output": answer, "rate": rate}
+
+
+def _plannings(
+    options: dict[str, Any], goal: Objectives, load: dict[str, Any]
+) -> tuple[list[FleetPlanning], list[str]]:
     """The cheapest on every chip; what the others miss. Raises where all do."""
     context, hardware = click.get_current_context(), hardware_of(options)
     fixed = {
@@ -116,9 +137,7 @@ def _plannings(options: dict[str, Any], goal: Objectives) -> tuple[list[FleetPla
         request = fleet_request(
             options["model"],
             name,
-            input=count_of(options, "input_text", "--input"),
-            output=count_of(options, "output_text", "--output"),
-            rate=parse_count(options["rate"], "--rate") if options["rate"] else 0.0,
+            **load,
             percentile=parse_share(options["percentile"] or "90%", "--percentile"),
             weights=(fixed["weights"],) if "weights" in fixed else (),
             kv=(fixed["kv"],) if "kv" in fixed else (),
