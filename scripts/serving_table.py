@@ -51,7 +51,8 @@ take. At the {percentile:.0f}th percentile of requests: {goals}.
 Each row is the cheapest of all slices, meshes, dtypes, chunk sizes, numbers in flight and ratios
 of prefill to decode servers that `shardwise plan serve --objective cost` looks at ({columns:,}
 priced), with what a serving engine adds (`--engine {engine}`, docs/fit_serving.md). These are
-expected values from closed forms (`planner/serve_load.py`), not measurements.
+expected values from closed forms (`planner/serve_load.py`), not measurements; docs/log.md has how
+they compare with simulation.
 
 - Dollars are the catalogue's on-demand prices: {prices}. Without a price there are chip-hours
   only.
