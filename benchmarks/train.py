@@ -1,12 +1,18 @@
 """Tokens per second of our training step beside transformers' (PyTorch), on the same CPU at once.
 
     python benchmarks/train.py --torch-python PATH [--rounds 5] [--steps 4] [--rows 8]
-                               [--length 256]
+                               [--length 256] [--width 256] [--layers 6]
+    python benchmarks/train.py --gpu h200 [--rounds 5] [--steps 4] [--rows 4] [--length 4096]
 
 The same small Llama (f32, AdamW, the same batch shape, all cores of both) in two interpreters that
 stay alive; rounds are interleaved, so that a busy machine slows both (but not alike: PyTorch's
 threads wait for each other more often). Each figure is the median of the rounds and their range.
 Both compile or warm up before the first round.
+
+With `--gpu` and the chip's name: a Llama of 1.2B parameters in bf16 (f32 master and moments) on one
+GPU, our step with flash attention beside our step with naive attention, and the share of the chip's
+dense bf16 peak that the model's FLOPs take (`models.flops.model_flops_per_token`, causal). Their
+states lie on the GPU together, 14 bytes a parameter each.
 """
 
 import argparse
@@ -20,21 +26,39 @@ import time
 from pathlib import Path
 from typing import Any
 
-CONFIG = {
+SIZES = ("steps", "rows", "length", "width", "layers", "gpu")
+SHAPE = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
-    "hidden_size": 256,
-    "intermediate_size": 704,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "vocab_size": 4096,
-    "max_position_embeddings": 2048,
+    "max_position_embeddings": 8192,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
     "hidden_act": "silu",
     "tie_word_embeddings": False,
 }
+ON_GPU = {  # the sizes of Llama-3.2-1B
+    **SHAPE,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "tie_word_embeddings": True,
+}
+
+
+def small(options: argparse.Namespace) -> dict[str, Any]:
+    """A Llama of heads of 32, two to a KV head."""
+    return {
+        **SHAPE,
+        "hidden_size": options.width,
+        "intermediate_size": options.width * 11 // 4,
+        "num_hidden_layers": options.layers,
+        "num_attention_heads": options.width // 32,
+        "num_key_value_heads": options.width // 64,
+        "vocab_size": 4096,
+    }
 
 
 def main() -> None:
@@ -42,8 +66,11 @@ def main() -> None:
     if options.worker:
         _serve(options)
         return
-    workers = {"shardwise": _start(sys.executable, "ours", options)}
-    workers["transformers"] = _start(options.torch_python, "theirs", options)
+    if options.gpu:
+        workers = {name: _start(sys.executable, name, options) for name in ("flash", "scores")}
+    else:
+        workers = {"shardwise": _start(sys.executable, "ours", options)}
+        workers["transformers"] = _start(options.torch_python, "theirs", options)
     for worker in workers.values():
         print(_ask(worker), file=sys.stderr)
     rates: dict[str, list[float]] = {name: [] for name in workers}
@@ -57,24 +84,51 @@ def main() -> None:
     print(f"{options.rows} x {options.length} tokens a step, {options.steps} steps a round")
     for name, found in rates.items():
         low, high = min(found), max(found)
-        print(f"{name:14}{statistics.median(found):10,.0f} tokens/s ({low:,.0f}-{high:,.0f})")
+        print(
+            f"{name:14}{statistics.median(found):10,.0f} tokens/s ({low:,.0f}-{high:,.0f})", end=""
+        )
+        print(f", MFU {_mfu(statistics.median(found), options):.1%}" if options.gpu else "")
     ratios = [a / b for a, b in zip(*rates.values(), strict=True)]
     print(f"ratio         {statistics.median(ratios):10.2f} ({min(ratios):.2f}-{max(ratios):.2f})")
+
+
+def _mfu(rate: float, options: argparse.Namespace) -> float:
+    """The share of the chip's dense bf16 peak."""
+    from shardwise.hardware import load_chip
+    from shardwise.models.flops import model_flops_per_token
+
+    flops = model_flops_per_token(_loaded(ON_GPU), options.length)
+    return float(flops) * rate / load_chip(options.gpu).peak("bf16")
+
+
+def _loaded(config: dict[str, Any]) -> Any:
+    from shardwise.models import load_model
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(config))
+        return load_model(folder)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Our training step beside transformers'.")
     parser.add_argument("--torch-python", default=sys.executable, help="has torch, transformers")
+    parser.add_argument("--gpu", default="", metavar="CHIP", help="one GPU of that name, bf16")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--rows", type=int, default=8)
-    parser.add_argument("--length", type=int, default=256)
-    parser.add_argument("--worker", choices=["ours", "theirs"], help=argparse.SUPPRESS)
-    return parser.parse_args()
+    parser.add_argument("--rows", type=int, help="8, and 4 with --gpu")
+    parser.add_argument("--length", type=int, help="256, and 4096 with --gpu")
+    parser.add_argument("--width", type=int, default=256, help="a multiple of 64")
+    parser.add_argument("--layers", type=int, default=6)
+    names = ["ours", "theirs", "flash", "scores"]
+    parser.add_argument("--worker", choices=names, help=argparse.SUPPRESS)
+    found = parser.parse_args()
+    found.rows = found.rows or (4 if found.gpu else 8)
+    found.length = found.length or (4096 if found.gpu else 256)
+    return found
 
 
 def _start(python: str, which: str, options: argparse.Namespace) -> subprocess.Popen[str]:
-    sizes = [f"--{name}={getattr(options, name)}" for name in ("steps", "rows", "length")]
+    sizes = [f"--{name}={getattr(options, name)}" for name in SIZES]
     return subprocess.Popen(
         [python, __file__, "--worker", which, *sizes],
         stdin=subprocess.PIPE,
@@ -97,7 +151,7 @@ def _ask(worker: subprocess.Popen[str]) -> str:
 
 def _serve(options: argparse.Namespace) -> None:
     """A worker: first what it is, then a rate for each line."""
-    step, what = (_ours if options.worker == "ours" else _theirs)(options)
+    step, what = (_theirs if options.worker == "theirs" else _ours)(options)
     step()
     step()
     sys.stdin.readline()
@@ -111,30 +165,33 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 def _ours(options: argparse.Namespace) -> tuple[Any, str]:
-    os.environ["JAX_PLATFORMS"] = "cpu"
+    gpu = bool(options.gpu)
+    os.environ["JAX_PLATFORMS"] = "cuda" if gpu else "cpu"
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # two workers share a GPU
     import jax
     import numpy as np
 
-    from shardwise.models import load_model
     from shardwise.plans import TrainPlan, model_hash
     from shardwise.plans.train import TrainDtypes
     from shardwise.runtime.trainer import Settings, program
+    from shardwise.runtime.trainer.memory import keep_freed_memory
 
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "config.json").write_text(json.dumps(CONFIG))
-        cfg = load_model(folder)
+    keep_freed_memory()  # as `trainer.train` does
+    cfg = _loaded(ON_GPU if gpu else small(options))
+    on_cpu = TrainDtypes(param="f32", compute="f32", grad="f32", master="none", moments="f32")
     plan = TrainPlan(
-        model="small",
+        model="benchmark",
         model_hash=model_hash(cfg),
-        slice="v5e:1x1",
+        slice=f"1*{options.gpu}:1" if gpu else "v5e:1x1",
         mesh={},
         box=(1, 1),
         global_batch_sequences=options.rows,
         sequence_length=options.length,
         microbatches=1,
         layers_per_stage=(cfg.layers,),
-        remat="none",
-        dtypes=TrainDtypes(param="f32", compute="f32", grad="f32", master="none", moments="f32"),
+        remat="block" if gpu else "none",
+        attention_kernel="scores" if options.worker == "scores" else "flash",
+        dtypes=TrainDtypes() if gpu else on_cpu,
     )
     made = program(plan, cfg, Settings(steps=1000, schedule="constant"))
     ids = np.random.default_rng(0).integers(
@@ -149,7 +206,7 @@ def _ours(options: argparse.Namespace) -> tuple[Any, str]:
         held["state"], metrics = made.step(held["state"], placed)
         jax.block_until_ready((held["state"], metrics))
 
-    return step, f"shardwise on JAX {jax.__version__}"
+    return step, f"{options.worker}: JAX {jax.__version__} on {jax.devices()[0].device_kind}"
 
 
 def _theirs(options: argparse.Namespace) -> tuple[Any, str]:
@@ -157,7 +214,8 @@ def _theirs(options: argparse.Namespace) -> tuple[Any, str]:
     import transformers
 
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(**{k: v for k, v in CONFIG.items() if k != "model_type"})
+    shape = {name: value for name, value in small(options).items() if name != "model_type"}
+    config = transformers.LlamaConfig(**shape)
     model = transformers.LlamaForCausalLM(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
     ids = torch.randint(0, config.vocab_size, (options.rows, options.length))

@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "profiler": f"{BASE} hardware sharding models plans roofline",
     "workflows": f"{PLANNING} planner runtime profiler",
     "apps": f"{PLANNING} planner workflows",
+    "__main__": "apps",
 }
 
 

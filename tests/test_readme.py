@@ -2,9 +2,15 @@
 
 import importlib.util
 import re
+import shutil
 from pathlib import Path
 
+import jax
 import pytest
+
+from runtime.trainer.made import make_plan
+from shardwise.models import load_model
+from shardwise.runtime import initialise, save
 
 ROOT = Path(__file__).parent.parent
 spec = importlib.util.spec_from_file_location("readme", ROOT / "scripts" / "readme.py")
@@ -36,8 +42,22 @@ def test_pictures_shown_are_plotted_by_examples():
     assert all((ROOT / picture).exists() for picture in shown)
 
 
+PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+
+
 def test_python_example_runs(capsys):
-    code = re.search(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert code
-    exec(code[1], {})
+    exec(PYTHON[0], {})
     assert "fsdp" in capsys.readouterr().out
+
+
+def test_python_example_of_the_runtime_runs(capsys, tmp_path, monkeypatch):
+    folder = tmp_path / "checkpoint"
+    plan = make_plan(tmp_path)
+    cfg = load_model(plan.model)
+    save(folder, initialise(cfg, jax.random.key(0)), cfg)
+    shutil.copy(Path(plan.model) / "config.json", folder)
+    monkeypatch.chdir(tmp_path)
+    exec(PYTHON[1], {})
+    shape, tokens = capsys.readouterr().out.split("\n", 1)
+    assert shape == f"(1, 4, {cfg.vocabulary})"
+    assert len(re.findall(r"\d+", tokens)) == 8

@@ -135,6 +135,6 @@ def test_the_files_are_shipped():
     data = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
     patterns = data["package-data"]["shardwise"]
     package = root / "src" / "shardwise"
-    found = {path.name for pattern in patterns for path in package.glob(pattern)}
-    assert {plan_path(f"audit:{name}").name for name in audit_names()} <= found
-    assert "all_reduce_8xh100.csv" in found
+    found = {p.relative_to(package).as_posix() for at in patterns for p in package.glob(at)}
+    assert {f"workflows/data/audits/{name}.yaml" for name in audit_names()} <= found
+    assert "workflows/data/figures/all_reduce_8xh100.csv" in found

@@ -1,8 +1,11 @@
 """`shardwise train`: what it prints, and requests that it refuses before anything runs."""
 
 import json
+import re
+import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from runtime.trainer.made import make_plan
 from shardwise.apps.cli import main
 from shardwise.plans import save_plan
+from shardwise.workflows.train import TrainRequest, run_of
 
 PLAN = "plan.yaml"
 
@@ -56,6 +60,7 @@ def test_devices_that_are_not_the_mesh_are_refused(capsys, plan, text, tmp_path)
         (["--coordinator", "nowhere"], "is not HOST:PORT"),
         (["--warmup", 5], "--warmup 5 is outside 0..1"),
         (["--save-every", -1], "--save-every is -1"),
+        (["--set", "mesh.fsdp=8", "--tensor-matmul", "one_way"], "over tensor, and tensor is 1"),
     ],
 )
 def test_requests_that_make_no_sense_are_refused(capsys, plan, text, tmp_path, flags, said):
@@ -81,10 +86,6 @@ def test_a_plan_for_another_model_is_refused(capsys, plan, text):
 
 def test_a_small_run_in_a_process_of_its_own(tmp_path, text):
     """From a plan file to a document, on one virtual CPU device."""
-    sys.path.insert(0, "tests")
-    from runtime.trainer.made import make_plan
-    from shardwise.plans import save_plan
-
     save_plan(make_plan(tmp_path), tmp_path / PLAN)
     start = [sys.executable, "-c", "from shardwise.apps.cli import main; main()", "train"]
     flags = ["--data", text, "--steps", "2", "--cpu-devices", "1", "--json"]
@@ -97,6 +98,55 @@ def test_a_small_run_in_a_process_of_its_own(tmp_path, text):
     assert result["step_seconds"]["predicted"] is None
     assert "no predicted step time: chip 'v5e' has no peak for dtype 'f32'" in found["warnings"][0]
     assert result["step_seconds"]["measured"] > 0
+    assert (result["devices"], result["devices_are_the_plans"]) == ("1 x cpu", False)
+    warning, compiling = "warning: no predicted step time", "compiling the step (0 of 2 done)"
+    assert 0 <= done.stderr.index(warning) < done.stderr.index(compiling)
     assert result["checkpoint"] == "plan.run/checkpoints/step-00000002"
     assert "step 1/2  loss 5." in done.stderr
     assert (tmp_path / result["checkpoint"] / "manifest.json").exists()
+
+
+def test_an_interrupted_run_says_where_to_go_on(tmp_path, text):
+    save_plan(make_plan(tmp_path), tmp_path / PLAN)
+    # A shell's background jobs, CI's perhaps, are started with SIGINT ignored.
+    listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{listening}; from shardwise.apps.cli import main; main()"
+    flags = ["--data", text, "--steps", "1000000", "--cpu-devices", "1", "--save-every", "0"]
+    start = [sys.executable, "-c", code, "train", PLAN, *flags]
+    with subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=tmp_path) as run:
+        assert run.stderr
+        too_late = threading.Timer(300, run.kill)
+        too_late.daemon = True
+        too_late.start()
+        said = next((line for line in run.stderr if line.startswith("step ")), "no step")
+        run.send_signal(signal.SIGINT)
+        rest = run.stderr.read()
+        too_late.cancel()
+    assert run.returncode == 130, said + rest
+    last = rest.splitlines()[-1]
+    found = re.fullmatch(
+        r"stopped at step (\d+); newest checkpoint plan.run/checkpoints/step-0*\1 \(step \1\); "
+        "go on with --resume",
+        last,
+    )
+    assert found, rest
+    assert "Traceback" not in rest
+
+
+@pytest.mark.parametrize(
+    ("changes", "warns"),
+    [({}, True), ({"expert_capacity": 4.0}, False), ({"expert_dispatch": "ragged"}, False)],
+)
+def test_dropped_rows_are_said_before_the_first_step(tmp_path, text, changes, warns):
+    """8 experts of which a token takes 2: 4 times the mean is the most that one can get."""
+    config = {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    }
+    save_plan(make_plan(tmp_path, config=config, **changes), tmp_path / PLAN)
+    asked = TrainRequest(plan=str(tmp_path / PLAN), data=str(text), steps=1, out=str(tmp_path))
+    found = [w for w in run_of(asked).warnings if "are dropped, so losses depend on" in w]
+    assert bool(found) is warns
+    assert all("ragged drops none, nor does expert_capacity 4" in w for w in found)

@@ -72,6 +72,9 @@ def test_check_exits_with_4_where_the_median_is_larger(capsys):
     code, _, err = run(capsys, *COMMAND, "--check", "often")
     assert code == 2
     assert "--check 'often' is no share" in err
+    code, _, err = run(capsys, *COMMAND, "--check", "1.00")
+    assert code == 2
+    assert "would allow errors of 100%; write 1% or 100%" in err
 
 
 def test_csv_and_plot(capsys, tmp_path):

@@ -49,12 +49,17 @@ def plan_of(name, mesh, **choices):
     )
 
 
-def batch_of(weighted=True):
-    """Tokens, their targets, and weights that leave some tokens out, unevenly over the shards."""
+def batch_of(weighted=True, packed=()):
+    """Tokens, their targets, and weights that leave some tokens out, unevenly over the shards; and
+    the documents of a row where it is said how long they are."""
     random = np.random.RandomState(1)
     tokens = random.randint(0, V, (B, T + 1)).astype(np.int32)
     weights = (random.rand(B, T) < np.linspace(0.3, 1, B)[:, None]).astype(np.float32)
     batch = {"tokens": tokens[:, :-1], "targets": tokens[:, 1:], "weights": weights}
+    if packed:
+        at = [(i, t) for i, length in enumerate(packed) for t in range(length)]
+        segments, positions = np.array(at, np.int32).T
+        batch |= {"segments": np.tile(segments, (B, 1)), "positions": np.tile(positions, (B, 1))}
     return batch if weighted else {k: v for k, v in batch.items() if k != "weights"}
 
 
@@ -79,12 +84,12 @@ def run_steps(step, params):
 
 
 @lru_cache(maxsize=32)
-def reference(name, dtype, experts="ragged"):
+def reference(name, dtype, packed=()):
     cfg = config(name)
     compute = {"float32": "f32", "float64": "f64"}[dtype]
-    options = Options(compute=compute, experts=experts)
+    options = Options(compute=compute, experts="ragged")
     gradient = jax.jit(jax.value_and_grad(partial(loss, cfg=cfg, options=options)))
-    batch = {k: jnp.asarray(v) for k, v in batch_of().items()}
+    batch = {k: jnp.asarray(v) for k, v in batch_of(packed=packed).items()}
 
     def step(params):
         value, grads = gradient(params, batch)
@@ -93,9 +98,9 @@ def reference(name, dtype, experts="ragged"):
     return run_steps(step, start(name, dtype))
 
 
-def sharded(name, plan, dtype):
+def sharded(name, plan, dtype, tensor_matmul):
     cfg, mesh = config(name), mesh_of(plan)
-    gradient = loss_and_grads(plan, cfg, mesh)
+    gradient = loss_and_grads(plan, cfg, mesh, tensor_matmul)
 
     def step(params):
         value, grads = gradient(place(plan, cfg, mesh, params), batch_of())
@@ -122,13 +127,13 @@ def errors(want, got):
     return found
 
 
-def check(name, mesh, *, bits=32, **choices):
+def check(name, mesh, *, bits=32, tensor_matmul="plain", **choices):
     """Every gradient to 1e-5 in norm (1e-11 in 64 bits) and the loss of three SGD steps."""
     with jax.enable_x64(bits == 64):
         dtype, limit, dtypes = {32: ("float32", 1e-5, F32), 64: ("float64", 1e-11, F64)}[bits]
         plan = plan_of(name, mesh, **{"dtypes": dtypes, **choices})
-        want_losses, want = reference(name, dtype)
-        losses, got = sharded(name, plan, dtype)
+        want_losses, want = reference(name, dtype, plan.packed_lengths)
+        losses, got = sharded(name, plan, dtype, tensor_matmul)
     worst = errors(want, got)
     assert max(worst.values()) < limit, {k: e for k, e in worst.items() if e >= limit}
     np.testing.assert_allclose(losses, want_losses, rtol=limit)

@@ -34,6 +34,20 @@ def test_refused_by_name(case):
         loss_and_grads(plan, cases.config(name), mesh_of({"data": 1}))
 
 
+@pytest.mark.parametrize(
+    ("mesh", "choices", "tensor_matmul", "message"),
+    [
+        ({"data": 2}, {}, "one_way", "and tensor is 1; use 'plain'"),
+        ({"tensor": 2}, {"sequence_parallel": False}, "both_ways", "set it, or use 'plain'"),
+        ({"tensor": 2}, {}, "twice", "twice"),
+    ],
+)
+def test_rings_without_an_exchange_are_refused(mesh, choices, tensor_matmul, message):
+    plan = cases.plan_of("llama", mesh, **choices)
+    with pytest.raises(BadRequest, match=message):
+        loss_and_grads(plan, cases.config("llama"), mesh_of({"data": 1}), tensor_matmul)
+
+
 def test_a_row_that_finds_no_slot_is_dropped_shard_by_shard():
     """Capacity 1: the loss on 2 x 2 devices is that of each shard's sequences run alone."""
     cfg, batch = cases.config("mixtral"), cases.batch_of(weighted=False)

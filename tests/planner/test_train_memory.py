@@ -71,11 +71,13 @@ def test_tensor_divides_matrices_and_not_norms():
     assert got == pytest.approx(2 * ((PARAMS - norms) / 2 + norms))
 
 
-def test_replicated_kv_heads_are_paid_for():
-    """Two KV heads over tensor=8: k and v lie on every device as one head, not a quarter of one."""
+@pytest.mark.parametrize(("stack", "share"), [("xla", 1), ("megatron", 1 / 2)])
+def test_replicated_kv_heads_are_paid_for(stack, share):
+    """Two KV heads over tensor=8: k and v lie on every device whole in JAX, elsewhere as one head,
+    not a quarter of one."""
     norms, kv = L * NORMS + D, L * 2 * D * K * H
-    got = kinds(dense(), step(tensor=8))["params"]
-    assert got == pytest.approx(2 * ((PARAMS - norms - kv) / 8 + kv / 2 + norms))
+    got = kinds(dense(), step(tensor=8, choices={"stack": stack}))["params"]
+    assert got == pytest.approx(2 * ((PARAMS - norms - kv) / 8 + kv * share + norms))
 
 
 def test_experts_divide_over_expert_and_the_rest_counts_it_as_fsdp():

@@ -131,11 +131,18 @@ def test_experts_count_what_is_active():
 
 
 def test_fsdp_gathers_parameters_twice_and_scatters_gradients_once():
-    """Every parameter, of 2 bytes: gathered for forward and backward, its gradient scattered."""
+    """Every parameter, of 2 bytes: the layers' gathered for forward and backward, those of both
+    ends once, as their passes need them; all gradients scattered."""
     wires = over(train_work(dense(), step(fsdp=8)), "fsdp")
-    assert wires.collective_bytes("all_gather") == pytest.approx(2 * PARAMS * 2)
+    assert wires.collective_bytes("all_gather") == pytest.approx((PARAMS + L * LAYER) * 2)
     assert wires.collective_bytes("reduce_scatter") == pytest.approx(PARAMS * 2)
-    assert wires.collective_bytes() == pytest.approx(6 * PARAMS)
+
+
+def test_the_head_of_a_pipeline_is_gathered_for_each_of_its_passes():
+    """The last stage alone is counted: its layers and the head, for 4 microbatches."""
+    wires = over(train_work(dense(), step(fsdp=2, stage=2, microbatches=4.0)), "fsdp")
+    ends = wires.where(lambda o: o.body == "last")
+    assert ends.collective_bytes("all_gather") == pytest.approx(4 * 2 * (V * D + D) * 2)
 
 
 def test_each_gather_is_one_layer():
@@ -152,7 +159,7 @@ def test_each_gather_is_one_layer():
 def test_fsdp_repeats_per_microbatch():
     """Parameters are dropped after use, so every microbatch gathers them again."""
     wires = over(train_work(dense(), step(fsdp=8, microbatches=4.0)), "fsdp")
-    assert wires.collective_bytes() == pytest.approx(4 * 6 * PARAMS)
+    assert wires.collective_bytes() == pytest.approx(4 * 2 * (2 * PARAMS + L * LAYER))
 
 
 def test_tensor_shrinks_what_fsdp_gathers_but_norms():
@@ -167,7 +174,7 @@ def test_tensor_shrinks_what_fsdp_gathers_but_norms():
 def test_gathers_travel_in_the_compute_dtype_and_gradients_in_theirs():
     dtypes = TrainDtypes(compute="fp8", grad="f32")
     wires = over(train_work(dense(), step(fsdp=8, dtypes=dtypes)), "fsdp")
-    assert wires.collective_bytes("all_gather") == pytest.approx(2 * PARAMS * 1)
+    assert wires.collective_bytes("all_gather") == pytest.approx((PARAMS + L * LAYER) * 1)
     assert wires.collective_bytes("reduce_scatter") == pytest.approx(PARAMS * 4)
 
 
@@ -260,7 +267,7 @@ def test_context_sums_gradients_like_a_storage_axis():
     wires = over(train_work(dense(), step(context=4)), "context")
     params = wires.where(lambda o: o.collective.axes == ("fsdp", "expert", "context"))
     assert params.collective_bytes("reduce_scatter") == pytest.approx(PARAMS * 2)
-    assert params.collective_bytes("all_gather") == pytest.approx(2 * PARAMS * 2)
+    assert params.collective_bytes("all_gather") == pytest.approx((PARAMS + L * LAYER) * 2)
     keys = wires.where(lambda o: o.collective.axes == ("context",))
     # Gathered in the forward pass, and once more for the gradient of the queries.
     assert keys.collective_bytes("all_gather") == pytest.approx(2 * L * TOKENS * 2 * K * H * 2)

@@ -139,6 +139,11 @@ def test_what_does_not_divide_is_padded_or_replicated(name, tensor, share):
     assert tensor_share(DENSE[name], tensor) == pytest.approx(share)
 
 
+@pytest.mark.parametrize(("tensor", "share"), [(4, 1 / 4), (8, 1 / 8), (16, 1.0), (3, 1.0)])
+def test_jax_keeps_all_kv_heads_where_tensor_does_not_divide_them(tensor, share):
+    assert tensor_share(DENSE["attention.k"], tensor, whole_heads=True) == pytest.approx(share)
+
+
 def test_local_size_rounds_up():
     assert local_size(100, 8) == 13
     assert local_size(96, 8) == 12

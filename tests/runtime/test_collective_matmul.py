@@ -49,7 +49,30 @@ def check(places, name):
     want = (x @ w, weights @ w.T, x.T @ weights)
     return max(float(np.abs(np.asarray(g) - v).max()) for g, v in zip(got, want, strict=True))
 
-print(json.dumps({f"{name} {n}": check(n, name) for n in (1, 2, 3, 4) for name in NAMES}))
+def check_rows(places, bidirectional):
+    devices = jax.devices()[: 2 * places]
+    mesh = jax.sharding.Mesh(np.array(devices).reshape(-1, places), ("X", "Y"))
+    random = np.random.default_rng(places)
+    B, T, D, F = 4, 3 * places, 5, 2 * places
+    draw = lambda *shape: random.integers(-3, 4, shape).astype(np.float32)
+    x, w, v, weights = draw(B, T, D), draw(D, F), draw(F, D), draw(B, T, D)
+    rows = dict(axis="Y", bidirectional=bidirectional)
+
+    def local(x, w, v):
+        (tmp,) = cm.all_gather_rows(x, lambda x: (x @ w,), **rows)
+        return cm.reduce_scatter_rows(tmp, lambda tmp: tmp @ v, **rows)
+
+    stream, ins = P("X", "Y"), (P("X", "Y"), P(None, "Y"), P("Y", None))
+    function = jax.shard_map(local, mesh=mesh, in_specs=ins, out_specs=stream, check_vma=False)
+    loss = lambda f: lambda *a: (f(*a) * weights).sum()
+    pairs = (function, lambda x, w, v: x @ w @ v)
+    got, want = (jax.jit(jax.value_and_grad(loss(f), (0, 1, 2)))(x, w, v) for f in pairs)
+    errors = jax.tree.map(lambda g, v: float(np.abs(np.asarray(g) - v).max()), got, want)
+    return max(jax.tree.leaves(errors))
+
+found = {f"{name} {n}": check(n, name) for n in (1, 2, 3, 4) for name in NAMES}
+found |= {f"rows {n} {b}": check_rows(n, b) for n in (1, 2, 3, 4) for b in (False, True)}
+print(json.dumps(found))
 """
 )
 
@@ -84,7 +107,7 @@ print(json.dumps(answer))
 
 def test_equals_the_plain_product_and_its_gradient():
     errors = json.loads(run_source(EQUAL, xla_flags=QUICK_COMPILE))
-    assert len(errors) == 24
+    assert len(errors) == 24 + 8
     assert set(errors.values()) == {0.0}
 
 

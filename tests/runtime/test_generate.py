@@ -15,6 +15,7 @@ from shardwise.runtime import (
     generate,
     initialise,
     load,
+    loss,
     prefill,
     quantise_params,
 )
@@ -67,6 +68,17 @@ def test_no_tokens_are_refused(tmp_path):
     cfg = goldens.config("llama")
     with pytest.raises(BadRequest, match="0 new tokens"):
         generate({}, jnp.zeros((1, 4), jnp.int32), cfg, 0)
+
+
+def test_a_prompt_without_rows_is_refused():
+    cfg = goldens.config("llama")
+    for tokens in (jnp.zeros(4, jnp.int32), jnp.zeros((1, 1, 4), jnp.int32)):
+        with pytest.raises(BadRequest, match=r"give \[B, T\], a single row as tokens\[None\]"):
+            generate({}, tokens, cfg, 1)
+        with pytest.raises(BadRequest, match=r"give \[B, T\]"):
+            forward({}, tokens, cfg)
+    with pytest.raises(BadRequest, match="the batch has no targets; give both"):
+        loss({}, {"tokens": tokens}, cfg)
 
 
 # ---- int8 ----------------------------------------------------------------------------------------

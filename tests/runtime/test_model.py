@@ -93,7 +93,7 @@ def test_every_saved_kind_is_marked():
 
     cfg, params = tiny()
     jax.eval_shape(partial(forward, cfg=cfg, options=Options(at=at)), params, BATCH["tokens"])
-    assert seen == {*SAVED_KINDS, "embedding", "logits"}
+    assert seen == {*SAVED_KINDS, "lookup", "embedding", "logits"}
 
 
 # ---- The loop over layers ------------------------------------------------------------------------

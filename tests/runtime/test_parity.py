@@ -5,6 +5,7 @@ our checkpoints in transformers wherever torch is installed.
 """
 
 import json
+import os
 import subprocess
 import sys
 from functools import partial
@@ -57,10 +58,16 @@ def test_ragged_dispatch_has_the_same_logits(name, tmp_path):
     )
 
 
+def python(arguments):
+    """Python with torch on one thread: matmuls this small are slower on several."""
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env=alone)
+
+
 @pytest.mark.torch
 def test_goldens_are_what_transformers_gives(tmp_path):
     script = str(ROOT / "scripts" / "make_golden.py")
-    subprocess.run([sys.executable, script, str(tmp_path)], check=True, capture_output=True)
+    python([script, tmp_path])
     for name in goldens.NAMES:
         again = np.load(tmp_path / f"{name}.npy")
         np.testing.assert_allclose(again, goldens.logits(name), rtol=0, atol=1e-5, err_msg=name)
@@ -93,9 +100,7 @@ def test_saved_checkpoints_load_in_transformers(tmp_path):
         (folder / "config.json").write_text(json.dumps(goldens.document(name)["config"]))
         (folder / "prompt.json").write_text(json.dumps(goldens.document(name)["prompt"]))
         folders.append(str(folder))
-    subprocess.run(
-        [sys.executable, "-c", IN_TRANSFORMERS, *folders], check=True, capture_output=True
-    )
+    python(["-c", IN_TRANSFORMERS, *folders])
     for name in goldens.NAMES:
         logits = np.load(tmp_path / name / "logits.npy")
         np.testing.assert_allclose(logits, goldens.logits(name), rtol=0, atol=1e-5, err_msg=name)

@@ -43,34 +43,52 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
     >>> load_model("llama-3-70b").layers
     80
     """
+    found = _find(name_or_path)
+    return _from_zoo(found) if found.parent == DATA else read_config(found)
+
+
+def hf_config(name_or_path: str | Path) -> dict[str, Any]:
+    """The config.json of the model that `load_model` reads."""
+    found = _find(name_or_path)
+    if found.parent == DATA:
+        return _held(found)[1]
+    return json.loads(found.read_text(encoding="utf-8"))
+
+
+def _find(name_or_path: str | Path) -> Path:
+    """The file of the zoo, or the config.json, that a name or a path means."""
     text = str(name_or_path)
     if not text.strip():
         raise BadRequest(f"the model name '{text}' is empty; give a zoo name or a config.json")
     zoo_file = DATA / f"{text.lower()}.json"
     if "/" not in text and zoo_file.is_file():
-        return _from_zoo(zoo_file)
+        return zoo_file
     path = Path(name_or_path)
     if path.is_dir():
         inside = path / "config.json"
         if not inside.is_file():
             raise BadRequest(f"directory '{text}' holds no config.json; give one that does")
-        return read_config(inside)
+        return inside
     if path.is_file():
-        return read_config(path)
+        return path
     if path.suffix == ".json" or text.startswith((".", "/")):
         raise BadRequest(f"there is no file '{text}'; give a config.json or a zoo name")
     ids = _hub_ids() if "/" in text else {}
     named = {hub_id.lower(): name for hub_id, name in ids.items()}.get(text.lower())
     if named is not None:
-        return _from_zoo(DATA / f"{named}.json")
+        return DATA / f"{named}.json"
     remedy = "`shardwise model list` shows all; or give the path of a config.json"
     raise unknown("model", text, ids or zoo_names(), remedy)
 
 
 def _from_zoo(path: Path) -> ModelConfig:
-    held = json.loads(path.read_text(encoding="utf-8"))
-    config = unpack(held["config"], held.get("runs", {}))
+    held, config = _held(path)
     return from_hf(config, name=path.stem, file=path.name, provenance=held["provenance"])
+
+
+def _held(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    held = json.loads(path.read_text(encoding="utf-8"))
+    return held, unpack(held["config"], held.get("runs", {}))
 
 
 def unpack(config: Mapping[str, Any], runs: Mapping[str, list[list[Any]]]) -> dict[str, Any]:

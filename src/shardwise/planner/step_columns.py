@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.models.specs import Moe
-from shardwise.planner.parallel.fsdp import gathers_per_round
+from shardwise.planner.parallel.fsdp import end_gathers_again, gathers_per_round
 from shardwise.planner.step_parts import OnKeys, StepParts, column_shape
 from shardwise.planner.train_figures import SERIAL, Figures, Sums
 from shardwise.planner.train_request import Structure
@@ -180,13 +180,19 @@ class Stored:
         return self._ends[key]
 
     def _make_ends(self, structure: Structure, apart: bool) -> _Ends:
-        chunk, parts, again = self.chunk, self.chunk.parts, self.again
+        chunk, parts = self.chunk, self.chunk.parts
         paired = chunk.paired(structure)
         first, last, last_share, share = chunk.at(parts.ends(_with_pairing(structure, paired)))
         rounds = chunk.microbatches / 2 if paired else chunk.microbatches
         bodies: list[_Body | None] = []
         totals, weight = Sums(), 0.0
-        for end, moved in zip((first, last), chunk.at(parts.end_exchanges(structure)), strict=True):
+        ends = zip(
+            (first, last),
+            chunk.at(parts.end_exchanges(structure)),
+            end_gathers_again(self.shape),
+            strict=True,
+        )
+        for end, moved, again in ends:
             if end is first and apart:
                 bodies.append(None)
                 continue

@@ -159,15 +159,10 @@ def layers_of_stages(plan: TrainPlan, cfg: ModelConfig) -> tuple[tuple[int, ...]
     """
     schedule = _places(plan)
     count = [[0] * len(cfg.groups) for _ in plan.layers_per_stage]
-    at = 0
-    for stage in range(schedule.global_stages):
-        rank, chunk = schedule.place_of(stage, 0)
-        pieces = schedule.global_stages // schedule.stages
-        held = plan.layers_per_stage[rank]
-        here = held // pieces + (chunk < held % pieces)
-        for group in cfg.pattern[at : at + here]:
+    for stage, (first, last) in enumerate(schedule.bounds(plan.layers_per_stage)):
+        rank, _ = schedule.place_of(stage, 0)
+        for group in cfg.pattern[first:last]:
             count[rank][group] += 1
-        at += here
     return tuple(tuple(row) for row in count)
 
 

@@ -113,7 +113,8 @@ class TrainShape:
 
     @property
     def eager(self) -> bool:
-        """Whether ops run one by one, as PyTorch does: every cast makes a copy."""
+        """Whether ops run one by one, as PyTorch does: every cast makes a copy. XLA cuts arrays
+        evenly instead: KV heads that tensor does not divide are all on every device."""
         return self.stack != "xla"
 
     @property
@@ -134,11 +135,12 @@ class TrainShape:
 
     def compute_share(self, row: Parameter) -> Quantity:
         """Share of a row that one device computes with."""
-        return compute_share(row, self.degrees, self.expert_over_tensor)
+        return compute_share(row, self.degrees, self.expert_over_tensor, not self.eager)
 
     def stored_share(self, row: Parameter) -> Quantity:
         """Share of a row that one device stores between uses."""
-        return stored_share(row, self.degrees, self.storage_axes, self.expert_over_tensor)
+        spans = self.expert_over_tensor
+        return stored_share(row, self.degrees, self.storage_axes, spans, not self.eager)
 
     def trains(self, row: Parameter) -> bool:
         """Whether a row gets gradients: not if its component is frozen, nor beside adapters."""

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.planner.parallel.fsdp import gathers_per_round
+from shardwise.planner.parallel.fsdp import end_gathers_again, gathers_per_round
 from shardwise.planner.parallel.pipeline import stage_transfer, tied_reduction
 from shardwise.planner.train_parts import (
     end_chains,
@@ -85,8 +85,8 @@ def reductions(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
 def _ends_work(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> list[Op]:
     """Both ends of the model, each with its gathers, scatters and reductions."""
     ops: list[Op] = []
-    _, again = gathers_per_round(shape)
-    for name, end in end_chains(cfg, rows, shape).items():
+    ends = end_chains(cfg, rows, shape).items()
+    for (name, end), again in zip(ends, end_gathers_again(shape), strict=True):
         gathers, scatters = parameter_exchanges(end.rows, shape)
         gathers = [replace(g, phase="forward") for g in gathers]
         casts = [replace(c, phase="forward") for c in parameter_casts(end.rows, shape)]

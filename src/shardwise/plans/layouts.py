@@ -63,23 +63,33 @@ def local_size(size: int, degree: Quantity) -> Quantity:
     return np.ceil(size / degree)
 
 
-def tensor_share(parameter: Parameter, tensor: Quantity) -> Quantity:
-    """Share of a parameter that one device of the tensor axis computes with (1/tensor if even)."""
+def tensor_share(parameter: Parameter, tensor: Quantity, whole_heads: bool = False) -> Quantity:
+    """Share of a parameter that one device of the tensor axis computes with (1/tensor if even).
+
+    With `whole_heads` KV heads that tensor does not divide are all on every device, as JAX arrays
+    lie; else a device has only those that its query heads read.
+    """
     letter = tensor_letter(parameter)
     if not letter:
         return 1.0
     size = next(n for name, n in parameter.dims if name == letter)
-    return local_size(size, tensor) / size
+    share = local_size(size, tensor) / size
+    if whole_heads and UNEVEN.get(letter) == "replicate":
+        return np.where(np.mod(size, tensor) == 0, share, 1.0)
+    return share
 
 
 def compute_share(
-    parameter: Parameter, degrees: Mapping[str, Quantity], expert_over_tensor: bool = False
+    parameter: Parameter,
+    degrees: Mapping[str, Quantity],
+    expert_over_tensor: bool = False,
+    whole_heads: bool = False,
 ) -> Quantity:
     """Share of a parameter on one device while it is in use: cut by tensor, experts by expert; with
     `expert_over_tensor` experts lie apart over both and are not cut themselves."""
     tensor = degrees.get("tensor", 1)
     if not is_expert(parameter):
-        return tensor_share(parameter, tensor)
+        return tensor_share(parameter, tensor, whole_heads)
     apart = 1.0 / tensor if expert_over_tensor else tensor_share(parameter, tensor)
     return apart / degrees.get("expert", 1)
 
@@ -89,9 +99,10 @@ def stored_share(
     degrees: Mapping[str, Quantity],
     storage_axes: tuple[str, ...] = STORAGE_AXES,
     expert_over_tensor: bool = False,
+    whole_heads: bool = False,
 ) -> Quantity:
     """Share of a parameter that one device stores between uses."""
-    share = compute_share(parameter, degrees, expert_over_tensor)
+    share = compute_share(parameter, degrees, expert_over_tensor, whole_heads)
     for axis in gather_axes(parameter, storage_axes):
         share = share / degrees.get(axis, 1)
     return share

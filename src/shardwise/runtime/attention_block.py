@@ -8,11 +8,16 @@ from shardwise.models import Attention
 from shardwise.models.numerics import Rope
 from shardwise.runtime.cache import extend
 from shardwise.runtime.call import Call, Past, scoring_of
+from shardwise.runtime.linear import into, out_of
 from shardwise.runtime.norms import norm
-from shardwise.runtime.quant import product
 from shardwise.runtime.rope import rotate
 
 Params = Mapping[str, jax.Array]
+PROJECTIONS = {
+    "attention.q": "BTD,DNH->BTNH",
+    "attention.k": "BTD,DKH->BTKH",
+    "attention.v": "BTD,DKU->BTKU",
+}
 
 
 def attention_block(
@@ -20,9 +25,7 @@ def attention_block(
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Attention(x) [B, T, D], and the cache arrays of the group ({} without a past)."""
     mark = call.options.mark
-    q_BTNH = mark("qkv", _project(p, "attention.q", "BTD,DNH->BTNH", x_BTD))
-    k_BTKH = mark("qkv", _project(p, "attention.k", "BTD,DKH->BTKH", x_BTD))
-    v_BTKU = mark("qkv", _project(p, "attention.v", "BTD,DKU->BTKU", x_BTD))
+    q_BTNH, k_BTKH, v_BTKU = (mark("qkv", y) for y in into(p, PROJECTIONS, x_BTD, call))
     if a.qk_norm != "none":
         q_BTNH = _head_norm(p, "attention.q_norm", q_BTNH, a, call)
         k_BTKH = _head_norm(p, "attention.k_norm", k_BTKH, a, call)
@@ -43,16 +46,8 @@ def attention_block(
         keys=keys_BSKH.shape[1],
     )
     out_BTNU = mark("attention", call.options.kernel(q_BTNH, keys_BSKH, values_BSKU, scoring))
-    out_BTD = _project(p, "attention.o", "BTNU,NUD->BTD", out_BTNU)
+    out_BTD = out_of(p, "attention.o", "BTNU,NUD->BTD", out_BTNU, call)
     return mark("attention_out", out_BTD), arrays
-
-
-def _project(p: Params, name: str, spec: str, x: jax.Array) -> jax.Array:
-    out = product(spec, x, p[name])
-    bias = p.get(f"{name}.bias")
-    if bias is None:
-        return out
-    return out + bias.astype(out.dtype).reshape((1, 1, *bias.shape))
 
 
 def _head_norm(p: Params, name: str, x_BTNH: jax.Array, a: Attention, call: Call) -> jax.Array:

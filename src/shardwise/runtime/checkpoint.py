@@ -55,6 +55,12 @@ def load(path: Path | str, cfg: ModelConfig, dtype: Any = None, shardings: Any =
     return jax.tree.map(one, rows_tree(cfg), shardings)
 
 
+def verify(path: Path | str, cfg: ModelConfig) -> None:
+    """Raise BadRequest as `load` does, without reading a tensor."""
+    entries, found = read_folder(Path(path)), pieces(cfg, stored_rows(cfg))
+    check(cfg, found, entries, _spelling(found, entries))
+
+
 def check(
     cfg: ModelConfig, found: tuple[Piece, ...], entries: Mapping[str, Entry], spelt: Any
 ) -> None:
@@ -247,10 +253,10 @@ def _is_extra(name: str, cfg: ModelConfig) -> bool:
     )
 
 
-def _array(params: Mapping[str, Any], piece: Piece) -> jax.Array:
+def _array(params: Mapping[str, Any], piece: Piece) -> jax.Array | np.ndarray:
     row = piece.row
     value = params[row.name] if row.group is None else params["layers"][row.group][row.name]
-    if not isinstance(value, jax.Array):
+    if not isinstance(value, jax.Array | np.ndarray):
         raise BadRequest(f"parameter '{row.name}' is quantised; dequantise it before saving")
     return value
 

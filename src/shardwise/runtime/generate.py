@@ -10,7 +10,7 @@ from jax import lax
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
 from shardwise.runtime.cache import Cache, empty_cache
-from shardwise.runtime.model import DEFAULT, Params, call_of, embed, head
+from shardwise.runtime.model import DEFAULT, Params, call_of, check_rows, embed, head
 from shardwise.runtime.options import Options
 from shardwise.runtime.stack import run_stack
 
@@ -70,7 +70,9 @@ def generate(
     """The `new` tokens [B, new] that greedy decoding appends to each prompt.
 
     One prefill and one loop of decode steps, compiled together; the cache has T + new places.
+    Raises BadRequest for a prompt that is no [B, T], and for `new` below 1.
     """
+    check_rows(prompt_BT)
     B, T = prompt_BT.shape
     if new < 1:
         raise BadRequest(f"{new} new tokens cannot be generated; ask for at least 1")

@@ -57,7 +57,13 @@ def _normed(p: Params, branch: str, x_BTD: jax.Array, layer: Layer, call: Call) 
     name = "input" if "input" in layer.norms else branch
     if name not in layer.norms:
         return x_BTD
-    return call.options.mark("norm", norm(p, f"norm.{name}", x_BTD, call.numerics))
+    at = "routed" if name == "mlp" and _routes_all(layer.mlp) else "norm"
+    return call.options.mark("norm", norm(p, f"norm.{name}", x_BTD, call.numerics), at)
+
+
+def _routes_all(mlp: object) -> bool:
+    """Whether nothing but routed experts reads the block's input."""
+    return isinstance(mlp, Moe) and not mlp.shared_d_ff and mlp.dense is None
 
 
 def _post(p: Params, name: str, x_BTD: jax.Array, layer: Layer, call: Call) -> jax.Array:

@@ -14,6 +14,7 @@ from shardwise.models import LatentAttention
 from shardwise.models.numerics import Rope
 from shardwise.runtime.cache import extend
 from shardwise.runtime.call import Call, Past, scoring_of
+from shardwise.runtime.linear import biased, out_of
 from shardwise.runtime.norms import norm
 from shardwise.runtime.quant import Quantized, Weight, product
 from shardwise.runtime.rope import rotate
@@ -58,7 +59,8 @@ def latent_attention(
         out_BTNC = kernel(q_BTNA, k_BS1A, c_BTC[:, :, None], scoring)
         out_BTNU = product("BTNC,CNU->BTNU", out_BTNC, p["attention.v_up"])
     out_BTNU = mark("attention", out_BTNU)
-    return mark("attention_out", _with_bias(p, "attention.o", "BTNU,NUD->BTD", out_BTNU)), arrays
+    out_BTD = out_of(p, "attention.o", "BTNU,NUD->BTD", out_BTNU, call)
+    return mark("attention_out", out_BTD), arrays
 
 
 def _queries(p: Params, x_BTD: jax.Array, call: Call) -> jax.Array:
@@ -78,6 +80,4 @@ def _absorbed(q_BTNP: jax.Array, k_up: Weight) -> jax.Array:
 
 
 def _with_bias(p: Params, name: str, spec: str, x: jax.Array) -> jax.Array:
-    out = product(spec, x, p[name])
-    bias = p.get(f"{name}.bias")
-    return out if bias is None else out + bias.astype(out.dtype).reshape(1, 1, -1)
+    return biased(p, name, product(spec, x, p[name]))

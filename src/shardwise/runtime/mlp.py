@@ -1,13 +1,15 @@
 """MLPs: two or three matmuls and what is between them."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from shardwise.models.numerics import Numerics
 from shardwise.runtime.call import Call
-from shardwise.runtime.quant import product
+from shardwise.runtime.linear import into, out_of
 
 Params = Mapping[str, jax.Array]
 
@@ -15,14 +17,35 @@ Params = Mapping[str, jax.Array]
 def activate(up: jax.Array, gate: jax.Array | None, n: Numerics) -> jax.Array:
     """act(gate) * up, or act(up) without a gate.
 
-    "clamped_silu" is gpt-oss's: gate sigmoid(alpha gate) (up + 1), both clamped first.
+    "clamped_silu" is gpt-oss's: gate sigmoid(alpha gate) (up + 1), both clamped first. Its gradient
+    is made of up and gate alone: autodiff would keep every factor.
     """
+    out: Any = _activate(up, gate, n)
+    return out
+
+
+def _activate_forward(up: jax.Array, gate: jax.Array | None, n: Numerics) -> tuple[jax.Array, Any]:
+    return _activated(up, gate, n), (up, gate)
+
+
+def _activate_backward(n: Numerics, kept: Any, dout: jax.Array) -> tuple[Any, Any]:
+    # The compiler would find the forward pass's factors again and keep them.
+    up, gate = lax.optimization_barrier(kept)
+    _, pull = jax.vjp(lambda up, gate: _activated(up, gate, n), up, gate)
+    return pull(dout)
+
+
+def _activated(up: jax.Array, gate: jax.Array | None, n: Numerics) -> jax.Array:
     if n.activation == "clamped_silu":
         assert gate is not None
         gate = jnp.minimum(gate, n.gate_limit)
         up = jnp.clip(up, -n.gate_limit, n.gate_limit)
         return gate * jax.nn.sigmoid(n.gate_alpha * gate) * (up + 1)
     return _plain(up, n) if gate is None else _plain(gate, n) * up
+
+
+_activate = jax.custom_vjp(_activated, nondiff_argnums=(2,))
+_activate.defvjp(_activate_forward, _activate_backward)
 
 
 def _plain(x: jax.Array, n: Numerics) -> jax.Array:
@@ -42,15 +65,8 @@ def _plain(x: jax.Array, n: Numerics) -> jax.Array:
 def mlp(p: Params, name: str, x_BTD: jax.Array, call: Call) -> jax.Array:
     """act(x w_gate) * (x w_up) w_down, or act(x w_up) w_down; [B, T, D]."""
     mark = call.options.mark
-    up_BTF = mark("mlp_in", _linear(p, f"{name}.up", "BTD,DF->BTF", x_BTD))
-    gate_BTF = None
-    if f"{name}.gate" in p:
-        gate_BTF = mark("mlp_in", _linear(p, f"{name}.gate", "BTD,DF->BTF", x_BTD))
-    act_BTF = mark("activation", activate(up_BTF, gate_BTF, call.numerics))
-    return mark("mlp_out", _linear(p, f"{name}.down", "BTF,FD->BTD", act_BTF))
-
-
-def _linear(p: Params, name: str, spec: str, x: jax.Array) -> jax.Array:
-    out = product(spec, x, p[name])
-    bias = p.get(f"{name}.bias")
-    return out if bias is None else out + bias.astype(out.dtype).reshape(1, 1, -1)
+    specs = {n: "BTD,DF->BTF" for n in (f"{name}.up", f"{name}.gate") if n in p}
+    up_BTF, *gate_BTF = (mark("mlp_in", y) for y in into(p, specs, x_BTD, call))
+    act_BTF = activate(up_BTF, gate_BTF[0] if gate_BTF else None, call.numerics)
+    out_BTD = out_of(p, f"{name}.down", "BTF,FD->BTD", mark("activation", act_BTF), call)
+    return mark("mlp_out", out_BTD)

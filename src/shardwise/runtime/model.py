@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
@@ -19,7 +20,7 @@ from shardwise.runtime.call import Call
 from shardwise.runtime.norms import norm
 from shardwise.runtime.options import Options
 from shardwise.runtime.precision import wide
-from shardwise.runtime.quant import product
+from shardwise.runtime.quant import product, row_product
 from shardwise.runtime.stack import run_stack
 
 Params = Mapping[str, Any]
@@ -58,8 +59,13 @@ def loss(
     """Mean cross-entropy in nats over the tokens that count, a float32 scalar.
 
     `batch` holds tokens [B, T] and targets [B, T], and may hold weights [B, T] (0 leaves a token
-    out), positions and segments [B, T].
+    out), positions and segments [B, T]. Raises BadRequest without tokens or targets.
     """
+    if missing := {"tokens", "targets"} - set(batch):
+        raise BadRequest(
+            f"the batch has no {' and no '.join(sorted(missing))}; give both [B, T], the targets "
+            "one token ahead"
+        )
     logits_BTV = forward(
         params,
         batch["tokens"],
@@ -76,12 +82,35 @@ def cross_entropy(
     logits_BTV: jax.Array, targets_BT: jax.Array, weights_BT: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
     """Sum over tokens of weight * -log softmax(logits)[target], and the sum of the weights."""
-    chosen_BT = jnp.take_along_axis(logits_BTV, targets_BT[..., None], axis=-1)[..., 0]
-    nats_BT = jax.nn.logsumexp(logits_BTV, axis=-1) - chosen_BT
+    nats_BT = _nats(logits_BTV, targets_BT)
     if weights_BT is None:
         return nats_BT.sum(), jnp.asarray(float(nats_BT.size), nats_BT.dtype)
     weights_BT = weights_BT.astype(nats_BT.dtype)
     return (nats_BT * weights_BT).sum(), weights_BT.sum()
+
+
+@jax.custom_vjp
+def _nats(logits_BTV: jax.Array, targets_BT: jax.Array) -> jax.Array:
+    """-log softmax(logits)[target], with softmax - onehot for a gradient in one pass: autodiff
+    would keep the exponentials beside the logits and scatter into zeros of that size."""
+    return _nats_forward(logits_BTV, targets_BT)[0]
+
+
+def _nats_forward(logits_BTV: jax.Array, targets_BT: jax.Array) -> tuple[jax.Array, Any]:
+    chosen_BT = jnp.take_along_axis(logits_BTV, targets_BT[..., None], axis=-1)[..., 0]
+    sums_BT = jax.nn.logsumexp(logits_BTV, axis=-1)
+    return sums_BT - chosen_BT, (logits_BTV, targets_BT, sums_BT)
+
+
+def _nats_backward(kept: Any, dnats_BT: jax.Array) -> tuple[jax.Array, None]:
+    logits_BTV, targets_BT, sums_BT = kept
+    places_BTV = lax.broadcasted_iota(targets_BT.dtype, logits_BTV.shape, logits_BTV.ndim - 1)
+    softmax_BTV = jnp.exp(logits_BTV - sums_BT[..., None])
+    chosen_BTV = places_BTV == targets_BT[..., None]
+    return jnp.where(chosen_BTV, softmax_BTV - 1, softmax_BTV) * dnats_BT[..., None], None
+
+
+_nats.defvjp(_nats_forward, _nats_backward)
 
 
 def call_of(
@@ -93,7 +122,9 @@ def call_of(
     *,
     in_order: bool = True,
 ) -> Call:
-    """What the layers of one pass share; positions are 0, 1, ... unless given."""
+    """What the layers of one pass share; positions are 0, 1, ... unless given. Raises BadRequest
+    for tokens that are no [B, T]."""
+    check_rows(tokens_BT)
     if positions_BT is None:
         if cfg.position_rows and tokens_BT.shape[1] > cfg.position_rows:
             raise BadRequest(
@@ -110,10 +141,18 @@ def call_of(
     )
 
 
+def check_rows(tokens_BT: jax.Array) -> None:
+    """Raise BadRequest unless the tokens are [B, T]."""
+    if jnp.ndim(tokens_BT) != 2:
+        raise BadRequest(
+            f"tokens are {list(jnp.shape(tokens_BT))}; give [B, T], a single row as tokens[None]"
+        )
+
+
 def embed(params: Params, tokens_BT: jax.Array, cfg: ModelConfig, call: Call) -> jax.Array:
     """Token embeddings, scaled, projected and with learned positions where the model has them."""
     n, p = call.numerics, call.options.use(-1, _outside(params))
-    x_BTD = p["embedding"].astype(call.options.dtype)[tokens_BT]
+    x_BTD = call.options.at("lookup", p["embedding"].astype(call.options.dtype)[tokens_BT])
     if n.embedding_scale != 1.0:
         # Gemma rounds the scale to the dtype of the activations first; so must we.
         x_BTD = x_BTD * jnp.asarray(n.embedding_scale, x_BTD.dtype)
@@ -139,8 +178,10 @@ def head(params: Params, x_BTD: jax.Array, cfg: ModelConfig, call: Call) -> jax.
         spec, w = "BTD,VD->BTV", p["embedding"]
     else:
         spec, w = "BTD,DV->BTV", p["lm_head"]
-    w = w.astype(x_BTD.dtype)
-    logits_BTV = jnp.einsum(spec, x_BTD, w, preferred_element_type=dtype)
+    if call.options.rows:
+        logits_BTV = row_product(spec, x_BTD, w, dtype)
+    else:
+        logits_BTV = jnp.einsum(spec, x_BTD, w.astype(x_BTD.dtype), preferred_element_type=dtype)
     logits_BTV = logits_BTV[..., : cfg.vocabulary]  # a padded vocabulary has more columns
     if "lm_head.bias" in p:
         bias_V = p["lm_head.bias"].astype(dtype)[: cfg.vocabulary]

@@ -14,6 +14,7 @@ from shardwise.errors import unknown
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.scoring import Kernel
 from shardwise.runtime.precision import dtype_of
+from shardwise.runtime.quant import product, products
 
 SAVED_KINDS = (
     "block_input",
@@ -53,11 +54,14 @@ class Options:
     `remat_kinds` overrides `remat` by kind of activation. `kernel` computes attention from
     queries, keys and values (`attention/scoring.py`). `experts` says how tokens reach them: every
     expert on every token ("dense"), or sorted by expert ("ragged"). Two hooks serve strategies:
-    `at(name, x)` sees each activation of SAVED_KINDS plus "embedding" and "logits" (a sharding
-    constraint, a collective in `shard_map`), `use(group, params)` the parameters of a layer just
-    before they are used (a gather); for those outside the stack the group is -1. `gathered` says
-    whether what that hook made stays for the backward pass. `dispatch`, where given, sends tokens
-    to their experts instead (`moe.Dispatch`).
+    `at(name, x)` sees each activation of SAVED_KINDS plus "lookup", "embedding" and "logits" (a
+    sharding constraint, a collective in `shard_map`); a norm that routed experts alone read is
+    "routed" to it. `use(group, params)` sees the parameters of a layer just before they are used
+    (a gather); for those outside the stack the group is -1.
+    `gathered` says whether what that hook made stays for the backward pass. `dispatch`, where
+    given, sends tokens to their experts instead (`moe.Dispatch`). `into(x, (spec, w), ...)` and
+    `out_of(spec, x, w)` are the matmuls into and out of attention and a dense MLP (`quant.product`,
+    `linear.py`). `rows` makes one matrix of all tokens for the logits (`quant.row_product`).
     """
 
     compute: str = "f32"
@@ -69,6 +73,9 @@ class Options:
     use: Callable[[int, Mapping[str, jax.Array]], Mapping[str, jax.Array]] = as_stored
     gathered: Literal["keep", "recompute"] = "keep"
     dispatch: Callable[..., jax.Array] | None = None
+    into: Callable[..., tuple[jax.Array, ...]] = products
+    out_of: Callable[..., jax.Array] = product
+    rows: bool = False
     scan: bool = True
 
     def __post_init__(self) -> None:
@@ -88,13 +95,19 @@ class Options:
         """The JAX dtype that matmuls compute in."""
         return dtype_of(self.compute)
 
-    def mark(self, name: str, x: jax.Array) -> jax.Array:
-        """Name an activation for the remat policy, after the strategy's hook has seen it."""
-        return ad_checkpoint.checkpoint_name(self.at(name, x), name)
+    def mark(self, name: str, x: jax.Array, at: str = "") -> jax.Array:
+        """Name an activation for the remat policy, after the strategy's hook has seen it, by the
+        same name or another."""
+        return ad_checkpoint.checkpoint_name(self.at(at or name, x), name)
 
 
-def rematerialised(body: Callable[..., Any], options: Options) -> Callable[..., Any]:
-    """The body of a layer under the remat policy; "none" leaves it to autodiff."""
+def rematerialised(
+    body: Callable[..., Any], options: Options, *, looped: bool
+) -> Callable[..., Any]:
+    """The body of a layer under the remat policy; "none" leaves it to autodiff.
+
+    A loop over layers (`looped`) already keeps the compiler from merging the two passes.
+    """
     kept = set(KEPT[options.remat])
     offloaded = {"block_input"} if options.remat == "offload" else set()
     for kind, treatment in options.remat_kinds:
@@ -105,8 +118,7 @@ def rematerialised(body: Callable[..., Any], options: Options) -> Callable[..., 
     if options.remat == "none" and kept == set(SAVED_KINDS):
         if options.gathered == "keep":
             return body
-        policy = policies.save_anything_except_these_names("parameters")
-        return jax.checkpoint(body, policy=policy, prevent_cse=not options.scan)
+        return jax.checkpoint(body, policy=_all_but_gathered, prevent_cse=not looped)
     if options.gathered == "keep":
         kept.add("parameters")
     if offloaded:
@@ -118,5 +130,11 @@ def rematerialised(body: Callable[..., Any], options: Options) -> Callable[..., 
         )
     else:
         policy = policies.save_only_these_names(*sorted(kept))
-    # Inside a scan the loop already keeps the compiler from merging the two passes.
-    return jax.checkpoint(body, policy=policy, prevent_cse=not options.scan)
+    return jax.checkpoint(body, policy=policy, prevent_cse=not looped)
+
+
+def _all_but_gathered(primitive: Any, *_: Any, **params: Any) -> bool:
+    """Saves all but the parameters that `use` gathered: neither by name nor as the result of the
+    constraint that gathers them. An activation is saved by the name that follows its constraint."""
+    named = primitive.name == "name" and params["name"] == "parameters"
+    return not named and primitive.name != "sharding_constraint"

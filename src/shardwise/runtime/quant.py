@@ -1,10 +1,12 @@
 """Matmuls with weights as they are stored, and int8 weights with one scale per output channel."""
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from shardwise.models import ModelConfig, parameters
 
@@ -55,6 +57,37 @@ def quantise_params(params: Mapping[str, Any], cfg: ModelConfig) -> dict[str, An
         for group, stack in enumerate(params["layers"])
     )
     return {**params, "layers": layers}
+
+
+def products(x: jax.Array, *factors: tuple[str, Weight]) -> tuple[jax.Array, ...]:
+    """The `product` of x with each (spec, w)."""
+    return tuple(product(spec, x, w) for spec, w in factors)
+
+
+def row_products(x: jax.Array, *factors: tuple[str, Weight]) -> tuple[jax.Array, ...]:
+    """The `row_product` of x with each (spec, w)."""
+    return tuple(row_product(spec, x, w) for spec, w in factors)
+
+
+def row_product(spec: str, x: jax.Array, w: Weight, dtype: Any = None) -> jax.Array:
+    """`product` of x [B, T, ...] as one of two matrices, a row for each token; `dtype` is what it
+    adds up in and gives.
+
+    For arrays that no mesh axis cuts. Its gradient by w sums over one dim, not over B and T: for
+    two XLA on CPUs (jaxlib 0.10.2) makes transposed copies of what it multiplies.
+    """
+    if isinstance(w, Quantized):
+        return product(spec, x, w)
+    inputs, output = spec.split("->")
+    letters, names = inputs.split(",")
+    shape = dict(zip(names, w.shape, strict=True))
+    summed, kept = (prod(shape[n] for n in names if (n in letters) is s) for s in (True, False))
+    first = names[0] in letters  # else the summed dims stand last, as in a tied embedding
+    matrix = w.astype(x.dtype).reshape((summed, kept) if first else (kept, summed))
+    numbers = (((1,), (0 if first else 1,)), ((), ()))
+    rows = x.reshape(-1, summed)
+    out = lax.dot_general(rows, matrix, numbers, preferred_element_type=dtype)
+    return out.reshape(*x.shape[:2], *(shape[n] for n in output[2:]))
 
 
 def product(spec: str, x: jax.Array, w: Weight) -> jax.Array:

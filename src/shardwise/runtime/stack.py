@@ -108,7 +108,7 @@ def _run_segment(
     fresh: bool,
     segment: Segment,
 ) -> tuple[jax.Array, tuple[Any, ...] | None]:
-    starts = dict(segment.starts)
+    starts, looped = dict(segment.starts), segment.times > 1 and call.options.scan
 
     def one(place: Place, p: Any, x_BTD: jax.Array, past: Past | None) -> tuple[jax.Array, Any]:
         used = call.options.use(place.group, p)
@@ -124,7 +124,7 @@ def _run_segment(
                 past = Past(held[place.group], at, fresh)
             run = partial(one, place)
             if held is None:
-                run = rematerialised(run, call.options)
+                run = rematerialised(run, call.options, looped=looped)
             x_BTD, arrays = run(p, x_BTD, past)
             if held is not None:
                 held = (*held[: place.group], arrays, *held[place.group + 1 :])
@@ -133,14 +133,22 @@ def _run_segment(
     params = {
         group: _slice(layers[group], segment, group, start) for group, start in starts.items()
     }
-    if segment.times == 1 or not call.options.scan:
+    if not looped:
         carry = (x_BTD, cache)
-        for step in range(segment.times):
-            carry, _ = body(carry, (jax.tree.map(lambda w, s=step: w[s], params), step))
+        for step, own in enumerate(_apart(params, segment.times)):
+            carry, _ = body(carry, (own, step))
         return carry
     steps = jnp.arange(segment.times)
     (x_BTD, cache), _ = lax.scan(body, (x_BTD, cache), (params, steps))
     return x_BTD, cache
+
+
+def _apart(params: Any, times: int) -> list[Any]:
+    """The tree of each repetition. Split, not indexed: the gradient of a split is a concatenation,
+    that of an index a stack of zeros for each layer, and a sum of them all."""
+    leaves, tree = jax.tree.flatten(params)
+    pieces = [lax.split(w, (1,) * times) for w in leaves]
+    return [tree.unflatten([w[step][0] for w in pieces]) for step in range(times)]
 
 
 def _slice(stacked: Any, segment: Segment, group: int, start: int) -> Any:

@@ -25,7 +25,7 @@ Kinds, and where the chunks lie (S ranks):
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, NamedTuple, get_args
@@ -89,6 +89,18 @@ class Schedule:
             return (self.stages - 1 - stage if chunk else stage), chunk
         chunk, rank = divmod(stage, self.stages)
         return (self.stages - 1 - rank if self.kind == "zb_v" and chunk else rank), chunk
+
+    def bounds(self, layers_per_stage: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """The first layer and the one after the last of every global stage: layers in order, the
+        `layers_per_stage[r]` of a rank dealt to its chunks as evenly as they go."""
+        found, at = [], 0
+        pieces = self.global_stages // self.stages
+        for stage in range(self.global_stages):
+            rank, chunk = self.place_of(stage, 0)
+            here, more = divmod(layers_per_stage[rank], pieces)
+            found.append((at, at + here + (chunk < more)))
+            at = found[-1][1]
+        return tuple(found)
 
     def needs(self, rank: int, action: Action) -> tuple[tuple[int, Action], ...]:
         """(rank, action) pairs that must be over first: whose result the action reads.

@@ -353,15 +353,11 @@ def reasons(planning: TrainPlanning) -> list[str]:
     ]
     for other in planning.strategies:
         ratio = other.step_seconds["expected"] / expected
-        worse = slower_text(ratio)
+        worse = f"is {slower_text(ratio)}: {waiting(other)}"
         if planning.request.objective == "cost":
-            ratio *= other.chips_used / best.chips_used
-            worse = f"{ratio - 1:.1%} more chip-seconds per token, on {other.chips_used:,} chips"
-        said.append(
-            f"{strategy(other)} at best ({mesh_text(other.plan.mesh)}) is {worse}: {waiting(other)}"
-            if planning.request.objective != "cost"
-            else f"{strategy(other)} at best ({mesh_text(other.plan.mesh)}) takes {worse}"
-        )
+            more, chips = ratio * other.chips_used / best.chips_used - 1, other.chips_used
+            worse = f"takes {more:.1%} more chip-seconds per token, on {chips:,} chips"
+        said.append(f"{strategy(other)} at best ({mesh_text(other.plan.mesh)}) {worse}")
     if policies(planning.request) != planning.request.remat:
         chip = best.piece.chip.id
         said.append(

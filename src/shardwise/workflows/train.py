@@ -6,6 +6,7 @@ Several processes are workers of a supervisor (`runtime.trainer.supervisor`): a 
 
 import json
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -17,7 +18,10 @@ from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.hardware import Chip
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.flops import model_flops_per_token
+from shardwise.models.specs import Moe
+from shardwise.models.zoo import hf_config
 from shardwise.plans import TrainPlan, load_plan, model_hash
+from shardwise.runtime.trainer.checkpoint import Keeper
 from shardwise.runtime.trainer.loop import Outcome, Run, train
 from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
 from shardwise.runtime.trainer.optimizer import Settings
@@ -27,7 +31,7 @@ from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import price_plan
 
 Progress = Callable[[str, dict[str, Any]], None]
-"""Hears each step: the line to show and its metrics."""
+"""Hears each step: the line to show and its metrics, {} before the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +53,10 @@ class TrainRequest:
     save_every: int = 0
     resume: bool = False
     tokenizer: str | None = None
+    init: str | None = None
+    save_hf: str | None = None
     profile: bool = False
+    tensor_matmul: str = "plain"
     cpu_devices: int | None = None
     coordinator: str | None = None
     processes: int | None = None
@@ -63,7 +70,8 @@ class TrainRequest:
 
 def train_plan(request: TrainRequest, hear: Progress = lambda *_: None) -> dict[str, Any]:
     """Train and give the result: `steps`, `from_step`, `loss`, `tokens_per_second`, `step_seconds`
-    {predicted, measured}, `mfu`, `devices`, `checkpoint`, `metrics` (a path) and `notes`.
+    {predicted, measured}, `mfu`, `devices` (how many, and their kind), `slice` (the plan's),
+    `devices_are_the_plans`, `checkpoint`, `hf_checkpoint`, `metrics` (a path) and `notes`.
 
     Raises BadRequest before anything is started where plan, data or devices do not fit, and
     ShardwiseError naming the process where one of several is lost.
@@ -73,8 +81,61 @@ def train_plan(request: TrainRequest, hear: Progress = lambda *_: None) -> dict[
     if (group.count or 1) == 1 and group.coordinator is None and not detected():
         if request.cpu_devices is not None:
             use_cpu(request.cpu_devices)
-        return _result(request, run, train(_with_peak(run), _reporter(run, hear)))
+        return _run_here(request, run, hear)
     return _supervised(request, run, group, hear)
+
+
+def _run_here(request: TrainRequest, run: Run, hear: Progress) -> dict[str, Any]:
+    run = _with_peak(run)
+    last = _Last(hear)
+    try:
+        outcome = train(run, _reporter(run, last), lambda text: last(text, {}))
+    except KeyboardInterrupt:
+        raise last.stopped(run) from None
+    return _result(request, run, outcome)
+
+
+class Stopped(ShardwiseError):
+    """Ctrl-C ended the run; the message says where to go on. Exit code 130."""
+
+    exit_code = 130
+
+
+class _Last:
+    """Passes progress on and keeps the last step."""
+
+    def __init__(self, hear: Progress) -> None:
+        self.step, self._hear = 0, hear
+
+    def __call__(self, line: str, metrics: dict[str, Any]) -> None:
+        self.step = metrics.get("step", self.step)
+        self._hear(line, metrics)
+
+    def stopped(self, run: Run) -> Stopped:
+        """What to say of a run that ended here."""
+        keeper = Keeper(folder=run.out / "checkpoints", identity={})
+        newest = keeper.newest()
+        if newest is None:
+            return Stopped(f"stopped at step {self.step}, before the first checkpoint")
+        return Stopped(
+            f"stopped at step {max(self.step, newest)}; newest checkpoint {keeper.path(newest)} "
+            f"(step {newest}); go on with --resume"
+        )
+
+
+def _warnings(plan: TrainPlan, cfg: ModelConfig, expected: Expected) -> tuple[str, ...]:
+    """What a reader of the losses and times must know; said before the first step."""
+    found = [expected.why] if expected.why else []
+    moes = [group.mlp for group in cfg.groups if isinstance(group.mlp, Moe)]
+    # Every row of a device may choose the same experts: R k rows, of which R for each.
+    free = max((moe.experts / moe.experts_per_token for moe in moes), default=0.0)
+    if plan.expert_dispatch == "dense" and plan.expert_capacity < free:
+        found.append(
+            f"expert_capacity {plan.expert_capacity}: rows beyond an expert's slots are dropped, "
+            "so losses depend on the mesh; expert_dispatch ragged drops none, nor does "
+            f"expert_capacity {free:g}"
+        )
+    return tuple(found)
 
 
 def run_of(request: TrainRequest) -> Run:
@@ -89,8 +150,14 @@ def run_of(request: TrainRequest) -> Run:
             f"the plan '{path}' was made for another '{plan.model}' (hash {plan.model_hash}, now "
             f"{model_hash(cfg)}); plan again"
         )
+    if request.save_hf and (cfg.towers or cfg.towers_unread):
+        raise BadRequest(
+            f"--save-hf would leave out what '{plan.model}' has beside its text (vision or audio); "
+            "train without it"
+        )
     if request.save_every < 0:
         raise BadRequest(f"--save-every is {request.save_every}; it must be 0 or more")
+    expected = _expected(plan, cfg)
     return Run(
         plan=plan,
         cfg=cfg,
@@ -106,10 +173,15 @@ def run_of(request: TrainRequest) -> Run:
         out=Path(request.out),
         seed=request.seed,
         tokenizer=Path(request.tokenizer) if request.tokenizer else None,
+        init=Path(request.init) if request.init else None,
+        save_hf=Path(request.save_hf) if request.save_hf else None,
+        config=hf_config(plan.model) if request.save_hf else {},
         save_every=request.save_every,
         resume=request.resume,
         profile=request.profile,
-        expected=_expected(plan, cfg),
+        tensor_matmul=request.tensor_matmul,  # type: ignore[arg-type]
+        expected=expected,
+        warnings=_warnings(plan, cfg, expected),
     )
 
 
@@ -124,12 +196,12 @@ def _expected(plan: TrainPlan, cfg: ModelConfig) -> Expected:
 
 
 def _with_peak(run: Run) -> Run:
-    """The run with the peak of the devices here, where they are chips of the plan's slice."""
-    piece = Hardware().slice(run.plan.slice).slice
-    if run.expected.step_seconds is None or not is_chip(devices_here(), piece.chip):
-        return run
-    peak = piece.chip.peak(run.plan.dtypes.compute) / piece.chip.jax_devices_per_chip
-    return replace(run, expected=replace(run.expected, peak=peak * run.plan.devices))
+    """The run with the devices here, and their peak where they are chips of the plan's slice."""
+    chip, (count, kind) = Hardware().slice(run.plan.slice).slice.chip, devices_here()
+    peak = None
+    if run.expected.step_seconds is not None and is_chip(kind, chip):
+        peak = chip.peak(run.plan.dtypes.compute) / chip.jax_devices_per_chip * run.plan.devices
+    return replace(run, expected=replace(run.expected, peak=peak, here=f"{count} x {kind}"))
 
 
 TPU_KINDS = {"v5e": "tpu v5 lite", "v6e": "tpu v6 lite", "v5p": "tpu v5", "tpu7x": "tpu7x"}
@@ -164,10 +236,11 @@ def _supervised(request: TrainRequest, run: Run, group: Group, hear: Progress) -
         place=request.coordinator or "the address that the cluster gives",
     )
 
-    def heard(message: dict[str, Any]) -> None:
-        hear(message["line"], message["metrics"])
-
-    return watch.run(heard)
+    last = _Last(hear)
+    try:
+        return watch.run(lambda message: last(message["line"], message["metrics"]))
+    except KeyboardInterrupt:
+        raise last.stopped(run) from None
 
 
 def _own_index(group: Group) -> int:
@@ -202,7 +275,7 @@ def _free_port() -> int:
 def _result(request: TrainRequest, run: Run, outcome: Outcome) -> dict[str, Any]:
     rate = outcome.tokens_per_second
     measured = None if rate is None else run.plan.tokens / rate
-    expected = _with_peak(run).expected
+    expected = run.expected
     known = rate and expected.flops_per_token and expected.peak
     return {
         "steps": outcome.steps,
@@ -211,28 +284,32 @@ def _result(request: TrainRequest, run: Run, outcome: Outcome) -> dict[str, Any]
         "tokens_per_second": rate,
         "step_seconds": {"predicted": expected.step_seconds, "measured": measured},
         "mfu": rate * expected.flops_per_token / expected.peak if known else None,  # type: ignore[operator]
-        "devices": devices_here(),
+        "devices": expected.here,
+        "slice": expected.slice,
+        "devices_are_the_plans": expected.peak is not None,
+        "hf_checkpoint": request.save_hf,
         "checkpoint": str(outcome.checkpoint),
         "metrics": str(Path(request.out) / "metrics.jsonl"),
-        "notes": [note for note in (expected.why,) if note],
+        "notes": list(run.warnings),
     }
 
 
 def work(request: TrainRequest, index: int) -> None:
     """The life of one worker: join, train, say how it went."""
     follow_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the supervisor's
     try:
         if request.cpu_devices is not None:
             use_cpu(request.cpu_devices)
         local = request.process is None and request.processes is not None
         given = replace(request, process=index) if local and request.coordinator else request
         connect(given.group)
-        run = _with_peak(run_of(request))
 
         def hear(line: str, metrics: dict[str, Any]) -> None:
-            say({"progress": {"step": metrics["step"], "line": line, "metrics": metrics}})
+            step = metrics.get("step", 0)
+            say({"progress": {"step": step, "line": line, "metrics": metrics}})
 
-        say({"result": _result(request, run, train(run, _reporter(run, hear)))})
+        say({"result": _run_here(request, run_of(request), hear)})
     except ShardwiseError as error:
         say(error_message(error))
         sys.exit(error.exit_code)

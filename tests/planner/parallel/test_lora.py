@@ -1,7 +1,23 @@
 """Adapters and frozen components: what is trained, moved and kept."""
 
 import pytest
-from tests.planner.steps import ATTENTION, MLP, PARAMS, D, F, H, K, L, N, V, dense, moe, over, step
+from tests.planner.steps import (
+    ATTENTION,
+    LAYER,
+    MLP,
+    PARAMS,
+    D,
+    F,
+    H,
+    K,
+    L,
+    N,
+    V,
+    dense,
+    moe,
+    over,
+    step,
+)
 
 from shardwise.models import load_model, params_total
 from shardwise.planner.parallel.lora import adapters
@@ -55,7 +71,9 @@ def test_only_adapters_are_reduced_and_updated():
 def test_fsdp_gathers_what_is_frozen_and_scatters_what_is_not():
     trained = L * RANK * WIDTHS
     wires = over(train_work(dense(), lora(fsdp=2)), "fsdp")
-    assert wires.collective_bytes("all_gather") == pytest.approx(2 * 2 * (PARAMS + trained))
+    assert wires.collective_bytes("all_gather") == pytest.approx(
+        2 * (PARAMS + L * LAYER + 2 * trained)
+    )
     assert wires.collective_bytes("reduce_scatter") == pytest.approx(2 * trained)
 
 

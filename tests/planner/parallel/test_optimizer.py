@@ -23,8 +23,15 @@ def test_adam_keeps_two_moments_and_sgd_none():
 
 def test_8_bit_adam_keeps_two_bytes_and_a_scale_per_block():
     """Three quarters of the moments saved (arXiv 2110.02861): 8 bytes become little over 2."""
-    each = state("adam8bit") / PARAMS
-    assert 2 < each < 2.05
+    cfg = load_model("llama-3-70b")
+    assert 2 < 8 * state("adam8bit", cfg) / state("adam", cfg) < 2.05
+    # A last dim of 300 is two blocks, one of them short.
+    little = dense(num_hidden_layers=1)
+    more = dense(num_hidden_layers=1, intermediate_size=300)
+    gate = [2 * D * (width + 4 * -(-width // 256)) for width in (F, 300)]
+    down = [2 * width * (D + 4 * -(-D // 256)) for width in (F, 300)]
+    apart = 2 * (gate[1] - gate[0]) + down[1] - down[0]
+    assert state("adam8bit", more) - state("adam8bit", little) == pytest.approx(apart)
 
 
 def test_adafactor_keeps_rows_and_columns():

@@ -78,7 +78,10 @@ def test_a_folder_gives_its_text_files_in_order(tmp_path):
     (data / ".hidden").write_text("no")
     (data / "__pycache__").mkdir()
     (data / "__pycache__" / "x.txt").write_text("no")
-    corpus = corpus_of(data, Bytes(), tmp_path / "cache")
+    (data / "latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
+    said = []
+    corpus = corpus_of(data, Bytes(), tmp_path / "cache", said.append)
+    assert said == [f"warning: 2 file(s) in '{data}' are not UTF-8 text and are left out"]
     texts = [p.read_bytes() for p in sorted(data.rglob("file*"))]
     assert corpus.tokens.tolist() == [t for text in texts for t in [*text, 256]]
     assert len(corpus.starts) == 6
@@ -88,16 +91,29 @@ def test_a_folder_gives_its_text_files_in_order(tmp_path):
     assert corpus_of(data, Bytes(), tmp_path / "cache").fingerprint != corpus.fingerprint
 
 
+def written(path, data):
+    path.write_bytes(data)
+    return path
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
         (lambda p: p / "nowhere", "there is no data at .*nowhere.*give --data a text file or"),
         (lambda p: (p / "empty").mkdir() or p / "empty", "holds no text"),
+        (lambda p: written(p / "a.safetensors", b"ab\0c"), r"a\.safetensors' is not UTF-8 text"),
+        (lambda p: written(p / "a.zip", b"PK\xff\xfe"), r"a\.zip' is not UTF-8 text; give --data"),
+        (lambda p: written(p / "a.txt", b"cut \xe2\x82"), "is not UTF-8 text"),
     ],
 )
 def test_a_path_without_text_is_refused(tmp_path, make, text):
     with pytest.raises(BadRequest, match=text):
         corpus_of(make(tmp_path), Bytes(), tmp_path / "cache")
+
+
+def test_a_character_on_the_edge_of_the_probe_is_text(tmp_path):
+    file = written(tmp_path / "a.txt", ("a" * 8191 + "\u20ac").encode())
+    assert len(corpus_of(file, Bytes(), tmp_path / "cache").tokens) == 8191 + 3 + 1
 
 
 def test_too_little_text_is_refused():
@@ -126,5 +142,7 @@ def test_what_is_no_tokenizer_is_refused(tmp_path):
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(BadRequest, match=r"is no tokenizer.json"):
         tokenizer_of(tmp_path / "bad.json", 10)
-    with pytest.raises(BadRequest, match=r"ids up to 256 .* vocabulary of 256; give --tokenizer"):
+    with pytest.raises(
+        BadRequest, match=r"ids up to 256 .* vocabulary of 256; .* vocab_size 257 or more"
+    ):
         tokenizer_of(None, 256)

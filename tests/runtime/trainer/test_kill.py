@@ -8,12 +8,16 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 
 from runtime.trainer.made import make_plan, make_text
+from shardwise.models import load_model
 from shardwise.plans import save_plan
+from shardwise.runtime import load, shapes
 from shardwise.runtime.trainer import read_metrics
+from shardwise.runtime.trainer.checkpoint import read_params
 
 START = [sys.executable, "-c", "from shardwise.apps.cli import main; main()", "train"]
 QUIET = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -99,7 +103,7 @@ def test_four_processes_follow_one(tmp_path):
     one = call(command(tmp_path, "one", "--save-every", 25, steps=50))
     assert one.returncode == 0, one.stderr
     plan = make_plan(tmp_path, {"data": 2, "fsdp": 2})
-    flags = ["--save-every", 25, "--processes", 4]
+    flags = ["--save-every", 25, "--processes", 4, "--save-hf", tmp_path / "hf"]
     four = call(command(tmp_path, "four", *flags, plan=plan, steps=50))
     assert four.returncode == 0, four.stderr
     a, b = losses(tmp_path / "one"), losses(tmp_path / "four")
@@ -107,6 +111,10 @@ def test_four_processes_follow_one(tmp_path):
     np.testing.assert_allclose([x[1] for x in a], [x[1] for x in b], rtol=1e-4)
     names = [p.name for p in (tmp_path / "four" / "checkpoints" / "step-00000050").iterdir()]
     assert len(names) == 5  # four files of shards and the manifest
+    cfg = load_model(plan.model)
+    kept = read_params(tmp_path / "four" / "checkpoints" / "step-00000050", shapes(cfg))
+    saved = load(tmp_path / "hf", cfg)
+    jax.tree.map(np.testing.assert_array_equal, saved, kept)
 
 
 @pytest.mark.slow
@@ -143,6 +151,7 @@ def _worker(parent, index):
 EVERY_MOMENT = """
 import os, signal, sys
 from pathlib import Path
+import jax
 import numpy as np
 from shardwise.runtime.trainer.checkpoint import Keeper, steps_in, whole
 

@@ -1,6 +1,7 @@
 """The loop: resuming changes nothing, microbatches hardly, and errors name their remedy."""
 
 import shutil
+import signal
 from dataclasses import replace
 
 import jax
@@ -59,8 +60,51 @@ def test_a_run_that_is_done_does_nothing(tmp_path):
     assert (again.from_step, again.loss) == (1, None)
 
 
-def test_a_resume_without_a_checkpoint_begins(tmp_path):
-    assert train(make_run(tmp_path, settings=Settings(steps=1), resume=True)).from_step == 0
+def test_a_resume_without_a_checkpoint_begins_and_says_so(tmp_path):
+    run, said = make_run(tmp_path, settings=Settings(steps=1), resume=True), []
+    assert train(run, note=said.append).from_step == 0
+    assert said[0].startswith("warning: no checkpoint in '")
+    assert said[0].endswith("out/checkpoints', starting at step 0")
+
+
+@pytest.fixture
+def listening():
+    """SIGINT as a terminal's programs have it; a shell's background jobs are started without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listening")
+def test_an_interrupt_saves_its_step_and_the_run_goes_on(tmp_path):
+    whole = make_run(tmp_path, out=tmp_path / "whole")
+    done = train(whole)
+    cut, said, before = make_run(tmp_path, resume=True), [], signal.getsignal(signal.SIGINT)
+
+    def stop(metrics):
+        if metrics.step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(cut, stop, said.append)
+    assert "stopping when this step is done and saved; Ctrl-C again stops at once" in said
+    assert signal.getsignal(signal.SIGINT) is before
+    resumed = train(cut)
+    assert resumed.from_step == 4
+    assert losses(cut) == losses(whole)
+    assert bits(resumed.checkpoint) == bits(done.checkpoint) != {}
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_second_interrupt_ends_the_run_at_once(tmp_path):
+    def stop(metrics):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    run = make_run(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        train(run, stop)
+    assert not list(run.out.glob("checkpoints/step-*"))
 
 
 def test_a_folder_with_a_run_is_not_overwritten(tmp_path):
@@ -115,6 +159,21 @@ def test_a_mesh_follows_one_device(tmp_path, mesh):
     params = read_params(many.out / "checkpoints" / "step-00000006", _whole_shapes(one))
     alone = read_params(one.out / "checkpoints" / "step-00000006", _whole_shapes(one))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-3), params, alone)
+
+
+@pytest.mark.parametrize("optimizer", ["adam8bit", "adafactor", "muon", "sgd"])
+def test_any_optimizer_follows_one_device(tmp_path, optimizer):
+    """Cut over fsdp and tensor, and resumed from one device's checkpoint."""
+    plan = make_plan(tmp_path, optimizer=optimizer)
+    one = make_run(tmp_path, plan, settings=Settings(steps=4), save_every=2)
+    with pytest.raises(Stop):
+        train(one, stop_at(3))
+    shutil.copytree(one.out, tmp_path / "many")
+    train(replace(one, resume=True))
+    plan = make_plan(tmp_path, {"fsdp": 2, "tensor": 2}, optimizer=optimizer)
+    many = replace(one, plan=plan, out=tmp_path / "many", resume=True)
+    assert train(many).from_step == 2
+    np.testing.assert_allclose([x for _, x in losses(one)], [x for _, x in losses(many)], rtol=1e-4)
 
 
 def test_another_mesh_goes_on(tmp_path):

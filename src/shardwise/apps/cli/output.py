@@ -84,6 +84,14 @@ def check_writable(path: Path | None, option: str, *endings: str) -> None:
         )
 
 
+def check_outputs(options: Mapping[str, Any]) -> None:
+    """Raise BadRequest, before anything is priced, for a file of --plot, --trace or --csv
+    that could not be written."""
+    check_writable(options.get("plot_path"), "--plot", ".png", ".svg")
+    check_writable(options.get("trace_path"), "--trace", ".json", ".json.gz")
+    check_writable(options.get("csv_path"), "--csv")
+
+
 def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Write one table. Raises BadRequest where the file cannot be written (no such folder)."""
     try:

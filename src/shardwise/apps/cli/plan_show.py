@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.options import hardware_options
-from shardwise.apps.cli.output import document, emit, json_option, table
+from shardwise.apps.cli.output import check_outputs, document, emit, json_option, table
 from shardwise.apps.cli.plan_serve import render_serve
 from shardwise.apps.cli.plan_train import render_plan
-from shardwise.apps.cli.timeline import check_outputs, timeline_options, write_timeline
+from shardwise.apps.cli.timeline import timeline_options, write_timeline
 from shardwise.errors import BadRequest
 from shardwise.plans import TrainPlan, load_plan
 from shardwise.plans.files import flat_plan

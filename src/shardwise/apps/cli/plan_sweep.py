@@ -7,7 +7,7 @@ import click
 
 from shardwise.apps.cli.options import given, hardware_of, hardware_options
 from shardwise.apps.cli.output import (
-    check_writable,
+    check_outputs,
     csv_option,
     document,
     emit,
@@ -56,8 +56,7 @@ def sweep_command(**options: Any) -> None:
     """
     if options["days"] and not options["tokens"]:
         raise click.UsageError("--days is a deadline for a run; say its length with --tokens")
-    check_writable(options["plot_path"], "--plot", ".png", ".svg")
-    check_writable(options["csv_path"], "--csv")
+    check_outputs(options)
     hardware = hardware_of(options)
     low, high = _range(options["chips"])
     lengths = [whole(parse_count(text, "--seq"), "--seq") for text in options["lengths"]]

@@ -7,6 +7,7 @@ import click
 
 from shardwise.apps.cli.options import given, hardware_of, hardware_options
 from shardwise.apps.cli.output import (
+    check_outputs,
     check_writable,
     csv_option,
     document,
@@ -19,7 +20,7 @@ from shardwise.apps.cli.plan_train_against import against_option, render_against
 from shardwise.apps.cli.plan_train_options import search_of, search_options
 from shardwise.apps.cli.plan_train_run import render_run, run_asked, run_options
 from shardwise.apps.cli.progress import progress_line
-from shardwise.apps.cli.timeline import check_outputs, timeline_options, write_timeline
+from shardwise.apps.cli.timeline import timeline_options, write_timeline
 from shardwise.hardware import Spelling
 from shardwise.models.describe import unpriced
 from shardwise.planner.training import TrainPlanning
@@ -197,6 +198,7 @@ def render(planning: TrainPlanning, result: dict[str, Any], output: Path | None)
     )
     if output:
         click.echo(f"Plan written to {output}; price it again with: shardwise plan show {output}")
+        click.echo(f"Train it with: shardwise train {output} --data TEXT --steps N")
 
 
 def render_plan(answer, result: dict[str, Any]) -> None:

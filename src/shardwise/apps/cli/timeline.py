@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from shardwise.apps.cli.output import check_writable
 from shardwise.workflows.plan_file import plan_timeline
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -18,13 +17,6 @@ def timeline_options(command):
         "--trace", "trace_path", type=_FILE, help="Pipeline trace for ui.perfetto.dev (.json.gz)."
     )
     return plot(trace(command))
-
-
-def check_outputs(options: dict[str, Any]) -> None:
-    """Raise BadRequest, before anything is priced, for a file that could not be written."""
-    check_writable(options["plot_path"], "--plot", ".png", ".svg")
-    check_writable(options["trace_path"], "--trace", ".json", ".json.gz")
-    check_writable(options.get("csv_path"), "--csv")
 
 
 def write_timeline(answer: Any, options: dict[str, Any]) -> None:

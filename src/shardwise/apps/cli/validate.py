@@ -8,7 +8,7 @@ import click
 
 from shardwise.apps.cli.options import given
 from shardwise.apps.cli.output import (
-    check_writable,
+    check_outputs,
     csv_option,
     document,
     emit,
@@ -57,8 +57,7 @@ def validate(path: Path | None, **options: Any) -> None:
 
     Without a table: the published runs that come with shardwise, each with its citation.
     """
-    check_writable(options["plot_path"], "--plot", ".png", ".svg")
-    check_writable(options["csv_path"], "--csv")
+    check_outputs(options)
     limit = _limit(options["check"]) if options["check"] else None
     if options.pop("serving"):
         from shardwise.apps.cli.validate_serving import validate_serving
@@ -89,9 +88,10 @@ def validate(path: Path | None, **options: Any) -> None:
 
 def _limit(text: str) -> float:
     """A median error; 1 alone would pass everything and means 1 %."""
-    if not text.strip().endswith("%") and text.strip() in ("1", "1.0"):
+    limit = parse_share(text, "--check")
+    if limit == 1 and not text.endswith("%"):
         raise BadRequest(f"--check '{text}' would allow errors of 100%; write 1% or 100%")
-    return parse_share(text, "--check")
+    return limit
 
 
 def _chosen(

@@ -71,6 +71,16 @@ def gathers_per_round(shape: TrainShape) -> tuple[Quantity, Quantity]:
     return np.where(shape.piped > 0, 1.0 / shape.microbatches, 1.0), 0.0
 
 
+def end_gathers_again(shape: TrainShape) -> tuple[Quantity, Quantity]:
+    """How often the parameters before and after the stack are gathered for the backward pass.
+
+    Never: that of a lookup reads no table, and that of the head follows the forward pass at once.
+    With pipeline stages the head's passes are two, each with its gather.
+    """
+    _, again = gathers_per_round(shape)
+    return 0.0, again * shape.piped
+
+
 def split(rows: Sequence[Parameter]) -> list[tuple[str, list[Parameter]]]:
     """Rows by how their storage is cut: experts, and everything else."""
     parts = [("experts", [r for r in rows if is_expert(r)])]

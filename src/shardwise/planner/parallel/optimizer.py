@@ -1,10 +1,10 @@
 """The optimizer's update: state per parameter, memory traffic, and Muon's matmuls.
 
 State beside the master copy: adam two moments; adam8bit two of one byte and an f32 scale per block
-(arXiv 2110.02861, blocks of 256 as in bitsandbytes); adafactor the row and column sums of the
-second moment in f32 (arXiv 1804.04235, without first moment; vectors in full); muon one momentum
-for matrices, Adam for the rest; sgd nothing. An update reads gradient, state and master copy (the
-parameter where there is none) and writes state, master copy and parameter.
+along the last dim (arXiv 2110.02861, blocks of 256 as in bitsandbytes); adafactor the row and
+column sums of the second moment in f32 (arXiv 1804.04235, without first moment; vectors in full);
+muon one momentum for matrices, Adam for the rest; sgd nothing. An update reads gradient, state and
+master copy (the parameter where there is none) and writes state, master copy and parameter.
 
 Muon orthogonalises each momentum matrix whole by 5 Newton-Schulz iterations (arXiv 2502.16982):
 X (n x m, n <= m) -> aX + (b A + c A A) X with A = X X^T, so 4 n^2 m + 2 n^3 FLOPs each. Devices
@@ -45,6 +45,12 @@ def _factored(row: Parameter, moment: float) -> float:
     return 4.0 * (rows + columns) / (rows * columns) if rows > 1 and columns > 1 else 4.0
 
 
+def _blockwise(row: Parameter, moment: float) -> float:
+    """Two moments of one byte and their scales; the last dim ends in a block that may be short."""
+    last = row.dims[-1][1] if row.dims else 1
+    return 2 * (1 + 4 * -(-last // BLOCK_8BIT) / last)
+
+
 def _matrix(row: Parameter) -> tuple[int, int]:
     """The two sides of the matrix that a row is (or each of its `batch`)."""
     if row.role == "matmul":
@@ -60,7 +66,7 @@ def orthogonalised(row: Parameter) -> bool:
 
 _STATE: Mapping[Optimizer, Callable[[Parameter, float], float]] = {
     "adam": lambda row, moment: 2 * moment,
-    "adam8bit": lambda row, moment: 2 * (1 + 4 / BLOCK_8BIT),
+    "adam8bit": _blockwise,
     "adafactor": _factored,
     "muon": lambda row, moment: moment if orthogonalised(row) else 2 * moment,
     "sgd": lambda row, moment: 0.0,

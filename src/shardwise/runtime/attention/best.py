@@ -23,6 +23,9 @@ from shardwise.runtime.attention.varying import axes_of
 
 PLATFORMS = ("cpu", "gpu", "tpu")
 LANES = 128
+CPU_SCORES = 2**18
+"""Scores of a tile, 1 MiB in f32: of blocks of 32 to 256 the least CPU time for 8, 32 and 64 heads
+(`docs/log.md`, 2026-11-21; a core with 1 MiB of second-level cache)."""
 CUDNN_HEAD_DIM = {8: 128, 9: 256, 10: 128, 12: 128}
 """The widest head by major compute capability; JAX's own check, and 10.x as cuDNN documents it."""
 
@@ -55,11 +58,15 @@ def attention_on(
 
 
 def _flash(q: jax.Array, k: jax.Array, v: jax.Array, s: Scoring, platform: str) -> jax.Array:
-    """Ours, in tiles of a size measured on two CPU cores (256 for 8 heads in all, 128 for 64) and
-    on accelerators only supposed: larger tiles fill matrix units better."""
-    on_cpu = 256 if q.shape[0] * q.shape[2] <= 16 else 128
-    block = on_cpu if platform == "cpu" else 512
+    """Ours, in tiles of a size measured on two CPU cores and on accelerators only supposed: larger
+    tiles fill matrix units better."""
+    block = _cpu_block(q.shape[0] * q.shape[2]) if platform == "cpu" else 512
     return flash_attention(q, k, v, s, block_T=block, block_S=block)
+
+
+def _cpu_block(heads: int) -> int:
+    """The largest tile whose scores, of all heads of all rows, stay in a core's own cache."""
+    return next((b for b in (256, 128) if heads * b**2 <= CPU_SCORES), 64)
 
 
 def _plain(s: Scoring, T: int) -> Scoring:

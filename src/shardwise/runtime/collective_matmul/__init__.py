@@ -2,13 +2,15 @@
 
 Every function multiplies one block while the next is on the wire, by `ppermute`, one hop per step;
 `bidirectional` uses both directions of the ring, which needs half the steps. They equal the plain
-product with an AllGather before it, or a ReduceScatter or AllReduce after it. `block.py` joins two
-of them to an MLP. No weights, no model. Read `all_gather.py` first (book 3.4.1 and ch. 10).
+product with an AllGather before it, or a ReduceScatter or AllReduce after it. The book cuts D over
+the axis, the forms with `rows` cut the tokens, as sequence parallelism does. `block.py` joins two
+of them to an MLP. No weights, no model. Read `ring.py` first (book 3.4.1 and ch. 10).
 """
 
 from shardwise.runtime.collective_matmul.all_gather import (
     all_gather_matmul,
     all_gather_matmul_bidirectional,
+    all_gather_rows,
 )
 from shardwise.runtime.collective_matmul.all_reduce import (
     matmul_all_reduce,
@@ -18,14 +20,17 @@ from shardwise.runtime.collective_matmul.block import mlp_block
 from shardwise.runtime.collective_matmul.reduce_scatter import (
     matmul_reduce_scatter,
     matmul_reduce_scatter_bidirectional,
+    reduce_scatter_rows,
 )
 
 __all__ = [
     "all_gather_matmul",
     "all_gather_matmul_bidirectional",
+    "all_gather_rows",
     "matmul_all_reduce",
     "matmul_all_reduce_bidirectional",
     "matmul_reduce_scatter",
     "matmul_reduce_scatter_bidirectional",
     "mlp_block",
+    "reduce_scatter_rows",
 ]

@@ -1,15 +1,18 @@
-"""ReduceScatter collective matmul: Tmp[B_X, F_Y] * W[F_Y, D] -> Out[B_X, D_Y].
+"""ReduceScatter collective matmul: sums travel while every device on their way makes its product.
 
-The sum for one block of D travels towards the device that keeps it and every device on its way adds
-its own product, made while the sum was on the wire. Only sums travel, a block of the output each.
+Tmp[B_X, F_Y] * W[F_Y, D] -> Out[B_X, D_Y]: the sum for one block of D travels towards the device
+that keeps it; only sums travel, a block of the output each. Or, as sequence parallelism has it,
+Tmp[B_X, T, F_Y] * W[F_Y, D] -> Out[B_X, T_Y, D]: the sum for one block of rows.
 Source: How To Scale Your Model, ch. 10, exercise 10.2.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardwise.runtime.collective_matmul.ring import hop, place
+from shardwise.runtime.collective_matmul.ring import Start, travelling_sum
 
 
 def matmul_reduce_scatter(tmp_BF: jax.Array, w_FD: jax.Array, *, axis: str) -> jax.Array:
@@ -18,47 +21,39 @@ def matmul_reduce_scatter(tmp_BF: jax.Array, w_FD: jax.Array, *, axis: str) -> j
     Local shapes: tmp [B, F], w [F, D], out [B, D/|Y|], where B and F are this device's own. D must
     divide by |Y|.
     """
-    places = lax.axis_size(axis)
-    out_BD = _multiply(tmp_BF, w_FD, axis, 1)
-    for step in range(2, places + 1):
-        out_BD = hop(out_BD, axis, -1) + _multiply(tmp_BF, w_FD, axis, step)
-    return out_BD
+    return _columns(tmp_BF, w_FD, axis, False)
 
 
 def matmul_reduce_scatter_bidirectional(
     tmp_BF: jax.Array, w_FD: jax.Array, *, axis: str
 ) -> jax.Array:
-    """Both directions: floor(|Y| / 2) hops. Shapes as in `matmul_reduce_scatter`.
+    """Both directions: floor(|Y| / 2) hops. Shapes as in `matmul_reduce_scatter`."""
+    return _columns(tmp_BF, w_FD, axis, True)
 
-    Sums come from both sides and meet. Where |Y| is even the product of the device opposite comes
-    in halves, one each way.
+
+def reduce_scatter_rows(
+    tmp: jax.Array,
+    product: Callable[[jax.Array], jax.Array],
+    *,
+    axis: str,
+    bidirectional: bool,
+) -> jax.Array:
+    """`product(tmp)` summed over the ring, of which this device keeps its rows. Inside `shard_map`.
+
+    Local shapes: tmp [B, T, ...], `product` takes [B, t, ...] to [B, t, D], out [B, T/|Y|, D]. T
+    must divide by |Y|.
     """
-    places = lax.axis_size(axis)
-    far = places // 2
-    half_D = w_FD.shape[1] // places // 2
-    if places == 1:
-        return _multiply(tmp_BF, w_FD, axis, 0)
-    down_BD, up_BD = _multiply(tmp_BF, w_FD, axis, -far), _multiply(tmp_BF, w_FD, axis, far)
-    if places % 2 == 0:
-        down_BD, up_BD = down_BD[:, :half_D], up_BD[:, half_D:]
-    for away in range(far - 1, 0, -1):
-        down_BD, up_BD = hop(down_BD, axis, -1), hop(up_BD, axis, 1)
-        down_BD = _add(_multiply(tmp_BF, w_FD, axis, -away), down_BD, 0)
-        up_BD = _add(_multiply(tmp_BF, w_FD, axis, away), up_BD, half_D)
-    down_BD, up_BD = hop(down_BD, axis, -1), hop(up_BD, axis, 1)
-    out_BD = _add(_multiply(tmp_BF, w_FD, axis, 0), down_BD, 0)
-    return _add(out_BD, up_BD, half_D)
+
+    def part(start: Start, size: int) -> jax.Array:
+        return product(lax.dynamic_slice_in_dim(tmp, start, size, 1))
+
+    size = tmp.shape[1] // lax.axis_size(axis)
+    return travelling_sum(part, size, axis, 1, bidirectional=bidirectional)
 
 
-def _multiply(tmp_BF: jax.Array, w_FD: jax.Array, axis: str, away: int) -> jax.Array:
-    """This device's product for the block of D that the device `away` places on keeps."""
-    block_D = w_FD.shape[1] // lax.axis_size(axis)
-    columns_FD = lax.dynamic_slice_in_dim(w_FD, place(axis, away) * block_D, block_D, 1)
-    return jnp.dot(tmp_BF, columns_FD)
+def _columns(tmp_BF: jax.Array, w_FD: jax.Array, axis: str, bidirectional: bool) -> jax.Array:
+    def part(start: Start, size: int) -> jax.Array:
+        return jnp.dot(tmp_BF, lax.dynamic_slice_in_dim(w_FD, start, size, 1))
 
-
-def _add(out_BD: jax.Array, sum_BD: jax.Array, start: int) -> jax.Array:
-    """Add a whole block, or the half of one that begins at column `start`."""
-    if sum_BD.shape == out_BD.shape:
-        return out_BD + sum_BD
-    return out_BD.at[:, start : start + sum_BD.shape[1]].add(sum_BD)
+    size = w_FD.shape[1] // lax.axis_size(axis)
+    return travelling_sum(part, size, axis, 1, bidirectional=bidirectional)

@@ -3,9 +3,10 @@
 `run.py` turns a plan into functions; `step.py` is the one program over the mesh; `setup.py` has the
 specs that all share. `fsdp.py` gathers stored parameters, `tensor.py` lays out activations,
 `context.py` runs attention over cut heads and tokens, `expert.py` sends tokens to experts,
-`data.py` has the pieces of ZeRO, `accumulation.py` loops over microbatches, `pipeline.py` runs a
-schedule's table with the programs of `passes.py`, `update.py` is the
-optimizer's half. `refusals.py` names what is not run. Read `run.py`, then `step.py`.
+`packing.py` tells documents apart, `data.py` has the pieces of ZeRO, `accumulation.py` loops over
+microbatches, `pipeline.py` runs a schedule's table with the programs of `passes.py`, `update.py` is
+the optimizer's half. `refusals.py` names what is not run. `styles.py` is one block in the three
+styles of ch. 10, to be read. Read `run.py`, then `step.py`.
 """
 
 from shardwise.runtime.parallel.refusals import check

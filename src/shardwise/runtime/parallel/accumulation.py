@@ -13,8 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
+from shardwise.models import Parameter
 from shardwise.runtime.parallel.data import deferred_axes, running_spec
 from shardwise.runtime.parallel.setup import Setup, one_or_all
 
@@ -56,26 +57,28 @@ def accumulate(
             part = {name: x[0] for name, x in part.items()}
         loss, grads = mapped(params, part)
         grads = jax.tree.map(lambda g: g.astype(dtype), grads)
-        return loss, _running(grads, setup, deferred)
+        return loss, _running(grads, setup)
 
     def step(carry: tuple[jax.Array, Any], part: Batch) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, carry, one(part)), None
 
     none = jax.eval_shape(one, {name: x[0] for name, x in parts.items()})
     loss, grads = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), none)
-    (loss, grads), _ = lax.scan(step, (loss, _running(grads, setup, deferred)), parts)
+    (loss, grads), _ = lax.scan(step, (loss, _running(grads, setup)), parts)
     if not deferred:
         return loss, grads
     return loss.sum(), jax.tree.map(lambda g: g.sum(0), grads)
 
 
-def _running(grads: Any, setup: Setup, deferred: tuple[str, ...]) -> Any:
+def _running(grads: Any, setup: Setup) -> Any:
     """The gradients of one microbatch as they are added up."""
-    specs = setup.tree(lambda row: running_spec(row, setup))
+    specs = setup.tree(lambda row: running_sharding(row, setup))
+    return jax.tree.map(lax.with_sharding_constraint, grads, specs)
 
-    def lay(g: jax.Array, spec: PartitionSpec) -> jax.Array:
-        if deferred:
-            spec = PartitionSpec(one_or_all(deferred), *spec)
-        return lax.with_sharding_constraint(g, setup.sharding(spec))
 
-    return jax.tree.map(lay, grads, specs)
+def running_sharding(row: Parameter, setup: Setup) -> NamedSharding:
+    """How the sum of a gradient over microbatches lies: [n, ...] where shards keep their own."""
+    deferred, spec = deferred_axes(setup), running_spec(row, setup)
+    if deferred:
+        spec = PartitionSpec(one_or_all(deferred), *spec)
+    return setup.sharding(spec)

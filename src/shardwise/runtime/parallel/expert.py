@@ -9,11 +9,13 @@ device routes the tokens it holds and sorts the (token, choice) rows by expert. 
   not; a row beyond them, in the order of the tokens, is dropped (GShard, arXiv 2006.16668). The
   capacity is thus per shard: which rows are dropped follows from the mesh, not from the batch.
 
-Where tensor cuts the width of the experts, all of its devices send the same rows and their partial
-sums are added after the way back.
+Under sequence parallelism a device of tensor sends its piece of the tokens (`Setup.routes_pieces`).
+Where tensor cuts the width of the experts, rows are then gathered over it where they arrive, and
+the partial sums scattered before the way back; without an exchange, or without sequence
+parallelism, all devices of tensor have the same rows, and the sums are added after.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
@@ -49,9 +51,9 @@ class Dispatch:
     ) -> jax.Array:
         """Sum over the k chosen experts of weight * expert(x), [B, T, D]."""
         plan, axes = self.setup.plan, self.setup.axes
-        over = plan.expert_over_tensor
+        pieces, over = self.setup.routes_pieces, plan.expert_over_tensor
         batch = one_or_all(self.setup.batch_axes(self.without))
-        time = one_or_all(tuple(a for a in ("context", *(["tensor"] * over)) if a in axes))
+        time = one_or_all(tuple(a for a in ("context", *(["tensor"] * pieces)) if a in axes))
         held = {name: w for name, w in p.items() if name.startswith("experts.")}
         tokens = P(batch, time, None)
         local = _Local(
@@ -59,6 +61,7 @@ class Dispatch:
             numerics=call.numerics,
             apart=_apart(self.setup),
             partial=() if over else tuple(a for a in ("tensor",) if a in axes),
+            pieces=pieces,
             ragged_exchange=self.ragged_exchange,
         )
         inside = jax.shard_map(
@@ -77,7 +80,7 @@ def _apart(setup: Setup) -> tuple[str, ...]:
     return tuple(a for a in names if a in setup.axes)
 
 
-def dispatch_for(setup: Setup, without: tuple[str, ...] = ()) -> Callable[..., jax.Array] | None:
+def dispatch_for(setup: Setup, without: tuple[str, ...] = ()) -> Dispatch | None:
     """The hook of a plan, None where no layer has experts."""
     rows = [row for row in stored_rows(setup.cfg) if row.name.startswith("experts.")]
     if not rows:
@@ -93,12 +96,17 @@ def dispatch_for(setup: Setup, without: tuple[str, ...] = ()) -> Callable[..., j
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Local:
-    """What one device does: its own tokens, all devices' rows for its own experts."""
+    """What one device does: its own tokens, all devices' rows for its own experts.
+
+    `apart` are the axes of the exchange, `partial` that of the experts' width; with `pieces` its
+    devices have tokens of their own.
+    """
 
     plan: TrainPlan
     numerics: Numerics
     apart: tuple[str, ...]
     partial: tuple[str, ...]
+    pieces: bool
     ragged_exchange: bool
 
     @property
@@ -118,7 +126,7 @@ class _Local:
         out_RD = out_RD * weights_BTk.reshape(-1)[order_R][:, None]
         out_BTD = jnp.zeros((B * T, D), x_BTD.dtype).at[order_R // k].add(out_RD)
         out_BTD = out_BTD.reshape(B, T, D)
-        return lax.psum(out_BTD, self.partial) if self.partial else out_BTD
+        return out_BTD if self.pieces or not self.partial else lax.psum(out_BTD, self.partial)
 
     def _slots(self, w: Params, rows_RD: jax.Array, expert_R: jax.Array) -> jax.Array:
         """Rows sorted by expert -> their outputs; 0 for those that found no slot."""
@@ -129,11 +137,11 @@ class _Local:
         rank_R = jnp.arange(R) - starts_E[expert_R]
         at_R = jnp.where(rank_R < slots, expert_R * slots + rank_R, E * slots)
         sent = jnp.zeros((E * slots, D), rows_RD.dtype).at[at_R].set(rows_RD, mode="drop")
-        got = self._exchange(sent.reshape(self.places, here, slots, D))
-        x_EMD = jnp.moveaxis(got, 0, 1).reshape(here, self.places * slots, D)
+        got = self._gathered(self._exchange(sent.reshape(self.places, here, slots, D)))
+        x_EMD = jnp.moveaxis(got, 0, 1).reshape(here, -1, D)
         out_EMD = self._experts(w, x_EMD)
-        back = jnp.moveaxis(out_EMD.reshape(here, self.places, slots, D), 1, 0)
-        back = self._exchange(back).reshape(E * slots, D)
+        back = jnp.moveaxis(out_EMD.reshape(here, -1, slots, D), 1, 0)
+        back = self._exchange(self._scattered(back)).reshape(E * slots, D)
         return back.at[at_R].get(mode="fill", fill_value=0)
 
     def _experts(self, w: Params, x_EMD: jax.Array) -> jax.Array:
@@ -171,8 +179,11 @@ class _Local:
         got_PE = self._exchange(sizes_PE)  # theirs for me, by sender
         ends_PE = jnp.cumsum(got_PE, axis=1)
         number = jax.vmap(lambda ends: jnp.searchsorted(ends, jnp.arange(R), side="right"))
-        out = self._sorted_here(w, got, number(ends_PE).reshape(-1), got_PE.sum(0))
-        return self._exchange(out.reshape(places, R, D)).reshape(places * R, D)[at_R]
+        expert = number(ends_PE).reshape(-1)
+        sizes_E = self._gathered(got_PE).sum(0)
+        out = self._sorted_here(w, self._gathered(got), self._gathered(expert), sizes_E)
+        back = self._scattered(out).reshape(places, R, D)
+        return self._exchange(back).reshape(places * R, D)[at_R]
 
     def _by_ragged_exchange(self, w: Params, rows_RD: jax.Array, sizes_PE: jax.Array) -> jax.Array:
         """Every row once, into the receiver's buffer behind those of the senders before."""
@@ -184,13 +195,35 @@ class _Local:
         there, here = counts_SP[me], counts_SP[:, me]
         room = jnp.zeros((places * R, D), rows_RD.dtype)
         got = _send(rows_RD, room, axis, offsets_SP[me], there, starts_SP[me], here)
-        ends = jnp.cumsum(all_SPE[:, me].reshape(-1))
-        number = jnp.searchsorted(ends, jnp.arange(places * R), side="right")
-        own = sizes_PE.shape[1]
-        expert = jnp.where(number < places * own, number % own, own)
-        out = self._sorted_here(w, got, expert, all_SPE[:, me].sum(0))
+        run = self._everyones if self._cuts_both else self._in_runs
+        out = run(w, got, all_SPE[:, me])
         room = jnp.zeros((R, D), out.dtype)
         return _send(out, room, axis, starts_SP[:, me], here, offsets_SP[:, me], there)
+
+    def _everyones(self, w: Params, rows_MD: jax.Array, sizes_SE: jax.Array) -> jax.Array:
+        """Outputs of rows of which every device of tensor has some: all send theirs to all, and
+        each adds up what all made of its own. Only rows that are there travel."""
+        (M, D), axis, n = rows_MD.shape, self.partial, lax.axis_size(self.partial)
+        all_TSE = lax.all_gather(sizes_SE, axis)
+        count_T, me = all_TSE.sum((1, 2)), lax.axis_index(axis)
+        start_T, block_T = jnp.cumsum(count_T) - count_T, jnp.arange(n) * M
+        mine_T, from_T = jnp.full(n, count_T[me]), jnp.full(n, start_T[me])
+        copies = jnp.broadcast_to(rows_MD[None], (n, M, D)).reshape(n * M, D)
+        room = jnp.zeros((n * M, D), rows_MD.dtype)
+        got = _send(copies, room, axis, block_T, mine_T, from_T, count_T)
+        out = self._in_runs(w, got, all_TSE.reshape(-1, sizes_SE.shape[1]))
+        at_T = jnp.full(n, me * M)
+        back = _send(out, jnp.zeros_like(room), axis, start_T, count_T, at_T, mine_T)
+        return back.reshape(n, M, D).sum(0)
+
+    def _in_runs(self, w: Params, rows: jax.Array, sizes_SE: jax.Array) -> jax.Array:
+        """Outputs of rows that lie sender by sender, expert by expert, from the first one on."""
+        own = sizes_SE.shape[1]
+        number = jnp.searchsorted(
+            jnp.cumsum(sizes_SE.reshape(-1)), jnp.arange(len(rows)), side="right"
+        )
+        expert = jnp.where(number < sizes_SE.size, number % own, own)
+        return self._sorted_here(w, rows, expert, sizes_SE.sum(0))
 
     def _sorted_here(
         self, w: Params, rows: jax.Array, expert: jax.Array, sizes_E: jax.Array
@@ -219,6 +252,19 @@ class _Local:
         if name == "experts.down" and self.partial:
             return jnp.where(lax.axis_index(self.partial) == 0, bias, jnp.zeros_like(bias))
         return bias
+
+    def _gathered(self, x: jax.Array) -> jax.Array:
+        """What all devices of tensor have, one behind the other, where each has its own tokens."""
+        return lax.all_gather(x, self.partial, tiled=True) if self._cuts_both else x
+
+    def _scattered(self, x: jax.Array) -> jax.Array:
+        """The sum over tensor of what `_gathered` was made into, each device its own part."""
+        return lax.psum_scatter(x, self.partial, tiled=True) if self._cuts_both else x
+
+    @property
+    def _cuts_both(self) -> bool:
+        """Whether tensor cuts the tokens and the experts' width."""
+        return self.pieces and bool(self.partial)
 
     def _exchange(self, x: jax.Array) -> jax.Array:
         """Block p of dim 0 to place p; block p of the result came from there."""

@@ -40,12 +40,15 @@ def passes(
     *,
     split: bool,
     lay: Callable[[Any], Any],
+    spread: Callable[[Any], Any] = lambda params: params,
 ) -> Passes:
     """The programs of `run(params, x, extra) -> out`, for arguments of these shapes.
 
-    `lay` constrains gradients to the layout that they are summed in.
+    `lay` constrains gradients to the layout that they are summed in. `spread` is part of every
+    program: it makes what `run` reads of the parameters, and gradients are those of its result.
     """
     structure: list[Any] = []
+    example = (jax.eval_shape(spread, example[0]), *example[1:])
 
     def both(params: Any, x: jax.Array, extra: Any) -> tuple[jax.Array, Arrays]:
         out, pull = jax.vjp(lambda p, x: run(p, x, extra), params, x)
@@ -84,11 +87,11 @@ def passes(
     if not split:
 
         def backward(params: Any, kept: Arrays, ct: jax.Array, sums: Any) -> tuple[jax.Array, Any]:
-            dx, d_params = pull_back(params, kept, ct)
+            dx, d_params = pull_back(spread(params), kept, ct)
             return dx, added(sums, d_params)
 
         return Passes(
-            forward=jax.jit(run_forward),
+            forward=jax.jit(lambda params, x, extra: run_forward(spread(params), x, extra)),
             backward=jax.jit(backward, donate_argnums=3),
             weights=None,
         )
@@ -97,12 +100,12 @@ def passes(
     tree = jax.tree.structure(example[0])
 
     def weights(params: Any, kept: Arrays, ct: jax.Array, left: Arrays, sums: Any) -> Any:
-        found = second(jax.tree.leaves((params, kept, ct)), left)
+        found = second(jax.tree.leaves((spread(params), kept, ct)), left)
         return added(sums, jax.tree.unflatten(tree, found))
 
     return Passes(
-        forward=jax.jit(run_forward),
-        backward=jax.jit(lambda params, kept, ct: first(jax.tree.leaves((params, kept, ct)))),
+        forward=jax.jit(lambda params, x, extra: run_forward(spread(params), x, extra)),
+        backward=jax.jit(lambda p, kept, ct: first(jax.tree.leaves((spread(p), kept, ct)))),
         weights=jax.jit(weights, donate_argnums=4),
     )
 

@@ -7,24 +7,31 @@ from collections.abc import Iterator
 
 import jax
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig
 from shardwise.models.numerics import numerics_of
 from shardwise.models.specs import Moe
 from shardwise.plans.train import TrainPlan
+from shardwise.runtime.parallel.setup import TENSOR_MATMULS
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.sharding import parameter_specs
 from shardwise.scheduling import pipeline_schedule
 
 
-def check(plan: TrainPlan, cfg: ModelConfig) -> None:
+def check(plan: TrainPlan, cfg: ModelConfig, tensor_matmul: str = "plain") -> None:
     """Raise BadRequest for the first choice of a plan that cannot be run as it stands."""
     numerics_of(cfg)
     for name in ("param", "compute", "grad"):
         dtype_of(getattr(plan.dtypes, name))
     if plan.dtypes.master != "none":
         dtype_of(plan.dtypes.master)
-    for problem in (*_training(plan), *_cuts(plan, cfg), *_experts(plan, cfg)):
+    problems = (
+        *_training(plan),
+        *_cuts(plan, cfg),
+        *_experts(plan, cfg),
+        *_rings(plan, tensor_matmul),
+    )
+    for problem in problems:
         raise BadRequest(problem)
     parameter_specs(cfg, {a: n for a, n in plan.mesh.items() if n > 1}, plan.storage_axes)
     if plan.degree("stage") > 1:
@@ -70,6 +77,23 @@ def _cuts(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
                 f"context_method 'ulysses' cuts N={heads} query heads over tensor={tensor} x "
                 f"context={context}, which does not divide them; use 'ring' or 'all_gather'"
             )
+
+
+def _rings(plan: TrainPlan, tensor_matmul: str) -> Iterator[str]:
+    if tensor_matmul not in TENSOR_MATMULS:
+        raise unknown("tensor_matmul", tensor_matmul, TENSOR_MATMULS)
+    if tensor_matmul == "plain":
+        return
+    if plan.degree("tensor") == 1:
+        yield (
+            f"tensor_matmul '{tensor_matmul}' overlaps exchanges over tensor, and tensor is 1; "
+            "use 'plain'"
+        )
+    elif not plan.sequence_parallel:
+        yield (
+            f"tensor_matmul '{tensor_matmul}' gathers tokens that sequence_parallel cuts, which is "
+            "false; set it, or use 'plain'"
+        )
 
 
 def _experts(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:

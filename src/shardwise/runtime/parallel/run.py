@@ -13,10 +13,10 @@ from shardwise.models import ModelConfig
 from shardwise.plans.train import TrainPlan
 from shardwise.runtime.init import initialise as draw
 from shardwise.runtime.init import padded_shape, rows_tree, stacked_shape
-from shardwise.runtime.parallel import pipeline
-from shardwise.runtime.parallel.pipeline import Pipeline, pipeline_of
+from shardwise.runtime.parallel import pipeline, stages
 from shardwise.runtime.parallel.refusals import check
-from shardwise.runtime.parallel.setup import Setup
+from shardwise.runtime.parallel.setup import Setup, TensorMatmul
+from shardwise.runtime.parallel.stages import Pipeline, pipeline_of
 from shardwise.runtime.parallel.step import mesh_loss_and_grads, shardings
 from shardwise.runtime.parallel.update import State, Update, clipping, square_norm
 from shardwise.runtime.precision import dtype_of
@@ -26,17 +26,22 @@ Batch = Mapping[str, jax.Array]
 
 
 def loss_and_grads(
-    plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh
+    plan: TrainPlan,
+    cfg: ModelConfig,
+    mesh: jax.sharding.Mesh,
+    tensor_matmul: TensorMatmul = "plain",
 ) -> Callable[[Any, Batch], tuple[jax.Array, Any]]:
     """(params, batch) -> (loss, gradients), of the plan's global batch; see `model.loss`.
 
     Parameters lie as `place` and `initialise` leave them, gradients as the optimizer's pieces
-    (`data.py`). Raises BadRequest for a choice that the runtime does not run, by name.
+    (`data.py`). `tensor_matmul` "one_way" or "both_ways" overlaps the exchanges over tensor by
+    collective matmuls, "plain" leaves them to the compiler. Raises BadRequest for a choice that
+    the runtime does not run, by name.
     """
-    check(plan, cfg)
-    setup = Setup(plan=plan, cfg=cfg, mesh=mesh)
+    check(plan, cfg, tensor_matmul)
+    setup = Setup(plan=plan, cfg=cfg, mesh=mesh, tensor_matmul=tensor_matmul)
     if setup.degree("stage") > 1:
-        return partial(pipeline.loss_and_grads, pipeline_of(plan, cfg, mesh))
+        return partial(pipeline.loss_and_grads, pipeline_of(plan, cfg, mesh, tensor_matmul))
     run = jax.jit(mesh_loss_and_grads(setup))
     return lambda params, batch: run(params, place_batch(batch, mesh))
 
@@ -51,7 +56,7 @@ def place(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, params: An
     layout: padded where a dim does not divide, and on their devices."""
     setup = Setup(plan=plan, cfg=cfg, mesh=mesh)
     if setup.degree("stage") > 1:
-        return pipeline.place(pipeline_of(plan, cfg, mesh), params)
+        return stages.place(pipeline_of(plan, cfg, mesh), params)
 
     def put(row: Any, sharding: Any, w: jax.Array) -> jax.Array:
         shape = padded_shape(row, sharding)
@@ -72,7 +77,7 @@ def initialise(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, key: 
 def whole(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, params: Any) -> Any:
     """The inverse of `place` for parameters or gradients: one tree, the padding cut off."""
     if plan.degree("stage") > 1:
-        return pipeline.whole(pipeline_of(plan, cfg, mesh), params)
+        return stages.whole(pipeline_of(plan, cfg, mesh), params)
 
     def cut(row: Any, w: jax.Array) -> jax.Array:
         return w[tuple(map(slice, stacked_shape(row)))]
@@ -102,16 +107,18 @@ def train_step(
     mesh: jax.sharding.Mesh,
     optimizer: optax.GradientTransformation,
     clip: float | None = None,
+    tensor_matmul: TensorMatmul = "plain",
 ) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
     """(state, batch) -> (state, {"loss", "grad_norm"}); the state given is used up.
 
     The optimizer must work tensor by tensor (`update.py`); gradients are first clipped to the
-    global norm `clip`. Raises BadRequest as `loss_and_grads`.
+    global norm `clip`. `tensor_matmul` and errors as in `loss_and_grads`.
     """
-    check(plan, cfg)
+    check(plan, cfg, tensor_matmul)
     if plan.degree("stage") > 1:
-        return _pipeline_step(pipeline_of(plan, cfg, mesh), optimizer, clip)
-    gradient = mesh_loss_and_grads(Setup(plan=plan, cfg=cfg, mesh=mesh))
+        return _pipeline_step(pipeline_of(plan, cfg, mesh, tensor_matmul), optimizer, clip)
+    setup = Setup(plan=plan, cfg=cfg, mesh=mesh, tensor_matmul=tensor_matmul)
+    gradient = mesh_loss_and_grads(setup)
     update = _update(plan, cfg, mesh, optimizer)
 
     def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
@@ -132,7 +139,7 @@ def _pipeline_step(
 
     def step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
         loss, grads = pipeline.loss_and_grads(pipe, state["params"], batch)
-        owned = pipeline.first_copies(pipe, grads)
+        owned = stages.first_copies(pipe, grads)
         squares = [f(g) for f, g in zip(norms, owned, strict=True)]
         norm = jnp.sqrt(sum(jax.device_put(s, squares[0].sharding) for s in squares))
         scale = clipping(norm, clip)

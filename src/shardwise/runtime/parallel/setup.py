@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -13,15 +13,22 @@ from shardwise.runtime.init import Tree, tree_of
 from shardwise.runtime.sharding import BATCH_AXES, parameter_spec
 
 T = TypeVar("T")
+TensorMatmul = Literal["plain", "one_way", "both_ways"]
+TENSOR_MATMULS: tuple[TensorMatmul, ...] = get_args(TensorMatmul)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """A plan, its model and the mesh that it runs on: all of the mesh, or one stage's part."""
+    """A plan, its model and the mesh that it runs on: all of the mesh, or one stage's part.
+
+    `tensor_matmul` says how x is gathered over tensor and the sums scattered: by the compiler, or
+    by collective matmuls in one direction of the ring or both.
+    """
 
     plan: TrainPlan
     cfg: ModelConfig
     mesh: jax.sharding.Mesh
+    tensor_matmul: TensorMatmul = "plain"
 
     @property
     def axes(self) -> dict[str, int]:
@@ -50,6 +57,14 @@ class Setup:
 
     def _spec(self, row: Parameter, storage: tuple[str, ...]) -> PartitionSpec:
         return parameter_spec(row, self.axes, storage, self.plan.expert_over_tensor)
+
+    @property
+    def routes_pieces(self) -> bool:
+        """Whether a device of tensor routes its own piece of the tokens: where experts lie apart
+        over it, or tokens are exchanged that sequence parallelism cut already."""
+        plan = self.plan
+        apart = self.degree("expert") > 1 and plan.sequence_parallel
+        return self.degree("tensor") > 1 and (plan.expert_over_tensor or apart)
 
     def batch_axes(self, without: tuple[str, ...] = ()) -> tuple[str, ...]:
         """The axes that cut the sequences, outermost first."""

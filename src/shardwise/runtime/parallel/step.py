@@ -20,16 +20,27 @@ from shardwise.runtime.parallel.context import dealt, kernel_for, zigzag
 from shardwise.runtime.parallel.data import deferred_axes, optimizer_spec
 from shardwise.runtime.parallel.expert import dispatch_for
 from shardwise.runtime.parallel.fsdp import gather_hook
+from shardwise.runtime.parallel.packing import with_documents
 from shardwise.runtime.parallel.setup import Setup
-from shardwise.runtime.parallel.tensor import Stream
+from shardwise.runtime.parallel.tensor import CollectiveMatmuls, Stream
 from shardwise.runtime.precision import dtype_of
+from shardwise.runtime.quant import product, products, row_product, row_products
 
 Batch = Mapping[str, jax.Array]
+
+UNROLLED_LAYERS = 16
+"""Stacks up to this deep run without a loop on one CPU device: XLA fills what a loop stacks up for
+the backward pass with zeros first, on one thread (6 % of a small model's step, docs/log.md)."""
 
 
 def options_for(setup: Setup, without: tuple[str, ...] = ()) -> Options:
     """The model's options under a plan; `without` names batch axes that are mapped over."""
     plan = setup.plan
+    rings = CollectiveMatmuls(setup, without)
+    ours, alone = setup.tensor_matmul != "plain", not setup.axes
+    gather = gather_hook(setup)
+    on_cpu = setup.mesh.devices.flat[0].platform == "cpu"
+    plain = (row_products, row_product) if alone else (products, product)
     return Options(
         compute=plan.dtypes.compute,
         remat=plan.remat,
@@ -38,8 +49,12 @@ def options_for(setup: Setup, without: tuple[str, ...] = ()) -> Options:
         dispatch=dispatch_for(setup, without),
         kernel=kernel_for(setup, without),
         at=Stream(setup, without),
-        use=gather_hook(setup),
-        gathered="recompute" if plan.reshard_after_forward else "keep",
+        use=gather,
+        gathered="recompute" if plan.reshard_after_forward and gather.moves else "keep",
+        into=rings.into if ours else plain[0],
+        out_of=rings.out_of if ours else plain[1],
+        rows=alone,
+        scan=not (alone and on_cpu and setup.cfg.layers <= UNROLLED_LAYERS),
     )
 
 
@@ -80,7 +95,7 @@ def mesh_loss_and_grads(setup: Setup) -> Callable[[Any, Batch], tuple[jax.Array,
         def gradient(params: Any, part: Batch) -> tuple[jax.Array, Any]:
             return jax.value_and_grad(share_of_loss)(params, part, count, cfg, options, in_order)
 
-        batch = dealt(batch, plan, cfg)
+        batch = dealt(with_documents(batch, plan), plan, cfg)
         if plan.microbatches == 1:
             loss, grads = gradient(params, batch)
         else:

@@ -3,21 +3,31 @@
 Between the blocks `x[B, T_{context,tensor}, D]` (sequence parallelism) or `x[B, T_context, D]`;
 inside, `q[B, T, N_tensor, H]` and `a[B, T, F_tensor]`. The constraints stand where the layouts
 change, so that the compiler gathers x over tensor before the matmuls into a block and scatters the
-sums after the matmul out of it (Korthikanti et al., arXiv 2205.05198).
+sums after the matmul out of it (Korthikanti et al., arXiv 2205.05198). Or both are collective
+matmuls (`runtime/collective_matmul`), which multiply while x, and then the sums, are on the wire;
+their backward passes are the same rings the other way round.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import jax
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from shardwise.plans.layouts import TENSOR_LETTERS
+from shardwise.runtime.collective_matmul import all_gather_rows, reduce_scatter_rows
 from shardwise.runtime.parallel.setup import Setup, one_or_all
+from shardwise.runtime.quant import product, products
 
 BETWEEN = ("embedding", "block_input", "attention_out", "mlp_out")
+NORMS = ("norm", "routed")
 HEADS = ("qkv", "attention")
 WIDTH = ("mlp_in", "activation", "logits")
+Factor = tuple[str, jax.Array]
+"""The einsum of a product with x, and the weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,11 @@ class Stream:
         spec = self._spec(name, x.ndim)
         if spec is None:
             return x
+        if name in NORMS:  # first as it is made: so its result is gathered, not what it reads
+            x = self._lay(x, stream_spec(self.setup, self.without))
+        return self._lay(x, spec)
+
+    def _lay(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
         mesh = self.setup.mesh
         return lax.with_sharding_constraint(x, NamedSharding(mesh, _even(spec, x, mesh)))
 
@@ -39,9 +54,10 @@ class Stream:
         axes = self.setup.axes
         batch = one_or_all(self.setup.batch_axes(self.without))
         time = "context" if "context" in axes else None
-        if name in BETWEEN and dims == 3:
+        if (name in BETWEEN or self._stays(name)) and dims == 3:
             return stream_spec(self.setup, self.without)
-        if name == "norm" and dims == 3:
+        # Rows of a table cut by vocabulary, whole first: so rows are summed and no table gathered.
+        if name in (*NORMS, "lookup") and dims == 3:
             return PartitionSpec(batch, time, None)
         tensor = "tensor" if "tensor" in axes else None
         if name in HEADS and dims == 4:
@@ -49,6 +65,12 @@ class Stream:
         if name in WIDTH and dims == 3:
             return PartitionSpec(batch, time, tensor)
         return None
+
+    def _stays(self, name: str) -> bool:
+        """Whether a norm is read as it lies between blocks: piece by piece, or by a ring."""
+        setup = self.setup
+        pieces = name == "routed" and setup.routes_pieces and setup.plan.sequence_parallel
+        return pieces or (name in NORMS and setup.tensor_matmul != "plain")
 
 
 def stream_spec(setup: Setup, without: tuple[str, ...] = ()) -> PartitionSpec:
@@ -65,3 +87,79 @@ def _even(spec: PartitionSpec, x: jax.Array, mesh: jax.sharding.Mesh) -> Partiti
         names = entry if isinstance(entry, tuple) else (entry,) if entry else ()
         kept.append(entry if size % prod(mesh.shape[a] for a in names) == 0 else None)
     return PartitionSpec(*kept)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveMatmuls:
+    """The hooks `into` and `out_of` on whole arrays, as rings over `tensor` inside `shard_map`."""
+
+    setup: Setup
+    without: tuple[str, ...] = ()
+
+    def into(self, x_BTD: jax.Array, *factors: Factor) -> tuple[jax.Array, ...]:
+        """x[B, T_tensor, D] times each weight: one ring for all that tensor cuts.
+
+        KV heads that tensor does not divide are computed where the tokens lie; they are gathered
+        afterwards, which is less than x.
+        """
+        cut = [i for i, factor in enumerate(factors) if self._is_cut(*factor)]
+        made = dict(zip(cut, self._ring(x_BTD, [factors[i] for i in cut]), strict=True))
+        here = {i: product(f[0], x_BTD, f[1]) for i, f in enumerate(factors) if i not in made}
+        return tuple({**made, **here}[i] for i in range(len(factors)))
+
+    def _is_cut(self, spec: str, w: jax.Array) -> bool:
+        sizes = zip(_letters(spec)[1], w.shape, strict=True)
+        degree = self.setup.degree("tensor")
+        return any(a in TENSOR_LETTERS and size % degree == 0 for a, size in sizes)
+
+    def _ring(self, x_BTD: jax.Array, factors: list[Factor]) -> tuple[jax.Array, ...]:
+        specs = [spec for spec, _ in factors]
+
+        def local(x: jax.Array, *weights: jax.Array) -> tuple[jax.Array, ...]:
+            def every(block: jax.Array) -> tuple[jax.Array, ...]:
+                return products(block, *zip(specs, weights, strict=True))
+
+            return all_gather_rows(x, every, axis="tensor", bidirectional=self._bidirectional)
+
+        stream = stream_spec(self.setup, self.without)
+        weights = [self._lies(_letters(spec)[1]) for spec in specs]
+        outputs = tuple(self._lies(_letters(spec)[2]) for spec in specs)
+        run = self._mapped(local, (stream, *weights), outputs)
+        return run(x_BTD, *(w.astype(x_BTD.dtype) for _, w in factors))
+
+    def out_of(self, spec: str, x: jax.Array, w: jax.Array) -> jax.Array:
+        """x[B, T, F_tensor] times w[F_tensor, D], summed and scattered: [B, T_tensor, D]."""
+
+        def local(x: jax.Array, w: jax.Array) -> jax.Array:
+            def one(rows: jax.Array) -> jax.Array:
+                return product(spec, rows, w)
+
+            return reduce_scatter_rows(x, one, axis="tensor", bidirectional=self._bidirectional)
+
+        inputs = tuple(map(self._lies, _letters(spec)[:2]))
+        run = self._mapped(local, inputs, stream_spec(self.setup, self.without))
+        return run(x, w.astype(x.dtype))
+
+    def _mapped(self, local: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
+        # The sums over the other axes are the compiler's, so no variance is to be checked here.
+        return jax.shard_map(
+            local, mesh=self.setup.mesh, in_specs=inputs, out_specs=outputs, check_vma=False
+        )
+
+    @property
+    def _bidirectional(self) -> bool:
+        return self.setup.tensor_matmul == "both_ways"
+
+    def _lies(self, letters: str) -> PartitionSpec:
+        """How an array with these dims lies inside a block."""
+        batch = one_or_all(self.setup.batch_axes(self.without))
+        time = "context" if "context" in self.setup.axes else None
+        cut = {"B": batch, "T": time, **dict.fromkeys(TENSOR_LETTERS, "tensor")}
+        return PartitionSpec(*(cut.get(letter) for letter in letters))
+
+
+def _letters(spec: str) -> tuple[str, str, str]:
+    """The dims of x, of the weight and of the product in an einsum of two."""
+    inputs, output = spec.split("->")
+    x, w = inputs.split(",")
+    return x, w, output

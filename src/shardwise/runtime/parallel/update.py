@@ -8,17 +8,18 @@ its own alone: so clipping by the global norm is an argument here.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.runtime.init import is_buffer
 from shardwise.runtime.parallel.data import optimizer_spec
-from shardwise.runtime.parallel.setup import Setup
+from shardwise.runtime.parallel.setup import Setup, one_or_all
 
 Tree = Any
 State = dict[str, Any]
@@ -50,8 +51,8 @@ class Update:
         return {"params": params, "optimizer": init(params)}
 
     def state_shardings(self, params: Tree) -> Tree:
-        """Shardings of the optimizer's state: what looks like a parameter lies like its piece, the
-        rest is on every device."""
+        """Shardings of the optimizer's state: what looks like a parameter lies like its piece, what
+        is smaller (sums, scales of blocks) is cut as far (`spread`), counters are everywhere."""
         made = jax.eval_shape(self.optimizer.init, params)
         whole = self.setup.sharding(PartitionSpec())
         leaves = jax.tree_util.tree_leaves_with_path(params)
@@ -60,9 +61,9 @@ class Update:
 
         def one(path: tuple[Any, ...], leaf: Any) -> jax.sharding.Sharding:
             for first in range(len(path)):
-                shape, at = like.get(path[first:], (None, whole))
-                if shape == leaf.shape:
-                    return at
+                if path[first:] in like:
+                    shape, at = like[path[first:]]
+                    return at if shape == leaf.shape else spread(at, leaf.shape)
             return whole
 
         return jax.tree_util.tree_map_with_path(one, made)
@@ -80,10 +81,28 @@ class Update:
             return w if is_buffer(path) else (w.astype(u.dtype) + u).astype(w.dtype)
 
         new = jax.tree_util.tree_map_with_path(add, held, updates)
+        # Rounded where the pieces lie: so what is gathered is parameters, not wide updates.
+        new = jax.tree.map(lax.with_sharding_constraint, new, self.pieces())
         return {
             "params": jax.tree.map(lax.with_sharding_constraint, new, self.stored()),
             "optimizer": jax.tree.map(lax.with_sharding_constraint, optimizer, at),
         }
+
+
+def spread(at: NamedSharding, shape: tuple[int, ...]) -> NamedSharding:
+    """How something smaller than an array that lies `at` lies: each axis that cuts the array cuts
+    the same dim here where it divides it, else the first of the others, from the last, that it
+    divides."""
+    degree, last = at.mesh.shape, len(shape) - 1
+    cut: list[tuple[str, ...]] = [() for _ in shape]
+    for i, entry in enumerate(at.spec):
+        for axis in entry if isinstance(entry, tuple) else (entry,) if entry else ():
+            own = min(i, last)
+            for dim in (own, *(d for d in range(last, -1, -1) if d != own)):
+                if shape[dim] % prod(degree[a] for a in (*cut[dim], axis)) == 0:
+                    cut[dim] += (axis,)
+                    break
+    return NamedSharding(at.mesh, PartitionSpec(*map(one_or_all, cut)))
 
 
 def square_norm(grads: Tree) -> jax.Array:

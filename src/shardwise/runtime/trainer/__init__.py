@@ -2,9 +2,10 @@
 
 `loop.py` is the run, step by step; `step.py` asks the strategies for the step of a plan, `data.py`
 turns text into batches in an order that any step can be resumed at, `tokens.py` has the tokenizers,
-`optimizer.py` the optax side, `checkpoint.py` what is kept and how it survives, `metrics.py` and
-`events.py` what is reported. `processes.py` joins processes, `supervisor.py` watches over them and
-says which one was lost. How long a step should take is not computed here: it is handed in as
+`optimizer.py` the optax side (`adafactor.py` and `adam8bit.py` where optax has none that serves),
+`checkpoint.py` what is kept and how it survives, `hub.py` checkpoints of Hugging Face, `metrics.py`
+and `events.py` what is reported. `processes.py` joins processes, `supervisor.py` watches over them
+and says which one was lost. How long a step should take is not computed here: it is handed in as
 `Expected`. Read `loop.py` first.
 """
 

@@ -170,8 +170,8 @@ def restore(folder: Path, shapes: Any, identity: Mapping[str, Any]) -> tuple[int
 
     Raises BadRequest where it belongs to another run or was damaged.
     """
+    check_identity(folder, identity)
     manifest = _manifest(folder)
-    check_identity(folder, manifest["identity"], identity)
     entries = _entries(folder, manifest)
 
     def one(path: tuple[Any, ...], leaf: Any) -> jax.Array:
@@ -198,13 +198,16 @@ def read_params(folder: Path, shapes: Any) -> Any:
     return state["params"]
 
 
-def check_identity(folder: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Raise BadRequest, naming the first difference, unless both are the same run."""
+def check_identity(folder: Path, wanted: Mapping[str, Any], but: tuple[str, ...] = ()) -> None:
+    """Raise BadRequest, naming the first difference, unless a checkpoint is of the run `wanted`;
+    `but` names what is not known of it yet."""
+    found = _manifest(folder)["identity"]
     for key in {**wanted, **found}:
-        if found.get(key) != wanted.get(key):
+        if found.get(key) != wanted.get(key) and key not in but:
+            was, now = ("nothing" if x is None else x for x in (found.get(key), wanted.get(key)))
             raise BadRequest(
-                f"the checkpoint '{folder}' was made with {key} {found.get(key)}, this run has "
-                f"{wanted.get(key)}; give what it was made with, or another --out for a new run"
+                f"the checkpoint '{folder}' was made with {key} {was}, this run has {now}; give "
+                "what it was made with, or another --out for a new run"
             )
 
 

@@ -7,11 +7,12 @@ nobody's target. Every epoch visits the rows in another order, a permutation tha
 single places (`place`), so a run that resumes at step 10^6 reads nothing of what came before.
 """
 
+import codecs
 import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from shardwise.runtime.trainer.tokens import Tokenizer
 
 Batch = dict[str, jax.Array]
 COLUMNS = ("tokens", "targets", "weights", "positions", "segments")
-_PROBE = 4096
+_PROBE = 8192
 _PATIENCE = 3600.0
 
 
@@ -118,14 +119,23 @@ def _mixed(seed: int, epoch: int, turn: int, value: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
-def corpus_of(path: Path, tokenizer: Tokenizer, cache: Path, *, writes: bool = True) -> Corpus:
+def corpus_of(
+    path: Path,
+    tokenizer: Tokenizer,
+    cache: Path,
+    note: Callable[[str], None] = lambda _: None,
+    *,
+    writes: bool = True,
+) -> Corpus:
     """The stream of a file or a folder, made once and kept in `cache`.
 
-    A folder gives every text file below it (hidden ones, `__pycache__` and files with a NUL byte
-    are no text). Of several processes one `writes` and the others wait for it. Raises BadRequest
-    for a path without text.
+    A folder gives every text file below it but hidden ones and `__pycache__`; `note` hears how many
+    others were left out as no text (`is_text`). Of several processes one `writes` and the others
+    wait for it. Raises BadRequest for a path without text.
     """
-    files = text_files(path)
+    files, others = text_files(path)
+    if others:
+        note(f"warning: {others:,} file(s) in '{path}' are not UTF-8 text and are left out")
     kind = np.uint16 if tokenizer.vocabulary <= 1 << 16 else np.uint32
     folder = cache / _key(path, files, tokenizer)
     if not folder.is_dir():
@@ -140,27 +150,38 @@ def corpus_of(path: Path, tokenizer: Tokenizer, cache: Path, *, writes: bool = T
     )
 
 
-def text_files(path: Path) -> list[Path]:
-    """The text files of a path in the order of their names; raises BadRequest without one."""
+def text_files(path: Path) -> tuple[list[Path], int]:
+    """The text files of a path in the order of their names, and how many others lie there; raises
+    BadRequest without one."""
     if not path.exists():
         raise BadRequest(f"there is no data at '{path}'; give --data a text file or a folder")
-    if path.is_file():
-        found = [path] if path.stat().st_size else []
-    else:
-        found = [p for p in sorted(path.rglob("*")) if _is_text(p, path)]
+    single = path.is_file()
+    given = [path] if single else [p for p in sorted(path.rglob("*")) if _is_seen(p, path)]
+    full = [p for p in given if p.stat().st_size]
+    found = [p for p in full if is_text(p)]
+    if single and full and not found:
+        raise BadRequest(f"'{path}' is not UTF-8 text; give --data a text file or a folder")
     if not found:
         raise BadRequest(f"'{path}' holds no text; give --data a text file or a folder with some")
-    return found
+    return found, len(full) - len(found)
 
 
-def _is_text(file: Path, root: Path) -> bool:
+def _is_seen(file: Path, root: Path) -> bool:
     inside = file.relative_to(root).parts
-    if any(part.startswith(".") or part == "__pycache__" for part in inside):
-        return False
-    if not file.is_file() or not file.stat().st_size:
-        return False
+    hidden = any(part.startswith(".") or part == "__pycache__" for part in inside)
+    return not hidden and file.is_file()
+
+
+def is_text(file: Path) -> bool:
+    """Whether the first 8 KiB of a file are UTF-8 without a NUL byte."""
     with file.open("rb") as opened:
-        return b"\0" not in opened.read(_PROBE)
+        begin = opened.read(_PROBE)
+    try:
+        # A character that the probe cuts in two is none that is wrong.
+        codecs.getincrementaldecoder("utf-8")().decode(begin, final=len(begin) < _PROBE)
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in begin
 
 
 def _key(path: Path, files: list[Path], tokenizer: Tokenizer) -> str:

@@ -21,7 +21,7 @@ def held_out_loss(run: Run, checkpoint: Path, data: Path) -> tuple[float, int]:
     tokens; the last rows that do not fill a batch are left out."""
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     params = read_params(checkpoint, shapes_of(run.cfg, dtype_of(run.plan.dtypes.param)))
-    tokenizer = tokenizer_of(run.tokenizer, run.cfg.vocabulary)
+    tokenizer = tokenizer_of(run.tokenizer_file, run.cfg.vocabulary)
     corpus = corpus_of(data, tokenizer, run.out / "data")
     B, T = run.plan.global_batch_sequences, run.plan.sequence_length
     feed = Feed(corpus=corpus, rows=B, length=T, seed=run.seed)

@@ -5,12 +5,14 @@ nothing. All that decides the numbers of a run stands in its `identity`, and a c
 one is refused; how often it is saved or watched does not.
 """
 
+import signal
+import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +22,12 @@ from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan, model_hash
 from shardwise.plans.train import mesh_text
-from shardwise.runtime.trainer.checkpoint import Keeper, restore
+from shardwise.runtime.checkpoint import verify
+from shardwise.runtime.parallel.setup import TensorMatmul
+from shardwise.runtime.trainer.checkpoint import Keeper, check_identity, restore
 from shardwise.runtime.trainer.data import Feed, corpus_of
+from shardwise.runtime.trainer.hub import check_target, export, tokenizer_beside
+from shardwise.runtime.trainer.memory import keep_freed_memory
 from shardwise.runtime.trainer.metrics import Expected, Record, StepMetrics, measured
 from shardwise.runtime.trainer.optimizer import Settings, rate_of
 from shardwise.runtime.trainer.step import Program, State, program, shapes_of
@@ -31,12 +37,16 @@ PROFILED = 3
 """Steps that a profile covers, after two that warm up."""
 
 Report = Callable[[StepMetrics], None]
+Note = Callable[[str], None]
+"""Hears what is done before the first step, which may take a while."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One training run. `save_every` 0 saves at the end alone; `resume` goes on from the newest
-    checkpoint in `out`, or begins where there is none."""
+    checkpoint in `out`, or begins where there is none. `init` is a Hugging Face checkpoint to begin
+    with, whose tokenizer is taken where none is given; `save_hf` a folder for one of the end, with
+    `config` as its config.json. `warnings` are said before the first step."""
 
     plan: TrainPlan
     cfg: ModelConfig
@@ -45,10 +55,20 @@ class Run:
     out: Path
     seed: int = 0
     tokenizer: Path | None = None
+    init: Path | None = None
+    save_hf: Path | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
     save_every: int = 0
     resume: bool = False
     profile: bool = False
+    tensor_matmul: TensorMatmul = "plain"
     expected: Expected = field(default_factory=Expected)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """The tokenizer that is given, or comes with `init`; None for bytes."""
+        return self.tokenizer or tokenizer_beside(self.init)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,34 +82,78 @@ class Outcome:
     checkpoint: Path
 
 
-def train(run: Run, report: Report = lambda _: None) -> Outcome:
+def train(run: Run, report: Report = lambda _: None, note: Note = lambda _: None) -> Outcome:
     """Train to the last step. Raises BadRequest for what cannot be run here, ShardwiseError for a
     disk that fails or a loss that is no number."""
     check_devices(run.plan)
-    made = program(run.plan, run.cfg, run.settings)
-    tokenizer = tokenizer_of(run.tokenizer, run.cfg.vocabulary)
+    keep_freed_memory()
+    made = program(run.plan, run.cfg, run.settings, run.tensor_matmul)
+    tokenizer = tokenizer_of(run.tokenizer_file, run.cfg.vocabulary)
     keeper = _keeper(run, tokenizer)
     start = _start(run, keeper)
+    if run.resume and not start:
+        note(f"warning: no checkpoint in '{keeper.folder}', starting at step 0")
+    if run.init is not None and not start:
+        verify(run.init, run.cfg)
+    if run.save_hf is not None:
+        check_target(run.save_hf)
     try:
         run.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadRequest(f"cannot write to --out '{run.out}': {error.strerror}") from None
+    for text in run.warnings:
+        note(f"warning: {text}")
+    note(f"reading the text of '{run.data}'")
     feed = Feed(
-        corpus=corpus_of(run.data, tokenizer, run.out / "data", writes=keeper.process == 0),
+        corpus=corpus_of(run.data, tokenizer, run.out / "data", note, writes=keeper.process == 0),
         rows=run.plan.global_batch_sequences,
         length=run.plan.sequence_length,
         seed=run.seed,
     )
     keeper.identity = {**keeper.identity, "data": feed.corpus.fingerprint}
+    note(_about(run, feed))
+    state = _state(run, made, keeper, start)
+    if keeper.process == 0:
+        keeper.clean()
+    _together("shardwise: ready")
+    if start < run.settings.steps:
+        note(f"compiling the step ({start} of {run.settings.steps} done)")
+    with _Interrupt(note) as interrupt:
+        state, told = _steps(run, made, feed, keeper, state, start, report, interrupt)
+    if run.save_hf is not None:
+        note(f"writing '{run.save_hf}'")
+        whole = made.whole(state)
+        export(run.save_hf, whole, run.cfg, run.config, run.tokenizer_file, run.init)
+        _together("shardwise: exported")
+    return Outcome(
+        steps=run.settings.steps,
+        from_step=start,
+        loss=told.loss,
+        tokens_per_second=told.rate,
+        checkpoint=keeper.path(run.settings.steps),
+    )
+
+
+def _about(run: Run, feed: Feed) -> str:
+    """What the data is, and how often a run sees it."""
+    corpus, rows = feed.corpus, feed.corpus.rows(feed.length)
+    epochs = run.settings.steps * feed.rows / rows
+    return (
+        f"{len(corpus.tokens):,} tokens in {len(corpus.starts):,} documents: {rows:,} sequences of "
+        f"{feed.length:,}, seen {epochs:.2g} times in {run.settings.steps:,} steps"
+    )
+
+
+def _state(run: Run, made: Program, keeper: Keeper, start: int) -> State:
+    """The state to go on from: of a checkpoint, of `init`, or random."""
+    if not start and run.init is not None:
+        return made.begin_from(run.init)
     state = made.begin(jax.random.key(run.seed))
     if start:
         wanted = shapes_of(state)
         jax.tree.map(lambda x: x.delete(), state)  # only its layout was needed
         _, state = restore(keeper.path(start), wanted, keeper.identity)
-    if keeper.process == 0:
-        keeper.clean()
-    _together("shardwise: ready")
-    return _steps(run, made, feed, keeper, state, start, report)
+    return state
 
 
 def check_devices(plan: TrainPlan) -> None:
@@ -113,6 +177,7 @@ def identity_of(run: Run, tokenizer: Tokenizer) -> dict[str, Any]:
         "global_batch_sequences": plan.global_batch_sequences,
         "sequence_length": plan.sequence_length,
         "tokenizer": tokenizer.name,
+        "init": None if run.init is None else run.init.resolve().name,
         "seed": run.seed,
         **asdict(run.settings),
     }
@@ -136,13 +201,21 @@ def _start(run: Run, keeper: Keeper) -> int:
         raise BadRequest(
             f"'{run.out}' holds a run up to step {newest}; give --resume to go on, or another --out"
         )
+    check_identity(keeper.path(newest), keeper.identity, but=("data",))
     return newest
 
 
 def _steps(
-    run: Run, made: Program, feed: Feed, keeper: Keeper, state: State, start: int, report: Report
-) -> Outcome:
-    """From step `start` (so many are done) to the last."""
+    run: Run,
+    made: Program,
+    feed: Feed,
+    keeper: Keeper,
+    state: State,
+    start: int,
+    report: Report,
+    interrupt: "_Interrupt",
+) -> "tuple[State, _Told]":
+    """From step `start` (so many are done) to the last, or to Ctrl-C (KeyboardInterrupt)."""
     steps, rate = run.settings.steps, rate_of(run.settings)
     told = _Told(run, start, report, keeper.process == 0)
     with ExitStack() as ends:
@@ -157,25 +230,49 @@ def _steps(
             told.next(step + 1, {**values, "lr": jnp.asarray(rate(step))})
             batch = feed.batch(step + 1, made.batch) if step + 1 < steps else {}
             keeper.check()
-            if _saves(run, step + 1):
+            if _saves(run, step + 1) or interrupt.came:
                 told.flush()  # a loss that is no number is not worth keeping
                 keeper.save(step + 1, state)
+            if interrupt.came:
+                keeper.wait()
+                raise KeyboardInterrupt
         told.flush()
         if tracing:
             tracing.stop()
         keeper.wait()
         _together("shardwise: saved")
-    return Outcome(
-        steps=steps,
-        from_step=start,
-        loss=told.loss,
-        tokens_per_second=told.rate,
-        checkpoint=keeper.path(steps),
-    )
+    return state, told
 
 
 def _saves(run: Run, done: int) -> bool:
     return done == run.settings.steps or bool(run.save_every and done % run.save_every == 0)
+
+
+class _Interrupt:
+    """Ctrl-C in the loop of one process: the first waits for the end of the step, which is saved,
+    the second ends the run at once. In other threads, and in workers, signals are not ours."""
+
+    def __init__(self, note: Note) -> None:
+        self.came = False
+        self._note, self._before = note, signal.getsignal(signal.SIGINT)
+        main = threading.current_thread() is threading.main_thread()
+        self._ours = main and self._before is signal.default_int_handler
+
+    def __enter__(self) -> Self:
+        if self._ours:
+            signal.signal(signal.SIGINT, self._hear)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._ours:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _hear(self, *_: object) -> None:
+        if self.came:
+            raise KeyboardInterrupt
+        self.came = True
+        with suppress(RuntimeError):  # where it came amid another line
+            self._note("stopping when this step is done and saved; Ctrl-C again stops at once")
 
 
 class _Told:

@@ -10,6 +10,7 @@ too; clipping by the global norm does not, and is the step's.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any, Literal, get_args
 
 import jax
@@ -22,11 +23,17 @@ from shardwise.models import ModelConfig, Parameter
 from shardwise.plans import TrainPlan
 from shardwise.runtime.init import is_buffer, stored_rows
 from shardwise.runtime.precision import dtype_of
+from shardwise.runtime.trainer.adafactor import Sides, scale_by_adafactor
+from shardwise.runtime.trainer.adam8bit import scale_by_adam8bit
 
 Schedule = Literal["cosine", "linear", "constant"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 FLOOR = 0.1
 """Where cosine and linear schedules end, as a share of the peak."""
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Coefficients of Muon's iterations (Jordan 2024, "Muon"), optax's default too."""
+OWN_DTYPES = ("adafactor", "adam8bit")
+"""Optimizers that say themselves what their state is kept in: `dtypes.moments` is not theirs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,46 +90,54 @@ def rate_of(s: Settings) -> optax.Schedule:
 
 
 def optimizer_of(plan: TrainPlan, cfg: ModelConfig, s: Settings) -> optax.GradientTransformation:
-    """The plan's optimizer without clipping: updates for `apply_updates`, state in its dtypes.
-
-    Raises BadRequest for an optimizer that the runtime does not have.
-    """
+    """The plan's optimizer without clipping: updates for `apply_updates`, state in its dtypes."""
     return stored(_inner(plan, cfg, s), plan)
 
 
 def _inner(plan: TrainPlan, cfg: ModelConfig, s: Settings) -> optax.GradientTransformation:
     rate = rate_of(s)
     decay = optax.add_decayed_weights(s.decay, mask=partial(decayed, cfg))
-    if plan.optimizer == "adam":
-        parts = [optax.scale_by_adam(b1=s.b1, b2=s.b2), decay, optax.scale_by_learning_rate(rate)]
-    elif plan.optimizer == "sgd":
-        parts = [decay, optax.scale_by_learning_rate(rate)]
-    elif plan.optimizer == "adafactor":
-        parts = [
-            optax.scale_by_factored_rms(min_dim_size_to_factor=128),
-            optax.clip_by_block_rms(1.0),
-            decay,
-            optax.scale_by_learning_rate(rate),
-        ]
-    elif plan.optimizer == "muon":
-        parts = [
-            contrib.muon(
-                rate,
-                adam_b1=s.b1,
-                adam_b2=s.b2,
-                weight_decay=s.decay,
-                weight_decay_mask=partial(decayed, cfg),
-                adam_weight_decay=s.decay,
-                consistent_rms=0.2,  # the rates of Adam serve (Moonlight, arXiv:2502.16982)
-                muon_weight_dimension_numbers=partial(matrices, cfg),
-            )
-        ]
-    else:
-        raise BadRequest(
-            f"optimizer '{plan.optimizer}' is planned but not run here; "
-            "use adam, adafactor, muon or sgd (--set optimizer=adam)"
+    if plan.optimizer == "muon":
+        return _muon(cfg, s)
+    scaled = {
+        "adam": lambda: optax.scale_by_adam(b1=s.b1, b2=s.b2),
+        "adam8bit": lambda: scale_by_adam8bit(s.b1, s.b2),
+        "adafactor": lambda: scale_by_adafactor(partial(sides, cfg)),
+        "sgd": optax.identity,
+    }
+    return optax.chain(scaled[plan.optimizer](), decay, optax.scale_by_learning_rate(rate))
+
+
+def _muon(cfg: ModelConfig, s: Settings) -> optax.GradientTransformation:
+    """optax's, without its coefficients: they are no state to keep, nor to round to its dtype."""
+    inner = contrib.muon(
+        rate_of(s),
+        NEWTON_SCHULZ,
+        adam_b1=s.b1,
+        adam_b2=s.b2,
+        weight_decay=s.decay,
+        weight_decay_mask=partial(decayed, cfg),
+        adam_weight_decay=s.decay,
+        consistent_rms=0.2,  # the rates of Adam serve (Moonlight, arXiv:2502.16982)
+        muon_weight_dimension_numbers=partial(matrices, cfg),
+    )
+
+    def with_coefficients(state: Any, values: Any) -> Any:
+        return jax.tree.map(
+            lambda x: x._replace(ns_coeffs=values) if isinstance(x, contrib.MuonState) else x,
+            state,
+            is_leaf=lambda x: isinstance(x, contrib.MuonState),
         )
-    return optax.chain(*parts)
+
+    def init(params: Any) -> Any:
+        return with_coefficients(inner.init(params), ())
+
+    def update(grads: Any, state: Any, params: Any = None) -> Any:
+        state = with_coefficients(state, jnp.asarray(NEWTON_SCHULZ, jnp.float32))
+        updates, state = inner.update(grads, state, params)
+        return updates, with_coefficients(state, ())
+
+    return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
 
 def decayed(cfg: ModelConfig, tree: Any) -> Any:
@@ -137,6 +152,12 @@ def matrices(cfg: ModelConfig, tree: Any) -> Any:
     2024, "Muon").
     """
     return _by_row(cfg, _matrix, tree)
+
+
+def sides(cfg: ModelConfig, tree: Any) -> Any:
+    """Adafactor's view of each leaf: the dims that are rows and columns of a matrix; of a table the
+    first and the others."""
+    return _by_row(cfg, _sides, tree)
 
 
 def _by_row(cfg: ModelConfig, value: Callable[[Parameter], Any], tree: Any) -> Any:
@@ -154,6 +175,23 @@ def _matrix(row: Parameter) -> contrib.MuonDimensionNumbers | None:
     return contrib.MuonDimensionNumbers(sums, gives) if sums and gives else None
 
 
+def _sides(row: Parameter) -> Sides:
+    first = 0 if row.group is None else 1
+    letters = [letter for letter, _ in row.dims]
+    if row.role == "matmul":
+        into = [x in row.contracts for x in letters]
+        mine = [x not in row.batch for x in letters]
+    else:
+        into = [i == 0 for i, _ in enumerate(letters)]
+        mine = [True for _ in letters]
+    rows, columns = (
+        tuple(first + i for i, x in enumerate(letters) if mine[i] and into[i] is side)
+        for side in (True, False)
+    )
+    lengths = [prod(row.dims[i - first][1] for i in side) for side in (rows, columns)]
+    return (rows, columns) if min(lengths) > 1 else None
+
+
 def stored(inner: optax.GradientTransformation, plan: TrainPlan) -> optax.GradientTransformation:
     """An optimizer with its state in the plan's dtypes and, where the plan has one, a master copy.
 
@@ -161,14 +199,18 @@ def stored(inner: optax.GradientTransformation, plan: TrainPlan) -> optax.Gradie
     """
     dtypes = plan.dtypes
     wide = jnp.float64 if dtypes.param == "f64" else jnp.float32
-    param, moments = dtype_of(dtypes.param), dtype_of(dtypes.moments)
+    param = dtype_of(dtypes.param)
+    moments = None if plan.optimizer in OWN_DTYPES else dtype_of(dtypes.moments)
     master = None if dtypes.master == "none" else dtype_of(dtypes.master)
+
+    def kept_as(state: Any) -> Any:
+        return state if moments is None else cast(state, moments)
 
     def init(params: Any) -> Any:
         kept = () if master is None else cast(params, master)
         with jax.numpy_dtype_promotion("standard"):
             made = inner.init(cast(params, wide))
-        return {"master": kept, "inner": cast(made, moments)}
+        return {"master": kept, "inner": kept_as(made)}
 
     def update(grads: Any, state: Any, params: Any = None) -> Any:
         base = cast(params if master is None else state["master"], wide)
@@ -177,7 +219,7 @@ def stored(inner: optax.GradientTransformation, plan: TrainPlan) -> optax.Gradie
         updates = jax.tree_util.tree_map_with_path(
             lambda path, u: jnp.zeros_like(u) if is_buffer(path) else u, updates
         )
-        after = cast(after, moments)
+        after = kept_as(after)
         if master is None:
             return updates, {"master": (), "inner": after}
         whole = jax.tree.map(lambda b, u: (b + u).astype(master), base, updates)

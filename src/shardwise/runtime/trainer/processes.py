@@ -73,6 +73,6 @@ def connect(group: Group) -> None:
     )
 
 
-def devices_here() -> str:
-    """What JAX calls the devices it has."""
-    return jax.devices()[0].device_kind
+def devices_here() -> tuple[int, str]:
+    """How many devices there are, and what JAX calls them."""
+    return jax.device_count(), jax.devices()[0].device_kind

@@ -6,13 +6,18 @@ over the ranks. The loop and the checkpoints know no more of it than that it is 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan
-from shardwise.runtime.parallel import check, initialise, start, train_step
+from shardwise.runtime.checkpoint import load
+from shardwise.runtime.parallel import check, initialise, place, start, train_step, whole
+from shardwise.runtime.parallel.setup import Setup, TensorMatmul
+from shardwise.runtime.parallel.step import shardings
+from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.sharding import batch_sharding, mesh_of
 from shardwise.runtime.trainer.optimizer import Settings, optimizer_of
 
@@ -22,25 +27,45 @@ Step = Callable[[State, dict[str, jax.Array]], tuple[State, dict[str, jax.Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """`begin(key)` makes the first state, `step` takes a state (which it uses up) and a batch and
+    """`begin(key)` makes the first state, `begin_from` that of a Hugging Face checkpoint (raises
+    BadRequest for one that does not fit, by tensor and shape); `whole` gives a state's parameters
+    as one tree, however many stages; `step` takes a state (which it uses up) and a batch and
     gives the next and the metrics loss and grad_norm; `batch` is how the arrays of a batch lie."""
 
     begin: Callable[[jax.Array], State]
+    begin_from: Callable[[Path], State]
+    whole: Callable[[State], Any]
     step: Step
     batch: jax.sharding.Sharding
 
 
-def program(plan: TrainPlan, cfg: ModelConfig, settings: Settings) -> Program:
-    """The step of a plan on the devices at hand. Raises BadRequest for what cannot be run."""
-    check(plan, cfg)
+def program(
+    plan: TrainPlan, cfg: ModelConfig, settings: Settings, tensor_matmul: TensorMatmul = "plain"
+) -> Program:
+    """The step of a plan on the devices at hand; `tensor_matmul` as in `parallel.train_step`.
+
+    Raises BadRequest for what cannot be run.
+    """
+    check(plan, cfg, tensor_matmul)
     mesh, optimizer = mesh_of(plan), optimizer_of(plan, cfg, settings)
+    clip = settings.clip or None
 
     def begin(key: jax.Array) -> State:
         return start(plan, cfg, mesh, optimizer, initialise(plan, cfg, mesh, key))
 
+    def begin_from(folder: Path) -> State:
+        dtype = dtype_of(plan.dtypes.param)
+        if plan.degree("stage") > 1:
+            params = place(plan, cfg, mesh, load(folder, cfg, dtype))
+        else:
+            params = load(folder, cfg, dtype, shardings(Setup(plan=plan, cfg=cfg, mesh=mesh)))
+        return start(plan, cfg, mesh, optimizer, params)
+
     return Program(
         begin=begin,
-        step=train_step(plan, cfg, mesh, optimizer, clip=settings.clip or None),
+        begin_from=begin_from,
+        whole=lambda state: whole(plan, cfg, mesh, state["params"]),
+        step=train_step(plan, cfg, mesh, optimizer, clip, tensor_matmul),
         batch=batch_sharding(mesh),
     )
 

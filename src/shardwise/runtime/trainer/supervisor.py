@@ -295,7 +295,7 @@ def _take(worker: Worker, message: Message, hear: Hear) -> None:
     worker.result = message.get("result", worker.result)
     worker.error = message.get("error", worker.error)
     if "progress" in message:
-        worker.step = message["progress"]["step"]
+        worker.step = max(worker.step, message["progress"]["step"])  # a note has step 0
         hear(message["progress"])
 
 

@@ -12,6 +12,12 @@ ENDS = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<|im_end|>", "[SEP
 """Tokens that end a document in one family of tokenizers or another; the first found is taken."""
 
 
+_FOR_BYTES = (
+    "give --tokenizer FILE, or a model with vocab_size 257 or more: bytes are 0..255, and 256 ends "
+    "a document"
+)
+
+
 class Tokenizer(Protocol):
     """Text to ids below `vocabulary`; `end` closes a document, None where there is no such token.
     `name` says which tokenizer made a checkpoint."""
@@ -74,6 +80,6 @@ def tokenizer_of(path: Path | None, vocabulary: int) -> Tokenizer:
         raise BadRequest(
             f"the tokenizer '{path or 'bytes'}' gives ids up to {made.vocabulary - 1:,} and the "
             f"model has a vocabulary of {vocabulary:,}; "
-            + ("give --tokenizer FILE" if path is None else "give the tokenizer of this model")
+            + (_FOR_BYTES if path is None else "give the tokenizer of this model")
         )
     return made

@@ -1,0 +1,124 @@
+"""What the arrays of a joined collective are for: sums that stand for a gather or a scatter.
+
+XLA joins collectives of one kind into one with several operands, and writes some as an all-reduce:
+a gather of pieces too small for its own (each device puts its piece into zeros, and all are added
+up), and a reduce-scatter (all is added up, then sliced). Both are seen in what feeds the all-reduce
+and in what reads it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from shardwise.profiler.hlo.collectives import CompiledCollective
+from shardwise.profiler.hlo.shapes import Array, arrays
+from shardwise.profiler.hlo.text import Computation, Instruction, Module
+from shardwise.work import CollectiveKind
+
+Form = Literal["itself", "sum of pieces", "sum and slice"]
+SAME = ("bitcast", "copy", "reshape", "transpose", "get-tuple-element", "convert")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One array of a collective. `kind` is what it does, `form` how it is written, `bytes` its V as
+    in `work.Collective`, `sent` the bytes of its operand on one device."""
+
+    kind: CollectiveKind
+    form: Form
+    array: Array
+    bytes: float
+    sent: float
+
+
+def parts(module: Module, collective: CompiledCollective) -> tuple[Part, ...]:
+    """The arrays of a collective of the module, in order."""
+    computation = module.computations[collective.computation]
+    start = computation.find(collective.name)
+    assert start is not None, collective.name
+    found = list(_outputs(start, collective.kind))
+    total = sum(array.bytes for array in found)
+    # An exchange's rows come after the sizes; its operands are read one by one only in a sum.
+    operands = [computation.find(name) for name in start.operands]
+    made = []
+    for i, array in enumerate(found):
+        source = operands[i] if i < len(operands) else None
+        sent = sum(a.bytes for a in arrays(source.shape)) if source is not None else array.bytes
+        kind, form = collective.kind, "itself"
+        if kind == "all_reduce" and source is not None and _into_zeros(module, computation, source):
+            kind, form = "all_gather", "sum of pieces"
+        elif kind == "all_reduce" and _is_sliced(computation, start, i, len(found)):
+            kind, form = "reduce_scatter", "sum and slice"
+        share = array.bytes / total if total else 0.0
+        made.append(
+            Part(kind=kind, form=form, array=array, bytes=collective.bytes * share, sent=sent)
+        )
+    return tuple(made)
+
+
+def _outputs(start: Instruction, kind: str) -> Iterator[Array]:
+    """The result's arrays; an asynchronous start's shape is (operands, results, ...)."""
+    shape = start.shape
+    if start.opcode.endswith("-start") and kind != "all_reduce" and not isinstance(shape, Array):
+        shape = shape[1]
+    yield from arrays(shape)
+
+
+def _into_zeros(module: Module, computation: Computation, source: Instruction) -> bool:
+    """Whether an operand is a piece written into zeros."""
+    source = _origin(computation, source)
+    if source.opcode == "dynamic-update-slice":
+        return _filled(computation, source.operands[0])
+    if source.opcode != "fusion":
+        return False
+    body = module.computations[source.called[0]]
+    root = _origin(body, next(i for i in body.instructions if i.root))
+    if root.opcode != "dynamic-update-slice":
+        return False
+    whole = body.find(root.operands[0])
+    if whole is None or whole.opcode != "parameter":
+        return _filled(body, root.operands[0])
+    return _filled(computation, source.operands[int(whole.operands[0])])
+
+
+def _origin(computation: Computation, source: Instruction) -> Instruction:
+    """What an instruction copies or reshapes."""
+    while source.opcode in SAME and source.operands:
+        inner = computation.find(source.operands[0])
+        if inner is None:
+            break
+        source = inner
+    return source
+
+
+def _filled(computation: Computation, name: str) -> bool:
+    """Whether an array has one value everywhere."""
+    found = computation.find(name)
+    return found is not None and _origin(computation, found).opcode in ("broadcast", "constant")
+
+
+def _is_sliced(computation: Computation, start: Instruction, at: int, number: int) -> bool:
+    """Whether all that reads one array of a result takes a slice of it."""
+    readers = _readers(computation)
+    waiting = [start.name]
+    if number > 1:
+        picks = [r for r in readers.get(start.name, ()) if r.opcode == "get-tuple-element"]
+        waiting = [r.name for r in picks if r.attribute("index") == str(at)]
+    seen = False
+    while waiting:
+        for reader in readers.get(waiting.pop(), ()):
+            if reader.opcode in SAME:
+                waiting.append(reader.name)
+            elif reader.opcode != "dynamic-slice":
+                return False
+            else:
+                seen = True
+    return seen
+
+
+def _readers(computation: Computation) -> Mapping[str, list[Instruction]]:
+    found: dict[str, list[Instruction]] = {}
+    for instruction in computation.instructions:
+        for operand in instruction.operands:
+            found.setdefault(operand, []).append(instruction)
+    return found
