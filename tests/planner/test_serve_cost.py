@@ -23,6 +23,9 @@ EXACT = [
     ("deepseek-v3", "b200:8", {"tensor": 8}, "heads_then_batch_then_sequence"),
     ("qwen3-next-80b-a3b", "h100:4", {"tensor": 4}, "heads"),  # recurrent layers
     ("gemma-2-9b", "v5e:2x2", {"tensor": 4}, "heads"),
+    ("llama-3.1-70b", "v5e:4x4", {"fsdp": 4, "tensor": 4}, "heads"),  # weights cut both ways
+    ("deepseek-v2-lite", "v5e:2x4", {"fsdp": 2, "tensor": 4}, "heads_then_batch_then_sequence"),
+    ("qwen3-next-80b-a3b", "v5p:2x2x2", {"fsdp": 2, "tensor": 4}, "heads"),
     ("deepseek-v4-flash", "b200:8", {"tensor": 8}, "heads"),  # compressed, chosen entries
 ]
 UNEVEN = [

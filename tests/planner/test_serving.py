@@ -350,12 +350,13 @@ def test_a_model_that_fits_no_slice_is_refused_with_remedies():
 
 
 def test_chips_that_only_copy_the_weights_are_no_remedy():
-    """BLOOM has 112 heads: tensor goes to 16 on 256 chips."""
+    """BLOOM has 112 heads: tensor goes to 16 on 256 chips, unless D is cut as well."""
     with pytest.raises(NoFeasiblePlan) as error:
-        plan_serve(request_for("bloom-176b", ("v5e:16x16",)))
+        plan_serve(request_for("bloom-176b", ("v5e:16x16",), pins={"fsdp": 1}))
     text = str(error.value)
     assert "tensor=16 divides the heads, more does not, so 16 copies of the weights lie on" in text
     assert text.endswith("use --weights int8 or --weights int4, or chips with more HBM")
+    assert plan_serve(request_for("bloom-176b", ("v5e:16x16",))).best.plan.degree("fsdp") > 1
 
 
 def test_a_missed_target_names_the_nearest_miss():
@@ -387,8 +388,8 @@ def test_pins_hold_and_impossible_pins_are_refused():
     assert best.plan.mesh == {"data": 2, "tensor": 2}
     with pytest.raises(BadRequest, match="expert=2 pinned"):
         plan_serve(request_for(pins={"expert": 2}))
-    with pytest.raises(BadRequest, match="'fsdp' cannot be pinned for serving"):
-        plan_serve(request_for(pins={"fsdp": 2}))
+    with pytest.raises(BadRequest, match="'stage' cannot be pinned for serving"):
+        plan_serve(request_for(pins={"stage": 2}))
 
 
 def test_hand_written_plans_are_checked():

@@ -49,7 +49,8 @@ def test_a_misspelt_key_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"mesh": {"fsdp": 4}}, "mesh axis 'fsdp' of 4 cannot take effect in a serving plan"),
+        ({"mesh": {"stage": 4}}, "mesh axis 'stage' of 4 cannot take effect in a serving plan"),
+        ({"mesh": {"fsdp": 2, "expert": 2}}, "experts that lie apart are not cut along D, too"),
         ({"mesh": {"tensr": 4}}, "unknown mesh axis 'tensr'; did you mean 'tensor'"),
         ({"mesh": {"tensor": 2, "data": 2}}, "write them outermost first: data, tensor"),
         ({"batch": 0}, "batch is 0; it must be at least 1"),

@@ -31,7 +31,6 @@ from shardwise.models.specs import (
     RecurrentMixer,
     SoftmaxMixer,
 )
-from shardwise.planner.layer_work import LayerShape
 from shardwise.planner.serve_step import prefill_ops, prompt_flops, step_work
 from shardwise.planner.serve_work import ServeShape, decode_core
 from shardwise.planner.simulate.cost import DecodeLine
@@ -133,7 +132,8 @@ class EngineCost:
 
     `matmuls` is a table by the tokens of one device, `head` by its samples, `exchanges` by its
     decoding sequences, `gathers` by the prompt tokens of the replica; None where there are none.
-    `splits` is into how many parts `data` and `expert` cut a batch.
+    `splits` is into how many parts `data` and `expert` cut a batch, and `stationary` into how many
+    more attention cuts it.
     """
 
     matmuls: Sequence[float]
@@ -143,6 +143,7 @@ class EngineCost:
     decodes: Sequence[Slower]
     chunks: Sequence[Chunks]
     splits: float
+    stationary: float
     sequence_seconds: float
     kv_bytes_per_token: float
     host_bandwidth: float
@@ -198,9 +199,10 @@ class EngineCost:
     def _decoding(self, decodes: int, context: int, queries: float) -> tuple[float, float, float]:
         """Decode attention of the busiest device as base, slope and end in the whole context."""
         batch, mean = ceil(decodes / self.splits), context / decodes
+        mine = ceil(batch / self.stationary)
         base, slope, until = 0.0, 0.0, inf
         for kind in self.decodes:
-            seconds, per_context, ends = kind.at(batch, mean, queries)
+            seconds, per_context, ends = kind.at(mine, mean, queries)
             base += seconds - per_context * mean
             slope += per_context
             until = min(until, ends)
@@ -234,17 +236,6 @@ class _Pricer:
     def memory(self, op: Op) -> np.ndarray:
         return self.op(replace(op, flops={}))
 
-    def seen(self, tokens: Quantity, context: Quantity) -> LayerShape:
-        """What one device sees of a layer."""
-        return LayerShape(
-            tokens=tokens,
-            context=context,
-            degrees=self.server.degrees,
-            compute=self.server.dtypes.compute,
-            weights="bf16",
-            activations=self.server.dtypes.activations,
-        )
-
 
 def engine_cost(
     cfg: ModelConfig, server: ServeShape, chip: Chip, placement: Placement, engine: Engine
@@ -263,6 +254,7 @@ def engine_cost(
         decodes=[_decodes(pricer, layer, n) for layer, n in cfg.layer_groups() if _keeps(layer)],
         chunks=[_chunks(pricer, layer, n) for layer, n in cfg.layer_groups() if _attends(layer)],
         splits=float(server.splits),
+        stationary=float(server.stationary),
         sequence_seconds=float(engine.sequence_seconds),
         kv_bytes_per_token=kv_bytes_per_token(cfg, server.dtypes.kv),
         host_bandwidth=chips * (chip.host_link_oneway or 0.0),
@@ -306,7 +298,7 @@ def _exchanges(p: _Pricer) -> list[float] | None:
     batch = np.arange(1.0, MOST_SAMPLES + 1)
     total: Quantity = 0.0
     for layer, layers in p.cfg.layer_groups():
-        for op in decode_core(p.server, layer, p.seen(batch, 1.0)):
+        for op in decode_core(p.server, layer, p.server.seen(batch, 1.0)):
             if op.collective is not None:
                 total = total + layers * op.count * p.op(op)
     return _table(total, batch) if np.any(total) else None
@@ -318,7 +310,7 @@ def _gathers(p: _Pricer) -> list[float] | None:
     step = _prompt(tokens, 0.0)
     total: Quantity = 0.0
     for layer, layers in p.cfg.layer_groups():
-        for op in prefill_ops(p.server, step, layer, p.seen(tokens / p.server.splits, 1.0)):
+        for op in prefill_ops(p.server, step, layer, p.server.seen(tokens / p.server.splits, 1.0)):
             if not op.id.endswith(_PREFILL):
                 total = total + layers * op.count * p.op(op)
     return _table(total, tokens) if np.any(total) else None
@@ -343,12 +335,12 @@ def _prompt(tokens: Quantity, context: Quantity) -> StepShape:
 
 def _decodes(p: _Pricer, layer: Layer, layers: int) -> Slower:
     """Both lines of a layer's decode core, from what it costs at the bends and far beyond."""
-    spread = float(p.server.spread(layer.mixer))
+    spread, apart = float(p.server.spread(layer.mixer)), float(p.server.stationary)
     knots = _bends(layer)
     contexts = np.array([*knots, knots[-1] + _FAR])
 
     def core(batch: float) -> Op:
-        ops = decode_core(p.server, layer, p.seen(batch * spread, contexts))
+        ops = decode_core(p.server, layer, p.server.seen(batch * spread * apart, contexts))
         return next(op for op in ops if op.collective is None)
 
     one, two, shape = core(1.0), core(2.0), contexts.shape
@@ -389,7 +381,7 @@ def _chunks(p: _Pricer, layer: Layer, layers: int) -> Chunks:
     tokens, kernel = float(MOST_TOKENS), float(p.engine.kernel_seconds)
 
     def core(step: StepShape) -> Op:
-        ops = prefill_ops(p.server, step, layer, p.seen(tokens / p.server.splits, 1.0))
+        ops = prefill_ops(p.server, step, layer, p.server.seen(tokens / p.server.splits, 1.0))
         return next(op for op in ops if op.id.endswith(_PREFILL))
 
     alone = _prompt(tokens, 0.0)

@@ -13,9 +13,10 @@ from shardwise.planner.serve_work import (
     STATE_BYTES,
     ServeShape,
     head_share,
+    held_share,
     served_rows,
 )
-from shardwise.plans.layouts import compute_share, tensor_share
+from shardwise.plans.layouts import tensor_share
 from shardwise.units import dtype_bytes
 from shardwise.work import MemoryTimeline, Quantity
 
@@ -34,13 +35,12 @@ def serve_memory(cfg: ModelConfig, shape: ServeShape) -> MemoryTimeline:
 
 
 def weight_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
-    """Stored weights: cut by tensor, experts by expert, replicated over data."""
-    degrees = {axis: shape.degree(axis) for axis in ("tensor", "expert")}
+    """Stored weights: cut by tensor, experts by expert, D by fsdp, replicated over data."""
     total: Quantity = 0.0
     for row in served_rows(cfg):
         size = row.params * dtype_bytes(shape.stored(cfg, row))
         if size:
-            total = total + size * compute_share(row, degrees)
+            total = total + size * held_share(row, shape)
     return total
 
 
@@ -76,7 +76,7 @@ def _working_set(
     widest: Quantity = 0.0
     for group in range(len(cfg.groups)):
         widest = np.maximum(widest, _block_width(cfg, group, tensor))
-    stream = cfg.d_model * (1.0 + 1.0 / tensor) + widest
+    stream = cfg.d_model / shape.stationary * (1.0 + 1.0 / tensor) + widest
     logits = 4.0 * sampled * cfg.vocabulary / tensor
     return tokens * stream * dtype_bytes(shape.dtypes.activations) + logits
 

@@ -20,7 +20,7 @@ from shardwise.models.specs import Layer, RecurrentMixer, SoftmaxMixer
 from shardwise.planner.layer_work import LayerShape, kv_heads
 from shardwise.planner.ops import exchange, make_op
 from shardwise.planner.serve_work import (
-    SPLIT_AXES,
+    MIXER_AXES,
     ServeShape,
     decode_core,
     first_ops,
@@ -45,14 +45,7 @@ def step_work(cfg: ModelConfig, server: ServeShape, step: StepShape) -> Work:
     """
     decoding = np.ceil(step.decode_tokens / server.splits)
     tokens = decoding + step.prefill_tokens / server.splits
-    inner = LayerShape(
-        tokens=tokens,
-        context=1.0,
-        degrees=server.degrees,
-        compute=server.dtypes.compute,
-        weights="bf16",
-        activations=server.dtypes.activations,
-    )
+    inner = server.seen(tokens, 1.0)
     ops = stack_ops(cfg, server, inner, partial(_core, server, step), STEP, 1)
     ops += looped(first_ops(cfg, inner), STEP, "embed", 1.0)
     last = replace(inner, tokens=np.ceil(step.samples / server.splits))
@@ -89,11 +82,13 @@ def prefill_ops(
     server: ServeShape, step: StepShape, layer: Layer, inner: LayerShape
 ) -> Sequence[Op]:
     """Chunks of prompts against themselves and the tokens that stand before them."""
-    tokens = step.prefill_tokens / server.splits
+    parts = server.splits * server.stationary
     if isinstance(layer.mixer, RecurrentMixer):
-        return prefill_scan(server, layer, layer.mixer, replace(inner, tokens=tokens))
+        seen = replace(inner, tokens=step.prefill_tokens / server.splits)
+        return prefill_scan(server, layer, layer.mixer, seen)
     if not isinstance(layer.mixer, SoftmaxMixer):
         return []
+    tokens = step.prefill_tokens / parts
     mixer, tensor = layer.mixer, inner.degree("tensor")
     size, stored = dtype_bytes(inner.activations), dtype_bytes(server.dtypes.kv)
     entry = kv_elements(mixer) * head_share(mixer, tensor)
@@ -104,13 +99,13 @@ def prefill_ops(
         "attention.prefill",
         "attention",
         "attention",
-        flops={inner.compute: _chunk_flops(step, layer) / server.splits / tensor},
+        flops={inner.compute: _chunk_flops(step, layer) / parts / tensor},
         hbm_bytes=(moved + tokens * entry * stored) * np.greater(tokens, 0),
     )
-    if not server.has(*SPLIT_AXES):
+    if not server.has(*MIXER_AXES):
         return [core]
     wire = step.prefill_tokens * entry * stored
-    gather = exchange("attention.kv", "all_gather", "attention", SPLIT_AXES, wire)
+    gather = exchange("attention.kv", "all_gather", "attention", MIXER_AXES, wire)
     return [replace(gather, count=np.where(tokens > 0, 1.0, 0.0)), core]
 
 

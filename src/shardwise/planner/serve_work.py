@@ -37,6 +37,7 @@ from shardwise.planner.layer_work import (
     tensor_step,
 )
 from shardwise.planner.ops import exchange, make_op
+from shardwise.planner.parallel.stationary import cut_by_width, sums
 from shardwise.plans.layouts import compute_share
 from shardwise.plans.serve import CHECKPOINT, KvSharding, ServeDtypes
 from shardwise.units import dtype_bytes
@@ -44,6 +45,9 @@ from shardwise.work import Op, Quantity, Work
 
 SPLIT_AXES = ("data", "expert")
 """Axes that cut the batch in decode and the tokens of the prompt in prefill."""
+
+MIXER_AXES = (*SPLIT_AXES, "fsdp")
+"""Axes that cut them for attention: where weights are cut along D, it has tokens of its own."""
 
 INDEX_BYTES = dtype_bytes("fp8")
 """An indexer's keys are kept in fp8 (DeepSeek-V3.2 reference kernels)."""
@@ -82,6 +86,11 @@ class ServeShape:
         return self.degree("data") * self.degree("expert")
 
     @property
+    def stationary(self) -> Quantity:
+        """Over how many devices weights are cut along D."""
+        return self.degree("fsdp")
+
+    @property
     def sequences(self) -> Quantity:
         """Sequences of the fullest part of the batch."""
         return np.ceil(self.batch / self.splits)
@@ -110,6 +119,18 @@ class ServeShape:
         """Whether any candidate uses one of the axes."""
         return any(np.any(np.asarray(self.degree(a)) > 1) for a in axes)
 
+    def seen(self, tokens: Quantity, context: Quantity) -> LayerShape:
+        """What one device sees of a layer; the weights' dtype is each row's own."""
+        return LayerShape(
+            tokens=tokens,
+            context=context,
+            degrees=self.degrees,
+            compute=self.dtypes.compute,
+            weights="bf16",
+            activations=self.dtypes.activations,
+            stationary=self.stationary,
+        )
+
     def spread(self, mixer: Mixer | None) -> Quantity:
         """Over how many devices of `tensor` the sequences of one KV head are spread."""
         if self.kv_sharding == "heads" or not isinstance(mixer, SoftmaxMixer):
@@ -124,6 +145,7 @@ class ServeShape:
 
     def held(self, mixer: Mixer | None, sequences: Quantity) -> Quantity:
         """Sequences whose cache a device has of one KV head; a part of one where they are cut."""
+        sequences = np.ceil(sequences / self.stationary)
         cuts = self.cuts(mixer, sequences)
         return np.ceil(sequences / (self.spread(mixer) / cuts)) / cuts
 
@@ -157,14 +179,7 @@ def head_share(mixer: SoftmaxMixer, tensor: Quantity) -> Quantity:
 
 def decode_work(cfg: ModelConfig, shape: ServeShape) -> Work:
     """One decode step on the busiest device: one token for each sequence of the batch."""
-    inner = LayerShape(
-        tokens=shape.sequences,
-        context=shape.context,
-        degrees=shape.degrees,
-        compute=shape.dtypes.compute,
-        weights="bf16",
-        activations=shape.dtypes.activations,
-    )
+    inner = shape.seen(shape.sequences, shape.context)
     ops = stack_ops(cfg, shape, inner, partial(decode_core, shape), "decode", 1)
     ops += looped(first_ops(cfg, inner), "decode", "embed", 1.0)
     return Work((*ops, *looped(last_ops(cfg, shape, inner, inner), "decode", "sample", 1.0)))
@@ -172,14 +187,7 @@ def decode_work(cfg: ModelConfig, shape: ServeShape) -> Work:
 
 def prefill_work(cfg: ModelConfig, shape: ServeShape) -> Work:
     """The prefill of one prompt on the busiest device, all its chunks."""
-    inner = LayerShape(
-        tokens=shape.chunk_tokens,
-        context=shape.input_length,
-        degrees=shape.degrees,
-        compute=shape.dtypes.compute,
-        weights="bf16",
-        activations=shape.dtypes.activations,
-    )
+    inner = shape.seen(shape.chunk_tokens, shape.input_length)
     ops = stack_ops(cfg, shape, inner, partial(_prefill_core, shape), "prefill", shape.chunks)
     ops += looped(first_ops(cfg, inner), "prefill", "embed", shape.chunks)
     last = replace(inner, tokens=1.0)
@@ -238,11 +246,19 @@ def _share(row: Parameter, shape: ServeShape) -> Quantity:
     return compute_share(row, {a: shape.degree(a) for a in ("tensor", "expert")})
 
 
+def held_share(row: Parameter, shape: ServeShape) -> Quantity:
+    """Share of a parameter in a device's memory."""
+    return _share(row, shape) / (shape.stationary if cut_by_width(row) else 1.0)
+
+
 def first_ops(cfg: ModelConfig, inner: LayerShape) -> list[Op]:
     """Embedding lookup. The table is cut by rows over tensor: partial sums are added up."""
     size = dtype_bytes(inner.activations)
     lookup = make_op(
-        "embedding", "embedding", "gather", hbm_bytes=2 * inner.tokens * cfg.d_model * size
+        "embedding",
+        "embedding",
+        "gather",
+        hbm_bytes=2 * inner.tokens * cfg.d_model / inner.stationary * size,
     )
     return list(
         chain([lookup, *tensor_step("embed.sum", "reduce_scatter", "embedding", cfg, inner)])
@@ -256,23 +272,26 @@ def last_ops(
     (projected or per-layer embeddings) see all tokens."""
     size = dtype_bytes(last.activations)
     rows = [r for r in served_rows(cfg) if r.group is None]
+    width = cfg.d_model / last.stationary
     ops = [
         *tensor_step("head.gather", "all_gather", "lm_head", cfg, last),
-        make_op("norm", "norm", "elementwise", hbm_bytes=4 * last.tokens * cfg.d_model * size),
+        make_op("norm", "norm", "elementwise", hbm_bytes=4 * last.tokens * width * size),
     ]
     for row in rows:
         if row.role == "matmul":
             seen = last if row.component == "lm_head" else inner
             ops.append(matmul_op(row, shape.as_stored(cfg, row, seen)))
-    logits = last.tokens * cfg.vocabulary / last.degree("tensor")
+    head = [r for r in rows if r.component == "lm_head" and r.role == "matmul"]
+    logits = last.mixer_tokens * cfg.vocabulary / last.degree("tensor")
     ops += [
+        *sums("head.sums", "lm_head", head, last),
         *_vectors(cfg, shape, rows),
         # f32 logits are written once and read once for the softmax.
         make_op("logits", "lm_head", "elementwise", hbm_bytes=2 * 4.0 * logits),
     ]
     if shape.has("tensor"):
         # Each shard of the vocabulary offers its best token: an id and a value.
-        best = last.tokens * 8.0 * last.degree("tensor")
+        best = last.mixer_tokens * 8.0 * last.degree("tensor")
         ops.append(exchange("sample", "all_gather", "lm_head", ("tensor",), best))
     return chain(ops)
 
@@ -285,7 +304,8 @@ def decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]:
         return []
     mixer, tensor = layer.mixer, inner.degree("tensor")
     spread, share = shape.spread(mixer), head_share(mixer, tensor)
-    sequences, cuts = shape.held(mixer, inner.tokens), shape.cuts(mixer, inner.tokens)
+    mine = np.ceil(inner.mixer_tokens)
+    sequences, cuts = shape.held(mixer, inner.tokens), shape.cuts(mixer, mine)
     size = dtype_bytes(inner.activations)
     query, answer = _widths(mixer)
     flops = attention_flops_per_token(layer, inner.context, causal=False, absorbed=True)
@@ -300,8 +320,8 @@ def decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]:
     )
     if not np.any(spread > 1):
         return [core]
-    wire = inner.tokens * mixer.heads * size
-    merge = inner.tokens * mixer.heads * (answer + 2) * MERGE_BYTES
+    wire = mine * mixer.heads * size
+    merge = mine * mixer.heads * (answer + 2) * MERGE_BYTES
     return [
         _spread_exchange("attention.to_batch", "all_to_all", wire * query, spread),
         core,
@@ -353,7 +373,7 @@ def _spread_exchange(op_id: str, kind: str, size: Quantity, spread: Quantity) ->
 
 def _state_step(layer: Layer, mixer: RecurrentMixer, inner: LayerShape) -> Op:
     """One token through a recurrence: its state is read and written."""
-    share = inner.tokens / inner.degree("tensor")
+    share = np.ceil(inner.mixer_tokens) / inner.degree("tensor")
     return make_op(
         "scan",
         "attention",
@@ -374,22 +394,22 @@ def _prefill_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op
     share = head_share(mixer, tensor)
     entry = kv_elements(mixer) * share
     ops: list[Op] = []
-    if shape.has(*SPLIT_AXES):
+    if shape.has(*MIXER_AXES):
         gathered = inner.tokens * shape.splits * entry * stored
-        ops.append(exchange("attention.kv", "all_gather", "attention", SPLIT_AXES, gathered))
+        ops.append(exchange("attention.kv", "all_gather", "attention", MIXER_AXES, gathered))
     # Over the chunks a query tile meets half of the prompt's keys, and half a chunk.
     seen = (shape.input_length + shape.input_length / shape.chunks) / 2
     width = mixer.head_dim + mixer.v_head_dim
     keys = seen * np.ceil(kv_heads(mixer) / tensor) * width * size
-    queries = inner.tokens * mixer.heads / tensor * width * size
+    queries = inner.mixer_tokens * mixer.heads / tensor * width * size
     flops = attention_flops_per_token(layer, inner.context, causal=True)
     ops.append(
         make_op(
             "attention.core",
             "attention",
             "attention",
-            flops={inner.compute: flops * inner.tokens / tensor},
-            hbm_bytes=keys + queries + inner.tokens * entry * stored,
+            flops={inner.compute: flops * inner.mixer_tokens / tensor},
+            hbm_bytes=keys + queries + inner.mixer_tokens * entry * stored,
         )
     )
     return ops
@@ -400,20 +420,20 @@ def prefill_scan(
 ) -> list[Op]:
     """A scan over the chunk; where the prompt is cut, the parts' states are gathered."""
     share = 1.0 / inner.degree("tensor")
-    traffic = 4 * mixer_width(mixer) * inner.tokens * dtype_bytes(inner.activations)
+    traffic = 4 * mixer_width(mixer) * inner.mixer_tokens * dtype_bytes(inner.activations)
     state = mixer.state_elements * STATE_BYTES * share
     ops = [
         make_op(
             "scan",
             "attention",
             "scan",
-            flops={inner.compute: scan_flops_per_token(layer) * inner.tokens * share},
+            flops={inner.compute: scan_flops_per_token(layer) * inner.mixer_tokens * share},
             hbm_bytes=traffic * share + 2 * state,
         )
     ]
-    if shape.has(*SPLIT_AXES):
-        wire = state * shape.splits
-        ops.insert(0, exchange("scan.states", "all_gather", "attention", SPLIT_AXES, wire))
+    if shape.has(*MIXER_AXES):
+        wire = state * shape.splits * shape.stationary
+        ops.insert(0, exchange("scan.states", "all_gather", "attention", MIXER_AXES, wire))
     return ops
 
 

@@ -296,6 +296,11 @@ def check_serve_plan(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> None:
             f"mesh axis 'tensor' of {plan.degree('tensor')} does not divide the heads of every "
             f"layer of {cfg.name}; take a divisor and give the rest to 'data'"
         )
+    if cfg.d_model % plan.degree("fsdp"):
+        raise BadRequest(
+            f"mesh axis 'fsdp' of {plan.degree('fsdp')} does not divide D = {cfg.d_model:,} of "
+            f"{cfg.name}; take a divisor and give the rest to 'tensor' or 'data'"
+        )
     experts = experts_of(cfg)
     if experts % plan.degree("expert"):
         raise BadRequest(

@@ -12,8 +12,9 @@ from shardwise.units import dtype_bytes
 CHECKPOINT = "checkpoint"
 """Weights in the dtypes that the checkpoint stores them in, component by component."""
 
-SERVE_AXES = ("data", "expert", "tensor")
-"""Mesh axes that a server uses: copies of the weights, experts, and heads and widths."""
+SERVE_AXES = ("data", "fsdp", "expert", "tensor")
+"""Mesh axes that a server uses: copies of the weights, D of weights that lie still
+(`planner/parallel/stationary.py`), experts, and heads and widths."""
 
 KvSharding = Literal["heads", "heads_then_batch", "heads_then_batch_then_sequence"]
 KV_SHARDINGS: tuple[KvSharding, ...] = get_args(KvSharding)
@@ -134,6 +135,12 @@ class ServePlan:
                     f"mesh axis '{axis}' of {degree} cannot take effect in a serving plan; "
                     f"its axes are {', '.join(SERVE_AXES)}"
                 )
+        if self.degree("fsdp") > 1 and self.degree("expert") > 1:
+            raise BadRequest(
+                f"mesh axes 'expert' of {self.degree('expert')} and 'fsdp' of "
+                f"{self.degree('fsdp')}: experts that lie apart are not cut along D, too; "
+                "set one of them to 1"
+            )
         for name in ("batch", "input_length", "output_length", "prefill_chunk", "replicas"):
             if getattr(self, name) < 1:
                 raise BadRequest(f"{name} is {getattr(self, name)}; it must be at least 1")
