@@ -3,8 +3,8 @@
 For each part of the slice and each way to cut the KV cache, every legal mesh is tried with batches
 up to the largest that memory holds, counted, placed and priced at once by the functions that price
 a single plan. A mesh is legal if tensor divides the heads, expert divides the experts, and it can
-be placed. `fsdp` cuts D of weights that lie still no more ways than tensor cuts F, the larger, and
-only where experts lie together.
+be placed. `fsdp` cuts D of weights that lie still no more ways than tensor cuts F, the larger, where
+experts lie together and no chip has a copy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -305,8 +305,9 @@ def legal_degrees(
     expert = [d for d in divisors if experts_of(request.cfg) % d == 0]
     width = [d for d in divisors if request.cfg.d_model % d == 0]
     grid = [g.ravel() for g in np.meshgrid(width, expert, tensor, indexing="ij")]
-    whole = (grid[0] == 1) | ((grid[1] == 1) & (grid[0] <= grid[2]))
-    fits = whole & (devices % (grid[0] * grid[1] * grid[2]) == 0)
+    product = grid[0] * grid[1] * grid[2]
+    still = (grid[1] == 1) & (grid[0] <= grid[2]) & (product == devices)
+    fits = ((grid[0] == 1) | still) & (devices % product == 0)
     degrees = {a: g[fits] for a, g in zip(SERVE_AXES[1:], grid, strict=True)}
     degrees = {"data": devices // np.prod(list(degrees.values()), axis=0), **degrees}
     keep = np.ones(len(degrees["data"]), bool)
