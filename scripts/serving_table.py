@@ -7,7 +7,7 @@ Every row is what `shardwise plan serve --objective cost` finds.
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
@@ -88,12 +88,16 @@ class Row:
         servers = f"{f.piece}"
         if f.prefill_replicas:
             servers = f"{f.replicas} + {f.prefill_replicas} x {f.piece}"
+        mesh = mesh_text(f.mesh)
+        if f.prefiller is not None:
+            servers = f"{f.replicas} x {f.piece} + {f.prefill_replicas} x {f.prefiller.piece}"
+            mesh += f" + {mesh_text(f.prefiller.mesh)}"
         return [
             *head,
             *(("unknown" if usd[k] is None else f"{usd[k]:.3f}") for k in ("input", "output")),
             *(sig(hours[k]) for k in ("input", "output")),
             servers,
-            mesh_text(f.mesh),
+            mesh,
             f.dtypes.weights,
             f.dtypes.kv,
             f"{f.chunk:,}",
@@ -128,7 +132,7 @@ def rows_of(model: str, chip: str) -> tuple[Looked, list[Row]]:
             chip=Hardware().chip(chip),
             slo=slo,
             fleet=cheapest(looked, goal),
-            stored=cheapest(Looked(request=looked.request, grids=plain), goal),
+            stored=cheapest(replace(looked, grids=plain), goal),
         )
         for slo, goal in GOALS.items()
     ]

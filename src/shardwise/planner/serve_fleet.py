@@ -16,9 +16,23 @@ import numpy as np
 from shardwise.hardware import Slice
 from shardwise.planner.serve_grid import FleetRequest, Grid, Server, grid_of, grids
 from shardwise.planner.serve_load import most_busy, waiting
+from shardwise.planner.serve_prefill import (
+    POOLS,
+    Choice,
+    Prefiller,
+    cheapest_prefillers,
+    prefill_columns,
+    prefillers,
+)
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import ServePlan, model_hash
-from shardwise.plans.serve import SERVE_AXES, KvSharding, ServeDtypes, ServeScheduling
+from shardwise.plans.serve import (
+    SERVE_AXES,
+    KvSharding,
+    PrefillServer,
+    ServeDtypes,
+    ServeScheduling,
+)
 
 Layout = Literal["mixed", "disaggregated"]
 LAYOUTS: tuple[Layout, ...] = ("mixed", "disaggregated")
@@ -29,9 +43,6 @@ SIZES = 4
 
 WORTH = 1.02
 """Pools of their own have to be cheaper by more than this: the closed forms are not that sharp."""
-
-_MOST_POOL = 8
-"""Replicas of either pool where no rate says how many: ratios up to 8 to 1."""
 
 _SIMPLER = 1.05
 """A ratio of smaller numbers is taken where it costs at most so much more (ours)."""
@@ -45,7 +56,8 @@ class Fleet:
     """One way to serve the load. Times are seconds at the percentile, `rate` requests per second
     of all replicas, `running` sequences decoding on one of them at the mean and `slots` at the
     percentile; `prompt_share` is the share of the cost that prompts have. `step` is the mean decode
-    step, `prefill` a prompt alone.
+    step, `prefill` a prompt alone. `prefiller` is the server of the prefill pool where it is not
+    that of the decode pool.
     """
 
     piece: Slice
@@ -70,6 +82,7 @@ class Fleet:
     prefill: float
     input_length: int
     output_length: int
+    prefiller: Prefiller | None = None
 
     @property
     def chip_hours_per_million(self) -> dict[str, float]:
@@ -107,6 +120,7 @@ class Looked:
 
     request: FleetRequest
     grids: tuple[Grid, ...]
+    prefillers: tuple[Prefiller, ...] = ()
 
     @property
     def columns(self) -> int:
@@ -128,7 +142,7 @@ def look(request: FleetRequest, progress: Callable[[int, int], None] | None = No
                 found += here
         if progress is not None:
             progress(number + 1, len(request.dtypes))
-    return Looked(request=request, grids=tuple(found))
+    return Looked(request=request, grids=tuple(found), prefillers=prefillers(found))
 
 
 def cheapest(looked: Looked, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS) -> Fleet:
@@ -143,7 +157,8 @@ def cheapest(looked: Looked, goal: Objectives, *, layouts: Sequence[Layout] = LA
 
 
 def _burden(fleet: Fleet) -> float:
-    return WORTH if fleet.layout == "disaggregated" else 1.0
+    apart = WORTH if fleet.layout == "disaggregated" else 1.0
+    return apart if fleet.prefiller is None else WORTH * apart
 
 
 def ranked(looked: Looked, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS) -> list[Fleet]:
@@ -151,18 +166,17 @@ def ranked(looked: Looked, goal: Objectives, *, layouts: Sequence[Layout] = LAYO
     none is within the objectives."""
     good: list[Fleet] = []
     missed: list[Fleet] = []
+    other = cheapest_prefillers(looked.prefillers, goal.ttft, looked.request.percentile)
     for grid in looked.grids:
-        for layout in layouts:
-            if layout == "disaggregated" and not _can_part(looked.request, grid):
-                continue
-            table = _tables(looked.request, grid, goal, layout)
+        tables = [_mixed(looked.request, grid, goal)] if "mixed" in layouts else []
+        if "disaggregated" in layouts and _can_part(looked.request, grid):
+            tables += [_parted(looked.request, grid, goal, c) for c in (None, other)]
+        for table in tables:
             inside = np.flatnonzero(table.excess <= 1)
             for index in _one_per_mesh(grid, table, inside):
-                good.append(_fleet(looked.request, grid, table, layout, index))
+                good.append(_fleet(looked.request, grid, table, index))
             if not len(inside):
-                missed.append(
-                    _fleet(looked.request, grid, table, layout, int(np.argmin(table.excess)))
-                )
+                missed.append(_fleet(looked.request, grid, table, int(np.argmin(table.excess))))
     if good:
         return sorted(good, key=lambda f: (f.chip_seconds, f.chips))
     return sorted(missed, key=lambda f: f.excess(goal))[:1]
@@ -179,10 +193,14 @@ def refined(request: FleetRequest, fleet: Fleet, goal: Objectives) -> list[Fleet
     grid = grid_of(server_of(one, fleet), running)
     if grid is None:
         return []
-    table = _tables(one, grid, goal, fleet.layout)
+    if fleet.layout == "mixed":
+        table = _mixed(one, grid, goal)
+    else:
+        p = fleet.prefiller
+        table = _parted(one, grid, goal, None if p is None else {(p.dtypes, p.chunk): p})
     cost = np.where(table.excess <= 1, table.cost, np.inf)
     index = int(np.argmin(cost if np.any(np.isfinite(cost)) else table.excess))
-    return [_fleet(one, grid, table, fleet.layout, index)]
+    return [_fleet(one, grid, table, index)]
 
 
 def server_of(request: FleetRequest, fleet: Fleet) -> Server:
@@ -199,8 +217,11 @@ def server_of(request: FleetRequest, fleet: Fleet) -> Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
-    """What each column comes to under one layout."""
+    """What each column comes to under one layout, with the prefill servers of a `choice`."""
 
+    layout: Layout
+    choice: Choice | None
+    prefill: np.ndarray
     cost: np.ndarray
     excess: np.ndarray
     ttft: np.ndarray
@@ -212,10 +233,6 @@ class _Table:
     prompt_share: np.ndarray
 
 
-def _tables(request: FleetRequest, grid: Grid, goal: Objectives, layout: Layout) -> _Table:
-    return _mixed(request, grid, goal) if layout == "mixed" else _parted(request, grid, goal)
-
-
 def _mixed(request: FleetRequest, grid: Grid, goal: Objectives) -> _Table:
     """Every replica takes prompts and answers."""
     each = np.asarray(grid.mixed.rate)
@@ -225,6 +242,9 @@ def _mixed(request: FleetRequest, grid: Grid, goal: Objectives) -> _Table:
         rate = np.full_like(each, request.rate)
     return _table(
         goal,
+        "mixed",
+        None,
+        prefill=grid.prefill,
         ttft=np.asarray(grid.mixed.ttft),
         tpot=np.asarray(grid.mixed.tpot),
         output=request.output_length,
@@ -236,12 +256,15 @@ def _mixed(request: FleetRequest, grid: Grid, goal: Objectives) -> _Table:
     )
 
 
-def _parted(request: FleetRequest, grid: Grid, goal: Objectives) -> _Table:
+def _parted(request: FleetRequest, grid: Grid, goal: Objectives, choice: Choice | None) -> _Table:
     """Prompts on servers of their own, as busy as TTFT lets them be."""
     answers = np.asarray(grid.load.running) / (request.output_length * grid.decode)
-    x = _prefillers(request, grid)
-    busy = most_busy(grid.prefill[:, None], goal.ttft, request.percentile, x)
-    prompts = x * np.maximum(busy, 0.01) / grid.prefill[:, None]
+    by = prefill_columns(grid, choice)
+    # A column without a prefill server takes forever; a finite forever keeps the arithmetic.
+    prefill, own = np.minimum(by.seconds, _FOREVER), grid.server.chips
+    x = np.floor(request.rate * prefill)[:, None] + POOLS
+    busy = most_busy(prefill[:, None], goal.ttft, request.percentile, x)
+    prompts = x * np.maximum(busy, 0.01) / prefill[:, None]
     if request.rate:
         # The fewest that carry the rate in time; the most that were looked at where none do.
         pick = np.where(
@@ -250,50 +273,53 @@ def _parted(request: FleetRequest, grid: Grid, goal: Objectives) -> _Table:
         x = x[np.arange(len(x)), pick]
         y, rate = np.ceil(request.rate / answers), np.full_like(answers, request.rate)
     else:
-        y, x, rate = _ratio(prompts, answers)
-    ttft = grid.prefill + waiting(grid.prefill, rate / x * grid.prefill, request.percentile, x)
+        y, x, rate = _ratio(prompts, answers, by.chips, own)
+    ttft = prefill + waiting(prefill, rate / x * prefill, request.percentile, x)
     steps = max(request.output_length - 1, 1)
     return _table(
         goal,
+        "disaggregated",
+        choice,
+        prefill=prefill,
         ttft=ttft,
-        tpot=grid.alone_tpot + grid.handover / steps,
+        tpot=grid.alone_tpot + by.handover / steps,
         output=request.output_length,
-        cost=grid.server.chips * (x + y) / rate,
+        cost=(by.chips * x + own * y) / rate,
         rate=rate,
         replicas=y,
         prefill_replicas=x,
-        prompt_share=x / (x + y),
+        prompt_share=by.chips * x / (by.chips * x + own * y),
     )
 
 
-_POOLS = np.arange(1.0, _MOST_POOL + 1)
+_FOREVER = 1e9
 
 
-def _prefillers(request: FleetRequest, grid: Grid) -> np.ndarray:
-    """Numbers of prefill replicas to try, for every column."""
-    least = np.floor(request.rate * grid.prefill)
-    return least[:, None] + _POOLS
-
-
-def _ratio(prompts: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _ratio(
+    prompts: np.ndarray, answers: np.ndarray, prefill_chips: np.ndarray, chips: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The fewest replicas that decode and that prefill within `_SIMPLER` of the ratio that leaves
     least idle, and what they answer; `prompts` by the number that prefill."""
-    rates = np.minimum(prompts[:, None, :], (_POOLS * answers[:, None])[:, :, None])
+    rates = np.minimum(prompts[:, None, :], (POOLS * answers[:, None])[:, :, None])
     rates = rates.reshape(len(rates), -1)
-    both = (_POOLS[:, None] + _POOLS).ravel()
-    cost = both / rates
+    both = (POOLS[:, None] + POOLS).ravel()
+    paid = chips * POOLS[:, None] + prefill_chips[:, None, None] * POOLS
+    cost = paid.reshape(len(rates), -1) / rates
     near = cost <= _SIMPLER * np.min(cost, axis=1, keepdims=True)
     best = np.argmin(np.where(near, both + cost / np.max(cost), np.inf), axis=1)
-    y, x = np.divmod(best, _MOST_POOL)
+    y, x = np.divmod(best, len(POOLS))
     return y + 1.0, x + 1.0, rates[np.arange(len(rates)), best]
 
 
-def _table(goal: Objectives, *, output: int, **columns: np.ndarray) -> _Table:
+def _table(
+    goal: Objectives, layout: Layout, choice: Choice | None, *, output: int, **columns: np.ndarray
+) -> _Table:
     e2e = columns["ttft"] + (output - 1) * columns["tpot"]
     with np.errstate(invalid="ignore"):  # infinite times without a target
         excess = np.maximum(columns["ttft"] / goal.ttft, columns["tpot"] / goal.tpot)
         excess = np.maximum(excess, e2e / goal.e2el)
-    return _Table(e2e=e2e, excess=np.where(np.isnan(excess), np.inf, excess), **columns)
+    excess = np.where(np.isnan(excess), np.inf, excess)
+    return _Table(layout=layout, choice=choice, e2e=e2e, excess=excess, **columns)
 
 
 def _one_per_mesh(grid: Grid, table: _Table, inside: np.ndarray) -> list[int]:
@@ -304,22 +330,28 @@ def _one_per_mesh(grid: Grid, table: _Table, inside: np.ndarray) -> list[int]:
     return [int(order[i]) for i in np.sort(first)]
 
 
-def _fleet(request: FleetRequest, grid: Grid, table: _Table, layout: Layout, index: int) -> Fleet:
-    server, replicas = grid.server, int(table.replicas[index])
+def _fleet(request: FleetRequest, grid: Grid, table: _Table, index: int) -> Fleet:
+    server, replicas, layout = grid.server, int(table.replicas[index]), table.layout
     prefills = int(table.prefill_replicas[index])
+    chunk = int(np.asarray(grid.load.chunk)[index])
+    other = (table.choice or {}).get((server.dtypes, chunk))
+    if other and (other.piece, other.mesh) == (server.piece, server.mesh_at(index)):
+        other = None
+    prefill_chips = server.chips if other is None else other.chips
     return Fleet(
+        prefiller=other,
         piece=server.piece,
         box=server.box,
         mesh=server.mesh_at(index),
         kv_sharding=server.kv_sharding,
         dtypes=server.dtypes,
         layout=layout,
-        chunk=int(np.asarray(grid.load.chunk)[index]),
+        chunk=chunk,
         running=float(np.asarray(grid.load.running)[index]),
         slots=int((grid.mixed_slots if layout == "mixed" else grid.alone_slots)[index]),
         replicas=replicas,
         prefill_replicas=prefills,
-        chips=server.chips * (replicas + prefills),
+        chips=server.chips * replicas + prefill_chips * prefills,
         rate=float(table.rate[index]),
         ttft=float(table.ttft[index]),
         tpot=float(table.tpot[index]),
@@ -327,7 +359,7 @@ def _fleet(request: FleetRequest, grid: Grid, table: _Table, layout: Layout, ind
         chip_seconds=float(table.cost[index]),
         prompt_share=float(table.prompt_share[index]),
         step=float(grid.decode[index]),
-        prefill=float(grid.prefill[index]),
+        prefill=float(table.prefill[index]),
         input_length=request.input_length,
         output_length=request.output_length,
     )
@@ -384,5 +416,12 @@ def plan_of(request: FleetRequest, fleet: Fleet, constants: str = "vendor") -> S
         engine=request.engine.name,
         replicas=fleet.replicas,
         prefill_replicas=fleet.prefill_replicas,
+        prefill=None
+        if fleet.prefiller is None
+        else PrefillServer(
+            slice=str(fleet.prefiller.piece),
+            mesh=fleet.prefiller.mesh,
+            box=fleet.prefiller.box,
+        ),
         scheduling=ServeScheduling(memory_share=request.memory_share),
     )

@@ -222,7 +222,7 @@ def grid_of(server: Server, running: Sequence[float] | np.ndarray) -> Grid | Non
         alone_slots=np.asarray(apart.slots),
         mixed_slots=np.asarray(together.slots),
         prefill=columns.seconds(load.prompt_step()) * np.maximum(request.input_length / chunk, 1.0),
-        handover=_handover(server),
+        handover=handover(server, server.chips),
     )
 
 
@@ -258,11 +258,12 @@ def _holds(columns: Server, load: Steady) -> np.ndarray:
     return fits
 
 
-def _handover(server: Server) -> float:
-    """Seconds in which the cache of a prompt reaches another replica, as the simulator has it."""
+def handover(server: Server, chips: float) -> float:
+    """Seconds in which the cache of a prompt reaches another replica, as the simulator has it; it
+    passes the links of so many chips, those of the smaller end."""
     chip, request = server.piece.chip, server.request
     if chip.data_centre is None:
         return inf
-    rate = server.chips * chip.data_centre.chip_oneway * chip.efficiency.outer_network
+    rate = chips * chip.data_centre.chip_oneway * chip.efficiency.outer_network
     size = request.input_length * kv_bytes_per_token(request.cfg, server.dtypes.kv)
     return chip.data_centre.hop_seconds + size / rate

@@ -119,8 +119,10 @@ def limits(request: FleetRequest, fleet: Fleet, goal: Objectives) -> dict[str, f
     now = _cost(request, fleet, goal)
     gains = {}
     for name, scaled in RESOURCES.items():
-        piece = replace(fleet.piece, chip=scaled(fleet.piece.chip, MORE))
-        gains[name] = 1 - _cost(request, replace(fleet, piece=piece), goal) / now
+        chip = scaled(fleet.piece.chip, MORE)
+        other = None if fleet.prefiller is None else fleet.prefiller.on(request, chip)
+        more = replace(fleet, piece=replace(fleet.piece, chip=chip), prefiller=other)
+        gains[name] = 1 - _cost(request, more, goal) / now
     return dict(sorted(gains.items(), key=lambda item: -item[1]))
 
 
@@ -189,7 +191,7 @@ def bigger_slice(looked: Looked, goal: Objectives, best: Fleet) -> Verdict:
     if not wide:
         why = f"none larger than {best.piece} was looked at"
         return Verdict(what=what, helps=False, factor=None, why=why)
-    other = cheapest(Looked(request=looked.request, grids=wide), goal)
+    other = cheapest(replace(looked, grids=wide), goal)
     if not other.meets(goal):
         why = f"none meets the objectives; the nearest, {other.piece}, has {_times(other)}"
         return Verdict(what=what, helps=False, factor=None, why=why)

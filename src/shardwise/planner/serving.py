@@ -9,11 +9,11 @@ the chip's price. Targets bound expected times.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 
 from shardwise.errors import BadRequest, NoFeasiblePlan, ShardwiseError
-from shardwise.hardware import Placement, Slice
+from shardwise.hardware import Placement, Slice, parse_slice
 from shardwise.models import ModelConfig
 from shardwise.planner.serve_memory import serve_memory
 from shardwise.planner.serve_misses import misfit, no_slice_fits, targets_missed
@@ -61,6 +61,7 @@ class ServeAnswer(Usage):
     memory: MemoryTimeline
     prefill_bounds: Bounds
     decode_bounds: Bounds
+    prefill_piece: Slice
 
     @property
     def work(self) -> Work:
@@ -94,7 +95,7 @@ class ServeAnswer(Usage):
 
     @property
     def prefill_servers_per_decode_server(self) -> float:
-        """Servers of this kind that prefill for one that only decodes (P:G ratio, ch. 8.1.2)."""
+        """Servers that prefill for one that only decodes (P:G ratio, ch. 8.1.2)."""
         answer = self.tpot_seconds["expected"] * self.plan.output_length
         return self.prefill_seconds["expected"] * self.plan.batch / answer
 
@@ -102,7 +103,8 @@ class ServeAnswer(Usage):
     def tokens_per_second_per_chip_with_prefill(self) -> float:
         """Answer tokens per expected second and chip, over the chips that decode and those of the
         servers that prefill for them."""
-        return self.tokens_per_second_per_chip / (1 + self.prefill_servers_per_decode_server)
+        more = self.prefill_servers_per_decode_server * self.prefill_piece.chips / self.piece.chips
+        return self.tokens_per_second_per_chip / (1 + more)
 
     @property
     def usd_per_million_tokens(self) -> dict[str, float | None]:
@@ -110,10 +112,11 @@ class ServeAnswer(Usage):
         price = self.piece.chip.price
         if price is None:
             return {"input": None, "output": None}
+        prefill = self.prefill_seconds["expected"] / self.plan.input_length
         return costs(
             usd_per_chip_hour=price.usd_per_chip_hour,
             chips=self.piece.chips,
-            prefill=self.prefill_seconds["expected"] / self.plan.input_length,
+            prefill=prefill * self.prefill_piece.chips / self.piece.chips,
             decode=self.tpot_seconds["expected"] / self.plan.batch,
         )
 
@@ -224,9 +227,27 @@ def answer_of(request: ServeRequest, point: Point, constants: str) -> ServeAnswe
 
 
 def evaluate_serve(
-    plan: ServePlan, cfg: ModelConfig, piece: Slice, *, utilisation: Utilisation | None = None
+    plan: ServePlan,
+    cfg: ModelConfig,
+    piece: Slice,
+    *,
+    prefill_piece: Slice | None = None,
+    utilisation: Utilisation | None = None,
 ) -> ServeAnswer:
-    """Count and price one plan. Raises BadRequest where it cannot be placed or does not divide."""
+    """Count and price one plan; prompts on `prefill_piece` where the plan has a prefill server of
+    its own. Raises BadRequest where it cannot be placed or does not divide."""
+    if plan.prefill is not None:
+        prefill_piece = prefill_piece or parse_slice(plan.prefill.slice)
+        apart = evaluate_serve(plan.prefill_plan, cfg, prefill_piece, utilisation=utilisation)
+        answer = evaluate_serve(replace(plan, prefill=None), cfg, piece, utilisation=utilisation)
+        return replace(
+            answer,
+            plan=plan,
+            prefill_work=apart.prefill_work,
+            prefill=apart.prefill,
+            prefill_bounds=apart.prefill_bounds,
+            prefill_piece=prefill_piece,
+        )
     check_serve_plan(plan, cfg, piece)
     request = _request_of(plan, cfg, piece, utilisation)
     placement = place_mesh(piece, plan.mesh, plan.box)
@@ -252,6 +273,7 @@ def evaluate_serve(
         prefill=priced,
         decode=step,
         memory=serve_memory(cfg, shape),
+        prefill_piece=piece,
         prefill_bounds=at_utilisation(
             served_bounds(priced, engine, shape.chunks), request, piece, chips
         ),

@@ -1,7 +1,7 @@
 """ServePlan: how a model is laid out to answer requests."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal, get_args
 
@@ -18,6 +18,23 @@ SERVE_AXES = ("data", "fsdp", "expert", "tensor")
 
 KvSharding = Literal["heads", "heads_then_batch", "heads_then_batch_then_sequence"]
 KV_SHARDINGS: tuple[KvSharding, ...] = get_args(KvSharding)
+
+
+def check_serve_mesh(mesh: Mapping[str, int]) -> None:
+    """Raise BadRequest for a mesh that no server has."""
+    check_mesh(mesh)
+    for axis, degree in mesh.items():
+        if axis not in SERVE_AXES and degree > 1:
+            raise BadRequest(
+                f"mesh axis '{axis}' of {degree} cannot take effect in a serving plan; "
+                f"its axes are {', '.join(SERVE_AXES)}"
+            )
+    width, expert = mesh.get("fsdp", 1), mesh.get("expert", 1)
+    if width > 1 and expert > 1:
+        raise BadRequest(
+            f"mesh axes 'fsdp' of {width} and 'expert' of {expert}: experts that lie apart are "
+            "not cut along D, too; set one of them to 1"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +107,19 @@ class ServeScheduling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillServer:
+    """The server of a prefill pool where it is another than that of the decode pool; what it does
+    not say (dtypes, chunks, pages, engine) is the plan's."""
+
+    slice: str
+    mesh: Mapping[str, int]
+    box: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_serve_mesh(self.mesh)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServePlan:
     """The choices of one model server.
 
@@ -106,7 +136,8 @@ class ServePlan:
 
     Under load `replicas` such servers answer, each scheduling as `scheduling` says with steps (or
     chunks) of at most `prefill_chunk` tokens; `routing` spreads the requests over them. With
-    `prefill_replicas` further ones prefill for them and hand the caches over.
+    `prefill_replicas` further ones prefill for them and hand the caches over; they are like the
+    others, or as `prefill` says.
     """
 
     model: str
@@ -124,23 +155,12 @@ class ServePlan:
     engine: str = "ideal"
     replicas: int = 1
     prefill_replicas: int = 0
+    prefill: PrefillServer | None = None
     routing: Routing = "shortest_queue"
     scheduling: ServeScheduling = field(default_factory=ServeScheduling)
 
     def __post_init__(self) -> None:
-        check_mesh(self.mesh)
-        for axis, degree in self.mesh.items():
-            if axis not in SERVE_AXES and degree > 1:
-                raise BadRequest(
-                    f"mesh axis '{axis}' of {degree} cannot take effect in a serving plan; "
-                    f"its axes are {', '.join(SERVE_AXES)}"
-                )
-        if self.degree("fsdp") > 1 and self.degree("expert") > 1:
-            raise BadRequest(
-                f"mesh axes 'expert' of {self.degree('expert')} and 'fsdp' of "
-                f"{self.degree('fsdp')}: experts that lie apart are not cut along D, too; "
-                "set one of them to 1"
-            )
+        check_serve_mesh(self.mesh)
         for name in ("batch", "input_length", "output_length", "prefill_chunk", "replicas"):
             if getattr(self, name) < 1:
                 raise BadRequest(f"{name} is {getattr(self, name)}; it must be at least 1")
@@ -149,6 +169,19 @@ class ServePlan:
                 f"{self.prefill_replicas} prefill replicas have no part in static batches; set "
                 "scheduling.policy to chunked or interleaved, or prefill_replicas to 0"
             )
+        if self.prefill and not self.prefill_replicas:
+            raise BadRequest(
+                "prefill says what a prefill pool is made of and prefill_replicas is 0; set it to "
+                "1 or more, or leave prefill out"
+            )
+
+    @property
+    def prefill_plan(self) -> "ServePlan":
+        """The plan with the prefill pool's server in place of the decode pool's."""
+        own = self.prefill
+        if own is None:
+            return self
+        return replace(self, slice=own.slice, mesh=own.mesh, box=own.box, prefill=None)
 
     @property
     def devices(self) -> int:

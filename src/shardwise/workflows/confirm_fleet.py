@@ -131,7 +131,8 @@ def simulated(
     if trace:
         load = scaled(trace[:_MOST], share)
     span = load[-1].arrival - load[0].arrival
-    servers = fleet_of(plan_of(request, fleet), request.cfg, fleet.piece)
+    prefill = None if fleet.prefiller is None else fleet.prefiller.piece
+    servers = fleet_of(plan_of(request, fleet), request.cfg, fleet.piece, prefill)
     outcome = simulate(load, servers, seed=seed)
     rows = [dict(zip(REQUEST_COLUMNS, r, strict=True)) for r in request_rows(outcome)]
     inside = [

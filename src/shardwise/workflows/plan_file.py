@@ -44,7 +44,8 @@ def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
             "peak_bytes_per_chip": result["peak_bytes_per_chip"],
         }
     else:
-        answer = evaluate_serve(plan, cfg, piece)
+        other = hardware.slice(plan.prefill_plan.slice).slice
+        answer = evaluate_serve(plan, cfg, piece, prefill_piece=other)
         result = serve_result(answer)
         headline = {
             "ttft_seconds.expected": result["ttft_seconds"]["expected"],

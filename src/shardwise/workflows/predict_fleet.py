@@ -157,7 +157,7 @@ def _limit(seconds: float) -> str:
 
 def fleet_result(planning: FleetPlanning) -> dict[str, Any]:
     """One fleet under stable names."""
-    fleet = planning.best
+    fleet, other = planning.best, planning.best.prefiller
     price = fleet.piece.chip.price
     return {
         "chip": fleet.piece.chip.id,
@@ -167,6 +167,8 @@ def fleet_result(planning: FleetPlanning) -> dict[str, Any]:
         "layout": fleet.layout,
         "replicas": fleet.replicas,
         "prefill_replicas": fleet.prefill_replicas,
+        "prefill_slice": str((other or fleet).piece) if fleet.prefill_replicas else None,
+        "prefill_mesh": dict((other or fleet).mesh) if fleet.prefill_replicas else None,
         "chips": fleet.chips,
         "weights": fleet.dtypes.weights,
         "kv": fleet.dtypes.kv,

@@ -103,7 +103,9 @@ class Machine:
     def replica(self) -> ReplicaModel:
         """The machine as the simulator sees it."""
         placement = place_mesh(self.piece, self.plan.mesh, self.plan.box)
-        cost = engine_cost(self.cfg, shape_of(self.plan, self.chip), self.chip, placement, self.engine)
+        cost = engine_cost(
+            self.cfg, shape_of(self.plan, self.chip), self.chip, placement, self.engine
+        )
         if self.kv_tokens:
             return ReplicaModel(cost=cost, kv_tokens=self.kv_tokens)
         counted = replica_of(self.plan, self.cfg, self.piece, memory_share=self.memory_share)

@@ -89,7 +89,7 @@ def simulate_plan(
     hardware = hardware or Hardware(constants=plan.constants)
     cfg, piece = load_model(plan.model), hardware.slice(plan.slice).slice
     requests = requests_of(load, plan)
-    fleet = fleet_of(plan, cfg, piece)
+    fleet = fleet_of(plan, cfg, piece, hardware.slice(plan.prefill_plan.slice).slice)
     outcome = simulate(requests, fleet, seed=load.seed, keep_steps=keep_steps, progress=progress)
     result = {**summary(outcome, objectives), "cache": cache_of(fleet)}
     return Simulated(
@@ -101,16 +101,12 @@ def simulate_plan(
     )
 
 
-def fleet_of(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> Fleet:
-    """The replicas of a plan, all of the same kind."""
-    check_serve_plan(plan, cfg, piece)
-    model = replica_of(plan, cfg, piece, memory_share=plan.scheduling.memory_share)
-    if model.kv_tokens < plan.scheduling.page_size:
-        raise NoFeasiblePlan(
-            f"{plan.model} leaves no room for a cache on {piece}: {model.kv_tokens:,} tokens fit "
-            f"beside the weights, a page has {plan.scheduling.page_size}; use more chips or "
-            "smaller weights"
-        )
+def fleet_of(
+    plan: ServePlan, cfg: ModelConfig, piece: Slice, prefill_piece: Slice | None = None
+) -> Fleet:
+    """The replicas of a plan; `prefill_piece` is the slice of its prefill pool, where it has one of
+    its own."""
+    model = _replica(plan, cfg, piece)
     speculation = None
     wanted = plan.scheduling
     if wanted.guesses:
@@ -130,14 +126,29 @@ def fleet_of(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> Fleet:
     )
     prefill = None
     if plan.prefill_replicas:
+        source = model
+        if plan.prefill is not None:
+            source = _replica(plan.prefill_plan, cfg, prefill_piece or piece)
         prefill = Pool(
-            model=model,
-            config=_config(plan, model, prefill=True),
+            model=source,
+            config=_config(plan, source, prefill=True),
             replicas=plan.prefill_replicas,
             routing=plan.routing,
             affinity=_affinity(plan),
         )
     return Fleet(pool=pool, prefill=prefill, speculation=speculation)
+
+
+def _replica(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> ReplicaModel:
+    check_serve_plan(plan, cfg, piece)
+    model = replica_of(plan, cfg, piece, memory_share=plan.scheduling.memory_share)
+    if model.kv_tokens < plan.scheduling.page_size:
+        raise NoFeasiblePlan(
+            f"{plan.model} leaves no room for a cache on {piece}: {model.kv_tokens:,} tokens fit "
+            f"beside the weights, a page has {plan.scheduling.page_size}; use more chips or "
+            "smaller weights"
+        )
+    return model
 
 
 AFFINITY_TOKENS = 1024

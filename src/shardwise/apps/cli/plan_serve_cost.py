@@ -269,7 +269,7 @@ def _render_fleet(result: dict[str, Any], best: FleetPlanning) -> None:
     if result["prefill_replicas"]:
         servers += f" that decode and {result['prefill_replicas']} that prefill for them"
     weights = "as stored" if result["weights"] == CHECKPOINT else result["weights"]
-    click.echo(f"  {servers} of {result['slice']}: {mesh_text(result['mesh'])}")
+    click.echo(f"  {servers} of {': '.join(_places(result))}")
     click.echo(
         f"  weights {weights}, KV {result['kv']} ({result['kv_sharding']}), steps of at most "
         f"{result['prefill_chunk']:,} tokens; {result['running']:,.0f} sequences in flight on each,"
@@ -300,8 +300,7 @@ def _dollars(result: dict[str, Any]) -> str:
 def _render_points(title: str, points: list[dict[str, Any]]) -> None:
     rows = [
         [
-            p["slice"],
-            mesh_text(p["mesh"]),
+            *_places(p),
             f"{p['replicas']}+{p['prefill_replicas']}",
             p["weights"],
             p["kv"],
@@ -315,6 +314,15 @@ def _render_points(title: str, points: list[dict[str, Any]]) -> None:
     click.echo()
     header = ["slice", "mesh", "servers", "weights", "KV", "TTFT", "TPOT", "chip-h/M", "$/M"]
     table(header, rows, title, left=5)
+
+
+def _places(p: dict[str, Any]) -> tuple[str, str]:
+    """Slice and mesh, with those of the prefill pool where they are others."""
+    slices, meshes = [p["slice"]], [mesh_text(p["mesh"])]
+    if p["prefill_replicas"] and (p["prefill_slice"], p["prefill_mesh"]) != (p["slice"], p["mesh"]):
+        slices.append(p["prefill_slice"])
+        meshes.append(mesh_text(p["prefill_mesh"]))
+    return " + ".join(slices), " + ".join(meshes)
 
 
 def _usd(value: float | None) -> str:

@@ -205,7 +205,10 @@ _KINDS = ("mean", "median", "p90", "p95", "p99")
 
 def _fleet_text(plan: ServePlan) -> str:
     text = f"{plan.replicas} x {plan.slice}"
-    return text + (f" + {plan.prefill_replicas} to prefill" if plan.prefill_replicas else "")
+    if not plan.prefill_replicas:
+        return text
+    other = "" if plan.prefill is None else f" x {plan.prefill.slice}"
+    return f"{text} + {plan.prefill_replicas}{other} to prefill"
 
 
 def _ms(value: float | None) -> str:

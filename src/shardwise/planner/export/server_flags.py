@@ -32,6 +32,13 @@ def check_plan(target: str, plan: ServePlan, cfg: ModelConfig) -> None:
         value = getattr(plan.scheduling, name)
         if value != only:
             raise refused(target, f"scheduling.{name}", value, f"it runs {only!r} only")
+    if plan.prefill is not None:
+        raise refused(
+            target,
+            "prefill",
+            plan.prefill.slice,
+            "its pools are started apart; export each as a plan of its own",
+        )
     if plan.degree("fsdp") > 1:
         raise refused(target, "mesh", dict(plan.mesh), "it cuts no weights along D that lie still")
     if plan.degree("tensor") > fewest_kv_heads(cfg) and plan.kv_sharding != "heads":

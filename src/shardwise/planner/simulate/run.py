@@ -198,8 +198,9 @@ class _Simulation:
         assert replica.run is not None
         end = replica.run.end
         result = replica.finish()
-        for job in result.handoffs:
-            moved = end + ticks(replica.model.cost.transfer_seconds(job.cached))
+        ends = (replica.model.cost, self.fleet.pool.model.cost)
+        for job in result.handoffs:  # the slower end's links bound the copy
+            moved = end + ticks(max(cost.transfer_seconds(job.cached) for cost in ends))
             self.handed_from[job] = replica
             heappush(self.events, (moved, _CACHE_ARRIVES, self.numbers[job], job))
 
