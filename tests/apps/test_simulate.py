@@ -79,6 +79,12 @@ def test_a_choice_of_the_plan_changes_the_answer(plan_file, capsys):
     slow = simulated(capsys, path, *MADE, "--set", "chip.hbm_bandwidth=1e12")["result"]
     assert slow["mean_tpot_ms"] > 2 * chunked["mean_tpot_ms"]
     alone = simulated(capsys, path, *MADE, "--set", "prefill_replicas=1")["result"]
+    pool = "{slice: h100:2, mesh: {tensor: 2}, box: [2]}"
+    wide = ("--set", "prefill_replicas=1", "--set", f"prefill={pool}")
+    faster = simulated(capsys, path, *MADE, *wide)["result"]
+    assert faster["mean_ttft_ms"] < 0.8 * alone["mean_ttft_ms"]
+    # The second token waits for the cache over the links of the smaller end.
+    assert faster["mean_tpot_ms"] == pytest.approx(alone["mean_tpot_ms"], rel=0.05)
     assert [r["role"] for r in alone["replicas"]] == ["serve", "serve", "prefill"]
     assert alone["prefilled_tokens"] == 60 * 500
 

@@ -1,11 +1,19 @@
 """ServePlan: choices that cannot take effect are refused, and a file round-trips."""
 
+from dataclasses import replace
 from typing import get_args, get_type_hints
 
 import pytest
 
 from shardwise.errors import BadRequest
-from shardwise.plans import ServeDtypes, ServePlan, ServeScheduling, load_plan, save_plan
+from shardwise.plans import (
+    PrefillServer,
+    ServeDtypes,
+    ServePlan,
+    ServeScheduling,
+    load_plan,
+    save_plan,
+)
 from shardwise.plans import serve as plans
 from shardwise.scheduling import policies, requests, routing
 
@@ -100,6 +108,31 @@ def test_prefill_replicas_have_no_part_in_static_batches():
     static = ServeScheduling(policy="static", prefix_cache=False, admission="reserve")
     with pytest.raises(BadRequest, match="2 prefill replicas have no part in static batches"):
         plan_of(scheduling=static, prefill_replicas=2)
+
+
+POOL = PrefillServer(slice="v5e:2x4", mesh={"data": 2, "tensor": 4}, box=(2, 4))
+
+
+def test_a_prefill_pool_of_its_own_round_trips(tmp_path):
+    path = tmp_path / "plan.yaml"
+    plan = plan_of(prefill_replicas=3, prefill=POOL)
+    save_plan(plan, path)
+    assert load_plan(path) == plan
+    own = plan.prefill_plan
+    assert (own.slice, own.mesh, own.box, own.batch) == (POOL.slice, POOL.mesh, POOL.box, 8)
+    assert plan_of(prefill_replicas=3).prefill_plan == plan_of(prefill_replicas=3)
+    changed = load_plan(path, {"prefill.slice": "v5e:4x4", "prefill.box": "[2, 4]"})
+    assert changed.prefill == replace(POOL, slice="v5e:4x4")
+    path.write_text(path.read_text().replace("  box", "  boxx"))
+    with pytest.raises(BadRequest, match="did you mean 'prefill.box'"):
+        load_plan(path)
+
+
+def test_a_prefill_pool_that_cannot_take_effect_is_refused():
+    with pytest.raises(BadRequest, match="prefill_replicas is 0; set it to 1 or more"):
+        plan_of(prefill=POOL)
+    with pytest.raises(BadRequest, match="mesh axis 'stage' of 2 cannot take effect"):
+        PrefillServer(slice="v5e:2x4", mesh={"stage": 2, "tensor": 4}, box=(2, 4))
 
 
 def test_choices_are_those_of_the_scheduler():
