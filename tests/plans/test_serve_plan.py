@@ -124,7 +124,7 @@ def test_a_prefill_pool_of_its_own_round_trips(tmp_path):
     changed = load_plan(path, {"prefill.slice": "v5e:4x4", "prefill.box": "[2, 4]"})
     assert changed.prefill == replace(POOL, slice="v5e:4x4")
     path.write_text(path.read_text().replace("  box", "  boxx"))
-    with pytest.raises(BadRequest, match="did you mean 'prefill.box'"):
+    with pytest.raises(BadRequest, match=r"did you mean 'prefill\.box'"):
         load_plan(path)
 
 

@@ -1,7 +1,8 @@
 """A plan as an SGLang server, on TPUs as one of sglang-jax: one replica, on its own devices.
 
-Flags checked against docs.sglang.io (server arguments) and, for TPUs, sgl-project/sglang-jax
-python/sgl_jax/srt/server_args.py@ccda285a. With `--enable-dp-attention` the ranks of `--tp-size`
+Names and meanings of the flags are as read in docs.sglang.io (server arguments) and, for TPUs,
+sgl-project/sglang-jax python/sgl_jax/srt/server_args.py@ccda285a; tests parse back what is written
+here, no server was started with it. With `--enable-dp-attention` the ranks of `--tp-size`
 each keep their own sequences and `--ep-size` cuts the experts over them: our `expert`; limits are
 then the server's. Without it `--dp-size` copies the whole server; limits are each copy's.
 `--mem-fraction-static` counts weights and cache, not the working memory. Disaggregated, the role is

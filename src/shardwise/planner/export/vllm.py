@@ -1,10 +1,11 @@
 """A plan as `vllm serve`: one replica, on its own devices.
 
-Flags checked against docs.vllm.ai (engine arguments) and vllm/engine/arg_utils.py@99d7eb5d. Limits
-on sequences and tokens are per data-parallel rank. With `--enable-expert-parallel` experts are cut
-over tensor x data ranks, attention of a rank sees its own sequences: our `expert`. Without it data
-parallelism copies a dense model, and cuts the experts of others. Both roles of disaggregated
-serving take the same flags (NixlConnector); a proxy gives them out.
+Names and meanings of the flags are as read in docs.vllm.ai (engine arguments) and
+vllm/engine/arg_utils.py@99d7eb5d; tests parse back what is written here, no server was started with
+it. Limits on sequences and tokens are per data-parallel rank. With `--enable-expert-parallel`
+experts are cut over tensor x data ranks, attention of a rank sees its own sequences: our `expert`.
+Without it data parallelism copies a dense model, and cuts the experts of others. Both roles of
+disaggregated serving take the same flags (NixlConnector); a proxy gives them out.
 """
 
 import json
