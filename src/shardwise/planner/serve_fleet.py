@@ -24,6 +24,7 @@ from shardwise.planner.serve_prefill import (
     prefill_columns,
     prefillers,
 )
+from shardwise.planner.serving import mesh_text
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import ServePlan, model_hash
 from shardwise.plans.serve import (
@@ -83,6 +84,12 @@ class Fleet:
     input_length: int
     output_length: int
     prefiller: Prefiller | None = None
+
+    def __str__(self) -> str:
+        """Slices and meshes of the pools, and the layout."""
+        pools = [self] if self.prefiller is None else [self, self.prefiller]
+        slices = " + ".join(str(pool.piece) for pool in pools)
+        return f"{slices} ({' + '.join(mesh_text(pool.mesh) for pool in pools)}, {self.layout})"
 
     @property
     def chip_hours_per_million(self) -> dict[str, float]:

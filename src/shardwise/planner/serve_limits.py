@@ -25,7 +25,6 @@ from shardwise.planner.serve_grid import FleetRequest
 from shardwise.planner.serve_load import Steady
 from shardwise.planner.serve_search import place_mesh
 from shardwise.planner.serve_step import step_work
-from shardwise.planner.serving import mesh_text
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.roofline import price
 from shardwise.roofline.price import HBM, HOST, MATH
@@ -198,7 +197,7 @@ def bigger_slice(looked: Looked, goal: Objectives, best: Fleet) -> Verdict:
     factor = best.chip_seconds / other.chip_seconds
     here, there = (_network_share(looked.request, f) for f in (best, other))
     why = (
-        f"{other.piece} ({mesh_text(other.mesh)}, {other.layout}) takes {sig(other.chip_seconds)} "
+        f"{other} takes {sig(other.chip_seconds)} "
         f"chip-seconds per request, {best.piece} {sig(best.chip_seconds)}; the network alone is "
         f"{there:.0%} of its decode step, here {here:.0%}"
     )

@@ -16,7 +16,6 @@ import numpy as np
 from shardwise.errors import BadRequest
 from shardwise.planner.serve_fleet import Fleet, plan_of
 from shardwise.planner.serve_grid import FleetRequest
-from shardwise.planner.serving import mesh_text
 from shardwise.planner.simulate.metrics import REQUEST_COLUMNS, Objectives, request_rows
 from shardwise.planner.simulate.run import simulate
 from shardwise.planner.simulate.traces import poisson, read_trace, scaled
@@ -199,14 +198,11 @@ def confirmation_lines(found: Confirmation) -> list[str]:
         elif c.share < 1:
             said = f"keeps them at {c.share:.0%} of the rate, so tokens cost {sig(1 / c.share)}x"
         lines.append(
-            f"{c.fleet.piece} ({mesh_text(c.fleet.mesh)}, {c.fleet.layout}) {said}: simulated TTFT "
+            f"{c.fleet} {said}: simulated TTFT "
             f"{format_seconds(c.full[0])}, TPOT {format_seconds(c.full[1])} for "
             f"{format_seconds(c.fleet.ttft)}, {format_seconds(c.fleet.tpot)}"
         )
     if found.reordered:
         best = found.fleets[found.order[0]].fleet
-        lines.append(
-            f"the simulation reorders the front: the cheapest is {best.piece} "
-            f"({mesh_text(best.mesh)}, {best.layout})"
-        )
+        lines.append(f"the simulation reorders the front: the cheapest is {best}")
     return lines

@@ -267,7 +267,7 @@ def _render(
 def _render_fleet(result: dict[str, Any], best: FleetPlanning) -> None:
     servers = many(result["replicas"], "replica")
     if result["prefill_replicas"]:
-        servers += f" that decode and {result['prefill_replicas']} that prefill for them"
+        servers += f" to decode and {result['prefill_replicas']} to prefill"
     weights = "as stored" if result["weights"] == CHECKPOINT else result["weights"]
     click.echo(f"  {servers} of {': '.join(_places(result))}")
     click.echo(
