@@ -43,8 +43,8 @@ COLUMNS = (
 
 INTRO = """# The cheapest serving plans
 
-Made by `python scripts/serving_table.py` on {day} in {seconds:.0f} s ({cores} cores, shared); do
-not edit by hand.
+Made by `python scripts/serving_table.py` on {day} in {seconds:.0f} s ({cpu:.0f} s of CPU time on
+one of {cores} cores that others used); do not edit by hand.
 
 Requests of {input:,} prompt and {output} answer tokens arrive at random, as many as the servers can
 take. At the {percentile:.0f}th percentile of requests: {goals}.
@@ -56,7 +56,8 @@ they compare with simulation.
 
 - Dollars are the catalogue's on-demand prices: {prices}. Without a price there are chip-hours
   only.
-- `servers` is the slice of one replica; `8 + 5` means 8 that decode and 5 that prefill for them.
+- `servers` is the slice of one replica; `8 + 5` means 8 that decode and 5 that prefill for them,
+  `1 x h100:4 + 6 x h100:1` the same with prefill servers of their own, whose mesh comes second.
 - `weights` and `KV`: {stored} is as the checkpoint stores them. 8 bits change a model's answers;
   `as stored` is the cost of all tokens with stored weights and a bf16 cache over that of the row.
 - `running` is the mean number of sequences that a replica decodes.
@@ -139,7 +140,7 @@ def rows_of(model: str, chip: str) -> tuple[Looked, list[Row]]:
     return looked, found
 
 
-def page(cells: list[list[str]], columns: int, seconds: float) -> str:
+def page(cells: list[list[str]], columns: int, seconds: float, cpu: float) -> str:
     """The whole page."""
     chips = [Hardware().chip(name) for name in CHIPS]
     priced = [(c.id, c.price) for c in chips if c.price is not None]
@@ -150,6 +151,7 @@ def page(cells: list[list[str]], columns: int, seconds: float) -> str:
     intro = INTRO.format(
         day=date.today(),
         seconds=seconds,
+        cpu=cpu,
         cores=2,
         input=INPUT,
         output=OUTPUT,
@@ -165,7 +167,7 @@ def page(cells: list[list[str]], columns: int, seconds: float) -> str:
 
 
 def main() -> None:
-    started, columns = time.perf_counter(), 0
+    started, busy, columns = time.perf_counter(), time.process_time(), 0
     cells: list[list[str]] = []
     for model in MODELS:
         for chip in CHIPS:
@@ -173,7 +175,8 @@ def main() -> None:
             columns += looked.columns
             cells += [row.cells() for row in rows]
             print(f"{model} on {chip}: {time.perf_counter() - started:.0f} s", file=sys.stderr)
-    OUT.write_text(page(cells, columns, time.perf_counter() - started), encoding="utf-8")
+    seconds, cpu = time.perf_counter() - started, time.process_time() - busy
+    OUT.write_text(page(cells, columns, seconds, cpu), encoding="utf-8")
     print(f"wrote {OUT.relative_to(ROOT)}")
 
 
