@@ -269,9 +269,7 @@ def _parted(request: FleetRequest, grid: Grid, goal: Objectives, choice: Choice 
     by = prefill_columns(grid, choice)
     # A column without a prefill server takes forever; a finite forever keeps the arithmetic.
     prefill, own = np.minimum(by.seconds, _FOREVER), grid.server.chips
-    x = np.floor(request.rate * prefill)[:, None] + POOLS
-    busy = most_busy(prefill[:, None], goal.ttft, request.percentile, x)
-    prompts = x * np.maximum(busy, 0.01) / prefill[:, None]
+    x, prompts = _prompts(request, goal, prefill)
     if request.rate:
         # The fewest that carry the rate in time; the most that were looked at where none do.
         pick = np.where(
@@ -300,6 +298,17 @@ def _parted(request: FleetRequest, grid: Grid, goal: Objectives, choice: Choice 
 
 
 _FOREVER = 1e9
+
+
+def _prompts(
+    request: FleetRequest, goal: Objectives, prefill: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each column numbers of prefill replicas to try, and the prompts per second of each."""
+    seconds, back = np.unique(prefill, return_inverse=True)  # few: one per mesh and chunk
+    x = np.floor(request.rate * seconds)[:, None] + POOLS
+    busy = most_busy(seconds[:, None], goal.ttft, request.percentile, x)
+    prompts = x * np.maximum(busy, 0.01) / seconds[:, None]
+    return x[back], prompts[back]
 
 
 def _ratio(
