@@ -7,6 +7,7 @@ CPU seconds each; no TPU is needed) and writes the tables.
 """
 
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +15,8 @@ from pathlib import Path
 from shardwise.plans.train import TrainPlan, mesh_text
 from shardwise.workflows.planned import Compiled, compiled_steps, planned_lines, planned_state
 from shardwise.workflows.planned_plans import small_plans
-from shardwise.workflows.planned_rules import RULES, Comparison, compare
+from shardwise.workflows.planned_rules import RULES, Comparison, compare, is_counted, noticed
+from shardwise.workflows.planned_runtime import ADDED
 
 TOPOLOGY = "v5e:2x4"
 PAGE = Path(__file__).parents[1] / "docs" / "planned.md"
@@ -28,7 +30,31 @@ bytes per device of parameters and optimizer. Of a pipeline both lists and the s
 the last rank, which holds the head. V is as in `work.Collective`, added up by kind and
 axes over a step. Raw: bytes that both lists have for the same kind and axes, over those that either
 has, with the program's collectives as they are written. Left: bytes of either list that no rule
-explains."""
+explains, of the plan's with what our runtime adds to it.
+
+Noticed: single changes after which something else is left, of all that were tried: every array of
+the program's collectives gone, run once less, and there twice, and every line of the plan gone.
+Integers and sums of one number are not among them: the compiler chooses how many it has. They are
+set aside up to a bound (below), with the bytes here. All this is of these plans: of others
+that were tried, some leave bytes (docs/log.md)."""
+
+
+BESIDE = """Not the compiler's doing but our layouts': bytes that follow from the model and the mesh
+and are added to the plan's list (the last: taken off it), so that the program must have exactly
+these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One plan's step beside the plan: `same`, its state to the byte; `noticed`, of the single
+    changes how many are, and how many were tried."""
+
+    name: str
+    plan: TrainPlan
+    got: Compiled
+    same: bool
+    compared: Comparison
+    noticed: tuple[int, int]
 
 
 def main() -> None:
@@ -37,13 +63,21 @@ def main() -> None:
     for name, (plan, cfg) in small_plans().items():
         print(f"{name} ...", file=sys.stderr, flush=True)
         (got,) = compiled_steps([(plan, cfg)], TOPOLOGY)
-        compared = compare(plan, cfg, planned_lines(plan, cfg), got.lines)
+        lists = planned_lines(plan, cfg), got.lines
         same = got.state == planned_state(plan, cfg, plan.degree("stage") - 1)
-        found.append((name, plan, got, same, compared))
+        made = Found(
+            name=name,
+            plan=plan,
+            got=got,
+            same=same,
+            compared=compare(plan, cfg, *lists),
+            noticed=noticed(plan, cfg, *lists),
+        )
+        found.append(made)
     PAGE.write_text(page(found), encoding="utf-8")
 
 
-def page(found: list[tuple[str, TrainPlan, Compiled, bool, Comparison]]) -> str:
+def page(found: list[Found]) -> str:
     """The whole page."""
     names = ("jax", "libtpu")
     versions = ", ".join(f"{name} {version(name)}" for name in names)
@@ -53,23 +87,29 @@ def page(found: list[tuple[str, TrainPlan, Compiled, bool, Comparison]]) -> str:
         summary(found),
         "## Rules",
         "\n".join(f"- **{rule}**: {text}." for rule, text in RULES.items()),
+        "## What our runtime adds",
+        BESIDE,
+        "\n".join(f"- **{name}**: {text}." for name, text in ADDED.items()),
     ]
-    for name, plan, _, _, compared in found:
-        parts += [f"## {name}", mesh_text(plan.mesh), lists(compared), notes(compared)]
+    for one in found:
+        compared = one.compared
+        parts += [f"## {one.name}", mesh_text(one.plan.mesh), lists(compared), notes(compared)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def summary(found: list[tuple[str, TrainPlan, Compiled, bool, Comparison]]) -> str:
+def summary(found: list[Found]) -> str:
     """One line per plan."""
     rows = [
-        "| plan | mesh | state | as planned | raw | left after rules |",
-        "|---|---|---|---|---|---|",
+        "| plan | mesh | state | as planned | raw | left after rules | noticed | set aside |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for name, plan, got, same, compared in found:
-        size = sum(got.state.values())
+    for one in found:
+        size = sum(one.got.state.values())
+        aside = sum(line.total for line in one.got.lines if not is_counted(line))
         rows.append(
-            f"| {name} | {mesh_text(plan.mesh)} | {size:,.0f} | {'yes' if same else 'NO'} | "
-            f"{compared.raw_match:.0%} | {compared.left:,.0f} |"
+            f"| {one.name} | {mesh_text(one.plan.mesh)} | {size:,.0f} | "
+            f"{'yes' if one.same else 'NO'} | {one.compared.raw_match:.0%} | "
+            f"{one.compared.left:,.0f} | {one.noticed[0]} of {one.noticed[1]} | {aside:,.0f} |"
         )
     return "\n".join(rows)
 

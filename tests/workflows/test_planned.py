@@ -15,7 +15,8 @@ from shardwise.workflows.planned import (
     planned_state,
 )
 from shardwise.workflows.planned_plans import small_plans
-from shardwise.workflows.planned_rules import RULES, compare
+from shardwise.workflows.planned_rules import RULES, compare, noticed
+from shardwise.workflows.planned_runtime import ADDED, added_lines
 
 PLANS = small_plans()
 GROUPS = {
@@ -51,12 +52,9 @@ def test_what_is_planned_is_what_runs(group):
         planned = planned_lines(plan, cfg)
         found = compare(plan, cfg, planned, got.lines)
         assert not found.differences, (name, found.differences)
-        # Nothing can be taken from the program, or the plan, without a difference to show for it.
-        largest = max(got.lines, key=lambda line: line.total)
-        without = [line for line in got.lines if line is not largest]
-        assert compare(plan, cfg, planned, without).left > 0, name
-        more = [*planned, replace(planned[0], bytes=2**30)]
-        assert compare(plan, cfg, more, got.lines).left > 2**29, name
+        # Nothing can be taken from the program or the plan, or be there twice, unnoticed.
+        changed, tried = noticed(plan, cfg, planned, got.lines)
+        assert changed == tried > len(planned), name
 
 
 # The rules, on lists written by hand --------------------------------------------------------------
@@ -71,10 +69,13 @@ def line(kind, axes, size, name="", **more):
 
 
 def left(case, planned, compiled):
+    """The rules used and what is left, of a program that has what our runtime adds as well."""
     plan, cfg = case
-    found = compare(plan, cfg, planned, compiled)
-    rules = [note.rule for note in found.explained]
-    assert set(rules) <= set(RULES)
+    added = list(added_lines(plan, cfg, planned))
+    found = compare(plan, cfg, planned, [*compiled, *added])
+    noted = [note.rule for note in found.explained]
+    assert set(noted) <= {*RULES, *ADDED}
+    rules = [rule for rule in noted if rule in RULES]
     sides = {
         (row.kind, row.axes): (row.planned_left, row.compiled_left) for row in found.differences
     }
@@ -139,45 +140,135 @@ def test_a_sum_over_two_axes_pays_for_the_second_on_pieces():
     }
 
 
-def test_only_what_tensor_leaves_whole_is_summed_over_it_unplanned():
-    whole = 2 * (2 * 2 * 256 + 256)  # bf16: two norms of two layers and the last
-    fits = [line("all_reduce", ("tensor",), whole)]
-    assert left(BOTH, [], fits) == (["replicated over tensor"], {})
-    _, sides = left(BOTH, [], [line("all_reduce", ("tensor",), whole + 512)])
-    assert sides == {("all_reduce", ("tensor",)): (0.0, 512.0)}
+def test_a_sum_over_two_axes_pays_for_both_or_for_neither():
+    planned = [line("reduce_scatter", ("fsdp",), 400)]
+    joined = [line("all_reduce", ("replica", "fsdp"), 400)]
+    rules, sides = left(PLANS["HSDP"], planned, joined)
+    assert rules == []
+    assert sides == {
+        ("reduce_scatter", ("fsdp",)): (400.0, 0.0),
+        ("all_reduce", ("replica", "fsdp")): (0.0, 400.0),
+    }
 
 
-def test_heads_that_tensor_does_not_divide_are_gathered_and_others_not():
-    axes, heads = ("tensor",), 2 * 2 * (2 * 16 * 64 * 4 * 2 * 32)  # layers, passes, bf16 k and v
-    extra = [line("all_gather", axes, heads + 512)]
-    rules, sides = left(PLANS["TP + SP, fewer KV heads"], [], extra)
-    assert (rules, sides) == (["whole heads"], {("all_gather", axes): (0.0, 512.0)})
-    assert left(PLANS["TP + SP"], [], extra)[0] == []
+def test_integers_as_many_as_tokens_are_set_aside_and_no_more():
+    ids = line("all_gather", ("fsdp",), 4 * 16 * 64, dtype="int32", elements=16.0 * 64)
+    assert left(FSDP, [], [ids]) == (["indices"], {})
+    _, sides = left(FSDP, [], [replace(ids, elements=16.0 * 64 + 1)])
+    assert set(sides) == {("all_gather", ("fsdp",))}
+
+
+def test_scalars_are_at_most_one_for_each_parameter_and_for_each_microbatch_and_one():
+    one = line("all_reduce", ("fsdp",), 4, dtype="f32", elements=1.0)
+    most = 3 + 9 + 1 + 1  # embedding, head and last norm; seven matmuls and two norms
+    assert left(FSDP, [], [one] * most) == (["scalars"], {})
+    assert set(left(FSDP, [], [one] * (most + 1))[1]) == {("all_reduce", ("fsdp",))}
+
+
+def test_rows_that_move_pay_for_the_first_sum_of_the_table_alone():
+    table = line("reduce_scatter", ("fsdp",), 2 * 1280 * 256, "first/scatter.params")
+    layers = line("reduce_scatter", ("fsdp",), 300, "backward.0/scatter.params")
+    rows = 2 * 16 * 64 * 256  # bf16: D for every token
+    moved = line("all_to_all", ("fsdp",), rows, "jit(step)/transpose(jvp())/scatter-add")
+    rules, sides = left(FSDP, [table, layers], [moved])
+    assert rules == ["rows, not the table"]
+    assert sides == {("reduce_scatter", ("fsdp",)): (300.0, 0.0)}
+    both = {("reduce_scatter", ("fsdp",)), ("all_to_all", ("fsdp",))}
+    for other in (
+        replace(moved, bytes=moved.bytes - 512),
+        replace(moved, bytes=moved.bytes + 512),
+        replace(moved, name="jit(step)/dot_general"),
+    ):
+        assert set(left(FSDP, [table], [other])[1]) == both
+    assert set(left(FSDP, [], [moved])[1]) == {("all_to_all", ("fsdp",))}
+
+
+def test_rows_that_move_within_a_replica_are_of_its_tokens():
+    axes = ("fsdp",)
+    table = line("reduce_scatter", axes, 2 * 1280 * 256, "first/scatter.params")
+    moved = line("all_gather", axes, 16 * 64 * 256, "jit(step)/scatter-add")  # replica=2: half
+    assert left(PLANS["HSDP"], [table], [moved]) == (["rows, not the table"], {})
+
+
+# What our runtime adds ----------------------------------------------------------------------------
+
+
+def added(name, planned=()):
+    found = added_lines(*PLANS[name], planned)
+    return {x.name: (x.kind, x.axes, x.total) for x in found}
+
+
+def test_without_tensor_or_a_ring_nothing_is_added():
+    lines = {name: added(name, planned_lines(*PLANS[name])) for name in PLANS}
+    none = {name for name, found in lines.items() if not found}
+    assert none == {n for n, (plan, _) in PLANS.items() if plan.degree("tensor") == 1} - {
+        "FSDP + CP ring"
+    }
+
+
+def test_only_what_tensor_leaves_whole_is_summed_over_it():
+    whole, name = 2 * (2 * 2 * 256 + 256), "replicated over tensor"  # bf16: all norms
+    assert added("TP + SP")[name] == ("all_reduce", ("tensor",), whole)
+    assert added("FSDP + TP")[name][2] == whole / 4  # the piece
+    assert added("DP + FSDP + TP, 2 microbatches")[name][2] == whole  # half a piece, twice
+    assert added("1F1B + FSDP + TP")[name][2] == 4 * 2 * (2 * 256 + 256) / 2  # one of two layers
+    heads = 2 * 2 * 2 * 256 * 4 * 32  # layers, keys and values, bf16, D K H
+    assert added("TP + SP, fewer KV heads")[name][2] == whole + heads
+    routers = 2 * 2 * 256 * 8
+    assert added("EP + TP, ragged")[name][2] == (whole + routers) / 4
+    assert name not in added("TP")
+
+
+def test_gradients_of_heads_that_tensor_does_not_divide_are_gathered():
+    heads = 2 * 2 * (2 * 16 * 64 * 4 * 32)  # layers, keys and values, bf16
+    got = added("TP + SP, fewer KV heads")["whole heads"]
+    assert got == ("all_gather", ("tensor",), heads)
+    assert "whole heads" not in added("TP + SP")
 
 
 def test_pieces_between_passes_are_gathered_twice_in_pipelines_alone():
-    axes, once = ("tensor",), 16 / 2 * 64 * 256 * 2  # bf16, fsdp=2
-    extra = [line("all_gather", axes, once + 512)]
-    want = (["pieces between passes"], {("all_gather", axes): (0.0, 512.0)})
-    assert left(PLANS["1F1B + FSDP + TP"], [], extra) == want
-    split = [line("all_gather", axes, 3 * once + 512)]  # and both blocks of its one layer
-    assert left(PLANS["ZB-H1 + FSDP + TP"], [], split) == want
-    assert left(BOTH, [], extra)[0] == []
+    once, name = 2 * 16 / 2 * 64 * 256, "pieces between passes"  # bf16, fsdp=2
+    assert added("1F1B + FSDP + TP")[name] == ("all_gather", ("tensor",), once)
+    assert added("ZB-H1 + FSDP + TP")[name][2] == 3 * once  # and both blocks of its one layer
+    assert name not in added("FSDP + TP")
 
 
-def test_moved_rows_pay_for_the_sums_of_the_table_alone():
-    table = line("reduce_scatter", ("fsdp",), 2 * 1280 * 256, "first/scatter.params")
-    layers = line("reduce_scatter", ("fsdp",), 300, "backward.0/scatter.params")
-    moved = line("all_to_all", ("fsdp",), 5000, "jit(step)/transpose(jvp())/scatter-add")
-    rules, sides = left(FSDP, [table, layers], [moved])
-    assert rules == ["rows, not the table"]
-    _, more = left(FSDP, [replace(table, bytes=2**30)], [moved])
-    assert more == {("reduce_scatter", ("fsdp",)): (2**30, 0.0)}
-    _, rows = left(FSDP, [], [replace(moved, bytes=2**30)])
-    assert rows == {("all_to_all", ("fsdp",)): (0.0, 2**30)}
-    assert sides == {("reduce_scatter", ("fsdp",)): (300.0, 0.0)}
-    _, sides = left(FSDP, [table], [replace(moved, name="jit(step)/dot_general")])
-    assert set(sides) == {("reduce_scatter", ("fsdp",)), ("all_to_all", ("fsdp",))}
+def test_statistics_are_three_for_every_token_of_a_shard():
+    assert added("TP")["statistics"] == ("all_reduce", ("tensor",), 3 * 2 * 16 * 64)
+    assert added("FSDP + TP")["statistics"][2] == 3 * 2 * 16 * 64 / 4
+
+
+def test_a_ring_sends_its_gradients_home():
+    keys = line("permute", ("context",), 300, "backward.0/re.attention.ring")
+    both = line("permute", ("context",), 600, "backward.0/d.attention.ring", count=2.0)
+    assert added("FSDP + CP ring", [keys, both])["home"] == ("permute", ("context",), 200.0)
+
+
+@pytest.mark.parametrize("rule", sorted({*ADDED} - {"home", "kept scales"}))
+def test_what_is_added_must_be_there_to_the_byte(rule):
+    names = [n for n in PLANS if rule in added(n)]
+    assert names
+    for name in names:
+        lines = list(added_lines(*PLANS[name], ()))
+        assert compare(*PLANS[name], [], lines).left == 0
+        (mine,) = [x for x in lines if x.name == rule]
+        others = [x for x in lines if x is not mine]
+        for more in (-2.0, 2.0):
+            other = replace(mine, bytes=mine.bytes + more)
+            assert compare(*PLANS[name], [], [*others, other]).left == pytest.approx(2.0)
+        assert compare(*PLANS[name], [], others).left == pytest.approx(mine.bytes)
+
+
+def test_scales_stay_without_remat_and_nothing_else():
+    scales, axes = 2 * 2 * 256, ("fsdp",)  # bf16: two norms of a layer
+    planned = [line("all_gather", axes, scales + 512, "backward.0/gather.params", count=2.0)]
+    rest = [line("all_gather", axes, 2 * 512)]
+    found = compare(*PLANS["FSDP, no remat"], planned, rest)
+    assert [(x.rule, x.planned) for x in found.explained] == [("kept scales", 2.0 * scales)]
+    assert found.left == 0
+    assert compare(*FSDP, planned, rest).left == 2 * scales
+    ahead = [replace(planned[0], name="forward.0/gather.params")]
+    assert compare(*PLANS["FSDP, no remat"], ahead, rest).left == 2 * scales
 
 
 def test_a_chain_of_permutes_stands_for_a_gather():
@@ -201,15 +292,6 @@ def test_ragged_exchanges_stand_for_gathers_of_dispatched_rows_alone():
     assert sides == {("reduce_scatter", tensor): (100.0, 0.0)}
     _, sides = left(case, [replace(x, name="forward.0/mlp.gather") for x in planned], sent)
     assert set(sides) == {(k, tensor) for k in ("all_gather", "reduce_scatter", sent[0].kind)}
-
-
-def test_scales_stay_without_remat_and_nothing_else():
-    scales, axes = 2 * 2 * 2 * 256, ("fsdp",)  # bf16: two norms of two layers
-    planned = [line("all_gather", axes, scales + 512)]
-    rules, sides = left(PLANS["FSDP, no remat"], planned, [])
-    assert (rules, sides) == (["kept scales"], {("all_gather", axes): (512.0, 0.0)})
-    rules, sides = left(FSDP, planned, [])
-    assert (rules, sides) == ([], {("all_gather", axes): (scales + 512.0, 0.0)})
 
 
 def test_forms_show_as_they_are_written():

@@ -1,21 +1,22 @@
 """Why a compiled step's collectives differ from the plan's: general rules, applied in order.
 
-Each rule is about what compilers and runtimes do, none about a plan. It takes lines, or bytes of
-lines, off the plan's list, off the compiled one, or off both, and says how many bytes; what is left
-in the end is a difference. Rules that allow bytes without a counterpart compute how many.
+Each rule is about what compilers do, none about a plan. It takes lines, or bytes of lines, off the
+plan's list, off the compiled one, or off both, in a ratio that follows from the model and the mesh;
+what is left in the end is a difference. What our runtime moves beside the plan is no rule: those
+lines join the plan's list (`planned_runtime.py`) and must be in the program like any other.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import isclose, prod
 
-from shardwise.models import Attention, ModelConfig, Parameter
+from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
-from shardwise.plans.layouts import STORAGE_AXES, UNEVEN, tensor_letter
+from shardwise.plans.layouts import STORAGE_AXES
 from shardwise.plans.train import TrainPlan
-from shardwise.scheduling import pipeline_schedule
 from shardwise.units import dtype_bytes
 from shardwise.workflows.planned import Key, Line, activation_dtype, by_axes
+from shardwise.workflows.planned_runtime import ADDED, added_lines, without_kept_scales
 
 SUMS = ("all_reduce", "reduce_scatter")
 FLOATS = {"bf16": 2.0, "f16": 2.0, "f32": 4.0, "f64": 8.0}
@@ -23,12 +24,12 @@ SMALL = 0.5
 """Bytes below which nothing is left: sums of floats round."""
 
 RULES = {
-    "indices": "integers (token ids, positions, places and counts of rows) go along with what they "
-    "describe; the plan counts none",
+    "indices": "arrays of integers (token ids, positions, places and counts of rows), none of more "
+    "elements than the batch has rows for experts (tokens, without), go along with what "
+    "they describe; the plan counts none",
     "scalars": "the loss, the count of tokens and the norm of the gradients are summed over all "
-    "devices; the plan counts none",
-    "statistics": "softmax over a vocabulary that tensor cuts: the largest logit, the sum and the "
-    "target's own of every token, in f32; the plan counts none",
+    "devices, at most one sum for every parameter, one for every microbatch and one for the step; "
+    "the plan counts none",
     "width": "sent in another dtype than the plan counts: sums of matmuls that yield f32 are sent "
     "before they are rounded",
     "sum of pieces": "a gather of pieces too small for one of their own, as an all-reduce: each "
@@ -36,23 +37,12 @@ RULES = {
     "sum and slice": "a reduce-scatter as an all-reduce and a slice, fused on TPUs or followed by "
     "what reads the slice",
     "joined sums": "two sums one after the other over some axes each, as one over all of them",
-    "replicated over tensor": "gradients of what tensor does not cut (norms, biases, routers, KV "
-    "heads that it does not divide) are summed over it, since it cuts the tokens; the plan counts "
-    "none",
-    "whole heads": "keys and values of heads that tensor does not divide are made where the tokens "
-    "lie and gathered over it, and again where they are recomputed; the plan counts none",
-    "rows, not the table": "the gradient of a lookup: the rows and their ids move to the devices "
-    "that store their columns, which add them up, instead of a sum of whole tables",
+    "rows, not the table": "the gradient of a lookup: a row for every token moves to the devices "
+    "that store its columns, which add them up, instead of a sum of whole tables",
     "rows that travel": "how many rows a ragged exchange sends is known when it runs; both are "
     "counted as a row for each of a token's experts",
     "rows gathered": "rows that a ragged exchange brought are gathered over tensor, and their "
     "results scattered, by ragged exchanges too: a copy of what is there for every device",
-    "pieces between passes": "a pipeline keeps in pieces what a later pass reads too and gathers "
-    "it over tensor in both: the head's input, and gradients where the backward pass is split; the "
-    "plan counts one gather",
-    "kept scales": "norms read their scales in f32; without remat that copy stays for the backward "
-    "pass and is not gathered again",
-    "home": "a ring's sums of gradients go one hop further, home; the plan counts hops of keys",
     "ring": "an all-gather or a reduce-scatter of N pieces as N - 1 permutes of one",
 }
 
@@ -115,8 +105,6 @@ class Ledger:
     cfg: ModelConfig
     planned: list[Line]
     compiled: list[Line]
-    rings: tuple[Line, ...] = ()
-    moved: list[Line] = field(default_factory=list)
     notes: list[Explained] = field(default_factory=list)
 
     def note(self, rule: str, lines: Sequence[Line], planned: float, compiled: float) -> None:
@@ -138,13 +126,7 @@ def compare(
     plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line], compiled: Sequence[Line]
 ) -> Comparison:
     """Both lists by kind and axes, what the rules explain, and what is left."""
-    ledger = Ledger(
-        plan=plan,
-        cfg=cfg,
-        planned=list(planned),
-        compiled=list(compiled),
-        rings=tuple(x for x in planned if x.kind == "permute"),
-    )
+    ledger = Ledger(plan=plan, cfg=cfg, planned=list(planned), compiled=list(compiled))
     for rule in _ORDER:
         rule(ledger)
     written = [replace(line, kind=line.written) for line in compiled]
@@ -165,35 +147,68 @@ def compare(
     return Comparison(rows=tuple(order), explained=tuple(ledger.notes))
 
 
+def noticed(
+    plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line], compiled: Sequence[Line]
+) -> tuple[int, int]:
+    """After how many single changes of the lists something else is left, and of how many tried.
+
+    The changes: each counted array of the program gone, run once less (where it runs more often),
+    and there twice; each line of the plan gone.
+    """
+    before = compare(plan, cfg, planned, compiled).left
+    found = [
+        abs(compare(plan, cfg, *lists).left - before) > SMALL
+        for lists in _single_changes(planned, compiled)
+    ]
+    return sum(found), len(found)
+
+
+def _single_changes(
+    planned: Sequence[Line], compiled: Sequence[Line]
+) -> Iterator[tuple[list[Line], list[Line]]]:
+    for i, line in enumerate(compiled):
+        if is_counted(line):
+            others = [*compiled[:i], *compiled[i + 1 :]]
+            yield [*planned], others
+            if line.count > 1:
+                yield [*planned], [*others, replace(line, count=line.count - 1)]
+            yield [*planned], [*compiled, line]
+    for i in range(len(planned)):
+        yield [*planned[:i], *planned[i + 1 :]], [*compiled]
+
+
 # Rules on single lines ----------------------------------------------------------------------------
 
 
-def _set_aside(ledger: Ledger, rule: str, holds: Callable[[Line], bool]) -> None:
+def is_counted(line: Line) -> bool:
+    """Whether a compiled line must be in the plan's list: floats, more than one."""
+    return line.dtype in FLOATS and not (line.kind == "all_reduce" and line.elements == 1)
+
+
+def _set_aside(ledger: Ledger, rule: str, gone: Sequence[Line]) -> None:
     """Compiled lines that the plan counts nothing for."""
-    for key in dict.fromkeys(line.key for line in ledger.compiled):
-        gone = [line for line in ledger.compiled if line.key == key and holds(line)]
-        ledger.note(rule, gone, 0.0, sum(line.total for line in gone))
-    ledger.compiled = [line for line in ledger.compiled if not holds(line)]
+    for key in dict.fromkeys(line.key for line in gone):
+        lines = [line for line in gone if line.key == key]
+        ledger.note(rule, lines, 0.0, sum(line.total for line in lines))
+    ledger.compiled = [line for line in ledger.compiled if line not in gone]
 
 
 def _indices(ledger: Ledger) -> None:
-    _set_aside(ledger, "indices", lambda line: line.dtype not in FLOATS)
+    most = ledger.plan.tokens * _experts(ledger.cfg)
+    gone = [x for x in ledger.compiled if x.dtype not in FLOATS and x.elements <= most]
+    _set_aside(ledger, "indices", gone)
 
 
 def _scalars(ledger: Ledger) -> None:
-    _set_aside(ledger, "scalars", lambda line: line.kind == "all_reduce" and line.elements == 1)
+    gone = [x for x in ledger.compiled if x.dtype in FLOATS and not is_counted(x)]
+    most = len(parameters(ledger.cfg)) + ledger.plan.microbatches + 1
+    if sum(x.count for x in gone) <= most:
+        _set_aside(ledger, "scalars", gone)
 
 
-def _statistics(ledger: Ledger) -> None:
-    plan = ledger.plan
-    shards = plan.batch_shards * plan.microbatches * plan.degree("context")
-    tokens = plan.tokens / shards
-
-    def holds(line: Line) -> bool:
-        one_each = line.dtype == "f32" and line.elements == tokens
-        return one_each and line.kind == "all_reduce" and line.axes == ("tensor",)
-
-    _set_aside(ledger, "statistics", holds)
+def _experts(cfg: ModelConfig) -> int:
+    """How many experts a token goes to, 1 without experts."""
+    return max(getattr(layer.mlp, "experts_per_token", 1) for layer in cfg.groups)
 
 
 def _forms(ledger: Ledger) -> None:
@@ -208,14 +223,13 @@ def _width(ledger: Ledger) -> None:
     """Both lists in the dtype of the activations."""
     width = dtype_bytes(activation_dtype(ledger.plan))
     for name in ("planned", "compiled"):
-        lines = getattr(ledger, name)
+        lines: list[Line] = getattr(ledger, name)
+        scale = {x.dtype: width / FLOATS.get(x.dtype, width) for x in lines}
         for key in dict.fromkeys(line.key for line in lines):
-            wide = [x for x in lines if x.key == key and dtype_bytes(x.dtype) != width]
-            more = sum(x.total * (1 - width / dtype_bytes(x.dtype)) for x in wide)
-            sides = (more, 0.0) if name == "planned" else (0.0, more)
-            ledger.note("width", wide, *map(abs, sides))
-        scaled = [replace(x, bytes=x.bytes * width / dtype_bytes(x.dtype)) for x in lines]
-        setattr(ledger, name, scaled)
+            wide = [x for x in lines if x.key == key and scale[x.dtype] != 1]
+            more = abs(sum(x.total * (1 - scale[x.dtype]) for x in wide))
+            ledger.note("width", wide, *((more, 0.0) if name == "planned" else (0.0, more)))
+        setattr(ledger, name, [replace(x, bytes=x.bytes * scale[x.dtype]) for x in lines])
 
 
 def _ragged(ledger: Ledger) -> None:
@@ -240,8 +254,7 @@ def _rows_sent(ledger: Ledger, line: Line) -> float:
     group = ledger.degree(line.axes)
     if line.sent:
         return min(line.sent, line.bytes / group) * group
-    experts = max(getattr(layer.mlp, "experts_per_token", 0) for layer in ledger.cfg.groups)
-    return line.bytes / group * experts
+    return line.bytes / group * _experts(ledger.cfg)
 
 
 def _rows_gathered(ledger: Ledger) -> None:
@@ -269,18 +282,15 @@ def _of_dispatched(line: Line) -> bool:
 # Rules on sums of lines ---------------------------------------------------------------------------
 
 
-def _take(lines: list[Line], key: Key, size: float, last: str = "") -> list[Line]:
-    """The lines with so many bytes of a key less; those whose name begins with `last`, last."""
-    order = sorted(range(len(lines)), key=lambda i: bool(last) and lines[i].name.startswith(last))
-    made: list[Line | None] = list(lines)
-    for i in order:
-        line = lines[i]
-        if line.key == key and size > 0:
-            gone = min(size, line.total)
-            size -= gone
-            rest = line.total - gone
-            made[i] = replace(line, bytes=rest / line.count) if rest > SMALL else None
-    return [line for line in made if line is not None]
+def _take(lines: list[Line], key: Key, size: float) -> list[Line]:
+    """The lines with so many bytes of a key less."""
+    made = []
+    for line in lines:
+        gone = min(size, line.total) if line.key == key else 0.0
+        size -= gone
+        if line.total - gone > SMALL:
+            made.append(replace(line, bytes=(line.total - gone) / line.count) if gone else line)
+    return made
 
 
 def _swap(ledger: Ledger, planned: Key, compiled: Key, factor: float = 1.0) -> tuple[float, float]:
@@ -289,7 +299,7 @@ def _swap(ledger: Ledger, planned: Key, compiled: Key, factor: float = 1.0) -> t
     size = min(
         ledger.left(ledger.planned, planned), ledger.left(ledger.compiled, compiled) / factor
     )
-    ledger.planned = _take(ledger.planned, planned, size, last="first/")
+    ledger.planned = _take(ledger.planned, planned, size)
     ledger.compiled = _take(ledger.compiled, compiled, size * factor)
     return size, size * factor
 
@@ -307,157 +317,63 @@ def _sum_and_slice(ledger: Ledger) -> None:
 
 
 def _joined_sums(ledger: Ledger) -> None:
-    """A sum over more axes pays for those over parts of them: V over the axes that store, then V
-    over their pieces."""
+    """A sum over several axes pays for one over each part of them: V over the axes that store, then
+    V over their pieces."""
     for key in by_axes(ledger.compiled):
-        if key[0] not in SUMS:
-            continue
-        parts = _sums_within(ledger, key[1])
+        parts = _parts_of(ledger, key[1]) if key[0] in SUMS else []
         if not parts:
             continue
         lines = [x for x in ledger.compiled if x.key == key]
-        size = ledger.left(ledger.compiled, key)
-        most, share, taken = 0.0, 1.0, 0.0
+        size, share, shares = ledger.left(ledger.compiled, key), 1.0, []
         for part in parts:
-            got = min(ledger.left(ledger.planned, part), size * share)
-            most, taken = max(most, got / share), taken + got
-            ledger.planned = _take(ledger.planned, part, got, last="first/")
+            shares.append(share)
+            size = min(size, ledger.left(ledger.planned, part) / share)
             share /= ledger.degree(part[1])
-        ledger.compiled = _take(ledger.compiled, key, most)
-        ledger.note("joined sums", lines, taken, most)
-
-
-def _sums_within(ledger: Ledger, axes: tuple[str, ...]) -> list[Key]:
-    """Sums of the plan over fewer of the axes, those over axes that store parameters first."""
-    keys = [k for k in by_axes(ledger.planned) if k[0] in SUMS and set(k[1]) < set(axes)]
-    return sorted(keys, key=lambda k: not set(k[1]) & set(STORAGE_AXES))
-
-
-def _replicated_over_tensor(ledger: Ledger) -> None:
-    """At most the gradients of the rows that tensor leaves whole, in every pass."""
-    plan = ledger.plan
-    if plan.degree("tensor") == 1 or not plan.sequence_parallel:
-        return
-    rows = [r for r in parameters(ledger.cfg) if not _is_cut(r, plan.degree("tensor"))]
-    width = dtype_bytes(activation_dtype(plan))
-    most = width * plan.microbatches * sum(r.size * r.layers for r in rows)
-    for key in by_axes(ledger.compiled):
-        if key[0] in SUMS and "tensor" in key[1]:
-            lines = [x for x in ledger.compiled if x.key == key]
-            size = min(most, ledger.left(ledger.compiled, key))
-            ledger.compiled = _take(ledger.compiled, key, size)
-            ledger.note("replicated over tensor", lines, 0.0, size)
-            most -= size
-
-
-def _is_cut(row: Parameter, tensor: int) -> bool:
-    letter = tensor_letter(row)
-    uneven = letter and dict(row.dims)[letter] % tensor and UNEVEN.get(letter) == "replicate"
-    return bool(letter) and not uneven
-
-
-def _whole_heads(ledger: Ledger) -> None:
-    """At most keys and values of a shard's tokens in every layer, once and once more with remat."""
-    plan, cfg = ledger.plan, ledger.cfg
-    tensor = plan.degree("tensor")
-    key: Key = ("all_gather", ("tensor",))
-    mixers = [(layer.mixer, n) for layer, n in cfg.layer_groups()]
-    heads = [(m, n) for m, n in mixers if isinstance(m, Attention) and m.kv_heads % tensor]
-    if not plan.sequence_parallel:
-        return
-    elements = sum(n * m.kv_heads * (m.head_dim + m.v_head_dim) for m, n in heads)
-    tokens = plan.tokens / (plan.batch_shards * plan.degree("context"))
-    passes = 1 if plan.remat == "none" else 2
-    most = passes * tokens * elements * dtype_bytes(activation_dtype(plan))
-    lines = [x for x in ledger.compiled if x.key == key]
-    size = min(most, ledger.left(ledger.compiled, key))
-    ledger.compiled = _take(ledger.compiled, key, size)
-    ledger.note("whole heads", lines, 0.0, size)
-
-
-def _between_passes(ledger: Ledger) -> None:
-    """At most x[B, T, D] of a shard's tokens for the last rank's head, and for both blocks of each
-    of its layers where B and W are apart."""
-    plan = ledger.plan
-    key: Key = ("all_gather", ("tensor",))
-    if plan.degree("stage") == 1 or not plan.sequence_parallel:
-        return
-    tokens = plan.tokens / (plan.batch_shards * plan.degree("context"))
-    x_bytes = tokens * ledger.cfg.d_model * dtype_bytes(activation_dtype(plan))
-    layers = plan.layers_per_stage[-1] if _splits_backward(plan) else 0
-    lines = [x for x in ledger.compiled if x.key == key]
-    size = min(x_bytes * (1 + 2 * layers), ledger.left(ledger.compiled, key))
-    ledger.compiled = _take(ledger.compiled, key, size)
-    ledger.note("pieces between passes", lines, 0.0, size)
-
-
-def _splits_backward(plan: TrainPlan) -> bool:
-    stages, chunks = plan.degree("stage"), plan.virtual_stages
-    made = pipeline_schedule(plan.pipeline_schedule, stages, plan.microbatches, chunks)
-    return made.splits_backward
-
-
-def _kept_scales(ledger: Ledger) -> None:
-    """At most the scales of all layers' norms, in every microbatch."""
-    plan = ledger.plan
-    if plan.remat != "none" or not plan.reshard_after_forward:
-        return
-    rows = [r for r in parameters(ledger.cfg) if r.role == "norm" and r.group is not None]
-    width = dtype_bytes(activation_dtype(plan))
-    most = width * plan.microbatches * sum(r.size * r.layers for r in rows)
-    for key in by_axes(ledger.planned):
-        if key[0] == "all_gather" and set(key[1]) <= set(STORAGE_AXES):
-            lines = [x for x in ledger.planned if x.key == key]
-            size = min(most, ledger.left(ledger.planned, key))
-            ledger.planned = _take(ledger.planned, key, size)
-            ledger.note("kept scales", lines, size, 0.0)
-            most -= size
-
-
-def _lookup_moves(ledger: Ledger) -> None:
-    """What moves rows for the gradient of a lookup (a scatter-add), before anything is matched: at
-    most a row of D for every token of the batch."""
-    most = ledger.plan.tokens * ledger.cfg.d_model * dtype_bytes(activation_dtype(ledger.plan))
-    moved = [x for x in ledger.compiled if _of_lookup(x) and x.kind not in SUMS]
-    if sum(x.total for x in moved) <= most + SMALL:
-        ledger.moved = moved
-        ledger.compiled = [x for x in ledger.compiled if x not in moved]
-
-
-def _lookup_sums(ledger: Ledger) -> None:
-    """The sums of the tables' gradients that the plan still has, for what moved instead: at most
-    the tables, in every microbatch."""
-    if not ledger.moved:
-        return
-    width, plan = dtype_bytes(activation_dtype(ledger.plan)), ledger.plan
-    tables = sum(r.size for r in parameters(ledger.cfg) if r.role == "lookup")
-    most, planned = width * plan.microbatches * tables, 0.0
-    lines = [x for x in ledger.planned if x.name.startswith("first/") and x.kind in SUMS]
-    for line in lines:
-        if planned + line.total <= most + SMALL:
-            planned += line.total
-            ledger.planned.remove(line)
-    sums = [x for x in ledger.compiled if _of_lookup(x)]
-    gone = [*ledger.moved, *sums]
-    ledger.note("rows, not the table", [*gone, *lines], planned, sum(x.total for x in gone))
-    ledger.compiled = [x for x in ledger.compiled if x not in sums]
-
-
-def _of_lookup(line: Line) -> bool:
-    return line.name.endswith("scatter-add")
-
-
-def _home(ledger: Ledger) -> None:
-    """A ring's backward pass is planned as n - 1 hops of keys and of their gradients each; those
-    of the gradients are one more."""
-    for key in by_axes(ledger.compiled):
-        if key[0] != "permute":
-            continue
-        back = [x for x in ledger.rings if x.key == key and "/d." in x.name]
-        most = sum(x.total for x in back) / 2 / max(ledger.degree(key[1]) - 1, 1)
-        size = min(most, ledger.left(ledger.compiled, key))
+        for part, share in zip(parts, shares, strict=True):
+            ledger.planned = _take(ledger.planned, part, size * share)
         ledger.compiled = _take(ledger.compiled, key, size)
-        ledger.note("home", back, 0.0, size)
+        ledger.note("joined sums", lines, size * sum(shares), size)
+
+
+def _parts_of(ledger: Ledger, axes: tuple[str, ...]) -> list[Key]:
+    """Sums of the plan that together go over all the axes, each over some; those over axes that
+    store parameters first. Empty where an axis is missing."""
+    found: list[Key] = []
+    keys = [k for k in by_axes(ledger.planned) if k[0] in SUMS and set(k[1]) < set(axes)]
+    for key in sorted(keys, key=lambda k: not set(k[1]) & set(STORAGE_AXES)):
+        if not any(set(key[1]) & set(other[1]) for other in found):
+            found.append(key)
+    return found if {a for key in found for a in key[1]} == set(axes) else []
+
+
+def _lookup(ledger: Ledger) -> None:
+    """What moves rows for the gradient of a lookup (a scatter-add): a row of D for every token of
+    the devices that exchange, or no rule holds. The sum that it stands for is the plan's first of
+    the table: over the axes that store it, over replicas where none does."""
+    moved = [x for x in ledger.compiled if x.name.endswith("scatter-add") and x.kind not in SUMS]
+    sums = [x for x in ledger.planned if x.name.startswith("first/") and x.kind == "reduce_scatter"]
+    tables = [x for x in sums if x.name.endswith(".params")][:1]
+    if not moved or not tables:
+        return
+    plan = ledger.plan
+    met = ledger.degree([a for a in moved[0].axes if a != "tensor"])
+    tokens = plan.tokens * met / (plan.batch_shards * plan.degree("context"))
+    rows = tokens * ledger.cfg.d_model * dtype_bytes(activation_dtype(plan))
+    size = sum(x.total for x in moved)
+    if isclose(size, rows) and len({x.key for x in moved}) == 1:
+        ledger.note("rows, not the table", [*moved, *tables], tables[0].total, size)
+        ledger.compiled = [x for x in ledger.compiled if x not in moved]
+        ledger.planned.remove(tables[0])
+
+
+def _runtime(ledger: Ledger) -> None:
+    """The plan's list as our runtime moves it."""
+    ledger.planned, kept = without_kept_scales(ledger.plan, ledger.cfg, ledger.planned)
+    ledger.note("kept scales", kept, sum(x.total for x in kept), 0.0)
+    for line in added_lines(ledger.plan, ledger.cfg, ledger.planned):
+        assert line.name in ADDED, line.name
+        ledger.note(line.name, [line], 0.0, line.total)
+        ledger.planned.append(line)
 
 
 def _ring(ledger: Ledger) -> None:
@@ -473,20 +389,14 @@ def _ring(ledger: Ledger) -> None:
 _ORDER = (
     _indices,
     _scalars,
-    _statistics,
     _forms,
     _width,
     _rows_gathered,
     _ragged,
-    _lookup_moves,
+    _lookup,
+    _runtime,
     _equal,
     _sum_and_slice,
     _joined_sums,
-    _lookup_sums,
-    _replicated_over_tensor,
-    _whole_heads,
-    _between_passes,
-    _kept_scales,
-    _home,
     _ring,
 )

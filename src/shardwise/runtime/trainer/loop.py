@@ -23,6 +23,7 @@ from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan, model_hash
 from shardwise.plans.train import mesh_text
 from shardwise.runtime.checkpoint import verify
+from shardwise.runtime.parallel import check
 from shardwise.runtime.parallel.setup import TensorMatmul
 from shardwise.runtime.trainer.checkpoint import Keeper, check_identity, restore
 from shardwise.runtime.trainer.data import Feed, corpus_of
@@ -85,6 +86,7 @@ class Outcome:
 def train(run: Run, report: Report = lambda _: None, note: Note = lambda _: None) -> Outcome:
     """Train to the last step. Raises BadRequest for what cannot be run here, ShardwiseError for a
     disk that fails or a loss that is no number."""
+    check(run.plan, run.cfg, run.tensor_matmul)  # first what no number of devices would mend
     check_devices(run.plan)
     keep_freed_memory()
     made = program(run.plan, run.cfg, run.settings, run.tensor_matmul)
