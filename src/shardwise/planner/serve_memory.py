@@ -116,6 +116,6 @@ def _prompt_in_flight(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     for layer, layers in cfg.layer_groups():
         size = layer_cache_bytes(layer, shape, shape.input_length)
         widest = np.maximum(widest, size)
-        shared = shape.splits * shape.spread(layer.mixer) > 1
+        shared = shape.splits * shape.stationary * shape.spread(layer.mixer) > 1
         kept = kept + layers * size * np.where(shared, 1.0, 0.0)
     return widest if shape.chunks == 1 else np.maximum(widest, kept)
