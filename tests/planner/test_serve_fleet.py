@@ -103,6 +103,14 @@ def test_a_prefill_pool_takes_the_cheapest_server_for_prompts():
     assert other.on(request, other.piece.chip).seconds == pytest.approx(other.seconds)
 
 
+def test_a_server_too_slow_to_decode_may_prefill():
+    request = fleet_request("llama-3-8b", "h100", input=2048, output=256, kv=("bf16",))
+    tight = look(replace(request, slowest=0.004))
+    decoding = {str(g.server.piece) for g in tight.grids}
+    assert "h100:1" not in decoding
+    assert {str(p.piece) for p in tight.prefillers} >= {"h100:1", *decoding}
+
+
 def test_dollars_are_chip_hours_at_the_price(looked):
     fleet = cheapest(looked, GOAL)
     hours, usd = fleet.chip_hours_per_million, fleet.usd_per_million

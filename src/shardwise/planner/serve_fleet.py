@@ -138,18 +138,21 @@ class Looked:
 def look(request: FleetRequest, progress: Callable[[int, int], None] | None = None) -> Looked:
     """Price every column on the first slices that hold the model."""
     found: list[Grid] = []
+    pools: list[Prefiller] = []
     for number, dtypes in enumerate(request.dtypes):
         fitted: list[Slice] = []
         for piece in request.pieces:
             if len(fitted) == SIZES or (fitted and piece.chips < 2 * fitted[-1].chips):
                 continue
             here = grids(request, piece, dtypes)
+            if request.disaggregate and piece.chip.data_centre is not None:
+                pools += prefillers(request, piece, dtypes)
             if here:
                 fitted.append(piece)
                 found += here
         if progress is not None:
             progress(number + 1, len(request.dtypes))
-    return Looked(request=request, grids=tuple(found), prefillers=prefillers(found))
+    return Looked(request=request, grids=tuple(found), prefillers=tuple(pools))
 
 
 def cheapest(looked: Looked, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS) -> Fleet:

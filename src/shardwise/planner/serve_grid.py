@@ -147,17 +147,18 @@ def grids(
     """The grids of a slice, one for each way to cut the cache; none where the model does not fit.
     Fewer chips than the slice has are used only where no mesh uses them all."""
     for box in boxes(piece):
-        found = [grid_of(s, running) for s in _servers(request, piece, box, dtypes)]
+        found = [grid_of(s, running) for s in servers(request, piece, box, dtypes)]
         kept = [g for g in found if g is not None]
         if kept:
             return kept
     return []
 
 
-def _servers(
+def servers(
     request: FleetRequest, piece: Slice, box: tuple[int, ...], dtypes: ServeDtypes
 ) -> list[Server]:
-    """Legal meshes; spreading sequences only where tensor exceeds the KV heads."""
+    """Legal meshes, for each way to cut the cache; spreading sequences only where tensor exceeds
+    the KV heads."""
     asked = ServeRequest(
         cfg=request.cfg,
         model=request.model,
@@ -195,7 +196,7 @@ def grid_of(server: Server, running: Sequence[float] | np.ndarray) -> Grid | Non
     pairs, back = np.unique(np.stack([mesh.astype(float), n]), axis=1, return_inverse=True)
     back = back.reshape(-1)
     twice = server.take(np.tile(pairs[0].astype(int), 2))
-    one = _steady(request, pairs[1], 1)
+    one = steady(request, pairs[1], 1)
     steps = zip(one.decode_step(), one.decode_step(more=True), strict=True)
     doubled: list[Any] = [np.append(a, b) if np.ndim(a) else a for a, b in steps]
     decode, more = np.split(twice.seconds(StepShape(*doubled)), 2)
@@ -206,7 +207,7 @@ def grid_of(server: Server, running: Sequence[float] | np.ndarray) -> Grid | Non
         return None
     columns, load, decode, slope = (
         server.take(mesh),
-        _steady(request, n, chunk),
+        steady(request, n, chunk),
         decode[back],
         slope[back],
     )
@@ -216,9 +217,9 @@ def grid_of(server: Server, running: Sequence[float] | np.ndarray) -> Grid | Non
     return Grid(
         server=columns,
         load=load,
-        mixed=replace(mixed, tpot=np.where(_holds(columns, together), mixed.tpot, inf)),
+        mixed=replace(mixed, tpot=np.where(holds(columns, together), mixed.tpot, inf)),
         decode=decode,
-        alone_tpot=np.where(_holds(columns, apart), alone, inf),
+        alone_tpot=np.where(holds(columns, apart), alone, inf),
         alone_slots=np.asarray(apart.slots),
         mixed_slots=np.asarray(together.slots),
         prefill=columns.seconds(load.prompt_step()) * np.maximum(request.input_length / chunk, 1.0),
@@ -226,7 +227,8 @@ def grid_of(server: Server, running: Sequence[float] | np.ndarray) -> Grid | Non
     )
 
 
-def _steady(request: FleetRequest, running: np.ndarray, chunk: Quantity) -> Steady:
+def steady(request: FleetRequest, running: Quantity, chunk: Quantity) -> Steady:
+    """A load of so many running sequences in steps of `chunk` tokens."""
     return Steady(
         running=running,
         input_length=request.input_length,
@@ -241,11 +243,11 @@ def _fitting(server: Server, running: np.ndarray) -> tuple[np.ndarray, np.ndarra
     request = server.request
     numbers = (np.arange(len(server)), running, np.array(request.chunks, float))
     mesh, n, chunk = (g.ravel() for g in np.meshgrid(*numbers, indexing="ij"))
-    fits = _holds(server.take(mesh), _steady(request, n, chunk))
+    fits = holds(server.take(mesh), steady(request, n, chunk))
     return mesh[fits], n[fits], chunk[fits]
 
 
-def _holds(columns: Server, load: Steady) -> np.ndarray:
+def holds(columns: Server, load: Steady) -> np.ndarray:
     """Whether the cache of each column holds what is in flight, beside its chunk's activations."""
     request, chunks = columns.request, np.asarray(load.chunk)
     fits = np.zeros(len(columns), bool)

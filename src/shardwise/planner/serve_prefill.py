@@ -10,9 +10,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.hardware import Chip, Slice
-from shardwise.planner.serve_grid import FleetRequest, Grid, Server, handover
-from shardwise.planner.serve_load import Steady, most_busy
+from shardwise.hardware import Chip, Slice, boxes
+from shardwise.planner.serve_grid import (
+    FleetRequest,
+    Grid,
+    Server,
+    handover,
+    holds,
+    servers,
+    steady,
+)
+from shardwise.planner.serve_load import most_busy
 from shardwise.plans.serve import SERVE_AXES, KvSharding, ServeDtypes
 
 POOLS = np.arange(1.0, 9.0)
@@ -43,42 +51,44 @@ class Prefiller:
             kv_sharding=self.kv_sharding,
             dtypes=self.dtypes,
         )
-        load = Steady(
-            running=1.0,
-            input_length=request.input_length,
-            output_length=request.output_length,
-            chunk=self.chunk,
-            percentile=request.percentile,
-        )
-        chunks = max(request.input_length / self.chunk, 1.0)
-        seconds = float(server.seconds(load.prompt_step())[0]) * chunks
+        seconds = float(_seconds(server, np.array([self.chunk]))[0])
         return replace(self, piece=piece, seconds=seconds)
 
 
-def prefillers(grids: Sequence[Grid]) -> tuple[Prefiller, ...]:
-    """Every server of some grids with every chunk, once."""
-    found: dict[tuple, Prefiller] = {}
-    for grid in grids:
-        server, chunks = grid.server, np.asarray(grid.load.chunk)
-        columns = np.stack([*(server.degrees[a] for a in SERVE_AXES), chunks])
-        _, first = np.unique(columns, axis=1, return_index=True)
-        for index in first.tolist():
-            mesh, chunk = server.mesh_at(index), int(chunks[index])
-            key = (str(server.piece), server.box, tuple(mesh.items()), server.dtypes, chunk)
-            found.setdefault(
-                key,
-                Prefiller(
-                    piece=server.piece,
-                    box=server.box,
-                    mesh=mesh,
-                    kv_sharding=server.kv_sharding,
-                    dtypes=server.dtypes,
-                    chunk=chunk,
-                    chips=server.chips,
-                    seconds=float(grid.prefill[index]),
-                ),
-            )
-    return tuple(found.values())
+def _seconds(server: Server, chunks: np.ndarray) -> np.ndarray:
+    """A prompt alone on each mesh, with a chunk for each."""
+    request = server.request
+    steps = np.maximum(request.input_length / chunks, 1.0)
+    return server.seconds(steady(request, 1.0, chunks).prompt_step()) * steps
+
+
+def prefillers(request: FleetRequest, piece: Slice, dtypes: ServeDtypes) -> list[Prefiller]:
+    """Every mesh of a slice with every chunk that a request fits beside, however slowly it would
+    decode; how the cache is cut is of no matter."""
+    for box in boxes(piece):
+        for server in servers(request, piece, box, dtypes)[:1]:
+            numbers = (np.arange(len(server)), np.array(request.chunks, float))
+            mesh, chunks = (g.ravel() for g in np.meshgrid(*numbers, indexing="ij"))
+            fits = holds(server.take(mesh), steady(request, np.ones(len(mesh)), chunks))
+            if np.any(fits):
+                return _priced(server.take(mesh[fits]), chunks[fits])
+    return []
+
+
+def _priced(server: Server, chunks: np.ndarray) -> list[Prefiller]:
+    return [
+        Prefiller(
+            piece=server.piece,
+            box=server.box,
+            mesh=server.mesh_at(index),
+            kv_sharding=server.kv_sharding,
+            dtypes=server.dtypes,
+            chunk=int(chunks[index]),
+            chips=server.chips,
+            seconds=float(seconds),
+        )
+        for index, seconds in enumerate(_seconds(server, chunks))
+    ]
 
 
 Choice = Mapping[tuple[ServeDtypes, int], Prefiller]

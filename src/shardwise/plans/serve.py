@@ -126,8 +126,9 @@ class ServePlan:
     One replica of the model spans `mesh` on `slice` and decodes `batch` sequences at once; prompts
     of `input_length` tokens are prefilled one at a time on the same chips, their tokens cut over
     `data` and `expert`, in chunks of at most `prefill_chunk`; answers are `output_length` tokens
-    long. `box` is the part of each physical axis that the mesh uses. The KV cache is cut by heads
-    over `tensor`; beyond one KV head per device the heads are replicated ("heads"), or the
+    long. `fsdp` cuts D of weights that never move; each of its devices attends for some of the
+    sequences. `box` is the part of each physical axis that the mesh uses. The KV cache is cut by
+    heads over `tensor`; beyond one KV head per device the heads are replicated ("heads"), or the
     sequences are spread ("heads_then_batch"), and where they are fewer than the devices, each is
     cut along its tokens, too ("heads_then_batch_then_sequence").
 

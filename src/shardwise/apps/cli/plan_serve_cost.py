@@ -55,7 +55,8 @@ DEFINITIONS = {
 }
 
 _FRONT_COLUMNS = (
-    *("slice", "mesh", "layout", "replicas", "prefill_replicas", "weights", "kv", "running"),
+    *("slice", "mesh", "layout", "replicas"),
+    *("prefill_slice", "prefill_mesh", "prefill_replicas", "weights", "kv", "running"),
     *("ttft_seconds", "tpot_seconds", "e2e_seconds", "chip_hours_per_million_tokens"),
     "usd_per_million_tokens",
 )
@@ -225,7 +226,9 @@ def _cautions(plannings: list[FleetPlanning], best: FleetPlanning) -> list[str]:
 
 def _csv_row(p: dict[str, Any]) -> list[Any]:
     usd, hours = p["usd_per_million_tokens"], p["chip_hours_per_million_tokens"]
+    apart = p["prefill_mesh"]
     row = {**p, "mesh": mesh_text(p["mesh"])}
+    row["prefill_mesh"] = "" if apart is None else mesh_text(apart)
     row |= {"usd_per_million_tokens": usd["all"], "chip_hours_per_million_tokens": hours["all"]}
     return [row[name] for name in _FRONT_COLUMNS]
 
