@@ -74,43 +74,6 @@ def test_a_rate_is_carried_by_whole_replicas():
     assert apart.chips == 4 * (apart.replicas + apart.prefill_replicas)
 
 
-def test_a_prefill_pool_takes_the_cheapest_server_for_prompts():
-    """With a tight time per token decoding is cut over chips that prompts need not pay for."""
-    goal = Objectives(ttft=2.0, tpot=0.012)
-    request = fleet_request("llama-3-8b", "h100", input=2048, output=256, kv=("bf16",))
-    searched = look(request)
-    fleet = cheapest(searched, goal, layouts=("disaggregated",))
-    own = cheapest(replace(searched, prefillers=()), goal, layouts=("disaggregated",))
-    other = fleet.prefiller
-    assert other is not None
-    assert own.prefiller is None
-    assert fleet.chip_seconds < own.chip_seconds
-    chips = fleet.piece.chips * fleet.replicas + other.piece.chips * fleet.prefill_replicas
-    assert fleet.chips == chips
-    assert fleet.chip_seconds == pytest.approx(chips / fleet.rate)
-    # Nothing alike that was looked at answers a prompt for fewer chip-seconds.
-    alike = [
-        g.server.chips * g.prefill[np.asarray(g.load.chunk) == other.chunk]
-        for g in searched.grids
-        if g.server.dtypes == other.dtypes
-    ]
-    assert other.chips * other.seconds <= 1.02 * np.min(np.concatenate(alike))
-    plan = plan_of(request, fleet)
-    assert plan.prefill is not None
-    assert (plan.prefill.slice, plan.prefill.mesh) == (str(other.piece), other.mesh)
-    prompts = evaluate_serve(plan, request.cfg, fleet.piece).prefill_seconds["expected"]
-    assert prompts == pytest.approx(other.seconds, rel=0.15)
-    assert other.on(request, other.piece.chip).seconds == pytest.approx(other.seconds)
-
-
-def test_a_server_too_slow_to_decode_may_prefill():
-    request = fleet_request("llama-3-8b", "h100", input=2048, output=256, kv=("bf16",))
-    tight = look(replace(request, slowest=0.004))
-    decoding = {str(g.server.piece) for g in tight.grids}
-    assert "h100:1" not in decoding
-    assert {str(p.piece) for p in tight.prefillers} >= {"h100:1", *decoding}
-
-
 def test_dollars_are_chip_hours_at_the_price(looked):
     fleet = cheapest(looked, GOAL)
     hours, usd = fleet.chip_hours_per_million, fleet.usd_per_million

@@ -23,7 +23,7 @@ from shardwise.planner.serve_search import (
 )
 from shardwise.planner.serve_work import ServeShape, decode_work, prefill_work
 from shardwise.planner.serving import costs, evaluate_serve, plan_serve
-from shardwise.plans import PrefillServer, ServeDtypes, ServePlan, model_hash
+from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.roofline import price
 from shardwise.roofline.engines import load_engine
 
@@ -349,16 +349,6 @@ def test_a_model_that_fits_no_slice_is_refused_with_remedies():
     )
 
 
-def test_chips_that_only_copy_the_weights_are_no_remedy():
-    """BLOOM has 112 heads: tensor goes to 16 on 256 chips, unless D is cut as well."""
-    with pytest.raises(NoFeasiblePlan) as error:
-        plan_serve(request_for("bloom-176b", ("v5e:16x16",), pins={"fsdp": 1}))
-    text = str(error.value)
-    assert "tensor=16 divides the heads, more does not, so 16 copies of the weights lie on" in text
-    assert text.endswith("use --weights int8 or --weights int4, or chips with more HBM")
-    assert plan_serve(request_for("bloom-176b", ("v5e:16x16",))).best.plan.degree("fsdp") > 1
-
-
 def test_a_missed_target_names_the_nearest_miss():
     with pytest.raises(NoFeasiblePlan) as error:
         plan_serve(request_for(max_tpot=1e-4, max_ttft=1.0))
@@ -390,25 +380,6 @@ def test_pins_hold_and_impossible_pins_are_refused():
         plan_serve(request_for(pins={"expert": 2}))
     with pytest.raises(BadRequest, match="'stage' cannot be pinned for serving"):
         plan_serve(request_for(pins={"stage": 2}))
-
-
-def test_prompts_are_priced_on_the_servers_of_their_pool():
-    cfg, piece, wide = load_model("llama-3-8b"), parse_slice("v5e:2x2"), parse_slice("v5e:2x4")
-    pool = PrefillServer(slice=str(wide), mesh={"tensor": 8}, box=wide.shape)
-    alike = plan_for(prefill_replicas=1)
-    mixed, apart = (
-        evaluate_serve(plan, cfg, piece) for plan in (alike, replace(alike, prefill=pool))
-    )
-    alone = evaluate_serve(replace(alike.prefill_plan, **_where(pool)), cfg, wide)
-    assert apart.tpot_seconds == mixed.tpot_seconds
-    assert apart.prefill_seconds == alone.prefill_seconds
-    usd, same = apart.usd_per_million_tokens, alone.usd_per_million_tokens
-    assert usd["input"] == pytest.approx(same["input"])
-    assert usd["output"] == mixed.usd_per_million_tokens["output"]
-
-
-def _where(pool):
-    return {"slice": pool.slice, "mesh": pool.mesh, "box": pool.box}
 
 
 def test_hand_written_plans_are_checked():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model, parameters
 from shardwise.planner.book_rules.serving import weight_stationary_chips
@@ -13,6 +14,7 @@ from shardwise.planner.serve_memory import kv_bytes_per_device, weight_bytes_per
 from shardwise.planner.serve_search import ServeRequest, legal_degrees
 from shardwise.planner.serve_step import step_work
 from shardwise.planner.serve_work import ServeShape, decode_work, prefill_work
+from shardwise.planner.serving import plan_serve
 from shardwise.plans.serve import ServeDtypes
 from shardwise.scheduling.step import StepShape
 
@@ -119,18 +121,32 @@ def test_a_step_of_decodes_is_the_decode_step_of_a_plan():
     assert ours.collective_bytes() == pytest.approx(plan.collective_bytes())
 
 
+def asked(model, on, **changes):
+    return ServeRequest(
+        cfg=load_model(model),
+        model=model,
+        pieces=(parse_slice(on),),
+        input_length=128,
+        output_length=128,
+        dtypes=ServeDtypes(),
+        **changes,
+    )
+
+
+def test_a_model_of_few_heads_fits_a_pod():
+    """BLOOM has 112 heads: tensor goes to 16 on 256 chips, and 16 copies do not fit."""
+    with pytest.raises(NoFeasiblePlan) as error:
+        plan_serve(asked("bloom-176b", "v5e:16x16", pins={"fsdp": 1}))
+    text = str(error.value)
+    assert "tensor=16 divides the heads, more does not, so 16 copies of the weights lie on" in text
+    assert text.endswith("use --weights int8 or --weights int4, or chips with more HBM")
+    assert plan_serve(asked("bloom-176b", "v5e:16x16")).best.plan.degree("fsdp") > 1
+
+
 def test_the_search_has_them_where_experts_lie_together():
     def meshes(model):
-        piece = parse_slice("v5e:4x4")
-        request = ServeRequest(
-            cfg=load_model(model),
-            model=model,
-            pieces=(piece,),
-            input_length=128,
-            output_length=128,
-            dtypes=ServeDtypes(),
-        )
-        return legal_degrees(request, piece, piece.shape)
+        request = asked(model, "v5e:4x4")
+        return legal_degrees(request, request.pieces[0], request.pieces[0].shape)
 
     dense, experts = meshes("llama-3.1-70b"), meshes("gpt-oss-120b")
     assert (4, 4) in set(zip(dense["fsdp"], dense["tensor"], strict=True))
