@@ -116,7 +116,10 @@ def test_the_tables(capsys):
 
 def test_the_front_as_csv(tmp_path, capsys):
     path = tmp_path / "front.csv"
-    front = document(capsys, *SMALL, "--csv", str(path))["result"]["front"]
+    picture = tmp_path / "front.svg"
+    files = ("--csv", str(path), "--plot", str(picture))
+    front = document(capsys, *SMALL, *files)["result"]["front"]
+    assert all(f"<!-- {p['slice']} -->" in picture.read_text() for p in front)
     with path.open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(front) > 2

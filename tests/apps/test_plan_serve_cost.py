@@ -56,7 +56,12 @@ def test_the_front_is_confirmed(capsys):
 
 def test_chips_side_by_side_and_the_tables(tmp_path, capsys):
     plan, front = tmp_path / "plan.yaml", tmp_path / "front.csv"
-    run("--on", "v5e:2x2,h100:1", *GOAL, "--no-confirm", "-o", str(plan), "--csv", str(front))
+    picture = tmp_path / "front.svg"
+    files = ("-o", str(plan), "--csv", str(front), "--plot", str(picture))
+    run("--on", "v5e:2x2,h100:1", *GOAL, "--no-confirm", *files)
+    drawn = picture.read_text()
+    assert "<!-- USD per million tokens -->" in drawn
+    assert all(f"<!-- {part} -->" in drawn for part in ("weights", "kv", "network", "expected"))
     out = capsys.readouterr().out
     assert "llama-3-8b, prompts of 1,024 and answers of 128 tokens" in out
     for words in ("per chip", "What limits me", "Would it help?", "each part alone at peak rates"):
@@ -104,6 +109,8 @@ def test_a_trace_is_the_load(tmp_path, capsys):
 def test_refusals():
     with pytest.raises(click.UsageError, match="--batch takes no effect"):
         run("--on", "v5e:2x2", "--batch", "8")
+    with pytest.raises(BadRequest, match=r"--plot 'front\.pdf': the ending says the format"):
+        run("--on", "v5e:2x2", "--plot", "front.pdf")
     with pytest.raises(BadRequest, match="percentile"):
         run("--on", "v5e:2x2", "--percentile", "20%")
     with pytest.raises(NoFeasiblePlan, match=r"v5e:1x1: .*; h100:1: "):

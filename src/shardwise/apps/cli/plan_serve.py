@@ -7,7 +7,16 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.options import given, hardware_of, hardware_options
-from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.output import (
+    check_outputs,
+    check_writable,
+    csv_option,
+    document,
+    emit,
+    json_option,
+    table,
+    write_csv,
+)
 from shardwise.errors import BadRequest
 from shardwise.models.describe import context_warning, unpriced
 from shardwise.planner.serving import ServeAnswer, ServePlanning, mesh_text
@@ -105,12 +114,20 @@ _FRONT_COLUMNS = (
     help="Runner-up meshes to show.",
 )
 @click.option("-o", "plan_path", type=click.Path(dir_okay=False, path_type=Path), help="Plan file.")
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The front, with cost also a decode step's parts, as a PNG or SVG.",
+)
 @hardware_options()
 @csv_option
 @json_option
 def serve(**options: Any) -> None:
     """Find the smallest slice that holds the model and meets the targets, and its largest batch;
     with --objective cost the cheapest servers under a load (--on takes several chips: v5e,h100)."""
+    check_outputs(options)
+    check_writable(options["plan_path"], "-o")
     if options["objective"] == "cost":
         from shardwise.apps.cli.plan_serve_cost import serve_cost
 
@@ -152,6 +169,10 @@ def serve(**options: Any) -> None:
     result = serving_result(planning)
     if options["csv_path"]:
         write_csv(options["csv_path"], _FRONT_COLUMNS, [_csv_row(p) for p in result["front"]])
+    if options["plot_path"]:
+        from shardwise.apps.cli.serve_chart import plot_servers
+
+        plot_servers(result, planning.best.cfg.name, options["plot_path"])
     doc = document(
         inputs=given(options),
         resolved=_resolved(options, planning.best),

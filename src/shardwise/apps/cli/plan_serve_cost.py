@@ -89,6 +89,10 @@ def serve_cost(options: dict[str, Any]) -> None:
     result = _result(plannings, best, found)
     if options["csv_path"]:
         write_csv(options["csv_path"], _FRONT_COLUMNS, [_csv_row(p) for p in result["front"]])
+    if options["plot_path"]:
+        from shardwise.apps.cli.serve_chart import plot_fleets
+
+        plot_fleets(result, best.request.cfg.name, options["plot_path"])
     doc = document(
         inputs=given(options),
         resolved=_resolved(options, best),
