@@ -1,8 +1,8 @@
 """Prefill pools of servers of their own: which mesh answers prompts cheapest within their TTFT.
 
 Prompts are bound by math and answers by memory (ch. 7.4), so the mesh that suits one need not suit
-the other. Of the servers that a search looked at, the one with fewest chip-seconds per prompt is
-offered to every decode server with the same dtypes and chunk.
+the other. Of all servers on the slices that a search looked at, the one with fewest chip-seconds
+per prompt is offered to every decode server with the same dtypes and chunk.
 """
 
 from collections.abc import Mapping, Sequence
