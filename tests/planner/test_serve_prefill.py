@@ -69,7 +69,8 @@ def test_a_prefill_pool_takes_the_cheapest_server_for_prompts():
 
 
 def test_a_server_too_slow_to_decode_may_prefill():
-    request = fleet_request("llama-3-8b", "h100", input=2048, output=256, kv=("bf16",))
+    dtypes = {"weights": ("bf16",), "kv": ("bf16",)}
+    request = fleet_request("llama-3-8b", "h100", input=2048, output=256, **dtypes)
     tight = look(replace(request, slowest=0.004))
     decoding = {str(g.server.piece) for g in tight.grids}
     assert "h100:1" not in decoding
