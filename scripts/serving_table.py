@@ -43,8 +43,8 @@ COLUMNS = (
 
 INTRO = """# The cheapest serving plans
 
-Made by `python scripts/serving_table.py` on {day} in {seconds:.0f} s ({cpu:.0f} s of CPU time on
-one of {cores} cores that others used); do not edit by hand.
+Made by `python scripts/serving_table.py` on {day} in {cpu:.0f} s of CPU time ({seconds:.0f} s
+on one of {cores} cores that others used); do not edit by hand.
 
 Requests of {input:,} prompt and {output} answer tokens arrive at random, as many as the servers can
 take. At the {percentile:.0f}th percentile of requests: {goals}.
