@@ -187,6 +187,19 @@ def test_an_urgent_request_displaces_the_last_of_a_lower_class():
     assert fcfs[9].started == 20
 
 
+def test_none_is_displaced_where_caches_to_be_fetched_leave_too_little():
+    """Five of ten pages wait to be fetched: six do not fit, whoever goes."""
+    setting = config(policy="prefill", order="priority", pages=10, batch=1, budget=16)
+    requests = [
+        request(0, 17, 2, 0, priority=0),
+        request(1, 17, 2, 0, priority=1),
+        request(2, 20, 1, 3, priority=0),
+    ]
+    jobs = {job.request.id: job for job in drive(setting, requests).jobs}
+    assert jobs[1].preemptions == 0
+    assert all(job.finished is not None and not job.refusal for job in jobs.values())
+
+
 def test_the_earliest_deadline_is_served_first_and_the_late_are_refused():
     requests = [
         request(0, 8, 1, 0, deadline=50),

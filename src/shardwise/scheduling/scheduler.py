@@ -435,7 +435,12 @@ class Scheduler:
         victim = max((*self.decoding, *self.prefilling), key=_order_of, default=None)
         if victim is None or victim.request.priority <= head.request.priority:
             return None
-        return None if self.room().take(self.want(head)) else victim
+        want = self.want(head)
+        # Caches that wait to be fetched stay: beside them it may not fit whoever goes.
+        left = self.config.pages - sum(len(job.pages) for job in self.handed)
+        if max(want.fresh, want.full - want.shared) + want.unlocked > left:
+            return None
+        return None if self.room().take(want) else victim
 
     def _preempt(self, job: Sequence) -> int:
         """Take a sequence's pages; it comes back by itself. Returns the tokens copied away."""
