@@ -97,6 +97,10 @@ BASIS = {  # how the sheet's numbers came about, by the start of its remark
 def main(data: Path) -> None:
     extras = tomllib.loads((HERE / "catalogue.toml").read_text())
     rows = {row["id"]: row for row in read_csv(data / "hardware.csv")}
+    blank = dict.fromkeys(next(iter(rows.values())), "")
+    for own in extras["chips"].values():
+        if "sheet" in own:  # a chip that the data sheets lack brings its row along
+            rows[own["row"]] = {**blank, "id": own["row"], **own["sheet"]}
     records = {
         chip: record_of(chip, own, rows[own["row"]], extras)
         for chip, own in extras["chips"].items()

@@ -45,6 +45,7 @@ STANDS_FOR = {  # chips without a measurement of their own -> the nearest relati
     "l40s": "a100",
     "a10g": "a100",
     "rtx4090": "a100",
+    "rtxpro6000": "a100",
     "h100-pcie": "h100",
     "h800": "h100",
     "h20": "h100",
@@ -54,6 +55,12 @@ STANDS_FOR = {  # chips without a measurement of their own -> the nearest relati
     "gb300": "gb200",
     "mi250x": "mi300x",
 }
+TORCH = {  # chip -> issue, TFLOP/s of bf16 squares of 4096, 8192 and 10240 with f32 accumulation
+    "rtx4090": (78, (151.50, 160.17, 158.54)),
+    "rtxpro6000": (162, (399.93, 417.34, 387.01)),
+}
+"""Cards with tensor cores of half rate for f32 accumulation come nearer to that peak: what feeds
+them is built for the whole rate."""
 FP8_FROM = ("h100", "b200", "gb200")  # relatives of the same generation that have fp8 timings
 TPU_MATMUL = {
     "v2": (0.99, "the book's profiling chapter: 95.6 ms at peak, 96 ms measured on v2-8"),
@@ -75,6 +82,7 @@ def add_efficiency(records: dict[str, Entry], data: Path) -> None:
     """Fractions behind "expected", and the ramp and hop latency of NVLink domains."""
     matmul, fp8, hbm = gemm_rates(records, data)
     add_mamf(matmul, records, data)
+    add_torch(matmul, records)
     add_tpu(matmul, hbm, data, records)
     network, ramps = nccl_rates(records, data)
     for chip, record in records.items():
@@ -184,6 +192,17 @@ def add_mamf(matmul: dict[str, Entry], records: Mapping[str, Entry], data: Path)
             "source": f"measured: best shape {share(chip, name):.3f} of peak (MAMF, "
             f"stas00/ml-engineering@744d01e) x {below:.2f}, the median of typical over best "
             "where both are known",
+        }
+
+
+def add_torch(matmul: dict[str, Entry], records: Mapping[str, Entry]) -> None:
+    """Median of a benchmark that users of a chip ran."""
+    for chip, (issue, rates) in TORCH.items():
+        peak = records[chip]["peak_flops"]["bf16"]["value"]
+        matmul[chip] = {
+            "value": round(statistics.median(rates) * 1e12 / peak, 3),
+            "source": f"measured: median of {len(rates)} bf16 squares of 4096 and more in torch "
+            f"2.7, zzc0721/torch-performance-test-data issue {issue}",
         }
 
 

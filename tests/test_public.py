@@ -10,6 +10,7 @@ from shardwise.roofline import load_stack
 
 NAMES = [
     "Layout",
+    "Load",
     "Mesh",
     "ServePlan",
     "TrainPlan",
@@ -30,6 +31,7 @@ NAMES = [
     "price",
     "resolve",
     "save_plan",
+    "simulate",
     "slice_of",
 ]
 
@@ -59,6 +61,12 @@ def test_importing_the_package_loads_nothing():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_plan_that_serves_is_simulated():
+    planning = shardwise.plan_serve("llama-3-8b", "v5e:2x2", input=512, output=32)
+    found = shardwise.simulate(planning.best.plan, shardwise.Load(rate=2.0, requests=20))
+    assert found.result["completed"] == 20
 
 
 def test_the_verbs_join(tmp_path):

@@ -29,9 +29,12 @@ if TYPE_CHECKING:
     from shardwise.workflows.predict import plan_training as plan_train
     from shardwise.workflows.predict_serve import plan_serving as plan_serve
     from shardwise.workflows.shard import shard_expression as resolve
+    from shardwise.workflows.simulate import Load
+    from shardwise.workflows.simulate import simulate_plan as simulate
 
 _HOMES = {
     "Layout": ("shardwise.sharding", "Layout"),
+    "Load": ("shardwise.workflows.simulate", "Load"),
     "Mesh": ("shardwise.sharding", "Mesh"),
     "ServePlan": ("shardwise.plans", "ServePlan"),
     "TrainPlan": ("shardwise.plans", "TrainPlan"),
@@ -52,12 +55,14 @@ _HOMES = {
     "price": ("shardwise.roofline.price", "price"),
     "resolve": ("shardwise.workflows.shard", "shard_expression"),
     "save_plan": ("shardwise.plans", "save_plan"),
+    "simulate": ("shardwise.workflows.simulate", "simulate_plan"),
     "slice_of": ("shardwise.hardware", "parse_slice"),
 }
 """Public name -> module and name there."""
 
 __all__ = [
     "Layout",
+    "Load",
     "Mesh",
     "ServePlan",
     "TrainPlan",
@@ -78,6 +83,7 @@ __all__ = [
     "price",
     "resolve",
     "save_plan",
+    "simulate",
     "slice_of",
 ]
 

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.apps.test_plan_train import SMALL, run
@@ -40,10 +41,15 @@ def test_help_imports_nothing_heavy():
     assert "Usage: shardwise" in done.stdout
 
 
-def test_planning_imports_no_jax_and_no_rich():
+PLANS = Path(__file__).parents[2] / "benchmarks" / "plans"
+SIMULATE = ["simulate", str(PLANS / "simulate_azure.yaml"), "--rate", "5", "--requests", "20"]
+
+
+@pytest.mark.parametrize("command", [SMALL, SIMULATE], ids=lambda command: command[0])
+def test_planning_imports_no_jax_and_no_rich(command):
     code = (
         "import sys\nfrom shardwise.apps.cli import main\n"
-        f"try:\n    main({[*SMALL, '--json']!r})\nexcept SystemExit as done:\n"
+        f"try:\n    main({[*command, '--json']!r})\nexcept SystemExit as done:\n"
         "    assert not done.code\n"
         "loaded = [m for m in ('jax', 'jaxlib', 'rich', 'scipy') if m in sys.modules]\n"
         "sys.exit('loaded ' + ', '.join(loaded) if loaded else 0)"
@@ -82,6 +88,11 @@ def test_a_reader_that_stops_early_is_no_error():
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
     assert "Error" not in done.stderr
+
+
+def test_the_verbs_of_planning_are_there():
+    pinned = {"plan", "simulate", "validate", "calibrate", "export", "roofline", "shard", "book"}
+    assert pinned | {"train", "hw", "model"} <= set(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

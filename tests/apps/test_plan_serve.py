@@ -116,7 +116,10 @@ def test_the_tables(capsys):
 
 def test_the_front_as_csv(tmp_path, capsys):
     path = tmp_path / "front.csv"
-    front = document(capsys, *SMALL, "--csv", str(path))["result"]["front"]
+    picture = tmp_path / "front.svg"
+    files = ("--csv", str(path), "--plot", str(picture))
+    front = document(capsys, *SMALL, *files)["result"]["front"]
+    assert all(f"<!-- {p['slice']} -->" in picture.read_text() for p in front)
     with path.open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(front) > 2
@@ -263,3 +266,18 @@ def test_no_smaller_batch_than_one_is_advised(capsys):
     said = capsys.readouterr().err
     assert "use shorter sequences, --kv int4, or chips with more HBM" in said
     assert "--batch" not in said
+
+
+def test_an_engine_has_a_range(capsys):
+    args = (*ISSUE[:3], "v5e:4x4", *ISSUE[4:], "--batch", "4")
+    ideal = document(capsys, *args)["result"]
+    served = document(capsys, *args, "--engine", "vllm")
+    result = served["result"]
+    assert (ideal["tpot_interval"], ideal["engine"]) == (None, "ideal")
+    assert result["tpot_seconds"]["expected"] > ideal["tpot_seconds"]["expected"]
+    low, high = result["tpot_interval"]
+    assert low < result["tpot_seconds"]["expected"] < high
+    assert served["resolved"]["engine"] == {"value": "vllm", "origin": "flag"}
+    assert "docs/fit_serving.md" in served["provenance"]["engine"]["kernel_seconds"]
+    run(*args, "--engine", "vllm")
+    assert "TPOT of 4 runs in 5 with vllm" in capsys.readouterr().out

@@ -17,6 +17,7 @@ class LayerShape:
     lengths packed into one sequence, () for one document. `expert_load` multiplies the work of the
     experts: the capacity factor of a dense dispatch, or the busiest device's load over the mean.
     `exact` are components whose matmuls run in the activations' dtype whatever `compute` is.
+    Weights of a server may lie still, cut along D over `stationary` devices.
     """
 
     tokens: Quantity
@@ -34,6 +35,7 @@ class LayerShape:
     expert_load: float = 1.0
     expert_over_tensor: bool = False
     exact: frozenset[str] = frozenset()
+    stationary: Quantity = 1.0
 
     def degree(self, axis: str) -> Quantity:
         """Degree of a mesh axis; 1 where there is none."""
@@ -43,6 +45,11 @@ class LayerShape:
     def norm_tokens(self) -> Quantity:
         """Tokens per device between blocks: also cut by tensor under sequence parallelism."""
         return self.tokens / self.degree("tensor") if self.sequence_parallel else self.tokens
+
+    @property
+    def mixer_tokens(self) -> Quantity:
+        """Tokens per device between a mixer's projections: cut over `stationary`, too."""
+        return self.tokens / self.stationary
 
     @property
     def expert_axes(self) -> tuple[str, ...]:

@@ -19,6 +19,12 @@ from shardwise.planner.layer_shape import LayerShape
 from shardwise.planner.ops import make_op
 from shardwise.planner.parallel.context import attention_core, kv_heads
 from shardwise.planner.parallel.expert import block_share, expert_batch, expert_steps
+from shardwise.planner.parallel.stationary import (
+    contracts_width,
+    local_matmul,
+    parts,
+    sums,
+)
 from shardwise.planner.parallel.tensor import tensor_step
 from shardwise.plans.layouts import is_expert, tensor_letter
 from shardwise.units import dtype_bytes
@@ -103,12 +109,14 @@ def _mixer_block(
         inner += _rotary(cfg, layer, shape)
     into = tensor_step("attention.gather", "all_gather", "attention", cfg, shape)
     out = tensor_step("attention.scatter", "reduce_scatter", "attention", cfg, shape)
+    summed = sums("attention.sums", "attention", rows, shape)
+    whole = parts("attention.parts", "attention", rows, shape)
     return [
         ("norm", _norm("attention", cfg, norms, shape)),
         *_all("norm", into),
-        *_all("qkv", [matmul(r, shape) for r in rows if not _yields_d(r)]),
+        *_all("qkv", _matmuls_in(rows, shape, matmul, summed)),
         *_all("qkv", inner),
-        *_all("attention", [*core(layer, shape), *_output_gate(layer, shape)]),
+        *_all("attention", [*core(layer, shape), *_output_gate(layer, shape), *whole]),
         *_all("attention_out", [matmul(r, shape) for r in rows if _yields_d(r)]),
         *_all("attention_out", out),
     ]
@@ -130,16 +138,33 @@ def _mlp_block(
     into, out = expert_steps(cfg, moe, shape) if moe else ([], [])
     gather = tensor_step("mlp.gather", "all_gather", "mlp", cfg, shape, share)
     scatter = tensor_step("mlp.scatter", "reduce_scatter", "mlp", cfg, shape, share)
+    summed = sums("mlp.sums", "mlp", [*rows, *router], shape)
+    whole = parts("mlp.parts", "mlp", rows, shape)
     return [
         ("norm", _norm("mlp", cfg, norms, shape)),
         *_all("norm", gather),
         *_all("mlp_in", [matmul(r, shape) for r in router]),
         *_all("dispatch", into),
-        *_all("mlp_in", [matmul(r, shape) for r in rows if not _yields_d(r)]),
-        *_all("activation", _activation(rows, shape)),
+        *_all("mlp_in", _matmuls_in(rows, shape, matmul, summed)),
+        *_all("activation", [*_activation(rows, shape), *whole]),
         *_all("mlp_out", [matmul(r, shape) for r in rows if _yields_d(r)]),
         *_all("mlp_out", [*out, *scatter]),
     ]
+
+
+def _matmuls_in(
+    rows: Sequence[Parameter],
+    shape: LayerShape,
+    matmul: Callable[[Parameter, LayerShape], Op],
+    summed: Sequence[Op],
+) -> list[Op]:
+    """The matmuls into a block; what `summed` adds up stands before rows that need it whole."""
+    first = [r for r in rows if not _yields_d(r)]
+    if summed:
+        first.sort(key=lambda row: not contracts_width(row))
+    wide = sum(contracts_width(r) for r in first) if summed else len(first)
+    ops = [matmul(r, shape) for r in first]
+    return [*ops[:wide], *summed, *ops[wide:]]
 
 
 def _all(kind: SavedKind, ops: Sequence[Op]) -> list[Yield]:
@@ -157,7 +182,7 @@ def matmul_op(row: Parameter, shape: LayerShape) -> Op:
     if is_expert(row):
         m, batch = expert_batch(float(row.active), row.batches, shape)
         tensor = 1.0 if shape.expert_over_tensor else tensor
-    k, n = _local_dims(row, tensor)
+    m, k, n = local_matmul(row, m, *_local_dims(row, tensor), shape.stationary)
     exact = row.component in shape.exact
     weight = k * n * batch * dtype_bytes(shape.activations if exact else shape.weights)
     moved = (m * k + m * n) * batch * dtype_bytes(shape.activations)
@@ -191,7 +216,7 @@ def _head_norm(layer: Layer, shape: LayerShape) -> list[Op]:
     if mixer is None or getattr(mixer, "qk_norm", "none") == "none":
         return []
     width = (mixer.heads + kv_heads(mixer)) * mixer.head_dim / shape.degree("tensor")
-    traffic = 2 * width * shape.tokens * dtype_bytes(shape.activations)
+    traffic = 2 * width * shape.mixer_tokens * dtype_bytes(shape.activations)
     return [make_op("attention.qk_norm", "norm", "elementwise", hbm_bytes=traffic)]
 
 
@@ -214,7 +239,7 @@ def _output_gate(layer: Layer, shape: LayerShape) -> list[Op]:
     if mixer is None or not getattr(mixer, "output_gate", False):
         return []
     width = mixer.heads * mixer.v_head_dim / shape.degree("tensor")
-    traffic = 3 * width * shape.tokens * dtype_bytes(shape.activations)
+    traffic = 3 * width * shape.mixer_tokens * dtype_bytes(shape.activations)
     return [make_op("attention.gate_product", "attention", "elementwise", hbm_bytes=traffic)]
 
 
@@ -237,7 +262,7 @@ def _activation(rows: Sequence[Parameter], shape: LayerShape) -> list[Op]:
     """The elementwise activation: reads what the matmuls in wrote, writes what those out read."""
     outward = sum(_rows_wide(r, r.contracted, shape) for r in rows if _yields_d(r))
     inward = sum(_rows_wide(r, r.outputs, shape) for r in rows if not _yields_d(r))
-    traffic = (inward + outward) * shape.tokens * dtype_bytes(shape.activations)
+    traffic = (inward + outward) * shape.mixer_tokens * dtype_bytes(shape.activations)
     return [make_op("mlp.activation", "mlp", "elementwise", hbm_bytes=traffic)]
 
 
@@ -254,7 +279,8 @@ def _norm(name: str, cfg: ModelConfig, norms: float, shape: LayerShape) -> Op:
     """Residual add and first norm, fused: read the stream and the block's output, write the sum and
     the norm (4 passes); every further norm of the block reads and writes once."""
     passes = 4 + 2 * (norms - 1)
-    traffic = passes * shape.norm_tokens * cfg.d_model * dtype_bytes(shape.activations)
+    width = cfg.d_model / shape.stationary
+    traffic = passes * shape.norm_tokens * width * dtype_bytes(shape.activations)
     return make_op(f"{name}.norm", "norm", "elementwise", hbm_bytes=traffic)
 
 

@@ -13,9 +13,10 @@ from shardwise.planner.serve_work import (
     STATE_BYTES,
     ServeShape,
     head_share,
+    held_share,
     served_rows,
 )
-from shardwise.plans.layouts import compute_share, tensor_share
+from shardwise.plans.layouts import tensor_share
 from shardwise.units import dtype_bytes
 from shardwise.work import MemoryTimeline, Quantity
 
@@ -34,13 +35,12 @@ def serve_memory(cfg: ModelConfig, shape: ServeShape) -> MemoryTimeline:
 
 
 def weight_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
-    """Stored weights: cut by tensor, experts by expert, replicated over data."""
-    degrees = {axis: shape.degree(axis) for axis in ("tensor", "expert")}
+    """Stored weights: cut by tensor, experts by expert, D by fsdp, replicated over data."""
     total: Quantity = 0.0
     for row in served_rows(cfg):
         size = row.params * dtype_bytes(shape.stored(cfg, row))
         if size:
-            total = total + size * compute_share(row, degrees)
+            total = total + size * held_share(row, shape)
     return total
 
 
@@ -48,7 +48,7 @@ def kv_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     """Cache of all sequences of the device at their full length; windows cap their layers."""
     total: Quantity = 0.0
     for layer, layers in cfg.layer_groups():
-        sequences = np.ceil(shape.sequences / shape.spread(layer.mixer))
+        sequences = shape.held(layer.mixer, shape.sequences)
         total = total + layers * sequences * layer_cache_bytes(layer, shape, shape.longest)
     return total
 
@@ -76,7 +76,7 @@ def _working_set(
     widest: Quantity = 0.0
     for group in range(len(cfg.groups)):
         widest = np.maximum(widest, _block_width(cfg, group, tensor))
-    stream = cfg.d_model * (1.0 + 1.0 / tensor) + widest
+    stream = cfg.d_model / shape.stationary * (1.0 + 1.0 / tensor) + widest
     logits = 4.0 * sampled * cfg.vocabulary / tensor
     return tokens * stream * dtype_bytes(shape.dtypes.activations) + logits
 
@@ -116,6 +116,6 @@ def _prompt_in_flight(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     for layer, layers in cfg.layer_groups():
         size = layer_cache_bytes(layer, shape, shape.input_length)
         widest = np.maximum(widest, size)
-        shared = shape.splits * shape.spread(layer.mixer) > 1
+        shared = shape.splits * shape.stationary * shape.spread(layer.mixer) > 1
         kept = kept + layers * size * np.where(shared, 1.0, 0.0)
     return widest if shape.chunks == 1 else np.maximum(widest, kept)

@@ -3,7 +3,8 @@
 For each part of the slice and each way to cut the KV cache, every legal mesh is tried with batches
 up to the largest that memory holds, counted, placed and priced at once by the functions that price
 a single plan. A mesh is legal if tensor divides the heads, expert divides the experts, and it can
-be placed.
+be placed. `fsdp` cuts D of weights that lie still no more ways than tensor cuts F, the larger, and
+only where experts lie together and no chip has a copy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +15,15 @@ from math import inf, prod
 import numpy as np
 
 from shardwise.errors import BadRequest
-from shardwise.hardware import Placement, Slice, boxes, place
+from shardwise.hardware import Chip, Placement, Slice, boxes, place
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Moe
 from shardwise.planner.serve_memory import serve_memory
 from shardwise.planner.serve_work import ServeShape, cached_heads, decode_work, prefill_work
 from shardwise.plans.serve import KV_SHARDINGS, SERVE_AXES, KvSharding, ServeDtypes
-from shardwise.roofline import price
-from shardwise.work import Quantity
+from shardwise.roofline import Estimate, price
+from shardwise.roofline.engines import IDEAL_ENGINE, Engine
+from shardwise.work import Quantity, Work
 
 _MAX_BATCH = 2**17
 _BATCHES = tuple(sorted({round(2 ** (i / 2)) for i in range(35)}))
@@ -44,7 +46,8 @@ class ServeRequest:
 
     `pieces` are the slices to choose from, smallest first. `batch` fixes the batch where it is not
     0. `max_tpot` and `max_ttft` bound the expected seconds, infinite where there is no target.
-    `utilisation` replaces the expected prefill time, if given.
+    `utilisation` replaces the expected prefill time, if given. `engine` is the software that
+    serves.
     """
 
     cfg: ModelConfig
@@ -59,6 +62,7 @@ class ServeRequest:
     max_ttft: float = inf
     pins: Mapping[str, int] = field(default_factory=dict)
     utilisation: Utilisation | None = None
+    engine: Engine = IDEAL_ENGINE
 
     @property
     def has_targets(self) -> bool:
@@ -171,20 +175,31 @@ class _Meshes:
         return np.broadcast_to(peak, (len(self),))
 
     def tpot(self, batch: Quantity) -> Bounds:
-        return self._priced(decode_work(self.request.cfg, self.shape(batch)))
+        shape = self.shape(batch)
+        return self._priced(decode_work(self.request.cfg, shape), shape.sequences)
 
     def prefill(self) -> Bounds:
-        bounds = self._priced(prefill_work(self.request.cfg, self.shape(1.0)))
+        shape = self.shape(1.0)
+        bounds = self._priced(prefill_work(self.request.cfg, shape), shape.chunks)
         return at_utilisation(bounds, self.request, self.piece, prod(self.box) * self.piece.count)
 
-    def _priced(self, work) -> Bounds:
-        e = price(work, self.piece.chip, place_mesh(self.piece, self.degrees, self.box))
-        shape = (len(self),)
+    def _priced(self, work: Work, sequences: Quantity) -> Bounds:
+        placement, engine = place_mesh(self.piece, self.degrees, self.box), self.request.engine
+        found = price(work, self.piece.chip, placement, stack=engine.stack)
+        bounds, shape = served_bounds(found, engine, sequences), (len(self),)
         return Bounds(
-            lower=np.broadcast_to(e.lower, shape),
-            expected=np.broadcast_to(e.expected, shape),
-            upper=np.broadcast_to(e.upper, shape),
+            lower=np.broadcast_to(bounds.lower, shape),
+            expected=np.broadcast_to(bounds.expected, shape),
+            upper=np.broadcast_to(bounds.upper, shape),
         )
+
+
+def served_bounds(estimate: Estimate, engine: Engine, sequences: Quantity) -> Bounds:
+    """What a priced step takes in an engine, with what it spends per running sequence."""
+    host = engine.sequence_seconds * sequences
+    return Bounds(
+        lower=estimate.lower, expected=estimate.expected + host, upper=estimate.upper + host
+    )
 
 
 def serve_shape(
@@ -202,7 +217,23 @@ def serve_shape(
         prefill_chunk=request.prefill_chunk,
         kv_sharding=kv_sharding,
         dtypes=request.dtypes,
+        compute_of=compute_of(request.dtypes, request.pieces[0].chip),
     )
+
+
+def compute_dtypes(chip: Chip) -> Mapping[str, str]:
+    """What engines multiply quantized weights in: their own dtype where the chip has a peak for it,
+    mxfp4 weights (with activations of more bits) in fp8 on chips that have fp4, else bf16."""
+    found: dict[str, str] = {}
+    for stored, rate in (("fp8", "fp8"), ("int8", "int8"), ("nvfp4", "fp4")):
+        found[stored] = rate if rate in chip.peak_flops else "bf16"
+    found["mxfp4"] = "fp8" if "fp4" in chip.peak_flops else "bf16"
+    return found
+
+
+def compute_of(dtypes: ServeDtypes, chip: Chip) -> Mapping[str, str]:
+    """`ServeShape.compute_of` of a plan's dtypes on a chip."""
+    return compute_dtypes(chip) if dtypes.matmuls == "stored" else {}
 
 
 def at_utilisation(bounds: Bounds, request: ServeRequest, piece: Slice, chips: int) -> Bounds:
@@ -251,30 +282,34 @@ def search_slice(request: ServeRequest, piece: Slice, *, exact: bool = True) -> 
 
 def _meshes(request: ServeRequest, piece: Slice, box: tuple[int, ...]) -> list[_Meshes]:
     """Legal meshes of the box; spreading sequences only where tensor exceeds the KV heads."""
-    degrees = _legal_degrees(request, piece, box)
+    degrees = legal_degrees(request, piece, box)
     found = []
     for kv_sharding in KV_SHARDINGS:
         meshes = _Meshes(
             request=request, piece=piece, box=box, degrees=degrees, kv_sharding=kv_sharding
         )
         if kv_sharding != "heads":
-            meshes = meshes.take(degrees["tensor"] > _fewest_kv_heads(request.cfg))
+            meshes = meshes.take(degrees["tensor"] > fewest_kv_heads(request.cfg))
         if len(meshes):
             found.append(meshes)
     return found
 
 
-def _legal_degrees(
+def legal_degrees(
     request: ServeRequest, piece: Slice, box: tuple[int, ...]
 ) -> dict[str, np.ndarray]:
+    """Every legal mesh of a box as columns of degrees."""
     devices = prod(box) * piece.count * piece.chip.jax_devices_per_chip
     divisors = [d for d in range(1, devices + 1) if devices % d == 0]
     tensor = [d for d in divisors if heads_divide(request.cfg, d)]
     expert = [d for d in divisors if experts_of(request.cfg) % d == 0]
-    grid = [g.ravel() for g in np.meshgrid(np.array(expert), np.array(tensor), indexing="ij")]
-    fits = devices % (grid[0] * grid[1]) == 0
-    degrees = {"expert": grid[0][fits], "tensor": grid[1][fits]}
-    degrees = {"data": devices // (degrees["expert"] * degrees["tensor"]), **degrees}
+    width = [d for d in divisors if request.cfg.d_model % d == 0]
+    grid = [g.ravel() for g in np.meshgrid(width, expert, tensor, indexing="ij")]
+    product = grid[0] * grid[1] * grid[2]
+    still = (grid[1] == 1) & (grid[0] <= grid[2]) & (product == devices)
+    fits = ((grid[0] == 1) | still) & (devices % product == 0)
+    degrees = {a: g[fits] for a, g in zip(SERVE_AXES[1:], grid, strict=True)}
+    degrees = {"data": devices // np.prod(list(degrees.values()), axis=0), **degrees}
     keep = np.ones(len(degrees["data"]), bool)
     for axis, pinned in request.pins.items():
         if axis not in SERVE_AXES:
@@ -300,7 +335,7 @@ def experts_of(cfg: ModelConfig) -> int:
     return min(counts, default=1)
 
 
-def _fewest_kv_heads(cfg: ModelConfig) -> int:
+def fewest_kv_heads(cfg: ModelConfig) -> int:
     """KV heads of the layer that has fewest; sequences are spread beyond that many."""
     heads = [cached_heads(layer.attention) for layer in cfg.groups if layer.attention is not None]
     return min(heads, default=_MAX_BATCH)

@@ -9,11 +9,11 @@ the chip's price. Targets bound expected times.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 
 from shardwise.errors import BadRequest, NoFeasiblePlan, ShardwiseError
-from shardwise.hardware import Placement, Slice
+from shardwise.hardware import Placement, Slice, parse_slice
 from shardwise.models import ModelConfig
 from shardwise.planner.serve_memory import serve_memory
 from shardwise.planner.serve_misses import misfit, no_slice_fits, targets_missed
@@ -30,12 +30,14 @@ from shardwise.planner.serve_search import (
     place_mesh,
     search_slice,
     serve_shape,
+    served_bounds,
 )
 from shardwise.planner.serve_work import decode_work, prefill_work
 from shardwise.planner.usage import Usage
 from shardwise.plans import ServePlan, model_hash
 from shardwise.plans.serve import SERVE_AXES
 from shardwise.roofline import Estimate, price
+from shardwise.roofline.engines import load_engine
 from shardwise.work import MemoryTimeline, Work
 
 _WIDER = (2, 4, 8)
@@ -58,6 +60,8 @@ class ServeAnswer(Usage):
     decode: Estimate
     memory: MemoryTimeline
     prefill_bounds: Bounds
+    decode_bounds: Bounds
+    prefill_piece: Slice
 
     @property
     def work(self) -> Work:
@@ -72,12 +76,12 @@ class ServeAnswer(Usage):
     @property
     def tpot_seconds(self) -> dict[str, float]:
         """One decode step of the batch at the mean context."""
-        return _bounds(self.decode).as_dict()
+        return self.decode_bounds.as_dict()
 
     @property
     def ttft_seconds(self) -> dict[str, float]:
         """Prefill of one prompt and one decode step, without queueing."""
-        return (self.prefill_bounds + _bounds(self.decode)).as_dict()
+        return (self.prefill_bounds + self.decode_bounds).as_dict()
 
     @property
     def tokens_per_second_per_chip(self) -> float:
@@ -91,7 +95,7 @@ class ServeAnswer(Usage):
 
     @property
     def prefill_servers_per_decode_server(self) -> float:
-        """Servers of this kind that prefill for one that only decodes (P:G ratio, ch. 8.1.2)."""
+        """Servers that prefill for one that only decodes (P:G ratio, ch. 8.1.2)."""
         answer = self.tpot_seconds["expected"] * self.plan.output_length
         return self.prefill_seconds["expected"] * self.plan.batch / answer
 
@@ -99,7 +103,8 @@ class ServeAnswer(Usage):
     def tokens_per_second_per_chip_with_prefill(self) -> float:
         """Answer tokens per expected second and chip, over the chips that decode and those of the
         servers that prefill for them."""
-        return self.tokens_per_second_per_chip / (1 + self.prefill_servers_per_decode_server)
+        more = self.prefill_servers_per_decode_server * self.prefill_piece.chips / self.piece.chips
+        return self.tokens_per_second_per_chip / (1 + more)
 
     @property
     def usd_per_million_tokens(self) -> dict[str, float | None]:
@@ -107,10 +112,11 @@ class ServeAnswer(Usage):
         price = self.piece.chip.price
         if price is None:
             return {"input": None, "output": None}
+        prefill = self.prefill_seconds["expected"] / self.plan.input_length
         return costs(
             usd_per_chip_hour=price.usd_per_chip_hour,
             chips=self.piece.chips,
-            prefill=self.prefill_seconds["expected"] / self.plan.input_length,
+            prefill=prefill * self.prefill_piece.chips / self.piece.chips,
             decode=self.tpot_seconds["expected"] / self.plan.batch,
         )
 
@@ -215,14 +221,33 @@ def answer_of(request: ServeRequest, point: Point, constants: str) -> ServeAnswe
         kv_sharding=point.kv_sharding,
         dtypes=request.dtypes,
         constants=constants,  # type: ignore[arg-type]
+        engine=request.engine.name,
     )
     return evaluate_serve(plan, request.cfg, point.piece, utilisation=request.utilisation)
 
 
 def evaluate_serve(
-    plan: ServePlan, cfg: ModelConfig, piece: Slice, *, utilisation: Utilisation | None = None
+    plan: ServePlan,
+    cfg: ModelConfig,
+    piece: Slice,
+    *,
+    prefill_piece: Slice | None = None,
+    utilisation: Utilisation | None = None,
 ) -> ServeAnswer:
-    """Count and price one plan. Raises BadRequest where it cannot be placed or does not divide."""
+    """Count and price one plan; prompts on `prefill_piece` where the plan has a prefill server of
+    its own. Raises BadRequest where it cannot be placed or does not divide."""
+    if plan.prefill is not None:
+        prefill_piece = prefill_piece or parse_slice(plan.prefill.slice)
+        apart = evaluate_serve(plan.prefill_plan, cfg, prefill_piece, utilisation=utilisation)
+        answer = evaluate_serve(replace(plan, prefill=None), cfg, piece, utilisation=utilisation)
+        return replace(
+            answer,
+            plan=plan,
+            prefill_work=apart.prefill_work,
+            prefill=apart.prefill,
+            prefill_bounds=apart.prefill_bounds,
+            prefill_piece=prefill_piece,
+        )
     check_serve_plan(plan, cfg, piece)
     request = _request_of(plan, cfg, piece, utilisation)
     placement = place_mesh(piece, plan.mesh, plan.box)
@@ -234,7 +259,9 @@ def evaluate_serve(
     degrees = {axis: float(d) for axis, d in plan.mesh.items() if d > 1}
     shape = serve_shape(request, degrees, float(plan.batch), plan.kv_sharding)
     prefill, decode = prefill_work(cfg, shape), decode_work(cfg, shape)
-    priced = price(prefill, piece.chip, placement)
+    engine = request.engine
+    priced = price(prefill, piece.chip, placement, stack=engine.stack)
+    step = price(decode, piece.chip, placement, stack=engine.stack)
     chips = prod(plan.box) * piece.count
     return ServeAnswer(
         plan=plan,
@@ -244,9 +271,13 @@ def evaluate_serve(
         prefill_work=prefill,
         decode_work=decode,
         prefill=priced,
-        decode=price(decode, piece.chip, placement),
+        decode=step,
         memory=serve_memory(cfg, shape),
-        prefill_bounds=at_utilisation(_bounds(priced), request, piece, chips),
+        prefill_piece=piece,
+        prefill_bounds=at_utilisation(
+            served_bounds(priced, engine, shape.chunks), request, piece, chips
+        ),
+        decode_bounds=served_bounds(step, engine, shape.sequences),
     )
 
 
@@ -263,11 +294,8 @@ def _request_of(
         prefill_chunk=plan.prefill_chunk,
         batch=plan.batch,
         utilisation=utilisation,
+        engine=load_engine(plan.engine),
     )
-
-
-def _bounds(estimate: Estimate) -> Bounds:
-    return Bounds(lower=estimate.lower, expected=estimate.expected, upper=estimate.upper)
 
 
 def check_serve_plan(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> None:
@@ -289,6 +317,11 @@ def check_serve_plan(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> None:
         raise BadRequest(
             f"mesh axis 'tensor' of {plan.degree('tensor')} does not divide the heads of every "
             f"layer of {cfg.name}; take a divisor and give the rest to 'data'"
+        )
+    if cfg.d_model % plan.degree("fsdp"):
+        raise BadRequest(
+            f"mesh axis 'fsdp' of {plan.degree('fsdp')} does not divide D = {cfg.d_model:,} of "
+            f"{cfg.name}; take a divisor and give the rest to 'tensor' or 'data'"
         )
     experts = experts_of(cfg)
     if experts % plan.degree("expert"):

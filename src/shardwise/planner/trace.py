@@ -45,17 +45,20 @@ def trace_events(line: Timeline) -> dict[str, Any]:
 
 def write_trace(line: Timeline, path: Path) -> None:
     """Write the trace, compressed where the name ends in .gz. Raises BadRequest if it cannot."""
+    write_events(trace_events(line), path)
+
+
+def write_events(document: Mapping[str, Any], path: Path, option: str = "--trace") -> None:
+    """Write a document of the Trace Event Format, compressed where the name ends in .gz."""
+    data = json.dumps(document, separators=(",", ":")).encode()
+    if path.suffix == ".gz":
+        # No time of writing in the file: the same plan gives the same bytes.
+        data = gzip.compress(data, mtime=0)
     try:
-        write_events(trace_events(line), path)
+        path.write_bytes(data)
     except OSError as error:
-        raise BadRequest(f"cannot write '{path}': {error.strerror}; give another --trace") from None
-
-
-def write_events(trace: Mapping[str, Any], path: Path) -> None:
-    """Write any trace of this format, compressed where the name ends in .gz."""
-    text = json.dumps(trace, separators=(",", ":")).encode()
-    # No time of writing in the file: the same plan gives the same bytes.
-    path.write_bytes(gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+        text = f"cannot write '{path}': {error.strerror}; give another {option}"
+        raise BadRequest(text) from None
 
 
 def _names(line: Timeline, rank: int) -> list[dict[str, Any]]:

@@ -6,13 +6,15 @@ them, `layouts.py` maps a plan to the Layout of every parameter. Read `train.py`
 
 from shardwise.plans.files import load_plan, save_plan
 from shardwise.plans.layouts import activation_layout, parameter_layout
-from shardwise.plans.serve import ServeDtypes, ServePlan
+from shardwise.plans.serve import PrefillServer, ServeDtypes, ServePlan, ServeScheduling
 from shardwise.plans.train import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 
 __all__ = [
     "MESH_AXES",
+    "PrefillServer",
     "ServeDtypes",
     "ServePlan",
+    "ServeScheduling",
     "TrainDtypes",
     "TrainPlan",
     "activation_layout",

@@ -4,9 +4,9 @@ An unknown key is an error with the nearest spelling; a wrong type names the key
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.plans.serve import ServePlan
@@ -30,8 +30,14 @@ def save_plan(plan: TrainPlan | ServePlan, path: Path) -> None:
 def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:
     """A plan as plain values, `kind` first."""
     kind = next(k for k, cls in KINDS.items() if isinstance(plan, cls))
-    values = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(plan).items()}
-    return {"kind": kind, **values}
+    return {"kind": kind, **_plain(asdict(plan))}
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, at any depth."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return list(value) if isinstance(value, tuple) else value
 
 
 def flat_plan(plan: TrainPlan | ServePlan) -> dict[str, Any]:
@@ -97,12 +103,12 @@ def _check_keys(values: Mapping[str, Any], cls: type, origin: str, prefix: str =
     for key, value in values.items():
         if key not in known:
             raise unknown("key", f"{prefix}{key}", [f"{prefix}{k}" for k in known], f"in {origin}")
-        inner = known[key]
-        if isinstance(value, dict) and isinstance(inner, type) and hasattr(inner, "__slots__"):
-            _check_keys(value, inner, origin, f"{prefix}{key}.")
+        for inner in get_args(known[key]) or (known[key],):
+            if isinstance(value, dict) and is_dataclass(inner):
+                _check_keys(value, inner, origin, f"{prefix}{key}.")  # type: ignore[arg-type]
 
 
-_TABLES = ("dtypes", "remat_kinds")
+_TABLES = ("dtypes", "remat_kinds", "scheduling")
 """Keys of a plan that hold keys of their own and may be left out."""
 
 

@@ -1,9 +1,9 @@
 """ServePlan: how a model is laid out to answer requests."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Literal
+from typing import Literal, get_args
 
 from shardwise.errors import BadRequest
 from shardwise.plans.train import check_mesh
@@ -12,29 +12,111 @@ from shardwise.units import dtype_bytes
 CHECKPOINT = "checkpoint"
 """Weights in the dtypes that the checkpoint stores them in, component by component."""
 
-SERVE_AXES = ("data", "expert", "tensor")
-"""Mesh axes that a server uses: copies of the weights, experts, and heads and widths."""
+SERVE_AXES = ("data", "fsdp", "expert", "tensor")
+"""Mesh axes that a server uses: copies of the weights, D of weights that lie still
+(`planner/parallel/stationary.py`), experts, and heads and widths."""
 
-KvSharding = Literal["heads", "heads_then_batch"]
-KV_SHARDINGS: tuple[KvSharding, ...] = ("heads", "heads_then_batch")
+KvSharding = Literal["heads", "heads_then_batch", "heads_then_batch_then_sequence"]
+KV_SHARDINGS: tuple[KvSharding, ...] = get_args(KvSharding)
+
+
+def check_serve_mesh(mesh: Mapping[str, int]) -> None:
+    """Raise BadRequest for a mesh that no server has."""
+    check_mesh(mesh)
+    for axis, degree in mesh.items():
+        if axis not in SERVE_AXES and degree > 1:
+            raise BadRequest(
+                f"mesh axis '{axis}' of {degree} cannot take effect in a serving plan; "
+                f"its axes are {', '.join(SERVE_AXES)}"
+            )
+    width, expert = mesh.get("fsdp", 1), mesh.get("expert", 1)
+    if width > 1 and expert > 1:
+        raise BadRequest(
+            f"mesh axes 'fsdp' of {width} and 'expert' of {expert}: experts that lie apart are "
+            "not cut along D, too; set one of them to 1"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeDtypes:
     """Dtypes of weights and KV cache in memory, of activations on the wire, and of the matmuls.
 
-    `weights` may be "checkpoint": as stored, by the model's quantization_config.
+    `weights` may be "checkpoint": as stored, by the model's quantization_config. Matmuls run in
+    `compute`, or with `matmuls` "stored" those of quantized weights in what an engine multiplies
+    them in on the chip (their own dtype where it has a peak for it); attention stays in `compute`.
     """
 
     weights: str = CHECKPOINT
     kv: str = "bf16"
     activations: str = "bf16"
     compute: str = "bf16"
+    matmuls: Literal["compute", "stored"] = "compute"
 
     def __post_init__(self) -> None:
         names = (self.kv, self.activations, self.compute)
         for name in names if self.weights == CHECKPOINT else (self.weights, *names):
             dtype_bytes(name)
+
+
+Policy = Literal["static", "interleaved", "chunked"]
+POLICIES: tuple[Policy, ...] = ("static", "interleaved", "chunked")
+Routing = Literal["round_robin", "shortest_queue", "bounded_hash", "prefix_aware"]
+ROUTINGS: tuple[Routing, ...] = ("round_robin", "shortest_queue", "bounded_hash", "prefix_aware")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeScheduling:
+    """How a replica chooses what each step runs; `scheduling/config.py` says what each choice does.
+
+    Of a chip's usable memory weights, cache and working memory take `memory_share` (0.9 is vLLM's
+    `gpu_memory_utilization`); of the hosts' memory evicted prefixes take `host_cache_share`, and
+    what is left takes preempted sequences where `swap` is set. `age_seconds` belongs to order
+    "aged". With `guesses`, so many tokens are guessed a step, each right with probability
+    `acceptance`, at `guess_cost` steps each.
+    """
+
+    policy: Policy = "chunked"
+    page_size: int = 64
+    prefix_cache: bool = True
+    admission: Literal["optimistic", "reserve", "forecast"] = "optimistic"
+    margin: float = 0.01
+    order: Literal["fcfs", "priority", "deadline", "aged"] = "fcfs"
+    age_seconds: float = 10.0
+    swap: bool = False
+    memory_share: float = 0.9
+    host_cache_share: float = 0.0
+    max_waiting: int = 0
+    refuse_late: bool = False
+    guesses: int = 0
+    acceptance: float = 0.0
+    guess_cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("margin", "memory_share", "host_cache_share", "acceptance"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise BadRequest(f"{name} is {getattr(self, name)}; it is a share, from 0 to 1")
+        if self.page_size < 1:
+            raise BadRequest(f"page_size is {self.page_size}; it must be at least 1 token")
+        if self.policy == "static" and (self.prefix_cache or self.admission != "reserve"):
+            raise BadRequest(
+                "static batches share no prefixes and preempt nobody; with policy static set "
+                "prefix_cache to false and admission to reserve"
+            )
+        if not self.guesses and (self.acceptance or self.guess_cost):
+            raise BadRequest("acceptance and guess_cost take no effect without guesses")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillServer:
+    """The server of a prefill pool where it is another than that of the decode pool; what it does
+    not say (dtypes, chunks, pages, engine) is the plan's."""
+
+    slice: str
+    mesh: Mapping[str, int]
+    box: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_serve_mesh(self.mesh)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +126,19 @@ class ServePlan:
     One replica of the model spans `mesh` on `slice` and decodes `batch` sequences at once; prompts
     of `input_length` tokens are prefilled one at a time on the same chips, their tokens cut over
     `data` and `expert`, in chunks of at most `prefill_chunk`; answers are `output_length` tokens
-    long. `box` is the part of each physical axis that the mesh uses. The KV cache is cut by heads
-    over `tensor`; beyond one KV head per device the heads are replicated ("heads") or the sequences
-    are spread ("heads_then_batch").
+    long. `fsdp` cuts D of weights that never move; each of its devices attends for some of the
+    sequences. `box` is the part of each physical axis that the mesh uses. The KV cache is cut by
+    heads over `tensor`; beyond one KV head per device the heads are replicated ("heads"), or the
+    sequences are spread ("heads_then_batch"), and where they are fewer than the devices, each is
+    cut along its tokens, too ("heads_then_batch_then_sequence").
+
+    `engine` is the software that serves, whose measured constants add to the chip's times
+    (`roofline/engines.py`; "ideal" adds nothing).
+
+    Under load `replicas` such servers answer, each scheduling as `scheduling` says with steps (or
+    chunks) of at most `prefill_chunk` tokens; `routing` spreads the requests over them. With
+    `prefill_replicas` further ones prefill for them and hand the caches over; they are like the
+    others, or as `prefill` says.
     """
 
     model: str
@@ -61,18 +153,36 @@ class ServePlan:
     kv_sharding: KvSharding = "heads_then_batch"
     dtypes: ServeDtypes = field(default_factory=ServeDtypes)
     constants: Literal["vendor", "book"] = "vendor"
+    engine: str = "ideal"
+    replicas: int = 1
+    prefill_replicas: int = 0
+    prefill: PrefillServer | None = None
+    routing: Routing = "shortest_queue"
+    scheduling: ServeScheduling = field(default_factory=ServeScheduling)
 
     def __post_init__(self) -> None:
-        check_mesh(self.mesh)
-        for axis, degree in self.mesh.items():
-            if axis not in SERVE_AXES and degree > 1:
-                raise BadRequest(
-                    f"mesh axis '{axis}' of {degree} cannot take effect in a serving plan; "
-                    f"its axes are {', '.join(SERVE_AXES)}"
-                )
-        for name in ("batch", "input_length", "output_length", "prefill_chunk"):
+        check_serve_mesh(self.mesh)
+        for name in ("batch", "input_length", "output_length", "prefill_chunk", "replicas"):
             if getattr(self, name) < 1:
                 raise BadRequest(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.prefill_replicas and self.scheduling.policy == "static":
+            raise BadRequest(
+                f"{self.prefill_replicas} prefill replicas have no part in static batches; set "
+                "scheduling.policy to chunked or interleaved, or prefill_replicas to 0"
+            )
+        if self.prefill and not self.prefill_replicas:
+            raise BadRequest(
+                "prefill says what a prefill pool is made of and prefill_replicas is 0; set it to "
+                "1 or more, or leave prefill out"
+            )
+
+    @property
+    def prefill_plan(self) -> "ServePlan":
+        """The plan with the prefill pool's server in place of the decode pool's."""
+        own = self.prefill
+        if own is None:
+            return self
+        return replace(self, slice=own.slice, mesh=own.mesh, box=own.box, prefill=None)
 
     @property
     def devices(self) -> int:

@@ -180,9 +180,9 @@ def _op_time(
         wire = op.collective
         peak[op.stream] = _collective(wire, placement.axes, mode="bound").bandwidth
         measured = _collective(wire, links, measured=True)
-        parts.append(measured.bandwidth + measured.latency)
-    elif op.stream == "compute":
-        extra = extra + stack.launch_seconds * _kernels(op) * np.greater(largest(parts), 0)
+        parts.append(measured.bandwidth + stack.hops * measured.latency)
+    if op.stream == "compute" or (stack.grouped and op.collective is not None):
+        extra = extra + stack.launch_seconds * _kernels(op, stack) * np.greater(largest(parts), 0)
     return OpTime(op=op, derated=largest(parts) + extra, serial=total(parts) + extra, peak=peak)
 
 
@@ -194,10 +194,12 @@ def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:
     return rates.matmul_rate(dtype) * rates.sustained
 
 
-def _kernels(op: Op) -> Quantity:
+def _kernels(op: Op, stack: Stack) -> Quantity:
     """Kernels that the host launches for an op, one after the other: one per product, so one per
-    expert of a group, on however many streams they then run."""
-    return np.maximum(op.matmul.batch, 1.0) if op.matmul is not None else 1.0
+    expert of a group, on however many streams they then run; or one for the whole group."""
+    if op.matmul is None or stack.grouped:
+        return 1.0
+    return np.maximum(op.matmul.batch, 1.0)
 
 
 def _unfused(op: Op) -> bool:

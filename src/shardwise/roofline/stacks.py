@@ -31,7 +31,9 @@ class Stack:
     """The constants of one software stack, as `CONSTANTS` describes them.
 
     `overlap` lies in [0, 1], `attention` in (0, 1], `launch_seconds` is zero or more, `passes` one
-    or more. `sources` says where each comes from.
+    or more. `sources` says where each comes from. A serving engine (`engines.py`) launches the
+    experts of a layer as one `grouped` kernel and its collectives as kernels too, and pays `hops`
+    of the latency that the communication library shows.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Stack:
     launch_seconds: Quantity
     passes: Quantity
     sources: Mapping[str, str]
+    hops: Quantity = 1.0
+    grouped: bool = False
 
 
 IDEAL = Stack(
@@ -86,7 +90,14 @@ def stack_of(name: str, record: Mapping[str, Mapping[str, object]]) -> Stack:
             raise BadRequest(f"stack '{name}' lacks '{constant}' ({CONSTANTS[constant]}); write it")
         values[constant] = _checked(name, constant, record[constant]["value"])
     sources = {constant: str(record[constant]["source"]) for constant in CONSTANTS}
-    return Stack(name=name, sources=sources, **values)
+    return Stack(
+        name=name,
+        overlap=values["overlap"],
+        attention=values["attention"],
+        launch_seconds=values["launch_seconds"],
+        passes=values["passes"],
+        sources=sources,
+    )
 
 
 _BOUNDS = {

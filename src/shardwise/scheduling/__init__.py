@@ -1,12 +1,17 @@
 """Scheduling decides who does what in which order; it computes no time and touches no array.
 
 `pipeline.py` writes the tables of pipeline schedules: per rank an ordered list of forward,
-backward and weight-gradient passes. The planner prices such a table, the runtime executes it. The
-serving scheduler (requests, KV pages, batching policies) will stand beside it. Not here: seconds
-and closed forms (`planner/timeline.py`, `planner/pipeline.py`), and the choice of a schedule
-(`plans/`). Read `pipeline.py` first.
+backward and weight-gradient passes. The planner prices such a table, the runtime executes it.
+`scheduler.py` is the scheduler of a serving replica, run by the simulator and by the engine: with
+`policies.py` (what a step runs), `config.py`, `decoding.py`, `queue.py`, `requests.py`, `step.py`,
+`pages.py` (the cache's pages), `prefix.py` (the tree of cached prefixes), `forecast.py`.
+`routing.py` spreads requests over replicas, `speculation.py` says what speculation brings. Not
+here: seconds (`planner/`), and the choice of a schedule or policy (`plans/`). Read `pipeline.py` or
+`scheduler.py` first.
 """
 
+from shardwise.scheduling.config import SchedulerConfig
+from shardwise.scheduling.pages import PagePool
 from shardwise.scheduling.pipeline import (
     Action,
     PassKind,
@@ -15,12 +20,30 @@ from shardwise.scheduling.pipeline import (
     pipeline_schedule,
     ready_order,
 )
+from shardwise.scheduling.prefix import PrefixTree
+from shardwise.scheduling.requests import Request, Sequence
+from shardwise.scheduling.routing import make_router
+from shardwise.scheduling.scheduler import Scheduler
+from shardwise.scheduling.speculation import Speculation
+from shardwise.scheduling.step import Chunk, StepPlan, StepResult, StepShape
 
 __all__ = [
     "Action",
+    "Chunk",
+    "PagePool",
     "PassKind",
     "PipelineKind",
+    "PrefixTree",
+    "Request",
     "Schedule",
+    "Scheduler",
+    "SchedulerConfig",
+    "Sequence",
+    "Speculation",
+    "StepPlan",
+    "StepResult",
+    "StepShape",
+    "make_router",
     "pipeline_schedule",
     "ready_order",
 ]

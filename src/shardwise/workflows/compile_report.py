@@ -72,7 +72,7 @@ def _write_program(folder: Path, program: Program) -> Iterator[str]:
         yield _write_csv(path("memory.csv"), MEMORY, compiled.occupancy)
     if program.timeline is not None:
         yield _write_csv(path("ops.csv"), OPS, map(_op_row, program.timeline.rows))
-        write_events(timeline_events(program), path("trace.json.gz"))
+        write_events(timeline_events(program), path("trace.json.gz"), "--out")
         yield path("trace.json.gz").name
 
 

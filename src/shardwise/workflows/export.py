@@ -5,10 +5,12 @@ from pathlib import Path
 
 from shardwise.errors import BadRequest
 from shardwise.models import load_model
-from shardwise.planner.export import export_plan
+from shardwise.planner.export import EXPORTERS, export_plan, parse_export
 from shardwise.planner.export.notes import UNSAID
+from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, parse_serve
+from shardwise.planner.serving import check_serve_plan
 from shardwise.planner.training import check_plan
-from shardwise.plans import TrainPlan, load_plan
+from shardwise.plans import ServePlan, TrainPlan, load_plan
 from shardwise.workflows.audits import plan_path, with_neighbour
 from shardwise.workflows.inputs import Hardware
 
@@ -17,7 +19,7 @@ from shardwise.workflows.inputs import Hardware
 class Exported:
     """The text for a target, and the choices that the target will not carry out."""
 
-    plan: TrainPlan
+    plan: TrainPlan | ServePlan
     text: str
     not_expressed: list[str]
 
@@ -25,18 +27,31 @@ class Exported:
 def export_file(path: Path, target: str) -> Exported:
     """The plan in a file, or of `audit:NAME`.
 
-    Raises BadRequest for a serving plan, one that does not suit its model or slice, and a choice
-    that the target cannot run.
+    Raises BadRequest for a target of the other kind of plan, a plan that does not suit its model or
+    slice, and a choice that the target cannot run.
     """
     path = plan_path(str(path))
     plan = with_neighbour(load_plan(path), path)
-    if not isinstance(plan, TrainPlan):
-        raise BadRequest(f"'{path}' is a serving plan; only training plans are exported")
     cfg = load_model(plan.model)
     piece = Hardware(constants=plan.constants).slice(plan.slice).slice
-    check_plan(plan, cfg, piece)
-    text = export_plan(plan, cfg, piece, target)
+    serves = isinstance(plan, ServePlan)
+    if serves != (target in SERVE_EXPORTERS) and target in {**EXPORTERS, **SERVE_EXPORTERS}:
+        kind, fit = ("serving", SERVE_EXPORTERS) if serves else ("training", EXPORTERS)
+        raise BadRequest(
+            f"'{path}' is a {kind} plan, which {target} does not run; export it to {', '.join(fit)}"
+        )
+    if isinstance(plan, ServePlan):
+        check_serve_plan(plan, cfg, piece)
+        text = export_serve(plan, cfg, piece, target)
+    else:
+        check_plan(plan, cfg, piece)
+        text = export_plan(plan, cfg, piece, target)
     lines = [line for line in text.splitlines() if line.startswith(UNSAID)]
     return Exported(
         plan=plan, text=text, not_expressed=[line.removeprefix(UNSAID) for line in lines]
     )
+
+
+def parse_file(text: str, target: str) -> TrainPlan | ServePlan:
+    """The plan that an exported text says."""
+    return (parse_serve if target in SERVE_EXPORTERS else parse_export)(text, target)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
-from shardwise.models import load_model
+from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
 from shardwise.planner.serving import evaluate_serve
 from shardwise.planner.step_timeline import step_timeline
@@ -32,12 +32,7 @@ class Priced:
 def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
     """Evaluate a plan of either kind; warns where the model is no longer the one planned for."""
     cfg = load_model(plan.model)
-    warnings = unpriced(cfg)
-    if plan.model_hash != model_hash(cfg):
-        warnings.append(
-            f"the plan was made for another '{plan.model}' (hash {plan.model_hash}, now "
-            f"{model_hash(cfg)}); the figures are for the model as it is now"
-        )
+    warnings = [*unpriced(cfg), *stale(plan, cfg)]
     piece = hardware.slice(plan.slice).slice
     if isinstance(plan, TrainPlan):
         answer = evaluate_train(plan, cfg, piece)
@@ -49,7 +44,8 @@ def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
             "peak_bytes_per_chip": result["peak_bytes_per_chip"],
         }
     else:
-        answer = evaluate_serve(plan, cfg, piece)
+        other = hardware.slice(plan.prefill_plan.slice).slice
+        answer = evaluate_serve(plan, cfg, piece, prefill_piece=other)
         result = serve_result(answer)
         headline = {
             "ttft_seconds.expected": result["ttft_seconds"]["expected"],
@@ -58,6 +54,15 @@ def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
             "peak_bytes_per_chip": result["peak_bytes_per_chip"],
         }
     return Priced(plan=plan, answer=answer, result=result, headline=headline, warnings=warnings)
+
+
+def stale(plan: TrainPlan | ServePlan, cfg: ModelConfig) -> list[str]:
+    """A line where the model is no longer the one that the plan was made for."""
+    now = model_hash(cfg)
+    if plan.model_hash == now:
+        return []
+    made = f"the plan was made for another '{plan.model}' (hash {plan.model_hash}, now {now})"
+    return [f"{made}; the figures are for the model as it is now"]
 
 
 def plan_timeline(answer: TrainAnswer | Any) -> Timeline:

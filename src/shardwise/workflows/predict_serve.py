@@ -12,6 +12,7 @@ from shardwise.planner.serve_work import SPLIT_AXES, cached_heads
 from shardwise.planner.serving import ServeAnswer, ServePlanning, costs, plan_serve
 from shardwise.plans.serve import ServeDtypes
 from shardwise.roofline import Estimate
+from shardwise.roofline.engines import load_engine
 from shardwise.units import format_seconds, many, sig
 from shardwise.workflows.inputs import Hardware
 
@@ -37,6 +38,7 @@ def plan_serving(
     mfu: float | None = None,
     params: float | None = None,
     top: int = 3,
+    engine: str = "ideal",
     hardware: Hardware | None = None,
 ) -> ServePlanning:
     """The smallest slice that serves within the targets, and its largest batch.
@@ -44,8 +46,8 @@ def plan_serving(
     `model` is a zoo name, a config.json or a folder with one; `on` a slice, or a bare chip for the
     smallest of its slices; `input` and `output` tokens per request; `tpot` and `ttft` seconds that
     the expected times must not exceed; `batch` fixes the batch where it is not 0; `mfu` prefills at
-    that share of the peak by 2 * `params` * tokens. Raises BadRequest, or NoFeasiblePlan with the
-    nearest miss.
+    that share of the peak by 2 * `params` * tokens; `engine` is the software that serves. Raises
+    BadRequest, or NoFeasiblePlan with the nearest miss.
     """
     hardware = hardware or Hardware()
     cfg, target = load_model(model), hardware.target(on)
@@ -66,6 +68,7 @@ def plan_serving(
         max_ttft=ttft,
         pins=pins or {},
         utilisation=utilisation,
+        engine=load_engine(engine),
     )
     return plan_serve(request, top=top, constants=hardware.constants)
 
@@ -92,6 +95,7 @@ def serve_result(answer: ServeAnswer) -> dict[str, Any]:
         "box": list(plan.box),
         "placement": answer.placement.describe(),
         "kv_sharding": plan.kv_sharding,
+        "engine": plan.engine,
         "kv_layout": cache_text(answer.cfg, plan.mesh, plan.kv_sharding),
         "batch": plan.batch,
         "input_length": plan.input_length,
@@ -101,6 +105,7 @@ def serve_result(answer: ServeAnswer) -> dict[str, Any]:
         "prefill_seconds": answer.prefill_seconds,
         "ttft_seconds": answer.ttft_seconds,
         "tpot_seconds": answer.tpot_seconds,
+        "tpot_interval": _interval(answer),
         "tokens_per_second_per_chip": answer.tokens_per_second_per_chip,
         "tokens_per_second_per_chip_with_prefill": answer.tokens_per_second_per_chip_with_prefill,
         "requests_per_second_per_chip": answer.requests_per_second_per_chip,
@@ -131,16 +136,31 @@ def cache_text(cfg: ModelConfig, mesh: Mapping[str, int], kv_sharding: str) -> s
     if tensor > 1 and heads > 1:
         parts.append("cut by heads over tensor")
     if tensor > heads:
-        parts.append(_beyond_heads(heads, tensor // heads, kv_sharding == "heads_then_batch"))
+        parts.append(_beyond_heads(heads, tensor // heads, _BEYOND[kv_sharding]))
     latent = not any(isinstance(m, Attention) for m in mixers)
     return f"{'latent ' if latent else ''}KV cache {', '.join(parts) or 'on one device'}"
 
 
-def _beyond_heads(heads: int, devices: int, spread: bool) -> str:
+def _interval(answer: ServeAnswer) -> list[float] | None:
+    """The 80 % range of the time per output token, where the engine's was measured."""
+    found = load_engine(answer.plan.engine).range
+    expected = answer.tpot_seconds["expected"]
+    return None if found is None else [expected * found[0], expected * found[1]]
+
+
+_BEYOND = {
+    "heads": "",
+    "heads_then_batch": "by sequences",
+    "heads_then_batch_then_sequence": "by sequences, then along their tokens,",
+}
+
+
+def _beyond_heads(heads: int, devices: int, cut: str) -> str:
     """How `devices` of tensor share a KV head, or the one entry that serves all heads."""
+    over = f"cut {cut} over" if cut else "replicated on"
     if heads == 1:
-        return "cut by sequences over tensor" if spread else "replicated over tensor"
-    return f"each head {'cut by sequences over' if spread else 'replicated on'} {devices} devices"
+        return f"{over if cut else 'replicated over'} tensor"
+    return f"each head {over} {devices} devices"
 
 
 _FULL = 0.98

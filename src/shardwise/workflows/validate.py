@@ -115,7 +115,7 @@ class Validation:
     def memory(self) -> Summary:
         """Predicted against measured peak memory, of the runs that publish it."""
         pairs = [(r.peak_bytes, r.run.peak_mem_bytes) for r in self.rows if r.run.peak_mem_bytes]
-        return _summary([a / b - 1 for a, b in pairs], pairs)
+        return summary_of([a / b - 1 for a, b in pairs], pairs)
 
     def unfit(self) -> list[str]:
         """Ids of runs that ran, but would not fit usable memory by our count."""
@@ -230,10 +230,11 @@ def _known(ranges: Iterable[tuple[tuple[float, float] | None, float]]):
 
 def summarise(rows: Sequence[Scored]) -> Summary:
     """Errors of some runs, and whether the order of their MFU is predicted."""
-    return _summary([r.error for r in rows], [(r.mfu, r.measured_mfu) for r in rows])
+    return summary_of([r.error for r in rows], [(r.mfu, r.measured_mfu) for r in rows])
 
 
-def _summary(errors: Sequence[float], pairs: Sequence[tuple[float, float]]) -> Summary:
+def summary_of(errors: Sequence[float], pairs: Sequence[tuple[float, float]]) -> Summary:
+    """Errors as a summary, with the rank correlation of (predicted, measured) pairs."""
     if not errors:
         return Summary(
             n=0,

@@ -13,6 +13,11 @@ from shardwise.errors import ShardwiseError
 
 COMMANDS = {
     "plan": ("shardwise.apps.cli.plan", "plan", "Choose and price a training or serving plan."),
+    "simulate": (
+        "shardwise.apps.cli.simulate",
+        "simulate",
+        "A serving plan under a load: latencies, goodput, cost.",
+    ),
     "roofline": (
         "shardwise.apps.cli.roofline",
         "roofline",
@@ -53,7 +58,7 @@ COMMANDS = {
     "calibrate": (
         "shardwise.apps.cli.calibrate",
         "calibrate",
-        "Measure this machine and write it as a hardware file.",
+        "Measure this machine, or a live server, as a hardware file.",
     ),
     "export": ("shardwise.apps.cli.export", "export", "A plan in the words of another framework."),
     "hw": ("shardwise.apps.cli.hw", "hw", "Chips, networks, slices and prices of the catalogue."),

@@ -1,75 +1,68 @@
-"""`shardwise calibrate`: measure the devices here and write them as a hardware file."""
+"""`shardwise calibrate`: measure what runs here or elsewhere, and write it as a hardware file."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from shardwise.apps.cli.compile import watcher
-from shardwise.apps.cli.options import given
-from shardwise.apps.cli.output import check_writable, document, emit, json_option, table
-from shardwise.units import format_rate, format_seconds
+from shardwise.apps.cli.options import hardware_options
+from shardwise.apps.cli.output import json_option
+from shardwise.errors import BadRequest
+
+MACHINE = ("cpu_devices", "name", "timeout")
+"""Options of a calibration of the devices here; the others are of a server's."""
 
 
 @click.command()
-@click.option("--cpu-devices", type=int, metavar="N", help="Measure N virtual CPU devices.")
-@click.option("--name", default="here", show_default=True, help="Of the chip in the file.")
-@click.option("--timeout", default=900.0, metavar="SECONDS", help="[900]")
+@click.argument("plan", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--cpu-devices", type=int, metavar="N", help="Here: measure N virtual CPU devices.")
+@click.option("--name", default="here", show_default=True, help="Here: of the chip in the file.")
+@click.option("--timeout", default=900.0, metavar="SECONDS", help="Here: of the whole.  [900]")
+@click.option("--endpoint", metavar="URL", help="An OpenAI-compatible server that runs the plan.")
+@click.option("--records", "records_path", metavar="FILE", help="Records of its requests instead.")
+@click.option("--served-model", metavar="NAME", help="Its name for the model; default the plan's.")
+@click.option("--requests", default=64, show_default=True, help="Requests to send.")
+@click.option("--rate", default=4.0, show_default=True, help="Requests per second.")
+@click.option("--kv-tokens", default=0, help="Tokens that its cache holds; default counted.")
+@click.option("--engine", default="", metavar="NAME", help="Start from it; default the plan's.")
 @click.option(
     "-o",
     "out",
-    required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Hardware file, for --hw.",
+    help="Hardware file, for --hw; a server's engine goes beside it as FILE.engine.toml.",
 )
+@hardware_options(price=False)
 @json_option
-def calibrate(as_json: bool, out: Path, **options: Any) -> None:
-    """Measure the devices here: matmuls, memory, attention, collectives.
+@click.pass_context
+def calibrate(
+    context: click.Context, plan: Path | None, out: Path | None, as_json: bool, **options: Any
+) -> None:
+    """Measure the devices here, or the server of PLAN, and write what was found.
 
-    The file prices plans on this very machine: `--hw FILE --on NAME:DEVICES`.
+    Without PLAN: matmuls, memory, attention and collectives of this machine, as a hardware file
+    that prices plans on it (`--hw FILE --on NAME:DEVICES`).
+
+    With PLAN: the chip's and the engine's own numbers, fitted on a short load on a live server
+    (--endpoint) or on records of one. The load streams completions of random prompts around the
+    plan's lengths.
     """
-    calibrate_here(out, as_json, options)
+    theirs = {k: options.pop(k) for k in MACHINE}
+    if plan is None:
+        _refuse(context, {k for k in options if k not in MACHINE}, "is of servers; name their PLAN")
+        from shardwise.apps.cli.calibrate_machine import calibrate_machine
+
+        calibrate_machine(out, as_json, theirs)
+        return
+    _refuse(context, set(MACHINE), "is of this machine's devices; leave PLAN out")
+    from shardwise.apps.cli.calibrate_server import calibrate_server
+
+    calibrate_server(plan, out, as_json, options)
 
 
-def calibrate_here(out: Path, as_json: bool, options: dict[str, Any]) -> None:
-    """Measure, write, show."""
-    from shardwise.workflows.calibrate_machine import calibrate_machine, calibration_result
-
-    check_writable(out, "-o", ".toml")
-    try:
-        found = calibrate_machine(
-            options["name"],
-            cpu_devices=options["cpu_devices"],
-            seconds=options["timeout"],
-            watch=watcher(),
-        )
-    finally:
-        if sys.stderr.isatty():
-            click.echo("\r\x1b[2K", nl=False, err=True)
-    out.write_text(found.text, encoding="utf-8")
-    result = {**calibration_result(found), "file": str(out)}
-    doc = document(inputs={**given(options), "out": str(out)}, result=result)
-    emit(doc, as_json, lambda: _render(result))
-
-
-def _render(r: dict[str, Any]) -> None:
-    click.echo(f"{r['devices']} x '{r['kind']}', each with all at work")
-    click.echo()
-    rows = [
-        [f"matmul {dtype}, best", format_rate(rate, "FLOP/s")]
-        for dtype, rate in r["peak_flops"].items()
-    ]
-    rows += [[f"matmul {d}, of all sizes", f"{100 * s:.0f} %"] for d, s in r["matmul"].items()]
-    rows += [
-        ["a matmul's ramp", format_seconds(r["matmul_ramp_seconds"])],
-        ["attention", f"{100 * r['attention']:.0f} %"],
-        ["memory", format_rate(r["hbm_bandwidth"], "B/s")],
-        ["elementwise work", f"{100 * r['hbm']:.0f} %"],
-        ["an op's overhead", format_seconds(r["op_overhead_seconds"])],
-    ]
-    if r["pair_oneway"]:
-        rows.append(["link of a pair", format_rate(r["pair_oneway"], "B/s")])
-        rows.append(["hop", format_seconds(r["hop_seconds"])])
-    table(["measured", "per device"], rows)
-    click.echo(f"\nWrote {r['file']}: --hw {r['file']} --on {r['slice']}")
+def _refuse(context: click.Context, names: set[str], why: str) -> None:
+    """Raise BadRequest for an option that was given and does nothing."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name in names and source is click.core.ParameterSource.COMMANDLINE:
+            raise BadRequest(f"{parameter.opts[0]} {why}")

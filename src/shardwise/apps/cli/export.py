@@ -6,12 +6,13 @@ import click
 
 from shardwise.apps.cli.output import document, emit, json_option
 from shardwise.errors import BadRequest
-from shardwise.planner.export import EXPORTERS, parse_export
+from shardwise.planner.export import EXPORTERS
+from shardwise.planner.export.serving import SERVE_EXPORTERS
 from shardwise.plans import save_plan
 from shardwise.plans.files import flat_plan, plan_dict
-from shardwise.workflows.export import export_file
+from shardwise.workflows.export import export_file, parse_file
 
-TARGETS = "|".join(EXPORTERS)
+TARGETS = "|".join((*EXPORTERS, *SERVE_EXPORTERS))
 path_type = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -53,7 +54,7 @@ def _read_back(path: Path, origin: str, output: Path | None, as_json: bool) -> N
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise BadRequest(f"cannot read '{path}': {reason}") from None
-    plan = parse_export(text, origin)
+    plan = parse_file(text, origin)
     if output is not None:
         save_plan(plan, output)
     doc = document(

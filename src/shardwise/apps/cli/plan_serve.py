@@ -7,12 +7,22 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.options import given, hardware_of, hardware_options
-from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.apps.cli.output import (
+    check_outputs,
+    check_writable,
+    csv_option,
+    document,
+    emit,
+    json_option,
+    table,
+    write_csv,
+)
 from shardwise.errors import BadRequest
 from shardwise.models.describe import context_warning, unpriced
 from shardwise.planner.serving import ServeAnswer, ServePlanning, mesh_text
 from shardwise.plans import save_plan
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
+from shardwise.roofline.engines import load_engine
 from shardwise.units import (
     format_gib,
     format_seconds,
@@ -53,8 +63,8 @@ _FRONT_COLUMNS = (
 @click.command()
 @click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
 @click.option("--on", "target", required=True, help="A bare chip (v5e) or a slice (v5e:4x4).")
-@click.option("--input", "input_text", required=True, help="Tokens of the prompt, such as 8192.")
-@click.option("--output", "output_text", required=True, help="Tokens of the answer, such as 512.")
+@click.option("--input", "input_text", help="Tokens of the prompt, such as 8192.")
+@click.option("--output", "output_text", help="Tokens of the answer, such as 512.")
 @click.option("--tpot", help="Longest expected time per output token, such as 15ms.")
 @click.option("--ttft", help="Longest expected time to the first token, such as 1s.")
 @click.option("--batch", help="Fix the sequences decoded at once; else the largest that fits.")
@@ -62,6 +72,12 @@ _FRONT_COLUMNS = (
 @click.option("--kv", default="bf16", show_default=True, help="Dtype of the KV cache.")
 @click.option("--activations", default="bf16", show_default=True, help="Dtype between matmuls.")
 @click.option("--compute", help="Dtype of the matmuls; bf16 where the chip has it.")
+@click.option(
+    "--engine",
+    default="ideal",
+    show_default=True,
+    help="The serving software, for what it was measured to add: vllm, sglang, trtllm, others.",
+)
 @click.option("--prefill-chunk", default="8192", show_default=True, help="Most tokens at once.")
 @click.option(
     "--pin",
@@ -69,6 +85,24 @@ _FRONT_COLUMNS = (
     multiple=True,
     metavar="AXIS=DEGREE",
     help="Fix a mesh degree; may be repeated.",
+)
+@click.option(
+    "--objective",
+    type=click.Choice(["smallest", "cost"]),
+    default="smallest",
+    show_default=True,
+    help="The smallest slice and its largest batch, or the cheapest fleet under a load.",
+)
+@click.option("--rate", help="Cost: requests per second that come; else as many as they can take.")
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Cost: requests of a file, for --rate, --input and --output.",
+)
+@click.option("--e2e", help="Cost: longest time from arrival to the last token, such as 30s.")
+@click.option("--percentile", help="Cost: requests within the targets, such as 90%. [default: 90%]")
+@click.option(
+    "--confirm/--no-confirm", default=None, help="Cost: simulate the best plans. [default: yes]"
 )
 @click.option("--mfu", help="Prefill at this share of peak by 2*params*tokens, such as 40%.")
 @click.option("--params", help="Replace the parameter count in --mfu's arithmetic, such as 70e9.")
@@ -80,11 +114,28 @@ _FRONT_COLUMNS = (
     help="Runner-up meshes to show.",
 )
 @click.option("-o", "plan_path", type=click.Path(dir_okay=False, path_type=Path), help="Plan file.")
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The front, with cost also a decode step's parts, as a PNG or SVG.",
+)
 @hardware_options()
 @csv_option
 @json_option
 def serve(**options: Any) -> None:
-    """Find the smallest slice that holds the model and meets the targets, and its largest batch."""
+    """Find the smallest slice that holds the model and meets the targets, and its largest batch;
+    with --objective cost the cheapest servers under a load (--on takes several chips: v5e,h100)."""
+    check_outputs(options)
+    check_writable(options["plan_path"], "-o")
+    if options["objective"] == "cost":
+        from shardwise.apps.cli.plan_serve_cost import serve_cost
+
+        serve_cost(options)
+        return
+    for name in ("rate", "trace", "e2e", "percentile", "confirm"):
+        if options[name] is not None:
+            raise click.UsageError(f"--{name} belongs to --objective cost; give that too")
     if options["params"] and not options["mfu"]:
         raise click.UsageError("--params changes only the arithmetic of --mfu; give --mfu too")
     hardware = hardware_of(options)
@@ -94,22 +145,23 @@ def serve(**options: Any) -> None:
     planning = plan_serving(
         options["model"],
         options["target"],
-        input=_count(options, "input_text", "--input"),
-        output=_count(options, "output_text", "--output"),
+        input=count_of(options, "input_text", "--input"),
+        output=count_of(options, "output_text", "--output"),
         tpot=parse_seconds(options["tpot"], "--tpot") if options["tpot"] else inf,
         ttft=parse_seconds(options["ttft"], "--ttft") if options["ttft"] else inf,
-        batch=_count(options, "batch", "--batch", _MOST_BATCH) if options["batch"] else 0,
+        batch=count_of(options, "batch", "--batch", _MOST_BATCH) if options["batch"] else 0,
         dtypes=ServeDtypes(
             weights=options["weights"],
             kv=options["kv"],
             activations=options["activations"],
             compute=options["compute"] or default_compute(chip),  # type: ignore[arg-type]
         ),
-        prefill_chunk=_count(options, "prefill_chunk", "--prefill-chunk", _MOST_CHUNK),
+        prefill_chunk=count_of(options, "prefill_chunk", "--prefill-chunk", _MOST_CHUNK),
         pins=parse_pins(options["pins"]),
         mfu=parse_share(options["mfu"], "--mfu") if options["mfu"] else None,
         params=parse_count(options["params"], "--params") if options["params"] else None,
         top=options["top"],
+        engine=options["engine"],
         hardware=hardware,
     )
     if options["plan_path"]:
@@ -117,6 +169,10 @@ def serve(**options: Any) -> None:
     result = serving_result(planning)
     if options["csv_path"]:
         write_csv(options["csv_path"], _FRONT_COLUMNS, [_csv_row(p) for p in result["front"]])
+    if options["plot_path"]:
+        from shardwise.apps.cli.serve_chart import plot_servers
+
+        plot_servers(result, planning.best.cfg.name, options["plot_path"])
     doc = document(
         inputs=given(options),
         resolved=_resolved(options, planning.best),
@@ -124,6 +180,7 @@ def serve(**options: Any) -> None:
         warnings=[*_notes(target), *_price_warning(planning), *_cautions(planning.best, result)],
         provenance={
             "efficiency": planning.best.piece.chip.efficiency.source,
+            "engine": dict(load_engine(options["engine"]).sources),
             "definitions": DEFINITIONS,
         },
     )
@@ -141,7 +198,9 @@ DEFINITIONS = {
 }
 
 
-def _count(options: dict[str, Any], key: str, flag: str, most: float = inf) -> int:
+def count_of(options: dict[str, Any], key: str, flag: str, most: float = inf) -> int:
+    if not options[key]:
+        raise click.UsageError(f"Missing option '{flag}'.")
     value = whole(parse_count(options[key], flag), flag)
     if value > most:
         raise BadRequest(f"{flag} is {value:,}; at most {most:,} makes sense")
@@ -177,9 +236,9 @@ def _resolved(options: dict[str, Any], best: ServeAnswer) -> dict[str, Any]:
         for name in ("slice", "batch", "kv_sharding", "input_length", "output_length")
     }
     context = click.get_current_context()
-    for name in ("weights", "kv", "activations", "compute", "prefill_chunk"):
+    for name in ("weights", "kv", "activations", "compute", "prefill_chunk", "engine"):
         given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        value = plan.prefill_chunk if name == "prefill_chunk" else getattr(plan.dtypes, name)
+        value = getattr(plan if name in ("prefill_chunk", "engine") else plan.dtypes, name)
         resolved[name] = {"value": value, "origin": "flag" if given else "default"}
     pinned = {p.partition("=")[0] for p in options["pins"]}
     for axis, degree in plan.mesh.items():
@@ -249,6 +308,9 @@ def render_serve(answer: ServeAnswer, result: dict[str, Any]) -> None:
     click.echo(
         f"  expected {sig(result['tokens_per_second_per_chip'])} tokens/s per chip; {_cost(result)}"
     )
+    if result["tpot_interval"] is not None:
+        low, high = map(format_seconds, result["tpot_interval"])
+        click.echo(f"  TPOT of 4 runs in 5 with {result['engine']}: {low} to {high}")
     click.echo(f"  {_both_text(result)}")
     bound = result["bound_by"]
     click.echo(f"  bound by {bound['prefill']} in prefill, {bound['decode']} in decode\n")

@@ -23,7 +23,7 @@ from shardwise.workflows.plan_file import Priced, check_fits, price_plan
 plan_file = click.Path(dir_okay=False, path_type=Path)
 
 
-def _overrides(sets: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def plan_overrides(sets: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """--set texts split into plan fields and chip fields ("chip." in front)."""
     fields: dict[str, str] = {}
     chip: list[str] = []
@@ -40,7 +40,7 @@ def _overrides(sets: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 def priced_file(path: Path, options: dict[str, Any]) -> Priced:
     """The plan in a file, with --set, --hw and --constants, priced."""
-    fields, chip = _overrides(options["sets"])
+    fields, chip = plan_overrides(options["sets"])
     path = plan_path(str(path))
     plan = with_neighbour(load_plan(path, fields), path)
     if options["constants"]:
@@ -72,7 +72,7 @@ def show(path: Path, as_json: bool, **options: Any) -> None:
     priced = priced_file(path, options)
     check_fits(priced)
     write_timeline(priced.answer, options)
-    changed, _ = _overrides(options["sets"])
+    changed, _ = plan_overrides(options["sets"])
     changed |= {"constants": ""} if options["constants"] else {}
     doc = document(
         inputs={"path": str(path), "set": list(options["sets"])},

@@ -31,9 +31,10 @@ _WORST = 10
 @click.argument(
     "path",
     metavar="[TABLE.csv]",
-    default=PUBLISHED,
+    required=False,
     type=click.Path(dir_okay=False, path_type=Path),
 )
+@click.option("--serving", is_flag=True, help="Serving measurements: time per output token, TTFT.")
 @click.option("--source", multiple=True, metavar="S", help="Only rows of this source; repeatable.")
 @click.option("--grade", metavar="A|B", help="Only rows of this grade.")
 @click.option("--no-fit", is_flag=True, help="Chip rates alone: no efficiency, no fitted constant.")
@@ -51,13 +52,19 @@ _WORST = 10
 )
 @csv_option
 @json_option
-def validate(path: Path, **options: Any) -> None:
+def validate(path: Path | None, **options: Any) -> None:
     """Price every run of a table of measurements on its own plan and compare step times.
 
     Without a table: the published runs that come with shardwise, each with its citation.
     """
     check_outputs(options)
     limit = _limit(options["check"]) if options["check"] else None
+    if options.pop("serving"):
+        from shardwise.apps.cli.validate_serving import validate_serving
+
+        validate_serving(path, limit, options)
+        return
+    path = path or PUBLISHED
     rows = _chosen(read_table(path), options["source"], options["grade"])
     found = run_validation(
         rows,

@@ -1,7 +1,8 @@
 """The book's closed rules: thresholds, degrees and audits beside the plans that the search finds.
 
 `training.py` holds the rules for tori (ch. 4 to 6) and for whole runs, `mlp.py` the times of the
-book's MLP block, `gpu.py` the rules behind switches (ch. 12), `audit.py` holds a plan against them.
+book's MLP block, `gpu.py` the rules behind switches (ch. 12), `serving.py` those of serving (ch. 7
+and 8), `audit.py` holds a plan against them.
 No work is counted here op by op: that is `planner.train_work`. Read `training.py` first.
 """
 
@@ -19,6 +20,23 @@ from shardwise.planner.book_rules.gpu import (
     tensor_limit_across,
 )
 from shardwise.planner.book_rules.mlp import MlpTimes, mlp_times
+from shardwise.planner.book_rules.serving import (
+    batch_of_step,
+    cache_crossover,
+    evicted_tokens,
+    flops_per_dollar,
+    generate_tensor_limit,
+    largest_batch,
+    latency_bound_bytes,
+    latency_bound_degree,
+    prefill_left,
+    prefill_servers,
+    requests_per_second,
+    speculated_tokens,
+    step_seconds,
+    weight_stationary_chips,
+    weight_stationary_coefficient,
+)
 from shardwise.planner.book_rules.training import (
     BookMesh,
     Combine,
@@ -54,15 +72,23 @@ __all__ = [
     "Verdict",
     "alphas",
     "audit",
+    "batch_of_step",
     "book_mesh",
+    "cache_crossover",
     "checkpoint_bytes",
     "data_chips",
     "data_limit",
     "days",
+    "evicted_tokens",
     "expert_d_ff",
     "expert_degree",
     "few_groups_limit",
+    "flops_per_dollar",
+    "generate_tensor_limit",
+    "largest_batch",
     "largest_replicated",
+    "latency_bound_bytes",
+    "latency_bound_degree",
     "min_chips",
     "mixed_limit",
     "mlp_times",
@@ -71,15 +97,22 @@ __all__ = [
     "pipeline_bubble",
     "pipeline_step",
     "pipeline_transfer",
+    "prefill_left",
+    "prefill_servers",
+    "requests_per_second",
     "rescaled",
     "sequence_limit",
     "sharp_limit",
     "spanned_limit",
+    "speculated_tokens",
+    "step_seconds",
     "tensor_d_ff",
     "tensor_limit",
     "tensor_limit_across",
     "training_seconds",
     "utilisation",
+    "weight_stationary_chips",
+    "weight_stationary_coefficient",
     "x_balanced",
     "x_opt",
     "years",

@@ -76,6 +76,21 @@ def with_notes(
 
 def without_notes(text: str, target: str, said: Fields) -> TrainPlan:
     """The plan: fields that the flags say, and the notes for the others."""
+    values = noted(text, said)
+    nested: Fields = {"kind": "train"}
+    for key, value in values.items():
+        outer, dot, inner = key.partition(".")
+        if dot:
+            nested.setdefault(outer, {})[inner] = value
+        else:
+            nested[key] = value
+    plan = plan_from(nested, f"the {target} export")
+    assert isinstance(plan, TrainPlan)
+    return plan
+
+
+def noted(text: str, said: Fields) -> Fields:
+    """Fields that the flags say, and those of the notes that they do not overrule."""
     values = dict(said)
     for line in text.splitlines():
         if not line.startswith(NOTE):
@@ -92,16 +107,7 @@ def without_notes(text: str, target: str, said: Fields) -> TrainPlan:
                 values[key] = value["means"]
         elif key not in said:
             values[key] = value
-    nested: Fields = {"kind": "train"}
-    for key, value in values.items():
-        outer, dot, inner = key.partition(".")
-        if dot:
-            nested.setdefault(outer, {})[inner] = value
-        else:
-            nested[key] = value
-    plan = plan_from(nested, f"the {target} export")
-    assert isinstance(plan, TrainPlan)
-    return plan
+    return values
 
 
 def named(target: str, field: str, value: Any, words: Mapping[Any, str]) -> str:

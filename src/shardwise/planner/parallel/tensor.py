@@ -31,7 +31,7 @@ def tensor_step(
         if kind == "all_gather":
             return []
         kind = "all_reduce"
-    size = shape.tokens * cfg.d_model * dtype_bytes(shape.activations) * share
+    size = shape.tokens * cfg.d_model * dtype_bytes(shape.activations) * share / shape.stationary
     # Counted as never where empty: a collective of no bytes would still pay its latency.
     count = np.where(np.asarray(share) > 0, 1.0, 0.0)
     return [exchange(op_id, kind, component, ("tensor",), size, count=count)]

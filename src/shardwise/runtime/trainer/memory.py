@@ -37,7 +37,8 @@ def keep_freed_memory() -> bool:
 def _on_cpus() -> bool:
     """Whether JAX computes on CPUs; asked of its settings first, since threads that a backend has
     started keep the arenas that they allocate from."""
-    return (jax.config.jax_platforms or jax.default_backend()) == "cpu"
+    asked = jax.config.jax_platforms  # type: ignore[attr-defined]
+    return (asked or jax.default_backend()) == "cpu"
 
 
 def _ask_for_huge_pages(libc: ctypes.CDLL, size: int) -> None:

@@ -1,0 +1,50 @@
+"""The picture of a simulation: how latencies are spread, and queues over time."""
+
+from pathlib import Path
+
+import numpy as np
+
+from shardwise.apps.cli.pictures import new_figure, save_figure
+from shardwise.planner.simulate.clock import TICKS
+from shardwise.planner.simulate.metrics import latencies, levels
+from shardwise.workflows.simulate import Simulated
+
+_MOST_POINTS = 2000
+
+
+def plot_simulation(found: Simulated, path: Path) -> None:
+    """Left: the share of requests (of tokens, for ITL) within a time; right: waiting and running
+    requests over time, all replicas together."""
+    figure = new_figure(11, 4.2)
+    spread, load = figure.subplots(1, 2)
+    times = latencies(found.outcome)
+    for name in ("ttft", "tpot", "itl", "e2el"):
+        values = getattr(times, name)
+        values = np.sort(values[~np.isnan(values)])
+        if values.size:
+            shares = np.linspace(0, 1, min(values.size, _MOST_POINTS))
+            spread.plot(np.quantile(values, shares), shares, label=name.upper())
+    spread.set_xscale("log", base=10)
+    spread.set_xlabel("seconds")
+    spread.set_ylabel("share within")
+    spread.set_title(f"{found.plan.model}: simulated latencies")
+    spread.legend(fontsize=8)
+    _loads(found, load)
+    save_figure(figure, path)
+
+
+def _loads(found: Simulated, axis) -> None:
+    outcome = found.outcome
+    moments = np.linspace(outcome.start, outcome.end, _MOST_POINTS)
+    for column, name in ((1, "waiting"), (2, "running")):
+        total = np.zeros(_MOST_POINTS)
+        for replica in outcome.replicas:
+            rows = levels(replica)
+            if rows.size:
+                at = np.searchsorted(rows[:, 0], moments, side="right") - 1
+                total += np.where(at >= 0, rows[at, column], 0.0)
+        axis.plot((moments - outcome.start) / TICKS, total, label=name, linewidth=1)
+    axis.set_xlabel("seconds")
+    axis.set_ylabel("requests, all replicas")
+    axis.set_title(f"{len(outcome.jobs):,} requests on {len(outcome.replicas)} replicas")
+    axis.legend(fontsize=8)

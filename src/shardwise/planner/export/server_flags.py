@@ -1,0 +1,106 @@
+"""What the exporters of inference servers share: checks of a plan, and flags to and from text."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwise.errors import BadRequest
+from shardwise.models import ModelConfig
+from shardwise.models.specs import Moe
+from shardwise.planner.export.notes import Fields, refused
+from shardwise.planner.serve_search import fewest_kv_heads
+from shardwise.plans import ServePlan
+from shardwise.plans.serve import CHECKPOINT
+
+MODEL = '"${MODEL:?the checkpoint: a folder or a Hugging Face id}"'
+
+_NEITHER: Mapping[str, Any] = {
+    "swap": False,
+    "host_cache_share": 0.0,
+    "max_waiting": 0,
+    "refuse_late": False,
+    "guess_cost": 0.0,
+    "admission": "optimistic",
+}
+"""Choices of `scheduling` that neither server has a flag for that means the same."""
+
+
+def check_plan(target: str, plan: ServePlan, cfg: ModelConfig) -> None:
+    """Raise BadRequest for a choice that neither vLLM nor SGLang runs as the plan says."""
+    for name, only in _NEITHER.items():
+        value = getattr(plan.scheduling, name)
+        if value != only:
+            raise refused(target, f"scheduling.{name}", value, f"it runs {only!r} only")
+    if plan.prefill is not None:
+        raise refused(
+            target,
+            "prefill",
+            plan.prefill.slice,
+            "its pools are started apart; export each as a plan of its own",
+        )
+    if plan.degree("fsdp") > 1:
+        raise refused(target, "mesh", dict(plan.mesh), "it cuts no weights along D that lie still")
+    if plan.degree("tensor") > fewest_kv_heads(cfg) and plan.kv_sharding != "heads":
+        raise refused(
+            target, "kv_sharding", plan.kv_sharding, "it replicates KV heads beyond their number"
+        )
+    if plan.degree("expert") > 1 and plan.degree("data") * plan.degree("tensor") > 1:
+        raise refused(
+            target, "mesh", dict(plan.mesh), "with experts cut it cuts them over all devices"
+        )
+    if plan.dtypes.weights not in (CHECKPOINT, "fp8", "bf16"):
+        raise refused(
+            target, "dtypes.weights", plan.dtypes.weights, "it quantizes to fp8 while loading"
+        )
+    if plan.dtypes.kv not in ("bf16", "fp8"):
+        raise refused(target, "dtypes.kv", plan.dtypes.kv, "its cache is bf16 or fp8")
+    if plan.dtypes.activations not in ("bf16", "f16"):
+        raise refused(target, "dtypes.activations", plan.dtypes.activations, "it is bf16 or f16")
+
+
+def is_moe(cfg: ModelConfig) -> bool:
+    """Whether a layer has routed experts."""
+    return any(isinstance(layer.mlp, Moe) for layer in cfg.groups)
+
+
+def script(words: Sequence[str]) -> str:
+    """A shell script of one command, a flag to a line."""
+    return "#!/usr/bin/env bash\n" + " \\\n  ".join(words) + "\n"
+
+
+def flags_of(target: str, text: str, command: str) -> dict[str, str]:
+    """Flags with their values ("" for a switch). BadRequest where the command is not there."""
+    lines = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    try:
+        words = shlex.split(lines.replace("\\\n", " "))
+    except ValueError as error:
+        raise BadRequest(f"{target}: the command cannot be split into words: {error}") from None
+    if command not in " ".join(words):
+        raise BadRequest(f"{target}: no '{command}' in the text; give a script that has it")
+    found: dict[str, str] = {}
+    for word in words:
+        match = re.fullmatch(r"(--[\w-]+)(?:=(.*))?", word, re.DOTALL)
+        if match:
+            found[match[1]] = match[2] or ""
+    return found
+
+
+def mesh_of(**degrees: int) -> dict[str, int]:
+    """A mesh without its degrees of 1."""
+    return {axis: degree for axis, degree in degrees.items() if degree > 1}
+
+
+def check_known(target: str, flags: Mapping[str, str], known: Sequence[str]) -> None:
+    """Raise BadRequest for a flag that no plan says, so that none is lost unseen."""
+    for flag in flags:
+        if flag not in known:
+            raise BadRequest(
+                f"{target}: a plan has no word for the flag {flag}; it reads {', '.join(known)}"
+            )
+
+
+def dtype_fields(weights: str, kv: str, dtype: str) -> Fields:
+    """Fields of `dtypes` that the flags say."""
+    activations = {"float16": "f16", "bfloat16": "bf16"}[dtype]
+    return {"dtypes.weights": weights, "dtypes.kv": kv, "dtypes.activations": activations}

@@ -1,0 +1,113 @@
+"""A ServePlan in the words of an inference server, and back to the same plan.
+
+`vllm.py` and `sglang.py` each have `write(plan, cfg, piece)`, a shell script that starts one
+replica, and `read(text)`, the fields that its flags say. As for training (`notes.py`), flags come
+first and comment lines hold the rest; a choice that the server would run in another way is refused
+by the name of its field.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any
+
+from shardwise.errors import BadRequest, unknown
+from shardwise.hardware import Slice
+from shardwise.models import ModelConfig
+from shardwise.planner.export import sglang, vllm
+from shardwise.planner.export.notes import NOTE, UNSAID, Fields, noted
+from shardwise.plans import ServePlan, model_hash
+from shardwise.plans.files import flat_plan, plan_from
+from shardwise.plans.serve import ServeDtypes, ServeScheduling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeExporter:
+    """How a target is written and read."""
+
+    write: Callable[[ServePlan, ModelConfig, Slice], str]
+    read: Callable[[str], Fields]
+
+
+SERVE_EXPORTERS: Mapping[str, ServeExporter] = {
+    "vllm": ServeExporter(write=vllm.write, read=vllm.read),
+    "sglang": ServeExporter(write=sglang.write, read=sglang.read),
+}
+"""By the name that `--to` takes."""
+
+LOST: Mapping[str, str] = {
+    "replicas": "start so many of these behind a router",
+    "prefill_replicas": "start so many of these besides, behind a router that knows both roles",
+    "routing": "set it in the router",
+    "scheduling.acceptance": "it is measured, not chosen",
+}
+"""What no flag of one server says."""
+
+_TABLES = {"dtypes": ServeDtypes, "scheduling": ServeScheduling}
+
+
+def export_serve(plan: ServePlan, cfg: ModelConfig, piece: Slice, target: str) -> str:
+    """The plan as a script for a target; `parse_serve` gives back the same plan. Raises BadRequest
+    for an unknown target, another model, and a choice that the target cannot run."""
+    exporter = _exporter(target)
+    if plan.model_hash != model_hash(cfg):
+        raise BadRequest(
+            f"the plan was made for another '{plan.model}' (hash {plan.model_hash}, now "
+            f"{model_hash(cfg)}); plan again before exporting"
+        )
+    text = exporter.write(plan, cfg, piece)
+    said = exporter.read(text)
+    lines = [f"# A serving plan of shardwise for {target}. The flags are what counts; the lines"]
+    lines += ["# below hold what they have no word for and are read back by `shardwise export`."]
+    for key, value in _fields(plan).items():
+        if value == (said[key] if key in said else _default(key)):
+            continue
+        if key in LOST:
+            lines.append(f"{UNSAID}{key} {json.dumps(value)}: {LOST[key]}")
+        held = {"reads": said[key], "means": value} if key in said else value
+        lines.append(f"{NOTE}{key}: {json.dumps(held)}")
+    first, _, rest = text.partition("\n")
+    return "\n".join([first, *lines, *_remarks(plan, cfg), rest])
+
+
+def _remarks(plan: ServePlan, cfg: ModelConfig) -> list[str]:
+    """What runs otherwise although every flag is set."""
+    if plan.degree("data") * plan.degree("expert") > 1:
+        why = "the plan cuts a prompt's tokens over data and expert, the server gives it to one"
+        return [f"{UNSAID}mesh {json.dumps(dict(plan.mesh))}: {why}; TTFT is longer"]
+    return []
+
+
+def parse_serve(text: str, target: str) -> ServePlan:
+    """The plan that a script says: its flags first, its notes for the rest. Raises BadRequest."""
+    values = noted(text, _exporter(target).read(text))
+    nested: Fields = {"kind": "serve"}
+    for key, value in values.items():
+        outer, dot, inner = key.partition(".")
+        if dot:
+            nested.setdefault(outer, {})[inner] = value
+        else:
+            nested[key] = value
+    plan = plan_from(nested, f"the {target} export")
+    assert isinstance(plan, ServePlan)
+    return plan
+
+
+def _exporter(target: str) -> ServeExporter:
+    if target not in SERVE_EXPORTERS:
+        raise unknown("export target for serving plans", target, SERVE_EXPORTERS)
+    return SERVE_EXPORTERS[target]
+
+
+def _fields(plan: ServePlan) -> Fields:
+    """Every field by dotted name; `mesh` is one value."""
+    flat = {k: v for k, v in flat_plan(plan).items() if not k.startswith("mesh.")}
+    del flat["kind"]
+    return flat | {"mesh": dict(plan.mesh)}
+
+
+def _default(key: str) -> Any:
+    outer, _, inner = key.partition(".")
+    cls, name = (_TABLES[outer], inner) if outer in _TABLES else (ServePlan, key)
+    field = next(f for f in fields(cls) if f.name == name)
+    return None if field.default is MISSING else field.default

@@ -1,0 +1,7 @@
+"""Serving simulated: traces of requests through the real scheduler, priced step by step.
+
+`cost.py` says what the simulator needs to know of a replica (its times and its memory), `traces.py`
+reads and makes arrivals, `replica.py` runs one scheduler against a cost, `run.py` a fleet of them,
+`metrics.py` sums up. Not here: decisions (`scheduling/`), and where the times come from (the step
+model of `planner/`). Read `cost.py` first.
+"""

@@ -1,0 +1,62 @@
+"""What the simulator asks of a replica: how long a step takes, and how much cache there is.
+
+A step runs a batch once through the model: every decoding sequence puts in one token (more where it
+speculates), and chunks of prompts may ride along. `StepCost` turns such a batch into seconds. The
+step model makes one from Work and roofline; tests make one from four numbers.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from shardwise.scheduling.step import StepShape
+
+__all__ = ["DecodeLine", "ReplicaModel", "StepCost", "StepShape"]
+
+
+class DecodeLine(NamedTuple):
+    """Seconds of steps that only decode, of one number of sequences: base + per_token * context.
+
+    `context` is the cached tokens of all sequences together, before the step. The line holds while
+    the context is below `until` (never below the context it was asked for): a cost that is no
+    straight line is given piece by piece.
+    """
+
+    base: float
+    per_token: float
+    until: float = float("inf")
+
+
+class StepCost(Protocol):
+    """Seconds of what a replica does; host overhead, collectives and sampling included."""
+
+    def seconds(self, shape: StepShape) -> float:
+        """One step of any batch. Where the step only decodes, the same as `decode_line` says."""
+        ...
+
+    def decode_line(self, decodes: int, context: int) -> DecodeLine:
+        """Steps that only decode `decodes` >= 1 sequences, one token each."""
+        ...
+
+    def transfer_seconds(self, tokens: int) -> float:
+        """Moving the cache of so many tokens from a prefill replica to a decode replica."""
+        ...
+
+    def host_seconds(self, tokens: int) -> float:
+        """Copying the cache of so many tokens between HBM and the host's memory, one way."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaModel:
+    """One replica as the simulator sees it.
+
+    `kv_tokens` fit into the cache of the whole replica beside weights and working memory;
+    `host_kv_tokens` into the memory of its hosts (0: unknown or unused). `usd_per_hour` is that of
+    all its chips, None where the catalogue has no price.
+    """
+
+    cost: StepCost
+    kv_tokens: int
+    host_kv_tokens: int = 0
+    chips: int = 1
+    usd_per_hour: float | None = None

@@ -1,0 +1,292 @@
+"""Traces of requests: read from files, or made from a rate. Arrivals are seconds from the first.
+
+Formats, told apart by what is in the file:
+
+- Azure LLM inference traces (CSV: TIMESTAMP, ContextTokens, GeneratedTokens), and Vidur's form of
+  them (arrived_at, num_prefill_tokens, num_decode_tokens);
+- Mooncake (JSONL: timestamp in ms, input_length, output_length, hash_ids of 512-token blocks);
+- LLMServingSim (JSONL: timestamp in ms, input_length, output_length, hash_ids_16);
+- ServeGen's arrival rates (CSV: window_start_s, requests_per_s), with lengths from its quantiles;
+- one's own (JSONL: arrival in s, prompt, output, and optionally priority, deadline in s after the
+  arrival, session, hash_ids with block_size).
+
+Block ids name content from the front of the prompt; pages smaller than a block split it.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import BadRequest, unknown
+from shardwise.scheduling import Request
+
+MOONCAKE_BLOCK = 512
+"""Tokens of a block of the Mooncake traces (their README)."""
+
+
+def read_trace(path: Path, page_size: int, most: int = 0) -> list[Request]:
+    """The first `most` requests of a file (0: all), with prefix keys for pages of `page_size`.
+
+    Raises BadRequest for a file that is none of the formats, naming the line.
+    """
+    lines = _text(path).splitlines()
+    if not lines:
+        raise BadRequest(f"'{path}' is empty; a trace has a request on each line")
+    reader = _json_rows if lines[0].lstrip().startswith("{") else _csv_rows
+    requests = reader(lines, str(path), page_size, most)
+    if not requests:
+        raise BadRequest(f"'{path}' holds no request; a trace has a request on each line")
+    return _from_zero(requests)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BadRequest(f"cannot read the trace '{path}': {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadRequest(f"'{path}' is no trace: it is not text in UTF-8") from None
+
+
+def _from_zero(requests: list[Request]) -> list[Request]:
+    """Arrivals counted from the first; deadlines with them."""
+    start = min(r.arrival for r in requests)
+    if not start:
+        return requests
+    return [replace(r, arrival=r.arrival - start, deadline=r.deadline - start) for r in requests]
+
+
+def _csv_rows(lines: list[str], path: str, page_size: int, most: int) -> list[Request]:
+    rows = csv.DictReader(lines)
+    found = set(rows.fieldnames or ())
+    columns = next((c for c in _CSV_COLUMNS if set(c) <= found), None)
+    if columns is None:
+        known = ", or ".join(" and ".join(c) for c in _CSV_COLUMNS)
+        raise BadRequest(
+            f"'{path}' is no trace that is known: its columns are {', '.join(sorted(found))}; "
+            f"they must have {known}"
+        )
+    moment = _timestamp if columns[0] == "TIMESTAMP" else float
+    requests: list[Request] = []
+    for number, row in enumerate(rows):
+        if most and number == most:
+            break
+        try:
+            requests.append(
+                Request(
+                    id=number,
+                    arrival=moment(row[columns[0]]),
+                    prompt=int(row[columns[1]]),
+                    output=int(row[columns[2]]),
+                )
+            )
+        except (TypeError, ValueError):
+            raise BadRequest(
+                f"'{path}', line {number + 2}: '{','.join(map(str, row.values()))}' is no request; "
+                f"it needs {', '.join(columns)}"
+            ) from None
+    return requests
+
+
+_CSV_COLUMNS = (
+    ("TIMESTAMP", "ContextTokens", "GeneratedTokens"),
+    ("arrived_at", "num_prefill_tokens", "num_decode_tokens"),
+)
+
+
+def _timestamp(text: str) -> float:
+    """Azure's moments have seven decimals, one more than Python reads."""
+    whole, _, part = text.partition(".")
+    return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{part or 0}")
+
+
+def _json_rows(lines: list[str], path: str, page_size: int, most: int) -> list[Request]:
+    requests: list[Request] = []
+    for number, line in enumerate(lines):
+        if most and len(requests) == most:
+            break
+        if not line.strip():
+            continue
+        try:
+            requests.append(_json_request(json.loads(line), number, page_size))
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"no key {error}" if isinstance(error, KeyError) else str(error)
+            raise BadRequest(
+                f"'{path}', line {number + 1} is no request: {reason}; it needs arrival, prompt "
+                "and output, or timestamp, input_length and output_length"
+            ) from None
+    return requests
+
+
+def _json_request(row: Mapping[str, Any], number: int, page_size: int) -> Request:
+    own = "arrival" in row
+    prompt = int(row["prompt" if own else "input_length"])
+    if "hash_ids_16" in row:
+        blocks, size = row["hash_ids_16"], 16
+    else:
+        blocks, size = row.get("hash_ids", ()), int(row.get("block_size", MOONCAKE_BLOCK))
+    # Mooncake and LLMServingSim count milliseconds and call it timestamp.
+    scale = 1.0 if own else 1e-3
+    arrival = float(row["arrival" if own else "timestamp"]) * scale
+    deadline = row.get("deadline")
+    return Request(
+        id=number,
+        arrival=arrival,
+        prompt=prompt,
+        output=int(row["output" if own else "output_length"]),
+        keys=page_keys(blocks, size, prompt, page_size),
+        priority=int(row.get("priority", 0)),
+        deadline=float("inf") if deadline is None else arrival + float(deadline),
+        session=str(row.get("session", "")),
+    )
+
+
+def page_keys(
+    blocks: Sequence[int], block: int, prompt: int, page_size: int
+) -> tuple[int | tuple[int, ...], ...]:
+    """Keys of a prompt's full pages from ids of its blocks of `block` tokens.
+
+    A page within a block is named by the block and its place there; a page of several blocks by
+    all of them.
+    """
+    pages = prompt // page_size
+    if block % page_size == 0:
+        each = block // page_size
+        keys = [each * b + i for b in blocks for i in range(each)]
+        return tuple(keys[:pages])
+    if page_size % block == 0:
+        each = page_size // block
+        return tuple(tuple(blocks[i * each : (i + 1) * each]) for i in range(pages))
+    raise BadRequest(
+        f"pages of {page_size} tokens and the trace's blocks of {block} do not divide one another; "
+        f"choose a page_size that divides {block} or is a multiple of it"
+    )
+
+
+def poisson(
+    rate: float, count: int, prompt: int, output: int, *, cv: float = 1.0, seed: int = 0
+) -> list[Request]:
+    """`count` requests of one size at `rate` a second, with Gamma gaps between them.
+
+    `cv` is the gaps' standard deviation over their mean: 1 is a Poisson process, 0 an even beat,
+    more is burstier. The gaps' shape is 1/cv^2 and their scale cv^2/rate.
+    """
+    if rate <= 0 or count < 1 or cv < 0:
+        raise BadRequest(
+            f"{count} requests at a rate of {rate} a second with cv {cv}: the rate and the count "
+            "must be positive, cv not negative"
+        )
+    draw = np.random.default_rng(seed)
+    gaps = draw.gamma(1 / cv**2, cv**2 / rate, count) if cv else np.full(count, 1 / rate)
+    arrivals = np.cumsum(gaps) - gaps[0]
+    return [
+        Request(id=i, arrival=float(a), prompt=prompt, output=output)
+        for i, a in enumerate(arrivals)
+    ]
+
+
+Lengths = Callable[[np.random.Generator, int], np.ndarray]
+
+
+def from_rates(
+    windows: Sequence[tuple[float, float]],
+    prompts: Lengths,
+    outputs: Lengths,
+    *,
+    share: float = 1.0,
+    most: int = 0,
+    seed: int = 0,
+) -> list[Request]:
+    """Poisson arrivals whose rate changes: `windows` of (start in s, requests per s), the last one
+    as long as the one before. `share` scales the rates; `prompts` and `outputs` draw lengths."""
+    draw = np.random.default_rng(seed)
+    starts = [start for start, _ in windows]
+    lengths = np.diff(starts, append=2 * starts[-1] - starts[-2] if len(starts) > 1 else 600.0)
+    arrivals: list[float] = []
+    for (start, rate), length in zip(windows, lengths, strict=True):
+        count = int(draw.poisson(rate * share * length))
+        arrivals += sorted(start + length * draw.random(count))
+        if most and len(arrivals) >= most:
+            break
+    arrivals = arrivals[: most or None]
+    inputs, answers = prompts(draw, len(arrivals)), outputs(draw, len(arrivals))
+    return [
+        Request(id=i, arrival=at - starts[0], prompt=int(inputs[i]), output=int(answers[i]))
+        for i, at in enumerate(arrivals)
+    ]
+
+
+def from_quantiles(quantiles: Mapping[float, float]) -> Lengths:
+    """Draws lengths of at least 1 between quantiles (share -> tokens), geometrically between two;
+    nothing outside the outermost is drawn."""
+    shares = np.array(sorted(quantiles))
+    logs = np.log(np.maximum([quantiles[s] for s in shares], 1.0))
+
+    def lengths(draw: np.random.Generator, count: int) -> np.ndarray:
+        drawn = np.interp(draw.random(count), shares, logs)
+        return np.maximum(np.rint(np.exp(drawn)), 1).astype(int)
+
+    return lengths
+
+
+def rates_of(path: Path) -> list[tuple[float, float]] | None:
+    """ServeGen's windows (start in s, requests per s); None where a file holds requests."""
+    rows = csv.DictReader(_text(path).splitlines())
+    if not {"window_start_s", "requests_per_s"} <= set(rows.fieldnames or ()):
+        return None
+    return [(float(r["window_start_s"]), float(r["requests_per_s"])) for r in rows]
+
+
+def read_quantiles(path: Path, category: str, field: str) -> dict[float, float]:
+    """ServeGen's quantiles of "input_tokens" or "output_tokens" of a category."""
+    rows = list(csv.DictReader(_text(path).splitlines()))
+    for row in rows:
+        if (row.get("category"), row.get("field")) == (category, field):
+            return {
+                float(k.removeprefix("p")) / 100: float(v)
+                for k, v in row.items()
+                if k.startswith("p")
+            }
+    known = sorted({row.get("category") or "" for row in rows})
+    raise unknown("category", category, known, f"'{path}' says how long requests are")
+
+
+def with_lengths(
+    requests: Sequence[Request], prompts: Lengths, outputs: Lengths, seed: int = 0
+) -> list[Request]:
+    """The same arrivals with drawn lengths."""
+    draw = np.random.default_rng((seed, 1))
+    inputs, answers = prompts(draw, len(requests)), outputs(draw, len(requests))
+    return [
+        replace(r, prompt=int(i), output=int(o))
+        for r, i, o in zip(requests, inputs, answers, strict=True)
+    ]
+
+
+def tiled(requests: Sequence[Request], times: int) -> list[Request]:
+    """The trace `times` over, one copy after the other, with contents of its own each time."""
+    span = max(r.arrival for r in requests) - min(r.arrival for r in requests)
+    pause = span / max(len(requests) - 1, 1)
+    return [
+        replace(
+            r,
+            id=copy * len(requests) + i,
+            arrival=r.arrival + copy * (span + pause),
+            keys=tuple((copy, key) for key in r.keys) if copy else r.keys,
+        )
+        for copy in range(times)
+        for i, r in enumerate(requests)
+    ]
+
+
+def scaled(requests: Iterable[Request], speed: float) -> list[Request]:
+    """The same requests, arriving `speed` times as fast."""
+    if speed <= 0:
+        raise BadRequest(f"a speed of {speed} stops the trace; it must be positive")
+    return [replace(r, arrival=r.arrival / speed) for r in requests]

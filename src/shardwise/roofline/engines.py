@@ -1,0 +1,157 @@
+"""What a serving engine does with a chip: four numbers per family, each with its source.
+
+An engine is the software that serves (`ServePlan.engine`). Its steps are priced by the chip's
+constants as every other work, plus these four; no number belongs to a pair of chip and engine. They
+lie in `data/engines.toml`, written by `scripts/fit_serving.py`.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from shardwise.errors import BadRequest, unknown
+from shardwise.roofline.stacks import Stack
+from shardwise.work import Quantity
+
+_DATA = Path(__file__).parent / "data" / "engines.toml"
+
+ENGINE_CONSTANTS: Mapping[str, str] = {
+    "kernel_seconds": "seconds that every kernel of a step takes beyond its work, collectives too",
+    "sequence_seconds": "seconds per step and running sequence: scheduling, sampling, detokenizing",
+    "hops": "share of the collectives' measured latency that is paid",
+    "prefill_wait": "share of the others' prefill that falls before a request's first token",
+}
+"""The constants of an engine and what each means."""
+
+ENGINE_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "kernel_seconds": (0.0, 1e-4),
+    "sequence_seconds": (0.0, 1e-2),
+    "hops": (0.0, 5.0),
+    "prefill_wait": (0.0, 1.0),
+}
+"""The least and the most that each may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """The constants of one engine family, as `ENGINE_CONSTANTS` describes them. `range` is what
+    times per output token were measured to be, as shares of the expected ones: 80 % of the runs of
+    models that the fit had not seen; None where nothing was measured.
+    """
+
+    name: str
+    kernel_seconds: Quantity
+    sequence_seconds: Quantity
+    hops: Quantity
+    prefill_wait: Quantity
+    sources: Mapping[str, str]
+    range: tuple[float, float] | None = None
+
+    @property
+    def stack(self) -> Stack:
+        """What the pricer needs to know: kernels one after the other, the experts of a layer as one
+        of them, elementwise work fused as it is counted."""
+        return Stack(
+            name=self.name,
+            overlap=1.0,
+            attention=1.0,
+            launch_seconds=self.kernel_seconds,
+            passes=1.0,
+            sources=self.sources,
+            hops=self.hops,
+            grouped=True,
+        )
+
+
+IDEAL_ENGINE = Engine(
+    name="ideal",
+    kernel_seconds=0.0,
+    sequence_seconds=0.0,
+    hops=1.0,
+    prefill_wait=0.0,
+    sources=dict.fromkeys(ENGINE_CONSTANTS, "by definition: nothing but the chip's own times"),
+)
+"""No time of its own: the chip's efficiencies alone."""
+
+
+def load_engine(name: str) -> Engine:
+    """The engine of that name, or of a file FILE.toml with the table of one engine (`shardwise
+    calibrate` writes such files); BadRequest lists the known ones.
+
+    >>> load_engine("ideal").kernel_seconds
+    0.0
+    """
+    if name == IDEAL_ENGINE.name:
+        return IDEAL_ENGINE
+    if name.endswith(".toml"):
+        return _from_file(Path(name))
+    table = _engines()
+    if name not in table:
+        raise unknown("serving engine", name, [*table, IDEAL_ENGINE.name])
+    return table[name]
+
+
+def _from_file(path: Path) -> Engine:
+    try:
+        record = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadRequest(f"cannot read the engine file '{path}': {error}") from None
+    tables = {name: table for name, table in record.items() if isinstance(table, dict)}
+    if len(tables) != 1:
+        raise BadRequest(
+            f"'{path}' holds {len(tables)} tables; an engine file has one, named after the engine, "
+            f"with {', '.join(ENGINE_CONSTANTS)}"
+        )
+    return engine_of(str(path), next(iter(tables.values())))
+
+
+def engine_names() -> tuple[str, ...]:
+    """The engines with fitted constants."""
+    return tuple(_engines())
+
+
+@cache
+def _engines() -> Mapping[str, Engine]:
+    with _DATA.open("rb") as file:
+        return {name: engine_of(name, record) for name, record in tomllib.load(file).items()}
+
+
+def engine_of(name: str, record: Mapping[str, Mapping[str, object]]) -> Engine:
+    """An Engine from its table of {value, source} entries; BadRequest for what is out of bounds."""
+    values: dict[str, float] = {}
+    for constant, about in ENGINE_CONSTANTS.items():
+        if constant not in record:
+            raise BadRequest(f"engine '{name}' lacks '{constant}' ({about}); write it")
+        entry, (least, most) = record[constant], ENGINE_BOUNDS[constant]
+        if not isinstance(entry, Mapping) or "value" not in entry:
+            raise BadRequest(
+                f"'{constant}' of engine '{name}' is {entry!r}; write {{ value = NUMBER, source = "
+                '"WHERE FROM" }'
+            )
+        value = entry["value"]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BadRequest(f"'{constant}' of engine '{name}' is {value!r}; it must be a number")
+        if not least <= value <= most:
+            raise BadRequest(
+                f"'{constant}' of engine '{name}' is {value!r}; it must be a number from {least:g} "
+                f"to {most:g}"
+            )
+        values[constant] = float(value)
+    sources = {c: str(record[c].get("source", "not stated")) for c in ENGINE_CONSTANTS}
+    return Engine(name=name, sources=sources, range=_range(name, record.get("range")), **values)
+
+
+def _range(name: str, entry: object) -> tuple[float, float] | None:
+    """Low and high of a {low, high, source} entry."""
+    if entry is None:
+        return None
+    if isinstance(entry, Mapping):
+        low, high = entry.get("low"), entry.get("high")
+        if isinstance(low, int | float) and isinstance(high, int | float) and 0 < low <= high:
+            return float(low), float(high)
+    raise BadRequest(
+        f"'range' of engine '{name}' is {entry!r}; write {{ low = SHARE, high = SHARE, source = "
+        '"WHERE FROM" } with 0 < low <= high'
+    )

@@ -1,0 +1,334 @@
+"""Prefix cache: a radix tree over the keys of full pages, with LRU eviction and a host tier.
+
+An edge holds a run of keys and, for each, the page with the cache of those tokens. A sequence locks
+the path that it uses; what nobody locks may be evicted, the leaf that was used longest ago first
+(of one edge its last page first), in O(log n). With a host tier an evicted page's contents move to
+the host's memory, where they have their own LRU, and come back when they are wanted. The pages on
+the device are always a top part of the tree: a page is of no use without those before it.
+
+Book: 7.4.2 (LRU tree; host memory as a second tier). The tree owns one reference of each page.
+"""
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Any, NamedTuple
+
+from shardwise.scheduling.pages import PagePool
+
+Keys = tuple[Any, ...]
+
+
+class Node:
+    """An edge and what hangs below it. `pages` is None while the run lies on the host."""
+
+    __slots__ = ("children", "keys", "live", "locks", "pages", "parent", "tick")
+
+    def __init__(self, keys: Keys, pages: list[int] | None, parent: "Node | None", tick: int):
+        self.keys = keys
+        self.pages = pages
+        self.parent = parent
+        self.children: dict[Any, Node] = {}
+        self.live = 0
+        """Children whose pages are on the device."""
+        self.locks = 0
+        self.tick = tick
+
+
+class Found(NamedTuple):
+    """A match: pages on the device, pages on the host after them, and how many of the former are
+    not locked now, so that using them takes them from what can be evicted."""
+
+    device: int
+    host: int
+    unlocked: int
+
+
+class PrefixTree:
+    """The cache of one replica, over the pages of `pool`; `host_pages` is the second tier."""
+
+    def __init__(self, pool: PagePool, host_pages: int = 0) -> None:
+        self.pool = pool
+        self.host_pages = host_pages
+        self.root = Node((), [], None, 0)
+        self.device = 0
+        """Pages of the device that the tree holds."""
+        self.unlocked = 0
+        """Those that can be evicted."""
+        self.hosted = 0
+        """Pages on the host."""
+        self._tick = self._serial = self._nodes = 0
+        self._leaves: list[tuple[int, int, Node]] = []
+        self._host_leaves: list[tuple[int, int, Node]] = []
+
+    def peek(self, keys: Keys, most: int) -> Found:
+        """How much of the first `most` keys is cached; changes nothing."""
+        device = host = unlocked = at = 0
+        node = self.root
+        while at < most:
+            child = node.children.get(keys[at])
+            if child is None:
+                break
+            same = _common(child.keys, keys, at, most)
+            if child.pages is None:
+                host += same
+            else:
+                device += same
+                if not child.locks:
+                    unlocked += same
+            at += same
+            if same < len(child.keys):
+                break
+            node = child
+        return Found(device, host, unlocked)
+
+    def lock(self, keys: Keys, most: int) -> Node:
+        """Lock the longest match of the first `most` keys and return its deepest node."""
+        node, at = self.root, 0
+        while at < most:
+            child = node.children.get(keys[at])
+            if child is None:
+                break
+            same = _common(child.keys, keys, at, most)
+            node = self._split(child, same) if same < len(child.keys) else child
+            at += same
+        tick = self._next()
+        for step in self._path(node):
+            if not step.locks and step.pages is not None:
+                self.unlocked -= len(step.keys)
+            step.locks += 1
+            step.tick = tick
+        return node
+
+    def missing(self, node: Node) -> int:
+        """Pages of a path that lie on the host."""
+        return sum(len(step.keys) for step in self._path(node) if step.pages is None)
+
+    def load(self, node: Node) -> int:
+        """Bring a locked path's pages from the host into free pages; returns how many came."""
+        came = 0
+        for step in reversed(list(self._path(node))):
+            if step.pages is None:
+                step.pages = self.pool.take(len(step.keys))
+                came += len(step.keys)
+                if step.parent is not None:
+                    step.parent.live += 1
+        self.hosted -= came
+        self.device += came
+        return came
+
+    def pages_of(self, node: Node) -> list[int]:
+        """The pages of a path, from the front."""
+        runs = [step.pages or [] for step in self._path(node)]
+        return [page for run in reversed(runs) for page in run]
+
+    def insert(self, node: Node, keys: Keys, pages: list[int]) -> tuple[Node, list[int]]:
+        """Hang computed pages below a node that the caller has locked, and lock them for it.
+
+        The tree takes over the caller's references. Returns the deepest node and the pages to use:
+        where another sequence has brought the same keys meanwhile, its pages, and the caller's
+        duplicates are released.
+        """
+        tick, at, used = self._next(), 0, []
+        for step in self._path(node):
+            step.tick = tick
+        while at < len(keys):
+            child = node.children.get(keys[at])
+            if child is None:
+                child = self._attach(node, keys[at:], pages[at:], tick)
+            else:
+                same = _common(child.keys, keys, at, len(keys))
+                if same < len(child.keys):
+                    child = self._split(child, same)
+                self._adopt(child, pages[at : at + same])
+            child.locks += 1
+            child.tick = tick
+            used += child.pages or []
+            at += len(child.keys)
+            node = child
+        return node, used
+
+    def release(self, node: Node) -> None:
+        """Undo one lock of a path; what nobody locks any more counts as used just now."""
+        tick = self._next()
+        for step in self._path(node):
+            step.locks -= 1
+            step.tick = tick
+            if not step.locks:
+                self.unlocked += len(step.keys)
+                self._offer(step)
+
+    def evict(self, count: int) -> None:
+        """Free `count` of the unlocked pages of the device, the least recently used first."""
+        assert count <= self.unlocked, f"{count} pages to evict, {self.unlocked} unlocked"
+        # One by one where they go to the host, so that its order is that of single evictions.
+        largest = 1 if self.host_pages else count
+        while count > 0:
+            node = self._pop(self._leaves, on_host=False)
+            assert node is not None, "unlocked pages without a leaf"
+            taken = min(count, len(node.keys), largest)
+            if taken < len(node.keys):
+                self._split(node, len(node.keys) - taken)
+            self._demote(node)
+            count -= taken
+
+    def check(self) -> list[list[int]]:
+        """Recount everything; returns the pages held. Raises AssertionError where it is wrong."""
+        nodes = list(self._below(self.root))
+        device = [n for n in nodes if n.pages is not None]
+        assert self.device == sum(len(n.keys) for n in device)
+        assert self.unlocked == sum(len(n.keys) for n in device if not n.locks)
+        assert self.hosted == sum(len(n.keys) for n in nodes if n.pages is None)
+        assert self.hosted <= self.host_pages
+        assert self._nodes == len(nodes)
+        for n in nodes:
+            assert n.parent is not None
+            assert n.parent.children[n.keys[0]] is n
+            assert n.keys
+            assert n.pages is None or len(n.pages) == len(n.keys)
+            assert n.pages is None or n.parent.pages is not None, "a page without its prefix"
+            assert n.live == sum(c.pages is not None for c in n.children.values())
+            if n.parent is not self.root:
+                assert n.parent.locks >= n.locks
+                assert n.parent.tick >= n.tick
+        return [n.pages for n in nodes if n.pages is not None]
+
+    def _next(self) -> int:
+        self._tick += 1
+        return self._tick
+
+    def _path(self, node: Node | None) -> Iterator[Node]:
+        """A node and those above it, the root left out."""
+        while node is not None and node is not self.root:
+            yield node
+            node = node.parent
+
+    def _below(self, node: Node) -> Iterator[Node]:
+        stack = list(node.children.values())
+        while stack:
+            found = stack.pop()
+            yield found
+            stack.extend(found.children.values())
+
+    def _attach(self, parent: Node, keys: Keys, pages: list[int], tick: int) -> Node:
+        child = Node(keys, pages, parent, tick)
+        parent.children[keys[0]] = child
+        parent.live += 1
+        self._nodes += 1
+        self.device += len(keys)
+        return child
+
+    def _adopt(self, node: Node, pages: list[int]) -> None:
+        """A computed run meets the same run in the tree: keep one copy on the device."""
+        if node.pages is None:
+            node.pages = pages
+            self.hosted -= len(pages)
+            self.device += len(pages)
+            if node.parent is not None:
+                node.parent.live += 1
+            return
+        self.pool.release(pages)
+        if not node.locks:
+            self.unlocked -= len(node.keys)
+
+    def _split(self, node: Node, at: int) -> Node:
+        """Cut an edge after `at` keys; the node keeps the lower part, the new upper is returned."""
+        parent = node.parent
+        assert parent is not None
+        upper_pages = None if node.pages is None else node.pages[:at]
+        upper = Node(node.keys[:at], upper_pages, parent, node.tick)
+        upper.locks = node.locks
+        upper.live = 0 if node.pages is None else 1
+        parent.children[upper.keys[0]] = upper
+        node.keys = node.keys[at:]
+        node.pages = None if node.pages is None else node.pages[at:]
+        node.parent = upper
+        upper.children[node.keys[0]] = node
+        self._nodes += 1
+        return upper
+
+    def _demote(self, node: Node) -> None:
+        """Take a leaf's pages from the device: to the host if it has room, else away."""
+        assert node.pages is not None
+        assert node.parent is not None
+        size, parent = len(node.keys), node.parent
+        self.pool.release(node.pages)
+        self.device -= size
+        self.unlocked -= size
+        parent.live -= 1
+        if self._host_room(size):
+            node.pages = None
+            self.hosted += size
+            self._offer(node)
+        else:
+            self.hosted -= sum(len(n.keys) for n in self._below(node))
+            self._nodes -= 1 + sum(1 for _ in self._below(node))
+            del parent.children[node.keys[0]]
+            for gone in (node, *self._below(node)):
+                gone.parent = None
+        self._offer(parent)
+
+    def _host_room(self, size: int) -> bool:
+        """Make room on the host by dropping what was used longest ago."""
+        if size > self.host_pages:
+            return False
+        while self.hosted + size > self.host_pages:
+            node = self._pop(self._host_leaves, on_host=True)
+            if node is None:
+                return False
+            over = min(self.hosted + size - self.host_pages, len(node.keys))
+            if over < len(node.keys):
+                self._split(node, len(node.keys) - over)
+            parent = node.parent
+            assert parent is not None
+            del parent.children[node.keys[0]]
+            node.parent = None
+            self._nodes -= 1
+            self.hosted -= over
+            self._offer(parent)
+        return True
+
+    def _offer(self, node: Node) -> None:
+        """Enter a node in the heap of leaves that it belongs to now, if it is one."""
+        if node.locks or node is self.root:
+            return
+        if node.pages is None:
+            if node.children:
+                return
+            heap = self._host_leaves
+        elif node.live:
+            return
+        else:
+            heap = self._leaves
+        self._serial += 1
+        heappush(heap, (node.tick, self._serial, node))
+        if len(heap) > 64 + 4 * self._nodes:
+            heap[:] = [e for e in heap if _valid(e, heap is self._host_leaves)]
+            heapify(heap)
+
+    def _pop(self, heap: list[tuple[int, int, Node]], on_host: bool) -> Node | None:
+        """The oldest leaf; entries that no longer hold are dropped on the way."""
+        while heap:
+            entry = heappop(heap)
+            if _valid(entry, on_host):
+                return entry[2]
+        return None
+
+
+def _valid(entry: tuple[int, int, Node], on_host: bool) -> bool:
+    tick, _, node = entry
+    if node.parent is None or node.locks or node.tick != tick:
+        return False
+    if on_host:
+        return node.pages is None and not node.children
+    return node.pages is not None and not node.live
+
+
+def _common(edge: Keys, keys: Keys, at: int, most: int) -> int:
+    """How many keys of an edge stand in `keys[at:most]`."""
+    length = min(len(edge), most - at)
+    if edge[:length] == keys[at : at + length]:
+        return length
+    for i in range(length):
+        if edge[i] != keys[at + i]:
+            return i
+    raise AssertionError("keys that differ are equal one by one")

@@ -1,0 +1,140 @@
+"""A request as it arrives, and the sequence that the scheduler makes of it.
+
+A `Request` never changes. A `Sequence` is its state in one scheduler: which pages hold its cache,
+how much of it is computed, and the counters that account for every token. The tokens of a sequence
+obey, at every end of a request,
+
+    prefilled + hit + decoded = prompt + emitted - 1 + lost
+
+where `lost` are cached tokens given up by a preemption (they are computed or hit again), and the
+last token emitted is never put through the model.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shardwise.errors import BadRequest, unknown
+
+Order = Literal["fcfs", "priority", "deadline", "aged"]
+ORDERS: tuple[Order, ...] = ("fcfs", "priority", "deadline", "aged")
+
+Time = float
+"""A moment on the caller's clock: seconds, or whole ticks of a simulator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One request: `prompt` tokens in, `output` tokens out, after which the model stops.
+
+    The scheduler knows only `limit`, the most tokens it may emit (0: as many as `output`). `keys`
+    names the content of the prompt page by page, one key for each full page from the front: equal
+    keys at equal places mean equal tokens up to there. Smaller `priority` is more urgent.
+    `deadline` is the moment by which the first token is wanted. `session` is what routing by
+    affinity goes by, the first key where it is empty.
+    """
+
+    id: int
+    arrival: Time
+    prompt: int
+    output: int
+    limit: int = 0
+    keys: tuple[Any, ...] = ()
+    priority: int = 0
+    deadline: Time = float("inf")
+    session: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("prompt", "output"):
+            if getattr(self, name) < 1:
+                raise BadRequest(
+                    f"request {self.id} has {name} {getattr(self, name)}; it needs at least 1 token"
+                )
+        if self.limit and self.limit < self.output:
+            raise BadRequest(
+                f"request {self.id} emits {self.output} tokens, over its limit of {self.limit}"
+            )
+
+    @property
+    def most(self) -> int:
+        """The most tokens that it may emit."""
+        return self.limit or self.output
+
+
+class Sequence:
+    """The state of a request in a scheduler. Only the scheduler writes it.
+
+    `cached` is how many of its tokens are in the cache while it does not decode; `target` how many
+    must be before it emits the next token. Where it decodes, its cached tokens are `base` plus the
+    beats of its scheduler.
+    """
+
+    __slots__ = (
+        "base",
+        "borrowed",
+        "cached",
+        "decoded",
+        "due",
+        "emitted",
+        "end",
+        "finished",
+        "first_hit",
+        "first_token",
+        "hit",
+        "host_hit",
+        "last_token",
+        "lost",
+        "node",
+        "order",
+        "pages",
+        "preemptions",
+        "prefilled",
+        "refusal",
+        "request",
+        "started",
+        "target",
+    )
+
+    def __init__(self, request: Request, order: tuple[Any, ...]) -> None:
+        self.request = request
+        self.order = order
+        self.pages: list[int] = []
+        self.node: Any = None
+        """Deepest node of the prefix tree that holds its first `borrowed` pages."""
+        self.borrowed = 0
+        self.cached = 0
+        self.target = request.prompt
+        self.emitted = 0
+        self.base = self.end = self.due = 0
+        self.first_hit = 0
+        """Tokens found in the prefix cache when it first started."""
+        self.hit = self.host_hit = self.prefilled = self.decoded = self.lost = 0
+        self.preemptions = 0
+        self.started: Time | None = None
+        self.first_token: Time | None = None
+        self.last_token: Time | None = None
+        self.finished: Time | None = None
+        self.refusal = ""
+
+    def conserved(self) -> bool:
+        """Whether its tokens add up; for a sequence that has finished."""
+        computed = self.prefilled + self.hit + self.decoded
+        emitted = self.emitted == self.request.output
+        return emitted and computed == self.request.prompt + self.emitted - 1 + self.lost
+
+
+def order_key(request: Request, order: Order, age: Time) -> tuple[Any, ...]:
+    """What requests are served by, smallest first; unique.
+
+    "fcfs" by arrival; "priority" by class, then arrival, which may starve a class; "deadline" the
+    earliest first; "aged" by arrival plus `age` for each step of priority, so that a request waits
+    at most that long behind one of the next class that came after it, and none starves.
+    """
+    if order == "fcfs":
+        return (request.arrival, request.id)
+    if order == "priority":
+        return (request.priority, request.arrival, request.id)
+    if order == "deadline":
+        return (request.deadline, request.arrival, request.id)
+    if order == "aged":
+        return (request.arrival + age * request.priority, request.id)
+    raise unknown("order", order, ORDERS)

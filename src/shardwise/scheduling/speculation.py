@@ -1,0 +1,64 @@
+"""Speculative decoding: how many tokens a step brings, and where the guesses come from.
+
+A draft model, or the sequence's own past (n-grams), proposes k tokens; one pass of the model checks
+them all and adds one of its own. With each guess accepted with probability a by itself, a step
+brings (1 - a^(k+1)) / (1 - a) tokens on average (Leviathan et al., arXiv 2211.17192, eq. 1).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+from shardwise.errors import BadRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speculation:
+    """`tokens` guesses a step, each accepted with probability `acceptance`.
+
+    `cost` is the time of one guess as a share of a decoding step of the model (c of the paper);
+    n-grams are free.
+    """
+
+    method: Literal["draft", "ngram"] = "ngram"
+    tokens: int
+    acceptance: float
+    cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.tokens < 1:
+            raise BadRequest(f"speculation of {self.tokens} tokens guesses nothing; give 1 or more")
+        if not 0 <= self.acceptance <= 1:
+            raise BadRequest(f"acceptance is {self.acceptance}; it is a probability, from 0 to 1")
+        if self.cost < 0:
+            raise BadRequest(f"cost of a guess is {self.cost}; it must not be negative")
+        if self.method == "ngram" and self.cost:
+            raise BadRequest("guesses by n-grams run no model: cost takes no effect, leave it out")
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a step brings on average, the model's own included."""
+        a, k = self.acceptance, self.tokens
+        return k + 1.0 if a == 1 else (1 - a ** (k + 1)) / (1 - a)
+
+    def accepted(self, draw: Random) -> int:
+        """Guesses accepted in one step: up to the first that is not."""
+        count = 0
+        while count < self.tokens and draw.random() < self.acceptance:
+            count += 1
+        return count
+
+
+def ngram_guess(tokens: Sequence[int], length: int, count: int) -> list[int]:
+    """What followed the last `length` tokens when they last stood earlier in the sequence: at most
+    `count` tokens, none where they did not (prompt lookup decoding).
+
+    >>> ngram_guess([5, 6, 7, 8, 5, 6], length=2, count=3)
+    [7, 8, 5]
+    """
+    last = list(tokens[-length:])
+    for start in range(len(tokens) - length - 1, -1, -1):
+        if list(tokens[start : start + length]) == last:
+            return list(tokens[start + length : start + length + count])
+    return []

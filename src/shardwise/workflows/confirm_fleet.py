@@ -1,0 +1,208 @@
+"""The front of a fleet search, simulated: does each plan keep its objectives, and at which cost?
+
+Every plan gets requests at random at its own rate for some multiples of the time that one takes, or
+those of a trace; the first and the last are left out, as the servers fill and empty. A plan that
+misses an objective is tried at lower rates, which makes its tokens dearer (a given load takes so
+many more replicas): so the order of plans may change.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardwise.errors import BadRequest
+from shardwise.planner.serve_fleet import Fleet, plan_of
+from shardwise.planner.serve_grid import FleetRequest
+from shardwise.planner.simulate.metrics import REQUEST_COLUMNS, Objectives, request_rows
+from shardwise.planner.simulate.run import simulate
+from shardwise.planner.simulate.traces import poisson, read_trace, scaled
+from shardwise.plans.serve import ServeScheduling
+from shardwise.scheduling import Request
+from shardwise.units import format_seconds, sig
+from shardwise.workflows.simulate import fleet_of
+
+SHARES = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5)
+"""Shares of the rate that are tried, until one keeps the objectives."""
+
+_SPAN, _FROM, _TO = 5.0, 1.5, 4.0
+"""Length of the load in times of one request, and the part of it whose arrivals are counted."""
+
+_MOST = 12_000
+"""Requests of one simulation, for an answer within seconds; a longer load is cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmed:
+    """A fleet as simulated: seconds at the percentile at `share` of its rate, the first that keeps
+    the objectives (`kept` is False where none did), and its times at the full rate."""
+
+    fleet: Fleet
+    share: float
+    kept: bool
+    ttft: float
+    tpot: float
+    e2e: float
+    full: tuple[float, float, float]
+    requests: int
+    preemptions: int
+
+    @property
+    def chip_seconds(self) -> float:
+        """Chip-seconds per request at the rate that keeps the objectives."""
+        return self.fleet.chip_seconds / self.share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """Simulated fleets in the order of their closed forms."""
+
+    fleets: tuple[Confirmed, ...]
+
+    @property
+    def order(self) -> list[int]:
+        """Places in `fleets`, those that keep the objectives first, cheapest first."""
+        keys = [(not c.kept, c.chip_seconds) for c in self.fleets]
+        return sorted(range(len(keys)), key=lambda i: keys[i])
+
+    @property
+    def reordered(self) -> bool:
+        """Whether the simulation ranks the fleets in another order."""
+        return self.order != list(range(len(self.fleets)))
+
+
+def confirm(
+    request: FleetRequest,
+    fleets: Sequence[Fleet],
+    goal: Objectives,
+    *,
+    trace: Sequence[Request] = (),
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Confirmation:
+    """Simulate every fleet at shares of its rate until the objectives are kept; of a trace as many
+    requests as `_MOST`."""
+    found = []
+    for number, fleet in enumerate(fleets):
+        found.append(_confirmed(request, fleet, goal, trace, seed))
+        if progress is not None:
+            progress(number + 1, len(fleets))
+    return Confirmation(fleets=tuple(found))
+
+
+def _confirmed(
+    request: FleetRequest, fleet: Fleet, goal: Objectives, trace: Sequence[Request], seed: int
+) -> Confirmed:
+    runs: list[tuple[float, np.ndarray, int, int]] = []
+    for share in SHARES:
+        times, requests, preemptions = simulated(request, fleet, share, trace, seed)
+        runs.append((share, times, requests, preemptions))
+        if np.all(times <= (goal.ttft, goal.tpot, goal.e2el)):
+            break
+    share, times, requests, preemptions = runs[-1]
+    ttft, tpot, e2e = (float(t) for t in times)
+    return Confirmed(
+        fleet=fleet,
+        share=share,
+        kept=bool(np.all(times <= (goal.ttft, goal.tpot, goal.e2el))),
+        ttft=ttft,
+        tpot=tpot,
+        e2e=e2e,
+        full=tuple(float(t) for t in runs[0][1]),  # type: ignore[arg-type]
+        requests=requests,
+        preemptions=preemptions,
+    )
+
+
+def simulated(
+    request: FleetRequest,
+    fleet: Fleet,
+    share: float = 1.0,
+    trace: Sequence[Request] = (),
+    seed: int = 0,
+) -> tuple[np.ndarray, int, int]:
+    """TTFT, TPOT and E2E at the percentile, the requests counted, and all preemptions."""
+    rate = fleet.rate * share
+    count = int(min(max(_SPAN * fleet.e2e * rate, 200), _MOST))
+    load = poisson(rate, count, request.input_length, request.output_length, seed=seed)
+    if trace:
+        load = scaled(trace[:_MOST], share)
+    span = load[-1].arrival - load[0].arrival
+    prefill = None if fleet.prefiller is None else fleet.prefiller.piece
+    servers = fleet_of(plan_of(request, fleet), request.cfg, fleet.piece, prefill)
+    outcome = simulate(load, servers, seed=seed)
+    rows = [dict(zip(REQUEST_COLUMNS, r, strict=True)) for r in request_rows(outcome)]
+    inside = [
+        r
+        for r in rows
+        if _FROM / _SPAN * span <= r["arrival_seconds"] <= _TO / _SPAN * span and not r["refusal"]
+    ]
+    columns = ("ttft_seconds", "tpot_seconds", "e2el_seconds")
+    times = [
+        np.percentile([r[c] or 0.0 for r in inside], 100 * request.percentile) for c in columns
+    ]
+    return np.array(times), len(inside), sum(r["preemptions"] for r in rows)
+
+
+def traced(path: Path) -> tuple[list[Request], float, int, int]:
+    """The requests of a trace, how many come per second, and their mean prompt and answer, which
+    the closed forms go by."""
+    found = read_trace(path, ServeScheduling().page_size)
+    span = found[-1].arrival - found[0].arrival
+    if not span:
+        raise BadRequest(f"all requests of '{path}' come at once; give --rate instead")
+    prompt, answer = (
+        max(1, round(sum(values) / len(found)))
+        for values in ([r.prompt for r in found], [r.output for r in found])
+    )
+    return found, (len(found) - 1) / span, prompt, answer
+
+
+def confirmation_result(found: Confirmation) -> dict[str, Any]:
+    """Stable names of a confirmation."""
+    return {
+        "reordered": found.reordered,
+        "order": found.order,
+        "fleets": [
+            {
+                "slice": str(c.fleet.piece),
+                "mesh": dict(c.fleet.mesh),
+                "layout": c.fleet.layout,
+                "kept": c.kept,
+                "share_of_rate": c.share,
+                "requests": c.requests,
+                "preemptions": c.preemptions,
+                **_times("analytic", (c.fleet.ttft, c.fleet.tpot, c.fleet.e2e)),
+                **_times("simulated", c.full),
+                "chip_seconds_per_request": c.chip_seconds,
+            }
+            for c in found.fleets
+        ],
+    }
+
+
+def _times(kind: str, times: tuple[float, float, float]) -> dict[str, dict[str, float]]:
+    names = ("ttft_seconds", "tpot_seconds", "e2e_seconds")
+    return {kind: dict(zip(names, times, strict=True))}
+
+
+def confirmation_lines(found: Confirmation) -> list[str]:
+    """What the simulation says, for a person."""
+    lines = []
+    for c in found.fleets:
+        said = "keeps the objectives"
+        if not c.kept:
+            said = f"misses them even at {c.share:.0%} of the rate"
+        elif c.share < 1:
+            said = f"keeps them at {c.share:.0%} of the rate, so tokens cost {sig(1 / c.share)}x"
+        lines.append(
+            f"{c.fleet} {said}: simulated TTFT "
+            f"{format_seconds(c.full[0])}, TPOT {format_seconds(c.full[1])} for "
+            f"{format_seconds(c.fleet.ttft)}, {format_seconds(c.fleet.tpot)}"
+        )
+    if found.reordered:
+        best = found.fleets[found.order[0]].fleet
+        lines.append(f"the simulation reorders the front: the cheapest is {best}")
+    return lines

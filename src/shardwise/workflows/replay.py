@@ -1,0 +1,275 @@
+"""Per-request records of a live server: replay their arrivals, and calibrate on them.
+
+A record is one request as a server's client or log saw it: when it came, its tokens, when its first
+and last token left. `replay` serves the same arrivals in the simulator, `calibrate` moves the few
+numbers that a machine has of its own until the simulated requests take the measured times: the
+chip's shares of bandwidth and of peak, and the engine's seconds per kernel and per sequence. They
+stay within their priors' reach (the catalogue's and the engine's values), and few requests weigh
+little against those.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from shardwise.errors import BadRequest
+from shardwise.hardware import Chip, Slice
+from shardwise.models import ModelConfig
+from shardwise.planner.serve_cost import engine_cost
+from shardwise.planner.serve_replica import replica_of, shape_of
+from shardwise.planner.serve_search import place_mesh
+from shardwise.planner.simulate.clock import seconds
+from shardwise.planner.simulate.cost import ReplicaModel
+from shardwise.planner.simulate.run import Fleet, Pool, simulate
+from shardwise.plans import ServePlan
+from shardwise.roofline.engines import Engine
+from shardwise.scheduling import Request, SchedulerConfig
+
+SIGMA = 0.1
+"""Log error of one request that counts as one sigma, as in the fits of the constants."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One served request; times in seconds on the server's clock. `keys` names the content of its
+    prompt page by page, as `scheduling.Request` has it."""
+
+    id: int
+    arrival: float
+    prompt: int
+    output: int
+    first_token: float
+    last_token: float
+    keys: tuple[Any, ...] = ()
+
+    @property
+    def ttft(self) -> float:
+        return self.first_token - self.arrival
+
+    @property
+    def e2e(self) -> float:
+        return self.last_token - self.arrival
+
+    @property
+    def tpot(self) -> float:
+        """Seconds between its tokens; 0 for a single one."""
+        return (self.last_token - self.first_token) / max(self.output - 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """What a run of requests took, in seconds: means, and the 90th percentile of E2E."""
+
+    itl: float
+    e2e: float
+    e2e_p90: float
+    ttft: float
+
+    def errors(self, measured: "Latencies") -> dict[str, float]:
+        """Each over its measured value, less one."""
+        return {
+            name: getattr(self, name) / getattr(measured, name) - 1
+            for name in ("itl", "e2e", "e2e_p90", "ttft")
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A server that was measured: what it ran on, the model, and how it scheduled.
+
+    `kv_tokens` is the size of its cache where its log states it; 0 counts it, with `memory_share`
+    of the usable memory taken.
+    """
+
+    plan: ServePlan
+    cfg: ModelConfig
+    piece: Slice
+    engine: Engine
+    batch: int
+    budget: int
+    page_size: int = 16
+    kv_tokens: int = 0
+    memory_share: float = 0.9
+
+    @property
+    def chip(self) -> Chip:
+        return self.piece.chip
+
+    def replica(self) -> ReplicaModel:
+        """The machine as the simulator sees it."""
+        placement = place_mesh(self.piece, self.plan.mesh, self.plan.box)
+        cost = engine_cost(
+            self.cfg, shape_of(self.plan, self.chip), self.chip, placement, self.engine
+        )
+        if self.kv_tokens:
+            return ReplicaModel(cost=cost, kv_tokens=self.kv_tokens)
+        counted = replica_of(self.plan, self.cfg, self.piece, memory_share=self.memory_share)
+        return replace(counted, cost=cost)
+
+
+def read_records(path: Path, page_keys: Mapping[int, Sequence[Any]] | None = None) -> list[Record]:
+    """The records of a JSONL file of vLLM's events (request_id, input_toks, output_toks, queued_ts,
+    first_token_ts, last_token_ts), by number; `page_keys` are the keys of their prompts."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequest(f"cannot read the records '{path}': {error}") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+            index = int(str(row["request_id"]).rpartition("-")[2])
+            found.append(
+                Record(
+                    id=index,
+                    arrival=float(row["queued_ts"]),
+                    prompt=int(row["input_toks"]),
+                    output=int(row["output_toks"]),
+                    first_token=float(row["first_token_ts"]),
+                    last_token=float(row["last_token_ts"]),
+                    keys=tuple((page_keys or {}).get(index, ())),
+                )
+            )
+        except (KeyError, ValueError, TypeError) as error:
+            raise BadRequest(
+                f"'{path}', line {number} is no record of a request: {error}"
+            ) from None
+    if not found:
+        raise BadRequest(f"'{path}' holds no record")
+    return sorted(found, key=lambda r: r.id)
+
+
+def latencies(records: Sequence[Record]) -> Latencies:
+    """Means over requests, and over all tokens between two tokens."""
+    answers = [r for r in records if r.output > 1]
+    return Latencies(
+        itl=sum(r.last_token - r.first_token for r in answers) / sum(r.output - 1 for r in answers),
+        e2e=float(np.mean([r.e2e for r in records])),
+        e2e_p90=float(np.quantile([r.e2e for r in records], 0.9)),
+        ttft=float(np.mean([r.ttft for r in records])),
+    )
+
+
+def replay(records: Sequence[Record], machine: Machine) -> list[Record]:
+    """The same arrivals, served by the simulator: the records as it would have them."""
+    model = machine.replica()
+    config = SchedulerConfig(
+        pages=model.kv_tokens // machine.page_size,
+        page_size=machine.page_size,
+        batch=machine.batch,
+        budget=machine.budget,
+        prefix_cache=any(r.keys for r in records),
+    )
+    start = min(r.arrival for r in records)
+    requests = [
+        Request(id=r.id, arrival=r.arrival - start, prompt=r.prompt, output=r.output, keys=r.keys)
+        for r in records
+    ]
+    outcome = simulate(requests, Fleet(pool=Pool(model=model, config=config)))
+    jobs = {job.request.id: job for job in outcome.jobs}
+    refused = [job for job in outcome.jobs if job.finished is None or job.first_token is None]
+    if refused:
+        raise BadRequest(
+            f"request {refused[0].request.id} of {refused[0].request.prompt} prompt tokens cannot "
+            f"be served here: {refused[0].refusal}"
+        )
+    return [
+        replace(
+            r,
+            arrival=r.arrival - start,
+            first_token=seconds(jobs[r.id].first_token or 0.0),
+            last_token=seconds(jobs[r.id].finished or 0.0),
+        )
+        for r in records
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knob:
+    """A number that calibration moves: its bounds, and how far it may leave its prior for one
+    sigma, as a share of it or (where the prior is 0) in its own unit."""
+
+    low: float
+    high: float
+    sigma: Callable[[float], float]
+
+
+KNOBS: Mapping[str, Knob] = {
+    "hbm": Knob(low=0.3, high=1.0, sigma=lambda prior: 0.1),
+    "sustained": Knob(low=0.3, high=1.0, sigma=lambda prior: 0.1),
+    "kernel_seconds": Knob(low=0.0, high=5e-5, sigma=lambda prior: max(prior, 1e-6)),
+    "sequence_seconds": Knob(low=0.0, high=1e-3, sigma=lambda prior: max(2 * prior, 1e-5)),
+}
+"""Two of the chip, two of the engine. A number of no record's run stays at its prior."""
+
+
+def calibrate(
+    records: Sequence[Record], machine: Machine, progress: Callable[[int], None] | None = None
+) -> Machine:
+    """The machine with the values of `KNOBS` under which the replay takes the measured times.
+
+    Least squares of the log errors of every request's time between tokens and from end to end
+    (one sigma is `SIGMA`), and of the sigmas by which the values leave their priors.
+    """
+    priors = values_of(machine)
+    sigmas = {name: knob.sigma(priors[name]) for name, knob in KNOBS.items()}
+    measured = np.array([[r.tpot, r.e2e] for r in records])
+    calls = 0
+
+    def at(moves: np.ndarray) -> Machine:
+        return moved(
+            machine,
+            {n: priors[n] + float(m - 1) * sigmas[n] for n, m in zip(KNOBS, moves, strict=True)},
+        )
+
+    def loss(moves: np.ndarray) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        if progress is not None:
+            progress(calls)
+        found = np.array([[r.tpot, r.e2e] for r in replay(records, at(moves))])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            errors = np.log(found / measured)
+        # A single token has no time between tokens.
+        return np.concatenate([np.nan_to_num(errors).ravel() / SIGMA, moves - 1])
+
+    low, high = (
+        np.array([1 + (getattr(k, end) - priors[n]) / sigmas[n] for n, k in KNOBS.items()])
+        for end in ("low", "high")
+    )
+    start = np.clip(np.ones(len(KNOBS)), low + 1e-6, high - 1e-6)
+    # A simulation jumps where a batch changes: slopes are taken over a twentieth of a sigma, which
+    # is a share of the moves, so these are counted from 1.
+    found = least_squares(
+        loss, start, bounds=(low, high), loss="soft_l1", diff_step=0.05, max_nfev=_MOST_ROUNDS
+    )
+    return at(found.x)
+
+
+_MOST_ROUNDS = 10
+
+
+_OF_CHIP = ("hbm", "sustained")
+
+
+def values_of(machine: Machine) -> dict[str, float]:
+    """What the machine has for `KNOBS`."""
+    own = {n: machine.chip.efficiency if n in _OF_CHIP else machine.engine for n in KNOBS}
+    return {name: float(getattr(where, name)) for name, where in own.items()}
+
+
+def moved(machine: Machine, values: Mapping[str, float]) -> Machine:
+    """The machine with some of `KNOBS` at other values."""
+    of_chip = {n: v for n, v in values.items() if n in _OF_CHIP}
+    of_engine = {n: v for n, v in values.items() if n not in of_chip}
+    chip = replace(machine.chip, efficiency=replace(machine.chip.efficiency, **of_chip))
+    return replace(
+        machine,
+        piece=replace(machine.piece, chip=chip),
+        engine=replace(machine.engine, **of_engine),
+    )

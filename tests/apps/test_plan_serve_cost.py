@@ -1,0 +1,138 @@
+"""`shardwise plan serve --objective cost`: names, tables, the plan file, chips side by side."""
+
+import csv
+import json
+
+import click
+import pytest
+
+from shardwise.apps.cli import main
+from shardwise.apps.cli.plan_serve import serve
+from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.plans import ServePlan, load_plan
+
+SMALL = ("--objective", "cost", "--model", "llama-3-8b", "--input", "1024", "--output", "128")
+GOAL = ("--ttft", "1s", "--tpot", "40ms", "--kv", "bf16", "--weights", "checkpoint")
+
+
+def run(*args):
+    serve.main(args=[*SMALL, *args], standalone_mode=False)
+
+
+def document(capsys, *args):
+    run(*args, "--json")
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_names(capsys):
+    doc = document(capsys, "--on", "v5e:2x2", *GOAL, "--no-confirm")
+    result = doc["result"]
+    assert result["slice"] == "v5e:2x2"
+    assert result["ttft_seconds"] <= 1
+    assert result["tpot_seconds"] <= 0.04
+    assert (result["weights"], result["kv"]) == ("checkpoint", "bf16")
+    assert set(result["usd_per_million_tokens"]) == {"input", "output", "all"}
+    assert set(result["limits"]) == {"HBM capacity", "HBM bandwidth", "FLOP/s", "network"}
+    whats = [v["what"] for v in result["verdicts"]]
+    assert whats == ["disaggregation", "a bigger slice", "speculation"]
+    assert all(v["why"] for v in result["verdicts"])
+    assert {"weights", "kv", "flops", "network"} < set(result["breakdown_seconds"])
+    assert result["confirmation"] is None
+    assert doc["resolved"]["weights"] == {"value": "checkpoint", "origin": "flag"}
+    assert doc["resolved"]["batch"]["origin"] == "computed"
+
+
+def test_the_front_is_confirmed(capsys):
+    found = document(capsys, "--on", "v5e:2x2", *GOAL)["result"]["confirmation"]
+    assert found["fleets"]
+    assert sorted(found["order"]) == list(range(len(found["fleets"])))
+    assert found["reordered"] == (found["order"] != sorted(found["order"]))
+    first = found["fleets"][0]
+    assert first["requests"] > 50
+    assert first["kept"]
+    ratio = first["simulated"]["tpot_seconds"] / first["analytic"]["tpot_seconds"]
+    assert 0.7 < ratio < 1.15
+
+
+def test_chips_side_by_side_and_the_tables(tmp_path, capsys):
+    plan, front = tmp_path / "plan.yaml", tmp_path / "front.csv"
+    picture = tmp_path / "front.svg"
+    files = ("-o", str(plan), "--csv", str(front), "--plot", str(picture))
+    run("--on", "v5e:2x2,h100:1", *GOAL, "--no-confirm", *files)
+    drawn = picture.read_text()
+    assert "<!-- USD per million tokens -->" in drawn
+    assert all(f"<!-- {part} -->" in drawn for part in ("weights", "kv", "network", "expected"))
+    out = capsys.readouterr().out
+    assert "llama-3-8b, prompts of 1,024 and answers of 128 tokens" in out
+    for words in ("per chip", "What limits me", "Would it help?", "each part alone at peak rates"):
+        assert words in out
+    loaded = load_plan(plan)
+    assert isinstance(loaded, ServePlan)
+    assert loaded.dtypes.matmuls == "stored"
+    with front.open() as file:
+        points = list(csv.DictReader(file))
+    assert len(points) > 1
+    assert float(points[0]["tpot_seconds"]) < float(points[-1]["tpot_seconds"])
+
+
+def test_a_chip_without_a_price_is_compared_by_chip_hours(capsys):
+    doc = document(capsys, "--on", "tpu7x:2x2x1", *GOAL, "--no-confirm")
+    assert doc["result"]["usd_per_million_tokens"]["all"] is None
+    assert doc["result"]["chip_hours_per_million_tokens"]["all"] > 0
+    assert any("no public price for tpu7x" in line for line in doc["warnings"])
+
+
+def test_a_rate_needs_replicas(capsys):
+    one = document(capsys, "--on", "v5e:2x2", *GOAL, "--no-confirm")["result"]
+    rate = str(5 * one["requests_per_second"])
+    many = document(capsys, "--on", "v5e:2x2", *GOAL, "--no-confirm", "--rate", rate)["result"]
+    assert many["replicas"] + many["prefill_replicas"] >= 4
+    assert many["requests_per_second"] == pytest.approx(float(rate))
+
+
+def test_a_trace_is_the_load(tmp_path, capsys):
+    """300 requests of two lengths in 30 s: their means size the fleet, they themselves confirm."""
+    path = tmp_path / "trace.jsonl"
+    rows = [{"arrival": i / 10, "prompt": 512 + 512 * (i % 2), "output": 64} for i in range(301)]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    chosen = ("--model", "llama-3-8b", "--on", "v5e:2x2", "--trace", str(path), *GOAL)
+    serve.main(args=["--objective", "cost", *chosen, "--json"], standalone_mode=False)
+    result = json.loads(capsys.readouterr().out)["result"]
+    assert result["requests_per_second"] == pytest.approx(10)
+    first = result["confirmation"]["fleets"][0]
+    assert first["kept"]
+    assert first["requests"] == pytest.approx(150, abs=2)  # the middle half
+    with pytest.raises(click.UsageError, match="--input takes no effect with --trace"):
+        run("--on", "v5e:2x2", "--trace", str(path))
+
+
+def test_refusals():
+    with pytest.raises(click.UsageError, match="--batch takes no effect"):
+        run("--on", "v5e:2x2", "--batch", "8")
+    with pytest.raises(BadRequest, match=r"--plot 'front\.pdf': the ending says the format"):
+        run("--on", "v5e:2x2", "--plot", "front.pdf")
+    with pytest.raises(BadRequest, match="percentile"):
+        run("--on", "v5e:2x2", "--percentile", "20%")
+    with pytest.raises(NoFeasiblePlan, match=r"v5e:1x1: .*; h100:1: "):
+        run("--on", "v5e:1x1,h100:1", "--tpot", "1us")
+    others = ("--model", "llama-3-8b", "--on", "v5e", "--input", "8", "--output", "8")
+    with pytest.raises(click.UsageError, match="--rate belongs to --objective cost"):
+        serve.main(args=[*others, "--rate", "1"], standalone_mode=False)
+
+
+def test_a_plan_is_exported_and_read_back(tmp_path, capsys):
+    plan, out, again = (tmp_path / n for n in ("plan.yaml", "serve.sh", "again.yaml"))
+    run("--on", "h100:1", *GOAL, "--no-confirm", "-o", str(plan))
+    for target in ("vllm", "sglang"):
+        for args in (
+            ["export", str(plan), "--to", target, "-o", str(out)],
+            ["export", str(out), "--from", target, "-o", str(again)],
+        ):
+            with pytest.raises(SystemExit) as stop:
+                main(args)
+            assert not stop.value.code
+        assert load_plan(again) == load_plan(plan)
+    with pytest.raises(SystemExit) as stop:
+        main(["export", str(plan), "--to", "maxtext"])
+    assert stop.value.code == 2
+    assert "serving plan, which maxtext does not run" in capsys.readouterr().err

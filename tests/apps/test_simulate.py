@@ -1,0 +1,209 @@
+"""`shardwise simulate`: a plan under a load, its document, its files, and what it refuses."""
+
+import csv
+import json
+
+import pytest
+from tests.apps.test_plan_train import document, run
+from tests.apps.test_plan_train import refused as refusal
+
+from shardwise.models import load_model
+from shardwise.plans import ServePlan, ServeScheduling, model_hash, save_plan
+
+MADE = ("--rate", "20", "--requests", "60", "--input", "500", "--output", "40")
+
+
+@pytest.fixture
+def plan_file(tmp_path):
+    """Llama-3-8B on one H100, twice."""
+
+    def save(**changes):
+        values = {
+            "model": "llama-3-8b",
+            "model_hash": model_hash(load_model("llama-3-8b")),
+            "slice": "h100:1",
+            "mesh": {"tensor": 1},
+            "box": (1,),
+            "batch": 32,
+            "input_length": 1024,
+            "output_length": 128,
+            "prefill_chunk": 1024,
+            "replicas": 2,
+        }
+        path = tmp_path / "plan.yaml"
+        save_plan(ServePlan(**{**values, **changes}), path)
+        return path
+
+    return save
+
+
+def refused(capsys, *args):
+    """The message of a refused simulation."""
+    return refusal(capsys, ("simulate", *args))
+
+
+def simulated(capsys, *args):
+    """The document."""
+    return document(capsys, "simulate", *args)
+
+
+def test_the_document(plan_file, capsys):
+    found = simulated(capsys, plan_file(), *MADE, "--ttft", "1s", "--tpot", "50ms")
+    result = found["result"]
+    assert result["completed"] == 60
+    assert result["total_output_tokens"] == 60 * 40
+    assert result["chips"] == 2
+    assert 0 < result["median_ttft_ms"] <= result["p99_ttft_ms"]
+    assert result["mean_tpot_ms"] == pytest.approx(result["mean_itl_ms"], rel=0.05)
+    assert result["request_goodput"] == pytest.approx(result["request_throughput"])
+    assert result["usd"] > 0
+    assert sum(r["requests"] for r in result["replicas"]) == 60
+    assert found["resolved"]["scheduling.policy"] == {"value": "chunked", "origin": "file"}
+    assert found["provenance"]["definitions"]["itl"]
+    assert "the prefix cache finds nothing" in found["warnings"][0]
+
+
+def test_the_same_seed_gives_the_same_document(plan_file, capsys):
+    path = plan_file()
+    first, again = (simulated(capsys, path, *MADE, "--seed", "4") for _ in range(2))
+    assert first == again
+    assert simulated(capsys, path, *MADE, "--seed", "5")["result"] != first["result"]
+
+
+def test_a_choice_of_the_plan_changes_the_answer(plan_file, capsys):
+    path = plan_file()
+    chunked = simulated(capsys, path, *MADE)["result"]
+    found = simulated(capsys, path, *MADE, "--set", "scheduling.policy=interleaved")
+    assert found["resolved"]["scheduling.policy"] == {"value": "interleaved", "origin": "flag"}
+    assert found["result"]["p99_itl_ms"] != chunked["p99_itl_ms"]
+    slow = simulated(capsys, path, *MADE, "--set", "chip.hbm_bandwidth=1e12")["result"]
+    assert slow["mean_tpot_ms"] > 2 * chunked["mean_tpot_ms"]
+    alone = simulated(capsys, path, *MADE, "--set", "prefill_replicas=1")["result"]
+    pool = "{slice: h100:2, mesh: {tensor: 2}, box: [2]}"
+    wide = ("--set", "prefill_replicas=1", "--set", f"prefill={pool}")
+    faster = simulated(capsys, path, *MADE, *wide)["result"]
+    assert faster["mean_ttft_ms"] < 0.8 * alone["mean_ttft_ms"]
+    # The second token waits for the cache over the links of the smaller end.
+    assert faster["mean_tpot_ms"] == pytest.approx(alone["mean_tpot_ms"], rel=0.05)
+    assert [r["role"] for r in alone["replicas"]] == ["serve", "serve", "prefill"]
+    assert alone["prefilled_tokens"] == 60 * 500
+
+
+def test_traces_files_and_pictures(plan_file, capsys, tmp_path):
+    trace = tmp_path / "own.jsonl"
+    rows = [
+        {"arrival": i / 10, "prompt": 300, "output": 10, "hash_ids": [0, i], "block_size": 128}
+        for i in range(20)
+    ]
+    trace.write_text("\n".join(map(json.dumps, rows)))
+    out = {name: tmp_path / f"out.{name}" for name in ("csv", "json.gz", "svg")}
+    found = simulated(
+        capsys,
+        plan_file(routing="prefix_aware"),
+        *("--trace", trace, "--requests", "15", "--speed", "2", "--tile", "2"),
+        *("--csv", out["csv"], "--perfetto", out["json.gz"], "--plot", out["svg"]),
+    )
+    assert found["warnings"] == []
+    result = found["result"]
+    assert result["completed"] == 30
+    assert result["hit_rate"] > 0.2
+    with out["csv"].open() as file:
+        table = list(csv.DictReader(file))
+    assert sum(int(row["hit_tokens"]) for row in table) == result["hit_tokens"]
+    assert out["svg"].read_text().startswith("<?xml")
+    assert out["json.gz"].stat().st_size > 1000
+
+
+def test_a_person_reads_tables_and_definitions(plan_file, capsys):
+    code, out, err = run(capsys, "simulate", plan_file(), *MADE, "--ttft", "1s")
+    assert code == 0
+    for text in ("2 x h100:1", "TTFT", "request_goodput", "100.0% of the requests", "as of vllm"):
+        assert text in out
+    assert "finds nothing" in err
+
+
+def test_a_threshold_that_is_missed_exits_with_4(plan_file, capsys):
+    path = plan_file()
+    code, _, err = run(capsys, "simulate", path, *MADE, "--tpot", "1ms", "--check", "90%")
+    assert code == 4
+    assert "0.0% of the requests met the objectives, below --check 90.0%" in err
+    code, _, _ = run(capsys, "simulate", path, *MADE, "--tpot", "1s", "--check", "90%")
+    assert code == 0
+
+
+def test_an_overload_is_said(plan_file, capsys):
+    load = ("--rate", "2000", "--requests", "400", "--input", "4000", "--output", "100")
+    found = simulated(capsys, plan_file(), *load)
+    assert any(w.startswith("overloaded: ") for w in found["warnings"])
+
+
+def test_what_is_longer_than_the_cache_is_refused_and_said(plan_file, capsys):
+    load = ("--rate", "1", "--requests", "2", "--input", "900000", "--output", "10")
+    found = simulated(capsys, plan_file(), *load)
+    assert found["result"]["completed"] == 0
+    assert found["result"]["refused"] == {"longer than the cache": 2}
+    assert any("refused: 2 longer than the cache" in w for w in found["warnings"])
+
+
+def test_a_model_without_room_for_a_cache_has_no_plan(plan_file, capsys):
+    code, _, err = run(capsys, "simulate", plan_file(slice="v5e:1x1", box=(1, 1)), *MADE)
+    assert code == 3
+    assert "llama-3-8b leaves no room for a cache on v5e:1x1" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        ((), "a load needs --trace FILE, or --rate"),
+        ((*MADE, "--check", "90%"), "--check needs objectives; give --ttft, --tpot or --e2el"),
+        ((*MADE, "--lengths", "q.csv"), "--lengths 'q.csv' is not FILE:CATEGORY"),
+        ((*MADE, "--csv", "/nowhere/a.csv"), "the folder '/nowhere' does not exist"),
+        (("--trace", "/nowhere/a.csv"), "cannot read the trace '/nowhere/a.csv'"),
+        ((*MADE, "--set", "scheduling.policy=chunky"), "key 'scheduling.policy'"),
+        ((*MADE, "--set", "engine=vlm"), "engine 'vlm'"),
+    ],
+)
+def test_bad_requests(plan_file, capsys, args, text):
+    assert text in refused(capsys, plan_file(), *args)
+
+
+def test_a_trace_that_says_lengths_takes_no_others(plan_file, capsys, tmp_path):
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n0,5,5\n1,5,5\n")
+    path = plan_file()
+    said = refused(capsys, path, "--trace", trace, "--cv", "2")
+    assert "--cv takes no effect" in said
+    said = refused(capsys, path, "--trace", trace, "--rate", "2", "--speed", "2")
+    assert "--rate and --speed both say" in said
+    rates = tmp_path / "r.csv"
+    rates.write_text("window_start_s,requests_per_s\n0,5\n60,6\n")
+    said = refused(capsys, path, "--trace", rates)
+    assert "holds rates of arrival alone; give lengths with --lengths" in said
+    lengths = tmp_path / "q.csv"
+    lengths.write_text(
+        "category,field,mean,p1,p50,p99\nchat,input_tokens,9,10,100,1000\n"
+        "chat,output_tokens,9,5,20,80\n"
+    )
+    load = ("--trace", rates, "--lengths", f"{lengths}:chat", "--requests", "50")
+    assert simulated(capsys, path, *load)["result"]["completed"] == 50
+    drawn = ("--rate", "9", "--lengths", f"{lengths}:chat", "--requests", "50")
+    assert simulated(capsys, path, *drawn)["result"]["completed"] == 50
+    faster = simulated(capsys, path, "--trace", trace, "--rate", "10")["result"]
+    assert faster["duration"] < 1
+
+
+def test_a_training_plan_answers_no_requests(capsys, tmp_path):
+    path = tmp_path / "train.yaml"
+    train = ("plan", "train", "--model", "llama-3-8b", "--on", "v5e:4x4", "--batch", "32seq")
+    document(capsys, *train, "--seq", "2048", "-o", path)
+    assert "a training plan answers no requests" in refused(capsys, path, *MADE)
+
+
+def test_swapping_and_the_host_cache_need_the_hosts_memory(plan_file, capsys):
+    kept = ServeScheduling(host_cache_share=0.5, swap=True)
+    path = plan_file(scheduling=kept)
+    assert simulated(capsys, path, *MADE)["result"]["cache"]["host_pages"] > 0
+    unknown = plan_file(scheduling=kept, slice="a100:1")
+    assert "the hosts of a100:1 have no 'host_dram_bytes'" in refused(capsys, unknown, *MADE)
+    memory = ("--set", "chip.host_dram_bytes=1e12")
+    assert simulated(capsys, unknown, *MADE, *memory)["result"]["cache"]["host_pages"] > 0

@@ -1,0 +1,166 @@
+"""Serving plans in the words of vLLM and SGLang: each comes back, or is refused by its field."""
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.planner.export.exporting import MODELS
+
+from shardwise.errors import BadRequest
+from shardwise.hardware import parse_slice
+from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, parse_serve
+from shardwise.planner.serve_search import fewest_kv_heads
+from shardwise.plans import ServeDtypes, ServePlan, model_hash
+from shardwise.plans.serve import KV_SHARDINGS, ROUTINGS, ServeScheduling
+
+FIELDS = [
+    *(f.name for f in fields(ServePlan)),
+    *(f"dtypes.{f.name}" for f in fields(ServeDtypes)),
+    *(f"scheduling.{f.name}" for f in fields(ServeScheduling)),
+]
+
+
+def a_plan(model="dense", slice_text="h100:8", mesh=None, **choices):
+    """(plan, model, slice)"""
+    cfg, piece = MODELS[model], parse_slice(slice_text)
+    values = {
+        "model": model,
+        "model_hash": model_hash(cfg),
+        "slice": slice_text,
+        "mesh": {"tensor": 8} if mesh is None else mesh,
+        "box": piece.shape,
+        "batch": 64,
+        "input_length": 2048,
+        "output_length": 256,
+        "kv_sharding": "heads",
+    }
+    return ServePlan(**(values | choices)), cfg, piece
+
+
+schedulings = st.builds(
+    ServeScheduling,
+    policy=st.sampled_from(["interleaved", "chunked"]),
+    page_size=st.sampled_from([1, 16, 64, 100, 256]),
+    prefix_cache=st.booleans(),
+    order=st.sampled_from(["fcfs", "priority", "deadline"]),
+    memory_share=st.sampled_from([0.8, 0.9, 0.95]),
+    max_waiting=st.sampled_from([0, 0, 0, 100]),
+    guesses=st.sampled_from([0, 3]),
+    margin=st.sampled_from([0.01, 0.05]),
+)
+
+
+@st.composite
+def serving_plans(draw):
+    """Plans of eight devices, of all choices that a server might be asked for."""
+    degrees = draw(st.sampled_from([(1, 1), (2, 1), (1, 2), (8, 1), (1, 8), (2, 2)]))
+    data, expert = degrees
+    mesh = {"data": data, "expert": expert, "tensor": 8 // (data * expert)}
+    if draw(st.booleans()):
+        mesh = {axis: degree for axis, degree in mesh.items() if degree > 1}
+    return a_plan(
+        draw(st.sampled_from(["dense", "moe"])),
+        draw(st.sampled_from(["h100:8", "v5e:2x4"])),
+        mesh,
+        batch=draw(st.integers(1, 500)),
+        prefill_chunk=draw(st.sampled_from([512, 1000, 8192])),
+        kv_sharding=draw(st.sampled_from(KV_SHARDINGS)),
+        dtypes=ServeDtypes(
+            weights=draw(st.sampled_from(["checkpoint", "bf16", "fp8", "int8"])),
+            kv=draw(st.sampled_from(["bf16", "fp8", "int8"])),
+            activations=draw(st.sampled_from(["bf16", "f16"])),
+            matmuls=draw(st.sampled_from(["compute", "stored"])),
+        ),
+        replicas=draw(st.integers(1, 4)),
+        prefill_replicas=draw(st.integers(0, 2)),
+        routing=draw(st.sampled_from(ROUTINGS)),
+        engine=draw(st.sampled_from(["ideal", "vllm"])),
+        scheduling=draw(schedulings),
+    )
+
+
+@pytest.mark.parametrize("target", SERVE_EXPORTERS)
+@settings(max_examples=300, deadline=None)
+@given(made=serving_plans())
+def test_any_plan_comes_back_or_is_refused_by_its_field(target, made):
+    plan, cfg, piece = made
+    try:
+        text = export_serve(plan, cfg, piece, target)
+    except BadRequest as error:
+        said = str(error)
+        assert any(f"{target} cannot express {field} " in said for field in FIELDS), said
+        return
+    assert parse_serve(text, target) == plan
+
+
+@pytest.mark.parametrize("target", SERVE_EXPORTERS)
+def test_a_plain_plan_is_said_by_flags(target):
+    """No note repeats what a flag says, and an edited flag counts."""
+    plan, cfg, piece = a_plan()
+    text = export_serve(plan, cfg, piece, target)
+    for name in ("mesh", "batch", "prefill_chunk", "scheduling.page_size"):
+        assert f"# shardwise: {name}:" not in text
+    assert parse_serve(text, target) == plan
+    seen = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests"}[target]
+    edited = text.replace(f"{seen}=64", f"{seen}=32")
+    assert parse_serve(edited, target).batch == 32
+
+
+def test_experts_of_both():
+    """Eight ranks of attention, the experts over them."""
+    plan, cfg, piece = a_plan("moe", mesh={"expert": 8})
+    vllm, sglang = (export_serve(plan, cfg, piece, t) for t in ("vllm", "sglang"))
+    assert "--tensor-parallel-size=1 " in vllm
+    assert "--data-parallel-size=8 " in vllm
+    assert "--enable-expert-parallel" in vllm
+    assert "--max-num-seqs=8 " in vllm  # of each rank
+    for flag in ("--tp-size=8", "--dp-size=8", "--ep-size=8", "--enable-dp-attention"):
+        assert flag in sglang
+    assert "--max-running-requests=64 " in sglang  # of all
+    assert "# not expressed: mesh" in vllm  # prompts are not cut over ranks
+
+
+def test_tpus_start_sglang_jax():
+    plan, cfg, piece = a_plan(slice_text="v5e:2x4")
+    text = export_serve(plan, cfg, piece, "sglang")
+    assert "python -m sgl_jax.launch_server" in text
+    assert "--device=tpu" in text
+    assert parse_serve(text, "sglang") == plan
+
+
+@pytest.mark.parametrize(
+    ("target", "choices", "field"),
+    [
+        ("vllm", {"dtypes": ServeDtypes(kv="int8")}, "dtypes.kv"),
+        ("sglang", {"dtypes": ServeDtypes(weights="int8")}, "dtypes.weights"),
+        ("vllm", {"scheduling": ServeScheduling(page_size=100)}, "scheduling.page_size"),
+        ("vllm", {"scheduling": ServeScheduling(policy="interleaved")}, "scheduling.policy"),
+        ("sglang", {"scheduling": ServeScheduling(swap=True)}, "scheduling.swap"),
+        ("sglang", {"scheduling": ServeScheduling(order="aged")}, "scheduling.order"),
+        ("vllm", {"kv_sharding": "heads_then_batch", "model": "narrow"}, "kv_sharding"),
+        ("vllm", {"mesh": {"expert": 4, "tensor": 2}, "model": "moe"}, "mesh"),
+        ("vllm", {"mesh": {"data": 8}, "model": "moe"}, "mesh"),
+    ],
+)
+def test_what_a_server_would_run_otherwise_is_refused(target, choices, field):
+    model = choices.pop("model", "dense")
+    plan, cfg, piece = a_plan("dense" if model == "narrow" else model, **choices)
+    if model == "narrow":  # more devices than KV heads
+        plan = replace(plan, mesh={"tensor": 2 * fewest_kv_heads(cfg)})
+    with pytest.raises(BadRequest, match=f"{target} cannot express {field} "):
+        export_serve(plan, cfg, piece, target)
+
+
+@pytest.mark.parametrize("target", SERVE_EXPORTERS)
+def test_what_no_plan_says_is_refused(target):
+    plan, cfg, piece = a_plan()
+    text = export_serve(plan, cfg, piece, target)
+    with pytest.raises(BadRequest, match="no word for the flag --swap-space"):
+        parse_serve(text.rstrip("\n") + " --swap-space=4\n", target)
+    with pytest.raises(BadRequest, match=target):
+        parse_serve("nonsense", target)
+    with pytest.raises(BadRequest, match="was made for another"):
+        export_serve(plan, MODELS["moe"], piece, target)
+    with pytest.raises(BadRequest, match="unknown export target for serving plans 'vlm'"):
+        export_serve(plan, cfg, piece, "vlm")

@@ -1,0 +1,102 @@
+"""Serving engines: what is read, what is refused, and what each constant does to a priced step."""
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise.errors import BadRequest
+from shardwise.hardware import load_chip, parse_slice, place
+from shardwise.roofline import price
+from shardwise.roofline.engines import (
+    ENGINE_CONSTANTS,
+    IDEAL_ENGINE,
+    engine_names,
+    engine_of,
+    load_engine,
+)
+from shardwise.work import Collective, Matmul, Op, Work
+
+RECORD = {name: {"value": 0.0, "source": "a test"} for name in ENGINE_CONSTANTS}
+EXPERTS = Op(
+    id="experts",
+    name="experts",
+    phase="step",
+    component="routed_experts",
+    op_class="matmul",
+    flops={"bf16": 2.0 * 8 * 64 * 64 * 128},
+    hbm_bytes=8 * 64 * 64 * 2.0,
+    matmul=Matmul(m=8, k=64, n=64, batch=128),
+    body="layer",
+    count=3.0,
+)
+REDUCE = Op(
+    id="reduce",
+    name="reduce",
+    phase="step",
+    component="mlp",
+    op_class="collective",
+    collective=Collective(kind="all_reduce", axes=("tensor",), bytes=1e5),
+    stream="net:tensor",
+    body="layer",
+    count=3.0,
+    after=("experts",),
+)
+
+
+LOOP = (replace(EXPERTS, after=("reduce",)), REDUCE)
+"""A layer: its collective waits for its experts, and the next one's experts for that."""
+
+
+def seconds(engine, *ops):
+    piece = parse_slice("h100:8")
+    placement = place(piece, {"tensor": 8})
+    return float(price(Work(ops), piece.chip, placement, stack=engine.stack).expected)
+
+
+def test_every_engine_has_four_constants_with_sources():
+    assert {"vllm", "sglang", "trtllm", "others"} <= set(engine_names())
+    assert len(ENGINE_CONSTANTS) <= 4
+    for name in engine_names():
+        assert set(load_engine(name).sources) == set(ENGINE_CONSTANTS)
+        assert all(load_engine(name).sources.values())
+
+
+def test_the_experts_of_a_layer_are_one_kernel_and_a_collective_is_one_too():
+    slow = replace(IDEAL_ENGINE, kernel_seconds=1e-3)
+    added = seconds(slow, EXPERTS) - seconds(IDEAL_ENGINE, EXPERTS)
+    assert added == pytest.approx(3e-3)
+    added = seconds(slow, *LOOP) - seconds(IDEAL_ENGINE, *LOOP)
+    assert added == pytest.approx(6e-3)
+
+
+def test_hops_scale_the_latency_alone():
+    none, one, two = (seconds(replace(IDEAL_ENGINE, hops=h), *LOOP) for h in (0.0, 1.0, 2.0))
+    assert two - one == pytest.approx(one - none)
+    # 2 x (2 x log2(8) + 1) steps of an H100's measured hop, three times.
+    hop = load_chip("h100").network.hop_seconds
+    assert one - none == pytest.approx(3 * 2 * 7 * hop)
+
+
+def test_an_unknown_engine_is_named():
+    with pytest.raises(BadRequest, match="unknown serving engine 'vlm'"):
+        load_engine("vlm")
+
+
+def test_a_record_must_be_whole_and_within_bounds():
+    assert engine_of("mine", RECORD).hops == 0.0
+    with pytest.raises(BadRequest, match="engine 'mine' lacks 'hops'"):
+        engine_of("mine", {k: v for k, v in RECORD.items() if k != "hops"})
+    with pytest.raises(BadRequest, match="it must be a number from 0 to 5"):
+        engine_of("mine", {**RECORD, "hops": {"value": 9, "source": "a test"}})
+    with pytest.raises(BadRequest, match="it must be a number"):
+        engine_of("mine", {**RECORD, "hops": {"value": "1", "source": "a test"}})
+
+
+def test_a_measured_range_is_read_and_checked():
+    assert engine_of("mine", RECORD).range is None
+    assert engine_of("mine", {**RECORD, "range": {"low": 0.8, "high": 1.5}}).range == (0.8, 1.5)
+    for wrong in ({"low": 2, "high": 1}, {"low": 0.5}, 3):
+        with pytest.raises(BadRequest, match="'range' of engine 'mine'"):
+            engine_of("mine", {**RECORD, "range": wrong})
+    low, high = load_engine("vllm").range
+    assert 0.5 < low < 1 < high < 2

@@ -1,0 +1,39 @@
+"""Speculation: how many guesses are taken, and where n-grams find them."""
+
+from random import Random
+
+import pytest
+
+from shardwise.errors import BadRequest
+from shardwise.scheduling import Speculation
+from shardwise.scheduling.speculation import ngram_guess
+
+
+@pytest.mark.parametrize(("acceptance", "expected"), [(0.0, 1.0), (0.8, 3.3616), (1.0, 5.0)])
+def test_tokens_per_step_are_those_of_the_paper(acceptance, expected):
+    guess = Speculation(tokens=4, acceptance=acceptance)
+    assert guess.tokens_per_step == pytest.approx(expected)
+    draw = Random(0)
+    mean = 1 + sum(guess.accepted(draw) for _ in range(20_000)) / 20_000
+    assert mean == pytest.approx(expected, rel=0.02)
+
+
+def test_n_grams_guess_what_followed_the_last_time():
+    assert ngram_guess([1, 2, 3, 9, 1, 2, 4, 9, 1, 2], 2, 3) == [4, 9, 1]
+    assert ngram_guess([1, 2, 3], 2, 3) == []
+    assert ngram_guess([7, 7, 7], 1, 2) == [7]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"tokens": 0}, "speculation of 0 tokens guesses nothing"),
+        ({"acceptance": 1.2}, "acceptance is 1.2; it is a probability"),
+        ({"cost": -1.0}, "cost of a guess is -1.0"),
+        ({"cost": 0.1}, "guesses by n-grams run no model"),
+    ],
+)
+def test_bad_choices_are_refused(changes, text):
+    with pytest.raises(BadRequest) as error:
+        Speculation(**{"tokens": 4, "acceptance": 0.5, **changes})
+    assert text in str(error.value)
