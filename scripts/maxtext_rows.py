@@ -49,9 +49,9 @@ READING = """## Reading
 
 What makes these programs slower than the published ones, as far as the schedules show:
 
-- The compiler of 2026 keeps the exchanges over `tensor` synchronous on v5p, so all of them are
-  exposed; windowed einsums instead of them cost more (chains of one-way permutes, none of which it
-  overlaps where memory is short), so the flags turn those off.
+- The compiler of 2026 leaves most exchanges over `tensor` synchronous on v5p, so they are exposed.
+  Windowed einsums instead of them cost more (chains of one-way permutes, none of which it overlaps
+  where memory is short), so the flags turn those off.
 - On v4, v5e and v5p gradients are summed by an all-reduce of the whole matrix and then cut, though
   nothing else reads the sum: twice the bytes of a reduce-scatter, and synchronous.
 - Where a device's piece of a matrix is no whole number of tiles (20 rows of D on 256 chips of the
@@ -198,7 +198,11 @@ def page(doc: dict[str, Any]) -> str:
     ]
     if doc["left_out"]:
         named = [f"- {row['id']}: {row['reason']}" for row in doc["left_out"]]
-        parts += ["## Left out", "\n".join(named)]
+        parts += [
+            "## Left out",
+            "\n".join(named),
+            "TPU rows in neither list were not compiled yet.",
+        ]
     return "\n\n".join(parts) + "\n"
 
 

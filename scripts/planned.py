@@ -40,8 +40,7 @@ that were tried, some leave bytes (docs/log.md)."""
 
 
 BESIDE = """Not the compiler's doing but our layouts': bytes that follow from the model and the mesh
-and are added to the plan's list (the last: taken off it), so that the program must have exactly
-these."""
+and are added to the plan's list, so that the program must have exactly these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

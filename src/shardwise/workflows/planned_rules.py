@@ -28,7 +28,6 @@ from shardwise.workflows.planned_runtime import (
     ADDED,
     added_lines,
     added_to_decode,
-    without_kept_scales,
 )
 
 SUMS = ("all_reduce", "reduce_scatter")
@@ -415,8 +414,9 @@ def _lookup(ledger: Ledger) -> None:
     row = ledger.cfg.d_model * dtype_bytes(activation_dtype(plan))
     exchanges = [x for x in moved if x.kind != "permute"]
     for line in exchanges:
-        met |= set(line.axes) - {"tensor"}
-        if not isclose(line.total, tokens * ledger.degree(tuple(met)) * row):
+        new = set(line.axes) - {"tensor"} - met
+        met |= new
+        if not new or not isclose(line.total, tokens * ledger.degree(tuple(met)) * row):
             return
     turned = [x.total for x in moved if x.kind == "permute"]
     if not exchanges or any(size > tokens * ledger.degree(tuple(met)) * row for size in turned):
@@ -425,25 +425,25 @@ def _lookup(ledger: Ledger) -> None:
     gone = [*moved, *pieces]
     total = sum(x.total for x in gone)
     ledger.note("rows, not the table", [*gone, *tables], tables[0].total, total)
-    ledger.compiled = [x for x in ledger.compiled if x not in gone]
+    for line in gone:
+        ledger.compiled.remove(line)
     ledger.planned.remove(tables[0])
 
 
 def _pieces_of(ledger: Ledger, table: Line, last: Line) -> list[Line]:
-    """Sums of the pieces of a table that the last exchange of rows leaves on a device."""
+    """The sum of the pieces of a table that the last exchange of rows leaves on a device, if there
+    is one. What is fused with its slice has no name."""
     size = table.bytes / ledger.degree(tuple(set(last.axes) & set(table.axes)))
-    sums = [x for x in ledger.compiled if x.name.endswith("scatter-add") and x.kind in SUMS]
-    return [
-        x for x in sums if isclose(x.total, size) and set(x.axes) - {"tensor"} < set(table.axes)
-    ]
+    over = [x for x in ledger.compiled if set(x.axes) - {"tensor"} < set(table.axes)]
+    sums = [x for x in over if x.kind in SUMS and isclose(x.total, size)]
+    named = [x for x in sums if x.name.endswith("scatter-add")]
+    return [*named, *(x for x in sums if not x.name)][:1]
 
 
 def _runtime(ledger: Ledger) -> None:
     """The plan's list as our runtime moves it."""
     plan = ledger.plan
     if isinstance(plan, TrainPlan):
-        ledger.planned, kept = without_kept_scales(plan, ledger.cfg, ledger.planned)
-        ledger.note("kept scales", kept, sum(x.total for x in kept), 0.0)
         more = added_lines(plan, ledger.cfg, ledger.planned)
     else:
         more = added_to_decode(plan, ledger.cfg)

@@ -32,10 +32,8 @@ ADDED = {
     "home": "a ring's sums of gradients go one hop further than its keys, home",
     "tied table": "a table that is looked up and multiplied has two gradients, each summed "
     "by itself",
-    "kept scales": "norms read their scales in f32; without remat that copy stays for the backward "
-    "pass and is not gathered again",
 }
-"""Name -> what it is; "kept scales" are less than the plan has, the others more."""
+"""Name -> what it is."""
 
 STATISTICS = 3
 """The largest logit, the sum of exponentials and the target's logit."""
@@ -134,21 +132,3 @@ def _splits_backward(plan: TrainPlan) -> bool:
     stages, chunks = plan.degree("stage"), plan.virtual_stages
     made = pipeline_schedule(plan.pipeline_schedule, stages, plan.microbatches, chunks)
     return made.splits_backward
-
-
-def without_kept_scales(
-    plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line]
-) -> tuple[list[Line], list[Line]]:
-    """The plan's list without the second gathers of the layers' norms, and what was taken off."""
-    stays = plan.remat == "none" and plan.reshard_after_forward and plan.degree("stage") == 1
-    made, kept = [], []
-    for line in planned:
-        body, _, op = line.name.partition("/")
-        phase, _, group = body.partition(".")
-        if stays and phase.startswith("backward") and op == "gather.params":
-            rows = [r for r in parameters(cfg) if r.role == "norm" and str(r.group) == group]
-            size = sum(r.size for r in rows) * dtype_bytes(activation_dtype(plan))
-            kept.append(replace(line, bytes=size))
-            line = replace(line, bytes=line.bytes - size)
-        made.append(line)
-    return made, kept

@@ -1,0 +1,43 @@
+"""A published TPU run's program: the step of its shape on its mesh, whatever was measured."""
+
+from math import prod
+
+import jax
+import pytest
+
+from shardwise.workflows.published import PUBLISHED, read_table
+from shardwise.workflows.published_programs import row_program
+
+ROWS = {row["id"]: row for row in read_table(PUBLISHED)}
+
+
+def small(**changed):
+    """A row of a MaxText-like run on four chips of v5e."""
+    row = dict(ROWS["maxtext-v5e-16b-1x256"])
+    shape = {"layers": 3, "d_model": 128, "d_ff": 512, "heads": 2, "kv_heads": 2, "head_dim": 64}
+    runs = {"num_devices": 4, "fsdp": 2, "tp": 2, "global_batch_seqs": 8, "seq_len": 256}
+    row.update({name: str(value) for name, value in {**shape, **runs, "vocab": 512}.items()})
+    row["notes"] = "1 slice(s) of v5e (2x2)"
+    row.update(changed)
+    return row
+
+
+@pytest.mark.parametrize("mesh", [{"fsdp": "2", "tp": "2"}, {"fsdp": "4", "tp": "1"}])
+def test_a_row_becomes_the_step_of_its_shape_and_mesh(mesh):
+    row = small(**mesh)
+    program = row_program(jax.devices()[:4], row)
+    state, batch = program.arguments
+    degrees = {"fsdp": int(mesh["fsdp"]), "tensor": int(mesh["tp"])}
+    assert dict(program.mesh.shape) == {axis: n for axis, n in degrees.items() if n > 1}
+    assert batch["tokens"].shape == (8, 256)
+    sizes = {tuple(x.shape) for x in jax.tree.leaves(state["params"])}
+    assert {(3, 128, 512), (3, 512, 128), (512, 128)} <= sizes
+    held = sum(prod(x.sharding.shard_shape(x.shape)) for x in jax.tree.leaves(state["params"]))
+    assert held < 0.6 * sum(prod(x.shape) for x in jax.tree.leaves(state["params"]))
+    assert "stablehlo.while" in program.function.lower(*program.arguments).as_text()
+
+
+def test_the_measurement_is_no_part_of_the_program():
+    one, other = (row_program(jax.devices()[:4], small(value=v)) for v in ("120", "12"))
+    texts = [p.function.lower(*p.arguments).as_text() for p in (one, other)]
+    assert texts[0] == texts[1]
