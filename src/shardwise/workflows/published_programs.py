@@ -39,10 +39,10 @@ OPTIONS: Mapping[str, str] = {
     "xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000",
 }
 """Compiler flags of every row: LIBTPU_INIT_ARGS of MaxText's v5p scripts
-(AI-Hypercomputer/maxtext@0777510 MaxText/configs/v5p/128b.sh), of which those of v5e are a part; and
-no windowed einsums, as MaxText's later ones have it (its DISABLE_COLLECTIVE_MATMUL): libtpu 0.0.42
-makes chains of one-way permutes of the exchanges over tensor, and where memory is short it overlaps
-none of them (docs/log.md)."""
+(AI-Hypercomputer/maxtext@0777510 MaxText/configs/v5p/128b.sh), of which those of v5e are a part;
+and no windowed einsums, as MaxText's later ones have it (its DISABLE_COLLECTIVE_MATMUL): libtpu
+0.0.42 makes chains of one-way permutes of the exchanges over tensor, and where memory is short it
+overlaps none of them (docs/log.md)."""
 
 
 def row_program(devices: Sequence[Any], row: Row) -> Any:
