@@ -123,7 +123,8 @@ def test_a_lost_process_is_named_and_the_run_goes_on(tmp_path):
     args = command(tmp_path, "two", "--processes", 2, "--save-every", 5, plan=plan, steps=400)
     child = started(args)
     out = tmp_path / "two"
-    wait_for(lambda: steps_done(out) >= 12, child)
+    saved = out / "checkpoints" / "step-00000010"  # in the background: later than step 12 at times
+    wait_for(lambda: steps_done(out) >= 12 and saved.exists(), child)
     victim = _worker(child.pid, "1")
     os.kill(victim, signal.SIGKILL)
     _, err = child.communicate(timeout=60)
