@@ -29,7 +29,8 @@ def test_there_are_examples():
 @pytest.mark.parametrize(("command", "output"), EXAMPLES, ids=[c for c, _ in EXAMPLES])
 def test_output_is_current(command, output, tmp_path):
     (tmp_path / "docs" / "img").mkdir(parents=True)
-    (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
+    for folder in ("benchmarks", "examples"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     assert readme.run(command, tmp_path) == output, "run `python scripts/readme.py`"
     plotted = re.search(r"--plot (\S+)", command)
     assert plotted is None or (tmp_path / plotted[1]).stat().st_size > 10_000

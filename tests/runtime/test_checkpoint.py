@@ -46,7 +46,7 @@ def test_blocks_on_a_mesh_are_those_of_the_whole(name, tmp_path):
 
 def test_the_host_never_holds_the_model(tmp_path):
     """Peak of host buffers while 32 MB are loaded: below a fifth of them. That is some blocks of
-    the largest tensor, which JAX lets go late (three to five on a busy machine), and small change."""
+    the largest tensor, let go late (three to five on a busy machine), and small change."""
     raw = dict(goldens.document("llama")["config"], hidden_size=512, intermediate_size=1024)
     raw |= {"num_hidden_layers": 4, "num_attention_heads": 16, "num_key_value_heads": 8}
     cfg = from_hf(raw, name="wide")

@@ -1,5 +1,6 @@
 """`shardwise explain`: where the time of a compiled step goes, and what in it is a mistake."""
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -88,4 +89,5 @@ def _render(r: dict[str, Any]) -> None:
 
 
 def _short(where: str) -> str:
+    where = where.removeprefix(f"{Path.cwd()}/")
     return where if len(where) <= 60 else "..." + where[-57:]
