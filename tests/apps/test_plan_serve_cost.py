@@ -40,6 +40,11 @@ def test_the_names(capsys):
     assert result["confirmation"] is None
     assert doc["resolved"]["weights"] == {"value": "checkpoint", "origin": "flag"}
     assert doc["resolved"]["batch"]["origin"] == "computed"
+    assert doc["resolved"]["engine"]["value"] == "others"
+    assert not any("engine ideal" in line for line in doc["warnings"])
+    bare = document(capsys, "--on", "v5e:2x2", *GOAL, "--no-confirm", "--engine", "ideal")
+    assert any("no engine overhead counted (engine ideal)" in line for line in bare["warnings"])
+    assert bare["result"]["usd_per_million_tokens"]["all"] < result["usd_per_million_tokens"]["all"]
 
 
 def test_the_front_is_confirmed(capsys):
@@ -64,6 +69,7 @@ def test_chips_side_by_side_and_the_tables(tmp_path, capsys):
     assert all(f"<!-- {part} -->" in drawn for part in ("weights", "kv", "network", "expected"))
     out = capsys.readouterr().out
     assert "llama-3-8b, prompts of 1,024 and answers of 128 tokens" in out
+    assert ", engine others: the cheapest plan" in out
     for words in ("per chip", "What limits me", "Would it help?", "each part alone at peak rates"):
         assert words in out
     loaded = load_plan(plan)

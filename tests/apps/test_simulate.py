@@ -99,7 +99,7 @@ def test_traces_files_and_pictures(plan_file, capsys, tmp_path):
     out = {name: tmp_path / f"out.{name}" for name in ("csv", "json.gz", "svg")}
     found = simulated(
         capsys,
-        plan_file(routing="prefix_aware"),
+        plan_file(routing="prefix_aware", engine="vllm"),
         *("--trace", trace, "--requests", "15", "--speed", "2", "--tile", "2"),
         *("--csv", out["csv"], "--perfetto", out["json.gz"], "--plot", out["svg"]),
     )
@@ -119,7 +119,9 @@ def test_a_person_reads_tables_and_definitions(plan_file, capsys):
     assert code == 0
     for text in ("2 x h100:1", "TTFT", "request_goodput", "100.0% of the requests", "as of vllm"):
         assert text in out
+    assert ", engine ideal: chunked" in out
     assert "finds nothing" in err
+    assert "no engine overhead counted (engine ideal); --set engine=vllm adds" in err
 
 
 def test_a_threshold_that_is_missed_exits_with_4(plan_file, capsys):

@@ -28,6 +28,7 @@ from shardwise.planner.simulate.traces import (
     with_lengths,
 )
 from shardwise.plans import ServePlan, TrainPlan
+from shardwise.roofline.engines import engine_warning
 from shardwise.scheduling import Request, SchedulerConfig, Speculation
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import stale
@@ -288,4 +289,4 @@ def _cautions(
     if outcome.replicas[0].model.usd_per_hour is None:
         chip = plan.slice
         said.append(f"no public price for {chip} in the catalogue: chip-hours only, no dollars")
-    return said
+    return said + engine_warning(plan.engine, "--set engine=vllm")

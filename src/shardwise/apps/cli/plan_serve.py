@@ -74,9 +74,8 @@ _FRONT_COLUMNS = (
 @click.option("--compute", help="Dtype of the matmuls; bf16 where the chip has it.")
 @click.option(
     "--engine",
-    default="ideal",
-    show_default=True,
-    help="The serving software, for what it was measured to add: vllm, sglang, trtllm, others.",
+    help="The serving software, for what it was measured to add: vllm, sglang, trtllm, others, or "
+    "ideal, which adds nothing. [default: ideal; others with cost]",
 )
 @click.option("--prefill-chunk", default="8192", show_default=True, help="Most tokens at once.")
 @click.option(
@@ -126,9 +125,12 @@ _FRONT_COLUMNS = (
 def serve(**options: Any) -> None:
     """Find the smallest slice that holds the model and meets the targets, and its largest batch;
     with --objective cost the cheapest servers under a load (--on takes several chips: v5e,h100)."""
+    cost = options["objective"] == "cost"
+    # Objectives that an ideal engine keeps by a hair are missed by any that runs.
+    options["engine"] = options["engine"] or ("others" if cost else "ideal")
     check_outputs(options)
     check_writable(options["plan_path"], "-o")
-    if options["objective"] == "cost":
+    if cost:
         from shardwise.apps.cli.plan_serve_cost import serve_cost
 
         serve_cost(options)
@@ -286,7 +288,7 @@ def render_serve(answer: ServeAnswer, result: dict[str, Any]) -> None:
     plan, cfg = answer.plan, answer.cfg
     click.echo(
         f"{cfg.name} on {result['slice']}: batch {plan.batch:,}, prompts of "
-        f"{plan.input_length:,} and answers of {plan.output_length:,} tokens"
+        f"{plan.input_length:,} and answers of {plan.output_length:,} tokens, engine {plan.engine}"
     )
     click.echo(f"  {result['slice_means']}\n")
     click.echo(f"Plan: {mesh_text(plan.mesh)}; {result['kv_layout']}")

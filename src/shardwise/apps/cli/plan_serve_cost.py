@@ -19,7 +19,7 @@ from shardwise.planner.serving import mesh_text
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import save_plan
 from shardwise.plans.serve import CHECKPOINT
-from shardwise.roofline.engines import load_engine
+from shardwise.roofline.engines import engine_warning, load_engine
 from shardwise.scheduling import Request
 from shardwise.units import format_seconds, format_usd, many, parse_count, parse_seconds, sig
 from shardwise.workflows.confirm_fleet import (
@@ -225,6 +225,7 @@ def _cautions(plannings: list[FleetPlanning], best: FleetPlanning) -> list[str]:
     longest = best.request.input_length + best.request.output_length
     if best.best.dtypes.weights != CHECKPOINT or best.best.dtypes.kv != "bf16":
         said.append("fewer bits change a model's answers; fix them with --weights and --kv")
+    said += engine_warning(best.request.engine.name)
     return [*said, *context_warning(best.request.cfg, longest), *unpriced(best.request.cfg)]
 
 
@@ -247,7 +248,7 @@ def _render(
     load = f"{sig(result['requests_per_second'])} requests/s"
     click.echo(
         f"{request.cfg.name}, prompts of {request.input_length:,} and answers of "
-        f"{request.output_length:,} tokens, {load} at random: the cheapest plan\n"
+        f"{request.output_length:,} tokens, {load} at random, engine {request.engine.name}: the cheapest plan\n"
     )
     _render_fleet(result, best)
     if len(result["chips_compared"]) > 1:

@@ -168,8 +168,8 @@ def _render(found: Simulated, objectives: Objectives) -> None:
     """The answer for a person: the fleet, latencies, load, cache and cost."""
     plan, result = found.plan, found.result
     click.echo(
-        f"{plan.model} on {_fleet_text(plan)}, {mesh_text(plan.mesh)} each: "
-        f"{plan.scheduling.policy}, batch {plan.batch:,}, {plan.prefill_chunk:,} tokens a step, "
+        f"{plan.model} on {_fleet_text(plan)}, {mesh_text(plan.mesh)} each, engine "
+        f"{plan.engine}: {plan.scheduling.policy}, batch {plan.batch:,}, {plan.prefill_chunk:,} tokens a step, "
         f"{result['cache']['pages']:,} pages of {result['cache']['page_size']}\n"
     )
     rows = [
