@@ -157,6 +157,11 @@ def test_a_model_without_room_for_a_cache_has_no_plan(plan_file, capsys):
     ("args", "text"),
     [
         ((), "a load needs --trace FILE, or --rate"),
+        *(
+            ((*MADE, f"--{name}", value), f"--{name} is {value}; it must be a finite number")
+            for name in ("rate", "speed", "cv")
+            for value in ("nan", "inf", "-1")
+        ),
         ((*MADE, "--check", "90%"), "--check needs objectives; give --ttft, --tpot or --e2el"),
         ((*MADE, "--lengths", "q.csv"), "--lengths 'q.csv' is not FILE:CATEGORY"),
         ((*MADE, "--csv", "/nowhere/a.csv"), "the folder '/nowhere' does not exist"),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +196,13 @@ def _config(plan: ServePlan, model: ReplicaModel, *, prefill: bool) -> Scheduler
 
 def requests_of(load: Load, plan: ServePlan) -> list[Request]:
     """The requests of a load; what it leaves open is the plan's."""
+    for name in ("rate", "speed", "cv"):
+        value = getattr(load, name)
+        if value is not None and not (
+            isfinite(value) and (value > 0 or (value, name) == (0, "cv"))
+        ):
+            least = "0 or more" if name == "cv" else "above 0"
+            raise BadRequest(f"--{name} is {value:g}; it must be a finite number, {least}")
     requests = _made(load, plan) if load.trace is None else _traced(load, plan, load.trace)
     return tiled(requests, load.tile) if load.tile > 1 else requests
 

@@ -248,7 +248,8 @@ def _render(
     load = f"{sig(result['requests_per_second'])} requests/s"
     click.echo(
         f"{request.cfg.name}, prompts of {request.input_length:,} and answers of "
-        f"{request.output_length:,} tokens, {load} at random, engine {request.engine.name}: the cheapest plan\n"
+        f"{request.output_length:,} tokens, {load} at random, "
+        f"engine {request.engine.name}: the cheapest plan\n"
     )
     _render_fleet(result, best)
     if len(result["chips_compared"]) > 1:
