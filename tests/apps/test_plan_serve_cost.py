@@ -36,7 +36,7 @@ def test_the_names(capsys):
     whats = [v["what"] for v in result["verdicts"]]
     assert whats == ["disaggregation", "a bigger slice", "speculation"]
     assert all(v["why"] for v in result["verdicts"])
-    assert {"weights", "kv", "flops", "network"} < set(result["breakdown_seconds"])
+    assert {"matmuls", "kv", "flops", "network"} < set(result["breakdown_seconds"])
     assert result["confirmation"] is None
     assert doc["resolved"]["weights"] == {"value": "checkpoint", "origin": "flag"}
     assert doc["resolved"]["batch"]["origin"] == "computed"
@@ -66,7 +66,7 @@ def test_chips_side_by_side_and_the_tables(tmp_path, capsys):
     run("--on", "v5e:2x2,h100:1", *GOAL, "--no-confirm", *files)
     drawn = picture.read_text()
     assert "<!-- USD per million tokens -->" in drawn
-    assert all(f"<!-- {part} -->" in drawn for part in ("weights", "kv", "network", "expected"))
+    assert all(f"<!-- {part} -->" in drawn for part in ("matmuls", "kv", "network", "expected"))
     out = capsys.readouterr().out
     assert "llama-3-8b, prompts of 1,024 and answers of 128 tokens" in out
     assert ", engine others: the cheapest plan" in out

@@ -51,6 +51,9 @@ DEFINITIONS = {
     "running": "sequences that decode on one replica at the mean",
     "usd_per_million_tokens": "all chips of the fleet over all tokens; input and output split by "
     "what prompts lengthen a step, or by the chips of each pool",
+    "breakdown": "seconds of a decode step: memory traffic of matmuls (weights and activations), "
+    "of the KV cache and of others, FLOPs, network, each alone at peak rates; engine: what its "
+    "kernels, sequences and latency add to the chip's own times",
     "limits": "share by which a tenth more of a resource makes tokens cheaper on the same mesh",
 }
 
@@ -339,14 +342,15 @@ def _usd(value: float | None) -> str:
 
 
 def _render_breakdown(result: dict[str, Any]) -> None:
-    parts = ("weights", "kv", "flops", "network", "other", "engine", "expected")
+    parts = ("matmuls", "kv", "flops", "network", "other", "engine", "expected")
     rows = [
         [f"{p['running']:,.0f}", *(format_seconds(p[name]) for name in parts)]
         for p in result["breakdown_curve"]
     ]
     click.echo()
-    header = ["in flight", "weights", "KV", "FLOPs", "network", "other", "engine", "expected"]
+    header = ["in flight", "matmuls", "KV", "FLOPs", "network", "other", "engine", "expected"]
     table(header, rows, "A decode step, each part alone at peak rates (book, 8.2)")
+    click.echo("  matmuls, KV, other: memory traffic (matmuls: of weights and activations)")
 
 
 def _verdict_text(v: Verdict) -> str:
