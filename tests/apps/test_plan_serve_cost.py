@@ -121,6 +121,15 @@ def test_refusals():
         run("--on", "v5e:2x2", "--percentile", "20%")
     with pytest.raises(NoFeasiblePlan, match=r"v5e:1x1: .*; h100:1: "):
         run("--on", "v5e:1x1,h100:1", "--tpot", "1us")
+    with pytest.raises(
+        NoFeasiblePlan, match=r"no slice of v5e .* within TPOT 1 µs: allow a longer"
+    ):
+        run("--on", "v5e:2x2", "--tpot", "1us")
+    with pytest.raises(
+        NoFeasiblePlan, match=r"llama-3-8b fits no slice of v5e .*more memory"
+    ) as no:
+        run("--on", "v5e:1x1", "--weights", "bf16", "--tpot", "50ms")
+    assert "--tpot" not in str(no.value)
     others = ("--model", "llama-3-8b", "--on", "v5e", "--input", "8", "--output", "8")
     with pytest.raises(click.UsageError, match="--rate belongs to --objective cost"):
         serve.main(args=[*others, "--rate", "1"], standalone_mode=False)

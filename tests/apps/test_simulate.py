@@ -139,6 +139,21 @@ def test_an_overload_is_said(plan_file, capsys):
     assert any(w.startswith("overloaded: ") for w in found["warnings"])
 
 
+def test_a_queue_that_rises_is_said_before_a_tenth_waits(plan_file, capsys):
+    """A quarter over the rate at which 400 requests that come at once are answered."""
+    path = plan_file(replicas=1)
+    load = ("--requests", "400", "--input", "500", "--output", "200")
+    most = simulated(capsys, path, *load, "--rate", "1000")["result"]["request_throughput"]
+    over = simulated(capsys, path, *load, "--rate", str(1.25 * most))
+    [said] = [w for w in over["warnings"] if w.startswith("overloaded: ")]
+    assert "of the first third of the load waited" in said
+    for share in (0.5, 0.8):
+        calm = simulated(capsys, path, *load, "--rate", str(share * most))
+        assert not any(w.startswith("overloaded: ") for w in calm["warnings"])
+    few = ("--requests", "19", "--input", "500", "--output", "200", "--rate", "1000")
+    assert not any("of the first third" in w for w in simulated(capsys, path, *few)["warnings"])
+
+
 def test_what_is_longer_than_the_cache_is_refused_and_said(plan_file, capsys):
     load = ("--rate", "1", "--requests", "2", "--input", "900000", "--output", "10")
     found = simulated(capsys, plan_file(), *load)

@@ -103,8 +103,10 @@ def load_engine(name: str) -> Engine:
 def _from_file(path: Path) -> Engine:
     try:
         record = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadRequest(f"cannot read the engine file '{path}': {error}") from None
+    except OSError as error:
+        raise BadRequest(f"cannot read the engine file '{path}': {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadRequest(f"the engine file '{path}' is no TOML: {error}") from None
     tables = {name: table for name, table in record.items() if isinstance(table, dict)}
     if len(tables) != 1:
         raise BadRequest(

@@ -1,6 +1,6 @@
 """`shardwise plan serve`: the smallest slice that serves within the targets, and what it costs."""
 
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +179,8 @@ def serve(**options: Any) -> None:
         inputs=given(options),
         resolved=_resolved(options, planning.best),
         result=result,
-        warnings=[*_notes(target), *_price_warning(planning), *_cautions(planning.best, result)],
+        warnings=[*_notes(target), *_price_warning(planning), *_cautions(planning.best, result)]
+        + (_apart(planning.best, options["plan_path"]) if options["plan_path"] else []),
         provenance={
             "efficiency": planning.best.piece.chip.efficiency.source,
             "engine": dict(load_engine(options["engine"]).sources),
@@ -219,6 +220,18 @@ def _price_warning(planning: ServePlanning) -> list[str]:
         return []
     remedy = f"give one with --price {chip.id}=USD per chip-hour"
     return [f"no public price for {chip.id} in the catalogue: tokens only, no dollars ({remedy})"]
+
+
+def _apart(best: ServeAnswer, path: Path) -> list[str]:
+    """That the file holds the decoding server alone, and how to simulate it with the others."""
+    ratio = best.prefill_servers_per_decode_server
+    decode, prefill = (1, ceil(ratio)) if ratio >= 1 else (int(1 / max(ratio, 1e-3)), 1)
+    pools = f"--set replicas={decode} --set prefill_replicas={prefill}"
+    said = (
+        "TPOT is that of a server that decodes alone, and the file holds no prefill servers; one "
+        "that prefills too answers slower: simulate it with: "
+    )
+    return [f"{said}shardwise simulate {path} --rate RATE {pools}"]
 
 
 def _cautions(best: ServeAnswer, result: dict[str, Any]) -> list[str]:
