@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 import time
@@ -129,7 +130,11 @@ def test_the_front_as_csv(tmp_path, capsys):
 
 def test_a_plan_file_prices_the_same(tmp_path, capsys):
     path = tmp_path / "plan.yaml"
-    result = document(capsys, *SMALL, "-o", str(path))["result"]
+    doc = document(capsys, *SMALL, "-o", str(path))
+    result = doc["result"]
+    [said] = [w for w in doc["warnings"] if "holds no prefill servers" in w]
+    decode, prefill = (int(n) for n in re.findall(r"replicas=(\d+)", said))
+    assert prefill >= decode * result["prefill_servers_per_decode_server"]
     plan = load_plan(path)
     assert isinstance(plan, ServePlan)
     priced = price_plan(plan, Hardware())

@@ -36,10 +36,15 @@ def test_the_names(capsys):
     whats = [v["what"] for v in result["verdicts"]]
     assert whats == ["disaggregation", "a bigger slice", "speculation"]
     assert all(v["why"] for v in result["verdicts"])
-    assert {"weights", "kv", "flops", "network"} < set(result["breakdown_seconds"])
+    assert {"matmuls", "kv", "flops", "network"} < set(result["breakdown_seconds"])
     assert result["confirmation"] is None
     assert doc["resolved"]["weights"] == {"value": "checkpoint", "origin": "flag"}
     assert doc["resolved"]["batch"]["origin"] == "computed"
+    assert doc["resolved"]["engine"]["value"] == "others"
+    assert not any("engine ideal" in line for line in doc["warnings"])
+    bare = document(capsys, "--on", "v5e:2x2", *GOAL, "--no-confirm", "--engine", "ideal")
+    assert any("no engine overhead counted (engine ideal)" in line for line in bare["warnings"])
+    assert bare["result"]["usd_per_million_tokens"]["all"] < result["usd_per_million_tokens"]["all"]
 
 
 def test_the_front_is_confirmed(capsys):
@@ -61,9 +66,10 @@ def test_chips_side_by_side_and_the_tables(tmp_path, capsys):
     run("--on", "v5e:2x2,h100:1", *GOAL, "--no-confirm", *files)
     drawn = picture.read_text()
     assert "<!-- USD per million tokens -->" in drawn
-    assert all(f"<!-- {part} -->" in drawn for part in ("weights", "kv", "network", "expected"))
+    assert all(f"<!-- {part} -->" in drawn for part in ("matmuls", "kv", "network", "expected"))
     out = capsys.readouterr().out
     assert "llama-3-8b, prompts of 1,024 and answers of 128 tokens" in out
+    assert ", engine others: the cheapest plan" in out
     for words in ("per chip", "What limits me", "Would it help?", "each part alone at peak rates"):
         assert words in out
     loaded = load_plan(plan)
@@ -115,6 +121,15 @@ def test_refusals():
         run("--on", "v5e:2x2", "--percentile", "20%")
     with pytest.raises(NoFeasiblePlan, match=r"v5e:1x1: .*; h100:1: "):
         run("--on", "v5e:1x1,h100:1", "--tpot", "1us")
+    with pytest.raises(
+        NoFeasiblePlan, match=r"no slice of v5e .* within TPOT 1 µs: allow a longer"
+    ):
+        run("--on", "v5e:2x2", "--tpot", "1us")
+    with pytest.raises(
+        NoFeasiblePlan, match=r"llama-3-8b fits no slice of v5e .*more memory"
+    ) as no:
+        run("--on", "v5e:1x1", "--weights", "bf16", "--tpot", "50ms")
+    assert "--tpot" not in str(no.value)
     others = ("--model", "llama-3-8b", "--on", "v5e", "--input", "8", "--output", "8")
     with pytest.raises(click.UsageError, match="--rate belongs to --objective cost"):
         serve.main(args=[*others, "--rate", "1"], standalone_mode=False)

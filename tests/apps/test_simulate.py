@@ -99,7 +99,7 @@ def test_traces_files_and_pictures(plan_file, capsys, tmp_path):
     out = {name: tmp_path / f"out.{name}" for name in ("csv", "json.gz", "svg")}
     found = simulated(
         capsys,
-        plan_file(routing="prefix_aware"),
+        plan_file(routing="prefix_aware", engine="vllm"),
         *("--trace", trace, "--requests", "15", "--speed", "2", "--tile", "2"),
         *("--csv", out["csv"], "--perfetto", out["json.gz"], "--plot", out["svg"]),
     )
@@ -119,7 +119,9 @@ def test_a_person_reads_tables_and_definitions(plan_file, capsys):
     assert code == 0
     for text in ("2 x h100:1", "TTFT", "request_goodput", "100.0% of the requests", "as of vllm"):
         assert text in out
+    assert ", engine ideal: chunked" in out
     assert "finds nothing" in err
+    assert "no engine overhead counted (engine ideal); --set engine=vllm adds" in err
 
 
 def test_a_threshold_that_is_missed_exits_with_4(plan_file, capsys):
@@ -135,6 +137,21 @@ def test_an_overload_is_said(plan_file, capsys):
     load = ("--rate", "2000", "--requests", "400", "--input", "4000", "--output", "100")
     found = simulated(capsys, plan_file(), *load)
     assert any(w.startswith("overloaded: ") for w in found["warnings"])
+
+
+def test_a_queue_that_rises_is_said_before_a_tenth_waits(plan_file, capsys):
+    """A quarter over the rate at which 400 requests that come at once are answered."""
+    path = plan_file(replicas=1)
+    load = ("--requests", "400", "--input", "500", "--output", "200")
+    most = simulated(capsys, path, *load, "--rate", "1000")["result"]["request_throughput"]
+    over = simulated(capsys, path, *load, "--rate", str(1.25 * most))
+    [said] = [w for w in over["warnings"] if w.startswith("overloaded: ")]
+    assert "of the first third of the load waited" in said
+    for share in (0.5, 0.8):
+        calm = simulated(capsys, path, *load, "--rate", str(share * most))
+        assert not any(w.startswith("overloaded: ") for w in calm["warnings"])
+    few = ("--requests", "19", "--input", "500", "--output", "200", "--rate", "1000")
+    assert not any("of the first third" in w for w in simulated(capsys, path, *few)["warnings"])
 
 
 def test_what_is_longer_than_the_cache_is_refused_and_said(plan_file, capsys):
@@ -155,6 +172,11 @@ def test_a_model_without_room_for_a_cache_has_no_plan(plan_file, capsys):
     ("args", "text"),
     [
         ((), "a load needs --trace FILE, or --rate"),
+        *(
+            ((*MADE, f"--{name}", value), f"--{name} is {value}; it must be a finite number")
+            for name in ("rate", "speed", "cv")
+            for value in ("nan", "inf", "-1")
+        ),
         ((*MADE, "--check", "90%"), "--check needs objectives; give --ttft, --tpot or --e2el"),
         ((*MADE, "--lengths", "q.csv"), "--lengths 'q.csv' is not FILE:CATEGORY"),
         ((*MADE, "--csv", "/nowhere/a.csv"), "the folder '/nowhere' does not exist"),

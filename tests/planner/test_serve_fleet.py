@@ -29,6 +29,7 @@ from shardwise.planner.serve_limits import (
 from shardwise.planner.serving import evaluate_serve
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import ServeDtypes
+from shardwise.roofline.engines import load_engine
 from shardwise.workflows.predict_fleet import dtypes_for, fleet_request, plan_fleet
 
 GOAL = Objectives(ttft=1.0, tpot=0.03)
@@ -154,10 +155,25 @@ def test_the_parts_of_a_step(looked):
     fleet = cheapest(looked, GOAL)
     found = breakdown(looked.request, fleet, np.array([8.0, 16.0, 32.0]))
     assert found.kv[1:] / found.kv[:-1] == pytest.approx([2, 2], rel=0.05)
-    assert found.weights == pytest.approx(np.full(3, found.weights[0]), rel=0.05)
-    memory = found.weights + found.kv + found.other
+    assert found.matmuls == pytest.approx(np.full(3, found.matmuls[0]), rel=0.05)
+    memory = found.matmuls + found.kv + found.other
     for part in (memory, found.flops, found.network):
         assert np.all(part <= found.expected)
+
+
+def test_all_of_the_engine_is_its_part(looked):
+    """Nothing of an ideal one; kernels are most of a small step's, sequences come on top."""
+    running, fleet = np.array([8.0, 64.0]), cheapest(looked, GOAL)
+    ideal = replace(looked.request, engine=load_engine("ideal"))
+    assert breakdown(ideal, fleet, running).engine == pytest.approx([0, 0], abs=1e-12)
+    engine = load_engine("vllm")
+    parts = breakdown(replace(looked.request, engine=engine), fleet, running).engine
+    layers = looked.request.cfg.layers
+    sequences = engine.sequence_seconds * running / fleet.mesh.get("data", 1)
+    assert np.all(parts > sequences + 4 * layers * engine.kernel_seconds)
+    quick = replace(engine, kernel_seconds=0.0)
+    less = breakdown(replace(looked.request, engine=quick), fleet, running).engine
+    assert np.all(less < parts - 4 * layers * engine.kernel_seconds)
 
 
 def test_what_limits():

@@ -162,10 +162,21 @@ def test_a_file_of_records(tmp_path):
     path.write_text(json.dumps({**row, "queued_ts": None}) + "\n")
     with pytest.raises(BadRequest, match="line 1 is no record"):
         read_records(path)
+    for text, said in (
+        ('{"a": 1}', "line 1 is no record of a request: no key 'request_id'; a record is"),
+        ("[1]", "line 1 is no record of a request: it is no JSON object"),
+        ("{", "line 1 is no record of a request: it is no JSON object"),
+        (json.dumps({**row, "input_toks": "x"}), "a value is no number; .* input_toks and output"),
+        (json.dumps({**row, "queued_ts": float("nan")}), "a value is no number"),
+        (json.dumps({**row, "input_toks": float("inf")}), "a value is no number"),
+    ):
+        path.write_text(text)
+        with pytest.raises(BadRequest, match=said):
+            read_records(path)
     path.write_text("")
-    with pytest.raises(BadRequest, match="holds no record"):
+    with pytest.raises(BadRequest, match=r"holds no record; .*last_token_ts \(seconds on one"):
         read_records(path)
-    with pytest.raises(BadRequest, match="cannot read"):
+    with pytest.raises(BadRequest, match=r"cannot read .*: No such file or directory$"):
         read_records(tmp_path / "missing.jsonl")
 
 

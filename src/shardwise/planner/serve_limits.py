@@ -1,8 +1,9 @@
 """What a serving fleet spends its time on, what limits it, and what would not help.
 
-The breakdown is that of the book's figures in 8.2: seconds of a decode step that weights, KV cache,
-FLOPs and network would take alone at peak rates. "What limits me" prices the same mesh on a chip
-with a tenth more of one resource, with the number in flight chosen anew.
+The breakdown is that of the book's figures in 8.2: seconds of a decode step that matmuls' memory
+traffic (weights, for the most part), KV cache, FLOPs and network would take alone at peak rates.
+"What limits me" prices the same mesh on a chip with a tenth more of one resource, with the number
+in flight chosen anew.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from shardwise.planner.serve_search import place_mesh
 from shardwise.planner.serve_step import step_work
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.roofline import price
+from shardwise.roofline.engines import IDEAL_ENGINE, Engine
 from shardwise.roofline.price import HBM, HOST, MATH
 from shardwise.units import format_seconds, sig
 
@@ -40,11 +42,12 @@ GUESSES = 3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakdown:
     """Seconds of a decode step of `running` sequences: `expected`, and what each part takes alone
-    at peak rates; `engine` is what the software spends per sequence. Arrays over `running`."""
+    at peak rates: `matmuls` is their memory traffic, weights and activations; `engine` what the
+    step is longer by for kernels, sequences and latency of the software. Arrays over `running`."""
 
     running: np.ndarray
     expected: np.ndarray
-    weights: np.ndarray
+    matmuls: np.ndarray
     kv: np.ndarray
     flops: np.ndarray
     network: np.ndarray
@@ -57,8 +60,8 @@ class Breakdown:
 
 
 def breakdown(request: FleetRequest, fleet: Fleet, running: np.ndarray) -> Breakdown:
-    """The parts of a decode step at numbers in flight; `other` is memory traffic that is neither
-    weights nor cache (activations, norms, logits)."""
+    """The parts of a decode step at numbers in flight; `other` is memory traffic of neither
+    matmuls nor cache (norms, embeddings, sampling)."""
     server = server_of(request, fleet)
     running = np.asarray(running, float)
     columns = server.take(np.zeros(len(running), int))
@@ -72,22 +75,33 @@ def breakdown(request: FleetRequest, fleet: Fleet, running: np.ndarray) -> Break
     work = step_work(request.cfg, columns.shape(), load.decode_step())
     placement = place_mesh(fleet.piece, columns.degrees, fleet.box)
     found = price(work, fleet.piece.chip, placement, stack=request.engine.stack)
-    parts = {name: np.zeros(len(running)) for name in ("weights", "kv", "other", "network")}
+    parts = {name: np.zeros(len(running)) for name in ("matmuls", "kv", "other", "network")}
     for t in found.ops:
-        kind = {"matmul": "weights", "attention": "kv", "scan": "kv"}.get(t.op.op_class, "other")
+        kind = {"matmul": "matmuls", "attention": "kv", "scan": "kv"}.get(t.op.op_class, "other")
         for resource, seconds in t.peak.items():
             if resource == HBM:
                 parts[kind] += np.broadcast_to(seconds * t.op.count, len(running))
             elif resource not in (MATH, HOST):
                 parts["network"] += np.broadcast_to(seconds * t.op.count, len(running))
-    each = request.engine.sequence_seconds * running / columns.shape().splits
+    expected, bare = (
+        server_of(replace(request, engine=engine), fleet)
+        .take(np.zeros(len(running), int))
+        .seconds(load.decode_step())
+        for engine in (request.engine, _bare(request.engine))
+    )
     return Breakdown(
         running=running,
-        engine=np.broadcast_to(each, len(running)),
-        expected=columns.seconds(load.decode_step()),
+        engine=expected - bare,
+        expected=expected,
         flops=np.broadcast_to(found.resources.get(MATH, 0.0), len(running)),
         **parts,
     )
+
+
+def _bare(engine: Engine) -> Engine:
+    """The engine without what it adds to the chip's own times."""
+    hops = np.minimum(engine.hops, IDEAL_ENGINE.hops)
+    return replace(engine, kernel_seconds=0.0, sequence_seconds=0.0, hops=hops)
 
 
 RESOURCES: Mapping[str, Callable[[Chip, float], Chip]] = {

@@ -76,6 +76,13 @@ IDEAL_ENGINE = Engine(
 """No time of its own: the chip's efficiencies alone."""
 
 
+def engine_warning(name: str, flag: str = "--engine vllm") -> list[str]:
+    """What a reader of times should know where no engine's own time is in them."""
+    if name != IDEAL_ENGINE.name:
+        return []
+    return [f"no engine overhead counted (engine ideal); {flag} adds what was measured"]
+
+
 def load_engine(name: str) -> Engine:
     """The engine of that name, or of a file FILE.toml with the table of one engine (`shardwise
     calibrate` writes such files); BadRequest lists the known ones.
@@ -96,8 +103,10 @@ def load_engine(name: str) -> Engine:
 def _from_file(path: Path) -> Engine:
     try:
         record = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadRequest(f"cannot read the engine file '{path}': {error}") from None
+    except OSError as error:
+        raise BadRequest(f"cannot read the engine file '{path}': {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise BadRequest(f"the engine file '{path}' is no TOML: {error}") from None
     tables = {name: table for name, table in record.items() if isinstance(table, dict)}
     if len(tables) != 1:
         raise BadRequest(

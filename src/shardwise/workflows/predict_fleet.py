@@ -13,7 +13,7 @@ from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Spelling
 from shardwise.models import ModelConfig, load_model, params_text, weight_bytes
 from shardwise.planner.serve_fleet import Fleet, Looked, cheapest, look, plan_of, trade_off
-from shardwise.planner.serve_grid import FleetRequest
+from shardwise.planner.serve_grid import FleetRequest, grids
 from shardwise.planner.serving import mesh_text
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import ServePlan
@@ -121,11 +121,7 @@ def plan_fleet(
     looked = looked or look(replace(request, slowest=goal.tpot), progress)
     chip = request.pieces[0].chip.id
     if not looked.grids:
-        raise NoFeasiblePlan(
-            f"{request.cfg.name} fits no slice of {chip} that was looked at (up to "
-            f"{request.pieces[-1]}) within TPOT {_limit(goal.tpot)}: use another chip or smaller "
-            "dtypes (--weights, --kv), or allow a longer --tpot"
-        )
+        raise NoFeasiblePlan(_nowhere(request, goal))
     best = cheapest(looked, goal)
     if not best.meets(goal):
         raise NoFeasiblePlan(
@@ -134,6 +130,23 @@ def plan_fleet(
             "use shorter prompts or another chip"
         )
     return FleetPlanning(looked=looked, goal=goal, best=best, constants=constants)
+
+
+def _nowhere(request: FleetRequest, goal: Objectives) -> str:
+    """Why no server was found: the model is too large, or every step too long."""
+    chip, last = request.pieces[0].chip.id, max(request.pieces, key=lambda p: p.chips)
+    free = replace(request, slowest=inf)
+    if not any(grids(free, last, dtypes) for dtypes in request.dtypes):
+        return (
+            f"{request.cfg.name} fits no slice of {chip} that was looked at (up to {last}): its "
+            "weights and the cache of one request need more memory; use a larger slice, another "
+            "chip, shorter requests or smaller dtypes (--weights, --kv)"
+        )
+    return (
+        f"no slice of {chip} that was looked at (up to {last}) has a step of {request.cfg.name} "
+        f"within TPOT {format_seconds(goal.tpot)}: allow a longer --tpot, use another chip, or "
+        "smaller dtypes (--weights, --kv)"
+    )
 
 
 def _missed(fleet: Fleet, goal: Objectives) -> str:
@@ -149,10 +162,6 @@ def _missed(fleet: Fleet, goal: Objectives) -> str:
         if got > limit
     ]
     return " and ".join(missed)
-
-
-def _limit(seconds: float) -> str:
-    return "of any length" if seconds == inf else format_seconds(seconds)
 
 
 def fleet_result(planning: FleetPlanning) -> dict[str, Any]:

@@ -11,6 +11,7 @@ little against those.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -112,14 +113,22 @@ class Machine:
         return replace(counted, cost=cost)
 
 
+_NEEDED = (
+    "a record is a JSON object on a line of its own, with request_id (ends in -NUMBER), input_toks "
+    "and output_toks (tokens), queued_ts, first_token_ts and last_token_ts (seconds on one clock)"
+)
+
+
 def read_records(path: Path, page_keys: Mapping[int, Sequence[Any]] | None = None) -> list[Record]:
     """The records of a JSONL file of vLLM's events (request_id, input_toks, output_toks, queued_ts,
     first_token_ts, last_token_ts), by number; `page_keys` are the keys of their prompts."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequest(f"cannot read the records '{path}': {error}") from None
-    found = []
+    except OSError as error:
+        raise BadRequest(f"cannot read the records '{path}': {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadRequest(f"'{path}' holds no records: it is not text in UTF-8") from None
+    found, row = [], None
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)
@@ -127,21 +136,31 @@ def read_records(path: Path, page_keys: Mapping[int, Sequence[Any]] | None = Non
             found.append(
                 Record(
                     id=index,
-                    arrival=float(row["queued_ts"]),
+                    arrival=_finite(row["queued_ts"]),
                     prompt=int(row["input_toks"]),
                     output=int(row["output_toks"]),
-                    first_token=float(row["first_token_ts"]),
-                    last_token=float(row["last_token_ts"]),
+                    first_token=_finite(row["first_token_ts"]),
+                    last_token=_finite(row["last_token_ts"]),
                     keys=tuple((page_keys or {}).get(index, ())),
                 )
             )
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
+            why = f"no key {error}" if isinstance(error, KeyError) else "a value is no number"
+            if isinstance(error, json.JSONDecodeError) or not isinstance(row, dict):
+                why = "it is no JSON object"
             raise BadRequest(
-                f"'{path}', line {number} is no record of a request: {error}"
+                f"'{path}', line {number} is no record of a request: {why}; {_NEEDED}"
             ) from None
     if not found:
-        raise BadRequest(f"'{path}' holds no record")
+        raise BadRequest(f"'{path}' holds no record; {_NEEDED}")
     return sorted(found, key=lambda r: r.id)
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not isfinite(number):
+        raise ValueError
+    return number
 
 
 def latencies(records: Sequence[Record]) -> Latencies:

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Slice
@@ -12,7 +15,7 @@ from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
 from shardwise.planner.serve_replica import replica_of
 from shardwise.planner.serving import check_serve_plan
-from shardwise.planner.simulate.clock import TICKS
+from shardwise.planner.simulate.clock import TICKS, seconds
 from shardwise.planner.simulate.cost import ReplicaModel
 from shardwise.planner.simulate.metrics import Objectives, summary
 from shardwise.planner.simulate.run import Fleet, Outcome, Pool, simulate
@@ -28,7 +31,9 @@ from shardwise.planner.simulate.traces import (
     with_lengths,
 )
 from shardwise.plans import ServePlan, TrainPlan
+from shardwise.roofline.engines import engine_warning
 from shardwise.scheduling import Request, SchedulerConfig, Speculation
+from shardwise.units import format_seconds
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import stale
 
@@ -194,6 +199,13 @@ def _config(plan: ServePlan, model: ReplicaModel, *, prefill: bool) -> Scheduler
 
 def requests_of(load: Load, plan: ServePlan) -> list[Request]:
     """The requests of a load; what it leaves open is the plan's."""
+    for name in ("rate", "speed", "cv"):
+        value = getattr(load, name)
+        if value is not None and not (
+            isfinite(value) and (value > 0 or (value, name) == (0, "cv"))
+        ):
+            least = "0 or more" if name == "cv" else "above 0"
+            raise BadRequest(f"--{name} is {value:g}; it must be a finite number, {least}")
     requests = _made(load, plan) if load.trace is None else _traced(load, plan, load.trace)
     return tiled(requests, load.tile) if load.tile > 1 else requests
 
@@ -259,6 +271,34 @@ def cache_of(fleet: Fleet) -> dict[str, int]:
     }
 
 
+_FEWEST = 20
+"""Requests below which nothing is said of a trend."""
+
+_GROWS = 1.3
+"""Factor from one third of a load to the next above which the wait rises (ours). A queue that grows
+evenly has 3 and 5/3; one that has settled has 1."""
+
+
+def _rise(outcome: Outcome) -> tuple[float, float] | None:
+    """Mean seconds to the first token in the first and the last third of the load, where they rise
+    through it by more than a tenth of what answers take and the last are late to finish."""
+    times = np.array(
+        [
+            [seconds(t) for t in (job.request.arrival, job.first_token, job.last_token)]
+            for job in sorted(outcome.jobs, key=lambda j: j.request.arrival)
+            if job.first_token is not None and job.last_token is not None
+        ]
+    )
+    if len(times) < _FEWEST:
+        return None
+    came, started, ended = times.T
+    waits, answers = started - came, ended - started
+    first, middle, last = (float(np.mean(part)) for part in np.array_split(waits, 3))
+    own = first + float(np.mean(answers))
+    rises = middle > _GROWS * first and last > _GROWS * middle and last - first > 0.1 * own
+    return (first, last) if rises and max(ended) - came[-1] > own else None
+
+
 _OVERLOADED = 0.1
 """Share of the requests still waiting at the last arrival that says the load is too much."""
 
@@ -282,10 +322,17 @@ def _cautions(
             f"overloaded: {waiting:,} of {len(outcome.jobs):,} requests had no token yet when the "
             "last one came, so latencies grow with the length of the load"
         )
+    elif rise := _rise(outcome):
+        first, last = map(format_seconds, rise)
+        said.append(
+            f"overloaded: requests of the first third of the load waited {first} for a token, "
+            f"those of the last third {last}: more come than are answered, so latencies grow with "
+            "the length of the load"
+        )
     if result["refused"]:
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in result["refused"].items())
         said.append(f"refused: {reasons}")
     if outcome.replicas[0].model.usd_per_hour is None:
         chip = plan.slice
         said.append(f"no public price for {chip} in the catalogue: chip-hours only, no dollars")
-    return said
+    return said + engine_warning(plan.engine, "--set engine=vllm")

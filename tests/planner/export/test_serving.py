@@ -1,5 +1,6 @@
 """Serving plans in the words of vLLM and SGLang: each comes back, or is refused by its field."""
 
+import re
 from dataclasses import fields, replace
 
 import pytest
@@ -9,6 +10,7 @@ from tests.planner.export.exporting import MODELS
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
+from shardwise.models import load_model
 from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, parse_serve
 from shardwise.planner.serve_search import fewest_kv_heads
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
@@ -150,6 +152,29 @@ def test_what_a_server_would_run_otherwise_is_refused(target, choices, field):
         plan = replace(plan, mesh={"tensor": 2 * fewest_kv_heads(cfg)})
     with pytest.raises(BadRequest, match=f"{target} cannot express {field} "):
         export_serve(plan, cfg, piece, target)
+
+
+@pytest.mark.parametrize("target", SERVE_EXPORTERS)
+def test_the_longest_sequence_is_said_where_the_cache_is_smaller_than_the_model(target):
+    """24 GB beside 16 GB of weights: less than 131,072 tokens of 128 KiB, more than the plan's."""
+    flag = {"vllm": "--max-model-len", "sglang": "--context-length"}[target]
+    cfg = load_model("llama-3.1-8b")
+    said = {"model": "llama-3.1-8b", "model_hash": model_hash(cfg)}
+    plan, _, piece = a_plan(slice_text="rtx4090:1", mesh={})
+    plan = replace(plan, **said)
+    text = export_serve(plan, cfg, piece, target)
+    found = int(re.findall(rf"{flag}=(\d+)", text)[0])
+    assert 2048 + 256 <= found < 24e9 / 2**17 / 2
+    assert found % 1024 == 0
+    assert parse_serve(text, target) == plan
+    long = replace(plan, input_length=30_000)
+    assert f"{flag}=30720" in export_serve(long, cfg, piece, target)
+    with pytest.raises(BadRequest, match=rf"{flag} is 2000, but requests of the plan have 2,304"):
+        parse_serve(text.replace(f"{flag}={found}", f"{flag}=2000"), target)
+    with pytest.raises(BadRequest, match=f"{flag} is 'long'; write a number"):
+        parse_serve(text.replace(f"{flag}={found}", f"{flag}=long"), target)
+    wide, _, piece = a_plan(slice_text="h200:1", mesh={})
+    assert flag not in export_serve(replace(wide, **said), cfg, piece, target)
 
 
 @pytest.mark.parametrize("target", SERVE_EXPORTERS)

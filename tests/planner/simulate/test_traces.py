@@ -115,6 +115,12 @@ def test_equal_beginnings_have_equal_keys_and_no_others(blocks, sizes, cut):
         assert (ours[i] == theirs[i]) == same
 
 
+def own(**changes):
+    """A line in the form of one's own, values as JSON text."""
+    row = {"arrival": "1", "prompt": "5", "output": "3"} | changes
+    return "{" + ", ".join(f'"{k}": {v}' for k, v in row.items()) + "}"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -123,6 +129,22 @@ def test_equal_beginnings_have_equal_keys_and_no_others(blocks, sizes, cut):
         ("a,b\n1,2\n", "is no trace that is known: its columns are a, b"),
         (AZURE + "soon,1,2\n", "line 5: 'soon,1,2' is no request"),
         (MOONCAKE + "{}", "line 3 is no request: no key 'input_length'"),
+        (MOONCAKE + "[1]", "line 3 is no request: it is no JSON object"),
+        (MOONCAKE + "{", "line 3 is no request: no JSON from column 2 on; it needs arrival (sec"),
+        (MOONCAKE + own(arrival="NaN"), "line 3 is no request: arrival is nan, not a number"),
+        (MOONCAKE + own(arrival="1e400"), "line 3 is no request: arrival is inf, not a number"),
+        (own(arrival="1" + 400 * "0"), "not a number"),
+        (own(arrival="-1"), "line 1 is no request: arrival is -1; it must be at least 0"),
+        (own(arrival="true"), "line 1 is no request: arrival is True, not a number"),
+        (own(prompt="2.5"), "line 1 is no request: prompt is 2.5, not a whole number"),
+        (own(output='"x"'), "line 1 is no request: output is 'x', not a number"),
+        (own(deadline="NaN"), "line 1 is no request: deadline is nan, not a number"),
+        (own(hash_ids="7"), "hash_ids must be a list of whole numbers"),
+        (own(hash_ids='["a"]'), "hash_ids must be a list of whole numbers"),
+        (own(block_size="0"), "block_size is 0; it must be at least 1"),
+        (VIDUR + "nan,1,2\n", "line 5: 'nan,1,2' is no request: arrived_at is 'nan', not a numb"),
+        (VIDUR + "-1,1,2\n", "arrived_at is '-1'; it must be at least 0"),
+        (VIDUR + "9,1.5,2\n", "num_prefill_tokens is '1.5', not a whole number"),
         ('{"arrival": 1, "prompt": 0, "output": 3}', "has prompt 0; it needs at least 1 token"),
     ],
 )
@@ -164,6 +186,9 @@ def test_rates_and_quantiles_of_servegen(saved):
     assert np.percentile(prompts, 50) == pytest.approx(100, rel=0.05)
     assert prompts.min() >= 10
     assert prompts.max() <= 1000
+    for row in ("nan,1", "600,inf", "0,-1", "0"):
+        with pytest.raises(BadRequest, match="line 5: "):
+            rates_of(saved(RATES + row))
     with pytest.raises(BadRequest, match="unknown category 'cat'; did you mean 'chat'"):
         read_quantiles(quantiles, "cat", "input_tokens")
     assert len(from_rates(windows, lengths, lengths, most=50)) == 50

@@ -1,6 +1,7 @@
 """`shardwise calibrate PLAN`: measure a live server and fit what its machine has of its own."""
 
 from datetime import date
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,8 @@ def calibrate_server(plan: Path, out: Path | None, as_json: bool, options: dict[
 def _records(machine: Machine, options: dict[str, Any]) -> list[Record]:
     if options["records_path"]:
         return read_records(Path(options["records_path"]))
-    if options["rate"] <= 0:
-        raise BadRequest(f"--rate is {options['rate']}; it must be positive")
+    if not 0 < options["rate"] < inf:
+        raise BadRequest(f"--rate is {options['rate']}; it must be positive and finite")
     plan = machine.plan
     asks = load(options["requests"], options["rate"], plan.input_length, plan.output_length)
     return measure(

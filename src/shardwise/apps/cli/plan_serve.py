@@ -1,6 +1,6 @@
 """`shardwise plan serve`: the smallest slice that serves within the targets, and what it costs."""
 
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +74,8 @@ _FRONT_COLUMNS = (
 @click.option("--compute", help="Dtype of the matmuls; bf16 where the chip has it.")
 @click.option(
     "--engine",
-    default="ideal",
-    show_default=True,
-    help="The serving software, for what it was measured to add: vllm, sglang, trtllm, others.",
+    help="The serving software, for what it was measured to add: vllm, sglang, trtllm, others, or "
+    "ideal, which adds nothing. [default: ideal; others with cost]",
 )
 @click.option("--prefill-chunk", default="8192", show_default=True, help="Most tokens at once.")
 @click.option(
@@ -126,9 +125,12 @@ _FRONT_COLUMNS = (
 def serve(**options: Any) -> None:
     """Find the smallest slice that holds the model and meets the targets, and its largest batch;
     with --objective cost the cheapest servers under a load (--on takes several chips: v5e,h100)."""
+    cost = options["objective"] == "cost"
+    # Objectives that an ideal engine keeps by a hair are missed by any that runs.
+    options["engine"] = options["engine"] or ("others" if cost else "ideal")
     check_outputs(options)
     check_writable(options["plan_path"], "-o")
-    if options["objective"] == "cost":
+    if cost:
         from shardwise.apps.cli.plan_serve_cost import serve_cost
 
         serve_cost(options)
@@ -177,7 +179,8 @@ def serve(**options: Any) -> None:
         inputs=given(options),
         resolved=_resolved(options, planning.best),
         result=result,
-        warnings=[*_notes(target), *_price_warning(planning), *_cautions(planning.best, result)],
+        warnings=[*_notes(target), *_price_warning(planning), *_cautions(planning.best, result)]
+        + (_apart(planning.best, options["plan_path"]) if options["plan_path"] else []),
         provenance={
             "efficiency": planning.best.piece.chip.efficiency.source,
             "engine": dict(load_engine(options["engine"]).sources),
@@ -217,6 +220,18 @@ def _price_warning(planning: ServePlanning) -> list[str]:
         return []
     remedy = f"give one with --price {chip.id}=USD per chip-hour"
     return [f"no public price for {chip.id} in the catalogue: tokens only, no dollars ({remedy})"]
+
+
+def _apart(best: ServeAnswer, path: Path) -> list[str]:
+    """That the file holds the decoding server alone, and how to simulate it with the others."""
+    ratio = best.prefill_servers_per_decode_server
+    decode, prefill = (1, ceil(ratio)) if ratio >= 1 else (int(1 / max(ratio, 1e-3)), 1)
+    pools = f"--set replicas={decode} --set prefill_replicas={prefill}"
+    said = (
+        "TPOT is that of a server that decodes alone, and the file holds no prefill servers; one "
+        "that prefills too answers slower: simulate it with: "
+    )
+    return [f"{said}shardwise simulate {path} --rate RATE {pools}"]
 
 
 def _cautions(best: ServeAnswer, result: dict[str, Any]) -> list[str]:
@@ -286,7 +301,7 @@ def render_serve(answer: ServeAnswer, result: dict[str, Any]) -> None:
     plan, cfg = answer.plan, answer.cfg
     click.echo(
         f"{cfg.name} on {result['slice']}: batch {plan.batch:,}, prompts of "
-        f"{plan.input_length:,} and answers of {plan.output_length:,} tokens"
+        f"{plan.input_length:,} and answers of {plan.output_length:,} tokens, engine {plan.engine}"
     )
     click.echo(f"  {result['slice_means']}\n")
     click.echo(f"Plan: {mesh_text(plan.mesh)}; {result['kv_layout']}")

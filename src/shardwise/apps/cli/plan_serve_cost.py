@@ -19,7 +19,7 @@ from shardwise.planner.serving import mesh_text
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import save_plan
 from shardwise.plans.serve import CHECKPOINT
-from shardwise.roofline.engines import load_engine
+from shardwise.roofline.engines import engine_warning, load_engine
 from shardwise.scheduling import Request
 from shardwise.units import format_seconds, format_usd, many, parse_count, parse_seconds, sig
 from shardwise.workflows.confirm_fleet import (
@@ -51,6 +51,9 @@ DEFINITIONS = {
     "running": "sequences that decode on one replica at the mean",
     "usd_per_million_tokens": "all chips of the fleet over all tokens; input and output split by "
     "what prompts lengthen a step, or by the chips of each pool",
+    "breakdown": "seconds of a decode step: memory traffic of matmuls (weights and activations), "
+    "of the KV cache and of others, FLOPs, network, each alone at peak rates; engine: what its "
+    "kernels, sequences and latency add to the chip's own times",
     "limits": "share by which a tenth more of a resource makes tokens cheaper on the same mesh",
 }
 
@@ -225,6 +228,7 @@ def _cautions(plannings: list[FleetPlanning], best: FleetPlanning) -> list[str]:
     longest = best.request.input_length + best.request.output_length
     if best.best.dtypes.weights != CHECKPOINT or best.best.dtypes.kv != "bf16":
         said.append("fewer bits change a model's answers; fix them with --weights and --kv")
+    said += engine_warning(best.request.engine.name)
     return [*said, *context_warning(best.request.cfg, longest), *unpriced(best.request.cfg)]
 
 
@@ -247,7 +251,8 @@ def _render(
     load = f"{sig(result['requests_per_second'])} requests/s"
     click.echo(
         f"{request.cfg.name}, prompts of {request.input_length:,} and answers of "
-        f"{request.output_length:,} tokens, {load} at random: the cheapest plan\n"
+        f"{request.output_length:,} tokens, {load} at random, "
+        f"engine {request.engine.name}: the cheapest plan\n"
     )
     _render_fleet(result, best)
     if len(result["chips_compared"]) > 1:
@@ -337,14 +342,15 @@ def _usd(value: float | None) -> str:
 
 
 def _render_breakdown(result: dict[str, Any]) -> None:
-    parts = ("weights", "kv", "flops", "network", "other", "engine", "expected")
+    parts = ("matmuls", "kv", "flops", "network", "other", "engine", "expected")
     rows = [
         [f"{p['running']:,.0f}", *(format_seconds(p[name]) for name in parts)]
         for p in result["breakdown_curve"]
     ]
     click.echo()
-    header = ["in flight", "weights", "KV", "FLOPs", "network", "other", "engine", "expected"]
+    header = ["in flight", "matmuls", "KV", "FLOPs", "network", "other", "engine", "expected"]
     table(header, rows, "A decode step, each part alone at peak rates (book, 8.2)")
+    click.echo("  matmuls, KV, other: memory traffic (matmuls: of weights and activations)")
 
 
 def _verdict_text(v: Verdict) -> str:

@@ -8,7 +8,7 @@ _PATIENCE = 2.0
 
 
 def progress_line(what: str, of: str = "parts of the slice") -> Callable[[int, int], None] | None:
-    """A callback (done, of how many) that draws the line, or None where nobody watches."""
+    """A callback (done, of how many; 0: not known) that draws the line, or None: nobody watches."""
     if not sys.stderr.isatty():
         return None
     started = time.perf_counter()
@@ -18,7 +18,8 @@ def progress_line(what: str, of: str = "parts of the slice") -> Callable[[int, i
         if seconds < _PATIENCE:
             return
         end = "\n" if done == total else ""
-        sys.stderr.write(f"\r{what}: {done} of {total} {of}, {seconds:.0f} s{end}")
+        many = f"{done} of {total}" if total else f"{done}"
+        sys.stderr.write(f"\r{what}: {many} {of}, {seconds:.0f} s{end}")
         sys.stderr.flush()
 
     return show

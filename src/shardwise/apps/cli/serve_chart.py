@@ -7,7 +7,7 @@ from typing import Any
 from shardwise.apps.cli.pictures import new_figure, save_figure
 from shardwise.planner.serving import mesh_text
 
-PARTS = ("weights", "kv", "flops", "network", "other", "engine")
+PARTS = ("matmuls", "kv", "flops", "network", "other", "engine")
 
 
 def plot_servers(result: dict[str, Any], model: str, path: Path) -> None:

@@ -32,11 +32,15 @@ from shardwise.workflows.inputs import Hardware, parse_share, whole
 from shardwise.workflows.simulate import Load, Simulated, simulate_plan
 
 _file = click.Path(dir_okay=False, path_type=Path)
+_TRACES = (
+    "Azure, Vidur (arrived_at in seconds), Mooncake or LLMServingSim (timestamp in milliseconds), "
+    "ServeGen, or own JSONL: arrival in seconds, prompt and output in tokens."
+)
 
 
 @click.command()
 @click.argument("path", metavar="PLAN", type=_file)
-@click.option("--trace", type=_file, help="Azure, Mooncake, LLMServingSim, ServeGen or own JSONL.")
+@click.option("--trace", type=_file, help=_TRACES)
 @click.option("--requests", help="The first so many of a trace, or how many to make (1000).")
 @click.option("--rate", type=float, help="Requests per second: make them, or speed a trace up.")
 @click.option("--speed", type=float, help="Replay a trace so many times as fast.")
@@ -168,8 +172,9 @@ def _render(found: Simulated, objectives: Objectives) -> None:
     """The answer for a person: the fleet, latencies, load, cache and cost."""
     plan, result = found.plan, found.result
     click.echo(
-        f"{plan.model} on {_fleet_text(plan)}, {mesh_text(plan.mesh)} each: "
-        f"{plan.scheduling.policy}, batch {plan.batch:,}, {plan.prefill_chunk:,} tokens a step, "
+        f"{plan.model} on {_fleet_text(plan)}, {mesh_text(plan.mesh)} each, engine "
+        f"{plan.engine}: {plan.scheduling.policy}, batch {plan.batch:,}, "
+        f"{plan.prefill_chunk:,} tokens a step, "
         f"{result['cache']['pages']:,} pages of {result['cache']['page_size']}\n"
     )
     rows = [

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwise.errors import BadRequest
+from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Moe
-from shardwise.planner.export.notes import Fields, refused
+from shardwise.planner.export.notes import Fields, number, refused
+from shardwise.planner.serve_replica import cache_tokens, shape_of
 from shardwise.planner.serve_search import fewest_kv_heads
 from shardwise.plans import ServePlan
 from shardwise.plans.serve import CHECKPOINT
@@ -57,6 +59,40 @@ def check_plan(target: str, plan: ServePlan, cfg: ModelConfig) -> None:
         raise refused(target, "dtypes.kv", plan.dtypes.kv, "its cache is bf16 or fp8")
     if plan.dtypes.activations not in ("bf16", "f16"):
         raise refused(target, "dtypes.activations", plan.dtypes.activations, "it is bf16 or f16")
+
+
+LENGTHS = {"vllm": "--max-model-len", "sglang": "--context-length"}
+"""The flag for the longest sequence; without it a server takes the model's longest, and vLLM does
+not start where its cache cannot hold that."""
+
+_ROUND = 1024
+
+
+def longest(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> int:
+    """Tokens of the longest sequence to allow, 0 where the cache of a rank holds the model's.
+
+    Half of the cache, as the server counts its own otherwise than we do; the plan's sequences in
+    any case; in steps of 1,024 tokens.
+    """
+    share = plan.scheduling.memory_share
+    counted = float(cache_tokens(cfg, shape_of(plan, piece.chip), piece, share))
+    cache = counted / (plan.degree("data") * plan.degree("expert"))
+    most = cfg.max_context or 0
+    if cache >= most:
+        return 0
+    asked = -(-(plan.input_length + plan.output_length) // _ROUND) * _ROUND
+    return max(asked, int(cache / 2) // _ROUND * _ROUND)
+
+
+def check_length(target: str, text: str, plan: ServePlan) -> None:
+    """Raise BadRequest where the flags allow shorter sequences than the plan's."""
+    match = re.search(rf"^[^#\n]*{LENGTHS[target]}=(\S+)", text, re.MULTILINE)
+    asked = plan.input_length + plan.output_length
+    if match and number(target, LENGTHS[target], match[1]) < asked:
+        raise BadRequest(
+            f"{target}: {LENGTHS[target]} is {match[1]}, but requests of the plan have {asked:,} "
+            "tokens (input_length + output_length); raise it, or plan for shorter requests"
+        )
 
 
 def is_moe(cfg: ModelConfig) -> bool:

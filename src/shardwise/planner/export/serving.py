@@ -16,6 +16,7 @@ from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export import sglang, vllm
 from shardwise.planner.export.notes import NOTE, UNSAID, Fields, noted
+from shardwise.planner.export.server_flags import check_length
 from shardwise.plans import ServePlan, model_hash
 from shardwise.plans.files import flat_plan, plan_from
 from shardwise.plans.serve import ServeDtypes, ServeScheduling
@@ -90,6 +91,7 @@ def parse_serve(text: str, target: str) -> ServePlan:
             nested[key] = value
     plan = plan_from(nested, f"the {target} export")
     assert isinstance(plan, ServePlan)
+    check_length(target, text, plan)
     return plan
 
 

@@ -17,11 +17,13 @@ from shardwise.models import ModelConfig
 from shardwise.planner.export.hardware import is_tpu
 from shardwise.planner.export.notes import Fields, meant, named, number, refused
 from shardwise.planner.export.server_flags import (
+    LENGTHS,
     MODEL,
     check_known,
     check_plan,
     dtype_fields,
     flags_of,
+    longest,
     mesh_of,
     script,
 )
@@ -37,6 +39,7 @@ ROLE = '"${ROLE:?prefill or decode}"'
 
 TENSOR, DATA, EXPERT, ATTENTION = "--tp-size", "--dp-size", "--ep-size", "--enable-dp-attention"
 _KNOWN = (
+    LENGTHS[TARGET],
     *(TENSOR, DATA, EXPERT, ATTENTION, "--model-path", "--device", "--max-running-requests"),
     *("--chunked-prefill-size", "--page-size", "--mem-fraction-static", "--kv-cache-dtype"),
     *("--quantization", "--dtype", "--disable-radix-cache", "--schedule-policy"),
@@ -71,6 +74,8 @@ def write(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
         "--dtype": DTYPES[plan.dtypes.activations],
         "--schedule-policy": named(TARGET, "scheduling.order", wanted.order, ORDERS),
     }
+    if length := longest(plan, cfg, piece):
+        values[LENGTHS[TARGET]] = length
     values |= _switches(plan)
     words = [f"{flag}={value}" if value != "" else flag for flag, value in values.items()]
     return script([TPU if tpu else GPU, *words])

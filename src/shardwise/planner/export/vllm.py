@@ -16,12 +16,14 @@ from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export.notes import Fields, meant, named, number, refused
 from shardwise.planner.export.server_flags import (
+    LENGTHS,
     MODEL,
     check_known,
     check_plan,
     dtype_fields,
     flags_of,
     is_moe,
+    longest,
     mesh_of,
     script,
 )
@@ -42,6 +44,7 @@ TENSOR, DATA, EXPERT = (
     "--enable-expert-parallel",
 )
 _KNOWN = (
+    LENGTHS[TARGET],
     *(TENSOR, DATA, EXPERT, "--max-num-seqs", "--max-num-batched-tokens", "--block-size"),
     *("--gpu-memory-utilization", "--kv-cache-dtype", "--quantization", "--dtype"),
     *("--enable-prefix-caching", "--no-enable-prefix-caching", "--scheduling-policy"),
@@ -78,6 +81,8 @@ def write(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
         "--scheduling-policy": named(TARGET, "scheduling.order", wanted.order, ORDERS),
         "--enable-chunked-prefill": "",
     }
+    if length := longest(plan, cfg, piece):
+        values[LENGTHS[TARGET]] = length
     if plan.dtypes.weights == "fp8":
         values["--quantization"] = "fp8"
     values["--enable-prefix-caching" if wanted.prefix_cache else "--no-enable-prefix-caching"] = ""

@@ -18,6 +18,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def _csv_rows(lines: list[str], path: str, page_size: int, most: int) -> list[Re
             f"'{path}' is no trace that is known: its columns are {', '.join(sorted(found))}; "
             f"they must have {known}"
         )
-    moment = _timestamp if columns[0] == "TIMESTAMP" else float
+    moment = _timestamp if columns[0] == "TIMESTAMP" else _number
     requests: list[Request] = []
     for number, row in enumerate(rows):
         if most and number == most:
@@ -81,15 +82,15 @@ def _csv_rows(lines: list[str], path: str, page_size: int, most: int) -> list[Re
             requests.append(
                 Request(
                     id=number,
-                    arrival=moment(row[columns[0]]),
-                    prompt=int(row[columns[1]]),
-                    output=int(row[columns[2]]),
+                    arrival=moment(row[columns[0]], columns[0]),
+                    prompt=_tokens(row[columns[1]], columns[1]),
+                    output=_tokens(row[columns[2]], columns[2]),
                 )
             )
-        except (TypeError, ValueError):
+        except BadRequest as error:
             raise BadRequest(
-                f"'{path}', line {number + 2}: '{','.join(map(str, row.values()))}' is no request; "
-                f"it needs {', '.join(columns)}"
+                f"'{path}', line {number + 2}: '{','.join(map(str, row.values()))}' is no request: "
+                f"{error}; it needs {', '.join(columns)}"
             ) from None
     return requests
 
@@ -100,10 +101,33 @@ _CSV_COLUMNS = (
 )
 
 
-def _timestamp(text: str) -> float:
+def _timestamp(text: Any, name: str) -> float:
     """Azure's moments have seven decimals, one more than Python reads."""
-    whole, _, part = text.partition(".")
-    return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{part or 0}")
+    whole, _, part = str(text).partition(".")
+    try:
+        return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{part or 0}")
+    except ValueError:
+        raise BadRequest(f"{name} is '{text}', not such as 2023-11-16 18:15:46.68") from None
+
+
+def _number(value: Any, name: str, least: float = 0.0) -> float:
+    """A finite number of a file, in JSON or as text."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = inf
+    if not isfinite(number) or isinstance(value, bool):
+        raise BadRequest(f"{name} is {value!r}, not a number")
+    if number < least:
+        raise BadRequest(f"{name} is {value!r}; it must be at least {least:g}")
+    return number
+
+
+def _tokens(value: Any, name: str, least: float = 0.0) -> int:
+    number = _number(value, name, least)
+    if not number.is_integer():
+        raise BadRequest(f"{name} is {value!r}, not a whole number")
+    return int(number)
 
 
 def _json_rows(lines: list[str], path: str, page_size: int, most: int) -> list[Request]:
@@ -114,35 +138,50 @@ def _json_rows(lines: list[str], path: str, page_size: int, most: int) -> list[R
         if not line.strip():
             continue
         try:
-            requests.append(_json_request(json.loads(line), number, page_size))
-        except (KeyError, TypeError, ValueError) as error:
+            requests.append(_json_request(_object(line), number, page_size))
+        except (KeyError, BadRequest) as error:
             reason = f"no key {error}" if isinstance(error, KeyError) else str(error)
             raise BadRequest(
-                f"'{path}', line {number + 1} is no request: {reason}; it needs arrival, prompt "
-                "and output, or timestamp, input_length and output_length"
+                f"'{path}', line {number + 1} is no request: {reason}; it needs arrival (seconds), "
+                "prompt and output (tokens), or timestamp (milliseconds), input_length and "
+                "output_length (tokens)"
             ) from None
     return requests
 
 
+def _object(line: str) -> Mapping[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise BadRequest(f"no JSON from column {error.colno} on") from None
+    if not isinstance(row, dict):
+        raise BadRequest("it is no JSON object")
+    return row
+
+
 def _json_request(row: Mapping[str, Any], number: int, page_size: int) -> Request:
     own = "arrival" in row
-    prompt = int(row["prompt" if own else "input_length"])
-    if "hash_ids_16" in row:
-        blocks, size = row["hash_ids_16"], 16
-    else:
-        blocks, size = row.get("hash_ids", ()), int(row.get("block_size", MOONCAKE_BLOCK))
+    prompt_key, output_key, arrival_key = (
+        ("prompt", "output", "arrival") if own else ("input_length", "output_length", "timestamp")
+    )
+    prompt = _tokens(row[prompt_key], prompt_key)
+    size = _tokens(row.get("block_size", MOONCAKE_BLOCK), "block_size", 1)
+    named, size = ("hash_ids_16", 16) if "hash_ids_16" in row else ("hash_ids", size)
+    blocks = row.get(named, ())
+    if not all(type(b) is int for b in blocks) if isinstance(blocks, list) else blocks != ():
+        raise BadRequest(f"{named} must be a list of whole numbers")
     # Mooncake and LLMServingSim count milliseconds and call it timestamp.
     scale = 1.0 if own else 1e-3
-    arrival = float(row["arrival" if own else "timestamp"]) * scale
+    arrival = _number(row[arrival_key], arrival_key) * scale
     deadline = row.get("deadline")
     return Request(
         id=number,
         arrival=arrival,
         prompt=prompt,
-        output=int(row["output" if own else "output_length"]),
+        output=_tokens(row[output_key], output_key),
         keys=page_keys(blocks, size, prompt, page_size),
-        priority=int(row.get("priority", 0)),
-        deadline=float("inf") if deadline is None else arrival + float(deadline),
+        priority=_tokens(row.get("priority", 0), "priority", -inf),
+        deadline=inf if deadline is None else arrival + _number(deadline, "deadline"),
         session=str(row.get("session", "")),
     )
 
@@ -177,10 +216,10 @@ def poisson(
     `cv` is the gaps' standard deviation over their mean: 1 is a Poisson process, 0 an even beat,
     more is burstier. The gaps' shape is 1/cv^2 and their scale cv^2/rate.
     """
-    if rate <= 0 or count < 1 or cv < 0:
+    if not (0 < rate < inf and count >= 1 and 0 <= cv < inf):
         raise BadRequest(
             f"{count} requests at a rate of {rate} a second with cv {cv}: the rate and the count "
-            "must be positive, cv not negative"
+            "must be positive, cv not negative, all finite"
         )
     draw = np.random.default_rng(seed)
     gaps = draw.gamma(1 / cv**2, cv**2 / rate, count) if cv else np.full(count, 1 / rate)
@@ -240,7 +279,14 @@ def rates_of(path: Path) -> list[tuple[float, float]] | None:
     rows = csv.DictReader(_text(path).splitlines())
     if not {"window_start_s", "requests_per_s"} <= set(rows.fieldnames or ()):
         return None
-    return [(float(r["window_start_s"]), float(r["requests_per_s"])) for r in rows]
+    names = ("window_start_s", "requests_per_s")
+    try:
+        found = [tuple(_number(row[name], name) for name in names) for row in rows]
+    except BadRequest as error:
+        raise BadRequest(f"'{path}', line {rows.line_num}: {error}") from None
+    if not found:
+        raise BadRequest(f"'{path}' holds no window; each line has {' and '.join(names)}")
+    return found  # type: ignore[return-value]
 
 
 def read_quantiles(path: Path, category: str, field: str) -> dict[float, float]:
@@ -249,7 +295,9 @@ def read_quantiles(path: Path, category: str, field: str) -> dict[float, float]:
     for row in rows:
         if (row.get("category"), row.get("field")) == (category, field):
             return {
-                float(k.removeprefix("p")) / 100: float(v)
+                _number(k.removeprefix("p"), f"a column of '{path}'") / 100: _number(
+                    v, f"{k} of {category} in '{path}'"
+                )
                 for k, v in row.items()
                 if k.startswith("p")
             }
@@ -287,6 +335,6 @@ def tiled(requests: Sequence[Request], times: int) -> list[Request]:
 
 def scaled(requests: Iterable[Request], speed: float) -> list[Request]:
     """The same requests, arriving `speed` times as fast."""
-    if speed <= 0:
-        raise BadRequest(f"a speed of {speed} stops the trace; it must be positive")
+    if not 0 < speed < inf:
+        raise BadRequest(f"a speed of {speed} makes no sense; it must be positive and finite")
     return [replace(r, arrival=r.arrival / speed) for r in requests]
