@@ -12,11 +12,12 @@ def mlp(x, w_in, w_out):
 
 
 def args(mesh):
-    """Abstract arguments: 64 sequences cut over `fsdp` as the weights are, D = 8192, F = 28672."""
+    """x[B_fsdp, D], W_in[D_fsdp, F], W_out[F, D_fsdp] with B = 64, D = 8192, F = 28672."""
 
     def array(shape, *axes):
         return jax.ShapeDtypeStruct(
             shape, jnp.bfloat16, sharding=NamedSharding(mesh, PartitionSpec(*axes))
         )
 
-    return array((64, 8192), "fsdp"), array((8192, 28672), "fsdp"), array((28672, 8192), None, "fsdp")
+    w_in, w_out = array((8192, 28672), "fsdp"), array((28672, 8192), None, "fsdp")
+    return array((64, 8192), "fsdp"), w_in, w_out
