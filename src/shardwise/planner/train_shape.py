@@ -118,6 +118,15 @@ class TrainShape:
         return self.stack != "xla"
 
     @property
+    def expert_room(self) -> Quantity:
+        """Rows that a device holds for its experts over the mean of all devices. A compiled program
+        fixes its shapes before tokens choose: a dropless exchange has room for all rows of the
+        devices that share the experts, k per token, however few come (`lax.ragged_all_to_all` and
+        MaxText's buffers alike). Op by op there are as many as came; slots are fixed in number."""
+        inner = self.layer_shape
+        return inner.expert_group if inner.ragged and not self.eager else inner.expert_load
+
+    @property
     def sums_apart(self) -> bool:
         """Whether a microbatch's gradients stand beside the sum of the earlier ones until all are
         there. Megatron-LM's matmuls add to the sum themselves (gradient accumulation fusion)."""

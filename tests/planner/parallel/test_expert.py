@@ -3,6 +3,7 @@
 import pytest
 from tests.planner.steps import ATTENTION, EXPERTS_PER_TOKEN, FE, D, E, L, moe, named, over, step
 
+from shardwise.planner.memory.working import layer_bytes
 from shardwise.planner.train_work import train_work
 
 TOKENS = 4 * 128
@@ -80,3 +81,29 @@ def test_experts_reduce_over_their_own_replicas_only():
     assert reduced["reduce.params"].axes == ("replica", "data", "expert", "context")
     params = next(o for o in w.ops if o.body == "backward_last.0" and o.name == "reduce.params")
     assert params.collective.bytes == pytest.approx((ATTENTION + 2 * D + D * E) * 2)
+
+
+def layer_in_flight(choices, **degrees):
+    cfg = moe()
+    return float(layer_bytes(cfg, step(choices=choices, remat="block", **degrees)))
+
+
+def test_a_compiled_dropless_exchange_has_room_for_all_rows_of_its_group():
+    """Static shapes: however even the load, rows of the experts are those of all four devices; each
+    of these adds tokens sent and received, two halves and their product, with gradients."""
+    ragged = {"expert_dispatch": "ragged"}
+    even, busy = (layer_in_flight({**ragged, "expert_imbalance": x}, expert=4) for x in (1.0, 1.5))
+    assert even == busy
+    rows, size = TOKENS * EXPERTS_PER_TOKEN, 2
+    wide = D + 2 * D  # what is kept, and the exchange's buffers, in and out
+    narrow = 3 * FE + 3 * FE  # kept, and gradients
+    more = even - layer_in_flight({}, expert=4)
+    assert more == pytest.approx((4 - 1) * rows * (wide + narrow) * size)
+    assert layer_in_flight(ragged) == pytest.approx(layer_in_flight({}))
+
+
+def test_op_by_op_there_are_as_many_rows_as_came():
+    ragged = {"expert_dispatch": "ragged", "stack": "fsdp"}
+    even, busy = (layer_in_flight({**ragged, "expert_imbalance": x}, expert=4) for x in (1.0, 1.5))
+    assert even == pytest.approx(layer_in_flight({"stack": "fsdp"}, expert=4))
+    assert busy > even

@@ -67,12 +67,12 @@ def _gradients(cfg: ModelConfig, tape: Sequence[Activation], shape: TrainShape) 
 
 
 def _expert_buffers(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quantity:
-    """What an all-to-all receives: the slots of a device, in and out."""
+    """What an all-to-all receives: the rows of a device, in and out."""
     inner = shape.layer_shape
     if not isinstance(layer.mlp, Moe):
         return 0.0
     width = (layer.mlp.latent_dim or cfg.d_model) * dtype_bytes(inner.activations)
-    slots = inner.norm_tokens * layer.mlp.experts_per_token * inner.expert_load
+    slots = inner.norm_tokens * layer.mlp.experts_per_token * shape.expert_room
     return np.where(np.asarray(inner.expert_group) > 1, 2 * slots * width, 0.0)
 
 

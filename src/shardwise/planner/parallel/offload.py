@@ -40,13 +40,22 @@ def bytes_of(saved: Sequence[Activation], shape: TrainShape) -> Quantity:
         tokens = shape.tokens / shape.degree("tensor") if a.sharded else inner.norm_tokens
         if shape.keeps_gathered and a.kind == "norm" and not a.f32:
             tokens = shape.tokens
-        load = inner.expert_load if a.name.startswith(ROUTED) else 1.0
+        load = _load(a, shape)
         total = total + a.bytes_per_token(size) * load * tokens
     return total
 
 
+def _load(a: Activation, shape: TrainShape) -> Quantity:
+    """Rows of an activation over k per token. A compiled dropless exchange (`expert_room`) weights
+    the experts' outputs after their way back: what is kept of them are the sender's own rows."""
+    if not a.name.startswith(ROUTED):
+        return 1.0
+    own = a.kind == "mlp_out" and shape.layer_shape.ragged and not shape.eager
+    return 1.0 if own else shape.expert_room
+
+
 ROUTED = ("experts", "dispatched")
-"""How the names of activations begin that grow with the load of a device's experts."""
+"""How the names of activations begin that grow with the rows that a device's experts hold."""
 
 
 def place_of(activation: Activation, shape: TrainShape) -> str:

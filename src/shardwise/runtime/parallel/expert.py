@@ -229,9 +229,9 @@ class _Local:
         self, w: Params, rows: jax.Array, expert: jax.Array, sizes_E: jax.Array
     ) -> jax.Array:
         """Outputs of rows in any order; those of no expert (number E) give what is not read."""
-        order = jnp.argsort(expert, stable=True)
+        order = jnp.argsort(expert, stable=True)  # unique, else gradients number elements in u32
         out = self._grouped(w, rows[order], expert[order], sizes_E)
-        return jnp.zeros_like(out).at[order].set(out)
+        return jnp.zeros_like(out).at[order].set(out, unique_indices=True)
 
     def _grouped(
         self, w: Params, rows_RD: jax.Array, expert_R: jax.Array, sizes_E: jax.Array
