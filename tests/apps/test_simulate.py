@@ -177,6 +177,8 @@ def test_a_model_without_room_for_a_cache_has_no_plan(plan_file, capsys):
             for name in ("rate", "speed", "cv")
             for value in ("nan", "inf", "-1")
         ),
+        ((*MADE, "--cv", "1e200"), "no gaps can be drawn at a rate of 20 with cv 1e+200"),
+        ((*MADE, "--rate", "1e-9"), "a load of at most 1e+09 s (30 years) can be simulated"),
         ((*MADE, "--check", "90%"), "--check needs objectives; give --ttft, --tpot or --e2el"),
         ((*MADE, "--lengths", "q.csv"), "--lengths 'q.csv' is not FILE:CATEGORY"),
         ((*MADE, "--csv", "/nowhere/a.csv"), "the folder '/nowhere' does not exist"),

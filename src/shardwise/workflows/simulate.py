@@ -207,7 +207,19 @@ def requests_of(load: Load, plan: ServePlan) -> list[Request]:
             least = "0 or more" if name == "cv" else "above 0"
             raise BadRequest(f"--{name} is {value:g}; it must be a finite number, {least}")
     requests = _made(load, plan) if load.trace is None else _traced(load, plan, load.trace)
-    return tiled(requests, load.tile) if load.tile > 1 else requests
+    found = tiled(requests, load.tile) if load.tile > 1 else requests
+    last = max(r.arrival for r in found)
+    if not last <= _LONGEST:
+        raise BadRequest(
+            f"the last request comes after {last:g} s; a load of at most {_LONGEST:g} s (30 years) "
+            "can be simulated: check the units of arrivals (seconds; timestamps of JSONL are "
+            "milliseconds), or raise --rate or --speed"
+        )
+    return found
+
+
+_LONGEST = 1e9
+"""Seconds that the clock is asked to count (ours)."""
 
 
 def _made(load: Load, plan: ServePlan) -> list[Request]:

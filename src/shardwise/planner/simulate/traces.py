@@ -222,8 +222,11 @@ def poisson(
             "must be positive, cv not negative, all finite"
         )
     draw = np.random.default_rng(seed)
-    gaps = draw.gamma(1 / cv**2, cv**2 / rate, count) if cv else np.full(count, 1 / rate)
+    spread = cv * cv
+    gaps = draw.gamma(1 / spread, spread / rate, count) if spread else np.full(count, 1 / rate)
     arrivals = np.cumsum(gaps) - gaps[0]
+    if not np.all(np.isfinite(arrivals)):
+        raise BadRequest(f"no gaps can be drawn at a rate of {rate:g} with cv {cv:g}; change them")
     return [
         Request(id=i, arrival=float(a), prompt=prompt, output=output)
         for i, a in enumerate(arrivals)
