@@ -101,8 +101,13 @@ class Options:
         return dtype_of(self.compute)
 
     def mark(self, name: str, x: jax.Array) -> jax.Array:
-        """Name an activation for the remat policy, after the strategy's hook has seen it."""
-        return ad_checkpoint.checkpoint_name(self.at(name, x), name)
+        """Name an activation for the remat policy, after the strategy's hook has seen it.
+
+        Kernels of attention name their output themselves, with what else their gradient needs:
+        named again, a transposed copy of it would be kept beside it.
+        """
+        x = self.at(name, x)
+        return x if name == "attention" else ad_checkpoint.checkpoint_name(x, name)
 
 
 def rematerialised(

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import ad_checkpoint
 from jax.experimental.pallas.ops.tpu import splash_attention
 
 from shardwise.errors import unknown
@@ -97,9 +98,10 @@ def _head_dim_of_device() -> int:
 
 def _cudnn(q: jax.Array, k: jax.Array, v: jax.Array, s: Scoring) -> jax.Array:
     window = None if s.window is None else (s.window - 1, 0)
-    return jax.nn.dot_product_attention(
+    out = jax.nn.dot_product_attention(
         q, k, v, scale=s.scale, is_causal=True, local_window_size=window, implementation="cudnn"
     )
+    return ad_checkpoint.checkpoint_name(out, "attention")
 
 
 def pallas_serves(q_BTNH: jax.Array, s: Scoring) -> bool:

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax import ad_checkpoint
 
 from shardwise.runtime.attention.scoring import Scoring, capped, visible
 from shardwise.runtime.precision import wide
@@ -30,4 +31,5 @@ def dense_attention(
     # A row that sees nothing would share its weight among all.
     weights_BKGTS = jnp.where(seen_BTS[:, None, None], weights_BKGTS, 0)
     out_BTKGU = jnp.einsum("BKGTS,BSKU->BTKGU", weights_BKGTS.astype(v_BSKU.dtype), v_BSKU)
-    return out_BTKGU.reshape(B, T, N, v_BSKU.shape[-1])
+    out_BTNU = out_BTKGU.reshape(B, T, N, v_BSKU.shape[-1])
+    return ad_checkpoint.checkpoint_name(out_BTNU, "attention")
