@@ -177,9 +177,10 @@ def test_gathered_layers_are_transient():
     assert gathered - without == pytest.approx(LAYER * (1 - 1 / 8) * (2 * 2 + 2))
 
 
-def test_logits_are_f32_and_their_gradient_is_as_activations():
+def test_logits_are_f32_and_their_gradient_is_written_by_eager_software_alone():
+    """XLA makes the gradient inside the matmuls that read it (rings of 8 to 32 pieces aside)."""
     got = kinds(dense(), step(), "loss")["transient"]
-    assert got == pytest.approx((4 + 2) * TOKENS * V)
+    assert got == pytest.approx(4 * TOKENS * V)
     eager = kinds(dense(), step(choices={"stack": "fsdp"}), "loss")["transient"]
     assert eager == pytest.approx((2 * 4 + 2 * 2) * TOKENS * V)
     assert kinds(dense(), step(tensor=2), "loss")["transient"] == pytest.approx(got / 2)

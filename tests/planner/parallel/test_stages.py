@@ -140,7 +140,7 @@ def test_logits_of_software_that_runs_op_by_op():
         float(dict(train_memory(dense(), step(choices={"stack": s})).points)["loss"]["transient"])
         for s in ("xla", "nanotron")
     ]
-    assert sizes[1] / sizes[0] == 12 / 8
+    assert sizes[1] / sizes[0] == 12 / 4  # XLA holds the f32 logits alone
 
 
 def test_memory_broadcasts_over_candidates():
