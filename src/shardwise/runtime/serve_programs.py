@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadRequest
@@ -164,11 +165,7 @@ def decode_program(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> Pr
         logits_BV, cache = decode(params, tokens_B, cache, cfg, options)
         return logits_BV.argmax(-1).astype(tokens_B.dtype), cache
 
-    return Program(
-        function=jax.jit(run, donate_argnums=2),
-        arguments=(abstract_weights(plan, cfg, layout), tokens, cache),
-        mesh=layout.mesh,
-    )
+    return _program(run, abstract_weights(plan, cfg, layout), tokens, cache, layout)
 
 
 def prefill_program(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> Program:
@@ -191,11 +188,15 @@ def prefill_program(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> P
         logits_BTV = head(params, x_BTD[:, -1:], cfg, call)
         return logits_BTV[:, 0].argmax(-1), Cache(groups, cache.lengths_B + T)
 
-    return Program(
-        function=jax.jit(run, donate_argnums=2),
-        arguments=(abstract_weights(plan, cfg, layout), tokens, cache),
-        mesh=layout.mesh,
-    )
+    return _program(run, abstract_weights(plan, cfg, layout), tokens, cache, layout)
+
+
+def _program(run: Any, params: Any, tokens: Any, cache: Any, layout: ServeLayout) -> Program:
+    """A step as a program. Weights come as the compiler wants them to lie in memory, since they are
+    laid out once and read every step: in rows of D it would copy those of q anew each time."""
+    formats = jax.tree.map(lambda x: Format(Layout.AUTO, x.sharding), params)
+    function = jax.jit(run, donate_argnums=2, in_shardings=(formats, None, None))
+    return Program(function=function, arguments=(params, tokens, cache), mesh=layout.mesh)
 
 
 def abstract_cache(
