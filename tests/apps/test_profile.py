@@ -142,7 +142,7 @@ def test_calibrate_writes_a_file_that_prices_a_matmul(capsys, tmp_path, monkeypa
         (("-o", "no/such/here.toml"), "does not exist"),
         (("-o", "here.toml", "--name", "A b"), "is no name of a chip"),
         (("-o", "here.toml", "--cpu-devices", "0"), "must be 1 or more"),
-        ((), "Missing option '-o'"),
+        ((), "name the hardware file to write"),
     ],
 )
 def test_calibrate_refuses_before_it_measures(capsys, tmp_path, monkeypatch, args, message):

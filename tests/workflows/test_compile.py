@@ -121,9 +121,14 @@ def test_a_training_plan_comes_back_beside_its_prediction(tiny, limits, tmp_path
     result = program_result(program, planning.best.plan)
     assert program.phase == "train"
     assert result["fits"]
-    # The attention kernel's are not in the compiled text: a Pallas call says nothing.
-    matmuls = done.priced.answer.work.where(lambda op: op.op_class == "matmul").flops()
-    assert result["flops"]["compiled"] == float(matmuls)
+    predicted = done.priced.answer.work
+    kernels = float(program.work.work.where(lambda op: op.op_class == "attention").flops())
+    matmuls = float(predicted.where(lambda op: op.op_class == "matmul").flops())
+    assert result["flops"]["compiled"] - kernels == matmuls
+    # Kernels fill heads of 64 up to 128, compute a tile on the diagonal whole, and form the scores
+    # three times: 9 products for the 7 that are counted.
+    attention = float(predicted.where(lambda op: op.op_class == "attention").flops())
+    assert kernels == pytest.approx(attention * 2 * 2 * 9 / 7)
     assert set(result["memory_by_kind"]["arguments"]) >= {"state['params']", "state['optimizer']"}
     assert "splash" in program.compiled.hlo  # the TPU's kernel, not the T x T scores
     assert {kind for kind, _ in program.collectives} & {"all_gather", "all_reduce"}
