@@ -5,9 +5,8 @@ from typing import Any
 
 import click
 
-from shardwise.apps.cli.options import hardware_options
+from shardwise.apps.cli.options import hardware_options, refuse
 from shardwise.apps.cli.output import json_option
-from shardwise.errors import BadRequest
 
 MACHINE = ("cpu_devices", "name", "timeout")
 """Options of a calibration of the devices here; the others are of a server's."""
@@ -33,10 +32,7 @@ MACHINE = ("cpu_devices", "name", "timeout")
 )
 @hardware_options(price=False)
 @json_option
-@click.pass_context
-def calibrate(
-    context: click.Context, plan: Path | None, out: Path | None, as_json: bool, **options: Any
-) -> None:
+def calibrate(plan: Path | None, out: Path | None, as_json: bool, **options: Any) -> None:
     """Measure the devices here, or the server of PLAN, and write what was found.
 
     Without PLAN: matmuls, memory, attention and collectives of this machine, as a hardware file
@@ -48,21 +44,15 @@ def calibrate(
     """
     theirs = {k: options.pop(k) for k in MACHINE}
     if plan is None:
-        _refuse(context, {k for k in options if k not in MACHINE}, "is of servers; name their PLAN")
+        refuse(
+            (p.name for p in calibrate.params if p.name in options),
+            "is of servers; name their PLAN",
+        )
         from shardwise.apps.cli.calibrate_machine import calibrate_machine
 
         calibrate_machine(out, as_json, theirs)
         return
-    _refuse(context, set(MACHINE), "is of this machine's devices; leave PLAN out")
+    refuse(MACHINE, "is of this machine's devices; leave PLAN out")
     from shardwise.apps.cli.calibrate_server import calibrate_server
 
     calibrate_server(plan, out, as_json, options)
-
-
-def _refuse(context: click.Context, names: set[str], why: str) -> None:
-    """Raise BadRequest for an option that was given and does nothing."""
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        source = context.get_parameter_source(name)
-        if name in names and source is click.core.ParameterSource.COMMANDLINE:
-            raise BadRequest(f"{parameter.opts[0]} {why}")

@@ -1,10 +1,12 @@
 """Options that several commands share, and how they become values."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from shardwise.errors import BadRequest
 from shardwise.workflows.inputs import Hardware
 
 
@@ -60,6 +62,20 @@ def hardware_of(options: dict[str, Any]) -> Hardware:
         overrides=options["sets"],
         prices=options.get("prices", ()),
     )
+
+
+def on_command_line(name: str) -> bool:
+    """Whether the running command was given this option or argument, by its parameter's name."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
+def refuse(names: Iterable[str], why: str) -> None:
+    """Raise BadRequest for the first of these options that was given, as it would do nothing."""
+    flags = {p.name: p.opts[0] for p in click.get_current_context().command.params}
+    for name in names:
+        if on_command_line(name):
+            raise BadRequest(f"{flags[name]} {why}")
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

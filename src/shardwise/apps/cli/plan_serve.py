@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from shardwise.apps.cli.options import given, hardware_of, hardware_options
+from shardwise.apps.cli.options import given, hardware_of, hardware_options, on_command_line
 from shardwise.apps.cli.output import (
     check_outputs,
     check_writable,
@@ -250,11 +250,10 @@ def _resolved(options: dict[str, Any], best: ServeAnswer) -> dict[str, Any]:
         name: {"value": getattr(plan, name), "origin": "flag" if name in flags else "computed"}
         for name in ("slice", "batch", "kv_sharding", "input_length", "output_length")
     }
-    context = click.get_current_context()
     for name in ("weights", "kv", "activations", "compute", "prefill_chunk", "engine"):
-        given = context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
         value = getattr(plan if name in ("prefill_chunk", "engine") else plan.dtypes, name)
-        resolved[name] = {"value": value, "origin": "flag" if given else "default"}
+        origin = "flag" if on_command_line(name) else "default"
+        resolved[name] = {"value": value, "origin": origin}
     pinned = {p.partition("=")[0] for p in options["pins"]}
     for axis, degree in plan.mesh.items():
         origin = "flag" if axis in pinned else "computed"

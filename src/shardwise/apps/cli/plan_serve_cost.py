@@ -7,7 +7,7 @@ from typing import Any
 import click
 import numpy as np
 
-from shardwise.apps.cli.options import given, hardware_of
+from shardwise.apps.cli.options import given, hardware_of, on_command_line
 from shardwise.apps.cli.output import document, emit, table, write_csv
 from shardwise.apps.cli.plan_serve import count_of
 from shardwise.apps.cli.progress import progress_line
@@ -133,12 +133,8 @@ def _plannings(
     options: dict[str, Any], goal: Objectives, load: dict[str, Any]
 ) -> tuple[list[FleetPlanning], list[str]]:
     """The cheapest on every chip; what the others miss. Raises where all do."""
-    context, hardware = click.get_current_context(), hardware_of(options)
-    fixed = {
-        name: options[name]
-        for name in _FIXED
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-    }
+    hardware = hardware_of(options)
+    fixed = {name: options[name] for name in _FIXED if on_command_line(name)}
     found, missed = [], []
     chips = [name.strip() for name in options["target"].split(",")]
     for name in chips:
@@ -169,8 +165,7 @@ def _plannings(
 
 def _chunks(options: dict[str, Any]) -> tuple[int, ...]:
     """The chunk that was given; none searches."""
-    source = click.get_current_context().get_parameter_source("prefill_chunk")
-    if source is not click.core.ParameterSource.COMMANDLINE:
+    if not on_command_line("prefill_chunk"):
         return ()
     return (count_of(options, "prefill_chunk", "--prefill-chunk"),)
 
@@ -209,13 +204,11 @@ def _result(
 
 def _resolved(options: dict[str, Any], best: FleetPlanning) -> dict[str, Any]:
     """Every choice with its value and where it came from."""
-    context, plan = click.get_current_context(), best.plan
-    shown = {}
+    plan, shown = best.plan, {}
     for name in ("weights", "kv", "compute", "prefill_chunk", "engine", "slice", "batch"):
         value = getattr(plan.dtypes, name, None) or getattr(plan, name, None)
-        source = context.get_parameter_source(name)
-        flag = source is click.core.ParameterSource.COMMANDLINE
-        shown[name] = {"value": value, "origin": "flag" if flag else "computed"}
+        origin = "flag" if on_command_line(name) else "computed"
+        shown[name] = {"value": value, "origin": origin}
     return shown
 
 

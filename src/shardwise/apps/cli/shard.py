@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.options import hardware_options, refuse
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
-from shardwise.apps.cli.plan_train import hardware_options
 from shardwise.apps.cli.shard_extras import backward_text, extras, render_extras
 from shardwise.apps.cli.shard_products import HEADER_BYTES, HEADER_TIME, render, strategy_rows
 from shardwise.errors import BadRequest, unknown
@@ -77,8 +77,7 @@ Rows = list[tuple[tuple[int, ...], tuple[slice, ...]]]
 @hardware_options()
 @json_option
 @csv_option
-@click.pass_context
-def shard(context: click.Context, **options: Any) -> None:
+def shard(**options: Any) -> None:
     """What each device holds of an array, or the cheapest way to compute with sharded arrays.
 
     EXPRESSION is an array "A[I_X, J]", a product "A[I_X, J] * B[J, K_Y] -> C[I_X, K_Y]" of two or
@@ -88,7 +87,7 @@ def shard(context: click.Context, **options: Any) -> None:
     if not options["backward"] and (options["store"] or options["input"]):
         raise BadRequest("--store and --input belong to --backward; add it")
     if options["backward"] and ";" in options["expression"]:
-        _refuse(context, _NOT_FOR_LISTINGS, "does nothing for lines separated by ';'")
+        refuse(_NOT_FOR_LISTINGS, "does nothing for lines separated by ';'")
         return _show_listing(options)
     on_stdout = options["draw"] or str(options["animate_path"]) == "-"
     if on_stdout and (options["as_json"] or options["to"]):
@@ -96,7 +95,7 @@ def shard(context: click.Context, **options: Any) -> None:
     operands, wanted = read_product(options["expression"])
     if len(operands) == 1 and wanted is None:
         rule = "does nothing for a single array; give a product, or a reshard with '->'"
-        _refuse(context, _FOR_PRODUCTS, rule)
+        refuse(_FOR_PRODUCTS, rule)
         _show_array(options)
     else:
         _show_product(options)
@@ -129,26 +128,6 @@ _NOT_FOR_LISTINGS = (
     *_CHIPS,
     *_PICTURES,
 )
-_FLAGS = {
-    "hw_files": "--hw",
-    "sets": "--set",
-    "prices": "--price",
-    "max_hbm": "--max-hbm",
-    "csv_path": "--csv",
-    "plot_path": "--plot",
-    "animate_path": "--animate",
-}
-
-
-def _refuse(context: click.Context, names: tuple[str, ...], rule: str) -> None:
-    """Options that would do nothing are errors."""
-    for name in names:
-        if _from_user(context, name):
-            raise BadRequest(f"{_FLAGS.get(name, f'--{name}')} {rule}")
-
-
-def _from_user(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 def _show_listing(options: dict[str, Any]) -> None:
