@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import unknown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export import jax_mesh, maxtext, megatron, skypilot, torchtitan, xpk
-from shardwise.planner.export.notes import Lost, with_notes, without_notes
-from shardwise.plans import TrainPlan, model_hash
+from shardwise.planner.export.notes import Lost, check_model, with_notes, without_notes
+from shardwise.plans import TrainPlan
 
 Write = Callable[[TrainPlan, ModelConfig, Slice], str]
 Read = Callable[[str], dict[str, Any]]
@@ -51,11 +51,7 @@ def export_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice, target: str) ->
     unknown target, a model that is not the plan's, and a choice that the target cannot run.
     """
     exporter = _exporter(target)
-    if plan.model_hash != model_hash(cfg):
-        raise BadRequest(
-            f"the plan was made for another '{plan.model}' (hash {plan.model_hash}, now "
-            f"{model_hash(cfg)}); plan again before exporting"
-        )
+    check_model(plan, cfg)
     text = exporter.write(plan, cfg, piece)
     return with_notes(text, target, plan, cfg, exporter.read(text), exporter.lost(piece))
 

@@ -15,7 +15,7 @@ from typing import Any, get_args
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Moe
-from shardwise.plans import TrainDtypes, TrainPlan
+from shardwise.plans import ServePlan, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.files import flat_plan, plan_from
 from shardwise.plans.train import STORAGE_AXES, SavedKind
 from shardwise.units import dtype_bytes
@@ -48,8 +48,7 @@ def with_notes(
     text: str, target: str, plan: TrainPlan, cfg: ModelConfig, said: Fields, lost: Lost
 ) -> str:
     """The text with its comment block in front; raises BadRequest where `said` may not differ."""
-    lines = [f"# A training plan of shardwise for {target}. The flags are what counts; the lines"]
-    lines += ["# below hold what they have no word for and are read back by `shardwise export`."]
+    lines = heading("training", target)
     silent = ABOUT_THE_PLAN | _without_effect(plan, cfg)
     for key, value in plan_fields(plan).items():
         if value == (said[key] if key in said else _default(key)):
@@ -65,28 +64,64 @@ def with_notes(
                 + f"; change {key} in the plan or export to another target"
             )
         if key in lost and key not in silent and lost[key]:
-            lines.append(f"{UNSAID}{key} {_short(value)}: {lost[key]}")
-        noted = {"reads": said[key], "means": value} if key in said else value
-        lines.append(f"{NOTE}{key}: {json.dumps(noted)}")
+            lines.append(unsaid(key, value, lost[key]))
+        lines.append(note(key, value, said))
+    return in_front(lines, text)
+
+
+def heading(kind: str, target: str) -> list[str]:
+    """The first comment lines of an export."""
+    return [
+        f"# A {kind} plan of shardwise for {target}. The flags are what counts; the lines",
+        "# below hold what they have no word for and are read back by `shardwise export`.",
+    ]
+
+
+def note(key: str, value: Any, said: Fields) -> str:
+    """The line that keeps a field which the flags do not say, or say in another way."""
+    held = {"reads": said[key], "means": value} if key in said else value
+    return f"{NOTE}{key}: {json.dumps(held)}"
+
+
+def unsaid(key: str, value: Any, why: str) -> str:
+    """The line for a choice that the target will not carry out."""
+    return f"{UNSAID}{key} {json.dumps(value)}: {why}"
+
+
+def in_front(lines: list[str], text: str) -> str:
+    """The text with comment lines in front, below the line that names a script's shell."""
     first, _, rest = text.partition("\n")
     if first.startswith("#!"):
         return "\n".join([first, *lines, rest])
     return "\n".join([*lines, text])
 
 
+def check_model(plan: TrainPlan | ServePlan, cfg: ModelConfig) -> None:
+    """Raise BadRequest where `cfg` is not the model that the plan was made for."""
+    if plan.model_hash != model_hash(cfg):
+        raise BadRequest(
+            f"the plan was made for another '{plan.model}' (hash {plan.model_hash}, now "
+            f"{model_hash(cfg)}); plan again before exporting"
+        )
+
+
 def without_notes(text: str, target: str, said: Fields) -> TrainPlan:
     """The plan: fields that the flags say, and the notes for the others."""
-    values = noted(text, said)
-    nested: Fields = {"kind": "train"}
-    for key, value in values.items():
+    plan = noted_plan("train", text, target, said)
+    assert isinstance(plan, TrainPlan)
+    return plan
+
+
+def noted_plan(kind: str, text: str, target: str, said: Fields) -> TrainPlan | ServePlan:
+    """The plan of one kind that the fields of `noted` make."""
+    nested: Fields = {"kind": kind}
+    for key, value in noted(text, said).items():
         outer, dot, inner = key.partition(".")
         if dot:
             nested.setdefault(outer, {})[inner] = value
         else:
             nested[key] = value
-    plan = plan_from(nested, f"the {target} export")
-    assert isinstance(plan, TrainPlan)
-    return plan
+    return plan_from(nested, f"the {target} export")
 
 
 def noted(text: str, said: Fields) -> Fields:
@@ -236,6 +271,11 @@ def check_all_stored(target: str, plan: TrainPlan) -> None:
 
 def _default(key: str) -> Any:
     cls, name = (TrainDtypes, key[7:]) if key.startswith("dtypes.") else (TrainPlan, key)
+    return default_of(cls, name)
+
+
+def default_of(cls: type, name: str) -> Any:
+    """A field's value where nobody says it, None where somebody must."""
     field = next(f for f in fields(cls) if f.name == name)
     value = field.default if field.default is not MISSING else None
     if field.default_factory is not MISSING:

@@ -6,19 +6,27 @@ first and comment lines hold the rest; a choice that the server would run in ano
 by the name of its field.
 """
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import unknown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export import sglang, vllm
-from shardwise.planner.export.notes import NOTE, UNSAID, Fields, noted
+from shardwise.planner.export.notes import (
+    Fields,
+    check_model,
+    default_of,
+    heading,
+    in_front,
+    note,
+    noted_plan,
+    unsaid,
+)
 from shardwise.planner.export.server_flags import check_length
-from shardwise.plans import ServePlan, model_hash
-from shardwise.plans.files import flat_plan, plan_from
+from shardwise.plans import ServePlan
+from shardwise.plans.files import flat_plan
 from shardwise.plans.serve import ServeDtypes, ServeScheduling
 
 
@@ -51,45 +59,30 @@ def export_serve(plan: ServePlan, cfg: ModelConfig, piece: Slice, target: str) -
     """The plan as a script for a target; `parse_serve` gives back the same plan. Raises BadRequest
     for an unknown target, another model, and a choice that the target cannot run."""
     exporter = _exporter(target)
-    if plan.model_hash != model_hash(cfg):
-        raise BadRequest(
-            f"the plan was made for another '{plan.model}' (hash {plan.model_hash}, now "
-            f"{model_hash(cfg)}); plan again before exporting"
-        )
+    check_model(plan, cfg)
     text = exporter.write(plan, cfg, piece)
     said = exporter.read(text)
-    lines = [f"# A serving plan of shardwise for {target}. The flags are what counts; the lines"]
-    lines += ["# below hold what they have no word for and are read back by `shardwise export`."]
+    lines = heading("serving", target)
     for key, value in _fields(plan).items():
         if value == (said[key] if key in said else _default(key)):
             continue
         if key in LOST:
-            lines.append(f"{UNSAID}{key} {json.dumps(value)}: {LOST[key]}")
-        held = {"reads": said[key], "means": value} if key in said else value
-        lines.append(f"{NOTE}{key}: {json.dumps(held)}")
-    first, _, rest = text.partition("\n")
-    return "\n".join([first, *lines, *_remarks(plan, cfg), rest])
+            lines.append(unsaid(key, value, LOST[key]))
+        lines.append(note(key, value, said))
+    return in_front([*lines, *_remarks(plan, cfg)], text)
 
 
 def _remarks(plan: ServePlan, cfg: ModelConfig) -> list[str]:
     """What runs otherwise although every flag is set."""
     if plan.degree("data") * plan.degree("expert") > 1:
         why = "the plan cuts a prompt's tokens over data and expert, the server gives it to one"
-        return [f"{UNSAID}mesh {json.dumps(dict(plan.mesh))}: {why}; TTFT is longer"]
+        return [unsaid("mesh", dict(plan.mesh), f"{why}; TTFT is longer")]
     return []
 
 
 def parse_serve(text: str, target: str) -> ServePlan:
     """The plan that a script says: its flags first, its notes for the rest. Raises BadRequest."""
-    values = noted(text, _exporter(target).read(text))
-    nested: Fields = {"kind": "serve"}
-    for key, value in values.items():
-        outer, dot, inner = key.partition(".")
-        if dot:
-            nested.setdefault(outer, {})[inner] = value
-        else:
-            nested[key] = value
-    plan = plan_from(nested, f"the {target} export")
+    plan = noted_plan("serve", text, target, _exporter(target).read(text))
     assert isinstance(plan, ServePlan)
     check_length(target, text, plan)
     return plan
@@ -111,5 +104,4 @@ def _fields(plan: ServePlan) -> Fields:
 def _default(key: str) -> Any:
     outer, _, inner = key.partition(".")
     cls, name = (_TABLES[outer], inner) if outer in _TABLES else (ServePlan, key)
-    field = next(f for f in fields(cls) if f.name == name)
-    return None if field.default is MISSING else field.default
+    return default_of(cls, name)
