@@ -7,7 +7,7 @@ and rank checks, and how often the 80 % ranges hold. error = predicted / measure
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -108,9 +108,7 @@ class Validation:
 
     def coverage(self, held_out: bool = False) -> float | None:
         """Share of runs whose measured time lies in the 80 % range."""
-        ranges = [(r.held_out if held_out else r.interval, r.measured) for r in self.rows]
-        inside = [low <= seconds <= high for (low, high), seconds in _known(ranges)]
-        return float(np.mean(inside)) if inside else None
+        return share_inside((r.held_out if held_out else r.interval, r.measured) for r in self.rows)
 
     def memory(self) -> Summary:
         """Predicted against measured peak memory, of the runs that publish it."""
@@ -224,8 +222,10 @@ def _interval(row: Scored, table: Mapping[str, Residual]) -> tuple[float, float]
     return None if found is None else found.interval(row.predicted)
 
 
-def _known(ranges: Iterable[tuple[tuple[float, float] | None, float]]):
-    return [(range_, seconds) for range_, seconds in ranges if range_ is not None]
+def share_inside(ranges: Iterable[tuple[tuple[float, float] | None, float]]) -> float | None:
+    """Share of the measured seconds that lie in their range, of those with a range."""
+    inside = [range_[0] <= seconds <= range_[1] for range_, seconds in ranges if range_ is not None]
+    return float(np.mean(inside)) if inside else None
 
 
 def summarise(rows: Sequence[Scored]) -> Summary:
@@ -342,15 +342,15 @@ def validation_result(found: Validation) -> dict[str, Any]:
     return {
         "efficiency": found.efficiency,
         "summary": {
-            **_plain(found.summary),
-            "by_source": _plains(found.by(lambda r: r.run.source)),
-            "by_chip": _plains(found.by(lambda r: r.run.chip)),
-            "by_bound": _plains(found.by(lambda r: r.bound_by)),
-            "by_grade": _plains(found.by(lambda r: r.run.grade)),
-            "by_stack": _plains(found.by(lambda r: r.run.stack)),
-            "gates": _plains(found.gates()),
+            **asdict(found.summary),
+            "by_source": plain_summaries(found.by(lambda r: r.run.source)),
+            "by_chip": plain_summaries(found.by(lambda r: r.run.chip)),
+            "by_bound": plain_summaries(found.by(lambda r: r.bound_by)),
+            "by_grade": plain_summaries(found.by(lambda r: r.run.grade)),
+            "by_stack": plain_summaries(found.by(lambda r: r.run.stack)),
+            "gates": plain_summaries(found.gates()),
         },
-        "memory": _plain(found.memory()),
+        "memory": asdict(found.memory()),
         "would_not_fit": found.unfit(),
         "coverage": {
             "in_sample": found.coverage(),
@@ -391,9 +391,6 @@ def row_result(row: Scored) -> dict[str, Any]:
     }
 
 
-def _plain(summary: Summary) -> dict[str, Any]:
-    return {name: getattr(summary, name) for name in Summary.__slots__}
-
-
-def _plains(summaries: Mapping[str, Summary]) -> dict[str, Any]:
-    return {name: _plain(summary) for name, summary in summaries.items()}
+def plain_summaries(summaries: Mapping[str, Summary]) -> dict[str, dict[str, Any]]:
+    """Summaries as plain values."""
+    return {name: asdict(summary) for name, summary in summaries.items()}

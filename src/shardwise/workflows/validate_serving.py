@@ -6,7 +6,7 @@ concurrency / TPOT, so its error is that of TPOT the other way round. The runs t
 of the newest release of each family, per model and chip; older ones are reported beside them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 from shardwise.roofline.engines import IDEAL_ENGINE, Engine, engine_names, load_engine
 from shardwise.workflows.serving_runs import ServingRun, ServingTable, gating
 from shardwise.workflows.serving_times import RunFeatures, features
-from shardwise.workflows.validate import Summary, summary_of
+from shardwise.workflows.validate import Summary, plain_summaries, share_inside, summary_of
 
 OTHERS = "others"
 """The engine of families without constants of their own: the median of those that have some."""
@@ -59,9 +59,7 @@ class ServingValidation:
     @property
     def coverage(self) -> float | None:
         """Share of the runs that gate whose measured TPOT lies in its 80 % range."""
-        known = [(r.interval, r.run.tpot) for r in self.gating if r.interval is not None]
-        inside = [low <= tpot <= high for (low, high), tpot in known]
-        return float(np.mean(inside)) if inside else None
+        return share_inside((r.interval, r.run.tpot) for r in self.gating)
 
     def by(self, key: Callable[[ServingScored], str], gates: bool = True) -> dict[str, Summary]:
         """Summaries of TPOT by a property, of the runs that gate or of all."""
@@ -139,16 +137,16 @@ def serving_result(found: ServingValidation) -> dict[str, Any]:
         "efficiency": found.efficiency,
         "summary": {
             **asdict(tpot_summary(found.gating)),
-            "by_source": _plain(found.by(lambda r: r.run.source)),
-            "by_chip": _plain(found.by(lambda r: r.run.chip)),
-            "by_model": _plain(found.by(lambda r: r.run.model)),
-            "by_engine": _plain(found.by(lambda r: r.run.family)),
+            "by_source": plain_summaries(found.by(lambda r: r.run.source)),
+            "by_chip": plain_summaries(found.by(lambda r: r.run.chip)),
+            "by_model": plain_summaries(found.by(lambda r: r.run.model)),
+            "by_engine": plain_summaries(found.by(lambda r: r.run.family)),
         },
         "ttft": asdict(ttft_summary(found.gating)),
         "coverage": found.coverage,
         "all_releases": {
             **asdict(tpot_summary(found.rows)),
-            "by_release": _plain(found.by(lambda r: r.run.engine, gates=False)),
+            "by_release": plain_summaries(found.by(lambda r: r.run.engine, gates=False)),
         },
         "rows": [_row(row) for row in found.rows],
         "filter": {
@@ -157,10 +155,6 @@ def serving_result(found: ServingValidation) -> dict[str, Any]:
             "left_out": dict(found.table.left_out),
         },
     }
-
-
-def _plain(summaries: Mapping[str, Summary]) -> dict[str, dict[str, Any]]:
-    return {name: asdict(summary) for name, summary in summaries.items()}
 
 
 def _row(r: ServingScored) -> dict[str, Any]:

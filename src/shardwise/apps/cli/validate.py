@@ -17,6 +17,7 @@ from shardwise.apps.cli.output import (
     write_csv,
 )
 from shardwise.apps.cli.progress import progress_line
+from shardwise.apps.cli.validate_tables import rank_text, share_text, signed_text, summaries_table
 from shardwise.errors import BadRequest, ThresholdMissed, unknown
 from shardwise.units import format_seconds
 from shardwise.workflows.inputs import parse_share
@@ -141,9 +142,9 @@ def _render(found: Validation, result: Mapping[str, Any], verbose: bool) -> None
     }
     for title, key in keys.items():
         click.echo()
-        _summaries(title, found.by(key))
+        summaries_table(title, found.by(key), "rank of MFU")
     click.echo()
-    _summaries("runs that are", found.gates())
+    summaries_table("runs that are", found.gates(), "rank of MFU")
     click.echo()
     _orders(result)
     click.echo()
@@ -154,31 +155,16 @@ def _render(found: Validation, result: Mapping[str, Any], verbose: bool) -> None
         click.echo(f"\nleft out: {len(found.left_out)} rows (--verbose names each)")
 
 
-def _summaries(title: str, summaries: Mapping[str, Summary]) -> None:
-    rows = [
-        [
-            name,
-            str(s.n),
-            _share(s.median_abs_error),
-            _share(s.p90_abs_error),
-            _signed(s.median_error),
-            _rank(s.rank_correlation),
-        ]
-        for name, s in summaries.items()
-    ]
-    table([title, "runs", "median |error|", "90th %", "median error", "rank of MFU"], rows)
-
-
 def _checks(result: Mapping[str, Any]) -> None:
     """Ranges and memory."""
     coverage, memory = result["coverage"], result["memory"]
     rows = [
-        ["runs inside their 80 % range", _share(coverage["in_sample"])],
-        ["the same, range from other sources only", _share(coverage["held_out_by_source"])],
+        ["runs inside their 80 % range", share_text(coverage["in_sample"])],
+        ["the same, range from other sources only", share_text(coverage["held_out_by_source"])],
     ]
     if memory["n"]:
         what = f"peak memory, median |error| of {memory['n']} runs"
-        rows.append([what, _share(memory["median_abs_error"])])
+        rows.append([what, share_text(memory["median_abs_error"])])
     unfit = f"{len(result['would_not_fit'])} of {len(result['rows'])}"
     rows.append(["runs whose counted memory exceeds usable HBM", unfit])
     table(["check", ""], rows)
@@ -189,9 +175,9 @@ def _orders(result: Mapping[str, Any]) -> None:
     rows = []
     for source, every in result["against_size"].items():
         for one in (o for o in result["within_model"] if o["source"] == source):
-            rows.append([f"MFU of {one['model']}", str(one["n"]), _rank(one["rank_correlation"])])
-            rows[-1].append("")
-        ranks = [_rank(every["predicted"]), _rank(every["one_over_parameters"])]
+            ours = rank_text(one["rank_correlation"])
+            rows.append([f"MFU of {one['model']}", str(one["n"]), ours, ""])
+        ranks = [rank_text(every["predicted"]), rank_text(every["one_over_parameters"])]
         rows.append([f"tokens/s per chip of {source}", str(every["n"]), *ranks])
     if rows:
         table(["order of plans by", "runs", "rank", "rank of 1/parameters"], rows)
@@ -205,7 +191,7 @@ def _details(found: Validation) -> None:
             r.run.id,
             format_seconds(r.predicted),
             format_seconds(r.measured),
-            _signed(r.error),
+            signed_text(r.error),
             r.bound_by,
         ]
         for r in worst
@@ -213,15 +199,3 @@ def _details(found: Validation) -> None:
     table(["worst", "predicted", "measured", "error", "bound by"], rows)
     for row in found.left_out:
         click.echo(f"left out: {row.id}: {row.reason}")
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"
-
-
-def _signed(value: float | None) -> str:
-    return "" if value is None else f"{value:+.1%}"
-
-
-def _rank(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"

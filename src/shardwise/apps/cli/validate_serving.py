@@ -1,6 +1,5 @@
 """`shardwise validate --serving`: predicted against measured times of published serving runs."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,10 @@ import click
 from shardwise.apps.cli.options import given
 from shardwise.apps.cli.output import document, emit, table, write_csv
 from shardwise.apps.cli.progress import progress_line
+from shardwise.apps.cli.validate_tables import signed_text, summaries_table
 from shardwise.errors import BadRequest, ThresholdMissed, unknown
 from shardwise.units import format_seconds
 from shardwise.workflows.serving_runs import PUBLISHED_SERVING, ServingTable, read_serving
-from shardwise.workflows.validate import Summary
 from shardwise.workflows.validate_serving import (
     ServingValidation,
     serving_result,
@@ -73,7 +72,7 @@ def _render(found: ServingValidation, verbose: bool) -> None:
         f"{len(found.gating)} are of the newest release of their engine, for its model and chip"
     )
     click.echo("\nTime per output token; throughput is concurrency / TPOT")
-    _summaries("newest releases", {"all": tpot_summary(found.gating)})
+    summaries_table("newest releases", {"all": tpot_summary(found.gating)}, "rank")
     keys = {
         "source": lambda r: r.run.source,
         "chip": lambda r: r.run.chip,
@@ -82,45 +81,26 @@ def _render(found: ServingValidation, verbose: bool) -> None:
     }
     for title, key in keys.items():
         click.echo()
-        _summaries(title, found.by(key))
+        summaries_table(title, found.by(key), "rank")
     if found.coverage is not None:
         click.echo(f"\n{found.coverage:.0%} of them inside their 80 % range")
     click.echo("\nTime to the first token")
-    _summaries("newest releases", {"all": ttft_summary(found.gating)})
+    summaries_table("newest releases", {"all": ttft_summary(found.gating)}, "rank")
     if verbose:
         click.echo()
-        _summaries("release", found.by(lambda r: r.run.engine, gates=False))
+        summaries_table("release", found.by(lambda r: r.run.engine, gates=False), "rank")
         _details(found)
     elif found.table.left_out:
         number = sum(found.table.left_out.values())
         click.echo(f"\nleft out: {number:,} rows (--verbose says why)")
 
 
-def _summaries(title: str, summaries: Mapping[str, Summary]) -> None:
-    rows = [
-        [
-            name,
-            str(s.n),
-            _share(s.median_abs_error),
-            _share(s.p90_abs_error),
-            "" if s.median_error is None else f"{s.median_error:+.1%}",
-            "" if s.rank_correlation is None else f"{s.rank_correlation:.2f}",
-        ]
-        for name, s in summaries.items()
-    ]
-    table([title, "runs", "median |error|", "90th %", "median error", "rank"], rows)
-
-
 def _details(found: ServingValidation) -> None:
     rows = [
-        [r.run.id, format_seconds(r.tpot), format_seconds(r.run.tpot), f"{r.error:+.1%}"]
+        [r.run.id, format_seconds(r.tpot), format_seconds(r.run.tpot), signed_text(r.error)]
         for r in worst(found.gating, _WORST)
     ]
     click.echo()
     table(["worst", "predicted", "measured", "error"], rows)
     for reason, number in sorted(found.table.left_out.items(), key=lambda item: -item[1]):
         click.echo(f"left out: {number:,} rows: {reason}")
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.1%}"
