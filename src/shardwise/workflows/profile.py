@@ -30,9 +30,9 @@ from shardwise.workflows.compile import (
     need_parts,
     predicted_of,
 )
+from shardwise.workflows.device_names import is_chip
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced, price_plan
-from shardwise.workflows.train import is_chip
 
 JOB = "shardwise.profiler.trace.job:run_job"
 NO_LIMIT = 2**46

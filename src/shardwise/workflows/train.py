@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadRequest, ShardwiseError
-from shardwise.hardware import Chip
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.flops import model_flops_per_token
 from shardwise.models.specs import Moe
@@ -27,6 +26,7 @@ from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
 from shardwise.runtime.trainer.optimizer import Settings
 from shardwise.runtime.trainer.processes import Group, connect, detected, devices_here, use_cpu
 from shardwise.runtime.trainer.supervisor import Watch, error_message, follow_parent, say
+from shardwise.workflows.device_names import is_chip
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import price_plan
 
@@ -202,18 +202,6 @@ def _with_peak(run: Run) -> Run:
     if run.expected.step_seconds is not None and is_chip(kind, chip):
         peak = chip.peak(run.plan.dtypes.compute) / chip.jax_devices_per_chip * run.plan.devices
     return replace(run, expected=replace(run.expected, peak=peak, here=f"{count} x {kind}"))
-
-
-TPU_KINDS = {"v5e": "tpu v5 lite", "v6e": "tpu v6 lite", "v5p": "tpu v5", "tpu7x": "tpu7x"}
-"""How JAX calls TPUs whose names say it differently."""
-
-
-def is_chip(kind: str, chip: Chip) -> bool:
-    """Whether JAX's name of a device is a chip of the catalogue."""
-    kind = kind.lower()
-    if chip.id in TPU_KINDS:
-        return kind in (TPU_KINDS[chip.id], f"tpu {chip.id}")
-    return chip.id.partition("-")[0] in kind.replace("-", " ").split()
 
 
 def _reporter(run: Run, hear: Progress) -> Callable[[StepMetrics], None]:

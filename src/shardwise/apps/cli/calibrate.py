@@ -7,6 +7,7 @@ import click
 
 from shardwise.apps.cli.options import hardware_options, refuse
 from shardwise.apps.cli.output import json_option
+from shardwise.apps.cli.parts import needed_for
 
 MACHINE = ("cpu_devices", "name", "timeout")
 """Options of a calibration of the devices here; the others are of a server's."""
@@ -53,6 +54,7 @@ def calibrate(plan: Path | None, out: Path | None, as_json: bool, **options: Any
         calibrate_machine(out, as_json, theirs)
         return
     refuse(MACHINE, "is of this machine's devices; leave PLAN out")
-    from shardwise.apps.cli.calibrate_server import calibrate_server
+    with needed_for("calibrating"):
+        from shardwise.apps.cli.calibrate_server import calibrate_server
 
     calibrate_server(plan, out, as_json, options)

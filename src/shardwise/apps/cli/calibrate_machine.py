@@ -9,13 +9,15 @@ import click
 from shardwise.apps.cli.compile import watcher
 from shardwise.apps.cli.options import given
 from shardwise.apps.cli.output import check_writable, document, emit, table
+from shardwise.apps.cli.parts import needed_for
 from shardwise.errors import BadRequest
 from shardwise.units import format_rate, format_seconds
 
 
 def calibrate_machine(out: Path | None, as_json: bool, options: dict[str, Any]) -> None:
     """Measure, write, show."""
-    from shardwise.workflows import calibrate_machine as machine
+    with needed_for("calibrating"):
+        from shardwise.workflows import calibrate_machine as machine
 
     if out is None:
         raise BadRequest("name the hardware file to write: -o FILE.toml")

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.output import document, emit, json_option
-from shardwise.errors import BadRequest, MissingPart
+from shardwise.apps.cli.parts import needed_for
+from shardwise.errors import BadRequest
 from shardwise.units import format_count, format_seconds
 
 SCHEDULES = click.Choice(["cosine", "linear", "constant"])
@@ -51,12 +52,8 @@ def train(plan: str, sets: tuple[str, ...], as_json: bool, **options: Any) -> No
     Every step is printed beside what the plan predicts for its slice. A run that was stopped, by
     whatever, goes on with --resume exactly as it would have.
     """
-    try:
+    with needed_for("training"):
         from shardwise.workflows.train import Stopped, TrainRequest, train_plan
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("jax", "jaxlib", "optax", "ml_dtypes"):
-            raise
-        raise MissingPart(f"training needs {error.name}: pip install 'shardwise[run]'") from None
     options["out"] = options["out"] or f"{Path(plan).stem}.run"
     request = TrainRequest(plan=plan, overrides=_overrides(sets), **options)
     try:
