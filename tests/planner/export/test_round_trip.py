@@ -6,11 +6,11 @@ from dataclasses import fields
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.planner.export.exporting import MIXED, STORED_F32, a_plan, plans
+from tests.planner.export.exporting import MIXED, MODELS, STORED_F32, a_plan, plans
 
 from shardwise.errors import BadRequest
 from shardwise.planner.export import EXPORTERS, export_plan, parse_export
-from shardwise.plans import TrainDtypes, TrainPlan
+from shardwise.plans import TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.train import (
     CONTEXT_METHODS,
     OPTIMIZERS,
@@ -203,3 +203,7 @@ def test_a_broken_note_is_refused():
     unknown = text.replace("# shardwise: model:", "# shardwise: modle:")
     with pytest.raises(BadRequest, match="unknown key 'modle'"):
         parse_export(unknown, "maxtext")
+
+
+def test_every_model_of_the_tests_is_distinct():
+    assert model_hash(MODELS["dense"]) != model_hash(MODELS["moe"])

@@ -1,0 +1,136 @@
+"""Megatron: its flags for known plans, and that they, not the notes, count."""
+
+from dataclasses import replace
+
+import pytest
+from tests.planner.export.exporting import a_plan
+from tests.planner.export.flags import megatron_flags
+
+from shardwise.errors import BadRequest
+from shardwise.hardware import parse_slice
+from shardwise.models import load_model
+from shardwise.planner.export import export_plan, parse_export
+from shardwise.plans import model_hash
+
+
+def test_megatron_flags(megatron_plan):
+    text = export_plan(*megatron_plan, "megatron")
+    flags = megatron_flags(text)
+    assert (flags["--nnodes"], flags["--nproc-per-node"].split()[0]) == ("4", "8")
+    assert flags["--tensor-model-parallel-size"] == "2"
+    assert flags["--expert-model-parallel-size"] == "4"
+    assert flags["--expert-tensor-parallel-size"] == "2"
+    assert flags["--micro-batch-size"] == "8"  # 512 / 16 data ranks / 4 microbatches
+    assert flags["--global-batch-size"] == "512"
+    assert {"--use-distributed-optimizer", "--sequence-parallel", "--bf16"} <= set(flags)
+    assert "--use-megatron-fsdp" not in flags
+    assert flags["--recompute-granularity"] == "full"
+    assert flags["--num-experts"] == "8"
+    assert "not expressed" not in text
+
+
+def test_megatron_fsdp_with_replicas(megatron_plan):
+    mesh = {"data": 2, "fsdp": 2, "expert": 4, "tensor": 2}
+    plan, cfg, piece = a_plan("moe", "4*h100:8", mesh, microbatches=4, zero=1)
+    flags = megatron_flags(export_plan(plan, cfg, piece, "megatron"))
+    assert flags["--data-parallel-sharding-strategy"] == "optim_grads_params"
+    assert flags["--num-distributed-optimizer-instances"] == "2"
+    assert flags["--outer-dp-sharding-strategy"] == "optim"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "value"),
+    [
+        ("--nnodes 4", "--nnodes 8", "mesh", {"data": 8, "expert": 4, "tensor": 2}),
+        (
+            "--expert-model-parallel-size 4",
+            "--expert-model-parallel-size 8",
+            "mesh",
+            {"data": 2, "expert": 8, "tensor": 2},
+        ),
+        ("--expert-tensor-parallel-size 2", "--expert-tensor-parallel-size 1", "mesh", None),
+        ("--micro-batch-size 8", "--micro-batch-size 4", "microbatches", 8),
+        ("--seq-length 256", "--seq-length=128", "sequence_length", 128),
+        ("  --use-distributed-optimizer \\\n", "", "zero", 0),
+        ("  --sequence-parallel \\\n", "", "sequence_parallel", False),
+        ("--optimizer adam", "--optimizer muon", "optimizer", "muon"),
+        ("--attention-backend flash", "--attention-backend unfused", "attention_kernel", "scores"),
+        ("  --recompute-granularity full \\\n", "", "remat", "none"),
+        (
+            "--optimizer adam",
+            "--optimizer adam --moe-expert-capacity-factor 1.25",
+            "expert_capacity",
+            1.25,
+        ),
+        ("--optimizer adam", "--optimizer adam --mtp-num-layers 1", "mtp_layers", 1),
+    ],
+)
+def test_an_edited_megatron_flag_changes_the_plan(megatron_plan, old, new, field, value):
+    text = export_plan(*megatron_plan, "megatron")
+    assert text.count(old) == 1
+    if "parallel-size 1" in new:  # EP spans the tensor axis: 4 over tensor 2 is expert 2
+        value = {"data": 8, "expert": 2, "tensor": 2}
+    edited = text.replace(old, new)
+    if "--nnodes 8" in new:
+        edited = edited.replace("--micro-batch-size 8", "--micro-batch-size 4")
+    assert getattr(parse_export(edited, "megatron"), field) == value
+
+
+def test_megatron_uneven_and_virtual_stages():
+    mesh = {"stage": 2, "data": 4}
+    choices = {"storage_axes": ("fsdp",), "microbatches": 4, "mtp_layers": 1}
+    plan, cfg, piece = a_plan("dense", "h100:8", mesh, layers_per_stage=(11, 13), **choices)
+    flags = megatron_flags(export_plan(plan, cfg, piece, "megatron"))
+    assert flags["--pipeline-model-parallel-layout"] == "Et*11|t*13mL"
+    virtual = {"pipeline_schedule": "interleaved", "virtual_stages": 3}
+    text = export_plan(*a_plan("dense", "h100:8", mesh, **choices, **virtual), "megatron")
+    assert megatron_flags(text)["--num-virtual-stages-per-pipeline-rank"] == "3"
+    by_layers = text.replace(
+        "--num-virtual-stages-per-pipeline-rank 3", "--num-layers-per-virtual-pipeline-stage 4"
+    )
+    assert parse_export(by_layers, "megatron") == parse_export(text, "megatron")
+
+
+@pytest.mark.parametrize(
+    ("word", "method"), [("p2p", "ring"), ("allgather", "all_gather"), ("a2a", "ulysses")]
+)
+def test_megatron_context_methods(word, method):
+    mesh = {"data": 4, "context": 2}
+    plan, cfg, piece = a_plan("dense", "h100:8", mesh, storage_axes=("fsdp",))
+    text = export_plan(plan, cfg, piece, "megatron")
+    assert "--cp-comm-type all_gather" in text
+    edited = text.replace("--cp-comm-type all_gather", f"--cp-comm-type {word}")
+    assert parse_export(edited, "megatron").context_method == method
+
+
+def test_megatron_recomputes_modules_alone():
+    kinds = {"attention": "recompute", "norm": "recompute"}
+    choices = {"remat": "none", "remat_kinds": kinds, "storage_axes": ("fsdp",)}
+    plan, cfg, piece = a_plan("dense", "h100:8", {"data": 8}, **choices)
+    text = export_plan(plan, cfg, piece, "megatron")
+    assert megatron_flags(text)["--recompute-modules"] == "core_attn layernorm"
+    assert "core_attn layernorm" in text  # two words, not one quoted
+    assert parse_export(text, "megatron") == plan
+
+
+def test_a_latent_attention_model_has_its_own_arguments():
+    cfg = load_model("deepseek-v3")
+    piece = parse_slice("16*h100:8")
+    small, _, _ = a_plan("moe", "16*h100:8", {"stage": 2, "fsdp": 8, "expert": 8}, microbatches=2)
+    plan = replace(small, model=cfg.name, model_hash=model_hash(cfg), layers_per_stage=(30, 31))
+    flags = megatron_flags(export_plan(plan, cfg, piece, "megatron"))
+    assert "--multi-latent-attention" in flags
+    assert (flags["--kv-lora-rank"], flags["--q-lora-rank"]) == ("512", "1536")
+    assert (flags["--ffn-hidden-size"], flags["--moe-ffn-hidden-size"]) == ("18432", "2048")
+    assert flags["--moe-layer-freq"].startswith("[0,0,0,1,1")
+    assert parse_export(export_plan(plan, cfg, piece, "megatron"), "megatron") == plan
+
+
+def test_a_recurrent_model_is_refused_by_megatron():
+    cfg = load_model("nemotron-h-56b")
+    plan, _, piece = a_plan("dense", "h100:8", {"fsdp": 8})
+    other = replace(
+        plan, model=cfg.name, model_hash=model_hash(cfg), layers_per_stage=(cfg.layers,)
+    )
+    with pytest.raises(BadRequest, match="megatron cannot express model"):
+        export_plan(other, cfg, piece, "megatron")

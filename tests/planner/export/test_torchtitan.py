@@ -1,0 +1,107 @@
+"""TorchTitan: its fields for known plans, and that they, not the notes, count."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from tests.planner.export.exporting import STORED_F32, a_plan
+
+from shardwise.planner.export import export_plan, parse_export
+
+
+@pytest.fixture
+def torch_experts():
+    """Experts over the expert and tensor axes: dp_shard 8 = fsdp 2 x expert 4, ep 8 = 4 x 2."""
+    return a_plan(
+        "moe",
+        "4*h100:8",
+        {"data": 2, "fsdp": 2, "expert": 4, "tensor": 2},
+        zero=0,
+        expert_over_tensor=True,
+        expert_dispatch="ragged",
+        microbatches=4,
+        dtypes=STORED_F32,
+    )
+
+
+def test_torchtitan_fields(torch_experts):
+    text = export_plan(*torch_experts, "torchtitan")
+    found = dict(re.findall(r"config\.parallelism\.(\w+) = (\d+)$", text, re.MULTILINE))
+    assert found == {
+        "pipeline_parallel_degree": "1",
+        "data_parallel_replicate_degree": "2",
+        "data_parallel_shard_degree": "8",
+        "context_parallel_degree": "1",
+        "tensor_parallel_degree": "2",
+        "expert_parallel_degree": "8",
+    }
+    # 512 sequences / 16 data ranks / 4 microbatches = 8 sequences of 256 tokens.
+    assert "num_tokens_per_microbatch_per_dp_rank = 2048\n" in text
+    assert "num_tokens_per_train_step = 131072\n" in text
+    assert "not expressed" not in text
+
+
+def test_torchtitan_runs_as_python(torch_experts):
+    """The module sets what it says on a config; TorchTitan itself is stood in for."""
+    from types import SimpleNamespace
+
+    body = export_plan(*torch_experts, "torchtitan").split("from torchtitan.trainer")[1]
+    code = body.partition("\n")[2].replace(": Trainer.Config", "").replace("-> Trainer.Config", "")
+    policy = SimpleNamespace(Config=lambda: "full")
+    scope = {"FullAC": policy, "SelectiveAC": policy}
+    exec(code, scope)
+    config = SimpleNamespace(training=SimpleNamespace(), parallelism=SimpleNamespace())
+    scope["with_plan"](config)
+    assert config.parallelism.expert_parallel_degree == 8
+    assert config.activation_checkpoint == "full"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "value"),
+    [
+        (
+            "shard_degree = 8",
+            "shard_degree = 16",
+            "mesh",
+            {"data": 2, "fsdp": 4, "expert": 4, "tensor": 2},
+        ),
+        (
+            "expert_parallel_degree = 8",
+            "expert_parallel_degree = 4",
+            "mesh",
+            {"data": 2, "fsdp": 4, "expert": 2, "tensor": 2},
+        ),
+        ("SelectiveAC.Config()", "None", "remat", "none"),
+        ("max_context_length = 256", "max_context_length = 128", "sequence_length", 128),
+        ("'always'", "'never'", "reshard_after_forward", False),
+        ("sequence_parallel = True", "sequence_parallel = False", "sequence_parallel", False),
+    ],
+)
+def test_an_edited_torchtitan_field_changes_the_plan(torch_experts, old, new, field, value):
+    plan = replace(torch_experts[0], remat="matmul_outputs")
+    text = export_plan(plan, *torch_experts[1:], "torchtitan")
+    assert old in text
+    edited = text.replace(old, new)
+    if "shard_degree = 16" in edited:  # twice the ranks take twice the tokens
+        edited = edited.replace("131072", "262144")
+    assert getattr(parse_export(edited, "torchtitan"), field) == value
+
+
+def test_torchtitan_uneven_stages_are_named_layers():
+    plan, cfg, piece = a_plan(
+        "dense",
+        "h100:8",
+        {"stage": 2, "fsdp": 4},
+        layers_per_stage=(11, 13),
+        microbatches=4,
+        pipeline_schedule="zb_v",
+        virtual_stages=2,
+    )
+    text = export_plan(plan, cfg, piece, "torchtitan")
+    assert parse_export(text, "torchtitan") == plan
+    parts = re.findall(r"^        (\[.*\]),$", text, re.MULTILINE)
+    counts = [part.count("layers.") for part in parts]
+    # A V over two stages: 0, 1, 1, 0; the larger chunk of a stage comes first.
+    assert counts == [6, 7, 6, 5]
+    moved = text.replace("'layers.5'], ", "], ").replace("'layers.5'", "")
+    assert parse_export(moved, "torchtitan").layers_per_stage == (10, 13)
