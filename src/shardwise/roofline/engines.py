@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from shardwise.errors import BadRequest, unknown
-from shardwise.roofline.stacks import Stack
+from shardwise.roofline.stacks import Stack, checked_number
 from shardwise.work import Quantity
 
 _DATA = Path(__file__).parent / "data" / "engines.toml"
@@ -133,21 +133,14 @@ def engine_of(name: str, record: Mapping[str, Mapping[str, object]]) -> Engine:
     for constant, about in ENGINE_CONSTANTS.items():
         if constant not in record:
             raise BadRequest(f"engine '{name}' lacks '{constant}' ({about}); write it")
-        entry, (least, most) = record[constant], ENGINE_BOUNDS[constant]
+        entry = record[constant]
         if not isinstance(entry, Mapping) or "value" not in entry:
             raise BadRequest(
                 f"'{constant}' of engine '{name}' is {entry!r}; write {{ value = NUMBER, source = "
                 '"WHERE FROM" }'
             )
-        value = entry["value"]
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadRequest(f"'{constant}' of engine '{name}' is {value!r}; it must be a number")
-        if not least <= value <= most:
-            raise BadRequest(
-                f"'{constant}' of engine '{name}' is {value!r}; it must be a number from {least:g} "
-                f"to {most:g}"
-            )
-        values[constant] = float(value)
+        what = f"'{constant}' of engine '{name}'"
+        values[constant] = checked_number(what, entry["value"], *ENGINE_BOUNDS[constant])
     sources = {c: str(record[c].get("source", "not stated")) for c in ENGINE_CONSTANTS}
     return Engine(name=name, sources=sources, range=_range(name, record.get("range")), **values)
 

@@ -88,7 +88,8 @@ def stack_of(name: str, record: Mapping[str, Mapping[str, object]]) -> Stack:
     for constant in CONSTANTS:
         if constant not in record:
             raise BadRequest(f"stack '{name}' lacks '{constant}' ({CONSTANTS[constant]}); write it")
-        values[constant] = _checked(name, constant, record[constant]["value"])
+        what = f"'{constant}' of stack '{name}'"
+        values[constant] = checked_number(what, record[constant]["value"], *_BOUNDS[constant])
     sources = {constant: str(record[constant]["source"]) for constant in CONSTANTS}
     return Stack(
         name=name,
@@ -108,11 +109,8 @@ _BOUNDS = {
 }
 
 
-def _checked(name: str, constant: str, value: object) -> float:
-    least, most = _BOUNDS[constant]
+def checked_number(what: str, value: object, least: float, most: float) -> float:
+    """The value, or BadRequest where it is no number within the bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise BadRequest(
-            f"'{constant}' of stack '{name}' is {value!r}; it must be a number from {least:g} to "
-            f"{most:g}"
-        )
+        raise BadRequest(f"{what} is {value!r}; it must be a number from {least:g} to {most:g}")
     return float(value)
