@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import BadRequest
-from shardwise.planner.timeline import StageCosts, costs_of, timeline, timeline_of
+from shardwise.planner.timeline import StageCosts, costs_of, timeline
 from shardwise.scheduling import pipeline_schedule
 
 
 def laid(kind="1f1b", S=2, M=2, v=1, *, F=1.0, B=1.0, W=1.0, **more):
-    return timeline_of(kind, S, M, v, forward=F, backward=B, weight=W, **more)
+    schedule = pipeline_schedule(kind, S, M, v)
+    return timeline(schedule, costs_of(schedule, forward=F, backward=B, weight=W, **more))
 
 
 def spans(line, rank, stream="compute"):

@@ -369,14 +369,6 @@ def legal_columns(request: TrainRequest, columns: Columns) -> Mask:
     return kept
 
 
-def legal_structure(request: TrainRequest, columns: Columns, structure: Structure) -> Mask:
-    """Candidates on which a structural choice is legal."""
-    kept = np.ones(len(columns), bool)
-    for rule in STRUCTURE_RULES:
-        kept &= rule.holds(request, columns, structure)
-    return kept
-
-
 def document() -> str:
     """The table as docs/legality.md."""
     rows = "\n".join(f"| `{r.name}` | {r.kind} | {r.rule} | {r.reason} |" for r in table())

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardwise.errors import BadRequest
-from shardwise.scheduling import Action, Schedule, pipeline_schedule, ready_order
+from shardwise.scheduling import Action, Schedule, ready_order
 
 Stream = Literal["compute", "send", "network"]
 
@@ -151,41 +151,6 @@ def timeline(schedule: Schedule, costs: StageCosts) -> Timeline:
         idle=tuple(max(makespan - seconds, 0.0) for seconds in busy),
         in_flight=tuple(schedule.in_flight(rank) for rank in range(schedule.stages)),
     )
-
-
-def timeline_of(
-    kind: str,
-    stages: int,
-    microbatches: int,
-    virtual_stages: int = 1,
-    *,
-    forward: float | Sequence[float],
-    backward: float | Sequence[float],
-    weight: float | Sequence[float],
-    transfer: float | Sequence[float] = 0.0,
-    reduction: float | Sequence[float] = 0.0,
-    optimizer: float | Sequence[float] = 0.0,
-    buckets: bool = False,
-    global_norm: bool = False,
-) -> Timeline:
-    """The timeline of a plan's schedule from seconds per stage: table, `costs_of`, `timeline`.
-
-    >>> timeline_of("1f1b", 4, 12, forward=1.0, backward=1.0, weight=1.0).makespan
-    45.0
-    """
-    schedule = pipeline_schedule(kind, stages, microbatches, virtual_stages)
-    costs = costs_of(
-        schedule,
-        forward=forward,
-        backward=backward,
-        weight=weight,
-        transfer=transfer,
-        reduction=reduction,
-        optimizer=optimizer,
-        buckets=buckets,
-        global_norm=global_norm,
-    )
-    return timeline(schedule, costs)
 
 
 class _Run:

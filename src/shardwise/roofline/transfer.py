@@ -70,20 +70,6 @@ def gather_to_one_seconds(
     return parallel_seconds(total_bytes * (chips - 1) / chips, links=ports, oneway=oneway)
 
 
-def pipelined_seconds(stages: Sequence[Quantity], *, chunks: int) -> Quantity:
-    """Stages that pass `chunks` equal chunks on: one chunk's stages, then the slowest per chunk.
-
-    sum(t)/c + (c - 1) max(t)/c; double buffering from HBM to VMEM is the case of two stages.
-
-    >>> [float(pipelined_seconds([2.0, 1.0], chunks=c)) for c in (1, 10)]
-    [3.0, 2.1]
-    """
-    total: Quantity = 0.0
-    for seconds in stages:
-        total = total + seconds
-    return total / chunks + (chunks - 1) / chunks * pipelined_lower(stages)
-
-
 def pipelined_lower(stages: Sequence[Quantity]) -> Quantity:
     """The lower bound of any pipeline of these stages: the slowest one."""
     slowest: Quantity = 0.0

@@ -10,7 +10,7 @@ A row that cannot be expressed has a reason, and is never dropped in silence.
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -173,8 +173,3 @@ def stated_flops_per_token(row: Row, cfg: ModelConfig) -> float:
         return counted
     core = counted - float(model_flops_per_token(cfg, 0, causal=causal))
     return 6.0 * params_total(cfg) + core
-
-
-def sources_of(runs: Sequence[Run]) -> tuple[str, ...]:
-    """Sources in order of first appearance."""
-    return tuple(dict.fromkeys(run.source for run in runs))
