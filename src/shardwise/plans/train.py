@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig
+from shardwise.models.activations import POLICIES, RematPolicy
 from shardwise.models.parameters import parameters
 from shardwise.models.training_state import training_state
 from shardwise.units import dtype_bytes
@@ -19,7 +20,7 @@ STORAGE_AXES = ("fsdp", "expert", "context")
 """Axes that can store a parameter in pieces and gather it before use (ZeRO-3): each sees tokens of
 its own, so each must sum gradients anyway."""
 
-Remat = Literal["none", "matmul_outputs", "block", "offload"]
+Remat = RematPolicy
 SavedKind = Literal[
     "block_input", "norm", "qkv", "attention", "attention_out", "mlp_in", "activation", "mlp_out"
 ]
@@ -33,7 +34,7 @@ ContextMethod = Literal["all_gather", "ring", "ulysses"]
 Optimizer = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
 Stack = Literal["xla", "megatron", "fsdp", "nanotron"]
 PLACINGS: tuple[Placing, ...] = get_args(Placing)
-REMAT_POLICIES: tuple[Remat, ...] = get_args(Remat)
+REMAT_POLICIES: tuple[Remat, ...] = POLICIES
 PIPELINE_SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
 CONTEXT_METHODS: tuple[ContextMethod, ...] = get_args(ContextMethod)
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)

@@ -9,6 +9,7 @@ PyTorch stops early; Megatron-LM's checkpoint runs the whole block (`recompute_w
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import get_args
 
 from shardwise.models.specs import Layer, Moe
 from shardwise.planner.layer_work import Yield
@@ -16,16 +17,7 @@ from shardwise.planner.train_shape import TrainShape
 from shardwise.plans.train import Remat, Saved, SavedKind
 from shardwise.work import Op
 
-KINDS: tuple[SavedKind, ...] = (
-    "block_input",
-    "norm",
-    "qkv",
-    "attention",
-    "attention_out",
-    "mlp_in",
-    "activation",
-    "mlp_out",
-)
+KINDS: tuple[SavedKind, ...] = get_args(SavedKind)
 
 _MATMULS: frozenset[SavedKind] = frozenset({"qkv", "attention_out", "mlp_in", "mlp_out"})
 
