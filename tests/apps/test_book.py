@@ -7,17 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.apps.commands import run
 
-from shardwise.apps.cli import main
 from shardwise.workflows.audits import audit_names, plan_path
 from shardwise.workflows.figures import figure_ids
-
-
-def run(capsys, *args) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(a) for a in args])
-    out, err = capsys.readouterr()
-    return int(stopped.value.code or 0), out, err
 
 
 def result(capsys, *args):

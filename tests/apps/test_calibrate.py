@@ -6,7 +6,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from tests.apps.test_plan_train import document, run
+from tests.apps.commands import document, run
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip

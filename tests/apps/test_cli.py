@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.apps.test_plan_train import SMALL, run
+from tests.apps.commands import run
+from tests.apps.test_plan_train import SMALL
 
 from shardwise.apps.cli import COMMANDS, main
 

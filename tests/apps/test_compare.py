@@ -4,21 +4,10 @@ import json
 from dataclasses import replace
 
 import pytest
+from tests.apps.commands import run
 from tests.workflows.dumps import DATA, dumped
 
-from shardwise.apps.cli import main
 from shardwise.workflows import compile as workflow
-
-
-def run(capsys, *args):
-    """(code, stdout, stderr) of a command."""
-    code = 0
-    try:
-        main(list(map(str, args)))
-    except SystemExit as end:
-        code = int(end.code or 0)
-    said = capsys.readouterr()
-    return code, said.out, said.err
 
 
 @pytest.fixture

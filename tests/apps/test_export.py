@@ -4,7 +4,7 @@ import json
 
 import pytest
 import yaml
-from tests.apps.test_plan_train import document, refused, run
+from tests.apps.commands import document, refused, run
 
 from shardwise.models import load_model
 from shardwise.plans import model_hash

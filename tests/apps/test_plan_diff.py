@@ -6,7 +6,7 @@ That it says what changes and what it does is in test_plan_show.py.
 import json
 
 import pytest
-from tests.apps.test_plan_train import document, refused, run
+from tests.apps.commands import document, refused, run
 
 SMALL = ["plan", "train", "--model", "llama-3.2-1b", "--on", "v5e:4x4", "--batch", "32seq"]
 SMALL += ["--seq", "2048"]

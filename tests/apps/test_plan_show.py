@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from tests.apps.test_plan_train import SMALL, STABLE, document, refused, run
+from tests.apps.commands import document, refused, run
+from tests.apps.test_plan_train import SMALL, STABLE
 
 
 @pytest.fixture

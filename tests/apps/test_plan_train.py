@@ -4,6 +4,7 @@ import csv
 import json
 
 import pytest
+from tests.apps.commands import document, refused, run
 
 from shardwise.apps.cli import main
 
@@ -11,22 +12,6 @@ SMALL = ["plan", "train", "--model", "llama-3-8b", "--on", "v5e:4x4", "--batch",
 SMALL += ["--seq", "2048"]
 BOOK = ["plan", "train", "--model", "llama-3-70b", "--on", "v5p:16x20x28", "--batch", "4Mi"]
 BOOK += ["--seq", "4096"]
-
-
-def run(capsys, *args) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of one command; a traceback fails the test by itself."""
-    with pytest.raises(SystemExit) as done:
-        main([str(a) for a in args])
-    out, err = capsys.readouterr()
-    return done.value.code, out, err
-
-
-def document(capsys, *args) -> dict:
-    """The JSON document, which is all of stdout."""
-    code, out, err = run(capsys, *args, "--json")
-    assert code == 0, err
-    assert err == ""
-    return json.loads(out)
 
 
 def small(**changes) -> list[str]:
@@ -226,16 +211,6 @@ def test_the_book_rule_on_gpus(capsys):
 
 
 # Refusals -----------------------------------------------------------------------------------------
-
-
-def refused(capsys, args, code=2) -> str:
-    """The message of a refusal: one line on stderr, nothing on stdout."""
-    got, out, err = run(capsys, *args)
-    assert got == code, err
-    assert out == ""
-    assert err.startswith("error: ")
-    assert "Traceback" not in err
-    return err.removeprefix("error: ").rstrip("\n")
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import gzip
 import json
 
 import pytest
+from tests.apps.commands import run
 
-from shardwise.apps.cli import main
 from shardwise.workflows import calibrate_machine as workflow
 
 EVENTS = [
@@ -32,17 +32,6 @@ ENTRY %main (a: f32[64,64]) -> f32[64,64] {
   ROOT %copy.4 = f32[64,64]{0,1} copy(%dot.1)
 }
 """
-
-
-def run(capsys, *args):
-    """(code, stdout, stderr) of a command."""
-    code = 0
-    try:
-        main(list(map(str, args)))
-    except SystemExit as end:
-        code = int(end.code or 0)
-    said = capsys.readouterr()
-    return code, said.out, said.err
 
 
 @pytest.fixture

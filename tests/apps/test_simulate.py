@@ -4,8 +4,8 @@ import csv
 import json
 
 import pytest
-from tests.apps.test_plan_train import document, run
-from tests.apps.test_plan_train import refused as refusal
+from tests.apps.commands import document, run
+from tests.apps.commands import refused as refusal
 
 from shardwise.models import load_model
 from shardwise.plans import ServePlan, ServeScheduling, model_hash, save_plan

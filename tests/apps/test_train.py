@@ -9,9 +9,9 @@ import threading
 from dataclasses import replace
 
 import pytest
+from tests.apps.commands import refused as refusal
 
 from runtime.trainer.made import make_plan
-from shardwise.apps.cli import main
 from shardwise.plans import save_plan
 from shardwise.workflows.train import TrainRequest, run_of
 
@@ -19,13 +19,8 @@ PLAN = "plan.yaml"
 
 
 def refused(capsys, *args):
-    with pytest.raises(SystemExit) as end:
-        main(["train", *map(str, args)])
-    err = capsys.readouterr().err
-    assert end.value.code == 2
-    assert err.startswith("error: ")
-    assert "Traceback" not in err
-    return err
+    """The message of a refused run."""
+    return refusal(capsys, ("train", *args))
 
 
 @pytest.fixture

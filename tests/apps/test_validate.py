@@ -4,7 +4,7 @@ import csv
 import json
 
 import pytest
-from tests.apps.test_plan_train import document, run
+from tests.apps.commands import document, run
 from tests.workflows.test_published import TABLE
 
 COMMAND = ("validate", TABLE)

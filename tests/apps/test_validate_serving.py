@@ -3,7 +3,7 @@
 import csv
 
 import pytest
-from tests.apps.test_plan_train import document, run
+from tests.apps.commands import document, run
 
 from shardwise.workflows.serving_runs import PUBLISHED_SERVING
 

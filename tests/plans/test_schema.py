@@ -5,7 +5,7 @@ from dataclasses import MISSING, fields
 from typing import get_args
 
 import pytest
-from tests.apps.test_plan_train import run
+from tests.apps.commands import run
 
 from shardwise.errors import BadRequest
 from shardwise.plans import TrainPlan

@@ -1,0 +1,33 @@
+"""Commands run in this process, for the tests of the command line."""
+
+import json
+
+import pytest
+
+from shardwise.apps.cli import main
+
+
+def run(capsys, *args) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of one command; a traceback fails the test by itself."""
+    with pytest.raises(SystemExit) as done:
+        main([str(a) for a in args])
+    out, err = capsys.readouterr()
+    return int(done.value.code or 0), out, err
+
+
+def document(capsys, *args) -> dict:
+    """The JSON document, which is all of stdout."""
+    code, out, err = run(capsys, *args, "--json")
+    assert code == 0, err
+    assert err == ""
+    return json.loads(out)
+
+
+def refused(capsys, args, code=2) -> str:
+    """The message of a refusal: one line on stderr, nothing on stdout."""
+    got, out, err = run(capsys, *args)
+    assert got == code, err
+    assert out == ""
+    assert err.startswith("error: ")
+    assert "Traceback" not in err
+    return err.removeprefix("error: ").rstrip("\n")
