@@ -351,3 +351,11 @@ def test_offload_needs_a_host_link():
     assert search(replace(asked, piece=piece), keep=1).best
     with pytest.raises(BadRequest, match="host_link_oneway"):
         search(replace(asked, piece=piece, remat=("offload",)), keep=1)
+
+
+def test_progress_is_told_while_a_part_is_looked_at():
+    seen = []
+    search(request(**PLAIN), 3, lambda done, of: seen.append((done, of)))
+    of = len(parts(parse_slice("v5e:2x2")))
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1]) == ((0, of), (of, of))

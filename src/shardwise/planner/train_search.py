@@ -10,6 +10,7 @@ functions that price a single plan.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf, prod
 
 import numpy as np
@@ -87,20 +88,22 @@ def search(
 
     Looked at are the whole slice and its parts rounded down; smaller parts only where no mesh on
     these is legal, or where the objective asks for them. `progress` is told how many of how many
-    parts are done. A legal plan is priced only if no floor shows that it is neither among the best
-    nor fits; `exhaustive` prices them all, for the same answer.
+    parts are done, also while one is looked at. A legal plan is priced only if no floor shows that
+    it is neither among the best nor fits; `exhaustive` prices them all, for the same answer.
     """
     tally = _Tally(request=request, keep=keep, exhaustive=exhaustive)
     looked = _parts_for(request)
     for done, (piece, box) in enumerate(looked):
-        tally.look(piece, box)
         if progress:
-            progress(done + 1, len(looked))
+            tally.tick = partial(progress, done, len(looked))
+        tally.look(piece, box)
     if not tally.legal:
         for piece, box in every_part(request.piece):
             tally.look(piece, box)
             if tally.found:
                 break
+    if progress:
+        progress(len(looked), len(looked))
     return tally.report()
 
 
@@ -123,6 +126,7 @@ class _Tally:
         self.found: list[Found] = []
         self.nearest: Found | None = None
         self.unfit: _Look | None = None  # of the largest part looked at
+        self.tick: Callable[[], None] = lambda: None  # called now and then
 
     def look(self, piece: Slice, box: tuple[int, ...]) -> None:
         """Price everything that a part of the slice allows, unless it cannot be better."""
@@ -297,6 +301,7 @@ class _Look:
             for storage, zeros in storages.items():
                 by_storage = allowed(storage, 1)
                 if by_storage is not None and (legal := by_layer & by_storage).any():
+                    self.tally.tick()
                     self._stored(chunk, storage, zeros, legal, counted)
 
     def _stored(

@@ -89,12 +89,20 @@ def sweep(
     jobs = [(b, n, p) for b in batches for n in lengths for p in pieces]
     points = []
     for done, (batch, length, piece) in enumerate(jobs):
-        points.append(_point(model, piece, batch, length, tokens, hardware, options))
-        if progress:
-            progress(done + 1, len(jobs))
+        inside = {"progress": _inside(progress, done, len(jobs))} if progress else {}
+        points.append(_point(model, piece, batch, length, tokens, hardware, options | inside))
+    if progress:
+        progress(len(jobs), len(jobs))
     if all(point.answer is None for point in points):
         raise NoFeasiblePlan(f"no point of the sweep has a plan; the last: {points[-1].miss}")
     return _front(_scaling(points))
+
+
+def _inside(
+    progress: Callable[[int, int], None], done: int, jobs: int
+) -> Callable[[int, int], None]:
+    """What one search tells of its own parts, as the progress of all searches."""
+    return lambda *_: progress(done, jobs)
 
 
 def _point(

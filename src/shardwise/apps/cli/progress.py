@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 _PATIENCE = 2.0
+_PAUSE = 0.1
 
 
 def progress_line(what: str, of: str = "parts of the slice") -> Callable[[int, int], None] | None:
@@ -12,11 +13,14 @@ def progress_line(what: str, of: str = "parts of the slice") -> Callable[[int, i
     if not sys.stderr.isatty():
         return None
     started = time.perf_counter()
+    drawn = 0.0
 
     def show(done: int, total: int) -> None:
+        nonlocal drawn
         seconds = time.perf_counter() - started
-        if seconds < _PATIENCE:
+        if seconds < _PATIENCE or (seconds < drawn + _PAUSE and done != total):
             return
+        drawn = seconds
         end = "\n" if done == total else ""
         many = f"{done} of {total}" if total else f"{done}"
         sys.stderr.write(f"\r{what}: {many} {of}, {seconds:.0f} s{end}")

@@ -102,7 +102,7 @@ def _chosen(
     held = dict.fromkeys(row["source"] for row in rows)
     for source in sources:
         if source not in held:
-            raise unknown("source", source, held)
+            raise unknown("source", source, held, "a run without --source shows all")
     grades = dict.fromkeys(row.get("grade") or "" for row in rows)
     if grade is not None and grade not in grades:
         raise unknown("grade", grade, grades)

@@ -60,7 +60,7 @@ def _chosen(runs: ServingTable, sources: tuple[str, ...]) -> ServingTable:
     held = dict.fromkeys(run.source for run in runs.runs)
     for source in sources:
         if source not in held:
-            raise unknown("source", source, held)
+            raise unknown("source", source, held, "a run without --source shows all")
     kept = tuple(r for r in runs.runs if not sources or r.source in sources)
     return ServingTable(rows=runs.rows, runs=kept, left_out=runs.left_out)
 
