@@ -24,13 +24,13 @@ SHORT = {"all_gather": "AG", "reduce_scatter": "RS", "all_reduce": "AR", "all_to
 
 
 ABOUT = """Made by `python scripts/planned.py` on {date} at {commit} with
-{versions}: the runtime's own `train_step`, compiled for {topology} (8 devices) at low effort without windowed
-einsums; `planned.json` has every array of it. State is bytes per device of parameters and
-optimizer. Of a pipeline both lists and the state are those of the last rank, which holds the head.
-V is as in `work.Collective`, added up by kind and axes over a step. Raw: bytes that both lists have
-for the same kind and axes, over those that either has, with the program's collectives as they are
-written. Left: bytes of either list that no rule explains, of the plan's with what our runtime adds
-to it.
+{versions}: the runtime's own `train_step`, compiled for {topology} (8 devices) at low
+effort without windowed einsums; `planned.json` has every array of it. State is bytes per
+device of parameters and optimizer. Of a pipeline both lists and the state are those of the last
+rank, which holds the head. V is as in `work.Collective`, added up by kind and axes over a step.
+Raw: bytes that both lists have for the same kind and axes, over those that either has, with the
+program's collectives as they are written. Left: bytes of either list that no rule explains, of the
+plan's with what our runtime adds to it.
 
 Noticed: single changes after which something else is left, of all that were tried: every array of
 the program's collectives gone, run once less, and there twice, and every line of the plan gone.
