@@ -36,7 +36,7 @@ def main():
     from shardwise.hardware import parse_slice
     from shardwise.workflows.compile import compile_function
 
-    hashes = lowered()
+    head, hashes = made(), lowered()
     for name, (on, mesh) in PROGRAMS.items():
         with chdir(HERE):
             names = f"kept_programs:{name}", f"kept_programs:{name}_args"
@@ -48,7 +48,7 @@ def main():
         {"name": name, "slice": on, "mesh": mesh, "lowered": hashes[name]}
         for name, (on, mesh) in PROGRAMS.items()
     ]
-    doc = {"schema_version": SCHEMA, **made(), "rows": rows}
+    doc = {"schema_version": SCHEMA, **head, "rows": rows}
     (FOLDER / "index.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
 
 

@@ -75,7 +75,7 @@ def test_rows_are_lossless_whatever_repeats_and_in_whatever_order():
     got = Compiled(lines=(a, b, a, a, b), state={"params": 1}, beside={"params": 0})
     row = row_of("x", plan, got)
     assert len(row["lines"]) == 2
-    assert step_of(json.loads(document({"rows": [row]}))["rows"][0]) == got
+    assert step_of(json.loads(document({"schema_version": 1, "rows": [row]}))["rows"][0]) == got
 
 
 # The rules, on lists written by hand --------------------------------------------------------------
