@@ -9,15 +9,13 @@ there is compiled. With --only nothing is written.
 
 import argparse
 import json
-import subprocess
 import sys
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 from compiled.plans import FITS, MATCHED, plan_of
 from compiled.programs import compiled_case, dump
 from compiled.table import page, row_of, summary_of
+from made import made
 
 from shardwise.errors import ShardwiseError
 from shardwise.profiler.ahead import default_root
@@ -56,21 +54,12 @@ def main() -> None:
         return
     doc = {
         "schema_version": SCHEMA,
-        "date": str(datetime.now(UTC).date()),
-        "commit": _commit(),
-        "versions": {name: version(name) for name in ("jax", "libtpu")},
+        **made(),
         "summary": summary_of(rows),
         "rows": rows,
     }
     (DOCS / "compiled.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
     (DOCS / "compiled.md").write_text(page(doc), encoding="utf-8")
-
-
-def _commit() -> str:
-    """The commit that the programs are of; it says so where there were changes beside it."""
-    folder = Path(__file__).parent
-    run = ["git", "-C", str(folder), "describe", "--always", "--dirty"]
-    return subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,16 @@
-"""Shared test set-up: `tests/` is an import root, and every skip or xfail must be exempted.
+"""Shared test set-up: `tests/` is an import root, every skip or xfail must be exempted, and few
+programs are compiled for TPUs.
 
-A skipped or xfailed test whose id is not in `exempt.toml` fails the run.
+A skipped or xfailed test whose id is not in `exempt.toml` fails the run, and so do more than `MOST`
+compiles by libtpu, in whatever process (`startup/sitecustomize.py` counts them): those take minutes
+of CI. What more programs have to say is committed as tables and dumps, made by scripts.
 """
 
 import importlib.util
+import json
+import os
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -12,6 +18,9 @@ import pytest
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+MOST = 8
+COMPILES = "SHARDWISE_TPU_COMPILES"
+"""Names the file of the count; set here, for the workers and children."""
 EXEMPT = {e["id"] for e in tomllib.loads((HERE / "exempt.toml").read_text())["exempt"]}
 
 
@@ -34,3 +43,52 @@ def pytest_collection_modifyitems(config, items):
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_configure(config):
+    """Start the count, once for all workers."""
+    if hasattr(config, "workerinput"):
+        return
+    handle, path = tempfile.mkstemp(prefix="shardwise-compiles-")
+    os.close(handle)
+    os.environ[COMPILES] = path
+    places = [str(HERE / "startup"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
+    counter().install()  # in this process; others import it as they start
+
+
+def counter():
+    """`startup/sitecustomize.py`, which may not be the one that Python has imported."""
+    path = HERE / "startup" / "sitecustomize.py"
+    spec = importlib.util.spec_from_file_location("compile_counter", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def compiles():
+    """What was compiled for TPUs so far, one row for each program."""
+    return [json.loads(line) for line in Path(os.environ[COMPILES]).read_text().splitlines()]
+
+
+def pytest_sessionfinish(session):
+    """More compiles than there may be fail the run."""
+    if not hasattr(session.config, "workerinput") and len(compiles()) > MOST:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter):
+    """How many programs were compiled for TPUs, and by which tests if they are too many."""
+    found = compiles()
+    if found:
+        line = f"programs compiled for TPUs: {len(found)}, of at most {MOST}"
+        terminalreporter.write_line(line, red=len(found) > MOST)
+    if len(found) > MOST:
+        for row in found:
+            terminalreporter.write_line(f"  {row['name']}: {row['test']}")
+
+
+def pytest_unconfigure(config):
+    """Remove the file of the count."""
+    if not hasattr(config, "workerinput"):
+        Path(os.environ.pop(COMPILES)).unlink()

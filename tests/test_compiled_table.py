@@ -1,9 +1,10 @@
-"""docs/compiled.json: its form, its age, and that it says what the planner says now."""
+"""docs/compiled.json: its rows, and that it says what the planner says now.
+
+Its form and its age are in `test_tables.py`.
+"""
 
 import json
-import re
 import sys
-from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -20,28 +21,15 @@ from compiled.table import page, summary_of  # noqa: E402
 DOC = json.loads((ROOT / "docs" / "compiled.json").read_text())
 ROWS = {row["name"]: row for row in DOC["rows"]}
 PLANS = {**MATCHED, **FITS}
-OLDEST = 365
-"""Days: a year of compilers' releases."""
 
 
-def test_the_table_has_every_plan_and_every_field():
-    assert DOC["schema_version"] == 1
+def test_the_table_has_every_plan():
     assert list(ROWS) == list(PLANS)
     for row in DOC["rows"]:
-        assert {"model", "slice", "mesh", "phase", "memory", "collectives", "key"} <= set(row)
         memory = row["memory"]
         assert min(memory["predicted"], memory["compiled"]) > 0
         assert memory["fits_predicted"] == (memory["predicted"] <= memory["usable"])
         assert (row["collectives"] is None) == memory["refused"]
-
-
-def test_the_table_is_of_this_compiler_and_not_old():
-    pins = (ROOT / "pyproject.toml").read_text()
-    (jax,) = set(re.findall(r"jax\[tpu\]==([\d.]+)", pins))
-    assert DOC["versions"]["jax"] == jax
-    assert re.fullmatch(r"[0-9a-f]{7,}(-dirty)?", DOC["commit"])
-    age = datetime.now(UTC).date() - date.fromisoformat(DOC["date"])
-    assert 0 <= age.days <= OLDEST
 
 
 def test_the_page_and_the_sums_are_of_the_rows():

@@ -79,10 +79,10 @@ def _compiled(plan: TrainPlan | ServePlan, phase: str, priced: Priced, cache: Ca
     return found
 
 
-@lru_cache(maxsize=1)
-def sources() -> str:
+@lru_cache
+def sources(makers: tuple[str, ...] = MAKERS) -> str:
     """A hash of what makes a program of a plan; the plan itself has a hash of the model's rows."""
     digest, root = hashlib.sha256(), Path(shardwise.__file__).parent
-    for path in (path for pattern in MAKERS for path in sorted(root.glob(pattern))):
+    for path in (path for pattern in makers for path in sorted(root.glob(pattern))):
         digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
     return digest.hexdigest()

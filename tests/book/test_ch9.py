@@ -1,15 +1,14 @@
 """Chapter 9, profiling: the example profile, read from a program compiled for the same cores.
 
-`data/ch9_ffw.hlo.txt` is what libtpu 0.0.42.1 makes of the book's feed-forward block for eight v2
-cores, 4-way data parallel and 2-way model parallel; `tests/workflows/test_profile.py` compiles it.
+`tests/kept/ffw.hlo.gz` is what libtpu makes of the book's feed-forward block for eight v2 cores,
+4-way data parallel and 2-way model parallel (`scripts/kept_programs.py`).
 `9.q2` and `9.mem` were measured and gate nothing.
 """
-
-from pathlib import Path
 
 import pytest
 
 from book.oracle import TESTED, check, entry
+from kept import hlo
 from shardwise.hardware import place
 from shardwise.profiler.hlo import (
     module_work,
@@ -32,8 +31,7 @@ MESH = Mesh.parse("x=2,y=2,core=2")
 
 @pytest.fixture(scope="module")
 def ffw():
-    text = (Path(__file__).parent / "data" / "ch9_ffw.hlo.txt").read_text()
-    return module_work(read_module(text), MESH)
+    return module_work(read_module(hlo("ffw")), MESH)
 
 
 @entry("9.ffw")
@@ -52,25 +50,26 @@ def test_local_shapes(e, ffw):
 
 
 def test_the_reduce_scatter_of_the_second_product_is_found(ffw):
-    op = ffw.ops[2].op
+    assert [item.op.op_class for item in ffw.ops] == ["matmul", "matmul", "collective"]
+    assert "calls=%all-reduce-scatter" in hlo("ffw")
+    product, op = ffw.ops[1].op.matmul, ffw.ops[2].op
+    assert (product.m, product.k, product.n) == (8 * 1024, 16384, 8192)
     assert op.collective.kind == "reduce_scatter"
     assert op.collective.axes == ("core",)
     assert op.collective.bytes == 2 * 8 * 1024 * 8192
 
 
-def test_times_of_the_example_profile():
+def test_times_of_the_example_profile(ffw):
     """96 ms and 1.13 ms in the profile. The catalogue has no link between the cores of a v2 chip;
     the book takes the one between chips."""
     hardware = Hardware(constants="book", overrides=["chip.device_link_oneway=62e9"])
     piece = hardware.slice("v2:2x2").slice
-    text = (Path(__file__).parent / "data" / "ch9_ffw.hlo.txt").read_text()
-    work = module_work(read_module(text), MESH)
     placement = place(piece, dict(MESH))
-    seconds = [float(price_op(item.op, piece.chip, placement).derated) for item in work.ops]
+    seconds = [float(price_op(item.op, piece.chip, placement).derated) for item in ffw.ops]
     assert seconds[:2] == pytest.approx([0.096, 0.096], rel=0.05)
     assert seconds[2] == pytest.approx(0.00113, rel=0.05)
     # The compiler's own cycles say the same at the chip's 700 MHz.
-    assert work.ops[0].cycles / piece.chip.clock_hz == pytest.approx(0.096, rel=0.05)
+    assert ffw.ops[0].cycles / piece.chip.clock_hz == pytest.approx(0.096, rel=0.05)
 
 
 @entry("9.qproj")

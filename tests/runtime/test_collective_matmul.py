@@ -1,10 +1,12 @@
-"""Collective matmuls equal the plain product and, compiled for a TPU, hide their permutes."""
+"""Collective matmuls equal the plain product and, compiled for a TPU, hide their permutes.
+
+What the TPU compiler makes of them is kept (`scripts/kept_programs.py`).
+"""
 
 import json
 
-import pytest
-
-from shardwise.profiler import QUICK_COMPILE, need_libtpu, run_source
+from kept import hlo
+from shardwise.profiler import QUICK_COMPILE, run_source
 from shardwise.profiler.hlo import read_collectives, read_overlaps
 
 BASE = """
@@ -76,34 +78,6 @@ print(json.dumps(found))
 """
 )
 
-TPU = (
-    """
-import os
-os.environ.update(
-    TPU_SKIP_MDS_QUERY="1",
-    TPU_WORKER_HOSTNAMES="localhost",
-    TPU_ACCELERATOR_TYPE="",
-    ALLOW_MULTIPLE_LIBTPU_LOAD="true",  # compiling only: no chip is held
-)
-"""
-    + BASE
-    + """
-from jax.experimental import topologies
-
-topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:4x4")
-mesh = jax.sharding.Mesh(np.array(topology.devices).reshape(4, 4), ("X", "Y"))
-shape = lambda dims, spec: jax.ShapeDtypeStruct(
-    dims, jnp.bfloat16, sharding=jax.NamedSharding(mesh, spec)
-)
-answer = {}
-for name in ("all_gather_matmul", "matmul_reduce_scatter_bidirectional"):
-    function, (x, w) = build(name, mesh)
-    lowered = function.lower(shape((4096, 8192), x), shape((8192, 8192), w))
-    answer[name] = lowered.compile().as_text()
-print(json.dumps(answer))
-"""
-)
-
 
 def test_equals_the_plain_product_and_its_gradient():
     errors = json.loads(run_source(EQUAL, xla_flags=QUICK_COMPILE))
@@ -111,23 +85,18 @@ def test_equals_the_plain_product_and_its_gradient():
     assert set(errors.values()) == {0.0}
 
 
-@pytest.fixture(scope="module")
-def compiled():
-    need_libtpu()
-    return json.loads(run_source(TPU))
-
-
-def test_a_tpu_multiplies_while_every_block_is_on_the_wire(compiled):
-    overlaps = read_overlaps(compiled["all_gather_matmul"])
+def test_a_tpu_multiplies_while_every_block_is_on_the_wire():
+    text = hlo("gather_matmul")
+    overlaps = read_overlaps(text)
     assert [o.collective.kind for o in overlaps] == ["permute"] * 3
     assert all(o.matmuls for o in overlaps), [o.between for o in overlaps]
     # 3 hops of A[B_X, D_Y] in bf16: [1024, 2048]; no blocking gather is left.
     assert {o.collective.bytes for o in overlaps} == {2 * 1024 * 2048}
-    assert len(read_collectives(compiled["all_gather_matmul"])) == 3
+    assert len(read_collectives(text)) == 3
 
 
-def test_a_tpu_sends_sums_both_ways_while_it_multiplies(compiled):
-    overlaps = read_overlaps(compiled["matmul_reduce_scatter_bidirectional"])
+def test_a_tpu_sends_sums_both_ways_while_it_multiplies():
+    overlaps = read_overlaps(hlo("matmul_scatter"))
     # |Y| = 4: half a block of Out[B_X, D_Y] each way, then a whole one each way.
     half = 1024 * 2048
     assert sorted(o.collective.bytes for o in overlaps) == [half, half, 2 * half, 2 * half]

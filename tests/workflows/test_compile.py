@@ -44,6 +44,8 @@ def broken(mesh):
 NUMBER = 3
 """
 HARDWARE = Hardware()
+QUICK = {"exec_time_optimization_effort": -1.0}
+"""Less is tried to overlap: a fraction of the time of a compile."""
 
 
 @pytest.fixture(scope="session")
@@ -116,7 +118,7 @@ def test_a_program_that_does_not_fit_names_its_buffers_and_their_lines(here, lim
 @pytest.mark.slow
 def test_a_training_plan_comes_back_beside_its_prediction(tiny, limits, tmp_path):
     planning = plan_training(tiny, "v5e:2x2", batch="32seq", seq=128, pins={"tensor": 2})
-    done = compile_plan(planning.best.plan, HARDWARE, limits=limits)
+    done = compile_plan(planning.best.plan, HARDWARE, options=QUICK, limits=limits)
     (program,) = done.programs
     result = program_result(program, planning.best.plan)
     assert program.phase == "train"
@@ -136,7 +138,7 @@ def test_a_training_plan_comes_back_beside_its_prediction(tiny, limits, tmp_path
     assert sorted(p.name for p in (tmp_path / "report").iterdir()) == sorted(files)
     assert (tmp_path / "report" / "train.hlo.txt").read_text() == program.compiled.hlo
     started = time.monotonic()
-    again = compile_plan(planning.best.plan, HARDWARE, limits=limits)
+    again = compile_plan(planning.best.plan, HARDWARE, options=QUICK, limits=limits)
     assert again.programs[0].compiled.cached
     assert time.monotonic() - started < program.compiled.seconds["process"] + 60
 

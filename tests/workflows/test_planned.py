@@ -1,15 +1,21 @@
 """What the plan predicts is what runs: state per device to the byte, collectives by kind and axes.
 
-The steps are compiled for a described TPU slice, in one child per group of plans.
+The steps were compiled for a described TPU slice by `scripts/planned.py` and are read from
+docs/planned.json; a few are compiled again, so that a file of another runtime is noticed.
 """
 
+import json
+import sys
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import pytest
 
 from shardwise.models import from_hf
 from shardwise.plans import ServePlan
 from shardwise.workflows.planned import (
+    Compiled,
     Line,
     by_axes,
     compiled_steps,
@@ -18,46 +24,58 @@ from shardwise.workflows.planned import (
     read_lines,
 )
 from shardwise.workflows.planned_plans import DENSE, small_plans
-from shardwise.workflows.planned_rules import RULES, compare, noticed
+from shardwise.workflows.planned_rules import RULES, compare
 from shardwise.workflows.planned_runtime import ADDED, added_lines, added_to_decode
 
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from planned_table import document, found_of, page, plan_hash, row_of, step_of  # noqa: E402
+
 PLANS = small_plans()
-GROUPS = {
-    "data": ("DP", "ZeRO-1", "ZeRO-2, 2 microbatches"),
-    "fsdp": ("FSDP", "FSDP, kept gathered", "FSDP, no remat", "HSDP"),
-    "tensor": (
-        "TP",
-        "TP + SP",
-        "TP + SP, fewer KV heads",
-        "FSDP + TP",
-        "DP + FSDP + TP, 2 microbatches",
-    ),
-    "context": ("FSDP + CP ring", "FSDP + CP all-gather", "FSDP + CP Ulysses"),
-    "stages": ("1F1B + FSDP + TP", "ZB-H1 + FSDP + TP", "1F1B + DP"),
-    "expert": ("EP ragged", "FSDP + EP, capacity"),
-    "expert and tensor": ("EP over TP, ragged", "EP + TP, ragged"),
-}
+DOC = json.loads((ROOT / "docs" / "planned.json").read_text())
+ROWS = {row["name"]: row for row in DOC["rows"]}
+ANEW = ("FSDP + TP", "FSDP + CP ring", "EP ragged")
+"""Compiled here again: matmuls, attention and experts, over every kind of axis but stages."""
 
 
-def test_every_plan_is_in_one_group():
-    assert sorted(name for names in GROUPS.values() for name in names) == sorted(PLANS)
+@cache
+def found(name):
+    """The committed step beside what is planned now."""
+    return found_of(ROWS[name])
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_what_is_planned_is_what_runs(name):
+    plan, cfg = PLANS[name]
+    one = found(name)
+    assert ROWS[name]["plan"] == plan_hash(plan), "run `python scripts/planned.py`"
+    assert one.got.state == planned_state(plan, cfg, plan.degree("stage") - 1)
+    assert one.same
+    assert one.got.beside["params"] == 0
+    assert one.got.beside["optimizer"] <= 16  # counters of steps
+    assert not one.compared.differences
+    # Nothing can be taken from the program or the plan, or be there twice, unnoticed.
+    changed, tried = one.noticed
+    assert changed == tried > len(planned_lines(plan, cfg))
+
+
+def test_the_page_is_that_of_the_document():
+    assert (ROOT / "docs" / "planned.md").read_text() == page(DOC, lambda row: found(row["name"]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", GROUPS)
-def test_what_is_planned_is_what_runs(group):
-    names = GROUPS[group]
-    for name, got in zip(names, compiled_steps([PLANS[n] for n in names]), strict=True):
-        plan, cfg = PLANS[name]
-        assert got.state == planned_state(plan, cfg, plan.degree("stage") - 1), name
-        assert got.beside["params"] == 0, name
-        assert got.beside["optimizer"] <= 16, name  # counters of steps
-        planned = planned_lines(plan, cfg)
-        found = compare(plan, cfg, planned, got.lines)
-        assert not found.differences, (name, found.differences)
-        # Nothing can be taken from the program or the plan, or be there twice, unnoticed.
-        changed, tried = noticed(plan, cfg, planned, got.lines)
-        assert changed == tried > len(planned), name
+@pytest.mark.parametrize("name", ANEW)
+def test_the_document_is_of_the_runtime_as_it_is(name):
+    (got,) = compiled_steps([PLANS[name]], DOC["topology"])
+    assert step_of(ROWS[name]) == got, "run `python scripts/planned.py`"
+
+
+def test_rows_are_lossless_whatever_repeats_and_in_whatever_order():
+    (a, b), (plan, _) = [line("all_gather", ("fsdp",), x) for x in (8, 4)], FSDP
+    got = Compiled(lines=(a, b, a, a, b), state={"params": 1}, beside={"params": 0})
+    row = row_of("x", plan, got)
+    assert len(row["lines"]) == 2
+    assert step_of(json.loads(document({"schema_version": 1, "rows": [row]}))["rows"][0]) == got
 
 
 # The rules, on lists written by hand --------------------------------------------------------------

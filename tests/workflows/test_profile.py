@@ -2,15 +2,12 @@
 
 import csv
 import json
-from pathlib import Path
 
 import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
-from shardwise.profiler.ahead import Limits
 from shardwise.profiler.trace import read_trace
-from shardwise.workflows.compile import compile_function
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.predict import plan_training
 from shardwise.workflows.profile import profile_function, profile_plan, profile_trace
@@ -54,16 +51,6 @@ def reduced(x, w):
     return jax.lax.with_sharding_constraint(x @ w, jax.P(None, None))
 def cut(mesh):
     return s(mesh, (64, 256), None, "x"), s(mesh, (256, 64), "x", None)
-def ffw(x, w_in, w_out):
-    with jax.named_scope("ffw_up"):
-        tmp = x @ w_in
-    with jax.named_scope("ffw_down"):
-        out = tmp @ w_out
-    return jax.lax.with_sharding_constraint(out, jax.P(("x", "y"), None, "core"))
-def ffw_args(mesh):
-    half = partial(s, mesh, dtype=jnp.bfloat16)
-    x = half((32, 1024, 8192), ("x", "y"), None, None)
-    return x, half((8192, 32768), None, "core"), half((32768, 8192), "core", None)
 """
 
 
@@ -198,21 +185,3 @@ def test_a_missing_text_beside_a_capture_is_refused(mlp, tmp_path):
     _, keep = mlp
     with pytest.raises(BadRequest, match=r"--hlo .* cannot be read"):
         profile_trace(keep, tmp_path / "none.txt")
-
-
-@pytest.mark.slow
-def test_the_example_profile_of_the_book_comes_back_from_a_compile(here):
-    """Chapter 9: eight v2 cores, 4-way data parallel, 2-way model parallel."""
-    program = compile_function(
-        "mine:ffw", "mine:ffw_args", parse_slice("v2:2x2"), limits=Limits(cache=None)
-    )
-    shipped = (Path(__file__).parents[1] / "book" / "data" / "ch9_ffw.hlo.txt").read_text()
-    assert "bf16[8,1024,16384]" in program.compiled.hlo
-    up, down, scatter = (item.op for item in program.work.ops)
-    assert (up.matmul.m, up.matmul.k, up.matmul.n) == (8 * 1024, 8192, 16384)
-    assert (down.matmul.m, down.matmul.k, down.matmul.n) == (8 * 1024, 16384, 8192)
-    assert program.collectives == {("reduce_scatter", ("core",)): (1.0, 2 * 8 * 1024 * 8192)}
-    assert scatter.collective is not None
-    assert [item.op.op_class for item in program.work.ops] == ["matmul", "matmul", "collective"]
-    assert "calls=%all-reduce-scatter" in shipped
-    assert "calls=%all-reduce-scatter" in program.compiled.hlo

@@ -148,22 +148,30 @@ def compiled_steps(
     Raises MissingPart without JAX or libtpu, ShardwiseError where a compile fails, BadRequest (in
     the child) for a plan that the runtime does not run.
     """
+    pairs = zip(cases, compiled_texts(cases, topology), strict=True)
+    return tuple(read_step(answer, plan) for (plan, _), answer in pairs)
+
+
+def compiled_texts(
+    cases: Sequence[tuple[TrainPlan, ModelConfig]], topology: str
+) -> list[dict[str, Any]]:
+    """What `compiled_steps` reads: the answers of `planned_job.compile_plans`, plain values."""
     need_libtpu()
     packed = [b64encode(pickle.dumps(case)).decode() for case in cases]
-    answers = run_function(
+    return run_function(
         "shardwise.workflows.planned_job:compile_plans",
         {"cases": packed, "topology": topology},
         devices=1,
         seconds=SECONDS_EACH * len(cases),
     )
-    pairs = zip(cases, answers, strict=True)
-    return tuple(
-        Compiled(
-            lines=_lines(answer, plan),
-            state={part: held[0] for part, held in answer["held"].items()},
-            beside={part: held[1] for part, held in answer["held"].items()},
-        )
-        for (plan, _), answer in pairs
+
+
+def read_step(answer: Mapping[str, Any], plan: TrainPlan) -> Compiled:
+    """One of `compiled_texts`, with its programs read."""
+    return Compiled(
+        lines=_lines(answer, plan),
+        state={part: held[0] for part, held in answer["held"].items()},
+        beside={part: held[1] for part, held in answer["held"].items()},
     )
 
 

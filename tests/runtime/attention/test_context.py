@@ -1,6 +1,5 @@
 """Attention over cut tokens equals the dense reference on the whole, values and gradients."""
 
-import json
 import re
 from dataclasses import replace
 from functools import partial
@@ -12,8 +11,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from tests.runtime.attention import cases
 
+from kept import hlo
 from shardwise.errors import BadRequest
-from shardwise.profiler import need_libtpu, run_source
 from shardwise.profiler.hlo import read_collectives, read_overlaps
 from shardwise.runtime.attention import (
     all_gather_attention,
@@ -190,54 +189,8 @@ class TestZigzag:
         assert by_device(order) == [132] * 4
 
 
-TPU = """
-import os
-os.environ.update(
-    TPU_SKIP_MDS_QUERY="1",
-    TPU_WORKER_HOSTNAMES="localhost",
-    TPU_ACCELERATOR_TYPE="",
-    ALLOW_MULTIPLE_LIBTPU_LOAD="true",  # compiling only: no chip is held
-)
-import json
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax.experimental import topologies
-from jax.sharding import PartitionSpec as P
-
-from shardwise.runtime.attention import Scoring, ring_attention
-
-topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:4x4")
-mesh = jax.sharding.Mesh(np.array(topology.devices).reshape(4, 4), ("data", "context"))
-spec = P("data", "context")
-
-def attend(q, k, v, positions):
-    scoring = Scoring(
-        scale=0.1,
-        softcap=None,
-        window=None,
-        chunk=None,
-        q_positions_BT=positions,
-        k_positions_BS=positions,
-    )
-    return ring_attention(q, k, v, scoring, axis="context")
-
-forward = jax.shard_map(attend, mesh=mesh, in_specs=(spec,) * 4, out_specs=spec)
-loss = lambda *x: forward(*x).astype(jnp.float32).sum()
-shape = lambda dtype, *dims: jax.ShapeDtypeStruct(
-    dims, dtype, sharding=jax.NamedSharding(mesh, spec)
-)
-q, k = (shape(jnp.bfloat16, 4, 8192, heads, 128) for heads in (8, 2))
-positions = shape(jnp.int32, 4, 8192)
-program = jax.jit(jax.grad(loss, (0, 1, 2)))
-print(json.dumps(program.lower(q, k, k, positions).compile().as_text()))
-"""
-
-
 def test_a_tpu_attends_while_the_next_block_is_on_the_wire():
-    need_libtpu()
-    compiled = json.loads(run_source(TPU))
+    compiled = hlo("ring_attention")  # scripts/kept_programs.py
     # A block of k, or of v, in bf16 is [1, 2048, 2, 128]; its gradient in f32 twice that.
     block = 2 * 2048 * 2 * 128
     overlaps = read_overlaps(compiled)

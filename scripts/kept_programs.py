@@ -1,0 +1,184 @@
+"""tests/kept: programs for TPUs whose compiled text tests read, so that CI need not compile them.
+
+    python scripts/kept_programs.py
+
+Compiles by libtpu for slices that are not here (about ten CPU seconds each; kept in the cache of
+`shardwise compile`) and writes tests/kept/NAME.hlo.gz and index.json, which has of each program a
+hash of what was lowered: a test lowers them anew, and one that has changed must be made again.
+"""
+
+import gzip
+import hashlib
+import json
+import sys
+from contextlib import chdir
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from made import made
+
+HERE = Path(__file__).resolve().parent
+FOLDER = HERE.parent / "tests" / "kept"
+SCHEMA = 1
+SQUARE = {"X": 4, "Y": 4}
+PROGRAMS = {
+    "ring_attention": ("v5e:4x4", {"data": 4, "context": 4}),
+    "gather_matmul": ("v5e:4x4", SQUARE),
+    "matmul_scatter": ("v5e:4x4", SQUARE),
+    "ffw": ("v2:2x2", {"x": 2, "y": 2, "core": 2}),
+}
+"""The slice and the mesh of each; its function and its arguments are below."""
+
+
+def main():
+    """Compile every program, then write the folder."""
+    from shardwise.hardware import parse_slice
+    from shardwise.workflows.compile import compile_function
+
+    head, hashes = made(), lowered()
+    for name, (on, mesh) in PROGRAMS.items():
+        with chdir(HERE):
+            names = f"kept_programs:{name}", f"kept_programs:{name}_args"
+            text = compile_function(*names, parse_slice(on), mesh).compiled.hlo
+        with gzip.GzipFile(FOLDER / f"{name}.hlo.gz", "wb", mtime=0) as file:
+            file.write(text.replace(f"{HERE.parent}/", "").encode())
+        print(name, file=sys.stderr, flush=True)
+    rows = [
+        {"name": name, "slice": on, "mesh": mesh, "lowered": hashes[name]}
+        for name, (on, mesh) in PROGRAMS.items()
+    ]
+    doc = {"schema_version": SCHEMA, **head, "rows": rows}
+    (FOLDER / "index.json").write_text(json.dumps(doc, indent=1) + "\n", encoding="utf-8")
+
+
+def lowered():
+    """A hash of every program as it is given to the compiler, from a child; nothing is compiled."""
+    from shardwise.hardware import parse_slice
+    from shardwise.hardware.device_order import mesh_coordinates
+    from shardwise.profiler.ahead import target_of
+    from shardwise.profiler.ahead.compile import environment
+    from shardwise.profiler.child import run_function
+
+    cases, around = [], {"PYTHONPATH": str(HERE)}
+    for name, (on, mesh) in PROGRAMS.items():
+        piece = parse_slice(on)
+        target = target_of(piece, mesh_coordinates(piece, mesh))
+        around |= environment(target)
+        cases.append({"name": name, "target": asdict(target)})
+    with chdir(HERE):
+        return run_function("kept_programs:hashes", {"cases": cases}, environment=around)
+
+
+def hashes(cases):
+    """What runs in the child of `lowered`."""
+    from shardwise.profiler.ahead.job import topology_devices
+    from shardwise.profiler.ahead.user import user_program
+
+    found = {}
+    for case in cases:
+        name = case["name"]
+        devices = topology_devices(case["target"])
+        names = f"kept_programs:{name}", f"kept_programs:{name}_args"
+        program = user_program(devices, *names, PROGRAMS[name][1])
+        text = program.function.lower(*program.arguments).as_text()
+        found[name] = hashlib.sha256(text.encode()).hexdigest()
+    return found
+
+
+def array(mesh, shape, *spec, dtype="bfloat16"):
+    """An argument: its shape, and which axes of the mesh cut each dim."""
+    import jax
+
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=jax.NamedSharding(mesh, jax.P(*spec)))
+
+
+# The programs -------------------------------------------------------------------------------------
+
+
+def ring_attention(q, k, v, positions):
+    """The gradients of attention round a ring of `context`: 8,192 tokens, 8 query and 2 KV heads of
+    128."""
+    import jax
+    import jax.numpy as jnp
+
+    from shardwise.runtime.attention import Scoring
+    from shardwise.runtime.attention import ring_attention as attention
+
+    spec = jax.P("data", "context")
+
+    def attend(q, k, v, positions):
+        scoring = Scoring(
+            scale=0.1,
+            softcap=None,
+            window=None,
+            chunk=None,
+            q_positions_BT=positions,
+            k_positions_BS=positions,
+        )
+        return attention(q, k, v, scoring, axis="context")
+
+    forward = jax.shard_map(attend, in_specs=(spec,) * 4, out_specs=spec)
+
+    def loss(*x):
+        return forward(*x).astype(jnp.float32).sum()
+
+    return jax.grad(loss, (0, 1, 2))(q, k, v, positions)
+
+
+def ring_attention_args(mesh):
+    cut = "data", "context"
+    q, k = (array(mesh, (4, 8192, heads, 128), *cut) for heads in (8, 2))
+    return q, k, k, array(mesh, (4, 8192), *cut, dtype="int32")
+
+
+def gather_matmul(x, w):
+    """`all_gather_matmul`: In[B_X, D_Y] . W[D, F_Y] with the gather over Y in pieces."""
+    import jax
+
+    from shardwise.runtime.collective_matmul import all_gather_matmul
+
+    ins = jax.P("X", "Y"), jax.P(None, "Y")
+    function = partial(all_gather_matmul, axis="Y")
+    return jax.shard_map(function, in_specs=ins, out_specs=jax.P("X", "Y"))(x, w)
+
+
+def gather_matmul_args(mesh):
+    return array(mesh, (4096, 8192), "X", "Y"), array(mesh, (8192, 8192), None, "Y")
+
+
+def matmul_scatter(x, w):
+    """`matmul_reduce_scatter_bidirectional`: In[B_X, D_Y] . W[D_Y, F], summed over Y in pieces."""
+    import jax
+
+    from shardwise.runtime.collective_matmul import matmul_reduce_scatter_bidirectional
+
+    ins = jax.P("X", "Y"), jax.P("Y", None)
+    function = partial(matmul_reduce_scatter_bidirectional, axis="Y")
+    return jax.shard_map(function, in_specs=ins, out_specs=jax.P("X", "Y"))(x, w)
+
+
+def matmul_scatter_args(mesh):
+    return array(mesh, (4096, 8192), "X", "Y"), array(mesh, (8192, 8192), "Y", None)
+
+
+def ffw(x, w_in, w_out):
+    """Chapter 9's feed-forward block: 4-way data parallel over chips, 2-way model parallel over the
+    cores of each."""
+    import jax
+
+    with jax.named_scope("ffw_up"):
+        tmp = x @ w_in
+    with jax.named_scope("ffw_down"):
+        out = tmp @ w_out
+    return jax.lax.with_sharding_constraint(out, jax.P(("x", "y"), None, "core"))
+
+
+def ffw_args(mesh):
+    x = array(mesh, (32, 1024, 8192), ("x", "y"), None, None)
+    w_in, w_out = ((8192, 32768), (None, "core")), ((32768, 8192), ("core", None))
+    return x, *(array(mesh, shape, *spec) for shape, spec in (w_in, w_out))
+
+
+if __name__ == "__main__":
+    main()
