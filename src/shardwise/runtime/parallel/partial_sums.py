@@ -28,6 +28,10 @@ Term = tuple[str, jax.Array, jax.Array]
 """An einsum of two arrays."""
 
 
+Key = tuple[str, tuple[int, ...]]
+"""A weight's letters and sizes."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartialSums:
     """The hooks `into` and `out_of` on whole arrays; `homes` says how the gradient of a weight of
@@ -36,7 +40,7 @@ class PartialSums:
 
     setup: Setup
     without: tuple[str, ...]
-    homes: Mapping[tuple[str, tuple[int, ...]], PartitionSpec]
+    homes: Mapping[Key, PartitionSpec]
 
     def into(self, x_BTD: jax.Array, *factors: Factor) -> tuple[jax.Array, ...]:
         """x[B, T, D] times each weight."""
@@ -54,13 +58,13 @@ class PartialSums:
         return made
 
     def _has(self, spec: str, w: jax.Array) -> bool:
-        return (letters_of(spec)[1], w.shape) in self.homes
+        return _key(letters_of(spec)[1], w.shape) in self.homes
 
     def gradient(self, spec: str, x: jax.Array, w: jax.Array, dy: jax.Array) -> jax.Array:
         """dW of `einsum(spec, x, w)`, where it is kept."""
         x_letters, letters, y_letters = letters_of(spec)
         term = (f"{x_letters},{y_letters}->{letters}", x, dy)
-        return self.summed([term], self.homes[letters, w.shape]).astype(w.dtype)
+        return self.summed([term], self.homes[_key(letters, w.shape)]).astype(w.dtype)
 
     def summed(self, terms: Sequence[Term], spec: PartitionSpec) -> jax.Array:
         """The sum of the products of the terms, which yield and sum over the same dims, as `spec`
@@ -102,8 +106,8 @@ def partial_sums(setup: Setup, without: tuple[str, ...] = ()) -> PartialSums:
     for row in stored_rows(setup.cfg):
         if is_scattered(row, setup):
             shape = padded_shape(row, setup.sharding(setup.stored(row)))[1:]
-            letters = "".join(letter for letter, _ in row.dims)
-            homes[letters, shape] = PartitionSpec(*gradient_spec(row, setup)[1:])
+            key = _key("".join(letter for letter, _ in row.dims), shape)
+            homes[key] = PartitionSpec(*gradient_spec(row, setup)[1:])
     return PartialSums(setup, without, homes)
 
 
@@ -153,6 +157,11 @@ def _by_x(spec: str) -> str:
     """The einsum of a gradient by the first factor: of the result's and the second factor."""
     first, second, output = letters_of(spec)
     return f"{output},{second}->{first}"
+
+
+def _key(letters: str, shape: tuple[int, ...]) -> Key:
+    """Rows of the table call the width of a value H where it is that of a key, einsums always U."""
+    return letters.replace("U", "H"), shape
 
 
 def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
