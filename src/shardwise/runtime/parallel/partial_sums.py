@@ -7,7 +7,7 @@ and cut it then, twice the bytes (XLA for TPUs does). So the sums are written ou
 over the axes that cut the result, an AllReduce over the others. Gathers are the compiler's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -78,11 +78,9 @@ class PartialSums:
             pairs = zip(einsums, arrays[::2], arrays[1::2], strict=True)
             products = [jnp.einsum(*pair) for pair in pairs]
             out, left = sum(products[1:], products[0]), set(cut)
-            for dim, entry in enumerate(spec):
-                names = tuple(axis for axis in _names(entry) if axis in left)
-                if names:
-                    out = lax.psum_scatter(out, names, scatter_dimension=dim, tiled=True)
-                    left -= {*names}
+            for dim, names in self._scatters(spec, left):
+                out = lax.psum_scatter(out, names, scatter_dimension=dim, tiled=True)
+                left -= {*names}
             return lax.psum(out, tuple(a for a in cut if a in left)) if left else out
 
         inputs = tuple(self.lies(dims) for e in einsums for dims in letters_of(e)[:2])
@@ -91,6 +89,19 @@ class PartialSums:
             local, mesh=self.setup.mesh, in_specs=inputs, out_specs=spec, check_vma=False
         )
         return run(*(x for _, *pair in terms for x in pair))
+
+    def _scatters(
+        self, spec: PartitionSpec, summed: Collection[str]
+    ) -> list[tuple[int, tuple[str, ...]]]:
+        """Dims with the axes that scatter them: tensor and those that store first, then, of their
+        pieces, those that replicate and keep pieces of the optimizer's state."""
+        found, storing = [], ("tensor", *self.setup.plan.storage_axes)
+        for stores in (True, False):
+            for dim, entry in enumerate(spec):
+                names = [a for a in _names(entry) if a in summed and (a in storing) is stores]
+                if names:
+                    found.append((dim, tuple(names)))
+        return found
 
     def lies(self, letters: str) -> PartitionSpec:
         """How an array with these dims lies inside a block."""
