@@ -11,11 +11,13 @@ from math import prod
 
 from jax.sharding import PartitionSpec
 
-from shardwise.models import Parameter
+from shardwise.models import LatentAttention, Parameter
 from shardwise.models.specs import Moe
-from shardwise.plans.layouts import DATA_AXES, replica_axes
-from shardwise.runtime.init import stacked_shape
+from shardwise.plans.layouts import DATA_AXES, replica_axes, tensor_letter
+from shardwise.runtime.init import PADDED, stacked_shape
 from shardwise.runtime.parallel.setup import Setup, one_or_all
+
+OUT = "attention.o"
 
 
 def pieces(row: Parameter, setup: Setup) -> PartitionSpec:
@@ -46,6 +48,24 @@ def optimizer_spec(row: Parameter, setup: Setup) -> PartitionSpec:
 def running_spec(row: Parameter, setup: Setup) -> PartitionSpec:
     """How the sum of gradients over microbatches lies: in pieces under ZeRO-2 alone."""
     return pieces(row, setup) if setup.plan.zero == 2 else setup.stored(row)
+
+
+def gradient_spec(row: Parameter, setup: Setup) -> PartitionSpec:
+    """How the gradient of a parameter lies when a microbatch has made it."""
+    spec = optimizer_spec if setup.plan.microbatches == 1 else running_spec
+    return spec(row, setup)
+
+
+def is_scattered(row: Parameter, setup: Setup) -> bool:
+    """Whether the gradient of a parameter is scattered where it is made (`partial_sums.py`): the
+    weights into and out of attention and dense MLPs, where tensor divides them."""
+    if not setup.explicit_sums or row.group is None or row.role != "matmul" or row.batch:
+        return False
+    latent = isinstance(setup.cfg.groups[row.group].mixer, LatentAttention)
+    if row.component == "router" or (latent and row.component == "attention" and row.name != OUT):
+        return False
+    letter, degree = tensor_letter(row), setup.degree("tensor")
+    return degree == 1 or letter in PADDED or bool(letter and dict(row.dims)[letter] % degree == 0)
 
 
 def deferred_axes(setup: Setup) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from jax import ad_checkpoint, lax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.runtime.init import stored_rows
+from shardwise.runtime.parallel.data import gradient_spec, is_scattered
 from shardwise.runtime.parallel.setup import Setup, one_or_all
 from shardwise.runtime.precision import dtype_of
 
@@ -24,10 +25,10 @@ Params = Mapping[str, jax.Array]
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """The `use` hook. `moves[(group, name)]` is (cast, stored, used) of one layer's array."""
+    """The `use` hook. `moves[(group, name)]` is (cast, used, homes) of one layer's array."""
 
     dtype: Any
-    moves: Mapping[tuple[int, str], tuple[bool, NamedSharding, NamedSharding]]
+    moves: Mapping[tuple[int, str], tuple[bool, NamedSharding, tuple[NamedSharding, ...]]]
 
     def __call__(self, group: int, params: Params) -> Params:
         """The parameters of a layer (group -1: outside the stack) as they are computed with."""
@@ -36,8 +37,8 @@ class Gather:
     def _one(self, group: int, name: str, w: jax.Array) -> jax.Array:
         if (group, name) not in self.moves:
             return w
-        cast, stored, used = self.moves[group, name]
-        w = gathered(w.astype(self.dtype) if cast else w, stored, used)
+        cast, used, homes = self.moves[group, name]
+        w = gathered(w.astype(self.dtype) if cast else w, used, homes)
         return ad_checkpoint.checkpoint_name(w, "parameters")
 
 
@@ -48,39 +49,47 @@ def gather_hook(setup: Setup) -> Gather:
         stored, used = setup.stored(row), setup.used(row)
         if stored == used:
             continue
+        home = gradient_spec(row, setup) if (sums := is_scattered(row, setup)) else stored
         if row.group is not None:  # a layer of the stack has no dim of layers
-            stored, used = PartitionSpec(*stored[1:]), PartitionSpec(*used[1:])
+            used, home = PartitionSpec(*used[1:]), PartitionSpec(*home[1:])
+        homes = (setup.sharding(home),) if sums else way_home(setup, home)
         # The router and the norms are read in float32, whatever the activations are.
         cast = row.role in ("matmul", "lookup") and row.name != "router"
         key = (-1 if row.group is None else row.group, row.name)
-        moves[key] = (cast, setup.sharding(stored), setup.sharding(used))
+        moves[key] = (cast, setup.sharding(used), homes)
     return Gather(dtype_of(setup.plan.dtypes.compute), moves)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def gathered(w: jax.Array, stored: NamedSharding, used: NamedSharding) -> jax.Array:
+def gathered(x: jax.Array, used: NamedSharding, homes: tuple[NamedSharding, ...]) -> jax.Array:
     """An AllGather whose gradient is a ReduceScatter: a plain constraint would lay the gradient out
-    like the gathered copy, which is an AllReduce.
-
-    The gradient is first scattered over the axes that cut sequences, then over `context`, which
-    cuts tokens: asked for both at once, XLA gathers what both matmuls read instead (the gradients
-    of all logits, 127 GiB for Llama 3 8B on 64 chips)."""
-    return lax.with_sharding_constraint(w, used)
+    like the gathered copy, which is an AllReduce. `homes` are the layouts that the gradient goes
+    through, the last of which it stays in."""
+    return lax.with_sharding_constraint(x, used)
 
 
-def _forward(w: jax.Array, stored: NamedSharding, used: NamedSharding):
-    return lax.with_sharding_constraint(w, used), None
+def _forward(x: jax.Array, used: NamedSharding, homes: tuple[NamedSharding, ...]):
+    return lax.with_sharding_constraint(x, used), None
 
 
-def _backward(stored: NamedSharding, used: NamedSharding, _: None, dw: jax.Array):
-    entries = (_but_context(entry) for entry in stored.spec)
-    first = NamedSharding(stored.mesh, PartitionSpec(*entries))
-    return (lax.with_sharding_constraint(lax.with_sharding_constraint(dw, first), stored),)
+def _backward(used: NamedSharding, homes: tuple[NamedSharding, ...], _: None, dx: jax.Array):
+    for home in homes:
+        dx = lax.with_sharding_constraint(dx, home)
+    return (dx,)
+
+
+gathered.defvjp(_forward, _backward)
+
+
+def way_home(setup: Setup, spec: PartitionSpec) -> tuple[NamedSharding, ...]:
+    """How a gradient whose sums are the compiler's comes to lie as `spec`: scattered over the axes
+    that cut sequences first, then over `context`, which cuts tokens. Asked for both at once, XLA
+    gathers what both matmuls read instead (the gradients of all logits, 127 GiB for Llama 3 8B on
+    64 chips)."""
+    first = PartitionSpec(*map(_but_context, spec))
+    return setup.sharding(first), setup.sharding(spec)
 
 
 def _but_context(entry: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
     names = entry if isinstance(entry, tuple) else (entry,) if entry else ()
     return one_or_all(tuple(axis for axis in names if axis != "context"))
-
-
-gathered.defvjp(_forward, _backward)

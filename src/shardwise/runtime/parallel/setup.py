@@ -59,6 +59,12 @@ class Setup:
         return parameter_spec(row, self.axes, storage, self.plan.expert_over_tensor)
 
     @property
+    def explicit_sums(self) -> bool:
+        """Whether partial sums of a layer's matmuls are summed in `partial_sums.py`; in rings they
+        are the rings', in the passes of a pipeline the compiler's."""
+        return bool(self.axes) and self.tensor_matmul == "plain" and self.plan.degree("stage") == 1
+
+    @property
     def routes_pieces(self) -> bool:
         """Whether a device of tensor routes its own piece of the tokens: where experts lie apart
         over it, or tokens are exchanged that sequence parallelism cut already."""

@@ -21,6 +21,7 @@ from shardwise.runtime.parallel.data import deferred_axes, optimizer_spec
 from shardwise.runtime.parallel.expert import dispatch_for
 from shardwise.runtime.parallel.fsdp import gather_hook
 from shardwise.runtime.parallel.packing import with_documents
+from shardwise.runtime.parallel.partial_sums import partial_sums
 from shardwise.runtime.parallel.setup import Setup
 from shardwise.runtime.parallel.tensor import CollectiveMatmuls, Stream
 from shardwise.runtime.precision import dtype_of
@@ -36,11 +37,10 @@ the backward pass with zeros first, on one thread (6 % of a small model's step, 
 def options_for(setup: Setup, without: tuple[str, ...] = ()) -> Options:
     """The model's options under a plan; `without` names batch axes that are mapped over."""
     plan = setup.plan
-    rings = CollectiveMatmuls(setup, without)
-    ours, alone = setup.tensor_matmul != "plain", not setup.axes
+    alone = not setup.axes
     gather = gather_hook(setup)
     on_cpu = setup.mesh.devices.flat[0].platform == "cpu"
-    plain = (row_products, row_product) if alone else (products, product)
+    into, out_of = _matmuls(setup, without)
     return Options(
         compute=plan.dtypes.compute,
         remat=plan.remat,
@@ -51,11 +51,24 @@ def options_for(setup: Setup, without: tuple[str, ...] = ()) -> Options:
         at=Stream(setup, without),
         use=gather,
         gathered="recompute" if plan.reshard_after_forward and gather.moves else "keep",
-        into=rings.into if ours else plain[0],
-        out_of=rings.out_of if ours else plain[1],
+        into=into,
+        out_of=out_of,
         rows=alone,
         scan=not (alone and on_cpu and setup.cfg.layers <= UNROLLED_LAYERS),
     )
+
+
+def _matmuls(setup: Setup, without: tuple[str, ...]) -> tuple[Callable[..., Any], ...]:
+    """The hooks `into` and `out_of`."""
+    if not setup.axes:
+        return row_products, row_product
+    if setup.explicit_sums:
+        sums = partial_sums(setup, without)
+        return sums.into, sums.out_of
+    if setup.tensor_matmul == "plain":
+        return products, product
+    rings = CollectiveMatmuls(setup, without)
+    return rings.into, rings.out_of
 
 
 def count_of(batch: Batch) -> jax.Array:

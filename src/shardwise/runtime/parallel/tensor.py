@@ -19,6 +19,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.plans.layouts import TENSOR_LETTERS
 from shardwise.runtime.collective_matmul import all_gather_rows, reduce_scatter_rows
+from shardwise.runtime.parallel.fsdp import gathered
 from shardwise.runtime.parallel.setup import Setup, one_or_all
 from shardwise.runtime.quant import product, products
 
@@ -42,13 +43,17 @@ class Stream:
         spec = self._spec(name, x.ndim)
         if spec is None:
             return x
-        if name in NORMS:  # first as it is made: so its result is gathered, not what it reads
-            x = self._lay(x, stream_spec(self.setup, self.without))
-        return self._lay(x, spec)
+        if name not in NORMS:
+            return lax.with_sharding_constraint(x, self._at(x, spec))
+        # First as it is made: so its result is gathered, not what it reads.
+        stream = self._at(x, stream_spec(self.setup, self.without))
+        x = lax.with_sharding_constraint(x, stream)
+        if self.setup.explicit_sums:
+            return gathered(x, self._at(x, spec), (stream,))
+        return lax.with_sharding_constraint(x, self._at(x, spec))
 
-    def _lay(self, x: jax.Array, spec: PartitionSpec) -> jax.Array:
-        mesh = self.setup.mesh
-        return lax.with_sharding_constraint(x, NamedSharding(mesh, _even(spec, x, mesh)))
+    def _at(self, x: jax.Array, spec: PartitionSpec) -> NamedSharding:
+        return NamedSharding(self.setup.mesh, _even(spec, x, self.setup.mesh))
 
     def _spec(self, name: str, dims: int) -> PartitionSpec | None:
         axes = self.setup.axes
@@ -108,7 +113,7 @@ class CollectiveMatmuls:
         return tuple({**made, **here}[i] for i in range(len(factors)))
 
     def _is_cut(self, spec: str, w: jax.Array) -> bool:
-        sizes = zip(_letters(spec)[1], w.shape, strict=True)
+        sizes = zip(letters_of(spec)[1], w.shape, strict=True)
         degree = self.setup.degree("tensor")
         return any(a in TENSOR_LETTERS and size % degree == 0 for a, size in sizes)
 
@@ -122,8 +127,8 @@ class CollectiveMatmuls:
             return all_gather_rows(x, every, axis="tensor", bidirectional=self._bidirectional)
 
         stream = stream_spec(self.setup, self.without)
-        weights = [self._lies(_letters(spec)[1]) for spec in specs]
-        outputs = tuple(self._lies(_letters(spec)[2]) for spec in specs)
+        weights = [self._lies(letters_of(spec)[1]) for spec in specs]
+        outputs = tuple(self._lies(letters_of(spec)[2]) for spec in specs)
         run = self._mapped(local, (stream, *weights), outputs)
         return run(x_BTD, *(w.astype(x_BTD.dtype) for _, w in factors))
 
@@ -136,7 +141,7 @@ class CollectiveMatmuls:
 
             return reduce_scatter_rows(x, one, axis="tensor", bidirectional=self._bidirectional)
 
-        inputs = tuple(map(self._lies, _letters(spec)[:2]))
+        inputs = tuple(map(self._lies, letters_of(spec)[:2]))
         run = self._mapped(local, inputs, stream_spec(self.setup, self.without))
         return run(x, w.astype(x.dtype))
 
@@ -158,7 +163,7 @@ class CollectiveMatmuls:
         return PartitionSpec(*(cut.get(letter) for letter in letters))
 
 
-def _letters(spec: str) -> tuple[str, str, str]:
+def letters_of(spec: str) -> tuple[str, str, str]:
     """The dims of x, of the weight and of the product in an einsum of two."""
     inputs, output = spec.split("->")
     x, w = inputs.split(",")

@@ -1,0 +1,179 @@
+"""Matmuls whose partial sums go straight to where they are kept, in `shard_map`.
+
+A product over a dim that an axis cuts is a partial sum on each device: `y[B, T, D]{U_tensor}` out
+of a block, `dx[B, T, D]{U_tensor}` into one, `dW[D, F_tensor]{U_fsdp}`. Asked for a layout in which
+another dim is cut, a compiler that finds the collectives itself may sum the whole array everywhere
+and cut it then, twice the bytes (XLA for TPUs does). So the sums are written out: a ReduceScatter
+over the axes that cut the result, an AllReduce over the others. Gathers are the compiler's.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from shardwise.plans.layouts import TENSOR_LETTERS
+from shardwise.runtime.init import padded_shape, stored_rows
+from shardwise.runtime.parallel.data import gradient_spec, is_scattered
+from shardwise.runtime.parallel.setup import Setup, one_or_all
+from shardwise.runtime.parallel.tensor import Factor, letters_of, stream_spec
+from shardwise.runtime.quant import product
+
+Term = tuple[str, jax.Array, jax.Array]
+"""An einsum of two arrays."""
+
+
+Key = tuple[str, tuple[int, ...]]
+"""A weight's letters and sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartialSums:
+    """The hooks `into` and `out_of` on whole arrays; `homes` says how the gradient of a weight of
+    these letters and sizes lies when it is summed. Weights that have none, such as KV heads that
+    tensor does not divide, are the compiler's."""
+
+    setup: Setup
+    without: tuple[str, ...]
+    homes: Mapping[Key, PartitionSpec]
+
+    def into(self, x_BTD: jax.Array, *factors: Factor) -> tuple[jax.Array, ...]:
+        """x[B, T, D] times each weight."""
+        ours = [i for i, (spec, w) in enumerate(factors) if self._has(spec, w)]
+        outs = {i: product(f[0], x_BTD, f[1]) for i, f in enumerate(factors) if i not in ours}
+        if ours:
+            specs, weights = zip(*(factors[i] for i in ours), strict=True)
+            made: Any = _into(self, specs, x_BTD, weights)
+            outs |= zip(ours, made, strict=True)
+        return tuple(outs[i] for i in range(len(factors)))
+
+    def out_of(self, spec: str, x: jax.Array, w: jax.Array) -> jax.Array:
+        """x[B, T, F_tensor] times w[F_tensor, D], laid out as the stream: [B, T_tensor, D]."""
+        made: Any = _out_of(self, spec, x, w) if self._has(spec, w) else product(spec, x, w)
+        return made
+
+    def _has(self, spec: str, w: jax.Array) -> bool:
+        return _key(letters_of(spec)[1], w.shape) in self.homes
+
+    def gradient(self, spec: str, x: jax.Array, w: jax.Array, dy: jax.Array) -> jax.Array:
+        """dW of `einsum(spec, x, w)`, where it is kept."""
+        x_letters, letters, y_letters = letters_of(spec)
+        term = (f"{x_letters},{y_letters}->{letters}", x, dy)
+        return self.summed([term], self.homes[_key(letters, w.shape)]).astype(w.dtype)
+
+    def summed(self, terms: Sequence[Term], spec: PartitionSpec) -> jax.Array:
+        """The sum of the products of the terms, which yield and sum over the same dims, as `spec`
+        lays it out."""
+        einsums = [einsum for einsum, *_ in terms]
+        first, second, output = letters_of(einsums[0])
+        summed = "".join(a for a in dict.fromkeys(first + second) if a not in output)
+        cut = [axis for entry in self.lies(summed) for axis in _names(entry)]
+
+        def local(*arrays: jax.Array) -> jax.Array:
+            pairs = zip(einsums, arrays[::2], arrays[1::2], strict=True)
+            products = [jnp.einsum(*pair) for pair in pairs]
+            out, left = sum(products[1:], products[0]), set(cut)
+            for dim, names in self._scatters(spec, left):
+                out = lax.psum_scatter(out, names, scatter_dimension=dim, tiled=True)
+                left -= {*names}
+            return lax.psum(out, tuple(a for a in cut if a in left)) if left else out
+
+        inputs = tuple(self.lies(dims) for e in einsums for dims in letters_of(e)[:2])
+        # What is not summed here is the same on all devices that hold it, so nothing is checked.
+        run = jax.shard_map(
+            local, mesh=self.setup.mesh, in_specs=inputs, out_specs=spec, check_vma=False
+        )
+        return run(*(x for _, *pair in terms for x in pair))
+
+    def _scatters(
+        self, spec: PartitionSpec, summed: Collection[str]
+    ) -> list[tuple[int, tuple[str, ...]]]:
+        """Dims with the axes that scatter them: tensor and those that store first, then, of their
+        pieces, those that replicate and keep pieces of the optimizer's state."""
+        found, storing = [], ("tensor", *self.setup.plan.storage_axes)
+        for stores in (True, False):
+            for dim, entry in enumerate(spec):
+                names = [a for a in _names(entry) if a in summed and (a in storing) is stores]
+                if names:
+                    found.append((dim, tuple(names)))
+        return found
+
+    def lies(self, letters: str) -> PartitionSpec:
+        """How an array with these dims lies inside a block."""
+        time, tensor = (a if a in self.setup.axes else None for a in ("context", "tensor"))
+        batch = one_or_all(self.setup.batch_axes(self.without))
+        cut = {"B": batch, "T": time, **dict.fromkeys(TENSOR_LETTERS, tensor)}
+        return PartitionSpec(*(cut.get(letter) for letter in letters))
+
+
+def partial_sums(setup: Setup, without: tuple[str, ...] = ()) -> PartialSums:
+    """The hooks of a plan, for the weights of its layers."""
+    homes = {}
+    for row in stored_rows(setup.cfg):
+        if is_scattered(row, setup):
+            shape = padded_shape(row, setup.sharding(setup.stored(row)))[1:]
+            key = _key("".join(letter for letter, _ in row.dims), shape)
+            homes[key] = PartitionSpec(*gradient_spec(row, setup)[1:])
+    return PartialSums(setup, without, homes)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _into(
+    sums: PartialSums, specs: Sequence[str], x: jax.Array, weights: Sequence[jax.Array]
+) -> tuple[jax.Array, ...]:
+    return tuple(product(spec, x, w) for spec, w in zip(specs, weights, strict=True))
+
+
+def _into_forward(sums: PartialSums, specs: Sequence[str], x: jax.Array, weights: Any):
+    return _into(sums, specs, x, weights), (x, weights)
+
+
+def _into_backward(sums: PartialSums, specs: Sequence[str], kept: Any, grads: Any):
+    x, weights = kept
+    rows = list(zip(specs, weights, grads, strict=True))
+    terms = [(_by_x(spec), dy, w.astype(dy.dtype)) for spec, w, dy in rows]
+    dx = sums.summed(terms, stream_spec(sums.setup, sums.without))
+    return dx, tuple(sums.gradient(spec, x, w, dy) for spec, w, dy in rows)
+
+
+_into.defvjp(_into_forward, _into_backward)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _out_of(sums: PartialSums, spec: str, x: jax.Array, w: jax.Array) -> jax.Array:
+    return sums.summed([(spec, x, w.astype(x.dtype))], stream_spec(sums.setup, sums.without))
+
+
+def _out_of_forward(sums: PartialSums, spec: str, x: jax.Array, w: jax.Array):
+    return _out_of(sums, spec, x, w), (x, w)
+
+
+def _out_of_backward(sums: PartialSums, spec: str, kept: Any, dy: jax.Array):
+    x, w = kept
+    whole = sums.setup.sharding(sums.lies(letters_of(spec)[2]))
+    dy = lax.with_sharding_constraint(dy, whole)
+    dx = jnp.einsum(_by_x(spec), dy, w.astype(dy.dtype))
+    return dx, sums.gradient(spec, x, w, dy)
+
+
+_out_of.defvjp(_out_of_forward, _out_of_backward)
+
+
+def _by_x(spec: str) -> str:
+    """The einsum of a gradient by the first factor: of the result's and the second factor."""
+    first, second, output = letters_of(spec)
+    return f"{output},{second}->{first}"
+
+
+def _key(letters: str, shape: tuple[int, ...]) -> Key:
+    """Rows of the table call the width of a value H where it is that of a key, einsums always U."""
+    return letters.replace("U", "H"), shape
+
+
+def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return entry if isinstance(entry, tuple) else (entry,) if entry else ()
