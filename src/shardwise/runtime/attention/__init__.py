@@ -13,13 +13,14 @@ from shardwise.runtime.attention.best import attention_on, best_attention
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.flash import flash_attention
 from shardwise.runtime.attention.ring import ring_attention
-from shardwise.runtime.attention.scoring import Kernel, Scoring, visible
+from shardwise.runtime.attention.scoring import Kernel, Scaled, Scoring, visible
 from shardwise.runtime.attention.tiles import count_tiles
 from shardwise.runtime.attention.ulysses import ulysses_attention
 from shardwise.runtime.attention.zigzag import from_zigzag, to_zigzag, zigzag_order
 
 __all__ = [
     "Kernel",
+    "Scaled",
     "Scoring",
     "all_gather_attention",
     "attention_on",
