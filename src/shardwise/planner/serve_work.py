@@ -182,7 +182,7 @@ def head_share(mixer: SoftmaxMixer, tensor: Quantity) -> Quantity:
     return np.ceil(heads / tensor) / heads
 
 
-def scale_bytes(mixer: SoftmaxMixer, shape: ServeShape) -> int:
+def scale_bytes(mixer: SoftmaxMixer, shape: ServeShape) -> float:
     """Bytes of the scales of one cached token; keys and values have their own, a latent one."""
     if shape.dtypes.kv != "int8" or not shape.kv_scales:
         return 0

@@ -110,8 +110,9 @@ def _rounded(x_BTKH: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def as_read(held: Any, dtype: Any, call: Call) -> Any:
-    """Keys or values as the kernel takes them: int8 ones with their scales where it is the dense
-    one (decode), else in `dtype` (a chunk of a prompt, which reads one sequence's)."""
+    """Keys or values as the kernel takes them: int8 ones with their scales where it can (decode),
+    else in `dtype` (a chunk of a prompt, which reads one sequence's)."""
     if not isinstance(held, Scaled):
         return held.astype(dtype)
-    return held if call.options.kernel is dense_attention else held.wide(dtype)
+    scaled = call.options.scaled or call.options.kernel is dense_attention
+    return held if scaled else held.wide(dtype)

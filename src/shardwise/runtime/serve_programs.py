@@ -27,7 +27,13 @@ from shardwise.models import Attention, ModelConfig, weight_dtype
 from shardwise.plans import ServePlan
 from shardwise.plans.layouts import tensor_letter
 from shardwise.plans.serve import CHECKPOINT
-from shardwise.runtime.attention import Scoring, attention_on, dense_attention
+from shardwise.runtime.attention import (
+    Scaled,
+    Scoring,
+    attention_on,
+    dense_attention,
+    merged_attention,
+)
 from shardwise.runtime.cache import SCALE, Cache, empty_cache
 from shardwise.runtime.generate import decode
 from shardwise.runtime.init import PADDED, Tree, padded_shape, stored_rows, tree_of
@@ -104,6 +110,29 @@ class ServeLayout:
         even = x.shape[-1] % prod(self.mesh.shape[a] for a in cut) == 0
         return cut if name == "mlp_in" and even else HEADS
 
+    def decoding(self, q_BTNH: jax.Array, k_BSKH: Any, v_BSKU: Any, scoring: Scoring) -> jax.Array:
+        """Attention of one token of each sequence to its cache. A device with several KV heads
+        reads them as one (`merged_attention`)."""
+        heads, tensor = k_BSKH.shape[2], self.mesh.shape["tensor"]
+        if heads % tensor or heads == tensor:
+            return dense_attention(q_BTNH, k_BSKH, v_BSKU, scoring)
+        P, rows = PartitionSpec, (*MIXERS, "spread")
+        whole = P(rows, None, "tensor", None)
+        cached: Any = whole
+        if isinstance(k_BSKH, Scaled):
+            parts: Any = whole, P(rows, "tensor", None)
+            cached = Scaled(*parts)
+        sinks = None if scoring.sinks_N is None else P("tensor")
+        places: Any = {"q_positions_BT": P(rows, None), "k_positions_BS": P(rows, None)}
+        spec = replace(scoring, sinks_N=sinks, **places)
+        inside = jax.shard_map(
+            merged_attention,
+            mesh=self.mesh,
+            in_specs=(whole, cached, cached, spec),
+            out_specs=whole,
+        )
+        return inside(q_BTNH, k_BSKH, v_BSKU, scoring)
+
     def kernel(
         self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKU: jax.Array, scoring: Scoring
     ) -> jax.Array:
@@ -171,7 +200,7 @@ def decode_program(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> Pr
     """One token for each sequence; the batch is filled up to what its devices divide."""
     unit = prod(layout.mesh.shape[a] for a in (*MIXERS, "spread"))
     batch = ceil(plan.batch / unit) * unit
-    options = Options(compute=plan.dtypes.compute, kernel=dense_attention, at=layout)
+    options = Options(compute=plan.dtypes.compute, kernel=layout.decoding, scaled=True, at=layout)
     cache = abstract_cache(plan, cfg, layout, batch, plan.input_length + plan.output_length)
     tokens = jax.ShapeDtypeStruct((batch,), jnp.int32, sharding=layout.sharding(SPLITS))
 
@@ -236,11 +265,8 @@ def abstract_cache(
         {name: lie(name, x, heads) for name, x in group.items()}
         for group, heads in zip(shapes.groups, kinds, strict=True)
     ]
-    lengths = shapes.lengths_B
-    return Cache(
-        tuple(groups),
-        jax.ShapeDtypeStruct(lengths.shape, lengths.dtype, sharding=layout.sharding()),
-    )
+    lengths: Any = jax.ShapeDtypeStruct((batch,), jnp.int32, sharding=layout.sharding())
+    return Cache(tuple(groups), lengths)
 
 
 def abstract_weights(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> Tree:
