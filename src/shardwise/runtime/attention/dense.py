@@ -55,7 +55,7 @@ def merged_attention(
     copies a layer's keys, then its values, into an order of heads before it multiplies.
     """
     N, K = q_BTNH.shape[2], k_BSKH.shape[2]
-    own_NK = (jnp.arange(N)[:, None] // (N // K) == jnp.arange(K)).astype(q_BTNH.dtype)
+    own_NK = (jnp.arange(N)[:, None] // (N // K) == jnp.arange(K)[None]).astype(q_BTNH.dtype)
     q_BTNKH = q_BTNH[:, :, :, None] * own_NK[None, None, :, :, None]
     q_BTNX = q_BTNKH.reshape(*q_BTNH.shape[:3], -1)
     out_BTNX = dense_attention(q_BTNX, _merged(k_BSKH, N), _merged(v_BSKU, N), scoring)
