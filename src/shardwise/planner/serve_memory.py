@@ -14,6 +14,7 @@ from shardwise.planner.serve_work import (
     ServeShape,
     head_share,
     held_share,
+    scale_bytes,
     served_rows,
 )
 from shardwise.plans.layouts import tensor_share
@@ -32,6 +33,19 @@ def serve_memory(cfg: ModelConfig, shape: ServeShape) -> MemoryTimeline:
             ("prefill", {"weights": weights, "kv": kv, "activations": prefill}),
         )
     )
+
+
+def prefill_memory(cfg: ModelConfig, shape: ServeShape) -> dict[str, Quantity]:
+    """Memory of a device that prefills one prompt and holds no other sequence: with the whole
+    prompt's cache, of which every device has the heads that `tensor` gives it."""
+    kv: Quantity = 0.0
+    for layer, layers in cfg.layer_groups():
+        kv = kv + layers * layer_cache_bytes(layer, shape, shape.input_length)
+    return {
+        "weights": weight_bytes_per_device(cfg, shape),
+        "kv": kv,
+        "activations": _working_set(cfg, shape, shape.chunk_tokens, 1.0),
+    }
 
 
 def weight_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
@@ -54,13 +68,15 @@ def kv_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
 
 
 def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quantity:
-    """Bytes of one sequence in one layer on one device: keys and values, indexer keys, state."""
+    """Bytes of one sequence in one layer on one device: keys and values with an int8 cache's
+    scales, indexer keys, state."""
     mixer, tensor = layer.mixer, shape.degree("tensor")
     if isinstance(mixer, RecurrentMixer):
         return mixer.state_elements * STATE_BYTES / tensor
     if not isinstance(mixer, SoftmaxMixer):
         return 0.0
-    size = kv_elements(mixer) * kv_tokens(mixer, context) * dtype_bytes(shape.dtypes.kv)
+    entry = kv_elements(mixer) * dtype_bytes(shape.dtypes.kv)
+    size = (entry + (entry and scale_bytes(mixer, shape))) * kv_tokens(mixer, context)
     indexer = None if isinstance(mixer, Attention) else mixer.indexer
     if indexer is not None:
         size += indexer.head_dim * (context // indexer.ratio) * INDEX_BYTES

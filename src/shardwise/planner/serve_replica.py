@@ -8,7 +8,7 @@ from shardwise.hardware import Chip, Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.serve_cost import EngineCost, engine_cost
 from shardwise.planner.serve_memory import kv_bytes_per_device, serve_memory
-from shardwise.planner.serve_search import compute_of, place_mesh, usable_bytes
+from shardwise.planner.serve_search import compute_of, counts_scales, place_mesh, usable_bytes
 from shardwise.planner.serve_work import ServeShape
 from shardwise.planner.simulate.cost import ReplicaModel
 from shardwise.plans import ServePlan
@@ -71,4 +71,5 @@ def shape_of(plan: ServePlan, chip: Chip) -> ServeShape:
         kv_sharding=plan.kv_sharding,
         dtypes=plan.dtypes,
         compute_of=compute_of(plan.dtypes, chip),
+        kv_scales=counts_scales(plan.constants),
     )

@@ -47,7 +47,7 @@ class ServeRequest:
     `pieces` are the slices to choose from, smallest first. `batch` fixes the batch where it is not
     0. `max_tpot` and `max_ttft` bound the expected seconds, infinite where there is no target.
     `utilisation` replaces the expected prefill time, if given. `engine` is the software that
-    serves.
+    serves. `kv_scales` as in `ServeShape`.
     """
 
     cfg: ModelConfig
@@ -63,6 +63,7 @@ class ServeRequest:
     pins: Mapping[str, int] = field(default_factory=dict)
     utilisation: Utilisation | None = None
     engine: Engine = IDEAL_ENGINE
+    kv_scales: bool = True
 
     @property
     def has_targets(self) -> bool:
@@ -218,7 +219,13 @@ def serve_shape(
         kv_sharding=kv_sharding,
         dtypes=request.dtypes,
         compute_of=compute_of(request.dtypes, request.pieces[0].chip),
+        kv_scales=request.kv_scales,
     )
+
+
+def counts_scales(constants: str) -> bool:
+    """Whether the scales of an int8 cache are counted: not in the book's numbers."""
+    return constants != "book"
 
 
 def compute_dtypes(chip: Chip) -> Mapping[str, str]:

@@ -55,6 +55,9 @@ INDEX_BYTES = dtype_bytes("fp8")
 STATE_BYTES = dtype_bytes("f32")
 """Recurrent states are kept in f32."""
 
+SCALE_BYTES = dtype_bytes("bf16")
+"""An int8 cache has a scale for each token and head, of keys and of values (`runtime/cache.py`)."""
+
 MERGE_BYTES = dtype_bytes("f32")
 """Answers of a sequence's parts are added up in f32."""
 
@@ -64,7 +67,8 @@ class ServeShape:
     """One replica as numbers that may be arrays over candidates; `batch` is the replica's.
 
     `compute_of` names the dtype of matmuls by the dtype of their stored weights, where that is not
-    `dtypes.compute`: what the chip multiplies quantized weights in.
+    `dtypes.compute`: what the chip multiplies quantized weights in. Without `kv_scales` those of an
+    int8 cache are left out, as the book does.
     """
 
     degrees: Mapping[str, Quantity]
@@ -75,6 +79,7 @@ class ServeShape:
     kv_sharding: KvSharding
     dtypes: ServeDtypes
     compute_of: Mapping[str, str] = field(default_factory=dict)
+    kv_scales: bool = True
 
     def degree(self, axis: str) -> Quantity:
         """Degree of a mesh axis; 1 where there is none."""
@@ -175,6 +180,13 @@ def head_share(mixer: SoftmaxMixer, tensor: Quantity) -> Quantity:
     """Share of a cached entry on one device of `tensor`: whole heads, replicated beyond K."""
     heads = cached_heads(mixer)
     return np.ceil(heads / tensor) / heads
+
+
+def scale_bytes(mixer: SoftmaxMixer, shape: ServeShape) -> float:
+    """Bytes of the scales of one cached token; keys and values have their own, a latent one."""
+    if shape.dtypes.kv != "int8" or not shape.kv_scales:
+        return 0
+    return cached_heads(mixer) * (2 if isinstance(mixer, Attention) else 1) * SCALE_BYTES
 
 
 def decode_work(cfg: ModelConfig, shape: ServeShape) -> Work:
@@ -345,11 +357,12 @@ def _widths(mixer: SoftmaxMixer) -> tuple[int, int]:
 def _cache_traffic(
     layer: Layer, mixer: SoftmaxMixer, shape: ServeShape, context: Quantity
 ) -> Quantity:
-    """Bytes per sequence of one layer: the keys and values that a query sees, all indexer keys,
-    and the new entry written."""
+    """Bytes per sequence of one layer: the keys and values that a query sees with their scales, all
+    indexer keys, and the new entry written."""
     keys = keys_seen(layer, context, causal=False)
-    read = _read_elements(mixer) * keys * dtype_bytes(shape.dtypes.kv)
-    written = kv_elements(mixer) * dtype_bytes(shape.dtypes.kv)
+    scales = scale_bytes(mixer, shape)
+    read = (_read_elements(mixer) * dtype_bytes(shape.dtypes.kv) + scales) * keys
+    written = kv_elements(mixer) * dtype_bytes(shape.dtypes.kv) + scales
     indexer = None if isinstance(mixer, Attention) else mixer.indexer
     if indexer is not None:
         read += indexer.head_dim * context / indexer.ratio * INDEX_BYTES

@@ -24,6 +24,7 @@ from shardwise.planner.serve_search import (
     SliceFound,
     Utilisation,
     at_utilisation,
+    counts_scales,
     experts_of,
     front,
     heads_divide,
@@ -147,6 +148,7 @@ class ServePlanning:
 def plan_serve(request: ServeRequest, *, top: int = 3, constants: str = "vendor") -> ServePlanning:
     """Take the slices in turn until one holds the model and meets the targets; on it, the mesh and
     batch with most tokens per second. Raises NoFeasiblePlan with the nearest miss."""
+    request = replace(request, kv_scales=counts_scales(constants))
     searched: list[SliceFound] = []
     passed: list[TooSmall] = []
     good: list[Point] = []
@@ -295,6 +297,7 @@ def _request_of(
         batch=plan.batch,
         utilisation=utilisation,
         engine=load_engine(plan.engine),
+        kv_scales=counts_scales(plan.constants),
     )
 
 

@@ -6,7 +6,7 @@ import jax
 
 from shardwise.models import Attention
 from shardwise.models.numerics import Rope
-from shardwise.runtime.cache import extend
+from shardwise.runtime.cache import as_read, extend
 from shardwise.runtime.call import Call, Past, scoring_of
 from shardwise.runtime.linear import into, out_of
 from shardwise.runtime.norms import norm
@@ -32,11 +32,10 @@ def attention_block(
     q_BTNH = rotate(q_BTNH, call.positions_BT, rope)
     k_BTKH = rotate(k_BTKH, call.positions_BT, rope)
     arrays: dict[str, jax.Array] = {}
-    keys_BSKH, values_BSKU = k_BTKH, v_BTKU
+    keys_BSKH, values_BSKU = k_BTKH, v_BTKU  # from an int8 cache they may come with scales
     if past is not None:
         arrays, held = extend(past, call.positions_BT, {"k": k_BTKH, "v": v_BTKU})
-        keys_BSKH = held["k"].astype(q_BTNH.dtype)
-        values_BSKU = held["v"].astype(q_BTNH.dtype)
+        keys_BSKH, values_BSKU = (as_read(held[n], q_BTNH.dtype, call) for n in ("k", "v"))
     scoring = scoring_of(
         call,
         past=past,

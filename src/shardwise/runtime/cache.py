@@ -4,6 +4,13 @@ Softmax layers keep k [L, B, S, K H] and v [L, B, S, K U], latent ones c [L, B, 
 rotated r [L, B, S, R] (`models.kv` counts the same elements). Place s of a row holds the token at
 position s; what lies beyond a row's length is garbage that no query sees. Heads have no dim of
 their own: 10 of them fill a tile of 16 on TPUs, and XLA copied the whole cache into such tiles.
+
+An int8 cache has a bf16 scale for each token and head beside them, `k.scale` and `v.scale`
+[L, B, K, S], 2 / H of its bytes (1.6 % at 128; `planner.serve_memory` counts them). A latent one is
+a single array cr [L, B, S, C + R] then, with one scale for a token's c and r: what is absorbed
+reads both as one key. On TPUs int8 rows wider than a tile's 128 (several KV heads on a device) are
+written in other tiles than the loop over layers keeps, so XLA (libtpu 0.0.42) copies the cache:
+cut it by heads until each device has one, else keep it in bf16.
 """
 
 from dataclasses import dataclass
@@ -14,7 +21,12 @@ import jax.numpy as jnp
 
 from shardwise.errors import BadRequest
 from shardwise.models import Attention, LatentAttention, ModelConfig
-from shardwise.runtime.call import Past
+from shardwise.runtime.attention.dense import dense_attention
+from shardwise.runtime.attention.scoring import Scaled
+from shardwise.runtime.call import Call, Past
+
+SCALE = ".scale"
+"""Ends the name of the scales of an array."""
 
 
 @jax.tree_util.register_dataclass
@@ -39,32 +51,70 @@ def empty_cache(cfg: ModelConfig, batch: int, places: int, dtype: Any) -> Cache:
             f"a cache of {places} places is more than the {cfg.position_rows} learned positions "
             f"of model '{cfg.name}'; ask for at most that many tokens"
         )
+    int8 = jnp.dtype(dtype) == jnp.int8
     groups = []
     for layer, count in cfg.layer_groups():
-        m = layer.mixer
-        if isinstance(m, LatentAttention):
-            widths = {"c": m.kv_lora_rank, "r": m.rope_head_dim}
-        else:
-            assert isinstance(m, Attention)
-            widths = {"k": m.kv_heads * m.head_dim, "v": m.kv_heads * m.v_head_dim}
-        shape = (count, batch, places)
-        groups.append({name: jnp.zeros((*shape, width), dtype) for name, width in widths.items()})
+        widths, heads = _widths(layer.mixer, joint=int8)
+        group = {n: jnp.zeros((count, batch, places, w), dtype) for n, w in widths.items()}
+        if int8:
+            shape = (count, batch, heads, places)
+            group |= {n + SCALE: jnp.zeros(shape, jnp.bfloat16) for n in widths}
+        groups.append(group)
     return Cache(tuple(groups), jnp.zeros(batch, jnp.int32))
+
+
+def _widths(mixer: object, *, joint: bool) -> tuple[dict[str, int], int]:
+    """Width of each array's entry of a token, and the heads that it has."""
+    if isinstance(mixer, LatentAttention):
+        latent, rotated = mixer.kv_lora_rank, mixer.rope_head_dim
+        return ({"cr": latent + rotated} if joint else {"c": latent, "r": rotated}), 1
+    assert isinstance(mixer, Attention)
+    heads = mixer.kv_heads
+    return {"k": heads * mixer.head_dim, "v": heads * mixer.v_head_dim}, heads
 
 
 def extend(
     past: Past, positions_BT: jax.Array, new: dict[str, jax.Array]
-) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+) -> tuple[dict[str, jax.Array], dict[str, Any]]:
     """Write [B, T, ...] of each array at its positions; the group's arrays after it, and what the
-    layer attends to: the new tokens where the past was empty, else all places."""
+    layer attends to: the new tokens where the past was empty, else all places, an int8 array with
+    its scales (`Scaled`)."""
     rows_B1 = jnp.arange(positions_BT.shape[0])[:, None]
-    arrays = {
-        name: past.arrays[name]
-        .at[past.layer, rows_B1, positions_BT]
-        .set(value.reshape(*value.shape[:2], -1).astype(past.arrays[name].dtype))
-        for name, value in new.items()
-    }
+    arrays = dict(past.arrays)
+    for name, value in new.items():
+        array = arrays[name]
+        if name + SCALE in arrays:
+            value, scale_BTK = _rounded(value)
+            scales = arrays[name + SCALE]
+            at = scales.at[past.layer, rows_B1, :, positions_BT]
+            arrays[name + SCALE] = at.set(scale_BTK.astype(scales.dtype))
+        flat = value.reshape(*value.shape[:2], -1).astype(array.dtype)
+        arrays[name] = array.at[past.layer, rows_B1, positions_BT].set(flat)
     if past.fresh:
         return arrays, new
-    held = {name: array[past.layer] for name, array in arrays.items()}
-    return arrays, {n: x.reshape(*x.shape[:2], *new[n].shape[2:]) for n, x in held.items()}
+    held: dict[str, Any] = {}
+    for name, value in new.items():
+        array = arrays[name][past.layer]
+        held[name] = array.reshape(*array.shape[:2], *value.shape[2:])
+        if name + SCALE in arrays:
+            held[name] = Scaled(held[name], arrays[name + SCALE][past.layer])
+    return arrays, held
+
+
+def _rounded(x_BTKH: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """int8 values and their scales [B, T, K] in bf16, max |x| / 127 of a head. A value is off by at
+    most half a scale: that bf16 rounds a scale by 1/512 moves the largest one by 1/4."""
+    wide_BTKH = x_BTKH.astype(jnp.float32)
+    most_BTK = jnp.abs(wide_BTKH).max(-1)
+    scale_BTK = jnp.where(most_BTK == 0, 1.0, most_BTK / 127).astype(jnp.bfloat16)
+    values_BTKH = jnp.round(wide_BTKH / scale_BTK.astype(jnp.float32)[..., None])
+    return jnp.clip(values_BTKH, -127, 127).astype(jnp.int8), scale_BTK
+
+
+def as_read(held: Any, dtype: Any, call: Call) -> Any:
+    """Keys or values as the kernel takes them: int8 ones with their scales where it can (decode),
+    else in `dtype` (a chunk of a prompt, which reads one sequence's)."""
+    if not isinstance(held, Scaled):
+        return held.astype(dtype)
+    scaled = call.options.scaled or call.options.kernel is dense_attention
+    return held if scaled else held.wide(dtype)

@@ -6,13 +6,15 @@ the cache is read as one KV head of width C + R.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from shardwise.models import LatentAttention
 from shardwise.models.numerics import Rope
-from shardwise.runtime.cache import extend
+from shardwise.runtime.attention.scoring import Scaled
+from shardwise.runtime.cache import as_read, extend
 from shardwise.runtime.call import Call, Past, scoring_of
 from shardwise.runtime.linear import biased, out_of
 from shardwise.runtime.norms import norm
@@ -40,10 +42,15 @@ def latent_attention(
     q_BTNR = rotate(q_BTNR, call.positions_BT, rope)
     r_BTR = rotate(r_BTR[:, :, None], call.positions_BT, rope)[:, :, 0]
     arrays: dict[str, jax.Array] = {}
-    if past is not None:
+    joint: Any = None  # c and r as an int8 cache keeps them
+    if past is not None and "cr" in past.arrays:
+        joint = jnp.concatenate((c_BTC, r_BTR), axis=-1)[:, :, None]
+        arrays, held = extend(past, call.positions_BT, {"cr": joint})
+        joint = as_read(held["cr"], x_BTD.dtype, call)
+    elif past is not None:
         arrays, held = extend(past, call.positions_BT, {"c": c_BTC, "r": r_BTR})
         c_BTC, r_BTR = held["c"].astype(x_BTD.dtype), held["r"].astype(x_BTD.dtype)
-    scoring = scoring_of(call, past=past, keys=c_BTC.shape[1])
+    scoring = scoring_of(call, past=past, keys=(c_BTC if joint is None else joint).shape[1])
     kernel = call.options.kernel
     if past is None or past.fresh:
         k_BSNP = product("BSC,CNP->BSNP", c_BTC, p["attention.k_up"])
@@ -55,8 +62,9 @@ def latent_attention(
     else:
         q_BTNC = _absorbed(q_BTNP, p["attention.k_up"])
         q_BTNA = jnp.concatenate((q_BTNC, q_BTNR), axis=-1)
-        k_BS1A = jnp.concatenate((c_BTC, r_BTR), axis=-1)[:, :, None]
-        out_BTNC = kernel(q_BTNA, k_BS1A, c_BTC[:, :, None], scoring)
+        if joint is None:
+            joint = jnp.concatenate((c_BTC, r_BTR), axis=-1)[:, :, None]
+        out_BTNC = kernel(q_BTNA, joint, _first(joint, a.kv_lora_rank), scoring)
         out_BTNU = product("BTNC,CNU->BTNU", out_BTNC, p["attention.v_up"])
     out_BTNU = mark("attention", out_BTNU)
     out_BTD = out_of(p, "attention.o", "BTNU,NUD->BTD", out_BTNU, call)
@@ -77,6 +85,13 @@ def _absorbed(q_BTNP: jax.Array, k_up: Weight) -> jax.Array:
         scaled = q_BTNP * k_up.scale.astype(q_BTNP.dtype)[None]
         return jnp.einsum("BTNP,CNP->BTNC", scaled, k_up.values.astype(q_BTNP.dtype))
     return product("BTNP,CNP->BTNC", q_BTNP, k_up)
+
+
+def _first(x: Any, width: int) -> Any:
+    """The first channels of an array, or of one with scales."""
+    if isinstance(x, Scaled):
+        return Scaled(x.values[..., :width], x.scale_BKS)
+    return x[..., :width]
 
 
 def _with_bias(p: Params, name: str, spec: str, x: jax.Array) -> jax.Array:

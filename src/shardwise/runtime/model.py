@@ -21,7 +21,7 @@ from shardwise.runtime.call import Call
 from shardwise.runtime.norms import norm
 from shardwise.runtime.options import Options
 from shardwise.runtime.precision import wide
-from shardwise.runtime.quant import product, row_product
+from shardwise.runtime.quant import Quantized, looked_up, product, row_product
 from shardwise.runtime.stack import run_stack
 
 Params = Mapping[str, Any]
@@ -153,7 +153,7 @@ def check_rows(tokens_BT: jax.Array) -> None:
 def embed(params: Params, tokens_BT: jax.Array, cfg: ModelConfig, call: Call) -> jax.Array:
     """Token embeddings, scaled, projected and with learned positions where the model has them."""
     n, p = call.numerics, call.options.use(-1, _outside(params))
-    x_BTD = call.options.at("lookup", p["embedding"].astype(call.options.dtype)[tokens_BT])
+    x_BTD = call.options.at("lookup", looked_up(p["embedding"], tokens_BT, call.options.dtype))
     if n.embedding_scale != 1.0:
         # Gemma rounds the scale to the dtype of the activations first; so must we.
         x_BTD = x_BTD * jnp.asarray(n.embedding_scale, x_BTD.dtype)
@@ -161,7 +161,7 @@ def embed(params: Params, tokens_BT: jax.Array, cfg: ModelConfig, call: Call) ->
         x_BTD = product("BTM,MD->BTD", x_BTD, p["embedding.in"])
     if "positions" in p:
         rows_BT = call.positions_BT + n.position_offset
-        x_BTD = x_BTD + p["positions"].astype(x_BTD.dtype)[rows_BT]
+        x_BTD = x_BTD + looked_up(p["positions"], rows_BT, x_BTD.dtype)
     if cfg.embedding_norm:
         x_BTD = norm(p, "norm.embedding", x_BTD, n)
     return call.options.at("embedding", x_BTD)
@@ -181,6 +181,8 @@ def head(params: Params, x_BTD: jax.Array, cfg: ModelConfig, call: Call) -> jax.
         spec, w = "BTD,DV->BTV", p["lm_head"]
     if call.options.rows:
         logits_BTV = row_product(spec, x_BTD, w, dtype)
+    elif isinstance(w, Quantized):
+        logits_BTV = product(spec, x_BTD, w, dtype)
     else:
         logits_BTV: Any = _logits(spec, x_BTD, w.astype(x_BTD.dtype))
     logits_BTV = logits_BTV[..., : cfg.vocabulary]  # a padded vocabulary has more columns

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from shardwise.models import ModelConfig, parameters
+from shardwise.models import ModelConfig, Parameter, parameters
 
 
 class Quantized(NamedTuple):
@@ -38,25 +38,41 @@ def dequantise(w: Quantized, dtype: Any = jnp.float32) -> jax.Array:
 
 
 def quantise_params(params: Mapping[str, Any], cfg: ModelConfig) -> dict[str, Any]:
-    """The parameter tree with every matmul weight of the stack in int8.
+    """The parameter tree with every matmul weight and every table that is looked up in int8.
 
-    Embedding, head, router and norms stay: few bytes, or the errors that cost most.
+    Tables have one scale per row, which also is what a tied head needs: its output channels are
+    the table's rows. Norms, biases and routers stay: few bytes, and the errors that cost most.
     """
-    axes = {
-        (row.group, row.name): tuple(
-            1 + i for i, (letter, _) in enumerate(row.dims) if letter in row.contracts
-        )
-        for row in parameters(cfg)
-        if row.role == "matmul" and row.group is not None and row.component != "router"
-    }
+    axes = {(row.group, row.name): _summed(row) for row in parameters(cfg)}
+
+    def one(group: int | None, name: str, w: Any) -> Any:
+        summed = axes.get((group, name), ())
+        return quantise(w, summed) if summed else w
+
     layers = tuple(
-        {
-            name: quantise(w, axes[group, name]) if (group, name) in axes else w
-            for name, w in stack.items()
-        }
+        {name: one(group, name, w) for name, w in stack.items()}
         for group, stack in enumerate(params["layers"])
     )
-    return {**params, "layers": layers}
+    outside = {name: one(None, name, w) for name, w in params.items() if name != "layers"}
+    return {**outside, "layers": layers}
+
+
+def _summed(row: Parameter) -> tuple[int, ...]:
+    """Axes of a row's array that one scale spans: those that a matmul sums over, the width of a
+    looked-up row; none where the row stays as it is."""
+    if row.component == "router" or row.role not in ("matmul", "lookup"):
+        return ()
+    first = 0 if row.group is None else 1
+    letters = [letter for letter, _ in row.dims]
+    contracted = letters[-1:] if row.role == "lookup" else row.contracts
+    return tuple(first + i for i, letter in enumerate(letters) if letter in contracted)
+
+
+def looked_up(w: Weight, rows: jax.Array, dtype: Any) -> jax.Array:
+    """Rows of a table [V, D] in `dtype`; of an int8 one only those rows are made wide."""
+    if not isinstance(w, Quantized):
+        return w.astype(dtype)[rows]
+    return (w.values[rows].astype(w.scale.dtype) * w.scale[rows]).astype(dtype)
 
 
 def products(x: jax.Array, *factors: tuple[str, Weight]) -> tuple[jax.Array, ...]:
@@ -77,7 +93,7 @@ def row_product(spec: str, x: jax.Array, w: Weight, dtype: Any = None) -> jax.Ar
     two XLA on CPUs (jaxlib 0.10.2) makes transposed copies of what it multiplies.
     """
     if isinstance(w, Quantized):
-        return product(spec, x, w)
+        return product(spec, x, w, dtype)
     inputs, output = spec.split("->")
     letters, names = inputs.split(",")
     shape = dict(zip(names, w.shape, strict=True))
@@ -90,18 +106,19 @@ def row_product(spec: str, x: jax.Array, w: Weight, dtype: Any = None) -> jax.Ar
     return out.reshape(*x.shape[:2], *(shape[n] for n in output[2:]))
 
 
-def product(spec: str, x: jax.Array, w: Weight) -> jax.Array:
-    """einsum(spec, x, w) in the dtype of x; the weight is cast, an int8 one scaled afterwards.
+def product(spec: str, x: jax.Array, w: Weight, dtype: Any = None) -> jax.Array:
+    """einsum(spec, x, w); the weight is cast to the dtype of x, an int8 one scaled afterwards.
+    `dtype` is what it adds up in, is scaled in and gives, that of x unless said.
 
     The summed dims of a scale have size 1 and the others stand last in the output, so it
     broadcasts: `BTD,DNH->BTNH` scales by [1, N, H].
     """
     if not isinstance(w, Quantized):
-        return jnp.einsum(spec, x, w.astype(x.dtype))
-    out = jnp.einsum(spec, x, w.values.astype(x.dtype))
+        return jnp.einsum(spec, x, w.astype(x.dtype), preferred_element_type=dtype)
+    out = jnp.einsum(spec, x, w.values.astype(x.dtype), preferred_element_type=dtype)
     inputs, output = spec.split("->")
     letters = inputs.split(",")[1]
     kept = [i for i, letter in enumerate(letters) if letter in output]
     shape = {letters[i]: w.scale.shape[i] for i in kept}
     scale = w.scale.reshape([shape.get(letter, 1) for letter in output])
-    return out * scale.astype(x.dtype)
+    return out * scale.astype(out.dtype)

@@ -1,9 +1,12 @@
 """Prefill and decode of a ServePlan as programs: weights, cache and activations laid out by it.
 
-The mesh is data x expert x tensor x spread, the last two of which are the plan's `tensor`: heads of
-the cache are cut over `tensor`, and sequences over `spread`, the devices beyond one per KV head
-(`kv_sharding` heads_then_batch), or the heads are there several times (heads). In decode the stream
-lies in pieces of D, in prefill in pieces of T (book 7.3.2); blocks gather and scatter it.
+The mesh is data x expert x fsdp x tensor x spread, the last two of which are the plan's `tensor`:
+heads of the cache are cut over `tensor`, and sequences over `spread`, the devices beyond one per KV
+head (`kv_sharding` heads_then_batch), or the heads are there several times (heads). In decode the
+stream lies in pieces of D, in prefill in pieces of T (book 7.3.2); blocks gather and scatter it.
+`fsdp` cuts D of weights that lie still, and of the stream with them: blocks scatter their partial
+sums over it, attention by sequences (in prefill by tokens), an MLP by F, and gather the answers
+(`planner.parallel.stationary`).
 """
 
 from collections.abc import Mapping
@@ -24,8 +27,14 @@ from shardwise.models import Attention, ModelConfig, weight_dtype
 from shardwise.plans import ServePlan
 from shardwise.plans.layouts import tensor_letter
 from shardwise.plans.serve import CHECKPOINT
-from shardwise.runtime.attention import Scoring, attention_on, dense_attention
-from shardwise.runtime.cache import Cache, empty_cache
+from shardwise.runtime.attention import (
+    Scaled,
+    Scoring,
+    attention_on,
+    dense_attention,
+    merged_attention,
+)
+from shardwise.runtime.cache import SCALE, Cache, empty_cache
 from shardwise.runtime.generate import decode
 from shardwise.runtime.init import PADDED, Tree, padded_shape, stored_rows, tree_of
 from shardwise.runtime.model import call_of, embed, head
@@ -37,6 +46,8 @@ from shardwise.runtime.sharding import parameter_spec, platform_of
 from shardwise.runtime.stack import run_stack
 
 SPLITS = ("data", "expert")
+WIDTH = ("fsdp",)
+MIXERS = (*SPLITS, *WIDTH)
 HEADS = ("tensor", "spread")
 STREAM = ("embedding", "block_input", "attention_out", "mlp_out")
 
@@ -66,40 +77,72 @@ class ServeLayout:
         """The activation of that name, laid out."""
         if self.phase == "prefill":
             return self._prefill(name, x)
-        if name in STREAM:
-            return self.lay(x, SPLITS, None, HEADS)
+        if name in (*STREAM, "lookup"):
+            return self.lay(x, SPLITS, None, (*WIDTH, *HEADS))
         if name == "norm":
-            return self.lay(x, SPLITS, None, None)
+            return self.lay(x, SPLITS, None, WIDTH)
         if name == "qkv" and x.ndim == 4:
-            whole = self.lay(x, SPLITS, None, HEADS, None)
-            return self.lay(whole, (*SPLITS, "spread"), None, "tensor", None)
+            whole = self.lay(x, MIXERS, None, HEADS, None)
+            return self.lay(whole, (*MIXERS, "spread"), None, "tensor", None)
         if name == "qkv":
-            return self.lay(x, (*SPLITS, "spread"), None, None)
+            return self.lay(x, (*MIXERS, "spread"), None, None)
         if name == "attention":
             return self.lay(x, SPLITS, None, HEADS, None)
-        return self.lay(x, SPLITS, None, HEADS) if x.ndim == 3 else x
+        return self.lay(x, SPLITS, None, self._width(name, x)) if x.ndim == 3 else x
 
     def _prefill(self, name: str, x: jax.Array) -> jax.Array:
         if name in STREAM:
-            return self.lay(x, None, (*SPLITS, *HEADS), None)
+            return self.lay(x, None, (*SPLITS, *HEADS), WIDTH)
         if name == "norm":
-            return self.lay(x, None, SPLITS, None)
+            return self.lay(x, None, SPLITS, WIDTH)
         if name in ("qkv", "attention") and x.ndim == 4:
-            return self.lay(x, None, SPLITS, HEADS, None)
+            return self.lay(x, None, MIXERS if name == "qkv" else SPLITS, HEADS, None)
         if name == "logits":
             return self.lay(x, None, None, HEADS)
-        return self.lay(x, None, SPLITS, HEADS) if name != "qkv" and x.ndim == 3 else x
+        if name == "lookup":
+            return self.lay(x, None, SPLITS, (*WIDTH, *HEADS))
+        cut = name != "qkv" and x.ndim == 3
+        return self.lay(x, None, SPLITS, self._width(name, x)) if cut else x
+
+    def _width(self, name: str, x: jax.Array) -> tuple[str, ...]:
+        """What cuts F: sums over D are scattered over fsdp, where it divides what tensor leaves."""
+        cut = (*HEADS, *WIDTH)
+        even = x.shape[-1] % prod(self.mesh.shape[a] for a in cut) == 0
+        return cut if name == "mlp_in" and even else HEADS
+
+    def decoding(self, q_BTNH: jax.Array, k_BSKH: Any, v_BSKU: Any, scoring: Scoring) -> jax.Array:
+        """Attention of one token of each sequence to its cache. A device with several KV heads
+        reads them as one (`merged_attention`)."""
+        heads, tensor = k_BSKH.shape[2], self.mesh.shape["tensor"]
+        if heads % tensor or heads == tensor:
+            return dense_attention(q_BTNH, k_BSKH, v_BSKU, scoring)
+        P, rows = PartitionSpec, (*MIXERS, "spread")
+        whole = P(rows, None, "tensor", None)
+        cached: Any = whole
+        if isinstance(k_BSKH, Scaled):
+            parts: Any = whole, P(rows, "tensor", None)
+            cached = Scaled(*parts)
+        sinks = None if scoring.sinks_N is None else P("tensor")
+        places: Any = {"q_positions_BT": P(rows, None), "k_positions_BS": P(rows, None)}
+        spec = replace(scoring, sinks_N=sinks, **places)
+        inside = jax.shard_map(
+            merged_attention,
+            mesh=self.mesh,
+            in_specs=(whole, cached, cached, spec),
+            out_specs=whole,
+        )
+        return inside(q_BTNH, k_BSKH, v_BSKU, scoring)
 
     def kernel(
         self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKU: jax.Array, scoring: Scoring
     ) -> jax.Array:
         """Attention of a piece of a prompt to all of it: heads over tensor, queries over the
-        splits, keys gathered over these. A KV head is there as often as devices need it."""
+        other axes, keys gathered over these. A KV head is there as often as devices need it."""
         tensor = prod(self.mesh.shape[a] for a in HEADS)
         copies = lcm(k_BSKH.shape[2], tensor) // k_BSKH.shape[2]
         k_BSKH, v_BSKU = (jnp.repeat(x, copies, axis=2) for x in (k_BSKH, v_BSKU))
-        splits = prod(self.mesh.shape[a] for a in SPLITS)
-        time = SPLITS if splits > 1 and q_BTNH.shape[1] % splits == 0 else None
+        splits = prod(self.mesh.shape[a] for a in MIXERS)
+        time = MIXERS if splits > 1 and q_BTNH.shape[1] % splits == 0 else None
         if time:
             scoring = replace(scoring, in_order=False)
         P = PartitionSpec
@@ -131,10 +174,10 @@ def serve_program(
     long as finished sequences. The cache is donated; tokens are the most likely ones.
     """
     spread = spread_of(plan, cfg)
-    degrees = {axis: plan.degree(axis) for axis in SPLITS}
+    degrees = {axis: plan.degree(axis) for axis in MIXERS}
     shape = (*degrees.values(), plan.degree("tensor") // spread, spread)
     devices = np.array(mesh.devices.flat, dtype=object).reshape(shape)
-    cut = jax.sharding.Mesh(devices, (*SPLITS, *HEADS))
+    cut = jax.sharding.Mesh(devices, (*MIXERS, *HEADS))
     layout = ServeLayout(mesh=cut, phase=phase)
     make = decode_program if phase == "decode" else prefill_program
     return make(plan, cfg, layout)
@@ -155,9 +198,9 @@ def _mixers(cfg: ModelConfig) -> list[Any]:
 
 def decode_program(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> Program:
     """One token for each sequence; the batch is filled up to what its devices divide."""
-    unit = prod(layout.mesh.shape[a] for a in (*SPLITS, "spread"))
+    unit = prod(layout.mesh.shape[a] for a in (*MIXERS, "spread"))
     batch = ceil(plan.batch / unit) * unit
-    options = Options(compute=plan.dtypes.compute, kernel=dense_attention, at=layout)
+    options = Options(compute=plan.dtypes.compute, kernel=layout.decoding, scaled=True, at=layout)
     cache = abstract_cache(plan, cfg, layout, batch, plan.input_length + plan.output_length)
     tokens = jax.ShapeDtypeStruct((batch,), jnp.int32, sharding=layout.sharding(SPLITS))
 
@@ -202,32 +245,34 @@ def _program(run: Any, params: Any, tokens: Any, cache: Any, layout: ServeLayout
 def abstract_cache(
     plan: ServePlan, cfg: ModelConfig, layout: ServeLayout, batch: int, places: int
 ) -> Cache:
-    """The cache: sequences over the splits and `spread`, heads over `tensor`."""
-    if plan.dtypes.kv not in DTYPES:
+    """The cache: sequences over all axes but `tensor`, which cuts its heads."""
+    if plan.dtypes.kv not in {*DTYPES, "int8"}:
         raise BadRequest(
             f"dtypes.kv is '{plan.dtypes.kv}'; the runtime keeps its cache in one of "
-            f"{', '.join(DTYPES)} (--set dtypes.kv=bf16)"
+            f"{', '.join((*DTYPES, 'int8'))} (--set dtypes.kv=bf16)"
         )
-    shapes = jax.eval_shape(lambda: empty_cache(cfg, batch, places, dtype_of(plan.dtypes.kv)))
-    across = (*SPLITS, "spread") if layout.phase == "decode" else None
+    dtype = jnp.int8 if plan.dtypes.kv == "int8" else dtype_of(plan.dtypes.kv)
+    shapes = jax.eval_shape(lambda: empty_cache(cfg, batch, places, dtype))
+    across = (*MIXERS, "spread") if layout.phase == "decode" else None
 
-    def lie(x: Any, heads: int) -> Any:
+    def lie(name: str, x: Any, heads: int) -> Any:
         cut = "tensor" if heads and heads % layout.mesh.shape["tensor"] == 0 else None
-        spec = (None, across, None, cut) if x.ndim > 1 else ()
+        spec = (None, across, cut, None) if name.endswith(SCALE) else (None, across, None, cut)
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.sharding(*spec))
 
     kinds = [m.kv_heads if isinstance(m, Attention) else 0 for m in _mixers(cfg)]
     groups = [
-        {name: lie(x, heads) for name, x in group.items()}
+        {name: lie(name, x, heads) for name, x in group.items()}
         for group, heads in zip(shapes.groups, kinds, strict=True)
     ]
-    return Cache(tuple(groups), lie(shapes.lengths_B, 0))
+    lengths: Any = jax.ShapeDtypeStruct((batch,), jnp.int32, sharding=layout.sharding())
+    return Cache(tuple(groups), lengths)
 
 
 def abstract_weights(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> Tree:
     """The parameters as the plan stores them: floats, or int8 with scales (`quant.py`)."""
     name = _stored_dtype(plan, cfg)
-    axes = {"expert": plan.degree("expert"), "tensor": plan.degree("tensor")}
+    axes = {axis: plan.degree(axis) for axis in ("expert", "fsdp", "tensor")}
     heads = {**axes, "tensor": layout.mesh.shape["tensor"]}
     specs = tree_of(cfg, lambda row: _weight_spec(row, axes, heads))
     dtype = jnp.bfloat16 if name == "int8" else dtype_of(name)
@@ -268,11 +313,13 @@ def _stored_dtype(plan: ServePlan, cfg: ModelConfig) -> str:
 
 
 def _weight_spec(row: Any, axes: Mapping[str, int], heads: Mapping[str, int]) -> PartitionSpec:
-    """A row over all of `tensor` where it divides, KV heads over the devices that have one each."""
+    """A row over all of `tensor` where it divides, KV heads over the devices that have one each;
+    its D, where it has one, over `fsdp`."""
     sizes, letter = dict(row.dims), tensor_letter(row)
+    stored = WIDTH if "D" in sizes else ()
     if letter and letter not in PADDED and sizes[letter] % axes["tensor"]:
-        return parameter_spec(row, heads, ())
-    entries = parameter_spec(row, axes, ())
+        return parameter_spec(row, heads, stored)
+    entries = parameter_spec(row, axes, stored)
     return PartitionSpec(*(_all_of_tensor(entry) for entry in entries))
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from shardwise.errors import BadRequest, MissingPart
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import device_coordinates, mesh_coordinates
+from shardwise.planner.serve_memory import prefill_memory
+from shardwise.planner.serve_replica import shape_of
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
@@ -202,7 +204,8 @@ def predicted_of(priced: Priced, phase: str) -> dict[str, Any]:
         seconds = answer.prefill_seconds if prefill else answer.tpot_seconds
         memory = dict(dict(answer.memory.points)[phase])
         if prefill:  # sequences that wait meanwhile are no part of the program
-            del memory["kv"]
+            shape = shape_of(answer.plan, answer.piece.chip)
+            memory = prefill_memory(answer.cfg, shape)
     return {
         "peak_bytes": sum(map(float, memory.values())),
         "memory_by_kind": {kind: float(size) for kind, size in memory.items()},

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.profiler.ahead.occupancy import read_occupancy
+from shardwise.profiler.ahead.occupancy import hbm_peak, read_occupancy
 
 ASSIGNMENT = """BufferAssignment:
 allocation 0: size 512, thread-local:
@@ -49,6 +49,13 @@ def test_shared_bytes_count_once_and_held_ones_always():
         ("loop", 172),
         ("end", 140),
     )
+
+
+def test_what_lies_in_vmem_is_no_part_of_the_peak():
+    occupancy = read_occupancy(ASSIGNMENT, LIVE)
+    assert hbm_peak(204 + 4096, ASSIGNMENT, occupancy) == 204
+    assert hbm_peak(204 + 4096 + 9, ASSIGNMENT, occupancy) == 213  # a value that has no range
+    assert hbm_peak(140, ASSIGNMENT, occupancy) == 140
 
 
 def test_without_dumps_there_is_nothing():

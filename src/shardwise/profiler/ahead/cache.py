@@ -20,7 +20,7 @@ from typing import Any
 
 import shardwise
 
-FORMAT = 1
+FORMAT = 2
 """Goes up when what an entry holds changes."""
 LIMIT_BYTES = 2 * 2**30
 PACKAGES = ("jax", "jaxlib", "libtpu", "jax-cuda12-plugin", "jax-cuda12-pjrt")

@@ -16,7 +16,7 @@ from typing import Any
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.profiler.ahead.buffers import assigned_bytes, read_buffers
 from shardwise.profiler.ahead.cache import Cache, key_of, versions, write_entry
-from shardwise.profiler.ahead.occupancy import read_occupancy
+from shardwise.profiler.ahead.occupancy import hbm_peak, read_occupancy
 from shardwise.profiler.child import stage
 
 MEMORY_FIELDS = {
@@ -136,6 +136,9 @@ def compiled(
         hlo = hlo or (executable.as_text() if executable is not None else "")
         assignment, live = _dumped(folder, "buffer-assignment"), _dumped(folder, "live-range")
     memory = _memory(executable) if executable is not None else {}
+    occupancy = read_occupancy(assignment, live)
+    if memory and occupancy:
+        memory["peak"] = hbm_peak(memory["peak"], assignment, occupancy)
     needed = memory.get("peak") or assigned_bytes(assignment)
     found = {
         "fits": not refusal and needed <= capacity,
@@ -143,7 +146,7 @@ def compiled(
         "needed_bytes": needed,
         "memory": memory,
         "buffers": [asdict(b) for b in read_buffers(assignment, hlo)],
-        "occupancy": read_occupancy(assignment, live),
+        "occupancy": occupancy,
         "flops_once": _flops(executable),
     }
     return found, hlo

@@ -10,16 +10,17 @@ and caches are not here. Read `scoring.py` first, then `flash.py`.
 
 from shardwise.runtime.attention.all_gather import all_gather_attention
 from shardwise.runtime.attention.best import attention_on, best_attention
-from shardwise.runtime.attention.dense import dense_attention
+from shardwise.runtime.attention.dense import dense_attention, merged_attention
 from shardwise.runtime.attention.flash import flash_attention
 from shardwise.runtime.attention.ring import ring_attention
-from shardwise.runtime.attention.scoring import Kernel, Scoring, visible
+from shardwise.runtime.attention.scoring import Kernel, Scaled, Scoring, visible
 from shardwise.runtime.attention.tiles import count_tiles
 from shardwise.runtime.attention.ulysses import ulysses_attention
 from shardwise.runtime.attention.zigzag import from_zigzag, to_zigzag, zigzag_order
 
 __all__ = [
     "Kernel",
+    "Scaled",
     "Scoring",
     "all_gather_attention",
     "attention_on",
@@ -28,6 +29,7 @@ __all__ = [
     "dense_attention",
     "flash_attention",
     "from_zigzag",
+    "merged_attention",
     "ring_attention",
     "to_zigzag",
     "ulysses_attention",

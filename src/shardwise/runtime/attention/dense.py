@@ -1,25 +1,33 @@
 """The reference: the whole T x S matrix of scores, in float32."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import ad_checkpoint
 
-from shardwise.runtime.attention.scoring import Scoring, capped, visible
+from shardwise.runtime.attention.scoring import Scaled, Scoring, capped, visible
 from shardwise.runtime.precision import wide
 
 
 def dense_attention(
-    q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKU: jax.Array, scoring: Scoring
+    q_BTNH: jax.Array, k_BSKH: jax.Array | Scaled, v_BSKU: jax.Array | Scaled, scoring: Scoring
 ) -> jax.Array:
     """softmax(cap(scale q k^T) + mask) v, [B, T, N, U] in the dtype of v.
 
-    4 B T S N H FLOPs where U = H (book 4.1.3); memory B N T S in f32.
+    4 B T S N H FLOPs where U = H (book 4.1.3); memory B N T S in f32. The scales of an int8 cache
+    multiply scores and weights, which are fewer than keys and values, so that these are made wide
+    only on their way into the matmuls; the answer then is in the dtype of q.
     """
+    k_BSKH, k_scale_BKG1S = _parts(k_BSKH, q_BTNH)
+    v_BSKU, v_scale_BKG1S = _parts(v_BSKU, q_BTNH)
     B, T, N, H = q_BTNH.shape
     K = k_BSKH.shape[2]
     dtype = wide(q_BTNH)
     q_BTKGH = q_BTNH.reshape(B, T, K, N // K, H)
     scores_BKGTS = jnp.einsum("BTKGH,BSKH->BKGTS", q_BTKGH, k_BSKH, preferred_element_type=dtype)
+    if k_scale_BKG1S is not None:
+        scores_BKGTS = scores_BKGTS * k_scale_BKG1S.astype(dtype)
     scores_BKGTS = capped(scores_BKGTS * scoring.scale, scoring.softcap)
     seen_BTS = visible(scoring)
     scores_BKGTS = jnp.where(seen_BTS[:, None, None], scores_BKGTS, jnp.finfo(dtype).min)
@@ -30,6 +38,42 @@ def dense_attention(
     weights_BKGTS = jax.nn.softmax(scores_BKGTS, axis=-1)[..., : k_BSKH.shape[1]]
     # A row that sees nothing would share its weight among all.
     weights_BKGTS = jnp.where(seen_BTS[:, None, None], weights_BKGTS, 0)
+    if v_scale_BKG1S is not None:
+        weights_BKGTS = weights_BKGTS * v_scale_BKG1S.astype(dtype)
     out_BTKGU = jnp.einsum("BKGTS,BSKU->BTKGU", weights_BKGTS.astype(v_BSKU.dtype), v_BSKU)
     out_BTNU = out_BTKGU.reshape(B, T, N, v_BSKU.shape[-1])
     return ad_checkpoint.checkpoint_name(out_BTNU, "attention")
+
+
+def merged_attention(
+    q_BTNH: jax.Array, k_BSKH: jax.Array | Scaled, v_BSKU: jax.Array | Scaled, scoring: Scoring
+) -> jax.Array:
+    """`dense_attention` that reads all KV heads of a token as one of width K H, as the cache holds
+    them: queries have zeros for the other heads, and of the answers each keeps its own head's.
+
+    K times the FLOPs, in matmuls of N rows where N / K leave most of a TPU's 128 idle. By heads XLA
+    copies a layer's keys, then its values, into an order of heads before it multiplies.
+    """
+    N, K = q_BTNH.shape[2], k_BSKH.shape[2]
+    own_NK = (jnp.arange(N)[:, None] // (N // K) == jnp.arange(K)[None]).astype(q_BTNH.dtype)
+    q_BTNKH = q_BTNH[:, :, :, None] * own_NK[None, None, :, :, None]
+    q_BTNX = q_BTNKH.reshape(*q_BTNH.shape[:3], -1)
+    out_BTNX = dense_attention(q_BTNX, _merged(k_BSKH, N), _merged(v_BSKU, N), scoring)
+    out_BTNKU = out_BTNX.reshape(*q_BTNH.shape[:3], K, -1)
+    return (out_BTNKU * own_NK.astype(out_BTNX.dtype)[None, None, :, :, None]).sum(3)
+
+
+def _merged(x: jax.Array | Scaled, heads: int) -> Any:
+    """One head of all, with a row of scales for each query head."""
+    if isinstance(x, Scaled):
+        each = heads // x.scale_BKS.shape[1]
+        return Scaled(_merged(x.values, heads), jnp.repeat(x.scale_BKS, each, axis=1))
+    return x.reshape(*x.shape[:2], 1, -1)
+
+
+def _parts(x: jax.Array | Scaled, like: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+    """Values in the dtype of the queries, and scales as they broadcast with scores."""
+    if not isinstance(x, Scaled):
+        return x, None
+    B, S, K, _ = x.shape
+    return x.values.astype(like.dtype), x.scale_BKS.reshape(B, K, -1, 1, S)

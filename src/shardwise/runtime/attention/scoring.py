@@ -3,13 +3,32 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-Kernel = Callable[[jax.Array, jax.Array, jax.Array, "Scoring"], jax.Array]
+Kernel = Callable[[jax.Array, Any, Any, "Scoring"], jax.Array]
 """q [B, T, N, H], k [B, S, K, H], v [B, S, K, U], Scoring -> [B, T, N, U]; query head n reads
-KV head n // (N/K)."""
+KV head n // (N/K). `dense_attention` takes k and v as an int8 cache has them (`Scaled`), too."""
+
+
+class Scaled(NamedTuple):
+    """Keys or values x = values * scale: int8 values [B, S, K, H], one scale [B, K, S] for each
+    token and head."""
+
+    values: jax.Array
+    scale_BKS: jax.Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the values."""
+        return self.values.shape
+
+    def wide(self, dtype: Any) -> jax.Array:
+        """The keys or values that both stand for."""
+        scale_BSK1 = jnp.swapaxes(self.scale_BKS, 1, 2)[..., None].astype(jnp.float32)
+        return (self.values.astype(jnp.float32) * scale_BSK1).astype(dtype)
 
 
 ARRAYS = ["q_positions_BT", "k_positions_BS", "q_segments_BT", "k_segments_BS", "sinks_N"]
