@@ -67,7 +67,7 @@ def explain_program(
     worth = [f for f in found if f.seconds >= WORTH * timeline.expected]
     return Explanation(
         timeline=timeline,
-        lines=by_line(timeline),
+        lines=by_line(evidence),
         scopes=by_scope(timeline),
         arguments=evidence.arguments,
         findings=tuple(sorted(worth, key=lambda f: -f.seconds)),

@@ -75,15 +75,15 @@ def _bytes(row: OpRow) -> float:
 
 def whole_sums(e: Evidence) -> Iterator[Finding]:
     """An all-reduce of which every device then takes its own piece: a reduce-scatter would do."""
-    found: dict[str, list[OpRow]] = {}
+    found: dict[tuple[str, str], list[OpRow]] = {}
     for row in e.collectives("all_reduce"):
         computation = e.module.computation(row.op.computation)
         reduced = computation.find(row.op.name)
         if row.bound_by == "latency" or reduced is None:
             continue
-        if _only_pieces(e, computation, reduced, row):
-            found.setdefault(e.where(row.op), []).append(row)
-    for where, rows in found.items():
+        if pieces := _only_pieces(e, computation, reduced, row):
+            found.setdefault((e.where(row.op), _scattering(reduced, pieces)), []).append(row)
+    for (where, remedy), rows in found.items():
         axes = sorted({a for row in rows for a in row.op.op.collective.axes})  # type: ignore[union-attr]
         size = sum(_bytes(row) * float(row.op.op.count) for row in rows)
         yield Finding(
@@ -94,30 +94,62 @@ def whole_sums(e: Evidence) -> Iterator[Finding]:
                 f"{format_bytes(size)} per step are summed over {' and '.join(axes)} on every "
                 "device, and each then uses its own piece"
             ),
-            remedy=(
-                "scatter the sums: constrain the result to the cut layout where it is made, or use "
-                "lax.psum_scatter; an all-reduce moves twice the bytes"
-            ),
+            remedy=remedy,
         )
 
 
-def _only_pieces(e: Evidence, c: Computation, reduced: Instruction, row: OpRow) -> bool:
-    """Whether what reads an all-reduce gives no more than a piece, and something cuts one out."""
+def _only_pieces(
+    e: Evidence, c: Computation, reduced: Instruction, row: OpRow
+) -> list[Instruction]:
+    """The slices that cut pieces out of an all-reduce, if what reads it gives no more than one."""
     collective = row.op.op.collective
     assert collective is not None
-    n = e.degree(collective.axes)
-    whole = max((prod(a.dims) for a in arrays(reduced.shape)), default=0)
-    users = e.users(c, reduced.name)
-    sizes = [max((prod(a.dims) for a in arrays(u.shape)), default=0) for u in users]
-    cuts = [u for u, size in zip(users, sizes, strict=True) if size * n == whole and _slices(e, u)]
-    return bool(cuts) and n > 1 and all(size * n <= whole for size in sizes)
+    n, whole, users = e.degree(collective.axes), _elements(reduced), e.users(c, reduced.name)
+    if n == 1 or any(_given(e, u) * n > whole for u in users):
+        return []
+    return [i for u in users for i in _slices(e, u) if _elements(i) * n == whole]
 
 
-def _slices(e: Evidence, user: Instruction) -> bool:
+def _elements(found: Instruction) -> int:
+    return max((prod(a.dims) for a in arrays(found.shape)), default=0)
+
+
+def _given(e: Evidence, user: Instruction) -> int:
+    """Elements that an instruction makes; of one that updates a larger array in place, those it
+    writes (a loop stacks up gradients so)."""
+    body = e.module.computation(user.called[0]) if user.opcode == "fusion" else None
+    last = body.root if body else user
+    while body and last.opcode == "bitcast":
+        last = body.names[last.operands[0]]
+    if last.opcode != "dynamic-update-slice":
+        return _elements(user)
+    written = body.find(last.operands[1]) if body else None
+    return _elements(written) if written else _elements(user)
+
+
+def _slices(e: Evidence, user: Instruction) -> list[Instruction]:
     if user.opcode == "dynamic-slice":
-        return True
+        return [user]
     inside = (i for name in user.called for i in e.module.computation(name).instructions)
-    return user.opcode == "fusion" and any(_slices(e, i) for i in inside)
+    return [s for i in inside for s in _slices(e, i)] if user.opcode == "fusion" else []
+
+
+def _scattering(reduced: Instruction, pieces: list[Instruction]) -> str:
+    """The remedy: where a piece is no whole number of tiles, TPUs cannot scatter it."""
+    whole, piece = (next(arrays(i.shape)) for i in (reduced, pieces[0]))
+    if whole.layout.tiles and len(piece.dims) == len(whole.dims):
+        tile = whole.layout.tiles[0]
+        for dim, size in zip(whole.layout.order, tile[::-1], strict=False):
+            rows = piece.dims[dim]
+            if rows < whole.dims[dim] and rows % size:
+                return (
+                    f"a piece has {rows} of {whole.dims[dim]:,} rows and a tile {size}, so no "
+                    "reduce-scatter can cut it: store over fewer devices, or cut another dim"
+                )
+    return (
+        "scatter the sums: constrain the result to the cut layout where it is made, or use "
+        "lax.psum_scatter; an all-reduce moves twice the bytes"
+    )
 
 
 def axis_order(e: Evidence) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from shardwise.profiler.explain.evidence import source_of
+from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.hlo.work import HloOp
 from shardwise.profiler.timeline import HloTimeline, OpRow
 
@@ -26,9 +26,10 @@ class Line:
     ops: int
 
 
-def by_line(timeline: HloTimeline) -> tuple[Line, ...]:
-    """One line per source line, most seconds first."""
-    return _lines(timeline, source_of)
+def by_line(e: Evidence) -> tuple[Line, ...]:
+    """One line per source line, most seconds first; what the compiler made itself belongs to the
+    line of what it reads."""
+    return _lines(e.timeline, e.where)
 
 
 def by_scope(timeline: HloTimeline) -> tuple[Line, ...]:
