@@ -35,7 +35,7 @@ def test_what_needs_jax_names_the_install_command(tmp_path):
         ["profile", "audit:llama-3-405b-8k"],
         ["compile", "audit:llama-3-405b-8k"],
     )
-    install = "pip install 'shardwise[run]'"
+    install = "pip install '.[run]'"
     lines = [line for line in said.splitlines() if not line.startswith("ends with")]
     assert lines[:3] == [
         f"error: training needs jax: {install}",

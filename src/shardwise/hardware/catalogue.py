@@ -146,7 +146,11 @@ def _load_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadRequest(f"hardware file '{path}' cannot be read: {error}") from None
+        why = getattr(error, "strerror", None) or "it is not text in UTF-8"
+        raise BadRequest(
+            f"hardware file '{path}' cannot be read: {why}; "
+            "`shardwise calibrate -o FILE` writes one"
+        ) from None
     try:
         if path.suffix.lower() in (".yaml", ".yml", ".json"):
             import yaml  # only where a YAML file is given: the catalogue itself needs none

@@ -56,7 +56,10 @@ def load_plan(path: Path, overrides: Mapping[str, str] | None = None) -> TrainPl
     try:
         data = _yaml(path.read_text(encoding="utf-8"), f"'{path}'")
     except OSError as error:
-        raise BadRequest(f"cannot read the plan '{path}': {error.strerror}") from None
+        raise BadRequest(
+            f"cannot read the plan '{path}': {error.strerror}; `shardwise plan train` and `plan "
+            "serve` write one with --output FILE"
+        ) from None
     except UnicodeDecodeError:
         raise BadRequest(f"'{path}' is no plan: it is not text in UTF-8") from None
     if not isinstance(data, dict):

@@ -10,6 +10,7 @@ import click
 
 from shardwise.apps.cli.output import document, emit, json_option, plain, table
 from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.plans.train import mesh_text
 from shardwise.units import (
     format_bytes,
     format_count,
@@ -178,7 +179,7 @@ def _render(results: Sequence[dict[str, Any]], out: Path | None) -> None:
 
 
 def _render_program(r: dict[str, Any]) -> None:
-    mesh = " x ".join(f"{axis}={n}" for axis, n in r["mesh"].items())
+    mesh = mesh_text({axis: n for axis, n in r["mesh"].items() if n > 1})
     click.echo(f"{r['phase']} on {r['slice']}, {mesh}: {'fits' if r['fits'] else 'does not fit'}")
     seconds, peak = r["seconds"], r["process_peak_bytes"]
     took = f"compiled in {format_seconds(seconds['compile'])}, process {format_gib(peak)}"

@@ -17,4 +17,4 @@ def needed_for(what: str) -> Iterator[None]:
         name = (error.name or "").partition(".")[0]
         if name not in _OPTIONAL:
             raise
-        raise MissingPart(f"{what} needs {name}: pip install 'shardwise[run]'") from None
+        raise MissingPart(f"{what} needs {name}: pip install '.[run]'") from None

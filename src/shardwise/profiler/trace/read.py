@@ -21,7 +21,10 @@ def read_trace(path: Path) -> Trace:
     try:
         size = path.stat().st_size
     except OSError as error:
-        raise BadRequest(f"trace '{path}' cannot be read: {error.strerror}") from None
+        raise BadRequest(
+            f"trace '{path}' cannot be read: {error.strerror}; give a capture of jax.profiler, its "
+            "folder, or Chrome's JSON"
+        ) from None
     if not size:
         raise BadRequest(f"trace '{path}' is empty; the capture was not finished, make it anew")
     if not path.name.endswith(".xplane.pb"):

@@ -54,7 +54,7 @@ class FromFile:
             from tokenizers import Tokenizer as Read
         except ImportError:
             raise MissingPart(
-                "reading a tokenizer file needs `tokenizers`: pip install 'shardwise[run]'"
+                "reading a tokenizer file needs `tokenizers`: pip install '.[run]'"
             ) from None
         try:
             text = path.read_text(encoding="utf-8")
