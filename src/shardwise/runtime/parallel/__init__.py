@@ -2,6 +2,7 @@
 
 `run.py` turns a plan into functions; `step.py` is the one program over the mesh; `setup.py` has the
 specs that all share. `fsdp.py` gathers stored parameters, `tensor.py` lays out activations,
+`partial_sums.py` scatters the sums of a layer's matmuls,
 `context.py` runs attention over cut heads and tokens, `expert.py` sends tokens to experts,
 `packing.py` tells documents apart, `data.py` has the pieces of ZeRO, `accumulation.py` loops over
 microbatches, `pipeline.py` runs a schedule's table with the programs of `passes.py`, `update.py` is
