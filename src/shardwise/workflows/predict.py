@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from math import prod
 from typing import Any
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
@@ -167,7 +168,7 @@ def batch_hints(planning: TrainPlanning) -> list[str]:
 
 def caveats(answer: TrainAnswer) -> list[str]:
     """What the figures leave open: a context beyond the model's, no published run to hold the time
-    against, and a memory margin too thin for fragmentation."""
+    against, pieces of weights that fill no tile, and a memory margin too thin for fragmentation."""
     chip = answer.piece.chip
     said = context_warning(answer.cfg, answer.plan.sequence_length)
     found = expected_range(answer)
@@ -181,9 +182,31 @@ def caveats(answer: TrainAnswer) -> list[str]:
             "published mixture-of-experts runs were predicted less well than dense ones, mostly "
             "too fast (docs/fit.md)"
         )
+    said += _part_tiles(answer)
     if answer.peak_bytes_per_chip > _TIGHT * chip.require("hbm_usable_bytes"):
         said.append("memory is within 2 % of usable HBM: nothing is left for fragmentation")
     return said
+
+
+def _part_tiles(answer: TrainAnswer) -> list[str]:
+    """Weights stored in pieces whose rows fill no tile of a TPU, which the price does not know:
+    libtpu 0.0.42 sums such gradients whole and copies what it gathers (docs/log.md)."""
+    plan, width = answer.plan, answer.cfg.d_model
+    apart = prod(plan.degree(axis) for axis in plan.storage_axes)
+    if answer.piece.chip.vendor != "google" or width % apart or width // apart % _TILE_ROWS == 0:
+        return []
+    fsdp = plan.degree("fsdp")
+    less = [n for n in range(1, fsdp) if fsdp % n == 0]
+    fitting = [n for n in less if width % (apart // fsdp * n * _TILE_ROWS) == 0]
+    pins = {"fsdp": fitting[-1] if fitting else 1}
+    pins |= {a: plan.degree(a) for a in plan.storage_axes if a != "fsdp" and plan.degree(a) > 1}
+    flags = " ".join(f"--pin {axis}={n}" for axis, n in pins.items())
+    said = (
+        f"D={width:,} is stored in pieces of {width // apart} rows, and a TPU's tile has "
+        f"{_TILE_ROWS}: XLA then sums whole gradients and copies gathered weights, which the "
+        "predicted time leaves out (`shardwise compile` shows it)"
+    )
+    return [f"{said}; {flags} makes them whole" if fitting else said]
 
 
 def expected_range(answer: TrainAnswer) -> dict[str, Any] | None:
@@ -200,6 +223,8 @@ def expected_range(answer: TrainAnswer) -> dict[str, Any] | None:
 
 
 _TIGHT = 0.98
+_TILE_ROWS = 8
+"""Rows of a tile of two-byte numbers, T(8,128)(2,1) in compiled programs (docs/log.md)."""
 
 
 def train_result(answer: TrainAnswer) -> dict[str, Any]:
