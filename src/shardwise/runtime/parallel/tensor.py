@@ -4,8 +4,9 @@ Between the blocks `x[B, T_{context,tensor}, D]` (sequence parallelism) or `x[B,
 inside, `q[B, T, N_tensor, H]` and `a[B, T, F_tensor]`. The constraints stand where the layouts
 change, so that the compiler gathers x over tensor before the matmuls into a block; the sums after
 the matmul out of it are scattered in `partial_sums.py` (Korthikanti et al., arXiv 2205.05198), in a
-pipeline's passes by the compiler. Or both are collective matmuls (`runtime/collective_matmul`), which multiply while x, and then the sums, are on the wire;
-their backward passes are the same rings the other way round.
+pipeline's passes by the compiler. Or both are collective matmuls (`runtime/collective_matmul`),
+which multiply while x, and then the sums, are on the wire; their backward passes are the same rings
+the other way round.
 """
 
 from collections.abc import Callable
