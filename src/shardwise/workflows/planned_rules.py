@@ -434,9 +434,9 @@ def _pieces_of(ledger: Ledger, table: Line, last: Line) -> list[Line]:
     """The sum of the pieces of a table that the last exchange of rows leaves on a device, over axes
     that it did not exchange, if there is one. What is fused with its slice has no name."""
     size = table.bytes / ledger.degree(tuple(set(last.axes) & set(table.axes)))
-    rest = {*table.axes, "tensor"} - set(last.axes)
-    sums = [x for x in ledger.compiled if x.kind in SUMS and set(x.axes) <= rest]
-    sums = [x for x in sums if isclose(x.total, size)]
+    over = [x for x in ledger.compiled if set(x.axes) - {"tensor"} < set(table.axes)]
+    rest = [x for x in over if not set(x.axes) & set(last.axes)]
+    sums = [x for x in rest if x.kind in SUMS and isclose(x.total, size)]
     named = [x for x in sums if x.name.endswith("scatter-add")]
     return [*named, *(x for x in sums if not x.name)][:1]
 
