@@ -62,7 +62,7 @@ def test_a_bare_list_of_events_is_chrome_format_too(tmp_path):
         ("a.trace.json", b'{"traceEvents": [{"ph": "X"}]}', "no event of Chrome's format"),
         ("a.trace.json", b'{"traceEvents": []}', "none of a compiled op"),
         ("a.trace.json.gz", b"plain text", "is corrupt or truncated"),
-        ("a.trace.json.gz", gzip.compress(b"x" * 9999)[:-12], "is corrupt or truncated"),
+        ("a.trace.json.gz", gzip.compress(b"x" * 9999, mtime=0)[:-12], "is corrupt or truncated"),
         ("a.csv", b"a,b", "the ending says the format"),
         ("a.xplane.pb", b"nothing of the kind" * 30, "is no capture of jax.profiler"),
     ],
