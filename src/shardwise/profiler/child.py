@@ -18,11 +18,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from shardwise import errors
 from shardwise.errors import BadRequest, MissingPart, ShardwiseError
+from shardwise.units import format_bytes
 
 Watch = Callable[[str, float], None]
 """Hears what a child is at, and its seconds so far."""
@@ -42,6 +44,20 @@ By default glibc maps every large array anew, and its page faults are timed (64 
 of 20 on 2 virtual cores)."""
 
 
+_CHATTER = ("@", "***", "WARNING", "Failed to find host bounds", "E0000", "I0000", "=== Source")
+"""How lines begin that say nothing of a crash: its stack, and what libtpu prints on any host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a child may take, and what a user raises for more of it."""
+
+    seconds: float
+    memory_bytes: int
+    time_option: str
+    memory_option: str
+
+
 def run_function(
     target: str,
     arguments: Mapping[str, Any],
@@ -53,12 +69,14 @@ def run_function(
     environment: Mapping[str, str] | None = None,
     watch: Watch | None = None,
     what: str = "",
+    raised_by: tuple[str, str] = ("its time limit", "its memory limit"),
 ) -> Any:
     """Call `module:function` with keyword arguments in a child that has N virtual CPU devices.
 
     Arguments and answer are JSON. `xla_flags` are added to XLA_FLAGS; `memory_bytes` limits the
     data that the child may allocate. `environment` is added to the child's; `watch` hears what
-    the child is at (`stage`) and for how many seconds it has run, about once a second.
+    the child is at (`stage`) and for how many seconds it has run, about once a second. `raised_by`
+    names what a user raises for more seconds and more memory.
     Raises MissingPart without JAX, the child's own ShardwiseErrors as they are, and ShardwiseError,
     with the child's last words, if it fails, crashes, runs out of memory or takes longer than
     `seconds`. The child is gone when this returns or raises, and ends by itself with its parent.
@@ -73,7 +91,8 @@ def run_function(
         command = [sys.executable, "-c", code, str(request), str(answer)]
         around = _environment(devices, xla_flags) | dict(environment or {})
         around[STAGE] = str(Path(folder) / "stage")
-        _run(command, around, seconds, what or target, watch)
+        bounds = Bounds(seconds, memory_bytes, *raised_by)
+        _run(command, around, bounds, what or target, watch)
         said = json.loads(answer.read_text())
         if "error" in said:
             raise getattr(errors, said["error"]["kind"])(said["error"]["text"])
@@ -95,7 +114,8 @@ def run_source(
         path.write_text(source)
         code = "from shardwise.profiler.child import _run_file; _run_file()"
         command = [sys.executable, "-c", code, str(path), str(memory_bytes)]
-        return _run(command, _environment(devices, xla_flags), seconds, "the program")
+        bounds = Bounds(seconds, memory_bytes, "its time limit", "its memory limit")
+        return _run(command, _environment(devices, xla_flags), bounds, "the program")
 
 
 def stage(text: str) -> None:
@@ -141,7 +161,7 @@ def _environment(devices: int, xla_flags: Sequence[str]) -> dict[str, str]:
 def _run(
     command: Sequence[str],
     environment: Mapping[str, str],
-    seconds: float,
+    bounds: Bounds,
     what: str,
     watch: Watch | None = None,
 ) -> str:
@@ -156,26 +176,26 @@ def _run(
             start_new_session=True,
         )
         try:
-            _wait(process, environment.get(STAGE, ""), seconds, what, watch)
+            _wait(process, environment.get(STAGE, ""), bounds, what, watch)
         finally:
             _stop(process)
         out.seek(0)
         err.seek(0)
         printed, said = out.read(), err.read()
     if process.returncode:
-        words = _last_words(process, printed, said)
+        words = _last_words(process, printed, said, bounds)
         raise ShardwiseError(f"{what} failed in its process: {words}")
     return printed
 
 
 def _wait(
-    process: subprocess.Popen[str], stage_file: str, seconds: float, what: str, watch: Watch | None
+    process: subprocess.Popen[str], stage_file: str, bounds: Bounds, what: str, watch: Watch | None
 ) -> None:
-    started = time.monotonic()
+    started, seconds = time.monotonic(), bounds.seconds
     while process.poll() is None:
         past = time.monotonic() - started
         if past > seconds:
-            remedy = "ask for less, or for more time"
+            remedy = f"ask for less, or raise {bounds.time_option}"
             raise ShardwiseError(f"{what} was stopped after {seconds:g} s; {remedy}")
         if watch is not None:
             path = Path(stage_file)
@@ -192,13 +212,15 @@ def _stop(process: subprocess.Popen[str]) -> None:
         process.stdin.close()
 
 
-def _last_words(process: subprocess.Popen[str], out: str, err: str) -> str:
+def _last_words(process: subprocess.Popen[str], out: str, err: str, bounds: Bounds) -> str:
     """The end of the child's output: the error of a Python exception is its last line."""
     if "MemoryError" in err or "RESOURCE_EXHAUSTED" in err or "bad_alloc" in err:
-        return "out of memory; ask for less, or raise its memory limit"
+        return f"out of memory; ask for less, or raise {bounds.memory_option}"
     if process.returncode < 0:
         name = signal.Signals(-process.returncode).name
-        return f"it crashed with {name}; {_reason(err)}"
+        limit = f"it may take {format_bytes(bounds.memory_bytes)}"
+        reason = _reason(err) or f"{limit}: if that is too little, raise {bounds.memory_option}"
+        return f"it crashed with {name}; {reason}"
     lines = [line for line in (err or out).splitlines() if line.strip()]
     # JAX ends a traceback with a note about its own frames.
     ends = [line for line in lines if not line.startswith(("---", "For simplicity, JAX"))]
@@ -207,10 +229,11 @@ def _last_words(process: subprocess.Popen[str], out: str, err: str) -> str:
 
 def _reason(err: str) -> str:
     """The line of a crash that says why: what a failed check of the compiler printed, else the last
-    before its stack."""
+    before its stack; empty if there is only what libtpu prints in any case."""
     lines = [line.strip() for line in err.splitlines() if line.strip()]
     fatal = [line for line in lines if "Check failed" in line or line.startswith("F0")]
-    return (fatal or [line for line in lines if not line.startswith(("@", "***"))] or [""])[0][:300]
+    told = [line for line in lines if not line.startswith(_CHATTER)]
+    return (fatal or told or [""])[0][:300]
 
 
 def _limit(memory_bytes: int) -> None:

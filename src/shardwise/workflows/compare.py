@@ -27,6 +27,7 @@ from shardwise.workflows.compile import Program, compile_plan, said_of, short_op
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced
 from shardwise.workflows.planned import lines_of, read_lines
+from shardwise.workflows.planned_runtime import ADDED
 
 Unit = Literal["FLOPs", "bytes", "seconds", "runs"]
 COLLECTIVE = ("collective_bytes", "collective_runs")
@@ -274,6 +275,9 @@ def collective_sentences(program: Program, rows: Sequence[Row]) -> Iterator[str]
             yield f"{format_bytes(-row.difference)} less {verb} over {axes} than planned"
 
 
+MEANINGS = {**planned_rules.RULES, **ADDED}
+
+
 def rewrite_sentences(priced: Priced, program: Program, cfg: ModelConfig) -> Iterator[str]:
     """Which of the compiler's rewrites explain the differences, and what is left."""
     if program.phase == "prefill" or program.compiled.refusal:
@@ -288,7 +292,7 @@ def rewrite_sentences(priced: Priced, program: Program, cfg: ModelConfig) -> Ite
             kinds, axes = "/".join(note.kinds).replace("_", "-"), "+".join(note.axes)
             yield (
                 f"explained by '{note.rule}': {kinds} over {axes}, {format_bytes(note.planned)} "
-                f"planned, {format_bytes(note.compiled)} compiled"
+                f"planned, {format_bytes(note.compiled)} compiled ({MEANINGS[note.rule]})"
             )
     if found.left > least:
         yield f"{format_bytes(found.left)} of collectives are explained by no rewrite"
@@ -320,9 +324,26 @@ def class_sentences(program: Program, rows: Sequence[Row]) -> Iterator[str]:
                 continue
             more = "more" if row.difference > 0 else "fewer"
             unit = "FLOPs" if part == "flops" else "HBM bytes"
-            yield f"{text(abs(row.difference))} {more} {unit} in {row.what} ops than planned" + (
-                _recomputed(program) if part == "flops" and row.what == "matmul" else ""
+            yield (
+                f"{text(abs(row.difference))} {more} {unit} in {row.what} ops than planned"
+                + (_recomputed(program) if part == "flops" and row.what == "matmul" else "")
+                + (_most_of(program, part, row.what) if row.difference > 0 else "")
             )
+
+
+def _most_of(program: Program, part: str, op_class: str) -> str:
+    """Where most of the FLOPs or bytes of a class of ops come from."""
+
+    def size(item: HloOp) -> float:
+        if item.op.op_class != op_class:
+            return 0.0
+        once = _flops(item.op) if part == "flops" else float(item.op.hbm_bytes)
+        return once * float(item.op.count)
+
+    most = max(program.work.ops, key=size, default=None)
+    if most is None or not size(most):
+        return ""
+    return f"; most is {short_op(most.op_name) or most.name}{_source(most)}"
 
 
 def _recomputed(program: Program) -> str:

@@ -253,7 +253,10 @@ def shortfall(program: Program, plan: TrainPlan | ServePlan | None = None) -> st
         f"{program.phase} does not fit {compiled.slice}: {format_gib(compiled.needed_bytes)} per "
         f"device, {format_gib(compiled.capacity_bytes)} usable, {format_gib(over)} too much"
     )
-    lines = [first, *(f"  {text}" for text in map(buffer_text, largest(compiled.buffers)))]
+    shown = [b for b in largest(compiled.buffers) if b.bytes >= _SHOWN * compiled.needed_bytes]
+    lines = [first, *(f"  {text}" for text in map(buffer_text, shown))]
+    if plan is None:
+        lines.append(f"  {_SMALLER}")
     kinds = program.predicted.get("memory_by_kind", {})
     if plan is not None and kinds:
         most = sorted(kinds, key=lambda kind: -kinds[kind])[:2]
@@ -263,6 +266,14 @@ def shortfall(program: Program, plan: TrainPlan | ServePlan | None = None) -> st
             if kind in REMEDIES
         ]
     return "\n".join(lines)
+
+
+_SHOWN = 1e-3
+"""The least share of the memory that a buffer has to be named."""
+_SMALLER = (
+    "donate arguments that an output may replace (donate_argnums), cut more dims over the mesh, "
+    "take a smaller batch, or jax.checkpoint what a backward pass keeps"
+)
 
 
 def largest(buffers: Sequence[Buffer], most: int = 6) -> list[Buffer]:

@@ -14,6 +14,7 @@ from shardwise.profiler.ahead import Limits, compile_ahead, target_of
 from shardwise.profiler.ahead.live import Exported, export, renamed
 from shardwise.profiler.child import Watch
 from shardwise.profiler.explain import Explanation, Line, explain_program
+from shardwise.profiler.explain.finding import WORTH
 from shardwise.workflows.audits import plan_path
 from shardwise.workflows.compile import (
     CompiledPlan,
@@ -136,9 +137,18 @@ def explain_result(e: Explanation, most: int = 30) -> dict[str, Any]:
             for a in sorted(e.arguments, key=lambda a: -a.bytes)[:most]
         ],
         "findings": [{**asdict(f), "microseconds": f.microseconds} for f in e.findings],
+        "longest_wait": _longest_wait(e),
         "unknown_ops": [item.name for item in t.unknown],
         "uncounted_loops": list(t.uncounted),
     }
+
+
+def _longest_wait(e: Explanation) -> dict[str, Any] | None:
+    """The line that waits longest for a network or a copy, where that is worth telling."""
+    line = max(e.lines, key=lambda line: line.exposed, default=None)
+    if line is None or line.exposed < WORTH * e.timeline.expected:
+        return None
+    return {"where": line.where, "exposed": line.exposed, "bound_by": line.bound_by}
 
 
 def _line(line: Line) -> dict[str, Any]:

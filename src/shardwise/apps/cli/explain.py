@@ -49,9 +49,9 @@ def explain(what: str, as_json: bool, phase: str | None, **options: Any) -> None
 def _render(r: dict[str, Any]) -> None:
     step = r["step_seconds"]
     click.echo(
-        f"{r['phase']} on {r['slice']}: {format_seconds(step['expected'])} per step "
-        f"({format_seconds(step['lower'])} to {format_seconds(step['upper'])}), "
-        f"{100 * r['hfu']:.1f} % of the matmul peak, "
+        f"{r['phase']} on {r['slice']}, compiled: {format_seconds(step['expected'])} per step "
+        f"expected (lower {format_seconds(step['lower'])}, upper {format_seconds(step['upper'])}), "
+        f"matrix units at their peak for {100 * r['hfu']:.1f} % of it, "
         f"{format_seconds(r['exposed_communication'])} of exposed communication"
     )
     for title, key in (("by source line", "lines"), ("by scope", "scopes")):
@@ -85,7 +85,13 @@ def _render(r: dict[str, Any]) -> None:
         click.echo(f"  at {_short(f['where'])}")
         click.echo(f"  {f['remedy']}")
     if not r["findings"]:
-        click.echo("No findings: nothing of what is looked for costs 1 % of the step.")
+        click.echo("No findings: no mistake that is looked for costs 1 % of the step.")
+        if wait := r["longest_wait"]:
+            click.echo(
+                f"It waits {format_seconds(wait['exposed'])} at {_short(wait['where'])}, bound by "
+                f"{wait['bound_by']}: what these layouts cost; a larger batch or another mesh may "
+                "wait less."
+            )
 
 
 def _short(where: str) -> str:

@@ -198,6 +198,7 @@ def render(planning: TrainPlanning, result: dict[str, Any], output: Path | None)
     )
     if output:
         click.echo(f"Plan written to {output}; price it again with: shardwise plan show {output}")
+        click.echo(f"Compile it, no accelerator needed, with: shardwise compile {output}")
         click.echo(f"Train it with: shardwise train {output} --data TEXT --steps N")
 
 

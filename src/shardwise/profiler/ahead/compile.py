@@ -122,6 +122,7 @@ def compile_ahead(
             devices=1,
             seconds=limits.seconds,
             memory_bytes=limits.memory_bytes,
+            raised_by=("--timeout", "--memory"),
             environment=environment(target),
             watch=watch,
             what=f"the compile for '{target.slice}'",

@@ -47,10 +47,17 @@ def compile_job(
     stage(f"reading the topology of {target['slice']}")
     devices = topology_devices(target)
     module, _, name = builder.partition(":")
-    program = getattr(importlib.import_module(module), name)(devices, **arguments)
-    stage("lowering")
     begun = time.monotonic()
-    lowered = program.function.lower(*program.arguments)
+    try:
+        program = getattr(importlib.import_module(module), name)(devices, **arguments)
+        stage("lowering")
+        begun = time.monotonic()
+        lowered = program.function.lower(*program.arguments)
+    except ValueError as error:
+        if "not found in mesh" not in str(error):
+            raise
+        rule = "name the mesh's axes as the shardings do (--mesh data=4,tensor=2)"
+        raise BadRequest(f"{first_line(error)}; {rule}") from None
     text = lowered.as_text(debug_info=True)
     lowering = time.monotonic() - begun
     key = key_of(text, {k: v for k, v in target.items() if k != "capacity"}, options)
