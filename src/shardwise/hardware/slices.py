@@ -202,8 +202,8 @@ def _wrap_text(piece: Slice) -> str:
 
 def _split(text: str) -> tuple[int | None, str, Shape | None]:
     match = _SPELLING.fullmatch(text.strip())
-    shape = match["shape"] if match else None
-    if match is None or (shape is not None and not _SHAPE.fullmatch(shape.strip())):
+    shape = match["shape"].strip() if match and match["shape"] is not None else None
+    if match is None or (shape is not None and not _SHAPE.fullmatch(shape)):
         raise BadRequest(f"slice '{text}' is not of the form {GRAMMAR}")
     sizes = tuple(map(int, re.split("[xX]", shape))) if shape is not None else None
     count = int(match["count"]) if match["count"] else None
