@@ -33,6 +33,7 @@ NUMBERS = (
     "l2_bytes",
     "l2_bandwidth",
     "vector_flops",
+    "flops_per_alu",
     "clock_hz",
     "compiler_clock_hz",
     "cores",
@@ -208,7 +209,13 @@ def level_of(level: Mapping[str, Any], own: Mapping[str, Any]) -> Entry:
     ports = {9e11: "36 ports of 25 GB/s", 3.6e12: "72 ports of 50 GB/s"}
     if level["switch_oneway"] in ports:
         source += f"; rate of a switch by NVIDIA: {ports[level['switch_oneway']]}"
-    return {k: v if k == "name" else {"value": v, "source": source} for k, v in level.items()}
+
+    def cited(entry: Any) -> Entry:
+        if not isinstance(entry, dict):
+            return {"value": entry, "source": source}
+        return {**entry, "source": source, "book_source": "book12; units x what a chip sends"}
+
+    return {k: v if k == "name" else cited(v) for k, v in level.items()}
 
 
 def finish(record: Entry, row: Row) -> None:
@@ -240,7 +247,7 @@ def finish(record: Entry, row: Row) -> None:
     for table in (record, *(record[t] for t in ("peak_flops", "network", "data_centre"))):
         for name, entry in list(table.items()):
             if isinstance(entry, dict) and "book" in entry:
-                entry["book_source"] = BOOK[row["vendor"]]
+                entry.setdefault("book_source", BOOK[row["vendor"]])
             if isinstance(entry, dict) and name in NUMBERS and "value" not in entry:
                 del table[name]
 

@@ -21,7 +21,7 @@ from typing import Any
 from shardwise.errors import ShardwiseError
 from shardwise.plans.train import mesh_text
 from shardwise.profiler.ahead import Cache, Limits, default_root
-from shardwise.profiler.hlo.text import read_module
+from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import schedule
 from shardwise.sharding import Mesh

@@ -9,6 +9,7 @@ of CI. What more programs have to say is committed as tables and dumps, made by 
 import importlib.util
 import json
 import os
+import shutil
 import sys
 import tempfile
 import tomllib
@@ -21,6 +22,8 @@ sys.path.insert(0, str(HERE))
 MOST = 8
 COMPILES = "SHARDWISE_TPU_COMPILES"
 """Names the file of the count; set here, for the workers and children."""
+HOMES = ("XDG_STATE_HOME", "XDG_CACHE_HOME")
+"""Folders of the home that commands write into; tests have their own."""
 EXEMPT = {e["id"] for e in tomllib.loads((HERE / "exempt.toml").read_text())["exempt"]}
 
 
@@ -46,12 +49,15 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_configure(config):
-    """Start the count, once for all workers."""
+    """Start the count and make the homes, once for all workers."""
     if hasattr(config, "workerinput"):
         return
     handle, path = tempfile.mkstemp(prefix="shardwise-compiles-")
     os.close(handle)
     os.environ[COMPILES] = path
+    home = tempfile.mkdtemp(prefix="shardwise-tests-")
+    for kind in HOMES:
+        os.environ[kind] = str(Path(home) / kind.lower())
     places = [str(HERE / "startup"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
     counter().install()  # in this process; others import it as they start
@@ -89,6 +95,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def pytest_unconfigure(config):
-    """Remove the file of the count."""
+    """Remove the file of the count and the homes."""
     if not hasattr(config, "workerinput"):
         Path(os.environ.pop(COMPILES)).unlink()
+        shutil.rmtree(Path(os.environ["XDG_STATE_HOME"]).parent, ignore_errors=True)

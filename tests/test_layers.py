@@ -10,12 +10,13 @@ import pytest
 import shardwise
 
 ROOT = Path(shardwise.__file__).parent
-BASE = "units errors work"
+BASE = "units errors work boundary"
 PLANNING = f"{BASE} hardware sharding models plans scheduling roofline"
 MAY_IMPORT = {
     "errors": "",
     "units": "errors",
     "work": "",
+    "boundary": "errors units",
     "hardware": BASE,
     "sharding": f"{BASE} hardware",
     "models": f"{BASE} sharding",

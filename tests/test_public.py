@@ -1,11 +1,15 @@
 """The Python API is the list of verbs: its names are pinned, and importing it costs nothing."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import shardwise
+from shardwise.errors import BadRequest
+from shardwise.models.zoo import hf_config
 from shardwise.roofline import load_stack
 
 NAMES = [
@@ -67,6 +71,34 @@ def test_a_plan_that_serves_is_simulated():
     planning = shardwise.plan_serve("llama-3-8b", "v5e:2x2", input=512, output=32)
     found = shardwise.simulate(planning.best.plan, shardwise.Load(rate=2.0, requests=20))
     assert found.result["completed"] == 20
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_path_is_a_path_or_its_text(tmp_path, kind):
+    """Every verb that takes a path takes both."""
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(hf_config("llama-3-8b")))
+    saved = kind(tmp_path / "p.yaml")
+    asked = {"input": 512, "output": 32}
+    served = shardwise.plan_serve(kind(config), "v5e:2x2", **asked).best.plan
+    shardwise.save_plan(served, saved)
+    assert shardwise.load_plan(saved) == served
+    trained = shardwise.plan_train(kind(config), "v5p:2x2x2", batch="8seq", seq=512).best.plan
+    shardwise.save_plan(trained, saved)
+    assert shardwise.load_plan(saved) == trained
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"arrival": 0.0, "prompt": 10, "output": 5}\n')
+    found = shardwise.simulate(served, shardwise.Load(trace=kind(trace)))
+    assert found.result["completed"] == 1
+    missing = kind(tmp_path / "none.csv")
+    with pytest.raises(BadRequest, match=r"none\.csv"):
+        shardwise.simulate(served, shardwise.Load(rate=1.0, lengths=(missing, "all")))
+    with pytest.raises(BadRequest, match=r"none\.csv"):
+        shardwise.load_plan(missing)
+    with pytest.raises(BadRequest, match=r"none\.csv"):
+        shardwise.compile(missing)
+    with pytest.raises(BadRequest, match=r"none\.toml"):
+        shardwise.load_chip("v5e", hw_files=[kind(tmp_path / "none.toml")])
 
 
 def test_the_verbs_join(tmp_path):

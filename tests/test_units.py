@@ -42,7 +42,8 @@ from shardwise.units import (
         ("70e9", 70e9),
         ("2.5k", 2500),
         ("1M", 1e6),
-        ("1,000", 1000),
+        ("1,000,000", 1e6),
+        ("1,000.5", 1000.5),
         ("1_000", 1000),
         (" 4 Mi ", 4 * 2**20),
         (".5k", 500),
@@ -107,7 +108,20 @@ def test_durations():
 @given(st.integers(1, 10**15))
 def test_a_whole_number_is_read_exactly(n):
     assert parse_count(str(n)) == n
-    assert parse_count(f"{n:,}") == n
+    if f"{n:,}".count(",") == 1:  # 1,500 may be one and a half
+        with pytest.raises(BadRequest, match="one comma may stand for a decimal point or"):
+            parse_count(f"{n:,}")
+    else:
+        assert parse_count(f"{n:,}") == n
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [(parse_count, "1e31"), (parse_bytes, "1e30GB"), (parse_seconds, "1e300s")],
+)
+def test_a_number_beyond_sense_is_refused_with_the_range(parse, text):
+    with pytest.raises(BadRequest, match=r"numbers from .* to .* make sense"):
+        parse(text)
 
 
 @given(st.floats(1e-9, 1e24))

@@ -6,6 +6,10 @@ A message names the thing, its value, the rule and the remedy. `assert` is for o
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONGEST = 40
+"""Digits and signs of a number that is read; Python refuses integers of over 4,300 with a traceback
+and floats have 17."""
+
 
 class ShardwiseError(Exception):
     """Something failed while running. Exit code 1."""
@@ -37,6 +41,32 @@ class MissingPart(ShardwiseError):
     exit_code = 5
 
 
+def shown(value: object, longest: int = 60) -> str:
+    """A value as a message quotes it: on one line, printable, and not longer than `longest`.
+
+    >>> shown("v5e"), shown("a\\nb"), shown(2.5)
+    ("'v5e'", "'a\\\\nb'", '2.5')
+    """
+    text = f"'{value}'" if isinstance(value, str) else _written(value)
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else _escaped(c) for c in text)
+    return text if len(text) <= longest else f"{text[: longest - 4]}...{text[-1]}"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
+def _written(value: object) -> str:
+    # Python refuses to write integers of over 4,300 digits.
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10**LONGEST:
+        return f"a number of over {LONGEST} digits"
+    try:
+        return repr(value)
+    except ValueError:  # such an integer within a list
+        return f"of type {type(value).__name__}"
+
+
 def unknown(kind: str, name: str, known: Iterable[str], remedy: str = "") -> BadRequest:
     """The error for a name that is not in a closed set, with the nearest spellings.
 
@@ -51,4 +81,4 @@ def unknown(kind: str, name: str, known: Iterable[str], remedy: str = "") -> Bad
         hint = "known: " + ", ".join(names)
     else:
         hint = "nothing known is spelt like it"
-    return BadRequest(f"unknown {kind} '{name}'; {hint}" + (f" ({remedy})" if remedy else ""))
+    return BadRequest(f"unknown {kind} {shown(name)}; {hint}" + (f" ({remedy})" if remedy else ""))

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, shown, unknown
 
 DTYPE_BYTES: Mapping[str, float] = {
     "f64": 8.0,
@@ -32,11 +32,19 @@ _BINARY = {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40, "pi": 2.0
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _SECONDS |= {"d": 86400.0, "y": 365 * 86400.0}
 _NUMBER = re.compile(
-    # A comma separates thousands: 1,500 is read, 1,5 is refused rather than taken for 15.
-    r"([+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)"
+    # A comma separates thousands where nothing else can be meant, as in 1,500,000 or 1,500.5;
+    # 1,500 may be one and a half, so a single comma is refused.
+    r"([+-]?(?:\d{1,3}(?:,\d{3})+\.\d+|\d{1,3}(?:,\d{3}){2,}|\d[\d_]*(?:\.\d*)?|\.\d+)"
+    r"(?:[eE][+-]?\d+)?)"
     r"\s*([A-Za-zµ]*)",
     re.ASCII,
 )
+
+MOST_COUNT = 1e30
+"""FLOPs of the largest run so far are 1e26 or so."""
+MOST_BYTES = 1e24
+LEAST_SECONDS, MOST_SECONDS = 1e-12, 1e13
+"""A picosecond to 300,000 years."""
 
 DAY = 86400.0
 YEAR = 365 * DAY
@@ -56,7 +64,7 @@ def parse_count(text: str, what: str = "count") -> float:
     (4194304.0, 15000000000000.0, 16000000.0)
     """
     scales = {k: v for k, v in {**_DECIMAL, **_BINARY}.items() if k != "e"}  # 4e is a cut-off 4e6
-    return _parse(text, what, scales, "such as 1024, 4Mi, 16e6 or 15T")
+    return _parse(text, what, scales, "such as 1024, 4Mi, 16e6 or 15T", 1e-30, MOST_COUNT)
 
 
 def parse_bytes(text: str, what: str = "size") -> float:
@@ -66,7 +74,14 @@ def parse_bytes(text: str, what: str = "size") -> float:
     True
     """
     scales = {f"{k}b": v for k, v in {**_DECIMAL, **_BINARY}.items() if k != "b"}
-    return _parse(text, what, scales, "with a unit that says which, such as 16GB or 15.75GiB")
+    return _parse(
+        text,
+        what,
+        scales,
+        "with a unit that says which, such as 16GB or 15.75GiB",
+        1e-6,
+        MOST_BYTES,
+    )
 
 
 def parse_seconds(text: str, what: str = "time") -> float:
@@ -75,21 +90,34 @@ def parse_seconds(text: str, what: str = "time") -> float:
     >>> parse_seconds("15ms")
     0.015
     """
-    return _parse(text, what, _SECONDS, "with a unit: ns, us, ms, s, min, h, d or y")
+    form = "with a unit: ns, us, ms, s, min, h, d or y"
+    return _parse(text, what, _SECONDS, form, LEAST_SECONDS, MOST_SECONDS)
 
 
-def _parse(text: str, what: str, scales: Mapping[str, float], form: str) -> float:
+def _parse(
+    text: str, what: str, scales: Mapping[str, float], form: str, least: float, most: float
+) -> float:
     match = _NUMBER.fullmatch(text.strip())
     scale = scales.get(match[2].lower()) if match else None
     if match is None or scale is None:
-        raise BadRequest(f"{what} '{text}' is not a number {form}")
+        raise BadRequest(f"{what} {shown(text)} is not a number {form}{_about_comma(text)}")
     try:
         value = float(match[1].replace("_", "").replace(",", "")) * scale
     except ValueError:
-        raise BadRequest(f"{what} '{text}' is not a number {form}") from None
+        raise BadRequest(f"{what} {shown(text)} is not a number {form}") from None
     if not math.isfinite(value) or value <= 0:
-        raise BadRequest(f"{what} '{text}' must be positive and finite; write a number {form}")
+        raise BadRequest(f"{what} {shown(text)} must be positive and finite; write a number {form}")
+    if not least <= value <= most:
+        raise BadRequest(
+            f"{what} {shown(text)} is {value:.3g}; numbers from {least:g} to {most:g} make sense"
+        )
     return value
+
+
+def _about_comma(text: str) -> str:
+    if not re.fullmatch(r"[+-]?\d+,\d+[A-Za-z\s]*", text.strip()):
+        return ""
+    return "; one comma may stand for a decimal point or for thousands: write a point, or none"
 
 
 def sig(value: float, digits: int = 3) -> str:

@@ -34,19 +34,45 @@ class Matmul:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Exchange:
+    """Whose block each device of a group gets in a permute that turns one layout into another.
+
+    Per dim of the array, the axes that cut it `before` and `after`, major to minor: a device holds
+    the block that its places along the first name, and needs the one that the second name. `axes`
+    are those of the collective, in its order; along one that cuts nothing the blocks are copies.
+    """
+
+    axes: tuple[str, ...]
+    before: tuple[tuple[str, ...], ...]
+    after: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sends:
+    """Which device sends its block to which in a permute that was read: (source, target) numbers in
+    the group of `axes`, the last axis fastest. One that is no target keeps what it has."""
+
+    axes: tuple[str, ...]
+    pairs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """One collective over the devices that differ only along `axes`.
 
     `bytes` is V, the logical array of one group: the gathered array of an all-gather, the input of
     a reduce-scatter, the buffer of an all-reduce, the total over the group of an all-to-all, the
     payload per device of a permute. Bytes on the wire are derived by the pricer.
-    `fan_out` is the number of destinations a token of a ragged all-to-all can reach.
+    `fan_out` is the number of destinations a token of a ragged all-to-all can reach. `exchange`
+    says whose block each device of a permute gets; without it that of the device before it, in a
+    ring.
     """
 
     kind: CollectiveKind
     axes: tuple[str, ...]
     bytes: Quantity
     fan_out: Quantity | None = None
+    exchange: Exchange | Sends | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +90,11 @@ class Key:
 class Op:
     """One operation of one device.
 
+    `hbm_bytes` is what the op moves as the stack runs it. `on_chip_bytes` of them may stay on the
+    chip where another implementation fuses the op with its neighbours: what is made and used within
+    the step. The others, `hbm_least`, are arguments and results of the step, which lie in HBM
+    between steps: weights, cache, optimizer state; they cross it whatever the implementation.
+
     `count` is how often it runs per step. `stream` is where it runs: "compute", "copy" (on-chip
     memory to HBM and back), "host" (the copy engine to host memory), or "net:<axes>". `body` names
     the loop that the op belongs to: the ops of one body run round by round, in order on each
@@ -78,6 +109,7 @@ class Op:
     op_class: OpClass
     flops: Mapping[str, Quantity] = field(default_factory=dict)
     hbm_bytes: Quantity = 0.0
+    on_chip_bytes: Quantity = 0.0
     host_bytes: Quantity = 0.0
     matmul: Matmul | None = None
     collective: Collective | None = None
@@ -85,6 +117,11 @@ class Op:
     stream: str = "compute"
     body: str = ""
     after: tuple[str, ...] = ()
+
+    @property
+    def hbm_least(self) -> Quantity:
+        """HBM bytes of one run that no implementation avoids."""
+        return self.hbm_bytes - self.on_chip_bytes
 
     @property
     def key(self) -> Key:

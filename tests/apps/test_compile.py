@@ -136,6 +136,7 @@ def test_what_does_not_fit_ends_with_code_3_and_its_buffers(capsys, compiler):
     assert "mycode:mlp does not fit v5e:2x4: 32 GiB (34.4 GB) per device" in err
     assert "temporary bf16[32," in err
     assert "explain_programs.py:" in err
+    assert "donate arguments" in err
 
 
 def test_an_explanation_prints_lines_scopes_arguments_and_findings(capsys, compiler):
@@ -178,7 +179,7 @@ def test_a_program_without_faults_says_so(capsys, compiler):
         ((*ARGS[:5], "--mesh", "data=3"), "mesh data=3 does not lie on 'v5e:2x4', which has 8"),
         ((*ARGS, "--set", "remat=block"), "--set and --phase are of plans"),
         ((*ARGS, "--option", "word"), "--option 'word' is not NAME=VALUE"),
-        ((*ARGS, "--timeout", "0"), "--timeout is 0 s; it must be more than 0"),
+        ((*ARGS, "--timeout", "0"), "--timeout is '0'; it must be a number above 0"),
         ((*ARGS, "--memory", "lots"), "--memory"),
         (("nowhere.yaml",), "cannot read the plan 'nowhere.yaml'"),
         (("nowhere.yaml", "--args", "a:b"), "--args is of functions; the plan 'nowhere.yaml'"),

@@ -115,6 +115,30 @@ def test_the_tables(capsys):
         assert words in out
 
 
+def test_a_target_is_met_by_what_is_printed(capsys):
+    """Meshes priced beside each other had other kernels than alone: 50.1 ms for 50."""
+    asked = ("--on", "v5p:2x2x2", "--tpot", "50ms", "--input", "4096", "--output", "1024")
+    result = document(capsys, "--model", "deepseek-v3", *asked)["result"]
+    assert result["tpot_seconds"]["expected"] <= 0.05
+    assert all(r["tpot_seconds"]["expected"] <= 0.05 for r in result["runners_up"])
+
+
+def test_the_batch_is_as_its_help_says(capsys):
+    """Fixed in sequences, with or without the unit; else of most tokens/s per chip in time."""
+    assert document(capsys, *SMALL, "--batch", "24")["result"]["batch"] == 24
+    assert document(capsys, *SMALL, "--batch", "24seq")["result"]["batch"] == 24
+    with pytest.raises(BadRequest, match="--batch '24tok' is not a number"):
+        run(*SMALL, "--batch", "24tok")
+    with pytest.raises(click.UsageError, match="--batch"):
+        run(*SMALL, "--batch", "")
+    result = document(capsys, *SMALL, "--tpot", "12ms")["result"]
+    inside = [p for p in result["front"] if p["meets_targets"] and p["slice"] == result["slice"]]
+    best = max(p["tokens_per_second_per_chip"] for p in inside)
+    assert result["tokens_per_second_per_chip"] == pytest.approx(best)
+    (help_,) = (o.help for o in serve.params if o.name == "batch")
+    assert "most tokens/s per chip" in help_
+
+
 def test_the_front_as_csv(tmp_path, capsys):
     path = tmp_path / "front.csv"
     picture = tmp_path / "front.svg"

@@ -47,6 +47,26 @@ def test_the_names(capsys):
     assert bare["result"]["usd_per_million_tokens"]["all"] < result["usd_per_million_tokens"]["all"]
 
 
+@pytest.mark.parametrize("goal", [("--tpot", "30ms"), ("--tpot", "30ms", "--e2e", "3s"), ()])
+def test_the_front_ends_with_the_answer(capsys, goal):
+    """Within every target, none dominated, and the answer is its cheapest point."""
+    chip = ("--on", "v5e", "--ttft", "1s", "--no-confirm")
+    result = document(capsys, *chip, *goal)["result"]
+    front = result["front"]
+    assert len(front) > 2
+    names = ("slice", "mesh", "layout", "running", "tpot_seconds", "chip_hours_per_million_tokens")
+    assert [front[-1][name] for name in names] == [result[name] for name in names]
+    costs = [p["chip_hours_per_million_tokens"]["all"] for p in front]
+    assert costs == sorted(set(costs), reverse=True)
+    steps = [p["tpot_seconds"] for p in front]
+    assert steps == sorted(set(steps))
+    assert all(p["ttft_seconds"] <= 1 for p in front)
+    if goal:
+        assert max(steps) <= 0.03
+    if "--e2e" in goal:
+        assert all(p["e2e_seconds"] <= 3 for p in front)
+
+
 def test_the_front_is_confirmed(capsys):
     found = document(capsys, "--on", "v5e:2x2", *GOAL)["result"]["confirmation"]
     assert found["fleets"]

@@ -140,7 +140,7 @@ def test_files_that_are_no_plan(capsys, tmp_path, content, said):
 def test_a_missing_file_and_a_folder(capsys, tmp_path):
     said = refused(capsys, ["plan", "show", tmp_path / "none.yaml"])
     assert "cannot read the plan" in said
-    assert "No such file" in said
+    assert "no such file" in said
     assert "is a directory" in refused(capsys, ["plan", "show", tmp_path])
 
 

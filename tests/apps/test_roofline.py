@@ -83,3 +83,15 @@ def test_refusals(args, message):
     with pytest.raises(BadRequest, match=message) as caught:
         run(*args)
     assert caught.value.exit_code == 2
+
+
+def test_the_books_critical_batch_of_an_h100(capsys):
+    """Ch. 12, quiz 1: 990e12 / 3.35e12 = 295 (.52); the table rounds to 3.4e12."""
+    doc = result_of(capsys, "--on", "h100", "--matmul", "240x8192x32768", "--constants", "book")
+    assert doc["result"]["critical_intensity"] == pytest.approx(295.522, abs=1e-3)
+    assert doc["result"]["critical_batch"]["approximation"] == pytest.approx(295.522, abs=1e-3)
+
+
+def test_sizes_of_thousands_of_digits_are_refused():
+    with pytest.raises(BadRequest, match=r"matmul '9{10,}\.\.\.' cannot be read; write three"):
+        roofline.main(args=["--on", "v5e", "--matmul", f"{'9' * 5000}x1x1"], standalone_mode=False)

@@ -326,3 +326,90 @@ def test_a_mesh_may_use_part_of_a_slice(capsys):
     captured = capsys.readouterr()
     assert "X=4: x[2] y[2], lines" in captured.out
     assert "the mesh uses 4 chips of v5e:4x4, 12 idle" in captured.err
+
+
+SUM = ("A[I,J]{U_X} -> A[I,J]", "--dims", "I=8192,J=8192", "--mesh")
+WHOLE = 8192 * 8192 * 2
+
+
+@pytest.mark.parametrize(
+    ("on", "chips", "sent"),
+    [
+        ("h100:8", 8, WHOLE),  # the switch adds up: V, where a ring sends 2 V 7/8
+        ("h100:8", 2, WHOLE),
+        # Inside two nodes the switches add up, over the NICs V/8 goes round a ring of two.
+        ("2*h100:8", 16, WHOLE + 2 * WHOLE / 8 / 2),
+        ("a100:8", 8, 2 * WHOLE * 7 / 8),
+        ("v5e:4x4", 16, 2 * WHOLE * 15 / 16),
+    ],
+)
+def test_bytes_sent_are_those_of_the_priced_algorithm(capsys, on, chips, sent):
+    row = result_of(capsys, *SUM, f"X={chips}", "--on", on)["strategies"][0]
+    assert row["summary"] == "AllReduce_X(A)"
+    assert row["wire_bytes_per_device"] == pytest.approx(sent)
+
+
+def test_book_constants_derate_nothing_behind_switches(capsys):
+    """What is measured on switches (the ramp of small messages, SHARP's gain, the steps of a ring)
+    is not in the book's formulas: above the bandwidth only hops are left, 20 us a node at most."""
+    for on, chips, hops in (("h100:8", 8, 1e-5), ("2*h100:8", 16, 5e-5)):
+        args = (*SUM, f"X={chips}", "--on", on, "--constants", "book")
+        found = result_of(capsys, *args)["strategies"][0]["seconds"]
+        assert found["lower"] <= found["expected"] <= found["lower"] + hops
+
+
+def test_dependent_collectives_add_up(capsys):
+    """A reduce-scatter over X, then a gather over Y of what it made: neither hides the other."""
+    result = result_of(
+        capsys,
+        *("A[I,J]{U_X} -> A[I,J_X]", "--dims", "I=8192,J=8192"),
+        *("--mesh", "X=4,Y=4", "--on", "v5e:4x4"),
+    )
+    best, one_step = result["strategies"]
+    assert best["summary"] == "ReduceScatter_X(A), AllGather_Y(A)"
+    assert one_step["summary"] == "ReduceScatter_X(A)"
+    assert best["seconds"]["expected"] == pytest.approx(2 * 599e-6, rel=1e-3)
+    assert best["seconds"]["lower"] == pytest.approx(503e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("more", [(), ("--on", "v5e:2x2"), ("--draw",), ("--to", "explicit")])
+def test_a_product_may_keep_no_dim(capsys, more):
+    run("x[P_X] * y[P] -> z[]", "--dims", "P=1024", "--mesh", "X=4", *more)
+    assert "z[]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("expression", ["A[I,J]{U_X} -> A[I,J]", "A[I,J_X] * B[J_X,K] -> C[I,K]"])
+@pytest.mark.parametrize("slice_", [("--on", "v5e:4x4"), ()])
+def test_one_step_to_the_result_is_a_strategy(capsys, expression, slice_):
+    """Without the idle axis' help an all-reduce is one step; and no two rows read alike."""
+    dims = "I=8192,J=8192" + (",K=8192" if "K" in expression else "")
+    given = (expression, "--dims", dims, "--mesh", "X=4,Y=4", *slice_, "--top", "40")
+    result = result_of(capsys, *given)
+    summaries = [row["summary"] for row in result["strategies"]]
+    assert len(summaries) == len(set(summaries))
+    name = expression.split("-> ")[1][0]
+    assert f"AllReduce_X({name})" in summaries
+    assert result["enumerated"] >= len([s for s in summaries if "matmul" not in s])
+
+
+def test_a_transpose_is_priced_by_what_moves(capsys):
+    """Blocks pass 1,024 links of every axis' 512: no routing beats two a link (23.3 us)."""
+    result = result_of(
+        capsys,
+        *("A[I_X,J_Y] -> A[I_Y,J_X]", "--dims", "I=8192,J=8192", "--mesh", "X=16,Y=16"),
+        *("--on", "v5e:16x16", "--constants", "book"),
+    )
+    rows = {row["summary"]: row["seconds"] for row in result["strategies"]}
+    assert min(row["lower"] for row in rows.values()) >= 23.3e-6
+    assert rows["Permute_XY(A)"]["lower"] == pytest.approx(23.3e-6, rel=1e-3)
+
+
+def test_the_animation_moves_only_what_moves(capsys):
+    run(
+        *("A[I_X,J_Y] -> A[I_Y,J_X]", "--dims", "I=8,J=8", "--mesh", "X=2,Y=2"),
+        *("--on", "v5e:2x2", "--animate", "-"),
+    )
+    shown = capsys.readouterr().out
+    moves = [line.split()[:3] for line in shown.splitlines() if ", 8 B" in line and "->" in line]
+    ways = [f"{src} {dst}" for src, _, dst in moves]
+    assert ways == ["0,1 1,1", "1,0 0,0", "1,1 1,0", "0,0 0,1"]

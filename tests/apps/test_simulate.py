@@ -2,6 +2,7 @@
 
 import csv
 import json
+import tracemalloc
 
 import pytest
 from tests.apps.commands import document, run
@@ -61,6 +62,33 @@ def test_the_document(plan_file, capsys):
     assert found["resolved"]["scheduling.policy"] == {"value": "chunked", "origin": "file"}
     assert found["provenance"]["definitions"]["itl"]
     assert "the prefix cache finds nothing" in found["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--set", "replicas=1000000"), "has 1,000,000 replicas; at most 10,000"),
+        (("--set", "replicas=9000", "--requests", "9k"), "9,000 requests on 9,000 replicas"),
+        (("--tile", "100000"), "the load has 6000000 requests; at most 500,000"),
+        (("--requests", "200k", "--output", "100k"), "20,000,000,000 tokens in all"),
+    ],
+)
+def test_a_load_that_would_not_end_is_refused_with_its_limit(plan_file, capsys, args, said):
+    message = refused(capsys, plan_file(), *MADE, *args)
+    assert said in message
+    assert any(remedy in message for remedy in ("replicas=N", "--requests"))
+
+
+def test_idle_replicas_take_little_memory(plan_file, capsys):
+    """Pages are listed once they are held: 5.8 GB for 10,000 replicas before."""
+    tracemalloc.start()
+    try:
+        result = simulated(capsys, plan_file(replicas=2000), *MADE)["result"]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert result["completed"] == 60
+    assert most < 150e6
 
 
 def test_the_same_seed_gives_the_same_document(plan_file, capsys):
@@ -173,12 +201,21 @@ def test_a_model_without_room_for_a_cache_has_no_plan(plan_file, capsys):
     [
         ((), "a load needs --trace FILE, or --rate"),
         *(
-            ((*MADE, f"--{name}", value), f"--{name} is {value}; it must be a finite number")
+            ((*MADE, f"--{name}", value), f"--{name} is '{value}'; it must be a number")
             for name in ("rate", "speed", "cv")
             for value in ("nan", "inf", "-1")
         ),
-        ((*MADE, "--cv", "1e200"), "no gaps can be drawn at a rate of 20 with cv 1e+200"),
+        (
+            (*MADE, "--cv", "1e200"),
+            "--cv is '1e200'; it must be a number of at least 0 and at most 100",
+        ),
         ((*MADE, "--rate", "1e-9"), "a load of at most 1e+09 s (30 years) can be simulated"),
+        ((*MADE, "--seed", "-1"), "--seed is '-1'; it must be a whole number of at least 0"),
+        ((*MADE, "--seed", "9" * 5000), "it must be a whole number"),
+        ((*MADE, "--requests", "1e12"), "--requests is 1000000000000.0; it must be a whole number"),
+        ((*MADE, "--requests", "1e9"), "at most 500,000 can be simulated"),
+        ((*MADE, "--tile", "1e5"), "at most 500,000 can be simulated"),
+        ((*MADE, "--tile", "0"), "--tile is '0'; it must be a whole number of at least 1"),
         ((*MADE, "--check", "90%"), "--check needs objectives; give --ttft, --tpot or --e2el"),
         ((*MADE, "--lengths", "q.csv"), "--lengths 'q.csv' is not FILE:CATEGORY"),
         ((*MADE, "--csv", "/nowhere/a.csv"), "the folder '/nowhere' does not exist"),

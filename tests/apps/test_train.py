@@ -54,7 +54,7 @@ def test_devices_that_are_not_the_mesh_are_refused(capsys, plan, text, tmp_path)
         (["--processes", 2, "--process", 0], "--process is given without --coordinator"),
         (["--coordinator", "nowhere"], "is not HOST:PORT"),
         (["--warmup", 5], "--warmup 5 is outside 0..1"),
-        (["--save-every", -1], "--save-every is -1"),
+        (["--save-every", -1], "--save-every is '-1'"),
         (["--set", "mesh.fsdp=8", "--tensor-matmul", "one_way"], "over tensor, and tensor is 1"),
     ],
 )
@@ -101,7 +101,8 @@ def test_a_small_run_in_a_process_of_its_own(tmp_path, text):
     assert (tmp_path / result["checkpoint"] / "manifest.json").exists()
 
 
-def test_an_interrupted_run_says_where_to_go_on(tmp_path, text):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_where_to_go_on(tmp_path, text, number):
     save_plan(make_plan(tmp_path), tmp_path / PLAN)
     # A shell's background jobs, CI's perhaps, are started with SIGINT ignored.
     listening = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -114,10 +115,10 @@ def test_an_interrupted_run_says_where_to_go_on(tmp_path, text):
         too_late.daemon = True
         too_late.start()
         said = next((line for line in run.stderr if line.startswith("step ")), "no step")
-        run.send_signal(signal.SIGINT)
+        run.send_signal(number)
         rest = run.stderr.read()
         too_late.cancel()
-    assert run.returncode == 130, said + rest
+    assert run.returncode == 128 + number, said + rest
     last = rest.splitlines()[-1]
     found = re.fullmatch(
         r"stopped at step (\d+); newest checkpoint plan.run/checkpoints/step-0*\1 \(step \1\); "

@@ -167,6 +167,22 @@ def test_a_mesh_axis_takes_as_long_as_the_tree(inner):
     assert by_axis == pytest.approx(by_tree)
 
 
+@pytest.mark.parametrize("inner", [1, 8, 16, 128, 256, 512])
+@pytest.mark.parametrize("units", [1, 2, 3])
+def test_no_level_is_below_what_must_enter_a_unit(inner, units):
+    """V is gathered over the tree in Y arrays of V/Y: into a unit of S chips, which holds 1/M of
+    what it needs, V min(1, S/Y) (M-1)/M must come over its link, M units of that size apart."""
+    levels = fat_tree(load_chip("h100", constants="book"))[:units]
+    chips = levels[-1].chips
+    if inner > chips:
+        return
+    slowest = max(tree_seconds(1.0, levels, inner=inner))
+    for level, unit in zip(levels[1:], levels, strict=False):
+        parted = chips / max(unit.chips, inner)
+        needed = min(1.0, unit.chips / inner) * (parted - 1) / parted
+        assert slowest >= needed / (level.cable_oneway / level.degree) * (1 - 1e-12)
+
+
 def test_pop_quiz_3():
     """Flat to Y = 8, then halving (the figure, without the 31/32)."""
     y = figure("fig.gpu.sharded_gather").series[0].y

@@ -12,7 +12,16 @@ from shardwise.hardware.totals import (
     node_egress,
     pod_chips,
     systolic_flops,
+    vector_clock,
 )
+
+
+@pytest.mark.parametrize(
+    ("name", "clock"), [("v4", 1.05e9), ("v5e", 1.5e9), ("v5p", 1.75e9), ("h100", 1.98e9)]
+)
+def test_the_clock_behind_the_vector_peak(name, clock):
+    """One FLOP per ALU and cycle on a TPU, a multiply-add per lane and cycle on a GPU."""
+    assert vector_clock(load_chip(name)) == pytest.approx(clock, rel=2e-3)
 
 
 @pytest.mark.parametrize("name", ["v4", "v5e", "v5p"])

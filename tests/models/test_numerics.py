@@ -90,7 +90,7 @@ def test_buffers_are_in_no_count():
     ("changes", "why"),
     [
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic'; default, linear"),
-        ({"rope_scaling": {"type": "linear"}}, "KeyError..factor"),
+        ({"rope_scaling": {"type": "linear"}}, "factor of the rotation is None"),
         ({"rope_scaling": {"mrope_section": [1, 1, 2]}}, "several dims .mrope."),
         ({"hidden_act": "xielu"}, "hidden_act is 'xielu'; known: silu"),
         ({"rms_norm_eps": "small"}, "rms_norm_eps is 'small'"),

@@ -7,6 +7,8 @@ from shardwise.errors import BadRequest
 from shardwise.planner.book_rules import (
     book_mesh,
     data_limit,
+    expert_d_ff,
+    few_groups_limit,
     min_chips,
     mixed_limit,
     rescaled,
@@ -94,3 +96,14 @@ def test_time_and_utilisation_are_inverse():
     assert seconds / 86400 == pytest.approx(44.3247322076979)
     assert utilisation(6.3e24, seconds * 8960, 4.59e14) == pytest.approx(0.4)
     assert rescaled(seconds, 8960, 4480) == pytest.approx(2 * seconds)
+
+
+def test_thresholds_without_end():
+    """Towards infinitely many experts F goes to d alpha, towards many groups data to alpha."""
+    with np.errstate(all="raise"):
+        assert expert_d_ff(2475, 8, np.inf, 8) == 8 * 2475
+        assert few_groups_limit(2475, np.inf) == 2475
+        degrees = np.array([8, 16, 64, 1e9, np.inf])
+        assert expert_d_ff(2475, 8, degrees, 8) == pytest.approx(
+            [0, 2475, 2475 * 7, 8 * 2475, 8 * 2475]
+        )

@@ -141,7 +141,10 @@ def test_the_front_is_one(looked):
     assert fleets == front(fleets)
     steps = [f.tpot for f in fleets]
     assert steps == sorted(steps)
-    assert all(f.ttft <= GOAL.ttft for f in fleets)
+    assert all(f.meets(GOAL) for f in fleets)
+    costs = [f.chip_seconds for f in fleets]
+    assert costs == sorted(set(costs), reverse=True)
+    assert fleets[-1] == cheapest(looked, GOAL)
 
 
 def test_refining_stays_on_the_mesh(looked):

@@ -97,21 +97,26 @@ def test_prefill_at_40_percent_on_16_v5e():
 
 @pytest.mark.parametrize(
     ("slice_", "seconds", "rel"),
-    [("v5e:2x4", 0.017217937951219512, 0.03), ("v5e:4x4", 0.008608968975609756, 0.065)],
+    [("v5e:2x4", 0.017217937951219512, 0.015), ("v5e:4x4", 0.008608968975609756, 0.015)],
 )
 def test_decode_steps_of_70b(slice_, seconds, rel):
-    """8.step_4x2, 8.step_4x4: batch 32 x 8k in int8. On 16 chips two devices share a KV head, so
-    both hold its projections, which the book's bytes / chips leaves out."""
+    """8.step_4x2, 8.step_4x4: batch 32 x 8k in int8. The book counts the embedding's table, of
+    which a step reads a few rows."""
     answer = book_answer("llama-3-70b", slice_, 32, 8192, "int8")
     assert answer.tpot_seconds["lower"] == pytest.approx(seconds, rel=rel)
+    assert answer.tpot_seconds["lower"] <= seconds
     assert answer.decode.bound_by() == "HBM"
 
 
 def test_a_full_chip_steps_in_its_hbm_time():
-    """8.step_full: 16e9 / 8.2e11 = 19.5 ms when HBM is full."""
+    """8.step_full: 16e9 / 8.2e11 = 19.5 ms when HBM is full; what is no weight and no cache of it
+    (activations of a prefill, the embedding's table) is not read by every step."""
     for dtype in ("int8", "int4"):
         best = plan_70b(dtype).best
-        assert best.tpot_seconds["lower"] == pytest.approx(0.01951219512195122, rel=0.02)
+        idle = best.memory_by_kind["activations"] + 128256 * 8192 / best.piece.chips
+        seconds = (16e9 - idle) / 8.2e11
+        assert best.tpot_seconds["lower"] == pytest.approx(seconds, rel=0.02)
+        assert best.tpot_seconds["lower"] <= 0.01951219512195122
 
 
 @pytest.mark.parametrize(

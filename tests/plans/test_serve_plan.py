@@ -93,7 +93,7 @@ def test_scheduling_is_a_table_of_the_file(tmp_path):
     ("changes", "text"),
     [
         ({"margin": 1.5}, "margin is 1.5; it is a share"),
-        ({"page_size": 0}, "page_size is 0; it must be at least 1 token"),
+        ({"page_size": 0}, "page_size is 0; it must be at least 1 and at most 1,048,576"),
         ({"policy": "static"}, "static batches share no prefixes and preempt nobody"),
         ({"acceptance": 0.5}, "acceptance and guess_cost take no effect without guesses"),
     ],

@@ -56,9 +56,18 @@ def test_the_batch_is_cut_by_every_axis_that_sees_its_own_sequences():
             "mesh axes stand in the order tensor, fsdp; write them outermost first: fsdp, tensor",
         ),
         ({"zero": 3}, "zero is 3; it takes 0, 1 or 2 (ZeRO-3 is the mesh axis 'fsdp')"),
-        ({"sequence_length": 0}, "sequence_length is 0; it must be at least 1"),
-        ({"microbatches": -1}, "microbatches is -1; it must be at least 1"),
-        ({"global_batch_sequences": 0}, "global_batch_sequences is 0; it must be at least 1"),
+        (
+            {"sequence_length": 0},
+            "sequence_length is 0; it must be at least 1 and at most 1,000,000,000,000",
+        ),
+        (
+            {"microbatches": -1},
+            "microbatches is -1; it must be at least 1 and at most 1,000,000,000,000",
+        ),
+        (
+            {"global_batch_sequences": 0},
+            "global_batch_sequences is 0; it must be at least 1 and at most 1,000,000,000,000",
+        ),
         (
             {"layers_per_stage": (32,)},
             "layers_per_stage has 1 entries for 2 stages; give one number of layers per stage",

@@ -33,6 +33,26 @@ def test_a_child_that_takes_too_much_memory_is_stopped():
         run_source(code, memory_bytes=2**30)
 
 
+@pytest.mark.parametrize("printed", ["", "WARNING: no accelerator type", "E0000 00:00 no hosts"])
+def test_a_crash_without_a_reason_names_the_memory_limit(printed):
+    code = f"import os, sys; print({printed!r}, file=sys.stderr, flush=True); os.abort()"
+    said = r"it crashed with SIGABRT; it may take 1\.07 GB: if that is too little, raise its memory"
+    with pytest.raises(ShardwiseError, match=said):
+        run_source(code, memory_bytes=2**30)
+
+
+def test_a_crash_with_a_reason_says_it():
+    code = "import os, sys; print('Check failed: x', file=sys.stderr, flush=True); os.abort()"
+    with pytest.raises(ShardwiseError, match="it crashed with SIGABRT; Check failed: x"):
+        run_source(code)
+
+
+def test_what_a_user_raises_is_named():
+    job, named = "shardwise.profiler.jobs:run_programs", ("--timeout", "--memory")
+    with pytest.raises(ShardwiseError, match=r"after 0\.05 s; ask for less, or raise --timeout"):
+        run_function(job, {"cases": []}, seconds=0.05, raised_by=named)
+
+
 def test_no_devices_are_refused():
     with pytest.raises(BadRequest, match="needs at least 1"):
         run_source("", devices=0)

@@ -297,3 +297,34 @@ def test_a_gather_takes_both_ways():
     text = program(a, start, a_done, DONE)
     found = schedule(module_work(read_module(text), RING), parse_slice("v5e:2x2"))
     assert found.expected == pytest.approx(sum(row.seconds for row in found.rows))
+
+
+@pytest.mark.parametrize(("on", "rate"), [("v5e:2x2", 8 * 128 * 4 * 1.5e9), ("h100:4", 33.5e12)])
+def test_elementwise_work_keeps_an_alu_for_a_cycle(on, rate):
+    """One operation per ALU and cycle, whether or not the peak counts a multiply-add as two."""
+    line = "%n = f32[8,128]{1,0:T(8,128)S(1)} negate(%x)"
+    (row,) = run(line, on=on).rows
+    assert (row.bound_by, row.seconds) == ("vector", pytest.approx(8 * 128 / rate))
+
+
+def permuted(pairs):
+    """Seconds of one permute of 64 MiB over 16 devices of a v5e."""
+    written = ",".join(f"{{{a},{b}}}" for a, b in pairs)
+    hlo = (
+        "HloModule f, is_scheduled=true, num_partitions=16\n\n"
+        "ENTRY %main (x: bf16[4096,8192]) -> bf16[4096,8192] {\n"
+        "  %x = bf16[4096,8192]{1,0} parameter(0)\n"
+        "  ROOT %p = bf16[4096,8192]{1,0} collective-permute(%x), channel_id=1, "
+        f"source_target_pairs={{{written}}}\n}}\n"
+    )
+    work = module_work(read_module(hlo), Mesh.parse("X=4,Y=4"))
+    return schedule(work, parse_slice("v5e:4x4")).expected
+
+
+def test_a_permute_takes_the_time_of_what_its_pairs_move():
+    """A transpose sends blocks up to three places along each axis; a shift sends each one place."""
+    shift = permuted([(4 * i + j, 4 * i + (j + 1) % 4) for i in range(4) for j in range(4)])
+    transpose = permuted([(4 * i + j, 4 * j + i) for i in range(4) for j in range(4)])
+    two = permuted([(4 * i + j, 4 * i + (j + 2) % 4) for i in range(4) for j in range(4)])
+    assert transpose > 2 * shift
+    assert two > 1.2 * shift

@@ -1,5 +1,7 @@
 """Critical intensities of chips: by dtype, by memory level, matmul and vector units."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from shardwise.roofline import (
     matmul_roofline,
     vector_critical_intensity,
 )
+from shardwise.roofline.chip_roofline import elementwise_times
 
 OWN = ("hbm_bandwidth=8e11", "sram_bandwidth=1.6e13", "peak_flops.bf16=2e14", "vector_flops=4e12")
 BF16 = ElementBytes.of(left="bf16", right="bf16", result="bf16")
@@ -52,3 +55,26 @@ def test_bounds_of_a_matmul_are_in_order(chip, m):
     assert roof.padded_flops >= roof.flops
     assert roof.attainable_flops == pytest.approx(roof.flops / roof.lower)
     assert (roof.at_peak.bound == "math") == (m >= roof.first_batch_at_peak)
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"),
+    [
+        ("v5e", 8 * 128 * 4 * 1.5e9),
+        ("v5p", 2 * 8 * 128 * 4 * 1.75e9),
+        ("h100", 33.5e12),  # half of a peak that counts a multiply-add as two
+    ],
+)
+def test_elementwise_work_keeps_an_alu_for_a_cycle(name, rate):
+    chip = load_chip(name)
+    found = elementwise_times(2**30, chip, 3)
+    assert found.math_seconds == pytest.approx(2**30 / rate)
+    without = vector_critical_intensity(chip, fma=False)
+    assert without == pytest.approx(rate / chip.require("hbm_bandwidth"))
+
+
+def test_a_vector_peak_says_what_it_counts():
+    """A chip whose file gives a peak alone is refused with the field that is missing."""
+    chip = replace(load_chip("v5e"), flops_per_alu=None)
+    with pytest.raises(BadRequest, match="has no 'flops_per_alu'"):
+        elementwise_times(2**30, chip, 3)

@@ -58,3 +58,8 @@ def test_an_unknown_axis_gets_the_nearest_names():
     assert str(caught.value) == (
         "unknown mesh axis 'tensr'; did you mean 'tensor'? (the mesh is fsdp=4,tensor=2)"
     )
+
+
+def test_devices_of_a_huge_axis_come_one_at_a_time():
+    devices = Mesh.parse("X=999999999,Y=2").devices()
+    assert [next(devices) for _ in range(3)] == [(0, 0), (0, 1), (1, 0)]

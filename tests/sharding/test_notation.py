@@ -221,7 +221,6 @@ def test_one_array_is_no_product():
 @pytest.mark.parametrize(
     ("bad", "text"),
     [
-        ({"name": "A", "dims": ()}, "has no dims"),
         ({"name": "A-B", "dims": (Dim("I"),)}, "array 'A-B' is no array name"),
         ({"name": "A", "dims": (Dim("I", ("Xy",)),)}, "'Xy' in 'A.I_Xy.' is no mesh axis"),
     ],

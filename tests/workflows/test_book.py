@@ -2,16 +2,18 @@
 
 import pytest
 
-from shardwise.hardware import load_chip, read_slice
+from shardwise.hardware import read_slice
 from shardwise.models import load_model
 from shardwise.planner.training import evaluate_train
 from shardwise.plans import TrainPlan, model_hash
 from shardwise.workflows.book import book_result
+from shardwise.workflows.inputs import Hardware
 
 
-def rules(piece, mesh, model="llama-3-70b", sequences=1024):
+def rules(piece, mesh, model="llama-3-70b", sequences=1024, hardware=None):
     """The book's result for a hand-written plan, its rows by name and mode."""
-    cfg, found = load_model(model), read_slice(piece, load_chip).slice
+    hardware = hardware or Hardware()
+    cfg, found = load_model(model), read_slice(piece, hardware.chip).slice
     plan = TrainPlan(
         model=model,
         model_hash=model_hash(cfg),
@@ -24,7 +26,7 @@ def rules(piece, mesh, model="llama-3-70b", sequences=1024):
         microbatches=1,
         layers_per_stage=(cfg.layers,),
     )
-    result = book_result(evaluate_train(plan, cfg, found))
+    result = book_result(evaluate_train(plan, cfg, found), hardware)
     return result, {(r["name"], r["mode"]): r for r in result.get("rules", [])}
 
 
@@ -77,3 +79,13 @@ def test_experts_multiply_the_thresholds():
 
 def test_no_rules_for_a_full_mesh():
     assert rules("mi300x:8", {"fsdp": 8}, "llama-3-8b")[0] == {"lines": []}
+
+
+def test_one_axis_is_ruled_once(tmp_path):
+    """A chip of one's own with one axis: no second threshold, no mix."""
+    (tmp_path / "line.toml").write_text('id = "v5p"\nnetwork = { pod = [16], wrap = "never" }\n')
+    result, rows = rules(
+        "v5p:16", {"fsdp": 16}, "llama-3-8b", hardware=Hardware(files=[str(tmp_path / "line.toml")])
+    )
+    assert [name for name, _ in rows] == ["data_1_axes", "dcn"]
+    assert result["lines"][0].count("(one axis)") == 1

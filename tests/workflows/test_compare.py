@@ -7,6 +7,7 @@ from shardwise.errors import BadRequest
 from shardwise.models import from_hf
 from shardwise.plans.train import TrainPlan, model_hash
 from shardwise.profiler.ahead import Buffer
+from shardwise.profiler.trace import read_trace
 from shardwise.workflows.compare import Row, compare_program, compared_result, memory_sentences
 from shardwise.workflows.compare_memory import memory_of, places
 
@@ -157,7 +158,7 @@ def test_a_capture_of_another_program_is_refused(tmp_path):
     path = tmp_path / "trace.json"
     path.write_text('{"traceEvents": [' + str(event).replace("'", '"') + "]}")
     with pytest.raises(BadRequest, match="trace"):
-        compare_program(priced, made, path)
+        compare_program(priced, made, read_trace(path))
 
 
 def test_what_is_measured_stands_beside_both(tmp_path):
@@ -178,7 +179,7 @@ def test_what_is_measured_stands_beside_both(tmp_path):
     ]
     path = tmp_path / "trace.json"
     path.write_text(str({"traceEvents": events}).replace("'", '"'))
-    found = compare_program(priced, made, path)
+    found = compare_program(priced, made, read_trace(path))
     measured = sum(row.measured or 0.0 for row in found.of("seconds"))
     assert measured == pytest.approx(1e-6 * len(events), rel=0.01)
     assert "measured" in compared_result(found)["seconds"][0]

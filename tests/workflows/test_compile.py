@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.apps.cli import main
 from shardwise.errors import BadRequest, MissingPart, ShardwiseError
 from shardwise.hardware import parse_slice
 from shardwise.hardware.device_order import mesh_coordinates
@@ -39,6 +40,10 @@ def huge(mesh):
     return args(mesh, tokens=2**18, d=2**14, f=2**16)
 def whole():
     return jax.ShapeDtypeStruct((8, 128), jnp.bfloat16), {}
+def step(x, count):
+    return jnp.sum(jnp.tanh(x)) * count
+def arrays():
+    return jnp.ones((256, 128)), 2.0
 def broken(mesh):
     raise ValueError("no arguments today")
 NUMBER = 3
@@ -96,6 +101,19 @@ def test_a_function_comes_back_scheduled_counted_and_timed(here, limits):
     again = compiled("mycode:args", limits)
     assert again.compiled.cached
     assert replace(again.compiled, cached=made.cached) == made
+
+
+@pytest.mark.slow
+def test_arrays_and_numbers_are_compiled_and_explained(here, limits, capsys):
+    program = compiled("mycode:arrays", limits, function="mycode:step")
+    shapes = {b.op: b.shape for b in program.compiled.buffers if b.kind == "argument"}
+    assert shapes == {"x": "f32[256,128]", "count": "f32[]"}
+    with pytest.raises(SystemExit) as stop:
+        main(["explain", "mycode:step", "--args", "mycode:arrays", "--on", "v5e:2x2"])
+    assert not stop.value.code
+    out = capsys.readouterr().out
+    assert "count[] f32" in out
+    assert "x[I, J] f32" in out
 
 
 @pytest.mark.slow

@@ -83,3 +83,21 @@ def test_measured_points_rise_with_the_message():
     assert list(points) == sorted(points)
     assert list(points.values()) == sorted(points.values())
     assert max(points.values()) < 450e9
+
+
+def test_a_flat_torus_has_two_axes():
+    """v5e: alpha / 2 for FSDP over both, alpha^2 / F for one axis each, no split over a third."""
+    alpha, n = 1.97e14 / 9e10, 256
+    flat = Torus(chips=n, d_ff=16384, chip="v5e")
+    readings = ratio_curves(flat).readings
+    assert readings["fsdp_tokens_per_chip"] == pytest.approx(alpha / 2)
+    assert readings["mixed_tokens_per_chip"] == pytest.approx(alpha**2 / 16384)
+    assert readings["tensor_ratio"] == pytest.approx(2 * 16384 / alpha / n)
+    found = math_comms(flat).readings
+    assert found["threshold_tokens.256-way DP"] == pytest.approx(n * alpha / 2)
+    mixed = found["threshold_tokens.X_opt, max"]
+    assert mixed == pytest.approx(n * alpha**2 / 16384)
+    # Tensor over one whole axis of 16 leaves one for FSDP: 16 alpha tokens of the batch.
+    wide = interactive_threshold(Torus(chips=n, d_ff=65536, chip="v5e")).readings
+    assert wide["threshold_tokens.256x1"] == pytest.approx(n * alpha / 2)
+    assert wide["threshold_tokens.16x16"] == pytest.approx(16 * alpha)

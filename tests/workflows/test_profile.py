@@ -183,5 +183,5 @@ def test_a_plan_stands_beside_its_prediction(tmp_path):
 
 def test_a_missing_text_beside_a_capture_is_refused(mlp, tmp_path):
     _, keep = mlp
-    with pytest.raises(BadRequest, match=r"--hlo .* cannot be read"):
+    with pytest.raises(BadRequest, match=r"cannot read --hlo .*: no such file"):
         profile_trace(keep, tmp_path / "none.txt")

@@ -398,7 +398,7 @@ def test_conventions_agree_with_rows_that_publish_flops_and_tokens(name):
         ({"recompute": "selective(router)"}, "names 'router'"),
         ({"recompute": "maxtext:custom save(secret)"}, "names the unknown 'secret'"),
         ({"hardware": "A101"}, "A101"),
-        ({"extra_metrics": "{"}, "no JSON object"),
+        ({"extra_metrics": "{"}, "extra_metrics is no JSON"),
     ],
 )
 def test_reasons_name_the_column(changes, told):

@@ -164,11 +164,14 @@ def test_a_file_of_records(tmp_path):
         read_records(path)
     for text, said in (
         ('{"a": 1}', "line 1 is no record of a request: no key 'request_id'; a record is"),
-        ("[1]", "line 1 is no record of a request: it is no JSON object"),
-        ("{", "line 1 is no record of a request: it is no JSON object"),
-        (json.dumps({**row, "input_toks": "x"}), "a value is no number; .* input_toks and output"),
-        (json.dumps({**row, "queued_ts": float("nan")}), "a value is no number"),
-        (json.dumps({**row, "input_toks": float("inf")}), "a value is no number"),
+        ("[1]", "line 1 is no record of a request: it is no JSON"),
+        ("{", "line 1 is no record of a request: it is no JSON"),
+        (json.dumps({**row, "input_toks": "x"}), "input_toks is 'x'; it must be a whole number"),
+        (json.dumps({**row, "queued_ts": float("nan")}), "a number is NaN; numbers must"),
+        (json.dumps({**row, "input_toks": float("inf")}), "a number is Infinity"),
+        (json.dumps({**row, "first_token_ts": row["queued_ts"] - 1}), "no time may lie before"),
+        (json.dumps({**row, "last_token_ts": 1e25}), "last_token_ts is 1e.25; it must be a number"),
+        (json.dumps({**row, "output_toks": 0}), "output_toks is 0; it must be a whole number"),
     ):
         path.write_text(text)
         with pytest.raises(BadRequest, match=said):
@@ -176,7 +179,7 @@ def test_a_file_of_records(tmp_path):
     path.write_text("")
     with pytest.raises(BadRequest, match=r"holds no record; .*last_token_ts \(seconds on one"):
         read_records(path)
-    with pytest.raises(BadRequest, match=r"cannot read .*: No such file or directory$"):
+    with pytest.raises(BadRequest, match=r"cannot read .*: no such file or directory$"):
         read_records(tmp_path / "missing.jsonl")
 
 

@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.boundary import read_toml, read_yaml
+from shardwise.errors import BadRequest, shown, unknown
 from shardwise.hardware.chip import FIELDS, Chip
 from shardwise.hardware.prices import price_override
 from shardwise.hardware.record import TABLES, Constants, chip_of
@@ -119,9 +120,13 @@ def _hw_records(paths: tuple[str, ...]) -> Mapping[str, Mapping[str, Any]]:
             raise BadRequest(f"hardware file '{path}' has no 'id'; it holds one chip, named by it")
         base = own.pop("base", own["id"])
         chip_id = _aliases().get(own["id"].lower(), own["id"])
-        known = base in records or str(base).lower() in _aliases()
+        if not isinstance(base, str):
+            raise BadRequest(
+                f"'base' in hardware file '{path}' is {shown(base)}; it must be a chip's name"
+            )
+        known = base in records or base.lower() in _aliases()
         if not known and base != own["id"]:
-            raise unknown(f"base in hardware file '{path}'", str(base), _aliases(), REMEDY)
+            raise unknown(f"base in hardware file '{path}'", base, _aliases(), REMEDY)
         start: Mapping[str, Any] = {}
         if base in records:
             start = records[base]
@@ -143,23 +148,8 @@ def _check_file_network(own: Mapping[str, Any], base: Mapping[str, Any], path: s
 
 
 def _load_file(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not text in UTF-8"
-        raise BadRequest(
-            f"hardware file '{path}' cannot be read: {why}; "
-            "`shardwise calibrate -o FILE` writes one"
-        ) from None
-    try:
-        if path.suffix.lower() in (".yaml", ".yml", ".json"):
-            import yaml  # only where a YAML file is given: the catalogue itself needs none
-
-            record = yaml.safe_load(text)
-        else:
-            record = tomllib.loads(text)
-    except Exception as error:
-        raise BadRequest(f"hardware file '{path}' is no valid TOML or YAML: {error}") from None
+    read = read_yaml if path.suffix.lower() in (".yaml", ".yml", ".json") else read_toml
+    record = read(path, "hardware file", remedy="`shardwise calibrate -o FILE` writes one")
     if not isinstance(record, dict):
         raise BadRequest(f"hardware file '{path}' must hold one table of a chip's fields")
     return record
@@ -199,7 +189,9 @@ def _with_override(record: Mapping[str, Any], text: str) -> dict[str, Any]:
     path, equals, value = text.partition("=")
     keys = path.strip().removeprefix("chip.").split(".")
     if not equals or not value.strip():
-        raise BadRequest(f"--set '{text}' is not PATH=VALUE; write it like chip.hbm_bandwidth=3e12")
+        raise BadRequest(
+            f"--set {shown(text)} is not PATH=VALUE; write it like chip.hbm_bandwidth=3e12"
+        )
     entry = {"value": value.strip(), "source": f"--set {path.strip()}"}
     top = [*FIELDS, *(t for t in TABLES if t not in ("sources", "prices"))]
     if keys[0] not in top:

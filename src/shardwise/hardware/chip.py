@@ -5,13 +5,14 @@ second, and a link's name says one-way. A number that the catalogue lacks is Non
 that needs it asks by `Chip.require`, which names the remedy; nothing is defaulted.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.hardware.network import Alone, DataCentre, FullMesh, Switched, Torus
-from shardwise.hardware.prices import Price
+from shardwise.hardware.prices import LEAST, MOST, Price
 
 RATE_OF = {"mxfp8": "fp8", "mxfp4": "fp4", "nvfp4": "fp4"}
 """Block formats compute at the rate of their elements."""
@@ -19,63 +20,130 @@ RATE_OF = {"mxfp8": "fp8", "mxfp4": "fp4", "nvfp4": "fp4"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One number of a chip: how it is read (`kind`), its unit, and what it means."""
+    """One number of a chip: how it is read (`kind`), its unit, what it means, and the least and the
+    most that any machine has (each of several sizes of a shape); beyond is a slip of the pen."""
 
     kind: str
     unit: str
     about: str
+    least: float = 0.0
+    most: float = math.inf
 
 
 FIELDS: Mapping[str, Field] = {
-    "hbm_bytes": Field(kind="size", unit="bytes", about="main memory, nominal"),
-    "hbm_usable_bytes": Field(kind="size", unit="bytes", about="main memory a program can use"),
-    "hbm_bandwidth": Field(kind="rate", unit="bytes/s", about="main memory, reads plus writes"),
-    "sram_bytes": Field(kind="size", unit="bytes", about="VMEM or SMEM of the whole chip"),
-    "sram_bandwidth": Field(kind="rate", unit="bytes/s", about="VMEM or SMEM, reads, whole chip"),
-    "l2_bytes": Field(kind="size", unit="bytes", about="L2, CMEM or last-level cache"),
-    "l2_bandwidth": Field(kind="rate", unit="bytes/s", about="L2 cache, reads"),
-    "vector_flops": Field(kind="rate", unit="FLOP/s", about="f32 on the vector units"),
-    "clock_hz": Field(kind="rate", unit="Hz", about="clock behind the peaks"),
-    "compiler_clock_hz": Field(kind="rate", unit="Hz", about="clock of the compiler's cycles"),
-    "cores": Field(kind="count", unit="", about="cores (TensorCores, SMs, CUs, ...)"),
-    "matmul_units_per_core": Field(kind="count", unit="", about="MXUs or tensor cores per core"),
-    "vector_units_per_core": Field(kind="count", unit="", about="VPU slots or warp schedulers"),
-    "registers_per_core": Field(kind="count", unit="", about="vector registers per core"),
-    "words_per_register": Field(kind="count", unit="", about="32-bit words per vector register"),
-    "matmul_tile": Field(kind="tile", unit="m x k x n", about="matmul dims are padded to this"),
-    "jax_devices_per_chip": Field(kind="count", unit="", about="devices JAX shows per chip"),
-    "device_link_oneway": Field(
-        kind="rate", unit="bytes/s", about="between the devices of a chip, one-way per device"
+    "hbm_bytes": Field(kind="size", unit="bytes", about="main memory, nominal", least=1, most=1e18),
+    "hbm_usable_bytes": Field(
+        kind="size", unit="bytes", about="main memory a program can use", least=1, most=1e18
     ),
-    "chips_per_host": Field(kind="count", unit="", about="chips on one host"),
-    "host_link_oneway": Field(kind="rate", unit="bytes/s", about="host to chip, one-way"),
-    "host_dram_bytes": Field(kind="size", unit="bytes", about="host memory per host"),
-    "power_watts": Field(kind="rate", unit="W", about="power per chip"),
+    "hbm_bandwidth": Field(
+        kind="rate", unit="bytes/s", about="main memory, reads plus writes", least=1, most=1e18
+    ),
+    "sram_bytes": Field(
+        kind="size", unit="bytes", about="VMEM or SMEM of the whole chip", least=1, most=1e15
+    ),
+    "sram_bandwidth": Field(
+        kind="rate", unit="bytes/s", about="VMEM or SMEM, reads, whole chip", least=1, most=1e18
+    ),
+    "l2_bytes": Field(
+        kind="size", unit="bytes", about="L2, CMEM or last-level cache", least=1, most=1e15
+    ),
+    "l2_bandwidth": Field(kind="rate", unit="bytes/s", about="L2 cache, reads", least=1, most=1e18),
+    "vector_flops": Field(
+        kind="rate", unit="FLOP/s", about="f32 peak of the vector units", least=1, most=1e21
+    ),
+    "flops_per_alu": Field(
+        kind="count",
+        unit="FLOP",
+        about="per ALU and cycle in that peak; 2 with multiply-add",
+        least=1,
+        most=64,
+    ),
+    "clock_hz": Field(kind="rate", unit="Hz", about="clock behind the peaks", least=1, most=1e12),
+    "compiler_clock_hz": Field(
+        kind="rate", unit="Hz", about="clock of the compiler's cycles", least=1, most=1e12
+    ),
+    "cores": Field(
+        kind="count", unit="", about="cores (TensorCores, SMs, CUs, ...)", least=1, most=1e6
+    ),
+    "matmul_units_per_core": Field(
+        kind="count", unit="", about="MXUs or tensor cores per core", least=1, most=1e4
+    ),
+    "vector_units_per_core": Field(
+        kind="count", unit="", about="VPU slots or warp schedulers", least=1, most=1e4
+    ),
+    "registers_per_core": Field(
+        kind="count", unit="", about="vector registers per core", least=1, most=1e9
+    ),
+    "words_per_register": Field(
+        kind="count", unit="", about="32-bit words per vector register", least=1, most=1e6
+    ),
+    "matmul_tile": Field(
+        kind="tile", unit="m x k x n", about="matmul dims are padded to this", least=1, most=1e5
+    ),
+    "jax_devices_per_chip": Field(
+        kind="count", unit="", about="devices JAX shows per chip", least=1, most=64
+    ),
+    "device_link_oneway": Field(
+        kind="rate",
+        unit="bytes/s",
+        about="between the devices of a chip, one-way per device",
+        least=1,
+        most=1e18,
+    ),
+    "chips_per_host": Field(kind="count", unit="", about="chips on one host", least=1, most=1024),
+    "host_link_oneway": Field(
+        kind="rate", unit="bytes/s", about="host to chip, one-way", least=1, most=1e18
+    ),
+    "host_dram_bytes": Field(
+        kind="size", unit="bytes", about="host memory per host", least=1, most=1e18
+    ),
+    "power_watts": Field(kind="rate", unit="W", about="power per chip", least=1e-3, most=1e6),
 }
 """The scalar numbers of a chip; peaks, efficiency and networks have tables of their own."""
 
 PART_FIELDS: Mapping[str, Field] = {
-    "pod": Field(kind="shape", unit="chips", about="largest torus"),
+    "pod": Field(kind="shape", unit="chips", about="largest torus", least=1, most=1e4),
     "wrap": Field(kind="wrap", unit="", about="when an axis of a slice closes into a ring"),
-    "domain": Field(kind="count", unit="chips", about="chips that reach each other directly"),
-    "link_oneway": Field(kind="rate", unit="bytes/s", about="one link, one-way"),
-    "links_per_chip": Field(kind="count", unit="", about="links of one chip"),
-    "chip_oneway": Field(kind="rate", unit="bytes/s", about="what one chip sends, one-way"),
-    "pair_oneway": Field(kind="rate", unit="bytes/s", about="link of one pair, one-way"),
-    "ramp_bytes": Field(kind="size", unit="bytes", about="message that reaches half the rate"),
+    "domain": Field(
+        kind="count", unit="chips", about="chips that reach each other directly", least=1, most=1e6
+    ),
+    "link_oneway": Field(
+        kind="rate", unit="bytes/s", about="one link, one-way", least=1, most=1e18
+    ),
+    "links_per_chip": Field(kind="count", unit="", about="links of one chip", least=1, most=1e4),
+    "chip_oneway": Field(
+        kind="rate", unit="bytes/s", about="what one chip sends, one-way", least=1, most=1e18
+    ),
+    "pair_oneway": Field(
+        kind="rate", unit="bytes/s", about="link of one pair, one-way", least=1, most=1e18
+    ),
+    "ramp_bytes": Field(
+        kind="size", unit="bytes", about="message that reaches half the rate", least=1e-6, most=1e15
+    ),
     "sharp": Field(kind="flag", unit="", about="switches reduce in the network"),
-    "hop_seconds": Field(kind="seconds", unit="s", about="latency of one hop"),
-    "chips": Field(kind="count", unit="chips", about="chips of one unit of this level"),
-    "switches": Field(kind="count", unit="", about="switches of one unit"),
-    "switch_oneway": Field(kind="rate", unit="bytes/s", about="one switch, one-way"),
-    "unit_oneway": Field(kind="rate", unit="bytes/s", about="what the unit's parts send, one-way"),
+    "hop_seconds": Field(kind="seconds", unit="s", about="latency of one hop", least=0, most=1),
+    "chips": Field(
+        kind="count", unit="chips", about="chips of one unit of this level", least=1, most=1e6
+    ),
+    "switches": Field(kind="count", unit="", about="switches of one unit", least=1, most=1e6),
+    "switch_oneway": Field(
+        kind="rate", unit="bytes/s", about="one switch, one-way", least=1, most=1e18
+    ),
+    "unit_oneway": Field(
+        kind="rate", unit="bytes/s", about="what the unit's parts send, one-way", least=1, most=1e18
+    ),
 }
 """The numbers of networks, of their levels and of the data-centre link."""
 
-PEAK = Field(kind="rate", unit="FLOP/s", about="dense peak")
-EFFICIENCY = Field(kind="fraction", unit="", about='share of peak behind "expected"')
+PEAK = Field(kind="rate", unit="FLOP/s", about="dense peak", least=1, most=1e21)
+EFFICIENCY = Field(
+    kind="fraction", unit="", about='share of peak behind "expected"', least=1e-6, most=1
+)
 
-RAMP = Field(kind="seconds", unit="s", about="what a matmul kernel takes beyond its FLOPs")
+RAMP = Field(
+    kind="seconds", unit="s", about="what a matmul kernel takes beyond its FLOPs", least=0, most=1
+)
+PRICE = Field(kind="rate", unit="USD", about="dollars per chip-hour", least=LEAST, most=MOST)
 
 REQUIRED = ("cores", "matmul_tile", "jax_devices_per_chip", "chips_per_host")
 """Fields that no chip may lack."""
@@ -130,6 +198,7 @@ class Chip:
     l2_bytes: float | None
     l2_bandwidth: float | None
     vector_flops: float | None
+    flops_per_alu: int | None
     clock_hz: float | None
     compiler_clock_hz: float | None
     cores: int

@@ -394,8 +394,9 @@ def _pick(value: Any, index: int) -> Any:
     return value
 
 
-def taken(value: Any, index: np.ndarray) -> Any:
-    """The candidates of an array placement at an index or mask, as an array placement."""
+def taken(value: Any, index: np.ndarray | tuple[int, ...]) -> Any:
+    """The candidates of an array placement at an index or mask, as an array placement; at the place
+    of one candidate, that one."""
     if isinstance(value, np.ndarray):
         return value[index]
     if isinstance(value, Mapping):

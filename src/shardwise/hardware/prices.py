@@ -2,7 +2,11 @@
 
 from dataclasses import dataclass
 
-from shardwise.errors import BadRequest
+from shardwise.boundary.numbers import number
+from shardwise.errors import BadRequest, shown
+
+LEAST, MOST = 1e-6, 1e6
+"""US dollars for one chip for one hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +33,13 @@ def parse_price(text: str) -> tuple[str, Price]:
     """
     chip, equals, dollars = text.partition("=")
     if not (chip.strip() and equals):
-        raise BadRequest(f"price '{text}' is not CHIP=USD; write it like --price v5p=4.20")
+        raise BadRequest(f"price {shown(text)} is not CHIP=USD; write it like --price v5p=4.20")
     return chip.strip(), price_override(dollars, f"price of chip '{chip.strip()}'")
 
 
 def price_override(dollars: str | float, what: str) -> Price:
     """A user's own price per chip-hour; raises BadRequest unless positive and finite."""
-    try:
-        usd = float(dollars)
-    except (TypeError, ValueError):
-        usd = float("nan")
-    if not 0 < usd < float("inf"):
-        raise BadRequest(f"{what} is '{dollars}'; it must be a positive number of US dollars")
+    usd = number(dollars, what, least=LEAST, most=MOST, form="a positive number of US dollars")
     return Price(
         usd_per_chip_hour=usd,
         as_of="given by the user",

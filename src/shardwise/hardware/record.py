@@ -11,14 +11,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Literal, get_args
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.boundary.numbers import number
+from shardwise.errors import BadRequest, shown, unknown
 from shardwise.hardware.chip import (
     EFFICIENCIES,
     FIELDS,
     PART_FIELDS,
+    PEAK,
+    PRICE,
     REQUIRED,
     Chip,
     Efficiency,
+    Field,
+    field_of,
 )
 from shardwise.hardware.network import (
     Alone,
@@ -48,9 +53,9 @@ class Reader:
 
     def __init__(self, record: Record, constants: Constants) -> None:
         self.record = record
-        self.chip = str(record.get("id", "?"))
+        self.chip = shown(str(record.get("id", "?"))).strip("'")
         self.constants = constants
-        self.citations: Mapping[str, str] = _table(record, "sources")
+        self.citations = {key: str(text) for key, text in _table(record, "sources").items()}
         self.sources: dict[str, str] = {}
 
     def has(self, table: Record, name: str) -> bool:
@@ -60,7 +65,7 @@ class Reader:
             return self.constants == "book" or "value" in entry
         return entry is not None
 
-    def read(self, table: Record, name: str, kind: str, path: str) -> Any:
+    def read(self, table: Record, name: str, field: Field, path: str) -> Any:
         """The checked value of one entry under `path`; raises BadRequest naming both."""
         entry = table[name]
         source = ""
@@ -76,7 +81,7 @@ class Reader:
         key, *remark = source.split("; ", 1)
         cited = "; ".join([self.citations.get(key, key), *remark])
         self.sources[path] = cited or "no source given"
-        return _check(entry, kind, f"'{path}' of chip '{self.chip}'")
+        return check_value(entry, field, f"'{path}' of chip '{self.chip}'")
 
 
 def chip_of(record: Record, constants: Constants) -> Chip:
@@ -95,11 +100,14 @@ def chip_of(record: Record, constants: Constants) -> Chip:
                 f"chip '{reader.chip}' lacks '{key}', which every chip must have; write it, or "
                 f'start from a chip of the catalogue with base = "h100"'
             )
-    plain: dict[str, Any] = {name: str(record.get(name, "")) for name in TEXTS}
+    for name in TEXTS:
+        if not isinstance(record.get(name, ""), str):
+            raise BadRequest(
+                f"'{name}' of chip '{reader.chip}' is {shown(record[name])}; it must be text"
+            )
+    plain: dict[str, Any] = {name: record.get(name, "") for name in TEXTS}
     for name, field in FIELDS.items():
-        plain[name] = (
-            reader.read(record, name, field.kind, name) if reader.has(record, name) else None
-        )
+        plain[name] = reader.read(record, name, field, name) if reader.has(record, name) else None
     prices = _prices(record, reader)
     return Chip(
         **plain,
@@ -125,7 +133,7 @@ def _table(record: Record, name: str) -> Record:
     table = record.get(name, {})
     if not isinstance(table, Mapping):
         chip = record.get("id", "?")
-        raise BadRequest(f"'{name}' of chip '{chip}' is {table!r}; it must be a table")
+        raise BadRequest(f"'{name}' of chip '{chip}' is {shown(table)}; it must be a table")
     return table
 
 
@@ -134,7 +142,7 @@ def _peaks(table: Record, reader: Reader) -> dict[str, float]:
         if dtype not in DTYPE_BYTES:
             raise unknown(f"dtype in 'peak_flops' of chip '{reader.chip}'", dtype, DTYPE_BYTES)
     return {
-        d: reader.read(table, d, "rate", f"peak_flops.{d}") for d in table if reader.has(table, d)
+        d: reader.read(table, d, PEAK, f"peak_flops.{d}") for d in table if reader.has(table, d)
     }
 
 
@@ -149,8 +157,8 @@ def _efficiency(table: Record, reader: Reader) -> Efficiency:
             f"chip '{reader.chip}' lacks efficiency.{missing[0]}, the fraction of peak behind "
             f'"expected"; write it, or start from a chip of the catalogue with base = "h100"'
         )
-    kinds = {"matmul_ramp": "seconds"}
-    values = {n: reader.read(table, n, kinds.get(n, "fraction"), f"efficiency.{n}") for n in table}
+    paths = {name: f"efficiency.{name}" for name in table}
+    values = {name: reader.read(table, name, field_of(path), path) for name, path in paths.items()}
     # A file that knows only the measured three: the others say nothing more.
     plain = {
         "matmul_ramp": 0.0,
@@ -200,7 +208,7 @@ def _part_values(part: Any, table: Record, path: str, reader: Reader) -> dict[st
                 )
             values[name] = tuple(_level(level, f"{path}.levels", reader) for level in levels)
         elif name in table:
-            values[name] = reader.read(table, name, PART_FIELDS[name].kind, f"{path}.{name}")
+            values[name] = reader.read(table, name, PART_FIELDS[name], f"{path}.{name}")
         elif part is not Alone:
             raise BadRequest(f"chip '{reader.chip}' lacks '{path}.{name}'; write it")
     return values
@@ -216,8 +224,8 @@ def _level(table: Record, path: str, reader: Reader) -> Level:
             continue
         if field.name not in numbers:
             raise BadRequest(f"chip '{reader.chip}' lacks '{where}.{field.name}'; write it")
-        kind = PART_FIELDS[field.name].kind
-        values[field.name] = reader.read(numbers, field.name, kind, f"{where}.{field.name}")
+        row = PART_FIELDS[field.name]
+        values[field.name] = reader.read(numbers, field.name, row, f"{where}.{field.name}")
     return Level(name=name, **values)
 
 
@@ -236,87 +244,87 @@ def _prices(record: Record, reader: Reader) -> dict[str, Price]:
         for key in entry:
             if key not in names:
                 raise unknown(f"field of '{role}' of chip '{reader.chip}'", key, names)
-        usd = _check(entry["usd_per_chip_hour"], "rate", f"'{role}' of chip '{reader.chip}'")
+        what = f"'{role}' of chip '{reader.chip}'"
+        usd = check_value(entry["usd_per_chip_hour"], PRICE, what)
         source = reader.citations.get(str(entry["source"]), str(entry["source"]))
         prices[role] = Price(**{**entry, "usd_per_chip_hour": usd, "source": source})
     return prices
 
 
-def _check(value: Any, kind: str, what: str) -> Any:
-    """The value in its type; text (from --set) is parsed by the kind of the field."""
-    if isinstance(value, str) and kind != "wrap":
-        value = _parsed(value, kind, what)
-    return _CHECKS[kind](value, what)
+def check_value(value: Any, field: Field, what: str) -> Any:
+    """The value in its type and range; text (from --set) is parsed by the kind of the field."""
+    if isinstance(value, str) and field.kind != "wrap":
+        value = _parsed(value, field.kind, what)
+    return _CHECKS[field.kind](value, field, what)
 
 
 def _parsed(text: str, kind: str, what: str) -> Any:
     if kind == "size" and text.strip()[-1:] in ("b", "B"):
         return parse_bytes(text, what)
     if kind in ("shape", "tile"):
-        if not re.fullmatch(r"\d+(x\d+)*", text.strip()):
-            raise BadRequest(f"{what} is '{text}'; it must be whole numbers like 16x20x28")
+        if not re.fullmatch(r"\d{1,9}(x\d{1,9})*", text.strip(), re.ASCII):
+            raise BadRequest(f"{what} is {shown(text)}; it must be whole numbers like 16x20x28")
         return [int(n) for n in text.strip().split("x")]
     if kind == "flag":
         return {"true": True, "false": False}.get(text.lower(), text)
     try:
-        return parse_count(text) if text[-1:] in "kKmMgGbBtTpPi" else float(text)
-    except (BadRequest, ValueError):
+        return parse_count(text) if text[-1:] in "kKmMgGbBtTpPi" else number(text, what)
+    except BadRequest:
         like = "3e12 or 16GiB" if kind == "size" else "3e12"
-        raise BadRequest(f"{what} is '{text}'; it must be a number such as {like}") from None
+        raise BadRequest(f"{what} is {shown(text)}; it must be a number such as {like}") from None
 
 
-_LEAST, _MOST = 1e-6, 1e24  # dollars an hour to FLOP/s of any machine; beyond is a slip of the pen
-
-
-def _number(
-    value: Any, what: str, *, zero: bool = False, least: float = 0.0, most: float = math.inf
-) -> float:
+def _number(value: Any, field: Field, what: str) -> float:
     bad = isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value)
-    if bad or value < least or (value == 0 and not zero) or value > most:
-        rule = "positive" if not zero else "zero or positive"
-        limit = f" of at least {least:g} and" if least else " of"
-        limit = f"{limit} at most {most:g}" if most < math.inf else ""
-        raise BadRequest(f"{what} is {value!r}; it must be a {rule} number{limit}")
+    if bad or not field.least <= value <= field.most or (value == 0 and field.least):
+        rule = "positive" if field.least else "zero or positive"
+        least = f" of at least {field.least:g} and" if field.least not in (0, 1e-6) else " of"
+        raise BadRequest(
+            f"{what} is {shown(value)}; it must be a {rule} number{least} at most {field.most:g}"
+        )
     return float(value)
 
 
-def _count(value: Any, what: str) -> int:
-    number = _number(value, what)
-    if number != int(number):
-        raise BadRequest(f"{what} is {value!r}; it must be a whole number")
-    return int(number)
+def _count(value: Any, field: Field, what: str) -> int:
+    found = _number(value, field, what)
+    if not found.is_integer():
+        raise BadRequest(f"{what} is {shown(value)}; it must be a whole number")
+    return int(found)
 
 
-def _shape(value: Any, what: str) -> tuple[int, ...]:
-    if not isinstance(value, list | tuple) or not value:
-        raise BadRequest(f"{what} is {value!r}; it must be whole numbers like 16x20x28")
-    return tuple(_count(n, what) for n in value)
+def _shape(value: Any, field: Field, what: str) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or not value or len(value) > _MOST_SIZES:
+        raise BadRequest(f"{what} is {shown(value)}; it must be whole numbers like 16x20x28")
+    return tuple(_count(n, field, what) for n in value)
 
 
-def _tile(value: Any, what: str) -> tuple[int, ...]:
-    tile = _shape(value, what)
+_MOST_SIZES = 8
+
+
+def _tile(value: Any, field: Field, what: str) -> tuple[int, ...]:
+    tile = _shape(value, field, what)
     if len(tile) != 3:
-        raise BadRequest(f"{what} is {value!r}; it must be three sizes, m x k x n")
+        raise BadRequest(f"{what} is {shown(value)}; it must be three sizes, m x k x n")
     return tile
 
 
-def _wrap(value: Any, what: str) -> str:
-    if value not in get_args(WrapRule):
+def _wrap(value: Any, field: Field, what: str) -> str:
+    if not isinstance(value, str) or value not in get_args(WrapRule):
         raise unknown(f"wrap rule {what}", str(value), get_args(WrapRule))
     return value
 
 
-def _flag(value: Any, what: str) -> bool:
+def _flag(value: Any, field: Field, what: str) -> bool:
     if not isinstance(value, bool):
-        raise BadRequest(f"{what} is {value!r}; it must be true or false")
+        raise BadRequest(f"{what} is {shown(value)}; it must be true or false")
     return value
 
 
-_CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
-    "size": lambda value, what: _number(value, what, least=_LEAST, most=_MOST),
-    "rate": lambda value, what: _number(value, what, least=_LEAST, most=_MOST),
-    "seconds": lambda value, what: _number(value, what, zero=True),
-    "fraction": lambda value, what: _number(value, what, most=1.0),
+_CHECKS: Mapping[str, Callable[[Any, Field, str], Any]] = {
+    "size": _number,
+    "rate": _number,
+    "seconds": _number,
+    "fraction": _number,
     "count": _count,
     "shape": _shape,
     "tile": _tile,

@@ -205,9 +205,19 @@ def matmul_flops_per_cycle(chip: Chip, dtype: str = "bf16") -> float:
     return chip.peak(dtype) / (matmul_units(chip) * chip.require("clock_hz"))
 
 
+def vector_ops(chip: Chip) -> float:
+    """f32 operations per second on the vector units, one per ALU and cycle.
+
+    The vector peak counts what an ALU does in a cycle: one FLOP on a TPU (ch. 2, appendix on its
+    internals), a multiply-add, so two, on a GPU (ch. 12). Elementwise work keeps an ALU for a cycle
+    for each operation, on both.
+    """
+    return chip.require("vector_flops") / chip.require("flops_per_alu")
+
+
 def vector_clock(chip: Chip) -> float:
-    """Clock in Hz behind the vector peak, which counts a multiply-add per lane and cycle as two."""
-    return chip.require("vector_flops") / (2 * alus(chip))
+    """Clock in Hz behind the vector peak."""
+    return vector_ops(chip) / alus(chip)
 
 
 def torus_egress(chip: Chip) -> float:

@@ -293,7 +293,8 @@ def nemotron_layers(r: Reader) -> int:
     if r.has("num_hidden_layers"):
         return r.size("num_hidden_layers")
     listed = r.get("layers_block_type")
-    return len(listed) if isinstance(listed, list) else len(r.text("hybrid_override_pattern"))
+    text = listed if isinstance(listed, list) else r.text("hybrid_override_pattern")
+    return r.checked("hybrid_override_pattern", len(text), "num_hidden_layers")
 
 
 def _nemotron_block(r: Reader, word: str) -> Layer:

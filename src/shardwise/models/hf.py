@@ -1,10 +1,10 @@
 """From a Hugging Face config.json to a ModelConfig."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary import read_json
 from shardwise.errors import BadRequest
 from shardwise.models.architectures import Architecture, architecture_of
 from shardwise.models.blocks import Traits, experts, switch
@@ -26,20 +26,14 @@ _TOWER_KEYS = ("vision_config", "audio_config")
 
 def read_config(path: Path) -> ModelConfig:
     """The model in a config.json; raises BadRequest for a file that is not a whole JSON object."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # some editors write a BOM
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequest(f"{path}: cannot be read ({error}); give a config.json") from None
-    try:
-        raw = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        where = f"line {getattr(error, 'lineno', 1)} column {getattr(error, 'colno', 1)}"
-        raise BadRequest(
-            f"{path}: not valid JSON at {where} ({getattr(error, 'msg', error)}); the file looks"
-            f" cut off or damaged; fetch the model's config.json again"
-        ) from None
+    raw = raw_config(path)
     name = path.parent.name if path.name == "config.json" and path.parent.name else path.stem
     return from_hf(raw, name=name, file=str(path))
+
+
+def raw_config(path: Path) -> Any:
+    """The value in a config.json. Raises BadRequest."""
+    return read_json(path, "the model's config", remedy="fetch the model's config.json again")
 
 
 def from_hf(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
+from shardwise.boundary import number, whole
 from shardwise.errors import BadRequest
 from shardwise.models.numerics import ActivationName, NormKind, Numerics, Rope, Routing
 from shardwise.models.reader import Reader
@@ -361,7 +362,8 @@ def _attention_scale(r: Reader, row: Row, mixer: Attention | LatentAttention) ->
     section = _section(r, row, "full_attention")
     every = section.get("mscale_all_dim")
     if isinstance(mixer, LatentAttention) and every:
-        return scale * _mscale(float(section.get("factor", 1.0)), float(every)) ** 2
+        every = _of(section, "mscale_all_dim")
+        return scale * _mscale(_of(section, "factor", 1.0), every) ** 2
     return scale
 
 
@@ -425,21 +427,23 @@ def _local(r: Reader, row: Row) -> Section:
 
 
 def _rope(r: Reader, row: Row, mixer: Attention | LatentAttention, s: Section) -> Rope:
-    theta = s.get("rope_theta", row.theta)
+    theta = _of(s, "rope_theta", row.theta)
     kind = s.get("rope_type", s.get("type", "default")) or "default"
     if s.get("mrope_section") is not None or kind == "mrope":
         raise r.error("rope_scaling", dict(s), "positions in several dims (mrope) are not modelled")
     if kind not in ("default", "linear", "llama3", "yarn"):
         raise r.error("rope_scaling", kind, "default, linear, llama3 and yarn are modelled")
-    rope = Rope(dim=_rotated(r, row, mixer, s), theta=float(theta), interleaved=row.interleaved)
+    rope = Rope(dim=_rotated(r, row, mixer, s), theta=theta, interleaved=row.interleaved)
     if kind == "default":
         return rope
-    factor = float(s["factor"])
+    factor = _of(s, "factor")
     if kind == "linear":
         return replace(rope, scaling="linear", factor=factor)
-    longest = s.get("original_max_position_embeddings") or r.size("max_position_embeddings")
+    key = "original_max_position_embeddings"
+    longest = s.get(key) or r.size("max_position_embeddings")
+    longest = whole(longest, f"{key} of the rotation", least=1, most=2**40)
     if kind == "llama3":
-        low, high = float(s["low_freq_factor"]), float(s["high_freq_factor"])
+        low, high = _of(s, "low_freq_factor"), _of(s, "high_freq_factor")
         return replace(
             rope, scaling="llama3", factor=factor, low=low, high=high, original_context=longest
         )
@@ -447,8 +451,8 @@ def _rope(r: Reader, row: Row, mixer: Attention | LatentAttention, s: Section) -
         rope,
         scaling="yarn",
         factor=factor,
-        low=float(s.get("beta_slow") or 1),
-        high=float(s.get("beta_fast") or 32),
+        low=_of(s, "beta_slow", 1),
+        high=_of(s, "beta_fast", 32),
         original_context=longest,
         truncate=bool(s.get("truncate", True)),
         attention_factor=_yarn_attention(s, factor),
@@ -456,12 +460,10 @@ def _rope(r: Reader, row: Row, mixer: Attention | LatentAttention, s: Section) -
 
 
 def _yarn_attention(s: Section, factor: float) -> float:
-    given = s.get("attention_factor")
-    if given is not None:
-        return float(given)
-    one, every = s.get("mscale"), s.get("mscale_all_dim")
-    if one and every:
-        return _mscale(factor, float(one)) / _mscale(factor, float(every))
+    if s.get("attention_factor") is not None:
+        return _of(s, "attention_factor")
+    if s.get("mscale") and s.get("mscale_all_dim"):
+        return _mscale(factor, _of(s, "mscale")) / _mscale(factor, _of(s, "mscale_all_dim"))
     return _mscale(factor, 1.0)
 
 
@@ -473,7 +475,15 @@ def _rotated(r: Reader, row: Row, mixer: Attention | LatentAttention, s: Section
     share = s.get("partial_rotary_factor")
     if share is None and row.partial is not None:
         share = r.number(row.partial[0])
-    return int(mixer.head_dim * (1.0 if share is None else float(share)))
+    return int(mixer.head_dim * number(1.0 if share is None else share, _SHARE, above=0, most=1))
+
+
+_SHARE = "partial_rotary_factor of the rotation"
+
+
+def _of(s: Section, key: str, default: float | None = None) -> float:
+    """A number of a rotation's section, or the default where it is absent or null (0 is absent)."""
+    return number(s.get(key) or default, f"{key} of the rotation", above=0, most=1e12)
 
 
 assert set(ACTIVATIONS.values()) <= set(get_args(ActivationName))

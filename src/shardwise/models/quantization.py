@@ -62,7 +62,7 @@ def weight_dtypes(r: Reader) -> dict[str, str]:
     if not isinstance(config, Mapping):
         raise r.error("quantization_config", config, "it must be an object {...}")
     dtype = _quantized(r, config)
-    ignored = _ignored(config)
+    ignored = _ignored(r, config)
     targets = ("routed_experts",) if config.get("quant_method") == "mxfp4" else tuple(_LINEAR)
     for component in targets:
         modules = _LINEAR[component]
@@ -86,20 +86,28 @@ def _stored(r: Reader) -> str:
     return STORED[known]
 
 
+def _whole(value: Any) -> int:
+    """The value where it is a whole number, else 0."""
+    return value if type(value) is int else 0
+
+
 def _quantized(r: Reader, config: Mapping[str, Any]) -> str:
     method = str(config.get("quant_method", ""))
     if method in _BY_METHOD and "bits" not in config:
         return _BY_METHOD[method]
     if str(config.get("quant_algo", "")).lower() in _BY_METHOD:
         return _BY_METHOD[str(config["quant_algo"]).lower()]
-    if method in ("gptq", "awq") and config.get("bits") in _INTEGERS:
-        return _INTEGERS[config["bits"]]
+    stored = _INTEGERS.get(_whole(config.get("bits")))
+    if method in ("gptq", "awq") and stored:
+        return stored
     if method == "bitsandbytes":
         return "int4" if config.get("load_in_4bit") else "int8"
     groups = config.get("config_groups")
     if isinstance(groups, Mapping) and groups:
-        weights = next(iter(groups.values())).get("weights") or {}
-        bits, kind = weights.get("num_bits"), weights.get("type")
+        first = next(iter(groups.values()))
+        weights = first.get("weights") if isinstance(first, Mapping) else None
+        weights = weights if isinstance(weights, Mapping) else {}
+        bits, kind = _whole(weights.get("num_bits")), weights.get("type")
         if kind == "float" and bits == 4:
             return "nvfp4" if weights.get("group_size") == 16 else "mxfp4"
         names = _FLOATS if kind == "float" else _INTEGERS
@@ -109,12 +117,30 @@ def _quantized(r: Reader, config: Mapping[str, Any]) -> str:
     raise r.error("quantization_config", dict(config), rule, "remove it to count bf16 weights")
 
 
-def _ignored(config: Mapping[str, Any]) -> list[str]:
+def _ignored(r: Reader, config: Mapping[str, Any]) -> list[str]:
     for key in ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules"):
         value = config.get(key)
         if isinstance(value, list):
-            return [v for v in value if isinstance(v, str)]
+            names = [v for v in value if isinstance(v, str)]
+            patterns = [name for name in names if name.startswith("re:")]
+            slow = [p for p in patterns[:_MOST_PATTERNS] if _is_slow(p)]
+            if slow or len(patterns) > _MOST_PATTERNS:
+                rule = (
+                    f"of patterns at most {_MOST_PATTERNS} are read, with at most "
+                    f"{_MOST_REPEATS} repeats each and no repeated group"
+                )
+                raise r.error("quantization_config", slow[0] if slow else len(patterns), rule)
+            return names
     return []
+
+
+_MOST_PATTERNS, _MOST_REPEATS = 100, 4
+"""Python's matcher takes time exponential in a repeated group, and by the power of the repeats."""
+
+
+def _is_slow(pattern: str) -> bool:
+    repeats = len(re.findall(r"[*+?{]", pattern))
+    return len(pattern) > 200 or repeats > _MOST_REPEATS or bool(re.search(r"\)[*+?{]", pattern))
 
 
 def _matches(pattern: str, module: str) -> bool:

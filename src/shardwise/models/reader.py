@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, shown
 
 LIMITS: Mapping[str, int] = {
     "num_hidden_layers": 10_000,
@@ -145,6 +145,12 @@ class Reader:
             path=self.name(key) + ".",
         )
 
+    def checked(self, key: str, count: int, limit: str) -> int:
+        """A count that follows from `key`, within the limit of another key."""
+        if not 1 <= count <= LIMITS[limit]:
+            raise self.error(key, count, f"it must say 1 to {LIMITS[limit]:,}")
+        return count
+
     def refuse(self, key: str, value: object, why: str) -> None:
         """Raise where the file sets `key` to `value`, an option that is not modelled."""
         if key in self.defaults and self.get(key) == value:
@@ -189,5 +195,4 @@ def _find(section: Mapping[str, Any], name: str) -> Any:
 
 
 def _show(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return shown(value)

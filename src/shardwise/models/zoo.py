@@ -12,9 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.boundary import is_file, is_folder
+from shardwise.errors import BadRequest, shown, unknown
 from shardwise.models.config import ModelConfig
-from shardwise.models.hf import from_hf, read_config
+from shardwise.models.hf import from_hf, raw_config, read_config
 
 DATA = Path(__file__).parent / "data"
 
@@ -52,7 +53,7 @@ def hf_config(name_or_path: str | Path) -> dict[str, Any]:
     found = _find(name_or_path)
     if found.parent == DATA:
         return _held(found)[1]
-    return json.loads(found.read_text(encoding="utf-8"))
+    return raw_config(found)
 
 
 def _find(name_or_path: str | Path) -> Path:
@@ -61,18 +62,18 @@ def _find(name_or_path: str | Path) -> Path:
     if not text.strip():
         raise BadRequest(f"the model name '{text}' is empty; give a zoo name or a config.json")
     zoo_file = DATA / f"{text.lower()}.json"
-    if "/" not in text and zoo_file.is_file():
+    if "/" not in text and is_file(zoo_file):
         return zoo_file
     path = Path(name_or_path)
-    if path.is_dir():
+    if is_folder(path):
         inside = path / "config.json"
-        if not inside.is_file():
-            raise BadRequest(f"directory '{text}' holds no config.json; give one that does")
+        if not is_file(inside):
+            raise BadRequest(f"directory {shown(text)} holds no config.json; give one that does")
         return inside
-    if path.is_file():
+    if is_file(path):
         return path
     if path.suffix == ".json" or text.startswith((".", "/")):
-        raise BadRequest(f"there is no file '{text}'; give a config.json or a zoo name")
+        raise BadRequest(f"there is no file {shown(text)}; give a config.json or a zoo name")
     ids = _hub_ids() if "/" in text else {}
     named = {hub_id.lower(): name for hub_id, name in ids.items()}.get(text.lower())
     if named is not None:

@@ -52,6 +52,12 @@ class LayerShape:
         return self.tokens / self.stationary
 
     @property
+    def together(self) -> Quantity:
+        """Devices that work on the same tokens. What each of them has a copy of (norms, KV heads
+        fewer than devices) one could read and send to the others, so a bound counts it once."""
+        return self.degree("tensor") * self.stationary
+
+    @property
     def expert_axes(self) -> tuple[str, ...]:
         """Axes over which whole experts lie apart."""
         return ("expert", "tensor") if self.expert_over_tensor else ("expert",)

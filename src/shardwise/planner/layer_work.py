@@ -158,9 +158,13 @@ def _matmuls_in(
     matmul: Callable[[Parameter, LayerShape], Op],
     summed: Sequence[Op],
 ) -> list[Op]:
-    """The matmuls into a block; what `summed` adds up stands before rows that need it whole."""
+    """The matmuls into a block; what `summed` adds up stands before rows that need it whole.
+
+    Servers run all products of the block's input together (q_down and kv_down as one kernel in
+    vLLM's and SGLang's fused_qkv_a_proj), so these come first, with sums and without.
+    """
     first = [r for r in rows if not _yields_d(r)]
-    if summed:
+    if matmul is not matmul_op:
         first.sort(key=lambda row: not contracts_width(row))
     wide = sum(contracts_width(r) for r in first) if summed else len(first)
     ops = [matmul(r, shape) for r in first]
@@ -176,7 +180,11 @@ def _yields_d(row: Parameter) -> bool:
 
 
 def matmul_op(row: Parameter, shape: LayerShape) -> Op:
-    """One matmul row: [m, k] x [k, n] per device, experts as a batch of such products."""
+    """One matmul row: [m, k] x [k, n] per device, experts as a batch of such products.
+
+    Its weights are read from HBM, without copies and padding; what comes in and goes out may stay
+    on the chip.
+    """
     m, batch = shape.tokens, float(row.batches)
     tensor = shape.degree("tensor")
     if is_expert(row):
@@ -184,8 +192,10 @@ def matmul_op(row: Parameter, shape: LayerShape) -> Op:
         tensor = 1.0 if shape.expert_over_tensor else tensor
     m, k, n = local_matmul(row, m, *_local_dims(row, tensor), shape.stationary)
     exact = row.component in shape.exact
-    weight = k * n * batch * dtype_bytes(shape.activations if exact else shape.weights)
+    stored = dtype_bytes(shape.activations if exact else shape.weights)
     moved = (m * k + m * n) * batch * dtype_bytes(shape.activations)
+    least = row.contracted * row.outputs / (tensor * shape.stationary) * batch * stored
+    every = k * n * batch * stored + moved
     return Op(
         id=row.name,
         name=row.name,
@@ -193,7 +203,8 @@ def matmul_op(row: Parameter, shape: LayerShape) -> Op:
         component=row.component,
         op_class="matmul",
         flops={shape.activations if exact else shape.compute: 2.0 * m * k * n * batch},
-        hbm_bytes=weight + moved,
+        hbm_bytes=every,
+        on_chip_bytes=every - least,
         matmul=Matmul(m=m, k=k, n=n, batch=batch),
     )
 
@@ -326,6 +337,7 @@ def _transposed(op: Op) -> list[Op]:
         phase="backward",
         flops={dtype: f * factor for dtype, f in op.flops.items()},
         hbm_bytes=op.hbm_bytes * factor,
+        on_chip_bytes=op.on_chip_bytes * factor,
         collective=collective,
     )
     if op.matmul is None:

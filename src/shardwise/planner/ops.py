@@ -3,14 +3,26 @@
 from shardwise.work import Collective, Op, Quantity
 
 
-def make_op(op_id: str, component: str, op_class: str, *, phase: str = "", **fields) -> Op:
-    """An op whose name is its id."""
+def make_op(
+    op_id: str,
+    component: str,
+    op_class: str,
+    *,
+    phase: str = "",
+    hbm_bytes: Quantity = 0.0,
+    hbm_least: Quantity = 0.0,
+    **fields,
+) -> Op:
+    """An op whose name is its id. `hbm_least` of its HBM bytes are of the step's arguments and
+    results; the others are activations, which may stay on the chip."""
     return Op(
         id=op_id,
         name=op_id,
         phase=phase,
         component=component,
         op_class=op_class,  # type: ignore[arg-type]
+        hbm_bytes=hbm_bytes,
+        on_chip_bytes=hbm_bytes - hbm_least,
         **fields,
     )
 

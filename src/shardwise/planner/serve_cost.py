@@ -231,7 +231,7 @@ class _Pricer:
         return np.asarray(found, float)
 
     def math(self, op: Op) -> np.ndarray:
-        return self.op(replace(op, hbm_bytes=0.0))
+        return self.op(replace(op, hbm_bytes=0.0, on_chip_bytes=0.0))
 
     def memory(self, op: Op) -> np.ndarray:
         return self.op(replace(op, flops={}))

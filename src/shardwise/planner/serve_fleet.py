@@ -394,25 +394,23 @@ def front(fleets: Sequence[Fleet]) -> list[Fleet]:
 
 
 def trade_off(looked: Looked, goal: Objectives, points: int = 12) -> list[Fleet]:
-    """The front of latency and cost: the cheapest fleet at times per output token between the
-    fastest and the target, TTFT within its own. Not refined."""
-    loose = replace(goal, tpot=float("inf"))
-    every = [
-        f
-        for limit in _limits(looked, points)
-        for f in ranked(looked, replace(loose, tpot=limit))[:1]
-        if f.meets(replace(loose, tpot=limit))
-    ]
-    return front(every)
+    """The front of latency and cost within the objectives: the cheapest fleet at times per output
+    token between the fastest and the target. The last is the cheapest of all; what is cheaper than
+    it by less than its second pool is `WORTH` is no point of the front."""
+    best = cheapest(looked, goal)
+    tighter = [replace(goal, tpot=limit) for limit in _limits(looked, goal, points)]
+    found = [(cheapest(looked, each), each) for each in tighter]
+    dearer = [f for f, each in found if f.meets(each) and f.chip_seconds > best.chip_seconds]
+    return front([*dearer, *([best] if best.meets(goal) else [])])
 
 
-def _limits(looked: Looked, points: int) -> list[float]:
-    """Times per output token to ask for, evenly spaced in the logarithm."""
+def _limits(looked: Looked, goal: Objectives, points: int) -> list[float]:
+    """Times per output token to ask for below the target, evenly spaced in the logarithm."""
     every = np.concatenate([np.asarray(g.mixed.tpot) for g in looked.grids])
     every = every[np.isfinite(every)]
     if not len(every):
         return []
-    low, high = float(np.min(every)), float(np.max(every))
+    low, high = float(np.min(every)), min(float(np.max(every)), goal.tpot)
     limits = np.geomspace(low * 1.001, high, points).tolist()
     return [b for a, b in pairwise([0.0, *limits]) if b > a]
 

@@ -76,12 +76,12 @@ def breakdown(request: FleetRequest, fleet: Fleet, running: np.ndarray) -> Break
     placement = place_mesh(fleet.piece, columns.degrees, fleet.box)
     found = price(work, fleet.piece.chip, placement, stack=request.engine.stack)
     parts = {name: np.zeros(len(running)) for name in ("matmuls", "kv", "other", "network")}
+    bandwidth = fleet.piece.chip.require("hbm_bandwidth") / fleet.piece.chip.jax_devices_per_chip
     for t in found.ops:
         kind = {"matmul": "matmuls", "attention": "kv", "scan": "kv"}.get(t.op.op_class, "other")
+        parts[kind] += np.broadcast_to(t.op.hbm_bytes / bandwidth * t.op.count, len(running))
         for resource, seconds in t.peak.items():
-            if resource == HBM:
-                parts[kind] += np.broadcast_to(seconds * t.op.count, len(running))
-            elif resource not in (MATH, HOST):
+            if resource not in (HBM, MATH, HOST):
                 parts["network"] += np.broadcast_to(seconds * t.op.count, len(running))
     expected, bare = (
         server_of(replace(request, engine=engine), fleet)

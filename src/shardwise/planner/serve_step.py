@@ -101,6 +101,7 @@ def prefill_ops(
         "attention",
         flops={inner.compute: _chunk_flops(step, layer) / parts / tensor},
         hbm_bytes=(moved + tokens * entry * stored) * np.greater(tokens, 0),
+        hbm_least=tokens * kv_elements(mixer) / tensor * stored,
     )
     if not server.has(*MIXER_AXES):
         return [core]

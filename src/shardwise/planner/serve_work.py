@@ -220,7 +220,7 @@ def stack_ops(
         mine = [r for r in rows if r.group == group]
         matmuls = [r for r in mine if r.role == "matmul"]
         body = forward_layer(cfg, layer, matmuls, inner, matmul=matmul, core=core)
-        first, *rest = chain([*_vectors(cfg, shape, mine), *body])
+        first, *rest = chain([*_vectors(cfg, shape, inner, mine), *body])
         # A layer waits for the one before it: the last op of the previous round.
         body = [replace(first, after=(body[-1].id,)), *rest]
         ops += looped(body, phase, f"layers.{group}", layers * times)
@@ -243,15 +243,21 @@ def looped(ops: Sequence[Op], phase: str, body: str, count: Quantity) -> list[Op
     ]
 
 
-def _vectors(cfg: ModelConfig, shape: ServeShape, rows: Sequence[Parameter]) -> list[Op]:
+def _vectors(
+    cfg: ModelConfig, shape: ServeShape, inner: LayerShape, rows: Sequence[Parameter]
+) -> list[Op]:
     """Reading what is no matrix: norms, biases, convolutions, a recurrence's own vectors."""
     small = [r for r in rows if r.role in ("norm", "bias", "scan", "conv", "scale")]
     if not small:
         return []
     size: Quantity = 0.0
+    least: Quantity = 0.0
     for row in small:
-        size = size + row.size * dtype_bytes(shape.stored(cfg, row)) * _share(row, shape)
-    return [make_op("vectors", "norm", "elementwise", hbm_bytes=size)]
+        whole = row.size * dtype_bytes(shape.stored(cfg, row))
+        size = size + whole * _share(row, shape)
+        least = least + whole * compute_share(row, {"expert": shape.degree("expert")})
+    least = least / inner.together
+    return [make_op("vectors", "norm", "elementwise", hbm_bytes=size, hbm_least=least)]
 
 
 def _share(row: Parameter, shape: ServeShape) -> Quantity:
@@ -297,7 +303,7 @@ def last_ops(
     logits = last.mixer_tokens * cfg.vocabulary / last.degree("tensor")
     ops += [
         *sums("head.sums", "lm_head", head, last),
-        *_vectors(cfg, shape, rows),
+        *_vectors(cfg, shape, last, rows),
         # f32 logits are written once and read once for the softmax.
         make_op("logits", "lm_head", "elementwise", hbm_bytes=2 * 4.0 * logits),
     ]
@@ -322,13 +328,15 @@ def decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]:
     query, answer = _widths(mixer)
     flops = attention_flops_per_token(layer, inner.context, causal=False, absorbed=True)
     heads = np.where(spread > 1, share, 1.0 / tensor)
-    cache = sequences * _cache_traffic(layer, mixer, shape, inner.context) * share
+    cache = sequences * share * _cache_traffic(layer, mixer, shape, inner.context)
+    own = _cache_traffic(layer, mixer, shape, inner.context, reused=False)
     core = make_op(
         "attention.core",
         "attention",
         "attention",
         flops={inner.compute: flops * sequences * heads},
         hbm_bytes=cache + sequences * heads * mixer.heads * (query + answer) * size,
+        hbm_least=own * inner.tokens / inner.together,
     )
     if not np.any(spread > 1):
         return [core]
@@ -355,13 +363,15 @@ def _widths(mixer: SoftmaxMixer) -> tuple[int, int]:
 
 
 def _cache_traffic(
-    layer: Layer, mixer: SoftmaxMixer, shape: ServeShape, context: Quantity
+    layer: Layer, mixer: SoftmaxMixer, shape: ServeShape, context: Quantity, *, reused: bool = True
 ) -> Quantity:
     """Bytes per sequence of one layer: the keys and values that a query sees with their scales, all
-    indexer keys, and the new entry written."""
+    indexer keys, and the new entry written. A layer that reuses another's cache reads it too, but
+    for its part that stayed on the chip: without `reused` it does not."""
     keys = keys_seen(layer, context, causal=False)
     scales = scale_bytes(mixer, shape)
-    read = (_read_elements(mixer) * dtype_bytes(shape.dtypes.kv) + scales) * keys
+    elements = _read_elements(mixer) if reused else kv_elements(mixer)
+    read = (elements * dtype_bytes(shape.dtypes.kv) + scales) * keys
     written = kv_elements(mixer) * dtype_bytes(shape.dtypes.kv) + scales
     indexer = None if isinstance(mixer, Attention) else mixer.indexer
     if indexer is not None:
@@ -393,6 +403,7 @@ def _state_step(layer: Layer, mixer: RecurrentMixer, inner: LayerShape) -> Op:
         "scan",
         flops={inner.compute: scan_flops_per_token(layer) * share},
         hbm_bytes=2 * mixer.state_elements * STATE_BYTES * share,
+        hbm_least=2 * mixer.state_elements * STATE_BYTES * share,
     )
 
 
@@ -423,6 +434,7 @@ def _prefill_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op
             "attention",
             flops={inner.compute: flops * inner.mixer_tokens / tensor},
             hbm_bytes=keys + queries + inner.mixer_tokens * entry * stored,
+            hbm_least=inner.tokens * kv_elements(mixer) / inner.together * stored,
         )
     )
     return ops
@@ -442,6 +454,7 @@ def prefill_scan(
             "scan",
             flops={inner.compute: scan_flops_per_token(layer) * inner.mixer_tokens * share},
             hbm_bytes=traffic * share + 2 * state,
+            hbm_least=state,
         )
     ]
     if shape.has(*MIXER_AXES):

@@ -42,7 +42,7 @@ from shardwise.planner.train_request import Structure, TrainRequest
 from shardwise.planner.train_shape import TrainShape
 from shardwise.planner.train_time import forward_share, stack_for
 from shardwise.roofline.bodies import OpTime
-from shardwise.roofline.price import price_ops
+from shardwise.roofline.price import Known, price_ops
 from shardwise.work import Op
 
 INNER = ("expert", "context", "tensor")
@@ -119,7 +119,7 @@ class StepParts:
         self.eager = column_shape(request, columns, any_structure).eager
         self._keys: dict[tuple[str, ...], Keys] = {}
         self._parts: dict[tuple, OnKeys] = {}
-        self._times: dict[tuple[int, str, str], dict[tuple[str, bool], OpTime]] = {}
+        self._times: dict[tuple[int, str, str], dict[Known, OpTime]] = {}
         self._placements: dict[bytes, Placement] = {}
 
     def layer(self, structure: Structure) -> OnKeys:
@@ -345,13 +345,13 @@ class StepParts:
         columns: Columns,
         bodies: Sequence[Sequence[Op]],
         layers: Sequence[float] | None = None,
-        known: Sequence[dict[tuple[str, bool], OpTime]] | None = None,
+        known: Sequence[dict[Known, OpTime]] | None = None,
     ) -> Figures:
         times = known or [None] * len(bodies)
         timed = [self._priced(columns, ops, t) for ops, t in zip(bodies, times, strict=True)]
         return figures_of(timed, layers or self.layers, len(columns))
 
-    def _known(self, group: int, structure: Structure) -> dict[tuple[str, bool], OpTime]:
+    def _known(self, group: int, structure: Structure) -> dict[Known, OpTime]:
         """Times of a group's ops that some remat policy has shown: a policy says which ops run
         again, and changes none but the copies to the host."""
         overrides: Any = self.request.settings.get("remat_kinds", {})
@@ -362,7 +362,7 @@ class StepParts:
         self,
         columns: Columns,
         ops: Iterable[Op],
-        known: dict[tuple[str, bool], OpTime] | None = None,
+        known: dict[Known, OpTime] | None = None,
     ) -> tuple[OpTime, ...]:
         """Ops of columns, as `price` prices those of a plan. With `known`, an op that runs again
         takes as long as it did the first time."""

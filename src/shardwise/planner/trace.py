@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import BadRequest
+from shardwise.boundary import write_bytes
 from shardwise.planner.timeline import Event, Timeline
 
 _COLOURS = {"F": "good", "B": "bad", "W": "terrible", "optimizer": "yellow", "reduce": "olive"}
@@ -50,15 +50,11 @@ def write_trace(line: Timeline, path: Path) -> None:
 
 def write_events(document: Mapping[str, Any], path: Path, option: str = "--trace") -> None:
     """Write a document of the Trace Event Format, compressed where the name ends in .gz."""
-    data = json.dumps(document, separators=(",", ":")).encode()
+    data = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
     if path.suffix == ".gz":
         # No time of writing in the file: the same plan gives the same bytes.
         data = gzip.compress(data, mtime=0)
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        text = f"cannot write '{path}': {error.strerror}; give another {option}"
-        raise BadRequest(text) from None
+    write_bytes(path, data, option=option)
 
 
 def _names(line: Timeline, rank: int) -> list[dict[str, Any]]:

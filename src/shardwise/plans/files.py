@@ -8,23 +8,22 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.boundary import parse_yaml, read_yaml, write_text
+from shardwise.errors import BadRequest, shown, unknown
 from shardwise.plans.serve import ServePlan
 from shardwise.plans.train import TrainPlan
 
 KINDS: Mapping[str, type[TrainPlan] | type[ServePlan]] = {"train": TrainPlan, "serve": ServePlan}
 
 
-def save_plan(plan: TrainPlan | ServePlan, path: Path) -> None:
+def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
     """Write a plan as YAML, its kind first; the folder must exist."""
     import yaml
 
+    path = Path(path)
     if not path.parent.is_dir():
         raise BadRequest(f"cannot write '{path}': the folder '{path.parent}' does not exist")
-    try:
-        path.write_text(yaml.safe_dump(plan_dict(plan), sort_keys=False), encoding="utf-8")
-    except OSError as error:
-        raise BadRequest(f"cannot write '{path}': {error.strerror}") from None
+    write_text(path, yaml.safe_dump(plan_dict(plan), sort_keys=False))
 
 
 def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:
@@ -51,35 +50,18 @@ def flat_plan(plan: TrainPlan | ServePlan) -> dict[str, Any]:
     return flat
 
 
-def load_plan(path: Path, overrides: Mapping[str, str] | None = None) -> TrainPlan | ServePlan:
+def load_plan(
+    path: Path | str, overrides: Mapping[str, str] | None = None
+) -> TrainPlan | ServePlan:
     """Read and check a plan file; `overrides` maps dotted paths to YAML values (`--set`)."""
-    try:
-        data = _yaml(path.read_text(encoding="utf-8"), f"'{path}'")
-    except OSError as error:
-        raise BadRequest(
-            f"cannot read the plan '{path}': {error.strerror}; `shardwise plan train` and `plan "
-            "serve` write one with --output FILE"
-        ) from None
-    except UnicodeDecodeError:
-        raise BadRequest(f"'{path}' is no plan: it is not text in UTF-8") from None
+    path = Path(path)
+    remedy = "`shardwise plan train` and `plan serve` write one with --output FILE"
+    data = read_yaml(path, "the plan", remedy=remedy)
     if not isinstance(data, dict):
         raise BadRequest(f"'{path}' is no plan: it holds no mapping of keys to values")
     for dotted, text in (overrides or {}).items():
-        _override(data, dotted, _yaml(text, f"the value of --set {dotted}"), str(path))
+        _override(data, dotted, parse_yaml(text, f"the value of --set {dotted}"), str(path))
     return plan_from(data, str(path))
-
-
-def _yaml(text: str, what: str) -> Any:
-    """YAML text as values; ValueError is what it raises for a date such as 2024-13-01."""
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1} column {mark.column + 1}" if mark else ""
-        reason = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise BadRequest(f"{what} is no YAML{where}: {reason}") from None
 
 
 def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
@@ -87,18 +69,20 @@ def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
     from pydantic import TypeAdapter, ValidationError
 
     rest = dict(data)
-    kind = str(rest.pop("kind", ""))
-    if kind not in KINDS:
+    kind = rest.pop("kind", "")
+    if not isinstance(kind, str) or kind not in KINDS:
+        kind = kind if isinstance(kind, str) else shown(kind)
         raise unknown("plan kind", kind, KINDS, f"the first key of '{origin}' is `kind`")
     cls = KINDS[kind]
     _check_keys(rest, cls, origin)
+    _check_texts(rest, origin)
     try:
         return TypeAdapter(cls).validate_python(rest)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        shown = "" if first["type"] == "missing" else f" (got {first['input']!r})"
-        raise BadRequest(f"'{origin}': key '{where}': {first['msg'].lower()}{shown}") from None
+        got = "" if first["type"] == "missing" else f" (got {shown(first['input'])})"
+        raise BadRequest(f"'{origin}': key '{where}': {first['msg'].lower()}{got}") from None
 
 
 def _check_keys(values: Mapping[str, Any], cls: type, origin: str, prefix: str = "") -> None:
@@ -109,6 +93,22 @@ def _check_keys(values: Mapping[str, Any], cls: type, origin: str, prefix: str =
         for inner in get_args(known[key]) or (known[key],):
             if isinstance(value, dict) and is_dataclass(inner):
                 _check_keys(value, inner, origin, f"{prefix}{key}.")  # type: ignore[arg-type]
+
+
+LONGEST_TEXT = 1000
+"""Of a plan's words; the longest are paths of models and engines."""
+
+
+def _check_texts(values: Mapping[str, Any], origin: str) -> None:
+    """Refuse words that no plan needs and that messages would repeat."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            _check_texts(value, origin)
+        elif isinstance(value, str) and len(value) > LONGEST_TEXT:
+            raise BadRequest(
+                f"'{origin}': key '{key}' has {len(value):,} characters; at most "
+                f"{LONGEST_TEXT:,} make sense"
+            )
 
 
 _TABLES = ("dtypes", "remat_kinds", "scheduling")

@@ -6,6 +6,7 @@ from math import prod
 from typing import Literal, get_args
 
 from shardwise.errors import BadRequest
+from shardwise.plans.ranges import Ranges, check_ranges
 from shardwise.plans.train import check_mesh
 from shardwise.units import dtype_bytes
 
@@ -64,6 +65,25 @@ Routing = Literal["round_robin", "shortest_queue", "bounded_hash", "prefix_aware
 ROUTINGS: tuple[Routing, ...] = ("round_robin", "shortest_queue", "bounded_hash", "prefix_aware")
 
 
+SCHEDULING_RANGES: Ranges = {
+    "page_size": (1, 2**20),
+    "age_seconds": (1e-6, 1e9),
+    "max_waiting": (0, 1e12),
+    "guesses": (0, 1024),
+    "guess_cost": (0, 100),
+}
+SERVE_RANGES: Ranges = {
+    "box": (1, 1e6),
+    "batch": (1, 1e9),
+    "input_length": (1, 1e9),
+    "output_length": (1, 1e9),
+    "prefill_chunk": (1, 1e9),
+    "replicas": (1, 1e6),
+    "prefill_replicas": (0, 1e6),
+}
+"""What each number of a serving plan can be."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeScheduling:
     """How a replica chooses what each step runs; `scheduling/config.py` says what each choice does.
@@ -95,8 +115,7 @@ class ServeScheduling:
         for name in ("margin", "memory_share", "host_cache_share", "acceptance"):
             if not 0 <= getattr(self, name) <= 1:
                 raise BadRequest(f"{name} is {getattr(self, name)}; it is a share, from 0 to 1")
-        if self.page_size < 1:
-            raise BadRequest(f"page_size is {self.page_size}; it must be at least 1 token")
+        check_ranges(self, SCHEDULING_RANGES)
         if self.policy == "static" and (self.prefix_cache or self.admission != "reserve"):
             raise BadRequest(
                 "static batches share no prefixes and preempt nobody; with policy static set "
@@ -162,9 +181,7 @@ class ServePlan:
 
     def __post_init__(self) -> None:
         check_serve_mesh(self.mesh)
-        for name in ("batch", "input_length", "output_length", "prefill_chunk", "replicas"):
-            if getattr(self, name) < 1:
-                raise BadRequest(f"{name} is {getattr(self, name)}; it must be at least 1")
+        check_ranges(self, SERVE_RANGES)
         if self.prefill_replicas and self.scheduling.policy == "static":
             raise BadRequest(
                 f"{self.prefill_replicas} prefill replicas have no part in static batches; set "

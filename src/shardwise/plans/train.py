@@ -11,6 +11,7 @@ from shardwise.models import ModelConfig
 from shardwise.models.activations import POLICIES, RematPolicy
 from shardwise.models.parameters import parameters
 from shardwise.models.training_state import training_state
+from shardwise.plans.ranges import Ranges, check_range, check_ranges
 from shardwise.units import dtype_bytes
 
 MESH_AXES = ("replica", "stage", "data", "fsdp", "expert", "context", "tensor")
@@ -72,6 +73,23 @@ class TrainDtypes:
     def optimizer_bytes(self) -> float:
         """Bytes per parameter of Adam's two moments and the master copy, if any."""
         return float(training_state(master=self.master, moments=self.moments).optimizer)
+
+
+RANGES: Ranges = {
+    "slices": (1, 1e6),
+    "box": (1, 1e6),
+    "global_batch_sequences": (1, 1e12),
+    "sequence_length": (1, 1e12),
+    "microbatches": (1, 1e12),
+    "expert_capacity": (1, 1e6),  # the mean load is 1
+    "expert_imbalance": (1, 1e6),
+    "lora_rank": (0, 2**24),
+    "mtp_layers": (0, 1000),
+    "packed_lengths": (1, 1e12),
+}
+"""What each number of a training plan can be."""
+MOST_LAYERS = 10_000
+"""Of a stage; a config.json may have as many in all (`models/reader.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,14 +156,14 @@ class TrainPlan:
             raise BadRequest(
                 f"zero is {self.zero}; it takes 0, 1 or 2 (ZeRO-3 is the mesh axis 'fsdp')"
             )
-        for name in ("slices", "global_batch_sequences", "sequence_length", "microbatches"):
-            if getattr(self, name) < 1:
-                raise BadRequest(f"{name} is {getattr(self, name)}; it must be at least 1")
+        check_ranges(self, RANGES)
         if len(self.layers_per_stage) != self.degree("stage"):
             raise BadRequest(
                 f"layers_per_stage has {len(self.layers_per_stage)} entries for "
                 f"{self.degree('stage')} stages; give one number of layers per stage"
             )
+        for layers in self.layers_per_stage:
+            check_range("an entry of layers_per_stage", layers, -MOST_LAYERS, MOST_LAYERS)
         if any(layers < 1 for layers in self.layers_per_stage):
             raise BadRequest(
                 f"layers_per_stage {list(self.layers_per_stage)} leaves a stage without layers; "
@@ -186,14 +204,6 @@ class TrainPlan:
             raise BadRequest(
                 "storage_axes lacks 'fsdp'; name it, and replicate over mesh axis 'data'"
             )
-        for name in ("expert_capacity", "expert_imbalance"):
-            if getattr(self, name) < 1:
-                raise BadRequest(
-                    f"{name} is {getattr(self, name)}; the mean load is 1, so give 1 or more"
-                )
-        for name in ("lora_rank", "mtp_layers"):
-            if getattr(self, name) < 0:
-                raise BadRequest(f"{name} is {getattr(self, name)}; it must be 0 or more")
         if self.packed_lengths and sum(self.packed_lengths) != self.sequence_length:
             raise BadRequest(
                 f"packed_lengths add up to {sum(self.packed_lengths)} tokens; "
@@ -239,6 +249,10 @@ def mesh_text(mesh: Mapping[str, int]) -> str:
     return " x ".join(f"{axis}={degree}" for axis, degree in mesh.items()) or "one device"
 
 
+MOST_DEGREE = 2**27
+"""Of a mesh axis: more devices than any slice has."""
+
+
 def check_mesh(mesh: Mapping[str, int]) -> None:
     """Raise BadRequest for an axis that no role has, or a degree below one."""
     for axis, degree in mesh.items():
@@ -246,6 +260,7 @@ def check_mesh(mesh: Mapping[str, int]) -> None:
             raise unknown("mesh axis", axis, MESH_AXES, "axes are named by their role")
         if degree < 1:
             raise BadRequest(f"mesh axis '{axis}' has degree {degree}; a degree is at least 1")
+        check_range(f"the degree of mesh axis '{axis}'", degree, 1, MOST_DEGREE)
     order = [axis for axis in MESH_AXES if axis in mesh]
     if list(mesh) != order:
         raise BadRequest(

@@ -5,24 +5,21 @@ N devices, or a compiler that may die, runs in a child. Requests and answers are
 the child prints is kept for the error message.
 """
 
-import contextlib
 import importlib
 import importlib.util
 import json
 import os
-import resource
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from shardwise import errors
+from shardwise.boundary.child import python, start
 from shardwise.errors import BadRequest, MissingPart, ShardwiseError
 from shardwise.units import format_bytes
 
@@ -32,6 +29,8 @@ Watch = Callable[[str, float], None]
 STAGE = "SHARDWISE_STAGE_FILE"
 SECONDS = 300.0
 MEMORY_BYTES = 8 * 2**30
+MOST_SAID = 2**24
+"""Bytes of what a child printed that are read back: the last ones."""
 QUICK_COMPILE = ("--xla_backend_optimization_level=0",)
 """XLA flags that save most of the compile time on CPUs: slower machine code from the same HLO."""
 
@@ -67,6 +66,7 @@ def run_function(
     memory_bytes: int = MEMORY_BYTES,
     xla_flags: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
     watch: Watch | None = None,
     what: str = "",
     raised_by: tuple[str, str] = ("its time limit", "its memory limit"),
@@ -74,29 +74,41 @@ def run_function(
     """Call `module:function` with keyword arguments in a child that has N virtual CPU devices.
 
     Arguments and answer are JSON. `xla_flags` are added to XLA_FLAGS; `memory_bytes` limits the
-    data that the child may allocate. `environment` is added to the child's; `watch` hears what
-    the child is at (`stage`) and for how many seconds it has run, about once a second. `raised_by`
-    names what a user raises for more seconds and more memory.
+    data that the child may allocate. `environment` is added to the child's; `folder`, if the
+    caller has one for the answer, is where the child works; `watch` hears what the child is at
+    (`stage`) and for how many seconds it has run, about once a second. `raised_by` names what a
+    user raises for more seconds and more memory.
     Raises MissingPart without JAX, the child's own ShardwiseErrors as they are, and ShardwiseError,
     with the child's last words, if it fails, crashes, runs out of memory or takes longer than
     `seconds`. The child is gone when this returns or raises, and ends by itself with its parent.
     """
     need_jax()
-    with tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
-        request, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
-        request.write_text(
-            json.dumps({"target": target, "arguments": arguments, "memory_bytes": memory_bytes})
-        )
-        code = "from shardwise.profiler.child import _answer; _answer()"
-        command = [sys.executable, "-c", code, str(request), str(answer)]
+    with _place(folder) as place:
+        request, answer = place / "request.json", place / "answer.json"
+        request.write_text(json.dumps({"target": target, "arguments": arguments}))
+        call = "shardwise.profiler.child:_answer"
+        command = python(call, str(request), str(answer), memory_bytes=memory_bytes)
         around = _environment(devices, xla_flags) | dict(environment or {})
-        around[STAGE] = str(Path(folder) / "stage")
+        around[STAGE] = str(place / "stage")
         bounds = Bounds(seconds, memory_bytes, *raised_by)
-        _run(command, around, bounds, what or target, watch)
+        _run(command, around, place, bounds, what or target, watch)
+        if not answer.is_file():
+            raise ShardwiseError(f"{what or target} ended its process without an answer")
         said = json.loads(answer.read_text())
-        if "error" in said:
-            raise getattr(errors, said["error"]["kind"])(said["error"]["text"])
-        return said["value"]
+    if "error" in said:
+        kind = getattr(errors, said["error"]["kind"], ShardwiseError)
+        raise kind(said["error"]["text"])
+    return said["value"]
+
+
+@contextmanager
+def _place(folder: Path | None = None) -> Iterator[Path]:
+    """The caller's folder for a child, or a new one; the child removes either if we are gone."""
+    if folder is not None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="shardwise-", ignore_cleanup_errors=True) as made:
+        yield Path(made)
 
 
 def run_source(
@@ -109,13 +121,14 @@ def run_source(
 ) -> str:
     """Run Python source as a file of its own, as `python FILE` would, and return what it prints."""
     need_jax()
-    with tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
-        path = Path(folder) / "program.py"
+    with _place() as folder:
+        path = folder / "program.py"
         path.write_text(source)
-        code = "from shardwise.profiler.child import _run_file; _run_file()"
-        command = [sys.executable, "-c", code, str(path), str(memory_bytes)]
+        call = "shardwise.profiler.child:_run_file"
+        command = python(call, str(path), memory_bytes=memory_bytes)
         bounds = Bounds(seconds, memory_bytes, "its time limit", "its memory limit")
-        return _run(command, _environment(devices, xla_flags), bounds, "the program")
+        around = _environment(devices, xla_flags)
+        return _run(command, around, folder, bounds, "the program")
 
 
 def stage(text: str) -> None:
@@ -148,83 +161,62 @@ def _environment(devices: int, xla_flags: Sequence[str]) -> dict[str, str]:
         if not flag.startswith("--xla_force_host_platform_device_count")
     ]
     flags += [f"--xla_force_host_platform_device_count={devices}", *xla_flags]
-    # The child imports this very package, wherever it starts and however the parent found it.
-    places = [*os.environ.get("PYTHONPATH", "").split(os.pathsep), str(Path(__file__).parents[2])]
-    return {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(p for p in places if p)),
-        "XLA_FLAGS": " ".join(flags),
-    }
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(flags)}
 
 
 def _run(
     command: Sequence[str],
     environment: Mapping[str, str],
+    folder: Path,
     bounds: Bounds,
     what: str,
     watch: Watch | None = None,
 ) -> str:
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.PIPE,  # held open: the child ends when it closes, with this process
-            stdout=out,
-            stderr=err,
-            text=True,
-            start_new_session=True,
-        )
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = start(command, folder=folder, environment=environment, stdout=out, stderr=err)
         try:
-            _wait(process, environment.get(STAGE, ""), bounds, what, watch)
+            in_time = child.wait(bounds.seconds, _told(environment.get(STAGE, ""), watch))
         finally:
-            _stop(process)
-        out.seek(0)
-        err.seek(0)
-        printed, said = out.read(), err.read()
-    if process.returncode:
-        words = _last_words(process, printed, said, bounds)
+            child.stop()
+        printed, said = _end_of(out), _end_of(err)
+    if not in_time:
+        remedy = f"ask for less, or raise {bounds.time_option}"
+        raise ShardwiseError(f"{what} was stopped after {bounds.seconds:g} s; {remedy}")
+    if child.process.returncode:
+        words = _last_words(child.process.returncode, printed, said, bounds)
         raise ShardwiseError(f"{what} failed in its process: {words}")
     return printed
 
 
-def _wait(
-    process: subprocess.Popen[str], stage_file: str, bounds: Bounds, what: str, watch: Watch | None
-) -> None:
-    started, seconds = time.monotonic(), bounds.seconds
-    while process.poll() is None:
-        past = time.monotonic() - started
-        if past > seconds:
-            remedy = f"ask for less, or raise {bounds.time_option}"
-            raise ShardwiseError(f"{what} was stopped after {seconds:g} s; {remedy}")
+def _told(stage_file: str, watch: Watch | None) -> Callable[[float], object]:
+    """Tells whoever watches what the child is at; it may be writing that just now."""
+
+    def tell(past: float) -> None:
         if watch is not None:
             path = Path(stage_file)
-            watch(path.read_text() if path.is_file() else "starting", past)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(min(0.5, seconds - past + 0.01))
+            watch((path.is_file() and path.read_text()) or "starting", past)
+
+    return tell
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    if process.stdin is not None:
-        process.stdin.close()
+def _end_of(file: IO[bytes]) -> str:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_SAID))
+    return file.read().decode(errors="replace")
 
 
-def _last_words(process: subprocess.Popen[str], out: str, err: str, bounds: Bounds) -> str:
+def _last_words(code: int, out: str, err: str, bounds: Bounds) -> str:
     """The end of the child's output: the error of a Python exception is its last line."""
     if "MemoryError" in err or "RESOURCE_EXHAUSTED" in err or "bad_alloc" in err:
         return f"out of memory; ask for less, or raise {bounds.memory_option}"
-    if process.returncode < 0:
-        name = signal.Signals(-process.returncode).name
+    if code < 0:
+        name = signal.Signals(-code).name
         limit = f"it may take {format_bytes(bounds.memory_bytes)}"
         reason = _reason(err) or f"{limit}: if that is too little, raise {bounds.memory_option}"
         return f"it crashed with {name}; {reason}"
     lines = [line for line in (err or out).splitlines() if line.strip()]
     # JAX ends a traceback with a note about its own frames.
     ends = [line for line in lines if not line.startswith(("---", "For simplicity, JAX"))]
-    return ends[-1] if ends else f"exit status {process.returncode}"
+    return ends[-1] if ends else f"exit status {code}"
 
 
 def _reason(err: str) -> str:
@@ -236,40 +228,20 @@ def _reason(err: str) -> str:
     return (fatal or told or [""])[0][:300]
 
 
-def _limit(memory_bytes: int) -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-
-
-def _answer() -> None:
+def _answer(request_file: str, answer_file: str) -> None:
     """Inside the child: read the request, call the function, write the answer."""
-    request = json.loads(Path(sys.argv[1]).read_text())
-    _limit(request["memory_bytes"])
-    _follow_parent()
+    request = json.loads(Path(request_file).read_text())
     module, _, name = request["target"].partition(":")
     try:
         value = getattr(importlib.import_module(module), name)(**request["arguments"])
         said = {"value": value}
     except ShardwiseError as error:
         said = {"error": {"kind": type(error).__name__, "text": str(error)}}
-    Path(sys.argv[2]).write_text(json.dumps(said))
+    Path(answer_file).write_text(json.dumps(said))
 
 
-def _follow_parent() -> None:
-    """End with the parent, however it ends: our stdin then closes."""
-
-    def wait() -> None:
-        with contextlib.suppress(OSError):
-            while os.read(0, 1):
-                pass
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def _run_file() -> None:
+def _run_file(path: str) -> None:
     """Inside the child: run a source file as `__main__`."""
-    path, memory_bytes = sys.argv[1:]
-    _limit(int(memory_bytes))
     sys.argv = [path]
     code = compile(Path(path).read_text(), path, "exec")
     exec(code, {"__name__": "__main__", "__file__": path})

@@ -18,6 +18,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.placement import Placement, place
 from shardwise.hardware.slices import Slice
+from shardwise.hardware.totals import vector_ops
 from shardwise.profiler.hlo.work import Block, HloOp, HloWork, Nested, Wait
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import HBM, MATH, price_op
@@ -161,7 +162,8 @@ def schedule(work: HloWork, piece: Slice, stack: Stack = IDEAL) -> HloTimeline:
     run = _Run(rows)
     end = run.block(work.block, 0.0, 1.0)
     priced = tuple(
-        replace(row, start=run.starts[id], exposed=run.exposed.get(id, 0.0))
+        # What a loop of no rounds holds never starts.
+        replace(row, start=run.starts.get(id, 0.0), exposed=run.exposed.get(id, 0.0))
         for id, row in rows.items()
     )
     resources = _totals(priced)
@@ -263,7 +265,7 @@ def _vector_seconds(item: HloOp, chip: Chip) -> float:
     """Elementwise operations over the vector units' rate, where the catalogue has it."""
     if chip.vector_flops is None:
         return 0.0
-    return item.vector_flops * chip.jax_devices_per_chip / chip.vector_flops
+    return item.vector_flops * chip.jax_devices_per_chip / vector_ops(chip)
 
 
 def _payable(item: HloOp, chip: Chip) -> Op:

@@ -1,10 +1,11 @@
 """Pricing: Work on a placed mesh becomes seconds [lower, expected, upper] and what bounds them.
 
 `chip_roofline.py`, `matmul.py` and `matmul_report.py` hold the single-chip rooflines,
-`collectives.py` the cost of each collective on each network, `transfer.py` copies between memories,
-hosts and chips, `price.py` prices a whole Work, `bodies.py` lays its loops on
-streams, `stacks.py` holds what the software does with a chip, `strategies.py` ranks the resolver's
-programs by time. Nothing is counted here and no model is known.
+`collectives.py` the cost of each collective on each network, `exchanges.py` that of a permute from
+one layout to another, `transfer.py` copies between memories, hosts and chips, `price.py` prices a
+whole Work, `bodies.py` lays its loops on streams, `stacks.py` holds what the software does with a
+chip, `strategies.py` ranks the resolver's programs by time. Nothing is counted here and no model is
+known.
 Read `price.py` first.
 """
 

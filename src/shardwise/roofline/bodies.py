@@ -1,8 +1,8 @@
 """How long a loop of ops takes: a body laid out on its streams, or its closed form.
 
 A body is a CHAIN of ops, each after the one before, and SIDE ops off it: collectives and host
-copies that wait for nothing (gathers that run ahead) or that nobody waits for (scatters). Its
-closed form is
+copies that wait for nothing (gathers that run ahead) or that nobody waits for (scatters), none of
+them for another side op. Its closed form is
 
     period = max(chain, side) + (1 - overlap) min(chain, side)
     seconds = count x period + overlap x min(chain, side)
@@ -99,7 +99,12 @@ def sides_of(ops: tuple[OpTime, ...]) -> frozenset[str]:
 
 
 def _is_chain(ops: tuple[OpTime, ...], sides: frozenset[str]) -> bool:
-    """Whether all other ops stand one after the other, and wait for side ops at most."""
+    """Whether all other ops stand one after the other and no side op waits for another one.
+
+    Sides are taken to run side by side, which two that wait for each other do not.
+    """
+    if any(i in sides for t in ops if t.op.id in sides for i in t.op.after):
+        return False
     chain = [t.op for t in ops if t.op.id not in sides]
     for number, op in enumerate(chain):
         # The first may wait for the last, which then is that of the round before.

@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwise.errors import unknown
 from shardwise.hardware.chip import Chip
+from shardwise.hardware.totals import vector_ops
 from shardwise.units import dtype_bytes
 from shardwise.work import Quantity
 
@@ -87,9 +88,10 @@ def vector_critical_intensity(chip: Chip, *, level: str = "hbm", fma: bool = Tru
 
     All cores against the whole chip's bandwidth; the book's "around 3" takes one core (errata 1.4).
     Peaks of chips with fused multiply-add count it as two FLOPs; `fma` False counts what code
-    without it reaches, half of that (GPU chapter, quiz 1, question 7).
+    without it reaches, half of that there (GPU chapter, quiz 1, question 7).
     """
-    return chip.require("vector_flops") / (1 if fma else 2) / level_bandwidth(chip, level)
+    rate = chip.require("vector_flops") if fma else vector_ops(chip)
+    return rate / level_bandwidth(chip, level)
 
 
 def elementwise_intensity(arrays: int, *, dtype: str = "f32", flops: float = 1) -> float:
@@ -108,7 +110,7 @@ def elementwise_times(
     bytes over HBM."""
     moved = elements * arrays * dtype_bytes(dtype)
     return Times(
-        math_seconds=elements * flops / (chip.require("vector_flops") / 2),
+        math_seconds=elements * flops / vector_ops(chip),
         comms_seconds=moved / chip.require("hbm_bandwidth"),
         channel="HBM",
     )

@@ -28,8 +28,9 @@ import numpy as np
 
 from shardwise.errors import unknown
 from shardwise.hardware.placement import AxisLinks, Part
+from shardwise.roofline.exchanges import exchange_seconds
 from shardwise.roofline.groups import Axis, Group, Mode, group_of, most, over, product
-from shardwise.work import CollectiveKind, Quantity
+from shardwise.work import CollectiveKind, Exchange, Quantity, Sends
 
 SHARP_GAIN = 1.3
 """All-reduce with SHARP over all-reduce without, measured on 8xH100 (the formula says 1.75).
@@ -61,14 +62,16 @@ def collective_seconds(
     links: Sequence[AxisLinks],
     *,
     fan_out: Quantity | None = None,
+    exchange: Exchange | Sends | None = None,
     mode: Mode = "exact",
     both_ways: bool = True,
     measured: bool = False,
 ) -> CollectiveSeconds:
     """Seconds of one collective over one or several mesh axes, as (bandwidth, latency).
 
-    `fan_out` belongs to the ragged all-to-all. `measured` adds what is measured on switches and
-    belongs into "expected" alone: the ramp of small messages and the real gain of SHARP.
+    `fan_out` belongs to the ragged all-to-all, `exchange` to a permute. `measured` adds what is
+    measured on switches and belongs into "expected" alone: the ramp of small messages and the real
+    gain of SHARP.
     """
     if kind == "all_gather":
         return all_gather(bytes, links, mode=mode, both_ways=both_ways, measured=measured)
@@ -82,7 +85,7 @@ def collective_seconds(
         assert fan_out is not None, "a ragged all-to-all needs fan_out"
         return ragged_all_to_all(bytes, links, fan_out=fan_out, mode=mode, measured=measured)
     if kind == "permute":
-        return permute(bytes, links, mode=mode, measured=measured)
+        return permute(bytes, links, exchange=exchange, mode=mode, measured=measured)
     raise unknown("collective", kind, CollectiveKind.__args__)
 
 
@@ -241,10 +244,12 @@ def permute(
     bytes: Quantity,
     links: Sequence[AxisLinks],
     *,
+    exchange: Exchange | Sends | None = None,
     mode: Mode = "exact",
     measured: bool = False,
 ) -> CollectiveSeconds:
-    """Every device sends V to the next of its group, one way round: V over the slowest link.
+    """Every device sends V to the next of its group, one way round: V over the slowest link; or,
+    with an `exchange`, to the device that needs its block (`roofline.exchanges`).
 
     The devices of a chip follow each other, so a group sends one message from chip to chip; its
     chips follow each other along the first torus axis, and the last of a row also goes one on along
@@ -252,6 +257,10 @@ def permute(
     message goes over two links more and none shares a link. The longest way is the latency.
     """
     group = group_of(links)
+    if exchange is not None:
+        moved = exchange_seconds(exchange, links)
+        seconds = bytes * (moved.bound if mode == "bound" else moved.exact)
+        return _answer(seconds * _ramp(bytes, group, measured), moved.latency)
     bandwidth = _within(bytes * (group.devices > 1), group)
     latency: Quantity = (group.devices > 1) * group.device_hop
     if group.kind == "torus":

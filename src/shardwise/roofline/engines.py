@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.boundary import read_toml
+from shardwise.errors import BadRequest, shown, unknown
 from shardwise.roofline.stacks import Stack, checked_number
 from shardwise.work import Quantity
 
@@ -101,12 +102,7 @@ def load_engine(name: str) -> Engine:
 
 
 def _from_file(path: Path) -> Engine:
-    try:
-        record = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadRequest(f"cannot read the engine file '{path}': {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise BadRequest(f"the engine file '{path}' is no TOML: {error}") from None
+    record = read_toml(path, "the engine file")
     tables = {name: table for name, table in record.items() if isinstance(table, dict)}
     if len(tables) != 1:
         raise BadRequest(
@@ -136,8 +132,8 @@ def engine_of(name: str, record: Mapping[str, Mapping[str, object]]) -> Engine:
         entry = record[constant]
         if not isinstance(entry, Mapping) or "value" not in entry:
             raise BadRequest(
-                f"'{constant}' of engine '{name}' is {entry!r}; write {{ value = NUMBER, source = "
-                '"WHERE FROM" }'
+                f"'{constant}' of engine '{name}' is {shown(entry)}; write {{ value = NUMBER, "
+                'source = "WHERE FROM" }'
             )
         what = f"'{constant}' of engine '{name}'"
         values[constant] = checked_number(what, entry["value"], *ENGINE_BOUNDS[constant])
@@ -151,9 +147,11 @@ def _range(name: str, entry: object) -> tuple[float, float] | None:
         return None
     if isinstance(entry, Mapping):
         low, high = entry.get("low"), entry.get("high")
-        if isinstance(low, int | float) and isinstance(high, int | float) and 0 < low <= high:
+        if not isinstance(low, int | float) or not isinstance(high, int | float):
+            low, high = 0.0, 0.0
+        if 0.01 <= low <= high <= 100:
             return float(low), float(high)
     raise BadRequest(
-        f"'range' of engine '{name}' is {entry!r}; write {{ low = SHARE, high = SHARE, source = "
-        '"WHERE FROM" } with 0 < low <= high'
+        f"'range' of engine '{name}' is {shown(entry)}; write {{ low = SHARE, high = SHARE, "
+        'source = "WHERE FROM" } with 0.01 <= low <= high <= 100'
     )

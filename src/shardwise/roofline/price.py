@@ -1,12 +1,12 @@
 """Work on a placed mesh -> Estimate: seconds lower, expected and upper, and what bounds them.
 
 Lower: the largest, over resources (math, HBM, host link, each network), of that resource's total at
-peak rates. Upper: no overlap at all, every op's math, memory and network one after the other at
-derated rates, with tile padding, ramps, latency and launches; with ideal constants that is the
-book's sum. Expected: derated rates with the overlap that streams and order allow and that the
-software stack really reaches. Each is multiplied by what the structure itself idles (`stretch`, the
-pipeline bubble). All arithmetic broadcasts, so that one call prices one plan or a hundred thousand,
-or one plan at many constants.
+peak rates; of the HBM bytes only those that no implementation avoids (`Op.hbm_least`). Upper: no
+overlap at all, every op's math, memory and network one after the other at derated rates, with tile
+padding, ramps, latency and launches; with ideal constants that is the book's sum. Expected: derated
+rates with the overlap that streams and order allow and that the software stack really reaches. Each
+is multiplied by what the structure itself idles (`stretch`, the pipeline bubble). All arithmetic
+broadcasts, so that one call prices one plan or a hundred thousand, or one plan at many constants.
 
 Constants: the chip's (`Chip.efficiency`) and the stack's (`roofline.stacks`). `bodies.py` puts the
 ops of a loop on its streams.
@@ -30,6 +30,10 @@ _KERNELS = frozenset({"matmul", "attention"})
 """Op classes whose kernels pay the ramp."""
 _UNFUSED = frozenset({"elementwise", "gather"})
 """Op classes whose memory traffic depends on how far the stack fuses."""
+
+
+Known = tuple[str, bytes]
+"""An op's id, and which columns pay the ramp."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,38 +103,38 @@ def price_ops(
     chip: Chip,
     placement: Placement,
     stack: Stack = IDEAL,
-    known: MutableMapping[tuple[str, bool], OpTime] | None = None,
+    known: MutableMapping[Known, OpTime] | None = None,
 ) -> tuple[OpTime, ...]:
     """`price_op` of every op in program order; the links are derated once. Products of one input
     that follow each other (queries, keys and values; gate and up) are one kernel: one ramp.
 
-    `known` are times of ops that were priced before, by id and whether they have a ramp: ops of
+    `known` are times of ops that were priced before, by id and which columns have a ramp: ops of
     one id must then do the same work. They are taken from there, and new ones added.
     """
     links = _derated(placement, chip)
     found: list[OpTime] = []
     before: Op | None = None
     for op in ops:
-        ramp = not _one_kernel(before, op)
+        ramp = np.logical_not(_one_kernel(before, op))
         before = op
         if known is None:
             found.append(_op_time(op, chip, placement, links, stack, ramp=ramp))
             continue
-        key = op.id, ramp
+        key = op.id, ramp.tobytes()
         if key not in known:
             known[key] = _op_time(op, chip, placement, links, stack, ramp=ramp)
         found.append(replace(known[key], op=op))
     return tuple(found)
 
 
-def _one_kernel(before: Op | None, op: Op) -> bool:
-    """Whether two products [m, k] x [k, n] share their left input."""
+def _one_kernel(before: Op | None, op: Op) -> bool | np.ndarray:
+    """Whether two products [m, k] x [k, n] share their left input, in each column."""
     if before is None or before.matmul is None or op.matmul is None:
         return False
-    same = (before.phase, before.component) == (op.phase, op.component)
+    if (before.phase, before.component) != (op.phase, op.component):
+        return False
     one, other = before.matmul, op.matmul
-    pairs = ((one.m, other.m), (one.k, other.k), (one.batch, other.batch))
-    return same and all(np.array_equal(a, b) for a, b in pairs)
+    return np.equal(one.m, other.m) & np.equal(one.k, other.k) & np.equal(one.batch, other.batch)
 
 
 def price_op(op: Op, chip: Chip, placement: Placement, stack: Stack = IDEAL) -> OpTime:
@@ -154,7 +158,7 @@ def _op_time(
     links: Mapping[str, AxisLinks],
     stack: Stack,
     *,
-    ramp: bool = True,
+    ramp: bool | np.ndarray = True,
 ) -> OpTime:
     rates, devices = chip.efficiency, chip.jax_devices_per_chip
     peak: dict[str, Quantity] = {}
@@ -167,20 +171,22 @@ def _op_time(
             seconds / _math_rate(op, dtype, chip, stack) for dtype, seconds in times.items()
         )
         own = rates.matmul_ramp * np.greater(peak[MATH], 0)
-        more = own if ramp and op.op_class in _KERNELS else 0.0
+        more = own * ramp if op.op_class in _KERNELS else 0.0
         parts.append(derated * _padding(op, chip) + more)
     if np.any(op.hbm_bytes):
-        peak[HBM] = op.hbm_bytes * devices / chip.require("hbm_bandwidth")
+        bandwidth = chip.require("hbm_bandwidth") / devices
+        peak[HBM] = op.hbm_least / bandwidth
         passes = stack.passes if _unfused(op) else 1.0
-        parts.append(peak[HBM] / rates.hbm * passes)
+        parts.append(op.hbm_bytes / bandwidth / rates.hbm * passes)
     if np.any(op.host_bytes):
         peak[HOST] = op.host_bytes * devices / chip.require("host_link_oneway")
         parts.append(peak[HOST])
     if op.collective is not None:
         wire = op.collective
         peak[op.stream] = _collective(wire, placement.axes, mode="bound").bandwidth
-        measured = _collective(wire, links, measured=True)
-        parts.append(measured.bandwidth + stack.hops * measured.latency)
+        # The book's formulas have nothing measured on switches: ramp, SHARP's gain, ring steps.
+        found = _collective(wire, links, measured=chip.constants != "book")
+        parts.append(found.bandwidth + stack.hops * found.latency)
     if op.stream == "compute" or (stack.grouped and op.collective is not None):
         extra = extra + stack.launch_seconds * _kernels(op, stack) * np.greater(largest(parts), 0)
     return OpTime(op=op, derated=largest(parts) + extra, serial=total(parts) + extra, peak=peak)
@@ -208,7 +214,9 @@ def _unfused(op: Op) -> bool:
 
 def _collective(wire: Collective, links: Mapping[str, AxisLinks], **mode):
     axes = [links[axis] for axis in wire.axes]
-    return collective_seconds(wire.kind, wire.bytes, axes, fan_out=wire.fan_out, **mode)
+    return collective_seconds(
+        wire.kind, wire.bytes, axes, fan_out=wire.fan_out, exchange=wire.exchange, **mode
+    )
 
 
 def _derated(placement: Placement, chip: Chip) -> dict[str, AxisLinks]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, shown, unknown
 from shardwise.work import Quantity
 
 _DATA = Path(__file__).parent / "data" / "stacks.toml"
@@ -112,5 +112,7 @@ _BOUNDS = {
 def checked_number(what: str, value: object, least: float, most: float) -> float:
     """The value, or BadRequest where it is no number within the bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise BadRequest(f"{what} is {value!r}; it must be a number from {least:g} to {most:g}")
+        raise BadRequest(
+            f"{what} is {shown(value)}; it must be a number from {least:g} to {most:g}"
+        )
     return float(value)

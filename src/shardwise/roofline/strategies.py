@@ -17,9 +17,10 @@ from shardwise.hardware.network import Torus
 from shardwise.hardware.placement import AxisLinks, Part, Placement
 from shardwise.roofline.chip_roofline import Times
 from shardwise.roofline.collectives import Mode, collective_seconds
+from shardwise.roofline.groups import group_of
 from shardwise.roofline.price import Estimate, price, price_op
 from shardwise.sharding.chain import Resolution, Strategy, distinct, short
-from shardwise.sharding.count import Quantities, collective_op, count, product_op
+from shardwise.sharding.count import Quantities, collective_op, count, product_op, wire_bytes
 from shardwise.sharding.layout import Layout
 from shardwise.sharding.reshard import Cost
 from shardwise.sharding.steps import Program, Step
@@ -32,12 +33,14 @@ MOST_CHUNKS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Priced:
-    """A strategy with its Work and seconds. `overlapped` is the number of the step whose collective
-    runs under the product as a collective matmul, 0 where none does."""
+    """A strategy with its Work, its seconds and the bytes that one device sends. `overlapped` is
+    the number of the step whose collective runs under the product as a collective matmul, 0 where
+    none does."""
 
     strategy: Strategy
     work: Work
     estimate: Estimate
+    sent_bytes: float
     overlapped: int = 0
 
     @property
@@ -74,22 +77,31 @@ def rank(resolution: Resolution, chip: Chip, placement: Placement, *, top: int =
     """Price the resolved strategies, plain and as collective matmuls, and keep the `top` quickest.
 
     Strategies come in order of their serial cost. Those that repeat an earlier one with axes in
-    another order are left out, and one whose busiest stream alone takes longer than the last that
-    is kept is not priced.
+    another order are left out, as are those that read like a quicker one; and one whose busiest
+    stream alone takes longer than the last that is kept is not priced.
     """
-    found: list[Priced] = []
+    found: dict[object, Priced] = {}
     for strategy in distinct(resolution.strategies):
         work = strategy.work
-        kept = sorted(p.expected for p in found)[top - 1] if len(found) >= top else inf
+        kept = sorted(p.expected for p in found.values())[top - 1] if len(found) >= top else inf
         if _least(work, chip, placement) > kept:
             continue
-        found.append(_priced(strategy, work, chip, placement))
+        ways = [_priced(strategy, work, chip, placement)]
         for number in overlappable(strategy.program):
             chunked = collective_matmul(strategy.program, number, placement)
-            found.append(_priced(strategy, chunked, chip, placement, number))
-    # At equal times the plain strategy with the fewest steps comes first.
-    order = sorted(found, key=lambda p: (float(f"{p.expected:.9e}"), len(p.work.ops), p.overlapped))
+            ways.append(_priced(strategy, chunked, chip, placement, number))
+        for way in ways:
+            # Of two that read alike, which cut products or dims otherwise, the quicker one counts.
+            known = found.setdefault((way.summary, strategy.inputs, strategy.result), way)
+            if _order(way) < _order(known):
+                found[way.summary, strategy.inputs, strategy.result] = way
+    order = sorted(found.values(), key=_order)
     return Ranking(strategies=tuple(order[:top]), reasons=_reasons(order))
+
+
+def _order(priced: Priced) -> tuple[float, int, int]:
+    """By time; at equal times the plain strategy with the fewest steps comes first."""
+    return float(f"{priced.expected:.9e}"), len(priced.work.ops), priced.overlapped
 
 
 def overlappable(program: Program) -> tuple[int, ...]:
@@ -200,15 +212,37 @@ def rings(chip: Chip, degrees: Quantities) -> dict[str, AxisLinks]:
 
 def _bandwidth(op: Op, links: Sequence[AxisLinks], mode: Mode) -> Quantity:
     assert op.collective is not None
-    kind, size = op.collective.kind, op.collective.bytes
-    return collective_seconds(kind, size, links, mode=mode).bandwidth * op.count
+    wire = op.collective
+    moved = collective_seconds(wire.kind, wire.bytes, links, exchange=wire.exchange, mode=mode)
+    return moved.bandwidth * op.count
 
 
 def _priced(
     strategy: Strategy, work: Work, chip: Chip, placement: Placement, overlapped: int = 0
 ) -> Priced:
-    estimate = price(work, chip, placement)
-    return Priced(strategy=strategy, work=work, estimate=estimate, overlapped=overlapped)
+    return Priced(
+        strategy=strategy,
+        work=work,
+        estimate=price(work, chip, placement),
+        sent_bytes=float(sum(sent_bytes(op, strategy.program.mesh, placement) for op in work.ops)),
+        overlapped=overlapped,
+    )
+
+
+def sent_bytes(op: Op, degrees: Quantities, placement: Placement) -> Quantity:
+    """Bytes that one device sends in the algorithm that its price takes (`collectives`).
+
+    `wire_bytes`, save in an all-reduce over g > 1 chips of a network whose switches reduce (SHARP):
+    each sends what it holds, V/d, once, where a ring sends 2 (g-1)/g of it.
+    """
+    ring = wire_bytes(op, degrees)
+    if op.collective is None or op.collective.kind != "all_reduce":
+        return ring
+    group = group_of([placement.axes[axis] for axis in op.collective.axes])
+    if not group.sharp:
+        return ring
+    held = op.collective.bytes * op.count / group.devices
+    return ring + held * ((group.inner > 1) - 2 * (group.inner - 1) / group.inner)
 
 
 def _least(work: Work, chip: Chip, placement: Placement) -> float:

@@ -33,20 +33,24 @@ def tree_seconds(
 
     The array may lie sharded over an inner axis of Y = `inner` chips: of every level those take
     min(D, max(1, Y/S)) children, and the D' = D / that which are left exchange V / Y each over the
-    links of max(Y, S) / S children, so V (D'-1)/D' S / (W max(Y, S)). A reduce-scatter takes the
-    same, an all-reduce twice that, or with switches that reduce (`sharp`) V S / (W max(Y, S)),
-    without (D'-1)/D'. The book leaves S out of its formula (errata 12.8).
+    links of max(Y, S) / S children, so V (M-1)/M S / (W max(Y, S)). M counts what the link parts:
+    the D' of this level and of all above, as a unit's link is the only way in for what lies under
+    other units, however far; of the innermost level D' alone, as a chip has a NIC of its own for
+    what comes from outside. A reduce-scatter takes the same, an all-reduce twice that, or with
+    switches that reduce (`sharp`) V S / (W max(Y, S)), without (M-1)/M. The book leaves S out of
+    its formula (errata 12.8) and has D' for M, which of a middle level is below what must enter.
     """
-    seconds, below = [], 1
-    for level in levels:
+    seconds, under = [], [1, *(level.chips for level in levels)]
+    parted: Quantity = 1.0
+    for number in reversed(range(len(levels))):
+        level, below = levels[number], under[number]
         child = level.cable_oneway / level.degree
-        taken = np.clip(np.divide(inner, below), 1, level.degree)
-        left = level.degree / taken
-        share = np.where(left > 1, 1.0, 0.0) if sharp else (left - 1) / left
+        left = level.degree / np.clip(np.divide(inner, below), 1, level.degree)
+        parted = parted * left if number else left
+        share = np.where(parted > 1, 1.0, 0.0) if sharp else (parted - 1) / parted
         found = bytes * share * below / (child * np.maximum(inner, below))
         seconds.append(found if np.ndim(found) else float(found))
-        below = level.chips
-    return tuple(seconds)
+    return tuple(reversed(seconds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

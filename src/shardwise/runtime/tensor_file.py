@@ -1,8 +1,8 @@
 """The safetensors format: read slices of tensors without their files, write tensors one by one.
 
 Eight bytes of header length, a JSON header {name: {dtype, shape, data_offsets}}, the data
-(huggingface/safetensors, README "Format"). Our own reader, since `safe_open` has no bfloat16 for
-NumPy and `save_file` wants every tensor at once.
+(huggingface/safetensors, README "Format"). The library checks a file; the tensors are read by our
+own maps, since `safe_open` has no bfloat16 for NumPy, and `save_file` wants every tensor at once.
 """
 
 import json
@@ -10,13 +10,14 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from shardwise.errors import BadRequest
+from shardwise.boundary import read_json
+from shardwise.errors import BadRequest, MissingPart, shown
 
 DTYPES: Mapping[str, Any] = {
     "F64": np.float64,
@@ -25,14 +26,21 @@ DTYPES: Mapping[str, Any] = {
     "BF16": ml_dtypes.bfloat16,
     "I64": np.int64,
     "I32": np.int32,
+    "I16": np.int16,
     "I8": np.int8,
+    "U64": np.uint64,
+    "U32": np.uint32,
+    "U16": np.uint16,
     "U8": np.uint8,
     "BOOL": np.bool_,
     "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "F8_E5M2": ml_dtypes.float8_e5m2,
 }
 CODES: Mapping[str, str] = {np.dtype(dtype).name: code for code, dtype in DTYPES.items()}
-LONGEST_HEADER = 100_000_000
+LONGEST_HEADER = 25_000_000
+"""Bytes; 200,000 tensors. The library's own limit of 100 MB takes over 1 GB to parse."""
+INDEX_BYTES = 64 * 2**20
+"""DeepSeek-V3's, of 91,000 tensors, has 9 MB."""
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
@@ -54,29 +62,71 @@ class Entry:
 
 
 def read_header(path: Path) -> dict[str, Entry]:
-    """The tensors of one file. Raises BadRequest for a file that is cut off or no safetensors."""
+    """The tensors of one file. Raises BadRequest for a file that is cut off or no safetensors, by
+    the checks of its own library: each tensor has the bytes of its shape, and they cover the data
+    without a hole or an overlap."""
     try:
-        size = path.stat().st_size
         with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if not 2 <= length <= min(LONGEST_HEADER, size - 8):
-                raise ValueError(f"its header claims {length} bytes")
-            header = json.loads(file.read(length))
-        found = {}
-        for name, entry in header.items():
-            if name != "__metadata__":
-                begin, end = entry["data_offsets"]
-                shape, dtype = tuple(entry["shape"]), np.dtype(DTYPES[entry["dtype"]])
-                if end - begin != prod(shape) * dtype.itemsize:
-                    raise ValueError(f"'{name}' has {end - begin} bytes for shape {list(shape)}")
-                if 8 + length + end > size:
-                    raise ValueError(f"'{name}' ends beyond the file: it is cut off")
-                found[name] = Entry(path, 8 + length + begin, shape, dtype)
-    except (OSError, struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+            if LONGEST_HEADER < length <= path.stat().st_size:
+                raise ValueError(
+                    f"its header claims {length:,} bytes, {LONGEST_HEADER:,} are the most"
+                )
+            _check(path)
+            header = json.loads(file.read(length), object_pairs_hook=_once)
+    except (OSError, ValueError) as error:
         raise BadRequest(
-            f"{path}: not a whole safetensors file ({error}); fetch it again"
+            f"{path}: not a whole safetensors file ({_quoted(error)}); fetch it again"
         ) from None
+    return {
+        name: _entry(path, name, about, 8 + length)
+        for name, about in header.items()
+        if name != "__metadata__"
+    }
+
+
+def _check(path: Path) -> None:
+    """Raise ValueError for what the library refuses."""
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError:
+        raise MissingPart("reading safetensors needs `safetensors`: pip install '.[run]'") from None
+    try:
+        with safe_open(path, framework="np"):
+            pass
+    except SafetensorError as error:
+        said = str(error).removeprefix("Error while deserializing header: ")
+        if "not fully covered" in said:
+            said += ": it is cut off, or holds more than its tensors"
+        raise ValueError(said) from None
+
+
+def _quoted(error: Exception) -> str:
+    """What the library says, which quotes the header as it is."""
+    text = str(error)
+    return text if text.isprintable() and len(text) < 300 else shown(text, 300)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object whose names are different; the library takes the last of equal ones."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"the header names {shown(name)} twice")
+        found[name] = value
     return found
+
+
+def _entry(path: Path, name: str, about: Mapping[str, Any], data: int) -> Entry:
+    """Where a tensor lies whose header was checked; the data begins at byte `data`."""
+    if about["dtype"] not in DTYPES:
+        raise BadRequest(
+            f"{path}: tensor {shown(name)} has dtype {about['dtype']}, which is not read here; "
+            f"convert it to one of {', '.join(DTYPES)}"
+        )
+    dtype = np.dtype(DTYPES[about["dtype"]])
+    return Entry(path, data + about["data_offsets"][0], tuple(about["shape"]), dtype)
 
 
 def read_folder(path: Path) -> dict[str, Entry]:
@@ -84,22 +134,54 @@ def read_folder(path: Path) -> dict[str, Entry]:
     if path.is_file():
         return read_header(path)
     if (path / INDEX).is_file():
-        try:
-            index = json.loads((path / INDEX).read_text(encoding="utf-8"))["weight_map"]
-            files = sorted(set(index.values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadRequest(f"{path / INDEX}: no weight_map can be read ({error!r})") from None
-        missing = [name for name in files if not (path / name).is_file()]
-        if missing:
-            raise BadRequest(f"{path}: {INDEX} names '{missing[0]}', which is not there; fetch it")
-        held = {name: read_header(path / name) for name in files}
+        index = _index(path / INDEX)
+        held = {name: read_header(path / name) for name in sorted(set(index.values()))}
         wrong = next((t for t, name in index.items() if t not in held[name]), None)
         if wrong is not None:
-            raise BadRequest(f"{path}: {INDEX} says '{wrong}' is in {index[wrong]}; it is not")
+            raise BadRequest(
+                f"{path}: {INDEX} says {shown(wrong)} is in {shown(index[wrong])}; it is not"
+            )
         return {tensor: held[name][tensor] for tensor, name in index.items()}
     if (path / SINGLE).is_file():
         return read_header(path / SINGLE)
     raise BadRequest(f"{path}: holds neither {SINGLE} nor {INDEX}; give a checkpoint's folder")
+
+
+def _index(path: Path) -> dict[str, str]:
+    """Which file beside the index holds each tensor."""
+    remedy = "fetch the checkpoint again"
+    read = read_json(path, "the index of weights", most=INDEX_BYTES, remedy=remedy)
+    found = read.get("weight_map") if isinstance(read, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(x, str) for x in found.values()):
+        raise BadRequest(f"{path}: no weight_map of tensors to files can be read; {remedy}")
+    for name in sorted(set(found.values())):
+        if not is_inside(name):
+            raise BadRequest(
+                f"{path} names {shown(name)}; it may name files beside it alone; {remedy}"
+            )
+        if not _is_file(path.parent / name):
+            raise BadRequest(
+                f"{path.parent}: {INDEX} names {shown(name)}, which is not there; fetch it"
+            )
+    return found
+
+
+def is_inside(name: str) -> bool:
+    """Whether the name of a file, joined to a folder, stays in it. Links are followed by whoever
+    opens it: in the cache of Hugging Face every file of a model is one.
+
+    >>> [is_inside(x) for x in ("a.bin", "sub/a.bin", "../a.bin", "/a.bin", "", "c:\\a.bin")]
+    [True, True, False, False, False, False]
+    """
+    plain = bool(name) and "\0" not in name and not PureWindowsPath(name).anchor
+    return plain and ".." not in PureWindowsPath(name).parts
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long for the disk
+        return False
 
 
 Planned = tuple[str, tuple[int, ...], Any]

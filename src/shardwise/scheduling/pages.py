@@ -11,36 +11,39 @@ from shardwise.errors import BadRequest
 
 
 class PagePool:
-    """`size` pages, all free at first."""
+    """`size` pages, all free at first. Pages are listed once they are held, so that a pool takes
+    memory for what it has held at most, not for its size."""
 
-    __slots__ = ("_free", "_references", "size")
+    __slots__ = ("_references", "_released", "size")
 
     def __init__(self, size: int) -> None:
         if size < 1:
             raise BadRequest(f"a page pool of {size} pages holds nothing; give it at least 1")
         self.size = size
-        self._free = list(range(size - 1, -1, -1))
-        self._references = [0] * size
+        self._released: list[int] = []
+        self._references: list[int] = []
 
     @property
     def free(self) -> int:
         """Pages that nobody holds."""
-        return len(self._free)
+        return self.size - len(self._references) + len(self._released)
 
     def references(self, page: int) -> int:
         """How many hold a page; 0 where it is free."""
-        return self._references[page]
+        return self._references[page] if page < len(self._references) else 0
 
     def take(self, count: int) -> list[int]:
         """`count` free pages, each held once. The caller has seen that there are so many."""
-        assert count <= len(self._free), f"{count} pages wanted, {len(self._free)} free"
+        assert count <= self.free, f"{count} pages wanted, {self.free} free"
         if count <= 0:
             return []
-        taken = self._free[-count:]
-        del self._free[-count:]
-        for page in taken:
+        again = self._released[-count:]
+        del self._released[-count:]
+        for page in again:
             self._references[page] = 1
-        return taken
+        begin, fresh = len(self._references), count - len(again)
+        self._references += [1] * fresh
+        return [*range(begin + fresh - 1, begin - 1, -1), *again]
 
     def share(self, pages: Iterable[int]) -> None:
         """One more holder of each page."""
@@ -50,7 +53,7 @@ class PagePool:
 
     def release(self, pages: Iterable[int]) -> None:
         """One holder fewer of each page; those without any become free."""
-        references, free = self._references, self._free
+        references, free = self._references, self._released
         for page in pages:
             left = references[page] - 1
             assert left >= 0, f"page {page} is released while free"
@@ -70,12 +73,13 @@ class PagePool:
     def check(self, holders: Iterable[Sequence[int]]) -> None:
         """Raise AssertionError unless the references are exactly those of `holders`; the message
         has page, references and holders of those that are wrong."""
-        counted = [0] * self.size
+        listed = len(self._references)
+        counted = [0] * listed
         for pages in holders:
             for page in pages:
                 counted[page] += 1
-        wrong = [p for p in range(self.size) if counted[p] != self._references[p]]
+        wrong = [p for p in range(listed) if counted[p] != self._references[p]]
         assert not wrong, [(p, self._references[p], counted[p]) for p in wrong]
-        free = set(self._free)
-        assert len(free) == len(self._free), "a page is free twice"
-        assert free == {p for p in range(self.size) if not counted[p]}, "a page leaked"
+        free = set(self._released)
+        assert len(free) == len(self._released), "a page is free twice"
+        assert free == {p for p in range(listed) if not counted[p]}, "a page leaked"

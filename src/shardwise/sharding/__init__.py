@@ -2,7 +2,8 @@
 
 `notation.py` is the grammar, `mesh.py` and `layout.py` are the two values, `local.py` gives shapes,
 blocks, copies and bytes. `einsum.py` reads products, `steps.py` is what a program is made of,
-`reshard.py`, `resolve.py` and `chain.py` find the cheapest program, `count.py` counts it. The
+`reshard.py`, `resolve.py` and `chain.py` find the cheapest program, `bounded.py` keeps that search
+small, `count.py` counts it, `exchange.py` says whose block each device gets in a permute. The
 folders derive backward passes and simulate collectives. No hardware, no time and no JAX here. Read
 `layout.py` first, then `resolve.py`.
 """

@@ -6,14 +6,15 @@ needs less memory. So all intermediate layouts, and the stored layouts of inputs
 are chosen together (exercise 3.7). A single product is a chain of one.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from itertools import count
-from math import inf
-from typing import NamedTuple
+from math import inf, prod
+from typing import NamedTuple, TypeVar
 
 from shardwise.errors import NoFeasiblePlan, unknown
+from shardwise.sharding.bounded import orders_of, without_units
 from shardwise.sharding.count import count as counted
 from shardwise.sharding.count import wire_bytes
 from shardwise.sharding.einsum import Einsum
@@ -24,11 +25,12 @@ from shardwise.sharding.notation import print_axes
 from shardwise.sharding.reshard import (
     Cost,
     Cut,
+    Effort,
     Graph,
     Label,
     Move,
     Node,
-    as_steps,
+    moved,
     remaining,
     search,
     steps_to,
@@ -39,6 +41,9 @@ from shardwise.sharding.resolve import ComputeSharding, compute_shardings, produ
 from shardwise.sharding.steps import Program, Step
 from shardwise.units import format_bytes
 from shardwise.work import Work
+
+Way = TypeVar("Way")
+"""Whatever is listed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +85,15 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """The cheapest strategies, best first, and how many legal ones there are to choose from."""
+    """The cheapest strategies, best first, and how many legal ones there are to choose from.
+
+    `notes` say what the search left out.
+    """
 
     einsum: Einsum
     strategies: tuple[Strategy, ...]
     enumerated: int
+    notes: tuple[str, ...] = ()
 
     @property
     def best(self) -> Strategy:
@@ -100,16 +109,27 @@ def short(step: Step) -> str:
 def distinct(strategies: Iterable[Strategy]) -> tuple[Strategy, ...]:
     """Without those that do the same collectives on as many bytes and FLOPs as an earlier one: they
     differ in the order of axes, or in which of two like dims is cut."""
-    seen: set[tuple[object, ...]] = set()
-    kept = []
-    for strategy in strategies:
+
+    def done(strategy: Strategy) -> tuple[object, ...]:
         work = strategy.work
         sizes = tuple(op.collective.bytes for op in work.ops if op.collective is not None)
-        key = (strategy.summary, sizes, work.flops(), work.hbm_bytes(), strategy.peak_bytes)
-        if key not in seen:
-            seen.add(key)
-            kept.append(strategy)
-    return tuple(kept)
+        return strategy.summary, sizes, work.flops(), work.hbm_bytes(), strategy.peak_bytes
+
+    return firsts(strategies, done)
+
+
+def told_apart(strategies: Iterable[Strategy]) -> tuple[Strategy, ...]:
+    """Without those that read like an earlier one: of two with one summary, which cut products or
+    dims otherwise, only the better one is worth a line."""
+    return firsts(strategies, lambda way: (way.summary, way.inputs, way.result))
+
+
+def firsts(found: Iterable[Way], key: Callable[[Way], object]) -> tuple[Way, ...]:
+    """The first of those of one key, in order."""
+    seen: dict[object, Way] = {}
+    for way in found:
+        seen.setdefault(key(way), way)
+    return tuple(seen.values())
 
 
 class _Product(NamedTuple):
@@ -160,13 +180,41 @@ def resolve(
     fits.
     """
     _check(einsum, mesh, sizes, free_inputs)
-    run = _Search(einsum, mesh, sizes, dtype, cost or wire(mesh), frozenset(free_inputs), max_bytes)
-    if einsum.is_reshard:
-        return run.resharded()
-    found = run.solved(top)
+    written, (einsum, cutting) = einsum, without_units(einsum, mesh)
+    run = _Search(
+        einsum=einsum,
+        mesh=mesh,
+        cutting=cutting,
+        sizes=sizes,
+        dtype=dtype,
+        cost=cost or wire(mesh),
+        free_inputs=frozenset(free_inputs),
+        limit=max_bytes,
+        orders=orders_of(einsum, cutting, sizes),
+    )
+    found = run.resharded() if einsum.is_reshard else run.solved(top)
     if not found.strategies:
         raise _too_small(run, max_bytes)
-    return found
+    return replace(found, notes=_left_out(written, run))
+
+
+def _left_out(written: Einsum, run: "_Search") -> tuple[str, ...]:
+    """Sentences on what the search does not look at."""
+    said = []
+    idle = [axis for axis in run.mesh if axis not in run.cutting and axis in _axes(written)]
+    if idle:
+        said.append(f"{', '.join(idle)} cut nothing, with one device, and are left out of layouts")
+    if run.orders is not None:
+        said.append(
+            "the mesh has very many ways to cut these arrays: axes that share a dim are tried in "
+            "the mesh's order and as written, not in every order, and permutes of two axes at most"
+        )
+    return tuple(said)
+
+
+def _axes(einsum: Einsum) -> set[str]:
+    layouts = (*einsum.operands, einsum.result)
+    return {axis for layout in layouts for axis in (*layout.axes, *layout.unreduced)}
 
 
 def _check(einsum: Einsum, mesh: Mesh, sizes: Sizes, free_inputs: Collection[str]) -> None:
@@ -191,22 +239,35 @@ _UNLIMITED = 1e300
 """A limit that nothing reaches but that keeps every trade of time for memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
+    """`cutting` is the mesh without axes of one device; `orders` see `Graph`."""
+
     einsum: Einsum
     mesh: Mesh
+    cutting: Mesh
     sizes: Sizes
     dtype: str
     cost: Cost
     free_inputs: frozenset[str]
     limit: float
+    orders: frozenset[Cut] | None
+    effort: Effort = field(default_factory=Effort)
     made: dict[tuple[str, ...], Graph] = field(default_factory=dict)
 
     def graph(self, layout: Layout) -> Graph:
         """The graph of an array's letters, made once."""
         letters = layout.letters
         if letters not in self.made:
-            self.made[letters] = Graph.of(letters, self.sizes, self.mesh, self.dtype, self.cost)
+            self.made[letters] = Graph.of(
+                letters,
+                self.sizes,
+                self.cutting,
+                self.dtype,
+                self.cost,
+                self.orders,
+                self.effort,
+            )
         return self.made[letters]
 
     def resharded(self) -> Resolution:
@@ -214,17 +275,24 @@ class _Search:
         graph = self.graph(start)
         seeds = self.seeds(graph, start)
         wanted = self.goals(graph)
-        found = search(graph, seeds, limit=self.limit)
+        ends = None if self.einsum.free or self.limit < inf else wanted  # else all are counted
+        found = search(graph, seeds, limit=self.limit, goal=ends)
         labels = [label for node, some in found.items() if wanted(node) for label in some]
         if not labels:
             if self.limit < inf and graph.node(goal) in search(graph, seeds):
                 raise _too_small(self, self.limit)
             raise unreachable(goal, start.unreduced)
         best = min(labels, key=lambda label: label.cost)
+        ways = [best]
+        (first, move) = seeds[0], self.one_step(seeds[0], graph)
+        if move is not None and best.before not in (None, first):
+            direct = moved(first, move)
+            ways += [direct] * (direct.stored + direct.transient <= self.limit)
+        strategies = [self.strategy(way, graph, steps_to(graph, start.name, way)) for way in ways]
         return Resolution(
             einsum=self.einsum,
-            strategies=(self.strategy(best, graph, steps_to(graph, start.name, best)),),
-            enumerated=len(labels),
+            strategies=tuple(strategies),
+            enumerated=len(labels) + len(ways) - 1,
         )
 
     def solved(self, top: int) -> Resolution:
@@ -235,21 +303,35 @@ class _Search:
         if not any(end.node in rest for end in ends) and ends:
             raise unreachable(self.einsum.result, ())
         flops = self.flops_of(products[-1])
-        ends = [end for end in ends if end.node in rest]
         number = count()
-        ranked = nsmallest(
-            top if self.limit == inf else len(ends),
-            ((end.cost + rest[end.node][0], flops(end), next(number), end) for end in ends),
-        )
+        ways = []
+        for end in ends:
+            if end.node not in rest:
+                continue
+            least, first = rest[end.node]
+            ways.append((end.cost + least, flops(end), next(number), end, None))
+            direct = self.one_step(end, graphs[-1])
+            if direct is not None and direct != first:
+                ways.append((end.cost + direct.cost, flops(end), next(number), end, direct))
+        ranked = nsmallest(top if self.limit == inf else len(ways), ways)
         done: list[tuple[float, float, float, int, Strategy]] = []
-        for bound, work, order, end in ranked:
+        for bound, work, order, end, direct in ranked:
             if len(done) >= top and bound > sorted(done)[top - 1][0]:
                 break
-            finished = self.finish(end, graphs[-1], rest)
+            finished = self.finish(end, graphs[-1], rest, direct)
             if finished is not None:
                 done.append((finished.cost, work, finished.peak_bytes, order, finished))
         best = tuple(strategy for *_, strategy in sorted(done)[:top])
-        return Resolution(einsum=self.einsum, strategies=best, enumerated=len(ends))
+        return Resolution(einsum=self.einsum, strategies=best, enumerated=len(ways))
+
+    def one_step(self, label: Label, graph: Graph) -> Move | None:
+        """The cheapest single step from an array to the wanted layout, where one does it. It counts
+        beside the cheapest way of several steps: it waits once and keeps no array in between."""
+        if self.einsum.free:
+            return None
+        wanted = self.goals(graph)
+        moves = (move for move in graph.moves(label.node) if wanted(move.node))
+        return min(moves, key=lambda move: move.cost, default=None)
 
     def least_bytes(self) -> float:
         """The smallest peak of any program; the limit must let every trade through."""
@@ -287,7 +369,9 @@ class _Search:
         side = self.graph(operand)
         brought = search(side, self.seeds(side, operand), limit=self.limit)
         open_left = sorted({axis for node in running for axis in node.unreduced})
-        ways = compute_shardings(product, self.mesh, self.sizes, (open_left, operand.unreduced))
+        ways = compute_shardings(
+            product, self.cutting, self.sizes, (open_left, operand.unreduced), self.orders
+        )
         price = product_cost(product, self.mesh, self.sizes, self.dtype, self.cost)
         made = []
         for way in ways:
@@ -319,28 +403,28 @@ class _Search:
         return lambda node: node == wanted
 
     def finish(
-        self, end: Label, graph: Graph, rest: Mapping[Node, tuple[float, Move | None]]
+        self,
+        end: Label,
+        graph: Graph,
+        rest: Mapping[Node, tuple[float, Move | None]],
+        direct: Move | None = None,
     ) -> Strategy | None:
-        """Bring a product into the wanted layout; None if that needs more memory than there is."""
-        if self.limit < inf:
+        """Bring a product into the wanted layout, in the one step `direct` if given, else by the
+        cheapest way; None if that needs more memory than there is."""
+        if direct is not None:
+            last = moved(end, direct)
+        elif self.limit < inf:
             wanted = self.goals(graph)
-            found = search(graph, [end], limit=self.limit)
+            found = search(graph, [end], limit=self.limit, goal=wanted)
             labels = [label for node, some in found.items() if wanted(node) for label in some]
-            if not labels:
-                return None
-            last = min(labels, key=lambda label: label.cost)
-            return self.strategy(last, graph, self.steps(last, graph))
-        path, node, last = [], end.node, end
-        while (move := rest[node][1]) is not None:
-            path.append((node, move))
-            held = graph.held(move.node)
-            transient = max(last.transient, last.held + held)
-            last = last._replace(
-                cost=last.cost + move.cost, transient=transient, held=held, node=move.node
-            )
-            node = move.node
-        steps = self.steps(end, graph) + as_steps(graph, self.einsum.result.name, path)
-        return self.strategy(last, graph, steps)
+            last = min(labels, key=lambda label: label.cost, default=None)
+        else:
+            last = end
+            while (move := rest[last.node][1]) is not None:
+                last = moved(last, move)
+        if last is None or last.stored + last.transient > self.limit:
+            return None
+        return self.strategy(last, graph, self.steps(last, graph))
 
     def steps(self, label: Label, graph: Graph) -> tuple[Step, ...]:
         """All steps up to a label of a running product."""
@@ -411,10 +495,6 @@ class _Search:
         def flops(label: Label) -> float:
             made = label.before
             assert isinstance(made, _Product)
-            axes = {axis for x in product.letters for axis in made.way.cuts[x]}
-            split = 1
-            for axis in axes:
-                split *= self.mesh[axis]
-            return 1 / split
+            return 1 / prod(self.mesh[axis] for cut in made.way.cuts.values() for axis in cut)
 
         return flops

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import cast
 
+from shardwise.sharding.exchange import exchange_of
 from shardwise.sharding.layout import Layout
 from shardwise.sharding.steps import Program, Step
 from shardwise.units import dtype_bytes
-from shardwise.work import Collective, CollectiveKind, Matmul, Op, Quantity, Work
+from shardwise.work import Collective, CollectiveKind, Exchange, Matmul, Op, Quantity, Sends, Work
 
 Quantities = Mapping[str, Quantity]
 
@@ -60,7 +61,22 @@ def op_of(
     size = collective_bytes(step, sizes, degrees, dtype)
     # In the order of the mesh: the same links carry XY and YX.
     axes = tuple(axis for axis in degrees if axis in step.axes)
-    return collective_op(step.kind, axes, size, op_id, name=str(step), after=after)
+    exchange = step_exchange(step, axes) if step.kind == "permute" else None
+    return collective_op(
+        step.kind, axes, size, op_id, exchange=exchange, name=str(step), after=after
+    )
+
+
+def step_exchange(step: Step, axes: Sequence[str]) -> Exchange:
+    """Whose block each device gets in a permute step, over its axes in the order of the mesh.
+
+    A partial sum is a block too: the axes that are unreduced on both sides stay with it.
+    """
+    before, after = (
+        [*(dim.axes for dim in layout.dims), layout.unreduced]
+        for layout in (step.inputs[0], step.output)
+    )
+    return exchange_of(before, after, axes)
 
 
 def product_op(
@@ -100,6 +116,7 @@ def collective_op(
     size: Quantity,
     op_id: str = "1",
     *,
+    exchange: Exchange | Sends | None = None,
     name: str = "",
     after: tuple[str, ...] = (),
 ) -> Op:
@@ -110,7 +127,9 @@ def collective_op(
         phase="forward",
         component="reshard",
         op_class="collective",
-        collective=Collective(kind=cast(CollectiveKind, kind), axes=axes, bytes=size),
+        collective=Collective(
+            kind=cast(CollectiveKind, kind), axes=axes, bytes=size, exchange=exchange
+        ),
         stream="net:" + ",".join(axes),
         after=after,
     )
@@ -128,7 +147,7 @@ def wire_bytes(op: Op, degrees: Quantities) -> Quantity:
     """Bytes that one device sends in a collective over a group of N; nothing for other ops.
 
     (N-1)/N V for an all-gather or reduce-scatter, twice that for an all-reduce, (N-1)/N^2 V for an
-    all-to-all, V for a permute.
+    all-to-all, V for a permute of more than one device.
     """
     if op.collective is None:
         return 0.0
@@ -140,7 +159,7 @@ def wire_bytes(op: Op, degrees: Quantities) -> Quantity:
         case "all_reduce":
             return 2 * size * (group - 1) / group
         case "permute":
-            return size
+            return size * (group > 1)
         case _:
             return size * (group - 1) / group**2
 

@@ -36,8 +36,9 @@ class Layout:
     """An array over a mesh: `A[I_X, J_Y]{U_Z}` (book 3.1.1).
 
     Dim I is cut by X and J by Y; over Z every device holds a partial sum that is still to be added
-    up; over any other axis of the mesh the blocks are copies. `name` may be empty. Unreduced axes
-    have no order and are kept sorted. Raises BadRequest if an axis is used twice.
+    up; over any other axis of the mesh the blocks are copies. `name` may be empty; a scalar, such
+    as the result of a dot product, has no dims. Unreduced axes have no order and are kept sorted.
+    Raises BadRequest if an axis is used twice.
 
     >>> layout = Layout.parse("A[I_XY, J]")
     >>> layout.spec(), str(layout)
@@ -132,8 +133,6 @@ def _entry(axes: tuple[str, ...]) -> str | tuple[str, ...] | None:
 def _check_names(layout: Layout) -> None:
     if layout.name and not ARRAY.fullmatch(layout.name):
         raise BadRequest(f"array '{layout.name}' is no array name; {ARRAY_RULE}")
-    if not layout.dims:
-        raise BadRequest(f"array '{layout}' has no dims; write at least one, such as A[I]")
     for dim in layout.dims:
         if not DIM.fullmatch(dim.name):
             raise BadRequest(f"'{dim.name}' in '{layout}' is no dim name; {DIM_RULE}")

@@ -39,11 +39,17 @@ def sizes_of(layout: Layout, shape: Sequence[int]) -> dict[str, int]:
     return dict(zip(layout.letters, shape, strict=True))
 
 
+MOST_SIZE = 1e15
+"""Of one dim."""
+
+
 def parse_sizes(text: str) -> dict[str, int]:
     """Read `I=8192,J=16Ki`; raises BadRequest for anything that is not a whole positive size."""
     sizes: dict[str, int] = {}
     for name, value in read_assignments(text, "dims", "sizes like I=8192,J=16Ki"):
         size = parse_count(value, f"size of dim {name}")
+        if size > MOST_SIZE:
+            raise BadRequest(f"dim '{name}' has size {size:g}; at most {MOST_SIZE:g} makes sense")
         if size != int(size):
             raise BadRequest(f"dim '{name}' has size {value}; a size is a whole number")
         if name in sizes:

@@ -10,7 +10,10 @@ from dataclasses import replace
 from itertools import product
 from math import lcm, prod
 
+import numpy as np
+
 from shardwise.errors import BadRequest
+from shardwise.sharding.exchange import block_numbers, places, sources
 from shardwise.sharding.layout import Dim, Layout
 from shardwise.sharding.mesh import Mesh
 from shardwise.sharding.steps import Program, Step, group_bytes
@@ -156,28 +159,24 @@ def _with(layout: Layout, dim: str, axes: tuple[str, ...]) -> Layout:
 
 
 def _exchange(step: Step, mesh: Mesh, rest: dict[str, int]) -> tuple[tuple[int, int], ...]:
-    places = list(product(*(range(mesh[axis]) for axis in step.axes)))
-    at = [rest | dict(zip(step.axes, place, strict=True)) for place in places]
-    held = [_held(step.inputs[0], mesh, device) for device in at]
-    wanted = [_held(step.output, mesh, device) for device in at]
-    targets = {i: i for i in range(len(at)) if held[i] == wanted[i]}
-    free = [i for i in range(len(at)) if i not in targets]
-    open_targets = list(free)
-    for source in free:
-        target = next((t for t in open_targets if wanted[t] == held[source]), None)
-        if target is None:
-            return ()
-        targets[source] = target
-        open_targets.remove(target)
-    return tuple(sorted(targets.items()))
+    at = rest | dict(zip(step.axes, places([mesh[axis] for axis in step.axes]), strict=True))
+    before, after = _cuts(step.inputs[0]), _cuts(step.output)
+    if [_count(cut, mesh) for cut in before] != [_count(cut, mesh) for cut in after]:
+        return ()
+    size = _count(step.axes, mesh)
+    held, wanted = (
+        np.broadcast_to(block_numbers(cuts, mesh, at), size) for cuts in (before, after)
+    )
+    found = sources(held, wanted)
+    if found is None:
+        return ()
+    return tuple(sorted((int(source), target) for target, source in enumerate(found)))
 
 
-def _held(layout: Layout, mesh: Mesh, device: dict[str, int]) -> tuple[tuple[int, ...], ...]:
-    """Per dim (block, of how many), then which partial sum: equal exactly where the data are."""
-    blocks = []
-    for dim in layout.dims:
-        index = 0
-        for axis in dim.axes:
-            index = index * mesh[axis] + device[axis]
-        blocks.append((index, prod(mesh[axis] for axis in dim.axes)))
-    return (*blocks, tuple(device[axis] for axis in layout.unreduced))
+def _cuts(layout: Layout) -> list[tuple[str, ...]]:
+    """The axes on each dim, and those of which every place has another partial sum."""
+    return [*(dim.axes for dim in layout.dims), layout.unreduced]
+
+
+def _count(axes: Sequence[str], mesh: Mesh) -> int:
+    return prod(mesh[axis] for axis in axes)

@@ -1,12 +1,12 @@
 """Mesh: named axes and their degrees, in order. It knows no hardware."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
 from math import prod
 from numbers import Integral
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, shown, unknown
 from shardwise.sharding.notation import AXIS, AXIS_RULE, read_assignments
 
 
@@ -48,16 +48,19 @@ class Mesh(Mapping[str, int]):
         """Read `X=4,Y=2`; raises BadRequest for anything else."""
         pairs = read_assignments(text, "mesh", "axes and degrees like X=4,Y=2")
         for axis, degree in pairs:
-            if not degree.removeprefix("-").isdecimal():
+            if not re.fullmatch(r"-?\d{1,9}", degree, re.ASCII):
                 rule = "a degree is a whole number of at least 1, as in X=4"
-                raise BadRequest(f"mesh axis '{axis}' has degree '{degree}'; {rule}")
+                raise BadRequest(f"mesh axis '{axis}' has degree {shown(degree)}; {rule}")
         return cls(tuple((axis, int(degree)) for axis, degree in pairs))
 
     def __str__(self) -> str:
         return ",".join(f"{axis}={degree}" for axis, degree in self.axes)
 
     def __getitem__(self, axis: str) -> int:
-        return dict(self.axes)[axis]
+        for name, degree in self.axes:  # a few; a dict is slower and searches ask millions of times
+            if name == axis:
+                return degree
+        raise KeyError(axis)
 
     def __iter__(self) -> Iterator[str]:
         return (axis for axis, _ in self.axes)
@@ -72,10 +75,20 @@ class Mesh(Mapping[str, int]):
 
     def devices(self) -> Iterator[tuple[int, ...]]:
         """The coordinates of every device, the last axis fastest."""
-        return product(*(range(degree) for _, degree in self.axes))
+        return _coordinates(tuple(degree for _, degree in self.axes))
 
     def degree(self, axis: str) -> int:
         """The degree of an axis; raises BadRequest with the nearest names for an unknown one."""
         if axis not in self:
             raise unknown("mesh axis", axis, self, f"the mesh is {self}")
         return self[axis]
+
+
+def _coordinates(degrees: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """One at a time: `itertools.product` would list an axis of 10^12 devices first."""
+    if not degrees:
+        yield ()
+        return
+    for at in range(degrees[0]):
+        for rest in _coordinates(degrees[1:]):
+            yield (at, *rest)

@@ -15,7 +15,7 @@ import re
 import unicodedata
 from typing import NamedTuple, NoReturn
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, shown
 
 AXIS = re.compile(r"[A-Z]|[a-z][a-z0-9_]*")
 DIM = re.compile(r"[A-Za-z][A-Za-z0-9]*")
@@ -63,7 +63,8 @@ def read_array(text: str) -> ArrayText:
 
 
 def read_product(text: str) -> tuple[tuple[ArrayText, ...], ArrayText | None]:
-    """Read `A[..] * B[..] -> C[..]`: the operands, and the result if `->` is written."""
+    """Read `A[..] * B[..] -> C[..]`: the operands, and the result if `->` is written, which may be
+    a scalar, `C[]`."""
     reader = _Reader(text)
     operands = [reader.array()]
     token = reader.next()
@@ -72,7 +73,7 @@ def read_product(text: str) -> tuple[tuple[ArrayText, ...], ArrayText | None]:
         token = reader.next()
     result = None
     if token.kind == "->":
-        result = reader.array()
+        result = reader.array(scalar=True)
         token = reader.next()
     reader.expect_end(token)
     return tuple(operands), result
@@ -84,7 +85,9 @@ def read_assignments(text: str, what: str, form: str) -> tuple[tuple[str, str], 
     for part in text.split(","):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not (name and equals and value):
-            raise BadRequest(f"{what} '{text}' cannot be read at '{part.strip()}'; write {form}")
+            raise BadRequest(
+                f"{what} {shown(text)} cannot be read at {shown(part.strip())}; write {form}"
+            )
         pairs.append((name, value))
     return tuple(pairs)
 
@@ -136,15 +139,20 @@ class _Reader:
         if token.kind != "end":
             self.fail(token, f"'{token.value}' is not expected", "join arrays with '*' or '->'")
 
-    def array(self) -> ArrayText:
+    def array(self, *, scalar: bool = False) -> ArrayText:
+        """An array; one without dims only where a `scalar` may stand."""
         name = self.name()
         token = self.next()
         if token.kind != "[":
             after = f" after '{name}'" if name else ""
             self.fail(token, f"expected '['{after}", "an array is written A[I_X, J]")
-        dims = [self.dim(token)]
-        while self.closing(token, "]") == ",":
-            dims.append(self.dim(token))
+        dims = []
+        if scalar and self.peek() == "]":
+            self.next()
+        else:
+            dims = [self.dim(token)]
+            while self.closing(token, "]") == ",":
+                dims.append(self.dim(token))
         unreduced = self.unreduced(self.next()) if self.peek() == "{" else ()
         return ArrayText(name, tuple(dims), unreduced)
 

@@ -8,7 +8,7 @@ long as the other operand is whole there. The book's four cases (3.2) are the re
 given layouts need to get there.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
@@ -44,13 +44,17 @@ class ComputeSharding:
 
 
 def compute_shardings(
-    product: Einsum, mesh: Mesh, sizes: Sizes, open_sums: Sequence[Sequence[str]] = ((), ())
+    product: Einsum,
+    mesh: Mesh,
+    sizes: Sizes,
+    open_sums: Sequence[Sequence[str]] = ((), ()),
+    orders: Collection[Cut] | None = None,
 ) -> Iterator[ComputeSharding]:
     """Every legal compute sharding of a product of two; `open_sums` are the axes over which each
-    operand may come unreduced."""
+    operand may come unreduced, `orders` the runs of axes that may cut a dim (None: any)."""
     letters = product.letters
     lengths = [sizes[x] for x in letters]
-    for cuts in arrangements(lengths, mesh):
+    for cuts in arrangements(lengths, mesh, orders):
         placed = dict(zip(letters, cuts, strict=True))
         idle = [axis for axis in mesh if not any(axis in cut for cut in cuts)]
         for partial in _partials(idle, open_sums):

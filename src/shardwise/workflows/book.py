@@ -6,10 +6,11 @@ the book has two ways to add up communication both stand: "max" (overlapping, it
 and "sum" (its first).
 """
 
+from dataclasses import replace
 from typing import Any
 
 from shardwise.errors import BadRequest
-from shardwise.hardware import Chip, Switched, Torus, chip_ids, load_chip
+from shardwise.hardware import Chip, Switched, Torus
 from shardwise.hardware.totals import link_both_ways
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Mlp, Moe
@@ -27,6 +28,7 @@ from shardwise.planner.book_rules import (
 from shardwise.planner.training import TrainAnswer
 from shardwise.units import sig
 from shardwise.work import Quantity
+from shardwise.workflows.inputs import Hardware
 
 _EDITIONS = (("latest", "max"), ("first", "sum"))
 """Edition and how it adds up FSDP and tensor communication (errata 0.1, 0.2)."""
@@ -36,27 +38,24 @@ _MODE = {"x_opt": None, "x_balanced": "sum"}
 """X_opt is the same in both modes; the first edition takes the largest compute-bound degree."""
 
 
-def book_result(answer: TrainAnswer) -> dict[str, Any]:
+def book_result(answer: TrainAnswer, hardware: Hardware) -> dict[str, Any]:
     """What the book says about this batch on these chips.
 
+    `hardware` is how the answer's chip was read: its overrides and files hold here too, over the
+    book's constants.
     `rules` has one row per threshold: name, value, unit, mode ("max" or "sum" where the book has
     both), what the batch has where that compares, and the section. `lines` say it in words; for a
     dense model on a torus `x` and `mesh` are the FSDP x tensor degrees of both editions, `limits`
     the thresholds by name. Only `lines`, empty, where the book has no rules (full meshes, models
     without MLPs).
     """
-    chip = _book_chip(answer.piece.chip)
+    chip = replace(hardware, constants="book").chip(answer.piece.chip.id)
     widths = _widths(answer.cfg)
     if not widths or not isinstance(chip.network, Torus | Switched):
         return {"lines": []}
     if isinstance(chip.network, Torus):
         return _torus_result(answer, chip, widths)
     return _switched_result(answer, chip, widths)
-
-
-def _book_chip(chip: Chip) -> Chip:
-    """The chip with the book's constants where the catalogue has it."""
-    return load_chip(chip.id, constants="book") if chip.id in chip_ids() else chip
 
 
 def _widths(cfg: ModelConfig) -> list[tuple[int, int, int]]:
@@ -106,7 +105,7 @@ def _torus_result(
     rows = [
         _row(f"data_{m}_axes", moe_limit(data_limit(alpha, m), experts, chosen), unit, source,
              have=per_chip)
-        for m in (1, axes)
+        for m in dict.fromkeys((1, axes))
     ]  # fmt: skip
     rows += _expert_factor(experts, chosen)
     if chip.data_centre is not None:
@@ -185,13 +184,11 @@ def _expert_factor(experts: int, chosen: int) -> list[dict[str, Any]]:
 
 def _meshes(answer: TrainAnswer, d_ff: int, alpha: float, axes_x: int) -> dict[str, BookMesh]:
     """The FSDP x tensor mesh of one slice, with its share of the batch, by edition."""
-    # The book writes 4Mi tokens as 4.19e6; three digits keep its figures.
-    tokens = float(f"{answer.plan.tokens / answer.piece.count:.3g}")
     meshes = {}
     for edition, _ in _EDITIONS:
         try:
             meshes[edition] = book_mesh(
-                batch_tokens=tokens,
+                batch_tokens=answer.plan.tokens / answer.piece.count,
                 d_ff=d_ff,
                 chips=answer.piece.chips_each,
                 alpha=alpha,

@@ -15,9 +15,9 @@ from shardwise.models import ModelConfig, load_model
 from shardwise.plans import ServePlan, TrainPlan, load_plan
 from shardwise.profiler.ahead import Limits
 from shardwise.profiler.child import Watch
-from shardwise.profiler.hlo.text import read_module
+from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import HloOp
-from shardwise.profiler.trace import Measured, measure, read_trace
+from shardwise.profiler.trace import Measured, Trace, measure, read_trace
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
 from shardwise.work import Op
 from shardwise.workflows import planned_rules
@@ -73,7 +73,7 @@ def compare(
     *,
     on: str | None = None,
     phases: Sequence[str] = (),
-    trace: Path | None = None,
+    trace: Path | str | None = None,
     options: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
     watch: Watch | None = None,
@@ -85,24 +85,24 @@ def compare(
     """
     plan = what if isinstance(what, TrainPlan | ServePlan) else load_plan(plan_path(str(what)))
     hardware = Hardware()
+    captured = None if trace is None else read_trace(Path(trace))
     done = compile_plan(
         plan, hardware, on=on, phases=phases, options=options, limits=limits, watch=watch
     )
     if trace is not None and len(done.programs) > 1:
         raise BadRequest("a capture is of one program; say which with phases=('decode',)")
-    return tuple(compare_program(done.priced, program, trace) for program in done.programs)
+    return tuple(compare_program(done.priced, program, captured) for program in done.programs)
 
 
-def compare_program(priced: Priced, program: Program, trace: Path | None = None) -> Compared:
+def compare_program(priced: Priced, program: Program, captured: Trace | None = None) -> Compared:
     """One compiled program of a plan beside what the planner says of it.
 
-    `trace` is a capture of that program (`profiler.trace`). Raises BadRequest for a capture that
-    cannot be read or has none of its ops.
+    `captured` is a capture of that program. Raises BadRequest for one that has none of its ops.
     """
     measured = None
-    if trace is not None:
+    if captured is not None:
         module = read_module(program.compiled.hlo)
-        measured = measure(read_trace(trace), program.work, module)
+        measured = measure(captured, program.work, module)
     cfg = load_model(priced.plan.model)
     found = places(program.compiled.buffers, priced.plan, cfg)
     rows = (

@@ -26,7 +26,7 @@ from shardwise.profiler.ahead import (
     target_of,
 )
 from shardwise.profiler.child import Watch
-from shardwise.profiler.hlo.text import read_module
+from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import HloWork, module_work
 from shardwise.profiler.timeline import HloTimeline, schedule
 from shardwise.sharding import Mesh

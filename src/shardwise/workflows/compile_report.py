@@ -12,12 +12,11 @@ Times are those of the timeline (`profiler/timeline.py`), per device. A loop's b
 in its first round; the track "loops" shows how long all rounds take.
 """
 
-import csv
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary import finite, to_json, write_table, write_text
 from shardwise.errors import BadRequest
 from shardwise.planner.trace import write_events
 from shardwise.plans import ServePlan, TrainPlan, save_plan
@@ -44,17 +43,17 @@ def write_report(
     """Write the folder; gives the files' names. Raises BadRequest where it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "compile.json").write_text(json.dumps(doc, indent=2), encoding="utf-8")
-        names = ["compile.json"]
-        if plan is not None:
-            save_plan(plan, folder / "plan.yaml")
-            names.append("plan.yaml")
-        for program in programs:
-            names += _write_program(folder, program)
     except OSError as error:
         raise BadRequest(
             f"cannot write to '{folder}': {error.strerror}; give another --out"
         ) from None
+    write_text(folder / "compile.json", to_json(finite(doc)[0]), option="--out")
+    names = ["compile.json"]
+    if plan is not None:
+        save_plan(plan, folder / "plan.yaml")
+        names.append("plan.yaml")
+    for program in programs:
+        names += _write_program(folder, program)
     return names
 
 
@@ -64,7 +63,7 @@ def _write_program(folder: Path, program: Program) -> Iterator[str]:
     def path(ending: str) -> Path:
         return folder / f"{stem}.{ending}"
 
-    path("hlo.txt").write_text(compiled.hlo, encoding="utf-8")
+    write_text(path("hlo.txt"), compiled.hlo, option="--out")
     buffers = ((b.bytes, b.kind, b.shape, b.op, short_source(b.source)) for b in compiled.buffers)
     yield path("hlo.txt").name
     yield _write_csv(path("buffers.csv"), BUFFERS, buffers)
@@ -77,10 +76,7 @@ def _write_program(folder: Path, program: Program) -> Iterator[str]:
 
 
 def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(columns)
-        writer.writerows(rows)
+    write_table(path, columns, rows, option="--out")
     return path.name
 
 

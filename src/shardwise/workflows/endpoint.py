@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from shardwise.boundary import parse_json, whole
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.workflows.replay import Record
 
@@ -123,17 +124,24 @@ def _one(endpoint: str, model: str, ask: Ask, prompt: list[int], timeout: float)
     for event in _events(endpoint, body, timeout):
         if event.get("choices"):
             times.append(time.monotonic())
-        usage = event.get("usage") or usage
+        said = event.get("usage")
+        usage = said if isinstance(said, dict) else usage
     if not times:
         raise BadRequest(f"'{endpoint}' answered request {ask.id} without a token")
     return Record(
         id=ask.id,
         arrival=arrival,
-        prompt=int(usage.get("prompt_tokens", ask.prompt)),
-        output=int(usage.get("completion_tokens", len(times))),
+        prompt=whole(usage.get("prompt_tokens", ask.prompt), "prompt_tokens", least=1, most=2**31),
+        output=whole(
+            usage.get("completion_tokens", len(times)), "completion_tokens", least=1, most=2**31
+        ),
         first_token=times[0],
         last_token=times[-1],
     )
+
+
+LONGEST_LINE = 2**20
+"""Bytes of one event of a streamed answer."""
 
 
 def _events(endpoint: str, body: dict[str, Any], timeout: float):
@@ -150,10 +158,13 @@ def _events(endpoint: str, body: dict[str, Any], timeout: float):
         if answer.status != 200:
             said = answer.read(500).decode("utf-8", "replace")
             raise BadRequest(f"'{endpoint}' refused a request with {answer.status}: {said}")
-        for line in answer:
+        while line := answer.readline(LONGEST_LINE):
             text = line.decode("utf-8", "replace").strip()
             if text.startswith("data:") and text != "data: [DONE]":
-                yield json.loads(text.removeprefix("data:"))
+                event = parse_json(text.removeprefix("data:"), f"an answer of '{endpoint}'")
+                if not isinstance(event, dict):
+                    raise BadRequest(f"an answer of '{endpoint}' is no JSON object")
+                yield event
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise BadRequest(
             f"'{endpoint}' cannot be measured: {error}; give the address of a server that has "

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from shardwise.errors import BadRequest, unknown
-from shardwise.hardware import load_chip, parse_slice, place
-from shardwise.hardware.totals import link_both_ways
+from shardwise.hardware import Chip, load_chip, parse_slice, place
+from shardwise.hardware.totals import link_both_ways, torus_axes
 from shardwise.planner.book_rules.mlp import MlpTimes, mlp_times
 from shardwise.planner.book_rules.training import x_opt
 from shardwise.roofline.collectives import all_gather, all_to_all, ragged_all_to_all
@@ -55,16 +55,27 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torus:
-    """A v5p slice and the MLP on it, as the figures of ch. 5 have them."""
+    """A slice with all axes of its chip's torus and the MLP on it; by default the book's of ch. 5,
+    a cube of v5p."""
 
     chips: int = 4096
     d_model: int = 8192
     d_ff: int = 32768
     chip: str = "v5p"
 
+    @property
+    def hardware(self) -> Chip:
+        """The chip with the book's constants."""
+        return load_chip(self.chip, constants="book")
+
+    @property
+    def axes(self) -> int:
+        """Physical axes of the chip's torus."""
+        return torus_axes(self.hardware)
+
     def times(self, batch_tokens, fsdp, tensor, axes_x=1, axes_y=1) -> MlpTimes:
         """Forward times of one layer with the book's constants."""
-        chip = load_chip(self.chip, constants="book")
+        chip = self.hardware
         return mlp_times(
             batch_tokens=batch_tokens,
             d_model=self.d_model,
@@ -78,9 +89,10 @@ class Torus:
         )
 
     def optimal(self, batch_tokens) -> MlpTimes:
-        """The same on the mesh of X_opt, two physical axes for FSDP and one for tensor."""
-        x = np.clip(x_opt(batch_tokens, self.d_ff, self.chips), 1, self.chips)
-        return self.times(batch_tokens, x, self.chips / x, 2, 1)
+        """The same on the mesh of X_opt, one physical axis for tensor and the others for FSDP."""
+        axes = self.axes - 1
+        x = np.clip(x_opt(batch_tokens, self.d_ff, self.chips, axes), 1, self.chips)
+        return self.times(batch_tokens, x, self.chips / x, axes, 1)
 
 
 def figure_ids() -> tuple[str, ...]:
@@ -96,22 +108,23 @@ def figure(figure_id: str) -> Figure:
 
 
 def ratio_curves(torus: Torus | None = None) -> Figure:
-    """T_math / T_comms against tokens per chip of tensor, FSDP and mixed sharding on a cube.
+    """T_math / T_comms against tokens per chip of tensor, FSDP and mixed sharding on a torus.
 
-    Tensor and FSDP alone use all three axes, the mix two for FSDP and one for tensor, at X_opt.
+    Tensor and FSDP alone use all of its axes, the mix one for tensor and the others for FSDP, at
+    X_opt.
     """
     torus = torus or Torus(chips=64, d_ff=30000)
     per_chip = _logspace(10, 10_000)
-    n = torus.chips
+    n, axes = torus.chips, torus.axes
 
     def mixed(b):
         return torus.optimal(b * n).ratio()
 
     def fsdp(b):
-        return torus.times(b * n, n, 1, 3).ratio()
+        return torus.times(b * n, n, 1, axes).ratio()
 
     def tensor(b):
-        return torus.times(b * n, 1, n, 1, 3).ratio()
+        return torus.times(b * n, 1, n, 1, axes).ratio()
 
     curves = {"tensor": tensor, "FSDP": fsdp, "FSDP x tensor": mixed}
     return Figure(
@@ -136,12 +149,13 @@ def ratio_curves(torus: Torus | None = None) -> Figure:
 def math_comms(torus: Torus | None = None) -> Figure:
     """Time per layer against the batch: math and each strategy's communication.
 
-    Data parallelism over three axes; the mixes keep two axes for FSDP and one for tensor. The best
+    Data parallelism over all axes; the mixes keep one for tensor and the others for FSDP. The best
     mix at every batch stands in both ways to add up its two communications (errata 0.1).
     """
     torus = torus or Torus()
     n, batch = torus.chips, _logspace(1e4, 1e7)
-    meshes = {f"{n}-way DP": (n, 1, 3)} | {f"{n // y} x {y}": (n // y, y, 2) for y in (4, 8)}
+    meshes = {f"{n}-way DP": (n, 1, torus.axes)}
+    meshes |= {f"{n // y} x {y}": (n // y, y, torus.axes - 1) for y in (4, 8)}
     series = [_curve("math", batch, lambda b: torus.times(b, n, 1).math)]
     readings = {}
     for label, (x, y, axes) in meshes.items():
@@ -176,14 +190,16 @@ def math_comms(torus: Torus | None = None) -> Figure:
     )
 
 
-def widget_axes(tensor: int, side: int = 16) -> tuple[int, int]:
-    """Physical axes (M_X, M_Y) of the widget's splits of a cube: tensor takes a whole axis from
-    `side` chips on for itself, two from side^2; what it leaves is FSDP's. With side 16: M_X = 3, 2,
-    1 from TP = 1, 16, 256; M_Y = 1, 2, 3 from TP = 1, 256, 4096."""
-    whole = 0
-    while side ** (whole + 1) <= tensor:
+def widget_axes(tensor: int, torus: Torus | None = None) -> tuple[int, int]:
+    """Physical axes (M_X, M_Y) of the widget's splits of a torus of equal sides: tensor takes a
+    whole axis from side = chips^(1/axes) on for itself, two from side^2; what it leaves is FSDP's.
+    For 16x16x16: M_X = 3, 2, 1 from TP = 1, 16, 256; M_Y = 1, 2, 3 from TP = 1, 256, 4096."""
+    torus = torus or Torus()
+    axes, whole = torus.axes, 0
+    # side^(whole + 1) <= tensor, in whole numbers
+    while whole < axes and torus.chips ** (whole + 1) <= tensor**axes:
         whole += 1
-    return max(3 - whole, 1), max(whole, 1)
+    return max(axes - whole, 1), max(whole, 1)
 
 
 def splits(torus: Torus | None = None) -> tuple[tuple[int, int], ...]:
@@ -199,7 +215,7 @@ def interactive(torus: Torus | None = None) -> Figure:
     series = [_curve("math", batch, lambda b: torus.times(b, torus.chips, 1).math)]
     flat = {}
     for x, y in splits(torus):
-        axes = widget_axes(y)
+        axes = widget_axes(y, torus)
         series.append(
             _curve(
                 f"{x}x{y}",
@@ -217,7 +233,7 @@ def interactive_tensor(torus: Torus | None = None) -> Figure:
     batch = _logspace(10, 1e8)
     series, at_end = [], {}
     for x, y in splits(torus)[1:]:
-        axes = widget_axes(y)
+        axes = widget_axes(y, torus)
 
         def seconds(b, x=x, y=y, axes=axes):
             return torus.times(b, x, y, *axes).activations
@@ -230,7 +246,7 @@ def interactive_tensor(torus: Torus | None = None) -> Figure:
 def interactive_threshold(torus: Torus | None = None) -> Figure:
     """The widget's label: the batch from which a split is compute-bound, where there is one."""
     torus = torus or Torus()
-    found = {y: _threshold(torus, x, y, *widget_axes(y)) for x, y in splits(torus)}
+    found = {y: _threshold(torus, x, y, *widget_axes(y, torus)) for x, y in splits(torus)}
     bound = {y: b for y, b in found.items() if b is not None}
     return Figure(
         id="fig.5.interactive.threshold",
@@ -257,7 +273,7 @@ def _widget(
     return Figure(
         id=figure_id,
         chapter="5",
-        title=f"MLP roofline of a cube of TPUs: {what}",
+        title=f"MLP roofline of a torus of TPUs: {what}",
         source="ch. 5.1.4, interactive figure (training-roofline)",
         x_label="batch",
         x_unit="tokens",

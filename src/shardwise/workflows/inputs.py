@@ -4,7 +4,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.boundary import number
+from shardwise.errors import BadRequest, shown, unknown
 from shardwise.hardware import Chip, Spelling, load_chip, parse_price, read_slice, read_target
 from shardwise.plans import MESH_AXES
 from shardwise.units import parse_count
@@ -63,10 +64,10 @@ def parse_batch(text: str | int, sequence_length: int) -> int:
 
 def whole(value: float, what: str) -> int:
     """A count that must be a whole number, and no larger than makes sense."""
-    if value != int(value):
-        raise BadRequest(f"{what} is {value:g}; it must be a whole number")
     if value > MOST:
         raise BadRequest(f"{what} is {value:g}; at most {MOST:g} makes sense")
+    if value != int(value):
+        raise BadRequest(f"{what} is {value:g}; it must be a whole number")
     return int(value)
 
 
@@ -85,11 +86,11 @@ MOST_IN_ALL = 1e18
 def parse_share(text: str, what: str) -> float:
     """A utilisation, `40%` or 0.4, above 0 and at most 1."""
     try:
-        value = float(text.rstrip("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise BadRequest(f"{what} '{text}' is no share; write it like 40% or 0.4") from None
-    if not 0 < value <= 1:
-        raise BadRequest(f"{what} '{text}' is outside 0..100%; write it like 40% or 0.4")
+        value = number(text.removesuffix("%"), what) / (100 if text.endswith("%") else 1)
+    except BadRequest:
+        raise BadRequest(f"{what} {shown(text)} is no share; write it like 40% or 0.4") from None
+    if not 1e-9 <= value <= 1:
+        raise BadRequest(f"{what} {shown(text)} is outside 0..100%; write it like 40% or 0.4")
     return value
 
 
@@ -99,7 +100,7 @@ def parse_pins(texts: Sequence[str]) -> dict[str, int]:
     for text in texts:
         axis, equals, degree = text.partition("=")
         if not equals or not re.fullmatch(r"0*[1-9][0-9]{0,8}", degree):
-            raise BadRequest(f"pin '{text}' is not AXIS=DEGREE; write it like --pin tensor=8")
+            raise BadRequest(f"pin {shown(text)} is not AXIS=DEGREE; write it like --pin tensor=8")
         if axis not in MESH_AXES:
             raise unknown("mesh axis", axis, MESH_AXES, "axes are named by their role")
         if pins.setdefault(axis, int(degree)) != int(degree):

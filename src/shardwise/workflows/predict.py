@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
@@ -45,7 +46,7 @@ _SHOWN_OPS = 8
 
 
 def plan_training(
-    model: str,
+    model: str | Path,
     on: str,
     *,
     batch: str | int,
@@ -86,7 +87,7 @@ def plan_training(
         limit = piece.chip.require("hbm_usable_bytes")
         request = TrainRequest(
             cfg=cfg,
-            model=model,
+            model=str(model),
             piece=piece,
             sequences=sequences,
             sequence_length=seq,
@@ -441,7 +442,7 @@ def run_result(
     else:
         n = params or params_total(answer.cfg)
         rate = tokens_per_second_at(mfu, n, piece, answer.plan.dtypes.compute)
-        basis = f"{mfu:.0%} MFU of 6*N*tokens with N = {n:,.0f}"
+        basis = f"{100 * mfu:.6g}% MFU of 6*N*tokens with N = {n:,.0f}"
     lost: dict[str, Any] = {}
     if overheads is not None and not overheads.none:
         good = goodput(overheads, piece.chips)

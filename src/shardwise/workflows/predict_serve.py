@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
@@ -24,7 +25,7 @@ _WORTH_SAYING = 1.1
 
 
 def plan_serving(
-    model: str,
+    model: str | Path,
     on: str,
     *,
     input: int,
@@ -41,7 +42,8 @@ def plan_serving(
     engine: str = "ideal",
     hardware: Hardware | None = None,
 ) -> ServePlanning:
-    """The smallest slice that serves within the targets, and its largest batch.
+    """The smallest slice that serves within the targets, and the mesh and batch with most tokens
+    per second and chip on it.
 
     `model` is a zoo name, a config.json or a folder with one; `on` a slice, or a bare chip for the
     smallest of its slices; `input` and `output` tokens per request; `tpot` and `ttft` seconds that
@@ -57,7 +59,7 @@ def plan_serving(
         utilisation = Utilisation(share=mfu, params=params or params_total(cfg))
     request = ServeRequest(
         cfg=cfg,
-        model=model,
+        model=str(model),
         pieces=pieces,
         input_length=input,
         output_length=output,

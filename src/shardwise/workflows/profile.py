@@ -17,7 +17,8 @@ from shardwise.hardware import Chip, Slice
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
 from shardwise.profiler.child import KEEP_HEAP, Watch, run_function
-from shardwise.profiler.hlo.text import read_module
+from shardwise.profiler.hlo.door import read_hlo, read_module
+from shardwise.profiler.hlo.text import Module
 from shardwise.profiler.hlo.work import HloWork, module_work
 from shardwise.profiler.timeline import HloTimeline, schedule
 from shardwise.profiler.trace import Measured, Trace, measure, read_trace, trace_of
@@ -151,7 +152,7 @@ def profiled(
 ) -> Profiled:
     """A run's answer, read."""
     trace = trace_of("of this run", lines_of(said["lines"]))
-    work, measured = matched(trace, said["hlo"], said["mesh"])
+    work, measured = matched(trace, read_module(said["hlo"]), said["mesh"])
     notes = list(warnings)
     if piece is not None and not is_here(said["kind"], piece.chip):
         notes.append(
@@ -179,9 +180,10 @@ def profiled(
     )
 
 
-def matched(trace: Trace, hlo: str, mesh: Mapping[str, int] | None) -> tuple[HloWork, Measured]:
+def matched(
+    trace: Trace, module: Module, mesh: Mapping[str, int] | None
+) -> tuple[HloWork, Measured]:
     """The compiled program as work, with the seconds of a capture on its ops."""
-    module = read_module(hlo)
     found = dict(mesh or {})
     if spread := found.pop("spread", None):  # as `compile.program_of`
         found["tensor"] = found["tensor"] * spread
@@ -191,14 +193,11 @@ def matched(trace: Trace, hlo: str, mesh: Mapping[str, int] | None) -> tuple[Hlo
 
 def profile_trace(path: Path, hlo: Path | None = None) -> tuple[Trace, Profiled | None]:
     """A capture made elsewhere; matched to a compiled program where its text is given."""
+    module, text = read_hlo(hlo, "--hlo") if hlo is not None else (None, "")
     trace = read_trace(path)
-    if hlo is None:
+    if module is None:
         return trace, None
-    try:
-        text = hlo.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequest(f"--hlo '{hlo}' cannot be read: {error}") from None
-    work, measured = matched(trace, text, None)
+    work, measured = matched(trace, module, None)
     found = Profiled(
         phase=work.name,
         kind="as captured",

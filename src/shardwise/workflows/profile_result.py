@@ -1,17 +1,17 @@
 """A profile as plain values: measured beside compiled and predicted, by class, line and scope."""
 
-import csv
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from shardwise.boundary import finite, to_json, write_table, write_text
 from shardwise.errors import BadRequest
 from shardwise.profiler.explain.evidence import source_of
 from shardwise.profiler.hlo.scopes import scope_of
 from shardwise.profiler.hlo.work import HloOp
 from shardwise.profiler.trace.events import Trace, TraceOp, opcode_of
+from shardwise.profiler.trace.match import MeasuredOp
 from shardwise.workflows.profile import Profiled
 
 SHOWN = 100
@@ -112,19 +112,22 @@ def _sums(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
 
+def _op_row(m: MeasuredOp) -> list[Any]:
+    item = m.op
+    where = (item.op.op_class, item.scope, source_of(item), item.op.count)
+    return [item.name, *where, m.events, m.seconds]
+
+
+OPS = ("op", "class", "scope", "source", "count", "events", "seconds")
+
+
 def write_profile(folder: Path, p: Profiled, doc: Mapping[str, Any]) -> list[str]:
     """Keep the document, a table of all ops and the compiled text beside the capture's files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "profile.json").write_text(json.dumps(doc, indent=2), encoding="utf-8")
-        (folder / "program.hlo.txt").write_text(p.hlo, encoding="utf-8")
-        with (folder / "ops.csv").open("w", newline="", encoding="utf-8") as file:
-            out = csv.writer(file)
-            out.writerow(["op", "class", "scope", "source", "count", "events", "seconds"])
-            for m in p.measured.ops:
-                item = m.op
-                where = (item.op.op_class, item.scope, source_of(item), item.op.count)
-                out.writerow([item.name, *where, m.events, m.seconds])
     except OSError as error:
         raise BadRequest(f"cannot write '{folder}': {error.strerror}; give another --out") from None
+    write_text(folder / "profile.json", to_json(finite(doc)[0]), option="--out")
+    write_text(folder / "program.hlo.txt", p.hlo, option="--out")
+    write_table(folder / "ops.csv", OPS, map(_op_row, p.measured.ops), option="--out")
     return ["profile.json", "program.hlo.txt", "ops.csv"]

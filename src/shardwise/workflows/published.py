@@ -8,13 +8,14 @@ the rest. `published_models` reads the shape, `published_plans` the slice and th
 A row that cannot be expressed has a reason, and is never dropped in silence.
 """
 
-import csv
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from shardwise.errors import BadRequest, ShardwiseError
+from shardwise import boundary
+from shardwise.boundary import number, parse_json
+from shardwise.errors import BadRequest, ShardwiseError, shown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.counts import params_total
@@ -68,20 +69,20 @@ class LeftOut:
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV table. Raises BadRequest where it cannot be read or lacks a column."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            rows = [{k: v or "" for k, v in row.items() if k} for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadRequest(f"cannot read the table '{path}': {error}; give a CSV file") from None
-    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-    if missing:
-        raise BadRequest(
-            f"the table '{path}' lacks the column(s) {', '.join(missing)}; a table of runs has "
-            f"one run a row and at least {', '.join(COLUMNS)}"
-        )
-    return rows
+    """The rows of a CSV table. Raises BadRequest where it cannot be read, lacks a column, or has a
+    value that no run can have: such a table is damaged."""
+    table = boundary.read_table(path, "the table", needed=COLUMNS, remedy="give a CSV file")
+    for index, row in enumerate(table.rows):
+        try:
+            measured(row)
+        except BadRequest as error:
+            raise BadRequest(f"{table.at(index)}: {error}") from None
+    return list(table.rows)
+
+
+def measured(row: Row) -> float:
+    """The number in the column `value`."""
+    return number(row["value"].strip(), "value", above=0, most=1e18)
 
 
 def read_runs(rows: Iterable[Row]) -> tuple[tuple[Run, ...], tuple[LeftOut, ...]]:
@@ -112,19 +113,21 @@ def read_run(row: Row) -> Run:
         piece=piece,
         plan=plan,
         measured_seconds=measured_seconds(row, cfg),
-        peak_mem_bytes=None if peak is None else float(peak) * 1e9,
+        peak_mem_bytes=None
+        if peak is None
+        else number(peak, "peak_mem_gb", above=0, most=1e9) * 1e9,
         moe=is_moe(cfg),
         inferred=inferences(row, plan, piece),
     )
 
 
-def extra(row: Row) -> dict[str, float]:
+def extra(row: Row) -> dict[str, Any]:
     """The further metrics of a row."""
     text = row.get("extra_metrics") or "{}"
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise BadRequest(f"extra_metrics '{text}' is no JSON object") from None
+    held = parse_json(text, "extra_metrics")
+    if not isinstance(held, dict):
+        raise BadRequest(f"extra_metrics {shown(text)} is no JSON object")
+    return held
 
 
 def measured_seconds(row: Row, cfg: ModelConfig) -> float:
@@ -132,12 +135,7 @@ def measured_seconds(row: Row, cfg: ModelConfig) -> float:
 
     FLOP/s become seconds by the source's own convention (`stated_flops_per_token`).
     """
-    try:
-        value = float(row["value"])
-    except ValueError:
-        raise BadRequest(f"value is '{row['value']}'; it must be a number") from None
-    if value <= 0:
-        raise BadRequest(f"value is {value:g}; a measurement is above 0")
+    value = measured(row)
     devices, sequences = whole(row, "num_devices"), whole(row, "global_batch_seqs")
     tokens = sequences * whole(row, "seq_len")
     match row["metric"]:

@@ -15,7 +15,7 @@ it is a plain mixture of experts. Every other row is built from its columns:
 
 from collections.abc import Mapping
 
-from shardwise.errors import BadRequest
+from shardwise import boundary
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.specs import Attention, Layer, Mlp, Moe
 from shardwise.models.zoo import zoo_names
@@ -26,18 +26,23 @@ Row = Mapping[str, str]
 GPT2_VOCABULARY = 51200
 
 
+LIMITS: Mapping[str, tuple[int, int]] = {
+    **dict.fromkeys(("layers", "pp"), (1, 10000)),
+    **dict.fromkeys(("d_model", "d_ff", "heads", "head_dim", "kv_heads"), (1, 2**24)),
+    **dict.fromkeys(("vocab", "num_devices", "dp", "fsdp", "tp", "cp", "ep"), (1, 2**27)),
+    **dict.fromkeys(("seq_len", "global_batch_seqs"), (1, 2**40)),
+    **dict.fromkeys(("experts", "top_k", "vpp", "zero_stage", "micro_batch"), (0, 2**20)),
+}
+"""The least and the most that each column can hold."""
+
+
 def whole(row: Row, column: str, default: int | None = None) -> int:
-    """A whole number of a row, or the default where the source does not state it."""
+    """A whole number of a row within `LIMITS`, or the default where it is not stated."""
     text = (row.get(column) or "").strip()
     if not text and default is not None:
         return default
-    try:
-        value = float(text)
-    except ValueError:
-        raise BadRequest(f"{column} is '{text}'; it must be a whole number") from None
-    if value != int(value) or value < 0:
-        raise BadRequest(f"{column} is {text}; it must be a whole number")
-    return int(value)
+    least, most = LIMITS[column]
+    return boundary.whole(text, column, least=least, most=most)
 
 
 def said(row: Row) -> str:

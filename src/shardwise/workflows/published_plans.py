@@ -103,8 +103,8 @@ def slice_of(row: Row) -> Slice:
     if not isinstance(chip.network, Torus):
         each = max(n for n in range(1, min(chips, domain_of(chip)) + 1) if chips % n == 0)
         return Slice(chip=chip, count=chips // each, shape=(each,))
-    named = re.search(r"(\d+) (?:slice\(s\)|pods)", said(row))
-    count = int(named[1]) if named else 1
+    named = re.search(r"\b(\d{1,6}) (?:slice\(s\)|pods)", said(row))
+    count = max(1, int(named[1])) if named else 1
     shapes = shapes_with(chip.network, chips / count)
     if not shapes:
         raise BadRequest(f"{chips} chips in {count} slice(s): {chip.id} has no such slice")
@@ -123,11 +123,11 @@ def _chip(row: Row) -> Chip:
 
 def _node_gbps(words: str) -> float | None:
     """Gbit/s of one node by the notes: "1600 Gbps", "bandwidth 800 (Gb/s)" or "8x100Gb"."""
-    times = re.search(r"(\d+)x(\d+) ?gb\b", words)
+    times = re.search(r"\b(\d{1,6})x(\d{1,6}) ?gb\b", words)
     if times:
-        return float(times[1]) * float(times[2])
-    plain = re.search(r"(\d+) ?\(?(?:gbps|gb/s)", words)
-    return float(plain[1]) if plain else None
+        return float(times[1]) * float(times[2]) or None
+    plain = re.search(r"\b(\d{1,9}) ?\(?(?:gbps|gb/s)", words)
+    return (float(plain[1]) or None) if plain else None
 
 
 def plan_of(row: Row, cfg: ModelConfig, piece: Slice) -> TrainPlan:

@@ -81,10 +81,10 @@ def _stated(text: str, row: Row) -> tuple[Remat, Kinds]:
         return _maxtext(text.removeprefix("maxtext:").strip())
     if text.startswith("selective"):
         return "none", _selective(text)
-    offloaded = re.search(r"offload of (\d+) layers", text)
+    offloaded = re.search(r"offload of (\d{1,6}) layers", text)
     if offloaded:
         return "none", _offloaded(int(offloaded[1]) / whole(row, "layers"))
-    some = re.search(r"full for (\d+) layers", text)
+    some = re.search(r"full for (\d{1,6}) layers", text)
     if some:
         return ("block" if 2 * int(some[1]) >= whole(row, "layers") else "none"), {}
     if text.startswith(("full", "rematerialization")):

@@ -8,16 +8,15 @@ stay within their priors' reach (the catalogue's and the engine's values), and f
 little against those.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
+from shardwise.boundary import number, parse_json, read_lines, whole
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
 from shardwise.models import ModelConfig
@@ -122,45 +121,65 @@ _NEEDED = (
 def read_records(path: Path, page_keys: Mapping[int, Sequence[Any]] | None = None) -> list[Record]:
     """The records of a JSONL file of vLLM's events (request_id, input_toks, output_toks, queued_ts,
     first_token_ts, last_token_ts), by number; `page_keys` are the keys of their prompts."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise BadRequest(f"cannot read the records '{path}': {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadRequest(f"'{path}' holds no records: it is not text in UTF-8") from None
-    found, row = [], None
-    for number, line in enumerate(lines, 1):
+    found: list[Record] = []
+    for place, line in enumerate(read_lines(path, "the records"), 1):
         try:
-            row = json.loads(line)
-            index = int(str(row["request_id"]).rpartition("-")[2])
-            found.append(
-                Record(
-                    id=index,
-                    arrival=_finite(row["queued_ts"]),
-                    prompt=int(row["input_toks"]),
-                    output=int(row["output_toks"]),
-                    first_token=_finite(row["first_token_ts"]),
-                    last_token=_finite(row["last_token_ts"]),
-                    keys=tuple((page_keys or {}).get(index, ())),
-                )
-            )
-        except (KeyError, ValueError, TypeError, OverflowError) as error:
-            why = f"no key {error}" if isinstance(error, KeyError) else "a value is no number"
-            if isinstance(error, json.JSONDecodeError) or not isinstance(row, dict):
-                why = "it is no JSON object"
+            found.append(_record(parse_json(line, "it"), page_keys or {}))
+        except BadRequest as error:
             raise BadRequest(
-                f"'{path}', line {number} is no record of a request: {why}; {_NEEDED}"
+                f"'{path}', line {place} is no record of a request: {error}; {_NEEDED}"
             ) from None
     if not found:
         raise BadRequest(f"'{path}' holds no record; {_NEEDED}")
+    _check_ids(found, path)
     return sorted(found, key=lambda r: r.id)
 
 
-def _finite(value: Any) -> float:
-    number = float(value)
-    if not isfinite(number):
-        raise ValueError
-    return number
+def _check_ids(records: Sequence[Record], path: Path) -> None:
+    seen: set[int] = set()
+    for record in records:
+        if record.id in seen:
+            raise BadRequest(f"'{path}' holds two records of request {record.id}; keep one")
+        seen.add(record.id)
+
+
+_MOST_SECONDS = 1e10
+"""On a server's clock, which may count from 1970."""
+
+
+def _record(row: Any, page_keys: Mapping[int, Sequence[Any]]) -> Record:
+    """One record, its times in order."""
+    if not isinstance(row, dict):
+        raise BadRequest("it is no JSON object")
+    missing = [key for key in _KEYS if key not in row]
+    if missing:
+        raise BadRequest(f"no key '{missing[0]}'")
+    index = whole(str(row["request_id"]).rpartition("-")[2], "the number of request_id")
+    queued, first, last = (
+        number(row[key], key, least=-_MOST_SECONDS, most=_MOST_SECONDS)
+        for key in ("queued_ts", "first_token_ts", "last_token_ts")
+    )
+    if not queued <= first <= last:
+        raise BadRequest(
+            f"queued_ts, first_token_ts and last_token_ts are {queued:g}, {first:g} and {last:g}; "
+            "no time may lie before the one before it"
+        )
+    return Record(
+        id=index,
+        arrival=queued,
+        prompt=whole(row["input_toks"], "input_toks", least=1, most=_MOST_TOKENS),
+        output=whole(row["output_toks"], "output_toks", least=1, most=_MOST_TOKENS),
+        first_token=first,
+        last_token=last,
+        keys=tuple(page_keys.get(index, ())),
+    )
+
+
+_KEYS = (
+    *("request_id", "input_toks", "output_toks"),
+    *("queued_ts", "first_token_ts", "last_token_ts"),
+)
+_MOST_TOKENS = 2**31
 
 
 def latencies(records: Sequence[Record]) -> Latencies:

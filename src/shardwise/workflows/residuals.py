@@ -8,7 +8,6 @@ group that has at least `MIN_ROWS` rows.
 """
 
 import math
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from shardwise.boundary import read_toml, write_text
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Torus
 
@@ -85,10 +85,10 @@ def residual_of(table: Mapping[str, Residual], groups: Iterable[str]) -> Residua
 @lru_cache(maxsize=8)
 def read_residuals(path: Path = DATA) -> Mapping[str, Residual]:
     """The table in a file. Raises BadRequest for a file that holds none."""
+    held = read_toml(path, "the table of residuals")
     try:
-        held = tomllib.loads(path.read_text(encoding="utf-8"))
         return {name: Residual(**group) for name, group in held["groups"].items()}
-    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(f"{path}: no table of residuals ({error})") from None
 
 
@@ -103,5 +103,5 @@ def write_residuals(path: Path, table: Mapping[str, Residual], source: str) -> N
         r = table[name]
         lines += ["", f'[groups."{name}"]', f"q10 = {r.q10:.4f}", f"q90 = {r.q90:.4f}"]
         lines.append(f"n = {r.n}")
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text(path, "\n".join(lines) + "\n")
     read_residuals.cache_clear()

@@ -15,13 +15,14 @@ has a reason and is counted. What rows leave open:
 - Whether a row ran with speculation is otherwise not stated; it is taken as without.
 """
 
-import csv
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from shardwise import boundary
+from shardwise.boundary import number, whole
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.hardware import Slice, Torus, parse_slice, slices_of
 from shardwise.hardware.catalogue import load_chip
@@ -112,23 +113,21 @@ class ServingTable:
 
 
 def read_serving(path: Path) -> ServingTable:
-    """The runs of a CSV table. Raises BadRequest where it cannot be read or lacks a column."""
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            rows = [{k: v or "" for k, v in row.items() if k} for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadRequest(f"cannot read the table '{path}': {error}; give a CSV file") from None
-    found = reader.fieldnames or ()
-    if all(column in found for column in WIDE):
-        return serving_runs([row for wide in rows for row in _long(wide)])
-    missing = [column for column in COLUMNS if column not in found]
-    if missing:
-        raise BadRequest(
-            f"the table '{path}' lacks the column(s) {', '.join(missing)}; a table of serving "
-            f"measurements has {', '.join(COLUMNS)}"
-        )
-    return serving_runs(rows)
+    """The runs of a CSV table. Raises BadRequest where it cannot be read, lacks a column, or has a
+    time that no run can have: such a table is damaged."""
+    table = boundary.read_table(path, "the table", remedy="give a CSV file")
+    is_wide = all(column in table.columns for column in WIDE)
+    boundary.check_columns(table, [c for c in COLUMNS if c not in ("value", "unit") or not is_wide])
+    for index, row in enumerate(table.rows):
+        try:
+            for column in WIDE if is_wide else ("value",):
+                if row[column].strip() or not is_wide:
+                    number(row[column].strip(), column, least=1e-9, most=1e15)
+        except BadRequest as error:
+            raise BadRequest(f"{table.at(index)}: {error}") from None
+    if is_wide:
+        return serving_runs([row for wide in table.rows for row in _long(wide)])
+    return serving_runs(table.rows)
 
 
 def serving_runs(rows: Sequence[Row]) -> ServingTable:
@@ -142,12 +141,12 @@ def serving_runs(rows: Sequence[Row]) -> ServingTable:
             reason = str(error)
             left_out[reason] = left_out.get(reason, 0) + len(group)
     kept, twice, apart = _distinct(runs)
-    for reason, number in (
+    for reason, rows_out in (
         ("the same configuration and times are there already", twice),
         ("two runs of one configuration more than 5 % apart: a column is missing", apart),
     ):
-        if number:
-            left_out[reason] = number
+        if rows_out:
+            left_out[reason] = rows_out
     return ServingTable(rows=len(rows), runs=tuple(kept), left_out=left_out)
 
 
@@ -174,7 +173,10 @@ def _long(row: Row) -> list[Row]:
     """A row of `wide_rows` as one row per metric."""
     first = {"tpot_mean": "ttft_mean", "decode_step_median": "prefill_time_median"}
     pairs = ((row["metric"], row["tpot_ms"]), (first.get(row["metric"], ""), row["ttft_ms"]))
-    return [{**row, "metric": m, "value": v, "unit": "ms"} for m, v in pairs if v]
+    found: list[Row] = [
+        {**row, "metric": m, "value": v, "unit": "ms"} for m, v in pairs if v.strip() and m
+    ]
+    return found or [{**row, "value": "", "unit": "ms"}]
 
 
 def newest(runs: Iterable[ServingRun]) -> dict[tuple[str, str, str], tuple[int, ...]]:
@@ -205,7 +207,8 @@ def _configurations(rows: Iterable[Row]) -> list[list[Row]]:
 def _run(rows: Sequence[Row]) -> ServingRun:
     """One configuration. The message of the BadRequest is a reason shared by many rows."""
     row = rows[0]
-    values = {r["metric"]: _seconds(r) for r in rows if r["metric"] in {*_TPOT, *_TTFT}}
+    timed = [r for r in rows if r["metric"] in {*_TPOT, *_TTFT} and r["value"]]
+    values = {r["metric"]: _seconds(r) for r in timed}
     tpot = next((m for m in _TPOT if m in values), None)
     if tpot is None:
         raise BadRequest("no time per output token (throughput, phases or percentiles only)")
@@ -217,7 +220,7 @@ def _run(rows: Sequence[Row]) -> ServingRun:
     if not heads_divide(cfg, tensor):
         raise BadRequest("a tensor degree that does not divide the model's heads")
     concurrency, lengths = row["batch_or_concurrency"], (row["input_len"], row["output_len"])
-    if not all(text.isdecimal() for text in (concurrency, *lengths)):
+    if not all(re.fullmatch(r"0*[1-9]\d{0,8}", text, re.ASCII) for text in (concurrency, *lengths)):
         raise BadRequest("no fixed concurrency or no fixed lengths")
     family, version = engine_of(row["source"])
     kv = row["dtype_kv"] or kv_of(family, row["dtype_weights"])
@@ -242,15 +245,20 @@ def _run(rows: Sequence[Row]) -> ServingRun:
 
 
 def _seconds(row: Row) -> float:
-    return float(row["value"]) * {"ms": 1e-3, "s": 1.0}[row["unit"]]
+    scales = {"ms": 1e-3, "s": 1.0}
+    if row["unit"] not in scales:
+        raise BadRequest("a unit that is neither ms nor s")
+    return number(row["value"].strip(), "value", least=1e-9, most=1e15) * scales[row["unit"]]
 
 
 def tensor_of(parallelism: str) -> int:
     """The tensor degree of "TP8" or of "tp8 pp1 adp1 moe_tp8 moe_ep1"; BadRequest with others."""
-    plain = re.fullmatch(r"TP(\d+)", parallelism)
+    plain = re.fullmatch(r"TP(\d{1,6})", parallelism)
     if plain:
         return int(plain.group(1))
-    parts = re.fullmatch(r"tp(\d+) pp1 adp(\d*) moe_tp(\d+) moe_ep(\d+)", parallelism)
+    parts = re.fullmatch(
+        r"tp(\d{1,6}) pp1 adp(\d{0,6}) moe_tp(\d{1,6}) moe_ep(\d{1,6})", parallelism
+    )
     if parts is None:
         raise BadRequest("not tensor alone: disaggregated, or another notation")
     tensor, data, expert_tensor, expert = (int(p or 1) for p in parts.groups())
@@ -278,7 +286,8 @@ def kv_of(family: str, weights: str) -> str:
 def release_of(version: str) -> tuple[int, ...]:
     """A version as numbers that compare: (1, 2, 0, 6, 3) for 1.2.0rc6.post3, with a final release
     above its candidates; () for a name, a nightly build, a year, or none."""
-    match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)(?:-?rc(\d+))?(?:\.(?:post|pre)(\d+))?", version)
+    n = r"\d{1,9}"
+    match = re.fullmatch(rf"({n})\.({n})\.({n})(?:-?rc({n}))?(?:\.(?:post|pre)({n}))?", version)
     if match is None:
         return ()
     major, minor, patch, candidate, post = match.groups()
@@ -298,7 +307,8 @@ def served_slice(hardware: str, devices: str) -> Slice:
             raise BadRequest("a chip that the catalogue has not") from None
     try:
         if isinstance(chip.network, Torus):
-            return next(p for p in slices_of(chip) if p.chips == int(devices))
+            wanted = whole(devices, "num_devices", least=1)
+            return next(p for p in slices_of(chip) if p.chips == wanted)
         return parse_slice(f"{chip.id}:{devices}")
     except (BadRequest, StopIteration):
         raise BadRequest("a number of devices that is no slice of the chip") from None

@@ -23,6 +23,8 @@ from shardwise.sharding import (
     parse_sizes,
     resolve,
 )
+from shardwise.sharding.bounded import without_units
+from shardwise.sharding.chain import told_apart
 from shardwise.units import format_bytes, sig
 from shardwise.workflows.inputs import Hardware
 
@@ -104,14 +106,15 @@ def shard_expression(
             max_bytes=max_hbm,
             top=max(_PRICED, top),
         )
-        found = replace(found, strategies=distinct(found.strategies)[:top])
+        shown = told_apart(distinct(found.strategies))[:top]
+        found = replace(found, strategies=shown)
         return Sharding(
             einsum=einsum,
             mesh=axes,
             sizes=padded.sizes,
             dtype=dtype,
             limit=max_hbm,
-            notes=padded.notes,
+            notes=(*padded.notes, *found.notes),
             resolution=found,
         )
     return _placed(
@@ -158,7 +161,7 @@ def _placed(
         sizes=sizes,
         dtype=dtype,
         limit=limit,
-        notes=(*spelling.notes, *_idle(placement), *notes),
+        notes=(*spelling.notes, *_idle(placement), *notes, *resolution.notes),
         resolution=resolution,
         piece=piece,
         placement=placement,
@@ -196,7 +199,7 @@ def shard_result(answer: Sharding) -> dict[str, Any]:
         "slice_means": describe(answer.piece) if answer.piece else None,
         "placement": list(answer.placement.describe()) if answer.placement else None,
         "sizes": dict(answer.sizes),
-        "obstacles": list(einsum.obstacles()),
+        "obstacles": list(without_units(einsum, answer.mesh)[0].obstacles()),
         "ranked_by": "expected seconds" if answer.ranking else "bytes on the wire",
         "steps": [str(step) for step in best.program.steps],
         "layouts": {name: str(layout) for name, layout in arrays.items()},
@@ -265,6 +268,7 @@ def _priced_row(priced: Priced) -> dict[str, Any]:
     bounds = ("lower", "expected", "upper")
     return {
         **_row(priced.strategy, priced.summary),
+        "wire_bytes_per_device": priced.sent_bytes,
         "seconds": {name: float(getattr(estimate, name)) for name in bounds},
         "bound_by": estimate.bound_by() if estimate.resources else None,
         "resource_seconds": {name: float(s) for name, s in estimate.resources.items()},

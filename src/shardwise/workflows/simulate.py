@@ -20,6 +20,7 @@ from shardwise.planner.simulate.cost import ReplicaModel
 from shardwise.planner.simulate.metrics import Objectives, summary
 from shardwise.planner.simulate.run import Fleet, Outcome, Pool, simulate
 from shardwise.planner.simulate.traces import (
+    check_count,
     from_quantiles,
     from_rates,
     poisson,
@@ -48,7 +49,7 @@ class Load:
     category in it, for made requests and for traces that hold rates alone.
     """
 
-    trace: Path | None = None
+    trace: Path | str | None = None
     requests: int = 0
     tile: int = 1
     rate: float | None = None
@@ -56,7 +57,7 @@ class Load:
     cv: float | None = None
     input: int | None = None
     output: int | None = None
-    lengths: tuple[Path, str] | None = None
+    lengths: tuple[Path | str, str] | None = None
     seed: int = 0
 
 
@@ -94,6 +95,7 @@ def simulate_plan(
     hardware = hardware or Hardware(constants=plan.constants)
     cfg, piece = load_model(plan.model), hardware.slice(plan.slice).slice
     requests = requests_of(load, plan)
+    _check_size(requests, plan)
     fleet = fleet_of(plan, cfg, piece, hardware.slice(plan.prefill_plan.slice).slice)
     outcome = simulate(requests, fleet, seed=load.seed, keep_steps=keep_steps, progress=progress)
     result = {**summary(outcome, objectives), "cache": cache_of(fleet)}
@@ -104,6 +106,36 @@ def simulate_plan(
         result=result,
         warnings=[*unpriced(cfg), *stale(plan, cfg), *_cautions(plan, requests, outcome, result)],
     )
+
+
+MOST_REPLICAS = 10_000
+"""Replicas of one simulation: each takes about 10 kB (ours)."""
+MOST_PLACINGS = 50_000_000
+"""Requests times replicas: a router looks at every replica for each request, 15 s in all (ours)."""
+MOST_TOKENS = 1e9
+"""Tokens of all answers: up to a minute of scheduling (ours)."""
+
+
+def _check_size(requests: list[Request], plan: ServePlan) -> None:
+    """Raise BadRequest for a simulation that would not end in time or take too much memory."""
+    replicas = plan.replicas + plan.prefill_replicas
+    if replicas > MOST_REPLICAS:
+        raise BadRequest(
+            f"the plan has {replicas:,} replicas; at most {MOST_REPLICAS:,} can be simulated, so "
+            "simulate a share of them under the same share of the load (--set replicas=N)"
+        )
+    if len(requests) * replicas > MOST_PLACINGS:
+        raise BadRequest(
+            f"{len(requests):,} requests on {replicas:,} replicas are "
+            f"{len(requests) * replicas:,} places to weigh; at most {MOST_PLACINGS:,} can be "
+            "simulated, so simulate fewer of both (--requests, --set replicas=N)"
+        )
+    tokens = sum(r.output for r in requests)
+    if tokens > MOST_TOKENS:
+        raise BadRequest(
+            f"the answers have {tokens:,} tokens in all; at most {MOST_TOKENS:,.0f} can be "
+            "simulated, so give fewer --requests or shorter answers (--output)"
+        )
 
 
 def fleet_of(
@@ -206,7 +238,8 @@ def requests_of(load: Load, plan: ServePlan) -> list[Request]:
         ):
             least = "0 or more" if name == "cv" else "above 0"
             raise BadRequest(f"--{name} is {value:g}; it must be a finite number, {least}")
-    requests = _made(load, plan) if load.trace is None else _traced(load, plan, load.trace)
+    check_count(load.requests * load.tile)
+    requests = _made(load, plan) if load.trace is None else _traced(load, plan, Path(load.trace))
     found = tiled(requests, load.tile) if load.tile > 1 else requests
     last = max(r.arrival for r in found)
     if not last <= _LONGEST:
@@ -243,8 +276,12 @@ def _made(load: Load, plan: ServePlan) -> list[Request]:
     return with_lengths(requests, prompts, outputs, load.seed)
 
 
-def _quantiles(lengths: tuple[Path, str]) -> tuple[Mapping[float, float], Mapping[float, float]]:
-    return read_quantiles(*lengths, "input_tokens"), read_quantiles(*lengths, "output_tokens")
+def _quantiles(
+    lengths: tuple[Path | str, str],
+) -> tuple[Mapping[float, float], Mapping[float, float]]:
+    path, category = Path(lengths[0]), lengths[1]
+    prompts = read_quantiles(path, category, "input_tokens")
+    return prompts, read_quantiles(path, category, "output_tokens")
 
 
 def _traced(load: Load, plan: ServePlan, path: Path) -> list[Request]:

@@ -1,7 +1,7 @@
 """Train a plan: the planner's prediction beside the runtime's run, in this process or in several.
 
-Several processes are workers of a supervisor (`runtime.trainer.supervisor`): a worker is
-`python -m shardwise.workflows.train REQUEST INDEX`, where REQUEST is JSON of a `TrainRequest`.
+Several processes are workers of a supervisor (`runtime.trainer.supervisor`): a worker is a child
+(`boundary/child.py`) that calls `work_at`.
 """
 
 import json
@@ -10,10 +10,12 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary.child import python
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.flops import model_flops_per_token
@@ -21,11 +23,13 @@ from shardwise.models.specs import Moe
 from shardwise.models.zoo import hf_config
 from shardwise.plans import TrainPlan, load_plan, model_hash
 from shardwise.runtime.trainer.checkpoint import Keeper
+from shardwise.runtime.trainer.lock import sole
 from shardwise.runtime.trainer.loop import Outcome, Run, train
 from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
 from shardwise.runtime.trainer.optimizer import Settings
 from shardwise.runtime.trainer.processes import Group, connect, detected, devices_here, use_cpu
-from shardwise.runtime.trainer.supervisor import Watch, error_message, follow_parent, say
+from shardwise.runtime.trainer.stop import Stop
+from shardwise.runtime.trainer.supervisor import Watch, error_message, say
 from shardwise.workflows.device_names import is_chip
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import price_plan
@@ -90,15 +94,18 @@ def _run_here(request: TrainRequest, run: Run, hear: Progress) -> dict[str, Any]
     last = _Last(hear)
     try:
         outcome = train(run, _reporter(run, last), lambda text: last(text, {}))
-    except KeyboardInterrupt:
-        raise last.stopped(run) from None
+    except KeyboardInterrupt as stop:
+        raise last.stopped(run, stop) from None
     return _result(request, run, outcome)
 
 
 class Stopped(ShardwiseError):
-    """Ctrl-C ended the run; the message says where to go on. Exit code 130."""
+    """A signal ended the run; the message says where to go on. Exit code 128 and its number: 130
+    after Ctrl-C, 143 after SIGTERM."""
 
-    exit_code = 130
+    def __init__(self, text: str, number: int) -> None:
+        super().__init__(text)
+        self.exit_code = 128 + number
 
 
 class _Last:
@@ -111,15 +118,17 @@ class _Last:
         self.step = metrics.get("step", self.step)
         self._hear(line, metrics)
 
-    def stopped(self, run: Run) -> Stopped:
+    def stopped(self, run: Run, stop: KeyboardInterrupt) -> Stopped:
         """What to say of a run that ended here."""
+        number = stop.number if isinstance(stop, Stop) else signal.SIGINT
         keeper = Keeper(folder=run.out / "checkpoints", identity={})
         newest = keeper.newest()
         if newest is None:
-            return Stopped(f"stopped at step {self.step}, before the first checkpoint")
+            return Stopped(f"stopped at step {self.step}, before the first checkpoint", number)
         return Stopped(
             f"stopped at step {max(self.step, newest)}; newest checkpoint {keeper.path(newest)} "
-            f"(step {newest}); go on with --resume"
+            f"(step {newest}); go on with --resume",
+            number,
         )
 
 
@@ -217,7 +226,7 @@ def _supervised(request: TrainRequest, run: Run, group: Group, hear: Progress) -
     else:
         indices = [_own_index(group)]
     watch = Watch(
-        command=[sys.executable, "-m", __name__, json.dumps(asdict(request))],
+        command=python(f"{__name__}:work_at", json.dumps(asdict(request))),
         indices=indices,
         count=group.count or _own_count(),
         folder=run.out / "processes",
@@ -225,10 +234,13 @@ def _supervised(request: TrainRequest, run: Run, group: Group, hear: Progress) -
     )
 
     last = _Last(hear)
-    try:
-        return watch.run(lambda message: last(message["line"], message["metrics"]))
-    except KeyboardInterrupt:
-        raise last.stopped(run) from None
+    with ExitStack() as locks:
+        for i in indices:
+            locks.enter_context(sole(run.out, f"run-{i:05}", lambda text: last(text, {})))
+        try:
+            return watch.run(lambda message: last(message["line"], message["metrics"]))
+        except KeyboardInterrupt as stop:
+            raise last.stopped(run, stop) from None
 
 
 def _own_index(group: Group) -> int:
@@ -278,14 +290,14 @@ def _result(request: TrainRequest, run: Run, outcome: Outcome) -> dict[str, Any]
         "hf_checkpoint": request.save_hf,
         "checkpoint": str(outcome.checkpoint),
         "metrics": str(Path(request.out) / "metrics.jsonl"),
-        "notes": list(run.warnings),
+        "notes": list(outcome.warnings),
     }
 
 
 def work(request: TrainRequest, index: int) -> None:
     """The life of one worker: join, train, say how it went."""
-    follow_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the supervisor's
+    # The terminal's Ctrl-C is the supervisor's, which sends SIGTERM, and JAX hears that.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         if request.cpu_devices is not None:
             use_cpu(request.cpu_devices)
@@ -297,7 +309,10 @@ def work(request: TrainRequest, index: int) -> None:
             step = metrics.get("step", 0)
             say({"progress": {"step": step, "line": line, "metrics": metrics}})
 
-        say({"result": _run_here(request, run_of(request), hear)})
+        say({"result": _run_here(request, replace(run_of(request), supervised=True), hear)})
+    except Stopped as stop:
+        say({"halted": True})
+        sys.exit(stop.exit_code)
     except ShardwiseError as error:
         say(error_message(error))
         sys.exit(error.exit_code)
@@ -306,7 +321,8 @@ def work(request: TrainRequest, index: int) -> None:
         raise
 
 
-if __name__ == "__main__":
-    values = json.loads(sys.argv[1])
+def work_at(request: str, index: str) -> None:
+    """One worker from texts: JSON of a `TrainRequest`, and which of the processes it is."""
+    values = json.loads(request)
     values["overrides"] = tuple(map(tuple, values["overrides"]))
-    work(TrainRequest(**values), int(sys.argv[2]))
+    work(TrainRequest(**values), int(index))

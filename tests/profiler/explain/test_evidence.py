@@ -54,3 +54,10 @@ def test_an_argument_prints_in_our_notation(name, text):
     )
     assert argument.layout == text
     assert str(Layout.parse(text)) == text
+
+
+def test_a_scalar_argument_has_no_dims():
+    argument = Argument(
+        name="state.step", dtype="s32", dims=(), cuts=(), copies=(), donated=False, bytes=4.0
+    )
+    assert argument.layout == "step[]"

@@ -56,13 +56,17 @@ def test_a_bare_list_of_events_is_chrome_format_too(tmp_path):
         ("a.trace.json", b"", "is empty"),
         ("a.xplane.pb", b"", "is empty"),
         ("a.trace.json", b'{"traceEvents": [', "is no JSON"),
-        ("a.trace.json", b"\xff\xfe\x00", "is no JSON"),
+        ("a.trace.json", b"\xff\xfe\x00", "is not text in UTF-8"),
         ("a.trace.json", b'{"other": 1}', "has no list 'traceEvents'"),
         ("a.trace.json", b'{"traceEvents": [1]}', "has no list 'traceEvents'"),
-        ("a.trace.json", b'{"traceEvents": [{"ph": "X"}]}', "no event of Chrome's format"),
+        (
+            "a.trace.json",
+            b'{"traceEvents": [{"ph": "X"}]}',
+            "event 1 .*: 'name' is None; it must be text, as in Chrome's format",
+        ),
         ("a.trace.json", b'{"traceEvents": []}', "none of a compiled op"),
-        ("a.trace.json.gz", b"plain text", "is corrupt or truncated"),
-        ("a.trace.json.gz", gzip.compress(b"x" * 9999, mtime=0)[:-12], "is corrupt or truncated"),
+        ("a.trace.json.gz", b"plain text", "is no whole gzip file"),
+        ("a.trace.json.gz", gzip.compress(b"x" * 9999, mtime=0)[:-12], "is no whole gzip file"),
         ("a.csv", b"a,b", "the ending says the format"),
         ("a.xplane.pb", b"nothing of the kind" * 30, "is no capture of jax.profiler"),
     ],
@@ -74,7 +78,7 @@ def test_what_is_no_capture_is_refused_with_its_reason(tmp_path, name, content, 
 
 
 def test_a_file_that_is_not_there_and_a_folder_without_captures(tmp_path):
-    with pytest.raises(BadRequest, match="cannot be read: No such file"):
+    with pytest.raises(BadRequest, match=r"cannot read trace .*: no such file"):
         read_trace(tmp_path / "no.trace.json")
     with pytest.raises(BadRequest, match=r"holds no '\*\.xplane\.pb'"):
         read_trace(tmp_path)

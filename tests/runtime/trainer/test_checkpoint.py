@@ -149,6 +149,53 @@ def test_a_damaged_file_is_refused(keeper):
     assert keeper.newest() is None  # too short shows without reading it
 
 
+def test_what_is_damaged_is_told_and_never_outlives_what_is_whole(keeper):
+    """A run that fell back to step 1 saves step 2 beside the damaged 3 and 4: 1 and 2 stay."""
+    state = state_on(mesh(1, 1))
+    keeper.keep = 3
+    for step in (1, 3, 4):
+        keeper.save(step, state)
+    keeper.wait()
+    keeper.keep = 2
+    file = next(keeper.path(3).glob("*.safetensors"))
+    size = file.stat().st_size
+    file.write_bytes(file.read_bytes()[:100])
+    (keeper.path(4) / "manifest.json").write_text('{"format": 1, "step": ')
+    assert keeper.newest() == 1
+    assert keeper.damaged() == {
+        3: f"'{file.name}' has 100 of {size} bytes",
+        4: "its manifest.json cannot be read",
+    }
+    keeper.save(2, state)
+    keeper.wait()
+    assert keeper.newest() == 2
+    assert checkpoint.steps_in(keeper.folder) == [1, 2, 3, 4]
+    keeper.save(5, state)
+    keeper.wait()
+    assert checkpoint.steps_in(keeper.folder) == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("files", [{"name": "../x", "bytes": 1, "crc32": 1}]),
+        ("files", [{"name": "x"}]),
+        ("files", ["x"]),
+        ("step", "3"),
+        ("step", 4),
+        ("tree", []),
+        ("identity", None),
+    ],
+)
+def test_a_manifest_that_is_not_ours_is_damage(keeper, key, value):
+    keeper.save(3, state_on(mesh(1, 1)))
+    keeper.wait()
+    file = keeper.path(3) / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {key: value}))
+    assert keeper.newest() is None
+    assert "its manifest.json" in keeper.damaged()[3]
+
+
 def test_what_is_no_checkpoint_is_refused(tmp_path):
     for text in ("", "[]", json.dumps({"format": 0})):
         (tmp_path / "manifest.json").write_text(text)

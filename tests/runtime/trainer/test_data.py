@@ -1,5 +1,10 @@
 """Batches follow from seed and step alone; packing keeps documents apart."""
 
+import json
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import numpy as np
 import pytest
@@ -9,7 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from runtime.trainer.made import make_text
 from shardwise.errors import BadRequest
-from shardwise.runtime.trainer import Bytes, Corpus, Feed, corpus_of, tokenizer_of
+from shardwise.runtime.trainer import Bytes, Corpus, Feed, corpus_of, disk, tokenizer_of
 from shardwise.runtime.trainer.data import place
 
 
@@ -114,6 +119,93 @@ def test_a_path_without_text_is_refused(tmp_path, make, text):
 def test_a_character_on_the_edge_of_the_probe_is_text(tmp_path):
     file = written(tmp_path / "a.txt", ("a" * 8191 + "\u20ac").encode())
     assert len(corpus_of(file, Bytes(), tmp_path / "cache").tokens) == 8191 + 3 + 1
+
+
+def _cut(folder):
+    with (folder / "tokens.bin").open("r+b") as file:
+        file.truncate(1000)
+
+
+def _changed(folder):
+    data = bytearray((folder / "tokens.bin").read_bytes())
+    data[10] ^= 1
+    (folder / "tokens.bin").write_bytes(data)
+
+
+def _moved(folder):
+    """A document that begins elsewhere: the tokens are right, their positions are not."""
+    about = json.loads((folder / "corpus.json").read_text())
+    about["starts"][1] += 1
+    (folder / "corpus.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (_cut, "it holds 500 of "),
+        (_changed, "fingerprint"),
+        (_moved, "fingerprint"),
+        (lambda f: (f / "corpus.json").write_text('{"starts": ['), "corpus.json cannot be read"),
+        (lambda f: (f / "corpus.json").write_text("[]"), "corpus.json cannot be read"),
+        (lambda f: (f / "tokens.bin").write_bytes(b""), "it holds 0 of "),
+    ],
+)
+def test_kept_tokens_that_were_damaged_are_made_anew(tmp_path, damage, said):
+    data, notes = make_text(tmp_path), []
+    whole = corpus_of(data, Bytes(), tmp_path / "cache")
+    tokens = np.array(whole.tokens)
+    damage(next((tmp_path / "cache").iterdir()))
+    again = corpus_of(data, Bytes(), tmp_path / "cache", notes.append)
+    np.testing.assert_array_equal(again.tokens, tokens)
+    np.testing.assert_array_equal(again.starts, whole.starts)
+    assert again.fingerprint == whole.fingerprint
+    assert len(notes) == 1
+    assert said in notes[0]
+    assert notes[0].startswith("warning: the tokens in '")
+    assert notes[0].endswith("); reading the text again")
+    notes.clear()
+    corpus_of(data, Bytes(), tmp_path / "cache", notes.append)
+    assert not notes
+
+
+def test_a_process_waits_for_tokens_that_are_whole(tmp_path):
+    data = make_text(tmp_path)
+    whole = corpus_of(data, Bytes(), tmp_path / "cache")
+    tokens = np.array(whole.tokens)
+    _cut(next((tmp_path / "cache").iterdir()))
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(corpus_of, data, Bytes(), tmp_path / "cache", writes=False)
+        time.sleep(0.3)
+        assert not waits.done()
+        corpus_of(data, Bytes(), tmp_path / "cache")
+        np.testing.assert_array_equal(waits.result(timeout=30).tokens, tokens)
+
+
+def test_tokens_are_on_the_disk_before_they_appear(tmp_path, monkeypatch):
+    forced = []
+    monkeypatch.setattr(
+        disk.os, "fsync", lambda handle: forced.append(os.readlink(f"/proc/self/fd/{handle}"))
+    )
+    corpus_of(make_text(tmp_path), Bytes(), tmp_path / "cache")
+    assert [name.rpartition("/")[2] for name in forced] == [
+        "corpus.json.part",
+        "tokens.bin",
+        forced[2].rpartition("/")[2],
+        "cache",
+    ]
+    assert forced[2].endswith(".tmp")
+
+
+def test_text_without_a_token_is_too_little(tmp_path):
+    class Deaf(Bytes):
+        end = None
+
+        def encode(self, text):
+            return np.zeros(0, np.uint8)
+
+    corpus = corpus_of(make_text(tmp_path), Deaf(), tmp_path / "cache")
+    with pytest.raises(BadRequest, match="holds 0 tokens"):
+        Feed(corpus=corpus, rows=1, length=4, seed=0)
 
 
 def test_too_little_text_is_refused():

@@ -96,6 +96,29 @@ def test_nothing_is_written_over(tmp_path):
         train(make_run(tmp_path, settings=STILL, init=folder, save_hf=folder))
 
 
+def test_a_place_that_could_not_be_written_is_refused_before_the_run(tmp_path):
+    run = make_run(tmp_path, settings=STILL)
+    (tmp_path / "file").write_text("")
+    for place, said in {
+        run.out: "is where --out '.*' keeps the run",
+        run.out / "checkpoints" / "hf": "is where --out '.*' keeps the run",
+        tmp_path / "file" / "hf": "'.*file' is no folder to write in",
+    }.items():
+        with pytest.raises(BadRequest, match=said):
+            train(replace(run, save_hf=place, config=CONFIG))
+    with pytest.raises(BadRequest, match=r"cannot write the model's config\.json: Out of range"):
+        train(replace(run, save_hf=tmp_path / "hf", config={"rope_theta": float("nan")}))
+    assert not run.out.exists()
+
+
+def test_a_config_with_a_byte_order_mark_comes_out(tmp_path):
+    """As some editors write them; `load_model` reads it."""
+    plan = make_plan(tmp_path)
+    file = tmp_path / "model" / "config.json"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert hf_config(plan.model) == CONFIG
+
+
 def test_a_full_disk_leaves_no_half_checkpoint(tmp_path, monkeypatch):
     def full(folder, params, cfg):
         folder.mkdir(parents=True)

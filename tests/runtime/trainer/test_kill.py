@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -20,6 +21,7 @@ from shardwise.runtime.trainer import read_metrics
 from shardwise.runtime.trainer.checkpoint import read_params
 
 START = [sys.executable, "-c", "from shardwise.apps.cli import main; main()", "train"]
+PROVE = Path(__file__).parents[3] / "scripts" / "prove_stops"
 QUIET = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
 
@@ -63,7 +65,8 @@ def last(out, steps=30):
 
 
 def test_killed_at_random_moments_it_ends_bit_identical(tmp_path):
-    """`scripts/prove_training` does this 20 times to a model of a million parameters."""
+    """`scripts/prove_training` does this 20 times to a model of a million parameters, and
+    `scripts/prove_stops` with two processes and SIGTERM, too."""
     whole = call(command(tmp_path, "whole"))
     assert whole.returncode == 0, whole.stderr
     draw, out = random.Random(0), tmp_path / "killed"
@@ -96,6 +99,17 @@ def test_a_file_that_cannot_grow_is_told(tmp_path):
     again = call(command(tmp_path, "full", steps=30))
     assert again.returncode == 0, again.stderr
     assert last(tmp_path / "full") == last(tmp_path / "out")
+
+
+@pytest.mark.slow
+def test_stops_of_two_processes_change_nothing():
+    """What docs/stops_proof.json says of 20 SIGKILLs and 10 SIGTERMs, in small."""
+    flags = ["--processes", 2, "--kills", 2, "--terms", 1, "--steps", 60, "--check"]
+    done = call([sys.executable, PROVE, *flags], timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = json.loads(done.stdout)["runs"][0]
+    assert (run["kills"], run["terms"], run["second_trainings_refused"]) == (2, 1, 2)
+    assert run["bit_identical"] == {"every_loss": True, "last_checkpoint": True}
 
 
 @pytest.mark.slow

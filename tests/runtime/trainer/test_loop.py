@@ -290,3 +290,30 @@ def test_the_loss_on_other_text(tmp_path):
     loss, tokens = held_out_loss(run, done.checkpoint, run.data)
     assert done.loss == pytest.approx(loss, rel=0.1)
     assert tokens > 3000
+
+
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_a_damaged_checkpoint_is_told_with_the_one_that_is_used(tmp_path, all_of_them):
+    run = make_run(tmp_path, save_every=3)
+    whole = train(run)
+    curve = read_metrics(tmp_path / "out" / "metrics.jsonl")
+    for step in (3, 6) if all_of_them else (6,):
+        file = next(tmp_path.glob(f"out/checkpoints/step-{step:08}/*.safetensors"))
+        file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(BadRequest, match="holds a run up to step 6; give --resume to go on"):
+        train(run)
+    notes = []
+    again = train(replace(run, resume=True), note=notes.append)
+    assert again.from_step == (0 if all_of_them else 3)
+    used = "starting at step 0" if all_of_them else "going on from step 3"
+    told = [text for text in again.warnings if "damaged" in text]
+    assert told[0].endswith(f" bytes); {used}")
+    assert all(f"warning: {text}" in notes for text in told)
+    assert len(told) == 1 + all_of_them
+    assert not any("no checkpoint" in text for text in notes)
+    assert again.loss == whole.loss
+    losses = [
+        [(m["step"], m["loss"]) for m in found]
+        for found in (curve, read_metrics(tmp_path / "out" / "metrics.jsonl"))
+    ]
+    assert losses[0] == losses[1]

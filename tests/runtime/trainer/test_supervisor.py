@@ -134,7 +134,7 @@ def test_an_old_runs_file_says_nothing(tmp_path):
 def test_no_worker_outlives_its_supervisor(tmp_path):
     """Killed with SIGKILL, a supervisor takes its workers with it."""
     worker = (
-        "import os, time; from shardwise.runtime.trainer.supervisor import follow_parent; "
+        "import os, time; from shardwise.boundary.child import follow_parent; "
         f"follow_parent(); open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); "
         "time.sleep(60)"
     )

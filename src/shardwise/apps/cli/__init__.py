@@ -1,14 +1,26 @@
 """The command line. `main` is the entry point; each command lives in a file of its own.
 
 `COMMANDS` maps a command to the module and attribute that holds it, and a module is imported only
-when its command runs, so that `--help` stays fast. `output.py` prints documents and errors.
+when its command runs, so that `--help` stays fast. `output.py` prints documents, `streams.py`
+errors.
 """
 
 import importlib
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import click
 
+from shardwise.apps.cli.streams import (
+    InterruptedRunError,
+    ReaderGoneError,
+    discard,
+    finish,
+    full,
+    say,
+    settle,
+)
 from shardwise.errors import ShardwiseError
 
 COMMANDS = {
@@ -69,6 +81,13 @@ COMMANDS = {
 class LazyGroup(click.Group):
     """A group that imports a command's module only when that command is asked for."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse what is no text before it reaches a message, which could not be printed."""
+        from shardwise.boundary.arguments import check_arguments
+
+        check_arguments(args)
+        return super().parse_args(ctx, args)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
@@ -77,6 +96,12 @@ class LazyGroup(click.Group):
             return None
         module, attribute, _ = COMMANDS[cmd_name]
         return getattr(importlib.import_module(module), attribute)
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        return _outside_click(super().make_context, *args, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return _outside_click(super().invoke, ctx)
 
     def resolve_command(self, ctx: click.Context, args: list[str]):
         if args and args[0] not in COMMANDS:
@@ -90,6 +115,16 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, about) for name, (_, _, about) in COMMANDS.items()])
 
 
+def _outside_click(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call it; a pipe that is closed and Ctrl-C end as we say, not as click does."""
+    try:
+        return function(*args, **options)
+    except BrokenPipeError:
+        raise ReaderGoneError from None
+    except KeyboardInterrupt:
+        raise InterruptedRunError from None
+
+
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="shardwise")
 def cli() -> None:
@@ -98,18 +133,37 @@ def cli() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run one command; a bad request prints one message and exits with its class's code."""
+    settle()
+    sys.exit(finish(_code_of(argv)))
+
+
+def _code_of(argv: list[str] | None) -> int:
+    """The exit code of one command, whose errors are printed. Other exceptions are our own mistakes
+    and go through, with their traceback."""
     try:
         code = cli.main(args=argv, prog_name="shardwise", standalone_mode=False)
     except ShardwiseError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+        say(f"error: {error}")
+        return error.exit_code
     except click.ClickException as error:
         message = error.format_message()
         # A group without a command "fails" with its help text.
-        click.echo(message if message.startswith("Usage:") else f"error: {message}", err=True)
-        sys.exit(2)
-    except click.Abort:
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(0)
-    sys.exit(code if isinstance(code, int) else 0)
+        say(message if message.startswith("Usage:") else f"error: {message}")
+        return 2
+    except (InterruptedRunError, click.Abort):
+        say("error: interrupted")
+        return 130
+    except ReaderGoneError:
+        discard()
+        return 0
+    except OSError as error:
+        if code := full(error):
+            return code
+        raise
+    except MemoryError:
+        say("error: out of memory; ask for less at once, or give the process more")
+        return 1
+    except RecursionError:
+        say("error: what was given is nested too deeply; flatten it")
+        return 1
+    return code if isinstance(code, int) else 0

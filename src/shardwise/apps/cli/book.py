@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.files import check_outputs, plot_option
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
 from shardwise.apps.cli.pictures import new_figure, save_figure
 from shardwise.units import sig
@@ -62,15 +63,11 @@ def _render_list(entries: list[dict[str, str]]) -> None:
 @book.command("figure")
 @click.argument("figure_id", metavar="ID")
 @csv_option
-@click.option(
-    "--plot",
-    "plot_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Also draw the figure (.png or .svg).",
-)
+@plot_option("Also draw the figure (.png or .svg).")
 @json_option
 def figure_(figure_id: str, csv_path: Path | None, plot_path: Path | None, as_json: bool) -> None:
     """The data series of one figure, with what the text reads off it."""
+    check_outputs()
     found = figure(figure_id)
     if csv_path:
         rows = [[s.label, x, y] for s in found.series for x, y in zip(s.x, s.y, strict=True)]

@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.files import file_option
+from shardwise.apps.cli.numbers import DEVICES, SECONDS, Number, Whole
 from shardwise.apps.cli.options import hardware_options, refuse
 from shardwise.apps.cli.output import json_option
 from shardwise.apps.cli.parts import needed_for
@@ -15,20 +17,40 @@ MACHINE = ("cpu_devices", "name", "timeout")
 
 @click.command()
 @click.argument("plan", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--cpu-devices", type=int, metavar="N", help="Here: measure N virtual CPU devices.")
+@click.option(
+    "--cpu-devices", type=DEVICES, metavar="N", help="Here: measure N virtual CPU devices."
+)
 @click.option("--name", default="here", show_default=True, help="Here: of the chip in the file.")
-@click.option("--timeout", default=900.0, metavar="SECONDS", help="Here: of the whole.  [900]")
+@click.option(
+    "--timeout", type=SECONDS, default=900.0, metavar="SECONDS", help="Here: of the whole.  [900]"
+)
 @click.option("--endpoint", metavar="URL", help="An OpenAI-compatible server that runs the plan.")
 @click.option("--records", "records_path", metavar="FILE", help="Records of its requests instead.")
 @click.option("--served-model", metavar="NAME", help="Its name for the model; default the plan's.")
-@click.option("--requests", default=64, show_default=True, help="Requests to send.")
-@click.option("--rate", default=4.0, show_default=True, help="Requests per second.")
-@click.option("--kv-tokens", default=0, help="Tokens that its cache holds; default counted.")
-@click.option("--engine", default="", metavar="NAME", help="Start from it; default the plan's.")
 @click.option(
+    "--requests",
+    type=Whole(least=1, most=100_000),
+    default=64,
+    show_default=True,
+    help="Requests to send.",
+)
+@click.option(
+    "--rate",
+    type=Number(above=0, most=1e6),
+    default=4.0,
+    show_default=True,
+    help="Requests per second.",
+)
+@click.option(
+    "--kv-tokens",
+    type=Whole(most=10**12),
+    default=0,
+    help="Tokens that its cache holds; default counted.",
+)
+@click.option("--engine", default="", metavar="NAME", help="Start from it; default the plan's.")
+@file_option(
     "-o",
     "out",
-    type=click.Path(dir_okay=False, path_type=Path),
     help="Hardware file, for --hw; a server's engine goes beside it as FILE.engine.toml.",
 )
 @hardware_options(price=False)

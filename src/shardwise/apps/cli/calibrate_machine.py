@@ -7,21 +7,23 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.compile import watcher
+from shardwise.apps.cli.files import forced
 from shardwise.apps.cli.options import given
-from shardwise.apps.cli.output import check_writable, document, emit, table
+from shardwise.apps.cli.output import document, emit, table
 from shardwise.apps.cli.parts import needed_for
+from shardwise.boundary import check_output, write_text
 from shardwise.errors import BadRequest
 from shardwise.units import format_rate, format_seconds
 
 
 def calibrate_machine(out: Path | None, as_json: bool, options: dict[str, Any]) -> None:
     """Measure, write, show."""
+    if out is None:
+        raise BadRequest("name the hardware file to write: -o FILE.toml")
+    check_output(out, "-o", force=forced(), endings=(".toml",))
     with needed_for("calibrating"):
         from shardwise.workflows import calibrate_machine as machine
 
-    if out is None:
-        raise BadRequest("name the hardware file to write: -o FILE.toml")
-    check_writable(out, "-o", ".toml")
     try:
         found = machine.calibrate_machine(
             options["name"],
@@ -32,7 +34,7 @@ def calibrate_machine(out: Path | None, as_json: bool, options: dict[str, Any]) 
     finally:
         if sys.stderr.isatty():
             click.echo("\r\x1b[2K", nl=False, err=True)
-    out.write_text(found.text, encoding="utf-8")
+    write_text(out, found.text, option="-o")
     result = {**machine.calibration_result(found), "file": str(out)}
     doc = document(inputs={**given(options), "out": str(out)}, result=result)
     emit(doc, as_json, lambda: _render(result))

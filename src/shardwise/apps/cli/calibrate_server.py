@@ -1,15 +1,16 @@
 """`shardwise calibrate PLAN`: measure a live server and fit what its machine has of its own."""
 
 from datetime import date
-from math import inf
 from pathlib import Path
 from typing import Any
 
 import click
 
+from shardwise.apps.cli.files import check_outputs, forced
 from shardwise.apps.cli.options import given, hardware_of
-from shardwise.apps.cli.output import check_writable, document, emit, table
+from shardwise.apps.cli.output import document, emit, table
 from shardwise.apps.cli.progress import progress_line
+from shardwise.boundary import check_output, write_text
 from shardwise.errors import BadRequest
 from shardwise.units import format_seconds, sig
 from shardwise.workflows.calibrate import (
@@ -26,7 +27,9 @@ from shardwise.workflows.replay import Machine, Record, read_records
 
 def calibrate_server(plan: Path, out: Path | None, as_json: bool, options: dict[str, Any]) -> None:
     """Measure, or read records; fit, write, show."""
-    check_writable(out, "-o")
+    check_outputs(options["records_path"])
+    if out is not None:
+        check_output(_beside(out), "-o", force=forced())
     if bool(options["endpoint"]) == bool(options["records_path"]):
         raise BadRequest("give either --endpoint URL or --records FILE")
     machine = machine_of_plan(
@@ -50,8 +53,6 @@ def calibrate_server(plan: Path, out: Path | None, as_json: bool, options: dict[
 def _records(machine: Machine, options: dict[str, Any]) -> list[Record]:
     if options["records_path"]:
         return read_records(Path(options["records_path"]))
-    if not 0 < options["rate"] < inf:
-        raise BadRequest(f"--rate is {options['rate']}; it must be positive and finite")
     plan = machine.plan
     asks = load(options["requests"], options["rate"], plan.input_length, plan.output_length)
     return measure(
@@ -63,12 +64,17 @@ def _records(machine: Machine, options: dict[str, Any]) -> list[Record]:
     )
 
 
+def _beside(out: Path) -> Path:
+    """The engine's file."""
+    return out.with_suffix(".engine.toml")
+
+
 def _write(found: Calibrated, out: Path | None, source: str) -> list[str]:
     if out is None:
         return []
-    beside = out.with_suffix(".engine.toml")
-    out.write_text(hardware_text(found, source), encoding="utf-8")
-    beside.write_text(engine_text(found.after.engine, source), encoding="utf-8")
+    beside = _beside(out)
+    write_text(out, hardware_text(found, source), option="-o")
+    write_text(beside, engine_text(found.after.engine, source), option="-o")
     return [str(out), str(beside)]
 
 

@@ -41,17 +41,19 @@ def compare(
     FLOPs, bytes and seconds by op class, collectives by kind and axes, memory by kind, all of one
     device and one step; and in sentences what differs, and where the program does it.
     """
-    from shardwise.workflows.compare import compare_program, compared_result
+    from shardwise.workflows.compare import compare_program, compared_result, read_trace
     from shardwise.workflows.compile import shortfall
 
     if is_function(what):
         raise BadRequest(f"'{what}' is a function, of which nothing is planned; name a plan's file")
     options["phases"] = (phase,) if phase else ()
+    captured = None if trace is None else read_trace(trace)
     done = compiled_plan(what, options)
     if trace is not None and len(done.programs) > 1:
         raise BadRequest("--trace is a capture of one program; say which with --phase")
     results = [
-        compared_result(compare_program(done.priced, program, trace)) for program in done.programs
+        compared_result(compare_program(done.priced, program, captured))
+        for program in done.programs
     ]
     doc = document(
         inputs={"what": what, **{k: v for k, v in options.items() if v}},

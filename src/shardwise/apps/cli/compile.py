@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.files import check_outputs, folder_option
+from shardwise.apps.cli.numbers import SECONDS
 from shardwise.apps.cli.output import document, emit, json_option, plain, table
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.plans.train import mesh_text
@@ -32,7 +34,7 @@ def compile_options(command: Any) -> Any:
             click.option("--args", metavar="MODULE:NAME", help="Makes a function's arguments."),
             click.option("--mesh", metavar="X=4,Y=2", help="Mesh of a function; default x, y, z."),
             click.option("--option", "xla", multiple=True, metavar="NAME=VALUE", help="For XLA."),
-            click.option("--timeout", default=900.0, metavar="SECONDS", help="[900]"),
+            click.option("--timeout", type=SECONDS, default=900.0, metavar="SECONDS", help="[900]"),
             click.option("--memory", default="12GiB", help="Of the compiling process.  [12GiB]"),
             click.option("--no-cache", is_flag=True, help="Compile anew and keep nothing."),
             click.option("--cache-size", default="2GiB", help="Most that is kept.  [2GiB]"),
@@ -51,13 +53,14 @@ def compile_options(command: Any) -> Any:
 @click.argument("what", metavar="PLAN|MODULE:FUNCTION")
 @compile_options
 @click.option("--phase", "phases", multiple=True, type=PHASES, help="Of a serving plan; all.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Report folder.")
+@folder_option("--out", help="Report folder.")
 def compile_(what: str, as_json: bool, out: Path | None, **options: Any) -> None:
     """Compile a plan's programs, or a function, for a slice that is not here.
 
     No accelerator is needed. What was predicted stands beside what the compiler made. A program
     that does not fit ends with code 3 and names its largest buffers.
     """
+    check_outputs(what)
     from shardwise.workflows.compile_report import write_report
     from shardwise.workflows.compile_result import program_result
 
@@ -136,8 +139,6 @@ def _plan(what: str, options: dict[str, Any]) -> Any:
 def _limits(options: dict[str, Any]) -> Any:
     from shardwise.workflows.compile import limits_of
 
-    if options["timeout"] <= 0:
-        raise BadRequest(f"--timeout is {options['timeout']:g} s; it must be more than 0")
     kept = int(parse_bytes(options["cache_size"], "--cache-size"))
     return limits_of(
         seconds=options["timeout"],

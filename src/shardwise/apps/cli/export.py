@@ -4,7 +4,9 @@ from pathlib import Path
 
 import click
 
+from shardwise.apps.cli.files import check_outputs, file_option
 from shardwise.apps.cli.output import document, emit, json_option
+from shardwise.boundary import read_text, write_text
 from shardwise.errors import BadRequest
 from shardwise.planner.export import EXPORTERS
 from shardwise.planner.export.serving import SERVE_EXPORTERS
@@ -13,6 +15,7 @@ from shardwise.plans.files import flat_plan, plan_dict
 from shardwise.workflows.export import export_file, parse_file
 
 TARGETS = "|".join((*EXPORTERS, *SERVE_EXPORTERS))
+EXPORT_BYTES = 256 * 1024
 path_type = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -20,12 +23,13 @@ path_type = click.Path(dir_okay=False, path_type=Path)
 @click.argument("path", type=path_type)
 @click.option("--to", "target", metavar=TARGETS, help="Write the plan for this target.")
 @click.option("--from", "origin", metavar=TARGETS, help="Read an export back into a plan file.")
-@click.option("-o", "--output", type=path_type, metavar="FILE", help="Write here, not to stdout.")
+@file_option("-o", "--output", metavar="FILE", help="Write here, not to stdout.")
 @json_option
 def export(
     path: Path, target: str | None, origin: str | None, output: Path | None, as_json: bool
 ) -> None:
     """Write the plan in PATH for a framework (--to), or read such a file back (--from)."""
+    check_outputs()
     if (target is None) == (origin is None):
         raise BadRequest(f"give either --to or --from, one of {TARGETS}")
     if origin is not None:
@@ -33,7 +37,7 @@ def export(
         return
     made = export_file(path, str(target))
     if output is not None:
-        _write(output, made.text)
+        write_text(output, made.text, option="-o")
     doc = document(
         inputs={"path": str(path), "to": target},
         resolved={k: {"value": v, "origin": "file"} for k, v in flat_plan(made.plan).items()},
@@ -49,11 +53,7 @@ def export(
 
 
 def _read_back(path: Path, origin: str, output: Path | None, as_json: bool) -> None:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text in UTF-8"
-        raise BadRequest(f"cannot read '{path}': {reason}") from None
+    text = read_text(path, "the export", most=EXPORT_BYTES)
     plan = parse_file(text, origin)
     if output is not None:
         save_plan(plan, output)
@@ -69,10 +69,3 @@ def _read_back(path: Path, origin: str, output: Path | None, as_json: bool) -> N
         click.echo(shown, nl=False)
 
     emit(doc, as_json, render)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadRequest(f"cannot write '{path}': {error.strerror}; give another -o") from None

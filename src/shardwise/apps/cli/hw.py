@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.files import check_outputs
 from shardwise.apps.cli.output import (
     crowded_out,
     csv_option,
@@ -67,6 +68,7 @@ def list_chips(
     constants: str, hw_files: tuple[Path, ...], as_json: bool, csv_path: Path | None
 ) -> None:
     """One line per chip."""
+    check_outputs()
     rows = [
         _summary(load_chip(chip, constants=constants, hw_files=hw_files))
         for chip in chip_ids(hw_files)
@@ -297,6 +299,7 @@ def diff(
     csv_path: Path | None,
 ) -> None:
     """FIRST and SECOND side by side, with the ratio SECOND / FIRST."""
+    check_outputs()
     a = load_chip(first, constants=constants, hw_files=hw_files)
     b = load_chip(second, constants=constants, hw_files=hw_files)
     numbers = {path: _pair(a, b, path) for path in _paths(a, b)}

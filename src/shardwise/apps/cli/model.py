@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.files import check_outputs
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
+from shardwise.boundary import whole
 from shardwise.errors import BadRequest
 from shardwise.models import (
     ModelConfig,
@@ -41,6 +43,7 @@ def model() -> None:
 @json_option
 def list_models(csv_path: Path | None, as_json: bool) -> None:
     """Every model of the zoo."""
+    check_outputs()
     facts = [_listed(load_model(name)) for name in zoo_names()]
     doc = document(inputs={}, result={"models": facts})
     header = ["name", "architecture", "source", "layers", "params", "active", "KV bytes per token"]
@@ -91,6 +94,7 @@ def diff(
     names: tuple[str, ...], seq: str, dtype: str, csv_path: Path | None, as_json: bool
 ) -> None:
     """The design decisions of two or more models side by side; * marks what differs."""
+    check_outputs()
     if len(names) < 2:
         only = "".join(names)
         raise BadRequest(
@@ -120,10 +124,9 @@ def diff(
 
 
 def _context(text: str) -> int:
-    tokens = parse_count(text, "--seq")
-    if tokens != int(tokens):
-        raise BadRequest(f"--seq is {tokens:g}; it must be a whole number of tokens")
-    return int(tokens)
+    return whole(
+        parse_count(text, "--seq"), "--seq", least=1, most=2**40, form="a whole number of tokens"
+    )
 
 
 def _listed(cfg: ModelConfig) -> dict[str, Any]:

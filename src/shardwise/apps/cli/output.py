@@ -3,28 +3,24 @@
 Warnings and notes go to stderr in JSON mode and under the tables otherwise.
 """
 
-import csv
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import click
 
-from shardwise.errors import BadRequest
+from shardwise.apps.cli.files import file_option
+from shardwise.apps.cli.streams import say
+from shardwise.boundary.documents import finite, to_json
 
 SCHEMA_VERSION = 1
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-csv_option = click.option(
-    "--csv",
-    "csv_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write the table to a CSV file.",
-)
+csv_option = file_option("--csv", "csv_path", help="Also write the table to a CSV file.")
 
 
 def document(
@@ -50,11 +46,22 @@ def document(
 def emit(doc: Mapping[str, Any], as_json: bool, render: Callable[[], None]) -> None:
     """Print the document as JSON, or render it for a person and list its warnings."""
     if as_json:
-        click.echo(json.dumps(plain(doc), indent=2, ensure_ascii=False))
+        found, gone = finite(plain(doc))
+        found["warnings"] += [f"{place}, which JSON has no number for: null" for place in gone[:20]]
+        click.echo(_spelt(to_json(found)))
         return
     render()
     for warning in doc["warnings"]:
-        click.echo(f"warning: {warning}", err=True)
+        say(f"warning: {warning}")
+
+
+def _spelt(text: str) -> str:
+    """JSON with escapes, if stdout cannot print all of it."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(json.loads(text), indent=2)
+    return text
 
 
 def plain(value: Any) -> Any:
@@ -68,39 +75,11 @@ def plain(value: Any) -> Any:
     return value
 
 
-def check_writable(path: Path | None, option: str, *endings: str) -> None:
-    """Raise BadRequest before the work where a file could not be written after it: a folder that
-    does not exist, or an ending that says no format."""
-    if path is None:
-        return
-    if endings and not path.name.lower().endswith(endings):
-        raise BadRequest(
-            f"{option} '{path}': the ending says the format; use {' or '.join(endings)}"
-        )
-    if not path.parent.is_dir():
-        raise BadRequest(
-            f"cannot write '{path}': the folder '{path.parent}' does not exist; "
-            f"give another {option}"
-        )
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write the table of --csv. Raises BadRequest where the file cannot be written."""
+    from shardwise.boundary import write_table  # slow to load, for --help
 
-
-def check_outputs(options: Mapping[str, Any]) -> None:
-    """Raise BadRequest, before anything is priced, for a file of --plot, --trace or --csv
-    that could not be written."""
-    check_writable(options.get("plot_path"), "--plot", ".png", ".svg")
-    check_writable(options.get("trace_path"), "--trace", ".json", ".json.gz")
-    check_writable(options.get("csv_path"), "--csv")
-
-
-def write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Write one table. Raises BadRequest where the file cannot be written (no such folder)."""
-    try:
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(header)
-            writer.writerows(rows)
-    except OSError as error:
-        raise BadRequest(f"cannot write '{path}': {error.strerror}; give another --csv") from None
+    write_table(path, header, rows, option="--csv")
 
 
 def table(

@@ -1,9 +1,8 @@
 """`shardwise plan schema`: the JSON Schema of plan files."""
 
-import json
-
 import click
 
+from shardwise.boundary import to_json
 from shardwise.plans.schema import plan_schema
 
 
@@ -11,4 +10,4 @@ from shardwise.plans.schema import plan_schema
 @click.option("--kind", default="train", show_default=True, metavar="train|serve")
 def schema(kind: str) -> None:
     """The JSON Schema of plan files, for editors that check YAML."""
-    click.echo(json.dumps(plan_schema(kind), indent=2))
+    click.echo(to_json(plan_schema(kind)))

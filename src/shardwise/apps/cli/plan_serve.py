@@ -6,10 +6,9 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.files import check_outputs, file_option, plot_option
 from shardwise.apps.cli.options import given, hardware_of, hardware_options, on_command_line
 from shardwise.apps.cli.output import (
-    check_outputs,
-    check_writable,
     csv_option,
     document,
     emit,
@@ -67,7 +66,11 @@ _FRONT_COLUMNS = (
 @click.option("--output", "output_text", help="Tokens of the answer, such as 512.")
 @click.option("--tpot", help="Longest expected time per output token, such as 15ms.")
 @click.option("--ttft", help="Longest expected time to the first token, such as 1s.")
-@click.option("--batch", help="Fix the sequences decoded at once; else the largest that fits.")
+@click.option(
+    "--batch",
+    help="Sequences decoded at once (240 or 240seq); else as many as give most tokens/s per chip "
+    "within the targets. Not with cost.",
+)
 @click.option("--weights", default=CHECKPOINT, show_default=True, help="Dtype of the weights.")
 @click.option("--kv", default="bf16", show_default=True, help="Dtype of the KV cache.")
 @click.option("--activations", default="bf16", show_default=True, help="Dtype between matmuls.")
@@ -90,7 +93,7 @@ _FRONT_COLUMNS = (
     type=click.Choice(["smallest", "cost"]),
     default="smallest",
     show_default=True,
-    help="The smallest slice and its largest batch, or the cheapest fleet under a load.",
+    help="The most tokens/s per chip on the smallest slice, or the cheapest fleet under a load.",
 )
 @click.option("--rate", help="Cost: requests per second that come; else as many as they can take.")
 @click.option(
@@ -112,24 +115,25 @@ _FRONT_COLUMNS = (
     type=click.IntRange(0, 50),
     help="Runner-up meshes to show.",
 )
-@click.option("-o", "plan_path", type=click.Path(dir_okay=False, path_type=Path), help="Plan file.")
-@click.option(
-    "--plot",
-    "plot_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The front, with cost also a decode step's parts, as a PNG or SVG.",
-)
+@file_option("-o", "plan_path", help="Plan file.")
+@plot_option("The front, with cost also a decode step's parts, as a PNG or SVG.")
 @hardware_options()
 @csv_option
 @json_option
 def serve(**options: Any) -> None:
-    """Find the smallest slice that holds the model and meets the targets, and its largest batch;
-    with --objective cost the cheapest servers under a load (--on takes several chips: v5e,h100)."""
+    """Find the smallest slice that holds the model and meets the targets, and the mesh and batch
+    with most tokens/s per chip on it; with --objective cost the cheapest servers under a load (--on
+    takes several chips: v5e,h100)."""
     cost = options["objective"] == "cost"
     # Objectives that an ideal engine keeps by a hair are missed by any that runs.
     options["engine"] = options["engine"] or ("others" if cost else "ideal")
-    check_outputs(options)
-    check_writable(options["plan_path"], "-o")
+    check_outputs()
+    for flag, name in (
+        ("input", "input_text"),
+        ("output", "output_text"),
+    ):  # no model reads more; longer answers simulate for minutes
+        if options[name] and parse_count(str(options[name]), f"--{flag}") > 2**20:
+            raise BadRequest(f"--{flag} is {options[name]}; at most 1Mi tokens are planned for")
     if cost:
         from shardwise.apps.cli.plan_serve_cost import serve_cost
 
@@ -151,7 +155,7 @@ def serve(**options: Any) -> None:
         output=count_of(options, "output_text", "--output"),
         tpot=parse_seconds(options["tpot"], "--tpot") if options["tpot"] else inf,
         ttft=parse_seconds(options["ttft"], "--ttft") if options["ttft"] else inf,
-        batch=count_of(options, "batch", "--batch", _MOST_BATCH) if options["batch"] else 0,
+        batch=_batch(options),
         dtypes=ServeDtypes(
             weights=options["weights"],
             kv=options["kv"],
@@ -199,6 +203,14 @@ DEFINITIONS = {
     "server and of the servers of the same kind that prefill for it",
     "usd_per_million_tokens": "chip-seconds of prefill per input token, of decode per output token",
 }
+
+
+def _batch(options: dict[str, Any]) -> int:
+    """The sequences that were asked for; 0 where none were."""
+    text = options["batch"]
+    if text is None:
+        return 0
+    return count_of({"batch": text.removesuffix("seq") or text}, "batch", "--batch", _MOST_BATCH)
 
 
 def count_of(options: dict[str, Any], key: str, flag: str, most: float = inf) -> int:

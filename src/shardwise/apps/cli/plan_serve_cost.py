@@ -7,7 +7,7 @@ from typing import Any
 import click
 import numpy as np
 
-from shardwise.apps.cli.options import given, hardware_of, on_command_line
+from shardwise.apps.cli.options import given, hardware_of, on_command_line, refuse
 from shardwise.apps.cli.output import document, emit, table, write_csv
 from shardwise.apps.cli.plan_serve import count_of
 from shardwise.apps.cli.progress import progress_line
@@ -67,6 +67,7 @@ _FRONT_COLUMNS = (
 
 def serve_cost(options: dict[str, Any]) -> None:
     """Plan on every chip of --on, and show the cheapest with its reasons."""
+    refuse(("activations",), "takes no effect with --objective cost, where they are bf16")
     for name in _OTHERS:
         if options[name]:
             raise click.UsageError(f"--{name} takes no effect with --objective cost; leave it out")

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.files import check_outputs
 from shardwise.apps.cli.options import hardware_options
-from shardwise.apps.cli.output import check_outputs, document, emit, json_option, table
+from shardwise.apps.cli.output import document, emit, json_option, table
 from shardwise.apps.cli.plan_serve import render_serve
 from shardwise.apps.cli.plan_train import render_plan
 from shardwise.apps.cli.timeline import timeline_options, write_timeline
@@ -68,7 +69,7 @@ def show(path: Path, as_json: bool, **options: Any) -> None:
     --set remat=block changes a field first. audit:NAME is a plan of a published run
     (`shardwise book list`).
     """
-    check_outputs(options)
+    check_outputs()
     priced = priced_file(path, options)
     check_fits(priced)
     write_timeline(priced.answer, options)

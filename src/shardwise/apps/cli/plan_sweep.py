@@ -5,9 +5,10 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.files import check_outputs, plot_option
+from shardwise.apps.cli.numbers import Number
 from shardwise.apps.cli.options import given, hardware_of, hardware_options
 from shardwise.apps.cli.output import (
-    check_outputs,
     csv_option,
     document,
     emit,
@@ -40,10 +41,8 @@ from shardwise.workflows.sweep import Point, slices_between, sweep, sweep_result
 @click.option("--seq", "lengths", required=True, multiple=True, help="Tokens; may be repeated.")
 @search_options
 @click.option("--tokens", help="Length of the run, such as 15T: adds days and dollars.")
-@click.option("--days", type=click.FloatRange(min=0, min_open=True), help="Deadline of --tokens.")
-@click.option(
-    "--plot", "plot_path", type=click.Path(dir_okay=False, path_type=Path), help="PNG or SVG."
-)
+@click.option("--days", type=Number(above=0, most=1e6), help="Deadline of --tokens.")
+@plot_option("PNG or SVG.")
 @hardware_options()
 @csv_option
 @json_option
@@ -56,7 +55,7 @@ def sweep_command(**options: Any) -> None:
     """
     if options["days"] and not options["tokens"]:
         raise click.UsageError("--days is a deadline for a run; say its length with --tokens")
-    check_outputs(options)
+    check_outputs()
     hardware = hardware_of(options)
     low, high = _range(options["chips"])
     lengths = [whole(parse_count(text, "--seq"), "--seq") for text in options["lengths"]]

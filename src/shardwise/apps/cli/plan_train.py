@@ -5,10 +5,9 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.files import check_outputs, file_option
 from shardwise.apps.cli.options import given, hardware_of, hardware_options
 from shardwise.apps.cli.output import (
-    check_outputs,
-    check_writable,
     csv_option,
     document,
     emit,
@@ -66,7 +65,7 @@ from shardwise.workflows.predict import (
 @run_options
 @timeline_options
 @against_option
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Plan file.")
+@file_option("-o", "--output", help="Plan file.")
 @hardware_options()
 @csv_option
 @json_option
@@ -76,8 +75,7 @@ def train(**options: Any) -> None:
     Which plans are looked at: docs/legality.md. The best are priced again by an event timeline of
     their own pipeline stages.
     """
-    check_outputs(options)
-    check_writable(options["output"], "-o")
+    check_outputs()
     hardware = hardware_of(options)
     length = whole(parse_count(options["seq"], "--seq"), "--seq")
     run = run_asked(options)
@@ -102,7 +100,7 @@ def train(**options: Any) -> None:
         save_plan(planning.best.plan, options["output"])
     write_timeline(planning.best, options)
     result = planning_result(planning)
-    result["book"] = book_result(planning.best)
+    result["book"] = book_result(planning.best, hardware)
     against = None
     if published is not None:
         against = set_against(planning, published, options["against"], hardware)

@@ -7,6 +7,8 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.compile import is_function, watcher
+from shardwise.apps.cli.files import check_outputs, folder_option
+from shardwise.apps.cli.numbers import DEVICES, SECONDS, Whole
 from shardwise.apps.cli.options import given
 from shardwise.apps.cli.output import document, emit, json_option, plain, table
 from shardwise.errors import BadRequest
@@ -18,8 +20,14 @@ PATH = click.Path(dir_okay=True, path_type=Path)
 
 @click.command()
 @click.argument("what", metavar="[PLAN|MODULE:FUNCTION]", required=False)
-@click.option("--steps", default=10, show_default=True, help="Steps to time.")
-@click.option("--cpu-devices", type=int, metavar="N", help="Run on N virtual CPU devices.")
+@click.option(
+    "--steps",
+    type=Whole(least=1, most=100_000),
+    default=10,
+    show_default=True,
+    help="Steps to time.",
+)
+@click.option("--cpu-devices", type=DEVICES, metavar="N", help="Run on N virtual CPU devices.")
 @click.option("--phase", type=click.Choice(["train", "decode", "prefill"]), help="Of a plan.")
 @click.option("--args", metavar="MODULE:NAME", help="Makes a function's arguments.")
 @click.option("--mesh", metavar="X=4,Y=2", help="Mesh of a function; default x, all devices.")
@@ -28,8 +36,8 @@ PATH = click.Path(dir_okay=True, path_type=Path)
 @click.option("--hlo", type=PATH, metavar="FILE", help="Compiled text of the capture's program.")
 @click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Change a plan.")
 @click.option("--hw", "hw_files", multiple=True, metavar="FILE", help="Adds a chip.")
-@click.option("--timeout", default=900.0, metavar="SECONDS", help="[900]")
-@click.option("--out", type=PATH, metavar="DIR", help="Keep capture, tables and compiled text.")
+@click.option("--timeout", type=SECONDS, default=900.0, metavar="SECONDS", help="[900]")
+@folder_option("--out", metavar="DIR", help="Keep capture, tables and compiled text.")
 @json_option
 def profile(what: str | None, as_json: bool, **options: Any) -> None:
     """Time steps of a plan or of a function on the devices here, op by op.
@@ -37,6 +45,7 @@ def profile(what: str | None, as_json: bool, **options: Any) -> None:
     Measured seconds stand beside those of the compiled program and, for a plan, of the planner.
     With --trace nothing is run: an .xplane.pb or trace.json.gz of a CPU, GPU or TPU is read.
     """
+    check_outputs(what)
     from shardwise.workflows.profile_result import profile_result, write_profile
 
     if options["trace"] is not None:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.output import document, emit, json_option, table
+from shardwise.boundary.numbers import shown
 from shardwise.errors import BadRequest
 from shardwise.hardware.catalogue import load_chip
 from shardwise.hardware.chip import Chip
@@ -21,7 +22,7 @@ from shardwise.units import (
 )
 
 Dims = tuple[int, int, int]
-_DIMS = re.compile(r"(\d+)[x×](\d+)[x×](\d+)")
+_DIMS = re.compile(r"(\d{1,18})[x×](\d{1,18})[x×](\d{1,18})", re.ASCII)
 
 
 @click.command()
@@ -92,7 +93,7 @@ def _parse_dims(text: str) -> Dims:
     dims = tuple(int(d) for d in match.groups()) if match else ()
     if len(dims) != 3 or min(dims) < 1:
         rule = "write three whole sizes of at least 1 as MxKxN, such as 240x8192x32768"
-        raise BadRequest(f"matmul '{text}' cannot be read; {rule}")
+        raise BadRequest(f"matmul {shown(text)} cannot be read; {rule}")
     return dims
 
 

@@ -6,11 +6,11 @@ to compute it.
 
 from itertools import islice
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import click
 
+from shardwise.apps.cli.files import check_outputs, file_option, plot_option
 from shardwise.apps.cli.options import hardware_options, refuse
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
 from shardwise.apps.cli.shard_extras import backward_text, extras, render_extras
@@ -60,16 +60,11 @@ Rows = list[tuple[tuple[int, ...], tuple[slice, ...]]]
     "--input", multiple=True, metavar="ARRAY", help="With --backward: this array is no parameter."
 )
 @click.option("--draw", is_flag=True, help="Who holds what, as a map in the terminal.")
-@click.option(
-    "--plot",
-    "plot_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="The map of one array as a figure, PNG or SVG.",
-)
-@click.option(
+@plot_option("The map of one array as a figure, PNG or SVG.")
+@file_option(
     "--animate",
     "animate_path",
-    type=click.Path(dir_okay=False, path_type=Path, allow_dash=True),
+    dash=True,
     help="The first collective hop by hop, as HTML; - for the terminal.",
 )
 @click.option("--to", type=click.Choice(("jax", "explicit")), help="Print a runnable program.")
@@ -84,6 +79,7 @@ def shard(**options: Any) -> None:
     more arrays (any einsum; leave out -> for a free result), or a reshard "A[I_XY] -> A[I_Y]".
     With --backward it may also be lines separated by ';', named functions among them.
     """
+    check_outputs()
     if not options["backward"] and (options["store"] or options["input"]):
         raise BadRequest("--store and --input belong to --backward; add it")
     if options["backward"] and ";" in options["expression"]:
@@ -98,6 +94,7 @@ def shard(**options: Any) -> None:
         refuse(_FOR_PRODUCTS, rule)
         _show_array(options)
     else:
+        _check_pictures(options)
         _show_product(options)
     return None
 
@@ -136,6 +133,17 @@ def _show_listing(options: dict[str, Any]) -> None:
     inputs = {"expression": options["expression"], "mesh": options["mesh"]}
     doc = document(inputs=inputs, result={"backward": text.splitlines()})
     emit(doc, options["as_json"], lambda: click.echo(text))
+
+
+def _check_pictures(options: dict[str, Any]) -> None:
+    """What --plot and --animate cannot show of a product, before it is searched."""
+    operands, wanted = read_product(options["expression"])
+    arrays = len(operands) + (wanted != operands[0])
+    if options["plot_path"] is not None and arrays > 1:
+        rule = "--plot shows one array; give one of them alone, or use --draw"
+        raise BadRequest(f"the answer has {arrays} arrays; {rule}")
+    if options["animate_path"] is not None and not options["on"]:
+        raise BadRequest("--animate shows links; say of which slice with --on SLICE")
 
 
 def _show_product(options: dict[str, Any]) -> None:

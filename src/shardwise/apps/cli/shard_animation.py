@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import BadRequest
+from shardwise.boundary import write_text
 from shardwise.sharding.simulate import Device, Link, Trace, Transfer
 from shardwise.units import format_bytes
 
@@ -27,11 +27,10 @@ def animate(trace: Trace, path: Path) -> None:
     they carry (named by the device they come from, or are summed for) and their bytes; below stand
     the bytes so far on the busiest link. Raises BadRequest where the file cannot be written.
     """
-    text = _PAGE.replace("__DATA__", json.dumps(_frames(trace)).replace("</", "<\\/"))
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadRequest(f"cannot write '{path}': {error.strerror}; give another path") from None
+    text = _PAGE.replace(
+        "__DATA__", json.dumps(_frames(trace), allow_nan=False).replace("</", "<\\/")
+    )
+    write_text(path, text, option="path")
 
 
 def animate_terminal(trace: Trace) -> Iterator[str]:
@@ -95,7 +94,7 @@ def _owner(kind: str, transfer: Transfer) -> Any:
     """The device that a block comes from, or that a partial sum is for."""
     block: Any = transfer.block
     if kind == "permute":
-        return block
+        return block[0]
     return block[1] if isinstance(block[0], str) else block[0]
 
 

@@ -9,7 +9,8 @@ import click
 from shardwise.apps.cli.shard_views import animate, animate_terminal, draw, plot
 from shardwise.errors import BadRequest
 from shardwise.sharding import Layout, Mesh, Sizes
-from shardwise.sharding.simulate import fabric_of, simulate
+from shardwise.sharding.count import step_exchange
+from shardwise.sharding.simulate import fabric_of, simulate, targets_of
 from shardwise.workflows.shard import Sharding
 
 
@@ -21,9 +22,6 @@ def picture_arrays(
         for layout in dict.fromkeys(arrays):
             click.echo(f"\n{draw(layout, sizes, mesh)}")
     if options["plot_path"] is not None:
-        if len(arrays) > 1:
-            rule = "--plot shows one array; give one of them alone, or use --draw"
-            raise BadRequest(f"the answer has {len(arrays)} arrays; {rule}")
         plot(arrays[0], sizes, mesh, options["plot_path"])
 
 
@@ -32,13 +30,15 @@ def picture_movement(options: dict[str, Any], answer: Sharding) -> None:
     path: Path | None = options["animate_path"]
     if path is None:
         return
-    if answer.placement is None:
-        raise BadRequest("--animate shows links; say of which slice with --on SLICE")
+    assert answer.placement is not None, "refused before the search"
     if not answer.best.collectives:
         raise BadRequest(f"--animate: the best way for '{answer.einsum}' moves nothing")
     step = answer.best.collectives[0]
     axes = [axis for axis in answer.mesh if axis in step.axes]
-    trace = simulate(step.kind, fabric_of(answer.placement, axes))  # type: ignore[arg-type]
+    fabric, targets = fabric_of(answer.placement, axes), None
+    if step.kind == "permute":
+        targets = targets_of(step_exchange(step, axes), answer.placement)
+    trace = simulate(step.kind, fabric, targets=targets)  # type: ignore[arg-type]
     if str(path) == "-":
         for frame in animate_terminal(trace):
             click.echo(f"\n{frame}")

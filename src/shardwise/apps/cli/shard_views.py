@@ -96,6 +96,8 @@ def _grids(
     across_last: bool = False,
 ) -> list[str]:
     """Grids of names: two dims each, one grid per place along the other ones."""
+    if not shape:
+        return [f"    {name(())}"]
     if len(shape) == 1:
         return [f"  {axes[0]} ->", "    " + " ".join(name((i,)) for i in range(shape[0]))]
     others = range(len(shape) - 2) if across_last else range(2, len(shape))

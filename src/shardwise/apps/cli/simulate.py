@@ -1,13 +1,15 @@
 """`shardwise simulate`: a serving plan under a trace or a made load, request by request."""
 
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import click
 
+from shardwise.apps.cli.files import check_outputs, file_option, plot_option
+from shardwise.apps.cli.numbers import SEED, Number, Whole
 from shardwise.apps.cli.options import given, hardware_options
 from shardwise.apps.cli.output import (
-    check_writable,
     csv_option,
     document,
     emit,
@@ -17,6 +19,7 @@ from shardwise.apps.cli.output import (
 )
 from shardwise.apps.cli.plan_show import plan_overrides
 from shardwise.apps.cli.progress import progress_line
+from shardwise.boundary import whole
 from shardwise.errors import BadRequest, ThresholdMissed
 from shardwise.planner.serving import mesh_text
 from shardwise.planner.simulate.metrics import (
@@ -25,12 +28,15 @@ from shardwise.planner.simulate.metrics import (
     Objectives,
     request_rows,
 )
+from shardwise.planner.simulate.traces import MOST_REQUESTS
 from shardwise.plans import ServePlan, load_plan
 from shardwise.plans.files import flat_plan
 from shardwise.units import format_seconds, format_usd, many, parse_count, parse_seconds, sig
-from shardwise.workflows.inputs import Hardware, parse_share, whole
+from shardwise.workflows.inputs import Hardware, parse_share
 from shardwise.workflows.simulate import Load, Simulated, simulate_plan
 
+RATE = Number(least=1e-9, most=1e6)
+"""Requests a second, and how many times as fast."""
 _file = click.Path(dir_okay=False, path_type=Path)
 _TRACES = (
     "Azure, Vidur (arrived_at in seconds), Mooncake or LLMServingSim (timestamp in milliseconds), "
@@ -42,23 +48,37 @@ _TRACES = (
 @click.argument("path", metavar="PLAN", type=_file)
 @click.option("--trace", type=_file, help=_TRACES)
 @click.option("--requests", help="The first so many of a trace, or how many to make (1000).")
-@click.option("--rate", type=float, help="Requests per second: make them, or speed a trace up.")
-@click.option("--speed", type=float, help="Replay a trace so many times as fast.")
-@click.option("--tile", default=1, type=click.IntRange(1), help="Repeat the load so many times.")
-@click.option("--cv", type=float, help="Burstiness of made requests; 1 (default) is Poisson.")
+@click.option("--rate", type=RATE, help="Requests per second: make them, or speed a trace up.")
+@click.option("--speed", type=RATE, help="Replay a trace so many times as fast.")
+@click.option(
+    "--tile",
+    default=1,
+    type=Whole(least=1, most=MOST_REQUESTS),
+    help="Repeat the load so many times.",
+)
+@click.option(
+    "--cv",
+    type=Number(least=0, most=100),
+    help="Burstiness of made requests; 1 (default) is Poisson.",
+)
 @click.option("--input", "input_text", help="Prompt tokens of made requests; else the plan's.")
 @click.option("--output", "output_text", help="Answer tokens of made requests; else the plan's.")
 @click.option("--lengths", metavar="FILE:CATEGORY", help="Draw lengths from ServeGen's quantiles.")
-@click.option("--seed", default=0, show_default=True, help="Of everything that is drawn.")
+@click.option(
+    "--seed", type=SEED, default=0, show_default=True, help="Of everything that is drawn."
+)
 @click.option("--ttft", help="Objective: longest time to the first token, such as 2s.")
 @click.option("--tpot", help="Objective: longest time per output token, such as 50ms.")
 @click.option("--e2el", help="Objective: longest time to the last token, such as 30s.")
 @click.option(
     "--check", metavar="SHARE", help="Exit with 4 where fewer meet the objectives, such as 99%."
 )
-@click.option("--plot", "plot_path", type=_file, help="Latencies and queues as a PNG or SVG.")
-@click.option(
-    "--perfetto", "steps_path", type=_file, help="Every step as a trace file for ui.perfetto.dev."
+@plot_option("Latencies and queues as a PNG or SVG.")
+@file_option(
+    "--perfetto",
+    "steps_path",
+    endings=(".json", ".json.gz"),
+    help="Every step as a trace file for ui.perfetto.dev.",
 )
 @click.option("--perfetto-until", help="The trace file ends after so much time, such as 60s.")
 @hardware_options(constants=None)
@@ -70,10 +90,8 @@ def simulate(path: Path, **options: Any) -> None:
     --set scheduling.policy=interleaved changes a field of the plan first; --csv has a row for each
     request.
     """
-    check_writable(options["plot_path"], "--plot", ".png", ".svg")
-    check_writable(options["csv_path"], "--csv")
-    check_writable(options["steps_path"], "--perfetto", ".json", ".json.gz")
-    objectives = _objectives(options)
+    check_outputs()
+    objectives, least, until = _objectives(options), _least(options), _until(options)
     fields, chip = plan_overrides(options["sets"])
     plan = load_plan(path, fields)
     found = simulate_plan(
@@ -89,7 +107,7 @@ def simulate(path: Path, **options: Any) -> None:
         keep_steps=options["steps_path"] is not None,
         progress=progress_line("simulating", "requests"),
     )
-    _write(found, options)
+    _write(found, options, until)
     doc = document(
         inputs={"path": str(path), **given(options)},
         resolved={
@@ -101,7 +119,7 @@ def simulate(path: Path, **options: Any) -> None:
         provenance={"definitions": DEFINITIONS},
     )
     emit(doc, options["as_json"], lambda: _render(found, objectives))
-    _check(found, options["check"])
+    _check(found, least)
 
 
 def _objectives(options: dict[str, Any]) -> Objectives:
@@ -137,10 +155,26 @@ def _load(options: dict[str, Any]) -> Load:
 
 
 def _count(text: str | None, flag: str) -> int | None:
-    return None if text is None else whole(parse_count(text, flag), flag)
+    if text is None:
+        return None
+    return whole(parse_count(text, flag), flag, least=1, most=2**31)
 
 
-def _write(found: Simulated, options: dict[str, Any]) -> None:
+def _least(options: dict[str, Any]) -> float | None:
+    """The share of --check."""
+    return None if options["check"] is None else parse_share(options["check"], "--check")
+
+
+def _until(options: dict[str, Any]) -> float:
+    """The end of the trace file in seconds."""
+    if options["perfetto_until"] is None:
+        return inf
+    if options["steps_path"] is None:
+        raise BadRequest("--perfetto-until is the end of a trace file; name it with --perfetto")
+    return parse_seconds(options["perfetto_until"], "--perfetto-until")
+
+
+def _write(found: Simulated, options: dict[str, Any], until: float) -> None:
     """The files that were asked for."""
     if options["csv_path"]:
         write_csv(options["csv_path"], REQUEST_COLUMNS, request_rows(found.outcome))
@@ -152,17 +186,11 @@ def _write(found: Simulated, options: dict[str, Any]) -> None:
         from shardwise.planner.simulate.step_trace import step_events
         from shardwise.planner.trace import write_events
 
-        until = float("inf")
-        if options["perfetto_until"]:
-            until = parse_seconds(options["perfetto_until"], "--perfetto-until")
         write_events(step_events(found.outcome, until), options["steps_path"], "--perfetto")
 
 
-def _check(found: Simulated, text: str | None) -> None:
-    if text is None:
-        return
-    least, share = parse_share(text, "--check"), found.result["good_share"]
-    if share < least:
+def _check(found: Simulated, least: float | None) -> None:
+    if least is not None and (share := found.result["good_share"]) < least:
         raise ThresholdMissed(
             f"{share:.1%} of the requests met the objectives, below --check {least:.1%}"
         )

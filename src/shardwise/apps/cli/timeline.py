@@ -1,22 +1,20 @@
 """--plot and --trace of a training plan: its pipeline as a Gantt chart and as a Perfetto trace."""
 
-from pathlib import Path
 from typing import Any
 
-import click
-
+from shardwise.apps.cli.files import file_option, plot_option
 from shardwise.workflows.plan_file import plan_timeline
-
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def timeline_options(command):
     """The two options; `write_timeline` does what they ask."""
-    plot = click.option("--plot", "plot_path", type=_FILE, help="Pipeline chart, PNG or SVG.")
-    trace = click.option(
-        "--trace", "trace_path", type=_FILE, help="Pipeline trace for ui.perfetto.dev (.json.gz)."
+    trace = file_option(
+        "--trace",
+        "trace_path",
+        endings=(".json", ".json.gz"),
+        help="Pipeline trace for ui.perfetto.dev (.json.gz).",
     )
-    return plot(trace(command))
+    return plot_option("Pipeline chart, PNG or SVG.")(trace(command))
 
 
 def write_timeline(answer: Any, options: dict[str, Any]) -> None:

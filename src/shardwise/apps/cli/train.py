@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.numbers import DEVICES, PROCESSES, SEED, STEPS, Number, Whole
 from shardwise.apps.cli.output import document, emit, json_option
 from shardwise.apps.cli.parts import needed_for
 from shardwise.errors import BadRequest
@@ -22,16 +23,34 @@ EVERY = 10.0
 @click.argument("plan", type=click.Path(dir_okay=False))
 @click.option("--data", required=True, metavar="FILE|DIR", help="Text to train on.")
 @click.option(
-    "--steps", required=True, type=int, help="Steps of the whole run, resumed ones included."
+    "--steps", required=True, type=STEPS, help="Steps of the whole run, resumed ones included."
 )
 @click.option("--out", metavar="DIR", help="Checkpoints and metrics; default PLAN.run.")
-@click.option("--seed", default=0, help="Weights and order of the data.  [0]")
-@click.option("--lr", default=1e-3, help="Peak learning rate.  [0.001]")
-@click.option("--warmup", default=0, help="Steps up to the peak.  [0]")
+@click.option("--seed", type=SEED, default=0, help="Weights and order of the data.  [0]")
+@click.option(
+    "--lr", type=Number(above=0, most=1e3), default=1e-3, help="Peak learning rate.  [0.001]"
+)
+@click.option("--warmup", type=Whole(most=10**9), default=0, help="Steps up to the peak.  [0]")
 @click.option("--schedule", type=SCHEDULES, default="cosine", help="Down to 10 %.  [cosine]")
-@click.option("--clip", default=1.0, help="Norm of the gradient at most; 0 for none.  [1]")
-@click.option("--decay", default=0.1, help="Weight decay of matrices and tables.  [0.1]")
-@click.option("--save-every", default=0, metavar="N", help="Steps per checkpoint; the last always.")
+@click.option(
+    "--clip",
+    type=Number(least=0, most=1e9),
+    default=1.0,
+    help="Norm of the gradient at most; 0 for none.  [1]",
+)
+@click.option(
+    "--decay",
+    type=Number(least=0, most=1e3),
+    default=0.1,
+    help="Weight decay of matrices and tables.  [0.1]",
+)
+@click.option(
+    "--save-every",
+    type=Whole(most=10**9),
+    default=0,
+    metavar="N",
+    help="Steps per checkpoint; the last always.",
+)
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint in --out.")
 @click.option("--tokenizer", metavar="FILE", help="A tokenizer.json; default --init's, or bytes.")
 @click.option("--init", metavar="DIR", help="Begin with a Hugging Face checkpoint.")
@@ -40,10 +59,14 @@ EVERY = 10.0
     "--tensor-matmul", type=MATMULS, default="plain", help="Rings over tensor, or XLA's.  [plain]"
 )
 @click.option("--profile", is_flag=True, help="Trace three steps into DIR/profile.")
-@click.option("--cpu-devices", type=int, metavar="N", help="N virtual CPU devices per process.")
+@click.option("--cpu-devices", type=DEVICES, metavar="N", help="N virtual CPU devices per process.")
 @click.option("--coordinator", metavar="HOST:PORT", help="Where the processes meet.")
-@click.option("--processes", type=int, metavar="N", help="How many; alone it starts them here.")
-@click.option("--process", type=int, metavar="I", help="Which of them this is, from 0.")
+@click.option(
+    "--processes", type=PROCESSES, metavar="N", help="How many; alone it starts them here."
+)
+@click.option(
+    "--process", type=Whole(most=100_000), metavar="I", help="Which of them this is, from 0."
+)
 @click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Change the plan first.")
 @json_option
 def train(plan: str, sets: tuple[str, ...], as_json: bool, **options: Any) -> None:

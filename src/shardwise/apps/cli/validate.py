@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.files import check_outputs, plot_option
 from shardwise.apps.cli.options import given
 from shardwise.apps.cli.output import (
-    check_outputs,
     csv_option,
     document,
     emit,
@@ -45,12 +45,7 @@ _WORST = 10
     help="Exit with 4 where the median absolute error is larger, such as 10%.",
 )
 @click.option("--verbose", is_flag=True, help="Name every row that is left out, and the worst.")
-@click.option(
-    "--plot",
-    "plot_path",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Predicted against measured as a PNG or SVG.",
-)
+@plot_option("Predicted against measured as a PNG or SVG.")
 @csv_option
 @json_option
 def validate(path: Path | None, **options: Any) -> None:
@@ -58,7 +53,7 @@ def validate(path: Path | None, **options: Any) -> None:
 
     Without a table: the published runs that come with shardwise, each with its citation.
     """
-    check_outputs(options)
+    check_outputs()
     limit = _limit(options["check"]) if options["check"] else None
     if options.pop("serving"):
         from shardwise.apps.cli.validate_serving import validate_serving

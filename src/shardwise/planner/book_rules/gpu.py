@@ -39,7 +39,7 @@ def few_groups_limit(alpha: Quantity, groups: Quantity) -> Quantity:
 
     A group keeps 1/X of the gradients itself, so two groups need half of what many need.
     """
-    return alpha * (groups - 1) / groups
+    return alpha * (1 - 1 / groups)
 
 
 def spanned_limit(alpha: Quantity, nodes: Quantity) -> Quantity:
@@ -74,8 +74,10 @@ def expert_d_ff(
     so F > alpha (Z - d) min(dk/Z, 1) / k: alpha (Z - d) / k up to Z = dk, and towards d * alpha
     (8 alpha) far above. 0 inside a node, where this rule does not bind.
     """
-    hit = np.minimum(domain * experts_per_token / degree, 1.0)
-    return alpha * np.maximum(degree - domain, 0) * hit / experts_per_token
+    few = np.maximum(degree - domain, 0) / experts_per_token
+    # (Z - d) dk/Z / k with Z divided out: Z may be infinite.
+    many = domain * np.maximum(1 - domain / degree, 0)
+    return alpha * np.minimum(few, many)
 
 
 def expert_degree(alpha: Quantity, experts_per_token: Quantity, d_ff: Quantity, domain: Quantity):

@@ -4,7 +4,8 @@ One file per target: `maxtext.py`, `torchtitan.py`, `megatron.py`, `jax_mesh.py`
 `xpk.py` and `skypilot.py`. Each has `write(plan, cfg, piece)`, the target's own text, and
 `read(text)`, the fields of the plan that this text says. What a target has no word for stands in
 comment lines beside the text (`notes.py`); a choice that the target would run in another way is
-refused. Nothing is run or installed here. Read `notes.py` first.
+refused. Nothing is run or installed here: Python is read as a tree (`python_text.py`), and what
+came from outside is quoted for the language that it is written in. Read `notes.py` first.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +16,13 @@ from shardwise.errors import unknown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export import jax_mesh, maxtext, megatron, skypilot, torchtitan, xpk
-from shardwise.planner.export.notes import Lost, check_model, with_notes, without_notes
+from shardwise.planner.export.notes import (
+    Lost,
+    check_model,
+    fields_read,
+    with_notes,
+    without_notes,
+)
 from shardwise.plans import TrainPlan
 
 Write = Callable[[TrainPlan, ModelConfig, Slice], str]
@@ -61,7 +68,8 @@ def parse_export(text: str, target: str) -> TrainPlan:
 
     Raises BadRequest for text that is no such export, or whose values make no plan.
     """
-    return without_notes(text, target, _exporter(target).read(text))
+    said = fields_read(_exporter(target).read, text, target)
+    return without_notes(text, target, said)
 
 
 def _exporter(target: str) -> Exporter:

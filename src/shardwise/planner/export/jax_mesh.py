@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, shown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.parameters import Parameter, parameters
-from shardwise.planner.export.notes import Fields, meant, named, whole
+from shardwise.planner.export.notes import MOST, Fields, meant, named, whole
+from shardwise.planner.export.python_text import literal_of, tree_of
 from shardwise.plans import MESH_AXES, TrainPlan, activation_layout, parameter_layout
 from shardwise.plans.train import STORAGE_AXES, TrainDtypes
 
@@ -142,18 +143,17 @@ def read(text: str) -> Fields:
     mesh = _literal(given, "MESH_AXES")
     batch = _literal(given, "SEQUENCES, LENGTH")
     if not isinstance(mesh, dict) or not all(
-        axis in MESH_AXES and isinstance(degree, int) for axis, degree in mesh.items()
+        axis in MESH_AXES and isinstance(degree, int) and 0 < degree <= MOST
+        for axis, degree in mesh.items()
     ):
         known = ", ".join(MESH_AXES)
-        raise BadRequest(f"{TARGET}: MESH_AXES is {mesh!r}; it maps {known} to degrees")
-    if not isinstance(batch, tuple) or not all(isinstance(n, int) for n in batch):
-        raise BadRequest(f"{TARGET}: SEQUENCES, LENGTH are {batch!r}; write two whole numbers")
-    sequences, length = batch
+        raise BadRequest(f"{TARGET}: MESH_AXES is {shown(mesh, 200)}; it maps {known} to degrees")
+    sequences, length = batch if isinstance(batch, tuple) and len(batch) == 2 else (None, None)
     said: Fields = {
         "mesh": {axis: degree for axis, degree in mesh.items() if degree > 1},
-        "global_batch_sequences": whole(TARGET, "SEQUENCES", sequences),
-        "sequence_length": whole(TARGET, "LENGTH", length),
-        "microbatches": whole(TARGET, "MICROBATCHES", _literal(given, "MICROBATCHES")),
+        "global_batch_sequences": _count("SEQUENCES", sequences),
+        "sequence_length": _count("LENGTH", length),
+        "microbatches": _count("MICROBATCHES", _literal(given, "MICROBATCHES")),
         **_storage(given),
     }
     policy = ast.unparse(given["REMAT"]).rsplit(".", 1)[-1]
@@ -165,7 +165,7 @@ def read(text: str) -> Fields:
         raise BadRequest(f"{TARGET}: DTYPES is no dict; write one dtype by role")
     for key, value in zip(table.keys, table.values, strict=True):
         word = ast.unparse(value).rsplit(".", 1)[-1]
-        role = ast.literal_eval(key) if key else ""
+        role = literal_of(TARGET, "a key of DTYPES", key) if key else ""
         said[f"dtypes.{role}"] = meant(TARGET, f"DTYPES['{role}']", word, DTYPES)
     return said
 
@@ -192,19 +192,21 @@ def _strings(node: ast.expr) -> set[object]:
 
 
 def _constants(text: str) -> dict[str, ast.expr]:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
-        raise BadRequest(f"{TARGET}: the file is no Python: {error}") from None
     given = {
         ast.unparse(node.targets[0]).strip("()"): node.value
-        for node in tree.body
+        for node in tree_of(TARGET, text).body
         if isinstance(node, ast.Assign)
     }
     for name in _NEEDED:
         if name not in given:
             raise BadRequest(f"{TARGET}: the module does not set {name}")
     return given
+
+
+def _count(name: str, value: Any) -> int:
+    if not isinstance(value, int):
+        raise BadRequest(f"{TARGET}: {name} is {shown(value)}; write a whole number from 1")
+    return whole(TARGET, name, value)
 
 
 _NEEDED = (
@@ -219,7 +221,4 @@ _NEEDED = (
 
 
 def _literal(given: dict[str, ast.expr], name: str) -> Any:
-    try:
-        return ast.literal_eval(given[name])
-    except ValueError:
-        raise BadRequest(f"{TARGET}: {name} is not a plain value; write it out") from None
+    return literal_of(TARGET, name, given[name])

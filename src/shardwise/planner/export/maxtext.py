@@ -30,6 +30,7 @@ from shardwise.planner.export.notes import (
     meant,
     named,
     number,
+    one_line,
     placed,
     refused,
     stored_dtype,
@@ -92,7 +93,7 @@ def flags(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> dict[str, str]:
     check_all_stored(TARGET, plan)
     if plan.expert_over_tensor and plan.degree("tensor") > 1:
         raise refused(TARGET, "expert_over_tensor", True, "it cuts each expert over tensor")
-    values: dict[str, Any] = {"run_name": cfg.name}
+    values: dict[str, Any] = {"run_name": one_line(cfg.name)}
     values |= _model(cfg) | _hardware(plan, piece) | _mesh(plan) | _batch(plan)
     if plan.degree("stage") > 1:
         values |= _pipeline(plan)

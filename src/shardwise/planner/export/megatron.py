@@ -355,6 +355,8 @@ def _read_batch(given: Mapping[str, str], mesh: Mapping[str, int]) -> Fields:
 def _read_stages(given: Mapping[str, str], stages: int) -> Fields:
     layers = _count(given, "--num-layers")
     virtual = _count(given, "--num-virtual-stages-per-pipeline-rank", "1")
+    if max(layers, stages * virtual) > MOST_LAYERS:
+        raise BadRequest(f"{TARGET}: more than {MOST_LAYERS:,} layers or chunks; correct the flags")
     if "--num-layers-per-virtual-pipeline-stage" in given:
         inner = _count(given, "--num-layers-per-virtual-pipeline-stage")
         virtual = whole(TARGET, "the number of virtual stages", layers / (stages * inner))
@@ -375,11 +377,15 @@ def _read_stages(given: Mapping[str, str], stages: int) -> Fields:
     return said
 
 
+MOST_LAYERS = 10_000
+"""As a config.json may say (`models/reader.py`)."""
+
+
 def _read_layout(text: str) -> list[int]:
     """Layers of every chunk of a layout such as `Et*3|t*2|t*2L`."""
     sizes = []
     for chunk in text.split("|"):
-        found = re.findall(r"t(?:\*(\d+))?", chunk)
+        found = re.findall(r"t(?:\*(\d{1,6}))?", chunk)
         sizes.append(sum(int(times or 1) for times in found))
     return sizes
 

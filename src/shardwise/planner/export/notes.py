@@ -8,11 +8,12 @@ will not carry out stands besides in a line `# not expressed: ...`.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, get_args
 
-from shardwise.errors import BadRequest
+from shardwise.boundary import parse_json
+from shardwise.errors import BadRequest, shown
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Moe
 from shardwise.plans import ServePlan, TrainDtypes, TrainPlan, model_hash
@@ -33,6 +34,9 @@ ABOUT_THE_PLAN = frozenset(
     )
 )
 """Where the plan is from and what it was priced for: no framework has to carry these out."""
+
+MOST = 10**12
+"""No count of a plan is larger; products of a few stay within a float."""
 
 
 def plan_fields(plan: TrainPlan) -> Fields:
@@ -105,6 +109,15 @@ def check_model(plan: TrainPlan | ServePlan, cfg: ModelConfig) -> None:
         )
 
 
+def fields_read(read: Callable[[str], Fields], text: str, target: str) -> Fields:
+    """What a target's reader finds; BadRequest for text that is nested too deep to be read."""
+    try:
+        return read(text)
+    except RecursionError:
+        rule = "write plain values, as `shardwise export --to` does"
+        raise BadRequest(f"{target}: the text is nested too deep; {rule}") from None
+
+
 def without_notes(text: str, target: str, said: Fields) -> TrainPlan:
     """The plan: fields that the flags say, and the notes for the others."""
     plan = noted_plan("train", text, target, said)
@@ -132,10 +145,11 @@ def noted(text: str, said: Fields) -> Fields:
             continue
         key, _, held = line.removeprefix(NOTE).partition(": ")
         try:
-            value = json.loads(held)
-        except ValueError:
+            value = parse_json(held, "the note")
+        except BadRequest:
             raise BadRequest(
-                f"the line '{line}' is no note; write '{NOTE}FIELD: VALUE', the value as JSON"
+                f"the line {shown(line, 200)} is no note; write '{NOTE}FIELD: VALUE', the value as "
+                "JSON"
             ) from None
         if isinstance(value, dict) and set(value) == {"reads", "means"}:
             if said.get(key) == value["reads"]:
@@ -158,7 +172,7 @@ def meant(target: str, flag: str, text: str, words: Mapping[Any, str]) -> Any:
         if word == text:
             return value
     known = ", ".join(words.values())
-    raise BadRequest(f"{target}: {flag} is '{text}'; a plan can say {known}")
+    raise BadRequest(f"{target}: {flag} is {shown(text)}; a plan can say {known}")
 
 
 def refused(target: str, field: str, value: Any, rule: str) -> BadRequest:
@@ -169,19 +183,30 @@ def refused(target: str, field: str, value: Any, rule: str) -> BadRequest:
     )
 
 
+def one_line(text: str) -> str:
+    """A name from outside for a script: what no terminal, shell, YAML or line of notes takes as a
+    plain character becomes a hyphen."""
+    return "".join(c if c.isprintable() else "-" for c in text)
+
+
 def whole(target: str, what: str, number: float) -> int:
     """A count that must come out whole."""
-    if abs(number - round(number)) > 1e-6 * max(1.0, abs(number)) or round(number) < 1:
-        raise BadRequest(f"{target}: {what} comes out as {number:g}; make it a whole number from 1")
+    known = abs(number) <= MOST  # nan is not
+    if not known or abs(number - round(number)) > 1e-6 * max(1.0, abs(number)) or number < 0.5:
+        came = f"{number:g}" if known else f"no number up to {MOST:g}"
+        raise BadRequest(f"{target}: {what} comes out as {came}; make it a whole number from 1")
     return round(number)
 
 
 def number(target: str, flag: str, text: str, kind: type[int] | type[float] = int) -> Any:
     """A flag's number."""
     try:
-        return kind(text)
-    except ValueError:
-        raise BadRequest(f"{target}: {flag} is '{text}'; write a number") from None
+        value = kind(text)
+        if abs(value) <= MOST:  # nan is not
+            return value
+    except (ValueError, OverflowError):
+        pass
+    raise BadRequest(f"{target}: {flag} is {shown(text)}; write a number of at most {MOST:g}")
 
 
 def _check_alike(target: str, mesh: Mapping[str, int], said: Mapping[str, int]) -> None:

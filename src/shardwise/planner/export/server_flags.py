@@ -16,6 +16,9 @@ from shardwise.plans import ServePlan
 from shardwise.plans.serve import CHECKPOINT
 
 MODEL = '"${MODEL:?the checkpoint: a folder or a Hugging Face id}"'
+ROLE = '"${ROLE:?prefill or decode}"'
+VARIABLES = (MODEL, ROLE)
+"""Words that the user's shell fills in; every other one is quoted."""
 
 _NEITHER: Mapping[str, Any] = {
     "swap": False,
@@ -100,8 +103,12 @@ def is_moe(cfg: ModelConfig) -> bool:
     return any(isinstance(layer.mlp, Moe) for layer in cfg.groups)
 
 
-def script(words: Sequence[str]) -> str:
-    """A shell script of one command, a flag to a line."""
+def script(command: str, values: Mapping[str, Any]) -> str:
+    """A shell script of one command, a flag to a line, every value but `VARIABLES` quoted."""
+    words = [command]
+    for flag, value in values.items():
+        given = value if value in VARIABLES else shlex.quote(str(value))
+        words.append(flag if value == "" else f"{flag}={given}")
     return "#!/usr/bin/env bash\n" + " \\\n  ".join(words) + "\n"
 
 

@@ -18,6 +18,7 @@ from shardwise.planner.export.notes import (
     Fields,
     check_model,
     default_of,
+    fields_read,
     heading,
     in_front,
     note,
@@ -82,7 +83,8 @@ def _remarks(plan: ServePlan, cfg: ModelConfig) -> list[str]:
 
 def parse_serve(text: str, target: str) -> ServePlan:
     """The plan that a script says: its flags first, its notes for the rest. Raises BadRequest."""
-    plan = noted_plan("serve", text, target, _exporter(target).read(text))
+    said = fields_read(_exporter(target).read, text, target)
+    plan = noted_plan("serve", text, target, said)
     assert isinstance(plan, ServePlan)
     check_length(target, text, plan)
     return plan

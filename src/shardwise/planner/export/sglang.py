@@ -11,7 +11,7 @@ a variable of the user's.
 
 from typing import Any
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, shown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export.hardware import is_tpu
@@ -19,6 +19,7 @@ from shardwise.planner.export.notes import Fields, meant, named, number, refused
 from shardwise.planner.export.server_flags import (
     LENGTHS,
     MODEL,
+    ROLE,
     check_known,
     check_plan,
     dtype_fields,
@@ -35,7 +36,6 @@ GPU, TPU = "python -m sglang.launch_server", "python -m sgl_jax.launch_server"
 CACHES = {"bf16": "auto", "fp8": "fp8_e4m3"}
 DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 ORDERS = {"fcfs": "fcfs"}
-ROLE = '"${ROLE:?prefill or decode}"'
 
 TENSOR, DATA, EXPERT, ATTENTION = "--tp-size", "--dp-size", "--ep-size", "--enable-dp-attention"
 _KNOWN = (
@@ -77,8 +77,7 @@ def write(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
     if length := longest(plan, cfg, piece):
         values[LENGTHS[TARGET]] = length
     values |= _switches(plan)
-    words = [f"{flag}={value}" if value != "" else flag for flag, value in values.items()]
-    return script([TPU if tpu else GPU, *words])
+    return script(TPU if tpu else GPU, values)
 
 
 def _check_tpu(plan: ServePlan) -> None:
@@ -130,7 +129,7 @@ def read(text: str) -> Fields:
     copies = 1 if experts > 1 else ranks
     quantized = flags.get("--quantization")
     if quantized not in (None, "fp8"):
-        raise BadRequest(f"{TARGET}: --quantization is '{quantized}'; a plan can say fp8")
+        raise BadRequest(f"{TARGET}: --quantization is {shown(quantized)}; a plan can say fp8")
     if flags.get("--speculative-algorithm", "NGRAM") != "NGRAM":
         raise BadRequest(f"{TARGET}: a plan can say --speculative-algorithm NGRAM alone")
     cache = meant(TARGET, "--kv-cache-dtype", flags.get("--kv-cache-dtype", "auto"), CACHES)

@@ -6,6 +6,7 @@ only slices that such a name of Cloud's means, or `H100:8`, GPUs per host of `nu
 
 from typing import Any
 
+from shardwise.boundary import parse_yaml, whole
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice, load_chip, parse_slice
 from shardwise.hardware.slices import domain_of
@@ -53,6 +54,8 @@ _LAUNCH = (
 
 def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     """The YAML of one task."""
+    import yaml
+
     if is_tpu(piece):
         accelerators, hosts = _tpu(plan, piece), 1
         words = maxtext.command(plan, cfg, piece)
@@ -60,13 +63,13 @@ def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
         hosts, each = nodes(plan, piece)
         accelerators = f"{named(TARGET, 'slice', piece.chip.id, GPUS)}:{each}"
         words = [*_LAUNCH, *megatron.arguments(plan, cfg, piece)]
-    run = " \\\n    ".join(words)
-    return (
-        f"name: {job_name(cfg.name)}\n"
-        f"num_nodes: {hosts}\n"
-        f"resources:\n  accelerators: {accelerators}\n"
-        f"run: |\n  {run}\n"
-    )
+    task = {
+        "name": job_name(cfg.name),
+        "num_nodes": hosts,
+        "resources": {"accelerators": accelerators},
+    }
+    run = " \\\n    ".join(words)  # on one line each: no word holds a line break
+    return yaml.safe_dump(task, sort_keys=False) + f"run: |\n  {run}\n"
 
 
 def _tpu(plan: TrainPlan, piece: Slice) -> str:
@@ -86,11 +89,12 @@ def read(text: str) -> Fields:
     task = _yaml(text)
     try:
         accelerators = str(task["resources"]["accelerators"])
-        hosts, run = int(task.get("num_nodes", 1)), str(task["run"])
-    except (KeyError, TypeError, ValueError):
+        run = str(task["run"])
+    except (KeyError, TypeError):
         raise BadRequest(
             f"{TARGET}: the task needs resources.accelerators, num_nodes and run"
         ) from None
+    hosts = whole(task.get("num_nodes", 1), f"{TARGET}: num_nodes", least=1, most=1e6)
     if accelerators.startswith("tpu-"):
         said = maxtext.read(run)
         if said["slices"] != hosts:
@@ -110,13 +114,7 @@ def read(text: str) -> Fields:
 
 def _yaml(text: str) -> Any:
     """The task's mapping."""
-    import yaml
-
-    try:
-        task = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise BadRequest(f"{TARGET}: the task is no YAML: {reason}") from None
+    task = parse_yaml(text, f"{TARGET}: the task")
     if not isinstance(task, dict):
         raise BadRequest(f"{TARGET}: the task is no mapping of keys to values")
     return task

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, shown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Moe
 from shardwise.planner.export.hardware import is_tpu
 from shardwise.planner.export.notes import (
+    MOST,
     Fields,
     check_all_stored,
     copies,
@@ -26,6 +27,7 @@ from shardwise.planner.export.notes import (
     stored_dtype,
     whole,
 )
+from shardwise.planner.export.python_text import literal_of, tree_of, within_docstring
 from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.plans.train import STORAGE_AXES
 
@@ -51,7 +53,7 @@ from torchtitan.trainer import Trainer
 
 
 def with_plan(config: Trainer.Config) -> Trainer.Config:
-    """The config of the model {model}, trained by the plan."""
+    """The config of the model MODEL, trained by the plan."""
 '''
 
 
@@ -76,7 +78,11 @@ def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     policy = named(TARGET, "remat", plan.remat, POLICIES)
     call = "" if policy == "None" else ".Config()"
     lines.append(f"    config.activation_checkpoint = {policy}{call}")
-    return _HEAD.format(model=cfg.name) + "\n".join([*lines, "    return config"]) + "\n"
+    return (
+        _HEAD.replace("MODEL", within_docstring(cfg.name))
+        + "\n".join([*lines, "    return config"])
+        + "\n"
+    )
 
 
 def _literal(value: Any) -> str:
@@ -253,7 +259,11 @@ def _read_stages(given: Mapping[str, Any], stages: int) -> Fields:
         return {"virtual_stages": 1}
     name = "parallelism.pipeline_parallel_module_fqns_per_model_part"
     parts = given.get(name)
-    if not isinstance(parts, list) or len(parts) % stages:
+    if (
+        not isinstance(parts, list)
+        or not all(isinstance(part, list) for part in parts)
+        or len(parts) % stages
+    ):
         raise BadRequest(f"{TARGET}: {name} is no list of parts, a multiple of {stages} stages")
     virtual = len(parts) // stages
     layers = [0] * stages
@@ -271,29 +281,20 @@ def _read_stages(given: Mapping[str, Any], stages: int) -> Fields:
 
 def _assignments(text: str) -> dict[str, Any]:
     """`config.SECTION.NAME = LITERAL` as {"SECTION.NAME": value}, the policy under "ac"."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
-        raise BadRequest(f"{TARGET}: the file is no Python: {error}") from None
     given: dict[str, Any] = {}
-    for node in ast.walk(tree):
+    for node in ast.walk(tree_of(TARGET, text)):
         if not isinstance(node, ast.Assign):
             continue
         name = ast.unparse(node.targets[0]).removeprefix("config.")
         if name == "activation_checkpoint":
             given["ac"] = ast.unparse(node.value).removesuffix(".Config()")
             continue
-        try:
-            given[name] = ast.literal_eval(node.value)
-        except ValueError:
-            raise BadRequest(
-                f"{TARGET}: {name} is '{ast.unparse(node.value)}'; write a plain value"
-            ) from None
+        given[name] = literal_of(TARGET, name, node.value)
     return given
 
 
 def _count(given: Mapping[str, Any], name: str) -> int:
     value = given.get(name, 1 if name.endswith("_degree") else None)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise BadRequest(f"{TARGET}: {name} is {value!r}; write a whole number from 1")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MOST:
+        raise BadRequest(f"{TARGET}: {name} is {shown(value)}; write a whole number from 1")
     return value

@@ -11,7 +11,8 @@ disaggregated serving take the same flags (NixlConnector); a proxy gives them ou
 import json
 from typing import Any
 
-from shardwise.errors import BadRequest
+from shardwise.boundary import parse_json, whole
+from shardwise.errors import BadRequest, shown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export.notes import Fields, meant, named, number, refused
@@ -88,11 +89,10 @@ def write(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
     values["--enable-prefix-caching" if wanted.prefix_cache else "--no-enable-prefix-caching"] = ""
     if wanted.guesses:
         guess = {"method": "ngram", "num_speculative_tokens": wanted.guesses}
-        values["--speculative-config"] = f"'{json.dumps(guess)}'"
+        values["--speculative-config"] = json.dumps(guess)
     if plan.prefill_replicas:
-        values["--kv-transfer-config"] = f"'{TRANSFER}'"
-    words = [f"{flag}={value}" if value != "" else flag for flag, value in values.items()]
-    return script([f"{COMMAND} {MODEL}", *words])
+        values["--kv-transfer-config"] = TRANSFER
+    return script(f"{COMMAND} {MODEL}", values)
 
 
 def read(text: str) -> Fields:
@@ -107,7 +107,7 @@ def read(text: str) -> Fields:
     weights = {"fp8": "fp8", None: CHECKPOINT}.get(flags.get("--quantization"))
     if weights is None:
         raise BadRequest(
-            f"{TARGET}: --quantization is '{flags['--quantization']}'; a plan can say fp8"
+            f"{TARGET}: --quantization is {shown(flags['--quantization'])}; a plan can say fp8"
         )
     cache = meant(TARGET, "--kv-cache-dtype", flags.get("--kv-cache-dtype", "auto"), CACHES)
     dtype = flags.get("--dtype", "bfloat16")
@@ -136,14 +136,13 @@ def _guesses(text: str) -> int:
     """Tokens guessed per step; n-grams alone are read."""
     if not text:
         return 0
-    try:
-        held = json.loads(text)
-        method, tokens = held["method"], int(held["num_speculative_tokens"])
-    except (ValueError, TypeError, KeyError):
-        method, tokens = "", 0
-    if method != "ngram" or tokens < 1:
+    remedy = "a plan can say method ngram with num_speculative_tokens"
+    held = parse_json(text, f"{TARGET}: --speculative-config", remedy=remedy)
+    method = held.get("method") if isinstance(held, dict) else None
+    if method != "ngram" or "num_speculative_tokens" not in held:
         raise BadRequest(
-            f"{TARGET}: --speculative-config is '{text}'; a plan can say method ngram with "
+            f"{TARGET}: --speculative-config is {shown(text)}; a plan can say method ngram with "
             "num_speculative_tokens"
         )
-    return tokens
+    what = f"{TARGET}: num_speculative_tokens"
+    return whole(held["num_speculative_tokens"], what, least=1, most=1024)

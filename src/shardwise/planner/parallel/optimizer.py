@@ -85,25 +85,30 @@ def update_ops(rows: Sequence[Parameter], shape: TrainShape, local: Local) -> tu
     """The update of the trained rows, and with ZeRO-1/2 the gather of the new parameters.
 
     The norm of all gradients, to clip them, reads them once more. With `offload_optimizer` the
-    state comes from host memory and goes back there.
+    state comes from host memory and goes back there. No step does without reading and writing the
+    state and writing the parameters; gradients, and state on its way from the host, may stay on the
+    chip.
     """
     dtypes, param = shape.dtypes, dtype_bytes(shape.dtypes.param)
     grad = dtype_bytes(dtypes.grad)
     read = param if dtypes.master == "none" else 0.0
     norm: Quantity = 0.0
     traffic: Quantity = 0.0
+    least: Quantity = 0.0
     state: Quantity = 0.0
     for row in rows:
         mine = local([row]) / pieces(row, shape)
         norm = norm + mine * grad
         state = state + mine * state_bytes(row, shape)
         traffic = traffic + mine * (grad + 2 * state_bytes(row, shape) + read + param)
+        least = least + mine * (read + param)
+    least = least if shape.offload_optimizer else least + 2 * state
     summed, returned = mirror_exchanges(local(rows) / copies(shape), shape)
     chain = [*summed, make_op("optimizer.norm", "optimizer", "elementwise", hbm_bytes=norm)]
     if shape.optimizer == "muon":
         chain += _muon(rows, shape, local)
     name = f"optimizer.{shape.optimizer}"
-    update = make_op(name, "optimizer", "elementwise", hbm_bytes=traffic)
+    update = make_op(name, "optimizer", "elementwise", hbm_bytes=traffic, hbm_least=least)
     chain = [*chain, update]
     chain = [replace(op, after=(chain[i - 1].id,)) for i, op in enumerate(chain)]
     gathers = [*(replace(op, after=(name,)) for op in returned)]

@@ -13,20 +13,31 @@ Formats, told apart by what is in the file:
 Block ids name content from the front of the prompt; pages smaller than a block split it.
 """
 
-import csv
-import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from math import inf, isfinite
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.boundary import (
+    Table,
+    number,
+    parse_json,
+    parse_table,
+    read_table,
+    read_text,
+    whole,
+)
+from shardwise.boundary.files import TABLE_BYTES, split_lines
+from shardwise.errors import BadRequest, shown, unknown
 from shardwise.scheduling import Request
 
+MOST_REQUESTS = 500_000
+"""Of one load (ours: they take a GB)."""
 MOONCAKE_BLOCK = 512
 """Tokens of a block of the Mooncake traces (their README)."""
 
@@ -36,23 +47,16 @@ def read_trace(path: Path, page_size: int, most: int = 0) -> list[Request]:
 
     Raises BadRequest for a file that is none of the formats, naming the line.
     """
-    lines = _text(path).splitlines()
-    if not lines:
+    text = read_text(path, "the trace", most=TABLE_BYTES)
+    if not text.strip():
         raise BadRequest(f"'{path}' is empty; a trace has a request on each line")
-    reader = _json_rows if lines[0].lstrip().startswith("{") else _csv_rows
-    requests = reader(lines, str(path), page_size, most)
+    if text.lstrip().startswith("{"):
+        requests = _json_rows(split_lines(text, f"'{path}'"), str(path), page_size, most)
+    else:
+        requests = _csv_rows(parse_table(text, f"'{path}'"), str(path), most)
     if not requests:
         raise BadRequest(f"'{path}' holds no request; a trace has a request on each line")
     return _from_zero(requests)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadRequest(f"cannot read the trace '{path}': {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise BadRequest(f"'{path}' is no trace: it is not text in UTF-8") from None
 
 
 def _from_zero(requests: list[Request]) -> list[Request]:
@@ -63,25 +67,23 @@ def _from_zero(requests: list[Request]) -> list[Request]:
     return [replace(r, arrival=r.arrival - start, deadline=r.deadline - start) for r in requests]
 
 
-def _csv_rows(lines: list[str], path: str, page_size: int, most: int) -> list[Request]:
-    rows = csv.DictReader(lines)
-    found = set(rows.fieldnames or ())
+def _csv_rows(table: Table, path: str, most: int) -> list[Request]:
+    found = set(table.columns)
     columns = next((c for c in _CSV_COLUMNS if set(c) <= found), None)
     if columns is None:
         known = ", or ".join(" and ".join(c) for c in _CSV_COLUMNS)
         raise BadRequest(
-            f"'{path}' is no trace that is known: its columns are {', '.join(sorted(found))}; "
+            f"'{path}' is no trace that is known: its columns are "
+            f"{', '.join(shown(c) for c in table.columns[:20])}; "
             f"they must have {known}"
         )
     moment = _timestamp if columns[0] == "TIMESTAMP" else _number
     requests: list[Request] = []
-    for number, row in enumerate(rows):
-        if most and number == most:
-            break
+    for place, row in enumerate(table.rows[: most or None]):
         try:
             requests.append(
                 Request(
-                    id=number,
+                    id=place,
                     arrival=moment(row[columns[0]], columns[0]),
                     prompt=_tokens(row[columns[1]], columns[1]),
                     output=_tokens(row[columns[2]], columns[2]),
@@ -89,7 +91,7 @@ def _csv_rows(lines: list[str], path: str, page_size: int, most: int) -> list[Re
             )
         except BadRequest as error:
             raise BadRequest(
-                f"'{path}', line {number + 2}: '{','.join(map(str, row.values()))}' is no request: "
+                f"{table.at(place)}: {shown(','.join(row.values()))} is no request: "
                 f"{error}; it needs {', '.join(columns)}"
             ) from None
     return requests
@@ -103,46 +105,57 @@ _CSV_COLUMNS = (
 
 def _timestamp(text: Any, name: str) -> float:
     """Azure's moments have seven decimals, one more than Python reads."""
-    whole, _, part = str(text).partition(".")
+    moment, _, part = str(text).partition(".")
     try:
-        return datetime.fromisoformat(f"{whole}+00:00").timestamp() + float(f"0.{part or 0}")
-    except ValueError:
-        raise BadRequest(f"{name} is '{text}', not such as 2023-11-16 18:15:46.68") from None
+        if part and not _DIGITS.fullmatch(part):
+            raise ValueError
+        return datetime.fromisoformat(f"{moment}+00:00").timestamp() + float(f"0.{part or 0}")
+    except (ValueError, OverflowError):
+        raise BadRequest(f"{name} is {shown(text)}, not such as 2023-11-16 18:15:46.68") from None
+
+
+_DIGITS = re.compile(r"\d{1,12}", re.ASCII)
+
+
+_MOST = 1e15
+"""Of a number in a trace: seconds or milliseconds since 1970 are 1e12 or so."""
+_MOST_TOKENS = 2**31
+"""Of one request; contexts of models end at 1e7 or so."""
 
 
 def _number(value: Any, name: str, least: float = 0.0) -> float:
-    """A finite number of a file, in JSON or as text."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = inf
-    if not isfinite(number) or isinstance(value, bool):
-        raise BadRequest(f"{name} is {value!r}, not a number")
-    if number < least:
-        raise BadRequest(f"{name} is {value!r}; it must be at least {least:g}")
-    return number
+    """A number of a file, in JSON or as text."""
+    return number(value, name, least=least, most=_MOST)
 
 
-def _tokens(value: Any, name: str, least: float = 0.0) -> int:
-    number = _number(value, name, least)
-    if not number.is_integer():
-        raise BadRequest(f"{name} is {value!r}, not a whole number")
-    return int(number)
+def _tokens(value: Any, name: str, least: float = 0.0, most: float = _MOST_TOKENS) -> int:
+    return whole(value, name, least=least, most=most)
+
+
+_MOST_PAGES = 5_000_000
+"""Keys of pages that a trace may name (ours: half a GB)."""
 
 
 def _json_rows(lines: list[str], path: str, page_size: int, most: int) -> list[Request]:
     requests: list[Request] = []
-    for number, line in enumerate(lines):
+    pages = 0
+    for place, line in enumerate(lines):
         if most and len(requests) == most:
             break
         if not line.strip():
             continue
         try:
-            requests.append(_json_request(_object(line), number, page_size))
+            requests.append(_json_request(_object(line), place, page_size))
+            pages += len(requests[-1].keys)
+            if pages > _MOST_PAGES:
+                raise BadRequest(
+                    f"its prompts so far have over {_MOST_PAGES:,} pages of {page_size} tokens; "
+                    "cut it with --requests N, or raise scheduling.page_size"
+                )
         except (KeyError, BadRequest) as error:
             reason = f"no key {error}" if isinstance(error, KeyError) else str(error)
             raise BadRequest(
-                f"'{path}', line {number + 1} is no request: {reason}; it needs arrival (seconds), "
+                f"'{path}', line {place + 1} is no request: {reason}; it needs arrival (seconds), "
                 "prompt and output (tokens), or timestamp (milliseconds), input_length and "
                 "output_length (tokens)"
             ) from None
@@ -150,16 +163,13 @@ def _json_rows(lines: list[str], path: str, page_size: int, most: int) -> list[R
 
 
 def _object(line: str) -> Mapping[str, Any]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise BadRequest(f"no JSON from column {error.colno} on") from None
+    row = parse_json(line, "it")
     if not isinstance(row, dict):
         raise BadRequest("it is no JSON object")
     return row
 
 
-def _json_request(row: Mapping[str, Any], number: int, page_size: int) -> Request:
+def _json_request(row: Mapping[str, Any], place: int, page_size: int) -> Request:
     own = "arrival" in row
     prompt_key, output_key, arrival_key = (
         ("prompt", "output", "arrival") if own else ("input_length", "output_length", "timestamp")
@@ -175,12 +185,12 @@ def _json_request(row: Mapping[str, Any], number: int, page_size: int) -> Reques
     arrival = _number(row[arrival_key], arrival_key) * scale
     deadline = row.get("deadline")
     return Request(
-        id=number,
+        id=place,
         arrival=arrival,
         prompt=prompt,
         output=_tokens(row[output_key], output_key),
         keys=page_keys(blocks, size, prompt, page_size),
-        priority=_tokens(row.get("priority", 0), "priority", -inf),
+        priority=_tokens(row.get("priority", 0), "priority", -_MOST_TOKENS),
         deadline=inf if deadline is None else arrival + _number(deadline, "deadline"),
         session=str(row.get("session", "")),
     )
@@ -197,8 +207,8 @@ def page_keys(
     pages = prompt // page_size
     if block % page_size == 0:
         each = block // page_size
-        keys = [each * b + i for b in blocks for i in range(each)]
-        return tuple(keys[:pages])
+        named = blocks[: -(-pages // each)]
+        return tuple([each * b + i for b in named for i in range(each)][:pages])
     if page_size % block == 0:
         each = page_size // block
         return tuple(tuple(blocks[i * each : (i + 1) * each]) for i in range(pages))
@@ -221,6 +231,7 @@ def poisson(
             f"{count} requests at a rate of {rate} a second with cv {cv}: the rate and the count "
             "must be positive, cv not negative, all finite"
         )
+    check_count(count)
     draw = np.random.default_rng(seed)
     spread = cv * cv
     gaps = draw.gamma(1 / spread, spread / rate, count) if spread else np.full(count, 1 / rate)
@@ -231,6 +242,15 @@ def poisson(
         Request(id=i, arrival=float(a), prompt=prompt, output=output)
         for i, a in enumerate(arrivals)
     ]
+
+
+def check_count(count: float) -> None:
+    """Raise BadRequest for more requests than a load can have."""
+    if count > MOST_REQUESTS:
+        raise BadRequest(
+            f"the load has {count:.7g} requests; at most {MOST_REQUESTS:,} can be simulated: cut "
+            "it with --requests N, or lower --tile"
+        )
 
 
 Lengths = Callable[[np.random.Generator, int], np.ndarray]
@@ -250,9 +270,13 @@ def from_rates(
     draw = np.random.default_rng(seed)
     starts = [start for start, _ in windows]
     lengths = np.diff(starts, append=2 * starts[-1] - starts[-2] if len(starts) > 1 else 600.0)
+    expected = sum(
+        rate * share * length for (_, rate), length in zip(windows, lengths, strict=True)
+    )
+    check_count(min(expected, most) if most else expected)
     arrivals: list[float] = []
     for (start, rate), length in zip(windows, lengths, strict=True):
-        count = int(draw.poisson(rate * share * length))
+        count = int(draw.poisson(min(rate * share * length, 2.0 * MOST_REQUESTS)))
         arrivals += sorted(start + length * draw.random(count))
         if most and len(arrivals) >= most:
             break
@@ -279,33 +303,54 @@ def from_quantiles(quantiles: Mapping[float, float]) -> Lengths:
 
 def rates_of(path: Path) -> list[tuple[float, float]] | None:
     """ServeGen's windows (start in s, requests per s); None where a file holds requests."""
-    rows = csv.DictReader(_text(path).splitlines())
-    if not {"window_start_s", "requests_per_s"} <= set(rows.fieldnames or ()):
-        return None
+    text = read_text(path, "the trace", most=TABLE_BYTES)
     names = ("window_start_s", "requests_per_s")
-    try:
-        found = [tuple(_number(row[name], name) for name in names) for row in rows]
-    except BadRequest as error:
-        raise BadRequest(f"'{path}', line {rows.line_num}: {error}") from None
+    first = text.partition("\n")[0]
+    if not all(name in first for name in names):
+        return None
+    table = parse_table(text, f"'{path}'", needed=names)
+    found: list[tuple[float, float]] = []
+    for index, row in enumerate(table.rows):
+        try:
+            start, rate = (_number(row[name], name) for name in names)
+        except BadRequest as error:
+            raise BadRequest(f"{table.at(index)}: {error}") from None
+        if found and start <= found[-1][0]:
+            raise BadRequest(
+                f"{table.at(index)}: the window starts at {start:g} s, the one before at "
+                f"{found[-1][0]:g} s; order them"
+            )
+        found.append((start, rate))
     if not found:
         raise BadRequest(f"'{path}' holds no window; each line has {' and '.join(names)}")
-    return found  # type: ignore[return-value]
+    return found
 
 
 def read_quantiles(path: Path, category: str, field: str) -> dict[float, float]:
     """ServeGen's quantiles of "input_tokens" or "output_tokens" of a category."""
-    rows = list(csv.DictReader(_text(path).splitlines()))
-    for row in rows:
-        if (row.get("category"), row.get("field")) == (category, field):
-            return {
-                _number(k.removeprefix("p"), f"a column of '{path}'") / 100: _number(
-                    v, f"{k} of {category} in '{path}'"
-                )
-                for k, v in row.items()
-                if k.startswith("p")
-            }
-    known = sorted({row.get("category") or "" for row in rows})
+    table = read_table(path, "the lengths", needed=("category", "field"))
+    for row in table.rows:
+        if (row["category"], row["field"]) == (category, field):
+            return _quantiles_of(row, f"{category} in '{path}'")
+    known = sorted({row["category"] for row in table.rows})
     raise unknown("category", category, known, f"'{path}' says how long requests are")
+
+
+def _quantiles_of(row: Mapping[str, str], what: str) -> dict[float, float]:
+    """Tokens by share from the columns p0 to p100 of a row."""
+    found = {
+        number(k[1:], f"column {shown(k)} of {what}", least=0, most=100) / 100: number(
+            v, f"{k} of {what}", least=0, most=_MOST_TOKENS
+        )
+        for k, v in row.items()
+        if k.startswith("p")
+    }
+    if not found:
+        raise BadRequest(f"{what}: no column is a quantile; name them p0 to p100")
+    tokens = [found[share] for share in sorted(found)]
+    if tokens != sorted(tokens):
+        raise BadRequest(f"{what}: the quantiles do not rise with their share; order them")
+    return found
 
 
 def with_lengths(
@@ -322,6 +367,7 @@ def with_lengths(
 
 def tiled(requests: Sequence[Request], times: int) -> list[Request]:
     """The trace `times` over, one copy after the other, with contents of its own each time."""
+    check_count(len(requests) * times)
     span = max(r.arrival for r in requests) - min(r.arrival for r in requests)
     pause = span / max(len(requests) - 1, 1)
     return [

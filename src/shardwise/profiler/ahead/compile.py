@@ -106,40 +106,78 @@ def compile_ahead(
     sent = json.loads(json.dumps(asdict(target)))
     request = key_of(sent, builder, dict(arguments), options, source_hash())
     known = cache.follow(request) if cache is not None and settled else None
-    if cache is not None and known and (held := cache.load(known)):
-        return compiled_of(known, *held, cached=True)
-    with tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
+    if cache is not None and known and (held := _held(cache, known)):
+        return held
+    call = {"target": sent, "builder": builder, "arguments": dict(arguments), "options": options}
+    key, held, found = _in_a_child(target, call, limits, cache, watch)
+    if held is None and found is None:  # it was there, and has gone since
+        key, held, found = _in_a_child(target, call, limits, None, watch)
+    if cache is not None:
+        if found is not None:
+            cache.store(key, *found)
+        if settled:
+            cache.remember(request, key)
+    if held is not None:
+        return held
+    assert found is not None
+    return compiled_of(key, *found, cached=False)
+
+
+def _in_a_child(
+    target: Target,
+    call: Mapping[str, Any],
+    limits: Limits,
+    cache: Cache | None,
+    watch: Watch | None,
+) -> tuple[str, Compiled | None, tuple[dict[str, Any], str] | None]:
+    """The key of what a child lowered, and what the cache has of it or what the child compiled."""
+    with tempfile.TemporaryDirectory(prefix="shardwise-", ignore_cleanup_errors=True) as folder:
         answer = run_function(
             "shardwise.profiler.ahead.job:compile_job",
-            {
-                "target": sent,
-                "builder": builder,
-                "arguments": dict(arguments),
-                "options": options,
-                "folder": folder,
-                "cache": None if cache is None else str(cache.root),
-            },
+            {**call, "folder": folder, "cache": None if cache is None else str(cache.root)},
             devices=1,
             seconds=limits.seconds,
             memory_bytes=limits.memory_bytes,
             raised_by=("--timeout", "--memory"),
             environment=environment(target),
+            folder=Path(folder),
             watch=watch,
             what=f"the compile for '{target.slice}'",
         )
         key = answer["key"]
-        held = cache.load(key) if cache is not None and answer["hit"] else None
-        found = held or read_entry(Path(folder))
-    if cache is not None:
-        if not held:
-            cache.store(key, *found)
-        if settled:
-            cache.remember(request, key)
-    return compiled_of(key, *found, cached=held is not None)
+        if cache is not None and answer["hit"]:
+            return key, _held(cache, key), None
+        return key, None, read_entry(Path(folder))
+
+
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("slice", "platform", "refusal"), str),
+    **dict.fromkeys(("devices", "process_peak_bytes", "needed_bytes"), int),
+    **dict.fromkeys(("mesh", "options", "versions", "seconds", "memory"), dict),
+    "fits": bool,
+    "buffers": list,
+    "capacity_bytes": (int, float),
+}
+"""What a record has, by kind of value."""
+
+
+def _held(cache: Cache, key: str) -> Compiled | None:
+    """A program of the cache; one that is none, however it came there, is dropped."""
+    found = cache.load(key)
+    if found is None:
+        return None
+    try:
+        return compiled_of(key, *found, cached=True)
+    except (KeyError, TypeError, ValueError):
+        cache.drop(key)
+        return None
 
 
 def compiled_of(key: str, record: Mapping[str, Any], hlo: str, *, cached: bool) -> Compiled:
-    """A cache entry as a value."""
+    """A cache entry as a value; KeyError, TypeError or ValueError where the record is none."""
+    for name, kind in _KINDS.items():
+        if not isinstance(record[name], kind):
+            raise TypeError(f"{name} of a compiled program is {record[name]!r}")
     buffers = tuple(Buffer(**b) for b in record["buffers"])
     steps = tuple((name, size) for name, size in record.get("occupancy", ()))
     read = {**record, "buffers": buffers, "occupancy": steps}

@@ -46,22 +46,10 @@ def compile_job(
     started = time.monotonic()
     stage(f"reading the topology of {target['slice']}")
     devices = topology_devices(target)
-    module, _, name = builder.partition(":")
-    begun = time.monotonic()
-    try:
-        program = getattr(importlib.import_module(module), name)(devices, **arguments)
-        stage("lowering")
-        begun = time.monotonic()
-        lowered = program.function.lower(*program.arguments)
-    except ValueError as error:
-        if "not found in mesh" not in str(error):
-            raise
-        rule = "name the mesh's axes as the shardings do (--mesh data=4,tensor=2)"
-        raise BadRequest(f"{first_line(error)}; {rule}") from None
+    program, lowered, lowering = _lowered(builder, devices, arguments)
     text = lowered.as_text(debug_info=True)
-    lowering = time.monotonic() - begun
     key = key_of(text, {k: v for k, v in target.items() if k != "capacity"}, options)
-    if cache is not None and Cache(root=Path(cache)).has(key):
+    if cache is not None and Cache(root=Path(cache)).load(key) is not None:
         return {"key": key, "hit": True}
     stage("compiling")
     begun = time.monotonic()
@@ -85,6 +73,21 @@ def compile_job(
     }
     write_entry(Path(folder), record, hlo)
     return {"key": key, "hit": False}
+
+
+def _lowered(builder: str, devices: list[Any], arguments: Mapping[str, Any]) -> Any:
+    """The program that a builder makes, lowered, and the seconds that lowering took."""
+    module, _, name = builder.partition(":")
+    try:
+        program = getattr(importlib.import_module(module), name)(devices, **arguments)
+        stage("lowering")
+        begun = time.monotonic()
+        return program, program.function.lower(*program.arguments), time.monotonic() - begun
+    except ValueError as error:
+        if "not found in mesh" not in str(error):
+            raise
+        rule = "name the mesh's axes as the shardings do (--mesh data=4,tensor=2)"
+        raise BadRequest(f"{first_line(error)}; {rule}") from None
 
 
 def topology_devices(target: Mapping[str, Any]) -> list[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from shardwise.errors import BadRequest, MissingPart
 from shardwise.profiler.ahead.compile import Compiled
-from shardwise.profiler.ahead.user import UserProgram
+from shardwise.profiler.ahead.user import UserProgram, scalar
 
 CALLS = ("jit(call)/call_exported/jit(<lambda>)/", "jit(call)/call_exported/")
 _ARGUMENT = re.compile(r"(?<![\w.\]])args\[(\d+)\]")
@@ -35,23 +35,30 @@ def export(function: Callable[..., Any], args: Sequence[Any], mesh: Any, platfor
     """Trace a function for a platform ("tpu" or "cuda") on abstract arguments.
 
     `mesh` is a mapping of axes, a jax Mesh or an AbstractMesh, or None for the mesh of the
-    arguments' shardings; arguments are `jax.ShapeDtypeStruct`s or arrays, and those without a
-    sharding lie on every device. Raises BadRequest without any mesh.
+    arguments' shardings; arguments are `jax.ShapeDtypeStruct`s, arrays or numbers, and those
+    without a sharding lie on every device. Raises BadRequest without any mesh.
     """
     import jax
     from jax import export as jax_export
 
-    leaves, tree = jax.tree.flatten(tuple(args))
+    given, tree = jax.tree.flatten(tuple(args))
+    leaves = [x if hasattr(x, "shape") else scalar(x) for x in given]
     axes = _axes(mesh, leaves)
     abstract = jax.sharding.AbstractMesh(tuple(axes.values()), tuple(axes))
     specs = [_spec(x) for x in leaves]
     flat = [
-        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=jax.NamedSharding(abstract, jax.P(*spec)))
+        jax.ShapeDtypeStruct(
+            x.shape,
+            x.dtype,
+            sharding=jax.NamedSharding(abstract, jax.P(*spec)),
+            weak_type=getattr(x, "weak_type", False),
+        )
         for x, spec in zip(leaves, specs, strict=True)
     ]
     jitted: Any = function if hasattr(function, "trace") else jax.jit(function)
     with jax.sharding.use_abstract_mesh(abstract):
-        info = jitted.trace(*jax.tree.unflatten(tree, flat)).args_info
+        mixed = [s if hasattr(x, "shape") else x for x, s in zip(given, flat, strict=True)]
+        donated = _donated(jitted, jax.tree.unflatten(tree, mixed))
         whole = jax.jit(lambda *xs: jitted(*jax.tree.unflatten(tree, xs)))
         made = jax_export.export(whole, platforms=[platform])(*flat)
     try:
@@ -61,7 +68,6 @@ def export(function: Callable[..., Any], args: Sequence[Any], mesh: Any, platfor
             "sending a function to the compiler needs flatbuffers, which is missing; install it "
             "with `pip install '.[tpu-compile]'`"
         ) from None
-    donated = [bool(getattr(x, "donated", False)) for x in jax.tree.leaves(info[0])]
     return Exported(
         code=code,
         names=_names(function, args),
@@ -69,6 +75,19 @@ def export(function: Callable[..., Any], args: Sequence[Any], mesh: Any, platfor
         donated=tuple(i for i, given in enumerate(donated) if given),
         mesh=axes,
     )
+
+
+def _donated(jitted: Any, args: Sequence[Any]) -> list[bool]:
+    """Which flat arguments are given away. Raises BadRequest for static ones."""
+    import jax
+
+    info = jax.tree.leaves(jitted.trace(*args).args_info)
+    if len(info) < len(jax.tree.leaves(args)):
+        raise BadRequest(
+            "the function has static arguments, which are no arrays to compile it for; give them "
+            "within it: jax.jit(functools.partial(f, n=2))"
+        )
+    return [bool(getattr(x, "donated", False)) for x in info]
 
 
 def _axes(mesh: Any, leaves: Sequence[Any]) -> dict[str, int]:

@@ -2,9 +2,11 @@
 
 `module:function` may be jitted already. `module:abstract_args` is a function of the mesh (or of
 nothing) that gives a tuple of arguments, or a tuple and a dict of keyword arguments: trees of
-`jax.ShapeDtypeStruct`, with shardings on that mesh or none, which means on every device.
+`jax.ShapeDtypeStruct`, arrays and numbers, with shardings on that mesh or none, which means on
+every device; of arrays only shape and dtype are used.
 """
 
+import contextlib
 import importlib
 import inspect
 import sys
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary.child import append_current_folder
 from shardwise.errors import BadRequest
 
 
@@ -34,9 +37,10 @@ def user_program(
 
     shape = tuple(mesh.values())
     made = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(shape), tuple(mesh))
-    with jax.set_mesh(made):
-        target, abstract = named(function, "function"), named(args, "--args")
-        given = _arguments(abstract, made, args)
+    target, abstract = named(function, "function"), named(args, "--args")
+    given = _arguments(abstract, made, args)
+    if not hasattr(target, "lower"):
+        _check_call(target, function, given, args)
     jitted = target if hasattr(target, "lower") else jax.jit(target)
     return UserProgram(function=_Within(jitted, made), arguments=given, mesh=made)
 
@@ -56,13 +60,11 @@ class _Within:
 
 
 def named(text: str, what: str) -> Callable[..., Any]:
-    """The object that `module:name` names; the module may be in the working directory."""
+    """The object that `module:name` names; the current folder is searched too, last."""
     module, colon, name = text.partition(":")
     if not (module and colon and name):
         raise BadRequest(f"{what} '{text}' is not MODULE:NAME; write it like mycode.model:train")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    append_current_folder()
     try:
         found: Any = importlib.import_module(module)
         for part in name.split("."):
@@ -73,10 +75,20 @@ def named(text: str, what: str) -> Callable[..., Any]:
             "install it"
         ) from None
     except AttributeError:
-        raise BadRequest(f"{what} '{text}': module '{module}' has no '{name}'") from None
+        lacks = f"{what} '{text}': module '{module}' has no '{name}'"
+        raise BadRequest(lacks + _shadowed(module)) from None
     if not callable(found):
         raise BadRequest(f"{what} '{text}' is a {type(found).__name__}; it must be a function")
     return found
+
+
+def _shadowed(module: str) -> str:
+    """What to do where the user's module lies here and another of its name was found before."""
+    path, found = Path.cwd() / f"{module.replace('.', '/')}.py", sys.modules.get(module)
+    file = getattr(found, "__file__", None) or "built in"
+    if not path.is_file() or file == str(path):
+        return ""
+    return f"; it is '{file}', the current folder comes last, so rename '{path.name}'"
 
 
 def _arguments(
@@ -85,8 +97,7 @@ def _arguments(
     """(positional, keyword) arguments; those without a sharding lie on every device."""
     import jax
 
-    takes = inspect.signature(abstract).parameters
-    made = abstract(mesh) if takes else abstract()
+    made = _made(abstract, mesh, name)
     if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], tuple):
         args, kwargs = made if isinstance(made[1], dict) else (made, {})
     else:
@@ -97,6 +108,8 @@ def _arguments(
         if not hasattr(x, "shape"):
             return x
         at = getattr(x, "sharding", None)
+        if isinstance(x, jax.Array) and isinstance(at, jax.sharding.SingleDeviceSharding):
+            at = None  # a real one, which lies where this process happens to run
         if at is not None and set(at.device_set) - set(mesh.devices.flat):
             raise BadRequest(
                 f"--args '{name}': an argument of shape {tuple(x.shape)} lies on devices that are "
@@ -104,4 +117,67 @@ def _arguments(
             )
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole if at is None else at)
 
-    return tuple(jax.tree.map(laid, args)), jax.tree.map(laid, kwargs)
+    with jax.set_mesh(mesh):  # which a bare PartitionSpec stands for
+        return tuple(jax.tree.map(laid, args)), jax.tree.map(laid, kwargs)
+
+
+def _made(abstract: Callable[..., Any], mesh: Any, name: str) -> Any:
+    """What the function of the arguments gives: without the mesh set, as arrays would be made on
+    its devices, which are not there; with it where the function asks for it."""
+    import jax
+
+    given = (mesh,) if inspect.signature(abstract).parameters else ()
+    try:
+        return abstract(*given)
+    except Exception as error:
+        with contextlib.suppress(Exception), jax.set_mesh(mesh):
+            return abstract(*given)
+        if not any(words in str(error) for words in _ABSENT):
+            raise
+        raise BadRequest(
+            f"--args '{name}' puts an array on the devices of the mesh, which are not here; give "
+            "its shape, dtype and sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=...)"
+        ) from None
+
+
+_ABSENT = ("compile-only client", "'Executable' object")
+"""What JAX says of devices that it knows from their topology alone."""
+
+
+def _check_call(
+    target: Callable[..., Any],
+    function: str,
+    given: tuple[tuple[Any, ...], dict[str, Any]],
+    args: str,
+) -> None:
+    """Raise BadRequest for arguments that the function does not take, or that JAX does not; a
+    function that is jitted already may have static ones."""
+    import jax
+
+    try:
+        inspect.signature(target).bind(*given[0], **given[1])
+    except TypeError as error:
+        raise BadRequest(
+            f"--args '{args}' gives {len(given[0])} positional and {len(given[1])} keyword "
+            f"arguments, which '{function}' does not take: {error}; give them as a tuple, or a "
+            "tuple and a dict"
+        ) from None
+    except ValueError:
+        pass  # a builtin without a signature
+    for leaf in jax.tree.leaves(given):
+        if not hasattr(leaf, "shape"):
+            scalar(leaf)
+
+
+def scalar(leaf: Any) -> Any:
+    """An abstract number for one of Python's. Raises BadRequest for what is none."""
+    import jax
+
+    try:
+        found = jax.typeof(leaf)
+    except (TypeError, OverflowError):
+        raise BadRequest(
+            f"the argument {leaf!r:.60} is a {type(leaf).__name__} that JAX cannot trace; give "
+            "arrays and numbers, and what is static within the function: functools.partial(f, ...)"
+        ) from None
+    return jax.ShapeDtypeStruct(found.shape, found.dtype, weak_type=found.weak_type)

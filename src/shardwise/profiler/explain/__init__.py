@@ -15,7 +15,7 @@ from shardwise.profiler.explain import rules_compute, rules_memory, rules_networ
 from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import WORTH, Finding
 from shardwise.profiler.explain.tables import Line, by_line, by_scope
-from shardwise.profiler.hlo.text import read_module
+from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import HloTimeline, schedule
 from shardwise.sharding.mesh import Mesh

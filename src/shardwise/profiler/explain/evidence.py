@@ -10,6 +10,7 @@ import numpy as np
 
 from shardwise.hardware.slices import Slice
 from shardwise.profiler.ahead.buffers import Buffer
+from shardwise.profiler.hlo.groups import read_tiles
 from shardwise.profiler.hlo.shapes import Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 from shardwise.profiler.hlo.work import HloOp, HloWork
@@ -18,7 +19,8 @@ from shardwise.sharding import Dim, Layout
 from shardwise.sharding.mesh import Mesh
 
 LETTERS = "IJKLMNOPQR"
-_TILES = re.compile(r"devices=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+MOST_OPERANDS = 1000
+"""Values among which the source of one is looked for, level by level."""
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+), \{[\d, ]*\}")
 _WORD = re.compile(r"\w+")
 MOVES = frozenset(
@@ -64,10 +66,12 @@ class Argument:
 
     @property
     def layout(self) -> str:
-        """In our notation, dims as I, J, K, ...: `w1[I_fsdp, J_tensor]`."""
+        """In our notation, dims as I, J, K, ...: `w1[I_fsdp, J_tensor]`; a scalar is `step[]`."""
         words = _WORD.findall(self.name) or ["A"]
         label = words[-1].strip("_") or "A"
         label = f"A{label}" if label[0].isdigit() else label
+        if not self.cuts:
+            return f"{label}[]"
         pairs = zip(LETTERS, self.cuts, strict=False)
         return str(Layout(name=label, dims=tuple(Dim(d, axes) for d, axes in pairs)))
 
@@ -102,11 +106,13 @@ class Evidence:
     @cached_property
     def arguments(self) -> tuple[Argument, ...]:
         """The arguments that the compiler says the sharding of."""
-        donated = {int(n) for n in _ALIAS.findall(_braces(self.header, "input_output_alias="))}
+        donated = set(_ALIAS.findall(_braces(self.header, "input_output_alias=")))
         found = []
         for p in self.module.computation(self.module.entry).parameters:
-            number = int(p.literal) if p.literal.isdigit() else -1
-            array = next(arrays(p.shape))
+            number = int(p.literal)
+            array = next(arrays(p.shape), None)
+            if array is None:
+                continue
             cuts, copies = sharding_axes(p.attribute("sharding"), len(array.dims), self.mesh)
             found.append(
                 Argument(
@@ -115,7 +121,7 @@ class Evidence:
                     dims=array.dims,
                     cuts=cuts,
                     copies=copies,
-                    donated=number in donated,
+                    donated=str(number) in donated,
                     bytes=float(array.bytes),
                 )
             )
@@ -145,8 +151,12 @@ class Evidence:
             for i in waiting:
                 if sources := self.module.sources(i):
                     return str(sources[0])
-            names = [name for i in waiting for name in i.operands]
-            waiting = [i for name in names if (i := computation.find(name)) is not None]
+            names = dict.fromkeys(name for i in waiting for name in i.operands)
+            waiting = [
+                i
+                for name in list(names)[:MOST_OPERANDS]
+                if (i := computation.find(name)) is not None
+            ]
         return source_of(item)
 
     def users(self, computation: Computation, name: str) -> list[Instruction]:
@@ -155,8 +165,8 @@ class Evidence:
         waiting, seen = [name], {name}
         while waiting:
             value = waiting.pop()
-            for i in computation.instructions:
-                if value not in i.operands or i.name in seen:
+            for i in computation.readers(value):
+                if i.name in seen:
                     continue
                 seen.add(i.name)
                 if i.opcode in (
@@ -187,7 +197,7 @@ class Evidence:
                 stored = stored or len(_dims(found)) > 1
             elif found.opcode in MOVES or self._moves(found):
                 waiting += found.operands
-            elif _elements(found) > 1:
+            elif elements(found) > 1:
                 return False
         return stored
 
@@ -197,8 +207,8 @@ class Evidence:
         root = computation.root
         if given is None or given.opcode != "parameter" or root.opcode != "tuple":
             return False
-        at = int(part.attribute("index") or -1)
-        if not 0 <= at < len(root.operands):
+        at = int(part.attribute("index"))
+        if at >= len(root.operands):
             return False
         last = computation.find(root.operands[at])
         return last is not None and (
@@ -227,14 +237,9 @@ def sharding_axes(
     or none, counts as copies everywhere.
     """
     axes = tuple(a for a in mesh if mesh[a] > 1)
-    found = _TILES.search(text)
-    if found is None:
+    ids = read_tiles(text, mesh.size)
+    if ids is None:
         return ((),) * dims, axes
-    tiles, source = ([int(n) for n in found[i].split(",")] for i in (1, 2))
-    ids = np.arange(prod(source)).reshape(source)
-    if found[3]:
-        ids = ids.transpose([int(n) for n in found[3].split(",")])
-    ids = ids.reshape(tiles)
     where = np.stack(np.unravel_index(ids, tuple(mesh.values())), -1)
     changing = []
     for dim in range(ids.ndim):
@@ -262,7 +267,8 @@ def _dims(found: Instruction) -> tuple[int, ...]:
     return first.dims if first else ()
 
 
-def _elements(found: Instruction) -> int:
+def elements(found: Instruction) -> int:
+    """Elements of the largest array that an instruction makes."""
     return max((prod(a.dims) for a in arrays(found.shape)), default=0)
 
 

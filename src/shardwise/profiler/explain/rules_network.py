@@ -6,7 +6,7 @@ from itertools import permutations
 from math import prod
 
 from shardwise.errors import BadRequest
-from shardwise.profiler.explain.evidence import Evidence
+from shardwise.profiler.explain.evidence import Evidence, elements
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
@@ -104,14 +104,10 @@ def _only_pieces(
     """The slices that cut pieces out of an all-reduce, if what reads it gives no more than one."""
     collective = row.op.op.collective
     assert collective is not None
-    n, whole, users = e.degree(collective.axes), _elements(reduced), e.users(c, reduced.name)
+    n, whole, users = e.degree(collective.axes), elements(reduced), e.users(c, reduced.name)
     if n == 1 or any(_given(e, u) * n > whole for u in users):
         return []
-    return [i for u in users for i in _slices(e, u) if _elements(i) * n == whole]
-
-
-def _elements(found: Instruction) -> int:
-    return max((prod(a.dims) for a in arrays(found.shape)), default=0)
+    return [i for u in users for i in _slices(e, u) if elements(i) * n == whole]
 
 
 def _given(e: Evidence, user: Instruction) -> int:
@@ -122,9 +118,9 @@ def _given(e: Evidence, user: Instruction) -> int:
     while body and last.opcode == "bitcast":
         last = body.names[last.operands[0]]
     if last.opcode != "dynamic-update-slice":
-        return _elements(user)
+        return elements(user)
     written = body.find(last.operands[1]) if body else None
-    return _elements(written) if written else _elements(user)
+    return elements(written) if written else elements(user)
 
 
 def _slices(e: Evidence, user: Instruction) -> list[Instruction]:

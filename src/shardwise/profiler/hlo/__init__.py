@@ -1,12 +1,14 @@
 """Reading compiled HLO text: modules, shapes, device groups, collectives, and all of it as Work.
 
-`text.py` splits a module into computations and instructions; `shapes.py` (layouts, tiles, memory
-spaces), `groups.py`, `sources.py` (files and lines) and `scopes.py` (named scopes) read their
-parts; `rules.py` says what every opcode is, `loops.py` how often loops run, `flops.py` and
-`traffic.py` what an instruction computes and moves; `collectives.py` and `transfers.py` make the
-list of collectives with V in bytes as in `work.Collective`. `work.py` joins them: `module_work`
-gives the schedule as ops. `overlap.py` says what runs between a start and its done, `dots.py` lists
-matmuls. No JAX, and no time: `profiler/timeline.py` has that. Read `work.py` first.
+`door.py` is where text comes in: it parses, and checks all that the others rely on (`operands.py`
+has what each opcode needs). `text.py` splits a module into computations and instructions;
+`numbers.py`, `shapes.py` (layouts, tiles, memory spaces), `groups.py`, `sources.py` (files and
+lines) and `scopes.py` (named scopes) read their parts; `rules.py` says what every opcode is,
+`loops.py` how often loops run, `flops.py` and `traffic.py` what an instruction computes and moves;
+`collectives.py` and `transfers.py` make the list of collectives with V in bytes as in
+`work.Collective`. `work.py` joins them: `module_work` gives the schedule as ops. `overlap.py` says
+what runs between a start and its done, `dots.py` lists matmuls. No JAX, and no time:
+`profiler/timeline.py` has that. Read `work.py` first.
 """
 
 from shardwise.profiler.hlo.collectives import (
@@ -15,6 +17,7 @@ from shardwise.profiler.hlo.collectives import (
     on_mesh,
     read_collectives,
 )
+from shardwise.profiler.hlo.door import read_hlo, read_module
 from shardwise.profiler.hlo.dots import read_matmuls
 from shardwise.profiler.hlo.groups import (
     MeshAxes,
@@ -29,7 +32,7 @@ from shardwise.profiler.hlo.rules import Rule, rule
 from shardwise.profiler.hlo.scopes import phase_of, scope_of
 from shardwise.profiler.hlo.shapes import Array, Layout, arrays, read_shape
 from shardwise.profiler.hlo.sources import Source
-from shardwise.profiler.hlo.text import Computation, Instruction, Module, read_module
+from shardwise.profiler.hlo.text import Computation, Instruction, Module
 from shardwise.profiler.hlo.work import Block, HloOp, HloWork, Nested, Wait, module_work
 
 __all__ = [
@@ -56,6 +59,7 @@ __all__ = [
     "phase_of",
     "read_collectives",
     "read_groups",
+    "read_hlo",
     "read_matmuls",
     "read_module",
     "read_overlaps",

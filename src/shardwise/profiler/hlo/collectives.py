@@ -9,15 +9,16 @@ counts once, where it starts. An all-reduce whose result a fusion cuts to one sh
 reduce-scatter.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from shardwise.errors import ShardwiseError
+from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.groups import Groups, MeshAxes, mesh_axes, read_groups, read_pairs
-from shardwise.profiler.hlo.loops import trip_counts
+from shardwise.profiler.hlo.loops import rounds, trip_counts
 from shardwise.profiler.hlo.shapes import Array, Shape, arrays
-from shardwise.profiler.hlo.text import Computation, Instruction, Module, read_module
+from shardwise.profiler.hlo.text import Computation, Instruction, Module
 from shardwise.profiler.hlo.transfers import read_transfer
 from shardwise.sharding.mesh import Mesh
 from shardwise.units import DTYPE_BYTES
@@ -120,7 +121,8 @@ def _walk(
             times = trips[computation.name, instruction.name]
             body = instruction.attribute("body").lstrip("%")
             more = counted and times is not None
-            yield from _walk(module, trips, body, count * (1 if times is None else times), more)
+            runs = rounds(module, instruction, count, times)
+            yield from _walk(module, trips, body, int(runs), more)
         elif instruction.opcode not in ("async-update", "async-done"):
             for called in instruction.called:
                 if called in module.computations:
@@ -151,7 +153,13 @@ def fused_collectives(
 
 def chain_part(module: Module, fusion: Instruction) -> Literal["", "start", "middle", "done"]:
     """Which part of a chain of fusions that carry a collective on a fusion is; "" if of none."""
-    inside = module.computation(fusion.called[0]).instructions
+    inside = module.computation(fusion.called[0])
+    if "part" not in inside.memo:
+        inside.memo["part"] = _part(inside.instructions)
+    return inside.memo["part"]
+
+
+def _part(inside: Iterable[Instruction]) -> Literal["", "start", "middle", "done"]:
     targets = {i.target for i in inside if i.opcode == "custom-call"}
     if "AsyncCollectiveStart" in targets:
         return "start"
@@ -234,34 +242,43 @@ def done_of(module: Module, computation: Computation, start: Instruction) -> str
         return _chain_done(module, computation, start)
     if not start.opcode.endswith("-start"):
         return start.name
-    names = {start.name}
-    for instruction in computation.instructions:
-        if names & set(instruction.operands):
-            if instruction.opcode.endswith("-done"):
-                return instruction.name
-            if instruction.opcode.endswith("-update"):
-                names.add(instruction.name)
-    return start.name
+    names, dones = [start.name], []
+    for name in names:  # grows by the updates
+        for reader in computation.readers(name):
+            if reader.opcode.endswith("-done"):
+                dones.append(reader)
+            elif reader.opcode.endswith("-update"):
+                names.append(reader.name)
+    return min(dones, key=lambda i: i.line).name if dones else start.name
 
 
 def _chain_done(module: Module, computation: Computation, start: Instruction) -> str:
     """The first done after the start of a chain that carries the same channel."""
-    channels = _channels(module, start)
     if chain_part(module, start) != "start":
         return start.name
-    began = False
-    for instruction in computation.instructions:
-        began = began or instruction.name == start.name
-        if began and instruction.opcode == "fusion":
-            last = chain_part(module, instruction) == "done"
-            if last and channels & _channels(module, instruction):
-                return instruction.name
-    return start.name
+    dones = _dones(module, computation)
+    channels = _channels(module, start)
+    after = [i for channel in channels for i in dones.get(channel, ()) if i.line > start.line]
+    return min(after, key=lambda i: i.line).name if after else start.name
 
 
-def _channels(module: Module, fusion: Instruction) -> set[str]:
-    inside = module.computation(fusion.called[0]).instructions
-    return {_channel(i) for i in inside} - {""}
+def _dones(module: Module, computation: Computation) -> Mapping[str, list[Instruction]]:
+    """Channel -> the fusions of a computation that end what it carries."""
+    if "dones" not in computation.memo:
+        found: dict[str, list[Instruction]] = {}
+        for i in computation.instructions:
+            if i.opcode == "fusion" and chain_part(module, i) == "done":
+                for channel in _channels(module, i):
+                    found.setdefault(channel, []).append(i)
+        computation.memo["dones"] = found
+    return computation.memo["dones"]
+
+
+def _channels(module: Module, fusion: Instruction) -> frozenset[str]:
+    inside = module.computation(fusion.called[0])
+    if "channels" not in inside.memo:
+        inside.memo["channels"] = frozenset(_channel(i) for i in inside.instructions) - {""}
+    return inside.memo["channels"]
 
 
 def _channel(instruction: Instruction) -> str:

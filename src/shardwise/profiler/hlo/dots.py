@@ -1,7 +1,7 @@
 """The matmuls of a compiled module, as [batch, m, k] x [batch, k, n] of one device."""
 
+from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.flops import matmul_of, multiplies
-from shardwise.profiler.hlo.text import read_module
 from shardwise.work import Matmul
 
 

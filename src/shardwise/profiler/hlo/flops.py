@@ -7,12 +7,20 @@ the vector units (elementwise, reductions) are kept apart: they are no product o
 
 import re
 from functools import lru_cache
-from math import log2, prod
+from math import gcd, log2, prod
+from typing import Any
 
+import numpy as np
+
+from shardwise.errors import BadRequest, shown
+from shardwise.profiler.hlo.numbers import integer, integers
 from shardwise.profiler.hlo.rules import PRODUCT_CALLS, rule
 from shardwise.profiler.hlo.shapes import Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 from shardwise.work import Matmul
+
+MOST_SIDE = 2**30
+"""Of a dim of a convolution, and of a number of its window."""
 
 
 def multiplies(instruction: Instruction) -> bool:
@@ -58,7 +66,7 @@ def vector_flops(module: Module, computation: Computation, instruction: Instruct
         return elements
     if kind == "reduction":
         inputs = [a for n in instruction.operands[:1] for a in arrays(computation.shape_of(n))]
-        window = prod(_window(instruction.attribute("window"), "size"))
+        window = prod(window_sizes(instruction))
         if instruction.opcode == "reduce":
             return float(sum(prod(a.dims) for a in inputs))
         return elements * window
@@ -70,6 +78,11 @@ def vector_flops(module: Module, computation: Computation, instruction: Instruct
     if kind == "algebra":
         return _algebra(computation, instruction)
     return 0.0
+
+
+def window_sizes(instruction: Instruction) -> list[int]:
+    """The sides of the window of a reduction; none of what has no window. Raises BadRequest."""
+    return _window(instruction.attribute("window"), "size")
 
 
 def _algebra(computation: Computation, instruction: Instruction) -> float:
@@ -91,6 +104,10 @@ def _given(computation: Computation, name: str) -> Array:
 def _dot(computation: Computation, dot: Instruction) -> Matmul:
     left, right = (_given(computation, name).dims for name in dot.operands[:2])
     batch, contracted, used = _dims(dot)
+    named = {"left": (batch + contracted, left), "right": (used, right)}
+    for side, (dims, sizes) in named.items():
+        if len(set(dims)) < len(dims) or max(dims, default=-1) >= len(sizes):
+            raise BadRequest(f"its dims {dims} of the {side} operand are not of its {len(sizes)}")
     return Matmul(
         m=prod(n for i, n in enumerate(left) if i not in batch + contracted),
         k=prod(left[i] for i in contracted),
@@ -102,15 +119,24 @@ def _dot(computation: Computation, dot: Instruction) -> Matmul:
 def _dims(dot: Instruction) -> tuple[tuple[int, ...], ...]:
     """Batch and contracted dims of the left operand, and all such dims of the right one."""
     if dot.opcode == "custom-call":
-        named = dot.config.get("gemm_backend_config", {}).get("dot_dimension_numbers", {})
         keys = ("lhs_batch_dimensions", "lhs_contracting_dimensions")
         keys += ("rhs_batch_dimensions", "rhs_contracting_dimensions")
-        found = [tuple(int(n) for n in named.get(key, ())) for key in keys]
+        named: Any = dot.config
+        for key in ("gemm_backend_config", "dot_dimension_numbers"):
+            named = named.get(key, {}) if isinstance(named, dict) else {}
+        found = [_listed(named.get(key, ()), key) for key in keys]
     else:
         keys = ("lhs_batch_dims", "lhs_contracting_dims", "rhs_batch_dims", "rhs_contracting_dims")
         found = [dot.integers(key) for key in keys]
     # A ragged dot sees every group's matrix but multiplies each row by one of them.
     return found[0], found[1], found[2] + found[3] + dot.integers("rhs_group_dims")
+
+
+def _listed(dims: Any, key: str) -> tuple[int, ...]:
+    """A list of a config as numbers: "0" and 0."""
+    if not isinstance(dims, list | tuple):
+        raise BadRequest(f"'{key}' is {shown(dims)}; it must be a list of dims")
+    return tuple(integer(str(n), key) for n in dims)
 
 
 def _convolution(computation: Computation, conv: Instruction) -> Matmul:
@@ -119,10 +145,10 @@ def _convolution(computation: Computation, conv: Instruction) -> Matmul:
     A window dim in which every output sees one input is a batch dim, or where there is but one
     input for all one more dim of the right operand; the others add to k.
     """
-    ins, kernels, outs = re.split(r"_|->", conv.attribute("dim_labels"))
+    ins, kernels, outs = labels_of(computation, conv)
     left, right = (_given(computation, name).dims for name in conv.operands[:2])
     out = next(arrays(conv.shape)).dims
-    groups = int(conv.attribute("feature_group_count") or 1)
+    groups = _count(conv, "feature_group_count")
     window = _windows(conv, sum(at.isdigit() for at in kernels))
     m, k, batch = out[outs.index("b")], right[kernels.index("i")], groups
     n = out[outs.index("f")] // groups
@@ -137,38 +163,85 @@ def _convolution(computation: Computation, conv: Instruction) -> Matmul:
         else:
             m *= size
             k *= pairs / max(size, 1)
-    return Matmul(m=m, k=k / int(conv.attribute("batch_group_count") or 1), n=n, batch=batch)
+    return Matmul(m=m, k=k / _count(conv, "batch_group_count"), n=n, batch=batch)
+
+
+def _count(conv: Instruction, key: str) -> int:
+    return integer(conv.attribute(key) or "1", key, least=1)
+
+
+def labels_of(computation: Computation, conv: Instruction) -> list[str]:
+    """The dims of a convolution's operands and result, a letter or digit each, `b01f_01io->b01f`.
+    Raises BadRequest where they are not those of the shapes."""
+    text = conv.attribute("dim_labels")
+    labels = re.split(r"_|->", text)
+    shapes = [computation.shape_of(name) for name in conv.operands[:2]] + [conv.shape]
+    dims = [next(arrays(shape)).dims for shape in shapes]
+    places = "".join(sorted(mark for mark in labels[0] if mark.isdigit()))
+    wanted = [sorted(f"{places}{letters}") for letters in ("bf", "io", "bf")]
+    sides = max((side for sizes in dims for side in sizes), default=0)
+    if (
+        [sorted(label) for label in labels] != wanted
+        or places != "0123456789"[: len(places)]
+        or [len(label) for label in labels] != [len(sizes) for sizes in dims]
+        or (places and sides > MOST_SIDE)
+    ):
+        raise BadRequest(
+            f"'dim_labels' {shown(text)} do not name each dim of its shapes once, or a dim has "
+            f"more than {MOST_SIDE} places"
+        )
+    return labels
 
 
 def _windows(conv: Instruction, dims: int) -> list[tuple[int, int, int, int]]:
     """Stride, low padding, dilation of the input and of the window, for each dim."""
     text = conv.attribute("window")
     pads = re.search(r"\bpad=([\d_x\-]+)", text)
-    lows = [int(pad.split("_")[0]) for pad in pads[1].split("x")] if pads else [0] * dims
+    lows = [0] * dims
+    if pads:
+        what = "'pad' of a window"
+        words = [pad.split("_")[0] for pad in pads[1].split("x")]
+        lows = [integer(word, what, least=-MOST_SIDE, most=MOST_SIDE) for word in words]
     columns = [_window(text, key) or [1] * dims for key in ("stride", "lhs_dilate", "rhs_dilate")]
+    if any(len(column) != dims for column in (*columns, lows)):
+        raise BadRequest(f"window {shown(text)} is not of the {dims} dims of 'dim_labels'")
     return [(columns[0][i], lows[i], columns[1][i], columns[2][i]) for i in range(dims)]
 
 
 def _window(text: str, key: str) -> list[int]:
     found = re.search(rf"\b{key}=([\dx]+)", text)
-    return [int(n) for n in found[1].split("x")] if found else []
+    if found is None:
+        return []
+    return list(integers(found[1], f"'{key}' of a window", least=1, most=MOST_SIDE, between="x"))
+
+
+MOST_PLACES = 2**20
+"""Places of a kernel, or of the output where these are fewer, that are looked at one by one."""
 
 
 @lru_cache(maxsize=4096)
 def _pairs(
     inputs: int, kernel: int, outputs: int, stride: int, low: int, dilate: int, spread: int
 ) -> int:
-    """Pairs (output, place in the kernel) that meet an input and neither padding nor a hole."""
+    """Pairs (output, place in the kernel) that meet an input and neither padding nor a hole.
+
+    Output o and place p look at o stride + p spread - low, in which they are alike: the one that
+    has fewer is gone through, the other counted. That is an input where it is a multiple of
+    `dilate` from 0 to (inputs - 1) dilate.
+    """
     if dilate == 1 and spread == 1 and stride == 1 and kernel == 1 and low == 0:
         return min(inputs, outputs)
-    count = 0
-    for place in range(kernel):
-        offset = place * spread - low
-        # 0 <= o * stride + offset <= (inputs - 1) * dilate and a multiple of dilate
-        first = max(0, -(offset // stride))
-        last = min(outputs - 1, ((inputs - 1) * dilate - offset) // stride)
-        if dilate == 1:
-            count += max(0, last - first + 1)
-        else:
-            count += sum((o * stride + offset) % dilate == 0 for o in range(first, last + 1))
-    return count
+    if kernel > outputs:
+        return _pairs(inputs, outputs, kernel, spread, low, dilate, stride)
+    if kernel > MOST_PLACES:
+        raise BadRequest(f"a window of {kernel} places is too large to be counted")
+    offset = np.arange(kernel, dtype=np.int64) * spread - low
+    first = np.maximum(0, -(offset // stride))
+    last = np.minimum(outputs - 1, ((inputs - 1) * dilate - offset) // stride)
+    # o stride = -offset (mod dilate) has one solution modulo `period`, or none.
+    common = gcd(stride, dilate)
+    period = dilate // common
+    solution = -(offset // common) % period * pow(stride // common, -1, period) % period
+    first += (solution - first) % period
+    rounds = np.maximum(0, (last - first) // period + 1)
+    return int(rounds[offset % common == 0].sum())

@@ -8,6 +8,7 @@ on TPUs, is known by its kernels' names, `splash_mha_fwd_residuals` and so on
 import re
 from math import prod
 
+from shardwise.boundary.numbers import number
 from shardwise.profiler.hlo.shapes import Array, arrays
 from shardwise.profiler.hlo.text import Computation, Instruction
 
@@ -29,7 +30,10 @@ def attention_flops(computation: Computation, call: Instruction) -> float:
     if call.target != "tpu_custom_call" or found is None:
         return 0.0
     given = [a for name in call.operands for a in arrays(computation.shape_of(name))]
-    q, k, v = [a for a in given if a.dtype in ("bf16", "f32", "f16") and len(a.dims) >= 3][:3]
+    tensors = [a for a in given if a.dtype in ("bf16", "f32", "f16") and len(a.dims) >= 3][:3]
+    if len(tensors) < 3:
+        return 0.0
+    q, k, v = tensors
     keys, values = _PRODUCTS[found[1]]
     scores = prod(q.dims[:-1]) * k.dims[-2]
     return 2.0 * scores * (keys * q.dims[-1] + values * v.dims[-1]) * _live(given)
@@ -43,4 +47,17 @@ def _live(given: list[Array]) -> float:
     if grid is None:
         return 1.0
     rows, most = max(grid), min(grid)
-    return sum(min(row + 1, most) for row in range(rows)) / rows**2
+    # The sum of min(row + 1, most) over all rows.
+    tiles = most * (most + 1) / 2 + (rows - most) * most
+    return tiles / rows**2 if rows else 0.0
+
+
+def stated_flops(call: Instruction) -> float:
+    """FLOPs that the author of a kernel gave (`pl.CostEstimate`); 0 where there are none. Raises
+    BadRequest for what is no number of FLOPs."""
+    if call.opcode != "custom-call":
+        return 0.0
+    config = call.config.get("custom_call_config", call.config)
+    estimate = config.get("cost_estimate", {}) if isinstance(config, dict) else {}
+    said = estimate.get("flops", 0) if isinstance(estimate, dict) else 0
+    return number(said, "'flops' of its cost estimate", least=0, most=1e30)

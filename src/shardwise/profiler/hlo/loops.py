@@ -7,8 +7,10 @@ constant starts it. All three may sit in fusions, behind copies, or be carried t
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from shardwise.errors import BadRequest
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 
 _THROUGH = frozenset({"copy", "convert", "bitcast", "reshape", "copy-start", "copy-done"})
@@ -23,6 +25,14 @@ class Linear(NamedTuple):
     offset: int
 
 
+MOST_RUNS = 10**18
+"""Runs of one loop's body per step: at a nanosecond each they take thirty years."""
+MOST_STEPS = 200_000
+DEEPEST = 150
+"""Instructions that are looked at for all counters of a module, and for one of them in a row:
+counters of real programs need some tens. One that needs more is not found."""
+
+
 def trip_counts(module: Module) -> dict[tuple[str, str], int | None]:
     """(computation, name) of every `while` -> how often its body runs; None where data decides."""
     called_by = {
@@ -31,33 +41,33 @@ def trip_counts(module: Module) -> dict[tuple[str, str], int | None]:
         for instruction in computation.instructions
         for name in instruction.called
     }
+    values = _Values(module)
     return {
-        (computation.name, loop.name): _trips(module, called_by, computation, loop)
+        (computation.name, loop.name): values.trips(called_by, computation, loop)
         for computation in module.computations.values()
         for loop in computation.instructions
         if loop.opcode == "while"
     }
 
 
+def rounds(module: Module, loop: Instruction, count: float, times: int | None) -> float:
+    """How often a loop's body runs if the loop runs `count` times; one round where its trip count
+    is not known. Raises BadRequest beyond `MOST_RUNS`."""
+    found = count * (1 if times is None else times)
+    if found > MOST_RUNS:
+        raise BadRequest(
+            f"{module.what}, line {loop.line}: loop '{loop.name}' runs {found:.3g} times per step "
+            f"and at most {MOST_RUNS:.0e} are counted; give the program as it was compiled"
+        )
+    return found
+
+
 _Callers = Mapping[str, tuple[Computation, Instruction]]
+_Given = Sequence["Linear | None"] | None
 
 
-def _trips(
-    module: Module, called_by: _Callers, computation: Computation, loop: Instruction
-) -> int | None:
-    noted = re.search(r'"known_trip_count":\{"n":"?(\d+)', loop.attribute("backend_config"))
-    if noted:
-        return int(noted[1])
-    bound = _bound(module, module.computation(loop.attribute("condition").lstrip("%")))
-    if bound is None:
-        return None
-    element, direction, limit = bound
-    body = module.computation(loop.attribute("body").lstrip("%"))
-    after = _element(module, body, body.root.name, element)
-    if after is None or after.element != element:
-        return None
-    start = _start(module, called_by, computation, loop.operands[0], element)
-    return None if start is None else _count(start, after.offset, direction, limit)
+class _TooLongError(Exception):
+    """A counter is made in more steps than are followed."""
 
 
 def _count(start: int, step: int, direction: str, limit: int) -> int | None:
@@ -76,72 +86,167 @@ def _count(start: int, step: int, direction: str, limit: int) -> int | None:
     return -(-distance // step) if step > 0 else None
 
 
-def _bound(module: Module, condition: Computation) -> tuple[int, str, int] | None:
-    """The element that a condition compares, the direction, and the constant."""
-    compare, given = _inner(module, condition, condition.root, None)
-    if compare is None or compare.opcode != "compare":
+@dataclass
+class _Values:
+    """Integers of a module, followed to where they are made; `left` steps may still be taken."""
+
+    module: Module
+    left: int = MOST_STEPS
+    depth: int = 0
+
+    def trips(self, called_by: _Callers, computation: Computation, loop: Instruction) -> int | None:
+        """How often a loop's body runs; None where data, or too long a chain, decides."""
+        noted = re.search(
+            r'"known_trip_count":\{"n":"?(\d{1,19})(?!\d)', loop.attribute("backend_config")
+        )
+        if noted:
+            return int(noted[1])
+        try:
+            return self.counted(called_by, computation, loop)
+        except _TooLongError:
+            self.depth = 0
+            return None
+
+    def counted(
+        self, called_by: _Callers, computation: Computation, loop: Instruction
+    ) -> int | None:
+        condition = self.module.computation(loop.attribute("condition").lstrip("%"))
+        bound = self.bound(condition)
+        if bound is None:
+            return None
+        element, direction, limit = bound
+        body = self.module.computation(loop.attribute("body").lstrip("%"))
+        after = self.element(body, body.root.name, element)
+        if after is None or after.element != element:
+            return None
+        start = self.start(called_by, computation, loop.operands[0], element)
+        return None if start is None else _count(start, after.offset, direction, limit)
+
+    def bound(self, condition: Computation) -> tuple[int, str, int] | None:
+        """The element that a condition compares, the direction, and the constant."""
+        compare, given = self.inner(condition, condition.root, None)
+        if compare is None or compare.opcode != "compare":
+            return None
+        where, root = given
+        left, right = (self.linear(where, name, root) for name in compare.operands)
+        direction = compare.attribute("direction")
+        if left is None or right is None:
+            return None
+        if left.element is None:
+            left, right, direction = right, left, _FLIPPED[direction]
+        if left.element is None or right.element is not None:
+            return None
+        return left.element, direction, right.offset - left.offset
+
+    def inner(
+        self, computation: Computation, found: Instruction, given: _Given
+    ) -> tuple[Instruction | None, tuple[Computation, _Given]]:
+        """The instruction behind fusions, calls and copies, with where it is."""
+        while found.opcode in ("fusion", "call", *_THROUGH):
+            if found.opcode in _THROUGH:
+                following = computation.find(found.operands[0])
+            else:
+                given = [self.linear(computation, name, given) for name in found.operands]
+                computation = self.module.computation(found.called[0])
+                following = computation.root
+            if following is None:
+                return None, (computation, given)
+            found = following
+        return found, (computation, given)
+
+    def linear(self, computation: Computation, name: str, given: _Given = None) -> Linear | None:
+        """An integer scalar as a Linear; None if it is not of that form.
+
+        `given` are the parameters of a fused computation. Without it parameter 0 is the tuple.
+        """
+        found = computation.find(name)
+        if found is None:
+            return None
+        self.enter()
+        value = self.linear_of(computation, found, given)
+        self.depth -= 1
+        return value
+
+    def linear_of(
+        self, computation: Computation, found: Instruction, given: _Given
+    ) -> Linear | None:
+        opcode = found.opcode
+        if opcode == "constant":
+            whole = re.fullmatch(r"-?[0-9]{1,19}", found.literal)
+            return Linear(None, int(found.literal)) if whole else None
+        if opcode == "parameter":
+            return given[int(found.literal)] if given is not None else None
+        if opcode in _THROUGH:
+            return self.linear(computation, found.operands[0], given)
+        if opcode == "get-tuple-element":
+            index = int(found.attribute("index"))
+            return self.element(computation, found.operands[0], index, given)
+        if opcode in ("add", "subtract"):
+            left, right = (self.linear(computation, n, given) for n in found.operands)
+            return _sum(left, right, 1 if opcode == "add" else -1)
+        if opcode in ("fusion", "call"):
+            inside = self.module.computation(found.called[0])
+            values = [self.linear(computation, n, given) for n in found.operands]
+            return self.linear(inside, inside.root.name, values)
         return None
-    where, root = given
-    left, right = (linear(module, where, name, root) for name in compare.operands)
-    direction = compare.attribute("direction")
-    if left is None or right is None:
+
+    def element(
+        self, computation: Computation, name: str, index: int, given: _Given = None
+    ) -> Linear | None:
+        """One element of a tuple."""
+        found = computation.find(name)
+        if found is None:
+            return None
+        self.enter()
+        value = self.element_of(computation, found, index, given)
+        self.depth -= 1
+        return value
+
+    def element_of(
+        self, computation: Computation, found: Instruction, index: int, given: _Given
+    ) -> Linear | None:
+        if found.opcode == "tuple":
+            if index >= len(found.operands):
+                return None
+            return self.linear(computation, found.operands[index], given)
+        if found.opcode == "parameter" and given is None:
+            return Linear(index, 0)
+        if found.opcode in ("opt-barrier", "copy"):
+            return self.element(computation, found.operands[0], index, given)
+        if found.opcode in ("fusion", "call"):
+            inside = self.module.computation(found.called[0])
+            values = [self.linear(computation, n, given) for n in found.operands]
+            return self.element(inside, inside.root.name, index, values)
+        if found.opcode == "while":
+            body = self.module.computation(found.attribute("body").lstrip("%"))
+            if self.element(body, body.root.name, index) == Linear(index, 0):  # carried through
+                return self.element(computation, found.operands[0], index, given)
         return None
-    if left.element is None:
-        left, right, direction = right, left, _FLIPPED[direction]
-    if left.element is None or right.element is not None:
-        return None
-    return left.element, direction, right.offset - left.offset
 
+    def start(
+        self, called_by: _Callers, computation: Computation, name: str, element: int
+    ) -> int | None:
+        """The constant that an element of a loop's first tuple is, however far outside it was
+        set."""
+        value = self.element(computation, name, element)
+        while value is not None and value.element is not None:
+            caller = called_by.get(computation.name)
+            if caller is None or caller[1].opcode != "while":
+                return None
+            unchanged = self.element(computation, computation.root.name, value.element)
+            if unchanged != Linear(value.element, 0):
+                return None
+            outer = self.element(caller[0], caller[1].operands[0], value.element)
+            value = None if outer is None else Linear(outer.element, outer.offset + value.offset)
+            computation = caller[0]
+        return None if value is None else value.offset
 
-_Given = Sequence["Linear | None"] | None
-
-
-def _inner(
-    module: Module, computation: Computation, found: Instruction, given: _Given
-) -> tuple[Instruction | None, tuple[Computation, _Given]]:
-    """The instruction behind fusions, calls and copies, with where it is."""
-    while found.opcode in ("fusion", "call", *_THROUGH):
-        if found.opcode in _THROUGH:
-            following = computation.find(found.operands[0])
-        else:
-            given = [linear(module, computation, name, given) for name in found.operands]
-            computation = module.computation(found.called[0])
-            following = computation.root
-        if following is None:
-            return None, (computation, given)
-        found = following
-    return found, (computation, given)
-
-
-def linear(
-    module: Module, computation: Computation, name: str, given: _Given = None
-) -> Linear | None:
-    """An integer scalar as a Linear; None if it is not of that form.
-
-    `given` are the parameters of a fused computation. Without it parameter 0 is the tuple.
-    """
-    found = computation.find(name)
-    if found is None:
-        return None
-    opcode = found.opcode
-    if opcode == "constant":
-        whole = re.fullmatch(r"-?\d+", found.literal)
-        return Linear(None, int(found.literal)) if whole else None
-    if opcode == "parameter":
-        return given[int(found.literal)] if given is not None else None
-    if opcode in _THROUGH:
-        return linear(module, computation, found.operands[0], given)
-    if opcode == "get-tuple-element":
-        index = int(found.attribute("index"))
-        return _element(module, computation, found.operands[0], index, given)
-    if opcode in ("add", "subtract"):
-        left, right = (linear(module, computation, n, given) for n in found.operands)
-        return _sum(left, right, 1 if opcode == "add" else -1)
-    if opcode in ("fusion", "call"):
-        inside = module.computation(found.called[0])
-        values = [linear(module, computation, n, given) for n in found.operands]
-        return linear(module, inside, inside.root.name, values)
-    return None
+    def enter(self) -> None:
+        """One step deeper."""
+        self.left -= 1
+        self.depth += 1
+        if self.left < 0 or self.depth > DEEPEST:
+            raise _TooLongError
 
 
 def _sum(left: Linear | None, right: Linear | None, sign: int) -> Linear | None:
@@ -151,45 +256,3 @@ def _sum(left: Linear | None, right: Linear | None, sign: int) -> Linear | None:
         return None
     element = left.element if left.element is not None else right.element
     return Linear(element, left.offset + sign * right.offset)
-
-
-def _element(
-    module: Module, computation: Computation, name: str, index: int, given: _Given = None
-) -> Linear | None:
-    """One element of a tuple."""
-    found = computation.find(name)
-    if found is None:
-        return None
-    if found.opcode == "tuple":
-        return linear(module, computation, found.operands[index], given)
-    if found.opcode == "parameter" and given is None:
-        return Linear(index, 0)
-    if found.opcode in ("opt-barrier", "copy"):
-        return _element(module, computation, found.operands[0], index, given)
-    if found.opcode in ("fusion", "call"):
-        inside = module.computation(found.called[0])
-        values = [linear(module, computation, n, given) for n in found.operands]
-        return _element(module, inside, inside.root.name, index, values)
-    if found.opcode == "while" and found.operands:
-        body = module.computation(found.attribute("body").lstrip("%"))
-        if _element(module, body, body.root.name, index) == Linear(index, 0):  # carried through
-            return _element(module, computation, found.operands[0], index, given)
-    return None
-
-
-def _start(
-    module: Module, called_by: _Callers, computation: Computation, name: str, element: int
-) -> int | None:
-    """The constant that an element of a loop's first tuple is, however far outside it was set."""
-    value = _element(module, computation, name, element)
-    while value is not None and value.element is not None:
-        caller = called_by.get(computation.name)
-        if caller is None or caller[1].opcode != "while":
-            return None
-        unchanged = _element(module, computation, computation.root.name, value.element)
-        if unchanged != Linear(value.element, 0):
-            return None
-        outer = _element(module, caller[0], caller[1].operands[0], value.element)
-        value = None if outer is None else Linear(outer.element, outer.offset + value.offset)
-        computation = caller[0]
-    return None if value is None else value.offset

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from shardwise.profiler.hlo.collectives import CompiledCollective, read_collectives
-from shardwise.profiler.hlo.text import Instruction, Module, read_module
+from shardwise.profiler.hlo.door import read_module
+from shardwise.profiler.hlo.text import Instruction, Module
 
 MATMULS = frozenset({"dot", "convolution"})
 
@@ -31,14 +32,11 @@ def read_overlaps(text: str) -> tuple[Overlap, ...]:
 
 
 def _between(module: Module, collective: CompiledCollective) -> tuple[Instruction, ...]:
-    for computation in module.computations.values():
-        names = [i.name for i in computation.instructions]
-        if collective.done in names:
-            end = names.index(collective.done)
-            starts = [n for n in names[:end] if n == collective.name]
-            begin = names.index(starts[0]) if starts else end - 1
-            return computation.instructions[begin + 1 : end]
-    return ()
+    computation = module.computations[collective.computation]
+    begin, end = (computation.names.get(n) for n in (collective.name, collective.done))
+    if begin is None or end is None:
+        return ()
+    return computation.instructions[computation.place(begin) + 1 : computation.place(end)]
 
 
 def _multiplies(module: Module, instruction: Instruction) -> bool:

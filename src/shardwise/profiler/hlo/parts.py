@@ -6,7 +6,7 @@ up), and a reduce-scatter (all is added up, then sliced). Both are seen in what 
 and in what reads it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,7 +72,7 @@ def _into_zeros(module: Module, computation: Computation, source: Instruction) -
     if source.opcode != "fusion":
         return False
     body = module.computations[source.called[0]]
-    root = _origin(body, next(i for i in body.instructions if i.root))
+    root = _origin(body, body.root)
     if root.opcode != "dynamic-update-slice":
         return False
     whole = body.find(root.operands[0])
@@ -103,7 +103,7 @@ def _is_sliced(
     """Whether all that reads one array of a result takes a slice of it."""
     if number == 1:
         return _cut(module, computation, start.name)
-    picks = [r for r in _readers(computation).get(start.name, ()) if _picks(r, at)]
+    picks = [r for r in computation.readers(start.name) if _picks(r, at)]
     return bool(picks) and all(_cut(module, computation, r.name) for r in picks)
 
 
@@ -113,10 +113,10 @@ def _picks(reader: Instruction, at: int) -> bool:
 
 def _cut(module: Module, computation: Computation, name: str) -> bool:
     """Whether an array is read, and only where a dynamic slice is taken of it, fused or not."""
-    found, waiting, readers = False, [name], _readers(computation)
+    found, waiting = False, [name]
     while waiting:
         array = waiting.pop()
-        for reader in readers.get(array, ()):
+        for reader in computation.readers(array):
             if reader.opcode in SAME:
                 waiting.append(reader.name)
             elif reader.opcode == "dynamic-slice" or _cut_inside(module, reader, array):
@@ -132,11 +132,3 @@ def _cut_inside(module: Module, reader: Instruction, name: str) -> bool:
     body = module.computations[reader.called[0]]
     places = [i for i, operand in enumerate(reader.operands) if operand == name]
     return all(_cut(module, body, body.parameters[i].name) for i in places)
-
-
-def _readers(computation: Computation) -> Mapping[str, list[Instruction]]:
-    found: dict[str, list[Instruction]] = {}
-    for instruction in computation.instructions:
-        for operand in instruction.operands:
-            found.setdefault(operand, []).append(instruction)
-    return found

@@ -8,6 +8,8 @@ are left out; the last word is the primitive.
 import re
 from functools import lru_cache
 
+DEEPEST = 50
+"""Transformations around one word; a name of more is no scope of a person's."""
 _WRAPPED = re.compile(r"(\w+)\((.*)\)$")
 _KEPT = frozenset({"jvp", "transpose", "vmap", "remat", "checkpoint", "shard_map", "linearize"})
 _STRUCTURE = frozenset(
@@ -58,6 +60,9 @@ def _split(name: str) -> list[str]:
 
 
 def _unwrapped(word: str) -> str:
-    while found := _WRAPPED.match(word):
+    for _ in range(DEEPEST):
+        found = _WRAPPED.match(word)
+        if found is None:
+            return word
         word = found[2] if found[1] in _KEPT else ""
-    return word
+    return ""

@@ -10,7 +10,8 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from shardwise.errors import ShardwiseError
+from shardwise.errors import BadRequest, shown
+from shardwise.profiler.hlo.numbers import MOST, integers
 
 DTYPES = {
     "pred": ("bool", 1.0),
@@ -46,8 +47,13 @@ MAIN, VMEM, HOST = 0, 1, 5
 """Memory spaces, as in `S(1)`; nothing written is the main memory."""
 
 _ARRAY = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<= ]*)\](?:\{([^{}]*)\})?")
-_COMMENT = re.compile(r"/\*.*?\*/")
+_COMMENT = re.compile(r"/\*[^*]*\*/")
 _LAYOUT = re.compile(r"([A-Z]*)\(([^()]*)\)")
+DEEPEST = 50
+"""Levels of tuples in tuples; asynchronous calls have three."""
+MOST_RANK = 64
+MOST_TILE = 2**24
+"""Elements of a tile; a TPU's are some thousands."""
 
 
 class Layout(NamedTuple):
@@ -125,9 +131,9 @@ def read_shape(text: str) -> Shape:
     32.0
     """
     plain = _COMMENT.sub("", text)
-    shape, end = _read(plain, 0)
+    shape, end = _read(plain, 0, 0)
     if plain[end:].strip():
-        raise ShardwiseError(f"HLO shape '{text}' cannot be read after '{plain[:end]}'")
+        raise BadRequest(f"HLO shape {shown(text)} cannot be read after {shown(plain[:end])}")
     return shape
 
 
@@ -144,10 +150,12 @@ def read_layout(text: str) -> Layout:
     for letters, inside in _LAYOUT.findall(marks):
         last = letters or last
         if last == "T" and "*" not in inside:
-            tiles.append(tuple(int(n) for n in inside.split(",") if n.strip()))
+            tiles.append(integers(inside, f"a tile of layout {shown(text)}", least=1))
         elif last == "S":
-            space = int(inside)
-    order = tuple(int(n) for n in dims.split(",") if n.strip())
+            space = (*integers(inside, f"the memory space of layout {shown(text)}", most=255), 0)[0]
+    if len(tiles) > 8 or any(len(tile) > MOST_RANK or prod(tile) > MOST_TILE for tile in tiles):
+        raise BadRequest(f"layout {shown(text)} has tiles of over {MOST_TILE} elements, or over 8")
+    order = integers(dims, f"a dim of layout {shown(text)}")
     return Layout(order, tuple(tile for tile in tiles if tile), space)
 
 
@@ -160,27 +168,44 @@ def arrays(shape: Shape) -> Iterator[Array]:
             yield from arrays(part)
 
 
-def _read(text: str, at: int) -> tuple[Shape, int]:
+def _read(text: str, at: int, depth: int) -> tuple[Shape, int]:
     while text[at : at + 1].isspace():
         at += 1
     if text[at : at + 1] == "(":
-        return _tuple(text, at + 1)
+        if depth >= DEEPEST:
+            raise BadRequest(f"an HLO shape nests tuples deeper than {DEEPEST} levels")
+        return _tuple(text, at + 1, depth + 1)
     found = _ARRAY.match(text, at)
     if found is None or found[1] not in DTYPES:
-        raise ShardwiseError(f"HLO shape '{text}' cannot be read at '{text[at : at + 20]}'")
-    name, width = DTYPES[found[1]]
+        raise BadRequest(f"HLO shape {shown(text)} cannot be read at {shown(text[at : at + 20])}")
+    return _array(found[1], found[2], found[3] or ""), found.end()
+
+
+@lru_cache(maxsize=4096)
+def _array(dtype: str, sizes: str, layout: str) -> Array:
+    """One array of a dtype's name, the text of its dims and that of its layout."""
+    name, width = DTYPES[dtype]
     # A dynamic dim is written `<=8`: its bound is what is allocated.
-    dims = tuple(int(n.strip().removeprefix("<=")) for n in found[2].split(",") if n.strip())
-    layout = read_layout(found[3]) if found[3] else PLAIN
-    return Array(name, dims, prod(dims) * width, layout), found.end()
+    dims = integers(sizes.replace("<=", ""), f"a dim of '{dtype}[{shown(sizes)}]'")
+    if len(dims) > MOST_RANK or prod(dims) > MOST:
+        raise BadRequest(
+            f"'{dtype}' of dims {shown(sizes)} has more than {MOST_RANK} dims or {MOST} elements"
+        )
+    found = read_layout(layout) if layout else PLAIN
+    if found.order and sorted(found.order) != list(range(len(dims))):
+        raise BadRequest(
+            f"layout {shown(layout)} of '{dtype}' of dims {shown(sizes)} must name each of its "
+            f"{len(dims)} dims once"
+        )
+    return Array(name, dims, prod(dims) * width, found)
 
 
-def _tuple(text: str, at: int) -> tuple[Shape, int]:
+def _tuple(text: str, at: int, depth: int) -> tuple[Shape, int]:
     parts: list[Shape] = []
     while True:
         while text[at : at + 1] in (" ", ","):
             at += 1
         if text[at : at + 1] == ")":
             return tuple(parts), at + 1
-        part, at = _read(text, at)
+        part, at = _read(text, at, depth)
         parts.append(part)

@@ -14,9 +14,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from shardwise.profiler.hlo.numbers import integer
+
 _TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
 _ROW = re.compile(r'(\d+)\s+("(?:[^"\\]|\\.)*"|\{.*\})\s*$')
-_NUMBERS = re.compile(r"(\w+)=(\d+)")
+_NUMBERS = re.compile(r"(?<!\w)(\w++)=(\d+)")
+MOST_FRAMES = 100
+"""Frames of one instruction that are told, the innermost first."""
 
 
 class Source(NamedTuple):
@@ -39,10 +43,11 @@ class Frames:
     def sources(self, metadata: Mapping[str, str]) -> tuple[Source, ...]:
         """The frames that metadata names, the innermost first."""
         if "source_file" in metadata:
-            return (Source(metadata["source_file"], int(metadata.get("source_line", 0))),)
+            line = _number(metadata.get("source_line", "0"))
+            return (Source(metadata["source_file"], line),)
         found: list[Source] = []
-        frame = int(metadata.get("stack_frame_id", 0))
-        while frame in self.frames and len(found) < len(self.frames):
+        frame = _number(metadata.get("stack_frame_id", "0"))
+        while frame in self.frames and len(found) < min(len(self.frames), MOST_FRAMES):
             source, frame = self.frames[frame]
             found.append(source)
         return tuple(found)
@@ -56,7 +61,7 @@ def read_frames(lines: Iterable[str]) -> Frames:
         if line.strip() in tables:
             table = tables[line.strip()]
         elif table is not None and (row := _ROW.match(line.strip())):
-            table[int(row[1])] = row[2]
+            table[_number(row[1])] = row[2]
     files, functions, locations, frames = (tables[name] for name in _TABLES)
     found: dict[int, tuple[Source, int]] = {}
     for number, text in frames.items():
@@ -72,4 +77,9 @@ def read_frames(lines: Iterable[str]) -> Frames:
 
 
 def _numbers(text: str) -> dict[str, int]:
-    return {key: int(value) for key, value in _NUMBERS.findall(text)}
+    return {key: _number(value) for key, value in _NUMBERS.findall(text)}
+
+
+def _number(text: str) -> int:
+    """A line or the number of a row. Raises BadRequest."""
+    return integer(text, "a number of a table of sources", most=2**31)

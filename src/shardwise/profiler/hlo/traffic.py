@@ -112,16 +112,20 @@ def _aliases(instruction: Instruction) -> bool:
 
 def _origin(computation: Computation, name: str) -> Instruction:
     """The instruction behind views."""
-    found = computation.names[name]
-    while found.opcode in _VIEWS:
-        found = computation.names[found.operands[0]]
-    return found
+    if "origins" not in computation.memo:
+        found: dict[str, Instruction] = {}
+        for i in computation.instructions:
+            found[i.name] = found[i.operands[0]] if i.opcode in _VIEWS else i
+        computation.memo["origins"] = found
+    return computation.memo["origins"][name]
 
 
 def _handed_through(computation: Computation, parameter: str) -> bool:
-    root = computation.root
-    parts = root.operands if root.opcode == "tuple" else (root.name,)
-    return any(_origin(computation, part).name == parameter for part in parts)
+    if "handed" not in computation.memo:
+        root = computation.root
+        parts = root.operands if root.opcode == "tuple" else (root.name,)
+        computation.memo["handed"] = {_origin(computation, part).name for part in parts}
+    return parameter in computation.memo["handed"]
 
 
 def _fused(module: Module, instruction: Instruction) -> Computation | None:
@@ -150,33 +154,48 @@ def _written(computation: Computation, instruction: Instruction) -> float | None
 
 def _read(module: Module, computation: Computation, name: str) -> float:
     """Bytes of a value that the computation looks at, through views and fusions in it."""
-    found = 0.0
-    for user in computation.instructions:
-        for number, operand in enumerate(user.operands):
-            if operand == name:
-                found = max(found, _looked_at(module, computation, user, number))
+    key = "read", computation.name, name
+    if key not in module.memo:
+        module.memo[key] = _most_looked_at(module, computation, name)
+    return module.memo[key]
+
+
+def _most_looked_at(module: Module, computation: Computation, name: str) -> float:
+    found, waiting, seen = 0.0, [name], {name}
+    while waiting:
+        value = waiting.pop()
+        for user in computation.readers(value):
+            for number, operand in enumerate(user.operands):
+                if operand != value:
+                    continue
+                passed, looked = _looked_at(module, computation, user, number)
+                found = max(found, looked)
+                if passed and user.name not in seen:
+                    seen.add(user.name)
+                    waiting.append(user.name)
     return found
 
 
-def _looked_at(module: Module, computation: Computation, user: Instruction, number: int) -> float:
+def _looked_at(
+    module: Module, computation: Computation, user: Instruction, number: int
+) -> tuple[bool, float]:
+    """Whether a user hands an operand on as it is, and the bytes of it that it looks at itself."""
     if user.opcode in _SLICES and number == 0:
-        return _size(user)
+        return False, _size(user)
     if user.opcode == "dynamic-update-slice" and number == 0:
-        return 0.0
+        return False, 0.0
     if user.opcode == "scatter" and number == 0:
-        return computation.array_of(user.operands[_update(user)]).bytes
+        return False, computation.array_of(user.operands[_update(user)]).bytes
     if user.opcode in _VIEWS:
-        return _read(module, computation, user.name)
+        return True, 0.0
     if user.opcode == "tuple" and user.root:
-        return 0.0  # passed on, not looked at
+        return False, 0.0  # passed on, not looked at
     if user.opcode == "fusion":
         inside = module.computation(user.called[0])
         name = inside.parameters[number].name
-        read = _read(module, inside, name)
-        if _handed_through(inside, name):
-            read = max(read, _read(module, computation, user.name))
-        return read
-    return sum(array.bytes for array in arrays(computation.shape_of(user.operands[number])))
+        return _handed_through(inside, name), _read(module, inside, name)
+    whole = sum(array.bytes for array in arrays(computation.shape_of(user.operands[number])))
+    return False, whole
 
 
 def _result(module: Module, computation: Computation, name: str) -> float:

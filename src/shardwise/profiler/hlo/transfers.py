@@ -6,9 +6,11 @@ slices and the devices of each. It starts with the send and ends with the receiv
 """
 
 import re
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from shardwise.profiler.hlo.groups import Groups, read_pairs
+from shardwise.profiler.hlo.numbers import MOST_DEVICES, integer
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 from shardwise.work import CollectiveKind
@@ -20,7 +22,7 @@ _TYPES: dict[str, CollectiveKind] = {
     "ALL_TO_ALL": "all_to_all",
     "ONE_TO_ONE": "permute",
 }
-_FRONTEND = re.compile(r'(\w+)="([^"]*)"')
+_FRONTEND = re.compile(r'(?<!\w)(\w++)="([^"]*)"')
 _TARGET = re.compile(r"\{([\d,]+)\}x\{(\d+):(\d+)\}$")
 
 
@@ -71,23 +73,44 @@ def slices_of(module: Module) -> int:
 def _between_slices(target: str, devices: int) -> Groups:
     """Groups of the devices in one place of every slice; slices are numbered outermost."""
     found = _TARGET.match(target)
-    if found is None or int(found[3]) - int(found[2]) + 1 != devices:
+    if found is None:
+        return ()
+    first, last = (integer(text, "a device of a transfer's target") for text in found.group(2, 3))
+    if last - first + 1 != devices:
         return ()
     slices = range(len(found[1].split(",")))
     return tuple(tuple(i + n * devices for n in slices) for i in range(devices))
 
 
+def check_transfer(module: Module, send: Instruction) -> None:
+    """Raise BadRequest for a send whose slices or pairs are not those of the program."""
+    marks = dict(_FRONTEND.findall(send.attribute("frontend_attributes")))
+    if target := _TARGET.match(marks.get("_xla_megascale_target", "")):
+        slices = len(target[1].split(","))
+        integer(str(slices * module.devices), "the devices of all slices", most=MOST_DEVICES)
+        _between_slices(marks["_xla_megascale_target"], module.devices)
+    for pair in read_pairs(marks.get("_xla_send_recv_source_target_pairs", "")):
+        for device in pair:
+            integer(str(device), "a device of a transfer's pairs", most=module.devices - 1)
+
+
 def _received(computation: Computation, send: Instruction, rendezvous: str) -> str:
     """The done of the receive that belongs to a send; its own name if there is none."""
-    receives = [
-        i
-        for i in computation.instructions
-        if i.opcode == "recv" and rendezvous and f'"{rendezvous}"' in i.attributes
-    ]
-    dones = [
-        i
-        for i in computation.instructions
-        if i.opcode == ("recv-done" if receives else "send-done")
-        and i.operands[0] == (receives[0] if receives else send).name
-    ]
-    return dones[0].name if dones else send.name
+    receive = _receives(computation).get(rendezvous) if rendezvous else None
+    ending = "send-done" if receive is None else "recv-done"
+    for reader in computation.readers((receive or send).name):
+        if reader.opcode == ending:
+            return reader.name
+    return send.name
+
+
+def _receives(computation: Computation) -> Mapping[str, Instruction]:
+    """The receives of a computation by all that they have in quotes."""
+    if "receives" not in computation.memo:
+        found: dict[str, Instruction] = {}
+        for i in computation.instructions:
+            if i.opcode == "recv":
+                for _, text in _FRONTEND.findall(i.attributes):
+                    found.setdefault(text, i)
+        computation.memo["receives"] = found
+    return computation.memo["receives"]

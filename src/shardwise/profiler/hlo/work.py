@@ -6,7 +6,7 @@ its own ("copy", "host", "net:<axes>") until its done. No op is dropped: one wit
 class "unknown". Seconds are not read here, `profiler/timeline.py` makes them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -28,9 +28,16 @@ from shardwise.profiler.hlo.flops import (
     passes,
     vector_flops,
 )
-from shardwise.profiler.hlo.groups import Groups, MeshAxes, mesh_axes, recover_mesh, ring_step
-from shardwise.profiler.hlo.kernels import attention_flops
-from shardwise.profiler.hlo.loops import trip_counts
+from shardwise.profiler.hlo.groups import (
+    Groups,
+    MeshAxes,
+    mesh_axes,
+    recover_mesh,
+    ring_step,
+    sends_of,
+)
+from shardwise.profiler.hlo.kernels import attention_flops, stated_flops
+from shardwise.profiler.hlo.loops import rounds, trip_counts
 from shardwise.profiler.hlo.rules import CALLS, FREE_CALLS, rule
 from shardwise.profiler.hlo.scopes import phase_of, scope_of
 from shardwise.profiler.hlo.shapes import arrays
@@ -40,7 +47,7 @@ from shardwise.profiler.hlo.traffic import Traffic, traffic
 from shardwise.profiler.hlo.transfers import slices_of
 from shardwise.sharding.mesh import Mesh
 from shardwise.units import many
-from shardwise.work import Collective, Matmul, Op, OpClass, Work
+from shardwise.work import Collective, Matmul, Op, OpClass, Sends, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +184,11 @@ def _step(pairs: Groups, mesh: Mesh) -> int:
     return ring_step(pairs, mesh)
 
 
+@lru_cache(maxsize=4096)
+def _sends(pairs: Groups, axes: tuple[str, ...], mesh: Mesh) -> Sends | None:
+    return sends_of(pairs, axes, mesh)
+
+
 @dataclass
 class _Reader:
     """The walk: what is the same for every computation of a module, and the ids given so far."""
@@ -197,7 +209,9 @@ class _Reader:
         held: tuple[str, ...] = ()  # a synchronous collective, for which all others wait
         for instruction in computation.instructions:
             yield from (Wait(id) for id in begun.pop(instruction.name, ()))
-            after = [i for operand in instruction.operands for i in makers.get(operand, ())]
+            given = [makers[o] for o in instruction.operands if makers.get(o)]
+            # Views hand on what they were given; programs have long chains of them.
+            after = given[0] if len(given) == 1 else [i for ids in given for i in ids]
             made: list[str] = []
             for item in self.items(computation, instruction, count, counted, body):
                 if not isinstance(item, HloOp):
@@ -211,7 +225,7 @@ class _Reader:
                     begun.setdefault(self.done(computation, instruction), []).append(op.id)
                 else:
                     held = () if op.stream == "compute" else (op.id,)
-            makers[instruction.name] = tuple(made) or tuple(dict.fromkeys(after))
+            makers[instruction.name] = tuple(made) or _once(after)
 
     def done(self, computation: Computation, start: Instruction) -> str:
         """The instruction that waits for what `start` began."""
@@ -220,7 +234,7 @@ class _Reader:
             if sent is not None:
                 return sent.done
         if start.opcode in ("send", "recv"):
-            ends = (i for i in computation.instructions if start.name in i.operands)
+            ends = computation.readers(start.name)
             return next((i.name for i in ends if i.opcode.endswith("-done")), start.name)
         return done_of(self.module, computation, start)
 
@@ -255,14 +269,14 @@ class _Reader:
         inside = f"{body}/{found.name}" if body else found.name
         if found.opcode == "while":
             times = self.trips[computation.name, found.name]
-            runs, known = (1, False) if times is None else (times, counted)
+            runs = rounds(self.module, found, count, times)
+            known = counted and times is not None
             parts = (found.attribute("condition"), found.attribute("body"))
             block = tuple(
-                item
-                for part in parts
-                for item in self.block(part.lstrip("%"), count * runs, known, inside)
+                item for part in parts for item in self.block(part.lstrip("%"), runs, known, inside)
             )
-            return Nested(name=found.name, times=runs, counted=times is not None, block=block)
+            once = 1 if times is None else times
+            return Nested(name=found.name, times=once, counted=times is not None, block=block)
         ids, blocks = dict(self.given), []
         for name in found.called:
             self.given = dict(ids)
@@ -274,6 +288,11 @@ class _Reader:
         """The instruction's name, with a number where a computation is called twice."""
         self.given[name] = self.given.get(name, 0) + 1
         return name if self.given[name] == 1 else f"{name}#{self.given[name]}"
+
+
+def _once(ids: Sequence[str]) -> tuple[str, ...]:
+    """Ids without repetition, in order."""
+    return ids if isinstance(ids, tuple) else tuple(dict.fromkeys(ids))
 
 
 def _amount(block: Block) -> tuple[float, float]:
@@ -329,12 +348,14 @@ class _Maker:
 
     def collective(self, collective: CompiledCollective) -> HloOp:
         axes, whole = _axes(collective.groups, self.reader.mesh)
+        permute = collective.kind == "permute"
         wire = Collective(
             kind=collective.kind,
             axes=axes,
             bytes=collective.bytes,
             # Every destination may be reached; the text does not say how many are.
             fan_out=_size(axes, self.reader.mesh) if "ragged" in collective.kind else None,
+            exchange=_sends(collective.groups, axes, self.reader.mesh) if permute else None,
         )
         return self.op(
             "collective",
@@ -343,8 +364,8 @@ class _Maker:
             collective=wire,
             op_name=collective.op_name or self.found.op_name,
             asynchronous=collective.asynchronous,
-            step=_step(collective.groups, self.reader.mesh) if collective.kind == "permute" else 0,
-            whole_axes=whole or collective.kind == "permute",
+            step=_step(collective.groups, self.reader.mesh) if permute else 0,
+            whole_axes=whole or permute,
         )
 
     def copy(self) -> HloOp:
@@ -386,7 +407,7 @@ class _Maker:
             dtype = matmul_dtype(where, product)
             flops[dtype] = flops.get(dtype, 0.0) + matmul_flops(matmuls[-1])
         attention = attention_flops(self.computation, found)
-        stated = attention or _stated_flops(found)
+        stated = attention or stated_flops(found)
         if stated:
             flops = {_widest(self.computation, found): stated}
         op_class, note = _class(module, found, bool(products), bool(stated))
@@ -425,15 +446,6 @@ def _products(module: Module, fusion: Instruction) -> list[tuple[Computation, In
             elif instruction.opcode == "fusion":
                 found += _products(module, instruction)
     return found
-
-
-def _stated_flops(call: Instruction) -> float:
-    """FLOPs that the author of a kernel gave (`pl.CostEstimate`); 0 where there are none."""
-    if call.opcode != "custom-call":
-        return 0.0
-    config = call.config.get("custom_call_config", call.config)
-    estimate = config.get("cost_estimate", {}) if isinstance(config, dict) else {}
-    return float(estimate.get("flops", 0)) if isinstance(estimate, dict) else 0.0
 
 
 def _widest(computation: Computation, call: Instruction) -> str:

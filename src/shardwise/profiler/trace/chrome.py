@@ -1,17 +1,23 @@
 """Captures in Chrome's JSON (`trace.json`, `trace.json.gz`), as Perfetto opens them. No JAX."""
 
-import gzip
-import json
-import zlib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import BadRequest
-from shardwise.profiler.trace.events import STATS, Event, Line
+from shardwise.boundary.archives import read_packed
+from shardwise.boundary.documents import parse_json
+from shardwise.boundary.files import TABLE_BYTES, decode
+from shardwise.boundary.numbers import number
+from shardwise.errors import BadRequest, shown
+from shardwise.profiler.trace.events import REMEDY, STATS, Event, Line
+from shardwise.units import format_bytes
 
-MOST_BYTES = 2 * 2**30
-"""Of JSON text that is read: a file that unpacks to more is no capture of a few steps."""
+MOST_OBJECTS = 2_000_000
+MOST_TEXTS = 8_000_000
+"""Of a capture's JSON: brackets that open, and quoted texts. An event has two or three of the
+former and some ten of the latter; each takes up to a hundred bytes once it is read."""
+MICROSECOND = 1e6
+"""Of them to a second; Chrome's times are in microseconds."""
 
 
 def read_chrome(path: Path) -> tuple[Line, ...]:
@@ -19,63 +25,72 @@ def read_chrome(path: Path) -> tuple[Line, ...]:
 
     Raises BadRequest for what is truncated, no JSON, or JSON of something else.
     """
-    try:
-        found = json.loads(_text(path))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    what = f"trace '{path}'"
+    data = read_packed(path, "trace", most=TABLE_BYTES, remedy=REMEDY)
+    if data.count(b"{") + data.count(b"[") > MOST_OBJECTS or data.count(b'"') > 2 * MOST_TEXTS:
         raise BadRequest(
-            f"trace '{path}' is no JSON: {error}; give a whole trace.json or trace.json.gz"
-        ) from None
+            f"{what} holds more than {MOST_OBJECTS:,} objects or {MOST_TEXTS:,} texts in its "
+            f"{format_bytes(len(data))}; capture fewer steps"
+        )
+    found = parse_json(decode(data, path, "trace"), what, remedy=REMEDY)
     events = found.get("traceEvents") if isinstance(found, dict) else found
     if not isinstance(events, list) or not all(isinstance(e, dict) for e in events):
-        raise BadRequest(
-            f"trace '{path}' has no list 'traceEvents'; give a trace in Chrome's JSON format"
-        )
-    try:
-        return _lines(events)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadRequest(
-            f"trace '{path}' has an event that is no event of Chrome's format: {error!r}"
-        ) from None
+        raise BadRequest(f"{what} has no list 'traceEvents'; give a trace in Chrome's JSON format")
+    return _lines(events, what)
 
 
-def _text(path: Path) -> str:
-    if path.suffix != ".gz":
-        return path.read_text(encoding="utf-8")
-    try:
-        with gzip.open(path) as file:
-            text = file.read(MOST_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadRequest(f"trace '{path}' is corrupt or truncated: {error}; copy it anew") from None
-    if len(text) > MOST_BYTES:
-        raise BadRequest(
-            f"trace '{path}' unpacks to more than {MOST_BYTES} bytes; capture fewer steps"
-        )
-    return text.decode("utf-8")
-
-
-def _lines(events: list[dict[str, Any]]) -> tuple[Line, ...]:
-    planes: dict[Any, str] = {}
-    threads: dict[Any, str] = {}
-    for e in events:
-        if e.get("ph") == "M" and e.get("name") == "process_name":
-            planes[e.get("pid")] = str(e["args"]["name"])
-        elif e.get("ph") == "M" and e.get("name") == "thread_name":
-            threads[e.get("pid"), e.get("tid")] = str(e["args"]["name"])
-    lines: dict[Any, list[Event]] = {}
-    for e in events:
-        if e.get("ph") == "X":
-            lines.setdefault((e.get("pid"), e.get("tid")), []).append(_event(e))
+def _lines(events: list[dict[str, Any]], what: str) -> tuple[Line, ...]:
+    planes: dict[Hashable, str] = {}
+    threads: dict[tuple[Hashable, Hashable], str] = {}
+    lines: dict[tuple[Hashable, Hashable], list[Event]] = {}
+    for at, e in enumerate(events, 1):
+        kind = e.get("ph")
+        try:
+            if kind == "M" and e.get("name") == "process_name":
+                planes[_id(e, "pid")] = _label(e)
+            elif kind == "M" and e.get("name") == "thread_name":
+                threads[_id(e, "pid"), _id(e, "tid")] = _label(e)
+            elif kind == "X":
+                lines.setdefault((_id(e, "pid"), _id(e, "tid")), []).append(_event(e))
+        except BadRequest as error:
+            raise BadRequest(
+                f"{what}, event {at} ({shown(e.get('name'))}): {error}, as in Chrome's format"
+            ) from None
     return tuple(
         Line(plane=planes.get(pid, str(pid)), name=threads.get((pid, tid), ""), events=tuple(found))
         for (pid, tid), found in lines.items()
     )
 
 
-def _event(e: Mapping[str, Any]) -> Event:
+def _id(e: Mapping[str, Any], key: str) -> Hashable:
+    """The process or thread of an event: a number, a name, or none."""
+    found = e.get(key)
+    if found is not None and not isinstance(found, int | float | str):
+        raise BadRequest(f"'{key}' is {shown(found)}; it must be a number or a name")
+    return found
+
+
+def _args(e: Mapping[str, Any]) -> Mapping[str, Any]:
     args = e.get("args") or {}
+    if not isinstance(args, dict):
+        raise BadRequest(f"'args' is {shown(args)}; it must be an object")
+    return args
+
+
+def _label(e: Mapping[str, Any]) -> str:
+    found = _args(e).get("name")
+    if not isinstance(found, str | int | float):
+        raise BadRequest(f"its name in 'args' is {shown(found)}; it must be text")
+    return str(found)
+
+
+def _event(e: Mapping[str, Any]) -> Event:
+    name, args = e.get("name"), _args(e)
+    if not isinstance(name, str):
+        raise BadRequest(f"'name' is {shown(name)}; it must be text")
     return Event(
-        name=str(e["name"]),
-        start=float(e["ts"]) / 1e6,
-        seconds=float(e.get("dur", 0.0)) / 1e6,
+        name=name,
+        start=number(e.get("ts"), "'ts'", least=0) / MICROSECOND,
+        seconds=number(e.get("dur", 0.0), "'dur'", least=0) / MICROSECOND,
         stats={key: args[key] for key in STATS if key in args},
     )

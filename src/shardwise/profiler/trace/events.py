@@ -7,19 +7,28 @@ its body), so that an op's own seconds are those in which no event inside it run
 """
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from statistics import median
 from typing import Any
 
-from shardwise.errors import BadRequest
+from shardwise.boundary.numbers import whole
+from shardwise.errors import BadRequest, shown
 
 OPS, MODULES = "XLA Ops", "XLA Modules"
+_SUFFIX = re.compile(r"\d+|remat\d*|clone")
 HOLDERS = frozenset({"while", "call", "conditional"})
 """Instructions that only run others; on CPUs these may run on another thread than their holder."""
 STATS = ("hlo_op", "hlo_module", "run_id", "device_ordinal", "hlo_category", "tf_op", "source")
 """What is read of an event beside its name and time."""
+LATEST = 1e12
+LONGEST = 1e8
+"""Seconds: of an event's start from any origin, and of an event. Three years are no step."""
+MOST_DEVICES = 2**20
+REMEDY = "give a capture of jax.profiler, its folder, or a trace in Chrome's JSON, whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +111,15 @@ class Trace:
 def trace_of(path: str, lines: Sequence[Line]) -> Trace:
     """The ops of a capture. Raises BadRequest where it has none: a capture of something else."""
     ops: list[TraceOp] = []
-    for plane in dict.fromkeys(line.plane for line in lines):
-        ops += _plane_ops(plane, [line for line in lines if line.plane == plane])
+    planes: dict[str, list[Line]] = {}
+    for line in lines:
+        _check_times(path, line)
+        planes.setdefault(line.plane, []).append(line)
+    try:
+        for plane, found in planes.items():
+            ops += _plane_ops(plane, found)
+    except BadRequest as error:
+        raise BadRequest(f"trace '{path}': {error}; {REMEDY}") from None
     if not ops:
         events = sum(len(line.events) for line in lines)
         raise BadRequest(
@@ -111,6 +127,17 @@ def trace_of(path: str, lines: Sequence[Line]) -> Trace:
             f"'{OPS}'); capture with jax.profiler.trace while the program runs"
         )
     return Trace(path=path, ops=tuple(sorted(ops, key=lambda op: op.start)))
+
+
+def _check_times(path: str, line: Line) -> None:
+    """Times are what a clock gives: finite, not negative, and no ages."""
+    for event in line.events:
+        if not (0 <= event.start <= LATEST and 0 <= event.seconds <= LONGEST):
+            raise BadRequest(
+                f"trace '{path}': event {shown(event.name)} of line {shown(line.name)} starts at "
+                f"{event.start:g} s and takes {event.seconds:g} s; a start must be from 0 to "
+                f"{LATEST:g} s and an event at most {LONGEST:g} s long; {REMEDY}"
+            )
 
 
 def _plane_ops(plane: str, lines: Sequence[Line]) -> list[TraceOp]:
@@ -127,20 +154,24 @@ def _plane_ops(plane: str, lines: Sequence[Line]) -> list[TraceOp]:
 
 def _line_ops(plane: str, line: Line, runs: Sequence[Event]) -> list[TraceOp]:
     given = re.search(r":(?:TPU|GPU):(\d+)", plane)
+    ends = list(accumulate((r.start + r.seconds for r in runs), max))
     events = [e for e in line.events if line.name == OPS or "hlo_op" in e.stats]
     found = []
     for event, own in zip(events, _own_seconds(events), strict=True):
         stats = event.stats
-        within = next(
-            (r for r in runs if r.start <= event.start <= r.start + r.seconds),
-            None,
-        )
+        # The first run that has not ended when the event starts; it may not have begun either.
+        at = bisect_left(ends, event.start)
+        within = runs[at] if at < len(runs) and runs[at].start <= event.start else None
         module = str(stats.get("hlo_module", within.name if within else ""))
         run = stats.get("run_id", f"{within.start:.9f}" if within else "")
         op = TraceOp(
             name=instruction_name(str(stats.get("hlo_op", event.name))),
             module=re.sub(r"\(\d+\)$", "", module),
-            device=int(stats.get("device_ordinal", given[1] if given else 0)),
+            device=whole(
+                stats.get("device_ordinal", given[1] if given else 0),
+                f"the device of event {shown(event.name)}",
+                most=MOST_DEVICES,
+            ),
             run=str(run),
             line=line.name,
             start=event.start,
@@ -161,7 +192,9 @@ def instruction_name(text: str) -> str:
 
 def opcode_of(name: str) -> str:
     """The word before the number: `all-gather-start` of `all-gather-start.12`."""
-    return re.sub(r"(\.\d+|\.remat\d*|\.clone)+$", "", name)
+    while (parts := name.rpartition("."))[1] and _SUFFIX.fullmatch(parts[2]):
+        name = parts[0]
+    return name
 
 
 def _own_seconds(events: Sequence[Event]) -> list[float]:

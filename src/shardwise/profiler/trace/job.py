@@ -8,6 +8,7 @@ import importlib
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from shardwise.profiler.child import stage
 from shardwise.profiler.micro.reference import product_timer
 from shardwise.profiler.trace.events import MODULES, OPS, STATS
 
+MOST_EVENTS = 500_000
+"""Of compiled ops that are read of a capture; three steps of a large program have some ten
+thousand a device."""
 CAPTURED = 3
 """Steps that are captured: a loop of 80 layers makes thousands of events a step."""
 
@@ -164,12 +168,18 @@ def read_planes(path: str) -> list[dict[str, Any]]:
             f"trace '{path}' is no capture of jax.profiler, or a part of one: "
             f"{str(error).splitlines()[0]}; capture or copy it anew"
         ) from None
-    rows = []
+    rows, left = [], MOST_EVENTS
     for plane in data.planes:
         for line in plane.lines:
-            events = [_plain(e) for e in line.events]
-            if line.name not in (OPS, MODULES):
-                events = [e for e in events if "hlo_op" in e[3]]
+            every = line.name in (OPS, MODULES)
+            plain = (_plain(e) for e in line.events)
+            events = list(islice((e for e in plain if every or "hlo_op" in e[3]), left + 1))
+            left -= len(events)
+            if left < 0:
+                raise BadRequest(
+                    f"trace '{path}' has more than {MOST_EVENTS:,} events of compiled ops; capture "
+                    "fewer steps"
+                )
             if events:
                 rows.append({"plane": plane.name, "line": line.name, "events": events})
     return rows

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, shown
 from shardwise.profiler.hlo.text import Module
 from shardwise.profiler.hlo.work import HloOp, HloWork
 from shardwise.profiler.trace.events import HOLDERS, Trace, opcode_of
@@ -71,7 +71,7 @@ def measure(trace: Trace, work: HloWork, module: Module) -> Measured:
     if not counts.keys() & seconds.keys():
         raise BadRequest(
             f"trace '{trace.path}' is of another program: none of its ops is one of "
-            f"'{module.name}'; its modules are {', '.join(trace.modules)}"
+            f"{shown(module.name)}; its modules are {', '.join(map(shown, [*trace.modules][:9]))}"
         )
     ops = []
     for item in work.ops:

@@ -15,7 +15,7 @@ from shardwise.models import LatentAttention, Parameter
 from shardwise.models.specs import Moe
 from shardwise.plans.layouts import DATA_AXES, replica_axes, tensor_letter
 from shardwise.runtime.init import PADDED, stacked_shape
-from shardwise.runtime.parallel.setup import Setup, one_or_all
+from shardwise.runtime.parallel.setup import Setup, axes_of, one_or_all
 
 OUT = "attention.o"
 
@@ -27,17 +27,13 @@ def pieces(row: Parameter, setup: Setup) -> PartitionSpec:
     copies = tuple(a for a in replica_axes(row, setup.plan.storage_axes) if a in setup.axes)
     if setup.plan.zero == 0 or not copies:
         return spec
-    shape, cut = stacked_shape(row), [_names(entry) for entry in spec]
+    shape, cut = stacked_shape(row), [axes_of(entry) for entry in spec]
     first = 0 if row.group is None else 1  # a stack is not cut between its layers
     for i in range(first, len(shape)):
         if shape[i] % prod(setup.degree(a) for a in (*cut[i], *copies)) == 0:
             cut[i] = (*cut[i], *copies)
             return PartitionSpec(*map(one_or_all, cut))
     return spec
-
-
-def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    return entry if isinstance(entry, tuple) else (entry,) if entry else ()
 
 
 def optimizer_spec(row: Parameter, setup: Setup) -> PartitionSpec:

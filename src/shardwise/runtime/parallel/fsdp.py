@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.runtime.init import stored_rows
 from shardwise.runtime.parallel.data import gradient_spec, is_scattered
-from shardwise.runtime.parallel.setup import Setup, one_or_all
+from shardwise.runtime.parallel.setup import Setup, axes_of, one_or_all
 from shardwise.runtime.precision import dtype_of
 
 Params = Mapping[str, jax.Array]
@@ -91,5 +91,4 @@ def way_home(setup: Setup, spec: PartitionSpec) -> tuple[NamedSharding, ...]:
 
 
 def _but_context(entry: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
-    names = entry if isinstance(entry, tuple) else (entry,) if entry else ()
-    return one_or_all(tuple(axis for axis in names if axis != "context"))
+    return one_or_all(tuple(axis for axis in axes_of(entry) if axis != "context"))

@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec
 from shardwise.plans.layouts import TENSOR_LETTERS
 from shardwise.runtime.init import padded_shape, stored_rows
 from shardwise.runtime.parallel.data import gradient_spec, is_scattered
-from shardwise.runtime.parallel.setup import Setup, one_or_all
+from shardwise.runtime.parallel.setup import Setup, axes_of, one_or_all
 from shardwise.runtime.parallel.tensor import Factor, letters_of, stream_spec
 from shardwise.runtime.quant import product
 
@@ -72,7 +72,7 @@ class PartialSums:
         einsums = [einsum for einsum, *_ in terms]
         first, second, output = letters_of(einsums[0])
         summed = "".join(a for a in dict.fromkeys(first + second) if a not in output)
-        cut = [axis for entry in self.lies(summed) for axis in _names(entry)]
+        cut = [axis for entry in self.lies(summed) for axis in axes_of(entry)]
 
         def local(*arrays: jax.Array) -> jax.Array:
             pairs = zip(einsums, arrays[::2], arrays[1::2], strict=True)
@@ -98,7 +98,7 @@ class PartialSums:
         found, storing = [], ("tensor", *self.setup.plan.storage_axes)
         for stores in (True, False):
             for dim, entry in enumerate(spec):
-                names = [a for a in _names(entry) if a in summed and (a in storing) is stores]
+                names = [a for a in axes_of(entry) if a in summed and (a in storing) is stores]
                 if names:
                     found.append((dim, tuple(names)))
         return found
@@ -173,7 +173,3 @@ def _by_x(spec: str) -> str:
 def _key(letters: str, shape: tuple[int, ...]) -> Key:
     """Rows of the table call the width of a value H where it is that of a key, einsums always U."""
     return letters.replace("U", "H"), shape
-
-
-def _names(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    return entry if isinstance(entry, tuple) else (entry,) if entry else ()

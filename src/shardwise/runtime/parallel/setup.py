@@ -77,6 +77,11 @@ class Setup:
         return tuple(a for a in BATCH_AXES if a in self.axes and a not in without)
 
 
+def axes_of(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """The mesh axes of an entry of a PartitionSpec."""
+    return entry if isinstance(entry, tuple) else (entry,) if entry else ()
+
+
 def one_or_all(names: tuple[str, ...]) -> str | tuple[str, ...] | None:
     """An entry of a PartitionSpec."""
     return names if len(names) > 1 else (names[0] if names else None)

@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from shardwise.plans.layouts import TENSOR_LETTERS
 from shardwise.runtime.collective_matmul import all_gather_rows, reduce_scatter_rows
 from shardwise.runtime.parallel.fsdp import gathered
-from shardwise.runtime.parallel.setup import Setup, one_or_all
+from shardwise.runtime.parallel.setup import Setup, axes_of, one_or_all
 from shardwise.runtime.quant import product, products
 
 BETWEEN = ("embedding", "block_input", "attention_out", "mlp_out")
@@ -90,8 +90,7 @@ def _even(spec: PartitionSpec, x: jax.Array, mesh: jax.sharding.Mesh) -> Partiti
     """The spec without the entries that do not divide their dim (KV heads, a cut vocabulary)."""
     kept = []
     for size, entry in zip(x.shape, spec, strict=True):
-        names = entry if isinstance(entry, tuple) else (entry,) if entry else ()
-        kept.append(entry if size % prod(mesh.shape[a] for a in names) == 0 else None)
+        kept.append(entry if size % prod(mesh.shape[a] for a in axes_of(entry)) == 0 else None)
     return PartitionSpec(*kept)
 
 

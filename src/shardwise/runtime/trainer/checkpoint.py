@@ -9,7 +9,6 @@ carry their place, so that another mesh can read them.
 
 import errno
 import json
-import os
 import shutil
 import threading
 import time
@@ -24,7 +23,8 @@ import jax
 import numpy as np
 
 from shardwise.errors import BadRequest, ShardwiseError
-from shardwise.runtime.tensor_file import Entry, read_header, write_file
+from shardwise.runtime.tensor_file import Entry, is_inside, read_header, write_file
+from shardwise.runtime.trainer.disk import force, write_text
 from shardwise.units import format_bytes
 
 MANIFEST = "manifest.json"
@@ -60,6 +60,12 @@ class Keeper:
         """The step of the newest checkpoint that is whole, None where there is none."""
         return max((s for s in steps_in(self.folder) if whole(self.path(s))), default=None)
 
+    def damaged(self) -> dict[int, str]:
+        """The checkpoints after the newest whole one, and what is wrong with each."""
+        newest = self.newest() or 0
+        later = [step for step in steps_in(self.folder) if step > newest]
+        return {step: damage(self.path(step)) or "" for step in later}
+
     def path(self, step: int) -> Path:
         """Where the checkpoint of a step lies."""
         return self.folder / f"step-{step:08}"
@@ -69,7 +75,9 @@ class Keeper:
         error."""
         self.wait()
         shards = held(state)
-        self._thread = threading.Thread(target=self._write, args=(step, shards, _tree(state)))
+        # A daemon: a second signal must not wait for it at the end of the interpreter.
+        args = (step, shards, _tree(state))
+        self._thread = threading.Thread(target=self._write, args=args, daemon=True)
         self._thread.start()
 
     def wait(self) -> None:
@@ -109,9 +117,9 @@ class Keeper:
         file = begun / f"shards-{self.process:05}-of-{self.processes:05}.safetensors"
         planned = [(name, value.shape, value.dtype) for name, value in shards.items()]
         write_file(file, planned, shards.__getitem__)
-        _force(file)
+        force(file)
         said = {"name": file.name, "bytes": file.stat().st_size, "crc32": _crc(file)}
-        _write_text(begun / f"written-{self.process:05}.json", json.dumps(said))
+        write_text(begun / f"written-{self.process:05}.json", json.dumps(said))
 
     def _finish(self, begun: Path, step: int, tree: dict[str, Any]) -> None:
         """The manifest, the rename, and the end of older checkpoints."""
@@ -123,17 +131,25 @@ class Keeper:
             "tree": tree,
             "files": files,
         }
-        _write_text(begun / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        write_text(begun / MANIFEST, json.dumps(manifest, indent=1) + "\n")
         for said in begun.glob("written-*.json"):
             said.unlink()
-        _force(begun)
+        force(begun)
         final = self.path(step)
         if final.exists():  # of a run that went further and then was rolled back
             shutil.rmtree(final)
         begun.rename(final)
-        _force(self.folder)
-        for old in sorted(steps_in(self.folder))[: -self.keep]:
-            shutil.rmtree(self.path(old), ignore_errors=True)
+        force(self.folder)
+        self._prune(step)
+
+    def _prune(self, step: int) -> None:
+        """Remove all up to `step` but the newest whole ones; later ones are damaged, and replaced
+        when the run comes there."""
+        past = [s for s in steps_in(self.folder) if s <= step]
+        kept = [s for s in past if whole(self.path(s))][-self.keep :]
+        for old in past:
+            if old not in kept:
+                shutil.rmtree(self.path(old), ignore_errors=True)
 
     def _said(self, begun: Path, process: int) -> dict[str, Any]:
         """What a process said when its shards were on the disk."""
@@ -219,11 +235,25 @@ def steps_in(folder: Path) -> list[int]:
 
 def whole(folder: Path) -> bool:
     """Whether a checkpoint has its manifest and every file in full length."""
+    return damage(folder) is None
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, as far as it shows without reading its files."""
     try:
-        files = _manifest(folder)["files"]
-        return all((folder / f["name"]).stat().st_size == f["bytes"] for f in files)
-    except (BadRequest, OSError):
-        return False
+        manifest = _manifest(folder)
+    except BadRequest:
+        return f"its {MANIFEST} cannot be read"
+    if folder.name != f"step-{manifest['step']:08}":
+        return f"its {MANIFEST} is that of step {manifest['step']}"
+    for about in manifest["files"]:
+        try:
+            size = (folder / about["name"]).stat().st_size
+        except OSError as error:
+            return f"'{about['name']}': {error.strerror}"
+        if size != about["bytes"]:
+            return f"'{about['name']}' has {size:,} of {about['bytes']:,} bytes"
+    return None
 
 
 def held(state: Any) -> Shards:
@@ -256,11 +286,19 @@ def _name(path: tuple[Any, ...]) -> str:
 def _manifest(folder: Path) -> dict[str, Any]:
     try:
         read = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if read["format"] == FORMAT and {"step", "identity", "tree", "files"} <= set(read):
+        if read["format"] == FORMAT and _is_sound(read):
             return read
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     raise BadRequest(f"'{folder}' is no checkpoint of this trainer: its {MANIFEST} cannot be read")
+
+
+def _is_sound(read: Mapping[str, Any]) -> bool:
+    """Whether a manifest has what is read of it; its files lie beside it."""
+    files, kinds = read["files"], {"step": int, "identity": dict, "tree": dict, "files": list}
+    return all(type(read[key]) is kind for key, kind in kinds.items()) and all(
+        is_inside(f["name"]) and type(f["bytes"]) is int and type(f["crc32"]) is int for f in files
+    )
 
 
 def _entries(folder: Path, manifest: Mapping[str, Any]) -> dict[str, list[tuple[list[int], Entry]]]:
@@ -312,20 +350,3 @@ def _crc(file: Path) -> int:
         while data := opened.read(1 << 24):
             value = zlib.crc32(data, value)
     return value
-
-
-def _write_text(file: Path, text: str) -> None:
-    """Written under another name and renamed, so that nobody reads half of it."""
-    begun = file.with_name(f"{file.name}.part")
-    begun.write_text(text, encoding="utf-8")
-    _force(begun)
-    begun.rename(file)
-
-
-def _force(path: Path) -> None:
-    """To the disk: a file's data, or a folder's names."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -11,16 +11,19 @@ import codecs
 import hashlib
 import json
 import os
+import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import numpy as np
 
 from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.runtime.trainer.disk import force, write_text
 from shardwise.runtime.trainer.tokens import Tokenizer
 
 Batch = dict[str, jax.Array]
@@ -130,24 +133,30 @@ def corpus_of(
     """The stream of a file or a folder, made once and kept in `cache`.
 
     A folder gives every text file below it but hidden ones and `__pycache__`; `note` hears how many
-    others were left out as no text (`is_text`). Of several processes one `writes` and the others
-    wait for it. Raises BadRequest for a path without text.
+    others were left out as no text (`is_text`). What is kept is checked against its fingerprint
+    (about a second per GB) and made anew where it is damaged, which `note` hears too. Of several
+    processes one `writes` and the others wait for it. Raises BadRequest for a path without text.
     """
     files, others = text_files(path)
     if others:
         note(f"warning: {others:,} file(s) in '{path}' are not UTF-8 text and are left out")
     kind = np.uint16 if tokenizer.vocabulary <= 1 << 16 else np.uint32
     folder = cache / _key(path, files, tokenizer)
-    if not folder.is_dir():
-        if writes:
-            _tokenise(files, tokenizer, folder, kind)
-        _await(folder)
-    about = json.loads((folder / "corpus.json").read_text(encoding="utf-8"))
-    return Corpus(
-        tokens=np.memmap(folder / "tokens.bin", kind, "r"),
-        starts=np.asarray(about["starts"], np.int64),
-        fingerprint=about["fingerprint"],
-    )
+    if not writes:
+        return _await(folder, kind)
+    try:
+        return _kept(folder, kind)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise ShardwiseError(
+            f"cannot read the tokens in '{folder}': {error.strerror}; make it readable, or remove "
+            "it to have the text read again"
+        ) from None
+    except ValueError as damage:
+        note(f"warning: the tokens in '{folder}' are damaged ({damage}); reading the text again")
+    _tokenise(files, tokenizer, folder, kind)
+    return _kept(folder, kind)
 
 
 def text_files(path: Path) -> tuple[list[Path], int]:
@@ -193,22 +202,63 @@ def _key(path: Path, files: list[Path], tokenizer: Tokenizer) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
+def _kept(folder: Path, kind: type) -> Corpus:
+    """The stream of a folder. Raises FileNotFoundError where there is none, and ValueError where it
+    is not what was written."""
+    text = (folder / "corpus.json").read_text(encoding="utf-8")
+    try:
+        about = json.loads(text)
+        starts, total = np.asarray(about["starts"]), about["tokens"]
+        fingerprint = about["fingerprint"]
+        if (
+            starts.dtype.kind != "i"
+            or starts.ndim != 1
+            or (np.diff(starts, append=total) < 0).any()
+        ):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ValueError("its corpus.json cannot be read") from None
+    file, size = folder / "tokens.bin", np.dtype(kind).itemsize
+    if file.stat().st_size != total * size:
+        raise ValueError(f"it holds {file.stat().st_size // size:,} of {total:,} tokens")
+    tokens = np.memmap(file, kind, "r") if total else np.zeros(0, kind)
+    if _fingerprint(np.split(tokens, starts[1:])) != fingerprint:
+        raise ValueError("it does not have the fingerprint that it was written with")
+    return Corpus(tokens=tokens, starts=starts.astype(np.int64), fingerprint=fingerprint)
+
+
+def _fingerprint(documents: Iterable[np.ndarray]) -> str:
+    """A hash of the tokens and of where each document ends."""
+    digest = hashlib.sha256()
+    for ids in documents:
+        digest.update(len(ids).to_bytes(8, "little"))
+        digest.update(ids.data)
+    return digest.hexdigest()[:16]
+
+
 def _tokenise(files: list[Path], tokenizer: Tokenizer, folder: Path, kind: type) -> None:
-    """Write the stream into a folder that appears when it is whole."""
-    begun = folder.with_name(f".{folder.name}.tmp")
-    starts, total, digest = [], 0, hashlib.sha256()
+    """Write the stream into a folder that appears when it is whole and on the disk."""
+    begun, starts = folder.with_name(f".{folder.name}.tmp"), [0]
+
+    def written(out: BinaryIO) -> Iterator[np.ndarray]:
+        for ids in _documents(files, tokenizer):
+            data = ids.astype(kind)
+            starts.append(starts[-1] + len(ids))
+            out.write(data.data)
+            yield data
+
     try:
         begun.mkdir(parents=True, exist_ok=True)
         with (begun / "tokens.bin").open("wb") as out:
-            for ids in _documents(files, tokenizer):
-                data = ids.astype(kind).tobytes()
-                digest.update(len(ids).to_bytes(8, "little") + data)
-                starts.append(total)
-                total += len(ids)
-                out.write(data)
-        about = {"starts": starts, "tokens": total, "fingerprint": digest.hexdigest()[:16]}
-        (begun / "corpus.json").write_text(json.dumps(about), encoding="utf-8")
+            fingerprint = _fingerprint(written(out))
+        total = starts.pop()
+        about = {"starts": starts, "tokens": total, "fingerprint": fingerprint}
+        write_text(begun / "corpus.json", json.dumps(about))
+        force(begun / "tokens.bin")
+        force(begun)
+        shutil.rmtree(folder, ignore_errors=True)
         begun.rename(folder)
+        force(folder.parent)
     except OSError as error:
         raise ShardwiseError(
             f"cannot write the tokens of the data to '{folder}': {error.strerror}; free space or "
@@ -222,10 +272,12 @@ def _documents(files: list[Path], tokenizer: Tokenizer) -> Iterator[np.ndarray]:
         yield ids if tokenizer.end is None else np.append(ids.astype(np.uint32), tokenizer.end)
 
 
-def _await(folder: Path) -> None:
-    """Until another process has written the folder."""
+def _await(folder: Path, kind: type) -> Corpus:
+    """The stream, when another process has written it."""
     until = time.monotonic() + _PATIENCE
-    while not folder.is_dir():
+    while True:
+        with suppress(OSError, ValueError):
+            return _kept(folder, kind)
         if time.monotonic() > until:
             raise ShardwiseError(
                 f"process 0 has not written '{folder}' within {_PATIENCE:.0f} s; --out must be a "

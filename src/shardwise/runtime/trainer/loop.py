@@ -5,14 +5,12 @@ nothing. All that decides the numbers of a run stands in its `identity`, and a c
 one is refused; how often it is saved or watched does not.
 """
 
-import signal
-import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,16 +26,21 @@ from shardwise.runtime.parallel.setup import TensorMatmul
 from shardwise.runtime.trainer.checkpoint import Keeper, check_identity, restore
 from shardwise.runtime.trainer.data import Feed, corpus_of
 from shardwise.runtime.trainer.hub import check_target, export, tokenizer_beside
+from shardwise.runtime.trainer.lock import sole
 from shardwise.runtime.trainer.memory import keep_freed_memory
 from shardwise.runtime.trainer.metrics import Expected, Record, StepMetrics, measured
 from shardwise.runtime.trainer.optimizer import Settings, rate_of
 from shardwise.runtime.trainer.step import Program, State, program, shapes_of
+from shardwise.runtime.trainer.stop import Signals, Stop, agreed
 from shardwise.runtime.trainer.tokens import Tokenizer, tokenizer_of
 
+ORPHANS = 10.0
+"""Seconds that a worker of an earlier run has to end after its supervisor was killed."""
 PROFILED = 3
 """Steps that a profile covers, after two that warm up."""
 
 Report = Callable[[StepMetrics], None]
+WARNING = "warning: "
 Note = Callable[[str], None]
 """Hears what is done before the first step, which may take a while."""
 
@@ -65,6 +68,7 @@ class Run:
     tensor_matmul: TensorMatmul = "plain"
     expected: Expected = field(default_factory=Expected)
     warnings: tuple[str, ...] = ()
+    supervised: bool = False
 
     @property
     def tokenizer_file(self) -> Path | None:
@@ -74,37 +78,53 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended; `from_step` is where it went on, 0 for a run from the start."""
+    """How a run ended; `from_step` is where it went on, 0 for a run from the start. `warnings` are
+    those that were said."""
 
     steps: int
     from_step: int
     loss: float | None
     tokens_per_second: float | None
     checkpoint: Path
+    warnings: tuple[str, ...] = ()
 
 
 def train(run: Run, report: Report = lambda _: None, note: Note = lambda _: None) -> Outcome:
     """Train to the last step. Raises BadRequest for what cannot be run here, ShardwiseError for a
-    disk that fails or a loss that is no number."""
+    disk that fails or a loss that is no number, and Stop where a signal ended it."""
     check(run.plan, run.cfg, run.tensor_matmul)  # first what no number of devices would mend
     check_devices(run.plan)
     keep_freed_memory()
     made = program(run.plan, run.cfg, run.settings, run.tensor_matmul)
     tokenizer = tokenizer_of(run.tokenizer_file, run.cfg.vocabulary)
     keeper = _keeper(run, tokenizer)
-    start = _start(run, keeper)
-    if run.resume and not start:
-        note(f"warning: no checkpoint in '{keeper.folder}', starting at step 0")
-    if run.init is not None and not start:
+    if run.init is not None and keeper.newest() is None:
         verify(run.init, run.cfg)
     if run.save_hf is not None:
-        check_target(run.save_hf)
-    try:
-        run.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadRequest(f"cannot write to --out '{run.out}': {error.strerror}") from None
-    for text in run.warnings:
-        note(f"warning: {text}")
+        check_target(run.save_hf, run.out, run.config)
+    heard = _Warnings(note)
+    with ExitStack() as ends:
+        signals = ends.enter_context(Signals(heard, ours=jax.process_count() == 1))
+        if not run.supervised:
+            ends.enter_context(sole(run.out, "run-00000", heard))
+        ends.enter_context(sole(run.out, f"process-{keeper.process:05}", heard, ORPHANS))
+        start = _start(run, keeper, heard)
+        for text in run.warnings:
+            heard(f"warning: {text}")
+        return _train(run, made, tokenizer, keeper, start, report, heard, signals)
+
+
+def _train(
+    run: Run,
+    made: Program,
+    tokenizer: Tokenizer,
+    keeper: Keeper,
+    start: int,
+    report: Report,
+    note: "_Warnings",
+    signals: Signals,
+) -> Outcome:
+    """From the text to the last checkpoint, in a folder that is ours."""
     note(f"reading the text of '{run.data}'")
     feed = Feed(
         corpus=corpus_of(run.data, tokenizer, run.out / "data", note, writes=keeper.process == 0),
@@ -120,8 +140,8 @@ def train(run: Run, report: Report = lambda _: None, note: Note = lambda _: None
     _together("shardwise: ready")
     if start < run.settings.steps:
         note(f"compiling the step ({start} of {run.settings.steps} done)")
-    with _Interrupt(note) as interrupt:
-        state, told = _steps(run, made, feed, keeper, state, start, report, interrupt)
+    with signals.waiting():
+        state, told = _steps(run, made, feed, keeper, state, start, report, signals)
     if run.save_hf is not None:
         note(f"writing '{run.save_hf}'")
         whole = made.whole(state)
@@ -133,7 +153,21 @@ def train(run: Run, report: Report = lambda _: None, note: Note = lambda _: None
         loss=told.loss,
         tokens_per_second=told.rate,
         checkpoint=keeper.path(run.settings.steps),
+        warnings=tuple(note.said),
     )
+
+
+class _Warnings:
+    """Passes notes on and keeps those that warn."""
+
+    def __init__(self, note: Note) -> None:
+        self.said: list[str] = []
+        self._note = note
+
+    def __call__(self, text: str) -> None:
+        if text.startswith(WARNING):
+            self.said.append(text.removeprefix(WARNING))
+        self._note(text)
 
 
 def _about(run: Run, feed: Feed) -> str:
@@ -194,15 +228,21 @@ def _keeper(run: Run, tokenizer: Tokenizer) -> Keeper:
     )
 
 
-def _start(run: Run, keeper: Keeper) -> int:
+def _start(run: Run, keeper: Keeper, note: Note) -> int:
     """The step to go on from; raises BadRequest where that would mix two runs."""
-    newest = keeper.newest()
-    if newest is None:
-        return 0
-    if not run.resume:
+    newest, damaged = keeper.newest(), keeper.damaged()
+    if not run.resume and (newest is not None or damaged):
+        last = max([newest or 0, *damaged])
         raise BadRequest(
-            f"'{run.out}' holds a run up to step {newest}; give --resume to go on, or another --out"
+            f"'{run.out}' holds a run up to step {last}; give --resume to go on, or another --out"
         )
+    after = "starting at step 0" if newest is None else f"going on from step {newest}"
+    for step, why in damaged.items():
+        note(f"warning: the checkpoint '{keeper.path(step)}' is damaged ({why}); {after}")
+    if newest is None:
+        if run.resume and not damaged:
+            note(f"warning: no checkpoint in '{keeper.folder}', {after}")
+        return 0
     check_identity(keeper.path(newest), keeper.identity, but=("data",))
     return newest
 
@@ -215,14 +255,14 @@ def _steps(
     state: State,
     start: int,
     report: Report,
-    interrupt: "_Interrupt",
+    signals: Signals,
 ) -> "tuple[State, _Told]":
-    """From step `start` (so many are done) to the last, or to Ctrl-C (KeyboardInterrupt)."""
+    """From step `start` (so many are done) to the last, or to a signal (Stop)."""
     steps, rate = run.settings.steps, rate_of(run.settings)
     told = _Told(run, start, report, keeper.process == 0)
     with ExitStack() as ends:
         ends.callback(told.close)
-        ends.callback(keeper.settle)
+        ends.callback(lambda: None if signals.urgent else keeper.settle())
         tracing = _Profile(run, start) if run.profile else None
         batch = feed.batch(start, made.batch) if start < steps else {}
         for step in range(start, steps):
@@ -232,12 +272,14 @@ def _steps(
             told.next(step + 1, {**values, "lr": jnp.asarray(rate(step))})
             batch = feed.batch(step + 1, made.batch) if step + 1 < steps else {}
             keeper.check()
-            if _saves(run, step + 1) or interrupt.came:
+            signal = agreed(step + 1, signals)
+            if _saves(run, step + 1) or signal is not None:
                 told.flush()  # a loss that is no number is not worth keeping
                 keeper.save(step + 1, state)
-            if interrupt.came:
+            if signal is not None:
                 keeper.wait()
-                raise KeyboardInterrupt
+                _together("shardwise: stopped")
+                raise Stop(signal)
         told.flush()
         if tracing:
             tracing.stop()
@@ -248,33 +290,6 @@ def _steps(
 
 def _saves(run: Run, done: int) -> bool:
     return done == run.settings.steps or bool(run.save_every and done % run.save_every == 0)
-
-
-class _Interrupt:
-    """Ctrl-C in the loop of one process: the first waits for the end of the step, which is saved,
-    the second ends the run at once. In other threads, and in workers, signals are not ours."""
-
-    def __init__(self, note: Note) -> None:
-        self.came = False
-        self._note, self._before = note, signal.getsignal(signal.SIGINT)
-        main = threading.current_thread() is threading.main_thread()
-        self._ours = main and self._before is signal.default_int_handler
-
-    def __enter__(self) -> Self:
-        if self._ours:
-            signal.signal(signal.SIGINT, self._hear)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._ours:
-            signal.signal(signal.SIGINT, self._before)
-
-    def _hear(self, *_: object) -> None:
-        if self.came:
-            raise KeyboardInterrupt
-        self.came = True
-        with suppress(RuntimeError):  # where it came amid another line
-            self._note("stopping when this step is done and saved; Ctrl-C again stops at once")
 
 
 class _Told:

@@ -4,7 +4,8 @@ When one of several processes dies, the runtime of the others aborts them, uncat
 pages of C++. So each worker is a child: it reports by lines of JSON on its stdout, its stderr goes
 to a log, and what became of it is told by whoever started it. Supervisors on several machines tell
 each other by small files in the folder that the run shares anyway; a file whose beat stands still
-is that of a lost machine. This process never touches a device.
+is that of a lost machine. Ctrl-C and SIGTERM are passed on, so that all save one and the same step.
+This process never touches a device.
 """
 
 import json
@@ -21,7 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary.child import Child, start
 from shardwise.errors import BadRequest, MissingPart, ShardwiseError
+from shardwise.runtime.trainer.stop import HEARD, Signals, Stop
 
 BEAT = 0.5
 SILENCE = 15.0
@@ -50,13 +53,21 @@ class Worker:
     """A child, what it said last, and how it ended."""
 
     index: int
-    child: subprocess.Popen[bytes]
+    started: Child
     log: Path
     step: int = 0
     result: Message | None = None
     error: Message | None = None
+    halted: bool = False
+    """It was asked to stop, and has saved."""
+    over: bool = False
+    """It has ended, and all that it said was taken."""
     stopped: bool = False
     reader: threading.Thread | None = None
+
+    @property
+    def child(self) -> subprocess.Popen[bytes]:
+        return self.started.process
 
     @property
     def ended(self) -> bool:
@@ -64,7 +75,12 @@ class Worker:
 
     @property
     def failed(self) -> bool:
-        return self.ended and (self.child.returncode != 0 or self.result is None)
+        return self.over and not self.halted and (self.child.returncode != 0 or self.result is None)
+
+    @property
+    def was_signalled(self) -> bool:
+        """Whether it ended by a signal that asks for an end."""
+        return -(self.child.returncode or 0) in HEARD
 
     def end(self) -> str:
         """How it ended, in words."""
@@ -100,41 +116,63 @@ class Watch:
         """The result of the first worker; `hear` gets the progress that it reports.
 
         Raises the error of a worker that gave one, else ShardwiseError naming the process that was
-        lost, how, and where to go on.
+        lost, how, and where to go on; and Stop where a signal ended the run.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         lines: queue.Queue[tuple[Worker, Message]] = queue.Queue()
-        workers = [self._start(i, lines) for i in self.indices]
+        workers: list[Worker] = []
         peers = Peers(self.folder, [i for i in range(self.count) if i not in self.indices])
-        try:
-            while not all(w.ended for w in workers):
-                self._hear(lines, workers[0], hear)
-                peers.look()
-                _tell(self.folder, workers, "running")
-                if any(w.failed for w in workers) or peers.lost() is not None:
-                    break
-            else:
-                self._drain(lines, workers, hear)
-                if not any(w.failed for w in workers):
-                    return workers[0].result or {}
-            return self._fail(workers, peers, lines, hear)
-        finally:
-            for worker in workers:
-                _end(worker)
-            state = "lost" if any(w.failed for w in workers) else "done"
-            _tell(self.folder, workers, state)
+
+        def note(text: str) -> None:
+            hear({"step": 0, "line": text, "metrics": {}})
+
+        with Signals(note) as signals, signals.waiting():
+            try:
+                workers.extend(self._start(i, lines) for i in self.indices)
+                return self._watch(workers, peers, lines, hear, signals)
+            finally:
+                for worker in workers:
+                    _end(worker)
+                state = "lost" if any(w.failed for w in workers) else "done"
+                _tell(self.folder, workers, state)
+
+    def _watch(
+        self,
+        workers: list[Worker],
+        peers: "Peers",
+        lines: "queue.Queue[tuple[Worker, Message]]",
+        hear: Hear,
+        signals: Signals,
+    ) -> Message:
+        """Until all have ended, one is lost, or a signal that was passed on has stopped them."""
+        asked = False
+        while not all(w.over for w in workers):
+            self._hear(lines, workers[0], hear)
+            self._drain(lines, workers, hear)
+            peers.look()
+            _tell(self.folder, workers, "running")
+            failed = [w for w in workers if w.failed]
+            if signals.came is not None and any(w.was_signalled for w in failed):
+                raise Stop(signals.came)  # one that was told by others, before it could listen
+            if failed or peers.lost() is not None:
+                return self._fail(workers, peers, lines, hear)
+            if signals.came is not None and not asked:
+                asked = True
+                _ask(workers, signals.came)
+        if any(w.halted for w in workers):
+            raise Stop(signals.came or signal.SIGTERM)
+        return workers[0].result or {}
 
     def _start(self, index: int, lines: "queue.Queue[tuple[Worker, Message]]") -> Worker:
         log = self.folder / f"{index:05}.log"
         with log.open("wb") as err:
-            child = subprocess.Popen(
+            started = start(
                 [*self.command, str(index)],
-                stdin=subprocess.PIPE,  # closes when we die: the worker's sign to end
+                environment=self.environment,
                 stdout=subprocess.PIPE,
                 stderr=err,
-                env={**os.environ, **self.environment},
             )
-        worker = Worker(index=index, child=child, log=log)
+        worker = Worker(index=index, started=started, log=log)
         worker.reader = threading.Thread(target=_read, args=(worker, lines), daemon=True)
         worker.reader.start()
         return worker
@@ -154,12 +192,16 @@ class Watch:
     def _drain(
         self, lines: "queue.Queue[tuple[Worker, Message]]", workers: list[Worker], hear: Hear
     ) -> None:
-        for worker in workers:
-            if worker.ended and worker.reader is not None:
+        """Take all that was said, and note who had ended before."""
+        ended = [w for w in workers if w.ended]
+        for worker in ended:
+            if worker.reader is not None:
                 worker.reader.join(timeout=5)
         while not lines.empty():
             worker, message = lines.get()
             _take(worker, message, hear if worker is workers[0] else _ignore)
+        for worker in ended:
+            worker.over = True
 
     def _fail(
         self,
@@ -294,6 +336,7 @@ def _read(worker: Worker, lines: "queue.Queue[tuple[Worker, Message]]") -> None:
 def _take(worker: Worker, message: Message, hear: Hear) -> None:
     worker.result = message.get("result", worker.result)
     worker.error = message.get("error", worker.error)
+    worker.halted = message.get("halted", worker.halted)
     if "progress" in message:
         worker.step = max(worker.step, message["progress"]["step"])  # a note has step 0
         hear(message["progress"])
@@ -303,32 +346,27 @@ def _ignore(_: Message) -> None:
     """What other processes than the first report is the same."""
 
 
+def _ask(workers: list[Worker], number: int) -> None:
+    """Pass a signal on, as the one that JAX agrees by; raises Stop where there is nothing to save
+    yet."""
+    if not any(w.step for w in workers):
+        raise Stop(number)
+    for worker in workers:
+        if not worker.ended:
+            worker.child.send_signal(signal.SIGTERM)
+
+
 def _end(worker: Worker) -> None:
-    if not worker.ended:
-        worker.stopped = True
-        worker.child.kill()
-        worker.child.wait()
-    for pipe in (worker.child.stdin, worker.child.stdout):
-        if pipe is not None and worker.reader is not None:
-            worker.reader.join(timeout=5)
-            pipe.close()
+    worker.stopped = worker.stopped or not worker.ended
+    worker.started.stop()
+    if worker.reader is not None and worker.child.stdout is not None:
+        worker.reader.join(timeout=5)
+        worker.child.stdout.close()
 
 
 def say(message: Message) -> None:
     """One line to the supervisor; for workers."""
     os.write(1, (json.dumps(message) + "\n").encode())
-
-
-def follow_parent() -> None:
-    """End this worker when its supervisor is gone: its stdin is then closed."""
-
-    def wait() -> None:
-        with suppress(OSError):
-            while os.read(0, 1):
-                pass
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def error_message(error: BaseException) -> Message:

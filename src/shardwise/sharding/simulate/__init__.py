@@ -30,7 +30,7 @@ from shardwise.sharding.simulate.fabric import (
     Unit,
     torus,
 )
-from shardwise.sharding.simulate.placed import fabric_of
+from shardwise.sharding.simulate.placed import fabric_of, targets_of
 from shardwise.sharding.simulate.schedule import grain
 from shardwise.sharding.simulate.trace import Trace, Transfer
 
@@ -55,5 +55,6 @@ __all__ = [
     "permute",
     "reduce_scatter",
     "simulate",
+    "targets_of",
     "torus",
 ]

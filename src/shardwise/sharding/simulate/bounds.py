@@ -4,7 +4,7 @@ Written without the schedules and the closed forms, from the meaning of each col
 is a box of places; so single devices (what must enter one), bisections and corners are all in.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import product
 
@@ -14,8 +14,14 @@ from shardwise.sharding.simulate.fabric import TORUS, Device, Fabric
 Box = tuple[range, ...]
 
 
-def lower_bound(kind: SimulatedKind, fabric: Fabric, size: float) -> float:
-    """Seconds below which no algorithm of this fabric gets; `size` is V of one group in bytes.
+def lower_bound(
+    kind: SimulatedKind,
+    fabric: Fabric,
+    size: float,
+    targets: Mapping[Device, Device] | None = None,
+) -> float:
+    """Seconds below which no algorithm of this fabric gets; `size` is V of one group in bytes, and
+    `targets` say where the blocks of a permute go that is no ring.
 
     For every box of devices and all that is outside it: bytes that must enter / bytes/s of the
     links into it. An all-reduce also takes 2 (N-1) V of transmissions (N-1 partial sums to join,
@@ -25,7 +31,10 @@ def lower_bound(kind: SimulatedKind, fabric: Fabric, size: float) -> float:
     for box in boxes(fabric):
         inside = {d for d in fabric.devices if all(p in r for p, r in zip(d, box, strict=True))}
         for cut in (inside, set(fabric.devices) - inside):
-            needed = sum(_entering(kind, group, cut, size) for group in fabric.groups)
+            if targets is None:
+                needed = sum(_entering(kind, group, cut, size) for group in fabric.groups)
+            else:
+                needed = size * sum(d in cut and s not in cut for s, d in targets.items())
             if needed:
                 worst = max(worst, needed / ingress(fabric, cut))
     reduces = any(axis.reduces for axis in fabric.axes)

@@ -18,6 +18,7 @@ from shardwise.sharding.simulate.schedule import (
     Send,
     backwards,
     exchange_sends,
+    following,
     gather_sends,
     grain,
     parts,
@@ -100,24 +101,41 @@ def all_to_all(fabric: Fabric, arrays: Blocks, *, split_ties: bool = True) -> tu
     return results, _trace("all_to_all", fabric, rounds)
 
 
-def permute(fabric: Fabric, blocks: Blocks) -> tuple[Results, Trace]:
-    """Every device gets the block of the one before it in its group."""
-    _length(fabric, blocks)
-    store: _Store = {(device, device): block for device, block in blocks.items()}
-    rounds = _move(permute_sends(fabric), store, add=False, keep=False)
-    results = {device: block for (device, _), block in store.items() if isinstance(device, tuple)}
-    return results, _trace("permute", fabric, rounds)
+def permute(
+    fabric: Fabric, blocks: Blocks, targets: Mapping[Device, Device] | None = None
+) -> tuple[Results, Trace]:
+    """Every device sends its block to its target; without `targets` to the next of its group."""
+    length = _length(fabric, blocks)
+    cuts = (slice(0, length // 2), slice(length // 2, length))
+    store: _Store = {
+        (device, (device, half)): block[cut]
+        for device, block in blocks.items()
+        for half, cut in enumerate(cuts)
+    }
+    rounds = _move(permute_sends(fabric, targets), store, add=False, keep=False)
+    ends = following(fabric) if targets is None else targets
+    results = {
+        dst: np.concatenate([store[dst, (src, half)] for half in (0, 1)])
+        for src, dst in ends.items()
+    }
+    return results, _trace("permute", fabric, rounds, to_targets=targets is not None)
 
 
 def simulate(
-    kind: SimulatedKind, fabric: Fabric, elements: int | None = None, *, dtype: str = "int32"
+    kind: SimulatedKind,
+    fabric: Fabric,
+    elements: int | None = None,
+    *,
+    dtype: str = "int32",
+    targets: Mapping[Device, Device] | None = None,
 ) -> Trace:
     """Run one collective on made-up blocks, compare the result with plain NumPy, give the trace.
 
     `elements` is the length of one block: the shard of a gather, a row of a reduce-scatter, the
     message of an all-to-all, the payload of a permute; by default the fewest that every part of the
     algorithm divides. With V as in `work.Collective` a block is V/N, V/N^2 of an all-to-all, V of a
-    permute. Raises BadRequest for an unknown kind.
+    permute, which takes every block to its device's target or, without `targets`, to the next
+    device of the group. Raises BadRequest for an unknown kind.
     """
     known = SimulatedKind.__args__
     if kind not in known:
@@ -129,8 +147,14 @@ def simulate(
     )
     draw = np.random.default_rng(0)
     blocks = {d: draw.integers(0, 100, shape, np.uint8).astype(dtype) for d in fabric.devices}
-    results, trace = run(fabric, blocks)
-    _check(kind, fabric, blocks, results)
+    if targets is None:
+        results, trace = run(fabric, blocks)
+        _check(kind, fabric, blocks, results)
+        return trace
+    assert kind == "permute", f"{kind} has no targets"
+    results, trace = permute(fabric, blocks, targets)
+    for src, dst in targets.items():
+        assert np.array_equal(results[dst], blocks[src]), f"the block of {src} did not reach {dst}"
     return trace
 
 
@@ -255,14 +279,25 @@ def _length(fabric: Fabric, blocks: Blocks, axis: int = 0) -> int:
     return shape[-1]
 
 
-def _trace(kind: str, fabric: Fabric, rounds: Iterable[Iterable[Transfer]]) -> Trace:
+def _trace(
+    kind: str,
+    fabric: Fabric,
+    rounds: Iterable[Iterable[Transfer]],
+    *,
+    to_targets: bool = False,
+) -> Trace:
     return Trace(
         kind=kind,
-        algorithm=algorithm(kind, fabric),
+        algorithm=_TO_TARGETS if to_targets else algorithm(kind, fabric),
         fabric=fabric,
         rounds=tuple(tuple(moved) for moved in rounds),
         lockstep=kind not in ("all_to_all", "permute"),
     )
+
+
+_TO_TARGETS = (
+    "every block that moves the shortest way, one axis after the other, ties half each way"
+)
 
 
 def algorithm(kind: str, fabric: Fabric) -> str:

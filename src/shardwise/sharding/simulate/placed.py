@@ -1,10 +1,16 @@
-"""The fabric under some axes of a mesh that `hardware.place` laid on a slice."""
+"""The fabric under some axes of a mesh that `hardware.place` laid on a slice, and where the blocks
+of an exchange go on it."""
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from shardwise.hardware.device_order import device_coordinates
 from shardwise.hardware.network import Switched
 from shardwise.hardware.placement import Placement
-from shardwise.sharding.simulate.fabric import AxisKind, Fabric, Physical, Piece, Unit
+from shardwise.sharding.exchange import exchanged
+from shardwise.sharding.simulate.fabric import AxisKind, Device, Fabric, Physical, Piece, Unit
+from shardwise.work import Exchange, Sends
 
 
 def fabric_of(placement: Placement, names: Sequence[str], *, one_way: bool = False) -> Fabric:
@@ -59,6 +65,24 @@ def fabric_of(placement: Placement, names: Sequence[str], *, one_way: bool = Fal
             if int(part.size) > 1:
                 group.append(Piece(axis=name, size=int(part.size), stride=int(part.stride)))
     return Fabric(axes=tuple(axes), group=tuple(group))
+
+
+def targets_of(exchange: Exchange | Sends, placement: Placement) -> dict[Device, Device]:
+    """Where the block of each device of the mesh goes, as devices of `fabric_of`."""
+    mesh = list(placement.axes)
+    places = device_coordinates(placement)
+    order = [mesh.index(axis) for axis in exchange.axes]
+    places = np.moveaxis(places, order, range(-1 - len(order), -1))
+    sizes = places.shape[-1 - len(order) : -1]
+    *_, found = exchanged(exchange, sizes)
+    piece = placement.slice
+    used = [piece.count > 1, *(True for _ in piece.shape), piece.chip.jax_devices_per_chip > 1]
+    groups = places.reshape(-1, len(found), places.shape[-1])[..., used]
+    return {
+        tuple(group[source].tolist()): tuple(group[target].tolist())
+        for group in groups
+        for target, source in enumerate(found)
+    }
 
 
 def _apart(kind: str, stride: int) -> int:

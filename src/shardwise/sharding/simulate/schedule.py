@@ -4,7 +4,7 @@ A gather is written once, as a tree per block along which it spreads; run backwa
 reduce-scatter, in which partial sums come together. Chapter 3's transpose rule, as code.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -118,22 +118,33 @@ def exchange_sends(fabric: Fabric, *, split_ties: bool = True) -> Iterator[Send]
                         clock += len(hops)
 
 
-def permute_sends(fabric: Fabric) -> Iterator[Send]:
-    """Every device sends its block to the next of its group; the block is called by its sender.
+def permute_sends(fabric: Fabric, targets: Mapping[Device, Device] | None = None) -> Iterator[Send]:
+    """Every device sends its block to its target; half h of the block of src is called (src, h).
 
-    The devices of a chip come first, then the torus axes, then networks: as in counting.
+    Each half goes its way as in an all-to-all; a block whose target is its own device stays.
+    Without `targets` every device sends to the next of its group, one way round: the devices of a
+    chip come first, then the torus axes, then networks, as in counting.
     """
-    counting = _counting(fabric)
-    slow_first = list(reversed(counting))
+    one_way = targets is None
+    stages = _counting(fabric) if one_way else list(range(len(fabric.dims)))
+    for src, dst in (following(fabric) if targets is None else targets).items():
+        for half in (0, 1):
+            clock = 0
+            for stage, hops in _route(fabric, src, dst, half, stages, one_way=one_way):
+                yield Send((src, half), clock, tuple(hops), stage)
+                clock += len(hops)
+
+
+def following(fabric: Fabric) -> dict[Device, Device]:
+    """The device after each one in its group, the first after the last."""
+    slow_first = list(reversed(_counting(fabric)))
     numbers = list(product(*(_cycle(fabric.dims[i]) for i in slow_first)))
+    found: dict[Device, Device] = {}
     for members in fabric.groups:
         devices = {fabric.members[device]: device for device in members}
         ranks = [devices[_sorted_by(slow_first, number)] for number in numbers]
-        for src, dst in zip(ranks, [*ranks[1:], ranks[0]], strict=True):
-            clock = 0
-            for stage, hops in _route(fabric, src, dst, 0, counting, one_way=True):
-                yield Send(src, clock, tuple(hops), stage)
-                clock += len(hops)
+        found |= dict(zip(ranks, [*ranks[1:], ranks[0]], strict=True))
+    return found
 
 
 def backwards(sends: list[Send]) -> list[Send]:

@@ -1,4 +1,5 @@
-"""Seconds of a resolved program and of what XLA made, by the same rules, one op after the other.
+"""Seconds of a resolved program and of what XLA made, by the same rules, one op after the other: a
+permute by the blocks that move.
 
 XLA on CPUs leaves an all-reduce and a slice where TPUs and GPUs make a reduce-scatter of them; such
 a pair is priced as that: to XLA's advantage, and as the chips of the prices would have it.
@@ -24,7 +25,7 @@ from shardwise.sharding.count import collective_op, count, product_op
 from shardwise.sharding.mesh import Mesh
 from shardwise.sharding.reshard import Cost
 from shardwise.sharding.steps import Program
-from shardwise.work import CollectiveKind, Matmul
+from shardwise.work import CollectiveKind, Matmul, Op, Sends
 from shardwise.workflows.proof.parts import in_parts
 
 PRICED = "bf16"
@@ -82,6 +83,9 @@ def _chosen(module: Module, compiled: CompiledCollective, mesh: Mesh, piece: Sli
         mesh = in_parts(mesh)
         over = mesh_axes(collective.groups, mesh)
     cost = cost_on(piece, mesh)
+    if collective.kind == "permute":
+        spent = cost(_permute(collective, mesh)) * collective.count
+        return Chosen("permute", over.axes, collective.bytes, whole, spent, spent)
     kinds: list[CollectiveKind] = [collective.kind]
     if collective.kind == "all_reduce" and _sliced(module, collective):
         kinds.append("reduce_scatter")
@@ -89,6 +93,13 @@ def _chosen(module: Module, compiled: CompiledCollective, mesh: Mesh, piece: Sli
         cost(collective_op(kind, over.axes, collective.bytes)) * collective.count for kind in kinds
     ]
     return Chosen(kinds[-1], over.axes, collective.bytes, whole, spent[-1], spent[0])
+
+
+def _permute(collective: CompiledCollective, mesh: Mesh) -> Op:
+    """A permute by its pairs, which are numbers on the whole mesh."""
+    pairs = tuple((source, target) for source, target in collective.groups)
+    sends = Sends(axes=tuple(mesh), pairs=pairs)
+    return collective_op("permute", tuple(mesh), collective.bytes, exchange=sends)
 
 
 def _sliced(module: Module, collective: CompiledCollective) -> bool:

@@ -1,0 +1,48 @@
+"""Types of options that are numbers: finite, in a range, and refused with the option's name."""
+
+from math import inf
+from typing import Any
+
+import click
+
+from shardwise.boundary.numbers import MOST_WHOLE, number, whole
+
+
+class Number(click.ParamType):
+    """A number of at least `least` (or above `above`) and at most `most`."""
+
+    name = "float"
+
+    def __init__(self, *, least: float = -inf, most: float = 1e15, above: float = -inf) -> None:
+        self.least, self.most, self.above = least, most, above
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """The number; raises BadRequest that names the option."""
+        return number(value, _flag(param), least=self.least, most=self.most, above=self.above)
+
+
+class Whole(click.ParamType):
+    """A whole number in [least, most]."""
+
+    name = "integer"
+
+    def __init__(self, *, least: int = 0, most: int = MOST_WHOLE) -> None:
+        self.least, self.most = least, most
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """The number; raises BadRequest that names the option."""
+        return whole(value, _flag(param), least=self.least, most=self.most)
+
+
+def _flag(param: click.Parameter | None) -> str:
+    return param.opts[0] if param else "the number"
+
+
+SEED = Whole(most=2**32 - 1)
+"""What both NumPy and JAX take."""
+SECONDS = Number(above=0, most=1e7)
+"""How long to wait: up to four months."""
+DEVICES = Whole(least=1, most=4096)
+"""Virtual CPU devices."""
+PROCESSES = Whole(least=1, most=100_000)
+STEPS = Whole(least=1, most=10**9)

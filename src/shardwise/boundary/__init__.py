@@ -1,0 +1,63 @@
+"""The boundary: one door for each kind of input, one writer, one way to start a child.
+
+Whatever a person, a file or a download hands us passes a door before anything is computed from it.
+A door answers with plain values that are whole, finite and within their limits, or with one
+BadRequest that names the thing, the rule and the remedy; it executes nothing, and neither time nor
+memory grows beyond its limits. Nothing here knows a plan, a chip or a model: what keys and ranges
+they want is checked by their own readers.
+
+`arguments.py` looks at the words of a command; `files.py` reads bytes and text (sizes, encodings,
+pipes), `archives.py` what gzip packed;
+`documents.py` JSON, YAML and TOML; `tables.py` CSV; `numbers.py` single numbers; `outputs.py` is
+the one writer and `child.py` the one way to start a process. Read `files.py` first.
+"""
+
+from shardwise.boundary.archives import read_packed
+from shardwise.boundary.documents import (
+    finite,
+    parse_json,
+    parse_toml,
+    parse_yaml,
+    read_json,
+    read_toml,
+    read_yaml,
+    to_json,
+)
+from shardwise.boundary.files import is_file, is_folder, read_bytes, read_lines, read_text
+from shardwise.boundary.numbers import number, whole
+from shardwise.boundary.outputs import (
+    check_folder,
+    check_output,
+    write_bytes,
+    write_table,
+    write_text,
+)
+from shardwise.boundary.tables import Table, check_columns, parse_table, read_table
+
+__all__ = [
+    "Table",
+    "check_columns",
+    "check_folder",
+    "check_output",
+    "finite",
+    "is_file",
+    "is_folder",
+    "number",
+    "parse_json",
+    "parse_table",
+    "parse_toml",
+    "parse_yaml",
+    "read_bytes",
+    "read_json",
+    "read_lines",
+    "read_packed",
+    "read_table",
+    "read_text",
+    "read_toml",
+    "read_yaml",
+    "to_json",
+    "whole",
+    "write_bytes",
+    "write_table",
+    "write_text",
+]

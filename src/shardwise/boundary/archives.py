@@ -1,0 +1,37 @@
+"""Read what gzip packed, without unpacking more than a limit: 2 MB may hold 2 GB."""
+
+import zlib
+from pathlib import Path
+
+from shardwise.boundary.files import TABLE_BYTES, read_bytes
+from shardwise.errors import BadRequest
+from shardwise.units import format_bytes
+
+_GZIP = 16 + zlib.MAX_WBITS  # zlib's way to ask for gzip's header and trailer
+
+
+def read_packed(path: Path, what: str, *, most: int = TABLE_BYTES, remedy: str = "") -> bytes:
+    """The bytes of a file, unpacked where it ends with `.gz` or begins as gzip does.
+
+    Raises BadRequest for what cannot be read, is damaged or cut off, or unpacks to over `most`.
+    """
+    data = read_bytes(path, what, most=most, remedy=remedy)
+    if path.suffix != ".gz" and not data.startswith(b"\x1f\x8b"):
+        return data
+    found, rest = bytearray(), data
+    try:
+        while rest:  # a file may hold several members, one after the other
+            unpacker = zlib.decompressobj(_GZIP)
+            found += unpacker.decompress(rest, most + 1 - len(found))
+            if len(found) > most:
+                raise BadRequest(
+                    f"{what} '{path}' unpacks to more than the {format_bytes(most)} that are read"
+                )
+            if not unpacker.eof:
+                raise zlib.error("it is cut off")
+            rest = unpacker.unused_data.lstrip(b"\0")
+    except zlib.error as error:
+        raise BadRequest(f"{what} '{path}' is no whole gzip file: {error}; copy it anew") from None
+    if not data:
+        raise BadRequest(f"{what} '{path}' is empty; copy it anew")
+    return bytes(found)

@@ -1,0 +1,88 @@
+"""Single numbers: finite, within their range, and meant as they are read."""
+
+import math
+import re
+
+from shardwise.errors import LONGEST, BadRequest, shown
+
+MOST_WHOLE = 2**53
+"""Beyond it a float no longer holds every whole number."""
+
+_TEXT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+
+
+def number(
+    value: object,
+    what: str,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float = -math.inf,
+    form: str = "a number",
+) -> float:
+    """A finite number in [least, most] and above `above`, from a number or its text.
+
+    `what` names the thing in messages, `form` what it must be. Raises BadRequest.
+
+    >>> number("1e3", "rate"), number(4, "seats", least=1)
+    (1000.0, 4.0)
+    """
+    found = _float(value)
+    if found is None:
+        raise BadRequest(f"{what} is {shown(value)}; it must be {form}{_hint(value)}")
+    if not (least <= found <= most and found > above):
+        raise BadRequest(f"{what} is {shown(value)}; it must be {form}{_range(least, most, above)}")
+    return found
+
+
+def whole(
+    value: object,
+    what: str,
+    *,
+    least: float = 0,
+    most: float = MOST_WHOLE,
+    form: str = "a whole number",
+) -> int:
+    """A whole number in [least, most], from a number or its text. Raises BadRequest.
+
+    >>> whole("12", "layers"), whole(3.0, "layers")
+    (12, 3)
+    """
+    found = number(value, what, least=least, most=most, form=form)
+    if not found.is_integer():
+        raise BadRequest(f"{what} is {shown(value)}; it must be {form}")
+    return int(found)
+
+
+def _float(value: object) -> float | None:
+    """A finite float; None for what is none (a bool is none)."""
+    if isinstance(value, str):
+        text = value.strip()
+        if len(text) > LONGEST or not _TEXT.fullmatch(text):
+            return None
+        value = float(text)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def _hint(value: object) -> str:
+    if isinstance(value, str) and "," in value:
+        return "; write it without commas, with a point before decimals"
+    return ""
+
+
+def _range(least: float, most: float, above: float) -> str:
+    parts = []
+    if above > -math.inf:
+        parts.append(f"above {above:g}")
+    if least > -math.inf:
+        parts.append(f"at least {least:g}")
+    if most < math.inf:
+        parts.append(f"at most {most:g}")
+    if not parts:
+        return ""
+    return (" " if parts[0].startswith("above") else " of ") + " and ".join(parts)

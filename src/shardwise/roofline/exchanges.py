@@ -1,0 +1,293 @@
+"""What an exchange of blocks takes of the links of a placed mesh, per byte of a block.
+
+A permute that turns one layout into another (`work.Exchange`) sends from each device at most one
+block, and to any other of its group. On a torus a block goes axis by axis, the shorter way round,
+half each way where both are as short, as in an all-to-all; between networks from NIC to NIC, within
+a chip directly. `sharding.simulate` runs the same on real blocks. All groups of a mesh run at once.
+
+Two numbers come out. `exact`: the bytes of the busiest link, axis by axis the slowest. `bound`:
+what no routing beats. Along a torus axis every block must pass as many links as its ends are apart,
+over all links that there are; and a chip must take in over all its links what it lacks. Where
+blocks have copies nobody says which of them goes where, and the second alone counts.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from shardwise.hardware.placement import AxisLinks, Part, taken
+from shardwise.roofline.groups import Group, group_of, over
+from shardwise.sharding.exchange import exchanged, places
+from shardwise.work import Exchange, Quantity, Sends
+
+
+class ExchangeSeconds(NamedTuple):
+    """Seconds per byte of a device's block, exact and of the bound, and of the longest way."""
+
+    exact: Quantity
+    bound: Quantity
+    latency: Quantity
+
+
+def exchange_seconds(exchange: Exchange | Sends, links: Sequence[AxisLinks]) -> ExchangeSeconds:
+    """One exchange over the links of its axes; over several placements one by one."""
+    shape = np.broadcast_shapes(*(np.shape(axis.size) for axis in links))
+    if not shape:
+        return _seconds(exchange, links)
+    each = [
+        exchange_seconds(exchange, [taken(axis, place) for axis in links])
+        for place in np.ndindex(shape)
+    ]
+    columns = (np.reshape(column, shape) for column in zip(*each, strict=True))
+    return ExchangeSeconds(*columns)
+
+
+class _Piece(NamedTuple):
+    """Members of a group along a part of a physical axis, as `groups.Axis.pieces` has them."""
+
+    size: int
+    stride: int
+    ring: bool
+
+
+class _Loads(NamedTuple):
+    """Blocks over the busiest link of each kind, and links of the longest way.
+
+    `pieces` has, per torus axis and piece, blocks over the busiest link between its members,
+    `means` per torus axis blocks over a link if all links had as many. `port` is of a chip, `pair`
+    of two chips, `nic` of a chip, `inside` whether blocks stay within a chip. `into_chip` and
+    `into_network` are different blocks that one must take in at least.
+    """
+
+    pieces: tuple[tuple[float, ...], ...]
+    means: tuple[float, ...]
+    links: int
+    port: int
+    pair: int
+    nic: int
+    inside: int
+    into_chip: int
+    into_network: int
+
+
+def _seconds(exchange: Exchange | Sends, links: Sequence[AxisLinks]) -> ExchangeSeconds:
+    group = group_of(links)
+    digits = tuple(_digits(axis) for axis in links)
+    pieces = tuple(
+        tuple(_Piece(int(p.size), int(p.stride), bool(p.ring)) for p in axis.pieces)
+        for axis in group.axes
+    )
+    loads = _loads(exchange, digits, pieces)
+    exact, bound, latency = _fast_network(loads, group, links)
+    within = over(loads.inside, group.device_oneway) if loads.inside else 0.0
+    exact = np.maximum(np.maximum(exact, within), over(loads.nic, group.nic))
+    bound = np.maximum(bound, over(loads.into_network, group.egress))
+    hops = ((loads.inside, group.device_hop), (loads.nic, group.outer_hop))
+    for used, seconds in hops:
+        latency = np.maximum(latency, (used > 0) * seconds)
+    return ExchangeSeconds(exact, bound, latency)
+
+
+def _fast_network(
+    loads: _Loads, group: Group, links: Sequence[AxisLinks]
+) -> tuple[Quantity, Quantity, Quantity]:
+    """Seconds per byte, exact and bound, and of the longest way from chip to chip."""
+    if group.kind != "torus":
+        hop = (loads.port > 0) * group.chip_hop
+        busiest = loads.port if group.kind == "switched" else loads.pair
+        return over(busiest, group.pair), over(loads.into_chip, group.rate), hop
+    exact: Quantity = 0.0
+    bound: Quantity = over(loads.into_chip, _all_links(links, group))
+    hop: Quantity = 0.0
+    for axis, busiest, mean in zip(group.axes, loads.pieces, loads.means, strict=True):
+        taken_up = (over(b, p.oneway) for p, b in zip(axis.pieces, busiest, strict=True))
+        exact = np.maximum(exact, sum(taken_up))
+        first = axis.pieces[0]
+        bound = np.maximum(bound, over(mean, first.oneway * first.stride))
+        hop = first.hop_seconds / first.stride
+    return exact, bound, loads.links * hop
+
+
+def _all_links(links: Sequence[AxisLinks], group: Group) -> Quantity:
+    """Bytes/s into a chip over both directions of every physical axis, as the group's share."""
+    share = group.devices / links[0].devices_per_chip
+    return sum(2 * part.oneway * part.stride * share for part in links[0].parts)
+
+
+def _digits(axis: AxisLinks) -> tuple[tuple[int, int], ...]:
+    """(size, stride) of the digits of a place along a mesh axis, the most significant first, as
+    `hardware.device_order` has them: network, physical axes, device of the chip."""
+    parts: tuple[Part, ...] = (axis.outer, *axis.parts, axis.within)
+    return tuple((int(part.size), int(part.stride)) for part in parts)
+
+
+@lru_cache(maxsize=16384)
+def _loads(
+    exchange: Exchange | Sends,
+    digits: tuple[tuple[tuple[int, int], ...], ...],
+    pieces: tuple[tuple[_Piece, ...], ...],
+) -> _Loads:
+    """Count blocks over links; the messages of one group stand for those of all."""
+    sizes = [prod(size for size, _ in parts) for parts in digits]
+    held, wanted, found = exchanged(exchange, sizes)
+    at = _coordinates(digits, places(sizes))
+    network, chip = _numbers(at[:, :1]), _numbers(at[:, :-1])
+    (to,) = np.nonzero(found != np.arange(len(found)))
+    of = found[to]
+    across = network[of] != network[to]
+    inside = chip[of] == chip[to]
+    moving = ~across & ~inside
+    src, dst = of[moving], to[moving]
+    columns = [c for c in range(1, at.shape[1] - 1) if any(parts[c][0] > 1 for parts in digits)]
+    ways = at[src][:, columns], at[dst][:, columns]
+    chips = len(found) // prod(parts[-1][0] for parts in digits)
+    once = len(np.unique(held)) == len(held)
+    means = (_mean(s, d, p, chips) for s, d, p in zip(ways[0].T, ways[1].T, pieces, strict=False))
+    busiest, farthest = _routed(network[src], *ways, pieces)
+    return _Loads(
+        pieces=busiest,
+        means=tuple(means) if once else (0.0,) * len(pieces),
+        links=farthest,
+        port=max(_most(chip[src]), _most(chip[dst])),
+        pair=_most(chip[src] * (chip.max() + 1) + chip[dst]),
+        nic=max(_most(chip[of[across]]), _most(chip[to[across]])),
+        inside=int(inside.any()),
+        into_chip=_lacking(chip, held, wanted, network),
+        into_network=_lacking(network, held, wanted),
+    )
+
+
+def _coordinates(
+    digits: tuple[tuple[tuple[int, int], ...], ...], along: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Network, place on each physical axis, and device in the chip, of every device of a group."""
+    found = np.zeros((len(along[0]), len(digits[0])), np.int64)
+    for index, parts in zip(along, digits, strict=True):
+        left = index
+        for column, (size, stride) in reversed(list(enumerate(parts))):
+            found[:, column] += left % size * stride
+            left = left // size
+    return found
+
+
+def _mean(src: np.ndarray, dst: np.ndarray, pieces: tuple[_Piece, ...], chips: int) -> float:
+    """Blocks over every link of a torus axis if all had as many: links between the ends of each
+    message, the shorter way round, over the links that a group's chips have. A line of n chips has
+    n - 1 links each way: to leave one's own span of it saves no link within one."""
+    outer = pieces[-1]
+    span = outer.size * outer.stride
+    apart = np.abs(src - dst)
+    if outer.ring:
+        return float(np.minimum(apart, span - apart).sum()) / (2 * chips)
+    return float(apart.sum()) * span / (2 * chips * (span - 1))
+
+
+def _routed(
+    network: np.ndarray, src: np.ndarray, dst: np.ndarray, pieces: tuple[tuple[_Piece, ...], ...]
+) -> tuple[tuple[tuple[float, ...], ...], int]:
+    """Blocks over the busiest link of each piece, and the links of the longest way: axis by axis,
+    and on an axis the piece of the widest steps first."""
+    stages = [(a, p) for a, axis in enumerate(pieces) for p in reversed(axis)]
+    here, there = (
+        np.stack([ends[:, a] // p.stride % p.size for a, p in stages], axis=1)
+        if stages
+        else np.zeros((len(ends), 0), np.int64)
+        for ends in (src, dst)
+    )
+    busiest: dict[tuple[int, _Piece], float] = {}
+    links = np.zeros(len(src), np.int64)
+    for stage, (axis, piece) in enumerate(stages):
+        inner = [i for i, (a, p) in enumerate(stages) if a == axis and p.stride < piece.stride]
+        others = np.delete(here, [stage, *inner], axis=1)
+        line = _numbers(np.column_stack([network, others]))
+        between = [stages[i][1] for i in inner]
+        lane = np.zeros(len(src), np.int64)
+        for i, p in zip(inner, between, strict=True):
+            lane = lane * p.size + here[:, i]
+        start, stop = here[:, stage], there[:, stage]
+        up, down = (stop - start) % piece.size, (start - stop) % piece.size
+        share = _upwards(start, stop, up, down, piece.ring)
+        ways = ((start, up, share), (stop, down, 1 - share))
+        busiest[axis, piece] = max(_busiest(line, lane, between, *way, piece) for way in ways)
+        links += np.where(share > 0, up, down) * piece.stride
+        here[:, stage] = stop
+    found = tuple(tuple(busiest[a, p] for p in axis) for a, axis in enumerate(pieces))
+    return found, int(links.max(initial=0))
+
+
+def _upwards(
+    start: np.ndarray, stop: np.ndarray, up: np.ndarray, down: np.ndarray, ring: bool
+) -> np.ndarray:
+    """The share of each message that goes to higher places; half where both ways are as long."""
+    if not ring:
+        return (stop > start) * 1.0
+    return np.where(up == down, 0.5, (up < down) * 1.0)
+
+
+def _busiest(
+    line: np.ndarray,
+    lane: np.ndarray,
+    between: Sequence[_Piece],
+    start: np.ndarray,
+    steps: np.ndarray,
+    weight: np.ndarray,
+    piece: _Piece,
+) -> float:
+    """The most that goes over one link: `weight` over `steps` members upwards from `start`.
+
+    A link of a piece of stride s is shared by s lines, one per place in between. Those of other
+    groups carry what this group's do, whose own lines are the lanes, by their places on the pieces
+    in `between`: a link has k - 1's load of the lines that begin after it and k's of the others.
+    The answer is the mean over the s lines, as a piece has 1/s of a link.
+    """
+    used = weight * (steps > 0)
+    if not used.any():
+        return 0.0
+    size, width = piece.size, 2 * piece.size  # a way round passes the end once at most
+    lanes = prod(p.size for p in between)
+    count = (int(line.max()) + 1) * lanes
+    first = (line * lanes + lane) * width + start
+    change = np.bincount(first, used, count * width)
+    change = change - np.bincount(first + steps, used, count * width)
+    loads = change.reshape(-1, lanes, width).cumsum(axis=2)
+    loads = loads[..., :size] + loads[..., size:]
+    if lanes == 1:
+        return float(loads.max())
+    at, lane_at = np.arange(piece.stride), np.zeros(piece.stride, np.int64)
+    for p in between:
+        lane_at = lane_at * p.size + at // p.stride % p.size
+    of_place = loads[:, lane_at]
+    upto = of_place.cumsum(axis=1)
+    after = upto[:, -1:] - upto
+    before = np.roll(after, 1, axis=2)
+    if not piece.ring:
+        before[..., 0] = 0.0
+    return float((upto + before).max()) / piece.stride
+
+
+def _lacking(
+    unit: np.ndarray, held: np.ndarray, wanted: np.ndarray, within: np.ndarray | None = None
+) -> int:
+    """The most different blocks that one unit must take in; only those that are held in the same
+    `within` as the unit, where given."""
+    blocks = int(max(held.max(), wanted.max())) + 1
+    needs = unit * blocks + wanted
+    if within is not None:
+        needs = needs[np.isin(within * blocks + wanted, within * blocks + held)]
+    return _most(np.setdiff1d(needs, unit * blocks + held) // blocks)
+
+
+def _most(values: np.ndarray) -> int:
+    """How often the most frequent number stands there."""
+    return int(np.unique(values, return_counts=True)[1].max(initial=0))
+
+
+def _numbers(rows: np.ndarray) -> np.ndarray:
+    """A number per different row: its columns as the digits of one."""
+    number = np.zeros(len(rows), np.int64)
+    for column in rows.T:
+        number = number * (column.max(initial=0) + 1) + column
+    return number

@@ -1,0 +1,229 @@
+"""Files that commands write: never over an input or a stranger's, and refused before the work."""
+
+import importlib
+import sys
+
+import click
+import pytest
+from tests.apps.commands import refused, run
+
+import shardwise as sw
+from shardwise.apps.cli import COMMANDS
+from shardwise.apps.cli.files import OutputFile, OutputFolder
+
+PLAN = ("plan", "train", "--model", "llama-3-8b", "--on", "v5e:4x4", "--batch", "64seq")
+PLAN += ("--seq", "4096")
+ARRAY = ("shard", "A[I_X]", "--dims", "I=8", "--mesh", "X=2")
+
+
+def commands(command=None, path=()):
+    """Every command of the command line with its words."""
+    if command is None:
+        for name, (module, attribute, _) in COMMANDS.items():
+            yield from commands(getattr(importlib.import_module(module), attribute), (name,))
+    elif isinstance(command, click.Group):
+        for name in command.list_commands(click.Context(command)):
+            yield from commands(command.get_command(click.Context(command), name), (*path, name))
+    else:
+        yield path, command
+
+
+ALL = dict(commands())
+WRITERS = {
+    path: command
+    for path, command in ALL.items()
+    if any(isinstance(p.type, OutputFile | OutputFolder) for p in command.params)
+}
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_force_belongs_to_the_commands_that_write_and_to_no_other(path):
+    forces = [p for p in ALL[path].params if "--force" in p.opts]
+    assert len(forces) == (path in WRITERS)
+    assert len({p.help for p in forces} | {"Overwrite files"}) <= 2
+
+
+def test_these_write():
+    assert {" ".join(path) for path in WRITERS} == {
+        *("plan train", "plan serve", "plan show", "plan sweep", "simulate", "validate"),
+        *("book figure", "shard", "compile", "profile", "calibrate", "export"),
+        *("hw list", "hw diff", "model list", "model diff"),
+    }
+
+
+@pytest.fixture
+def plan(tmp_path, capsys):
+    path = tmp_path / "p.yaml"
+    code, _, err = run(capsys, *PLAN, "-o", path)
+    assert code == 0, err
+    return path
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        (("--model", "m/config.json", "-o", "m/config.json"), "m/config.json"),
+        (("--model", "m", "-o", "m/config.json"), "m/config.json"),
+        (("--model", "m/config.json", "--csv", "m/config.json"), "m/config.json"),
+        (("--model", "llama-3-8b", "--against", "p.yaml", "-o", "p.yaml"), "p.yaml"),
+        (("--model", "llama-3-8b", "--hw", "lab.toml", "-o", "lab.toml"), "lab.toml"),
+    ],
+)
+def test_a_plan_never_overwrites_what_it_reads(plan, tmp_path, capsys, monkeypatch, given, read):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    (tmp_path / "lab.toml").write_text('id = "lab"\nbase = "v5e"\n')
+    before = (tmp_path / read).read_bytes()
+    flags = ("--on", "v5e:4x4", "--batch", "64seq", "--seq", "512", "--force")
+    assert "is what the command reads" in refused(capsys, ["plan", "train", *given, *flags])
+    assert (tmp_path / read).read_bytes() == before
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)], ids=["", "force"])
+def test_an_export_never_overwrites_its_plan(plan, capsys, force):
+    before = plan.read_bytes()
+    message = refused(capsys, ["export", plan, "--to", "maxtext", "-o", plan, *force])
+    assert message == f"-o '{plan}' is what the command reads; name another file"
+    assert plan.read_bytes() == before
+
+
+def test_ours_is_replaced_and_a_strangers_is_not(capsys, tmp_path):
+    path = tmp_path / "a.csv"
+    for _ in range(2):
+        assert run(capsys, *ARRAY, "--csv", path)[0] == 0
+    ours = path.read_bytes()
+    path.write_text("my own notes")
+    message = refused(capsys, [*ARRAY, "--csv", path])
+    assert "exists and holds what this command did not write" in message
+    assert "--force" in message
+    assert path.read_text() == "my own notes"
+    assert run(capsys, *ARRAY, "--csv", path, "--force")[0] == 0
+    assert path.read_bytes() == ours
+
+
+def test_two_outputs_are_two_files(capsys, tmp_path):
+    path = tmp_path / "a"
+    assert "both name" in refused(capsys, [*PLAN, "-o", path, "--csv", path])
+    assert not path.exists()
+
+
+@pytest.fixture
+def no_work(monkeypatch):
+    """Whatever computes an answer fails the test."""
+
+    def fail(*_, **__):
+        raise AssertionError("the work has begun")
+
+    for name in (
+        "plan_train.plan_training",
+        "plan_serve.plan_serving",
+        "plan_show.price_plan",
+        "plan_sweep.sweep",
+        "simulate.simulate_plan",
+        "validate.run_validation",
+        "book.figure",
+        "shard.shard_expression",
+        "shard.block",
+        "export.export_file",
+        "hw.load_chip",
+        "model.load_model",
+    ):
+        monkeypatch.setattr(f"shardwise.apps.cli.{name}", fail)
+
+
+SERVE = ("plan", "serve", "--model", "llama-3-8b", "--on", "v5e:4x4", "--input", "9", "--output")
+SWEEP = ("plan", "sweep", "--model", "llama-3-8b", "--on", "v5e:4x4", "--batch", "64seq")
+PRODUCT = ("shard", "A[I_X, J] * B[J, K]", "--dims", "I=8,J=8,K=8", "--mesh", "X=2")
+FILES = {
+    "-o": ([*PLAN], [*SERVE, "9"], ["export", "{plan}", "--to", "maxtext"]),
+    "--csv": (
+        [*PLAN],
+        [*SERVE, "9"],
+        [*SWEEP, "--seq", "4096"],
+        [*ARRAY],
+        [*PRODUCT],
+        ["simulate", "{plan}", "--rate", "1"],
+        ["validate"],
+        ["book", "figure", "3.1"],
+        ["hw", "list"],
+        ["hw", "diff", "v5e", "v5p"],
+        ["model", "list"],
+        ["model", "diff", "llama-3-8b", "llama-3-70b"],
+    ),
+    "--plot": ([*PLAN], [*SERVE, "9"], [*SWEEP, "--seq", "4096"], [*ARRAY], ["validate"]),
+    "--trace": ([*PLAN], ["plan", "show", "{plan}"]),
+    "--perfetto": (["simulate", "{plan}", "--rate", "1"],),
+    "--animate": ([*PRODUCT, "--on", "v5e:2x1"],),
+    "--out": (["compile", "{plan}"], ["profile", "{plan}"]),
+}
+CASES = [(flag, tuple(words)) for flag, some in FILES.items() for words in some]
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"), CASES, ids=lambda v: v if isinstance(v, str) else " ".join(v[:2])
+)
+def test_places_are_looked_at_before_the_work(no_work, capsys, tmp_path, flag, words):
+    plan = tmp_path / "sub" / "p.yaml"
+    plan.parent.mkdir()
+    plan.write_text("kind: serve\n")
+    words = [str(plan) if w == "{plan}" else w for w in words]
+    ending = {"--plot": ".png", "--trace": ".json", "--perfetto": ".json.gz"}.get(flag, "")
+    if flag == "--out":
+        (tmp_path / "thesis.txt").write_text("")
+        assert "holds 'thesis.txt'" in refused(capsys, [*words, flag, tmp_path])
+        assert "which the command reads" in refused(capsys, [*words, flag, plan.parent])
+        return
+    nowhere = tmp_path / "nowhere" / f"a{ending}"
+    assert "does not exist; give another" in refused(capsys, [*words, flag, nowhere])
+    stranger = tmp_path / f"mine{ending}"
+    stranger.write_text("mine")
+    assert "did not write" in refused(capsys, [*words, flag, stranger])
+    assert stranger.read_text() == "mine"
+
+
+@pytest.mark.parametrize("words", FILES["--plot"], ids=" ".join)
+def test_a_missing_matplotlib_is_said_before_the_work(
+    no_work, capsys, tmp_path, monkeypatch, words
+):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    message = refused(capsys, [*words, "--plot", tmp_path / "a.svg"], code=5)
+    assert "--plot needs matplotlib" in message
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--ttft", "1s", "--check", "200%"], "--check '200%' is outside 0..100%"),
+        (["--ttft", "1s", "--check", "x"], "--check 'x' is no share"),
+        (["--perfetto-until", "60s"], "name it with --perfetto"),
+        (["--perfetto", "{new}.json", "--perfetto-until", "soon"], "soon"),
+    ],
+)
+def test_simulate_refuses_before_it_simulates(no_work, capsys, tmp_path, words, said):
+    plan = tmp_path / "p.yaml"
+    words = [w.replace("{new}", str(tmp_path / "new")) for w in words]
+    assert said in refused(capsys, ["simulate", plan, "--rate", "1", *words])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--animate", "-", "--json"], "leave out --json and --to"),
+        (["--animate", "-"], "say of which slice with --on"),
+        (["--plot", "a.png"], "the answer has 3 arrays; --plot shows one array"),
+    ],
+)
+def test_pictures_of_products_are_refused_before_the_search(
+    no_work, capsys, tmp_path, monkeypatch, words, said
+):
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(capsys, [*PRODUCT, *words])
+
+
+def test_the_library_writes_without_asking(plan, tmp_path):
+    path = tmp_path / "other.yaml"
+    path.write_text("mine")
+    loaded = sw.load_plan(plan)
+    sw.save_plan(loaded, path)
+    assert sw.load_plan(path) == loaded

@@ -1,0 +1,179 @@
+"""The one writer: whole files or none, and never over an input or a stranger's file."""
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from shardwise.boundary import check_folder, check_output, write_bytes, write_table, write_text
+from shardwise.boundary.outputs import is_own
+from shardwise.errors import BadRequest, ShardwiseError
+
+
+@pytest.fixture
+def file(tmp_path) -> Path:
+    return tmp_path / "plan.yaml"
+
+
+def test_a_new_file_is_written_and_ours(file):
+    check_output(file, "-o")
+    write_text(file, "µ: 1\n")
+    assert file.read_bytes() == "µ: 1\n".encode()
+    assert is_own(file)
+    check_output(file, "-o")
+    write_text(file, "µ: 2\n")
+    assert file.read_text(encoding="utf-8") == "µ: 2\n"
+    assert [f.name for f in file.parent.iterdir()] == ["plan.yaml"]
+
+
+def test_the_records_lie_in_the_tests_own_home(file):
+    write_text(file, "x")
+    assert (Path(os.environ["XDG_STATE_HOME"]) / "shardwise" / "written").is_dir()
+    assert not Path(os.environ["XDG_STATE_HOME"]).is_relative_to(Path.home() / ".local")
+
+
+def test_a_strangers_file_needs_force(file):
+    file.write_text("mine")
+    with pytest.raises(BadRequest, match=r"exists and holds what this command did not write.*--fo"):
+        check_output(file, "-o")
+    check_output(file, "-o", force=True)
+    assert file.read_text() == "mine"
+
+
+def test_an_edited_file_is_a_strangers(file):
+    write_text(file, "ours")
+    file.write_text("ours, edited")
+    with pytest.raises(BadRequest, match="did not write"):
+        check_output(file, "-o")
+
+
+def test_a_copy_of_ours_in_another_place_is_a_strangers(file):
+    write_text(file, "ours")
+    other = file.with_name("other.yaml")
+    other.write_bytes(file.read_bytes())
+    with pytest.raises(BadRequest, match="did not write"):
+        check_output(other, "-o")
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_an_input_is_never_an_output(file, force):
+    write_text(file, "ours")
+    link = file.with_name("link.yaml")
+    link.symlink_to(file)
+    hard = file.with_name("hard.yaml")
+    os.link(file, hard)
+    for output in (file, link, hard, file.parent / "." / file.name):
+        with pytest.raises(BadRequest, match="is what the command reads; name another file"):
+            check_output(output, "-o", force=force, inputs=[None, file])
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path, said in (
+        (tmp_path / "no" / "a.csv", "the folder .* does not exist; give another --csv"),
+        (tmp_path, "it is a folder"),
+        (tmp_path / "file" / "a.csv", "does not exist"),
+        (tmp_path / ("a" * 300), "File name too long"),
+        (tmp_path / "a\0b", "null"),
+        (tmp_path / "a.pdf", r"the ending says the format; use \.csv or \.tsv"),
+    ):
+        with pytest.raises(BadRequest, match=said):
+            check_output(path, "--csv", endings=(".csv", ".tsv") if "." in path.name else ())
+    with pytest.raises(BadRequest, match=r"cannot write .*No such file.*give another --csv"):
+        write_text(tmp_path / "no" / "a.csv", "", option="--csv")
+
+
+@pytest.mark.parametrize("name", ["replace", "fsync"])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(file, monkeypatch, name):
+    write_text(file, "old")
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, name, fail)
+    with pytest.raises(ShardwiseError, match="No space left on device") as raised:
+        write_text(file, "new")
+    assert raised.value.exit_code == 1
+    monkeypatch.undo()
+    assert file.read_text() == "old"
+    assert [f.name for f in file.parent.iterdir()] == ["plan.yaml"]
+
+
+def test_the_mode_of_a_file_is_kept(file):
+    write_text(file, "a")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o666 & ~_umask()
+    file.chmod(0o600)
+    write_text(file, "b")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def test_a_links_target_is_written(file):
+    link = file.with_name("link")
+    link.symlink_to(file)
+    write_text(file, "a")
+    write_text(link, "b")
+    assert link.is_symlink()
+    assert file.read_text() == "b"
+    check_output(link, "-o")
+
+
+def test_what_is_no_file_is_written_as_it_is(tmp_path):
+    for device in ("/dev/null", "/dev/stdout"):
+        check_output(Path(device), "-o")
+        write_text(Path(device), "x")
+    with pytest.raises(ShardwiseError, match="No space left") as raised:
+        write_text(Path("/dev/full"), "x")
+    assert raised.value.exit_code == 1
+
+
+def test_without_a_home_the_next_run_asks(file, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null/no")
+    write_bytes(file, b"a")
+    assert file.read_bytes() == b"a"
+    with pytest.raises(BadRequest, match="--force"):
+        check_output(file, "-o")
+
+
+def test_a_table(tmp_path):
+    write_table(tmp_path / "a.csv", ["x", "y"], [[1, "a,b"], [None, "µ"]])
+    assert (tmp_path / "a.csv").read_bytes() == 'x,y\r\n1,"a,b"\r\n,µ\r\n'.encode()
+
+
+class TestFolders:
+    def test_a_new_one_and_one_with_our_files(self, tmp_path):
+        folder = tmp_path / "report" / "deep"
+        check_folder(folder, "--out")
+        folder.mkdir(parents=True)
+        write_text(folder / "a.json", "{}")
+        (folder / ".shardwise-left").write_text("of a run that was killed")
+        (folder / "plugins").mkdir()
+        check_folder(folder, "--out")
+
+    def test_a_foreign_file_needs_force(self, tmp_path):
+        (tmp_path / "thesis.txt").write_text("")
+        with pytest.raises(BadRequest, match=r"holds 'thesis.txt', which this command did not wri"):
+            check_folder(tmp_path, "--out")
+        check_folder(tmp_path, "--out", force=True)
+
+    def test_the_folder_of_an_input_is_refused(self, tmp_path):
+        plan = tmp_path / "plan.yaml"
+        write_text(plan, "ours")
+        with pytest.raises(BadRequest, match=r"holds 'plan.yaml', which the command reads"):
+            check_folder(tmp_path, "--out", force=True, inputs=[plan])
+
+    def test_no_folder(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(BadRequest, match="is a file; name a folder"):
+            check_folder(tmp_path / "file", "--out")
+        with pytest.raises(BadRequest, match=r"'.*file' is a file; give another --out"):
+            check_folder(tmp_path / "file" / "deep", "--out")
+        with pytest.raises(BadRequest, match="File name too long"):
+            check_folder(tmp_path / ("a" * 300), "--out")

@@ -1,0 +1,75 @@
+"""The boundary holds: whole examples are accepted, damaged ones answered with one message.
+
+Every finding of a longer run becomes a test of the layer that it was in; this is the net. It runs
+in processes of its own (`scripts/fuzz`), since cases are forks and a test run has imported JAX.
+docs/log.md has the figures of thousands of cases.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuzz.kinds import KINDS
+
+ROOT = Path(__file__).parent.parent.parent
+CASES = 200
+WHOLE = 12
+SEED = 14
+
+
+def rows(*options: str) -> list[dict]:
+    """What `scripts/fuzz` says of each kind."""
+    command = [sys.executable, str(ROOT / "scripts" / "fuzz"), "--seeds", str(SEED), *options]
+    done = subprocess.run(command, capture_output=True, text=True)
+    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert found, done.stderr
+    return found
+
+
+def test_whole_examples_are_accepted():
+    """Else the fuzzer would damage what is refused anyway."""
+    found = rows("--whole", "--cases", str(WHOLE))
+    assert {row["kind"] for row in found} == set(KINDS)
+    for row in found:
+        assert not row["broken"], row
+        assert set(row["codes"]) <= {"0", "3", "4"}, row
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_damaged_input_is_answered_with_one_message(kind):
+    (row,) = rows("--kind", kind, "--cases", str(CASES))
+    assert row["cases"] == CASES
+    assert not row["broken"], f"each with: scripts/fuzz --kind {kind} --seeds {SEED} --only NUMBER"
+
+
+RULES = {
+    "{}['no']": "traceback",
+    "(folder / 'PWNED').write_text('x')": "wrote PWNED",
+    "(folder.parent / 'up').write_text('x')": "wrote up",
+    "(folder / 'in').write_text('x')": "changed in",
+    "bytearray(1200 * 2**20)": "MiB",
+    "os._exit(7)": "exit code 7",
+    "os._exit(2)": "without a message",
+}
+
+
+def test_a_broken_rule_is_seen():
+    """The fuzzer's own proof: what breaks a rule is told."""
+    code = (
+        "import json, os\n"
+        "from fuzz.cases import Case, run_case\n"
+        f"for code in {list(RULES)!r}:\n"
+        "    run = eval('lambda folder: ' + code)\n"
+        "    print(json.dumps(run_case(Case(files={'in': b'given'}, run=run)).broken))\n"
+    )
+    around = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *sys.path])}
+    done = subprocess.run([sys.executable, "-c", code], env=around, capture_output=True, text=True)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(told) == len(RULES), done.stderr
+    for said, broken in zip(RULES.values(), told, strict=True):
+        assert any(said in rule for rule in broken), (said, broken)
