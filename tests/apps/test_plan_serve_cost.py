@@ -171,3 +171,25 @@ def test_a_plan_is_exported_and_read_back(tmp_path, capsys):
         main(["export", str(plan), "--to", "maxtext"])
     assert stop.value.code == 2
     assert "serving plan, which maxtext does not run" in capsys.readouterr().err
+
+
+def test_one_token_of_output_has_no_time_between_tokens(capsys):
+    """Where no time per token is finite (inf), its product with no tokens is 0, not nan."""
+    result = document(capsys, "--on", "h100:8", "--rate", "2", "--no-confirm", "--output", "1")[
+        "result"
+    ]
+    assert result["e2e_seconds"] == result["ttft_seconds"]
+
+
+@pytest.mark.parametrize("objective", ["cost", "smallest"])
+@pytest.mark.parametrize("flag", ["--input", "--output"])
+def test_longer_requests_than_any_context_are_refused(objective, flag):
+    said = f"{flag} is 16,777,217; at most 16,777,216 makes sense"
+    with pytest.raises(BadRequest, match=said):
+        run("--on", "h100:8", "--objective", objective, flag, "16777217")
+
+
+def test_a_rate_beyond_a_million_replicas_is_refused():
+    said = r"1e\+12 requests per second take [\d,]+ replicas of v5e.*lower the rate \(--rate\)"
+    with pytest.raises(BadRequest, match=said):
+        run("--on", "v5e:2x2", "--rate", "1e12", "--no-confirm")

@@ -104,10 +104,7 @@ def test_a_function_comes_back_scheduled_counted_and_timed(here, limits):
 
 
 @pytest.mark.slow
-def test_arrays_and_numbers_are_compiled_and_explained(here, limits, capsys):
-    program = compiled("mycode:arrays", limits, function="mycode:step")
-    shapes = {b.op: b.shape for b in program.compiled.buffers if b.kind == "argument"}
-    assert shapes == {"x": "f32[256,128]", "count": "f32[]"}
+def test_arrays_and_numbers_are_compiled_and_explained(here, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["explain", "mycode:step", "--args", "mycode:arrays", "--on", "v5e:2x2"])
     assert not stop.value.code

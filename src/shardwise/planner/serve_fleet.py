@@ -333,7 +333,7 @@ def _ratio(
 def _table(
     goal: Objectives, layout: Layout, choice: Choice | None, *, output: int, **columns: np.ndarray
 ) -> _Table:
-    e2e = columns["ttft"] + (output - 1) * columns["tpot"]
+    e2e = columns["ttft"] + ((output - 1) * columns["tpot"] if output > 1 else 0.0)
     with np.errstate(invalid="ignore"):  # infinite times without a target
         excess = np.maximum(columns["ttft"] / goal.ttft, columns["tpot"] / goal.tpot)
         excess = np.maximum(excess, e2e / goal.e2el)

@@ -72,14 +72,15 @@ SCHEDULING_RANGES: Ranges = {
     "guesses": (0, 1024),
     "guess_cost": (0, 100),
 }
+MOST_REPLICAS = 10**6
 SERVE_RANGES: Ranges = {
     "box": (1, 1e6),
     "batch": (1, 1e9),
     "input_length": (1, 1e9),
     "output_length": (1, 1e9),
     "prefill_chunk": (1, 1e9),
-    "replicas": (1, 1e6),
-    "prefill_replicas": (0, 1e6),
+    "replicas": (1, MOST_REPLICAS),
+    "prefill_replicas": (0, MOST_REPLICAS),
 }
 """What each number of a serving plan can be."""
 

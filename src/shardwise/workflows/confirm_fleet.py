@@ -4,10 +4,15 @@ Every plan gets requests at random at its own rate for some multiples of the tim
 those of a trace; the first and the last are left out, as the servers fill and empty. A plan that
 misses an objective is tried at lower rates, which makes its tokens dearer (a given load takes so
 many more replicas): so the order of plans may change.
+
+A fleet whose load is more than `_MOST` requests is simulated in part: so many replicas of each pool
+that their share of the load is that long. Each then sees the load that it would see in the whole
+fleet; a router with fewer replicas to choose from evens it out less, so times are rather too long.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +35,13 @@ SHARES = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5)
 _SPAN, _FROM, _TO = 5.0, 1.5, 4.0
 """Length of the load in times of one request, and the part of it whose arrivals are counted."""
 
-_MOST = 12_000
-"""Requests of one simulation, for an answer within seconds; a longer load is cut."""
+_MOST, _MOST_TOKENS = 12_000, 100_000_000
+"""Requests of one simulation and tokens of their prompts and answers, for an answer within seconds
+(ours); a longer load is cut."""
+
+_LEAST, _FEWEST = 200, 50
+"""Requests that a percentile is taken over, and of requests so long that these are too many tokens;
+requests of which `_FEWEST` are too many are not simulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +83,14 @@ class Confirmation:
         return self.order != list(range(len(self.fleets)))
 
 
+def too_long(request: FleetRequest) -> str:
+    """Why a request is not simulated, in words; nothing where it is."""
+    tokens, most = request.input_length + request.output_length, _MOST_TOKENS // _FEWEST
+    if tokens <= most:
+        return ""
+    return f"not simulated: a prompt and its answer have {tokens:,} tokens, over {most:,}"
+
+
 def confirm(
     request: FleetRequest,
     fleets: Sequence[Fleet],
@@ -83,7 +101,7 @@ def confirm(
     progress: Callable[[int, int], None] | None = None,
 ) -> Confirmation:
     """Simulate every fleet at shares of its rate until the objectives are kept; of a trace as many
-    requests as `_MOST`."""
+    requests as `_MOST` and `_MOST_TOKENS` allow."""
     found = []
     for number, fleet in enumerate(fleets):
         found.append(_confirmed(request, fleet, goal, trace, seed))
@@ -124,26 +142,50 @@ def simulated(
     seed: int = 0,
 ) -> tuple[np.ndarray, int, int]:
     """TTFT, TPOT and E2E at the percentile, the requests counted, and all preemptions."""
+    tokens = request.input_length + request.output_length
+    most = int(min(max(_MOST_TOKENS / tokens, _FEWEST), _MOST))
+    fleet, thinned = part_of(fleet, most / max(_SPAN * fleet.e2e * fleet.rate * share, most))
     rate = fleet.rate * share
-    count = int(min(max(_SPAN * fleet.e2e * rate, 200), _MOST))
+    count = int(min(max(_SPAN * fleet.e2e * rate, _LEAST), most))
     load = poisson(rate, count, request.input_length, request.output_length, seed=seed)
     if trace:
-        load = scaled(trace[:_MOST], share)
+        load = scaled(spread(trace, thinned)[:most], share)
     span = load[-1].arrival - load[0].arrival
     prefill = None if fleet.prefiller is None else fleet.prefiller.piece
     servers = fleet_of(plan_of(request, fleet), request.cfg, fleet.piece, prefill)
     outcome = simulate(load, servers, seed=seed)
     rows = [dict(zip(REQUEST_COLUMNS, r, strict=True)) for r in request_rows(outcome)]
-    inside = [
-        r
-        for r in rows
-        if _FROM / _SPAN * span <= r["arrival_seconds"] <= _TO / _SPAN * span and not r["refusal"]
-    ]
+    answered = [r for r in rows if not r["refusal"]]
+    first, last = _FROM / _SPAN * span, _TO / _SPAN * span
+    inside = [r for r in answered if first <= r["arrival_seconds"] <= last] or answered
+    if not inside:
+        return np.full(3, np.inf), 0, 0
     columns = ("ttft_seconds", "tpot_seconds", "e2el_seconds")
     times = [
         np.percentile([r[c] or 0.0 for r in inside], 100 * request.percentile) for c in columns
     ]
     return np.array(times), len(inside), sum(r["preemptions"] for r in rows)
+
+
+def part_of(fleet: Fleet, share: float) -> tuple[Fleet, float]:
+    """About `share` of the replicas of each pool, at least one, under the load that each has in
+    the whole fleet, and the share of the rate that this is."""
+    pools = [n for n in (fleet.replicas, fleet.prefill_replicas) if n]
+    few = min(pools)
+    kept = max(1, ceil(share * few)) / few
+    if kept >= 1:
+        return fleet, 1.0
+    replicas, prefills = round(fleet.replicas * kept), round(fleet.prefill_replicas * kept)
+    pairs = ((replicas, fleet.replicas), (prefills, fleet.prefill_replicas))
+    kept = min(part / whole for part, whole in pairs if whole)
+    return replace(
+        fleet, replicas=replicas, prefill_replicas=prefills, rate=fleet.rate * kept
+    ), kept
+
+
+def spread(trace: Sequence[Request], share: float) -> list[Request]:
+    """That share of the requests, evenly picked, at least one."""
+    return [trace[int(i / share)] for i in range(max(1, int(len(trace) * share)))]
 
 
 def traced(path: Path) -> tuple[list[Request], float, int, int]:

@@ -17,7 +17,7 @@ from shardwise.planner.serve_grid import FleetRequest, grids
 from shardwise.planner.serving import mesh_text
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import ServePlan
-from shardwise.plans.serve import CHECKPOINT, ServeDtypes
+from shardwise.plans.serve import CHECKPOINT, MOST_REPLICAS, ServeDtypes
 from shardwise.roofline.engines import load_engine
 from shardwise.units import format_seconds
 from shardwise.workflows.inputs import Hardware
@@ -123,6 +123,13 @@ def plan_fleet(
     if not looked.grids:
         raise NoFeasiblePlan(_nowhere(request, goal))
     best = cheapest(looked, goal)
+    replicas = max(best.replicas, best.prefill_replicas)
+    if replicas > MOST_REPLICAS:
+        raise BadRequest(
+            f"{request.rate:g} requests per second take {replicas:,} replicas of {best.piece}; at "
+            f"most {MOST_REPLICAS:,} can be planned, so lower the rate (--rate) or shorten the "
+            "requests"
+        )
     if not best.meets(goal):
         raise NoFeasiblePlan(
             f"no servers of {chip} meet the objectives for {request.cfg.name}; the nearest, on "

@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwise.apps.cli.options import given, hardware_of, on_command_line, refuse
 from shardwise.apps.cli.output import document, emit, table, write_csv
-from shardwise.apps.cli.plan_serve import count_of
+from shardwise.apps.cli.plan_serve import MOST_LENGTH, count_of
 from shardwise.apps.cli.progress import progress_line
 from shardwise.errors import NoFeasiblePlan
 from shardwise.models.describe import context_warning, unpriced
@@ -27,6 +27,7 @@ from shardwise.workflows.confirm_fleet import (
     confirm,
     confirmation_lines,
     confirmation_result,
+    too_long,
     traced,
 )
 from shardwise.workflows.inputs import parse_pins, parse_share
@@ -79,8 +80,8 @@ def serve_cost(options: dict[str, Any]) -> None:
     trace, load = _load(options)
     plannings, missed = _plannings(options, goal, load)
     best = min(plannings, key=_dearness)
-    found = None
-    if options["confirm"] is not False:
+    found, unsure = None, too_long(best.request)
+    if options["confirm"] is not False and not unsure:
         found = confirm(
             best.request,
             _contenders(best),
@@ -101,7 +102,7 @@ def serve_cost(options: dict[str, Any]) -> None:
         inputs=given(options),
         resolved=_resolved(options, best),
         result=result,
-        warnings=[*missed, *_cautions(plannings, best)],
+        warnings=[*missed, *filter(None, [unsure]), *_cautions(plannings, best)],
         provenance={
             "efficiency": best.best.piece.chip.efficiency.source,
             "engine": dict(load_engine(options["engine"]).sources),
@@ -119,8 +120,8 @@ def _load(options: dict[str, Any]) -> tuple[list[Request], dict[str, Any]]:
     """The requests of the trace, if one is given, and the load that the search goes by."""
     if options["trace"] is None:
         return [], {
-            "input": count_of(options, "input_text", "--input"),
-            "output": count_of(options, "output_text", "--output"),
+            "input": count_of(options, "input_text", "--input", MOST_LENGTH),
+            "output": count_of(options, "output_text", "--output", MOST_LENGTH),
             "rate": parse_count(options["rate"], "--rate") if options["rate"] else 0.0,
         }
     for key, flag in (("input_text", "--input"), ("output_text", "--output"), ("rate", "--rate")):
