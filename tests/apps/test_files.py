@@ -88,6 +88,13 @@ def test_an_export_never_overwrites_its_plan(plan, capsys, force):
     assert plan.read_bytes() == before
 
 
+def test_a_dash_is_a_file_nowhere_but_where_it_is_said(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = refused(capsys, [*PLAN, "-o", "-"])
+    assert "is '-'; it takes the name of a file" in said
+    assert not list(tmp_path.iterdir())
+
+
 def test_ours_is_replaced_and_a_strangers_is_not(capsys, tmp_path):
     path = tmp_path / "a.csv"
     for _ in range(2):

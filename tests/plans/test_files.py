@@ -129,6 +129,7 @@ def test_overrides(path, overrides, changes):
         ({"remat": "blok"}, "key 'remat': input should be 'none', 'matmul_outputs', 'block'"),
         ({"microbatches": "1.5"}, "key 'microbatches': input should be a valid integer"),
         ({"microbatches": "many"}, "(got 'many')"),
+        ({"zero": "true"}, "key 'zero' is true; it is no switch, so give its value"),
         ({"microbatches": ".nan"}, "--set microbatches: the value is nan; numbers must be finite"),
         ({"microbatches": ""}, "key 'microbatches': input should be a valid integer (got None)"),
         ({"mesh": "3"}, "key 'mesh': input should be a valid dictionary (got 3)"),

@@ -24,6 +24,15 @@ class OutputFile(click.Path):
         super().__init__(dir_okay=False, path_type=Path, allow_dash=dash)
         self.endings = endings
 
+    def convert(self, value: Any, param: click.Parameter | None, ctx: Any) -> Any:
+        """The path; raises BadRequest for - where it is no file."""
+        if str(value) == "-" and not self.allow_dash:
+            flag = param.opts[0] if param else "the file"
+            raise BadRequest(
+                f"{flag} is '-'; it takes the name of a file, as standard output has the answer"
+            )
+        return super().convert(value, param, ctx)
+
 
 class OutputFolder(click.Path):
     """A folder of reports that the command writes."""
