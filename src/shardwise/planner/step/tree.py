@@ -11,7 +11,7 @@ at the end of those backward rounds whose microbatch is the last one (with ZeRO-
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shardwise.work import Quantity
 
@@ -47,8 +47,9 @@ class EndParts(Generic[T]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step(Generic[T]):
-    """One step of the counted device: parts of a layer of every kind, of both ends, the gradient
-    reductions of each, the transfer to the next stage as a share per layer, and the update."""
+    """One step of the counted device: parts of a layer of every kind and of both ends, the gradient
+    reductions of each, the transfer to the next stage as a share per layer and chunk, the
+    update."""
 
     layers: tuple[LayerParts[T], ...]
     ends: tuple[EndParts[T], EndParts[T]]
@@ -57,20 +58,21 @@ class Step(Generic[T]):
     transfer: T
     update: T
 
-    def map(self, to: Callable[[T], S]) -> "Step[S]":
-        """The step with every part told in another way."""
-        first, last = self.ends
-        return Step(
-            layers=tuple(_mapped(each, to) for each in self.layers),
-            ends=(_mapped(first, to), _mapped(last, to)),
-            reductions=tuple(map(to, self.reductions)),
-            end_reductions=(to(self.end_reductions[0]), to(self.end_reductions[1])),
-            transfer=to(self.transfer),
-            update=to(self.update),
-        )
+
+def mapped(step: Step[T], to: Callable[[T], S]) -> Step[S]:
+    """The step with every part told in another way."""
+    first, last = step.ends
+    return Step(
+        layers=tuple(_mapped(each, to) for each in step.layers),
+        ends=(_mapped(first, to), _mapped(last, to)),
+        reductions=tuple(map(to, step.reductions)),
+        end_reductions=(to(step.end_reductions[0]), to(step.end_reductions[1])),
+        transfer=to(step.transfer),
+        update=to(step.update),
+    )
 
 
-def _mapped(parts, to):
+def _mapped(parts: Any, to: Callable[[Any], Any]) -> Any:
     return replace(parts, **{f.name: to(getattr(parts, f.name)) for f in fields(parts)})
 
 
@@ -113,9 +115,9 @@ def end_body(parts: EndParts[T], again: Quantity) -> Body[T]:
     )
 
 
-def with_transfer(body: Body[T], transfer: T) -> Body[T]:
-    """The round of a stage, which also sends a share of its activations on."""
-    return replace(body, beside=(*body.beside, (transfer, 1.0)))
+def with_transfer(body: Body[T], transfer: T, chunks: Quantity) -> Body[T]:
+    """The round of a stage, which also sends a share of its activations on, once per chunk."""
+    return replace(body, beside=(*body.beside, (transfer, chunks)))
 
 
 def with_reduction(body: Body[T], reduction: T, times: Quantity = 1.0) -> Body[T]:

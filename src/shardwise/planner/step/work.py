@@ -152,6 +152,7 @@ def loops_of(
     rows = step_rows(cfg, shape)
     lay = _Layout(op_of, with_op)
     loops = list(_end_loops(lay, shape, step))
+    chunks = float(shape.virtual_stages)
     ahead, again = gathers_per_round(shape)
     for group, (_, layers) in enumerate(cfg.layer_groups()):
         mine = [r for r in rows if r.group == group]
@@ -160,9 +161,9 @@ def loops_of(
             step.layers[group],
             step.reductions[group],
         )
-        forward = with_transfer(forward_body(parts, ahead), step.transfer)
+        forward = with_transfer(forward_body(parts, ahead), step.transfer, chunks)
         loops.append(lay(f"forward.{group}", "forward", forward, rounds * shape.microbatches))
-        back = with_transfer(backward_body(parts, again), step.transfer)
+        back = with_transfer(backward_body(parts, again), step.transfer, chunks)
         late = with_reduction(back, reduction)
         times = reductions(mine, shape)
         # Split even where no microbatch comes before the last: loops do not depend on degrees.
