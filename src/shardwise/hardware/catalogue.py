@@ -1,7 +1,9 @@
-"""The catalogue: one TOML file per chip in data/, an index with every alias, and overrides.
+"""The catalogue: one TOML file per chip and one per generation in data/, and overrides.
 
-`load_chip` reads one file only. Names match exactly, apart from case, through the one alias table
-of `data/index.toml`; there is no matching by part of a name. Where a number comes from is in
+A chip's file is written by people, each number beside its source (CONTRIBUTING.md, "A chip"). It
+names its generation, whose file `scripts/fit_efficiency.py` writes: the constants that chips with
+the same core share. `load_chip` reads these two files only. Names match exactly, apart from case
+(`names.py`); there is no matching by part of a name. Where a number comes from is in
 `Chip.sources`, and a number changed by `--hw` or `--set` says so there.
 """
 
@@ -14,11 +16,19 @@ from typing import Any, get_args
 from shardwise.boundary import read_toml, read_yaml
 from shardwise.errors import BadRequest, shown, unknown
 from shardwise.hardware.chip import FIELDS, Chip
+from shardwise.hardware.names import (
+    DATA,
+    NAMES,
+    REMEDY,
+    aliases,
+    chip_names,
+    own_names,
+    resolve_chip,
+)
 from shardwise.hardware.prices import price_override
 from shardwise.hardware.record import TABLES, Constants, chip_of
 
-DATA = Path(__file__).parent / "data"
-REMEDY = "list them with `shardwise hw list`, add one with --hw FILE"
+GENERATIONS = DATA / "generations"
 
 
 def load_chip(
@@ -57,8 +67,8 @@ def load_chip(
 
 
 def chip_ids(hw_files: Sequence[str | Path] = ()) -> tuple[str, ...]:
-    """Canonical ids in the catalogue's order (TPUs, GPUs, others), then those the files add."""
-    return tuple(dict.fromkeys([*_index(), *_hw_records(tuple(str(p) for p in hw_files))]))
+    """Canonical ids by vendor and release, then those the files add."""
+    return tuple(dict.fromkeys([*chip_names(), *_hw_records(tuple(str(p) for p in hw_files))]))
 
 
 def catalogue(constants: str = "vendor") -> tuple[Chip, ...]:
@@ -66,43 +76,34 @@ def catalogue(constants: str = "vendor") -> tuple[Chip, ...]:
     return tuple(load_chip(chip_id, constants=constants) for chip_id in chip_ids())
 
 
-def aliases() -> Mapping[str, str]:
-    """Every accepted spelling in lower case -> canonical id; the ids themselves included."""
-    return _aliases()
-
-
-def resolve_chip(name: str, extra: Mapping[str, Any] | None = None) -> str:
-    """The canonical id of a chip name; `extra` holds ids added by --hw files.
-
-    >>> resolve_chip("TPU v5 lite"), resolve_chip("ironwood")
-    ('v5e', 'tpu7x')
-    """
-    if extra and name in extra:
-        return name
-    known = _aliases()
-    key = name.strip().lower()
-    if key not in known:
-        raise unknown("chip", name, [*(extra or {}), *known], REMEDY)
-    return known[key]
-
-
-@cache
-def _index() -> Mapping[str, list[str]]:
-    with (DATA / "index.toml").open("rb") as file:
-        return tomllib.load(file)["chips"]
-
-
-@cache
-def _aliases() -> Mapping[str, str]:
-    table: dict[str, str] = {}
-    for chip_id, names in _index().items():
-        for name in (chip_id, *names):
-            assert table.setdefault(name.lower(), chip_id) == chip_id, f"alias '{name}' twice"
-    return table
-
-
 def _read(chip_id: str) -> dict[str, Any]:
-    with (DATA / f"{chip_id}.toml").open("rb") as file:
+    """A chip's file, with the constants of its generation laid under its own."""
+    record = _toml(DATA / f"{chip_id}.toml")
+    own = record["efficiency"]
+    fitted = _generation(record["generation"], chip_id)
+    if "fp8" not in record["peak_flops"]:
+        fitted = {name: entry for name, entry in fitted.items() if name != "matmul_fp8"}
+    shares = own | {name: entry for name, entry in fitted.items() if name not in own}
+    record["efficiency"] = {name: _not_derated(name) | entry for name, entry in shares.items()}
+    return record
+
+
+def _not_derated(name: str) -> dict[str, Any]:
+    """The book derates nothing: every share is 1, and no kernel takes longer than its FLOPs."""
+    book = 0.0 if name == "matmul_ramp" else 1.0
+    return {"book": book, "book_source": "the book derates nothing"}
+
+
+def _generation(name: str, chip_id: str) -> dict[str, Any]:
+    path = GENERATIONS / f"{name}.toml"
+    if not path.is_file():
+        known = [p.stem for p in GENERATIONS.glob("*.toml")]
+        raise unknown(f"generation of chip '{chip_id}'", name, known, f"or add {path.name}")
+    return _toml(path)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
         return tomllib.load(file)
 
 
@@ -119,22 +120,27 @@ def _hw_records(paths: tuple[str, ...]) -> Mapping[str, Mapping[str, Any]]:
         if not isinstance(own.get("id"), str):
             raise BadRequest(f"hardware file '{path}' has no 'id'; it holds one chip, named by it")
         base = own.pop("base", own["id"])
-        chip_id = _aliases().get(own["id"].lower(), own["id"])
+        chip_id = aliases().get(own["id"].lower(), own["id"])
         if not isinstance(base, str):
             raise BadRequest(
                 f"'base' in hardware file '{path}' is {shown(base)}; it must be a chip's name"
             )
-        known = base in records or base.lower() in _aliases()
+        known = base in records or base.lower() in aliases()
         if not known and base != own["id"]:
-            raise unknown(f"base in hardware file '{path}'", base, _aliases(), REMEDY)
+            raise unknown(f"base in hardware file '{path}'", base, aliases(), REMEDY)
         start: Mapping[str, Any] = {}
         if base in records:
             start = records[base]
         elif known:
             start = _read(resolve_chip(base))
+        for key in set(own) & set(NAMES):
+            raise BadRequest(
+                f"'{key}' in hardware file '{path}' is for chips of the catalogue; leave it out"
+            )
         merged = _with_usable(start, _merged(start, _cited(own, path)))
         _check_file_network(own, start, path)
-        records[chip_id] = {**merged, "id": chip_id}
+        numbers = {key: value for key, value in merged.items() if key not in NAMES}
+        records[chip_id] = {**numbers, **own_names(chip_id), "id": chip_id}
     return records
 
 

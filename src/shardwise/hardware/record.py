@@ -21,10 +21,12 @@ from shardwise.hardware.chip import (
     PRICE,
     REQUIRED,
     Chip,
+    Compiler,
     Efficiency,
     Field,
     field_of,
 )
+from shardwise.hardware.names import NAMES
 from shardwise.hardware.network import (
     Alone,
     DataCentre,
@@ -92,7 +94,7 @@ def chip_of(record: Record, constants: Constants) -> Chip:
     """
     reader = Reader(record, constants)
     for key in record:
-        if key not in (*TEXTS, *TABLES, *FIELDS, "notes"):
+        if key not in (*TEXTS, *NAMES, *TABLES, *FIELDS, "notes"):
             raise unknown(f"field of chip '{reader.chip}'", key, (*TEXTS, *TABLES, *FIELDS))
     for key in ("id", "name", "network", *REQUIRED):
         if key not in record:
@@ -112,6 +114,8 @@ def chip_of(record: Record, constants: Constants) -> Chip:
     return Chip(
         **plain,
         notes=_notes(record),
+        generation=str(record.get("generation", "")),
+        compiler=Compiler(**record["compiler"]) if "compiler" in record else None,
         peak_flops=_peaks(_table(record, "peak_flops"), reader),
         efficiency=_efficiency(_table(record, "efficiency"), reader),
         network=_network(_table(record, "network"), reader),
