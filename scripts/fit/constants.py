@@ -61,9 +61,10 @@ def kind_of(name: str) -> Kind:
 
 
 def names() -> tuple[str, ...]:
-    """Every fitted constant."""
+    """Every fitted constant; `matmul_fp8` of the generations to which fp8 is faster than bf16."""
     chips = [f"{g}.{c}" for g in GENERATIONS for c in CHIP_KINDS]
-    narrow = {c.generation for c in catalogue() if "fp8" in c.peak_flops}
+    peaks = {chip.generation: chip.peak_flops for chip in catalogue()}
+    narrow = {g for g, p in peaks.items() if p.get("fp8", 0.0) > p.get("bf16", 0.0)}
     chips = [n for n in chips if not n.endswith("fp8") or n.split(".")[0] in narrow]
     return (*chips, *(f"{s}.{c}" for s in stack_names() for c in STACK_KINDS))
 

@@ -183,7 +183,8 @@ class Compiler:
     """A compiler that runs without the chip, and what it calls the chip.
 
     platform: "tpu" for libtpu, "cuda" for XLA's compiler of GPUs.
-    name: libtpu's name of the generation, or an architecture of profiler/ahead/data/gpu_targets.toml.
+    name: libtpu's name of the generation, or an architecture of the table of GPU targets in
+        profiler/ahead/data.
     one_device: libtpu's `chip_config_name` where JAX shows the cores of a chip as one device and
         libtpu would not.
     no_cycles: dtypes of products whose `estimated_cycles` are no use, so that the roofline prices
