@@ -97,7 +97,7 @@ def _not_derated(name: str) -> dict[str, Any]:
 def _generation(name: str, chip_id: str) -> dict[str, Any]:
     path = GENERATIONS / f"{name}.toml"
     if not path.is_file():
-        known = [p.stem for p in GENERATIONS.glob("*.toml")]
+        known = sorted(p.stem for p in GENERATIONS.glob("*.toml"))
         raise unknown(f"generation of chip '{chip_id}'", name, known, f"or add {path.name}")
     return _toml(path)
 
