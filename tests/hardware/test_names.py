@@ -74,12 +74,44 @@ def test_one_chip_reads_its_own_files_only():
     assert seen == ["h100.toml", str(Path("generations") / "hopper.toml")]
 
 
-@pytest.mark.parametrize("key", ["aliases", "generation", "compiler"])
-def test_a_hardware_file_cannot_take_a_catalogue_chips_names(tmp_path, key):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('aliases = "x"', "'aliases' in hardware file .* must be a list of names"),
+        ('generation = "hoper"', "unknown generation of chip 'lab' 'hoper'; did you mean 'hopper'"),
+        ("generation = 3", "unknown generation of chip 'lab' '3'"),
+        ("compiler = 3", "'compiler' of chip 'lab' is 3; it must be a table"),
+        ('compiler = {platform = "gpu", name = "x"}', "unknown platform in 'compiler'"),
+        ('compiler = {platform = "tpu", name = 3}', "'name' in 'compiler' of chip 'lab' is 3"),
+        ('compiler = {platform = "tpu", name = "x", no = ""}', "unknown key of 'compiler'"),
+        ('generation = "hopper"\nefficiency = 3', "'efficiency' of chip 'lab' is 3; it must be"),
+    ],
+)
+def test_names_that_a_hardware_file_gets_wrong(tmp_path, text, message):
     path = tmp_path / "mine.toml"
-    path.write_text(f'id = "lab"\nbase = "h100"\n{key} = "x"\n')
-    with pytest.raises(BadRequest, match=f"'{key}' in hardware file .* leave it out"):
+    path.write_text(f'id = "lab"\nbase = "h100"\n{text}\n')
+    with pytest.raises(BadRequest, match=message):
         load_chip("lab", hw_files=[path])
+
+
+@pytest.mark.parametrize("constants", ["vendor", "book"])
+@pytest.mark.parametrize("chip_id", ["v5e", "h100", "mi350x"])
+def test_a_file_of_the_catalogue_is_a_hardware_file(chip_id, constants):
+    given = load_chip(chip_id, constants=constants, hw_files=[DATA / f"{chip_id}.toml"])
+    assert given == load_chip(chip_id, constants=constants)
+
+
+def test_a_new_chip_can_be_tried_before_it_lies_in_the_catalogue(tmp_path):
+    text = (DATA / "v6e.toml").read_text(encoding="utf-8")
+    text = text.replace('id = "v6e"', 'id = "v9z"').replace('"trillium"', '"zeta"')
+    text = text.replace('generation = "others"', 'generation = "v5p"')
+    path = tmp_path / "v9z.toml"
+    path.write_text(text)
+    chip = load_chip("Zeta", hw_files=[path])
+    assert (chip.id, chip.generation) == ("v9z", "v5p")
+    assert chip.efficiency.sustained == load_chip("v5p").efficiency.sustained
+    assert chip.efficiency.matmul == load_chip("v6e").efficiency.matmul
+    assert chip.compiler == load_chip("v6e").compiler
 
 
 def test_a_chip_made_from_another_has_no_names_of_it(tmp_path):

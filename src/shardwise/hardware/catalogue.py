@@ -43,7 +43,8 @@ def load_chip(
 
     constants: "vendor", or "book" for the number of the book's latest table where it gives one.
     hw_files: TOML or YAML files, each one chip record; its `id` is added or overridden, and `base`
-        names the chip that it starts from. Later files win.
+        names the chip that it starts from. Later files win. A file as the catalogue has them will
+        do, too; its `cloud` and `exports` are looked up only once it lies there.
     set_: overrides "chip.hbm_bandwidth=3e12" (the "chip." may be left out), applied last.
     prices: dollars per chip-hour by chip name or alias (`--price`), of this chip.
     Raises BadRequest for an unknown chip, field or constants, for a value of a wrong type, and for
@@ -77,15 +78,24 @@ def catalogue(constants: str = "vendor") -> tuple[Chip, ...]:
 
 
 def _read(chip_id: str) -> dict[str, Any]:
-    """A chip's file, with the constants of its generation laid under its own."""
     record = _toml(DATA / f"{chip_id}.toml")
-    own = record["efficiency"]
-    fitted = _generation(record["generation"], chip_id)
-    if "fp8" not in record["peak_flops"]:
-        fitted = {name: entry for name, entry in fitted.items() if name != "matmul_fp8"}
-    shares = own | {name: entry for name, entry in fitted.items() if name not in own}
-    record["efficiency"] = {name: _not_derated(name) | entry for name, entry in shares.items()}
-    return record
+    return _with_generation(record, record)
+
+
+def _with_generation(record: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """A chip's record with the constants of the generation that it names laid under its own.
+
+    The peaks, which say whether it has fp8, are its own or those of the chip it starts from.
+    """
+    fitted = _generation(record["generation"], record["id"])
+    if "fp8" not in {**_table(base, "peak_flops"), **_table(record, "peak_flops")}:
+        fitted.pop("matmul_fp8", None)
+    own = record.get("efficiency", {})
+    if not isinstance(own, Mapping):
+        return dict(record)  # `chip_of` refuses it
+    shares = {**own, **{name: entry for name, entry in fitted.items() if name not in own}}
+    derated = {n: {**_not_derated(n), **e} for n, e in shares.items() if isinstance(e, Mapping)}
+    return {**record, "efficiency": {**shares, **derated}}
 
 
 def _not_derated(name: str) -> dict[str, Any]:
@@ -94,12 +104,16 @@ def _not_derated(name: str) -> dict[str, Any]:
     return {"book": book, "book_source": "the book derates nothing"}
 
 
-def _generation(name: str, chip_id: str) -> dict[str, Any]:
-    path = GENERATIONS / f"{name}.toml"
-    if not path.is_file():
-        known = sorted(p.stem for p in GENERATIONS.glob("*.toml"))
-        raise unknown(f"generation of chip '{chip_id}'", name, known, f"or add {path.name}")
-    return _toml(path)
+def _generation(name: Any, chip_id: str) -> dict[str, Any]:
+    files = {path.stem: path for path in sorted(GENERATIONS.glob("*.toml"))}
+    if not isinstance(name, str) or name not in files:
+        raise unknown(f"generation of chip '{chip_id}'", str(name), files)
+    return _toml(files[name])
+
+
+def _table(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = record.get(name)
+    return table if isinstance(table, Mapping) else {}
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -119,6 +133,12 @@ def _hw_records(paths: tuple[str, ...]) -> Mapping[str, Mapping[str, Any]]:
         own = _load_file(Path(path))
         if not isinstance(own.get("id"), str):
             raise BadRequest(f"hardware file '{path}' has no 'id'; it holds one chip, named by it")
+        spellings = own.get("aliases", [])
+        if not isinstance(spellings, list) or not all(isinstance(a, str) for a in spellings):
+            raise BadRequest(
+                f"'aliases' in hardware file '{path}' is {shown(spellings)}; it must be a list of "
+                f"names"
+            )
         base = own.pop("base", own["id"])
         chip_id = aliases().get(own["id"].lower(), own["id"])
         if not isinstance(base, str):
@@ -133,14 +153,14 @@ def _hw_records(paths: tuple[str, ...]) -> Mapping[str, Mapping[str, Any]]:
             start = records[base]
         elif known:
             start = _read(resolve_chip(base))
-        for key in set(own) & set(NAMES):
-            raise BadRequest(
-                f"'{key}' in hardware file '{path}' is for chips of the catalogue; leave it out"
-            )
-        merged = _with_usable(start, _merged(start, _cited(own, path)))
+        own = _cited(own, path)
+        if "generation" in own:  # written as the catalogue's files are
+            own = _with_generation(own, start)
+        merged = _with_usable(start, _merged(start, own))
         _check_file_network(own, start, path)
         numbers = {key: value for key, value in merged.items() if key not in NAMES}
-        records[chip_id] = {**numbers, **own_names(chip_id), "id": chip_id}
+        names = {key: own[key] for key in NAMES if key in own}
+        records[chip_id] = {**numbers, **own_names(chip_id), **names, "id": chip_id}
     return records
 
 

@@ -33,15 +33,16 @@ def aliases() -> Mapping[str, str]:
     return _aliases()
 
 
-def resolve_chip(name: str, extra: Mapping[str, Any] | None = None) -> str:
-    """The canonical id of a chip name; `extra` holds ids added by --hw files.
+def resolve_chip(name: str, extra: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+    """The canonical id of a chip name; `extra` holds the chips of --hw files by id.
 
     >>> resolve_chip("TPU v5 lite"), resolve_chip("ironwood")
     ('v5e', 'tpu7x')
     """
-    if extra and name in extra:
-        return name
     key = name.strip().lower()
+    for chip_id, record in (extra or {}).items():
+        if name == chip_id or key in (alias.lower() for alias in record.get("aliases", ())):
+            return chip_id
     if key in _ids():
         return key
     known = _aliases()

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, unknown
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.names import compiled
 from shardwise.hardware.slices import Slice
@@ -103,8 +103,10 @@ def _gpu_topology(piece: Slice) -> str:
 def gpu_description(chip: Chip) -> str:
     """XLA's description of a GPU, as text of its protocol buffer."""
     assert chip.compiler is not None
-    table = _table()
-    kind = table["architectures"][chip.compiler.name]
+    table, name = _table(), chip.compiler.name
+    if name not in table["architectures"]:
+        raise unknown(f"architecture of chip '{chip.id}'", name, table["architectures"])
+    kind = table["architectures"][name]
     major, minor = kind["capability"]
     fields: dict[str, Any] = {
         **table["all"],
