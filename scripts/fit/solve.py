@@ -14,7 +14,6 @@ from scipy.optimize import lsq_linear
 from fit.constants import (
     Values,
     chip_with,
-    generation_of,
     ideal_chip,
     kind_of,
     stack_with,
@@ -45,9 +44,9 @@ class Case:
     idle: float
 
     @property
-    def owners(self) -> tuple[str | None, str]:
+    def owners(self) -> tuple[str, str]:
         """Generation and stack."""
-        return generation_of(self.run.piece.chip.id), self.run.stack
+        return self.run.piece.chip.generation, self.run.stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
