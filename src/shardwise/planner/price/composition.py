@@ -134,11 +134,19 @@ def round_of(body: Body[Figures]) -> Round:
     weight: Quantity = 0.0
     sides, totals = Sums(), Sums()
     for part, times in body:
-        chain, wire = chain + part.chain * times, wire + part.wire * times
-        weight = weight + part.weight * times
+        chain = _plus(chain, part.chain, times)
+        wire = _plus(wire, part.wire, times)
+        weight = _plus(weight, part.weight, times)
         sides.add(part.sides, times)
         totals.add(part.totals, times)
     return Round(chain=chain, wire=wire, sides=sides, totals=totals, weight=weight)
+
+
+def _plus(total: Quantity, value: Quantity, times: Quantity) -> Quantity:
+    """total + value x times, without arrays of what adds nothing."""
+    if not isinstance(value, np.ndarray):
+        return total + value * times if value else total
+    return total + (value if np.ndim(times) == 0 and times == 1.0 else value * times)
 
 
 def round_time(found: Round, count: Quantity, stack: Stack) -> BodyTime:
