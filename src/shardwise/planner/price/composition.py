@@ -105,9 +105,9 @@ C = TypeVar("C", bound=Steps)
 class Seconds:
     """Per step: the bounds, each resource at peak rates, and the factor of the pipeline."""
 
-    lower: np.ndarray
-    expected: np.ndarray
-    upper: np.ndarray
+    lower: Quantity
+    expected: Quantity
+    upper: Quantity
     resources: Mapping[str, Quantity]
     factor: Quantity
 
@@ -449,5 +449,4 @@ def _bounded(totals: Sums, once: Sums, factor: Quantity, expected: Quantity) -> 
     for seconds in spent.values():
         lower = np.maximum(lower, seconds)
     expected = np.minimum(np.maximum(expected, lower), upper)
-    lower, expected, upper = (np.asarray(bound, float) for bound in (lower, expected, upper))
     return Seconds(lower, expected, upper, spent, factor)

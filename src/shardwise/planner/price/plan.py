@@ -185,25 +185,31 @@ class PricedStep:
 
     def seconds(self, factor: Quantity | None = None) -> Seconds:
         """The bounds with a pipeline's `factor`, by default the closed form's."""
-        return self.reduced.seconds(self.structure, factor)
+        found = self.reduced.seconds(self.structure, factor)
+        return Seconds(
+            lower=_one(found.lower),
+            expected=_one(found.expected),
+            upper=_one(found.upper),
+            resources={name: _one(seconds) for name, seconds in found.resources.items()},
+            factor=_one(found.factor),
+        )
 
     def estimate(self, factor: Quantity | None = None) -> Estimate:
         """The same with every op and what each resource and stream is busy for."""
         found = self.seconds(factor)
-        used = _one(found.factor)
         streams: dict[str, Quantity] = {}
         for loop in self.loops:
             for t in loop.items:
                 once = loop.name == "optimizer" or (
                     t.op.id in loop.reductions and not self.reduced.often
                 )
-                seconds = t.total if once else t.total * used
+                seconds = t.total if once else t.total * found.factor
                 streams[t.op.stream] = streams.get(t.op.stream, 0.0) + seconds
         return Estimate(
-            lower=_one(found.lower),
-            expected=_one(found.expected),
-            upper=_one(found.upper),
-            resources={name: _one(seconds) for name, seconds in found.resources.items()},
+            lower=found.lower,
+            expected=found.expected,
+            upper=found.upper,
+            resources=found.resources,
             streams=streams,
             ops=tuple(t for loop in self.loops for t in loop.items),
         )

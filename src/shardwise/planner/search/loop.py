@@ -371,10 +371,11 @@ class _Look:
         if counted:
             self.tally.candidates += int(np.count_nonzero(legal))
         fits = legal & (memory <= self.request.max_hbm_bytes)
-        better = fits & (priced.expected < self.seconds[index])
+        expected = np.asarray(priced.expected)
+        better = fits & (expected < self.seconds[index])
         if better.any():
             at = index[better]
-            self.seconds[at], self.memory[at] = priced.expected[better], memory[better]
+            self.seconds[at], self.memory[at] = expected[better], memory[better]
             self.chosen[at] = len(self.structures)
             self.structures.append(structure)
         elif not fits.any():
