@@ -27,7 +27,9 @@ MAY_IMPORT = {
     "runtime": f"{BASE} sharding models plans scheduling",
     "profiler": f"{BASE} hardware sharding models plans roofline",
     "workflows": f"{PLANNING} planner runtime profiler",
-    "apps": f"{PLANNING} planner workflows",
+    "evidence": f"{PLANNING} planner runtime profiler workflows",
+    "book": f"{PLANNING} planner workflows evidence",
+    "apps": f"{PLANNING} planner workflows evidence book",
     "__main__": "apps",
 }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fit.solve import Case, Fit, Prior, at, solve
-from shardwise.workflows.residuals import (
+from shardwise.roofline.residuals import (
     ALL,
     MIN_ROWS,
     Residual,

@@ -19,13 +19,13 @@ from fit.constants import (
     kind_of,
     stack_with,
 )
+from shardwise.evidence.training.runs import Run
 from shardwise.hardware import Placement
 from shardwise.planner.step_timeline import stretch
 from shardwise.planner.training import evaluate_train
 from shardwise.roofline import Estimate, price
 from shardwise.roofline.price import stretched
 from shardwise.work import Work
-from shardwise.workflows.published import Run
 
 ROBUST = 0.15
 """Residuals beyond this (in log) count linearly: a run with a mistake must not drag the rest."""

@@ -3,10 +3,8 @@
 import pytest
 
 from book.oracle import check, entry
-from shardwise.hardware import load_chip
-from shardwise.hardware.totals import link_both_ways
-from shardwise.models import load_model, params_total
-from shardwise.planner.book_rules import (
+from shardwise.book.audits import plan_path, with_neighbour
+from shardwise.book.rules import (
     alphas,
     data_limit,
     expert_d_ff,
@@ -22,8 +20,10 @@ from shardwise.planner.book_rules import (
     tensor_limit_across,
     utilisation,
 )
+from shardwise.hardware import load_chip
+from shardwise.hardware.totals import link_both_ways
+from shardwise.models import load_model, params_total
 from shardwise.plans import load_plan
-from shardwise.workflows.audits import plan_path, with_neighbour
 
 
 def alphas_of(name, numbers=None):

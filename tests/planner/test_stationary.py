@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwise.book.rules.serving import weight_stationary_chips
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model, parameters
-from shardwise.planner.book_rules.serving import weight_stationary_chips
 from shardwise.planner.layer_work import layer_rows, matmul_op
 from shardwise.planner.serve_memory import kv_bytes_per_device, weight_bytes_per_device
 from shardwise.planner.serve_search import ServeRequest, legal_degrees

@@ -10,24 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from shardwise.book.audits import plan_path
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model
 from shardwise.plans import ServePlan, TrainPlan, load_plan
 from shardwise.profiler.ahead import Limits
+from shardwise.profiler.buffer_kinds import Place, memory_of, places
 from shardwise.profiler.child import Watch
+from shardwise.profiler.collectives import rules as planned_rules
+from shardwise.profiler.collectives.added import ADDED
+from shardwise.profiler.collectives.lines import lines_of, read_lines
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import HloOp
 from shardwise.profiler.trace import Measured, Trace, measure, read_trace
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
 from shardwise.work import Op
-from shardwise.workflows import planned_rules
-from shardwise.workflows.audits import plan_path
-from shardwise.workflows.compare_memory import Place, memory_of, places
 from shardwise.workflows.compile import Program, compile_plan, said_of, short_op, short_source
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced
-from shardwise.workflows.planned import lines_of, read_lines
-from shardwise.workflows.planned_runtime import ADDED
 
 Unit = Literal["FLOPs", "bytes", "seconds", "runs"]
 COLLECTIVE = ("collective_bytes", "collective_runs")

@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from shardwise.book.audits import plan_path
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import mesh_coordinates
@@ -15,7 +16,6 @@ from shardwise.profiler.ahead.live import Exported, export, renamed
 from shardwise.profiler.child import Watch
 from shardwise.profiler.explain import Explanation, Line, explain_program
 from shardwise.profiler.explain.finding import WORTH
-from shardwise.workflows.audits import plan_path
 from shardwise.workflows.compile import (
     CompiledPlan,
     Program,

@@ -14,6 +14,7 @@ from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
+from shardwise.hardware.device_names import is_chip
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
 from shardwise.profiler.child import KEEP_HEAP, Watch, run_function
@@ -31,7 +32,6 @@ from shardwise.workflows.compile import (
     need_parts,
     predicted_of,
 )
-from shardwise.workflows.device_names import is_chip
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced, price_plan
 

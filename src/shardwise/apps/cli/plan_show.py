@@ -13,11 +13,11 @@ from shardwise.apps.cli.output import document, emit, json_option, table
 from shardwise.apps.cli.plan_serve import render_serve
 from shardwise.apps.cli.plan_train import render_plan
 from shardwise.apps.cli.timeline import timeline_options, write_timeline
+from shardwise.book.audits import audit_result, plan_path, with_neighbour
 from shardwise.errors import BadRequest
 from shardwise.plans import TrainPlan, load_plan
 from shardwise.plans.files import flat_plan
 from shardwise.units import sig
-from shardwise.workflows.audits import audit_result, plan_path, with_neighbour
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced, check_fits, price_plan
 
