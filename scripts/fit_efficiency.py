@@ -24,8 +24,9 @@ from fit.priors import prior_values
 from fit.report import report
 from fit.solve import case_of, fit_all, roofline_logs
 
+from shardwise.evidence.training.residuals import write_residuals
 from shardwise.evidence.training.runs import read_runs, read_table
-from shardwise.roofline.residuals import DATA, write_residuals
+from shardwise.roofline.residuals import DATA
 
 
 def main() -> None:

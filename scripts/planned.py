@@ -20,12 +20,12 @@ from planned_table import SCHEMA, document, page, row_of
 
 from shardwise.errors import ShardwiseError
 from shardwise.evidence.planned.plans import small_plans
+from shardwise.evidence.planned.steps import compiled_texts, read_step
 from shardwise.models import ModelConfig
 from shardwise.plans.files import plan_dict
 from shardwise.plans.train import TrainPlan
 from shardwise.profiler.ahead import Cache, default_root
 from shardwise.profiler.ahead.cache import key_of
-from shardwise.profiler.collectives.lines import compiled_texts, read_step
 
 TOPOLOGY = "v5e:2x4"
 DOCS = Path(__file__).parents[1] / "docs"

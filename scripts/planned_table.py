@@ -11,10 +11,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from shardwise.evidence.planned.plans import small_plans
+from shardwise.evidence.planned.steps import Compiled, planned_lines, planned_state
 from shardwise.plans.files import plan_dict
 from shardwise.plans.train import TrainPlan, mesh_text
 from shardwise.profiler.collectives.added import ADDED
-from shardwise.profiler.collectives.lines import Compiled, Line, planned_lines, planned_state
+from shardwise.profiler.collectives.lines import Line
 from shardwise.profiler.collectives.rules import RULES, Comparison, compare, is_counted, noticed
 
 SCHEMA = 1

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "roofline": f"{BASE} hardware sharding",
     "planner": PLANNING,
     "runtime": f"{BASE} sharding models plans scheduling",
-    "profiler": f"{BASE} hardware sharding models plans roofline",
+    "profiler": f"{BASE} hardware sharding models plans scheduling roofline",
     "workflows": f"{PLANNING} planner runtime profiler",
     "evidence": f"{PLANNING} planner runtime profiler workflows",
     "book": f"{PLANNING} planner workflows evidence",

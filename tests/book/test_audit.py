@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise.book.audits import audit_names, plan_path, with_neighbour
 from shardwise.book.rules import alphas, audit, mixed_limit, spanned_limit
 from shardwise.book.rules.audit import compute_bound
 from shardwise.hardware import load_chip, read_slice
 from shardwise.models import load_model
 from shardwise.plans import TrainPlan, load_plan, model_hash
+from shardwise.plans.named import audit_names, plan_path, with_neighbour
 
 H100 = alphas(load_chip("h100", constants="book"))
 

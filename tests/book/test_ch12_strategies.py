@@ -3,7 +3,6 @@
 import pytest
 
 from book.oracle import check, entry
-from shardwise.book.audits import plan_path, with_neighbour
 from shardwise.book.rules import (
     alphas,
     data_limit,
@@ -24,6 +23,7 @@ from shardwise.hardware import load_chip
 from shardwise.hardware.totals import link_both_ways
 from shardwise.models import load_model, params_total
 from shardwise.plans import load_plan
+from shardwise.plans.named import plan_path, with_neighbour
 
 
 def alphas_of(name, numbers=None):

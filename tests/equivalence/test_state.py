@@ -10,9 +10,9 @@ import pytest
 from tests.equivalence import cases
 
 from shardwise.evidence.planned.plans import DENSE, MOE
+from shardwise.evidence.planned.steps import planned_state
 from shardwise.models import from_hf
 from shardwise.plans.train import TrainDtypes, TrainPlan, model_hash
-from shardwise.profiler.collectives.lines import planned_state
 from shardwise.runtime import mesh_of
 from shardwise.runtime.parallel.lowered import abstract_state, held_bytes
 from shardwise.runtime.trainer.optimizer import Settings, optimizer_of

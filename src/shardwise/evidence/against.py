@@ -7,12 +7,12 @@ Both are priced on the same slice, by the same constants and software: what is l
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import Any
 
-from shardwise.book.audits import plan_path, with_neighbour
 from shardwise.errors import BadRequest
 from shardwise.evidence.compare_plans import Difference, compare_plans
 from shardwise.hardware import Slice
 from shardwise.planner.training import TrainAnswer, TrainPlanning, evaluate_train
 from shardwise.plans import TrainPlan, load_plan, model_hash
+from shardwise.plans.named import plan_path, with_neighbour
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_gib
 from shardwise.workflows.inputs import Hardware

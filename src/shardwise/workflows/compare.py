@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from shardwise.book.audits import plan_path
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model
 from shardwise.plans import ServePlan, TrainPlan, load_plan
+from shardwise.plans.named import plan_path
 from shardwise.profiler.ahead import Limits
 from shardwise.profiler.buffer_kinds import Place, memory_of, places
 from shardwise.profiler.child import Watch
-from shardwise.profiler.collectives import rules as planned_rules
+from shardwise.profiler.collectives import rules
 from shardwise.profiler.collectives.added import ADDED
 from shardwise.profiler.collectives.lines import lines_of, read_lines
 from shardwise.profiler.hlo.door import read_module
@@ -275,7 +275,7 @@ def collective_sentences(program: Program, rows: Sequence[Row]) -> Iterator[str]
             yield f"{format_bytes(-row.difference)} less {verb} over {axes} than planned"
 
 
-MEANINGS = {**planned_rules.RULES, **ADDED}
+MEANINGS = {**rules.RULES, **ADDED}
 
 
 def rewrite_sentences(priced: Priced, program: Program, cfg: ModelConfig) -> Iterator[str]:
@@ -285,7 +285,7 @@ def rewrite_sentences(priced: Priced, program: Program, cfg: ModelConfig) -> Ite
     plan = priced.plan
     work, _ = said_of(priced, program.phase)
     lists = lines_of(work, plan), read_lines(program.compiled.hlo, plan)
-    found = planned_rules.compare(plan, cfg, *lists)
+    found = rules.compare(plan, cfg, *lists)
     least = WORTH * sum(row.planned[1] for row in found.rows)
     for note in found.explained:
         if max(note.planned, note.compiled) > least:

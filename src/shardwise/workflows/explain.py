@@ -6,11 +6,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from shardwise.book.audits import plan_path
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import mesh_coordinates
 from shardwise.plans import ServePlan, TrainPlan, load_plan
+from shardwise.plans.named import plan_path
 from shardwise.profiler.ahead import Limits, compile_ahead, target_of
 from shardwise.profiler.ahead.live import Exported, export, renamed
 from shardwise.profiler.child import Watch

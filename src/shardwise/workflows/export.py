@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardwise.book.audits import plan_path, with_neighbour
 from shardwise.errors import BadRequest
 from shardwise.models import load_model
 from shardwise.planner.export import EXPORTERS, export_plan, parse_export
@@ -12,6 +11,7 @@ from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, pars
 from shardwise.planner.serving import check_serve_plan
 from shardwise.planner.training import check_plan
 from shardwise.plans import ServePlan, TrainPlan, load_plan
+from shardwise.plans.named import plan_path, with_neighbour
 from shardwise.workflows.inputs import Hardware
 
 

@@ -13,18 +13,11 @@ from pathlib import Path
 import pytest
 
 from shardwise.evidence.planned.plans import DENSE, small_plans
+from shardwise.evidence.planned.steps import Compiled, compiled_steps, planned_lines, planned_state
 from shardwise.models import from_hf
 from shardwise.plans import ServePlan
 from shardwise.profiler.collectives.added import ADDED, added_lines, added_to_decode
-from shardwise.profiler.collectives.lines import (
-    Compiled,
-    Line,
-    by_axes,
-    compiled_steps,
-    planned_lines,
-    planned_state,
-    read_lines,
-)
+from shardwise.profiler.collectives.lines import Line, by_axes, read_lines
 from shardwise.profiler.collectives.rules import RULES, compare
 
 ROOT = Path(__file__).parents[3]

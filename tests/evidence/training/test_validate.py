@@ -8,6 +8,7 @@ import pytest
 from tests.evidence.training.test_runs import ROWS, TABLE
 
 from shardwise.errors import BadRequest
+from shardwise.evidence.training.residuals import MIN_ROWS, residuals, write_residuals
 from shardwise.evidence.training.runs import read_runs, read_table
 from shardwise.evidence.training.validate import (
     RANKED,
@@ -20,15 +21,7 @@ from shardwise.evidence.training.validate import (
     within_models,
 )
 from shardwise.hardware import load_chip
-from shardwise.roofline.residuals import (
-    MIN_ROWS,
-    Residual,
-    groups_of,
-    read_residuals,
-    residual_of,
-    residuals,
-    write_residuals,
-)
+from shardwise.roofline.residuals import Residual, groups_of, read_residuals, residual_of
 
 FLAT = {"all": Residual(q10=-0.1, q90=0.2, n=100)}
 

@@ -9,9 +9,10 @@ import pytest
 from tests.workflows.dumps import NAMES, dumped
 
 from shardwise.evidence.planned.plans import PLANS
+from shardwise.evidence.planned.steps import planned_lines
 from shardwise.models import load_model
-from shardwise.profiler.collectives import rules as planned_rules
-from shardwise.profiler.collectives.lines import planned_lines, read_lines
+from shardwise.profiler.collectives import rules
+from shardwise.profiler.collectives.lines import read_lines
 from shardwise.profiler.collectives.rules import RULES, compare
 
 SHARE = 0.01
@@ -29,7 +30,7 @@ def cases():
 
 
 def test_there_are_at_most_eight_rules_and_none_names_a_plan():
-    assert {name for name, _ in planned_rules.ORDER if name} == set(RULES)
+    assert {name for name, _ in rules.ORDER if name} == set(RULES)
     assert len(RULES) <= 8
     words = set(" ".join(RULES.values()).split())
     assert not words & {*PLANS, *NAMES}
@@ -53,8 +54,8 @@ def test_the_plan_is_the_program_after_the_rules(cases, name):
 @pytest.mark.parametrize("rule", RULES)
 def test_without_a_rule_a_program_is_not_what_was_planned(cases, rule, monkeypatch):
     before = {name: compare(*case) for name, case in cases.items()}
-    others = tuple(pair for pair in planned_rules.ORDER if pair[0] != rule)
-    monkeypatch.setattr(planned_rules, "ORDER", others)
+    others = tuple(pair for pair in rules.ORDER if pair[0] != rule)
+    monkeypatch.setattr(rules, "ORDER", others)
     explained = []
     for name, (plan, cfg, planned, compiled) in cases.items():
         if rule == "as a sum":  # what the reader saw is seen no more

@@ -127,8 +127,8 @@ def is_function(what: str) -> bool:
 
 
 def _plan(what: str, options: dict[str, Any]) -> Any:
-    from shardwise.book.audits import plan_path
     from shardwise.plans import load_plan
+    from shardwise.plans.named import plan_path
 
     for name in ("args", "mesh"):
         if options[name]:

@@ -94,8 +94,8 @@ def _run(what: str, options: dict[str, Any]) -> Any:
 
 def _plan(what: str, options: dict[str, Any]) -> Any:
     from shardwise.apps.cli.compile import _pair
-    from shardwise.book.audits import plan_path
     from shardwise.plans import load_plan
+    from shardwise.plans.named import plan_path
 
     for name in ("args", "mesh", "on"):
         if options[name]:

@@ -10,6 +10,7 @@ one copy of the model and tori come out of one count; the rule of thumb stands b
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from shardwise.book.rules.gpu import alphas, expert_d_ff
 from shardwise.book.rules.training import mixed_limit, pipeline_bubble
@@ -360,3 +361,29 @@ def _stage(case: _Case) -> Verdict | None:
             "(M+K-1) unless the schedule fills it; gradients wait for the last microbatch"
         ),
     )
+
+
+def audit_result(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> dict[str, Any]:
+    """The verdicts on a plan of this slice as a document's `audit`."""
+    verdicts = audit(plan, cfg, piece)
+    chips = prod(plan.box) * plan.slices
+    return {
+        "compute_bound": compute_bound(verdicts),
+        "tokens_per_chip": plan.tokens / chips,
+        "verdicts": [
+            {
+                "strategy": v.strategy,
+                "degree": v.degree,
+                "have": v.have,
+                "need": v.need,
+                "rule_need": v.rule_need,
+                "unit": v.unit,
+                "at_least": v.at_least,
+                "ok": v.ok,
+                "rule": v.rule,
+                "source": v.source,
+                "text": v.text,
+            }
+            for v in verdicts
+        ],
+    }

@@ -1,4 +1,4 @@
-"""What runs in the child of `planned.py`: the steps of plans, compiled for a described slice."""
+"""What runs in the child of `steps.py`: the steps of plans, compiled for a described slice."""
 
 import os
 import pickle

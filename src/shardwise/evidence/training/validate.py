@@ -14,18 +14,13 @@ import numpy as np
 
 from shardwise.errors import ShardwiseError
 from shardwise.evidence.training.models import Row
+from shardwise.evidence.training.residuals import residuals
 from shardwise.evidence.training.runs import LeftOut, Run, read_runs
 from shardwise.hardware import Slice, Torus
 from shardwise.hardware.chip import EFFICIENCIES
 from shardwise.models.counts import params_total
 from shardwise.planner.training import TrainAnswer, evaluate_train
-from shardwise.roofline.residuals import (
-    Residual,
-    groups_of,
-    read_residuals,
-    residual_of,
-    residuals,
-)
+from shardwise.roofline.residuals import Residual, groups_of, read_residuals, residual_of
 from shardwise.units import dtype_bytes
 
 EfficiencyOf = Literal["fitted", "roofline"]

@@ -3,7 +3,7 @@
 The planner counts what every framework moves. These lines are how our layouts come out (in
 `runtime/parallel/tensor.py`, `passes.py` and the ring's backward pass); the comparison adds them
 to the plan's list, so that the program must have each of them, no byte less and none more. All are
-in the dtype of the activations, which is what `planned_rules.py` scales both lists to.
+in the dtype of the activations, which is what `rules.py` scales both lists to.
 """
 
 from collections.abc import Iterator, Sequence

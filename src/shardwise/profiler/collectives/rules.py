@@ -3,7 +3,7 @@
 Each rule is about what compilers do, none about a plan. It takes lines, or bytes of lines, off the
 plan's list, off the compiled one, or off both, in a ratio that follows from the model and the mesh;
 what is left in the end is a difference. What our runtime moves beside the plan is no rule: those
-lines join the plan's list (`planned_runtime.py`) and must be in the program like any other.
+lines join the plan's list (`added.py`) and must be in the program like any other.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +14,7 @@ from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.layouts import STORAGE_AXES
-from shardwise.profiler.collectives.added import (
-    ADDED,
-    added_lines,
-    added_to_decode,
-)
+from shardwise.profiler.collectives.added import ADDED, added_lines, added_to_decode
 from shardwise.profiler.collectives.lines import (
     Key,
     Line,
