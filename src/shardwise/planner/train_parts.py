@@ -13,14 +13,13 @@ from shardwise.models.activations import Activation, saved_activations, saved_sc
 from shardwise.models.parameters import parameters
 from shardwise.models.specs import Layer
 from shardwise.planner.layer_work import (
-    Yield,
     backward_layer,
     chain,
     layer_ops,
     matmul_op,
     tensor_step,
 )
-from shardwise.planner.ops import make_op
+from shardwise.planner.ops import Yield, make_op
 from shardwise.planner.parallel.accumulation import gradient_accumulation
 from shardwise.planner.parallel.data import gradient_reduction
 from shardwise.planner.parallel.fsdp import held, parameter_casts, parameter_exchanges

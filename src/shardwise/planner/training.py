@@ -26,6 +26,7 @@ from shardwise.models import ModelConfig
 from shardwise.models.counts import params_active
 from shardwise.models.flops import model_flops_per_token, six_nd
 from shardwise.models.parameters import parameters
+from shardwise.models.specs import Moe
 from shardwise.planner.plan_choices import check_choices
 from shardwise.planner.step_timeline import spread, stretch
 from shardwise.planner.train_memory import train_memory
@@ -312,8 +313,6 @@ def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
 
 
 def _check_divides(mesh: Mapping[str, int], cfg: ModelConfig) -> None:
-    from shardwise.models.specs import Moe
-
     for layer in cfg.groups:
         heads = getattr(layer.mixer, "heads", None)
         sizes = [("N", heads, "tensor")] if heads else []

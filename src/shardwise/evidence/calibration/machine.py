@@ -22,6 +22,7 @@ from shardwise.hardware.placement import place
 from shardwise.hardware.record import chip_of
 from shardwise.hardware.slices import Slice
 from shardwise.profiler.child import KEEP_HEAP, Watch, run_function
+from shardwise.profiler.micro.job import COLLECTIVES
 from shardwise.roofline.collectives import collective_seconds
 
 JOB = "shardwise.profiler.micro.job:machine_job"
@@ -158,8 +159,6 @@ def fit(rows: Sequence[Row], devices: int) -> MachineRates:
 def fit_network(rows: Sequence[Row], devices: int) -> tuple[float | None, float, float]:
     """(bytes/s of a pair's link, seconds of a hop, median error) of a full mesh that price every
     collective best; None on one device. Its price is linear in both: A / oneway + B hop."""
-    from shardwise.profiler.micro.job import COLLECTIVES
-
     of = [r for r in rows if r["what"] in COLLECTIVES]
     if not of:
         return None, 0.0, 0.0

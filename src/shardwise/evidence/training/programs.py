@@ -16,7 +16,7 @@ from shardwise.evidence.training.runs import Run, read_run
 from shardwise.hardware.device_order import device_coordinates
 from shardwise.hardware.placement import place
 from shardwise.hardware.slices import Slice
-from shardwise.models.numerics import plain
+from shardwise.models.runnable import plain
 from shardwise.profiler.ahead import Compiled, Limits, compile_ahead, target_of
 from shardwise.profiler.child import Watch
 from shardwise.profiler.timeline import HloTimeline

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import get_args
 
 from shardwise.models.specs import Layer, Moe
-from shardwise.planner.layer_work import Yield
+from shardwise.planner.ops import Yield
 from shardwise.planner.train_shape import TrainShape
 from shardwise.plans.train import Remat, Saved, SavedKind
 from shardwise.work import Op

@@ -40,7 +40,7 @@ from shardwise.runtime.init import PADDED, Tree, padded_shape, stored_rows, tree
 from shardwise.runtime.model import call_of, embed, head
 from shardwise.runtime.options import Options
 from shardwise.runtime.precision import DTYPES, dtype_of
-from shardwise.runtime.programs import Program
+from shardwise.runtime.programs.program import Program
 from shardwise.runtime.quant import Quantized, quantise_params
 from shardwise.runtime.sharding import parameter_spec, platform_of
 from shardwise.runtime.stack import run_stack
