@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "profiler": f"{BASE} hardware sharding models plans scheduling roofline",
     "workflows": f"{PLANNING} planner runtime profiler",
     "evidence": f"{PLANNING} planner runtime profiler workflows",
-    "book": f"{PLANNING} planner workflows evidence",
+    "book": f"{PLANNING} planner workflows",
     "apps": f"{PLANNING} planner workflows evidence book",
     "__main__": "apps",
 }

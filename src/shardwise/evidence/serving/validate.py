@@ -1,6 +1,6 @@
 """Predicted against measured: TPOT and TTFT of every published serving run.
 
-`validate_serving` prices runs (`serving_runs.read_serving`) with the constants of their engine's
+`validate_serving` prices runs (`runs.read_serving`) with the constants of their engine's
 family and returns one `ServingScored` per run. error = predicted / measured - 1; throughput is
 concurrency / TPOT, so its error is that of TPOT the other way round. The runs that gate are those
 of the newest release of each family, per model and chip; older ones are reported beside them.

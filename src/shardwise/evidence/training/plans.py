@@ -20,7 +20,7 @@ not state follows these rules:
   are spread evenly, ends of the pipeline last, since they hold the embedding and the head. A stage
   with fewer layers than chunks, or chunks that no schedule has, takes the next fewer, one that
   divides the stage if there is one.
-- Recompute: see `published_remat`.
+- Recompute: see `remat.py`.
 - Dtypes: see `dtypes_of`. Optimizer: Adam, or the one that the notes name.
 """
 

@@ -3,8 +3,8 @@ time.
 
 The table has one run a row: shape of the model, chips, degrees, microbatch, recompute, dtype and
 one metric with its value; columns `notes`, `flops_convention_note` and `extra_metrics` (JSON) say
-the rest. `published_models` reads the shape, `published_plans` the slice and the plan,
-`published_remat` the recompute text; each lists what it infers where a source is silent.
+the rest. `models.py` reads the shape, `plans.py` the slice and the plan, `remat.py` the recompute
+text; each lists what it infers where a source is silent.
 A row that cannot be expressed has a reason, and is never dropped in silence.
 """
 

@@ -1,6 +1,6 @@
 """Predicted against measured: price the plan of every published run and compare step times.
 
-`validate` prices runs (`published.read_runs`) and returns a `Validation`: one `Scored` per run,
+`validate` prices runs (`runs.read_runs`) and returns a `Validation`: one `Scored` per run,
 summaries over all of them and by source, chip, binding term, grade and software, the gates, memory
 and rank checks, and how often the 80 % ranges hold. error = predicted / measured - 1.
 """
