@@ -1,4 +1,4 @@
-"""Workflows: a request's words to values, values to an answer; they join planner, runtime, profiler.
+"""Workflows: words of a request to values, values to an answer; they join the verbs below.
 
 `inputs.py` turns words (a chip's name, a slice's spelling, a batch) into values. Planning:
 `predict.py` trains, `predict_serve.py` serves, `predict_fleet.py` finds the cheapest fleet and
