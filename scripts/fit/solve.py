@@ -21,7 +21,7 @@ from fit.constants import (
 )
 from shardwise.evidence.training.runs import Run
 from shardwise.hardware import Placement
-from shardwise.planner.step_timeline import stretch
+from shardwise.planner.price.stages import stretch
 from shardwise.planner.training import evaluate_train
 from shardwise.roofline import Estimate, price
 from shardwise.roofline.price import stretched

@@ -27,10 +27,11 @@ from shardwise.models.counts import params_active
 from shardwise.models.flops import model_flops_per_token, six_nd
 from shardwise.models.parameters import parameters
 from shardwise.models.specs import Moe
-from shardwise.planner.plan_choices import check_choices
-from shardwise.planner.step_timeline import spread, stretch
-from shardwise.planner.train_memory import train_memory
-from shardwise.planner.train_search import (
+from shardwise.planner.price.memory.step import train_memory
+from shardwise.planner.price.seconds import piped_estimate, stack_for
+from shardwise.planner.price.stages import spread, stretch
+from shardwise.planner.price.usage import Usage
+from shardwise.planner.search.loop import (
     Found,
     SearchReport,
     TrainRequest,
@@ -38,9 +39,8 @@ from shardwise.planner.train_search import (
     rank_of,
     search,
 )
-from shardwise.planner.train_time import piped_estimate, stack_for
-from shardwise.planner.train_work import TrainShape, train_work
-from shardwise.planner.usage import Usage
+from shardwise.planner.search.plan_choices import check_choices
+from shardwise.planner.step.work import TrainShape, train_work
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.layouts import uneven_error
 from shardwise.plans.train import mesh_text

@@ -3,7 +3,7 @@
 `training.py` holds the rules for tori (ch. 4 to 6) and for whole runs, `mlp.py` the times of the
 book's MLP block, `gpu.py` the rules behind switches (ch. 12), `serving.py` those of serving (ch. 7
 and 8), `audit.py` holds a plan against them.
-No work is counted here op by op: that is `planner.train_work`. Read `training.py` first.
+No work is counted here op by op: that is `planner.step.work`. Read `training.py` first.
 """
 
 from shardwise.book.rules.audit import Verdict, audit

@@ -27,7 +27,7 @@ from shardwise.errors import BadRequest
 from shardwise.evidence.training.models import Row, whole
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.train_memory import train_memory
+from shardwise.planner.price.memory.step import train_memory
 from shardwise.planner.training import plan_shape
 from shardwise.plans import TrainPlan
 from shardwise.plans.train import Remat, Saved, SavedKind

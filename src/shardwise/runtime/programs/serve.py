@@ -6,7 +6,7 @@ head (`kv_sharding` heads_then_batch), or the heads are there several times (hea
 stream lies in pieces of D, in prefill in pieces of T (book 7.3.2); blocks gather and scatter it.
 `fsdp` cuts D of weights that lie still, and of the stream with them: blocks scatter their partial
 sums over it, attention by sequences (in prefill by tokens), an MLP by F, and gather the answers
-(`planner.parallel.stationary`).
+(`planner.step.strategies.stationary`).
 """
 
 from collections.abc import Mapping
