@@ -15,8 +15,9 @@ import numpy as np
 
 from shardwise.models.specs import Moe
 from shardwise.planner.price.pipeline import takes
+from shardwise.planner.price.structure import Structure
 from shardwise.planner.search.columns import Columns, Degrees
-from shardwise.planner.search.request import Structure, TrainRequest
+from shardwise.planner.search.request import TrainRequest
 from shardwise.plans.train import STORAGE_AXES
 
 MAX_TENSOR, MAX_CONTEXT, MAX_MICROBATCHES = 64, 64, 512

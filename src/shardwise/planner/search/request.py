@@ -1,4 +1,4 @@
-"""What a search of training plans is asked, and the structural choices that it looks through."""
+"""What a search of training plans is asked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,6 @@ from typing import Literal, get_args
 
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.step.shape import FOLDED
 from shardwise.plans import TrainDtypes
 from shardwise.plans.train import (
     CHUNKS_OF,
@@ -32,32 +31,6 @@ SCHEDULES: tuple[tuple[PipelineSchedule, int], ...] = tuple(
 STORAGES: tuple[tuple[str, ...], ...] = (STORAGE_AXES, ("fsdp",))
 """Ways of storing parameters: over every axis that sums gradients anyway, or over fsdp alone, so
 that context and expert replicate what is not an expert (Megatron-LM)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Structure:
-    """The choices of a plan that are no degree: one point of the search's outer loop."""
-
-    remat: Remat
-    storage_axes: tuple[str, ...]
-    reshard_after_forward: bool
-    context_method: ContextMethod
-    zero: int
-    schedule: PipelineSchedule
-    virtual_stages: int
-
-    @property
-    def ends(self) -> str:
-        """Where embedding and head lie: "apart" on two devices, on one because the stages are
-        "folded", or on two that both hold both ("doubled")."""
-        if self.schedule == "dualpipe":
-            return "doubled"
-        return "folded" if self.schedule in FOLDED else "apart"
-
-    @property
-    def paired(self) -> bool:
-        """Whether tokens travel to experts under another microbatch's pass: `TrainShape.paired`."""
-        return self.schedule == "dualpipe" and self.virtual_stages > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

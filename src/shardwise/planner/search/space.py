@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from shardwise.hardware import parts, place
+from shardwise.planner.price.structure import Structure
 from shardwise.planner.search.columns import (
     Columns,
     Meshes,
@@ -29,7 +30,7 @@ from shardwise.planner.search.legality import (
     legal_meshes,
     pinned_exactly,
 )
-from shardwise.planner.search.request import SCHEDULES, Structure, TrainRequest
+from shardwise.planner.search.request import SCHEDULES, TrainRequest
 from shardwise.plans import MESH_AXES
 from shardwise.plans.train import PLACINGS, PipelineSchedule, Placing, Remat
 from shardwise.work import Quantity

@@ -1,8 +1,5 @@
-"""Seconds of the parts of a training step on the few distinct rows that each part depends on.
-
-The parts are counted by `train_parts.py` and priced by `price_ops`, as for a single plan; here
-their ops are added up to what the closed form of a body and the bounds need, so that a candidate
-is put together by gathering and adding (`composition.py`).
+"""Seconds of the parts of a training step: priced ops added up to what the closed form of a body
+and the bounds need, for one plan or for columns of them. `composition.py` puts them together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.planner.price.seconds import WEIGHT_PHASE
 from shardwise.roofline.bodies import OpTime, sides_of
 from shardwise.work import Quantity
+
+WEIGHT = "weight"
+"""The phase of weight gradients."""
 
 SERIAL = "serial"
 """The row of totals that adds up to the upper bound; the other rows are resources."""
@@ -23,9 +22,9 @@ class Figures:
     """Seconds of one part on its keys.
 
     Per body (rows) and round: `chain` on the compute stream, `wire` of the collectives within the
-    chain, `sides` per stream of what runs beside it. `totals` are sums over the bodies, each times
-    its layers: the serial seconds, and every resource at peak rates; `weight` are those of the
-    weight gradients, derated.
+    chain, `sides` per stream of what runs beside it; `weight` are the weight gradients among the
+    chain. `totals` are sums over the bodies, each times its layers: the serial seconds, and every
+    resource at peak rates.
     """
 
     chain: Quantity
@@ -67,13 +66,13 @@ def figures_of(bodies: Sequence[Sequence[OpTime]], layers: Sequence[float], n: i
             add(rows, name, (len(bodies), n), body, t.total)
             for resource, seconds in ((SERIAL, t.serial), *t.peak.items()):
                 add(totals, resource, (n,), ..., seconds * (t.op.count * many))
-            if t.op.phase == WEIGHT_PHASE:
-                add(totals, WEIGHT_PHASE, (n,), ..., t.total * many)
+            if t.op.phase == WEIGHT:
+                add(rows, WEIGHT, (len(bodies), n), body, t.total)
     return Figures(
         chain=rows.get("chain", 0.0),
         wire=rows.get("wire", 0.0),
         sides={name[5:]: row for name, row in rows.items() if name.startswith("side ")},
-        weight=totals.pop(WEIGHT_PHASE, 0.0),
+        weight=rows.get(WEIGHT, 0.0),
         totals=totals,
     )
 
