@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwise.workflows.published import read_runs, read_table
+from shardwise.evidence.training.runs import read_runs, read_table
 
 pytest.importorskip("scipy")
 ROOT = Path(__file__).parents[1]
@@ -19,7 +19,7 @@ from fit.constants import CHIP_KINDS, GENERATIONS, STACK_KINDS, kind_of, names  
 from fit.explain import explain  # noqa: E402
 from fit.solve import Prior, at, case_of, fit_all, seconds  # noqa: E402
 
-TABLE = ROOT / "src" / "shardwise" / "workflows" / "data" / "training_runs.csv"
+TABLE = ROOT / "src" / "shardwise" / "evidence" / "training" / "data" / "training_runs.csv"
 
 
 def is_small(row: dict[str, str]) -> bool:

@@ -6,14 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fit.solve import Case, Fit, Prior, at, solve
-from shardwise.workflows.residuals import (
-    ALL,
-    MIN_ROWS,
-    Residual,
-    groups_of,
-    residual_of,
-    residuals,
-)
+from shardwise.evidence.training.residuals import MIN_ROWS, residuals
+from shardwise.roofline.residuals import ALL, Residual, groups_of, residual_of
 
 Samples = Sequence[tuple[tuple[str, ...], float]]
 

@@ -18,6 +18,7 @@ from fit.constants import (
     kind_of,
     stack_with,
 )
+from shardwise.evidence.training.runs import Run
 from shardwise.hardware import Chip, Placement
 from shardwise.planner.price.plan import PricedStep, price_step
 from shardwise.planner.price.stages import timeline_factor
@@ -26,7 +27,6 @@ from shardwise.planner.step.work import count_step
 from shardwise.planner.training import evaluate_train, plan_shape
 from shardwise.roofline.stacks import IDEAL, Stack
 from shardwise.work import Op
-from shardwise.workflows.published import Run
 
 ROBUST = 0.15
 """Residuals beyond this (in log) count linearly: a run with a mistake must not drag the rest."""

@@ -13,8 +13,8 @@ from shardwise.runtime import empty_cache, initialise, quantise_params
 from shardwise.runtime import prefill as prefill_prompts
 from shardwise.runtime.attention import Scaled, Scoring, dense_attention, merged_attention
 from shardwise.runtime.options import Options
+from shardwise.runtime.programs import serve_program
 from shardwise.runtime.quant import Quantized, dequantise, looked_up, product, quantise
-from shardwise.runtime.serve_programs import serve_program
 
 D, V = 32, 40
 prefill = jax.jit(prefill_prompts, static_argnums=(4,))

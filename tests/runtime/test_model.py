@@ -12,7 +12,7 @@ from tests.runtime import goldens
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model, params_text
-from shardwise.models.numerics import plain
+from shardwise.models.runnable import plain
 from shardwise.models.specs import Attention, Layer, Mlp
 from shardwise.runtime import (
     Options,

@@ -10,8 +10,14 @@ from shardwise.hardware import parse_slice
 from shardwise.profiler.trace import read_trace
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.predict import plan_training
-from shardwise.workflows.profile import profile_function, profile_plan, profile_trace
-from shardwise.workflows.profile_result import profile_result, trace_result, write_profile
+from shardwise.workflows.profile import (
+    profile_function,
+    profile_plan,
+    profile_result,
+    profile_trace,
+    trace_result,
+    write_profile,
+)
 
 CONFIG = {
     "model_type": "llama",

@@ -26,6 +26,7 @@ from shardwise.models import ModelConfig
 from shardwise.models.counts import params_active
 from shardwise.models.flops import model_flops_per_token, six_nd
 from shardwise.models.parameters import parameters
+from shardwise.models.specs import Moe
 from shardwise.planner.price.memory.step import train_memory
 from shardwise.planner.price.plan import PricedStep, price_step
 from shardwise.planner.price.seconds import stack_for
@@ -293,8 +294,6 @@ def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
 
 
 def _check_divides(mesh: Mapping[str, int], cfg: ModelConfig) -> None:
-    from shardwise.models.specs import Moe
-
     for layer in cfg.groups:
         heads = getattr(layer.mixer, "heads", None)
         sizes = [("N", heads, "tensor")] if heads else []

@@ -4,9 +4,8 @@
 `collectives.py` the cost of each collective on each network, `exchanges.py` that of a permute from
 one layout to another, `transfer.py` copies between memories, hosts and chips, `price.py` prices a
 whole Work, `bodies.py` lays its loops on streams, `stacks.py` holds what the software does with a
-chip, `strategies.py` ranks the resolver's programs by time. Nothing is counted here and no model is
-known.
-Read `price.py` first.
+chip, `strategies.py` ranks the resolver's programs by time, `residuals.py` puts a range around a
+predicted step. Nothing is counted here and no model is known. Read `price.py` first.
 """
 
 from shardwise.roofline.bodies import BodyTime, OpTime, body_time

@@ -67,7 +67,7 @@ def mirror_exchanges(local: Quantity, shape: TrainShape) -> tuple[tuple[Op, ...]
 
 def rank_in_flight(shape: TrainShape, rank: Quantity) -> Quantity:
     """Microbatches whose activations a rank holds, in units of a whole stage's; the fullest rank's
-    is `planner.pipeline.in_flight` (tables of `scheduling.pipeline`).
+    is `planner.price.pipeline.in_flight` (tables of `scheduling.pipeline`).
 
     1f1b: as many as ranks follow, and its own. interleaved: (v-1) S + 2 (S - rank) - 1 chunks.
     The others hold as many on every rank.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import get_args
 
 from shardwise.models.specs import Layer, Moe
-from shardwise.planner.step.layer import Yield
+from shardwise.planner.step.ops import Yield
 from shardwise.planner.step.shape import TrainShape
 from shardwise.plans.train import Remat, Saved, SavedKind
 from shardwise.work import Op
