@@ -12,6 +12,7 @@ from shardwise.models.activations import POLICIES, RematPolicy
 from shardwise.models.parameters import parameters
 from shardwise.models.training_state import training_state
 from shardwise.plans.ranges import Ranges, check_range, check_ranges
+from shardwise.scheduling.pipeline import PLAIN, PipelineKind, schedule_row
 from shardwise.units import dtype_bytes
 
 MESH_AXES = ("replica", "stage", "data", "fsdp", "expert", "context", "tensor")
@@ -30,27 +31,14 @@ the projections into the mixer; of the mixer's core; of its out projection; of t
 MLP; of its activation; of its matmul out."""
 Saved = Literal["keep", "recompute", "offload"]
 Placing = Literal["fastest", "finish"]
-PipelineSchedule = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe"]
 ContextMethod = Literal["all_gather", "ring", "ulysses"]
 Optimizer = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
 Stack = Literal["xla", "megatron", "fsdp", "nanotron"]
 PLACINGS: tuple[Placing, ...] = get_args(Placing)
 REMAT_POLICIES: tuple[Remat, ...] = POLICIES
-PIPELINE_SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
 CONTEXT_METHODS: tuple[ContextMethod, ...] = get_args(ContextMethod)
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 STACKS: tuple[Stack, ...] = get_args(Stack)
-
-CHUNKS_OF: Mapping[PipelineSchedule, tuple[int, ...]] = {
-    "gpipe": (1,),
-    "1f1b": (1,),
-    "interleaved": (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32),
-    "zb_h1": (1,),
-    "zb_v": (2,),
-    "dualpipe": (2,),
-}
-"""Model chunks per stage (virtual stages) that a schedule takes. ZB-V folds the layers into a V,
-DualPipe keeps two copies of the stages that run in opposite directions: two chunks each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +121,7 @@ class TrainPlan:
     remat: Remat = "block"
     remat_kinds: Mapping[SavedKind, Saved] = field(default_factory=dict)
     attention_kernel: Literal["flash", "scores"] = "flash"
-    pipeline_schedule: PipelineSchedule = "1f1b"
+    pipeline_schedule: PipelineKind = PLAIN
     virtual_stages: int = 1
     context_method: ContextMethod = "all_gather"
     expert_dispatch: Literal["dense", "ragged"] = "dense"
@@ -184,7 +172,7 @@ class TrainPlan:
 
     def _check_choices(self) -> None:
         """Raise BadRequest for a choice that contradicts another or cannot take effect."""
-        chunks = CHUNKS_OF[self.pipeline_schedule]
+        chunks = schedule_row(self.pipeline_schedule).chunks
         if self.degree("stage") == 1:
             chunks = (1,)
         if self.virtual_stages not in chunks:

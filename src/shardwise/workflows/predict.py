@@ -28,16 +28,15 @@ from shardwise.planner.training import (
 from shardwise.plans import activation_layout, parameter_layout
 from shardwise.plans.train import (
     CONTEXT_METHODS,
-    PIPELINE_SCHEDULES,
     REMAT_POLICIES,
     ContextMethod,
     Optimizer,
-    PipelineSchedule,
     Remat,
     Stack,
     mesh_text,
 )
 from shardwise.roofline.bodies import OpTime
+from shardwise.scheduling.pipeline import PIPELINE_KINDS, PipelineKind
 from shardwise.units import format_seconds, sig
 from shardwise.workflows.inputs import Hardware, parse_batch
 from shardwise.workflows.residuals import ALL, groups_of, read_residuals
@@ -55,7 +54,7 @@ def plan_training(
     dtypes: Mapping[str, str] | None = None,
     pins: Mapping[str, int] | None = None,
     remat: Remat | None = None,
-    schedule: PipelineSchedule | None = None,
+    schedule: PipelineKind | None = None,
     zero: int | None = None,
     context_method: ContextMethod | None = None,
     optimizer: Optimizer = "adam",
@@ -94,7 +93,7 @@ def plan_training(
             dtypes=stored,
             pins=pins or {},
             remat=(remat,) if remat else REMAT_POLICIES,
-            schedules=(schedule,) if schedule else PIPELINE_SCHEDULES,
+            schedules=(schedule,) if schedule else PIPELINE_KINDS,
             zeros=(0, 1, 2) if zero is None else (zero,),
             context_methods=(context_method,) if context_method else CONTEXT_METHODS,
             optimizer=optimizer,

@@ -36,10 +36,20 @@ from shardwise.hardware.shapes import shapes_with
 from shardwise.hardware.slices import domain_of
 from shardwise.models import ModelConfig
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
-from shardwise.plans.train import CHUNKS_OF, Stack
 from shardwise.plans.train import STACKS as SOFTWARE
+from shardwise.plans.train import Stack
+from shardwise.scheduling.pipeline import PLAIN, ScheduleRow, schedule_row
 from shardwise.workflows.published_models import Row, said, whole
 from shardwise.workflows.published_remat import with_remat
+
+INTERLEAVED = schedule_row("interleaved")
+"""What `vpp` above 1 means."""
+
+SAID: Mapping[str, ScheduleRow] = {
+    "dualpipe": schedule_row("dualpipe"),
+    "interleaved schedule": INTERLEAVED,
+}
+"""Schedules as notes of runs state them."""
 
 STACKS: Mapping[str, Stack] = {
     "maxtext": "xla",
@@ -256,18 +266,19 @@ def _pipeline(row: Row, cfg: ModelConfig) -> tuple[tuple[int, ...], str, int]:
     stages, words = whole(row, "pp", 1), said(row)
     layers = spread(cfg.layers, stages)
     if stages == 1:
-        return layers, "1f1b", 1
-    if "dualpipe" in words:
-        return layers, "dualpipe", 2
+        return layers, PLAIN, 1
+    stated = next((kind for phrase, kind in SAID.items() if phrase in words), None)
+    if stated is not None and len(stated.chunks) == 1:
+        return layers, stated.name, stated.chunks[0]
     chunks = whole(row, "vpp", 0)
-    if not chunks and "interleaved schedule" in words:
-        fits = (n for n in CHUNKS_OF["interleaved"] if layers[0] % n == 0)
+    if not chunks and stated is not None:
+        fits = (n for n in stated.chunks if layers[0] % n == 0)
         chunks = next(fits, 1) if len(set(layers)) == 1 else 1
-    allowed = [n for n in CHUNKS_OF["interleaved"] if n <= min(chunks, *layers)]
+    allowed = [n for n in INTERLEAVED.chunks if n <= min(chunks, *layers)]
     if not allowed:
-        return layers, "1f1b", 1
+        return layers, PLAIN, 1
     even = [n for n in allowed if max(layers) % n == 0]
-    return layers, "interleaved", chunks if chunks in allowed else max(even or allowed)
+    return layers, INTERLEAVED.name, chunks if chunks in allowed else max(even or allowed)
 
 
 def spread(layers: int, stages: int) -> tuple[int, ...]:

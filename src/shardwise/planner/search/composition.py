@@ -22,6 +22,7 @@ from shardwise.planner.search.request import Structure
 from shardwise.planner.step.strategies.fsdp import end_gathers_again, gathers_per_round
 from shardwise.planner.step.work import reductions
 from shardwise.roofline.bodies import closed_form
+from shardwise.scheduling.pipeline import PIPELINE_KINDS, PLAIN, schedule_row
 from shardwise.work import Quantity
 
 _TRANSFER = "net:stage"
@@ -128,8 +129,8 @@ class Stored:
         self.structure = structure
         self.ahead, self.again = gathers_per_round(self.shape)
         # What a schedule makes of the layers: whether it pairs passes.
-        kinds = {"dualpipe"} & set(parts.request.schedules) if chunk.piped else set()
-        self.kinds = (False, True) if kinds and self._travels() else (False,)
+        pairs = chunk.piped and any(schedule_row(k).pairs_passes for k in parts.request.schedules)
+        self.kinds = (False, True) if pairs and self._travels() else (False,)
         self._layers: dict[bool, _Layers] = {}
         self._ends: dict[tuple[bool, bool], _Ends] = {}
 
@@ -228,7 +229,7 @@ class Reduced:
     def floor(self) -> Quantity:
         """Seconds that no schedule goes below: the step without transfers and idle time, the ends
         apart where there are stages."""
-        around = self.around(replace(self.structure, schedule="1f1b"))
+        around = self.around(replace(self.structure, schedule=PLAIN))
         ends = around.ends
         # With stages the ends may lie on one that has fewer layers and waits for the others.
         beside = ends.seconds - ends.plain if self.chunk.piped else ends.seconds
@@ -346,14 +347,15 @@ def _with_pairing(structure: Structure, paired: bool) -> Structure:
     """The structure with a schedule that pairs passes, or with one that does not."""
     if structure.paired == paired:
         return structure
-    kind = ("dualpipe", 2) if paired else ("1f1b", 1)
-    return replace(structure, schedule=kind[0], virtual_stages=kind[1])
+    kinds = (PLAIN, *PIPELINE_KINDS)
+    kind = next(kind for kind in kinds if schedule_row(kind).pairs_passes == paired)
+    return replace(structure, schedule=kind, virtual_stages=schedule_row(kind).chunks[0])
 
 
 def least_memory(chunk: Chunk, structure: Structure) -> np.ndarray:
-    """Bytes that no ZeRO stage and no schedule goes below: those with ZeRO-2, and with 1F1B, which
-    has the fewest microbatches in flight and both ends apart."""
-    return memory_of(chunk, replace(structure, zero=2, schedule="1f1b", virtual_stages=1))
+    """Bytes that no ZeRO stage and no schedule goes below: those with ZeRO-2, and with the plain
+    schedule, which has the fewest microbatches in flight and both ends apart."""
+    return memory_of(chunk, replace(structure, zero=2, schedule=PLAIN, virtual_stages=1))
 
 
 def memory_of(chunk: Chunk, structure: Structure) -> np.ndarray:

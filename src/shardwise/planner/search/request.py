@@ -6,26 +6,25 @@ from typing import Literal, get_args
 
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.step.shape import FOLDED
 from shardwise.plans import TrainDtypes
 from shardwise.plans.train import (
-    CHUNKS_OF,
     CONTEXT_METHODS,
-    PIPELINE_SCHEDULES,
     REMAT_POLICIES,
     STORAGE_AXES,
     ContextMethod,
     Optimizer,
-    PipelineSchedule,
     Remat,
     Stack,
 )
+from shardwise.scheduling.pipeline import PIPELINE_KINDS, PipelineKind, schedule_row
+
+_ENDS = {"line": "apart", "fold": "folded", "mirror": "doubled"}
 
 Objective = Literal["time", "cost", "chips"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
-SCHEDULES: tuple[tuple[PipelineSchedule, int], ...] = tuple(
-    (kind, chunks) for kind in PIPELINE_SCHEDULES for chunks in CHUNKS_OF[kind]
+SCHEDULES: tuple[tuple[PipelineKind, int], ...] = tuple(
+    (kind, chunks) for kind in PIPELINE_KINDS for chunks in schedule_row(kind).chunks
 )
 """Every schedule with every count of chunks per stage that it takes."""
 
@@ -43,21 +42,19 @@ class Structure:
     reshard_after_forward: bool
     context_method: ContextMethod
     zero: int
-    schedule: PipelineSchedule
+    schedule: PipelineKind
     virtual_stages: int
 
     @property
     def ends(self) -> str:
         """Where embedding and head lie: "apart" on two devices, on one because the stages are
         "folded", or on two that both hold both ("doubled")."""
-        if self.schedule == "dualpipe":
-            return "doubled"
-        return "folded" if self.schedule in FOLDED else "apart"
+        return _ENDS[schedule_row(self.schedule).arrangement]
 
     @property
     def paired(self) -> bool:
         """Whether tokens travel to experts under another microbatch's pass: `TrainShape.paired`."""
-        return self.schedule == "dualpipe" and self.virtual_stages > 1
+        return schedule_row(self.schedule).pairs_passes and self.virtual_stages > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +77,7 @@ class TrainRequest:
     pins: Mapping[str, int]
     max_hbm_bytes: float
     remat: tuple[Remat, ...] = REMAT_POLICIES
-    schedules: tuple[PipelineSchedule, ...] = PIPELINE_SCHEDULES
+    schedules: tuple[PipelineKind, ...] = PIPELINE_KINDS
     zeros: tuple[int, ...] = (0, 1, 2)
     storages: tuple[tuple[str, ...], ...] = STORAGES
     reshards: tuple[bool, ...] = (True, False)

@@ -31,7 +31,8 @@ from shardwise.planner.search.legality import (
 )
 from shardwise.planner.search.request import SCHEDULES, Structure, TrainRequest
 from shardwise.plans import MESH_AXES
-from shardwise.plans.train import PLACINGS, PipelineSchedule, Placing, Remat
+from shardwise.plans.train import PLACINGS, Placing, Remat
+from shardwise.scheduling.pipeline import PLAIN, PipelineKind
 from shardwise.work import Quantity
 
 _CHUNK = 16_384  # candidates put together at once; larger arrays fall out of the cache
@@ -149,7 +150,7 @@ def policies(request: TrainRequest) -> tuple[Remat, ...]:
     return tuple(remat for remat in request.remat if remat != "offload")
 
 
-def _schedules(request: TrainRequest) -> list[tuple[PipelineSchedule, int]]:
+def _schedules(request: TrainRequest) -> list[tuple[PipelineKind, int]]:
     chosen = [schedule for schedule in SCHEDULES if schedule[0] in request.schedules]
     # Without stages every schedule is a loop over microbatches in one chunk.
     if all(chunks > 1 for _, chunks in chosen):
@@ -181,7 +182,7 @@ def usual_of(structures: tuple[Structure, ...]) -> tuple[Structure, ...]:
     """One structure per remat policy: where they can be, the defaults of a plan."""
     found: dict[str, Structure] = {}
     for s in structures:
-        odd = (s.zero != 1) + (s.schedule != "1f1b") + (not s.reshard_after_forward)
+        odd = (s.zero != 1) + (s.schedule != PLAIN) + (not s.reshard_after_forward)
         if s.remat not in found or odd == 0:
             found.setdefault(s.remat, s)
             if odd == 0 and found[s.remat].zero != 1:

@@ -13,17 +13,14 @@ from shardwise.plans.train import (
     STORAGE_AXES,
     ContextMethod,
     Optimizer,
-    PipelineSchedule,
     Remat,
     Saved,
     SavedKind,
     Stack,
 )
+from shardwise.scheduling.pipeline import PLAIN, PipelineKind, ScheduleRow, schedule_row
 from shardwise.units import dtype_bytes
 from shardwise.work import Quantity
-
-FOLDED = ("zb_v", "dualpipe")
-"""Schedules that keep the first and the last stage on one device."""
 
 EXACT = frozenset({"router", "lm_head"})
 """Components that fp8 recipes leave in 16 bits (Transformer Engine quantises the layers' linears
@@ -57,7 +54,7 @@ class TrainShape:
     remat_kinds: Mapping[SavedKind, Saved] = field(default_factory=dict)
     attention_kernel: str = "flash"
     stack: Stack = "xla"
-    pipeline_schedule: PipelineSchedule = "1f1b"
+    pipeline_schedule: PipelineKind = PLAIN
     virtual_stages: int = 1
     context_method: ContextMethod = "all_gather"
     expert_dispatch: str = "dense"
@@ -86,23 +83,33 @@ class TrainShape:
         return np.where(np.asarray(self.degree("stage")) > 1, 1.0, 0.0)
 
     @property
+    def schedule(self) -> ScheduleRow:
+        """What is known of the pipeline schedule."""
+        return schedule_row(self.pipeline_schedule)
+
+    @property
     def apart(self) -> Quantity:
         """1 where embedding and head lie on different devices of `stage`, else 0: schedules that
         fold the stages or run them both ways keep both ends on one."""
-        return 0.0 * self.piped if self.pipeline_schedule in FOLDED else self.piped
+        return 0.0 * self.piped if self.schedule.ends_together else self.piped
+
+    @property
+    def doubled(self) -> bool:
+        """Whether two devices hold every stage, if there are several."""
+        return self.schedule.doubled
 
     @property
     def paired(self) -> bool:
-        """Whether a forward pass runs together with the backward pass of a microbatch that goes the
-        other way, so that either's compute hides the other's exchange of tokens (DualPipe; on one
-        stage, with one chunk, nothing goes the other way)."""
-        return self.pipeline_schedule == "dualpipe" and self.virtual_stages > 1
+        """Whether a forward pass runs together with the backward pass of another microbatch, so
+        that either's compute hides the other's exchange of tokens. On one stage, with one chunk,
+        none does."""
+        return self.schedule.pairs_passes and self.virtual_stages > 1
 
     @property
     def ends_share(self) -> Quantity:
         """Share of the microbatches that meet the ends of the model on a device that holds both:
-        all, or half where a second device holds both too (DualPipe)."""
-        return 1.0 - 0.5 * self.piped if self.paired else 1.0
+        all, or half where a second device holds both too."""
+        return 1.0 - 0.5 * self.piped if self.doubled else 1.0
 
     @property
     def recompute_whole(self) -> bool:
