@@ -4,7 +4,7 @@ from pathlib import Path
 
 from shardwise.planner.search.legality import document, table
 
-PAGE = Path(__file__).parents[2] / "docs" / "legality.md"
+PAGE = Path(__file__).parents[3] / "docs" / "legality.md"
 
 
 def test_the_page_lists_exactly_the_table():

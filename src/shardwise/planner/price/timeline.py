@@ -107,8 +107,8 @@ def costs_of(
 
     What a plan calls a stage is all chunks of a rank together: each has an equal share. Where
     stages exist twice a rank holds two whole ones (its own and the mirrored one), and a microbatch
-    meets one of them. `transfer` is one number, or one per boundary between global stages. Raises BadRequest for
-    a wrong count or a negative number.
+    meets one of them. `transfer` is one number, or one per boundary between global stages. Raises
+    BadRequest for a wrong count or a negative number.
     """
 
     def spread(name: str, given: float | Sequence[float]) -> tuple[float, ...]:

@@ -5,8 +5,8 @@ the ops' streams and `after` ids (the algorithm boxes of ch. 5.1): parameter gat
 nothing and run ahead, gradient reductions are waited for by nobody, tensor and expert exchanges
 stand between the matmuls. Bodies: `forward.g`, `backward.g` and `backward_last.g` (the microbatch
 that also reduces gradients) of each layer group g; `first` and `last`, the two ends of the model,
-forward and backward told apart by phase; `optimizer`. Where stages exist twice two devices hold both
-ends, and each runs them for half of the microbatches. Everything broadcasts over candidate plans.
+forward and backward told apart by phase; `optimizer`. Where stages exist twice two devices hold
+both ends, and each runs them for half of the microbatches. Everything broadcasts over candidates.
 """
 
 from collections.abc import Sequence
