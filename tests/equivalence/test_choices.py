@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from tests.equivalence import cases
 
 from shardwise.errors import BadRequest
+from shardwise.models.remat import REMAT_POLICIES
 from shardwise.plans.train import (
     CONTEXT_METHODS,
     MESH_AXES,
-    REMAT_POLICIES,
 )
 from shardwise.runtime import mesh_of
 from shardwise.runtime.parallel import check, place

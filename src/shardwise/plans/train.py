@@ -8,8 +8,8 @@ from typing import Literal, get_args
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig
-from shardwise.models.activations import POLICIES, RematPolicy
 from shardwise.models.parameters import parameters
+from shardwise.models.remat import RematPolicy, Saved, SavedKind
 from shardwise.models.training_state import training_state
 from shardwise.plans.ranges import Ranges, check_range, check_ranges
 from shardwise.scheduling.pipeline import PLAIN, PipelineKind, schedule_row
@@ -22,20 +22,11 @@ STORAGE_AXES = ("fsdp", "expert", "context")
 """Axes that can store a parameter in pieces and gather it before use (ZeRO-3): each sees tokens of
 its own, so each must sum gradients anyway."""
 
-Remat = RematPolicy
-SavedKind = Literal[
-    "block_input", "norm", "qkv", "attention", "attention_out", "mlp_in", "activation", "mlp_out"
-]
-"""Kinds of activations that a policy may treat apart: the layer's input; outputs of the norms; of
-the projections into the mixer; of the mixer's core; of its out projection; of the matmuls into the
-MLP; of its activation; of its matmul out."""
-Saved = Literal["keep", "recompute", "offload"]
 Placing = Literal["fastest", "finish"]
 ContextMethod = Literal["all_gather", "ring", "ulysses"]
 Optimizer = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
 Stack = Literal["xla", "megatron", "fsdp", "nanotron"]
 PLACINGS: tuple[Placing, ...] = get_args(Placing)
-REMAT_POLICIES: tuple[Remat, ...] = POLICIES
 CONTEXT_METHODS: tuple[ContextMethod, ...] = get_args(ContextMethod)
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 STACKS: tuple[Stack, ...] = get_args(Stack)
@@ -118,7 +109,7 @@ class TrainPlan:
     storage_axes: tuple[str, ...] = STORAGE_AXES
     reshard_after_forward: bool = True
     sequence_parallel: bool = True
-    remat: Remat = "block"
+    remat: RematPolicy = "block"
     remat_kinds: Mapping[SavedKind, Saved] = field(default_factory=dict)
     attention_kernel: Literal["flash", "scores"] = "flash"
     pipeline_schedule: PipelineKind = PLAIN

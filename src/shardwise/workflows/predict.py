@@ -10,6 +10,7 @@ from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
 from shardwise.models import load_model, parameters, params_total
 from shardwise.models.describe import context_warning
+from shardwise.models.remat import REMAT_POLICIES, RematPolicy
 from shardwise.models.specs import Moe
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory.step import stage_memory
@@ -28,10 +29,8 @@ from shardwise.planner.training import (
 from shardwise.plans import activation_layout, parameter_layout
 from shardwise.plans.train import (
     CONTEXT_METHODS,
-    REMAT_POLICIES,
     ContextMethod,
     Optimizer,
-    Remat,
     Stack,
     mesh_text,
 )
@@ -53,7 +52,7 @@ def plan_training(
     dtype: str = "bf16",
     dtypes: Mapping[str, str] | None = None,
     pins: Mapping[str, int] | None = None,
-    remat: Remat | None = None,
+    remat: RematPolicy | None = None,
     schedule: PipelineKind | None = None,
     zero: int | None = None,
     context_method: ContextMethod | None = None,

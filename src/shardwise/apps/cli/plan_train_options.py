@@ -4,11 +4,11 @@ from typing import Any
 
 import click
 
+from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.request import OBJECTIVES
 from shardwise.plans.train import (
     CONTEXT_METHODS,
     OPTIMIZERS,
-    REMAT_POLICIES,
     STACKS,
 )
 from shardwise.scheduling.pipeline import PIPELINE_KINDS

@@ -6,14 +6,13 @@ from typing import Literal, get_args
 
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
+from shardwise.models.remat import REMAT_POLICIES, RematPolicy
 from shardwise.plans import TrainDtypes
 from shardwise.plans.train import (
     CONTEXT_METHODS,
-    REMAT_POLICIES,
     STORAGE_AXES,
     ContextMethod,
     Optimizer,
-    Remat,
     Stack,
 )
 from shardwise.scheduling.pipeline import PIPELINE_KINDS, PipelineKind, schedule_row
@@ -37,7 +36,7 @@ that context and expert replicate what is not an expert (Megatron-LM)."""
 class Structure:
     """The choices of a plan that are no degree: one point of the search's outer loop."""
 
-    remat: Remat
+    remat: RematPolicy
     storage_axes: tuple[str, ...]
     reshard_after_forward: bool
     context_method: ContextMethod
@@ -76,7 +75,7 @@ class TrainRequest:
     dtypes: TrainDtypes
     pins: Mapping[str, int]
     max_hbm_bytes: float
-    remat: tuple[Remat, ...] = REMAT_POLICIES
+    remat: tuple[RematPolicy, ...] = REMAT_POLICIES
     schedules: tuple[PipelineKind, ...] = PIPELINE_KINDS
     zeros: tuple[int, ...] = (0, 1, 2)
     storages: tuple[tuple[str, ...], ...] = STORAGES

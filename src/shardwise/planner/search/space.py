@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from shardwise.hardware import parts, place
+from shardwise.models.remat import RematPolicy, remat_row
 from shardwise.planner.search.columns import (
     Columns,
     Meshes,
@@ -31,7 +32,7 @@ from shardwise.planner.search.legality import (
 )
 from shardwise.planner.search.request import SCHEDULES, Structure, TrainRequest
 from shardwise.plans import MESH_AXES
-from shardwise.plans.train import PLACINGS, Placing, Remat
+from shardwise.plans.train import PLACINGS, Placing
 from shardwise.scheduling.pipeline import PLAIN, PipelineKind
 from shardwise.work import Quantity
 
@@ -143,11 +144,12 @@ def structures_of(request: TrainRequest) -> tuple[Structure, ...]:
     )
 
 
-def policies(request: TrainRequest) -> tuple[Remat, ...]:
-    """The remat policies to look at: offload among others only where the host link is known."""
+def policies(request: TrainRequest) -> tuple[RematPolicy, ...]:
+    """The remat policies to look at: one that offloads only where the host link is known, or where
+    it is the only one."""
     if request.piece.chip.host_link_oneway is not None or len(request.remat) == 1:
         return request.remat
-    return tuple(remat for remat in request.remat if remat != "offload")
+    return tuple(remat for remat in request.remat if not remat_row(remat).offloads)
 
 
 def _schedules(request: TrainRequest) -> list[tuple[PipelineKind, int]]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.activations import SavedKind
+from shardwise.models.activations import ActivationKind
 from shardwise.models.flops import scan_flops_per_token
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
 from shardwise.planner.step.layer_shape import LayerShape
@@ -46,7 +46,7 @@ __all__ = [
 MIXER_COMPONENTS = frozenset({"attention", "linear_attention"})
 """Components of the mixer's rows; all other rows of a layer belong to its MLP block."""
 
-Yield = tuple[SavedKind, Op]
+Yield = tuple[ActivationKind, Op]
 """An op of the forward pass, and the kind of activation that it yields."""
 
 
@@ -171,7 +171,7 @@ def _matmuls_in(
     return [*ops[:wide], *summed, *ops[wide:]]
 
 
-def _all(kind: SavedKind, ops: Sequence[Op]) -> list[Yield]:
+def _all(kind: ActivationKind, ops: Sequence[Op]) -> list[Yield]:
     return [(kind, op) for op in ops]
 
 

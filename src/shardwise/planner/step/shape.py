@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwise.models import Parameter
+from shardwise.models.remat import RematPolicy, Saved, SavedKind
 from shardwise.planner.step.layer_shape import LayerShape
 from shardwise.plans import TrainDtypes
 from shardwise.plans.layouts import compute_share, stored_share
@@ -13,9 +14,6 @@ from shardwise.plans.train import (
     STORAGE_AXES,
     ContextMethod,
     Optimizer,
-    Remat,
-    Saved,
-    SavedKind,
     Stack,
 )
 from shardwise.scheduling.pipeline import PLAIN, PipelineKind, ScheduleRow, schedule_row
@@ -45,7 +43,7 @@ class TrainShape:
     sequence_length: int
     microbatches: Quantity
     stage_share: Quantity
-    remat: Remat
+    remat: RematPolicy
     zero: int
     sequence_parallel: bool
     dtypes: TrainDtypes
