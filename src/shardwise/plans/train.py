@@ -12,6 +12,7 @@ from shardwise.models.parameters import parameters
 from shardwise.models.remat import RematPolicy, Saved, SavedKind
 from shardwise.models.training_state import training_state
 from shardwise.plans.ranges import Ranges, check_range, check_ranges
+from shardwise.plans.stacks import StackName
 from shardwise.scheduling.pipeline import PLAIN, PipelineKind, schedule_row
 from shardwise.units import dtype_bytes
 
@@ -25,11 +26,9 @@ its own, so each must sum gradients anyway."""
 Placing = Literal["fastest", "finish"]
 ContextMethod = Literal["all_gather", "ring", "ulysses"]
 Optimizer = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
-Stack = Literal["xla", "megatron", "fsdp", "nanotron"]
 PLACINGS: tuple[Placing, ...] = get_args(Placing)
 CONTEXT_METHODS: tuple[ContextMethod, ...] = get_args(ContextMethod)
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
-STACKS: tuple[Stack, ...] = get_args(Stack)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +125,7 @@ class TrainPlan:
     mtp_layers: int = 0
     packed_lengths: tuple[int, ...] = ()
     dtypes: TrainDtypes = field(default_factory=TrainDtypes)
-    stack: Stack = "xla"
+    stack: StackName = "xla"
     constants: Literal["vendor", "book"] = "vendor"
 
     def __post_init__(self) -> None:

@@ -27,11 +27,11 @@ from shardwise.planner.training import (
     tokens_per_second_at,
 )
 from shardwise.plans import activation_layout, parameter_layout
+from shardwise.plans.stacks import STACKS, StackName, stack_row
 from shardwise.plans.train import (
     CONTEXT_METHODS,
     ContextMethod,
     Optimizer,
-    Stack,
     mesh_text,
 )
 from shardwise.roofline.bodies import OpTime
@@ -57,7 +57,7 @@ def plan_training(
     zero: int | None = None,
     context_method: ContextMethod | None = None,
     optimizer: Optimizer = "adam",
-    stack: Stack = "xla",
+    stack: StackName = "xla",
     objective: Objective = "time",
     max_hbm: float | None = None,
     top: int = 3,
@@ -127,9 +127,10 @@ def _check_effect(
 
 def _check_stack(stack: str, piece: Slice) -> None:
     """Raise BadRequest for software that does not run on the chip."""
-    if piece.chip.vendor == "google" and stack != "xla":
+    if piece.chip.vendor == "google" and not stack_row(stack).tpus:
+        use = " or ".join(name for name in STACKS if stack_row(name).tpus)
         raise BadRequest(
-            f"software stack '{stack}' does not run on {piece.chip.id}, a TPU; use --stack xla"
+            f"software stack '{stack}' does not run on {piece.chip.id}, a TPU; use --stack {use}"
         )
 
 

@@ -30,6 +30,7 @@ from shardwise.models.remat import RematPolicy, Saved, SavedKind, remat_row
 from shardwise.planner.price.memory.step import train_memory
 from shardwise.planner.training import plan_shape
 from shardwise.plans import TrainPlan
+from shardwise.plans.stacks import stack_row
 from shardwise.workflows.published_models import Row, whole
 
 Kinds = Mapping[SavedKind, Saved]
@@ -137,7 +138,7 @@ def _fitting(plans: Sequence[TrainPlan], cfg: ModelConfig, piece: Slice) -> Trai
     """The plan that recomputes least among those that fit; else the last with all recomputed."""
     room = piece.chip.require("hbm_usable_bytes") / piece.chip.jax_devices_per_chip
     least: tuple[RematPolicy, ...] = ("none", "matmul_outputs", "block")
-    for remat in least[plans[0].stack == "xla" :]:
+    for remat in least[not stack_row(plans[0].stack).eager :]:
         for plan in plans:
             made = replace(plan, remat=remat)
             if float(train_memory(cfg, plan_shape(made, cfg)).peak()) <= room:

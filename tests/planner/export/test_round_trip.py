@@ -12,11 +12,11 @@ from shardwise.errors import BadRequest
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.export import EXPORTERS, export_plan, parse_export
 from shardwise.plans import TrainDtypes, TrainPlan, model_hash
+from shardwise.plans.stacks import STACKS
 from shardwise.plans.train import (
     CONTEXT_METHODS,
     OPTIMIZERS,
     PLACINGS,
-    STACKS,
     STORAGE_AXES,
 )
 

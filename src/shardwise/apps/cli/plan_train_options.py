@@ -6,10 +6,10 @@ import click
 
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.request import OBJECTIVES
+from shardwise.plans.stacks import STACKS
 from shardwise.plans.train import (
     CONTEXT_METHODS,
     OPTIMIZERS,
-    STACKS,
 )
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.units import parse_bytes

@@ -8,12 +8,12 @@ from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import REMAT_POLICIES, RematPolicy
 from shardwise.plans import TrainDtypes
+from shardwise.plans.stacks import StackName
 from shardwise.plans.train import (
     CONTEXT_METHODS,
     STORAGE_AXES,
     ContextMethod,
     Optimizer,
-    Stack,
 )
 from shardwise.scheduling.pipeline import PIPELINE_KINDS, PipelineKind, schedule_row
 
@@ -84,7 +84,7 @@ class TrainRequest:
     microbatches: tuple[int, ...] = ()
     objective: Objective = "time"
     optimizer: Optimizer = "adam"
-    stack: Stack = "xla"
+    stack: StackName = "xla"
     constants: Literal["vendor", "book"] = "vendor"
     settings: Mapping[str, object] = field(default_factory=dict)
 

@@ -10,11 +10,11 @@ from shardwise.models.remat import RematPolicy, Saved, SavedKind
 from shardwise.planner.step.layer_shape import LayerShape
 from shardwise.plans import TrainDtypes
 from shardwise.plans.layouts import compute_share, stored_share
+from shardwise.plans.stacks import StackName, StackRow, stack_row
 from shardwise.plans.train import (
     STORAGE_AXES,
     ContextMethod,
     Optimizer,
-    Stack,
 )
 from shardwise.scheduling.pipeline import PLAIN, PipelineKind, ScheduleRow, schedule_row
 from shardwise.units import dtype_bytes
@@ -35,7 +35,7 @@ class TrainShape:
     `sequences` is per batch shard and microbatch; `stage_share` the share of the layers that the
     busiest stage holds (1 without pipelining). The other fields are the plan's choices of the same
     name, which are structural: one value for all candidates. `stack` matters for what software does
-    beside the algebra, see the properties.
+    beside the algebra (`plans/stacks.py`).
     """
 
     degrees: Mapping[str, Quantity]
@@ -51,7 +51,7 @@ class TrainShape:
     reshard_after_forward: bool = True
     remat_kinds: Mapping[SavedKind, Saved] = field(default_factory=dict)
     attention_kernel: str = "flash"
-    stack: Stack = "xla"
+    stack: StackName = "xla"
     pipeline_schedule: PipelineKind = PLAIN
     virtual_stages: int = 1
     context_method: ContextMethod = "all_gather"
@@ -110,17 +110,15 @@ class TrainShape:
         return 1.0 - 0.5 * self.piped if self.doubled else 1.0
 
     @property
-    def recompute_whole(self) -> bool:
-        """Whether a recomputed block is run to its end, although nobody needs its result: so does
-        Megatron-LM's CheckpointFunction, and nanotron's after it. PyTorch's non-reentrant
-        checkpoint stops early, XLA drops what nobody reads."""
-        return self.stack in ("megatron", "nanotron")
+    def software(self) -> StackRow:
+        """What the stack does beside the algebra."""
+        return stack_row(self.stack)
 
     @property
     def eager(self) -> bool:
         """Whether ops run one by one, as PyTorch does: every cast makes a copy. XLA cuts arrays
         evenly instead: KV heads that tensor does not divide are all on every device."""
-        return self.stack != "xla"
+        return self.software.eager
 
     @property
     def expert_room(self) -> Quantity:
@@ -130,18 +128,6 @@ class TrainShape:
         MaxText's buffers alike). Op by op there are as many as came; slots are fixed in number."""
         inner = self.layer_shape
         return inner.expert_group if inner.ragged and not self.eager else inner.expert_load
-
-    @property
-    def sums_apart(self) -> bool:
-        """Whether a microbatch's gradients stand beside the sum of the earlier ones until all are
-        there. Megatron-LM's matmuls add to the sum themselves (gradient accumulation fusion)."""
-        return self.stack != "megatron"
-
-    @property
-    def keeps_gathered(self) -> bool:
-        """Whether the inputs that tensor gathers are kept whole for the weight gradients, as by
-        nanotron (tp_recompute_allgather off), rather than in pieces and gathered again."""
-        return self.stack == "nanotron"
 
     def has(self, *axes: str) -> bool:
         """Whether any candidate uses one of the axes."""

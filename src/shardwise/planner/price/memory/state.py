@@ -73,7 +73,7 @@ def microbatch_gradients(
     gradients are of that dtype already, or where matmuls add to the sum. XLA stacks those of a loop
     over layers whole and cuts them over replicas afterwards (ZeRO-2): the only microbatch's are
     then no longer whole where they are summed."""
-    if not shape.sums_apart:
+    if not shape.software.sums_apart:
         return 0.0 * gradients
     made = dtype_bytes(shape.layer_shape.activations)
     sum_bytes = dtype_bytes(shape.dtypes.grad)

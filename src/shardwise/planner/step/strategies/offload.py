@@ -38,7 +38,7 @@ def bytes_of(saved: Sequence[Activation], shape: TrainShape) -> Quantity:
     total: Quantity = 0.0
     for a in saved:
         tokens = shape.tokens / shape.degree("tensor") if a.sharded else inner.norm_tokens
-        if shape.keeps_gathered and a.kind == "norm" and not a.f32:
+        if shape.software.keeps_gathered and a.kind == "norm" and not a.f32:
             tokens = shape.tokens
         load = _load(a, shape)
         total = total + a.bytes_per_token(size) * load * tokens

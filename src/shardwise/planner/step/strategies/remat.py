@@ -22,7 +22,7 @@ from shardwise.work import Op
 def recomputed(layer: Layer, yields: Sequence[Yield], shape: TrainShape) -> list[Op]:
     """The ops of a layer's forward pass that its backward pass runs again, in order."""
     table = statuses(shape.remat, shape.remat_kinds)
-    whole = shape.recompute_whole and all(
+    whole = shape.software.recompute_whole and all(
         table[kind] == "recompute" for kind in SAVED_KINDS if kind != "block_input"
     )
     again = {kind for kind in table if table[kind] == "recompute"}
@@ -47,7 +47,7 @@ def regathers(yields: Sequence[Yield], shape: TrainShape) -> list[Op]:
     sequence parallelism; keys over context); the pieces are there, so this waits for nothing.
     Where the reader of a gather is recomputed, the gather is too, unless its own kind is kept."""
     table = statuses(shape.remat, shape.remat_kinds)
-    whole = {"attention.gather", "mlp.gather"} if shape.keeps_gathered else set()
+    whole = {"attention.gather", "mlp.gather"} if shape.software.keeps_gathered else set()
     return [
         replace(op, id=f"again.{op.id}", name=f"{op.name} again", phase="backward", after=())
         for kind, op in yields
