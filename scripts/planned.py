@@ -33,7 +33,7 @@ STEP_MAKERS = (
     *MAKERS,
     "plans/*.py",
     "runtime/trainer/*.py",
-    "scheduling/pipeline.py",
+    "scheduling/pipeline/*.py",
     "evidence/planned/job.py",
 )
 

@@ -4,7 +4,6 @@ from book.oracle import check, entry
 from shardwise.book.rules import utilisation
 from shardwise.models import kv_bytes, kv_bytes_per_token, params_by_component, params_total
 from shardwise.models.activations import (
-    BOOK_SAVED,
     book_activation_bytes,
     recompute_flops_per_token,
 )
@@ -17,6 +16,7 @@ from shardwise.models.flops import (
     flops_by_op,
     six_nd,
 )
+from shardwise.models.remat import remat_row
 from shardwise.models.specs import Attention, Layer, Mlp
 
 
@@ -102,18 +102,18 @@ def book_bytes(i, saved):
 
 @entry("head.4.ckpt_all")
 def test_checkpoint_everything(e):
-    assert e["inputs"]["n"] == BOOK_SAVED["none"]
+    assert e["inputs"]["n"] == remat_row("none").book_saved
     check(e, book_bytes(e["inputs"], e["inputs"]["n"]))
 
 
 @entry("head.4.ckpt_block")
 def test_checkpoint_blocks(e):
-    check(e, book_bytes(e["inputs"], BOOK_SAVED[e["inputs"]["policy"]]))
+    check(e, book_bytes(e["inputs"], remat_row(e["inputs"]["policy"]).book_saved))
 
 
 @entry("head.4.ckpt_matmuls")
 def test_checkpoint_matmuls(e):
-    assert e["inputs"]["n"] == BOOK_SAVED["matmul_outputs"]
+    assert e["inputs"]["n"] == remat_row("matmul_outputs").book_saved
     check(e, book_bytes(e["inputs"], e["inputs"]["n"]))
 
 

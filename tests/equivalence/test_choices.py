@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 from tests.equivalence import cases
 
 from shardwise.errors import BadRequest
+from shardwise.models.remat import REMAT_POLICIES
 from shardwise.plans.train import (
-    CHUNKS_OF,
     CONTEXT_METHODS,
     MESH_AXES,
-    PIPELINE_SCHEDULES,
-    REMAT_POLICIES,
 )
 from shardwise.runtime import mesh_of
 from shardwise.runtime.parallel import check, place
@@ -23,6 +21,7 @@ from shardwise.runtime.parallel.run import place_batch
 from shardwise.runtime.parallel.setup import TENSOR_MATMULS, Setup
 from shardwise.runtime.parallel.stages import held, pipeline_of, stream_shape
 from shardwise.runtime.parallel.step import mesh_loss_and_grads
+from shardwise.scheduling.pipeline import PIPELINE_KINDS, schedule_row
 
 STORAGE = [("fsdp",), ("fsdp", "expert"), ("fsdp", "context"), ("fsdp", "expert", "context")]
 DOCUMENTS = [(), (5, 8, 3)]
@@ -36,8 +35,8 @@ def plans(draw):
     mesh = {a: draw(st.sampled_from([2, 2, 4])) for a in MESH_AXES if a in used}
     if prod(mesh.values()) > 8:
         mesh = dict.fromkeys(mesh, 2)
-    schedule = draw(st.sampled_from(PIPELINE_SCHEDULES))
-    chunks = min(CHUNKS_OF[schedule]) if mesh.get("stage", 1) > 1 else 1
+    schedule = draw(st.sampled_from(PIPELINE_KINDS))
+    chunks = min(schedule_row(schedule).chunks) if mesh.get("stage", 1) > 1 else 1
     try:
         return name, cases.plan_of(
             name,

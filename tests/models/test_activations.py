@@ -7,20 +7,19 @@ import pytest
 from shardwise.errors import BadRequest
 from shardwise.models import load_model, zoo_names
 from shardwise.models.activations import (
-    BOOK_SAVED,
-    POLICIES,
     activation_bytes,
     book_activation_bytes,
     recompute_flops_per_token,
     saved_activations,
 )
 from shardwise.models.flops import flops_by_op
+from shardwise.models.remat import REMAT_POLICIES, remat_row
 from shardwise.models.training_state import training_state
 
 
 def kept(cfg, policy, group=0):
     saved = saved_activations(cfg, cfg.groups[group])
-    return {a.name: a for a in saved if policy in a.policies}
+    return {a.name: a for a in saved if a.place(policy) != "recompute"}
 
 
 def width(cfg, policy, group=0):
@@ -30,7 +29,7 @@ def width(cfg, policy, group=0):
 def test_llama_keeps_seven_matmul_outputs_and_the_block_input():
     cfg = load_model("llama-3-70b")
     D, F, N, K, H = 8192, 28672, 64, 8, 128
-    assert len(kept(cfg, "matmul_outputs")) == BOOK_SAVED["matmul_outputs"] + 1
+    assert len(kept(cfg, "matmul_outputs")) == remat_row("matmul_outputs").book_saved + 1
     assert width(cfg, "matmul_outputs") == D + (N + 2 * K) * H + D + 2 * F + D
 
 
@@ -41,7 +40,7 @@ def test_llama_without_remat():
     statistics = N + 2
     assert width(cfg, "none") == 4 * D + (2 * N + 2 * K) * H + 4 * F + statistics
     # About as many D-wide tensors as the book counts.
-    assert width(cfg, "none") / D == pytest.approx(BOOK_SAVED["none"], rel=0.02)
+    assert width(cfg, "none") / D == pytest.approx(remat_row("none").book_saved, rel=0.02)
 
 
 def test_block_keeps_the_input_on_the_device_and_offload_on_the_host():
@@ -93,21 +92,22 @@ def test_policies_shrink_for_every_model(name):
             op for op in flops_by_op(cfg, 0) if op.op_class == "matmul" and op.group == group
         ]
         outputs = [
-            a for a in saved if a.name.endswith(" output") and "matmul_outputs" in a.policies
+            a for a in saved if a.name.endswith(" output") and a.place("matmul_outputs") == "keep"
         ]
         assert len(outputs) == len(matmuls)
 
 
 def test_the_books_count():
     assert book_activation_bytes(4e6, 64, 8192, 20) == 83886080000000
-    assert BOOK_SAVED == {"none": 20, "matmul_outputs": 7, "block": 1}
+    saved = {policy: remat_row(policy).book_saved for policy in REMAT_POLICIES}
+    assert saved == {"none": 20, "matmul_outputs": 7, "block": 1, "offload": 0}
 
 
 def test_recompute_of_each_policy():
     cfg = load_model("llama-3-8b")
     ops = [op for op in flops_by_op(cfg, 8192) if op.group is not None]
     attention = sum(op.forward for op in ops if op.op_class == "attention")
-    got = {policy: recompute_flops_per_token(cfg, policy, 8192) for policy in POLICIES}
+    got = {policy: recompute_flops_per_token(cfg, policy, 8192) for policy in REMAT_POLICIES}
     assert got["none"] == 0
     assert got["matmul_outputs"] == attention
     assert got["block"] == got["offload"] == sum(op.forward for op in ops)

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from tests.plans.test_train_plan import PLAN
 
 from shardwise.errors import BadRequest
+from shardwise.models.remat import REMAT_POLICIES
 from shardwise.plans import (
     MESH_AXES,
     ServePlan,
@@ -18,7 +19,7 @@ from shardwise.plans import (
     save_plan,
 )
 from shardwise.plans.files import flat_plan, plan_dict, plan_from
-from shardwise.plans.train import PLACINGS, REMAT_POLICIES
+from shardwise.plans.train import PLACINGS
 
 DTYPES = st.sampled_from(["f32", "bf16", "fp8", "mxfp4"])
 WORDS = st.text(min_size=1, max_size=20)

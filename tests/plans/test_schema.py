@@ -11,7 +11,7 @@ from shardwise.errors import BadRequest
 from shardwise.plans import TrainPlan
 from shardwise.plans.files import KINDS
 from shardwise.plans.schema import plan_schema
-from shardwise.plans.train import PipelineSchedule
+from shardwise.scheduling import PipelineKind
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -30,7 +30,7 @@ def test_keys_are_those_of_the_plan(kind):
 def test_choices_and_inner_records():
     schema = plan_schema("train")
     schedules = schema["properties"]["pipeline_schedule"]
-    assert schedules["enum"] == list(get_args(PipelineSchedule))
+    assert schedules["enum"] == list(get_args(PipelineKind))
     assert schedules["default"] == "1f1b"
     inner = schema["$defs"]["TrainDtypes"]
     assert set(inner["properties"]) == {"param", "compute", "grad", "master", "moments"}

@@ -10,9 +10,9 @@ from hypothesis import assume, given, settings
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice, place
 from shardwise.models import load_model
+from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.step.work import TrainShape, train_work
 from shardwise.plans import MESH_AXES, TrainDtypes
-from shardwise.plans.train import REMAT_POLICIES
 from shardwise.roofline import price
 from shardwise.roofline.bodies import OpTime, overlap
 from shardwise.roofline.price import price_op

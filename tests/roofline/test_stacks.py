@@ -6,7 +6,7 @@ import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice, place
-from shardwise.plans.train import STACKS
+from shardwise.plans.stacks import STACKS
 from shardwise.roofline import IDEAL, load_stack, price, price_op, stack_names
 from shardwise.roofline.bodies import OpTime, body_time, overlap
 from shardwise.roofline.stacks import CONSTANTS, stack_of

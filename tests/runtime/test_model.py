@@ -12,6 +12,7 @@ from tests.runtime import goldens
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model, params_text
+from shardwise.models.remat import SAVED_KINDS
 from shardwise.models.runnable import plain
 from shardwise.models.specs import Attention, Layer, Mlp
 from shardwise.runtime import (
@@ -24,7 +25,6 @@ from shardwise.runtime import (
     parameter_count,
 )
 from shardwise.runtime.model import call_of, embed, head
-from shardwise.runtime.options import SAVED_KINDS
 from shardwise.runtime.stack import run_stack, segments
 
 BATCH = {

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import BadRequest
-from shardwise.plans.train import CHUNKS_OF, PIPELINE_SCHEDULES
 from shardwise.scheduling import Action, pipeline_schedule, ready_order
-from shardwise.scheduling.pipeline import PIPELINE_KINDS
+from shardwise.scheduling.pipeline import PIPELINE_KINDS, PLAIN, SCHEDULES
 
 
 @st.composite
@@ -159,9 +158,10 @@ def test_a_blocked_table_is_caught():
 
 
 def test_plans_and_tables_know_the_same_schedules():
-    assert PIPELINE_SCHEDULES == PIPELINE_KINDS
-    for kind, chunks in CHUNKS_OF.items():
-        for v in chunks:
+    assert tuple(SCHEDULES) == PIPELINE_KINDS
+    assert PLAIN in PIPELINE_KINDS
+    for kind, row in SCHEDULES.items():
+        for v in row.chunks:
             assert pipeline_schedule(kind, 4, 8, v).chunks == v
 
 

@@ -1,20 +1,19 @@
 """Activations that the backward pass needs, and what recomputing them costs.
 
-One table per kind of layer: `saved_activations`. Widths are elements per token. The policies (as in
-ch. 4.4.2): "none" keeps what an autograd tape keeps, the inputs of every op whose gradient needs
-them, with flash attention (per head one statistic, no T x S scores); "matmul_outputs" the result of
-every matmul and the block's input; "block" the block's input; "offload" the same, in host memory.
+One table per kind of layer: `saved_activations`. Widths are elements per token. An autograd tape
+keeps the inputs of every op whose gradient needs them, with flash attention (per head one
+statistic, no T x S scores). Which of them a policy keeps is in its row (`remat.py`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from shardwise.errors import unknown
 from shardwise.models.config import ModelConfig
 from shardwise.models.flops import flops_by_op
 from shardwise.models.parameter import Parameter
 from shardwise.models.parameters import parameters
+from shardwise.models.remat import Saved, SavedKind, remat_row
 from shardwise.models.specs import (
     Attention,
     CompressedAttention,
@@ -32,32 +31,13 @@ from shardwise.models.specs import (
 from shardwise.units import dtype_bytes
 from shardwise.work import Quantity
 
-RematPolicy = Literal["none", "matmul_outputs", "block", "offload"]
-SavedKind = Literal[
-    "block_input",
-    "norm",
-    "qkv",
-    "attention",
-    "attention_out",
-    "dispatch",
-    "mlp_in",
-    "activation",
-    "mlp_out",
-]
-"""Kinds of activations that a policy may treat apart (`plans.train.SavedKind`), and "dispatch", the
-tokens sent to experts, which follow `mlp_in` where a plan overrides that."""
-POLICIES: tuple[RematPolicy, ...] = ("none", "matmul_outputs", "block", "offload")
-
-BOOK_SAVED: Mapping[str, int] = {"none": 20, "matmul_outputs": 7, "block": 1}
-"""Intermediates per layer, each counted as D wide, by the book's count (ch. 4.4.2)."""
+ActivationKind = SavedKind | Literal["dispatch"]
+"""Kinds of activations, and "dispatch", the tokens sent to experts, which are copies of a norm's
+output but follow `mlp_in` where a plan overrides that."""
 
 SCAN_CHUNK: Mapping[str, int] = {"mamba": 256, "delta": 64, "lightning": 256}
 """Tokens between two saved states of a recurrence, by the kernels' defaults: mamba_ssm chunk_size,
 flash-linear-attention chunk size, MiniMax-01 block."""
-
-ALL = frozenset(POLICIES)
-TAPE = frozenset({"none"})
-MATMUL = frozenset({"matmul_outputs"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,17 +45,18 @@ class Activation:
     """One saved tensor of a layer: `width` elements per token, experts times k already.
 
     `letter` is the dim that the tensor axis cuts (F, N or K), "" where it is D wide or a latent.
-    `policies` are the remat policies that keep it, `kind` what a plan calls it. `f32` marks
-    statistics and probabilities, which stay in f32 whatever the activations are. `remade`: a
-    compiler need not keep it, since it is elementwise of others that are kept, or nothing but the
-    sum into the stream reads it.
+    `kind` is what a plan calls it; `result` marks the one that the kind is named after, `tape` one
+    that an autograd tape keeps. `f32` marks statistics and probabilities, which stay in f32
+    whatever the activations are. `remade`: a compiler need not keep it, since it is elementwise of
+    others that are kept, or nothing but the sum into the stream reads it.
     """
 
     name: str
     width: float
     letter: str
-    policies: frozenset[str]
-    kind: SavedKind
+    kind: ActivationKind
+    result: bool = False
+    tape: bool = True
     f32: bool = False
     remade: bool = False
 
@@ -84,9 +65,30 @@ class Activation:
         """Whether the tensor axis cuts it even without sequence parallelism."""
         return bool(self.letter)
 
+    def place(self, policy: str, kinds: Mapping[SavedKind, Saved] | None = None) -> Saved:
+        """Where a policy leaves it: "keep", "offload", or "recompute" where it is stored nowhere.
+
+        `kinds` overrides the policy; a kind that is overridden is kept as a tape keeps it.
+        """
+        row, overrides = remat_row(policy), kinds or {}
+        named: SavedKind = "mlp_in" if self.kind == "dispatch" else self.kind
+        stays = self.tape if row.tape or named in overrides else self.result
+        return statuses(policy, overrides)[self.kind] if stays else "recompute"
+
     def bytes_per_token(self, element_bytes: float) -> float:
         """Bytes per token, `element_bytes` per element of what is not f32."""
         return self.width * (4.0 if self.f32 else element_bytes)
+
+
+def statuses(policy: str, kinds: Mapping[SavedKind, Saved]) -> Mapping[ActivationKind, Saved]:
+    """What becomes of every kind of activation under a policy that `kinds` overrides. Tokens sent
+    to experts are kept with the norms that they are copies of, unless `mlp_in` is overridden.
+
+    >>> statuses("matmul_outputs", {"attention": "offload"})["attention"]
+    'offload'
+    """
+    row = remat_row(policy).kinds
+    return {**row, **kinds, "dispatch": kinds.get("mlp_in", row["norm"])}
 
 
 def saved_activations(cfg: ModelConfig, layer: Layer) -> tuple[Activation, ...]:
@@ -109,23 +111,20 @@ def activation_bytes(
     place: Literal["device", "host"] = "device",
 ) -> Quantity:
     """Bytes kept for backward over all layers for `tokens` tokens, on the device or the host."""
-    _check(policy)
-    if (place == "host") != (policy == "offload"):
-        return 0.0 * tokens
-    size = dtype_bytes(dtype)
-    per_token = sum(
-        layers * a.bytes_per_token(size)
-        for layer, layers in cfg.layer_groups()
-        for a in saved_activations(cfg, layer)
-        if policy in a.policies
-    )
+    size, there = dtype_bytes(dtype), "offload" if place == "host" else "keep"
+    remat_row(policy)
+    per_token = 0.0
+    for layer, layers in cfg.layer_groups():
+        for a in saved_activations(cfg, layer):
+            if a.place(policy) == there:
+                per_token += layers * a.bytes_per_token(size)
     return per_token * tokens
 
 
 def book_activation_bytes(
     tokens: Quantity, layers: int, d_model: int, saved: int, dtype: str = "bf16"
 ) -> Quantity:
-    """The book's count: `saved` intermediates per layer, each D wide (BOOK_SAVED; ch. 4.4.2)."""
+    """The book's count: `saved` intermediates per layer, each D wide (ch. 4.4.2)."""
     return saved * tokens * layers * d_model * dtype_bytes(dtype)
 
 
@@ -134,34 +133,30 @@ def recompute_flops_per_token(
 ) -> Quantity:
     """FLOPs per token that the backward pass runs a second time under a policy.
 
-    "matmul_outputs" repeats attention and scans (4 B T^2 N H per layer, Ex. 4.6), "block" and
-    "offload" the layers' whole forward pass (6ND becomes 8ND). The head is never repeated.
+    Without attention's result, attention and scans run again (4 B T^2 N H per layer, Ex. 4.6); with
+    nothing but the block's input the layers' whole forward pass does (6ND becomes 8ND). The head is
+    never repeated.
     """
-    _check(policy)
+    kinds = remat_row(policy).kinds
+    rows = {(r.group, r.name): r for r in parameters(cfg) if r.role == "matmul"}
     total: Quantity = 0.0 * context
     for op in flops_by_op(cfg, context, causal):
-        again = policy != "none" and (op.op_class != "matmul" or policy != "matmul_outputs")
-        if again and op.group is not None:
+        row = rows.get((op.group, op.name))
+        kind: SavedKind = "attention" if row is None else _output_kind(row)
+        if op.group is not None and kinds[kind] == "recompute":
             total = total + op.forward
     return total
 
 
-def _check(policy: str) -> None:
-    if policy not in POLICIES:
-        raise unknown("remat policy", policy, POLICIES)
-
-
 def _kept(
-    kind: SavedKind,
+    kind: ActivationKind,
     name: str,
     width: float,
     letter: str = "",
     f32: bool = False,
     remade: bool = False,
 ) -> Activation:
-    return Activation(
-        name=name, width=width, letter=letter, policies=TAPE, kind=kind, f32=f32, remade=remade
-    )
+    return Activation(name=name, width=width, letter=letter, kind=kind, f32=f32, remade=remade)
 
 
 def _stream(cfg: ModelConfig, layer: Layer) -> list[Activation]:
@@ -169,7 +164,7 @@ def _stream(cfg: ModelConfig, layer: Layer) -> list[Activation]:
     D = cfg.d_model
     stream = layer.streams * D
     saved = [
-        Activation(name="block input", width=stream, letter="", policies=ALL, kind="block_input")
+        Activation(name="block input", width=stream, letter="", kind="block_input", result=True)
     ]
     if layer.mixer is not None and layer.mlp is not None and not layer.parallel:
         saved.append(_kept("attention_out", "stream after mixer", stream))
@@ -184,23 +179,30 @@ def _output(row: Parameter, layer: Layer) -> Activation:
     """What a matmul row yields. The tape keeps it for the op that reads it; a plain sum into the
     stream needs nothing, but the weighted sum over experts does. The last sum into the stream is
     read by the next layer alone, unless a norm stands between."""
-    letters = [d for d, _ in row.dims if d not in row.contracts + row.batch]
+    letters = _letters(row)
     summed = "D" in letters and "E" not in row.batch
-    kind = _output_kind(row, "D" in letters)
+    kind = _output_kind(row)
     last = kind == "mlp_out" or layer.parallel or layer.mlp is None
     normed = f"post_{'mlp' if kind == 'mlp_out' else 'attention'}" in layer.norms
     return Activation(
         name=f"{row.name} output",
         width=float(row.outputs * row.batches * row.active),
         letter=next((d for d in letters if d in "FNKV"), ""),
-        policies=MATMUL if summed else MATMUL | TAPE,
         kind=kind,
+        result=True,
+        tape=not summed,
         remade=summed and last and not normed,
     )
 
 
-def _output_kind(row: Parameter, into_stream: bool) -> SavedKind:
+def _letters(row: Parameter) -> list[str]:
+    """Dims of a matmul's result."""
+    return [d for d, _ in row.dims if d not in row.contracts + row.batch]
+
+
+def _output_kind(row: Parameter) -> SavedKind:
     """What a matmul's result is called; rows that are not the mixer's belong to the MLP."""
+    into_stream = "D" in _letters(row)
     if row.component in ("attention", "linear_attention"):
         return "attention_out" if into_stream else "qkv"
     return "mlp_out" if into_stream else "mlp_in"

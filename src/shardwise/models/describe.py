@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from shardwise.models.activations import POLICIES, activation_bytes
+from shardwise.models.activations import activation_bytes
 from shardwise.models.config import ModelConfig
 from shardwise.models.counts import (
     params_active,
@@ -22,6 +22,7 @@ from shardwise.models.flops import (
     six_nd,
 )
 from shardwise.models.kv import index_bytes, kv_bytes, kv_bytes_per_token, state_bytes
+from shardwise.models.remat import REMAT_POLICIES, remat_row
 from shardwise.models.specs import (
     Attention,
     CompressedAttention,
@@ -167,7 +168,7 @@ def model_facts(cfg: ModelConfig, context: int, dtype: str) -> dict[str, Any]:
         "activation_dtype": kept,
         "activation_bytes_per_token": {
             policy: activation_bytes(cfg, policy, dtype=kept, place=_place(policy))
-            for policy in POLICIES
+            for policy in REMAT_POLICIES
         },
         "weight_bytes": weight_bytes(cfg),
         "weight_dtypes": dict(cfg.weight_dtypes),
@@ -216,7 +217,7 @@ def pattern_text(cfg: ModelConfig, describe: Callable[[Layer], str]) -> str:
 
 
 def _place(policy: str) -> Any:
-    return "host" if policy == "offload" else "device"
+    return "host" if remat_row(policy).offloads else "device"
 
 
 def _layer(layer: Layer) -> Mapping[str, Any]:

@@ -1,8 +1,9 @@
 """Plans: choices only, frozen and keyword-only; nothing here prices or searches.
 
-`train.py` and `serve.py` hold the two plans, `ranges.py` checks their numbers, `files.py` loads and
-saves them as YAML and checks them, `schema.py` is their JSON Schema, `named.py` finds the plans of
-published runs by name (`data/audits`), `layouts.py` maps a plan to the Layout of every parameter.
+`train.py` and `serve.py` hold the two plans, `stacks.py` the software that a training plan may
+name, `ranges.py` checks their numbers, `files.py` loads and saves them as YAML and checks them,
+`schema.py` is their JSON Schema, `named.py` finds the plans of published runs by name
+(`data/audits`), `layouts.py` maps a plan to the Layout of every parameter.
 Read `train.py` first.
 """
 

@@ -8,10 +8,12 @@ from typing import Literal, get_args
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig
-from shardwise.models.activations import POLICIES, RematPolicy
 from shardwise.models.parameters import parameters
+from shardwise.models.remat import RematPolicy, Saved, SavedKind
 from shardwise.models.training_state import training_state
 from shardwise.plans.ranges import Ranges, check_range, check_ranges
+from shardwise.plans.stacks import StackName
+from shardwise.scheduling.pipeline import PLAIN, PipelineKind, schedule_row
 from shardwise.units import dtype_bytes
 
 MESH_AXES = ("replica", "stage", "data", "fsdp", "expert", "context", "tensor")
@@ -21,36 +23,12 @@ STORAGE_AXES = ("fsdp", "expert", "context")
 """Axes that can store a parameter in pieces and gather it before use (ZeRO-3): each sees tokens of
 its own, so each must sum gradients anyway."""
 
-Remat = RematPolicy
-SavedKind = Literal[
-    "block_input", "norm", "qkv", "attention", "attention_out", "mlp_in", "activation", "mlp_out"
-]
-"""Kinds of activations that a policy may treat apart: the layer's input; outputs of the norms; of
-the projections into the mixer; of the mixer's core; of its out projection; of the matmuls into the
-MLP; of its activation; of its matmul out."""
-Saved = Literal["keep", "recompute", "offload"]
 Placing = Literal["fastest", "finish"]
-PipelineSchedule = Literal["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe"]
 ContextMethod = Literal["all_gather", "ring", "ulysses"]
 Optimizer = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
-Stack = Literal["xla", "megatron", "fsdp", "nanotron"]
 PLACINGS: tuple[Placing, ...] = get_args(Placing)
-REMAT_POLICIES: tuple[Remat, ...] = POLICIES
-PIPELINE_SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
 CONTEXT_METHODS: tuple[ContextMethod, ...] = get_args(ContextMethod)
 OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
-STACKS: tuple[Stack, ...] = get_args(Stack)
-
-CHUNKS_OF: Mapping[PipelineSchedule, tuple[int, ...]] = {
-    "gpipe": (1,),
-    "1f1b": (1,),
-    "interleaved": (2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32),
-    "zb_h1": (1,),
-    "zb_v": (2,),
-    "dualpipe": (2,),
-}
-"""Model chunks per stage (virtual stages) that a schedule takes. ZB-V folds the layers into a V,
-DualPipe keeps two copies of the stages that run in opposite directions: two chunks each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +108,10 @@ class TrainPlan:
     storage_axes: tuple[str, ...] = STORAGE_AXES
     reshard_after_forward: bool = True
     sequence_parallel: bool = True
-    remat: Remat = "block"
+    remat: RematPolicy = "block"
     remat_kinds: Mapping[SavedKind, Saved] = field(default_factory=dict)
     attention_kernel: Literal["flash", "scores"] = "flash"
-    pipeline_schedule: PipelineSchedule = "1f1b"
+    pipeline_schedule: PipelineKind = PLAIN
     virtual_stages: int = 1
     context_method: ContextMethod = "all_gather"
     expert_dispatch: Literal["dense", "ragged"] = "dense"
@@ -147,7 +125,7 @@ class TrainPlan:
     mtp_layers: int = 0
     packed_lengths: tuple[int, ...] = ()
     dtypes: TrainDtypes = field(default_factory=TrainDtypes)
-    stack: Stack = "xla"
+    stack: StackName = "xla"
     constants: Literal["vendor", "book"] = "vendor"
 
     def __post_init__(self) -> None:
@@ -184,7 +162,7 @@ class TrainPlan:
 
     def _check_choices(self) -> None:
         """Raise BadRequest for a choice that contradicts another or cannot take effect."""
-        chunks = CHUNKS_OF[self.pipeline_schedule]
+        chunks = schedule_row(self.pipeline_schedule).chunks
         if self.degree("stage") == 1:
             chunks = (1,)
         if self.virtual_stages not in chunks:

@@ -11,35 +11,16 @@ import jax
 from jax import ad_checkpoint
 
 from shardwise.errors import unknown
+from shardwise.models.remat import SAVED_KINDS, TREATMENTS, remat_row
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.scoring import Kernel
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.quant import product, products
 
-SAVED_KINDS = (
-    "block_input",
-    "norm",
-    "qkv",
-    "attention",
-    "attention_out",
-    "mlp_in",
-    "activation",
-    "mlp_out",
-)
-"""Activations by name, as `plans.train.SavedKind`; the forward pass marks each of them."""
-
-KEPT: Mapping[str, frozenset[str]] = {
-    "none": frozenset(SAVED_KINDS),
-    "matmul_outputs": frozenset({"block_input", "qkv", "attention_out", "mlp_in", "mlp_out"}),
-    "block": frozenset({"block_input"}),
-    "offload": frozenset(),
-}
-"""What each remat policy keeps on the device (book 4.4.2; `models.activations` counts it)."""
-
 COSTLY = frozenset(
     {"dot_general", "ragged_dot_general", "all_to_all", "ragged_all_to_all", "all_gather"}
 )
-"""JAX primitives whose results stay under "none" whatever they are called."""
+"""JAX primitives whose results stay under a policy that keeps all, whatever they are called."""
 
 
 def unmarked(name: str, x: jax.Array) -> jax.Array:
@@ -87,13 +68,12 @@ class Options:
 
     def __post_init__(self) -> None:
         dtype_of(self.compute)
-        if self.remat not in KEPT:
-            raise unknown("remat policy", self.remat, KEPT)
+        remat_row(self.remat)
         for kind, treatment in self.remat_kinds:
             if kind not in SAVED_KINDS:
                 raise unknown("kind of activation", kind, SAVED_KINDS)
-            if treatment not in ("keep", "recompute", "offload"):
-                raise unknown("treatment", treatment, ("keep", "recompute", "offload"))
+            if treatment not in TREATMENTS:
+                raise unknown("treatment", treatment, TREATMENTS)
         if self.experts not in ("dense", "ragged"):
             raise unknown("expert dispatch", self.experts, ("dense", "ragged"))
 
@@ -117,18 +97,16 @@ def rematerialised(
 ) -> Callable[..., Any]:
     """The body of a layer under the remat policy.
 
-    "none" keeps what is named and the results of matmuls and exchanges: a loop over layers
-    (`looped`) would stack all that autodiff holds, every step between them, in memory. Without a
-    loop the compiler sees both passes and chooses; a loop keeps it from merging the two.
+    One that keeps all keeps what is named and the results of matmuls and exchanges: a loop over
+    layers (`looped`) would stack all that autodiff holds, every step between them, in memory.
+    Without a loop the compiler sees both passes and chooses; a loop keeps it from merging the two.
     """
-    kept = set(KEPT[options.remat])
-    offloaded = {"block_input"} if options.remat == "offload" else set()
-    for kind, treatment in options.remat_kinds:
-        kept.discard(kind)
-        offloaded.discard(kind)
-        {"keep": kept, "offload": offloaded}.get(treatment, set()).add(kind)
+    row = remat_row(options.remat)
+    treated = {**row.kinds, **dict(options.remat_kinds)}
+    kept = {kind for kind, treatment in treated.items() if treatment == "keep"}
+    offloaded = {kind for kind, treatment in treated.items() if treatment == "offload"}
     policies = jax.checkpoint_policies
-    if options.remat == "none" and kept == set(SAVED_KINDS):
+    if row.tape and kept == set(SAVED_KINDS):
         if options.gathered == "keep" and not looped:
             return body
         names = (*SAVED_KINDS, *(("parameters",) if options.gathered == "keep" else ()))

@@ -1,13 +1,14 @@
-"""Scheduling decides who does what in which order; it computes no time and touches no array.
+"""Scheduling decides who does what in which order; it computes no time.
 
-`pipeline.py` writes the tables of pipeline schedules: per rank an ordered list of forward,
-backward and weight-gradient passes. The planner prices such a table, the runtime executes it.
+`pipeline/` has the pipeline schedules, a row each, and writes their tables: per rank an ordered
+list of forward, backward and weight-gradient passes. The planner prices such a table, the runtime
+executes it.
 `scheduler.py` is the scheduler of a serving replica, run by the simulator and by the engine: with
 `policies.py` (what a step runs), `config.py`, `decoding.py`, `queue.py`, `requests.py`, `step.py`,
 `pages.py` (the cache's pages), `prefix.py` (the tree of cached prefixes), `forecast.py`.
 `routing.py` spreads requests over replicas, `speculation.py` says what speculation brings. Not
-here: seconds (`planner/`), and the choice of a schedule or policy (`plans/`). Read `pipeline.py` or
-`scheduler.py` first.
+here: seconds (`planner/`), and the choice of a schedule or policy (`plans/`). Read
+`pipeline/row.py` or `scheduler.py` first.
 """
 
 from shardwise.scheduling.config import SchedulerConfig
@@ -17,8 +18,10 @@ from shardwise.scheduling.pipeline import (
     PassKind,
     PipelineKind,
     Schedule,
+    ScheduleRow,
     pipeline_schedule,
     ready_order,
+    schedule_row,
 )
 from shardwise.scheduling.prefix import PrefixTree
 from shardwise.scheduling.requests import Request, Sequence
@@ -36,6 +39,7 @@ __all__ = [
     "PrefixTree",
     "Request",
     "Schedule",
+    "ScheduleRow",
     "Scheduler",
     "SchedulerConfig",
     "Sequence",
@@ -46,4 +50,5 @@ __all__ = [
     "make_router",
     "pipeline_schedule",
     "ready_order",
+    "schedule_row",
 ]

@@ -10,6 +10,7 @@ from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
 from shardwise.models import load_model, parameters, params_total
 from shardwise.models.describe import context_warning
+from shardwise.models.remat import REMAT_POLICIES, RematPolicy
 from shardwise.models.specs import Moe
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory.step import stage_memory
@@ -26,19 +27,16 @@ from shardwise.planner.training import (
     tokens_per_second_at,
 )
 from shardwise.plans import activation_layout, parameter_layout
+from shardwise.plans.stacks import STACKS, StackName, stack_row
 from shardwise.plans.train import (
     CONTEXT_METHODS,
-    PIPELINE_SCHEDULES,
-    REMAT_POLICIES,
     ContextMethod,
     Optimizer,
-    PipelineSchedule,
-    Remat,
-    Stack,
     mesh_text,
 )
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.residuals import ALL, groups_of, read_residuals
+from shardwise.scheduling.pipeline import PIPELINE_KINDS, PipelineKind
 from shardwise.units import format_seconds, sig
 from shardwise.workflows.inputs import Hardware, parse_batch
 
@@ -54,12 +52,12 @@ def plan_training(
     dtype: str = "bf16",
     dtypes: Mapping[str, str] | None = None,
     pins: Mapping[str, int] | None = None,
-    remat: Remat | None = None,
-    schedule: PipelineSchedule | None = None,
+    remat: RematPolicy | None = None,
+    schedule: PipelineKind | None = None,
     zero: int | None = None,
     context_method: ContextMethod | None = None,
     optimizer: Optimizer = "adam",
-    stack: Stack = "xla",
+    stack: StackName = "xla",
     objective: Objective = "time",
     max_hbm: float | None = None,
     top: int = 3,
@@ -94,7 +92,7 @@ def plan_training(
             dtypes=stored,
             pins=pins or {},
             remat=(remat,) if remat else REMAT_POLICIES,
-            schedules=(schedule,) if schedule else PIPELINE_SCHEDULES,
+            schedules=(schedule,) if schedule else PIPELINE_KINDS,
             zeros=(0, 1, 2) if zero is None else (zero,),
             context_methods=(context_method,) if context_method else CONTEXT_METHODS,
             optimizer=optimizer,
@@ -129,9 +127,10 @@ def _check_effect(
 
 def _check_stack(stack: str, piece: Slice) -> None:
     """Raise BadRequest for software that does not run on the chip."""
-    if piece.chip.vendor == "google" and stack != "xla":
+    if piece.chip.vendor == "google" and not stack_row(stack).tpus:
+        use = " or ".join(name for name in STACKS if stack_row(name).tpus)
         raise BadRequest(
-            f"software stack '{stack}' does not run on {piece.chip.id}, a TPU; use --stack xla"
+            f"software stack '{stack}' does not run on {piece.chip.id}, a TPU; use --stack {use}"
         )
 
 

@@ -6,7 +6,7 @@ from tests.models.cases import llama
 from shardwise.hardware import Slice, parse_slice
 from shardwise.models import ModelConfig, from_hf
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
-from shardwise.plans.train import CHUNKS_OF
+from shardwise.scheduling import schedule_row
 
 DENSE = from_hf(llama(num_hidden_layers=24), name="dense")
 MOE = from_hf(
@@ -101,7 +101,7 @@ def _pipeline(draw, stages: int, layers: int, allowed: dict) -> dict:
     if stages == 1:
         return {}
     schedule = draw(st.sampled_from(schedules))
-    virtual = min(CHUNKS_OF[schedule])
+    virtual = min(schedule_row(schedule).chunks)
     if layers // stages < virtual:
         schedule, virtual = schedules[0], 1
     whole, more = divmod(layers, stages)

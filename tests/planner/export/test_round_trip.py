@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from tests.planner.export.exporting import MIXED, MODELS, STORED_F32, a_plan, plans
 
 from shardwise.errors import BadRequest
+from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.export import EXPORTERS, export_plan, parse_export
 from shardwise.plans import TrainDtypes, TrainPlan, model_hash
+from shardwise.plans.stacks import STACKS
 from shardwise.plans.train import (
     CONTEXT_METHODS,
     OPTIMIZERS,
     PLACINGS,
-    REMAT_POLICIES,
-    STACKS,
     STORAGE_AXES,
 )
 

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import BadRequest
-from shardwise.planner.price.pipeline import in_flight, pipeline_seconds, takes
+from shardwise.planner.price.pipeline import pipeline_seconds
 from shardwise.planner.price.timeline import costs_of, timeline
-from shardwise.scheduling import pipeline_schedule
+from shardwise.scheduling import pipeline_schedule, schedule_row
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
 CHUNKS = {"zb_v": 2, "dualpipe": 2}
@@ -84,7 +84,7 @@ def test_in_flight_is_the_fullest_rank(shape):
     schedule = pipeline_schedule(*shape)
     parts = 1 if shape[0] == "dualpipe" else shape[3]
     counted = max(schedule.in_flight(rank) for rank in range(shape[1]))
-    assert in_flight(*shape) * parts == pytest.approx(counted)
+    assert schedule_row(shape[0]).in_flight(*shape[1:]) * parts == pytest.approx(counted)
 
 
 @settings(max_examples=300, deadline=None)
@@ -93,9 +93,9 @@ def test_takes_is_the_rule_of_the_tables(kind, S, M, v):
     try:
         pipeline_schedule(kind, S, M, v)
     except BadRequest:
-        assert not takes(kind, S, M, v)
+        assert not schedule_row(kind).takes(S, M, v)
     else:
-        assert takes(kind, S, M, v)
+        assert schedule_row(kind).takes(S, M, v)
 
 
 def test_everything_broadcasts():
@@ -104,13 +104,13 @@ def test_everything_broadcasts():
     for kind in PIPELINE_KINDS:
         v = 2 if kind == "interleaved" else CHUNKS.get(kind, 1)
         whole = pipeline_seconds(kind, S, M, v, F, B, W, 0.25)
-        held = in_flight(kind, S, M, v)
+        held = schedule_row(kind).in_flight(S, M, v)
         assert whole.shape == held.shape == (3, 3)
         for i, s in enumerate(S[:, 0]):
             for j, m in enumerate(M):
                 one = pipeline_seconds(kind, int(s), int(m), v, F[j], B, W[i, 0], 0.25)
                 assert whole[i, j] == one
-                assert held[i, j] == in_flight(kind, int(s), int(m), v)
+                assert held[i, j] == schedule_row(kind).in_flight(int(s), int(m), v)
 
 
 def test_the_published_bubbles():
@@ -140,9 +140,8 @@ def test_dualpipe_beats_its_report_by_sending_gradients_before_the_weight_pass()
 
 def test_an_unknown_schedule():
     for call in (
-        lambda: pipeline_seconds("1b1f", 4, 8, 1, 1.0, 1.0, 1.0),  # type: ignore[arg-type]
-        lambda: in_flight("1b1f", 4, 8, 1),  # type: ignore[arg-type]
-        lambda: takes("1b1f", 4, 8, 1),  # type: ignore[arg-type]
+        lambda: pipeline_seconds("1b1f", 4, 8, 1, 1.0, 1.0, 1.0),
+        lambda: schedule_row("1b1f"),
     ):
         with pytest.raises(BadRequest, match="unknown pipeline schedule '1b1f'; known"):
             call()

@@ -12,12 +12,13 @@ from tests.planner.steps import dense, moe
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice, parts
+from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.loop import batch_units, search
 from shardwise.planner.search.request import SCHEDULES, STORAGES, TrainRequest
 from shardwise.planner.training import TrainAnswer, plan_of
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.layouts import STORAGE_AXES
-from shardwise.plans.train import CONTEXT_METHODS, PLACINGS, REMAT_POLICIES
+from shardwise.plans.train import CONTEXT_METHODS, PLACINGS
 
 DENSE = dense(hidden_size=512, intermediate_size=1536, num_hidden_layers=4, vocab_size=4000)
 MOE = moe()

@@ -32,9 +32,9 @@ from tests.planner.steps import (
 )
 
 from shardwise.models import load_model
+from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.step.work import train_work
 from shardwise.plans import TrainDtypes
-from shardwise.plans.train import REMAT_POLICIES
 
 TOKENS, T = 4 * 128, 128
 MATMULS = 2 * TOKENS * L * (ATTENTION + MLP)

@@ -19,6 +19,7 @@ from shardwise.models import (
     zoo_names,
 )
 from shardwise.models.describe import design_decisions, model_facts, model_warnings
+from shardwise.models.remat import remat_row
 from shardwise.units import (
     dtype_bytes,
     format_bytes,
@@ -218,7 +219,6 @@ def _render_components(facts: Mapping[str, Any]) -> None:
 
 def _render_bytes(facts: Mapping[str, Any]) -> None:
     kv, kept = facts["kv_dtype"], facts["activation_dtype"]
-    where = {"offload": "offload, in host memory"}
     stored = ", ".join(dict.fromkeys(facts["weight_dtypes"].values()))
     rows = [
         [f"Weights as published ({stored})", format_gib(facts["weight_bytes"])],
@@ -233,8 +233,8 @@ def _render_bytes(facts: Mapping[str, Any]) -> None:
         label = {"index": "Indexer keys", "state": "Recurrent state"}[name]
         rows += [[f"{label} per sequence ({dtype})", format_bytes(size)]] if size else []
     for policy, size in facts["activation_bytes_per_token"].items():
-        label = where.get(policy, policy)
-        rows.append([f"Activations per token ({kept}), remat {label}", format_bytes(size)])
+        where = ", in host memory" if remat_row(policy).offloads else ""
+        rows.append([f"Activations per token ({kept}), remat {policy}{where}", format_bytes(size)])
     table(["memory", "bytes"], rows)
 
 

@@ -4,14 +4,14 @@ from typing import Any
 
 import click
 
+from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.request import OBJECTIVES
+from shardwise.plans.stacks import STACKS
 from shardwise.plans.train import (
     CONTEXT_METHODS,
     OPTIMIZERS,
-    PIPELINE_SCHEDULES,
-    REMAT_POLICIES,
-    STACKS,
 )
+from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.units import parse_bytes
 from shardwise.workflows.inputs import parse_pins
 
@@ -19,7 +19,7 @@ _OPTIONS = (
     click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help="Fix a mesh degree."),
     click.option("--remat", type=click.Choice(REMAT_POLICIES), help="Fix the remat policy."),
     click.option(
-        "--schedule", type=click.Choice(PIPELINE_SCHEDULES), help="Fix the pipeline schedule."
+        "--schedule", type=click.Choice(PIPELINE_KINDS), help="Fix the pipeline schedule."
     ),
     click.option("--zero", type=click.IntRange(0, 2), help="Fix the ZeRO stage over replicas."),
     click.option(

@@ -38,10 +38,21 @@ from shardwise.hardware.shapes import shapes_with
 from shardwise.hardware.slices import domain_of
 from shardwise.models import ModelConfig
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
-from shardwise.plans.train import CHUNKS_OF, Stack
-from shardwise.plans.train import STACKS as SOFTWARE
+from shardwise.plans.stacks import STACKS as SOFTWARE
+from shardwise.plans.stacks import StackName, stack_row
+from shardwise.plans.train import STORAGE_AXES
+from shardwise.scheduling.pipeline import PLAIN, ScheduleRow, schedule_row
 
-STACKS: Mapping[str, Stack] = {
+INTERLEAVED = schedule_row("interleaved")
+"""What `vpp` above 1 means."""
+
+SAID: Mapping[str, ScheduleRow] = {
+    "dualpipe": schedule_row("dualpipe"),
+    "interleaved schedule": INTERLEAVED,
+}
+"""Schedules as notes of runs state them."""
+
+STACKS: Mapping[str, StackName] = {
     "maxtext": "xla",
     "tpu-recipes": "xla",
     "gpu-recipes": "xla",
@@ -77,23 +88,27 @@ MICRO_TOKENS = 8192
 """Tokens of a microbatch whose size is not stated."""
 
 
-def stack_of(row: Row) -> Stack:
+ZERO3_BY: Mapping[str, StackName] = {"megatron": "fsdp"}
+"""Whose the ZeRO-3 runs are that a table of one software's runs has among them."""
+
+
+def stack_of(row: Row) -> StackName:
     """The software of a run, by its column `stack` or its source."""
     stated = row.get("stack")
     if stated:
-        known: dict[str, Stack] = {name: name for name in SOFTWARE}
+        known: dict[str, StackName] = {name: name for name in SOFTWARE}
         if stated not in known:
             raise unknown("stack", stated, SOFTWARE)
         return known[stated]
-    found: list[Stack] = [s for prefix, s in STACKS.items() if row["source"].startswith(prefix)]
+    found: list[StackName] = [s for prefix, s in STACKS.items() if row["source"].startswith(prefix)]
     if not found:
         raise BadRequest(
             f"source '{row['source']}' is of no known software; add a column 'stack' "
-            "(xla, megatron, fsdp or nanotron)"
+            f"({', '.join(SOFTWARE[:-1])} or {SOFTWARE[-1]})"
         )
     stack = found[0]
-    if stack == "megatron" and whole(row, "fsdp", 1) > 1:
-        return stack if row["source"].startswith(OWN_ZERO3) else "fsdp"
+    if whole(row, "fsdp", 1) > 1 and not row["source"].startswith(OWN_ZERO3):
+        return ZERO3_BY.get(stack, stack)
     return stack
 
 
@@ -157,13 +172,13 @@ def _plan(
         microbatches=microbatches,
         layers_per_stage=layers,
         zero=_zero(row),
-        storage_axes=("fsdp",) if stack == "megatron" else ("fsdp", "expert", "context"),
+        storage_axes=STORAGE_AXES if stack_row(stack).stores_widely else ("fsdp",),
         reshard_after_forward=row.get("zero_stage") != "2",
         sequence_parallel=_sequence_parallel(row, stack),
         attention_kernel="scores" if _writes_scores(row) else "flash",
         pipeline_schedule=schedule,  # type: ignore[arg-type]
         virtual_stages=chunks,
-        context_method="ring" if stack == "megatron" else "all_gather",
+        context_method="ring" if stack_row(stack).rings else "all_gather",
         expert_dispatch="ragged",
         expert_over_tensor=_experts_over_tensor(row),
         optimizer=_optimizer(row),  # type: ignore[arg-type]
@@ -191,7 +206,7 @@ def dtypes_of(row: Row) -> TrainDtypes:
     words = said(row)
     low = "bf16 adam mu" in words or source.startswith("deepseek")
     moments = "bf16" if low else "f32"
-    if stack_of(row) == "xla" or source.startswith("mosaicml"):
+    if not stack_row(stack_of(row)).eager or source.startswith("mosaicml"):
         grad = "bf16" if "precision=pure" in words else "f32"
         return TrainDtypes(param="f32", compute=compute, grad=grad, master="none", moments=moments)
     half = "f16" if compute == "f16" else "bf16"
@@ -231,7 +246,7 @@ def _experts_over_tensor(row: Row) -> bool:
     return whole(row, "ep", 1) > whole(row, "dp", 1) * whole(row, "fsdp", 1)
 
 
-def _microbatches(row: Row, stack: Stack, batch: int, shards: int) -> list[int]:
+def _microbatches(row: Row, stack: StackName, batch: int, shards: int) -> list[int]:
     """Microbatches per step: what is stated, or what may have been, fewest first."""
     if row["source"].startswith(PER_DEVICE):
         return [1]
@@ -245,7 +260,7 @@ def _microbatches(row: Row, stack: Stack, batch: int, shards: int) -> list[int]:
         return [each // micro]
     if whole(row, "pp", 1) > 1:
         return [each]
-    if stack == "xla":
+    if not stack_row(stack).eager:
         return [1]
     most = max(1, MICRO_TOKENS // whole(row, "seq_len"))
     return [each // n for n in range(most, 0, -1) if each % n == 0 and n & (n - 1) == 0]
@@ -256,18 +271,19 @@ def _pipeline(row: Row, cfg: ModelConfig) -> tuple[tuple[int, ...], str, int]:
     stages, words = whole(row, "pp", 1), said(row)
     layers = spread(cfg.layers, stages)
     if stages == 1:
-        return layers, "1f1b", 1
-    if "dualpipe" in words:
-        return layers, "dualpipe", 2
+        return layers, PLAIN, 1
+    stated = next((kind for phrase, kind in SAID.items() if phrase in words), None)
+    if stated is not None and len(stated.chunks) == 1:
+        return layers, stated.name, stated.chunks[0]
     chunks = whole(row, "vpp", 0)
-    if not chunks and "interleaved schedule" in words:
-        fits = (n for n in CHUNKS_OF["interleaved"] if layers[0] % n == 0)
+    if not chunks and stated is not None:
+        fits = (n for n in stated.chunks if layers[0] % n == 0)
         chunks = next(fits, 1) if len(set(layers)) == 1 else 1
-    allowed = [n for n in CHUNKS_OF["interleaved"] if n <= min(chunks, *layers)]
+    allowed = [n for n in INTERLEAVED.chunks if n <= min(chunks, *layers)]
     if not allowed:
-        return layers, "1f1b", 1
+        return layers, PLAIN, 1
     even = [n for n in allowed if max(layers) % n == 0]
-    return layers, "interleaved", chunks if chunks in allowed else max(even or allowed)
+    return layers, INTERLEAVED.name, chunks if chunks in allowed else max(even or allowed)
 
 
 def spread(layers: int, stages: int) -> tuple[int, ...]:
@@ -289,10 +305,10 @@ def _zero(row: Row) -> int:
     return 0 if whole(row, "fsdp", 1) > 1 else min(stage, 2)
 
 
-def _sequence_parallel(row: Row, stack: Stack) -> bool:
+def _sequence_parallel(row: Row, stack: StackName) -> bool:
     """As stated; where not, xla shards activations over tensor, software of 2021 did not."""
     stated = row.get("sequence_parallel")
-    return stated == "true" if stated else stack == "xla"
+    return stated == "true" if stated else not stack_row(stack).eager
 
 
 def _writes_scores(row: Row) -> bool:

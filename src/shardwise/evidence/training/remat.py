@@ -27,10 +27,11 @@ from shardwise.errors import BadRequest
 from shardwise.evidence.training.models import Row, whole
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
+from shardwise.models.remat import RematPolicy, Saved, SavedKind, remat_row
 from shardwise.planner.price.memory.step import train_memory
 from shardwise.planner.training import plan_shape
 from shardwise.plans import TrainPlan
-from shardwise.plans.train import Remat, Saved, SavedKind
+from shardwise.plans.stacks import stack_row
 
 Kinds = Mapping[SavedKind, Saved]
 
@@ -70,12 +71,12 @@ def with_remat(row: Row, plans: Sequence[TrainPlan], cfg: ModelConfig, piece: Sl
         return _fitting(plans, cfg, piece)
     remat, kinds = _stated(text, row)
     if piece.chip.host_link_oneway is None:
-        remat = "block" if remat == "offload" else remat
+        remat = "block" if remat_row(remat).offloads else remat
         kinds = {kind: "keep" if how == "offload" else how for kind, how in kinds.items()}
     return replace(plans[0], remat=remat, remat_kinds=kinds)
 
 
-def _stated(text: str, row: Row) -> tuple[Remat, Kinds]:
+def _stated(text: str, row: Row) -> tuple[RematPolicy, Kinds]:
     """Policy and exceptions that a text names; "" is none."""
     if text.startswith("maxtext:"):
         return _maxtext(text.removeprefix("maxtext:").strip())
@@ -102,7 +103,7 @@ def _selective(text: str) -> Kinds:
     return {kind: "recompute" for part in named for kind in PARTS[part]}
 
 
-def _maxtext(text: str) -> tuple[Remat, Kinds]:
+def _maxtext(text: str) -> tuple[RematPolicy, Kinds]:
     policy = text.split(" ")[0]
     if policy == "minimal":
         return "matmul_outputs", {}
@@ -136,8 +137,8 @@ def _offloaded(share: float) -> Kinds:
 def _fitting(plans: Sequence[TrainPlan], cfg: ModelConfig, piece: Slice) -> TrainPlan:
     """The plan that recomputes least among those that fit; else the last with all recomputed."""
     room = piece.chip.require("hbm_usable_bytes") / piece.chip.jax_devices_per_chip
-    least: tuple[Remat, ...] = ("none", "matmul_outputs", "block")
-    for remat in least[plans[0].stack == "xla" :]:
+    least: tuple[RematPolicy, ...] = ("none", "matmul_outputs", "block")
+    for remat in least[not stack_row(plans[0].stack).eager :]:
         for plan in plans:
             made = replace(plan, remat=remat)
             if float(train_memory(cfg, plan_shape(made, cfg)).peak()) <= room:

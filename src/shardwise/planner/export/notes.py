@@ -10,15 +10,16 @@ will not carry out stands besides in a line `# not expressed: ...`.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, get_args
+from typing import Any
 
 from shardwise.boundary import parse_json
 from shardwise.errors import BadRequest, shown
 from shardwise.models import ModelConfig
+from shardwise.models.remat import remat_row
 from shardwise.models.specs import Moe
 from shardwise.plans import ServePlan, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.files import flat_plan, plan_from
-from shardwise.plans.train import STORAGE_AXES, SavedKind
+from shardwise.plans.train import STORAGE_AXES
 from shardwise.units import dtype_bytes
 
 Fields = dict[str, Any]
@@ -217,13 +218,7 @@ def _check_alike(target: str, mesh: Mapping[str, int], said: Mapping[str, int]) 
 
 def placed(remat: str, kinds: Mapping[Any, str]) -> dict[str, str]:
     """Where every kind of activation goes: keep, recompute or offload."""
-    places = dict.fromkeys(get_args(SavedKind), "recompute")
-    if remat == "none":
-        places = dict.fromkeys(places, "keep")
-    elif remat == "matmul_outputs":
-        places |= dict.fromkeys(("qkv", "attention_out", "mlp_in", "mlp_out"), "keep")
-    places["block_input"] = "offload" if remat == "offload" else "keep"
-    return places | dict(kinds)
+    return {**remat_row(remat).kinds, **kinds}
 
 
 def _same_remat(plan: TrainPlan, said: Fields) -> bool:

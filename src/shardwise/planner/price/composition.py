@@ -38,6 +38,7 @@ from shardwise.planner.step.tree import (
 from shardwise.planner.step.work import reductions
 from shardwise.roofline.bodies import BodyTime, closed_form
 from shardwise.roofline.stacks import Stack
+from shardwise.scheduling.pipeline import PLAIN
 from shardwise.work import Quantity
 
 _TRANSFER = "net:stage"
@@ -311,7 +312,7 @@ class Reduced(Generic[C]):
     def floor(self) -> Quantity:
         """Seconds that no schedule goes below: the step without transfers and idle time, the ends
         apart where there are stages."""
-        around = self.around(replace(self.structure, schedule="1f1b"))
+        around = self.around(replace(self.structure, schedule=PLAIN))
         ends = around.ends
         # With stages the ends may lie on one that has fewer layers and waits for the others.
         beside = ends.seconds - ends.plain if self.steps.piped else ends.seconds

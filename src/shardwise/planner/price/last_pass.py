@@ -72,11 +72,9 @@ def last_pass(schedule: Schedule, costs: StageCosts) -> float:
 def _routes(schedule: Schedule, costs: StageCosts, rank: int) -> Mapping[tuple[str, int], tuple]:
     """Routes of one rank by kind and chunk."""
     found = {}
-    half = schedule.microbatches // 2 if schedule.kind == "dualpipe" else 0
     for chunk in range(schedule.chunks):
         stage = schedule.stage_of(rank, chunk)
-        # Any microbatch that goes through the chunk: dualpipe sends the second half through 1.
-        microbatch = half if chunk else 0
+        microbatch = schedule.first_of(chunk)  # any that goes through the chunk
         whole = 0.0 if schedule.splits_backward else costs.weight[stage]
         ways: tuple[tuple[PassKind, float, int], ...] = (
             ("F", costs.forward[stage], stage + 1),

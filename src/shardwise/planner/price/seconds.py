@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.planner.price.pipeline import pipeline_seconds
-from shardwise.planner.step.shape import FOLDED
 from shardwise.roofline.stacks import IDEAL, Stack, load_stack
-from shardwise.scheduling import PipelineKind
+from shardwise.scheduling import PipelineKind, schedule_row
 from shardwise.work import Quantity
 
 
@@ -45,7 +44,8 @@ def idle_factor(
     """
     fewest, most = np.floor_divide(count, stages), np.ceil(count / stages)
     share = fewest / most
-    if kind in FOLDED:  # both ends on the first stage, the last but one to get a layer more
+    if schedule_row(kind).ends_together:
+        # Both ends lie on the first stage, which is the last but one to get a layer more.
         share = np.where(np.remainder(count, stages) == stages - 1, 1.0, share)
     last = [here * share + end for here, end in zip(_three(layers), _three(ends), strict=True)]
     late = np.asarray(last[0] + last[1] >= layers.forward + layers.backward)

@@ -18,7 +18,7 @@ from shardwise.planner.price.plan import PricedStep, Times
 from shardwise.planner.price.timeline import StageCosts, Timeline, costs_of, timeline
 from shardwise.plans import TrainPlan
 from shardwise.scheduling import Schedule, pipeline_schedule
-from shardwise.scheduling.pipeline import check_counts
+from shardwise.scheduling.pipeline import PLAIN, check_counts
 
 PHASES = ("forward", "backward", "weight")
 """Passes of a pipeline. What is recomputed belongs to the backward pass."""
@@ -57,7 +57,7 @@ def _costs(schedule: Schedule, seconds: StageSeconds) -> StageCosts:
 def schedule_of(plan: TrainPlan) -> Schedule:
     """The plan's table of passes; BadRequest where its counts do not suit the schedule."""
     stages = plan.degree("stage")
-    kind = plan.pipeline_schedule if stages > 1 else "1f1b"
+    kind = plan.pipeline_schedule if stages > 1 else PLAIN
     return _schedule(kind, stages, plan.microbatches, plan.virtual_stages)
 
 
@@ -161,7 +161,7 @@ def _compute(part: Times) -> dict[str, float]:
 def _places(plan: TrainPlan) -> Schedule:
     """The plan's schedule without its passes: where every chunk lies."""
     stages, microbatches, chunks = plan.degree("stage"), plan.microbatches, plan.virtual_stages
-    kind = plan.pipeline_schedule if stages > 1 else "1f1b"
+    kind = plan.pipeline_schedule if stages > 1 else PLAIN
     checked = check_counts(kind, stages, microbatches, chunks)
     return Schedule(kind=checked, stages=stages, microbatches=microbatches, chunks=chunks, ranks=())
 

@@ -1,6 +1,6 @@
 """The event timeline of a pipeline schedule: when every pass, transfer and reduction runs.
 
-A schedule's table (`scheduling/pipeline.py`) says the order of the passes of each rank; here each
+A schedule's table (`scheduling/pipeline/`) says the order of the passes of each rank; here each
 starts as soon as its rank is free and its inputs have arrived. Stages may be uneven. Streams of a
 rank run side by side: "compute" (passes, optimizer), "send" (activations and their gradients to
 other ranks, one at a time per destination) and "network" (gradient reductions). That they slow
@@ -105,10 +105,10 @@ def costs_of(
 ) -> StageCosts:
     """Costs of a schedule's chunks from those of whole stages, one number or one per rank.
 
-    What a plan calls a stage is all chunks of a rank together: each has an equal share. Of dualpipe
-    a rank holds two whole stages (its own and the mirrored one), and a microbatch meets one of
-    them. `transfer` is one number, or one per boundary between global stages. Raises BadRequest for
-    a wrong count or a negative number.
+    What a plan calls a stage is all chunks of a rank together: each has an equal share. Where
+    stages exist twice a rank holds two whole ones (its own and the mirrored one), and a microbatch
+    meets one of them. `transfer` is one number, or one per boundary between global stages. Raises
+    BadRequest for a wrong count or a negative number.
     """
 
     def spread(name: str, given: float | Sequence[float]) -> tuple[float, ...]:

@@ -51,6 +51,7 @@ from shardwise.planner.step.tree import EndParts, LayerParts
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import Known, price_ops
 from shardwise.roofline.stacks import Stack
+from shardwise.scheduling.pipeline import schedule_row
 from shardwise.work import Op, Quantity
 
 INNER = ("expert", "context", "tensor")
@@ -427,7 +428,7 @@ class Chunk:
 
     @property
     def pairs(self) -> bool:
-        return "dualpipe" in self.parts.request.schedules
+        return any(schedule_row(kind).pairs_passes for kind in self.parts.request.schedules)
 
     def at(self, part: OnKeys) -> Any:
         """A part's figures of these candidates."""

@@ -14,11 +14,11 @@ from typing import Literal
 import numpy as np
 
 from shardwise.models.specs import Moe
-from shardwise.planner.price.pipeline import takes
 from shardwise.planner.price.structure import Structure
 from shardwise.planner.search.columns import Columns, Degrees
 from shardwise.planner.search.request import TrainRequest
 from shardwise.plans.train import STORAGE_AXES
+from shardwise.scheduling.pipeline import PLAIN, SCHEDULES, schedule_row
 
 MAX_TENSOR, MAX_CONTEXT, MAX_MICROBATCHES = 64, 64, 512
 
@@ -236,19 +236,18 @@ def _ulysses(request: TrainRequest, c: Columns, s: Structure) -> Mask:
 
 
 def _schedule(request: TrainRequest, c: Columns, s: Structure) -> Mask:
-    usual = s.virtual_stages == 1 and s.schedule == _first(request.schedules, "1f1b")
+    usual = s.virtual_stages == 1 and s.schedule == _first(request.schedules, PLAIN)
     return usual | (c.degrees["stage"] > 1)
 
 
 def _chunks(request: TrainRequest, c: Columns, s: Structure) -> Mask:
     alone = (c.degrees["stage"] == 1) & (s.virtual_stages == 1)
-    chunks = 2 if s.schedule == "dualpipe" else s.virtual_stages
-    return alone | (request.cfg.layers // c.degrees["stage"] >= chunks)
+    return alone | (request.cfg.layers // c.degrees["stage"] >= s.virtual_stages)
 
 
 def _counts(request: TrainRequest, c: Columns, s: Structure) -> Mask:
     stages, microbatches = c.degrees["stage"], c.microbatches
-    return takes(s.schedule, stages, microbatches, s.virtual_stages)
+    return schedule_row(s.schedule).takes(stages, microbatches, s.virtual_stages)
 
 
 STRUCTURE_RULES: tuple[StructureRule, ...] = (
@@ -312,9 +311,8 @@ STRUCTURE_RULES: tuple[StructureRule, ...] = (
         name="schedule_counts",
         kind="law",
         about=("schedule", "virtual_stages"),
-        rule="interleaved: stages divide microbatches; zb_v: microbatches >= 2 stages - 1; "
-        "dualpipe: stages and microbatches even, microbatches >= 2 stages",
-        reason="the rounds of the schedule's table (scheduling/pipeline.py)",
+        rule="; ".join(f"{row.name}: {row.law}" for row in SCHEDULES.values() if row.law),
+        reason="the rounds of the schedule's table (scheduling/pipeline/)",
         holds=_counts,
     ),
 )

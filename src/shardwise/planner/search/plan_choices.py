@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
+from shardwise.models.remat import SAVED_KINDS, TREATMENTS
 from shardwise.models.specs import Moe
 from shardwise.planner.step.strategies.mtp import mtp_rows
-from shardwise.planner.step.strategies.remat import KINDS
 from shardwise.plans import TrainPlan
 
 
@@ -21,10 +21,10 @@ def check_choices(plan: TrainPlan, cfg: ModelConfig) -> None:
 
 def _check_remat(plan: TrainPlan) -> None:
     for kind, saved in plan.remat_kinds.items():
-        if kind not in KINDS:
-            raise unknown("kind of activation", kind, KINDS)
-        if saved not in ("keep", "recompute", "offload"):
-            raise unknown("treatment of an activation", saved, ("keep", "recompute", "offload"))
+        if kind not in SAVED_KINDS:
+            raise unknown("kind of activation", kind, SAVED_KINDS)
+        if saved not in TREATMENTS:
+            raise unknown("treatment of an activation", saved, TREATMENTS)
     if plan.remat_kinds.get("block_input") == "recompute":
         raise BadRequest(
             "remat_kinds recomputes 'block_input'; nothing is left to compute it from, so keep it "

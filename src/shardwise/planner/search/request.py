@@ -6,25 +6,22 @@ from typing import Literal, get_args
 
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
+from shardwise.models.remat import REMAT_POLICIES, RematPolicy
 from shardwise.plans import TrainDtypes
+from shardwise.plans.stacks import StackName
 from shardwise.plans.train import (
-    CHUNKS_OF,
     CONTEXT_METHODS,
-    PIPELINE_SCHEDULES,
-    REMAT_POLICIES,
     STORAGE_AXES,
     ContextMethod,
     Optimizer,
-    PipelineSchedule,
-    Remat,
-    Stack,
 )
+from shardwise.scheduling.pipeline import PIPELINE_KINDS, PipelineKind, schedule_row
 
 Objective = Literal["time", "cost", "chips"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
-SCHEDULES: tuple[tuple[PipelineSchedule, int], ...] = tuple(
-    (kind, chunks) for kind in PIPELINE_SCHEDULES for chunks in CHUNKS_OF[kind]
+SCHEDULES: tuple[tuple[PipelineKind, int], ...] = tuple(
+    (kind, chunks) for kind in PIPELINE_KINDS for chunks in schedule_row(kind).chunks
 )
 """Every schedule with every count of chunks per stage that it takes."""
 
@@ -52,8 +49,8 @@ class TrainRequest:
     dtypes: TrainDtypes
     pins: Mapping[str, int]
     max_hbm_bytes: float
-    remat: tuple[Remat, ...] = REMAT_POLICIES
-    schedules: tuple[PipelineSchedule, ...] = PIPELINE_SCHEDULES
+    remat: tuple[RematPolicy, ...] = REMAT_POLICIES
+    schedules: tuple[PipelineKind, ...] = PIPELINE_KINDS
     zeros: tuple[int, ...] = (0, 1, 2)
     storages: tuple[tuple[str, ...], ...] = STORAGES
     reshards: tuple[bool, ...] = (True, False)
@@ -61,7 +58,7 @@ class TrainRequest:
     microbatches: tuple[int, ...] = ()
     objective: Objective = "time"
     optimizer: Optimizer = "adam"
-    stack: Stack = "xla"
+    stack: StackName = "xla"
     constants: Literal["vendor", "book"] = "vendor"
     settings: Mapping[str, object] = field(default_factory=dict)
 

@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from shardwise.hardware import parts, place
+from shardwise.models.remat import RematPolicy, remat_row
 from shardwise.planner.price.structure import Structure
 from shardwise.planner.search.columns import (
     Columns,
@@ -32,7 +33,8 @@ from shardwise.planner.search.legality import (
 )
 from shardwise.planner.search.request import SCHEDULES, TrainRequest
 from shardwise.plans import MESH_AXES
-from shardwise.plans.train import PLACINGS, PipelineSchedule, Placing, Remat
+from shardwise.plans.train import PLACINGS, Placing
+from shardwise.scheduling.pipeline import PLAIN, PipelineKind
 from shardwise.work import Quantity
 
 _CHUNK = 16_384  # candidates put together at once; larger arrays fall out of the cache
@@ -143,14 +145,15 @@ def structures_of(request: TrainRequest) -> tuple[Structure, ...]:
     )
 
 
-def policies(request: TrainRequest) -> tuple[Remat, ...]:
-    """The remat policies to look at: offload among others only where the host link is known."""
+def policies(request: TrainRequest) -> tuple[RematPolicy, ...]:
+    """The remat policies to look at: one that offloads only where the host link is known, or where
+    it is the only one."""
     if request.piece.chip.host_link_oneway is not None or len(request.remat) == 1:
         return request.remat
-    return tuple(remat for remat in request.remat if remat != "offload")
+    return tuple(remat for remat in request.remat if not remat_row(remat).offloads)
 
 
-def _schedules(request: TrainRequest) -> list[tuple[PipelineSchedule, int]]:
+def _schedules(request: TrainRequest) -> list[tuple[PipelineKind, int]]:
     chosen = [schedule for schedule in SCHEDULES if schedule[0] in request.schedules]
     # Without stages every schedule is a loop over microbatches in one chunk.
     if all(chunks > 1 for _, chunks in chosen):
@@ -182,7 +185,7 @@ def usual_of(structures: tuple[Structure, ...]) -> tuple[Structure, ...]:
     """One structure per remat policy: where they can be, the defaults of a plan."""
     found: dict[str, Structure] = {}
     for s in structures:
-        odd = (s.zero != 1) + (s.schedule != "1f1b") + (not s.reshard_after_forward)
+        odd = (s.zero != 1) + (s.schedule != PLAIN) + (not s.reshard_after_forward)
         if s.remat not in found or odd == 0:
             found.setdefault(s.remat, s)
             if odd == 0 and found[s.remat].zero != 1:

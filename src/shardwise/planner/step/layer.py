@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.activations import SavedKind
+from shardwise.models.activations import ActivationKind
 from shardwise.models.flops import scan_flops_per_token
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
 from shardwise.planner.step.layer_shape import LayerShape
@@ -168,7 +168,7 @@ def _matmuls_in(
     return [*ops[:wide], *summed, *ops[wide:]]
 
 
-def _all(kind: SavedKind, ops: Sequence[Op]) -> list[Yield]:
+def _all(kind: ActivationKind, ops: Sequence[Op]) -> list[Yield]:
     return [(kind, op) for op in ops]
 
 

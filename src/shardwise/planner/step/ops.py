@@ -1,9 +1,9 @@
 """Short ways to write down one op; its phase and body are set where they are not known yet."""
 
-from shardwise.models.activations import SavedKind
+from shardwise.models.activations import ActivationKind
 from shardwise.work import Collective, Op, Quantity
 
-Yield = tuple[SavedKind, Op]
+Yield = tuple[ActivationKind, Op]
 """An op of the forward pass, and the kind of activation that it yields."""
 
 

@@ -6,24 +6,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shardwise.models import Parameter
+from shardwise.models.remat import RematPolicy, Saved, SavedKind
 from shardwise.planner.step.layer_shape import LayerShape
 from shardwise.plans import TrainDtypes
 from shardwise.plans.layouts import compute_share, stored_share
+from shardwise.plans.stacks import StackName, StackRow, stack_row
 from shardwise.plans.train import (
     STORAGE_AXES,
     ContextMethod,
     Optimizer,
-    PipelineSchedule,
-    Remat,
-    Saved,
-    SavedKind,
-    Stack,
 )
+from shardwise.scheduling.pipeline import PLAIN, PipelineKind, ScheduleRow, schedule_row
 from shardwise.units import dtype_bytes
 from shardwise.work import Quantity
-
-FOLDED = ("zb_v", "dualpipe")
-"""Schedules that keep the first and the last stage on one device."""
 
 EXACT = frozenset({"router", "lm_head"})
 """Components that fp8 recipes leave in 16 bits (Transformer Engine quantises the layers' linears
@@ -40,7 +35,7 @@ class TrainShape:
     `sequences` is per batch shard and microbatch; `stage_share` the share of the layers that the
     busiest stage holds (1 without pipelining). The other fields are the plan's choices of the same
     name, which are structural: one value for all candidates. `stack` matters for what software does
-    beside the algebra, see the properties.
+    beside the algebra (`plans/stacks.py`).
     """
 
     degrees: Mapping[str, Quantity]
@@ -48,7 +43,7 @@ class TrainShape:
     sequence_length: int
     microbatches: Quantity
     stage_share: Quantity
-    remat: Remat
+    remat: RematPolicy
     zero: int
     sequence_parallel: bool
     dtypes: TrainDtypes
@@ -56,8 +51,8 @@ class TrainShape:
     reshard_after_forward: bool = True
     remat_kinds: Mapping[SavedKind, Saved] = field(default_factory=dict)
     attention_kernel: str = "flash"
-    stack: Stack = "xla"
-    pipeline_schedule: PipelineSchedule = "1f1b"
+    stack: StackName = "xla"
+    pipeline_schedule: PipelineKind = PLAIN
     virtual_stages: int = 1
     context_method: ContextMethod = "all_gather"
     expert_dispatch: str = "dense"
@@ -86,36 +81,44 @@ class TrainShape:
         return np.where(np.asarray(self.degree("stage")) > 1, 1.0, 0.0)
 
     @property
+    def schedule(self) -> ScheduleRow:
+        """What is known of the pipeline schedule."""
+        return schedule_row(self.pipeline_schedule)
+
+    @property
     def apart(self) -> Quantity:
         """1 where embedding and head lie on different devices of `stage`, else 0: schedules that
         fold the stages or run them both ways keep both ends on one."""
-        return 0.0 * self.piped if self.pipeline_schedule in FOLDED else self.piped
+        return 0.0 * self.piped if self.schedule.ends_together else self.piped
+
+    @property
+    def doubled(self) -> bool:
+        """Whether two devices hold every stage, if there are several."""
+        return self.schedule.doubled
 
     @property
     def paired(self) -> bool:
-        """Whether a forward pass runs together with the backward pass of a microbatch that goes the
-        other way, so that either's compute hides the other's exchange of tokens (DualPipe; on one
-        stage, with one chunk, nothing goes the other way)."""
-        return self.pipeline_schedule == "dualpipe" and self.virtual_stages > 1
+        """Whether a forward pass runs together with the backward pass of another microbatch, so
+        that either's compute hides the other's exchange of tokens. On one stage, with one chunk,
+        none does."""
+        return self.schedule.pairs_passes and self.virtual_stages > 1
 
     @property
     def ends_share(self) -> Quantity:
         """Share of the microbatches that meet the ends of the model on a device that holds both:
-        all, or half where a second device holds both too (DualPipe)."""
-        return 1.0 - 0.5 * self.piped if self.paired else 1.0
+        all, or half where a second device holds both too."""
+        return 1.0 - 0.5 * self.piped if self.doubled else 1.0
 
     @property
-    def recompute_whole(self) -> bool:
-        """Whether a recomputed block is run to its end, although nobody needs its result: so does
-        Megatron-LM's CheckpointFunction, and nanotron's after it. PyTorch's non-reentrant
-        checkpoint stops early, XLA drops what nobody reads."""
-        return self.stack in ("megatron", "nanotron")
+    def software(self) -> StackRow:
+        """What the stack does beside the algebra."""
+        return stack_row(self.stack)
 
     @property
     def eager(self) -> bool:
         """Whether ops run one by one, as PyTorch does: every cast makes a copy. XLA cuts arrays
         evenly instead: KV heads that tensor does not divide are all on every device."""
-        return self.stack != "xla"
+        return self.software.eager
 
     @property
     def expert_room(self) -> Quantity:
@@ -125,18 +128,6 @@ class TrainShape:
         MaxText's buffers alike). Op by op there are as many as came; slots are fixed in number."""
         inner = self.layer_shape
         return inner.expert_group if inner.ragged and not self.eager else inner.expert_load
-
-    @property
-    def sums_apart(self) -> bool:
-        """Whether a microbatch's gradients stand beside the sum of the earlier ones until all are
-        there. Megatron-LM's matmuls add to the sum themselves (gradient accumulation fusion)."""
-        return self.stack != "megatron"
-
-    @property
-    def keeps_gathered(self) -> bool:
-        """Whether the inputs that tensor gathers are kept whole for the weight gradients, as by
-        nanotron (tp_recompute_allgather off), rather than in pieces and gathered again."""
-        return self.stack == "nanotron"
 
     def has(self, *axes: str) -> bool:
         """Whether any candidate uses one of the axes."""

@@ -6,8 +6,8 @@ streams and `after` ids (the algorithm boxes of ch. 5.1): parameter gathers wait
 ahead, gradient reductions are waited for by nobody, tensor and expert exchanges stand between the
 matmuls. Loops: `forward.g`, `backward.g` and `backward_last.g` (the microbatch that also reduces
 gradients) of each layer group g; `first` and `last`, the two ends of the model, forward and
-backward told apart by phase; `optimizer`. Of DualPipe two devices hold both ends, and each runs
-them for half of the microbatches. Everything broadcasts over candidate plans.
+backward told apart by phase; `optimizer`. Where stages exist twice two devices hold both ends, and
+each runs them for half of the microbatches. Everything broadcasts over candidate plans.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

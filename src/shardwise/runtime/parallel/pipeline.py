@@ -5,8 +5,8 @@ program on it (`chunks.py`, `passes.py`), started in the order of the table as s
 was started. Programs run asynchronously: ranks work at the same time, and activations go from mesh
 to mesh by `jax.device_put`. All other strategies work inside a stage as they do without one.
 
-Gradients of what lies in several places (a tied embedding, DualPipe's copies) are added at the end
-of the step, so that copies stay equal.
+Gradients of what lies in several places (a tied embedding, both copies of a stage) are added at
+the end of the step, so that copies stay equal.
 """
 
 from collections.abc import Iterator, Mapping

@@ -2,7 +2,7 @@
 
 Each rank of the pipeline is a mesh of its own, the plan's without `stage`, that holds the layers of
 its chunks. The embedding lies with the first stage and the head with the last; a tied embedding
-lies with both, and DualPipe keeps every stage twice.
+lies with both, and a mirrored schedule keeps every stage twice.
 """
 
 from collections.abc import Callable

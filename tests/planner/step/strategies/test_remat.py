@@ -4,10 +4,10 @@ import pytest
 from tests.planner.steps import D, F, H, K, L, N, dense, moe, over, step
 
 from shardwise.models import load_model
+from shardwise.models.activations import statuses
+from shardwise.models.remat import REMAT_POLICIES, SAVED_KINDS
 from shardwise.planner.price.memory.step import checkpoint_bytes
-from shardwise.planner.step.strategies.remat import KINDS, statuses
 from shardwise.planner.step.work import train_work
-from shardwise.plans.train import REMAT_POLICIES
 
 TOKENS, T = 4 * 128, 128
 
@@ -36,12 +36,12 @@ def test_selective_recomputation_runs_attention_alone():
 def test_a_policy_is_its_table():
     """Writing a policy out by kinds changes nothing."""
     for policy in REMAT_POLICIES:
-        table = {kind: saved for kind, saved in statuses(policy, {}).items() if kind in KINDS}
+        table = {kind: saved for kind, saved in statuses(policy, {}).items() if kind in SAVED_KINDS}
         plain = train_work(dense(), step(remat=policy)).by_key()
         spelt = train_work(dense(), step(remat=policy, choices={"remat_kinds": table})).by_key()
         flops = {k: v["flops"] for k, v in plain.items()}
         assert flops == {k: v["flops"] for k, v in spelt.items()}
-    assert set(statuses("none", {})) == {*KINDS, "dispatch"}
+    assert set(statuses("none", {})) == {*SAVED_KINDS, "dispatch"}
 
 
 def test_keeping_a_kind_saves_its_ops_and_costs_its_bytes():

@@ -28,8 +28,8 @@ def state(rows: Sequence[Parameter], shape: TrainShape, stage: Stage) -> dict[st
     """Bytes of params, gradients and optimizer on a device of a stage.
 
     Gradients are cut over replicas under ZeRO-2, optimizer state under ZeRO-1 too; rows that are
-    not trained have neither. DualPipe holds two copies of the layers; with ZeRO-1/2 the optimizer
-    state of half of each.
+    not trained have neither. A doubled schedule holds two copies of the layers; with ZeRO-1/2 the
+    optimizer state of half of each.
     """
     held = _copies(shape)
     totals: dict[str, Quantity] = {"params": 0.0, "gradients": 0.0, "optimizer": 0.0}
@@ -62,7 +62,7 @@ def _local(
 
 
 def _copies(shape: TrainShape) -> Quantity:
-    return 1.0 + shape.piped if shape.pipeline_schedule == "dualpipe" else 1.0
+    return 1.0 + shape.piped if shape.doubled else 1.0
 
 
 def microbatch_gradients(
@@ -73,7 +73,7 @@ def microbatch_gradients(
     gradients are of that dtype already, or where matmuls add to the sum. XLA stacks those of a loop
     over layers whole and cuts them over replicas afterwards (ZeRO-2): the only microbatch's are
     then no longer whole where they are summed."""
-    if not shape.sums_apart:
+    if not shape.software.sums_apart:
         return 0.0 * gradients
     made = dtype_bytes(shape.layer_shape.activations)
     sum_bytes = dtype_bytes(shape.dtypes.grad)

@@ -66,7 +66,7 @@ def stage_memory(
     for rank, layers in enumerate(layers_per_stage):
         ends = (float(rank == 0), float(rank == final))
         if final and folded:
-            both = float(rank == 0 or (shape.pipeline_schedule == "dualpipe" and rank == final))
+            both = float(rank == 0 or (shape.doubled and rank == final))
             ends = (both, both)
         stage = Stage(share=layers / cfg.layers, first=ends[0], last=ends[1])
         points = _points(cfg, shape, stage, float(rank))

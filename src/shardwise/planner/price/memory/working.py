@@ -46,7 +46,7 @@ def layer_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
 
 def _layer(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quantity:
     saved = kept_activations(cfg, layer, shape)
-    tape = [a for a in saved if "none" in a.policies]
+    tape = [a for a in saved if a.tape]
     again = [a for a in tape if place_of(a, shape) != "keep"]
     return (
         bytes_of(again, shape)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwise.models.activations import Activation
+from shardwise.models.remat import Saved
 from shardwise.planner.step.ops import make_op
 from shardwise.planner.step.shape import TrainShape
-from shardwise.planner.step.strategies.remat import statuses
 from shardwise.units import dtype_bytes
 from shardwise.work import Op, Quantity
 
@@ -38,7 +38,7 @@ def bytes_of(saved: Sequence[Activation], shape: TrainShape) -> Quantity:
     total: Quantity = 0.0
     for a in saved:
         tokens = shape.tokens / shape.degree("tensor") if a.sharded else inner.norm_tokens
-        if shape.keeps_gathered and a.kind == "norm" and not a.f32:
+        if shape.software.keeps_gathered and a.kind == "norm" and not a.f32:
             tokens = shape.tokens
         load = _load(a, shape)
         total = total + a.bytes_per_token(size) * load * tokens
@@ -58,14 +58,6 @@ ROUTED = ("experts", "dispatched")
 """How the names of activations begin that grow with the rows that a device's experts hold."""
 
 
-def place_of(activation: Activation, shape: TrainShape) -> str:
-    """ "keep", "offload", or "recompute" where the activation is stored nowhere.
-
-    A kind that is overridden is kept as an autograd tape keeps it, others by the policy.
-    """
-    kept = "none" in activation.policies
-    overridden = "mlp_in" if activation.kind == "dispatch" else activation.kind
-    if overridden not in shape.remat_kinds:
-        kept = shape.remat in activation.policies
-    table = statuses(shape.remat, shape.remat_kinds)
-    return table[activation.kind] if kept else "recompute"
+def place_of(activation: Activation, shape: TrainShape) -> Saved:
+    """Where the step's policy leaves an activation."""
+    return activation.place(shape.remat, shape.remat_kinds)

@@ -124,10 +124,9 @@ def update_ops(rows: Sequence[Parameter], shape: TrainShape, local: Local) -> tu
 
 
 def copies(shape: TrainShape) -> Quantity:
-    """How many copies of its layers a device updates: both of DualPipe's without ZeRO, with it half
-    of each."""
-    doubled = shape.pipeline_schedule == "dualpipe" and not shape.zero
-    return 1.0 + shape.piped if doubled else 1.0
+    """How many copies of its layers a device updates: both of a doubled schedule's without ZeRO,
+    with it half of each."""
+    return 1.0 + shape.piped if shape.doubled and not shape.zero else 1.0
 
 
 def _gathers(rows: Sequence[Parameter], shape: TrainShape, local: Local, update: str) -> list[Op]:

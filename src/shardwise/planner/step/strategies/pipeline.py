@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.planner.price.pipeline import in_flight
 from shardwise.planner.step.ops import exchange
 from shardwise.planner.step.shape import TrainShape
 from shardwise.planner.step.strategies.fsdp import stored
@@ -49,13 +48,14 @@ def tied_reduction(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ..
 
 
 def mirror_exchanges(local: Quantity, shape: TrainShape) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-    """DualPipe's two copies of every layer: their gradients are summed before the update, and with
-    ZeRO-1/2, where each copy's holder updates half of it, the new parameters come back after it.
+    """Of a schedule that holds every layer twice: gradients of the two copies are summed before the
+    update, and with ZeRO-1/2, where each copy's holder updates half of it, the new parameters come
+    back after it.
 
     `local` are the trained elements of one copy; a device holds two, of different stages, and
     exchanges them with the device opposite.
     """
-    if shape.pipeline_schedule != "dualpipe" or not shape.has("stage"):
+    if not shape.doubled or not shape.has("stage"):
         return (), ()
     half = 0.5 if shape.zero else 1.0
     sent = 2 * local * half * shape.piped
@@ -66,18 +66,7 @@ def mirror_exchanges(local: Quantity, shape: TrainShape) -> tuple[tuple[Op, ...]
 
 
 def rank_in_flight(shape: TrainShape, rank: Quantity) -> Quantity:
-    """Microbatches whose activations a rank holds, in units of a whole stage's; the fullest rank's
-    is `planner.price.pipeline.in_flight` (tables of `scheduling.pipeline`).
-
-    1f1b: as many as ranks follow, and its own. interleaved: (v-1) S + 2 (S - rank) - 1 chunks.
-    The others hold as many on every rank.
-    """
-    stages, microbatches, v = shape.degree("stage"), shape.microbatches, shape.virtual_stages
-    most = in_flight(shape.pipeline_schedule, stages, microbatches, v)
-    if shape.pipeline_schedule == "1f1b":
-        held = stages - rank
-    elif shape.pipeline_schedule == "interleaved":
-        held = ((v - 1) * stages + 2 * (stages - rank) - 1) / v
-    else:
-        return most
-    return np.where(shape.piped > 0, np.minimum(held, microbatches), most)
+    """Microbatches whose activations a rank holds, in units of a whole stage's."""
+    return shape.schedule.in_flight(
+        shape.degree("stage"), shape.microbatches, shape.virtual_stages, rank
+    )

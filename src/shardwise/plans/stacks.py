@@ -1,0 +1,64 @@
+"""Stacks of training software as rows: what each does beside the algebra of the plan.
+
+Counting reads these facts; what a stack reaches of a chip's rates is in `roofline/stacks.py`, by
+the same names.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from shardwise.errors import unknown
+
+StackName = Literal["xla", "megatron", "fsdp", "nanotron"]
+STACKS: tuple[StackName, ...] = get_args(StackName)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackRow:
+    """One stack of software.
+
+    `eager`: ops run one by one, as PyTorch does, so that every cast makes a copy; a compiler cuts
+    arrays evenly instead. `tpus`: it runs on TPUs. `recompute_whole`: a recomputed block is run to
+    its end, although nobody needs its result. `sums_apart`: a microbatch's gradients stand beside
+    the sum of the earlier ones until all are there. `keeps_gathered`: inputs that tensor gathers
+    are kept whole for the weight gradients, rather than in pieces and gathered again.
+    `stores_widely`: what fsdp stores in pieces is cut over expert and context too. `rings`: its
+    attention over context sends keys round a ring, rather than gathering them.
+    """
+
+    name: StackName
+    eager: bool = True
+    tpus: bool = False
+    recompute_whole: bool = False
+    sums_apart: bool = True
+    keeps_gathered: bool = False
+    stores_widely: bool = True
+    rings: bool = False
+
+
+_ROWS = (
+    # XLA drops what nobody reads.
+    StackRow(name="xla", eager=False, tpus=True),
+    # Its CheckpointFunction runs blocks whole; its matmuls add to the sum of gradients themselves
+    # (gradient accumulation fusion).
+    StackRow(
+        name="megatron", recompute_whole=True, sums_apart=False, stores_widely=False, rings=True
+    ),
+    # PyTorch's non-reentrant checkpoint stops early.
+    StackRow(name="fsdp"),
+    # Checkpoints as Megatron-LM; tp_recompute_allgather is off.
+    StackRow(name="nanotron", recompute_whole=True, keeps_gathered=True),
+)
+_BY_NAME: Mapping[str, StackRow] = {row.name: row for row in _ROWS}
+
+
+def stack_row(name: str) -> StackRow:
+    """The row of a stack; BadRequest for a name that there is not.
+
+    >>> stack_row("xla").eager, stack_row("fsdp").eager
+    (False, True)
+    """
+    if name not in _BY_NAME:
+        raise unknown("software stack", name, STACKS)
+    return _BY_NAME[name]
