@@ -28,12 +28,12 @@ def document(capsys, *args) -> dict:
 
 @cache
 def answered(*args) -> tuple[str, str]:
-    """Stdout and stderr of a command that many tests read; it runs once, so files that it writes are
-    written once."""
+    """Stdout and stderr of a command that many tests read; it runs once, and
+    writes its files once."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        with pytest.raises(SystemExit) as done:
-            main([str(a) for a in args])
+    outputs = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with outputs[0], outputs[1], pytest.raises(SystemExit) as done:
+        main([str(a) for a in args])
     assert not done.value.code, err.getvalue()
     return out.getvalue(), err.getvalue()
 
