@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.trainer.made import make_plan
+from runtime.trainer.made import QUICK, make_plan
 from shardwise.plans import save_plan
 from shardwise.plans.train import TrainDtypes
 
@@ -21,13 +21,6 @@ NAMES = (
 
 SCRIPT = ("-P", "-c", "from shardwise.apps.cli import main; main()")
 """As the installed command `shardwise` starts: the current folder is not on its path."""
-
-QUICK = {
-    "JAX_PLATFORMS": "cpu",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false",
-}
-"""Children compile for CPUs, a quarter as long."""
 
 MODULE = ("-m", "shardwise")
 
@@ -91,7 +84,7 @@ def run(folder: Path, start: tuple[str, ...], args: list[str], **around: str):
         capture_output=True,
         text=True,
         cwd=folder,
-        env=os.environ | QUICK | around,
+        env=QUICK | around,
         timeout=300,
     )
     ran = folder.parent / "ran"
