@@ -53,10 +53,17 @@ def close(a, b, limit=1e-6):
 # ---- Remat ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("remat", ["matmul_outputs", "block", "offload"])
-def test_remat_changes_no_gradient(remat):
+@pytest.fixture(scope="module")
+def kept():
+    """A model, and its step that keeps all."""
     cfg, params = tiny("gemma2")
-    close(step(cfg, params, Options()), step(cfg, params, Options(remat=remat)))
+    return cfg, params, step(cfg, params, Options())
+
+
+@pytest.mark.parametrize("remat", ["matmul_outputs", "block", "offload"])
+def test_remat_changes_no_gradient(remat, kept):
+    cfg, params, want = kept
+    close(want, step(cfg, params, Options(remat=remat)))
 
 
 def saved(remat, **kinds):
@@ -114,7 +121,7 @@ def test_segments():
     ]
 
 
-@pytest.mark.parametrize("name", ["gemma3", "qwen2-moe"])
+@pytest.mark.parametrize("name", ["qwen2-moe", pytest.param("gemma3", marks=pytest.mark.slow)])
 def test_a_scan_is_the_loop_written_out(name):
     cfg, params = tiny(name)
     close(step(cfg, params, Options()), step(cfg, params, Options(scan=False)), 1e-5)
