@@ -6,10 +6,10 @@
 
 TRAINING_CSV has one measured run a row (`workflows/published.py` makes plans of them). Priors come
 from kernel benchmarks: `microbench.csv` and `kernels/gemm_best.csv.gz`, by default beside it.
-Prints the errors and the constants. Unless --dry-run, writes scripts/efficiency.toml (which
-make_catalogue.py lays over the catalogue) and src/shardwise/roofline/data/stacks.toml, and with
---leave-one-source-out also docs/fit.md and the residual quantiles behind the 80 % ranges, which
-need the left-out fits. The same input gives the same output.
+Prints the errors and the constants. Unless --dry-run, writes a file per chip generation,
+src/shardwise/hardware/data/generations/*.toml, and src/shardwise/roofline/data/stacks.toml, and
+with --leave-one-source-out also docs/fit.md and the residual quantiles behind the 80 % ranges,
+which need the left-out fits. The same input gives the same output.
 """
 
 import argparse

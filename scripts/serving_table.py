@@ -15,9 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from shardwise.hardware import Chip  # noqa: E402
-from shardwise.planner.serve_fleet import Fleet, Looked, cheapest, look  # noqa: E402
-from shardwise.planner.serve_grid import FleetRequest  # noqa: E402
-from shardwise.planner.serving import mesh_text  # noqa: E402
+from shardwise.planner.serve.answer import mesh_text  # noqa: E402
+from shardwise.planner.serve.fleet import Fleet, Looked, cheapest, look  # noqa: E402
+from shardwise.planner.serve.grid import FleetRequest  # noqa: E402
 from shardwise.planner.simulate.metrics import Objectives  # noqa: E402
 from shardwise.plans.serve import CHECKPOINT  # noqa: E402
 from shardwise.units import format_seconds, sig  # noqa: E402
@@ -51,7 +51,7 @@ take. At the {percentile:.0f}th percentile of requests: {goals}.
 Each row is the cheapest of all slices, meshes, dtypes, chunk sizes, numbers in flight and ratios
 of prefill to decode servers that `shardwise plan serve --objective cost` looks at ({columns:,}
 priced), with what a serving engine adds (`--engine {engine}`, docs/fit_serving.md). These are
-expected values from closed forms (`planner/serve_load.py`), not measurements; docs/log.md has how
+expected values from closed forms (`planner/serve/load.py`), not measurements; docs/log.md has how
 they compare with simulation.
 
 - Dollars are the catalogue's on-demand prices: {prices}. Without a price there are chip-hours

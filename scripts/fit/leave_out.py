@@ -54,7 +54,7 @@ def leave_out(
     return tuple(_answer(source, found, fit, cases) for source in found)
 
 
-def _owners(cases: Sequence[Case]) -> set[str | None]:
+def _owners(cases: Sequence[Case]) -> set[str]:
     return {owner for case in cases for owner in case.owners}
 
 

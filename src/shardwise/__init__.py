@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shardwise.hardware import load_chip, place
     from shardwise.hardware import parse_slice as slice_of
     from shardwise.models import load_model, parameters
-    from shardwise.planner.serving import evaluate_serve
+    from shardwise.planner.serve.answer import evaluate_serve
     from shardwise.planner.training import evaluate_train
     from shardwise.plans import ServePlan, TrainPlan, load_plan, save_plan
     from shardwise.roofline.price import price
@@ -41,7 +41,7 @@ _HOMES = {
     "compare": ("shardwise.workflows.compare", "compare"),
     "compile": ("shardwise.workflows.explain", "compile"),
     "count": ("shardwise.workflows.plan_file", "count_plan"),
-    "evaluate_serve": ("shardwise.planner.serving", "evaluate_serve"),
+    "evaluate_serve": ("shardwise.planner.serve.answer", "evaluate_serve"),
     "evaluate_train": ("shardwise.planner.training", "evaluate_train"),
     "explain": ("shardwise.workflows.explain", "explain"),
     "load_chip": ("shardwise.hardware", "load_chip"),

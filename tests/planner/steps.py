@@ -3,7 +3,7 @@
 from tests.models.cases import llama
 
 from shardwise.models import ModelConfig, from_hf
-from shardwise.planner.train_work import TrainShape
+from shardwise.planner.step.work import TrainShape
 from shardwise.plans import TrainDtypes
 from shardwise.work import Op, Work
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwise.planner.serve_fleet import Fleet, cheapest, look
+from shardwise.planner.serve.fleet import Fleet, cheapest, look
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.scheduling import Request
 from shardwise.workflows.confirm_fleet import part_of, simulated, spread, too_long

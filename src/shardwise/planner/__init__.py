@@ -1,7 +1,7 @@
 """The planner predicts: it counts a step, searches plans, and prices them; it never runs anything.
 
-`layer_work.py` counts one layer, `train_parts.py` the parts of a training step, `parallel/` what
-each strategy adds to them, `train_work.py` and `train_memory.py` (with `memory/`) the whole step,
-`train_search.py` searches on arrays, `training.py` joins them; `serving.py` does the same for
-serving; `book_rules/` holds the book's closed rules beside them. Read `training.py` first.
+`step/` counts a training step, `price/` says its seconds and bytes, `search/` looks through the
+plans of a slice; `training.py` joins them. `serve/` does the same for serving, `simulate/` plays
+requests through a server, `export/` writes plans for other software; `book_rules/` holds the book's
+closed rules. Read `training.py` first.
 """

@@ -15,7 +15,7 @@ CHECKPOINT = "checkpoint"
 
 SERVE_AXES = ("data", "fsdp", "expert", "tensor")
 """Mesh axes that a server uses: copies of the weights, D of weights that lie still
-(`planner/parallel/stationary.py`), experts, and heads and widths."""
+(`planner/step/strategies/stationary.py`), experts, and heads and widths."""
 
 KvSharding = Literal["heads", "heads_then_batch", "heads_then_batch_then_sequence"]
 KV_SHARDINGS: tuple[KvSharding, ...] = get_args(KvSharding)

@@ -49,7 +49,7 @@ from shardwise.roofline.matmul import (
     tile_intensity,
 )
 from shardwise.roofline.matmul_report import MatmulRoofline, matmul_roofline
-from shardwise.roofline.price import Estimate, price, price_op, stretched
+from shardwise.roofline.price import Estimate, body_times, price, price_op
 from shardwise.roofline.stacks import IDEAL, Stack, load_stack, stack_names
 from shardwise.roofline.strategies import (
     Priced,
@@ -80,6 +80,7 @@ __all__ = [
     "all_to_all",
     "attainable_flops",
     "body_time",
+    "body_times",
     "chip_critical_intensity",
     "collective_matmul",
     "collective_seconds",
@@ -110,7 +111,6 @@ __all__ = [
     "split_contraction_threshold",
     "split_contraction_times",
     "stack_names",
-    "stretched",
     "tile_intensity",
     "times",
     "vector_critical_intensity",

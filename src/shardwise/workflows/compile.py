@@ -11,8 +11,8 @@ from typing import Any
 from shardwise.errors import BadRequest, MissingPart
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import device_coordinates, mesh_coordinates
-from shardwise.planner.serve_memory import prefill_memory
-from shardwise.planner.serve_replica import shape_of
+from shardwise.planner.serve.memory import prefill_memory
+from shardwise.planner.serve.replica import shape_of
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict

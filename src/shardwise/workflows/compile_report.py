@@ -18,7 +18,7 @@ from typing import Any
 
 from shardwise.boundary import finite, to_json, write_table, write_text
 from shardwise.errors import BadRequest
-from shardwise.planner.trace import write_events
+from shardwise.planner.price.trace import write_events
 from shardwise.plans import ServePlan, TrainPlan, save_plan
 from shardwise.profiler.timeline import HloTimeline, OpRow
 from shardwise.workflows.compile import Program, short_source

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadRequest
-from shardwise.planner.serve_fleet import Fleet, plan_of
-from shardwise.planner.serve_grid import FleetRequest
+from shardwise.planner.serve.fleet import Fleet, plan_of
+from shardwise.planner.serve.grid import FleetRequest
 from shardwise.planner.simulate.metrics import REQUEST_COLUMNS, Objectives, request_rows
 from shardwise.planner.simulate.run import simulate
 from shardwise.planner.simulate.traces import poisson, read_trace, scaled

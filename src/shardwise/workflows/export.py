@@ -8,7 +8,7 @@ from shardwise.models import load_model
 from shardwise.planner.export import EXPORTERS, export_plan, parse_export
 from shardwise.planner.export.notes import UNSAID
 from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, parse_serve
-from shardwise.planner.serving import check_serve_plan
+from shardwise.planner.serve.answer import check_serve_plan
 from shardwise.planner.training import check_plan
 from shardwise.plans import ServePlan, TrainPlan, load_plan
 from shardwise.workflows.audits import plan_path, with_neighbour

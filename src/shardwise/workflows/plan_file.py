@@ -6,9 +6,9 @@ from typing import Any
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
-from shardwise.planner.serving import evaluate_serve
-from shardwise.planner.step_timeline import step_timeline
-from shardwise.planner.timeline import Timeline
+from shardwise.planner.price.stages import step_timeline
+from shardwise.planner.price.timeline import Timeline
+from shardwise.planner.serve.answer import evaluate_serve
 from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.plans import ServePlan, TrainPlan, model_hash
 from shardwise.units import format_gib
@@ -71,7 +71,7 @@ def plan_timeline(answer: TrainAnswer | Any) -> Timeline:
         raise BadRequest(
             "a serving plan has no pipeline to draw; give a training plan with mesh axis 'stage'"
         )
-    return step_timeline(answer.plan, answer.cfg, answer.estimate)
+    return step_timeline(answer.plan, answer.cfg, answer.priced)
 
 
 def check_fits(priced: Priced) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.models import ModelConfig
-from shardwise.planner.train_memory import stage_memory
-from shardwise.planner.train_work import train_work
+from shardwise.planner.price.memory.step import stage_memory
+from shardwise.planner.step.work import train_work
 from shardwise.planner.training import plan_shape
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.profiler import need_libtpu, run_function

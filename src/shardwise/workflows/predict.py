@@ -11,10 +11,10 @@ from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
 from shardwise.models import load_model, parameters, params_total
 from shardwise.models.describe import context_warning
 from shardwise.models.specs import Moe
-from shardwise.planner.goodput import Overheads, goodput
-from shardwise.planner.train_memory import stage_memory
-from shardwise.planner.train_request import Objective, TrainRequest
-from shardwise.planner.train_search import policies
+from shardwise.planner.price.goodput import Overheads, goodput
+from shardwise.planner.price.memory.step import stage_memory
+from shardwise.planner.search.loop import policies
+from shardwise.planner.search.request import Objective, TrainRequest
 from shardwise.planner.training import (
     TrainAnswer,
     TrainPlanning,

@@ -12,9 +12,9 @@ from typing import Any
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Spelling
 from shardwise.models import ModelConfig, load_model, params_text, weight_bytes
-from shardwise.planner.serve_fleet import Fleet, Looked, cheapest, look, plan_of, trade_off
-from shardwise.planner.serve_grid import FleetRequest, grids
-from shardwise.planner.serving import mesh_text
+from shardwise.planner.serve.answer import mesh_text
+from shardwise.planner.serve.fleet import Fleet, Looked, cheapest, look, plan_of, trade_off
+from shardwise.planner.serve.grid import FleetRequest, grids
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import ServePlan
 from shardwise.plans.serve import CHECKPOINT, MOST_REPLICAS, ServeDtypes

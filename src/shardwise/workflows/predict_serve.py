@@ -8,9 +8,9 @@ from typing import Any
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
 from shardwise.models import ModelConfig, load_model, params_total
 from shardwise.models.specs import Attention, SoftmaxMixer
-from shardwise.planner.serve_search import Point, ServeRequest, Utilisation
-from shardwise.planner.serve_work import SPLIT_AXES, cached_heads
-from shardwise.planner.serving import ServeAnswer, ServePlanning, costs, plan_serve
+from shardwise.planner.serve.answer import ServeAnswer, ServePlanning, costs, plan_serve
+from shardwise.planner.serve.count import SPLIT_AXES, cached_heads
+from shardwise.planner.serve.search import Point, ServeRequest, Utilisation
 from shardwise.plans.serve import ServeDtypes
 from shardwise.roofline import Estimate
 from shardwise.roofline.engines import load_engine

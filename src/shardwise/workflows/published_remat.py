@@ -26,7 +26,7 @@ from dataclasses import replace
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.train_memory import train_memory
+from shardwise.planner.price.memory.step import train_memory
 from shardwise.planner.training import plan_shape
 from shardwise.plans import TrainPlan
 from shardwise.plans.train import Remat, Saved, SavedKind

@@ -20,9 +20,9 @@ from shardwise.boundary import number, parse_json, read_lines, whole
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.serve_cost import engine_cost
-from shardwise.planner.serve_replica import replica_of, shape_of
-from shardwise.planner.serve_search import place_mesh
+from shardwise.planner.serve.cost import engine_cost
+from shardwise.planner.serve.replica import replica_of, shape_of
+from shardwise.planner.serve.search import place_mesh
 from shardwise.planner.simulate.clock import seconds
 from shardwise.planner.simulate.cost import ReplicaModel
 from shardwise.planner.simulate.run import Fleet, Pool, simulate

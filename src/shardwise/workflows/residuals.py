@@ -25,22 +25,6 @@ MIN_ROWS = 8
 """Rows below which a group's tenth and ninetieth percentile say nothing of their own."""
 ALL = "all"
 
-GENERATION: Mapping[str, str] = {
-    "a100": "ampere",
-    "a100-40gb": "ampere",
-    "h100": "hopper",
-    "h100-pcie": "hopper",
-    "h200": "hopper",
-    "h800": "hopper",
-    "h20": "hopper",
-    "gh200": "hopper",
-    "b200": "blackwell",
-    "gb200": "blackwell",
-    "b300": "blackwell",
-    "gb300": "blackwell",
-}
-"""Generation of a GPU; a chip that is not named is a generation of its own."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
@@ -57,9 +41,9 @@ class Residual:
 
 def groups_of(chip: Chip, stack: str) -> tuple[str, ...]:
     """The groups of a run, most specific first."""
-    generation = GENERATION.get(chip.id, chip.id)
     kind = "tpu" if isinstance(chip.network, Torus) else "gpu"
-    return f"{generation}/{stack}", f"{generation}", kind, ALL
+    own = (f"{chip.generation}/{stack}", chip.generation) if chip.generation else ()
+    return *own, kind, ALL
 
 
 def residuals(samples: Iterable[tuple[tuple[str, ...], float]]) -> dict[str, Residual]:

@@ -13,8 +13,8 @@ from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
-from shardwise.planner.serve_replica import replica_of
-from shardwise.planner.serving import check_serve_plan
+from shardwise.planner.serve.answer import check_serve_plan
+from shardwise.planner.serve.replica import replica_of
 from shardwise.planner.simulate.clock import TICKS, seconds
 from shardwise.planner.simulate.cost import ReplicaModel
 from shardwise.planner.simulate.metrics import Objectives, summary

@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.apps.cli.pictures import new_figure, save_figure
 from shardwise.errors import BadRequest
-from shardwise.planner.timeline import Event, Timeline
+from shardwise.planner.price.timeline import Event, Timeline
 
 COLOURS = {
     "F": "#0072B2",

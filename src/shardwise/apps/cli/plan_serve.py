@@ -18,7 +18,7 @@ from shardwise.apps.cli.output import (
 )
 from shardwise.errors import BadRequest
 from shardwise.models.describe import context_warning, unpriced
-from shardwise.planner.serving import ServeAnswer, ServePlanning, mesh_text
+from shardwise.planner.serve.answer import ServeAnswer, ServePlanning, mesh_text
 from shardwise.plans import save_plan
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.roofline.engines import load_engine

@@ -13,9 +13,9 @@ from shardwise.apps.cli.plan_serve import MOST_LENGTH, count_of
 from shardwise.apps.cli.progress import progress_line
 from shardwise.errors import NoFeasiblePlan
 from shardwise.models.describe import context_warning, unpriced
-from shardwise.planner.serve_fleet import Fleet, ranked
-from shardwise.planner.serve_limits import Verdict, breakdown, limits, verdicts
-from shardwise.planner.serving import mesh_text
+from shardwise.planner.serve.answer import mesh_text
+from shardwise.planner.serve.fleet import Fleet, ranked
+from shardwise.planner.serve.limits import Verdict, breakdown, limits, verdicts
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import save_plan
 from shardwise.plans.serve import CHECKPOINT

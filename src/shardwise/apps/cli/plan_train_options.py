@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from shardwise.planner.train_request import OBJECTIVES
+from shardwise.planner.search.request import OBJECTIVES
 from shardwise.plans.train import (
     CONTEXT_METHODS,
     OPTIMIZERS,

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from shardwise.planner.goodput import Overheads
+from shardwise.planner.price.goodput import Overheads
 from shardwise.units import format_count, format_seconds, format_usd, parse_seconds, sig
 from shardwise.workflows.inputs import parse_share, parse_total
 

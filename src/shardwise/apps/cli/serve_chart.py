@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.apps.cli.pictures import new_figure, save_figure
-from shardwise.planner.serving import mesh_text
+from shardwise.planner.serve.answer import mesh_text
 
 PARTS = ("matmuls", "kv", "flops", "network", "other", "engine")
 

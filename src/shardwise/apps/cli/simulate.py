@@ -21,7 +21,7 @@ from shardwise.apps.cli.plan_show import plan_overrides
 from shardwise.apps.cli.progress import progress_line
 from shardwise.boundary import whole
 from shardwise.errors import BadRequest, ThresholdMissed
-from shardwise.planner.serving import mesh_text
+from shardwise.planner.serve.answer import mesh_text
 from shardwise.planner.simulate.metrics import (
     DEFINITIONS,
     REQUEST_COLUMNS,
@@ -183,8 +183,8 @@ def _write(found: Simulated, options: dict[str, Any], until: float) -> None:
 
         plot_simulation(found, options["plot_path"])
     if options["steps_path"]:
+        from shardwise.planner.price.trace import write_events
         from shardwise.planner.simulate.step_trace import step_events
-        from shardwise.planner.trace import write_events
 
         write_events(step_events(found.outcome, until), options["steps_path"], "--perfetto")
 

@@ -31,6 +31,6 @@ def write_timeline(answer: Any, options: dict[str, Any]) -> None:
 
         draw_pipeline(line, plot)
     if trace is not None:
-        from shardwise.planner.trace import write_trace
+        from shardwise.planner.price.trace import write_trace
 
         write_trace(line, trace)

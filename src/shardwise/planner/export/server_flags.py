@@ -10,8 +10,8 @@ from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Moe
 from shardwise.planner.export.notes import Fields, number, refused
-from shardwise.planner.serve_replica import cache_tokens, shape_of
-from shardwise.planner.serve_search import fewest_kv_heads
+from shardwise.planner.serve.replica import cache_tokens, shape_of
+from shardwise.planner.serve.search import fewest_kv_heads
 from shardwise.plans import ServePlan
 from shardwise.plans.serve import CHECKPOINT
 

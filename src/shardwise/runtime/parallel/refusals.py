@@ -1,6 +1,6 @@
 """What the runtime does not run, by name: each a BadRequest before anything is compiled.
 
-Everything else that the planner may propose runs (`planner/legality.py` has its rules).
+Everything else that the planner may propose runs (`planner/search/legality.py` has its rules).
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,0 @@
-"""What lies in a device's memory during a training step, part by part.
-
-`state.py` counts what stays (parameters, gradients, optimizer), `working.py` what comes and goes
-(activations kept for backward, the layer in flight, gathered parameters, buffers, logits). When
-they meet is said in `planner/train_memory.py`: read that first.
-"""

@@ -1,7 +1,0 @@
-"""What each parallel strategy adds to a training step: its ops, its bytes, its parameters.
-
-One file per strategy, each a few functions of the step's shape that broadcast over candidate plans.
-How they make up a step is said in `planner/train_parts.py` and `planner/train_work.py`; what the
-mesh cuts is said in `plans/layouts.py`; memory is counted in `planner/train_memory.py`. Nothing
-here knows a chip. Read `fsdp.py` first.
-"""

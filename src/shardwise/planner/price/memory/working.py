@@ -1,0 +1,157 @@
+"""Activations kept for backward, and what comes and goes: the layer in flight, gathered parameters,
+buffers of collectives, logits. All per device."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwise.models import ModelConfig, Parameter
+from shardwise.models.activations import Activation
+from shardwise.models.specs import Layer, Moe, SoftmaxMixer
+from shardwise.planner.step.parts import kept_activations
+from shardwise.planner.step.shape import TrainShape
+from shardwise.planner.step.strategies.context import kv_heads
+from shardwise.planner.step.strategies.mtp import last_layer
+from shardwise.planner.step.strategies.offload import bytes_of, place_of, saved_bytes
+from shardwise.units import dtype_bytes
+from shardwise.work import Quantity
+
+
+def kept_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
+    """Activations of one microbatch kept on the device, all layers of the model."""
+    total: Quantity = 0.0
+    for layer, count in cfg.layer_groups():
+        total = total + count * saved_bytes(kept_activations(cfg, layer, shape), shape, "keep")
+    return total
+
+
+def in_transit_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
+    """Offloaded activations on their way: those of the layer at work and of one neighbour."""
+    return 2 * _widest(
+        saved_bytes(kept_activations(cfg, layer, shape), shape, "offload") for layer in cfg.groups
+    )
+
+
+def module_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
+    """Kept activations of the prediction modules, of one microbatch."""
+    saved = kept_activations(cfg, last_layer(cfg), shape)
+    return shape.mtp_layers * saved_bytes(saved, shape, "keep")
+
+
+def layer_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
+    """What the backward pass of the widest layer needs on top of what is kept: what it recomputes,
+    the gradients at work, and buffers of its exchanges."""
+    return _widest(_layer(cfg, layer, shape) for layer in cfg.groups)
+
+
+def _layer(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quantity:
+    saved = kept_activations(cfg, layer, shape)
+    tape = [a for a in saved if "none" in a.policies]
+    again = [a for a in tape if place_of(a, shape) != "keep"]
+    return (
+        bytes_of(again, shape)
+        + _gradients(cfg, tape, shape)
+        + _expert_buffers(cfg, layer, shape)
+        + _context_buffers(layer, shape)
+    )
+
+
+def _gradients(cfg: ModelConfig, tape: Sequence[Activation], shape: TrainShape) -> Quantity:
+    """Gradients alive at once: of what goes into and comes out of the widest elementwise op (an
+    MLP's activation, or queries, keys and values), and of the stream."""
+    inner = shape.layer_shape
+    mlp = bytes_of([a for a in tape if a.kind in ("mlp_in", "activation") and a.sharded], shape)
+    mixer = bytes_of([a for a in tape if a.kind in ("qkv", "attention") and a.sharded], shape)
+    stream = inner.norm_tokens * cfg.d_model * dtype_bytes(inner.activations)
+    return np.maximum(mlp, mixer) + stream
+
+
+def _expert_buffers(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quantity:
+    """What an all-to-all receives: the rows of a device, in and out."""
+    inner = shape.layer_shape
+    if not isinstance(layer.mlp, Moe):
+        return 0.0
+    width = (layer.mlp.latent_dim or cfg.d_model) * dtype_bytes(inner.activations)
+    slots = inner.norm_tokens * layer.mlp.experts_per_token * shape.expert_room
+    return np.where(np.asarray(inner.expert_group) > 1, 2 * slots * width, 0.0)
+
+
+def _context_buffers(layer: Layer, shape: TrainShape) -> Quantity:
+    """Keys and values of the whole sequence and their gradients, or on a ring two blocks of them.
+    An all-to-all turns what is there: in and out."""
+    inner, mixer = shape.layer_shape, layer.mixer
+    if not isinstance(mixer, SoftmaxMixer):
+        return 0.0
+    width = np.ceil(kv_heads(mixer) / inner.degree("tensor")) * (mixer.head_dim + mixer.v_head_dim)
+    block = inner.tokens * width * dtype_bytes(inner.activations)
+    blocks = {"all_gather": inner.degree("context"), "ring": 2.0, "ulysses": 1.0}
+    held = 2 * block * blocks[shape.context_method]
+    return np.where(np.asarray(inner.degree("context")) > 1, held, 0.0)
+
+
+def gathered_bytes(
+    cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape, share: Quantity
+) -> Quantity:
+    """Gathered parameters: the layer in use, the next one, and the layer's whole gradient. Without
+    `reshard_after_forward` all layers of the stage stay gathered."""
+    groups = [[r for r in rows if r.group == g and not r.shares] for g in range(len(cfg.groups))]
+    weight = dtype_bytes(shape.weights)
+    grad = _widest(sum(_extra(r, shape) * shape.trains(r) for r in mine) for mine in groups)
+    held = 2 * _widest(sum(_extra(r, shape) for r in mine) for mine in groups)
+    if not shape.reshard_after_forward:
+        layers = sum(_extra(r, shape) * r.layers for mine in groups for r in mine)
+        held = layers * share
+    return held * weight + grad * dtype_bytes(shape.dtypes.grad)
+
+
+RING_PIECES = (8, 32)
+"""XLA cuts a matmul into a ring of at most 32 pieces: `max_windowed_einsum_iteration` by default
+(openxla/xla, xla/service/spmd/spmd_partitioner.h). Of 4 pieces none was made (docs/log.md)."""
+
+
+def gathered_ends(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Quantity, ...]:
+    """Gathered vocabulary matrix, its gradient before that is scattered, and 1 where XLA writes the
+    gradient of the logits, else 0: for a ring that scatters the matrix's and reads it piece by
+    piece, over one dim of the tokens."""
+    size = _widest(_extra(r, shape) for r in rows if r.group is None)
+    stored = np.asarray(shape.degree("fsdp") * shape.degree("expert"))
+    copies = shape.degree("data") * shape.degree("replica") if shape.zero else 1.0
+    pieces = np.where(stored > 1, stored, copies)
+    least, most = RING_PIECES
+    alone = np.asarray(shape.degree("context")) == 1
+    written = np.where((pieces >= least) & (pieces <= most) & alone, 1.0, 0.0)
+    return size * dtype_bytes(shape.weights), size * dtype_bytes(shape.dtypes.grad), written
+
+
+def _extra(row: Parameter, shape: TrainShape) -> Quantity:
+    """Elements of a row that are on the device only while gathered."""
+    return row.size * (shape.compute_share(row) - shape.stored_share(row))
+
+
+def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity]:
+    """Logits of one microbatch in f32, and their gradient in the dtype of the activations, in which
+    the matmuls of the backward pass read it. Run op by op (PyTorch) the gradient is f32 first, and
+    16-bit logits and their gradient stand beside their f32 copy and the f32 probabilities."""
+    size = dtype_bytes(shape.layer_shape.activations)
+    logits = shape.tokens * cfg.vocabulary / shape.degree("tensor")
+    if shape.eager:
+        return 4.0 * logits, (4.0 + (2 * size if size < 4 else 0.0)) * logits
+    return 4.0 * logits, size * logits
+
+
+def loss_bytes(ends: Sequence[Quantity], logits: Sequence[Quantity], eager: bool) -> Quantity:
+    """The fullest moment of the loss, of `gathered_ends` and `logit_bytes`: op by op both and both
+    gradients. XLA writes the gradient of the logits, and the matrix's after the logits are gone; or
+    it makes the one inside the matmuls that read it, and the logits stay until both are done."""
+    (matrix, matrix_gradient, written), (made, gradient) = ends, logits
+    if eager:
+        return matrix + matrix_gradient + made + gradient
+    apart = gradient + np.maximum(made, matrix_gradient)
+    return matrix + np.where(np.asarray(written) > 0, apart, made + matrix_gradient)
+
+
+def _widest(values) -> Quantity:
+    largest: Quantity = 0.0
+    for value in values:
+        largest = np.maximum(largest, value)
+    return largest

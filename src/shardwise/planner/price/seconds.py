@@ -1,0 +1,80 @@
+"""Seconds of a training step from those of its bodies: what a pipeline idles on top.
+
+Every body but the optimizer runs on each microbatch of a stage; a pipeline takes longer than one
+stage's work by a factor that its schedule's closed form gives (`pipeline.py`), from the seconds
+that a microbatch spends in the forward pass, the input gradients and the weight gradients of the
+busiest stage. Plans priced alone and columns of candidates take the same way.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardwise.planner.price.pipeline import pipeline_seconds
+from shardwise.planner.step.shape import FOLDED
+from shardwise.roofline.stacks import IDEAL, Stack, load_stack
+from shardwise.scheduling import PipelineKind
+from shardwise.work import Quantity
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Seconds per microbatch of the counted device, of one kind of work. `backward` is the whole
+    backward pass, `weight` the weight gradients among it."""
+
+    forward: Quantity
+    backward: Quantity
+    weight: Quantity
+
+
+def idle_factor(
+    kind: PipelineKind,
+    stages: Quantity,
+    microbatches: Quantity,
+    chunks: Quantity,
+    layers: Passes,
+    ends: Passes,
+    transfer: Quantity,
+    count: int,
+) -> Quantity:
+    """Seconds of the pipeline over those of the counted device's own work; 1 without stages.
+
+    The counted device has the most of `count` layers per stage and the head. Layers are spread so
+    that the stages with the ends have as few as any (`stages.spread`): the busiest stage is
+    one in the middle or the last one, and all are taken to be as slow as that.
+    """
+    fewest, most = np.floor_divide(count, stages), np.ceil(count / stages)
+    share = fewest / most
+    if kind in FOLDED:  # both ends on the first stage, the last but one to get a layer more
+        share = np.where(np.remainder(count, stages) == stages - 1, 1.0, share)
+    last = [here * share + end for here, end in zip(_three(layers), _three(ends), strict=True)]
+    late = np.asarray(last[0] + last[1] >= layers.forward + layers.backward)
+    forward, backward, weight = (
+        np.where(late, one, other) for one, other in zip(last, _three(layers), strict=True)
+    )
+    piped = pipeline_seconds(
+        kind,
+        stages,
+        microbatches,
+        chunks,
+        forward,
+        np.maximum(backward - weight, 0.0),
+        weight,
+        transfer,
+    )
+    counted = layers.forward + layers.backward + ends.forward + ends.backward
+    return np.where(np.asarray(stages) > 1, piped / (microbatches * counted), 1.0)
+
+
+def _three(passes: Passes) -> tuple[Quantity, Quantity, Quantity]:
+    return passes.forward, passes.backward, passes.weight
+
+
+def stack_for(name: str, constants: str) -> Stack:
+    """The constants of a plan's software; the book derates nothing and hides everything."""
+    return IDEAL if constants == "book" else load_stack(name)
+
+
+def forward_share(forward: Quantity, whole: Quantity) -> Quantity:
+    """The part of both ends' time that is the forward pass."""
+    return forward / np.maximum(whole, 1e-300)

@@ -1,0 +1,396 @@
+"""The one table of rules that a training plan must keep to be looked at by the search.
+
+`kind` says what breaks a rule: "law" rules are those of the model, the hardware or the schedule
+(`evaluate_train` refuses such a plan too, or could not tell it from another one); "scope" rules
+bound what the search looks at, and a plan file may go beyond them. `docs/legality.md` is this table
+(`python -m shardwise.planner.search.legality`), and a test holds the two together. All functions
+take columns of candidates and give a mask.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from shardwise.models.specs import Moe
+from shardwise.planner.price.pipeline import takes
+from shardwise.planner.price.structure import Structure
+from shardwise.planner.search.columns import Columns, Degrees
+from shardwise.planner.search.request import TrainRequest
+from shardwise.plans.train import STORAGE_AXES
+
+MAX_TENSOR, MAX_CONTEXT, MAX_MICROBATCHES = 64, 64, 512
+
+Mask = np.ndarray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What a plan must keep and why; `holds` says for which candidates it does."""
+
+    name: str
+    kind: Literal["law", "scope"]
+    rule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshRule(Rule):
+    """About degrees alone. A mesh that keeps it keeps it with any degree replaced by a divisor, so
+    that a search may build meshes prime by prime and drop them as soon as one is broken."""
+
+    holds: Callable[[TrainRequest, Degrees], Mask]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnRule(Rule):
+    """About degrees and microbatches."""
+
+    holds: Callable[[TrainRequest, Columns], Mask]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructureRule(Rule):
+    """About structural choices on given degrees and microbatches; `about` names those it reads."""
+
+    about: tuple[str, ...]
+    holds: Callable[[TrainRequest, Columns, Structure], Mask]
+
+
+def _divides(number: int, degree: np.ndarray) -> Mask:
+    return number % degree == 0
+
+
+def _heads(request: TrainRequest, d: Degrees) -> Mask:
+    heads = {getattr(layer.mixer, "heads", 0) for layer in request.cfg.groups} - {0}
+    kept = np.ones(len(d["tensor"]), bool)
+    for number in heads:
+        kept &= _divides(number, d["tensor"])
+    return kept
+
+
+def _experts(request: TrainRequest, d: Degrees) -> Mask:
+    counts = [g.mlp.experts for g in request.cfg.groups if isinstance(g.mlp, Moe)]
+    kept = np.ones(len(d["expert"]), bool)
+    for number in counts or [1]:
+        kept &= _divides(number, d["expert"])
+    return kept
+
+
+def _replica(request: TrainRequest, d: Degrees) -> Mask:
+    switched = len(request.piece.shape) == 1
+    return d["replica"] == 1 if switched else _divides(request.piece.count, d["replica"])
+
+
+def _pinned(request: TrainRequest, d: Degrees) -> Mask:
+    kept = np.ones(len(d["tensor"]), bool)
+    for axis, degree in request.pins.items():
+        kept &= _divides(degree, d[axis])
+    return kept
+
+
+MESH_RULES: tuple[MeshRule, ...] = (
+    MeshRule(
+        name="heads",
+        kind="law",
+        rule="tensor divides the query heads N of every attention layer",
+        reason="a head is computed whole; KV heads may be replicated, d_ff and vocabulary padded",
+        holds=_heads,
+    ),
+    MeshRule(
+        name="experts",
+        kind="law",
+        rule="expert divides the routed experts E of every MoE layer, and is 1 without any",
+        reason="every device of the axis holds the same number of whole experts",
+        holds=_experts,
+    ),
+    MeshRule(
+        name="sequence",
+        kind="law",
+        rule="context divides the tokens of a sequence",
+        reason="every device of the axis holds an equal piece of the sequence",
+        holds=lambda request, d: _divides(request.sequence_length, d["context"]),
+    ),
+    MeshRule(
+        name="layers",
+        kind="law",
+        rule="stage is at most the number of layers",
+        reason="every pipeline stage needs a layer; layers may be spread unevenly",
+        holds=lambda request, d: d["stage"] <= request.cfg.layers,
+    ),
+    MeshRule(
+        name="slices",
+        kind="scope",
+        rule="replica divides the slices in use; behind switches it is 1",
+        reason="replica is the axis that crosses slices; behind switches data is the same thing",
+        holds=_replica,
+    ),
+    MeshRule(
+        name="tensor_limit",
+        kind="scope",
+        rule=f"tensor is at most {MAX_TENSOR}",
+        reason="its exchanges stand between the matmuls of every layer",
+        holds=lambda request, d: d["tensor"] <= MAX_TENSOR,
+    ),
+    MeshRule(
+        name="context_limit",
+        kind="scope",
+        rule=f"context is at most {MAX_CONTEXT}",
+        reason="its exchanges stand within the attention of every layer",
+        holds=lambda request, d: d["context"] <= MAX_CONTEXT,
+    ),
+    MeshRule(
+        name="pins",
+        kind="scope",
+        rule="a pinned axis has its degree",
+        reason="the request says so",
+        holds=_pinned,  # of the finished mesh the degree is exactly the pin, see pinned_exactly
+    ),
+)
+
+
+def pinned_exactly(request: TrainRequest, d: Degrees) -> Mask:
+    """The pins rule on finished meshes."""
+    kept = np.ones(len(d["tensor"]), bool)
+    for axis, degree in request.pins.items():
+        kept &= d[axis] == degree
+    return kept
+
+
+def batch_shards(d: Degrees) -> np.ndarray:
+    """Into how many parts each mesh cuts the sequences of the batch."""
+    return d["replica"] * d["data"] * d["fsdp"] * d["expert"]
+
+
+COLUMN_RULES: tuple[ColumnRule, ...] = (
+    ColumnRule(
+        name="batch",
+        kind="law",
+        rule="replica x data x fsdp x expert x microbatches divides the sequences of the batch",
+        reason="every device has the same whole number of sequences in every microbatch",
+        holds=lambda request, c: (
+            request.sequences % (batch_shards(c.degrees) * c.microbatches) == 0
+        ),
+    ),
+    ColumnRule(
+        name="microbatches",
+        kind="scope",
+        rule=f"microbatches is a divisor of the batch, at most {MAX_MICROBATCHES}",
+        reason="more of them only make the products of each one smaller",
+        holds=lambda request, c: c.microbatches <= MAX_MICROBATCHES,
+    ),
+    ColumnRule(
+        name="filled_pipeline",
+        kind="scope",
+        rule="with pipeline stages there are at least as many microbatches",
+        reason="with fewer, some stage is idle at every moment of the step",
+        holds=lambda request, c: (c.degrees["stage"] == 1) | (c.microbatches >= c.degrees["stage"]),
+    ),
+)
+
+
+def replicas(d: Degrees, storage_axes: tuple[str, ...]) -> np.ndarray:
+    """How many devices hold the same piece of a parameter that is no expert."""
+    copies = d["replica"] * d["data"]
+    for axis in STORAGE_AXES:
+        if axis not in storage_axes:
+            copies = copies * d[axis]
+    return copies
+
+
+def _zero(request: TrainRequest, c: Columns, s: Structure) -> Mask:
+    return (s.zero == _first(request.zeros, 1)) | (replicas(c.degrees, s.storage_axes) > 1)
+
+
+def _first(choices: tuple, default):
+    """What a choice is called where it makes no difference."""
+    return default if default in choices else choices[0]
+
+
+def _storage(request: TrainRequest, c: Columns, s: Structure) -> Mask:
+    usual = _first(request.storages, STORAGE_AXES)
+    cut = np.ones(len(c), np.int64)
+    for axis in set(STORAGE_AXES) - {"fsdp"}:
+        cut = cut * c.degrees[axis]
+    return (s.storage_axes == usual) | (cut > 1)
+
+
+def _reshard(request: TrainRequest, c: Columns, s: Structure) -> Mask:
+    stored = np.ones(len(c), np.int64)
+    for axis in s.storage_axes:
+        stored = stored * c.degrees[axis]
+    return (s.reshard_after_forward == _first(request.reshards, True)) | (stored > 1)
+
+
+def _context(request: TrainRequest, c: Columns, s: Structure) -> Mask:
+    usual = s.context_method == _first(request.context_methods, "all_gather")
+    return usual | (c.degrees["context"] > 1)
+
+
+def _ulysses(request: TrainRequest, c: Columns, s: Structure) -> Mask:
+    if s.context_method != "ulysses":
+        return np.ones(len(c), bool)
+    cut = c.degrees["tensor"] * c.degrees["context"]
+    return _heads(request, {"tensor": cut})
+
+
+def _schedule(request: TrainRequest, c: Columns, s: Structure) -> Mask:
+    usual = s.virtual_stages == 1 and s.schedule == _first(request.schedules, "1f1b")
+    return usual | (c.degrees["stage"] > 1)
+
+
+def _chunks(request: TrainRequest, c: Columns, s: Structure) -> Mask:
+    alone = (c.degrees["stage"] == 1) & (s.virtual_stages == 1)
+    chunks = 2 if s.schedule == "dualpipe" else s.virtual_stages
+    return alone | (request.cfg.layers // c.degrees["stage"] >= chunks)
+
+
+def _counts(request: TrainRequest, c: Columns, s: Structure) -> Mask:
+    stages, microbatches = c.degrees["stage"], c.microbatches
+    return takes(s.schedule, stages, microbatches, s.virtual_stages)
+
+
+STRUCTURE_RULES: tuple[StructureRule, ...] = (
+    StructureRule(
+        name="zero",
+        kind="law",
+        about=("zero", "storage_axes"),
+        rule="a ZeRO stage is chosen only where an axis replicates parameters",
+        reason="without replicas the stages 0, 1 and 2 are the same plan",
+        holds=_zero,
+    ),
+    StructureRule(
+        name="storage",
+        kind="law",
+        about=("storage_axes",),
+        rule="which axes store parameters is chosen only where expert or context is above 1",
+        reason="elsewhere fsdp is the only axis that could",
+        holds=_storage,
+    ),
+    StructureRule(
+        name="reshard",
+        kind="law",
+        about=("reshard_after_forward", "storage_axes"),
+        rule="keeping gathered parameters is chosen only where some axis stores them in pieces",
+        reason="else nothing is gathered",
+        holds=_reshard,
+    ),
+    StructureRule(
+        name="context_method",
+        kind="law",
+        about=("context_method",),
+        rule="a context method is chosen only where context is above 1",
+        reason="else every device has its whole sequences",
+        holds=_context,
+    ),
+    StructureRule(
+        name="ulysses",
+        kind="law",
+        about=("context_method",),
+        rule="with the context method ulysses, tensor x context divides the query heads",
+        reason="it exchanges pieces of the sequence for whole heads",
+        holds=_ulysses,
+    ),
+    StructureRule(
+        name="schedule",
+        kind="law",
+        about=("schedule", "virtual_stages"),
+        rule="a pipeline schedule is chosen only where there are pipeline stages",
+        reason="else all of them are the same loop over microbatches",
+        holds=_schedule,
+    ),
+    StructureRule(
+        name="chunks",
+        kind="law",
+        about=("schedule", "virtual_stages"),
+        rule="every stage has at least one layer per chunk",
+        reason="a chunk without layers would only pass activations on",
+        holds=_chunks,
+    ),
+    StructureRule(
+        name="schedule_counts",
+        kind="law",
+        about=("schedule", "virtual_stages"),
+        rule="interleaved: stages divide microbatches; zb_v: microbatches >= 2 stages - 1; "
+        "dualpipe: stages and microbatches even, microbatches >= 2 stages",
+        reason="the rounds of the schedule's table (scheduling/pipeline.py)",
+        holds=_counts,
+    ),
+)
+
+PLACEMENT_RULES: tuple[Rule, ...] = (
+    Rule(
+        name="devices",
+        kind="law",
+        rule="the degrees multiply to the devices of the part of the slice in use",
+        reason="every device of it has one place in the mesh; parts are the whole slice, and it "
+        "rounded down to multiples of 2, 4, 8 and so on along each physical axis",
+    ),
+    Rule(
+        name="placement",
+        kind="law",
+        rule="some way of placing lays every axis on whole factors of the physical axes",
+        reason="a mesh axis must have links to run its collectives on",
+    ),
+    Rule(
+        name="distinct_placement",
+        kind="scope",
+        rule="a second way of placing is looked at where it gives some axis other links",
+        reason="else it is the same plan under another name",
+    ),
+    Rule(
+        name="offload",
+        kind="scope",
+        rule="remat 'offload' is looked at where the catalogue knows the host link",
+        reason="without its bandwidth the copies have no time; asked for alone it is an error",
+    ),
+)
+
+
+def table() -> tuple[Rule, ...]:
+    """All rules in the order in which the search applies them."""
+    return (*PLACEMENT_RULES[:1], *MESH_RULES, *COLUMN_RULES, *PLACEMENT_RULES[1:],
+            *STRUCTURE_RULES)  # fmt: skip
+
+
+def legal_meshes(request: TrainRequest, d: Degrees) -> Mask:
+    """Meshes, finished or still being built, that break no mesh rule."""
+    kept = np.ones(len(d["tensor"]), bool)
+    for rule in MESH_RULES:
+        kept &= rule.holds(request, d)
+    return kept
+
+
+def legal_columns(request: TrainRequest, columns: Columns) -> Mask:
+    """Candidates that break no rule about degrees and microbatches."""
+    kept = np.ones(len(columns), bool)
+    for rule in COLUMN_RULES:
+        kept &= rule.holds(request, columns)
+    return kept
+
+
+def document() -> str:
+    """The table as docs/legality.md."""
+    rows = "\n".join(f"| `{r.name}` | {r.kind} | {r.rule} | {r.reason} |" for r in table())
+    return _DOCUMENT.format(rows=rows)
+
+
+_DOCUMENT = """# Which training plans the search looks at
+
+Made by `python -m shardwise.planner.search.legality > docs/legality.md` from the table that the
+search itself applies (`src/shardwise/planner/search/legality.py`). A *law* is one of the model, the
+hardware or the schedule: a plan that breaks it is refused, or is another plan under a second name.
+A *scope* rule bounds the search; a plan file may go beyond it, and `shardwise plan show` prices it.
+
+| rule | kind | a plan is looked at if | because |
+|---|---|---|---|
+{rows}
+
+A plan that breaks none is *legal*; a legal plan with memory and all three bounds of its step time
+computed is a *candidate*. Memory is no rule: a candidate that does not fit is one all the same.
+"""
+
+
+if __name__ == "__main__":
+    print(document(), end="")

@@ -1,0 +1,434 @@
+"""Search the training plans of one slice: structure in loops, degrees on arrays.
+
+The outer loop runs over the parts of the slice and the ways of placing; all meshes and microbatch
+counts that `legality.py` allows there are columns of arrays. Columns that use the same axes form
+chunks; for each chunk the structural choices are looped over, innermost the cheapest
+(`composition.py`). Every candidate's memory, lower, expected and upper seconds come from the
+functions that price a single plan.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import inf, prod
+
+import numpy as np
+
+from shardwise.hardware import Slice, every_part, parts
+from shardwise.models.flops import model_flops_per_token
+from shardwise.planner.price.composition import Reduced, Seconds, Stored
+from shardwise.planner.price.structure import Structure
+from shardwise.planner.search.columns import (
+    Columns,
+    Meshes,
+)
+from shardwise.planner.search.leaves import Chunk, StepParts
+from shardwise.planner.search.memory import least_memory, memory_of
+from shardwise.planner.search.request import TrainRequest
+from shardwise.planner.search.space import (
+    LEVELS,
+    Allowed,
+    alike,
+    batch_units,
+    candidates_of,
+    count_legal,
+    policies,
+    structures_of,
+    tree_of,
+    usual_of,
+)
+from shardwise.plans import MESH_AXES
+from shardwise.plans.train import PLACINGS, Placing
+
+__all__ = ["Found", "SearchReport", "TrainRequest", "batch_units", "policies", "search"]
+
+_SPARSE = 0.7  # a chunk of which less is still of interest is made smaller
+_STRATEGIES = 6
+_TIE = 1e-10  # of a chip per second: among plans on equally many chips the fastest is best
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One candidate as the search saw it. `rank` is what the objective makes smallest."""
+
+    slices: int
+    box: tuple[int, ...]
+    placement: Placing
+    mesh: Mapping[str, int]
+    microbatches: int
+    structure: Structure
+    seconds: float
+    memory: float
+    rank: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchReport:
+    """How much was looked at. A candidate is a legal plan with memory and all bounds computed.
+
+    `best` are the best that fit, one per mesh, and the best of each of the best strategies (sets of
+    mesh axes in use); `nearest` is the plan that needs the least memory where none fits.
+    """
+
+    enumerated: int
+    legal: int
+    candidates: int
+    seconds: float
+    best: tuple[Found, ...]
+    nearest: Found | None
+
+
+def search(
+    request: TrainRequest,
+    keep: int,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    exhaustive: bool = False,
+) -> SearchReport:
+    """All legal plans of the slice; the `keep` best that fit, with distinct meshes.
+
+    Looked at are the whole slice and its parts rounded down; smaller parts only where no mesh on
+    these is legal, or where the objective asks for them. `progress` is told how many of how many
+    parts are done, also while one is looked at. A legal plan is priced only if no floor shows that
+    it is neither among the best nor fits; `exhaustive` prices them all, for the same answer.
+    """
+    tally = _Tally(request=request, keep=keep, exhaustive=exhaustive)
+    looked = _parts_for(request)
+    for done, (piece, box) in enumerate(looked):
+        if progress:
+            tally.tick = partial(progress, done, len(looked))
+        tally.look(piece, box)
+    if not tally.legal:
+        for piece, box in every_part(request.piece):
+            tally.look(piece, box)
+            if tally.found:
+                break
+    if progress:
+        progress(len(looked), len(looked))
+    return tally.report()
+
+
+def _parts_for(request: TrainRequest) -> tuple[tuple[Slice, tuple[int, ...]], ...]:
+    """Parts of the slice in the order in which they are looked at."""
+    if request.objective == "time":
+        return parts(request.piece)
+    if request.objective == "cost":
+        return every_part(request.piece)
+    return every_part(request.piece)[::-1]
+
+
+class _Tally:
+    """What a search has seen so far."""
+
+    def __init__(self, *, request: TrainRequest, keep: int, exhaustive: bool) -> None:
+        self.request, self.keep, self.exhaustive = request, keep, exhaustive
+        self.started = time.perf_counter()
+        self.enumerated = self.legal = self.candidates = 0
+        self.found: list[Found] = []
+        self.nearest: Found | None = None
+        self.unfit: _Look | None = None  # of the largest part looked at
+        self.tick: Callable[[], None] = lambda: None  # called now and then
+
+    def look(self, piece: Slice, box: tuple[int, ...]) -> None:
+        """Price everything that a part of the slice allows, unless it cannot be better."""
+        chips = prod(box) * piece.count
+        if self._hopeless(chips):
+            return
+        request = replace(self.request, piece=piece)
+        looked, meshes, columns = candidates_of(request, box)
+        structures = structures_of(request)
+        self.enumerated += looked * len(structures) * len(PLACINGS)
+        for placing, laid in meshes.items():
+            mine = columns.take(laid.which[columns.mesh] >= 0)
+            mine = replace(mine, mesh=laid.which[mine.mesh])
+            if len(mine):
+                _Look(self, request, box, placing, laid.meshes, mine, structures).run()
+
+    def _hopeless(self, chips: int) -> bool:
+        """Whether no plan on so few (or, to use few chips, so many) of them can be best."""
+        request, best = self.request, min((f.rank for f in self.found), default=inf)
+        if request.objective == "chips":
+            return rank_of(request, chips, 0.0) > best
+        return rank_of(request, chips, _ideal_seconds(request, chips)) > best
+
+    def before(self, chips: int) -> dict[int, float]:
+        """Seconds that every strategy found so far has or, on so many chips, must come below."""
+        best: dict[int, float] = {}
+        for f in self.found:
+            code = sum(1 << MESH_AXES.index(axis) for axis in f.mesh)
+            best[code] = min(best.get(code, inf), seconds_of(self.request, chips, f.rank))
+        return best
+
+    def worst_mesh(self, chips: int) -> float:
+        """Seconds below which a plan on so many chips is among the best meshes."""
+        best: dict[tuple, float] = {}
+        for f in self.found:
+            mesh = tuple(f.mesh.items())
+            best[mesh] = min(best.get(mesh, inf), seconds_of(self.request, chips, f.rank))
+        return _nth(np.array(list(best.values())), self.keep)
+
+    def report(self) -> SearchReport:
+        """The best first."""
+        self.found.sort(key=lambda f: f.rank)
+        if not self.found and self.unfit is not None:
+            self.unfit.find_nearest()
+        return SearchReport(
+            enumerated=self.enumerated,
+            legal=self.legal,
+            candidates=self.candidates,
+            seconds=time.perf_counter() - self.started,
+            best=_distinct(self.found, self.keep),
+            nearest=None if self.found else self.nearest,
+        )
+
+
+def rank_of(request: TrainRequest, chips: int, seconds):
+    """What the objective makes smallest: seconds; chip-seconds of the chips in use (the price of a
+    chip-hour is the same for all plans); or chips, and seconds among plans on equally many."""
+    if request.objective == "cost":
+        return chips * seconds
+    if request.objective == "chips":
+        return chips + np.minimum(seconds, 1e9) * _TIE
+    return seconds
+
+
+def seconds_of(request: TrainRequest, chips: int, rank: float) -> float:
+    """The seconds with which a plan on so many chips would have a rank: `rank_of` turned round."""
+    if request.objective == "cost":
+        return rank / chips
+    if request.objective == "chips":
+        return inf if rank >= chips + 0.5 else max(rank - chips, 0.0) / _TIE
+    return rank
+
+
+def _nth(values: np.ndarray, n: int) -> float:
+    """The n-th smallest; infinite where there are fewer."""
+    return float(np.partition(values, n - 1)[n - 1]) if len(values) >= n else inf
+
+
+def _ideal_seconds(request: TrainRequest, chips: int) -> float:
+    """Model FLOPs of the step at the peak of so many chips: no plan on them is faster."""
+    flops = model_flops_per_token(request.cfg, request.sequence_length, causal=True)
+    return float(flops) * request.tokens / (chips * request.piece.chip.peak(request.dtypes.compute))
+
+
+def _distinct(found: list[Found], keep: int) -> tuple[Found, ...]:
+    """The best plan of the best meshes, and of the best strategies, best first."""
+    by_mesh: dict[tuple[tuple[str, int], ...], Found] = {}
+    by_strategy: dict[tuple[str, ...], Found] = {}
+    for f in found:
+        by_mesh.setdefault(tuple(f.mesh.items()), f)
+        by_strategy.setdefault(tuple(f.mesh), f)
+    chosen = {
+        id(f): f
+        for f in [*list(by_mesh.values())[:keep], *list(by_strategy.values())[:_STRATEGIES]]
+    }
+    return tuple(sorted(chosen.values(), key=lambda f: f.rank))
+
+
+class _Look:
+    """All candidates of one part of the slice, laid out in one way.
+
+    A candidate's structures are priced only while they could still be among the answers: `limit`
+    is what the seconds of one must stay below, by what is already found, and the floors of
+    `composition.py` are what none of the choices still open can go below.
+    """
+
+    def __init__(
+        self,
+        tally: _Tally,
+        request: TrainRequest,
+        box: tuple[int, ...],
+        placing: Placing,
+        meshes: Meshes,
+        columns: Columns,
+        structures: tuple[Structure, ...],
+    ) -> None:
+        self.tally, self.request, self.box = tally, request, box
+        self.placing: Placing = placing
+        self.columns = columns
+        self.parts = StepParts(request, meshes, columns, structures[0])
+        self.tree, self.usual = tree_of(structures), tree_of(usual_of(structures))
+        self.structures: list[Structure] = []
+        n = len(columns)
+        self.seconds, self.memory = np.full(n, inf), np.full(n, inf)
+        self.limit = np.full(n, inf)
+        self.chosen = np.zeros(n, np.int64)
+        self.chips = prod(box) * request.piece.count
+        used = sum((d > 1).astype(int) << i for i, d in enumerate(columns.degrees.values()))
+        codes, self.strategy = np.unique(np.broadcast_to(used, (n,)), return_inverse=True)
+        self.strategies = codes.tolist()
+
+    def run(self) -> None:
+        """Price everything, and hand the best to the tally: the usual structures first, so that
+        most of the others need not be looked at."""
+        chunks = [Chunk(self.parts, index) for index in alike(self.columns)]
+        for chunk in chunks:
+            self.tally.legal += count_legal(Allowed(self.request, chunk.columns), self.tree)
+        if not self.tally.exhaustive:
+            for chunk in chunks:
+                self._chunk(chunk, self.usual, counted=False)
+            self._tighten()
+        for chunk in chunks:
+            self._chunk(chunk, self.tree, counted=True)
+            self._tighten()
+        self._keep_best()
+        unfit = self.tally.unfit
+        if unfit is None or unfit.chips <= self.chips:
+            self.tally.unfit = self
+
+    def _tighten(self) -> None:
+        """Limits from what is found: a candidate is of interest if it may be among the best meshes,
+        or be the best of its strategy and that one among the best strategies."""
+        if self.tally.exhaustive:
+            return
+        by_strategy = np.full(len(self.strategies), inf)
+        np.minimum.at(by_strategy, self.strategy, self.seconds)
+        by_mesh = np.full(self.columns.mesh.max() + 1, inf)
+        np.minimum.at(by_mesh, self.columns.mesh, self.seconds)
+        before = self.tally.before(self.chips)
+        elsewhere = np.array([before.get(code, inf) for code in self.strategies])
+        own = np.minimum(by_strategy, elsewhere)
+        others = [s for code, s in before.items() if code not in self.strategies]
+        sixth = _nth(np.append(own, others), _STRATEGIES)
+        mesh = min(_nth(by_mesh, self.tally.keep), self.tally.worst_mesh(self.chips))
+        self.limit = np.maximum(mesh, np.minimum(own, sixth)[self.strategy])
+
+    def _chunk(self, chunk: Chunk, tree: dict, counted: bool) -> None:
+        allowed = Allowed(self.request, chunk.columns)
+        for layer, storages in tree.items():
+            if (by_layer := allowed(layer, 0)) is None:
+                continue
+            for storage, zeros in storages.items():
+                by_storage = allowed(storage, 1)
+                if by_storage is not None and (legal := by_layer & by_storage).any():
+                    self.tally.tick()
+                    self._stored(chunk, storage, zeros, legal, counted)
+
+    def _stored(
+        self, chunk: Chunk, storage: Structure, zeros: dict, legal: np.ndarray, counted: bool
+    ) -> None:
+        """One choice of layers and storage with all that is left to choose."""
+        chunk, alive = self._dense(chunk, legal)
+        if not self.tally.exhaustive:
+            fits = least_memory(chunk, storage) <= self.request.max_hbm_bytes
+            chunk, alive = self._dense(chunk, alive & fits)
+            if not alive.any():
+                return
+        stored = Stored(chunk, storage)
+        if not self.tally.exhaustive:
+            dense, alive = self._dense(chunk, alive & (stored.floor() < self.limit[chunk.index]))
+            if not alive.any():
+                return
+            if dense is not chunk:
+                chunk, stored = dense, Stored(dense, storage)
+        allowed = Allowed(self.request, chunk.columns)
+        for zero, schedules in zeros.items():
+            if (by_zero := allowed(zero, 2)) is not None and (mine := alive & by_zero).any():
+                self._reduced(stored, zero, schedules, mine, counted)
+
+    def _reduced(
+        self,
+        stored: Stored[Chunk],
+        zero: Structure,
+        schedules: list[Structure],
+        legal: np.ndarray,
+        counted: bool,
+    ) -> None:
+        """One choice of the ZeRO stage, under all schedules."""
+        chunk, legal = self._dense(stored.steps, legal)
+        reduced = Reduced(stored if chunk is stored.steps else Stored(chunk, zero), zero)
+        if not self.tally.exhaustive:
+            dense, legal = self._dense(chunk, legal & (reduced.floor() < self.limit[chunk.index]))
+            if not legal.any():
+                return
+            if dense is not chunk:
+                chunk, reduced = dense, Reduced(Stored(dense, zero), zero)
+        allowed = Allowed(self.request, chunk.columns)
+        for last in schedules:
+            by_schedule = allowed(last, 3)
+            if by_schedule is not None and (mine := legal & by_schedule).any():
+                self._count(chunk, last, reduced.seconds(last), mine, counted)
+
+    def _dense(self, chunk: Chunk, alive: np.ndarray) -> tuple[Chunk, np.ndarray]:
+        """The chunk, or a smaller one where few of its candidates are alive."""
+        many = np.count_nonzero(alive)
+        if not many or many > _SPARSE * len(chunk):
+            return chunk, alive
+        return Chunk(self.parts, chunk.index[alive]), np.ones(many, bool)
+
+    def _count(
+        self,
+        chunk: Chunk,
+        structure: Structure,
+        priced: Seconds,
+        legal: np.ndarray,
+        counted: bool,
+    ) -> None:
+        """Keep what is better than the best structure of its candidate so far."""
+        index, memory = chunk.index, memory_of(chunk, structure)
+        if counted:
+            self.tally.candidates += int(np.count_nonzero(legal))
+        fits = legal & (memory <= self.request.max_hbm_bytes)
+        better = fits & (priced.expected < self.seconds[index])
+        if better.any():
+            at = index[better]
+            self.seconds[at], self.memory[at] = priced.expected[better], memory[better]
+            self.chosen[at] = len(self.structures)
+            self.structures.append(structure)
+        elif not fits.any():
+            self._leanest(chunk, structure, memory, legal)
+
+    def _leanest(
+        self, chunk: Chunk, structure: Structure, memory: np.ndarray, legal: np.ndarray
+    ) -> None:
+        """Remember the candidate that comes nearest to fitting."""
+        memory = np.where(legal, memory, inf)
+        i = int(np.argmin(memory))
+        nearest = self.tally.nearest
+        if nearest is None or memory[i] < nearest.memory:
+            self.tally.nearest = self._found(int(chunk.index[i]), structure, inf, float(memory[i]))
+
+    def find_nearest(self) -> None:
+        """The leanest plan where floors left out all: memory alone, of every structure."""
+        for index in alike(self.columns):
+            chunk = Chunk(self.parts, index)
+            allowed = Allowed(self.request, chunk.columns)
+            for layer, storages in self.tree.items():
+                for storage, zeros in storages.items():
+                    for zero, schedules in zeros.items():
+                        for last in schedules:
+                            levels = enumerate((layer, storage, zero, last))
+                            masks = [m for i, s in levels if (m := allowed(s, i)) is not None]
+                            if len(masks) == len(LEVELS):
+                                legal = np.logical_and.reduce(masks)
+                                self._leanest(chunk, last, memory_of(chunk, last), legal)
+
+    def _keep_best(self) -> None:
+        """The best meshes, and the best one of every strategy."""
+        fitting = np.flatnonzero(np.isfinite(self.seconds))
+        order = fitting[np.argsort(self.seconds[fitting], kind="stable")]
+        kept: set[int] = set()
+        for what, most in ((self.columns.mesh, self.tally.keep), (self.strategy, len(order))):
+            _, first = np.unique(what[order], return_index=True)
+            kept.update(order[np.sort(first)[:most]].tolist())
+        for i in sorted(kept):
+            structure = self.structures[self.chosen[i]]
+            figures = float(self.seconds[i]), float(self.memory[i])
+            self.tally.found.append(self._found(i, structure, *figures))
+
+    def _found(self, i: int, structure: Structure, seconds: float, memory: float) -> Found:
+        mesh = {axis: int(d[i]) for axis, d in self.columns.degrees.items() if d[i] > 1}
+        chips = prod(self.box) * self.request.piece.count
+        return Found(
+            slices=self.request.piece.count,
+            box=self.box,
+            placement=self.placing,
+            mesh=mesh,
+            microbatches=int(self.columns.microbatches[i]),
+            structure=structure,
+            seconds=seconds,
+            memory=memory,
+            rank=float(rank_of(self.request, chips, seconds)),
+        )

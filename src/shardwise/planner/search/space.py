@@ -1,0 +1,253 @@
+"""What a search of training plans looks at on one part of the slice: candidates, structures, rules.
+
+Candidates are meshes times microbatch counts, as columns; structures are the choices that change
+what is counted, as a tree of four levels in the order in which the search's loops choose them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from shardwise.hardware import parts, place
+from shardwise.planner.price.structure import Structure
+from shardwise.planner.search.columns import (
+    Columns,
+    Meshes,
+    divisors,
+    factorisations,
+    laid_out,
+    link_columns,
+    with_microbatches,
+)
+from shardwise.planner.search.legality import (
+    MAX_MICROBATCHES,
+    STRUCTURE_RULES,
+    batch_shards,
+    legal_columns,
+    legal_meshes,
+    pinned_exactly,
+)
+from shardwise.planner.search.request import SCHEDULES, TrainRequest
+from shardwise.plans import MESH_AXES
+from shardwise.plans.train import PLACINGS, PipelineSchedule, Placing, Remat
+from shardwise.work import Quantity
+
+_CHUNK = 16_384  # candidates put together at once; larger arrays fall out of the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """Meshes as one placing lays them out; `which[i]` is where mesh i stands there, or -1."""
+
+    meshes: Meshes
+    which: np.ndarray
+
+
+def candidates_of(
+    request: TrainRequest, box: tuple[int, ...]
+) -> tuple[int, dict[Placing, Laid], Columns]:
+    """How many meshes x microbatches were enumerated, the legal meshes as each placing lays them
+    out where that makes a difference, and the candidates on them."""
+    looked, degrees = _meshes(request, box)
+    shards = batch_shards(degrees)
+    even = request.sequences % shards == 0
+    degrees = {axis: d[even] for axis, d in degrees.items()}
+    counts = microbatch_counts(request)
+    columns = with_microbatches(degrees, counts, request.sequences // shards[even])
+    columns = columns.take(legal_columns(request, columns))
+    laid = _lay_out(request, degrees, box)
+    placed = np.zeros(len(shards[even]), bool)
+    for some in laid.values():
+        placed |= some.which >= 0
+    return looked * len(counts), laid, columns.take(placed[columns.mesh])
+
+
+def _meshes(request: TrainRequest, box: tuple[int, ...]) -> tuple[int, dict[str, np.ndarray]]:
+    """How many ways there are to write the box's devices as a mesh, and the legal ones."""
+    devices = prod(box) * request.piece.count * request.piece.chip.jax_devices_per_chip
+    looked, degrees = factorisations(devices, MESH_AXES, lambda d: legal_meshes(request, d))
+    pinned = pinned_exactly(request, degrees)
+    return looked, {axis: d[pinned] for axis, d in degrees.items()}
+
+
+def _lay_out(
+    request: TrainRequest, degrees: dict[str, np.ndarray], box: tuple[int, ...]
+) -> dict[Placing, Laid]:
+    """Every placing's meshes, those left out that an earlier one lays on the same links."""
+    laid: dict[Placing, Laid] = {}
+    n = len(degrees["tensor"])
+    before: np.ndarray | None = None
+    for placing in PLACINGS:
+        placement = place(request.piece, degrees, box=box, finish=placing == "finish")
+        legal = np.broadcast_to(placement.legal, (n,))
+        links = np.stack([row for a in degrees for row in link_columns(placement.axes[a], n)])
+        new = legal if before is None else legal & (links != before).any(axis=0)
+        before = links
+        if new.any():
+            kept = np.flatnonzero(new)
+            which = np.full(n, -1)
+            which[kept] = np.arange(len(kept))
+            laid[placing] = Laid(laid_out(degrees, placement).take(kept), which)
+    return laid
+
+
+def microbatch_counts(request: TrainRequest) -> list[int]:
+    """Numbers of microbatches to look at: divisors of the batch, or those that were asked for."""
+    if request.microbatches:
+        return sorted(request.microbatches)
+    return [n for n in divisors(request.sequences) if n <= MAX_MICROBATCHES]
+
+
+def batch_units(request: TrainRequest) -> np.ndarray:
+    """What a batch may be a multiple of: batch shards x microbatches of every mesh that is legal
+    but for the batch, on the slice and its parts rounded down."""
+    units = []
+    for piece, box in parts(request.piece):
+        part = replace(request, piece=piece)
+        _, degrees = _meshes(part, box)
+        if len(degrees["tensor"]):
+            placed = np.zeros(len(degrees["tensor"]), bool)
+            for some in _lay_out(part, degrees, box).values():
+                placed |= some.which >= 0
+            stages = degrees["stage"][placed]
+            units.append((batch_shards(degrees)[placed] * stages)[:, None] * _POWERS)
+    return np.unique(np.concatenate([u.ravel() for u in units])) if units else np.zeros(0, int)
+
+
+_POWERS = 2 ** np.arange(10)
+
+
+def structures_of(request: TrainRequest) -> tuple[Structure, ...]:
+    """Every structural choice, whether it makes a difference or not."""
+    return tuple(
+        Structure(
+            remat=remat,
+            context_method=method,
+            storage_axes=storage,
+            reshard_after_forward=reshard,
+            zero=zero,
+            schedule=kind,
+            virtual_stages=chunks,
+        )
+        for remat, method, storage, reshard, zero, (kind, chunks) in product(
+            policies(request),
+            request.context_methods,
+            request.storages,
+            request.reshards,
+            request.zeros,
+            _schedules(request),
+        )
+    )
+
+
+def policies(request: TrainRequest) -> tuple[Remat, ...]:
+    """The remat policies to look at: offload among others only where the host link is known."""
+    if request.piece.chip.host_link_oneway is not None or len(request.remat) == 1:
+        return request.remat
+    return tuple(remat for remat in request.remat if remat != "offload")
+
+
+def _schedules(request: TrainRequest) -> list[tuple[PipelineSchedule, int]]:
+    chosen = [schedule for schedule in SCHEDULES if schedule[0] in request.schedules]
+    # Without stages every schedule is a loop over microbatches in one chunk.
+    if all(chunks > 1 for _, chunks in chosen):
+        chosen.insert(0, (chosen[0][0], 1))
+    return chosen
+
+
+LEVELS = (
+    ("remat", "context_method"),
+    ("storage_axes", "reshard_after_forward"),
+    ("zero",),
+    ("schedule", "virtual_stages"),
+)
+"""The fields of a structure in the order in which the loops choose them."""
+
+
+def alike(columns: Columns) -> Iterator[np.ndarray]:
+    """Indices of candidates on which the same choices make a difference, so many at once as stay
+    in cache."""
+    d = columns.degrees
+    flags = [d["stage"] > 1, d["replica"] * d["data"] > 1]
+    alike = np.asarray(sum(flag.astype(int) << i for i, flag in enumerate(flags)))
+    for code in np.unique(alike):
+        index = np.flatnonzero(alike == code)
+        yield from np.array_split(index, -(-len(index) // _CHUNK))
+
+
+def usual_of(structures: tuple[Structure, ...]) -> tuple[Structure, ...]:
+    """One structure per remat policy: where they can be, the defaults of a plan."""
+    found: dict[str, Structure] = {}
+    for s in structures:
+        odd = (s.zero != 1) + (s.schedule != "1f1b") + (not s.reshard_after_forward)
+        if s.remat not in found or odd == 0:
+            found.setdefault(s.remat, s)
+            if odd == 0 and found[s.remat].zero != 1:
+                found[s.remat] = s
+    return tuple(found.values())
+
+
+def count_legal(allowed: "Allowed", tree: dict) -> int:
+    """Legal plans of a chunk: the rules of a level are about the choices of that level and the
+    storage alone, so that the choices multiply."""
+    layers = sum(_as_int(allowed(layer, 0)) for layer in tree)
+    storages = next(iter(tree.values()))
+    stored = sum(
+        _as_int(allowed(storage, 1)) * sum(_as_int(allowed(zero, 2)) for zero in zeros)
+        for storage, zeros in storages.items()
+    )
+    schedules = next(iter(next(iter(storages.values())).values()))
+    return int(np.sum(layers * stored * sum(_as_int(allowed(last, 3)) for last in schedules)))
+
+
+def _as_int(mask: np.ndarray | None) -> Quantity:
+    return 0 if mask is None else mask.astype(np.int64)
+
+
+def tree_of(structures: tuple[Structure, ...]) -> dict:
+    """Structures by level of the loops: {layer: {storage: {zero: (schedules)}}}, each named by the
+    first structure below it."""
+    tree: dict = {}
+    first: dict[tuple, Structure] = {}
+
+    def key(structure: Structure, level: int) -> Structure:
+        fields = [name for names in LEVELS[: level + 1] for name in names]
+        values = (level, *(getattr(structure, name) for name in fields))
+        return first.setdefault(values, structure)
+
+    for structure in structures:
+        storages = tree.setdefault(key(structure, 0), {})
+        zeros = storages.setdefault(key(structure, 1), {})
+        zeros.setdefault(key(structure, 2), []).append(structure)
+    return tree
+
+
+class Allowed:
+    """For which candidates of a chunk the rules of a level allow a structure."""
+
+    def __init__(self, request: TrainRequest, columns: Columns) -> None:
+        self.request, self.columns = request, columns
+        self.masks: dict[tuple, np.ndarray | None] = {}
+
+    def __call__(self, structure: Structure, level: int) -> np.ndarray | None:
+        """The mask; None where it allows nothing."""
+        rules = _RULES[level]
+        about = [getattr(structure, name) for rule in rules for name in rule.about]
+        at = (level, *about)
+        if at not in self.masks:
+            mask = np.ones(len(self.columns), bool)
+            for rule in rules:
+                mask &= rule.holds(self.request, self.columns, structure)
+            self.masks[at] = mask if mask.any() else None
+        return self.masks[at]
+
+
+def _level(about: tuple[str, ...]) -> int:
+    return max(i for i, names in enumerate(LEVELS) if set(names) & set(about))
+
+
+_RULES = [[rule for rule in STRUCTURE_RULES if _level(rule.about) == i] for i in range(4)]
+"""The rules that each level decides."""

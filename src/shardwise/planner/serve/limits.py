@@ -1,0 +1,267 @@
+"""What a serving fleet spends its time on, what limits it, and what would not help.
+
+The breakdown is that of the book's figures in 8.2: seconds of a decode step that matmuls' memory
+traffic (weights, for the most part), KV cache, FLOPs and network would take alone at peak rates.
+"What limits me" prices the same mesh on a chip with a tenth more of one resource, with the number
+in flight chosen anew.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from shardwise.hardware import Chip
+from shardwise.planner.serve.fleet import (
+    LAYOUTS,
+    WORTH,
+    Fleet,
+    Looked,
+    cheapest,
+    refined,
+    server_of,
+)
+from shardwise.planner.serve.grid import FleetRequest
+from shardwise.planner.serve.load import Steady
+from shardwise.planner.serve.search import place_mesh
+from shardwise.planner.serve.step import step_work
+from shardwise.planner.simulate.metrics import Objectives
+from shardwise.roofline import price
+from shardwise.roofline.engines import IDEAL_ENGINE, Engine
+from shardwise.roofline.price import HBM, HOST, MATH
+from shardwise.units import format_seconds, sig
+
+MORE = 1.1
+"""One more unit of a resource: a tenth."""
+
+GUESSES = 3
+"""Tokens guessed per step where speculation is judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """Seconds of a decode step of `running` sequences: `expected`, and what each part takes alone
+    at peak rates: `matmuls` is their memory traffic, weights and activations; `engine` what the
+    step is longer by for kernels, sequences and latency of the software. Arrays over `running`."""
+
+    running: np.ndarray
+    expected: np.ndarray
+    matmuls: np.ndarray
+    kv: np.ndarray
+    flops: np.ndarray
+    network: np.ndarray
+    other: np.ndarray
+    engine: np.ndarray
+
+    def at(self, index: int) -> dict[str, float]:
+        """One number in flight."""
+        return {f.name: float(getattr(self, f.name)[index]) for f in fields(self)}
+
+
+def breakdown(request: FleetRequest, fleet: Fleet, running: np.ndarray) -> Breakdown:
+    """The parts of a decode step at numbers in flight; `other` is memory traffic of neither
+    matmuls nor cache (norms, embeddings, sampling)."""
+    server = server_of(request, fleet)
+    running = np.asarray(running, float)
+    columns = server.take(np.zeros(len(running), int))
+    load = Steady(
+        running=running,
+        input_length=request.input_length,
+        output_length=request.output_length,
+        chunk=fleet.chunk,
+        percentile=request.percentile,
+    )
+    work = step_work(request.cfg, columns.shape(), load.decode_step())
+    placement = place_mesh(fleet.piece, columns.degrees, fleet.box)
+    found = price(work, fleet.piece.chip, placement, stack=request.engine.stack)
+    parts = {name: np.zeros(len(running)) for name in ("matmuls", "kv", "other", "network")}
+    bandwidth = fleet.piece.chip.require("hbm_bandwidth") / fleet.piece.chip.jax_devices_per_chip
+    for t in found.ops:
+        kind = {"matmul": "matmuls", "attention": "kv", "scan": "kv"}.get(t.op.op_class, "other")
+        parts[kind] += np.broadcast_to(t.op.hbm_bytes / bandwidth * t.op.count, len(running))
+        for resource, seconds in t.peak.items():
+            if resource not in (HBM, MATH, HOST):
+                parts["network"] += np.broadcast_to(seconds * t.op.count, len(running))
+    expected, bare = (
+        server_of(replace(request, engine=engine), fleet)
+        .take(np.zeros(len(running), int))
+        .seconds(load.decode_step())
+        for engine in (request.engine, _bare(request.engine))
+    )
+    return Breakdown(
+        running=running,
+        engine=expected - bare,
+        expected=expected,
+        flops=np.broadcast_to(found.resources.get(MATH, 0.0), len(running)),
+        **parts,
+    )
+
+
+def _bare(engine: Engine) -> Engine:
+    """The engine without what it adds to the chip's own times."""
+    hops = np.minimum(engine.hops, IDEAL_ENGINE.hops)
+    return replace(engine, kernel_seconds=0.0, sequence_seconds=0.0, hops=hops)
+
+
+RESOURCES: Mapping[str, Callable[[Chip, float], Chip]] = {
+    "HBM capacity": lambda chip, by: replace(
+        chip, hbm_usable_bytes=by * chip.require("hbm_usable_bytes")
+    ),
+    "HBM bandwidth": lambda chip, by: replace(
+        chip, hbm_bandwidth=by * chip.require("hbm_bandwidth")
+    ),
+    "FLOP/s": lambda chip, by: replace(
+        chip, peak_flops={dtype: by * rate for dtype, rate in chip.peak_flops.items()}
+    ),
+    "network": lambda chip, by: replace(
+        chip,
+        efficiency=replace(
+            chip.efficiency,
+            network=by * chip.efficiency.network,
+            outer_network=by * chip.efficiency.outer_network,
+        ),
+    ),
+}
+"""How a chip gets more of each resource; the network's rate, not its latency."""
+
+
+def limits(request: FleetRequest, fleet: Fleet, goal: Objectives) -> dict[str, float]:
+    """By which share a tenth more of each resource makes a token cheaper on the same mesh, the
+    number in flight chosen anew; largest first."""
+    now = _cost(request, fleet, goal)
+    gains = {}
+    for name, scaled in RESOURCES.items():
+        chip = scaled(fleet.piece.chip, MORE)
+        other = None if fleet.prefiller is None else fleet.prefiller.on(request, chip)
+        more = replace(fleet, piece=replace(fleet.piece, chip=chip), prefiller=other)
+        gains[name] = 1 - _cost(request, more, goal) / now
+    return dict(sorted(gains.items(), key=lambda item: -item[1]))
+
+
+def _cost(request: FleetRequest, fleet: Fleet, goal: Objectives) -> float:
+    """Chip-seconds per request of a mesh as full as it may be, whatever the rate."""
+    free = replace(request, rate=0.0)
+    found = [f for f in refined(free, fleet, goal) if f.meets(goal)]
+    return min((f.chip_seconds for f in found), default=fleet.chip_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether something helps, by which factor tokens get cheaper (below 1: dearer; None where
+    there is no such plan), and why."""
+
+    what: str
+    helps: bool
+    factor: float | None
+    why: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"what": self.what, "helps": self.helps, "factor": self.factor, "why": self.why}
+
+
+def verdicts(looked: Looked, goal: Objectives, best: Fleet) -> list[Verdict]:
+    """Disaggregation, a bigger slice and speculation, each with the reason."""
+    return [
+        disaggregation(looked, goal, best),
+        bigger_slice(looked, goal, best),
+        speculation(looked.request, best),
+    ]
+
+
+def disaggregation(looked: Looked, goal: Objectives, best: Fleet) -> Verdict:
+    """The cheapest fleets of both layouts side by side."""
+    what = "disaggregation"
+    if looked.request.pieces[0].chip.data_centre is None:
+        why = "the chip has no data-centre network in the catalogue to hand caches over"
+        return Verdict(what=what, helps=False, factor=None, why=why)
+    found = {k: best if best.layout == k else cheapest(looked, goal, layouts=(k,)) for k in LAYOUTS}
+    mixed, apart = found["mixed"], found["disaggregated"]
+    if not apart.meets(goal):
+        why = f"no pools of their own meet the objectives; the nearest has {_times(apart)}"
+        return Verdict(what=what, helps=False, factor=None, why=why)
+    if not mixed.meets(goal):
+        why = f"prompts beside answers miss the objectives: the nearest has {_times(mixed)}"
+        return Verdict(what=what, helps=True, factor=None, why=why)
+    factor = mixed.chip_seconds / apart.chip_seconds
+    shares = (
+        f"apart a request takes {sig(apart.chip_seconds * apart.prompt_share)} chip-seconds of "
+        f"prefill and {sig(apart.chip_seconds * (1 - apart.prompt_share))} of decoding, together "
+        f"{sig(mixed.chip_seconds)}"
+    )
+    held = (
+        f"a mixed replica decodes {mixed.running:,.0f} sequences on {mixed.piece} and prompts "
+        f"lengthen its step of {format_seconds(mixed.step)} to {format_seconds(mixed.tpot)}"
+    )
+    return Verdict(what=what, helps=factor > WORTH, factor=factor, why=f"{shares}; {held}")
+
+
+def bigger_slice(looked: Looked, goal: Objectives, best: Fleet) -> Verdict:
+    """The cheapest fleet of slices at least twice as large."""
+    what = "a bigger slice"
+    wide = tuple(g for g in looked.grids if g.server.piece.chips >= 2 * best.piece.chips)
+    if not wide:
+        why = f"none larger than {best.piece} was looked at"
+        return Verdict(what=what, helps=False, factor=None, why=why)
+    other = cheapest(replace(looked, grids=wide), goal)
+    if not other.meets(goal):
+        why = f"none meets the objectives; the nearest, {other.piece}, has {_times(other)}"
+        return Verdict(what=what, helps=False, factor=None, why=why)
+    factor = best.chip_seconds / other.chip_seconds
+    here, there = (_network_share(looked.request, f) for f in (best, other))
+    why = (
+        f"{other} takes {sig(other.chip_seconds)} "
+        f"chip-seconds per request, {best.piece} {sig(best.chip_seconds)}; the network alone is "
+        f"{there:.0%} of its decode step, here {here:.0%}"
+    )
+    return Verdict(what=what, helps=factor > WORTH, factor=factor, why=why)
+
+
+def _network_share(request: FleetRequest, fleet: Fleet) -> float:
+    found = breakdown(request, fleet, np.array([fleet.running]))
+    return float(found.network[0] / found.expected[0])
+
+
+def speculation(request: FleetRequest, fleet: Fleet, guesses: int = GUESSES) -> Verdict:
+    """The acceptance above which guessing pays, at the number in flight.
+
+    A step with g guesses of each sequence brings (1 - a^(g+1)) / (1 - a) tokens at acceptance a
+    (Leviathan et al. 2023, eq. 1); guesses that cost nothing (n-grams) pay where that is more than
+    the step's slowdown.
+    """
+    step = Steady(
+        running=np.array([fleet.running]),
+        input_length=request.input_length,
+        output_length=request.output_length,
+        chunk=fleet.chunk,
+        percentile=request.percentile,
+    ).decode_step()
+    server = server_of(request, fleet)
+    wide = step._replace(
+        decode_tokens=step.decode_tokens * (guesses + 1), samples=step.samples * (guesses + 1)
+    )
+    slower = float(server.seconds(wide)[0] / server.seconds(step)[0])
+    said = f"a step of {fleet.running:,.0f} sequences with {guesses} guesses takes {sig(slower)}x"
+    what = "speculation"
+    if slower >= guesses + 1:
+        why = f"{said}, for {guesses + 1} tokens at the very most"
+        return Verdict(what=what, helps=False, factor=(guesses + 1) / slower, why=why)
+    rates = np.linspace(0.0, 1.0, 1001)
+    tokens = np.sum(rates[:, None] ** np.arange(guesses + 1), axis=1)
+    even = float(rates[np.argmax(tokens > slower)])
+    return Verdict(
+        what=what,
+        helps=even <= _LIKELY,
+        factor=None,
+        why=f"{said}, which pays from an acceptance of {even:.0%} on",
+    )
+
+
+_LIKELY = 0.5
+"""Break-even acceptance up to which speculation is said to help (ours): n-grams reach it on text
+that repeats its prompt, draft models on most text."""
+
+
+def _times(fleet: Fleet) -> str:
+    return f"TTFT {format_seconds(fleet.ttft)} and TPOT {format_seconds(fleet.tpot)}"

@@ -1,0 +1,137 @@
+"""Bytes per device while serving, by kind: weights, kv (with states and indexer keys), activations.
+
+Two points are looked at: a decode step of the full batch, every sequence at its full length, and
+the last chunk of a prompt's prefill while the rest of the batch waits. Everything broadcasts.
+"""
+
+import numpy as np
+
+from shardwise.models import ModelConfig, kv_elements, kv_tokens
+from shardwise.models.specs import Attention, Layer, Moe, RecurrentMixer, SoftmaxMixer
+from shardwise.planner.serve.count import (
+    INDEX_BYTES,
+    STATE_BYTES,
+    ServeShape,
+    head_share,
+    held_share,
+    scale_bytes,
+    served_rows,
+)
+from shardwise.plans.layouts import tensor_share
+from shardwise.units import dtype_bytes
+from shardwise.work import MemoryTimeline, Quantity
+
+
+def serve_memory(cfg: ModelConfig, shape: ServeShape) -> MemoryTimeline:
+    """Memory of the fullest device at both points."""
+    weights, kv = weight_bytes_per_device(cfg, shape), kv_bytes_per_device(cfg, shape)
+    decode = _working_set(cfg, shape, shape.sequences, shape.sequences)
+    prefill = _working_set(cfg, shape, shape.chunk_tokens, 1.0) + _prompt_in_flight(cfg, shape)
+    return MemoryTimeline(
+        (
+            ("decode", {"weights": weights, "kv": kv, "activations": decode}),
+            ("prefill", {"weights": weights, "kv": kv, "activations": prefill}),
+        )
+    )
+
+
+def prefill_memory(cfg: ModelConfig, shape: ServeShape) -> dict[str, Quantity]:
+    """Memory of a device that prefills one prompt and holds no other sequence: with the whole
+    prompt's cache, of which every device has the heads that `tensor` gives it."""
+    kv: Quantity = 0.0
+    for layer, layers in cfg.layer_groups():
+        kv = kv + layers * layer_cache_bytes(layer, shape, shape.input_length)
+    return {
+        "weights": weight_bytes_per_device(cfg, shape),
+        "kv": kv,
+        "activations": _working_set(cfg, shape, shape.chunk_tokens, 1.0),
+    }
+
+
+def weight_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
+    """Stored weights: cut by tensor, experts by expert, D by fsdp, replicated over data."""
+    total: Quantity = 0.0
+    for row in served_rows(cfg):
+        size = row.params * dtype_bytes(shape.stored(cfg, row))
+        if size:
+            total = total + size * held_share(row, shape)
+    return total
+
+
+def kv_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
+    """Cache of all sequences of the device at their full length; windows cap their layers."""
+    total: Quantity = 0.0
+    for layer, layers in cfg.layer_groups():
+        sequences = shape.held(layer.mixer, shape.sequences)
+        total = total + layers * sequences * layer_cache_bytes(layer, shape, shape.longest)
+    return total
+
+
+def layer_cache_bytes(layer: Layer, shape: ServeShape, context: float) -> Quantity:
+    """Bytes of one sequence in one layer on one device: keys and values with an int8 cache's
+    scales, indexer keys, state."""
+    mixer, tensor = layer.mixer, shape.degree("tensor")
+    if isinstance(mixer, RecurrentMixer):
+        return mixer.state_elements * STATE_BYTES / tensor
+    if not isinstance(mixer, SoftmaxMixer):
+        return 0.0
+    entry = kv_elements(mixer) * dtype_bytes(shape.dtypes.kv)
+    size = (entry + (entry and scale_bytes(mixer, shape))) * kv_tokens(mixer, context)
+    indexer = None if isinstance(mixer, Attention) else mixer.indexer
+    if indexer is not None:
+        size += indexer.head_dim * (context // indexer.ratio) * INDEX_BYTES
+    return size * head_share(mixer, tensor)
+
+
+def _working_set(
+    cfg: ModelConfig, shape: ServeShape, tokens: Quantity, sampled: Quantity
+) -> Quantity:
+    """The residual stream (cut over tensor), the gathered input of a block, the widest
+    results inside a block, and f32 logits of the sampled tokens."""
+    tensor = shape.degree("tensor")
+    widest: Quantity = 0.0
+    for group in range(len(cfg.groups)):
+        widest = np.maximum(widest, _block_width(cfg, group, tensor))
+    stream = cfg.d_model / shape.stationary * (1.0 + 1.0 / tensor) + widest
+    logits = 4.0 * sampled * cfg.vocabulary / tensor
+    return tokens * stream * dtype_bytes(shape.dtypes.activations) + logits
+
+
+def _block_width(cfg: ModelConfig, group: int, tensor: Quantity) -> Quantity:
+    """Elements per token of the results that a layer's wider block holds at once, on one device.
+
+    Routed experts see k copies of a token.
+    """
+    mixer: Quantity = 0.0
+    mlp: Quantity = 0.0
+    for row in served_rows(cfg):
+        if row.group != group or row.role != "matmul":
+            continue
+        copies = float(row.active * row.batches) if isinstance(cfg.groups[group].mlp, Moe) else 1.0
+        if "E" not in row.batch:
+            copies = float(row.batches)
+        width = copies * row.outputs * _cut(row, tensor)
+        if row.component in ("attention", "linear_attention"):
+            mixer = mixer + width
+        else:
+            mlp = mlp + width
+    return np.maximum(mixer, mlp)
+
+
+def _cut(row, tensor: Quantity) -> Quantity:
+    """Share of a row's result on one device: all of it where tensor cuts the contraction."""
+    letters = [letter for letter, _ in row.dims if letter in "FNKV"]
+    return 1.0 if not letters or letters[0] in row.contracts else tensor_share(row, tensor)
+
+
+def _prompt_in_flight(cfg: ModelConfig, shape: ServeShape) -> Quantity:
+    """Keys and values of the prompt that a device needs besides its own share of the cache: one
+    layer's while it is computed, all layers' where later chunks come back to them."""
+    widest: Quantity = 0.0
+    kept: Quantity = 0.0
+    for layer, layers in cfg.layer_groups():
+        size = layer_cache_bytes(layer, shape, shape.input_length)
+        widest = np.maximum(widest, size)
+        shared = shape.splits * shape.stationary * shape.spread(layer.mixer) > 1
+        kept = kept + layers * size * np.where(shared, 1.0, 0.0)
+    return widest if shape.chunks == 1 else np.maximum(widest, kept)

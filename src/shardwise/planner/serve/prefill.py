@@ -1,0 +1,139 @@
+"""Prefill pools of servers of their own: which mesh answers prompts cheapest within their TTFT.
+
+Prompts are bound by math and answers by memory (ch. 7.4), so the mesh that suits one need not suit
+the other. Of all servers on the slices that a search looked at, the one with fewest chip-seconds
+per prompt is offered to every decode server with the same dtypes and chunk.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwise.hardware import Chip, Slice, boxes
+from shardwise.planner.serve.grid import (
+    FleetRequest,
+    Grid,
+    Server,
+    handover,
+    holds,
+    servers,
+    steady,
+)
+from shardwise.planner.serve.load import most_busy
+from shardwise.plans.serve import SERVE_AXES, KvSharding, ServeDtypes
+
+POOLS = np.arange(1.0, 9.0)
+"""Replicas of either pool where no rate says how many: ratios up to 8 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefiller:
+    """A server that only prefills: `seconds` of a prompt alone in steps of `chunk` tokens."""
+
+    piece: Slice
+    box: tuple[int, ...]
+    mesh: Mapping[str, int]
+    kv_sharding: KvSharding
+    dtypes: ServeDtypes
+    chunk: int
+    chips: int
+    seconds: float
+
+    def on(self, request: FleetRequest, chip: Chip) -> "Prefiller":
+        """The same server on a changed chip."""
+        piece = replace(self.piece, chip=chip)
+        server = Server(
+            request=request,
+            piece=piece,
+            box=self.box,
+            degrees={axis: np.array([self.mesh.get(axis, 1)]) for axis in SERVE_AXES},
+            kv_sharding=self.kv_sharding,
+            dtypes=self.dtypes,
+        )
+        seconds = float(_seconds(server, np.array([self.chunk]))[0])
+        return replace(self, piece=piece, seconds=seconds)
+
+
+def _seconds(server: Server, chunks: np.ndarray) -> np.ndarray:
+    """A prompt alone on each mesh, with a chunk for each."""
+    request = server.request
+    steps = np.maximum(request.input_length / chunks, 1.0)
+    return server.seconds(steady(request, 1.0, chunks).prompt_step()) * steps
+
+
+def prefillers(request: FleetRequest, piece: Slice, dtypes: ServeDtypes) -> list[Prefiller]:
+    """Every mesh of a slice with every chunk that a request fits beside, however slowly it would
+    decode; how the cache is cut is of no matter."""
+    for box in boxes(piece):
+        for server in servers(request, piece, box, dtypes)[:1]:
+            numbers = (np.arange(len(server)), np.array(request.chunks, float))
+            mesh, chunks = (g.ravel() for g in np.meshgrid(*numbers, indexing="ij"))
+            fits = holds(server.take(mesh), steady(request, np.ones(len(mesh)), chunks))
+            if np.any(fits):
+                return _priced(server.take(mesh[fits]), chunks[fits])
+    return []
+
+
+def _priced(server: Server, chunks: np.ndarray) -> list[Prefiller]:
+    return [
+        Prefiller(
+            piece=server.piece,
+            box=server.box,
+            mesh=server.mesh_at(index),
+            kv_sharding=server.kv_sharding,
+            dtypes=server.dtypes,
+            chunk=int(chunks[index]),
+            chips=server.chips,
+            seconds=float(seconds),
+        )
+        for index, seconds in enumerate(_seconds(server, chunks))
+    ]
+
+
+Choice = Mapping[tuple[ServeDtypes, int], Prefiller]
+"""The prefill server of a decode server, by dtypes and chunk."""
+
+
+def cheapest_prefillers(found: Sequence[Prefiller], ttft: float, percentile: float) -> Choice:
+    """The one with fewest chip-seconds per prompt in a large pool within a time to first token."""
+    seconds = np.array([p.seconds for p in found])
+    busy = np.asarray(most_busy(seconds, ttft, percentile, POOLS[-1]))
+    best: dict[tuple[ServeDtypes, int], tuple[float, Prefiller]] = {}
+    for p, share in zip(found, busy.tolist(), strict=True):
+        cost = p.chips * p.seconds / share if share else np.inf
+        key = (p.dtypes, p.chunk)
+        if np.isfinite(cost) and (key not in best or cost < best[key][0]):
+            best[key] = (cost, p)
+    return {key: p for key, (_, p) in best.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillColumns:
+    """The prefill server of each column of a grid: seconds of a prompt (infinite where there is
+    none), chips, and seconds in which its cache reaches the decode server."""
+
+    seconds: np.ndarray
+    chips: np.ndarray
+    handover: np.ndarray
+
+
+def prefill_columns(grid: Grid, choice: Choice | None) -> PrefillColumns:
+    """The columns' own servers, or those of a choice."""
+    own = float(grid.server.chips)
+    if choice is None:
+        shape = np.ones(len(grid))
+        return PrefillColumns(
+            seconds=grid.prefill, chips=own * shape, handover=grid.handover * shape
+        )
+    chunks = np.asarray(grid.load.chunk)
+    seconds, chips = np.full(len(grid), np.inf), np.full(len(grid), own)
+    for (dtypes, chunk), p in choice.items():
+        if dtypes == grid.server.dtypes:
+            seconds[chunks == chunk], chips[chunks == chunk] = p.seconds, p.chips
+    slower = {n: handover(grid.server, n) for n in np.unique(np.minimum(chips, own)).tolist()}
+    return PrefillColumns(
+        seconds=seconds,
+        chips=chips,
+        handover=np.array([slower[n] for n in np.minimum(chips, own).tolist()]),
+    )

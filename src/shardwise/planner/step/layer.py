@@ -1,0 +1,349 @@
+"""Count the ops of one layer on one device: the forward pass, and the backward pass from it.
+
+Everything comes from the parameter table and the layer's specs, so a new kind of layer needs rows
+there and nothing here. Quantities broadcast over candidate plans. A block (mixer or MLP) is: norm,
+gather over tensor, matmuls in, core, matmuls out, scatter over tensor (ch. 5.1.3). What a strategy
+adds to it is in `parallel/`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from shardwise.models import ModelConfig, Parameter
+from shardwise.models.activations import SavedKind
+from shardwise.models.flops import scan_flops_per_token
+from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
+from shardwise.planner.step.layer_shape import LayerShape
+from shardwise.planner.step.ops import make_op
+from shardwise.planner.step.strategies.context import attention_core, kv_heads
+from shardwise.planner.step.strategies.expert import block_share, expert_batch, expert_steps
+from shardwise.planner.step.strategies.stationary import (
+    contracts_width,
+    local_matmul,
+    parts,
+    sums,
+)
+from shardwise.planner.step.strategies.tensor import tensor_step
+from shardwise.plans.layouts import is_expert, tensor_letter
+from shardwise.units import dtype_bytes
+from shardwise.work import Matmul, Op, Quantity
+
+__all__ = [
+    "LayerShape",
+    "backward_layer",
+    "chain",
+    "forward_layer",
+    "kv_heads",
+    "layer_ops",
+    "layer_rows",
+    "matmul_op",
+    "mixer_core",
+    "tensor_step",
+]
+
+MIXER_COMPONENTS = frozenset({"attention", "linear_attention"})
+"""Components of the mixer's rows; all other rows of a layer belong to its MLP block."""
+
+Yield = tuple[SavedKind, Op]
+"""An op of the forward pass, and the kind of activation that it yields."""
+
+
+def layer_rows(rows: Sequence[Parameter], group: int) -> tuple[Parameter, ...]:
+    """The matmul rows of one layer group, in table order."""
+    return tuple(r for r in rows if r.group == group and r.role == "matmul")
+
+
+def forward_layer(
+    cfg: ModelConfig,
+    layer: Layer,
+    rows: Sequence[Parameter],
+    shape: LayerShape,
+    *,
+    matmul: Callable[[Parameter, LayerShape], Op] | None = None,
+    core: Callable[[Layer, LayerShape], Sequence[Op]] | None = None,
+) -> tuple[Op, ...]:
+    """Ops of one layer's forward pass, chained by `after`; phase and body are set by the caller.
+
+    `matmul` counts one row and `core` the mixer between its projections; serving has its own, which
+    read stored weights and a cache.
+    """
+    yields = layer_ops(cfg, layer, rows, shape, matmul=matmul, core=core)
+    return chain([op for _, op in yields])
+
+
+def layer_ops(
+    cfg: ModelConfig,
+    layer: Layer,
+    rows: Sequence[Parameter],
+    shape: LayerShape,
+    *,
+    matmul: Callable[[Parameter, LayerShape], Op] | None = None,
+    core: Callable[[Layer, LayerShape], Sequence[Op]] | None = None,
+) -> list[Yield]:
+    """The ops of `forward_layer` in order, each with the kind of activation that it yields."""
+    matmul, core = matmul or matmul_op, core or mixer_core
+    mixer = tuple(r for r in rows if r.component in MIXER_COMPONENTS or layer.mlp is None)
+    mlp = tuple(r for r in rows if r not in mixer)
+    norms = max(len(layer.norms), 1) / ((layer.mixer is not None) + (layer.mlp is not None))
+    ops: list[Yield] = []
+    if layer.mixer is not None:
+        ops += _mixer_block(cfg, layer, norms, mixer, shape, matmul, core)
+    if layer.mlp is not None:
+        ops += _mlp_block(cfg, layer, norms, mlp, shape, matmul)
+    return ops
+
+
+def _mixer_block(
+    cfg: ModelConfig,
+    layer: Layer,
+    norms: float,
+    rows: Sequence[Parameter],
+    shape: LayerShape,
+    matmul: Callable[[Parameter, LayerShape], Op],
+    core: Callable[[Layer, LayerShape], Sequence[Op]],
+) -> list[Yield]:
+    inner = _head_norm(layer, shape)
+    if core is mixer_core:  # serving's kernels rotate while they write the cache
+        inner += _rotary(cfg, layer, shape)
+    into = tensor_step("attention.gather", "all_gather", "attention", cfg, shape)
+    out = tensor_step("attention.scatter", "reduce_scatter", "attention", cfg, shape)
+    summed = sums("attention.sums", "attention", rows, shape)
+    whole = parts("attention.parts", "attention", rows, shape)
+    return [
+        ("norm", _norm("attention", cfg, norms, shape)),
+        *_all("norm", into),
+        *_all("qkv", _matmuls_in(rows, shape, matmul, summed)),
+        *_all("qkv", inner),
+        *_all("attention", [*core(layer, shape), *_output_gate(layer, shape), *whole]),
+        *_all("attention_out", [matmul(r, shape) for r in rows if _yields_d(r)]),
+        *_all("attention_out", out),
+    ]
+
+
+def _mlp_block(
+    cfg: ModelConfig,
+    layer: Layer,
+    norms: float,
+    rows: Sequence[Parameter],
+    shape: LayerShape,
+    matmul: Callable[[Parameter, LayerShape], Op],
+) -> list[Yield]:
+    """The router stands before the exchange of tokens; it works on the norm's output."""
+    moe = layer.mlp if isinstance(layer.mlp, Moe) else None
+    router = [r for r in rows if r.component == "router"]
+    rows = [r for r in rows if r not in router]
+    share = block_share(moe, shape) if moe else 1.0
+    into, out = expert_steps(cfg, moe, shape) if moe else ([], [])
+    gather = tensor_step("mlp.gather", "all_gather", "mlp", cfg, shape, share)
+    scatter = tensor_step("mlp.scatter", "reduce_scatter", "mlp", cfg, shape, share)
+    summed = sums("mlp.sums", "mlp", [*rows, *router], shape)
+    whole = parts("mlp.parts", "mlp", rows, shape)
+    return [
+        ("norm", _norm("mlp", cfg, norms, shape)),
+        *_all("norm", gather),
+        *_all("mlp_in", [matmul(r, shape) for r in router]),
+        *_all("dispatch", into),
+        *_all("mlp_in", _matmuls_in(rows, shape, matmul, summed)),
+        *_all("activation", [*_activation(rows, shape), *whole]),
+        *_all("mlp_out", [matmul(r, shape) for r in rows if _yields_d(r)]),
+        *_all("mlp_out", [*out, *scatter]),
+    ]
+
+
+def _matmuls_in(
+    rows: Sequence[Parameter],
+    shape: LayerShape,
+    matmul: Callable[[Parameter, LayerShape], Op],
+    summed: Sequence[Op],
+) -> list[Op]:
+    """The matmuls into a block; what `summed` adds up stands before rows that need it whole.
+
+    Servers run all products of the block's input together (q_down and kv_down as one kernel in
+    vLLM's and SGLang's fused_qkv_a_proj), so these come first, with sums and without.
+    """
+    first = [r for r in rows if not _yields_d(r)]
+    if matmul is not matmul_op:
+        first.sort(key=lambda row: not contracts_width(row))
+    wide = sum(contracts_width(r) for r in first) if summed else len(first)
+    ops = [matmul(r, shape) for r in first]
+    return [*ops[:wide], *summed, *ops[wide:]]
+
+
+def _all(kind: SavedKind, ops: Sequence[Op]) -> list[Yield]:
+    return [(kind, op) for op in ops]
+
+
+def _yields_d(row: Parameter) -> bool:
+    return any(d == "D" and d not in row.contracts for d, _ in row.dims)
+
+
+def matmul_op(row: Parameter, shape: LayerShape) -> Op:
+    """One matmul row: [m, k] x [k, n] per device, experts as a batch of such products.
+
+    Its weights are read from HBM, without copies and padding; what comes in and goes out may stay
+    on the chip.
+    """
+    m, batch = shape.tokens, float(row.batches)
+    tensor = shape.degree("tensor")
+    if is_expert(row):
+        m, batch = expert_batch(float(row.active), row.batches, shape)
+        tensor = 1.0 if shape.expert_over_tensor else tensor
+    m, k, n = local_matmul(row, m, *_local_dims(row, tensor), shape.stationary)
+    exact = row.component in shape.exact
+    stored = dtype_bytes(shape.activations if exact else shape.weights)
+    moved = (m * k + m * n) * batch * dtype_bytes(shape.activations)
+    least = row.contracted * row.outputs / (tensor * shape.stationary) * batch * stored
+    every = k * n * batch * stored + moved
+    return Op(
+        id=row.name,
+        name=row.name,
+        phase="forward",
+        component=row.component,
+        op_class="matmul",
+        flops={shape.activations if exact else shape.compute: 2.0 * m * k * n * batch},
+        hbm_bytes=every,
+        on_chip_bytes=every - least,
+        matmul=Matmul(m=m, k=k, n=n, batch=batch),
+    )
+
+
+def _local_dims(row: Parameter, tensor: Quantity) -> tuple[Quantity, Quantity]:
+    """k and n of a matmul row on one device; tensor cuts the side that holds its letter."""
+    k, n = float(row.contracted), float(row.outputs)
+    letter = tensor_letter(row)
+    if not letter:
+        return k, n
+    size = next(s for d, s in row.dims if d == letter)
+    local = np.ceil(size / tensor)
+    # Multiplied last: a rounding error above a whole number would cost a tile of padding.
+    return (k / size * local, n) if letter in row.contracts else (k, n / size * local)
+
+
+def _head_norm(layer: Layer, shape: LayerShape) -> list[Op]:
+    """Norms of queries and keys: one read and one write of both."""
+    mixer = layer.attention
+    if mixer is None or getattr(mixer, "qk_norm", "none") == "none":
+        return []
+    width = (mixer.heads + kv_heads(mixer)) * mixer.head_dim / shape.degree("tensor")
+    traffic = 2 * width * shape.mixer_tokens * dtype_bytes(shape.activations)
+    return [make_op("attention.qk_norm", "norm", "elementwise", hbm_bytes=traffic)]
+
+
+def _rotary(cfg: ModelConfig, layer: Layer, shape: LayerShape) -> list[Op]:
+    """Rotation of queries and keys, one read and one write; none with learned positions."""
+    match layer.attention:
+        case Attention() as mixer if not cfg.position_rows:
+            width = (mixer.heads + mixer.kv_heads) * mixer.head_dim
+        case LatentAttention() as mixer:
+            width = (mixer.heads + 1) * mixer.rope_head_dim
+        case _:
+            return []
+    traffic = 2 * width / shape.degree("tensor") * shape.tokens * dtype_bytes(shape.activations)
+    return [make_op("attention.rotary", "attention", "elementwise", hbm_bytes=traffic)]
+
+
+def _output_gate(layer: Layer, shape: LayerShape) -> list[Op]:
+    """The gate on the mixer's output: two reads and one write."""
+    mixer = layer.attention
+    if mixer is None or not getattr(mixer, "output_gate", False):
+        return []
+    width = mixer.heads * mixer.v_head_dim / shape.degree("tensor")
+    traffic = 3 * width * shape.mixer_tokens * dtype_bytes(shape.activations)
+    return [make_op("attention.gate_product", "attention", "elementwise", hbm_bytes=traffic)]
+
+
+def mixer_core(layer: Layer, shape: LayerShape) -> list[Op]:
+    """The mixer between its projections: attention or a scan over the whole sequence."""
+    if isinstance(layer.mixer, SoftmaxMixer):
+        return attention_core(layer, layer.mixer, shape)
+    flops = scan_flops_per_token(layer) * shape.tokens / shape.degree("tensor")
+    mixer = layer.mixer
+    width = getattr(mixer, "width", 0) or getattr(mixer, "heads", 0) * _width(mixer)
+    traffic = 4 * width * shape.tokens / shape.degree("tensor") * dtype_bytes(shape.activations)
+    return [make_op("scan", "attention", "scan", flops={shape.compute: flops}, hbm_bytes=traffic)]
+
+
+def _width(mixer: object) -> int:
+    return getattr(mixer, "value_head_dim", 0) or getattr(mixer, "head_dim", 0)
+
+
+def _activation(rows: Sequence[Parameter], shape: LayerShape) -> list[Op]:
+    """The elementwise activation: reads what the matmuls in wrote, writes what those out read."""
+    outward = sum(_rows_wide(r, r.contracted, shape) for r in rows if _yields_d(r))
+    inward = sum(_rows_wide(r, r.outputs, shape) for r in rows if not _yields_d(r))
+    traffic = (inward + outward) * shape.mixer_tokens * dtype_bytes(shape.activations)
+    return [make_op("mlp.activation", "mlp", "elementwise", hbm_bytes=traffic)]
+
+
+def _rows_wide(row: Parameter, width: int, shape: LayerShape) -> Quantity:
+    """Elements per token of one side of an MLP's row on this device; experts see the tokens of
+    their whole group."""
+    if row.component == "other" or not tensor_letter(row):
+        return 0.0
+    experts = shape.degree("expert") * shape.expert_load if is_expert(row) else 1.0
+    return float(row.active * row.batches * width) * shape.compute_share(row) * experts
+
+
+def _norm(name: str, cfg: ModelConfig, norms: float, shape: LayerShape) -> Op:
+    """Residual add and first norm, fused: read the stream and the block's output, write the sum and
+    the norm (4 passes); every further norm of the block reads and writes once."""
+    passes = 4 + 2 * (norms - 1)
+    width = cfg.d_model / shape.stationary
+    traffic = passes * shape.norm_tokens * width * dtype_bytes(shape.activations)
+    return make_op(f"{name}.norm", "norm", "elementwise", hbm_bytes=traffic)
+
+
+def chain(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """Each op after the one before it, the first after none: what a block's data flow demands."""
+    chained = [replace(op, after=()) for op in ops[:1]]
+    for op in ops[1:]:
+        chained.append(replace(op, after=(chained[-1].id,)))
+    return tuple(chained)
+
+
+def backward_layer(forward: Sequence[Op]) -> tuple[Op, ...]:
+    """The backward pass of a chained forward pass, in reverse order.
+
+    A matmul becomes two of the same FLOPs and bytes: dX = dY W^T (phase "backward") and
+    dW = X^T dY (phase "weight", nothing of the layer waits for it). Attention makes five products
+    for two (scores are made again from the saved statistics: FlashAttention-2, section 3.1),
+    elementwise ops move twice the bytes, and each collective becomes its transpose (ch. 3.3.2).
+    """
+    return chain([op for forth in reversed(forward) for op in _transposed(forth)])
+
+
+_BACKWARD_FACTOR = {"attention": 2.5, "scan": 2.0, "elementwise": 2.0}
+"""FLOPs and bytes of the backward pass over those of the forward pass; 1 for all others."""
+
+_BY_NAME = {"attention.scores": 2.0, "attention.ring": 2.0}
+"""With scores in memory nothing is made again; a ring also carries the gradients of its blocks."""
+
+
+def _transposed(op: Op) -> list[Op]:
+    """The ops that the backward pass runs for one of the forward pass."""
+    factor = _BY_NAME.get(op.id, _BACKWARD_FACTOR.get(op.op_class, 1.0))
+    collective = op.collective
+    if collective is not None:
+        swap = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}
+        kind = swap.get(collective.kind, collective.kind)
+        size = collective.bytes * factor
+        collective = replace(collective, kind=kind, bytes=size)  # type: ignore[arg-type]
+    back = replace(
+        op,
+        id=f"d.{op.id}",
+        name=f"d {op.name}",
+        phase="backward",
+        flops={dtype: f * factor for dtype, f in op.flops.items()},
+        hbm_bytes=op.hbm_bytes * factor,
+        on_chip_bytes=op.on_chip_bytes * factor,
+        collective=collective,
+    )
+    if op.matmul is None:
+        return [back]
+    m = op.matmul
+    # [m, n] x [n, k] and [k, m] x [m, n].
+    inputs = replace(back, matmul=replace(m, k=m.n, n=m.k))
+    weights = replace(back, id=f"w.{op.id}", name=f"dW {op.name}", phase="weight")
+    return [inputs, replace(weights, matmul=replace(m, m=m.k, k=m.m))]

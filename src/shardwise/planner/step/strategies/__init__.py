@@ -1,0 +1,7 @@
+"""What each parallel strategy adds to a training step: its ops, its bytes, its parameters.
+
+One file per strategy, each a few functions of the step's shape that broadcast over candidate plans.
+How they make up a step is said in `step/parts.py` and `step/work.py`; what the mesh cuts is said in
+`plans/layouts.py`; memory is counted in `price/memory/step.py`. Nothing here knows a chip. Read
+`fsdp.py` first.
+"""

@@ -1,0 +1,96 @@
+"""Servers under load: closed forms against known queues, and against the simulator."""
+
+from math import log
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise.planner.serve.fleet import Fleet, cheapest, look
+from shardwise.planner.serve.load import Steady, mixed_times, most_busy, waiting
+from shardwise.planner.simulate.metrics import Objectives
+from shardwise.workflows.confirm_fleet import simulated
+from shardwise.workflows.predict_fleet import fleet_request
+
+
+def steady(running, chunk=4096, **changes):
+    values = {"input_length": 1024, "output_length": 256, "percentile": 0.9}
+    return Steady(running=running, chunk=chunk, **{**values, **changes})
+
+
+def test_the_mean_wait_of_one_server_is_that_of_m_d_1():
+    """The exponential tail, integrated over all percentiles, is rho S / (2 (1 - rho))."""
+    served, busy = 2.0, 0.7
+    shares = (np.arange(20000) + 0.5) / 20000
+    mean = np.mean([float(waiting(served, busy, p)) for p in shares])
+    assert mean == pytest.approx(busy * served / (2 * (1 - busy)), rel=1e-3)
+
+
+def test_more_servers_wait_less_and_a_full_one_for_ever():
+    waits = [float(waiting(1.0, 0.9, 0.9, n)) for n in (1, 2, 4, 8)]
+    assert waits == sorted(waits, reverse=True)
+    assert waits[0] == pytest.approx(log(9) / 0.2)
+    assert waiting(1.0, 1.0, 0.9) == np.inf
+    assert waiting(1.0, 0.05, 0.9) == 0
+
+
+@given(st.floats(0.01, 2), st.floats(0.05, 20), st.sampled_from([0.5, 0.9, 0.99]))
+def test_most_busy_is_the_last_that_is_in_time(served, target, percentile):
+    busy = float(most_busy(served, target, percentile))
+    if served > target:
+        assert busy == 0
+        return
+    assert served + waiting(served, busy, percentile) <= target
+    if busy < 0.99:
+        assert served + waiting(served, busy + 0.01, percentile) > target
+
+
+@settings(max_examples=50)
+@given(
+    st.floats(1, 500),
+    st.floats(0.005, 0.1),
+    st.floats(0.0, 0.5),
+    st.sampled_from([512, 1024, 8192]),
+)
+def test_little_holds(running, decode, added, chunk):
+    """Requests per second times output tokens times the mean step are the sequences in flight."""
+    load = steady(running, chunk)
+    found = mixed_times(load, decode, 0.0, decode + added)
+    per_prompt = load.chunks * added / load.together
+    step = decode + running / 256 * per_prompt
+    assert found.rate * 256 * step == pytest.approx(running)
+    assert found.prompt_share == pytest.approx(1 - decode / step, abs=1e-9)
+    assert found.tpot >= step * (1 - 1e-9)
+    assert found.ttft >= decode
+    assert found.e2e == pytest.approx(found.ttft + 255 * found.tpot)
+
+
+def test_no_room_for_prompts_is_no_answer():
+    load = steady(512.0, 512)
+    assert mixed_times(load, 0.01, 0.0, 0.02).ttft == np.inf
+
+
+def test_slots_leave_room_for_rarer_numbers():
+    load = steady(np.array([1.0, 100.0, 1000.0]))
+    assert np.all(load.slots > load.running + load.z * np.sqrt(load.running))
+    assert np.all(load.cached > load.running * load.context)
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "layout"),
+    [("llama-3-8b", "v5e:2x2", "mixed"), ("gpt-oss-20b", "h100:1", "disaggregated")],
+)
+def test_closed_forms_agree_with_the_simulation(model: str, on: str, layout):
+    """TPOT of one pool within a tenth. The closed TTFT is an upper end, as a step takes all prompts
+    that wait; so is TPOT of two pools, as their ratio of small whole numbers leaves decode servers
+    emptier than they may be."""
+    request = fleet_request(model, on, input=512, output=128, engine="others", kv=("bf16",))
+    goal = Objectives(ttft=1.0, tpot=0.03)
+    fleet: Fleet = cheapest(look(request), goal, layouts=(layout,))
+    assert fleet.meets(goal)
+    (ttft, tpot, e2e), counted, _ = simulated(request, fleet)
+    assert counted > 100
+    assert (0.9 if layout == "mixed" else 0.7) < tpot / fleet.tpot < 1.1
+    assert ttft < 1.1 * fleet.ttft
+    assert e2e < 1.1 * fleet.e2e

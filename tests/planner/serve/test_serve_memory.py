@@ -1,0 +1,54 @@
+"""Memory of serving: the scales of an int8 cache, and a server that prefills one prompt."""
+
+import pytest
+
+from shardwise.models import kv_bytes, load_model
+from shardwise.planner.serve.count import ServeShape, decode_work
+from shardwise.planner.serve.memory import prefill_memory, serve_memory
+from shardwise.planner.serve.search import counts_scales
+from shardwise.plans import ServeDtypes
+
+
+def shape_of(**changes):
+    values = {
+        "degrees": {"tensor": 8.0},
+        "batch": 16.0,
+        "input_length": 4096,
+        "output_length": 256,
+        "prefill_chunk": 8192,
+        "kv_sharding": "heads_then_batch",
+        "dtypes": ServeDtypes(weights="int8", kv="int8"),
+    }
+    return ServeShape(**{**values, **changes})
+
+
+def kv_of(cfg, shape):
+    return float(serve_memory(cfg, shape).points[0][1]["kv"])
+
+
+@pytest.mark.parametrize(("model", "width"), [("llama-3-70b", 128), ("deepseek-v2-lite", 576)])
+def test_an_int8_cache_has_two_bytes_of_scale_for_each_head(model, width):
+    """A head of keys or of values is `width` bytes; a latent entry is one head."""
+    cfg = load_model(model)
+    with_scales, without = shape_of(), shape_of(kv_scales=False)
+    assert kv_of(cfg, with_scales) / kv_of(cfg, without) == pytest.approx(1 + 2 / width)
+    bf16 = shape_of(dtypes=ServeDtypes(weights="int8", kv="bf16"))
+    assert kv_of(cfg, bf16) == 2 * kv_of(cfg, without)
+    read = [float(decode_work(cfg, s).hbm_bytes()) for s in (with_scales, without)]
+    cache = kv_of(cfg, without) * with_scales.context / with_scales.longest
+    assert (read[0] - read[1]) / cache == pytest.approx(2 / width, rel=1e-3)
+
+
+def test_the_book_counts_no_scales():
+    assert counts_scales("vendor")
+    assert not counts_scales("book")
+
+
+@pytest.mark.parametrize("degrees", [{"tensor": 8.0}, {"fsdp": 2.0, "tensor": 4.0}])
+def test_a_prefilled_prompt_is_whole_on_every_device_but_for_its_heads(degrees):
+    cfg = load_model("llama-3-70b")
+    shape = shape_of(degrees=degrees, dtypes=ServeDtypes(weights="int8", kv="bf16"))
+    alone, waiting = prefill_memory(cfg, shape), dict(serve_memory(cfg, shape).points)["prefill"]
+    assert alone["weights"] == waiting["weights"]
+    assert alone["kv"] == pytest.approx(kv_bytes(cfg, 4096) / degrees["tensor"])
+    assert 0 < alone["activations"] <= waiting["activations"]

@@ -1,0 +1,153 @@
+"""Lower is what no implementation beats: the book's bound for decode, the state's for training; and
+the search's columns say of every server what its plan says, all three bounds."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardwise.hardware import load_chip, parse_slice
+from shardwise.models import kv_bytes_per_token, load_model, params_text, state_bytes, weight_bytes
+from shardwise.planner.book_rules.serving import step_seconds
+from shardwise.planner.serve.answer import ServeAnswer, answer_of, evaluate_serve
+from shardwise.planner.serve.search import ServeRequest, search_slice
+from shardwise.plans import ServeDtypes, ServePlan, model_hash
+from shardwise.roofline.price import HBM
+from shardwise.workflows.predict import plan_training
+
+MODELS = (
+    "llama-3-8b",
+    "llama-3-70b",
+    "gemma-4-e4b",
+    "qwen3-30b-a3b",
+    "deepseek-v3",
+    "qwen3-next-80b-a3b",
+)
+SLICES = ("v5e:2x2", "v5e:4x4", "v5p:2x2x2", "tpu7x:2x2x2", "h100:8", "2*h200:8")
+CLOSE = 1 + 1e-9
+
+
+@st.composite
+def requests(draw):
+    model, on = draw(st.sampled_from(MODELS)), draw(st.sampled_from(SLICES))
+    return ServeRequest(
+        cfg=load_model(model),
+        model=model,
+        pieces=(parse_slice(on),),
+        input_length=draw(st.integers(1, 20_000)),
+        output_length=draw(st.integers(1, 2_000)),
+        prefill_chunk=draw(st.sampled_from((512, 8192))),
+        dtypes=ServeDtypes(
+            weights=draw(st.sampled_from(("bf16", "int8", "checkpoint"))),
+            kv=draw(st.sampled_from(("bf16", "fp8"))),
+        ),
+        batch=draw(st.integers(1, 600)),
+    )
+
+
+def book_seconds(answer: ServeAnswer, bandwidth: float, peak: float) -> float:
+    """The book's step (ch. 7.1.7) of the devices that work on the same sequences, the fullest."""
+    cfg, plan = answer.cfg, answer.plan
+    groups = plan.degree("data") * plan.degree("expert")
+    devices = plan.degree("tensor") * plan.degree("fsdp")
+    cached = plan.input_length + plan.output_length / 2 + 1
+    stored = plan.dtypes.weights
+    return float(
+        step_seconds(
+            np.ceil(plan.batch / groups),
+            param_bytes=weight_bytes(cfg, None if stored == "checkpoint" else stored),
+            kv_bytes=cached * kv_bytes_per_token(cfg, plan.dtypes.kv) + 2 * state_bytes(cfg),
+            bandwidth=devices * bandwidth,
+            params=params_text(cfg),
+            peak=devices * peak,
+        )
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(requests(), st.randoms(use_true_random=False))
+def test_no_decode_step_is_bound_below_by_more_than_the_book_says(request, random):
+    points = search_slice(request, request.pieces[0]).points
+    for point in random.sample(points, min(len(points), 4)):
+        answer = answer_of(request, point, "vendor")
+        chip = answer.piece.chip
+        share = 1 / chip.jax_devices_per_chip
+        bandwidth, peak = chip.require("hbm_bandwidth") * share, chip.peak("bf16") * share
+        memory = book_seconds(answer, bandwidth, np.inf)
+        found = answer.decode.resources
+        assert found[HBM] <= memory * CLOSE
+        attention = answer.decode_work.where(lambda op: op.op_class in ("attention", "scan"))
+        book = book_seconds(answer, bandwidth, peak) + float(attention.flops()) / peak
+        networks = [seconds for name, seconds in found.items() if name.startswith("net:")]
+        assert answer.tpot_seconds["lower"] <= max(book, *networks, 0.0) * CLOSE
+        for bounds in (answer.tpot_seconds, answer.prefill_seconds):
+            assert 0 < bounds["lower"] <= bounds["expected"] <= bounds["upper"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(requests(), st.randoms(use_true_random=False))
+def test_a_server_takes_what_the_search_said(request, random):
+    """Whoever else is priced beside it."""
+    points = search_slice(request, request.pieces[0]).points
+    for point in random.sample(points, min(len(points), 4)):
+        answer = answer_of(request, point, "vendor")
+        for name in ("lower", "expected", "upper"):
+            assert float(getattr(point.tpot, name)) == pytest.approx(
+                answer.tpot_seconds[name], rel=1e-12
+            )
+            assert float(getattr(point.ttft, name)) == pytest.approx(
+                answer.ttft_seconds[name], rel=1e-12
+            )
+
+
+@pytest.mark.parametrize(("model", "on"), [("llama-3-8b", "v5e:4x4"), ("deepseek-v3", "v5p:2x2x2")])
+def test_every_server_of_a_slice_takes_what_the_search_said(model, on):
+    """Meshes that cut D, whose sums stand between products, do not change what the others take."""
+    request = ServeRequest(
+        cfg=load_model(model),
+        model=model,
+        pieces=(parse_slice(on),),
+        input_length=4096,
+        output_length=1024,
+        dtypes=ServeDtypes(),
+        batch=145,
+    )
+    for point in search_slice(request, request.pieces[0]).points:
+        answer = answer_of(request, point, "vendor")
+        assert float(point.tpot.expected) == pytest.approx(answer.tpot_seconds["expected"])
+
+
+def test_a_decode_step_is_bound_by_weights_and_cache_alone():
+    """70e9 bytes of weights and 120 caches of 2,048 tokens on 16 x 8.2e11 bytes/s: 8.4 ms."""
+    cfg, dtypes = load_model("llama-3-70b"), ServeDtypes(weights="int8", kv="int8")
+    plan = ServePlan(
+        model="llama-3-70b",
+        model_hash=model_hash(cfg),
+        slice="v5e:4x4",
+        mesh={"tensor": 16},
+        box=(4, 4),
+        batch=120,
+        input_length=2048,
+        output_length=1,
+        dtypes=dtypes,
+        constants="book",
+    )
+    piece = parse_slice("v5e:4x4", lambda name: load_chip(name, constants="book"))
+    lower = evaluate_serve(plan, cfg, piece).tpot_seconds["lower"]
+    assert lower == pytest.approx((69.5e9 + 120 * 2049.5 * 163840) / (16 * 8.2e11), rel=1e-3)
+    assert lower < 8.4e-3
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_a_tiny_training_step_moves_its_state_alone(optimizer):
+    """8 chips, a batch of 8 tokens: every parameter is read and written, master copy and two
+    moments in f32 as well; activations and gradients may stay on the chip."""
+    planning = plan_training("llama-3-8b", "v5p:2x2x2", batch="8seq", seq=1, optimizer=optimizer)
+    answer = planning.best
+    traffic = float(answer.estimate.resources[HBM]) * 2.765e12
+    dtypes = answer.plan.dtypes
+    assert (dtypes.param, dtypes.master) in (("f32", "none"), ("bf16", "f32"))
+    each = {"adam": 16, "sgd": 0}[optimizer] + (8 if dtypes.master == "none" else 10)
+    cut = answer.plan.devices / answer.plan.degree("data")
+    assert traffic == pytest.approx(each * params_text(answer.cfg) / cut, rel=0.02)
+    assert answer.estimate.lower <= answer.estimate.expected <= answer.estimate.upper
