@@ -7,26 +7,29 @@ import pytest
 
 from shardwise.evidence.proof import draw, prove, report
 
-COUNT = 50
+
+@pytest.fixture(scope="module", params=[10, pytest.param(50, marks=pytest.mark.slow)])
+def count(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def verdicts():
-    cases = [draw(seed) for seed in range(COUNT)]
+def verdicts(count):
+    cases = [draw(seed) for seed in range(count)]
     with ThreadPoolExecutor(2) as pool:
         halves = pool.map(prove, (cases[::2], cases[1::2]))
     return [verdict for half in halves for verdict in half]
 
 
-def test_no_case_fails(verdicts):
-    assert len(verdicts) == COUNT
+def test_no_case_fails(verdicts, count):
+    assert len(verdicts) == count
     assert [(v.seed, v.einsum, v.problem) for v in verdicts if v.problem] == []
 
 
-def test_the_report_counts_every_case(verdicts):
+def test_the_report_counts_every_case(verdicts, count):
     text = report(verdicts, made="2026-01-01")
-    assert f"| result equals the dense product | {COUNT} |" in text
-    assert f"| compiled collectives are the predicted ones, to the byte | {COUNT} |" in text
+    assert f"| result equals the dense product | {count} |" in text
+    assert f"| compiled collectives are the predicted ones, to the byte | {count} |" in text
     assert "| failed in any way | 0 |" in text
     bad = replace(verdicts[0], choice="cheaper", problem="XLA is cheaper and no rule says why")
     text = report([bad, *verdicts[1:]], made="2026-01-01")

@@ -27,7 +27,7 @@ from planned_table import document, found_of, page, plan_hash, row_of, step_of  
 PLANS = small_plans()
 DOC = json.loads((ROOT / "docs" / "planned.json").read_text())
 ROWS = {row["name"]: row for row in DOC["rows"]}
-ANEW = ("FSDP + TP", "FSDP + CP ring", "EP ragged")
+ANEW = ("FSDP + CP ring", "EP + TP, ragged")
 """Compiled here again: matmuls, attention and experts, over every kind of axis but stages."""
 
 

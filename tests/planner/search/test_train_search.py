@@ -145,7 +145,10 @@ def random_space(seed: int) -> TrainRequest:
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+SEEDS = (*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 20)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_brute_force_agrees_on_random_spaces(seed):
     asked = random_space(seed)
     everything = sorted(brute(asked), key=seconds)
