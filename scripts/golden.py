@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests" / "workflows" / "data" / "compiled"
 SCHEMA = 1
 MOST_ENTRIES = 12
-"""Of such a list: ten and one more, which tells whether the tenth has an equal."""
+"""Of a list of plans: ten and one more, which tells whether the tenth has an equal."""
 RELATIVE = 1e-9
 ABSOLUTE = 1e-15
 """Seconds and shares below which a difference is the rounding of a difference of large numbers."""
@@ -51,7 +51,9 @@ PROSE = frozenset(
     ("why", "text", "rule", "source", "slice_means", "about", "sentences", "citation", "search")
 )
 """Keys of sentences, which a better wording may change, and of how much a search looked at."""
-THIN = frozenset(("runners_up", "strategies", "front", "chips_compared"))
+PREDICTED = ("id", "predicted", "lower", "upper", "interval", "ttft_predicted", "bound_by")
+PREDICTED += ("peak_bytes_per_chip",)
+"""What is kept of a row of published runs; what was measured is in the repository."""
 DERIVED = frozenset(
     (
         "times_slower",
@@ -63,7 +65,7 @@ DERIVED = frozenset(
         "columns",
     )
 )
-"""Keys that the entries of such lists do not keep: they follow from the others."""
+"""Keys that the entries of lists of plans do not keep: they follow from the others."""
 RANKED = {
     "runners_up": ("step_seconds.expected", "tpot_seconds.expected", "usd_per_million_tokens.all"),
     "top_ops": ("seconds",),
@@ -158,11 +160,7 @@ def stand_in(name: str) -> Iterator[None]:
 def kept(value: Any) -> Any:
     """A result without its sentences, numbers rounded to what is compared."""
     if isinstance(value, Mapping):
-        return {
-            key: thin(kept(one)) if key in THIN else kept(one)
-            for key, one in value.items()
-            if key not in PROSE
-        }
+        return {key: listed(key, kept(one)) for key, one in value.items() if key not in PROSE}
     if isinstance(value, list):
         return [kept(one) for one in value]
     if isinstance(value, float) and math.isfinite(value):
@@ -171,11 +169,30 @@ def kept(value: Any) -> Any:
     return value
 
 
-def thin(entries: Any) -> Any:
+def listed(key: str, value: Any) -> Any:
+    """The value under a key; of long lists of mappings what `SHORTER` keeps."""
+    if key in SHORTER and isinstance(value, list) and all(isinstance(one, dict) for one in value):
+        return SHORTER[key](value)
+    return value
+
+
+def plans_of(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A list of plans, each without what follows from the rest."""
-    if not (isinstance(entries, list) and all(isinstance(one, dict) for one in entries)):
-        return entries
     return [{k: v for k, v in one.items() if k not in DERIVED} for one in entries[:MOST_ENTRIES]]
+
+
+def rows_of(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A table; one of published runs without what was measured."""
+    if not any("measured" in one for one in entries):
+        return entries
+    return [{k: v for k, v in one.items() if k in PREDICTED} for one in entries]
+
+
+SHORTER = {
+    **dict.fromkeys(("runners_up", "strategies", "front", "chips_compared"), plans_of),
+    "rows": rows_of,
+}
+"""What is kept of a list of mappings, by its key."""
 
 
 # Writing ------------------------------------------------------------------------------------------
