@@ -48,7 +48,7 @@ DIGITS = 12
 REFUSED = 0.08
 """Share of a kind's requests that may be refusals."""
 PROSE = frozenset(
-    ("why", "text", "rule", "source", "slice_means", "about", "sentences", "citation", "search")
+    ("why", "text", "rule", "source", "slice_means", "about", "differences", "citation", "search")
 )
 """Keys of sentences, which a better wording may change, and of how much a search looked at."""
 PREDICTED = ("id", "predicted", "lower", "upper", "interval", "ttft_predicted", "bound_by")
@@ -142,19 +142,19 @@ def stand_in(name: str) -> Iterator[None]:
     from shardwise.profiler.ahead.compile import compiled_of
 
     compiled = compiled_of(name, *read_entry(PROGRAMS / name), cached=True)
-    real = ahead.compile_ahead
-    callers = [
-        module
-        for path, module in list(sys.modules.items())
-        if path.startswith("shardwise.") and getattr(module, "compile_ahead", None) is real
-    ]
-    for module in callers:
-        module.compile_ahead = lambda *_, **__: compiled
+    real, other = ahead.compile_ahead, lambda *_, **__: compiled
+    rebind("compile_ahead", real, other)
     try:
         yield
     finally:
-        for module in callers:
-            module.compile_ahead = real
+        rebind("compile_ahead", other, real)
+
+
+def rebind(name: str, old: Any, new: Any) -> None:
+    """Let a name mean another value in every module of the package that has it."""
+    for path, module in list(sys.modules.items()):
+        if path.startswith("shardwise") and getattr(module, name, None) is old:
+            setattr(module, name, new)
 
 
 def kept(value: Any) -> Any:
