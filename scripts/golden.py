@@ -41,12 +41,16 @@ SCHEMA = 1
 MOST_ENTRIES = 12
 """Of a list of plans: ten and one more, which tells whether the tenth has an equal."""
 RELATIVE = 1e-9
+ROUNDED = {"lasting": 1e-5, "starts": 1e-5}
+"""Figures that were rounded before they were added up, and how far they may differ."""
 ABSOLUTE = 1e-15
 """Seconds and shares below which a difference is the rounding of a difference of large numbers."""
 DIGITS = 12
 """That are kept of a number."""
 REFUSED = 0.08
 """Share of a kind's requests that may be refusals."""
+MISSES = ("serve misses",)
+"""Kinds that are made to be refused."""
 PROSE = frozenset(
     ("why", "text", "rule", "source", "slice_means", "about", "differences", "citation", "search")
 )
@@ -81,7 +85,8 @@ RANKED = {
 
 def answer(request: Request, plans: Mapping[str, Any]) -> dict[str, Any]:
     """What the command says: `code`, and `result` or `message`; the plan file that it wrote as
-    `plan`, where it was asked to write base.yaml. Runs in a folder of its own."""
+    `plan`, where it was asked to write base.yaml, and a tally of the trace
+    out.json.gz. Runs in a folder of its own."""
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for name, (base, changes) in request.files.items():
@@ -90,6 +95,8 @@ def answer(request: Request, plans: Mapping[str, Any]) -> dict[str, Any]:
             Path(name).write_text(text)
         with stand_in(request.program):
             code, out, err = run([*request.words, "--json"])
+        chart = Path("out.json.gz")
+        drawn = tally(read(chart)) if chart.exists() else None
         made = Path("base.yaml")
         plan = yaml.safe_load(made.read_text()) if made.exists() else None
     said: dict[str, Any] = {"code": code}
@@ -99,7 +106,24 @@ def answer(request: Request, plans: Mapping[str, Any]) -> dict[str, Any]:
         said["message"] = err.strip()
     if plan is not None:
         said["plan"] = plan
+    if drawn is not None:
+        said["drawn"] = drawn
     return {"said": said, "seconds": time.process_time() - began}
+
+
+def tally(doc: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the events of a trace file how many there are and how long they last, by name."""
+    found: dict[str, list[float]] = {}
+    for event in doc["traceEvents"]:
+        if "dur" in event:
+            times = found.setdefault(str(event["name"]).rstrip("0123456789"), [0, 0.0, 0.0])
+            times[0] += 1
+            times[1] += event["dur"]
+            times[2] += event["ts"]
+    return {
+        name: kept({"events": count, "lasting": lasting, "starts": starts})
+        for name, (count, lasting, starts) in sorted(found.items())
+    }
 
 
 def run(words: Sequence[str]) -> tuple[int, str, str]:
@@ -242,7 +266,7 @@ def chosen(kind: str, plans: Mapping[str, Any], runner: "Runner") -> list[dict[s
     count, candidates = kinds(plans)[kind]
     source, seen = candidates(), set[str]()
     rows: list[dict[str, Any]] = []
-    refused = 0
+    refused, most = 0, count if kind in MISSES else REFUSED * count
     while len(rows) < count:
         batch = list(itertools.islice(source, 4 * runner.jobs))
         if not batch:
@@ -250,7 +274,7 @@ def chosen(kind: str, plans: Mapping[str, Any], runner: "Runner") -> list[dict[s
         for request, said in zip(batch, runner.answers(batch, plans), strict=True):
             fresh = request.title not in seen and len(rows) < count
             seen.add(request.title)
-            if not fresh or (said["code"] and refused + 1 > REFUSED * count):
+            if not fresh or (said["code"] and refused + 1 > most):
                 continue
             refused += bool(said["code"])
             rows.append({**request.document(), "said": said})
@@ -411,7 +435,7 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
             yield f"{path}: {len(before)} entries -> {len(after)}"
         for number, (one, other) in enumerate(zip(before, after, strict=False)):
             yield from differences(one, other, f"{path}[{number}]")
-    elif not same(before, after):
+    elif not same(before, after, ROUNDED.get(path.rpartition(".")[2], RELATIVE)):
         ratio = ""
         if figure(before) and figure(after) and before:
             ratio = f" (x {after / before:.12g})"
@@ -467,10 +491,10 @@ def figure(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def same(before: Any, after: Any) -> bool:
-    """Equal, numbers to 1e-9."""
+def same(before: Any, after: Any, relative: float = RELATIVE) -> bool:
+    """Equal, numbers to 1e-9 or as given."""
     if figure(before) and figure(after):
-        return math.isclose(before, after, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+        return math.isclose(before, after, rel_tol=relative, abs_tol=ABSOLUTE)
     return before == after
 
 

@@ -129,11 +129,15 @@ TRAIN = {
     "--constants": ("", "book"),
     "--max-hbm": ("", "10GiB", "14GiB"),
     "--exhaustive": ("", "yes"),
-    "--run": ("", "days", "mfu", "failures"),
+    "--run": ("", "days", "mfu", "failures", "interval"),
     "--against": ("", "audit"),
 }
 RUNS = {
     "days": ("--tokens", "1T"),
+    "interval": (
+        *("--tokens", "1T", "--chip-mtbf", "5y", "--checkpoint-time", "20s"),
+        *("--checkpoint-interval", "1h", "--restart-time", "5min"),
+    ),
     "mfu": ("--tokens", "1T", "--mfu", "40%", "--params", "8e9"),
     "failures": (
         *("--tokens", "2T", "--chip-mtbf", "10y", "--checkpoint-time", "30s"),
@@ -362,6 +366,20 @@ def show(plans: Mapping[str, Any]) -> Iterator[Request]:
         yield Request(kind="show", words=words, files={"plan.yaml": (drawn["base"], changes)})
 
 
+def charts(plans: Mapping[str, Any]) -> Iterator[Request]:
+    """Every schedule as a trace of its stages, and served steps as one."""
+    room = [word for path in ROOM for word in ("--set", path)]
+    schedules = ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe")
+    for base, schedule in zip(("gpt2-8", "granite-16") * 3, schedules, strict=True):
+        drawn = {"base": base, "roles": "stage fsdp", "uneven": None, "pipeline_schedule": schedule}
+        files = {"plan.yaml": (base, changed(drawn, plans[base]))}
+        words = ("plan", "show", "plan.yaml", "--trace", "out.json.gz", *room)
+        yield Request(kind="chart", words=words, files=files)
+    for base in ("serve-llama", "serve-moe", "serve-fleet"):
+        words = ("simulate", "plan.yaml", "--requests", "20", "--perfetto", "out.json.gz")
+        yield Request(kind="chart", words=(*words, "--rate", "4"), files={"plan.yaml": (base, {})})
+
+
 def audits() -> Iterator[Request]:
     """The plans of published runs that the book's rules are held against."""
     names = ("deepseek-v3-2048", "llama-3-405b-16k", "llama-3-405b-8k", "llama-3-405b-long")
@@ -388,14 +406,18 @@ def export(plans: Mapping[str, Any]) -> Iterator[Request]:
     serve = ("vllm", "sglang")
     to = ("maxtext", "torchtitan", "megatron", "jax", "xpk", "skypilot", *serve)
     rng = random.Random("export roles")
-    for drawn in draws("export", {"to": to, **SHOW}, few=2):
+    for drawn in draws("export", {"to": to, **SHOW}, few=1):
         target = drawn.pop("to")
         if target in serve:
             base, changes = rng.choice(SERVE_BASES), {}
         else:
             suited(drawn, rng)
             base = drawn["base"]
-            changes = changed(drawn, plans[base])
+            if target in ("torchtitan", "megatron"):
+                base = rng.choice([name for name in BASES if "00:8" in BASES[name][1]])
+            plain = {"zero": 0} if target == "torchtitan" else {}
+            plain |= {"remat": drawn["remat"] or "block", "reshard_after_forward": True}
+            changes = {**changed(drawn, plans[base]), **plain}
         words = ("export", "plan.yaml", "--to", target)
         yield Request(kind="export", words=words, files={"plan.yaml": (base, changes)})
 
@@ -512,7 +534,15 @@ LOADS = {
     "--output": ("", "50"),
     "--seed": ("", "7"),
     "--tile": ("", "2"),
-    "--trace": ("", "own.jsonl", "azure.csv", "vidur.csv", "mooncake.jsonl"),
+    "--trace": (
+        "",
+        "own.jsonl",
+        "azure.csv",
+        "vidur.csv",
+        "mooncake.jsonl",
+        "full.jsonl",
+        "sim.jsonl",
+    ),
     "--objectives": ("", "--ttft 1s --tpot 50ms", "--e2el 20s"),
 }
 
@@ -522,6 +552,20 @@ def serve() -> Iterator[Request]:
     for drawn in draws("serve", SERVE, few=3):
         words = ("plan", "serve", "--top", "11", *options(drawn))
         yield Request(kind="serve", words=words)
+
+
+def misses() -> Iterator[Request]:
+    """Targets that no server meets: what is missing is said."""
+    choices = {
+        "--model": ("llama-3-8b", "llama-3-70b", "gpt-oss-20b", "deepseek-v3"),
+        "--on": ("v5e:2x2", "v5e", "h100", "h100:8", "a100:4", "v6e"),
+        "--tpot": ("", "1ms", "100us"),
+        "--ttft": ("1ms", "10ms"),
+        "--batch": ("", "64"),
+    }
+    for drawn in draws("misses", choices):
+        words = ("plan", "serve", "--input", "2048", "--output", "128", *options(drawn))
+        yield Request(kind="serve misses", words=words)
 
 
 def cost() -> Iterator[Request]:
@@ -585,6 +629,14 @@ def trace(name: str) -> str:
             json.dumps({"arrival": at, "prompt": prompt, "output": output}) + "\n"
             for at, prompt, output in rows
         )
+    if name == "full.jsonl":
+        made = []
+        for at, prompt, output in rows:
+            doc = {"arrival": at, "prompt": prompt, "output": output, "priority": rng.randint(0, 2)}
+            doc |= {"deadline": 20, "session": f"s{rng.randint(0, 5)}", "block_size": 256}
+            blocks = [rng.randint(0, 3), *range(10, 10 + -(-prompt // 256) - 1)]
+            made.append(json.dumps({**doc, "hash_ids": blocks}) + "\n")
+        return "".join(made)
     if name == "mooncake.jsonl":
         made = []
         for at, prompt, output in rows:
@@ -716,10 +768,12 @@ def kinds(plans: Mapping[str, Any]) -> dict[str, tuple[int, Callable[[], Iterato
         "train against": (4, against),
         "sweep": (6, sweep),
         "show": (250, lambda: show(plans)),
+        "chart": (9, lambda: charts(plans)),
         "audit": (13, audits),
         "diff": (14, lambda: diff(plans)),
-        "export": (24, lambda: export(plans)),
+        "export": (40, lambda: export(plans)),
         "serve": (50, serve),
+        "serve misses": (10, misses),
         "serve cost": (20, cost),
         "serve show": (60, lambda: serve_show(plans)),
         "simulate": (50, lambda: simulate(plans)),
