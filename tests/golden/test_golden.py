@@ -6,6 +6,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -15,6 +17,7 @@ ANSWERS = Path(__file__).with_name("answers.json.gz")
 PLAN = {"mesh": {"fsdp": 8}, "zero": 1, "step_seconds": {"expected": 2.0}, "peak": 5e9}
 
 
+@pytest.mark.slow
 def test_sixty_answers_over_all_kinds_are_those_of_before(capsys):
     assert golden.check(ANSWERS, sample=60, jobs=1) == 0, capsys.readouterr().out
 
