@@ -208,17 +208,16 @@ class _Layout(Generic[T]):
         reduction: tuple[T, ...] = (),
     ) -> Loop[T]:
         found: list[tuple[T, Op]] = []
-        chain, chained = self._chain(body), []
         for part, times in body.before:
             found += self._times(part, times)
-        ids = [op for _, op in found]
-        chained = _waiting([op for _, op in chain], ids)
-        last = (chained[-1].id,) if chained else ()
-        for part, times in body.after:
-            found += [(t, replace(op, after=last)) for t, op in self._times(part, times)]
+        chain = self._chain(body)
+        chained = _waiting([op for _, op in chain], [op for _, op in found])
         for part, times in body.beside:
             found += self._times(part, times)
         found += [(t, op) for (t, _), op in zip(chain, chained, strict=True)]
+        last = (chained[-1].id,) if chained else ()
+        for part, times in body.after:
+            found += [(t, replace(op, after=last)) for t, op in self._times(part, times)]
         return Loop(
             name=name,
             items=tuple(self.with_op(t, _named(op, name, phase, rounds)) for t, op in found),
