@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.planner.test_train_search import request
+from tests.planner.search.test_train_search import request
 
 from shardwise.errors import BadRequest
 from shardwise.planner.training import evaluate_train, plan_train

@@ -8,8 +8,8 @@ embedding and head.
 from dataclasses import replace
 
 import pytest
+from tests.planner.search.test_train_search import bytes_of, request, seconds
 from tests.planner.steps import moe, runs, step
-from tests.planner.test_train_search import bytes_of, request, seconds
 
 from shardwise.hardware import parse_slice, place
 from shardwise.planner.price.seconds import stack_for

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from tests.planner.search.test_train_search import request
 from tests.planner.steps import dense, moe
-from tests.planner.test_train_search import request
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
