@@ -16,9 +16,9 @@ import statistics
 import tempfile
 from pathlib import Path
 
+from shardwise.evidence.calibration.machine import Calibration, calibrate_machine
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.profiler.micro.job import REFERENCE
-from shardwise.workflows.calibrate_machine import Calibration, calibrate_machine
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.predict import plan_training
 from shardwise.workflows.profile import Profiled, profile_plan

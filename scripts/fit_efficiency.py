@@ -4,12 +4,12 @@
     python scripts/fit_efficiency.py TRAINING_CSV [--microbench CSV] [--kernels DIR] [--date DAY]
                                      [--leave-one-source-out] [--dry-run]
 
-TRAINING_CSV has one measured run a row (`workflows/published.py` makes plans of them). Priors come
-from kernel benchmarks: `microbench.csv` and `kernels/gemm_best.csv.gz`, by default beside it.
-Prints the errors and the constants. Unless --dry-run, writes scripts/efficiency.toml (which
-make_catalogue.py lays over the catalogue) and src/shardwise/roofline/data/stacks.toml, and with
---leave-one-source-out also docs/fit.md and the residual quantiles behind the 80 % ranges, which
-need the left-out fits. The same input gives the same output.
+TRAINING_CSV has one measured run a row (`evidence/training/runs.py` makes plans of them). Priors
+come from kernel benchmarks: `microbench.csv` and `kernels/gemm_best.csv.gz`, by default beside it.
+Prints the errors and the constants. Unless --dry-run, writes a file per chip generation,
+src/shardwise/hardware/data/generations/*.toml, and src/shardwise/roofline/data/stacks.toml, and
+with --leave-one-source-out also docs/fit.md and the residual quantiles behind the 80 % ranges,
+which need the left-out fits. The same input gives the same output.
 """
 
 import argparse
@@ -24,8 +24,9 @@ from fit.priors import prior_values
 from fit.report import report
 from fit.solve import case_of, fit_all, roofline_logs
 
-from shardwise.workflows.published import read_runs, read_table
-from shardwise.workflows.residuals import DATA, write_residuals
+from shardwise.evidence.training.residuals import write_residuals
+from shardwise.evidence.training.runs import read_runs, read_table
+from shardwise.roofline.residuals import DATA
 
 
 def main() -> None:

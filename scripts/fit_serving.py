@@ -3,12 +3,12 @@
 
     python scripts/fit_serving.py SERVING_CSV [--date DAY] [--dry-run]
 
-SERVING_CSV has one metric of one configuration a row (`workflows/serving_runs.py` says which rows
+SERVING_CSV has one metric of one configuration a row (`evidence/serving/runs.py` says which rows
 are runs). Chips keep the constants of the catalogue; every engine family gets four of its own.
 Prints the filter's counts, the errors, and those of every model and every chip when left out of the
 fit. Unless --dry-run, writes src/shardwise/roofline/data/engines.toml, the table that the package
-ships (workflows/data/serving_runs.csv) and docs/fit_serving.md. The same input gives the same
-output.
+ships (evidence/serving/data/serving_runs.csv) and docs/fit_serving.md. The same input gives the
+same output.
 """
 
 import argparse
@@ -24,8 +24,7 @@ from pathlib import Path
 import numpy as np
 from fit.serving import NAMES, PRIORS, Keep, fit_families
 
-from shardwise.roofline.engines import ENGINE_CONSTANTS, IDEAL_ENGINE, Engine
-from shardwise.workflows.serving_runs import (
+from shardwise.evidence.serving.runs import (
     PUBLISHED_SERVING,
     ServingRun,
     ServingTable,
@@ -33,9 +32,8 @@ from shardwise.workflows.serving_runs import (
     read_serving,
     wide_rows,
 )
-from shardwise.workflows.serving_times import RunFeatures, features
-from shardwise.workflows.validate import Summary
-from shardwise.workflows.validate_serving import (
+from shardwise.evidence.serving.times import RunFeatures, features
+from shardwise.evidence.serving.validate import (
     OTHERS,
     ServingScored,
     scored,
@@ -43,6 +41,8 @@ from shardwise.workflows.validate_serving import (
     ttft_summary,
     worst,
 )
+from shardwise.evidence.training.validate import Summary
+from shardwise.roofline.engines import ENGINE_CONSTANTS, IDEAL_ENGINE, Engine
 
 ROOT = Path(__file__).parents[1]
 ENGINES = ROOT / "src" / "shardwise" / "roofline" / "data" / "engines.toml"
@@ -149,7 +149,7 @@ def report(
         "tenth counting as one sigma, and with a weight of 0.3 of TTFT, plus the squared sigmas by",
         "which they leave their priors, on the runs that gate: those of the newest release of each",
         "family, per model and chip. `planner/serve/loop.py` says what a closed loop of requests",
-        "makes of the steps, `workflows/serving_runs.py` what a row leaves open.",
+        "makes of the steps, `evidence/serving/runs.py` what a row leaves open.",
         "",
         "## The filter",
         "",

@@ -19,29 +19,29 @@ from statistics import median
 from typing import Any
 
 from shardwise.errors import ShardwiseError
+from shardwise.evidence.training.models import Row
+from shardwise.evidence.training.programs import OPTIONS, before_fit, compile_row, row_result
+from shardwise.evidence.training.runs import PUBLISHED, Run, read_run, read_table
+from shardwise.evidence.training.validate import priced
 from shardwise.plans.train import mesh_text
 from shardwise.profiler.ahead import Cache, Limits, default_root
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import schedule
 from shardwise.sharding import Mesh
-from shardwise.workflows.published import PUBLISHED, Run, read_run, read_table
-from shardwise.workflows.published_models import Row
-from shardwise.workflows.published_programs import OPTIONS, before_fit, compile_row, row_result
-from shardwise.workflows.validate import priced
 
 ROOT = Path(__file__).resolve().parent.parent
 JSON, PAGE = ROOT / "docs" / "maxtext.json", ROOT / "docs" / "maxtext.md"
 LIMITS = Limits(seconds=1800.0, memory_bytes=9 * 2**30, cache=Cache(root=default_root()))
 
 ABOUT = """Made by `python scripts/maxtext_rows.py`; newest row of {date}. Each row is a published
-training run on TPUs (`src/shardwise/workflows/data/training_runs.csv`, with its citation): our
-runtime's step of the run's shape, mesh, batch and recompute, compiled for its slice with
+training run on TPUs (`src/shardwise/evidence/training/data/training_runs.csv`, with its citation):
+our runtime's step of the run's shape, mesh, batch and recompute, compiled for its slice with
 {versions}, and the schedule laid out by `profiler/timeline.py`. Published TFLOP/s became seconds by
 the row's own convention.
 
 The compiler's flags are the same for all rows, those of MaxText's v5p scripts
-(`workflows/published_programs.py`). Nothing is fitted on these rows: constants of the catalogue
+(`evidence/training/programs.py`). Nothing is fitted on these rows: constants of the catalogue
 that published runs had a part in stand at their values from before (`before_fit`). Only attention
 kernels, collectives and copies see any of them; all else is the compiler's cycles."""
 

@@ -2,7 +2,7 @@
 
     python scripts/planned.py [--cache FOLDER] [--only NAME]
 
-Compiles the step of every plan of `workflows/planned_plans.py` for v5e:2x4 by libtpu (about ten
+Compiles the step of every plan of `evidence/planned/plans.py` for v5e:2x4 by libtpu (about ten
 CPU seconds each; no TPU is needed) and keeps it in the folder, by plan, compilers' versions and the
 sources that make a program, so that a run that was stopped goes on; only what is not there is
 compiled. With --only nothing is written.
@@ -19,13 +19,13 @@ from made import made
 from planned_table import SCHEMA, document, page, row_of
 
 from shardwise.errors import ShardwiseError
+from shardwise.evidence.planned.plans import small_plans
+from shardwise.evidence.planned.steps import compiled_texts, read_step
 from shardwise.models import ModelConfig
 from shardwise.plans.files import plan_dict
 from shardwise.plans.train import TrainPlan
 from shardwise.profiler.ahead import Cache, default_root
 from shardwise.profiler.ahead.cache import key_of
-from shardwise.workflows.planned import compiled_texts, read_step
-from shardwise.workflows.planned_plans import small_plans
 
 TOPOLOGY = "v5e:2x4"
 DOCS = Path(__file__).parents[1] / "docs"
@@ -34,7 +34,7 @@ STEP_MAKERS = (
     "plans/*.py",
     "runtime/trainer/*.py",
     "scheduling/pipeline/*.py",
-    "workflows/planned_job.py",
+    "evidence/planned/job.py",
 )
 
 

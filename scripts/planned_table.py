@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from shardwise.evidence.planned.plans import small_plans
+from shardwise.evidence.planned.steps import Compiled, planned_lines, planned_state
 from shardwise.plans.files import plan_dict
 from shardwise.plans.train import TrainPlan, mesh_text
-from shardwise.workflows.planned import Compiled, Line, planned_lines, planned_state
-from shardwise.workflows.planned_plans import small_plans
-from shardwise.workflows.planned_rules import RULES, Comparison, compare, is_counted, noticed
-from shardwise.workflows.planned_runtime import ADDED
+from shardwise.profiler.collectives.added import ADDED
+from shardwise.profiler.collectives.lines import Line
+from shardwise.profiler.collectives.rules import RULES, Comparison, compare, is_counted, noticed
 
 SCHEMA = 1
 FIELDS = tuple(field.name for field in fields(Line))

@@ -14,16 +14,16 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from shardwise.apps.cli.plan_train_against import figures, shown  # noqa: E402
-from shardwise.plans.train import mesh_text  # noqa: E402
-from shardwise.units import format_seconds  # noqa: E402
-from shardwise.workflows.against import (  # noqa: E402
+from shardwise.evidence.against import (  # noqa: E402
     Against,
     against_result,
     gain_text,
     published_plan,
     set_against,
 )
-from shardwise.workflows.audits import audit_about  # noqa: E402
+from shardwise.plans.named import audit_about  # noqa: E402
+from shardwise.plans.train import mesh_text  # noqa: E402
+from shardwise.units import format_seconds  # noqa: E402
 from shardwise.workflows.predict import plan_training, slower_text, train_result  # noqa: E402
 
 OUT = ROOT / "docs" / "published_plans.md"

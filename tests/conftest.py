@@ -1,6 +1,10 @@
 """Shared test set-up: `tests/` is an import root, every skip or xfail must be exempted, and few
 programs are compiled for TPUs.
 
+A test that takes more than `LONG` seconds of CPU, those of its fixtures and of the processes that
+it started and waited for with them, is listed at the end of a run: look for a cheaper case, or mark
+it `slow`.
+
 A skipped or xfailed test whose id is not in `exempt.toml` fails the run, and so do more than `MOST`
 compiles by libtpu, in whatever process (`startup/sitecustomize.py` counts them): those take minutes
 of CI. What more programs have to say is committed as tables and dumps, made by scripts.
@@ -13,6 +17,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,16 +25,37 @@ import pytest
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 MOST = 8
+LONG = 15
 COMPILES = "SHARDWISE_TPU_COMPILES"
 """Names the file of the count; set here, for the workers and children."""
 HOMES = ("XDG_STATE_HOME", "XDG_CACHE_HOME")
 """Folders of the home that commands write into; tests have their own."""
+SECONDS: Counter[str] = Counter()
+"""CPU seconds by test, in the process that prints the summary."""
 EXEMPT = {e["id"] for e in tomllib.loads((HERE / "exempt.toml").read_text())["exempt"]}
+
+
+def cpu_seconds():
+    """Of this process and of its children that have ended and were waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    item.since = cpu_seconds()
+    return (yield)
+
+
+def pytest_runtest_logreport(report):
+    """Phases of a test, also those that another process ran, add up."""
+    SECONDS[report.nodeid] += getattr(report, "cpu", 0)  # not of a worker that died
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
+    now = cpu_seconds()
+    report.cpu, item.since = now - item.since, now  # extra attributes travel from a worker
     if (report.skipped or hasattr(report, "wasxfail")) and item.nodeid not in EXEMPT:
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} is skipped or xfailed without a row in tests/exempt.toml"
@@ -84,7 +110,13 @@ def pytest_sessionfinish(session):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """How many programs were compiled for TPUs, and by which tests if they are too many."""
+    """The tests that took long, how many programs were compiled for TPUs, and by which tests if
+    they are too many."""
+    slow = [(test, seconds) for test, seconds in SECONDS.most_common() if seconds > LONG]
+    if slow:
+        terminalreporter.write_line(f"tests that took more than {LONG} s of CPU: {len(slow)}")
+    for test, seconds in slow:
+        terminalreporter.write_line(f"  {seconds:.0f} s: {test}")
     found = compiles()
     if found:
         line = f"programs compiled for TPUs: {len(found)}, of at most {MOST}"

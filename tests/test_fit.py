@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwise.workflows.published import read_runs, read_table
+from shardwise.evidence.training.runs import read_runs, read_table
 
 pytest.importorskip("scipy")
 ROOT = Path(__file__).parents[1]
@@ -19,7 +19,7 @@ from fit.constants import CHIP_KINDS, GENERATIONS, STACK_KINDS, kind_of, names  
 from fit.explain import explain  # noqa: E402
 from fit.solve import Prior, at, case_of, fit_all, seconds  # noqa: E402
 
-TABLE = ROOT / "src" / "shardwise" / "workflows" / "data" / "training_runs.csv"
+TABLE = ROOT / "src" / "shardwise" / "evidence" / "training" / "data" / "training_runs.csv"
 
 
 def is_small(row: dict[str, str]) -> bool:
@@ -128,10 +128,12 @@ def test_what_is_written_reads_back(fitted, priors):
         name: found.get(name) or replace(found["hopper.sustained"], name=name, value=0.5)
         for name in names()
     }
-    chips = tomllib.loads(outputs.efficiency_toml(everything, "a day"))
-    assert chips["generations"]["hopper"]["sustained"]["value"] == pytest.approx(
-        fit.values["hopper.sustained"], rel=0.01
+    hopper, others = (
+        tomllib.loads(outputs.generation_toml(name, everything, "a day"))
+        for name in ("hopper", "others")
     )
-    assert set(chips["others"]) == {*CHIP_KINDS} - {"matmul_fp8"}
+    assert hopper["sustained"]["value"] == pytest.approx(fit.values["hopper.sustained"], rel=0.01)
+    assert set(hopper) == {*CHIP_KINDS}
+    assert set(others) == {*CHIP_KINDS} - {"matmul_fp8"}
     stacks = tomllib.loads(outputs.stacks_toml(everything, "a day"))
     assert stacks["fsdp"]["passes"]["value"] == pytest.approx(fit.values["fsdp.passes"], rel=0.01)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from shardwise.evidence.serving.runs import PUBLISHED_SERVING, ServingTable, read_serving
+from shardwise.evidence.serving.times import features
 from shardwise.roofline.engines import engine_of
-from shardwise.workflows.serving_runs import PUBLISHED_SERVING, ServingTable, read_serving
-from shardwise.workflows.serving_times import features
 
 pytest.importorskip("scipy")
 ROOT = Path(__file__).parents[1]

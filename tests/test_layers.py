@@ -1,8 +1,13 @@
-"""The folders are the architecture: which layer may import which, and planning without JAX."""
+"""The folders are the architecture: who may import whom, no cycles, planning without JAX."""
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,48 +30,147 @@ MAY_IMPORT = {
     "roofline": f"{BASE} hardware sharding",
     "planner": PLANNING,
     "runtime": f"{BASE} sharding models plans scheduling",
-    "profiler": f"{BASE} hardware sharding models plans roofline",
+    "profiler": f"{BASE} hardware sharding models plans scheduling roofline",
     "workflows": f"{PLANNING} planner runtime profiler",
-    "apps": f"{PLANNING} planner workflows",
+    "evidence": f"{PLANNING} planner runtime profiler workflows",
+    "book": f"{PLANNING} planner workflows",
+    "apps": f"{PLANNING} planner workflows evidence book",
     "__main__": "apps",
 }
+
+
+MOST_WORKFLOWS = 20
+LIBRARIES = ("jax", "jaxlib")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One name that a file imports: the module it is in, and whether a function does it."""
+
+    module: str
+    line: int
+    inside: bool
 
 
 def layer_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imports_of(path: Path) -> list[tuple[str, int]]:
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found += [(alias.name, node.lineno) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}:{node.lineno}: write imports in full"
-            found.append((node.module or "", node.lineno))
-            if node.module == "shardwise":
-                found += [(f"shardwise.{alias.name}", node.lineno) for alias in node.names]
-    return found
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
+MODULES = {module_of(path): path for path in FILES}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_layer_imports_only_layers_above_it(path):
-    layer = layer_of(path)
-    allowed = {layer, *MAY_IMPORT[layer].split()}
-    for name, line in imports_of(path):
-        if name.split(".")[0] != "shardwise" or name == "shardwise":
-            continue
-        target = name.split(".")[1]
-        assert target in allowed, f"{path}:{line}: layer '{layer}' may not import '{target}'"
+@cache
+def imports_of(path: Path) -> tuple[Import, ...]:
+    """All imports of a file, those inside functions and of type checkers too."""
+    return tuple(_imports(ast.parse(path.read_text(encoding="utf-8")), path, inside=False))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_jax_lives_in_runtime_and_profiler_alone(path):
-    if layer_of(path) not in ("runtime", "profiler"):
-        assert not [n for n, _ in imports_of(path) if n.split(".")[0] in ("jax", "jaxlib")]
+def _imports(node: ast.AST, path: Path, *, inside: bool) -> Iterator[Import]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Import(alias.name, node.lineno, inside)
+    elif isinstance(node, ast.ImportFrom):
+        assert node.level == 0, f"{path}:{node.lineno}: write imports in full"
+        for alias in node.names:
+            name = f"{node.module}.{alias.name}"
+            known = name in MODULES or node.module == "shardwise"
+            yield Import(name if known else str(node.module), node.lineno, inside)
+    inside = inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    for child in ast.iter_child_nodes(node):
+        yield from _imports(child, path, inside=inside)
+
+
+def test_the_table_lists_layers_from_the_bottom_up():
+    order = list(MAY_IMPORT)
+    for layer, allowed in MAY_IMPORT.items():
+        late = [name for name in allowed.split() if order.index(name) >= order.index(layer)]
+        assert not late, f"'{layer}' may import {late}, which the table lists after it"
+
+
+def test_a_layer_imports_only_layers_above_it():
+    for path in FILES:
+        layer = layer_of(path)
+        allowed = {layer, *MAY_IMPORT[layer].split()}
+        for found in imports_of(path):
+            if found.module.split(".")[0] != "shardwise" or found.module == "shardwise":
+                continue
+            target = found.module.split(".")[1]
+            where = f"{path}:{found.line}"
+            assert target in allowed, f"{where}: layer '{layer}' may not import '{target}'"
+
+
+def test_jax_lives_in_runtime_and_profiler_alone():
+    for path in FILES:
+        if layer_of(path) not in ("runtime", "profiler"):
+            jax = [i for i in imports_of(path) if i.module.split(".")[0] in LIBRARIES]
+            assert not jax, f"{path} imports {jax}"
+
+
+# ---- no cycles -----------------------------------------------------------------------------------
+
+FOLDERS = sorted({path.parent for path in FILES} | {ROOT})
+
+
+def needs_of(folder: Path) -> dict[str, dict[str, str]]:
+    """Which files and folders of a folder need which others, each with an import that says so.
+
+    A sub-folder is one thing here, with all that lies in it.
+    """
+    needs: dict[str, dict[str, str]] = {}
+    for path in (p for p in FILES if folder in p.parents):
+        here = path.relative_to(folder).parts[0]
+        for found in imports_of(path):
+            target = MODULES.get(found.module)
+            if target is None or folder not in target.parents:
+                continue
+            there = target.relative_to(folder).parts[0]
+            if there != here:
+                said = f"{path.relative_to(ROOT)}:{found.line} imports {found.module}"
+                needs.setdefault(here, {}).setdefault(there, said)
+    return needs
+
+
+def test_no_two_things_of_a_folder_need_each_other():
+    """Neither directly nor by way of others; an import inside a function counts like any."""
+    for folder in FOLDERS:
+        needs = needs_of(folder)
+        try:
+            TopologicalSorter(needs).prepare()
+        except CycleError as error:
+            ring = error.args[1][::-1]
+            pytest.fail("a cycle: " + "; ".join(needs[a][b] for a, b in pairwise(ring)))
+
+
+@cache
+def loads_jax(module: str) -> bool:
+    """Whether importing a module imports JAX, by itself or by what it imports."""
+    if module.split(".")[0] in LIBRARIES:
+        return True
+    path = MODULES.get(module)
+    return path is not None and any(loads_jax(i.module) for i in imports_of(path) if not i.inside)
+
+
+def test_an_import_inside_a_function_is_for_start_up_or_an_optional_part():
+    """Elsewhere one hides that a file lies on the wrong floor."""
+    for path in (p for p in FILES if layer_of(p) not in ("apps", "__main__")):
+        for found in imports_of(path):
+            if found.inside and found.module in MODULES:
+                where = f"{path}:{found.line}"
+                assert loads_jax(found.module), f"{where}: import '{found.module}' at the top"
+
+
+def test_workflows_stay_few():
+    found = [path for path in FILES if layer_of(path) == "workflows"]
+    assert len(found) <= MOST_WORKFLOWS, "what is no request and no answer lies elsewhere"
+
+
+# ---- start-up and folders ------------------------------------------------------------------------
 
 
 def test_planning_loads_no_jax():
@@ -77,10 +181,8 @@ def test_planning_loads_no_jax():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize(
-    "folder", sorted(p.parent for p in ROOT.rglob("__init__.py")), ids=lambda p: p.name
-)
-def test_a_folder_opens_with_a_paragraph(folder):
-    doc = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
-    assert doc, f"{folder}/__init__.py says nothing"
-    assert len(doc.split()) >= 15, f"{folder}/__init__.py says too little"
+def test_a_folder_opens_with_a_paragraph():
+    for path in sorted(ROOT.rglob("__init__.py")):
+        doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        assert doc, f"{path} says nothing"
+        assert len(doc.split()) >= 15, f"{path} says too little"

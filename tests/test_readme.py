@@ -20,13 +20,20 @@ readme = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(readme)
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = readme.examples(TEXT)
+LONG = ("shardwise explain", "shardwise plan sweep", "v5p:16x20x28")
+"""What compiles for a TPU or searches for many seconds."""
+
+
+def example(command, output):
+    marks = pytest.mark.slow if any(words in command for words in LONG) else ()
+    return pytest.param(command, output, marks=marks, id=command)
 
 
 def test_there_are_examples():
     assert len(EXAMPLES) >= 5
 
 
-@pytest.mark.parametrize(("command", "output"), EXAMPLES, ids=[c for c, _ in EXAMPLES])
+@pytest.mark.parametrize(("command", "output"), [example(*e) for e in EXAMPLES])
 def test_output_is_current(command, output, tmp_path):
     (tmp_path / "docs" / "img").mkdir(parents=True)
     for folder in ("benchmarks", "examples"):

@@ -25,11 +25,13 @@ passes (Llama 3 8B over fsdp=16 x context=2 x tensor=2: peak 1.3 % lower)."""
 MAKERS = (
     "models/parameters.py",
     "models/numerics*.py",
+    "models/runnable.py",
     "plans/layouts.py",
     "runtime/*.py",
     "runtime/attention/*.py",
     "runtime/collective_matmul/*.py",
     "runtime/parallel/*.py",
+    "runtime/programs/*.py",
     "runtime/trainer/optimizer.py",
 )
 SECONDS = 900.0

@@ -9,10 +9,10 @@ from compiled.plans import Decode, Train
 from compiled.programs import OPTIONS, Case
 from shardwise.models import load_model
 from shardwise.plans.train import mesh_text
+from shardwise.profiler.collectives.added import ADDED
+from shardwise.profiler.collectives.lines import lines_of, read_lines
+from shardwise.profiler.collectives.rules import RULES, compare
 from shardwise.workflows.compile import said_of
-from shardwise.workflows.planned import lines_of, read_lines
-from shardwise.workflows.planned_rules import RULES, compare
-from shardwise.workflows.planned_runtime import ADDED
 
 EQUAL = 0.01
 """Bytes that no rule explains, over those that the plan has, up to which its list is the program's:

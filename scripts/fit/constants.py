@@ -9,21 +9,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shardwise.hardware import Chip
+from shardwise.hardware import Chip, catalogue
 from shardwise.hardware.chip import Efficiency
+from shardwise.hardware.names import generations
 from shardwise.roofline import Stack, load_stack, stack_names
 from shardwise.roofline.stacks import CONSTANTS
 
 Values = Mapping[str, float | np.ndarray]
 
+OTHERS = "others"
+"""The generation of chips that no published run uses: the medians of the rest."""
 GENERATIONS: Mapping[str, tuple[str, ...]] = {
-    "tpu_v4": ("v4", "v4i"),
-    "tpu_v5e": ("v5e",),
-    "tpu_v5p": ("v5p",),
-    "tpu_v7x": ("tpu7x",),
-    "ampere": ("a100", "a100-40gb"),
-    "hopper": ("h100", "h200", "h800", "h20", "gh200", "h100-pcie"),
-    "blackwell": ("b200", "gb200", "b300", "gb300"),
+    name: chips for name, chips in generations().items() if name != OTHERS
 }
 """Chips that share constants: one design of core, so that the same kernels run on them."""
 
@@ -57,11 +54,6 @@ STACK_KINDS: Mapping[str, Kind] = {
 }
 
 
-def generation_of(chip_id: str) -> str | None:
-    """The generation of a chip, None for one that no published run uses."""
-    return next((g for g, chips in GENERATIONS.items() if chip_id in chips), None)
-
-
 def kind_of(name: str) -> Kind:
     """Bounds and scale of "owner.constant"."""
     owner, _, constant = name.partition(".")
@@ -69,19 +61,17 @@ def kind_of(name: str) -> Kind:
 
 
 def names() -> tuple[str, ...]:
-    """Every fitted constant."""
+    """Every fitted constant; `matmul_fp8` of the generations to which fp8 is faster than bf16."""
     chips = [f"{g}.{c}" for g in GENERATIONS for c in CHIP_KINDS]
-    chips = [n for n in chips if not n.endswith("fp8") or n.split(".")[0] in FP8]
+    peaks = {chip.generation: chip.peak_flops for chip in catalogue()}
+    narrow = {g for g, p in peaks.items() if p.get("fp8", 0.0) > p.get("bf16", 0.0)}
+    chips = [n for n in chips if not n.endswith("fp8") or n.split(".")[0] in narrow]
     return (*chips, *(f"{s}.{c}" for s in stack_names() for c in STACK_KINDS))
-
-
-FP8 = ("hopper", "blackwell", "tpu_v7x")
-"""Generations with a narrower float than bf16."""
 
 
 def chip_with(chip: Chip, values: Values) -> Chip:
     """The chip at its generation's constants."""
-    own = _of(generation_of(chip.id) or "", values)
+    own = _of(chip.generation, values)
     fp8 = own.pop("matmul_fp8", None)
     narrow = dict(chip.efficiency.matmul_by_dtype)
     if fp8 is not None:

@@ -6,14 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fit.solve import Case, Fit, Prior, at, solve
-from shardwise.workflows.residuals import (
-    ALL,
-    MIN_ROWS,
-    Residual,
-    groups_of,
-    residual_of,
-    residuals,
-)
+from shardwise.evidence.training.residuals import MIN_ROWS, residuals
+from shardwise.roofline.residuals import ALL, Residual, groups_of, residual_of
 
 Samples = Sequence[tuple[tuple[str, ...], float]]
 
@@ -54,7 +48,7 @@ def leave_out(
     return tuple(_answer(source, found, fit, cases) for source in found)
 
 
-def _owners(cases: Sequence[Case]) -> set[str | None]:
+def _owners(cases: Sequence[Case]) -> set[str]:
     return {owner for case in cases for owner in case.owners}
 
 

@@ -4,12 +4,14 @@ Kernel timings and network benchmarks where they exist; the literature, or an as
 so, elsewhere. `prior_values` gives every fitted constant a `Prior`.
 """
 
+import csv
+import gzip
+import io
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from measured_rates import read_csv
 from scipy.optimize import least_squares
 
 from fit.constants import GENERATIONS, names
@@ -18,14 +20,10 @@ from shardwise.hardware import load_chip
 
 Table = Sequence[Mapping[str, str]]
 
-SYSTEMS = {
+SYSTEMS = {  # aliases of chips, under which the timings are tabled
     "ampere": ("a100_sxm",),
     "hopper": ("h100_sxm", "h200_sxm"),
     "blackwell": ("b200_sxm", "gb200"),
-}
-CHIP_OF = {"a100_sxm": "a100", "h100_sxm": "h100", "h200_sxm": "h200"} | {
-    "b200_sxm": "b200",
-    "gb200": "gb200",
 }
 GEMM_WHERE = "best kernel per shape, ai-dynamo/aiconfigurator@095f58a"
 
@@ -75,6 +73,13 @@ def prior_values(microbench: Path, kernels: Path) -> dict[str, Prior]:
     return found
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """The rows of a table, packed by gzip or not."""
+    raw = path.read_bytes()
+    text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+    return list(csv.DictReader(io.StringIO(text)))
+
+
 def _generation(generation: str, table: Table, ramp: Prior) -> dict[str, Prior]:
     value, sigma, source = ATTENTION.get(generation, ASSUMED_ATTENTION)
     priors = {
@@ -99,7 +104,7 @@ def _gemm(table: Table, systems: Sequence[str]) -> dict[str, Prior]:
     """Ramp and fp8 share: seconds = FLOPs / (peak x share) + ramp over products with m >= 256."""
     ramps, shares = [], []
     for system in systems:
-        chip = load_chip(CHIP_OF[system])
+        chip = load_chip(system)
         ramps.append(_two_terms(table, system, "bfloat16", chip.peak("bf16"))[1])
         if "fp8" in chip.peak_flops:
             shares.append(_large(table, system, "fp8", chip.peak("fp8")))

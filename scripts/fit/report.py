@@ -9,8 +9,8 @@ from fit.explain import Explained
 from fit.leave_out import LeftOutSource
 from fit.solve import Case
 from shardwise.roofline import stack_names
+from shardwise.roofline.residuals import Residual, groups_of, residual_of
 from shardwise.roofline.stacks import CONSTANTS
-from shardwise.workflows.residuals import Residual, groups_of, residual_of
 
 INTRODUCTION = """# The fit of the pricing constants
 

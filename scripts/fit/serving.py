@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import least_squares
 
+from shardwise.evidence.serving.runs import ServingRun, gating
+from shardwise.evidence.serving.times import RunFeatures
 from shardwise.roofline.engines import ENGINE_BOUNDS, ENGINE_CONSTANTS, IDEAL_ENGINE, Engine
 from shardwise.work import Quantity
-from shardwise.workflows.serving_runs import ServingRun, gating
-from shardwise.workflows.serving_times import RunFeatures
 
 NAMES = tuple(ENGINE_CONSTANTS)
 SIGMA = 0.1

@@ -14,18 +14,19 @@ from scipy.optimize import lsq_linear
 from fit.constants import (
     Values,
     chip_with,
-    generation_of,
     ideal_chip,
     kind_of,
     stack_with,
 )
-from shardwise.hardware import Placement
-from shardwise.planner.price.stages import stretch
-from shardwise.planner.training import evaluate_train
-from shardwise.roofline import Estimate, price
-from shardwise.roofline.price import stretched
-from shardwise.work import Work
-from shardwise.workflows.published import Run
+from shardwise.evidence.training.runs import Run
+from shardwise.hardware import Chip, Placement
+from shardwise.planner.price.plan import PricedStep, price_step
+from shardwise.planner.price.stages import timeline_factor
+from shardwise.planner.step.tree import Step
+from shardwise.planner.step.work import count_step
+from shardwise.planner.training import evaluate_train, plan_shape
+from shardwise.roofline.stacks import IDEAL, Stack
+from shardwise.work import Op
 
 ROBUST = 0.15
 """Residuals beyond this (in log) count linearly: a run with a mistake must not drag the rest."""
@@ -35,17 +36,17 @@ NOISE = 0.10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A run, counted and placed; `idle` are the factors of its pipeline on its bodies."""
+    """A run, counted and placed; `idle` is what its pipeline takes over a device's own work."""
 
     run: Run
-    work: Work
+    counted: Step[tuple[Op, ...]]
     placement: Placement
-    idle: Mapping[str, float]
+    idle: float
 
     @property
-    def owners(self) -> tuple[str | None, str]:
+    def owners(self) -> tuple[str, str]:
         """Generation and stack."""
-        return generation_of(self.run.piece.chip.id), self.run.stack
+        return self.run.piece.chip.generation, self.run.stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,27 +61,32 @@ class Prior:
 def case_of(run: Run) -> Case:
     """The run as `evaluate_train` counts and places it."""
     answer = evaluate_train(run.plan, run.cfg, run.piece)
-    return Case(run=run, work=answer.work, placement=answer.placement, idle={})
+    counted = count_step(run.cfg, plan_shape(run.plan, run.cfg))
+    return Case(run=run, counted=counted, placement=answer.placement, idle=1.0)
 
 
 def laid_out(cases: Sequence[Case], values: Values) -> list[Case]:
     """The cases with their pipelines laid out in time at these values."""
     found = []
     for case in cases:
-        if case.run.plan.degree("stage") > 1:
-            case = replace(case, idle=stretch(case.run.plan, case.run.cfg, _priced(case, values)))
-        found.append(case)
+        idle = timeline_factor(case.run.plan, case.run.cfg, _priced(case, values))
+        found.append(replace(case, idle=idle))
     return found
 
 
 def seconds(case: Case, values: Values) -> np.ndarray:
     """Expected seconds per step of a run at one or many values of the constants."""
-    return np.asarray(stretched(_priced(case, values), case.idle).expected)
+    return np.asarray(_priced(case, values).seconds(case.idle).expected)
 
 
-def _priced(case: Case, values: Values) -> Estimate:
+def _priced(case: Case, values: Values) -> PricedStep:
     chip = chip_with(case.run.piece.chip, values)
-    return price(case.work, chip, case.placement, stack=stack_with(case.run.stack, values))
+    return _on(case, chip, stack_with(case.run.stack, values))
+
+
+def _on(case: Case, chip: Chip, stack: Stack) -> PricedStep:
+    shape = plan_shape(case.run.plan, case.run.cfg)
+    return price_step(case.run.cfg, shape, case.counted, chip, case.placement, stack)
 
 
 def roofline_logs(cases: Sequence[Case]) -> np.ndarray:
@@ -88,10 +94,9 @@ def roofline_logs(cases: Sequence[Case]) -> np.ndarray:
     found = []
     for case in cases:
         run = case.run
-        estimate = price(case.work, ideal_chip(run.piece.chip), case.placement)
-        if run.plan.degree("stage") > 1:
-            estimate = stretched(estimate, stretch(run.plan, run.cfg, estimate))
-        found.append(float(np.log(estimate.expected / run.measured_seconds)))
+        priced = _on(case, ideal_chip(run.piece.chip), IDEAL)
+        expected = priced.seconds(timeline_factor(run.plan, run.cfg, priced)).expected
+        found.append(float(np.log(expected / run.measured_seconds)))
     return np.array(found)
 
 

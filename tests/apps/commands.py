@@ -1,6 +1,9 @@
 """Commands run in this process, for the tests of the command line."""
 
+import contextlib
+import io
 import json
+from functools import cache
 
 import pytest
 
@@ -19,6 +22,25 @@ def document(capsys, *args) -> dict:
     """The JSON document, which is all of stdout."""
     code, out, err = run(capsys, *args, "--json")
     assert code == 0, err
+    assert err == ""
+    return json.loads(out)
+
+
+@cache
+def answered(*args) -> tuple[str, str]:
+    """Stdout and stderr of a command that many tests read; it runs once, and
+    writes its files once."""
+    out, err = io.StringIO(), io.StringIO()
+    outputs = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with outputs[0], outputs[1], pytest.raises(SystemExit) as done:
+        main([str(a) for a in args])
+    assert not done.value.code, err.getvalue()
+    return out.getvalue(), err.getvalue()
+
+
+def answer(*args) -> dict:
+    """The JSON document of a command that many tests read; see `answered`."""
+    out, err = answered(*args, "--json")
     assert err == ""
     return json.loads(out)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.apps.commands import run
 
-from shardwise.workflows.audits import audit_names, plan_path
-from shardwise.workflows.figures import figure_ids
+from shardwise.book.figures import figure_ids
+from shardwise.plans.named import audit_names, plan_path
 
 
 def result(capsys, *args):
@@ -129,5 +129,5 @@ def test_the_files_are_shipped():
     patterns = data["package-data"]["shardwise"]
     package = root / "src" / "shardwise"
     found = {p.relative_to(package).as_posix() for at in patterns for p in package.glob(at)}
-    assert {f"workflows/data/audits/{name}.yaml" for name in audit_names()} <= found
-    assert "workflows/data/figures/all_reduce_8xh100.csv" in found
+    assert {f"plans/data/audits/{name}.yaml" for name in audit_names()} <= found
+    assert "book/data/figures/all_reduce_8xh100.csv" in found

@@ -9,11 +9,11 @@ import pytest
 from tests.apps.commands import document, run
 
 from shardwise.errors import BadRequest
+from shardwise.evidence.calibration.endpoint import load, measure
 from shardwise.hardware import load_chip
 from shardwise.models import load_model
 from shardwise.plans import ServePlan, ServeScheduling, model_hash, save_plan
 from shardwise.roofline.engines import load_engine
-from shardwise.workflows.endpoint import load, measure
 
 STEP, PER_PROMPT_TOKEN = 0.002, 1e-6
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from tests.apps.commands import run
-from tests.apps.test_plan_train import SMALL
+from tests.apps.test_plan_train import HELD
+from tests.apps.test_plan_train import SMALL as REQUEST
 
 from shardwise.apps.cli import COMMANDS, main
 
+SMALL = [*REQUEST, *HELD]
 START = "from shardwise.apps.cli import main; main()"
 
 

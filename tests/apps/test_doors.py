@@ -8,11 +8,11 @@ import pytest
 from tests.apps.commands import refused, run
 
 from shardwise.apps.cli.output import document, emit
+from shardwise.evidence.serving.runs import PUBLISHED_SERVING
+from shardwise.evidence.training.runs import PUBLISHED
 from shardwise.models import load_model
 from shardwise.models.zoo import hf_config
 from shardwise.plans import load_plan, model_hash
-from shardwise.workflows.published import PUBLISHED
-from shardwise.workflows.serving_runs import PUBLISHED_SERVING
 
 DIGITS = "9" * 5000
 MODEL = ("--model", "llama-3-8b")

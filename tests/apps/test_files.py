@@ -5,7 +5,7 @@ import sys
 
 import click
 import pytest
-from tests.apps.commands import refused, run
+from tests.apps.commands import answered, refused, run
 
 import shardwise as sw
 from shardwise.apps.cli import COMMANDS
@@ -51,11 +51,18 @@ def test_these_write():
     }
 
 
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """The text of a plan file."""
+    path = tmp_path_factory.mktemp("planned") / "p.yaml"
+    answered(*PLAN, "--remat", "block", "--pin", "stage=1", "-o", path)
+    return path.read_text()
+
+
 @pytest.fixture
-def plan(tmp_path, capsys):
+def plan(planned, tmp_path):
     path = tmp_path / "p.yaml"
-    code, _, err = run(capsys, *PLAN, "-o", path)
-    assert code == 0, err
+    path.write_text(planned)
     return path
 
 

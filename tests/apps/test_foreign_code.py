@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.trainer.made import make_plan
+from runtime.trainer.made import QUICK, make_plan
 from shardwise.plans import save_plan
 from shardwise.plans.train import TrainDtypes
 
@@ -84,14 +84,20 @@ def run(folder: Path, start: tuple[str, ...], args: list[str], **around: str):
         capture_output=True,
         text=True,
         cwd=folder,
-        env=os.environ | {"JAX_PLATFORMS": "cpu"} | around,
+        env=QUICK | around,
         timeout=300,
     )
     ran = folder.parent / "ran"
     return done, ran.read_text().split() if ran.exists() else []
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+LONG = "train --processes 2"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == LONG else ()) for name in COMMANDS],
+)
 def test_modules_in_the_current_folder_are_not_run(folder, name):
     done, ran = run(folder, SCRIPT, COMMANDS[name])
     assert ran == []

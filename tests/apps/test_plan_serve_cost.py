@@ -1,7 +1,10 @@
 """`shardwise plan serve --objective cost`: names, tables, the plan file, chips side by side."""
 
+import contextlib
 import csv
+import io
 import json
+from functools import cache
 
 import click
 import pytest
@@ -19,13 +22,22 @@ def run(*args):
     serve.main(args=[*SMALL, *args], standalone_mode=False)
 
 
+@cache
+def found(*args):
+    """The document of a request that several tests read."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        run(*args, "--json")
+    return json.loads(out.getvalue())
+
+
 def document(capsys, *args):
     run(*args, "--json")
     return json.loads(capsys.readouterr().out)
 
 
 def test_the_names(capsys):
-    doc = document(capsys, "--on", "v5e:2x2", *GOAL, "--no-confirm")
+    doc = found("--on", "v5e:2x2", *GOAL, "--no-confirm")
     result = doc["result"]
     assert result["slice"] == "v5e:2x2"
     assert result["ttft_seconds"] <= 1
@@ -109,7 +121,7 @@ def test_a_chip_without_a_price_is_compared_by_chip_hours(capsys):
 
 
 def test_a_rate_needs_replicas(capsys):
-    one = document(capsys, "--on", "v5e:2x2", *GOAL, "--no-confirm")["result"]
+    one = found("--on", "v5e:2x2", *GOAL, "--no-confirm")["result"]
     rate = str(5 * one["requests_per_second"])
     many = document(capsys, "--on", "v5e:2x2", *GOAL, "--no-confirm", "--rate", rate)["result"]
     assert many["replicas"] + many["prefill_replicas"] >= 4

@@ -1,17 +1,27 @@
 """`plan show` and `plan diff`: a saved plan reproduces its numbers, edits say what they do."""
 
 import json
+from copy import deepcopy
 
 import pytest
-from tests.apps.commands import document, refused, run
-from tests.apps.test_plan_train import SMALL, STABLE
+from tests.apps.commands import answer, document, refused, run
+from tests.apps.test_plan_train import HELD, SMALL, STABLE
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """The text of a plan file and the document it was written with."""
+    path = tmp_path_factory.mktemp("planned") / "plan.yaml"
+    return answer(*SMALL, *HELD, "-o", path), path.read_text()
 
 
 @pytest.fixture
-def saved(capsys, tmp_path):
-    """A plan file and the document it was written with."""
+def saved(planned, tmp_path):
+    """A plan file of the test's own and the document it was written with."""
+    doc, text = planned
     path = tmp_path / "plan.yaml"
-    return path, document(capsys, *SMALL, "--remat", "block", "--pin", "stage=1", "-o", path)
+    path.write_text(text)
+    return path, deepcopy(doc)
 
 
 def test_show_reproduces_every_number(saved, capsys):
@@ -43,7 +53,7 @@ def test_overrides_change_the_answer(saved, capsys):
 
 def test_constants_of_the_plan_hold_unless_the_flag_says_otherwise(capsys, tmp_path):
     path = tmp_path / "book.yaml"
-    planned = document(capsys, *SMALL, "--constants", "book", "-o", path)["result"]
+    planned = document(capsys, *SMALL, *HELD, "--constants", "book", "-o", path)["result"]
     shown = document(capsys, "plan", "show", path)["result"]
     assert shown["step_seconds"] == planned["step_seconds"]
     vendor = document(capsys, "plan", "show", path, "--constants", "vendor")["result"]

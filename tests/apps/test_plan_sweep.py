@@ -8,7 +8,7 @@ import pytest
 from shardwise.apps.cli import main
 
 ASK = ["plan", "sweep", "--model", "llama-3-8b", "--on", "v5e", "--seq", "4096"]
-ASK += ["--batch", "1024seq"]
+ASK += ["--batch", "1024seq", "--pin", "stage=1", "--remat", "block"]
 
 
 def ask(*more: str) -> int:

@@ -4,14 +4,14 @@ import csv
 import json
 
 import pytest
-from tests.apps.commands import document, refused, run
-
-from shardwise.apps.cli import main
+from tests.apps.commands import answer, answered, document, refused, run
 
 SMALL = ["plan", "train", "--model", "llama-3-8b", "--on", "v5e:4x4", "--batch", "32seq"]
 SMALL += ["--seq", "2048"]
+HELD = ["--remat", "block", "--pin", "stage=1"]
+"""Choices that leave a small search, for what is not about the search."""
 BOOK = ["plan", "train", "--model", "llama-3-70b", "--on", "v5p:16x20x28", "--batch", "4Mi"]
-BOOK += ["--seq", "4096"]
+BOOK += ["--seq", "4096", *HELD]
 
 
 def small(**changes) -> list[str]:
@@ -43,13 +43,7 @@ STABLE = {
 @pytest.fixture(scope="module")
 def doc():
     """One document for the tests that only read it."""
-    import contextlib
-    import io
-
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
-        main([*SMALL, "--json"])
-    return json.loads(out.getvalue())
+    return answer(*SMALL)
 
 
 def test_the_envelope(doc):
@@ -117,9 +111,8 @@ def test_pins_and_remat_have_the_flag_as_their_origin(capsys):
     assert doc["resolved"]["mesh.fsdp"]["origin"] == "computed"
 
 
-def test_the_table_says_which_of_the_three_each_number_is(capsys):
-    code, out, _ = run(capsys, *SMALL, "--tokens", "1T")
-    assert code == 0
+def test_the_table_says_which_of_the_three_each_number_is():
+    out, _ = answered(*SMALL, "--tokens", "1T")
     assert "predicted step" in out
     assert "lower" in out
     assert "expected MFU" in out
@@ -131,11 +124,11 @@ def test_the_table_says_which_of_the_three_each_number_is(capsys):
 
 
 def test_top_zero_still_shows_the_other_strategies(capsys):
-    assert run(capsys, *SMALL, "--top", "0")[0] == 0
+    assert run(capsys, *SMALL, *HELD, "--top", "0")[0] == 0
 
 
-def test_a_limit_on_memory_is_honoured(capsys):
-    free = document(capsys, *SMALL)["result"]["peak_bytes_per_chip"]
+def test_a_limit_on_memory_is_honoured(doc, capsys):
+    free = doc["result"]["peak_bytes_per_chip"]
     tight = document(capsys, *SMALL, "--max-hbm", f"{free * 0.8 / 1e9:.2f}GB")["result"]
     assert tight["peak_bytes_per_chip"] <= 0.8 * free * 1.01
 
@@ -150,7 +143,7 @@ def test_a_bare_chip_means_its_smallest_slice_that_fits(capsys):
 
 
 def test_a_cloud_name_is_echoed_as_what_it_means(capsys):
-    doc = document(capsys, *small(on="v5litepod-16"))
+    doc = document(capsys, *small(on="v5litepod-16"), *HELD)
     assert doc["result"]["slice"] == "v5e:4x4"
     assert any("v5litepod-16" in w for w in doc["warnings"])
 
@@ -166,11 +159,12 @@ def test_csv_has_a_row_per_plan(capsys, tmp_path):
 
 
 def test_price_and_chip_overrides_take_effect(capsys):
-    plain = document(capsys, *SMALL, "--tokens", "1T")["result"]
-    priced = document(capsys, *SMALL, "--tokens", "1T", "--price", "v5e=2")["result"]
+    held = [*SMALL, *HELD]
+    plain = answer(*held, "--tokens", "1T")["result"]
+    priced = document(capsys, *held, "--tokens", "1T", "--price", "v5e=2")["result"]
     assert priced["run"]["usd"] == pytest.approx(2 * priced["run"]["chip_hours"])
     assert priced["run"]["usd"] != plain["run"]["usd"]
-    twice = document(capsys, *SMALL, "--set", "chip.peak_flops.bf16=3.94e14")["result"]
+    twice = document(capsys, *held, "--set", "chip.peak_flops.bf16=3.94e14")["result"]
     assert twice["step_seconds"]["expected"] < plain["step_seconds"]["expected"]
 
 
@@ -202,11 +196,11 @@ def test_the_book_rule_is_printed_and_the_exact_count_takes_longer(capsys):
 
 def test_the_book_rule_is_silent_where_it_does_not_apply(capsys):
     """A full mesh of links is neither a torus nor a switch."""
-    assert document(capsys, *small(on="mi300x:8"))["result"]["book"] == {"lines": []}
+    assert document(capsys, *small(on="mi300x:8"), *HELD)["result"]["book"] == {"lines": []}
 
 
 def test_the_book_rule_on_gpus(capsys):
-    book = document(capsys, *small(on="h100:8"))["result"]["book"]
+    book = document(capsys, *small(on="h100:8"), *HELD)["result"]["book"]
     assert [r["value"] for r in book["rules"] if r["name"] == "data_node"] == [2200]
     assert "2,200 (inside a node) or 2,475 (beyond it)" in book["lines"][0]
 
@@ -219,16 +213,16 @@ def test_the_book_rule_heeds_set_and_files(capsys, tmp_path):
     (tmp_path / "own.toml").write_text('id = "mine"\nbase = "v5p"\n')
     asked = ("--set", "chip.network.link_oneway=30e9"), ("--hw", str(tmp_path / "slow.toml"))
     for override in asked:
-        book = document(capsys, *args, *override)["result"]["book"]
+        book = document(capsys, *args, *HELD, *override)["result"]["book"]
         assert [r["value"] for r in book["rules"] if r["name"] == "data_3_axes"] == [2550]
         assert any("FSDP alone over 3 axes needs 2,550" in line for line in book["lines"])
     mine = small(on="mine:4x4x4", batch="64seq")
-    book = document(capsys, *mine, "--hw", str(tmp_path / "own.toml"))["result"]["book"]
+    book = document(capsys, *mine, *HELD, "--hw", str(tmp_path / "own.toml"))["result"]["book"]
     assert [r["value"] for r in book["rules"] if r["name"] == "data_3_axes"] == [850]
 
 
 def test_the_utilisation_is_printed_as_it_was_given(capsys):
-    code, out, _ = run(capsys, *SMALL, "--tokens", "1T", "--mfu", "21.62%")
+    code, out, _ = run(capsys, *SMALL, *HELD, "--tokens", "1T", "--mfu", "21.62%")
     assert code == 0
     assert "at 21.62% MFU of 6*N*tokens" in out
 
@@ -236,7 +230,7 @@ def test_the_utilisation_is_printed_as_it_was_given(capsys):
 def test_the_whole_batch_is_ruled(capsys):
     """333 x 2,048 = 681,984 tokens, not 682,000: X_opt = sqrt(B 2 N / F)."""
     args = small(on="v5p:4x4x4", batch="333seq")
-    book = document(capsys, *args)["result"]["book"]
+    book = document(capsys, *args, *HELD)["result"]["book"]
     assert book["x"]["latest"] == pytest.approx((333 * 2048 * 2 * 64 / 14336) ** 0.5, rel=1e-12)
 
 
@@ -345,7 +339,7 @@ def test_bad_requests(capsys, changes, said):
 def test_contradictory_pins(capsys):
     args = [*SMALL, "--pin", "tensor=2", "--pin", "tensor=4"]
     assert refused(capsys, args) == "mesh axis 'tensor' is pinned to 2 and 4; give one"
-    assert run(capsys, *SMALL, "--pin", "tensor=2", "--pin", "tensor=02")[0] == 0
+    assert run(capsys, *SMALL, *HELD, "--pin", "tensor=2", "--pin", "tensor=02")[0] == 0
 
 
 def test_a_chip_without_its_hbm_is_asked_for_it(capsys, tmp_path):
@@ -410,7 +404,7 @@ def test_a_config_cut_off_at_any_place(capsys, tmp_path):
 def test_a_config_of_its_own_is_planned(capsys, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     for model in (tmp_path, tmp_path / "config.json"):
-        assert document(capsys, *small(model=str(model)))["result"]["chips_used"] > 0
+        assert document(capsys, *small(model=str(model)), *HELD)["result"]["chips_used"] > 0
 
 
 def test_a_model_that_does_not_fit_exits_3_with_what_would(capsys):

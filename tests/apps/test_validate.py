@@ -5,7 +5,7 @@ import json
 
 import pytest
 from tests.apps.commands import document, run
-from tests.workflows.test_published import TABLE
+from tests.evidence.training.test_runs import TABLE
 
 COMMAND = ("validate", TABLE)
 

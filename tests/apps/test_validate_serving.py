@@ -5,7 +5,7 @@ import csv
 import pytest
 from tests.apps.commands import document, run
 
-from shardwise.workflows.serving_runs import PUBLISHED_SERVING
+from shardwise.evidence.serving.runs import PUBLISHED_SERVING
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from book.oracle import ENTRIES, TESTED, check, entry
-from shardwise.profiler import run_function, run_source
+from shardwise.profiler import QUICK_COMPILE, run_function, run_source
 from shardwise.profiler.hlo import read_collectives, read_matmuls
 from shardwise.sharding import Layout, Mesh
 from shardwise.sharding.program_text import program_source
@@ -139,7 +139,7 @@ print(json.dumps(answer))
 @pytest.fixture(scope="module")
 def answers():
     entries = {i: {"inputs": e["inputs"]} for i, e in ENTRIES.items() if e["chapter"] == "10"}
-    return json.loads(run_source(CODE % json.dumps(entries)))
+    return json.loads(run_source(CODE % json.dumps(entries), xla_flags=QUICK_COMPILE))
 
 
 @entry("10.hlo_local")

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from book.oracle import check, entry
+from shardwise.book.figures import figure, ragged
 from shardwise.hardware import load_chip, node_egress, parse_slice, place
 from shardwise.hardware.fat_tree import bisection_oneway, effective_oneway, scale_out, switch_counts
 from shardwise.hardware.totals import fat_tree
 from shardwise.roofline import collectives
 from shardwise.roofline.collectives import all_gather, all_to_all, ragged_all_to_all
 from shardwise.roofline.tree import gather_bytes, gather_rate, sharp_bytes, tree_seconds
-from shardwise.workflows.figures import figure, ragged
 
 
 def book(e):

@@ -3,10 +3,7 @@
 import pytest
 
 from book.oracle import check, entry
-from shardwise.hardware import load_chip
-from shardwise.hardware.totals import link_both_ways
-from shardwise.models import load_model, params_total
-from shardwise.planner.book_rules import (
+from shardwise.book.rules import (
     alphas,
     data_limit,
     expert_d_ff,
@@ -22,8 +19,11 @@ from shardwise.planner.book_rules import (
     tensor_limit_across,
     utilisation,
 )
+from shardwise.hardware import load_chip
+from shardwise.hardware.totals import link_both_ways
+from shardwise.models import load_model, params_total
 from shardwise.plans import load_plan
-from shardwise.workflows.audits import plan_path, with_neighbour
+from shardwise.plans.named import plan_path, with_neighbour
 
 
 def alphas_of(name, numbers=None):

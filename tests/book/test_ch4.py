@@ -1,6 +1,7 @@
 """Chapter 4, transformers: every entry through the public API with the entry's own inputs."""
 
 from book.oracle import check, entry
+from shardwise.book.rules import utilisation
 from shardwise.models import kv_bytes, kv_bytes_per_token, params_by_component, params_total
 from shardwise.models.activations import (
     book_activation_bytes,
@@ -17,7 +18,6 @@ from shardwise.models.flops import (
 )
 from shardwise.models.remat import remat_row
 from shardwise.models.specs import Attention, Layer, Mlp
-from shardwise.planner.book_rules import utilisation
 
 
 def attention(i):

@@ -4,12 +4,8 @@ import pytest
 
 from book.oracle import ENTRIES, check, entry
 from book.test_ch4 import model
-from shardwise.hardware import load_chip
-from shardwise.hardware.totals import link_both_ways, pod_chips
-from shardwise.models import params_by_component, params_total
-from shardwise.models.flops import six_nd
-from shardwise.models.training_state import training_state
-from shardwise.planner.book_rules import (
+from shardwise.book.figures import Torus, figure, math_comms, ratio_curves, splits, widget_axes
+from shardwise.book.rules import (
     checkpoint_bytes,
     data_chips,
     data_limit,
@@ -22,7 +18,11 @@ from shardwise.planner.book_rules import (
     training_seconds,
     x_opt,
 )
-from shardwise.workflows.figures import Torus, figure, math_comms, ratio_curves, splits, widget_axes
+from shardwise.hardware import load_chip
+from shardwise.hardware.totals import link_both_ways, pod_chips
+from shardwise.models import params_by_component, params_total
+from shardwise.models.flops import six_nd
+from shardwise.models.training_state import training_state
 
 
 def chip_of(i):

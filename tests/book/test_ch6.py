@@ -1,10 +1,7 @@
 """Chapter 6, training LLaMA 3: every entry through the public API with the entry's own inputs."""
 
 from book.oracle import check, entry
-from shardwise.models.activations import book_activation_bytes
-from shardwise.models.flops import six_nd
-from shardwise.models.training_state import training_state
-from shardwise.planner.book_rules import (
+from shardwise.book.rules import (
     days,
     min_chips,
     rescaled,
@@ -13,6 +10,9 @@ from shardwise.planner.book_rules import (
     x_opt,
     years,
 )
+from shardwise.models.activations import book_activation_bytes
+from shardwise.models.flops import six_nd
+from shardwise.models.training_state import training_state
 from shardwise.units import DAY
 
 

@@ -6,6 +6,18 @@ import numpy as np
 
 from book.oracle import check, entry
 from book.test_ch4 import model
+from shardwise.book.rules import (
+    largest_batch,
+    latency_bound_bytes,
+    latency_bound_degree,
+    moe_limit,
+    prefill_left,
+    speculated_tokens,
+    step_seconds,
+    tensor_limit,
+    weight_stationary_chips,
+    weight_stationary_coefficient,
+)
 from shardwise.hardware import load_chip, slices_of
 from shardwise.hardware.totals import Totals, link_both_ways
 from shardwise.models import (
@@ -18,18 +30,6 @@ from shardwise.models import (
 )
 from shardwise.models.specs import Moe
 from shardwise.models.training_state import training_state
-from shardwise.planner.book_rules import (
-    largest_batch,
-    latency_bound_bytes,
-    latency_bound_degree,
-    moe_limit,
-    prefill_left,
-    speculated_tokens,
-    step_seconds,
-    tensor_limit,
-    weight_stationary_chips,
-    weight_stationary_coefficient,
-)
 from shardwise.roofline import ElementBytes, chip_critical_intensity, critical_batch_approx
 from shardwise.units import dtype_bytes
 

@@ -8,10 +8,7 @@ import pytest
 from book.oracle import check, entry
 from book.test_ch4 import model
 from book.test_ch7 import chip_of, critical_batches, totals
-from shardwise.hardware import slices_of
-from shardwise.hardware.totals import link_both_ways
-from shardwise.models import kv_bytes_per_token, params_by_component
-from shardwise.planner.book_rules import (
+from shardwise.book.rules import (
     batch_of_step,
     cache_crossover,
     evicted_tokens,
@@ -23,6 +20,9 @@ from shardwise.planner.book_rules import (
     step_seconds,
     tensor_limit,
 )
+from shardwise.hardware import slices_of
+from shardwise.hardware.totals import link_both_ways
+from shardwise.models import kv_bytes_per_token, params_by_component
 from shardwise.units import dtype_bytes
 
 

@@ -1,9 +1,7 @@
 """The slides and the notes: every entry through the public API, and what they got wrong."""
 
 from book.oracle import check, entry
-from shardwise.hardware import load_chip, node_egress
-from shardwise.hardware.totals import pod_chips, systolic_flops_per_cycle, torus_egress
-from shardwise.planner.book_rules import (
+from shardwise.book.rules import (
     alphas,
     data_chips,
     data_limit,
@@ -14,6 +12,8 @@ from shardwise.planner.book_rules import (
     training_seconds,
     years,
 )
+from shardwise.hardware import load_chip, node_egress
+from shardwise.hardware.totals import pod_chips, systolic_flops_per_cycle, torus_egress
 from shardwise.roofline import ElementBytes, critical_intensity, matmul_intensity
 from shardwise.sharding import Layout, Mesh, bytes_per_device
 

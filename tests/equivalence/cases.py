@@ -148,6 +148,8 @@ def label(case):
     return "-".join(part for part in (name, axes, more) if part)
 
 
-def combinations(*cases):
-    """Parametrise a test by (model, mesh, choices); the combination is the id."""
-    return pytest.mark.parametrize("case", cases, ids=label)
+def combinations(*cases, slow=()):
+    """Parametrise a test by (model, mesh, choices); the combination is the id. What is said again
+    in 64 bits, of larger models or of more strategies at once is for the slow run."""
+    marked = [pytest.param(case, marks=pytest.mark.slow) for case in slow]
+    return pytest.mark.parametrize("case", [*cases, *marked], ids=label)

@@ -8,7 +8,9 @@ from tests.equivalence import cases
     ("llama", {"data": 2}, {"zero": 1, "remat": "block"}),
     ("llama", {"data": 4}, {"zero": 2, "microbatches": 2}),
     ("llama", {"replica": 2, "data": 2, "fsdp": 2}, {"zero": 2, "remat": "block"}),
-    ("llama", {"data": 4}, {"zero": 1, "bits": 64}),
+    slow=[
+        ("llama", {"data": 4}, {"zero": 1, "bits": 64}),
+    ],
 )
 def test_equals_one_device(case):
     name, mesh, choices = case

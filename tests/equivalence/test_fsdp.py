@@ -6,10 +6,12 @@ from tests.equivalence import cases
 @cases.combinations(
     ("llama", {"fsdp": 8}, {}),
     ("llama", {"fsdp": 4}, {"reshard_after_forward": False, "remat": "block"}),
-    ("llama", {"fsdp": 2}, {"reshard_after_forward": False}),
     ("llama", {"data": 2, "fsdp": 2}, {"remat": "offload", "microbatches": 2}),
     ("llama", {"fsdp": 2, "context": 2}, {"storage_axes": ("fsdp",), "zero": 2}),
-    ("llama", {"fsdp": 2, "context": 2}, {"remat": "matmul_outputs", "bits": 64}),
+    slow=[
+        ("llama", {"fsdp": 2}, {"reshard_after_forward": False}),
+        ("llama", {"fsdp": 2, "context": 2}, {"remat": "matmul_outputs", "bits": 64}),
+    ],
 )
 def test_equals_one_device(case):
     name, mesh, choices = case

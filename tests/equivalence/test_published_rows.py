@@ -5,8 +5,8 @@ from math import prod
 import jax
 import pytest
 
-from shardwise.workflows.published import PUBLISHED, read_table
-from shardwise.workflows.published_programs import row_program
+from shardwise.evidence.training.programs import row_program
+from shardwise.evidence.training.runs import PUBLISHED, read_table
 
 ROWS = {row["id"]: row for row in read_table(PUBLISHED)}
 

@@ -1,7 +1,7 @@
 """Parameters and optimizer state that a device holds are those of the plan, to the byte.
 
-All strategies at even dims are in `tests/workflows/test_planned.py`, compiled; here are uneven
-dims, every optimizer, and pipelines.
+All strategies at even dims are in `tests/evidence/planned/test_planned.py`, compiled; here are
+uneven dims, every optimizer, and pipelines.
 """
 
 from dataclasses import replace
@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 from tests.equivalence import cases
 
+from shardwise.evidence.planned.plans import DENSE, MOE
+from shardwise.evidence.planned.steps import planned_state
 from shardwise.models import from_hf
 from shardwise.plans.train import TrainDtypes, TrainPlan, model_hash
 from shardwise.runtime import mesh_of
 from shardwise.runtime.parallel.lowered import abstract_state, held_bytes
 from shardwise.runtime.trainer.optimizer import Settings, optimizer_of
-from shardwise.workflows.planned import planned_state
-from shardwise.workflows.planned_plans import DENSE, MOE
 
 MIXED = {"fsdp": 2, "tensor": 4}
 

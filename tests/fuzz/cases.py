@@ -58,7 +58,17 @@ def warm() -> None:
 
     import shardwise
 
-    for layer in ("apps", "planner", "plans", "models", "hardware", "sharding", "workflows"):
+    for layer in (
+        "apps",
+        "planner",
+        "plans",
+        "models",
+        "hardware",
+        "sharding",
+        "workflows",
+        "evidence",
+        "book",
+    ):
         folder = str(Path(shardwise.__path__[0]) / layer)
         for found in pkgutil.walk_packages([folder], f"shardwise.{layer}."):
             importlib.import_module(found.name)

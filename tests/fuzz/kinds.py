@@ -160,12 +160,13 @@ def chip_files() -> tuple[bytes, ...]:
 @cache
 def tables() -> Mapping[str, bytes]:
     """The published tables, their first rows."""
-    import shardwise.workflows
+    import shardwise
 
-    data = next(Path(shardwise.__path__[0]).rglob("training_runs.csv")).parent
+    package = Path(shardwise.__path__[0])
     first = {}
     for name, most in (("training_runs", 6), ("serving_runs", 8)):
-        lines = (data / f"{name}.csv").read_bytes().split(b"\n")
+        (table,) = package.rglob(f"{name}.csv")
+        lines = table.read_bytes().split(b"\n")
         first[name] = b"\n".join(lines[: most + 1]) + b"\n"
     return first
 

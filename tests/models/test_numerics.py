@@ -8,9 +8,10 @@ from tests.models.cases import llama
 
 from shardwise.errors import BadRequest
 from shardwise.models import from_hf, load_model, params_total, zoo_names
-from shardwise.models.numerics import Rope, Routing, numerics_of, plain
+from shardwise.models.numerics import Rope, Routing
 from shardwise.models.numerics_table import ROWS
 from shardwise.models.parameters import buffers
+from shardwise.models.runnable import numerics_of, plain
 from shardwise.models.zoo import DATA
 from shardwise.runtime.names import NAMES
 

@@ -13,8 +13,8 @@ from shardwise.runtime import empty_cache, initialise, quantise_params
 from shardwise.runtime import prefill as prefill_prompts
 from shardwise.runtime.attention import Scaled, Scoring, dense_attention, merged_attention
 from shardwise.runtime.options import Options
+from shardwise.runtime.programs import serve_program
 from shardwise.runtime.quant import Quantized, dequantise, looked_up, product, quantise
-from shardwise.runtime.serve_programs import serve_program
 
 D, V = 32, 40
 prefill = jax.jit(prefill_prompts, static_argnums=(4,))
@@ -112,7 +112,10 @@ def test_scales_of_keys_and_values_are_folded_in():
     np.testing.assert_allclose(merged_attention(q, *whole, scoring), wide, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt-oss", "deepseek-v3"])
+LARGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("gpt-oss", "deepseek-v3")]
+
+
+@pytest.mark.parametrize("name", ["llama", *LARGER])
 def test_decoding_from_an_int8_cache(name):
     """An entry is off by at most half its scale, 1/254 of the largest of its head: evenly
     distributed that is 1/440 of it, so about 1 % of an entry where the largest is three to four
@@ -190,10 +193,10 @@ def run(program, *arguments):
 @pytest.mark.parametrize(
     ("mesh", "kv"),
     [
-        ({"tensor": 4}, "int8"),
         ({"fsdp": 2, "tensor": 4}, "int8"),
         ({"data": 2}, "int8"),
-        ({"tensor": 2}, "f32"),
+        pytest.param({"tensor": 4}, "int8", marks=pytest.mark.slow),
+        pytest.param({"tensor": 2}, "f32", marks=pytest.mark.slow),
     ],
 )
 def test_a_sharded_decode_step_is_that_of_one_device(mesh, kv):

@@ -12,8 +12,8 @@ from tests.runtime import goldens
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model, params_text
-from shardwise.models.numerics import plain
 from shardwise.models.remat import SAVED_KINDS
+from shardwise.models.runnable import plain
 from shardwise.models.specs import Attention, Layer, Mlp
 from shardwise.runtime import (
     Options,
@@ -53,10 +53,17 @@ def close(a, b, limit=1e-6):
 # ---- Remat ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("remat", ["matmul_outputs", "block", "offload"])
-def test_remat_changes_no_gradient(remat):
+@pytest.fixture(scope="module")
+def kept():
+    """A model, and its step that keeps all."""
     cfg, params = tiny("gemma2")
-    close(step(cfg, params, Options()), step(cfg, params, Options(remat=remat)))
+    return cfg, params, step(cfg, params, Options())
+
+
+@pytest.mark.parametrize("remat", ["matmul_outputs", "block", "offload"])
+def test_remat_changes_no_gradient(remat, kept):
+    cfg, params, want = kept
+    close(want, step(cfg, params, Options(remat=remat)))
 
 
 def saved(remat, **kinds):
@@ -114,12 +121,13 @@ def test_segments():
     ]
 
 
-@pytest.mark.parametrize("name", ["gemma3", "qwen2-moe"])
+@pytest.mark.parametrize("name", ["qwen2-moe", pytest.param("gemma3", marks=pytest.mark.slow)])
 def test_a_scan_is_the_loop_written_out(name):
     cfg, params = tiny(name)
     close(step(cfg, params, Options()), step(cfg, params, Options(scan=False)), 1e-5)
 
 
+@pytest.mark.slow
 def test_stages_compose_to_the_stack():
     cfg, params = tiny("gemma3")
     tokens = BATCH["tokens"]
@@ -156,6 +164,7 @@ def test_bf16_compute_on_f32_parameters():
 # ---- Packing -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_packed_documents_do_not_see_each_other():
     cfg, params = tiny("gemma2")
     first, second = BATCH["tokens"][:1, :5], BATCH["tokens"][:1, 5:]
@@ -268,6 +277,7 @@ def test_more_tokens_than_learned_positions_are_refused():
         generate(params, jnp.zeros((1, 60), jnp.int32), cfg, 10)
 
 
+@pytest.mark.slow
 def test_numbers_of_the_config_matter(tmp_path):
     """Each numeric that a golden model sets changes its logits, so parity does test it."""
     for name, change in [

@@ -7,9 +7,9 @@ from shardwise.errors import BadRequest
 from shardwise.models import from_hf
 from shardwise.plans.train import TrainPlan, model_hash
 from shardwise.profiler.ahead import Buffer
+from shardwise.profiler.buffer_kinds import memory_of, places
 from shardwise.profiler.trace import read_trace
 from shardwise.workflows.compare import Row, compare_program, compared_result, memory_sentences
-from shardwise.workflows.compare_memory import memory_of, places
 
 L, D, F, V = 6, 256, 768, 1280
 CFG = from_hf(

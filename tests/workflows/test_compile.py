@@ -17,9 +17,8 @@ from shardwise.hardware.device_order import mesh_coordinates
 from shardwise.models import load_model
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.profiler.ahead import Cache, Limits, compile_ahead, target_of
-from shardwise.workflows.compile import compile_function, compile_plan, shortfall
+from shardwise.workflows.compile import compile_function, compile_plan, program_result, shortfall
 from shardwise.workflows.compile_report import write_report
-from shardwise.workflows.compile_result import program_result
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.predict import plan_training
 

@@ -5,13 +5,20 @@ import json
 
 import pytest
 
+from runtime.trainer.made import QUICK
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.profiler.trace import read_trace
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.predict import plan_training
-from shardwise.workflows.profile import profile_function, profile_plan, profile_trace
-from shardwise.workflows.profile_result import profile_result, trace_result, write_profile
+from shardwise.workflows.profile import (
+    profile_function,
+    profile_plan,
+    profile_result,
+    profile_trace,
+    trace_result,
+    write_profile,
+)
 
 CONFIG = {
     "model_type": "llama",
@@ -166,9 +173,13 @@ def test_no_steps_and_no_devices_are_refused(here, steps, devices):
         profile_function("mine:mlp", "mine:args", {"x": 1}, steps=steps, cpu_devices=devices)
 
 
-def test_a_plan_stands_beside_its_prediction(tmp_path):
+def test_a_plan_stands_beside_its_prediction(tmp_path, monkeypatch):
+    for name, value in QUICK.items():  # the child compiles in a quarter of the time
+        monkeypatch.setenv(name, value)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    planning = plan_training(str(tmp_path), "h100:2", batch="4seq", seq=32, pins={"fsdp": 2})
+    planning = plan_training(
+        str(tmp_path), "h100:2", batch="4seq", seq=32, pins={"fsdp": 2}, remat="block"
+    )
     found = profile_plan(planning.best.plan, Hardware(), steps=1, cpu_devices=2)
     result = profile_result(found)
     assert result["devices"] == 2

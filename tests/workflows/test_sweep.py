@@ -1,6 +1,7 @@
 """Sweeps: which slices, how scaling is measured, the front, and the verdicts."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -12,9 +13,12 @@ from shardwise.workflows.sweep import slices_between, sweep, sweep_result, verdi
 HARDWARE = Hardware()
 
 
-def run(pieces, batch="1024seq", **more):
+@cache
+def run(*pieces, **more):
+    """A sweep over slices; choices that are held leave a small search."""
     found = [parse_slice(p) for p in pieces]
-    return sweep("llama-3-8b", found, batches=[batch], lengths=[4096], **more)
+    held = {"pins": {"stage": 1}, "remat": "block"}
+    return sweep("llama-3-8b", found, batches=["1024seq"], lengths=[4096], **held, **more)
 
 
 def test_slices_of_a_bare_chip_double_and_go_on_over_the_data_centre():
@@ -31,7 +35,7 @@ def test_slices_of_a_bare_chip_double_and_go_on_over_the_data_centre():
 
 
 def test_scaling_is_measured_against_the_row_before():
-    small, large = run(["v5e:8x8", "v5e:16x16"])
+    small, large = run("v5e:8x8", "v5e:16x16", tokens=1e12)
     assert small.answer
     assert large.answer
     rate = large.answer.tokens_per_second / small.answer.tokens_per_second
@@ -42,7 +46,7 @@ def test_scaling_is_measured_against_the_row_before():
 
 
 def test_the_front_holds_what_nothing_beats():
-    points = run(["v5e:8x8", "v5e:8x16", "v5e:16x16"], tokens=1e12)
+    points = run("v5e:8x8", "v5e:8x16", "v5e:16x16", tokens=1e12)
     for p in points:
         others = [(q.days or 0.0, q.usd or 0.0) for q in points if q is not p]
         beaten = any(days <= (p.days or 0.0) and usd < (p.usd or 0.0) for days, usd in others)
@@ -50,7 +54,7 @@ def test_the_front_holds_what_nothing_beats():
 
 
 def test_the_cheapest_within_a_deadline():
-    points = run(["v5e:8x8", "v5e:16x16"], tokens=1e12)
+    points = run("v5e:8x8", "v5e:16x16", tokens=1e12)
     slow = max(p.days or 0.0 for p in points)
     best = min(points, key=lambda p: p.usd or 0.0)
     assert f"cheapest within {slow:.3g} days: {best.piece}"[:30] in verdicts(points, days=slow)[-1]
@@ -58,17 +62,17 @@ def test_the_cheapest_within_a_deadline():
 
 
 def test_where_it_stops_being_worth_it_is_said():
-    points = run(["v5e:4x4", "v5e:16x16"])
+    points = run("v5e:4x4", "v5e:16x16")
     flat = [points[0], replace(points[1], marginal=0.2)]
     assert "past 16 chips it stops being worth it" in verdicts(flat)[0]
     assert "20% of the added chips' speed" in verdicts(flat)[0]
 
 
 def test_points_without_a_plan_say_why_and_all_of_them_raise():
-    points = run(["v5e:1x1", "v5e:8x8"])
+    points = run("v5e:1x1", "v5e:8x8")
     missing = next(p for p in points if p.answer is None)
     assert "no plan fits" in missing.miss
     rows = sweep_result(points, None)["points"]
     assert {"slice", "chips", "miss", "mfu", "efficiency"} <= set(rows[-1])
     with pytest.raises(NoFeasiblePlan, match="no point of the sweep has a plan"):
-        run(["v5e:1x1"])
+        run("v5e:1x1")

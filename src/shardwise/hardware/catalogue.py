@@ -1,7 +1,9 @@
-"""The catalogue: one TOML file per chip in data/, an index with every alias, and overrides.
+"""The catalogue: one TOML file per chip and one per generation in data/, and overrides.
 
-`load_chip` reads one file only. Names match exactly, apart from case, through the one alias table
-of `data/index.toml`; there is no matching by part of a name. Where a number comes from is in
+A chip's file is written by people, each number beside its source (CONTRIBUTING.md, "A chip"). It
+names its generation, whose file `scripts/fit_efficiency.py` writes: the constants that chips with
+the same core share. `load_chip` reads these two files only. Names match exactly, apart from case
+(`names.py`); there is no matching by part of a name. Where a number comes from is in
 `Chip.sources`, and a number changed by `--hw` or `--set` says so there.
 """
 
@@ -14,11 +16,19 @@ from typing import Any, get_args
 from shardwise.boundary import read_toml, read_yaml
 from shardwise.errors import BadRequest, shown, unknown
 from shardwise.hardware.chip import FIELDS, Chip
+from shardwise.hardware.names import (
+    DATA,
+    NAMES,
+    REMEDY,
+    aliases,
+    chip_names,
+    own_names,
+    resolve_chip,
+)
 from shardwise.hardware.prices import price_override
 from shardwise.hardware.record import TABLES, Constants, chip_of
 
-DATA = Path(__file__).parent / "data"
-REMEDY = "list them with `shardwise hw list`, add one with --hw FILE"
+GENERATIONS = DATA / "generations"
 
 
 def load_chip(
@@ -33,7 +43,8 @@ def load_chip(
 
     constants: "vendor", or "book" for the number of the book's latest table where it gives one.
     hw_files: TOML or YAML files, each one chip record; its `id` is added or overridden, and `base`
-        names the chip that it starts from. Later files win.
+        names the chip that it starts from. Later files win. A file as the catalogue has them will
+        do, too; its `cloud` and `exports` are looked up only once it lies there.
     set_: overrides "chip.hbm_bandwidth=3e12" (the "chip." may be left out), applied last.
     prices: dollars per chip-hour by chip name or alias (`--price`), of this chip.
     Raises BadRequest for an unknown chip, field or constants, for a value of a wrong type, and for
@@ -57,8 +68,8 @@ def load_chip(
 
 
 def chip_ids(hw_files: Sequence[str | Path] = ()) -> tuple[str, ...]:
-    """Canonical ids in the catalogue's order (TPUs, GPUs, others), then those the files add."""
-    return tuple(dict.fromkeys([*_index(), *_hw_records(tuple(str(p) for p in hw_files))]))
+    """Canonical ids by vendor and release, then those the files add."""
+    return tuple(dict.fromkeys([*chip_names(), *_hw_records(tuple(str(p) for p in hw_files))]))
 
 
 def catalogue(constants: str = "vendor") -> tuple[Chip, ...]:
@@ -66,43 +77,47 @@ def catalogue(constants: str = "vendor") -> tuple[Chip, ...]:
     return tuple(load_chip(chip_id, constants=constants) for chip_id in chip_ids())
 
 
-def aliases() -> Mapping[str, str]:
-    """Every accepted spelling in lower case -> canonical id; the ids themselves included."""
-    return _aliases()
-
-
-def resolve_chip(name: str, extra: Mapping[str, Any] | None = None) -> str:
-    """The canonical id of a chip name; `extra` holds ids added by --hw files.
-
-    >>> resolve_chip("TPU v5 lite"), resolve_chip("ironwood")
-    ('v5e', 'tpu7x')
-    """
-    if extra and name in extra:
-        return name
-    known = _aliases()
-    key = name.strip().lower()
-    if key not in known:
-        raise unknown("chip", name, [*(extra or {}), *known], REMEDY)
-    return known[key]
-
-
-@cache
-def _index() -> Mapping[str, list[str]]:
-    with (DATA / "index.toml").open("rb") as file:
-        return tomllib.load(file)["chips"]
-
-
-@cache
-def _aliases() -> Mapping[str, str]:
-    table: dict[str, str] = {}
-    for chip_id, names in _index().items():
-        for name in (chip_id, *names):
-            assert table.setdefault(name.lower(), chip_id) == chip_id, f"alias '{name}' twice"
-    return table
-
-
 def _read(chip_id: str) -> dict[str, Any]:
-    with (DATA / f"{chip_id}.toml").open("rb") as file:
+    record = _toml(DATA / f"{chip_id}.toml")
+    return _with_generation(record, record)
+
+
+def _with_generation(record: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """A chip's record with the constants of the generation that it names laid under its own.
+
+    The peaks, which say whether it has fp8, are its own or those of the chip it starts from.
+    """
+    fitted = _generation(record["generation"], record["id"])
+    if "fp8" not in {**_table(base, "peak_flops"), **_table(record, "peak_flops")}:
+        fitted.pop("matmul_fp8", None)
+    own = record.get("efficiency", {})
+    if not isinstance(own, Mapping):
+        return dict(record)  # `chip_of` refuses it
+    shares = {**own, **{name: entry for name, entry in fitted.items() if name not in own}}
+    derated = {n: {**_not_derated(n), **e} for n, e in shares.items() if isinstance(e, Mapping)}
+    return {**record, "efficiency": {**shares, **derated}}
+
+
+def _not_derated(name: str) -> dict[str, Any]:
+    """The book derates nothing: every share is 1, and no kernel takes longer than its FLOPs."""
+    book = 0.0 if name == "matmul_ramp" else 1.0
+    return {"book": book, "book_source": "the book derates nothing"}
+
+
+def _generation(name: Any, chip_id: str) -> dict[str, Any]:
+    files = {path.stem: path for path in sorted(GENERATIONS.glob("*.toml"))}
+    if not isinstance(name, str) or name not in files:
+        raise unknown(f"generation of chip '{chip_id}'", str(name), files)
+    return _toml(files[name])
+
+
+def _table(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = record.get(name)
+    return table if isinstance(table, Mapping) else {}
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
         return tomllib.load(file)
 
 
@@ -118,23 +133,34 @@ def _hw_records(paths: tuple[str, ...]) -> Mapping[str, Mapping[str, Any]]:
         own = _load_file(Path(path))
         if not isinstance(own.get("id"), str):
             raise BadRequest(f"hardware file '{path}' has no 'id'; it holds one chip, named by it")
+        spellings = own.get("aliases", [])
+        if not isinstance(spellings, list) or not all(isinstance(a, str) for a in spellings):
+            raise BadRequest(
+                f"'aliases' in hardware file '{path}' is {shown(spellings)}; it must be a list of "
+                f"names"
+            )
         base = own.pop("base", own["id"])
-        chip_id = _aliases().get(own["id"].lower(), own["id"])
+        chip_id = aliases().get(own["id"].lower(), own["id"])
         if not isinstance(base, str):
             raise BadRequest(
                 f"'base' in hardware file '{path}' is {shown(base)}; it must be a chip's name"
             )
-        known = base in records or base.lower() in _aliases()
+        known = base in records or base.lower() in aliases()
         if not known and base != own["id"]:
-            raise unknown(f"base in hardware file '{path}'", base, _aliases(), REMEDY)
+            raise unknown(f"base in hardware file '{path}'", base, aliases(), REMEDY)
         start: Mapping[str, Any] = {}
         if base in records:
             start = records[base]
         elif known:
             start = _read(resolve_chip(base))
-        merged = _with_usable(start, _merged(start, _cited(own, path)))
+        own = _cited(own, path)
+        if "generation" in own:  # written as the catalogue's files are
+            own = _with_generation(own, start)
+        merged = _with_usable(start, _merged(start, own))
         _check_file_network(own, start, path)
-        records[chip_id] = {**merged, "id": chip_id}
+        numbers = {key: value for key, value in merged.items() if key not in NAMES}
+        names = {key: own[key] for key in NAMES if key in own}
+        records[chip_id] = {**numbers, **own_names(chip_id), **names, "id": chip_id}
     return records
 
 

@@ -6,9 +6,9 @@ that needs it asks by `Chip.require`, which names the remedy; nothing is default
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any
+from typing import Any, Literal
 
 from shardwise.errors import BadRequest
 from shardwise.hardware.network import Alone, DataCentre, FullMesh, Switched, Torus
@@ -179,8 +179,31 @@ class Efficiency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compiler:
+    """A compiler that runs without the chip, and what it calls the chip.
+
+    platform: "tpu" for libtpu, "cuda" for XLA's compiler of GPUs.
+    name: libtpu's name of the generation, or an architecture of the table of GPU targets in
+        profiler/ahead/data.
+    one_device: libtpu's `chip_config_name` where JAX shows the cores of a chip as one device and
+        libtpu would not.
+    no_cycles: dtypes of products whose `estimated_cycles` are no use, so that the roofline prices
+        them (docs/log.md).
+    """
+
+    platform: Literal["tpu", "cuda"]
+    name: str
+    one_device: str = ""
+    no_cycles: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chip:
-    """One accelerator as the catalogue has it. `sources` maps a number's path to its source."""
+    """One accelerator as the catalogue has it. `sources` maps a number's path to its source.
+
+    `generation` is the file of fitted constants that it shares with chips of the same core, empty
+    for a chip of a --hw file; `compiler` is None where none runs without the chip.
+    """
 
     id: str
     name: str
@@ -188,6 +211,8 @@ class Chip:
     release: str
     status: str
     core_kind: str
+    generation: str
+    compiler: Compiler | None
     notes: tuple[str, ...]
     peak_flops: Mapping[str, float]
     hbm_bytes: float | None

@@ -10,8 +10,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from shardwise.errors import BadRequest
+from shardwise.hardware.names import cloud_names_by_chip
 from shardwise.hardware.network import Torus
 from shardwise.hardware.shapes import Shape, legal_shapes, shape_text, shapes_with
 
@@ -25,29 +27,22 @@ class CloudFamily:
     chip: str
     unit: str
     per_chip: int
-    needs_topology: bool = False
+    needs_topology: bool
 
 
-def _cores(chip: str, *, needs_topology: bool = False) -> CloudFamily:
-    return CloudFamily(chip=chip, unit="TensorCores", per_chip=2, needs_topology=needs_topology)
-
-
-def _chips(chip: str) -> CloudFamily:
-    return CloudFamily(chip=chip, unit="chips", per_chip=1)
-
-
-FAMILIES: Mapping[str, CloudFamily] = {
-    "v2": _cores("v2"),
-    "v3": _cores("v3"),
-    "v4": _cores("v4"),
-    "v5p": _cores("v5p"),
-    "v5litepod": _chips("v5e"),
-    "v5e": _chips("v5e"),
-    "v6e": _chips("v6e"),
-    "tpu7x": _cores("tpu7x", needs_topology=True),
-    "v7x": _cores("tpu7x", needs_topology=True),
-}
-"""By the part of the name before the hyphen."""
+@cache
+def families() -> Mapping[str, CloudFamily]:
+    """By the part of the name before the hyphen: the `cloud` entries of the chips' files."""
+    return {
+        name: CloudFamily(
+            chip=chip,
+            unit=entry["counts"],
+            per_chip=entry["per_chip"],
+            needs_topology=entry.get("needs_topology", False),
+        )
+        for chip, entry in cloud_names_by_chip().items()
+        for name in entry["names"]
+    }
 
 
 def split_cloud_name(text: str) -> tuple[str, int] | None:
@@ -57,7 +52,7 @@ def split_cloud_name(text: str) -> tuple[str, int] | None:
     (('v5p', 128), None)
     """
     match = _NAME.fullmatch(text)
-    if match is None or match["family"].lower() not in FAMILIES:
+    if match is None or match["family"].lower() not in families():
         return None
     return match["family"].lower(), int(match["number"])
 
@@ -67,7 +62,7 @@ def cloud_shape(family: str, number: int, network: Torus) -> tuple[Shape, str]:
 
     Raises BadRequest where the number is no slice, or where the name needs a topology.
     """
-    rule, name = FAMILIES[family], f"{family}-{number}"
+    rule, name = families()[family], f"{family}-{number}"
     chips = number / rule.per_chip
     shapes = shapes_with(network, chips)
     if not shapes:
@@ -96,9 +91,9 @@ def cloud_names(chip: str, chips: int) -> tuple[str, ...]:
     >>> cloud_names("v5e", 16)
     ('v5litepod-16', 'v5e-16')
     """
-    return tuple(f"{f}-{chips * r.per_chip}" for f, r in FAMILIES.items() if r.chip == chip)
+    return tuple(f"{f}-{chips * r.per_chip}" for f, r in families().items() if r.chip == chip)
 
 
 def _near(family: str, chips: float, network: Torus) -> str:
     sizes = sorted({math.prod(s) for s in legal_shapes(network)}, key=lambda n: abs(n - chips))
-    return ", ".join(f"'{family}-{n * FAMILIES[family].per_chip}'" for n in sizes[:3])
+    return ", ".join(f"'{family}-{n * families()[family].per_chip}'" for n in sizes[:3])

@@ -21,10 +21,12 @@ from shardwise.hardware.chip import (
     PRICE,
     REQUIRED,
     Chip,
+    Compiler,
     Efficiency,
     Field,
     field_of,
 )
+from shardwise.hardware.names import NAMES
 from shardwise.hardware.network import (
     Alone,
     DataCentre,
@@ -45,6 +47,7 @@ TEXTS = ("id", "name", "vendor", "release", "status", "core_kind")
 TABLES = ("sources", "peak_flops", "efficiency", "network", "data_centre", "prices")
 KINDS = {"torus": Torus, "switched": Switched, "full_mesh": FullMesh, "alone": Alone}
 ENTRY = ("value", "source", "book", "book_source")
+PLATFORMS = ("tpu", "cuda")
 PRICE_ROLES = ("price", "price_low", "price_high")
 
 
@@ -92,7 +95,7 @@ def chip_of(record: Record, constants: Constants) -> Chip:
     """
     reader = Reader(record, constants)
     for key in record:
-        if key not in (*TEXTS, *TABLES, *FIELDS, "notes"):
+        if key not in (*TEXTS, *NAMES, *TABLES, *FIELDS, "notes"):
             raise unknown(f"field of chip '{reader.chip}'", key, (*TEXTS, *TABLES, *FIELDS))
     for key in ("id", "name", "network", *REQUIRED):
         if key not in record:
@@ -112,6 +115,8 @@ def chip_of(record: Record, constants: Constants) -> Chip:
     return Chip(
         **plain,
         notes=_notes(record),
+        generation=record.get("generation", ""),
+        compiler=_compiler(record["compiler"], reader.chip) if "compiler" in record else None,
         peak_flops=_peaks(_table(record, "peak_flops"), reader),
         efficiency=_efficiency(_table(record, "efficiency"), reader),
         network=_network(_table(record, "network"), reader),
@@ -122,6 +127,21 @@ def chip_of(record: Record, constants: Constants) -> Chip:
         constants=constants,
         sources=reader.sources,
     )
+
+
+def _compiler(entry: Any, chip: str) -> Compiler:
+    what, names = f"'compiler' of chip '{chip}'", [f.name for f in fields(Compiler)]
+    if not isinstance(entry, Mapping) or not {"platform", "name"} <= set(entry):
+        raise BadRequest(f"{what} is {shown(entry)}; it must be a table with a platform and a name")
+    for key, value in entry.items():
+        if key not in names:
+            raise unknown(f"key of {what}", key, names)
+        parts = value if key == "no_cycles" and isinstance(value, list) else [value]
+        if not all(isinstance(part, str) for part in parts):
+            raise BadRequest(f"'{key}' in {what} is {shown(value)}; it must be text")
+    if entry["platform"] not in PLATFORMS:
+        raise unknown(f"platform in {what}", entry["platform"], PLATFORMS)
+    return Compiler(**entry)
 
 
 def _notes(record: Record) -> tuple[str, ...]:

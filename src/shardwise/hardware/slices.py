@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from shardwise.errors import BadRequest
 from shardwise.hardware.catalogue import load_chip
 from shardwise.hardware.chip import Chip
-from shardwise.hardware.cloud_names import FAMILIES, cloud_shape, split_cloud_name
+from shardwise.hardware.cloud_names import cloud_shape, families, split_cloud_name
 from shardwise.hardware.network import Alone, FullMesh, Torus
 from shardwise.hardware.shapes import (
     Shape,
@@ -218,7 +218,7 @@ def _from_cloud_name(
     text: str, count: int | None, cloud: tuple[str, int], load: Callable[[str], Chip]
 ) -> Spelling:
     family, number = cloud
-    chip = load(FAMILIES[family].chip)
+    chip = load(families()[family].chip)
     assert isinstance(chip.network, Torus), f"{chip.id} has Cloud names but no torus"
     shape, note = cloud_shape(family, number, chip.network)
     piece = Slice(chip=chip, count=count or 1, shape=shape)

@@ -3,7 +3,8 @@
 `specs.py` holds what a layer is made of, `config.py` the whole model, `hf.py` reads a Hugging Face
 config.json by the table of class defaults in `architectures.py` (with `patterns`, `blocks` and
 `families` for the layers, `towers` for vision), `parameters.py` makes the one table that counting,
-FLOPs, sharding and loading map over, `counts.py` and `kv.py` sum it up, `zoo.py` loads by name.
+FLOPs, sharding and loading map over, `counts.py` and `kv.py` sum it up, `zoo.py` loads by name;
+`numerics.py` is what a forward pass needs beyond shapes, `runnable.py` says which models have it.
 Nothing here knows a chip or a time. Read `config.py` first, then `parameters.py`.
 """
 

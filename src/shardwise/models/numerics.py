@@ -4,14 +4,8 @@ Counting never reads this. `Numerics` is part of a ModelConfig where its class h
 `numerics_table.py`; elsewhere `ModelConfig.not_runnable` says why there is none.
 """
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-from shardwise.errors import BadRequest
-
-if TYPE_CHECKING:
-    from shardwise.models.config import ModelConfig
+from typing import Literal
 
 NormKind = Literal["rms", "layer"]
 ActivationName = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "clamped_silu"]
@@ -94,40 +88,3 @@ class Numerics:
     def rope(self, layer: int) -> Rope | None:
         """The rotation of one layer of the stack."""
         return self.ropes[self.rope_pattern[layer]]
-
-
-def numerics_of(cfg: "ModelConfig") -> Numerics:
-    """The numerics of a model; BadRequest names the model and why it has none."""
-    if cfg.numerics is None:
-        why = cfg.not_runnable or f"no rule says how '{cfg.architecture}' computes"
-        raise BadRequest(
-            f"model '{cfg.name}' cannot be run: {why}; it can be planned, and "
-            "`shardwise.models.numerics.plain` gives a shape of one's own plain numerics"
-        )
-    return cfg.numerics
-
-
-def plain(
-    cfg: "ModelConfig", *, activation: ActivationName | None = None, theta: float = 10_000.0
-) -> Numerics:
-    """RMSNorm (LayerNorm where norms carry a bias) and rotary positions unless they are learned.
-
-    For shapes that come from no config.json, such as MaxText's 2023 benchmark models: a non-gated
-    MLP gets ReLU, a gated one SiLU, one with biases GELU, unless `activation` says otherwise.
-    """
-    first = cfg.groups[0]
-    attention, mlp = first.attention, first.mlp
-    if attention is None or mlp is None:
-        raise BadRequest(f"model '{cfg.name}': plain numerics need attention and an MLP per layer")
-    if activation is None:
-        activation = "silu" if mlp.gated else "gelu" if mlp.bias else "relu"
-    rope = None if cfg.position_rows else Rope(dim=attention.head_dim, theta=theta)
-    return Numerics(
-        norm="layer" if cfg.norm_bias else "rms",
-        norm_eps=1e-5 if cfg.norm_bias else 1e-6,
-        activation=activation,
-        attention_scale=1 / math.sqrt(attention.head_dim),
-        ropes=(rope,),
-        rope_pattern=(0,) * cfg.layers,
-        routing=Routing(normalise=True),
-    )

@@ -2,6 +2,5 @@
 
 `step/` counts a training step, `price/` says its seconds and bytes, `search/` looks through the
 plans of a slice; `training.py` joins them. `serve/` does the same for serving, `simulate/` plays
-requests through a server, `export/` writes plans for other software; `book_rules/` holds the book's
-closed rules. Read `training.py` first.
+requests through a server, `export/` writes plans for other software. Read `training.py` first.
 """

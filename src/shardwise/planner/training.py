@@ -27,8 +27,9 @@ from shardwise.models.counts import params_active
 from shardwise.models.flops import model_flops_per_token, six_nd
 from shardwise.models.parameters import parameters
 from shardwise.planner.price.memory.step import train_memory
-from shardwise.planner.price.seconds import piped_estimate, stack_for
-from shardwise.planner.price.stages import spread, stretch
+from shardwise.planner.price.plan import PricedStep, price_step
+from shardwise.planner.price.seconds import stack_for
+from shardwise.planner.price.stages import spread, timeline_factor
 from shardwise.planner.price.usage import Usage
 from shardwise.planner.search.loop import (
     Found,
@@ -39,12 +40,11 @@ from shardwise.planner.search.loop import (
     search,
 )
 from shardwise.planner.search.plan_choices import check_choices
-from shardwise.planner.step.work import TrainShape, train_work
+from shardwise.planner.step.work import TrainShape, count_step
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.laws import EXPERTS, HEADS, check_layers
 from shardwise.plans.train import mesh_text
-from shardwise.roofline import Estimate, price, stretched
-from shardwise.scheduling.pipeline import check_counts
+from shardwise.roofline import Estimate
 from shardwise.units import DAY, format_bytes, format_gib, format_seconds
 from shardwise.work import MemoryTimeline, Work
 
@@ -59,9 +59,14 @@ class TrainAnswer(Usage):
     cfg: ModelConfig
     piece: Slice
     placement: Placement
-    work: Work
+    priced: PricedStep
     estimate: Estimate
     memory: MemoryTimeline
+
+    @property
+    def work(self) -> Work:
+        """The ops of the step."""
+        return Work(tuple(t.op for t in self.estimate.ops))
 
     @property
     def step_seconds(self) -> dict[str, float]:
@@ -193,40 +198,16 @@ def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnsw
     its counts.
     """
     check_plan(plan, cfg, piece)
-    placement = _placed(plan, piece)
-    shape = plan_shape(plan, cfg)
-    work = train_work(cfg, shape)
-    estimate = price(work, piece.chip, placement, stack=stack_for(plan.stack, plan.constants))
-    if plan.degree("stage") > 1:
-        estimate = stretched(estimate, stretch(plan, cfg, estimate))
-    return TrainAnswer(
-        plan=plan,
-        cfg=cfg,
-        piece=piece,
-        placement=placement,
-        work=work,
-        estimate=estimate,
-        memory=train_memory(cfg, shape),
-    )
-
-
-def closed_form_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnswer:
-    """The plan as the search prices it: pipelines by the closed form of uniform stages."""
-    check_plan(plan, cfg, piece)
-    if plan.degree("stage") > 1:
-        stages, chunks = plan.degree("stage"), plan.virtual_stages
-        check_counts(plan.pipeline_schedule, stages, plan.microbatches, chunks)
     placement, shape = _placed(plan, piece), plan_shape(plan, cfg)
-    work = train_work(cfg, shape)
     stack = stack_for(plan.stack, plan.constants)
-    estimate = price(work, piece.chip, placement, stack=stack)
+    priced = price_step(cfg, shape, count_step(cfg, shape), piece.chip, placement, stack)
     return TrainAnswer(
         plan=plan,
         cfg=cfg,
         piece=piece,
         placement=placement,
-        work=work,
-        estimate=piped_estimate(estimate, shape, cfg.layers),
+        priced=priced,
+        estimate=priced.estimate(timeline_factor(plan, cfg, priced)),
         memory=train_memory(cfg, shape),
     )
 

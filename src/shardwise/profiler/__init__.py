@@ -3,8 +3,9 @@
 `child.py` runs a function or a source file on virtual CPU devices with a time and a memory limit;
 `jobs.py` holds the functions that run inside such a child and import JAX; `hlo/` reads compiled
 text and `timeline.py` lays it out on a slice, both without JAX; `ahead/` compiles for slices that
-are not here, and `explain/` says where the time goes. Nothing is predicted here and no model is
-known. Read `child.py` first.
+are not here, `buffer_kinds.py` says what its buffers hold, `collectives/` holds its collectives
+against a plan's, and `explain/` says where the time goes. `trace/` captures and reads profiles,
+`micro/` measures the devices here. Nothing is predicted here. Read `child.py` first.
 """
 
 from shardwise.profiler.child import (

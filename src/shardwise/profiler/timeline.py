@@ -25,9 +25,6 @@ from shardwise.roofline.price import HBM, MATH, price_op
 from shardwise.roofline.stacks import IDEAL, Stack
 from shardwise.work import Op
 
-NO_CYCLES: Mapping[str, frozenset[str]] = {"v6e": frozenset({"int8", "uint8", "fp8"})}
-"""Chips and dtypes of products whose `estimated_cycles` are no use (libtpu 0.0.42, docs/log.md)."""
-
 _SUBSTITUTES = {
     "f32": ("f32", "bf16"),
     "f64": ("f64", "f32", "bf16"),
@@ -258,7 +255,8 @@ def trusted(item: HloOp, chip: Chip) -> bool:
     """Whether the compiler gives cycles for an op that stand for its time on this chip."""
     if item.cycles is None or item.op.op_class == "collective":
         return False
-    return not NO_CYCLES.get(chip.id, frozenset()) & set(item.op.flops)
+    useless = chip.compiler.no_cycles if chip.compiler else ()
+    return not set(useless) & set(item.op.flops)
 
 
 def _vector_seconds(item: HloOp, chip: Chip) -> float:

@@ -4,9 +4,8 @@
 `collectives.py` the cost of each collective on each network, `exchanges.py` that of a permute from
 one layout to another, `transfer.py` copies between memories, hosts and chips, `price.py` prices a
 whole Work, `bodies.py` lays its loops on streams, `stacks.py` holds what the software does with a
-chip, `strategies.py` ranks the resolver's programs by time. Nothing is counted here and no model is
-known.
-Read `price.py` first.
+chip, `strategies.py` ranks the resolver's programs by time, `residuals.py` puts a range around a
+predicted step. Nothing is counted here and no model is known. Read `price.py` first.
 """
 
 from shardwise.roofline.bodies import BodyTime, OpTime, body_time
@@ -49,7 +48,7 @@ from shardwise.roofline.matmul import (
     tile_intensity,
 )
 from shardwise.roofline.matmul_report import MatmulRoofline, matmul_roofline
-from shardwise.roofline.price import Estimate, price, price_op, stretched
+from shardwise.roofline.price import Estimate, body_times, price, price_op
 from shardwise.roofline.stacks import IDEAL, Stack, load_stack, stack_names
 from shardwise.roofline.strategies import (
     Priced,
@@ -80,6 +79,7 @@ __all__ = [
     "all_to_all",
     "attainable_flops",
     "body_time",
+    "body_times",
     "chip_critical_intensity",
     "collective_matmul",
     "collective_seconds",
@@ -110,7 +110,6 @@ __all__ = [
     "split_contraction_threshold",
     "split_contraction_times",
     "stack_names",
-    "stretched",
     "tile_intensity",
     "times",
     "vector_critical_intensity",

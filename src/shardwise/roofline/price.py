@@ -4,8 +4,8 @@ Lower: the largest, over resources (math, HBM, host link, each network), of that
 peak rates; of the HBM bytes only those that no implementation avoids (`Op.hbm_least`). Upper: no
 overlap at all, every op's math, memory and network one after the other at derated rates, with tile
 padding, ramps, latency and launches; with ideal constants that is the book's sum. Expected: derated
-rates with the overlap that streams and order allow and that the software stack really reaches. Each
-is multiplied by what the structure itself idles (`stretch`, the pipeline bubble). All arithmetic
+rates with the overlap that streams and order allow and that the software stack really reaches. What
+a pipeline idles is the planner's matter (`planner/price/composition.py`). All arithmetic
 broadcasts, so that one call prices one plan or a hundred thousand, or one plan at many constants.
 
 Constants: the chip's (`Chip.efficiency`) and the stack's (`roofline.stacks`). `bodies.py` puts the
@@ -38,8 +38,8 @@ Known = tuple[str, bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Seconds of one step: lower <= expected <= upper, the totals per resource, every op and every
-    body of the step (before `stretch`)."""
+    """Seconds of one step: lower <= expected <= upper, the totals per resource and per stream, and
+    every op."""
 
     lower: Quantity
     expected: Quantity
@@ -47,7 +47,6 @@ class Estimate:
     resources: Mapping[str, Quantity]
     streams: Mapping[str, Quantity]
     ops: tuple[OpTime, ...]
-    bodies: Mapping[str, BodyTime]
 
     def bound_by(self) -> str:
         """The resource with the largest total at peak rates; for one plan."""
@@ -58,33 +57,13 @@ class Estimate:
         return tuple(sorted(self.ops, key=lambda t: -float(t.total))[:n])
 
 
-def price(
-    work: Work,
-    chip: Chip,
-    placement: Placement,
-    *,
-    stretch: Mapping[str, Quantity] | None = None,
-    stack: Stack = IDEAL,
-) -> Estimate:
-    """Price one step of one device. `stretch[body]` multiplies the time of that body (bubbles)."""
+def price(work: Work, chip: Chip, placement: Placement, *, stack: Stack = IDEAL) -> Estimate:
+    """Price one step of one device."""
     ops = price_ops(work.ops, chip, placement, stack)
-    bodies = {name: body_time(body, stack) for name, body in _bodies(ops).items()}
-    return _estimate(ops, bodies, stretch or {})
-
-
-def stretched(estimate: Estimate, stretch: Mapping[str, Quantity]) -> Estimate:
-    """The same priced ops with other factors on their bodies: for factors that the first price
-    decides, as those of a pipeline's timeline."""
-    return _estimate(estimate.ops, estimate.bodies, stretch)
-
-
-def _estimate(
-    ops: tuple[OpTime, ...], bodies: Mapping[str, BodyTime], factors: Mapping[str, Quantity]
-) -> Estimate:
-    resources = _totals(ops, factors)
-    upper = total(t.serial * t.op.count * factors.get(t.op.body, 1.0) for t in ops)
+    resources = _totals(ops)
+    upper = total(t.serial * t.op.count for t in ops)
     lower = largest(resources.values())
-    overlapped = total(body.expected * factors.get(name, 1.0) for name, body in bodies.items())
+    overlapped = total(body.expected for body in body_times(ops, stack).values())
     # A stream's own total can exceed a short body's timeline by rounding only; keep the order.
     expected = np.minimum(np.maximum(overlapped, lower), upper)
     return Estimate(
@@ -92,10 +71,17 @@ def _estimate(
         expected=expected,
         upper=upper,
         resources=resources,
-        streams=_stream_totals(ops, factors),
+        streams=_stream_totals(ops),
         ops=ops,
-        bodies=bodies,
     )
+
+
+def body_times(ops: Iterable[OpTime], stack: Stack = IDEAL) -> dict[str, BodyTime]:
+    """Seconds of every body of priced ops."""
+    bodies: dict[str, list[OpTime]] = {}
+    for t in ops:
+        bodies.setdefault(t.op.body, []).append(t)
+    return {name: body_time(tuple(body), stack) for name, body in bodies.items()}
 
 
 def price_ops(
@@ -245,25 +231,16 @@ def _padding(op: Op, chip: Chip) -> Quantity:
     return np.maximum(padded / np.maximum(useful, 1e-300), 1.0)
 
 
-def _bodies(ops: tuple[OpTime, ...]) -> dict[str, tuple[OpTime, ...]]:
-    bodies: dict[str, list[OpTime]] = {}
-    for t in ops:
-        bodies.setdefault(t.op.body, []).append(t)
-    return {name: tuple(body) for name, body in bodies.items()}
-
-
-def _totals(ops: tuple[OpTime, ...], factors: Mapping[str, Quantity]) -> dict[str, Quantity]:
+def _totals(ops: tuple[OpTime, ...]) -> dict[str, Quantity]:
     totals: dict[str, Quantity] = {}
     for t in ops:
         for resource, seconds in t.peak.items():
-            share = seconds * t.op.count * factors.get(t.op.body, 1.0)
-            totals[resource] = totals.get(resource, 0.0) + share
+            totals[resource] = totals.get(resource, 0.0) + seconds * t.op.count
     return totals
 
 
-def _stream_totals(ops: tuple[OpTime, ...], factors: Mapping[str, Quantity]) -> dict[str, Quantity]:
+def _stream_totals(ops: tuple[OpTime, ...]) -> dict[str, Quantity]:
     totals: dict[str, Quantity] = {}
     for t in ops:
-        seconds = t.total * factors.get(t.op.body, 1.0)
-        totals[t.op.stream] = totals.get(t.op.stream, 0.0) + seconds
+        totals[t.op.stream] = totals.get(t.op.stream, 0.0) + t.total
     return totals

@@ -5,9 +5,9 @@ with attention, latent attention, MLP and experts in files of their own. `init.p
 parameter tree from the parameter table of `models`, `checkpoint.py` loads and saves it by the names
 of `names.py`, `sharding.py` lays it out as a plan says, `generate.py` prefills and decodes.
 `options.py` holds dtypes, remat and the hooks of strategies; `collective_matmul/` matmuls that
-overlap their own communication, `parallel/` the strategies of a plan. Nothing is predicted and
-nothing measured here. Read `model.py`
-first.
+overlap their own communication, `parallel/` the strategies of a plan, `trainer/` runs many steps,
+`programs/` makes what is compiled ahead of time. Nothing is predicted and nothing measured here.
+Read `model.py` first.
 """
 
 from shardwise.runtime.cache import Cache, empty_cache

@@ -6,7 +6,7 @@ position s; what lies beyond a row's length is garbage that no query sees. Heads
 their own: 10 of them fill a tile of 16 on TPUs, and XLA copied the whole cache into such tiles.
 
 An int8 cache has a bf16 scale for each token and head beside them, `k.scale` and `v.scale`
-[L, B, K, S], 2 / H of its bytes (1.6 % at 128; `planner.serve_memory` counts them). A latent one is
+[L, B, K, S], 2 / H of its bytes (1.6 % at 128; `planner.serve.memory` counts them). A latent one is
 a single array cr [L, B, S, C + R] then, with one scale for a token's c and r: what is absorbed
 reads both as one key. On TPUs int8 rows wider than a tile's 128 (several KV heads on a device) are
 written in other tiles than the loop over layers keeps, so XLA (libtpu 0.0.42) copies the cache:

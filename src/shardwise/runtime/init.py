@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter, parameters
-from shardwise.models.numerics import numerics_of
 from shardwise.models.parameters import buffers
+from shardwise.models.runnable import numerics_of
 from shardwise.plans.layouts import UNEVEN
 
 Tree = dict[str, Any]

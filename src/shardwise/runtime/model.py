@@ -15,7 +15,7 @@ from jax import lax
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
-from shardwise.models.numerics import numerics_of
+from shardwise.models.runnable import numerics_of
 from shardwise.runtime.attention.scoring import capped
 from shardwise.runtime.call import Call
 from shardwise.runtime.norms import norm

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.numerics import numerics_of
+from shardwise.models.runnable import numerics_of
 
 Names = Mapping[str, str | tuple[str, str]]
 """Row -> name, or (name, form) where the form is not the one of `default_form`. Rows that share a

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from shardwise.models import ModelConfig
-from shardwise.models.numerics import Rope, numerics_of
+from shardwise.models.numerics import Rope
+from shardwise.models.runnable import numerics_of
 from shardwise.runtime.call import Call, Past
 from shardwise.runtime.layer import run_layer
 from shardwise.runtime.options import rematerialised

@@ -1,8 +1,12 @@
-"""Workflows join the verbs: what a request names becomes values, values become an answer.
+"""Workflows: words of a request to values, values to an answer; they join the verbs below.
 
-`inputs.py` turns the words of a request (a model name, a slice's spelling, overrides) into values;
-`predict.py` plans, prices and shapes the result document, `book.py` sets the book's rules beside
-it, `audits.py` holds plans of published runs against them, `figures.py` has the book's figures as
-data, `plan_file.py` prices a plan that was saved or written by hand, `plan_diff.py` compares two
-of them and `export.py` writes one for another framework. Nothing is counted here.
+`inputs.py` turns words (a chip's name, a slice's spelling, a batch) into values. Planning:
+`predict.py` trains, `predict_serve.py` serves, `predict_fleet.py` finds the cheapest fleet and
+`confirm_fleet.py` simulates it, `sweep.py` plans one job many times. Plans that were saved:
+`plan_file.py` prices one, `plan_diff.py` compares two, `export.py` writes one for another
+framework, `simulate.py` puts a load on one, `train.py` runs one. Programs: `compile.py` compiles
+(`compile_report.py` keeps what it found in files), `explain.py` says where time goes, `profile.py`
+measures and `compare.py` sets a plan beside its program. `shard.py` resolves an expression and
+`shard_run.py` runs it. Nothing is counted or priced here, nothing published is read (`evidence/`)
+and the book is not asked (`book/`). Read `predict.py` first.
 """

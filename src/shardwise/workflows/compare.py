@@ -13,21 +13,21 @@ from typing import Any, Literal
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model
 from shardwise.plans import ServePlan, TrainPlan, load_plan
+from shardwise.plans.named import plan_path
 from shardwise.profiler.ahead import Limits
+from shardwise.profiler.buffer_kinds import Place, memory_of, places
 from shardwise.profiler.child import Watch
+from shardwise.profiler.collectives import rules
+from shardwise.profiler.collectives.added import ADDED
+from shardwise.profiler.collectives.lines import lines_of, read_lines
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import HloOp
 from shardwise.profiler.trace import Measured, Trace, measure, read_trace
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
 from shardwise.work import Op
-from shardwise.workflows import planned_rules
-from shardwise.workflows.audits import plan_path
-from shardwise.workflows.compare_memory import Place, memory_of, places
 from shardwise.workflows.compile import Program, compile_plan, said_of, short_op, short_source
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced
-from shardwise.workflows.planned import lines_of, read_lines
-from shardwise.workflows.planned_runtime import ADDED
 
 Unit = Literal["FLOPs", "bytes", "seconds", "runs"]
 COLLECTIVE = ("collective_bytes", "collective_runs")
@@ -275,7 +275,7 @@ def collective_sentences(program: Program, rows: Sequence[Row]) -> Iterator[str]
             yield f"{format_bytes(-row.difference)} less {verb} over {axes} than planned"
 
 
-MEANINGS = {**planned_rules.RULES, **ADDED}
+MEANINGS = {**rules.RULES, **ADDED}
 
 
 def rewrite_sentences(priced: Priced, program: Program, cfg: ModelConfig) -> Iterator[str]:
@@ -285,7 +285,7 @@ def rewrite_sentences(priced: Priced, program: Program, cfg: ModelConfig) -> Ite
     plan = priced.plan
     work, _ = said_of(priced, program.phase)
     lists = lines_of(work, plan), read_lines(program.compiled.hlo, plan)
-    found = planned_rules.compare(plan, cfg, *lists)
+    found = rules.compare(plan, cfg, *lists)
     least = WORTH * sum(row.planned[1] for row in found.rows)
     for note in found.explained:
         if max(note.planned, note.compiled) > least:

@@ -10,12 +10,12 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import mesh_coordinates
 from shardwise.plans import ServePlan, TrainPlan, load_plan
+from shardwise.plans.named import plan_path
 from shardwise.profiler.ahead import Limits, compile_ahead, target_of
 from shardwise.profiler.ahead.live import Exported, export, renamed
 from shardwise.profiler.child import Watch
 from shardwise.profiler.explain import Explanation, Line, explain_program
 from shardwise.profiler.explain.finding import WORTH
-from shardwise.workflows.audits import plan_path
 from shardwise.workflows.compile import (
     CompiledPlan,
     Program,

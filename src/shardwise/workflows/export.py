@@ -11,7 +11,7 @@ from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, pars
 from shardwise.planner.serve.answer import check_serve_plan
 from shardwise.planner.training import check_plan
 from shardwise.plans import ServePlan, TrainPlan, load_plan
-from shardwise.workflows.audits import plan_path, with_neighbour
+from shardwise.plans.named import plan_path, with_neighbour
 from shardwise.workflows.inputs import Hardware
 
 

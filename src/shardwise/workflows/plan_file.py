@@ -71,7 +71,7 @@ def plan_timeline(answer: TrainAnswer | Any) -> Timeline:
         raise BadRequest(
             "a serving plan has no pipeline to draw; give a training plan with mesh axis 'stage'"
         )
-    return step_timeline(answer.plan, answer.cfg, answer.estimate)
+    return step_timeline(answer.plan, answer.cfg, answer.priced)
 
 
 def check_fits(priced: Priced) -> None:

@@ -35,10 +35,10 @@ from shardwise.plans.train import (
     mesh_text,
 )
 from shardwise.roofline.bodies import OpTime
+from shardwise.roofline.residuals import ALL, groups_of, read_residuals
 from shardwise.scheduling.pipeline import PIPELINE_KINDS, PipelineKind
 from shardwise.units import format_seconds, sig
 from shardwise.workflows.inputs import Hardware, parse_batch
-from shardwise.workflows.residuals import ALL, groups_of, read_residuals
 
 _SHOWN_OPS = 8
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from shardwise.boundary.child import python
 from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.hardware.device_names import is_chip
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.flops import model_flops_per_token
 from shardwise.models.specs import Moe
@@ -30,7 +31,6 @@ from shardwise.runtime.trainer.optimizer import Settings
 from shardwise.runtime.trainer.processes import Group, connect, detected, devices_here, use_cpu
 from shardwise.runtime.trainer.stop import Stop
 from shardwise.runtime.trainer.supervisor import Watch, error_message, say
-from shardwise.workflows.device_names import is_chip
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import price_plan
 

@@ -8,6 +8,7 @@ embedding and head.
 from dataclasses import replace
 
 import pytest
+from tests.planner.closed import closed_form
 from tests.planner.search.test_train_search import bytes_of, request, seconds
 from tests.planner.steps import moe, runs, step
 
@@ -15,9 +16,9 @@ from shardwise.hardware import parse_slice, place
 from shardwise.planner.price.seconds import stack_for
 from shardwise.planner.search.loop import search
 from shardwise.planner.step.work import train_work
-from shardwise.planner.training import closed_form_train, plan_of
+from shardwise.planner.training import plan_of
 from shardwise.plans import MESH_AXES
-from shardwise.roofline import price
+from shardwise.roofline import body_times, price
 from shardwise.work import Work
 
 M = 16.0
@@ -63,7 +64,8 @@ def test_paired_passes_take_as_long_as_exchanges_or_the_rest_where_all_hides():
     for t in estimate.ops:
         if t.op.body == "forward.0":
             streams[t.op.stream] = streams.get(t.op.stream, 0.0) + float(t.total)
-    body = estimate.bodies["forward.0"]
+    ops = [t for t in estimate.ops if t.op.body == "forward.0"]
+    body = body_times(ops)["forward.0"]
     assert streams["net:expert"] > 0
     assert float(body.count * body.period) == pytest.approx(max(streams.values()), rel=1e-9)
 
@@ -110,7 +112,7 @@ def test_the_search_prices_paired_passes_as_a_plan_does(choices):
     report, all_ = search(asked, keep=12), search(asked, keep=12, exhaustive=True)
     assert any(f.structure.paired for f in all_.best)
     for found in all_.best:
-        answer = closed_form_train(plan_of(asked, found), cfg, asked.piece)
+        answer = closed_form(plan_of(asked, found), cfg, asked.piece)
         assert seconds(answer) == pytest.approx(found.seconds, rel=1e-9)
         assert bytes_of(answer) == pytest.approx(found.memory, rel=1e-9)
     for mine, theirs in zip(report.best, all_.best, strict=True):

@@ -7,6 +7,7 @@ from itertools import product
 from math import prod
 
 import pytest
+from tests.planner.closed import closed_form
 from tests.planner.steps import dense, moe
 
 from shardwise.errors import BadRequest
@@ -14,7 +15,7 @@ from shardwise.hardware import parse_slice, parts
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.loop import batch_units, search
 from shardwise.planner.search.request import SCHEDULES, STORAGES, TrainRequest
-from shardwise.planner.training import TrainAnswer, closed_form_train, plan_of
+from shardwise.planner.training import TrainAnswer, plan_of
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.layouts import STORAGE_AXES
 from shardwise.plans.train import CONTEXT_METHODS, PLACINGS
@@ -47,7 +48,7 @@ def request(cfg=DENSE, on="v5e:2x2", sequences=16, **changes) -> TrainRequest:
 
 
 def brute(asked: TrainRequest) -> Iterator[TrainAnswer]:
-    """Every plan of the axes that the search may use, priced alone by `closed_form_train`; those
+    """Every plan of the axes that the search may use, priced alone by `closed_form`; those
     that it refuses are left out. Choices that make no difference are priced again and again."""
     for part, box in parts(asked.piece):
         for mesh in meshes(asked, prod(box) * part.count):
@@ -64,7 +65,7 @@ def brute(asked: TrainRequest) -> Iterator[TrainAnswer]:
             ):
                 try:
                     plan = plan_with(asked, mesh, part.count, box, *choices)
-                    yield closed_form_train(plan, asked.cfg, asked.piece)
+                    yield closed_form(plan, asked.cfg, asked.piece)
                 except BadRequest:
                     continue
 
@@ -144,7 +145,10 @@ def random_space(seed: int) -> TrainRequest:
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+SEEDS = (*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 20)))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_brute_force_agrees_on_random_spaces(seed):
     asked = random_space(seed)
     everything = sorted(brute(asked), key=seconds)
@@ -157,7 +161,7 @@ def test_brute_force_agrees_on_random_spaces(seed):
         found = search(asked, keep=3, exhaustive=exhaustive)
         assert found.best[0].seconds == pytest.approx(float(best.expected), rel=1e-9)
         assert found.best[0].memory <= asked.max_hbm_bytes
-        again = closed_form_train(plan_of(asked, found.best[0]), asked.cfg, asked.piece)
+        again = closed_form(plan_of(asked, found.best[0]), asked.cfg, asked.piece)
         assert seconds(again) == pytest.approx(float(best.expected), rel=1e-9)
     # Everything that is legal on the whole slice was priced.
     whole = {
@@ -216,7 +220,7 @@ def test_the_figures_of_the_search_are_those_of_the_plan(on, cfg, sequences, exh
     report = search(asked, keep=12, exhaustive=exhaustive)
     assert len(report.best) >= 12
     for found in report.best:
-        answer = closed_form_train(plan_of(asked, found), cfg, asked.piece)
+        answer = closed_form(plan_of(asked, found), cfg, asked.piece)
         assert seconds(answer) == pytest.approx(found.seconds, rel=1e-9)
         assert bytes_of(answer) == pytest.approx(found.memory, rel=1e-9)
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwise.book.rules.serving import weight_stationary_chips
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model, parameters
-from shardwise.planner.book_rules.serving import weight_stationary_chips
 from shardwise.planner.serve.answer import plan_serve
 from shardwise.planner.serve.count import ServeShape, decode_work, prefill_work
 from shardwise.planner.serve.memory import kv_bytes_per_device, weight_bytes_per_device

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.planner.price.test_trace import check_trace
 from tests.planner.simulate.servers import Linear, fleet, pool
 from tests.planner.simulate.test_bulk import workload
-from tests.planner.test_trace import check_trace
 
 from shardwise.errors import BadRequest
 from shardwise.planner.simulate.metrics import (

@@ -44,10 +44,10 @@ def plan(schedule: str, chunks: int, layers: tuple[int, ...], microbatches: int)
 @pytest.mark.parametrize("microbatches", [16, 48])
 def test_two_short_steps_tell_a_long_one(schedule, chunks, layers, microbatches, monkeypatch):
     made = plan(schedule, chunks, layers, microbatches)
-    estimate = evaluate_train(made, CFG, PIECE).estimate
-    short = passes_end(made, CFG, estimate)
+    priced = evaluate_train(made, CFG, PIECE).priced
+    short = passes_end(made, CFG, priced)
     monkeypatch.setattr(stages, "_SETTLED", microbatches)
-    assert short == pytest.approx(passes_end(made, CFG, estimate), rel=1e-9)
-    events = stages.step_timeline(made, CFG, estimate).events
+    assert short == pytest.approx(passes_end(made, CFG, priced), rel=1e-9)
+    events = stages.step_timeline(made, CFG, priced).events
     passes = [e.end for e in events if e.stream == "compute" and e.kind in "FBW"]
     assert short == pytest.approx(max(passes), rel=1e-9)

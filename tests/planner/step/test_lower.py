@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardwise.book.rules.serving import step_seconds
 from shardwise.hardware import load_chip, parse_slice
 from shardwise.models import kv_bytes_per_token, load_model, params_text, state_bytes, weight_bytes
-from shardwise.planner.book_rules.serving import step_seconds
 from shardwise.planner.serve.answer import ServeAnswer, answer_of, evaluate_serve
 from shardwise.planner.serve.search import ServeRequest, search_slice
 from shardwise.plans import ServeDtypes, ServePlan, model_hash

@@ -14,7 +14,7 @@ from shardwise.profiler.trace import read as reader
 from shardwise.profiler.trace import read_trace, trace_of
 from shardwise.profiler.trace.events import lines_of, opcode_of
 from shardwise.profiler.trace.job import read_planes
-from shardwise.workflows.profile_result import trace_result
+from shardwise.workflows.profile import trace_result
 
 OP, MODULE = 4, 3
 """Places of an op and of a run in the events of `CHROME`."""

@@ -73,11 +73,19 @@ def check(kernel, scoring, K=K, dtype=np.float32, limit=1e-5):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("feature", ["causal", "window in order", "all", "blind rows"])
+@pytest.mark.parametrize(
+    "feature",
+    [
+        "causal",
+        "all",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("window in order", "blind rows")),
+    ],
+)
 def test_equals_dense(method, feature):
     check(sharded(method, mesh_of(1, 4, 2)), cases.scoring_for(feature, B, T, N))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_equals_dense_in_64_bits_over_8_places(method):
     with jax.enable_x64(True):
@@ -96,6 +104,7 @@ def test_keys_that_the_tensor_axis_does_not_cut_get_the_sum_of_its_gradients(met
     check(kernel, cases.scoring_for("all", B, T, N), K=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_gradients_are_right_where_varying_is_not_checked(method):
     # JAX's Pallas and cuDNN kernels need `check_vma=False`.
@@ -103,6 +112,7 @@ def test_gradients_are_right_where_varying_is_not_checked(method):
     check(kernel, cases.scoring_for("all", B, T, N), K=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_other_axes_may_be_left_to_the_compiler(method):
     mesh, spec = mesh_of(2, 2, 2), P(None, "context")
@@ -158,6 +168,7 @@ class TestZigzag:
         with pytest.raises(BadRequest, match=r"rows of 20 tokens .* must divide by 2 x 4 devices"):
             zigzag_order(20, 4)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("method", METHODS)
     def test_equals_dense(self, method):
         inside = sharded(method, mesh_of(1, 4, 2))

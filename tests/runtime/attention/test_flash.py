@@ -24,7 +24,17 @@ B, T, N, K, H, U = 2, 50, 6, 2, 8, 12
 flash = partial(flash_attention, block_T=16, block_S=8)
 
 
-@pytest.mark.parametrize("feature", cases.FEATURES)
+ALONE = ("window", "window in order", "soft cap", "sinks", "packed", "packed in order")
+"""Features that "all" has together."""
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ALONE else ())
+        for name in cases.FEATURES
+    ],
+)
 def test_equals_dense_in_64_bits(feature):
     with jax.enable_x64(True):
         arrays = cases.inputs(B, T, N, K, H, U, np.float64)

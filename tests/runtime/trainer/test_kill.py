@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from runtime.trainer.made import make_plan, make_text
+from runtime.trainer.made import QUICK, make_plan, make_text
 from shardwise.models import load_model
 from shardwise.plans import save_plan
 from shardwise.runtime import load, shapes
@@ -34,13 +34,11 @@ def command(folder, out, *flags, plan=None, steps=30):
 
 
 def call(args, **options):
-    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    return subprocess.run(list(map(str, args)), env=environment, **QUIET, **options)
+    return subprocess.run(list(map(str, args)), env=QUICK, **QUIET, **options)
 
 
 def started(args):
-    environment = {**os.environ, "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    return subprocess.Popen(list(map(str, args)), env=environment, **QUIET)
+    return subprocess.Popen(list(map(str, args)), env=QUICK, **QUIET)
 
 
 def steps_done(out):

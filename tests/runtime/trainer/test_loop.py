@@ -37,7 +37,7 @@ def stop_at(step):
     return report
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "muon"])
+@pytest.mark.parametrize("optimizer", ["adam", pytest.param("muon", marks=pytest.mark.slow)])
 def test_resuming_is_bit_identical(tmp_path, optimizer):
     plan = make_plan(tmp_path, optimizer=optimizer)
     whole = make_run(tmp_path, plan, save_every=2, out=tmp_path / "whole")
@@ -161,7 +161,10 @@ def test_a_mesh_follows_one_device(tmp_path, mesh):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-3), params, alone)
 
 
-@pytest.mark.parametrize("optimizer", ["adam8bit", "adafactor", "muon", "sgd"])
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("adam8bit", "adafactor", "muon")]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", *OTHERS])
 def test_any_optimizer_follows_one_device(tmp_path, optimizer):
     """Cut over fsdp and tensor, and resumed from one device's checkpoint."""
     plan = make_plan(tmp_path, optimizer=optimizer)

@@ -140,6 +140,7 @@ def test_8_bits_keep_zero_and_what_is_not_zero():
     assert not np.any(dequantise(*quantise(jnp.zeros((2, 5)), True), True))
 
 
+@pytest.mark.slow
 def test_8_bit_adam_follows_adam(tmp_path):
     """The same noise for 20 steps: updates differ by the rounding of the moments alone."""
     found = {}

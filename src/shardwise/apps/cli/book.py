@@ -8,9 +8,9 @@ import click
 from shardwise.apps.cli.files import check_outputs, plot_option
 from shardwise.apps.cli.output import csv_option, document, emit, json_option, table, write_csv
 from shardwise.apps.cli.pictures import new_figure, save_figure
+from shardwise.book.figures import Figure, figure, figure_ids
+from shardwise.plans.named import PREFIX, audit_about, audit_names
 from shardwise.units import sig
-from shardwise.workflows.audits import PREFIX, audit_about, audit_names
-from shardwise.workflows.figures import Figure, figure, figure_ids
 
 _SHOWN = 16
 

@@ -22,7 +22,7 @@ def calibrate_machine(out: Path | None, as_json: bool, options: dict[str, Any]) 
         raise BadRequest("name the hardware file to write: -o FILE.toml")
     check_output(out, "-o", force=forced(), endings=(".toml",))
     with needed_for("calibrating"):
-        from shardwise.workflows import calibrate_machine as machine
+        from shardwise.evidence.calibration import machine as machine
 
     try:
         found = machine.calibrate_machine(

@@ -12,8 +12,9 @@ from shardwise.apps.cli.output import document, emit, table
 from shardwise.apps.cli.progress import progress_line
 from shardwise.boundary import check_output, write_text
 from shardwise.errors import BadRequest
-from shardwise.units import format_seconds, sig
-from shardwise.workflows.calibrate import (
+from shardwise.evidence.calibration.endpoint import load, measure
+from shardwise.evidence.calibration.replay import Machine, Record, read_records
+from shardwise.evidence.calibration.server import (
     Calibrated,
     calibrate_records,
     calibration_result,
@@ -21,8 +22,7 @@ from shardwise.workflows.calibrate import (
     hardware_text,
     machine_of_plan,
 )
-from shardwise.workflows.endpoint import load, measure
-from shardwise.workflows.replay import Machine, Record, read_records
+from shardwise.units import format_seconds, sig
 
 
 def calibrate_server(plan: Path, out: Path | None, as_json: bool, options: dict[str, Any]) -> None:

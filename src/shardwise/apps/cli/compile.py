@@ -61,8 +61,8 @@ def compile_(what: str, as_json: bool, out: Path | None, **options: Any) -> None
     that does not fit ends with code 3 and names its largest buffers.
     """
     check_outputs(what)
+    from shardwise.workflows.compile import program_result
     from shardwise.workflows.compile_report import write_report
-    from shardwise.workflows.compile_result import program_result
 
     programs, plan, warnings = compiled_programs(what, options)
     results = [program_result(program, plan) for program in programs]
@@ -128,7 +128,7 @@ def is_function(what: str) -> bool:
 
 def _plan(what: str, options: dict[str, Any]) -> Any:
     from shardwise.plans import load_plan
-    from shardwise.workflows.audits import plan_path
+    from shardwise.plans.named import plan_path
 
     for name in ("args", "mesh"):
         if options[name]:

@@ -16,7 +16,7 @@ from shardwise.apps.cli.output import (
     table,
     write_csv,
 )
-from shardwise.errors import BadRequest
+from shardwise.apps.cli.serve_lengths import MOST_LENGTH, count_of
 from shardwise.models.describe import context_warning, unpriced
 from shardwise.planner.serve.answer import ServeAnswer, ServePlanning, mesh_text
 from shardwise.plans import save_plan
@@ -31,7 +31,7 @@ from shardwise.units import (
     parse_seconds,
     sig,
 )
-from shardwise.workflows.inputs import parse_pins, parse_share, whole
+from shardwise.workflows.inputs import parse_pins, parse_share
 from shardwise.workflows.predict_serve import (
     default_compute,
     full_warning,
@@ -41,9 +41,6 @@ from shardwise.workflows.predict_serve import (
 
 _SHOWN_FRONT = 14
 _MOST_BATCH, _MOST_CHUNK = 1_000_000, 100_000_000
-MOST_LENGTH = 2**24
-"""Tokens of a prompt or answer: above the longest context that a known config states, Llama 4
-Scout's 10,485,760 (ours)."""
 _FRONT_COLUMNS = (
     "slice",
     "mesh",
@@ -208,15 +205,6 @@ def _batch(options: dict[str, Any]) -> int:
     if text is None:
         return 0
     return count_of({"batch": text.removesuffix("seq") or text}, "batch", "--batch", _MOST_BATCH)
-
-
-def count_of(options: dict[str, Any], key: str, flag: str, most: float = inf) -> int:
-    if not options[key]:
-        raise click.UsageError(f"Missing option '{flag}'.")
-    value = whole(parse_count(options[key], flag), flag)
-    if value > most:
-        raise BadRequest(f"{flag} is {value:,}; at most {most:,} makes sense")
-    return value
 
 
 def _notes(target: Any) -> list[str]:

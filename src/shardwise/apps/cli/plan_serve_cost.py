@@ -9,8 +9,8 @@ import numpy as np
 
 from shardwise.apps.cli.options import given, hardware_of, on_command_line, refuse
 from shardwise.apps.cli.output import document, emit, table, write_csv
-from shardwise.apps.cli.plan_serve import MOST_LENGTH, count_of
 from shardwise.apps.cli.progress import progress_line
+from shardwise.apps.cli.serve_lengths import MOST_LENGTH, count_of
 from shardwise.errors import NoFeasiblePlan
 from shardwise.models.describe import context_warning, unpriced
 from shardwise.planner.serve.answer import mesh_text

@@ -13,11 +13,12 @@ from shardwise.apps.cli.output import document, emit, json_option, table
 from shardwise.apps.cli.plan_serve import render_serve
 from shardwise.apps.cli.plan_train import render_plan
 from shardwise.apps.cli.timeline import timeline_options, write_timeline
+from shardwise.book.rules.audit import audit_result
 from shardwise.errors import BadRequest
 from shardwise.plans import TrainPlan, load_plan
 from shardwise.plans.files import flat_plan
+from shardwise.plans.named import plan_path, with_neighbour
 from shardwise.units import sig
-from shardwise.workflows.audits import audit_result, plan_path, with_neighbour
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced, check_fits, price_plan
 
@@ -53,7 +54,7 @@ def priced_file(path: Path, options: dict[str, Any]) -> Priced:
     )
     priced = price_plan(plan, hardware)
     if isinstance(plan, TrainPlan):
-        audited = audit_result(plan, priced.answer.cfg, hardware)
+        audited = audit_result(plan, priced.answer.cfg, priced.answer.piece)
         priced = replace(priced, result={**priced.result, "audit": audited})
     return priced
 

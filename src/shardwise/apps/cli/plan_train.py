@@ -20,6 +20,8 @@ from shardwise.apps.cli.plan_train_options import search_of, search_options
 from shardwise.apps.cli.plan_train_run import render_run, run_asked, run_options
 from shardwise.apps.cli.progress import progress_line
 from shardwise.apps.cli.timeline import timeline_options, write_timeline
+from shardwise.book.thresholds import book_result
+from shardwise.evidence.against import against_result, published_plan, set_against
 from shardwise.hardware import Spelling
 from shardwise.models.describe import unpriced
 from shardwise.planner.training import TrainPlanning
@@ -33,8 +35,6 @@ from shardwise.units import (
     parse_count,
     sig,
 )
-from shardwise.workflows.against import against_result, published_plan, set_against
-from shardwise.workflows.book import book_result
 from shardwise.workflows.inputs import (
     whole,
 )

@@ -5,9 +5,9 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.output import table
+from shardwise.evidence.against import Against, gain_text
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_gib, format_seconds
-from shardwise.workflows.against import Against, gain_text
 from shardwise.workflows.predict import slower_text
 
 against_option = click.option(

@@ -46,7 +46,7 @@ def profile(what: str | None, as_json: bool, **options: Any) -> None:
     With --trace nothing is run: an .xplane.pb or trace.json.gz of a CPU, GPU or TPU is read.
     """
     check_outputs(what)
-    from shardwise.workflows.profile_result import profile_result, write_profile
+    from shardwise.workflows.profile import profile_result, write_profile
 
     if options["trace"] is not None:
         _check_trace_alone(what, options)
@@ -95,7 +95,7 @@ def _run(what: str, options: dict[str, Any]) -> Any:
 def _plan(what: str, options: dict[str, Any]) -> Any:
     from shardwise.apps.cli.compile import _pair
     from shardwise.plans import load_plan
-    from shardwise.workflows.audits import plan_path
+    from shardwise.plans.named import plan_path
 
     for name in ("args", "mesh", "on"):
         if options[name]:
@@ -120,8 +120,7 @@ def _check_trace_alone(what: str | None, options: dict[str, Any]) -> None:
 
 
 def _show_trace(options: dict[str, Any], as_json: bool) -> None:
-    from shardwise.workflows.profile import profile_trace
-    from shardwise.workflows.profile_result import profile_result, trace_result
+    from shardwise.workflows.profile import profile_result, profile_trace, trace_result
 
     trace, found = profile_trace(options["trace"], options["hlo"])
     result = trace_result(trace) if found is None else profile_result(found)

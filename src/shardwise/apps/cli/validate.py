@@ -19,11 +19,11 @@ from shardwise.apps.cli.output import (
 from shardwise.apps.cli.progress import progress_line
 from shardwise.apps.cli.validate_tables import rank_text, share_text, signed_text, summaries_table
 from shardwise.errors import BadRequest, ThresholdMissed, unknown
+from shardwise.evidence.training.runs import PUBLISHED, read_table
+from shardwise.evidence.training.validate import Summary, Validation, validation_result
+from shardwise.evidence.training.validate import validate as run_validation
 from shardwise.units import format_seconds
 from shardwise.workflows.inputs import parse_share
-from shardwise.workflows.published import PUBLISHED, read_table
-from shardwise.workflows.validate import Summary, Validation, validation_result
-from shardwise.workflows.validate import validate as run_validation
 
 _WORST = 10
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from shardwise.apps.cli.pictures import new_figure, save_figure
-from shardwise.workflows.validate import Validation
+from shardwise.evidence.training.validate import Validation
 
 MARKERS = "osD^vPX*"
 

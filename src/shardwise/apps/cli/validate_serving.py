@@ -10,16 +10,16 @@ from shardwise.apps.cli.output import document, emit, table, write_csv
 from shardwise.apps.cli.progress import progress_line
 from shardwise.apps.cli.validate_tables import signed_text, summaries_table
 from shardwise.errors import BadRequest, ThresholdMissed, unknown
-from shardwise.units import format_seconds
-from shardwise.workflows.serving_runs import PUBLISHED_SERVING, ServingTable, read_serving
-from shardwise.workflows.validate_serving import (
+from shardwise.evidence.serving.runs import PUBLISHED_SERVING, ServingTable, read_serving
+from shardwise.evidence.serving.validate import (
     ServingValidation,
     serving_result,
     tpot_summary,
     ttft_summary,
     worst,
 )
-from shardwise.workflows.validate_serving import validate_serving as run_validation
+from shardwise.evidence.serving.validate import validate_serving as run_validation
+from shardwise.units import format_seconds
 
 _WORST = 10
 

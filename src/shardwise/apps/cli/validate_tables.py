@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from shardwise.apps.cli.output import table
-from shardwise.workflows.validate import Summary
+from shardwise.evidence.training.validate import Summary
 
 
 def summaries_table(title: str, summaries: Mapping[str, Summary], rank: str) -> None:

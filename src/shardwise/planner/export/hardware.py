@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice, parse_slice
-from shardwise.hardware.cloud_names import FAMILIES, cloud_names
+from shardwise.hardware.cloud_names import cloud_names
 from shardwise.planner.export.notes import refused
 from shardwise.plans import MESH_AXES, TrainPlan
 
 
 def is_tpu(piece: Slice) -> bool:
     """Whether Cloud offers the chip as a TPU."""
-    return piece.chip.id in {family.chip for family in FAMILIES.values()}
+    return bool(cloud_names(piece.chip.id, piece.chips_each))
 
 
 def safe_names(piece: Slice) -> tuple[str, ...]:

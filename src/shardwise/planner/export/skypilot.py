@@ -9,6 +9,7 @@ from typing import Any
 from shardwise.boundary import parse_yaml, whole
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice, load_chip, parse_slice
+from shardwise.hardware.names import exported
 from shardwise.hardware.slices import domain_of
 from shardwise.models import ModelConfig
 from shardwise.planner.export import maxtext, megatron
@@ -31,20 +32,6 @@ def lost(piece: Slice) -> Lost:
     return maxtext.LOST if is_tpu(piece) else megatron.LOST
 
 
-GPUS = {
-    "v100": "V100",
-    "a100-40gb": "A100",
-    "a100": "A100-80GB",
-    "h100": "H100",
-    "h200": "H200",
-    "b200": "B200",
-    "l4": "L4",
-    "l40s": "L40S",
-    "a10g": "A10G",
-    "mi300x": "MI300X",
-}
-"""Names of the accelerators by our chip."""
-
 _LAUNCH = (
     'torchrun --nnodes "$SKYPILOT_NUM_NODES" --nproc-per-node "$SKYPILOT_NUM_GPUS_PER_NODE"',
     '--node-rank "$SKYPILOT_NODE_RANK" --master-addr "$(echo "$SKYPILOT_NODE_IPS" | head -n1)"',
@@ -61,7 +48,7 @@ def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
         words = maxtext.command(plan, cfg, piece)
     else:
         hosts, each = nodes(plan, piece)
-        accelerators = f"{named(TARGET, 'slice', piece.chip.id, GPUS)}:{each}"
+        accelerators = f"{named(TARGET, 'slice', piece.chip.id, exported(TARGET))}:{each}"
         words = [*_LAUNCH, *megatron.arguments(plan, cfg, piece)]
     task = {
         "name": job_name(cfg.name),
@@ -105,7 +92,7 @@ def read(text: str) -> Fields:
         return said | slice_fields(parse_slice(accelerators.removeprefix("tpu-")))
     name, _, each = accelerators.partition(":")
     per_host = number(TARGET, "accelerators", each or "1")
-    chip = load_chip(meant(TARGET, "accelerators", name, GPUS))
+    chip = load_chip(meant(TARGET, "accelerators", name, exported(TARGET)))
     said = megatron.read(run, world=hosts * per_host * chip.jax_devices_per_chip)
     domain = min(per_host, domain_of(chip))
     each_slice = Slice(chip=chip, count=hosts * per_host // domain, shape=(domain,))

@@ -10,7 +10,7 @@ import shlex
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice, parse_slice
-from shardwise.hardware.cloud_names import FAMILIES
+from shardwise.hardware.cloud_names import families
 from shardwise.hardware.shapes import shape_text
 from shardwise.models import ModelConfig
 from shardwise.planner.export import maxtext
@@ -54,15 +54,15 @@ def tpu_type(piece: Slice) -> str:
     names = safe_names(piece)
     if names:
         return names[0]
-    family = next(name for name, rule in FAMILIES.items() if rule.chip == piece.chip.id)
+    family = next(name for name, rule in families().items() if rule.chip == piece.chip.id)
     return f"{family}-{shape_text(tuple(sorted(piece.shape)))}"
 
 
 def slice_of_type(text: str, count: int) -> Slice:
     """The slices that a `--tpu-type` stands for."""
     match = _TOPOLOGY.fullmatch(text)
-    if match and match["family"] in FAMILIES:
-        text = f"{FAMILIES[match['family']].chip}:{match['shape']}"
+    if match and match["family"] in families():
+        text = f"{families()[match['family']].chip}:{match['shape']}"
     return parse_slice(f"{count}*{text}" if count > 1 else text)
 
 

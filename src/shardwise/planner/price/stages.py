@@ -2,18 +2,21 @@
 
 Counting describes one device, the one with the most layers and the head. Here every stage gets the
 seconds of what it really holds: its layers by group, the embedding on the first, the logits on the
-last. `stretch` turns the timeline back into what `roofline.price` multiplies bodies by.
+last. `timeline_factor` is then what the pipeline takes over the counted device's own work.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from shardwise.models import ModelConfig
+from shardwise.planner.price.composition import round_time
 from shardwise.planner.price.last_pass import last_pass
+from shardwise.planner.price.plan import PricedStep, Times
 from shardwise.planner.price.timeline import StageCosts, Timeline, costs_of, timeline
 from shardwise.plans import TrainPlan
-from shardwise.roofline import Estimate
 from shardwise.scheduling import Schedule, pipeline_schedule
 from shardwise.scheduling.pipeline import PLAIN, check_counts
 
@@ -33,10 +36,10 @@ class StageSeconds:
     optimizer: float
 
 
-def step_timeline(plan: TrainPlan, cfg: ModelConfig, estimate: Estimate) -> Timeline:
-    """The timeline of a plan whose Work was priced; one stage gives a timeline of one rank."""
+def step_timeline(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep) -> Timeline:
+    """The timeline of a plan whose step was priced; one stage gives a timeline of one rank."""
     schedule = schedule_of(plan)
-    return timeline(schedule, _costs(schedule, stage_seconds(plan, cfg, estimate)))
+    return timeline(schedule, _costs(schedule, stage_seconds(plan, cfg, priced)))
 
 
 def _costs(schedule: Schedule, seconds: StageSeconds) -> StageCosts:
@@ -63,28 +66,15 @@ def _schedule(kind: str, stages: int, microbatches: int, chunks: int) -> Schedul
     return pipeline_schedule(kind, stages, microbatches, chunks)
 
 
-def stretch(plan: TrainPlan, cfg: ModelConfig, estimate: Estimate) -> dict[str, float]:
-    """What bodies take in the pipeline over what the counted device computes: bubbles, less what it
-    was charged that lies on other stages. `estimate` is priced without any."""
+def timeline_factor(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep) -> float:
+    """The pipeline's seconds, from the first pass to the last, over those of the counted device's
+    own work: bubbles, less what it was charged that lies on other stages; 1 without stages."""
     if plan.degree("stage") == 1:
-        return {}
-    passes = passes_end(plan, cfg, estimate)
-    bodies = estimate.bodies
-    alone = 0.0
-    last_factor: dict[str, float] = {}
-    for name, body in bodies.items():
-        if name == "optimizer":
-            continue
-        _, _, group = name.partition(".")
-        period = _plain_period(estimate, name, group)
-        alone += float(body.count) * period
-        last_factor[name] = period / max(float(body.period), 1e-300)
-    factor = passes / alone
-    # The exposed reduction within `backward_last` comes once, at the end: no bubble repeats it.
-    return {name: 1 + (factor - 1) * share for name, share in last_factor.items()}
+        return 1.0
+    return passes_end(plan, cfg, priced) / float(priced.own)
 
 
-def passes_end(plan: TrainPlan, cfg: ModelConfig, estimate: Estimate) -> float:
+def passes_end(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep) -> float:
     """When the last pass of the step's timeline ends, in seconds.
 
     In the middle of a long step every further round (a microbatch per stage) takes as long as the
@@ -93,7 +83,7 @@ def passes_end(plan: TrainPlan, cfg: ModelConfig, estimate: Estimate) -> float:
     """
     stages = plan.degree("stage")
     rounds, over = divmod(plan.microbatches, stages)
-    seconds = stage_seconds(plan, cfg, estimate)
+    seconds = stage_seconds(plan, cfg, priced)
     if rounds <= _SETTLED + 1:
         return _last_pass(plan, seconds, plan.microbatches)
     first = _last_pass(plan, seconds, _SETTLED * stages + over)
@@ -111,37 +101,61 @@ def _last_pass(plan: TrainPlan, seconds: StageSeconds, microbatches: int) -> flo
     return last_pass(schedule, _costs(schedule, seconds))
 
 
-def _plain_period(estimate: Estimate, name: str, group: str) -> float:
-    """A body's seconds per round; of the last microbatch those without the reduction."""
-    usual = estimate.bodies.get(f"backward.{group}")
-    if name.startswith("backward_last") and usual is not None:
-        return float(usual.period)
-    return float(estimate.bodies[name].period)
-
-
-def stage_seconds(plan: TrainPlan, cfg: ModelConfig, estimate: Estimate) -> StageSeconds:
-    """What each stage computes per microbatch, from the periods of the priced bodies."""
+def stage_seconds(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep) -> StageSeconds:
+    """What each stage computes per microbatch, from the rounds of the priced step."""
     layers = layers_of_stages(plan, cfg)
-    rounds = [_round(estimate, group) for group in range(len(cfg.groups))]
+    rounds = _rounds(priced)
     passes = {
-        phase: [sum(n * rounds[g][phase] for g, n in enumerate(held)) for held in layers]
-        for phase in PHASES
+        phase: [
+            float(sum(n * r for n, r in zip(held, rounds[phase], strict=True))) for held in layers
+        ]
+        for phase in (*PHASES, "reduction")
     }
-    first, last = _end(estimate, "first"), _end(estimate, "last")
-    for phase in PHASES:
-        passes[phase][0] += first[phase]
-        passes[phase][-1] += last[phase]
-    reduction = [sum(n * rounds[g]["reduction"] for g, n in enumerate(held)) for held in layers]
-    transfers = [t for t in estimate.ops if t.op.name == "transfer.stage"]
-    optimizer = estimate.bodies.get("optimizer")
+    for stage, end in zip((0, -1), priced.steps.times.ends, strict=True):
+        for part in (end.chain, end.casts, end.accumulation):
+            for phase, seconds in _compute(part).items():
+                passes[phase if phase in PHASES else "backward"][stage] += seconds
+    transfers = priced.steps.times.transfer
     return StageSeconds(
         forward=tuple(passes["forward"]),
         backward=tuple(passes["backward"]),
         weight=tuple(passes["weight"]),
-        reduction=tuple(reduction),
+        reduction=tuple(passes["reduction"]),
         transfer=max((float(t.derated) for t in transfers), default=0.0),
-        optimizer=float(optimizer.expected) if optimizer else 0.0,
+        optimizer=float(np.sum(priced.reduced.around(priced.structure).update)),
     )
+
+
+def _rounds(priced: PricedStep) -> dict[str, np.ndarray]:
+    """Seconds of one layer of every kind and one microbatch by phase, and its exposed reduction.
+
+    Weight gradients have the share of a backward round that they have of its compute."""
+    reduced, stack = priced.reduced, priced.steps.stack
+    chunks = priced.structure.virtual_stages if priced.steps.piped else 0
+    ahead, early = reduced.rounds_of(chunks, reduced.stored.paired(priced.structure))
+    late = early.beside(reduced.reduction.sides)
+    forward, usual, last = (
+        np.reshape(round_time(each, 1.0, stack).period, -1) for each in (ahead, early, late)
+    )
+    weight = np.reshape(early.weight / np.maximum(early.chain, 1e-300), -1)
+    whole = last if reduced.often else usual
+    exposed = (last - whole) * (reduced.rounds_reduced()[:, 0] > 0)
+    return {
+        "forward": forward,
+        "backward": whole * (1 - weight),
+        "weight": whole * weight,
+        "reduction": np.maximum(exposed, 0.0),
+    }
+
+
+def _compute(part: Times) -> dict[str, float]:
+    """Seconds on the compute stream by phase. The first stage's end runs on another device than the
+    counted one, where it counts 0: hence of one run."""
+    seconds: dict[str, float] = {}
+    for t in part:
+        if t.op.stream == "compute":
+            seconds[t.op.phase] = seconds.get(t.op.phase, 0.0) + float(t.derated)
+    return seconds
 
 
 def _places(plan: TrainPlan) -> Schedule:
@@ -164,46 +178,6 @@ def layers_of_stages(plan: TrainPlan, cfg: ModelConfig) -> tuple[tuple[int, ...]
         for group in cfg.pattern[first:last]:
             count[rank][group] += 1
     return tuple(tuple(row) for row in count)
-
-
-def _round(estimate: Estimate, group: int) -> dict[str, float]:
-    """Seconds of one layer of a group and one microbatch by phase, and its exposed reduction."""
-    bodies = estimate.bodies
-    back = f"backward.{group}"
-    name = back if back in bodies else f"backward_last.{group}"
-    whole = float(bodies[name].period)
-    split = _shares(estimate, name)
-    weight = whole * split.get("weight", 0.0)
-    last = bodies.get(f"backward_last.{group}")
-    exposed = float(last.period) - whole if last is not None else 0.0
-    return {
-        "forward": float(bodies[f"forward.{group}"].period),
-        "backward": whole - weight,
-        "weight": weight,
-        "reduction": max(exposed, 0.0) * (float(last.count > 0) if last is not None else 0.0),
-    }
-
-
-def _end(estimate: Estimate, name: str) -> Mapping[str, float]:
-    """Seconds of one end of the model by phase. The first stage's runs on another device than the
-    counted one, where it counts 0, so that its ops are summed."""
-    seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-    for t in estimate.ops:
-        if t.op.body == name and t.op.stream == "compute":
-            phase = t.op.phase if t.op.phase in PHASES else "backward"
-            seconds[phase] += float(t.derated)
-    return seconds
-
-
-def _shares(estimate: Estimate, body: str) -> dict[str, float]:
-    """Shares of a body's compute by phase."""
-    times: dict[str, float] = {}
-    for t in estimate.ops:
-        if t.op.body == body and t.op.stream == "compute":
-            seconds = float(t.derated) * float(t.op.count)
-            times[t.op.phase] = times.get(t.op.phase, 0.0) + seconds
-    whole = sum(times.values()) or 1.0
-    return {phase: seconds / whole for phase, seconds in times.items()}
 
 
 def spread(layers: int, stages: int) -> tuple[int, ...]:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from shardwise.hardware.placement import Placement
+from shardwise.models import ModelConfig, Parameter
+from shardwise.planner.price.figures import Figures, figures_of
 from shardwise.planner.price.memory.step import standing_bytes
 from shardwise.planner.price.memory.working import (
     gathered_bytes,
@@ -24,10 +26,10 @@ from shardwise.planner.price.memory.working import (
     module_bytes,
 )
 from shardwise.planner.price.seconds import forward_share, stack_for
+from shardwise.planner.price.structure import Structure
 from shardwise.planner.search.columns import Columns, Keys, Meshes, keys_of
-from shardwise.planner.search.figures import Figures, figures_of
 from shardwise.planner.search.legality import batch_shards
-from shardwise.planner.search.request import Structure, TrainRequest
+from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.step.parts import (
     end_chains,
     end_rows,
@@ -45,9 +47,12 @@ from shardwise.planner.step.strategies.pipeline import (
     stage_transfer,
     tied_reduction,
 )
+from shardwise.planner.step.tree import EndParts, LayerParts
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import Known, price_ops
-from shardwise.work import Op
+from shardwise.roofline.stacks import Stack
+from shardwise.scheduling.pipeline import schedule_row
+from shardwise.work import Op, Quantity
 
 INNER = ("expert", "context", "tensor")
 STORED = ("fsdp", *INNER)
@@ -173,7 +178,7 @@ class StepParts:
         """The share per layer of sending activations on, with one chunk per stage."""
 
         def make(columns: Columns) -> Figures:
-            shape = self._shape(columns, structure, virtual_stages=1)
+            shape = self._shape(columns, structure)
             ops = stage_transfer(self.request.cfg, shape)
             return self._figures(columns, [ops], [float(self.request.cfg.layers)])
 
@@ -388,3 +393,98 @@ class StepParts:
 
 _SIZES = ("=expert", "=context", "=tensor")
 """Inner axes by degree alone: bytes do not depend on links."""
+
+
+class Chunk:
+    """Candidates that use the same axes, few enough to stay in cache: `composition.Steps`."""
+
+    def __init__(self, parts: StepParts, index: np.ndarray) -> None:
+        self.parts, self.index = parts, index
+        self.columns = parts.columns.take(index)
+        stages, layers = self.columns.degrees["stage"], parts.request.cfg.layers
+        self.stages, self.piped = stages, bool(stages[0] > 1)
+        self.microbatches = self.columns.microbatches.astype(float)
+        self.share = np.ceil(layers / stages) / layers
+        self._gathered: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def cfg(self) -> ModelConfig:
+        return self.parts.request.cfg
+
+    @property
+    def stack(self) -> Stack:
+        return self.parts.stack
+
+    @property
+    def groups(self) -> Sequence[Sequence[Parameter]]:
+        return self.parts.groups
+
+    @property
+    def layers(self) -> Sequence[float]:
+        return self.parts.layers
+
+    @property
+    def pairs(self) -> bool:
+        return any(schedule_row(kind).pairs_passes for kind in self.parts.request.schedules)
+
+    def at(self, part: OnKeys) -> Any:
+        """A part's figures of these candidates."""
+        if id(part) not in self._gathered:
+            self._gathered[id(part)] = part.at(self.index)
+        return self._gathered[id(part)]
+
+    def shape(self, structure: Structure) -> TrainShape:
+        """The candidates as one shape of arrays."""
+        return column_shape(self.parts.request, self.columns, structure)
+
+    def layer_parts(self, structure: Structure) -> LayerParts[Figures]:
+        """A layer of every group, one per row."""
+        forward, backward = self.at(self.parts.layer(structure))
+        gathers, scatters, summed, casts = self.at(self.parts.exchanges(structure))
+        return LayerParts(
+            forward=forward,
+            backward=backward,
+            gathers=gathers,
+            scatters=scatters,
+            accumulation=summed,
+            casts=casts,
+        )
+
+    def end_parts(
+        self, structure: Structure
+    ) -> tuple[EndParts[Figures], EndParts[Figures], Quantity, Quantity]:
+        """Both ends, and the part of the last one's time, and of both ones', that is forward."""
+        first, last, last_forward, both_forward = self.at(self.parts.ends(structure))
+        one, other = (
+            EndParts(
+                chain=chain,
+                gathers=gathers,
+                regathers=gathers,
+                scatters=scatters,
+                accumulation=summed,
+                casts=casts,
+            )
+            for chain, (gathers, scatters, summed, casts) in zip(
+                (first, last), self.at(self.parts.end_exchanges(structure)), strict=True
+            )
+        )
+        return one, other, last_forward, both_forward
+
+    def reduction(self, structure: Structure) -> Figures:
+        """The gradient reduction of a layer of every group."""
+        return self.at(self.parts.reduction(structure))
+
+    def end_reductions(self, structure: Structure) -> tuple[Figures, Figures]:
+        """Those of the ends."""
+        return self.at(self.parts.end_reduction(structure))
+
+    def transfer(self, structure: Structure) -> Figures:
+        """The share per layer of sending activations on, with one chunk per stage."""
+        return self.at(self.parts.transfer(structure))
+
+    def update(self, structure: Structure) -> Figures:
+        """The optimizer's update."""
+        return self.at(self.parts.optimizer(structure))

@@ -13,8 +13,9 @@ from typing import Literal
 
 import numpy as np
 
+from shardwise.planner.price.structure import Structure
 from shardwise.planner.search.columns import Columns, Degrees
-from shardwise.planner.search.request import Structure, TrainRequest
+from shardwise.planner.search.request import TrainRequest
 from shardwise.plans.laws import EXPERTS, HEADS, ULYSSES
 from shardwise.plans.train import STORAGE_AXES
 from shardwise.scheduling.pipeline import PLAIN, SCHEDULES, schedule_row

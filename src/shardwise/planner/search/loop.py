@@ -17,20 +17,15 @@ import numpy as np
 
 from shardwise.hardware import Slice, every_part, parts
 from shardwise.models.flops import model_flops_per_token
+from shardwise.planner.price.composition import Reduced, Seconds, Stored
+from shardwise.planner.price.structure import Structure
 from shardwise.planner.search.columns import (
     Columns,
     Meshes,
 )
-from shardwise.planner.search.composition import (
-    Chunk,
-    Priced,
-    Reduced,
-    Stored,
-    least_memory,
-    memory_of,
-)
-from shardwise.planner.search.leaves import StepParts
-from shardwise.planner.search.request import Structure, TrainRequest
+from shardwise.planner.search.leaves import Chunk, StepParts
+from shardwise.planner.search.memory import least_memory, memory_of
+from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.search.space import (
     LEVELS,
     Allowed,
@@ -335,15 +330,15 @@ class _Look:
 
     def _reduced(
         self,
-        stored: Stored,
+        stored: Stored[Chunk],
         zero: Structure,
         schedules: list[Structure],
         legal: np.ndarray,
         counted: bool,
     ) -> None:
         """One choice of the ZeRO stage, under all schedules."""
-        chunk, legal = self._dense(stored.chunk, legal)
-        reduced = Reduced(stored if chunk is stored.chunk else Stored(chunk, zero), zero)
+        chunk, legal = self._dense(stored.steps, legal)
+        reduced = Reduced(stored if chunk is stored.steps else Stored(chunk, zero), zero)
         if not self.tally.exhaustive:
             dense, legal = self._dense(chunk, legal & (reduced.floor() < self.limit[chunk.index]))
             if not legal.any():
@@ -354,7 +349,7 @@ class _Look:
         for last in schedules:
             by_schedule = allowed(last, 3)
             if by_schedule is not None and (mine := legal & by_schedule).any():
-                self._count(chunk, reduced.priced(last), mine, counted)
+                self._count(chunk, last, reduced.seconds(last), mine, counted)
 
     def _dense(self, chunk: Chunk, alive: np.ndarray) -> tuple[Chunk, np.ndarray]:
         """The chunk, or a smaller one where few of its candidates are alive."""
@@ -363,20 +358,28 @@ class _Look:
             return chunk, alive
         return Chunk(self.parts, chunk.index[alive]), np.ones(many, bool)
 
-    def _count(self, chunk: Chunk, priced: Priced, legal: np.ndarray, counted: bool) -> None:
+    def _count(
+        self,
+        chunk: Chunk,
+        structure: Structure,
+        priced: Seconds,
+        legal: np.ndarray,
+        counted: bool,
+    ) -> None:
         """Keep what is better than the best structure of its candidate so far."""
-        index = chunk.index
+        index, memory = chunk.index, memory_of(chunk, structure)
         if counted:
             self.tally.candidates += int(np.count_nonzero(legal))
-        fits = legal & (priced.memory <= self.request.max_hbm_bytes)
-        better = fits & (priced.expected < self.seconds[index])
+        fits = legal & (memory <= self.request.max_hbm_bytes)
+        expected = np.asarray(priced.expected)
+        better = fits & (expected < self.seconds[index])
         if better.any():
             at = index[better]
-            self.seconds[at], self.memory[at] = priced.expected[better], priced.memory[better]
+            self.seconds[at], self.memory[at] = expected[better], memory[better]
             self.chosen[at] = len(self.structures)
-            self.structures.append(priced.structure)
+            self.structures.append(structure)
         elif not fits.any():
-            self._leanest(chunk, priced.structure, priced.memory, legal)
+            self._leanest(chunk, structure, memory, legal)
 
     def _leanest(
         self, chunk: Chunk, structure: Structure, memory: np.ndarray, legal: np.ndarray

@@ -1,4 +1,4 @@
-"""What a search of training plans is asked, and the structural choices that it looks through."""
+"""What a search of training plans is asked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,8 +17,6 @@ from shardwise.plans.train import (
 )
 from shardwise.scheduling.pipeline import PIPELINE_KINDS, PipelineKind, schedule_row
 
-_ENDS = {"line": "apart", "fold": "folded", "mirror": "doubled"}
-
 Objective = Literal["time", "cost", "chips"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
@@ -30,30 +28,6 @@ SCHEDULES: tuple[tuple[PipelineKind, int], ...] = tuple(
 STORAGES: tuple[tuple[str, ...], ...] = (STORAGE_AXES, ("fsdp",))
 """Ways of storing parameters: over every axis that sums gradients anyway, or over fsdp alone, so
 that context and expert replicate what is not an expert (Megatron-LM)."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Structure:
-    """The choices of a plan that are no degree: one point of the search's outer loop."""
-
-    remat: RematPolicy
-    storage_axes: tuple[str, ...]
-    reshard_after_forward: bool
-    context_method: ContextMethod
-    zero: int
-    schedule: PipelineKind
-    virtual_stages: int
-
-    @property
-    def ends(self) -> str:
-        """Where embedding and head lie: "apart" on two devices, on one because the stages are
-        "folded", or on two that both hold both ("doubled")."""
-        return _ENDS[schedule_row(self.schedule).arrangement]
-
-    @property
-    def paired(self) -> bool:
-        """Whether tokens travel to experts under another microbatch's pass: `TrainShape.paired`."""
-        return schedule_row(self.schedule).pairs_passes and self.virtual_stages > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

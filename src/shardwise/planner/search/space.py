@@ -13,6 +13,7 @@ import numpy as np
 
 from shardwise.hardware import parts, place
 from shardwise.models.remat import RematPolicy, remat_row
+from shardwise.planner.price.structure import Structure
 from shardwise.planner.search.columns import (
     Columns,
     Meshes,
@@ -30,7 +31,7 @@ from shardwise.planner.search.legality import (
     legal_meshes,
     pinned_exactly,
 )
-from shardwise.planner.search.request import SCHEDULES, Structure, TrainRequest
+from shardwise.planner.search.request import SCHEDULES, TrainRequest
 from shardwise.plans import MESH_AXES
 from shardwise.plans.train import PLACINGS, Placing
 from shardwise.scheduling.pipeline import PLAIN, PipelineKind

@@ -34,7 +34,7 @@ from shardwise.models.specs import (
 from shardwise.planner.serve.count import ServeShape, decode_core
 from shardwise.planner.serve.step import prefill_ops, prompt_flops, step_work
 from shardwise.planner.simulate.cost import DecodeLine
-from shardwise.roofline import Estimate, price, price_op
+from shardwise.roofline import Estimate, body_times, price, price_op
 from shardwise.roofline.engines import Engine
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Op, Quantity
@@ -225,6 +225,10 @@ class _Pricer:
         work = step_work(self.cfg, self.server, step)
         return price(work, self.chip, self.placement, stack=self.engine.stack)
 
+    def body(self, found: Estimate, name: str) -> Quantity:
+        """Seconds of one body of a step."""
+        return body_times(found.ops, self.engine.stack)[name].expected
+
     def op(self, op: Op) -> np.ndarray:
         """Seconds of one run of one op."""
         found = price_op(op, self.chip, self.placement, self.engine.stack).derated
@@ -277,7 +281,7 @@ def _matmuls(p: _Pricer) -> list[float]:
     whole = tokens * p.server.splits
     step = StepShape(decodes=whole, decode_tokens=whole, samples=1)  # type: ignore[arg-type]
     found = p.estimate(step)
-    total = found.bodies["step.embed"].expected + found.bodies["step.sample"].expected
+    total = p.body(found, "step.embed") + p.body(found, "step.sample")
     for t in found.ops:
         if t.op.body.startswith("step.layers") and not t.op.id.endswith(_ATTENTION):
             total = total + t.total
@@ -289,7 +293,7 @@ def _head(p: _Pricer) -> list[float]:
     samples = np.arange(1.0, MOST_SAMPLES + 1)
     whole = samples * p.server.splits
     step = StepShape(decodes=1, decode_tokens=1, samples=whole)  # type: ignore[arg-type]
-    body = np.broadcast_to(p.estimate(step).bodies["step.sample"].expected, samples.shape)
+    body = np.broadcast_to(p.body(p.estimate(step), "step.sample"), samples.shape)
     return _table(body - body[0], samples)
 
 

@@ -16,7 +16,7 @@ from shardwise.models.activations import ActivationKind
 from shardwise.models.flops import scan_flops_per_token
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
 from shardwise.planner.step.layer_shape import LayerShape
-from shardwise.planner.step.ops import make_op
+from shardwise.planner.step.ops import Yield, make_op
 from shardwise.planner.step.strategies.context import attention_core, kv_heads
 from shardwise.planner.step.strategies.expert import block_share, expert_batch, expert_steps
 from shardwise.planner.step.strategies.stationary import (
@@ -45,9 +45,6 @@ __all__ = [
 
 MIXER_COMPONENTS = frozenset({"attention", "linear_attention"})
 """Components of the mixer's rows; all other rows of a layer belong to its MLP block."""
-
-Yield = tuple[ActivationKind, Op]
-"""An op of the forward pass, and the kind of activation that it yields."""
 
 
 def layer_rows(rows: Sequence[Parameter], group: int) -> tuple[Parameter, ...]:

@@ -1,6 +1,10 @@
 """Short ways to write down one op; its phase and body are set where they are not known yet."""
 
+from shardwise.models.activations import ActivationKind
 from shardwise.work import Collective, Op, Quantity
+
+Yield = tuple[ActivationKind, Op]
+"""An op of the forward pass, and the kind of activation that it yields."""
 
 
 def make_op(

@@ -13,12 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shardwise.errors import BadRequest
+from shardwise.errors import BadRequest, unknown
 from shardwise.hardware.chip import Chip
+from shardwise.hardware.names import compiled
 from shardwise.hardware.slices import Slice
 
-TPUS = ("v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x")
-"""Generations that libtpu 0.0.42 knows, by their names in the catalogue, which are its own."""
 DATA = Path(__file__).parent / "data" / "gpu_targets.toml"
 
 
@@ -50,19 +49,18 @@ def target_of(piece: Slice, coordinates: np.ndarray) -> Target:
     no compiler here knows."""
     chip = piece.chip
     order = tuple(tuple(row) for row in coordinates.reshape(-1, coordinates.shape[-1]).tolist())
-    table = _table()["chips"]
-    if chip.id not in (*TPUS, *table):
+    if chip.compiler is None:
         raise BadRequest(
             f"'{piece}' cannot be compiled for: no compiler that runs without the chip knows "
-            f"{chip.id}; those known are {', '.join((*TPUS, *table))}"
+            f"{chip.id}; those known are {', '.join(compiled())}"
         )
     capacity = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
-    if chip.id in TPUS:
+    if chip.compiler.platform == "tpu":
         return Target(
             slice=str(piece),
             platform="tpu",
-            topology=f"{chip.id}:{'x'.join(map(str, piece.shape))}",
-            options=_tpu_options(piece),
+            topology=f"{chip.compiler.name}:{'x'.join(map(str, piece.shape))}",
+            options=_tpu_options(piece, chip.compiler.one_device),
             coordinates=order,
             domain=piece.chips_each,
             capacity=capacity,
@@ -78,7 +76,7 @@ def target_of(piece: Slice, coordinates: np.ndarray) -> Target:
     )
 
 
-def _tpu_options(piece: Slice) -> dict[str, Any]:
+def _tpu_options(piece: Slice, one_device: str) -> dict[str, Any]:
     """libtpu takes three wraps, and one chip per host where a slice is one chip."""
     wraps = (*piece.wraps, False, False)[:3]
     options: dict[str, Any] = {"wrap": list(wraps)}
@@ -86,8 +84,8 @@ def _tpu_options(piece: Slice) -> dict[str, Any]:
         options["num_slices"] = piece.count
     if piece.chips_each == 1:
         options["chips_per_host_bounds"] = [1, 1, 1]
-    if piece.chip.id == "v4" and piece.chip.jax_devices_per_chip == 1:
-        options["chip_config_name"] = "megacore"
+    if one_device and piece.chip.jax_devices_per_chip == 1:
+        options["chip_config_name"] = one_device
     return options
 
 
@@ -104,8 +102,11 @@ def _gpu_topology(piece: Slice) -> str:
 
 def gpu_description(chip: Chip) -> str:
     """XLA's description of a GPU, as text of its protocol buffer."""
-    table = _table()
-    kind = table["architectures"][table["chips"][chip.id]]
+    assert chip.compiler is not None
+    table, name = _table(), chip.compiler.name
+    if name not in table["architectures"]:
+        raise unknown(f"architecture of chip '{chip.id}'", name, table["architectures"])
+    kind = table["architectures"][name]
     major, minor = kind["capability"]
     fields: dict[str, Any] = {
         **table["all"],

@@ -1,4 +1,4 @@
-"""Strategies: a TrainPlan's choices executed, each in a file named as in `planner/parallel`.
+"""Strategies: a TrainPlan's choices executed, each in a file named as in `planner/step/strategies`.
 
 `run.py` turns a plan into functions; `step.py` is the one program over the mesh; `setup.py` has the
 specs that all share. `fsdp.py` gathers stored parameters, `tensor.py` lays out activations,

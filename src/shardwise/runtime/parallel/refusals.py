@@ -9,7 +9,7 @@ import jax
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig
-from shardwise.models.numerics import numerics_of
+from shardwise.models.runnable import numerics_of
 from shardwise.models.specs import Moe
 from shardwise.plans.laws import broken_laws, check_layers
 from shardwise.plans.train import TrainPlan

@@ -19,7 +19,8 @@ from shardwise.work import Op, Quantity
 
 
 def stage_transfer(cfg: ModelConfig, shape: TrainShape) -> tuple[Op, ...]:
-    """Activations to the next stage once per microbatch and chunk, as a share per round of a layer.
+    """Activations to the next stage once per microbatch and chunk, as a share per round of a layer
+    and chunk.
 
     It waits for nothing here and nobody for it: the next microbatch's work goes on meanwhile. Each
     tensor rank sends its share, also where all hold the whole (Megatron's scatter and gather, SC21
@@ -32,7 +33,7 @@ def stage_transfer(cfg: ModelConfig, shape: TrainShape) -> tuple[Op, ...]:
     size = share * cfg.d_model * dtype_bytes(inner.activations)
     layers = cfg.layers * shape.stage_share
     op = exchange("transfer.stage", "permute", "pipeline", ("stage",), size)
-    return (replace(op, count=shape.piped * shape.virtual_stages / layers),)
+    return (replace(op, count=shape.piped / layers),)
 
 
 def tied_reduction(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from shardwise.models.activations import statuses
 from shardwise.models.remat import SAVED_KINDS
 from shardwise.models.specs import Layer, Moe
-from shardwise.planner.step.layer import Yield
+from shardwise.planner.step.ops import Yield
 from shardwise.planner.step.shape import TrainShape
 from shardwise.work import Op
 

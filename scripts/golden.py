@@ -1,0 +1,524 @@
+#!/usr/bin/env python3
+"""Golden answers: what hundreds of commands say today, so that a later commit can be compared.
+
+    scripts/golden.py write FILE [--jobs 2]
+    scripts/golden.py check FILE [--sample 60] [--jobs 2]
+
+`write` runs the requests of `golden_requests.py` through the command line in this process
+(`shardwise.apps.cli.main`, with --json) and keeps of each the `result` of its document, or its exit
+code and message. The plan files that requests read are inputs: made once by the command line, they
+lie in FILE, and a later `write` of the same FILE takes them from there. A write that was stopped
+goes on where it was as long as the sources are the same (FILE.part). `check` runs the requests that
+FILE holds, all or some of them evenly over the kinds, and prints one line for each figure that
+differs by more than 1e-9, with exit code 1. Equals of a ranking may change places. Figures that
+are new in an answer are no difference, nor are its sentences.
+"""
+
+import argparse
+import contextlib
+import gzip
+import hashlib
+import io
+import itertools
+import json
+import math
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, TextIO
+
+import yaml
+from golden_requests import BASE_WORDS, BASES, KEPT, SERVE_BASE_WORDS, Request, kinds, request_of
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ROOT / "tests" / "workflows" / "data" / "compiled"
+SCHEMA = 1
+MOST_ENTRIES = 12
+"""Of a list of plans: ten and one more, which tells whether the tenth has an equal."""
+RELATIVE = 1e-9
+ROUNDED = {"lasting": 1e-5, "starts": 1e-5}
+"""Figures that were rounded before they were added up, and how far they may differ."""
+ABSOLUTE = 1e-15
+"""Seconds and shares below which a difference is the rounding of a difference of large numbers."""
+DIGITS = 12
+"""That are kept of a number."""
+REFUSED = 0.08
+"""Share of a kind's requests that may be refusals."""
+MISSES = ("serve misses",)
+"""Kinds that are made to be refused."""
+PROSE = frozenset(
+    ("why", "text", "rule", "source", "slice_means", "about", "differences", "citation", "search")
+)
+"""Keys of sentences, which a better wording may change, and of how much a search looked at."""
+PREDICTED = ("id", "predicted", "lower", "upper", "interval", "ttft_predicted", "bound_by")
+PREDICTED += ("peak_bytes_per_chip",)
+"""What is kept of a row of published runs; what was measured is in the repository."""
+DERIVED = frozenset(
+    (
+        "times_slower",
+        "mfu",
+        "chips_used",
+        "bound_by",
+        "usd_per_chip_hour",
+        "chip_hours_per_million_tokens",
+        "columns",
+    )
+)
+"""Keys that the entries of lists of plans do not keep: they follow from the others."""
+RANKED = {
+    "runners_up": ("step_seconds.expected", "tpot_seconds.expected", "usd_per_million_tokens.all"),
+    "top_ops": ("seconds",),
+    "prefill": ("seconds",),
+    "decode": ("seconds",),
+    "strategies": ("seconds.expected",),
+}
+"""Lists that are ordered by a number, whose equals may swap, and that number's path."""
+
+
+# One request --------------------------------------------------------------------------------------
+
+
+def answer(request: Request, plans: Mapping[str, Any]) -> dict[str, Any]:
+    """What the command says: `code`, and `result` or `message`; the plan file that it wrote as
+    `plan`, where it was asked to write base.yaml, and a tally of the trace
+    out.json.gz. Runs in a folder of its own."""
+    began = time.process_time()
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for name, (base, changes) in request.files.items():
+            Path(name).write_text(yaml.safe_dump(varied(plans[base], changes), sort_keys=False))
+        for name, text in request.texts.items():
+            Path(name).write_text(text)
+        with stand_in(request.program):
+            code, out, err = run([*request.words, "--json"])
+        chart = Path("out.json.gz")
+        drawn = tally(read(chart)) if chart.exists() else None
+        made = Path("base.yaml")
+        plan = yaml.safe_load(made.read_text()) if made.exists() else None
+    said: dict[str, Any] = {"code": code}
+    if out.strip():
+        said["result"] = kept(json.loads(out)["result"])
+    if code:
+        said["message"] = err.strip()
+    if plan is not None:
+        said["plan"] = plan
+    if drawn is not None:
+        said["drawn"] = drawn
+    return {"said": said, "seconds": time.process_time() - began}
+
+
+def tally(doc: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the events of a trace file how many there are and how long they last, by name."""
+    found: dict[str, list[float]] = {}
+    for event in doc["traceEvents"]:
+        if "dur" in event:
+            times = found.setdefault(str(event["name"]).rstrip("0123456789"), [0, 0.0, 0.0])
+            times[0] += 1
+            times[1] += event["dur"]
+            times[2] += event["ts"]
+    return {
+        name: kept({"events": count, "lasting": lasting, "starts": starts})
+        for name, (count, lasting, starts) in sorted(found.items())
+    }
+
+
+def run(words: Sequence[str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of one command, in this process."""
+    from shardwise.apps.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    code: Any = 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main(list(words))
+        except SystemExit as done:
+            code = done.code or 0
+    return int(code), out.getvalue(), err.getvalue()
+
+
+def varied(plan: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A plan with some fields changed; a dot leads into a section."""
+    made = json.loads(json.dumps(plan))
+    for path, value in changes.items():
+        *sections, name = path.split(".")
+        place = made
+        for section in sections:
+            place = place[section]
+        place[name] = value
+    return made
+
+
+@contextlib.contextmanager
+def stand_in(name: str) -> Iterator[None]:
+    """Let a kept program be what the real compiler makes, wherever it is called from."""
+    if not name:
+        yield
+        return
+    import shardwise.apps.cli.compare
+    import shardwise.apps.cli.compile
+    import shardwise.apps.cli.explain  # noqa: F401
+    from shardwise.profiler import ahead
+    from shardwise.profiler.ahead.cache import read_entry
+    from shardwise.profiler.ahead.compile import compiled_of
+
+    compiled = compiled_of(name, *read_entry(PROGRAMS / name), cached=True)
+    real, other = ahead.compile_ahead, lambda *_, **__: compiled
+    rebind("compile_ahead", real, other)
+    try:
+        yield
+    finally:
+        rebind("compile_ahead", other, real)
+
+
+def rebind(name: str, old: Any, new: Any) -> None:
+    """Let a name mean another value in every module of the package that has it."""
+    for path, module in list(sys.modules.items()):
+        if path.startswith("shardwise") and getattr(module, name, None) is old:
+            setattr(module, name, new)
+
+
+def kept(value: Any) -> Any:
+    """A result without its sentences, numbers rounded to what is compared."""
+    if isinstance(value, Mapping):
+        return {key: listed(key, kept(one)) for key, one in value.items() if key not in PROSE}
+    if isinstance(value, list):
+        return [kept(one) for one in value]
+    if isinstance(value, float) and math.isfinite(value):
+        short = float(f"{value:.{DIGITS}g}")
+        return int(short) if short.is_integer() and abs(short) < 1e15 else short
+    return value
+
+
+def listed(key: str, value: Any) -> Any:
+    """The value under a key; of long lists of mappings what `SHORTER` keeps."""
+    if key in SHORTER and isinstance(value, list) and all(isinstance(one, dict) for one in value):
+        return SHORTER[key](value)
+    return value
+
+
+def plans_of(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A list of plans, each without what follows from the rest."""
+    return [{k: v for k, v in one.items() if k not in DERIVED} for one in entries[:MOST_ENTRIES]]
+
+
+def rows_of(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A table; one of published runs without what was measured."""
+    if not any("measured" in one for one in entries):
+        return entries
+    return [{k: v for k, v in one.items() if k in PREDICTED} for one in entries]
+
+
+SHORTER = {
+    **dict.fromkeys(("runners_up", "strategies", "front", "chips_compared"), plans_of),
+    "rows": rows_of,
+}
+"""What is kept of a list of mappings, by its key."""
+
+
+# Writing ------------------------------------------------------------------------------------------
+
+
+def write(path: Path, jobs: int) -> int:
+    """Run the requests of every kind and write FILE."""
+    began = time.perf_counter()
+    with Runner(path.with_name(path.name + ".part"), jobs) as runner:
+        plans = read(path)["plans"] if path.exists() else base_plans(runner)
+        rows = [row for kind in kinds(plans) for row in chosen(kind, plans, runner)]
+    write_gzip(path, {"schema_version": SCHEMA, "plans": plans, "rows": rows})
+    runner.forget()
+    by_kind = Counter(row["kind"] for row in rows)
+    refused = Counter(row["kind"] for row in rows if row["said"]["code"])
+    for kind, count in by_kind.items():
+        print(f"{kind:14s} {count:4d} requests, {refused[kind]:3d} of them refused")
+    for seconds, title in sorted(runner.spent, reverse=True)[:10]:
+        print(f"{seconds:6.1f} s  {title}")
+    print(
+        f"{len(rows)} requests, {sum(refused.values())} refused; {path.stat().st_size / 1e3:.0f} kB"
+        f"; {sum(s for s, _ in runner.spent):.0f} s of CPU (candidates included), "
+        f"{time.perf_counter() - began:.0f} s"
+    )
+    return 0
+
+
+def base_plans(runner: "Runner") -> dict[str, Any]:
+    """The plan files that requests read, from `plan train -o`, `plan serve -o` and the dumps."""
+    words = dict(zip(BASES, BASE_WORDS, strict=True))
+    words |= {name: ("plan", "serve", *more) for name, more in SERVE_BASE_WORDS.items()}
+    asked = [
+        Request(kind="base", words=(*command, "-o", "base.yaml")) for command in words.values()
+    ]
+    plans = {}
+    for name, said in zip(words, runner.answers(asked, {}), strict=True):
+        if said["code"]:
+            raise SystemExit(f"base plan {name}: {said['message']}")
+        plans[name] = said["plan"]
+    for name in KEPT:
+        plans[f"kept-{name}"] = json.loads((PROGRAMS / name / "plan.json").read_text())
+    return plans
+
+
+def chosen(kind: str, plans: Mapping[str, Any], runner: "Runner") -> list[dict[str, Any]]:
+    """The first candidates of a kind, as many as it wants; of those that are refused, few."""
+    count, candidates = kinds(plans)[kind]
+    source, seen = candidates(), set[str]()
+    rows: list[dict[str, Any]] = []
+    refused, most = 0, count if kind in MISSES else REFUSED * count
+    while len(rows) < count:
+        batch = list(itertools.islice(source, 4 * runner.jobs))
+        if not batch:
+            break
+        for request, said in zip(batch, runner.answers(batch, plans), strict=True):
+            fresh = request.title not in seen and len(rows) < count
+            seen.add(request.title)
+            if not fresh or (said["code"] and refused + 1 > most):
+                continue
+            refused += bool(said["code"])
+            rows.append({**request.document(), "said": said})
+        show(f"{kind}: {len(rows)} of {count}")
+    show("")
+    return rows
+
+
+class Runner:
+    """Runs requests in `jobs` processes and keeps their answers in a file until forgotten."""
+
+    def __init__(self, part: Path | None, jobs: int) -> None:
+        self.jobs = jobs
+        self.spent: list[tuple[float, str]] = []
+        self._part = part
+        self._known: dict[str, dict[str, Any]] = {}
+        self._out: TextIO | None = None
+        self._pool = ProcessPoolExecutor(jobs, initializer=settle) if jobs > 1 else None
+        if part is None:
+            return
+        head = json.dumps({"sources": sources()})
+        lines = part.read_text().splitlines() if part.exists() else []
+        if lines and lines[0] == head:
+            for line in lines[1:]:
+                with contextlib.suppress(json.JSONDecodeError):  # the last, where it was cut
+                    self._known |= json.loads(line)
+        self._out = part.open("w")
+        kept = [json.dumps({key: made}) for key, made in self._known.items()]
+        print(head, *kept, sep="\n", file=self._out, flush=True)
+
+    def __enter__(self) -> "Runner":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool:
+            self._pool.shutdown(cancel_futures=True)
+        if self._out:
+            self._out.close()
+
+    def answers(
+        self, requests: Sequence[Request], plans: Mapping[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        """Of each request in turn what it says."""
+        keys = [key_of(request, plans) for request in requests]
+        missing = {k: r for k, r in zip(keys, requests, strict=True) if k not in self._known}
+        needed = [{base: plans[base] for base, _ in r.files.values()} for r in missing.values()]
+        run = self._pool.map if self._pool else map
+        done = iter(run(answer, missing.values(), needed))
+        for key, request in zip(keys, requests, strict=True):
+            if key not in self._known:
+                made = next(done)
+                self._known[key] = made
+                if self._out:
+                    print(json.dumps({key: made}), file=self._out, flush=True)
+            made = self._known[key]
+            self.spent.append((made["seconds"], request.title))
+            yield made["said"]
+
+    def forget(self) -> None:
+        """Remove the file of answers."""
+        if self._part:
+            self._part.unlink()
+
+
+def settle() -> None:
+    """One thread for each process: there are as many processes as cores."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+
+def key_of(request: Request, plans: Mapping[str, Any]) -> str:
+    """By which an answer is known: the request and the plans that it reads."""
+    read = [plans[base] for base, _ in request.files.values()]
+    return hashlib.sha256(json.dumps([request.document(), read]).encode()).hexdigest()[:24]
+
+
+def sources() -> str:
+    """A hash of the sources, whose answers these are, and of what is kept of them."""
+    found = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted((ROOT / "src").rglob("*")):
+        if path.is_file() and path.suffix != ".pyc":
+            found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def show(text: str) -> None:
+    """One line of progress on a terminal; in a file, nothing."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A file of golden answers."""
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        return json.load(file)
+
+
+def write_gzip(path: Path, doc: Mapping[str, Any]) -> None:
+    """The document, compressed, without the time at which it was written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(doc, separators=(",", ":"), ensure_ascii=False)
+    with path.open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as file:
+        file.write(text.encode())
+
+
+# Checking -----------------------------------------------------------------------------------------
+
+
+def check(path: Path, sample: int | None, jobs: int) -> int:
+    """Run the requests that FILE holds, print what differs, and return how many figures do."""
+    began = time.perf_counter()
+    doc = read(path)
+    rows = doc["rows"] if sample is None else evenly(doc["rows"], sample)
+    requests = [request_of(row) for row in rows]
+    found, touched = 0, 0
+    with Runner(None, jobs) as runner:
+        for number, (row, said) in enumerate(
+            zip(rows, runner.answers(requests, doc["plans"]), strict=True), 1
+        ):
+            lines = list(differences(row["said"], said))
+            for line in lines:
+                print(f"{requests[number - 1].title}: {line}")
+            found, touched = found + len(lines), touched + bool(lines)
+            show(f"{number} of {len(rows)}, {found} figures differ")
+    show("")
+    for seconds, title in sorted(runner.spent, reverse=True)[:10]:
+        print(f"{seconds:6.1f} s  {title}")
+    cpu = sum(s for s, _ in runner.spent)
+    print(
+        f"{len(rows)} requests, {found} figures differ in {touched} of them; "
+        f"{cpu:.0f} s of CPU, {time.perf_counter() - began:.0f} s"
+    )
+    return found
+
+
+def evenly(rows: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
+    """About so many rows: of each kind its share, one at least, in even steps."""
+    by_kind = [list(group) for _, group in itertools.groupby(rows, key=lambda row: row["kind"])]
+    picked = []
+    for group in by_kind:
+        share = max(1, round(count * len(group) / len(rows)))
+        picked += [group[(2 * i + 1) * len(group) // (2 * share)] for i in range(share)]
+    return picked
+
+
+def differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """A line for each figure of `before` that `after` has otherwise."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key, value in before.items():
+            place = f"{path}.{key}".removeprefix(".")
+            if key not in after:
+                yield f"{place}: {short(value)} -> none"
+            elif key in RANKED and isinstance(value, list):
+                yield from ranked(value, after[key], place, RANKED[key])
+            else:
+                yield from differences(value, after[key], place)
+    elif isinstance(before, list) and isinstance(after, list):
+        if len(before) != len(after):
+            yield f"{path}: {len(before)} entries -> {len(after)}"
+        for number, (one, other) in enumerate(zip(before, after, strict=False)):
+            yield from differences(one, other, f"{path}[{number}]")
+    elif not same(before, after, ROUNDED.get(path.rpartition(".")[2], RELATIVE)):
+        ratio = ""
+        if figure(before) and figure(after) and before:
+            ratio = f" (x {after / before:.12g})"
+        yield f"{path}: {short(before)} -> {short(after)}{ratio}"
+
+
+def ranked(before: list[Any], after: Any, path: str, ranks: Sequence[str]) -> Iterator[str]:
+    """Differences of two rankings, in which entries of one rank may stand in any order; of the last
+    rank, others that are as good may stand there, too."""
+    rank = next((r for r in ranks if before and at(before[0], r) is not None), None)
+    if rank is None or not isinstance(after, list) or len(before) != len(after):
+        yield from differences(before, after, path)
+        return
+    start = 0
+    for end in range(1, len(before) + 1):
+        if end < len(before) and same(at(before[end - 1], rank), at(before[end], rank)):
+            continue
+        left = {structure(entry): entry for entry in after[start:end]}
+        for number in range(start, end):
+            match = left.get(structure(before[number]))
+            if match is None and end == len(before):
+                match = after[number]
+                yield from differences(
+                    at(before[number], rank), at(match, rank), f"{path}[{number}].{rank}"
+                )
+            else:
+                yield from differences(before[number], match or after[number], f"{path}[{number}]")
+        start = end
+
+
+def structure(entry: Any) -> str:
+    """What an entry is apart from its figures: its choices."""
+    if not isinstance(entry, Mapping):
+        return json.dumps(entry)
+    choices = {k: v for k, v in entry.items() if not isinstance(v, float) and not measured(v)}
+    return json.dumps(choices, sort_keys=True)
+
+
+def measured(value: Any) -> bool:
+    """Whether it is a group of figures, such as lower, expected and upper."""
+    return isinstance(value, Mapping) and any(isinstance(one, float) for one in value.values())
+
+
+def at(entry: Any, path: str) -> Any:
+    """The value at a path of an entry, or None."""
+    for key in path.split("."):
+        entry = entry.get(key) if isinstance(entry, Mapping) else None
+    return entry
+
+
+def figure(value: Any) -> bool:
+    """Whether it is a number."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def same(before: Any, after: Any, relative: float = RELATIVE) -> bool:
+    """Equal, numbers to 1e-9 or as given."""
+    if figure(before) and figure(after):
+        return math.isclose(before, after, rel_tol=relative, abs_tol=ABSOLUTE)
+    return before == after
+
+
+def short(value: Any) -> str:
+    """A value in a line."""
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+def main(words: Iterable[str] | None = None) -> int:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for verb in ("write", "check"):
+        one = verbs.add_parser(verb)
+        one.add_argument("file", type=Path)
+        one.add_argument("--jobs", type=int, default=2)
+        if verb == "check":
+            one.add_argument("--sample", type=int)
+    asked = parser.parse_args(None if words is None else list(words))
+    if asked.verb == "write":
+        return write(asked.file, asked.jobs)
+    return 1 if check(asked.file, asked.sample, asked.jobs) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

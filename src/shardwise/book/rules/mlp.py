@@ -1,0 +1,89 @@
+"""The MLP block of ch. 5 on an FSDP x tensor mesh: its math and its communication in seconds.
+
+x[B, D] * W_in[D, F] * W_out[F, D] in bf16, per layer. Weights move over the X chips of FSDP or data
+parallelism, activations over the Y chips of the tensor axis; either may have several physical axes,
+M_X and M_Y, of bandwidth W each. W is what a ring uses of one axis (both ways of a torus link) or
+what leaves one member of a switched group one-way. Arguments may be arrays that broadcast.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from shardwise.book.rules.training import Combine
+from shardwise.errors import unknown
+from shardwise.work import Quantity
+
+Phase = Literal["forward", "backward"]
+BF16 = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpTimes:
+    """Seconds per layer: the matmuls, the weights' (or gradients') bytes and the activations'."""
+
+    math: Quantity
+    weights: Quantity
+    activations: Quantity
+
+    def comms(self, combine: Combine = "max") -> Quantity:
+        """Both communications: the larger where they overlap, else their sum."""
+        if combine not in ("sum", "max"):
+            raise unknown("way to combine communication", combine, ("sum", "max"))
+        if combine == "sum":
+            return self.weights + self.activations
+        return np.maximum(self.weights, self.activations)
+
+    def ratio(self, combine: Combine = "max") -> Quantity:
+        """T_math / T_comms: above 1 the layer is compute-bound; infinite without communication."""
+        comms = np.asarray(self.comms(combine), float)
+        with np.errstate(divide="ignore"):
+            found = np.asarray(self.math, float) / comms
+        return found if found.ndim else float(found)
+
+
+def mlp_times(
+    *,
+    batch_tokens: Quantity,
+    d_model: Quantity,
+    d_ff: Quantity,
+    peak_flops: Quantity,
+    bandwidth: Quantity,
+    fsdp: Quantity = 1,
+    tensor: Quantity = 1,
+    axes_x: Quantity = 1,
+    axes_y: Quantity = 1,
+    phase: Phase = "forward",
+    replicated: bool = False,
+    experts: Quantity = 1,
+    experts_per_token: Quantity = 1,
+) -> MlpTimes:
+    """One layer's forward or backward pass (the table of ch. 5.2 over its bandwidths).
+
+    Forward: math 4BkDF / (X Y C), weights 4EDF / (Y W M_X), activations 4BkD / (X W M_Y); backward
+    twice the math and the weights' bytes and the same activations (dOut gathered, dIn scattered;
+    errata 5.1). `replicated` weights (data parallelism, ZeRO-1) move nothing forward. A degree of 1
+    moves nothing.
+    """
+    if phase not in ("forward", "backward"):
+        raise unknown("phase", phase, ("forward", "backward"))
+    passes = 1 if phase == "forward" else 2
+    matrices = 2 * d_model * d_ff
+    moved = passes * (phase == "backward" or not replicated)
+    tokens = batch_tokens * experts_per_token
+    return MlpTimes(
+        math=passes * 2 * tokens * matrices / (fsdp * tensor * peak_flops),
+        weights=moved
+        * BF16
+        * experts
+        * matrices
+        * np.greater(fsdp, 1)
+        / (tensor * bandwidth * axes_x),
+        activations=2
+        * BF16
+        * tokens
+        * d_model
+        * np.greater(tensor, 1)
+        / (fsdp * bandwidth * axes_y),
+    )

@@ -1,0 +1,264 @@
+"""The book's rules of thumb beside a searched plan: X_opt by edition, thresholds by network.
+
+`book_result` is the `book` of `plan train`'s document. Tori get the rules of ch. 5, switched
+networks those of ch. 12; a mixture of experts gets the data-parallel thresholds times E/k. Where
+the book has two ways to add up communication both stand: "max" (overlapping, its latest edition)
+and "sum" (its first).
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from shardwise.book.rules import (
+    BookMesh,
+    alphas,
+    book_mesh,
+    data_limit,
+    expert_d_ff,
+    mixed_limit,
+    moe_limit,
+    tensor_limit,
+    tensor_limit_across,
+)
+from shardwise.errors import BadRequest
+from shardwise.hardware import Chip, Switched, Torus
+from shardwise.hardware.totals import link_both_ways
+from shardwise.models import ModelConfig
+from shardwise.models.specs import Mlp, Moe
+from shardwise.planner.training import TrainAnswer
+from shardwise.units import sig
+from shardwise.work import Quantity
+from shardwise.workflows.inputs import Hardware
+
+_EDITIONS = (("latest", "max"), ("first", "sum"))
+"""Edition and how it adds up FSDP and tensor communication (errata 0.1, 0.2)."""
+
+
+_MODE = {"x_opt": None, "x_balanced": "sum"}
+"""X_opt is the same in both modes; the first edition takes the largest compute-bound degree."""
+
+
+def book_result(answer: TrainAnswer, hardware: Hardware) -> dict[str, Any]:
+    """What the book says about this batch on these chips.
+
+    `hardware` is how the answer's chip was read: its overrides and files hold here too, over the
+    book's constants.
+    `rules` has one row per threshold: name, value, unit, mode ("max" or "sum" where the book has
+    both), what the batch has where that compares, and the section. `lines` say it in words; for a
+    dense model on a torus `x` and `mesh` are the FSDP x tensor degrees of both editions, `limits`
+    the thresholds by name. Only `lines`, empty, where the book has no rules (full meshes, models
+    without MLPs).
+    """
+    chip = replace(hardware, constants="book").chip(answer.piece.chip.id)
+    widths = _widths(answer.cfg)
+    if not widths or not isinstance(chip.network, Torus | Switched):
+        return {"lines": []}
+    if isinstance(chip.network, Torus):
+        return _torus_result(answer, chip, widths)
+    return _switched_result(answer, chip, widths)
+
+
+def _widths(cfg: ModelConfig) -> list[tuple[int, int, int]]:
+    """F, E and k of every kind of MLP; E = k = 1 without experts."""
+    found = []
+    for layer in cfg.groups:
+        if isinstance(layer.mlp, Moe):
+            found.append((layer.mlp.d_ff, layer.mlp.experts, layer.mlp.experts_per_token))
+        elif isinstance(layer.mlp, Mlp):
+            found.append((layer.mlp.d_ff, 1, 1))
+    return list(dict.fromkeys(found))
+
+
+def _row(
+    name: str,
+    value: Quantity,
+    unit: str,
+    source: str,
+    *,
+    have: float | None = None,
+    mode: str | None = None,
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": float(value),
+        "unit": unit,
+        "mode": mode,
+        "have": have,
+        "source": source,
+    }
+
+
+def _sparsity(widths: list[tuple[int, int, int]]) -> tuple[int, int]:
+    """E and k of the sparsest MLP, whose weights move for the fewest FLOPs."""
+    return max(((e, k) for _, e, k in widths), key=lambda ek: ek[0] / ek[1])
+
+
+def _torus_result(
+    answer: TrainAnswer, chip: Chip, widths: list[tuple[int, int, int]]
+) -> dict[str, Any]:
+    """Ch. 5: thresholds of one axis and all, and for dense MLPs of one width the mixed mesh."""
+    dtype, per_chip = answer.plan.dtypes.compute, answer.plan.tokens / answer.piece.chips
+    alpha = chip.peak(dtype) / link_both_ways(chip)
+    axes = len(chip.network.pod) if isinstance(chip.network, Torus) else 0
+    experts, chosen = _sparsity(widths)
+    unit, source = "tokens per chip", "ch. 5.1.1 and 5.1.2"
+    rows = [
+        _row(f"data_{m}_axes", moe_limit(data_limit(alpha, m), experts, chosen), unit, source,
+             have=per_chip)
+        for m in dict.fromkeys((1, axes))
+    ]  # fmt: skip
+    rows += _expert_factor(experts, chosen)
+    if chip.data_centre is not None:
+        limit = data_limit(chip.peak(dtype) / chip.data_centre.chip_oneway)
+        each = answer.plan.tokens / answer.piece.count
+        limit = moe_limit(limit, experts, chosen)
+        rows.append(_row("dcn", limit, "tokens per slice", "ch. 5.1.6", have=each))
+    if experts > 1 or len(widths) != 1 or axes < 2:
+        return {"rules": rows, "lines": [_data_line(rows)]}
+    d_ff = widths[0][0]
+    meshes = _meshes(answer, d_ff, alpha, axes - 1)
+    limits = {
+        "data_tokens_per_chip": float(data_limit(alpha, axes)),
+        "tensor_degree": float(tensor_limit(alpha, d_ff)),
+    }
+    rows.append(_row("tensor_degree", limits["tensor_degree"], "chips", "ch. 5.1.3"))
+    for edition, combine in _EDITIONS:
+        limit = float(mixed_limit(alpha, d_ff, axes - 1, combine=combine))  # type: ignore[arg-type]
+        limits[f"mixed_tokens_per_chip_{combine}"] = limit
+        rows.append(_row("mixed", limit, unit, "ch. 5.1.4", have=per_chip, mode=combine))
+        if edition in meshes:
+            name = "x_opt" if edition == "latest" else "x_balanced"
+            x = meshes[edition].x
+            rows.append(_row(name, x, "FSDP degree", "ch. 5.1.4 and 6.3", mode=_MODE[name]))
+    return {
+        "x": {e: m.x for e, m in meshes.items()},
+        "mesh": {e: {"fsdp": m.fsdp, "tensor": m.tensor} for e, m in meshes.items()},
+        "limits": limits,
+        "rules": rows,
+        "lines": [
+            _mesh_line(answer, meshes),
+            _limit_line(per_chip, limits, axes),
+            *_dcn_line(answer, rows),
+        ],
+    }
+
+
+def _switched_result(
+    answer: TrainAnswer, chip: Chip, widths: list[tuple[int, int, int]]
+) -> dict[str, Any]:
+    """Ch. 12: thresholds inside a node and beyond it."""
+    assert isinstance(chip.network, Switched)
+    dtype, per_chip = answer.plan.dtypes.compute, answer.plan.tokens / answer.piece.chips
+    experts, chosen = _sparsity(widths)
+    d_ff = max(f for f, e, k in widths if (e, k) == (experts, chosen))
+    node, outside = chip.peak(dtype) / chip.network.chip_oneway, None
+    if chip.data_centre is not None:
+        outside = alphas(chip, dtype).scale_out
+    unit, source = "tokens per chip", "ch. 12, Data Parallelism"
+
+    def data(name: str, alpha: float) -> dict[str, Any]:
+        return _row(name, moe_limit(alpha, experts, chosen), unit, source, have=per_chip)
+
+    rows = [data("data_node", node)]
+    tensor = "ch. 12, Tensor Parallelism"
+    rows.append(_row("tensor_degree", tensor_limit(node, d_ff), "chips", tensor))
+    if outside is not None:
+        domain = chip.network.domain
+        rows.append(data("data_scale_out", outside))
+        across = tensor_limit_across(outside, d_ff, domain)
+        rows.append(_row("tensor_degree_across_nodes", across, "chips", tensor))
+        if experts > 1:
+            wide = expert_d_ff(outside, chosen, experts, domain)
+            rows.append(
+                _row("expert_width", wide, "F", "ch. 12, Expert Parallelism", have=float(d_ff))
+            )
+    rows += _expert_factor(experts, chosen)
+    return {"rules": rows, "lines": [_data_line(rows), _tensor_line(rows, d_ff)]}
+
+
+def _expert_factor(experts: int, chosen: int) -> list[dict[str, Any]]:
+    if experts == 1:
+        return []
+    return [_row("moe_factor", experts / chosen, "E/k", "ch. 12, Data Parallelism")]
+
+
+def _meshes(answer: TrainAnswer, d_ff: int, alpha: float, axes_x: int) -> dict[str, BookMesh]:
+    """The FSDP x tensor mesh of one slice, with its share of the batch, by edition."""
+    meshes = {}
+    for edition, _ in _EDITIONS:
+        try:
+            meshes[edition] = book_mesh(
+                batch_tokens=answer.plan.tokens / answer.piece.count,
+                d_ff=d_ff,
+                chips=answer.piece.chips_each,
+                alpha=alpha,
+                axes_x=axes_x,
+                edition=edition,  # type: ignore[arg-type]
+            )
+        except BadRequest:
+            continue  # the first edition's rule has no answer below its own threshold
+    return meshes
+
+
+def _mesh_line(answer: TrainAnswer, meshes: dict[str, BookMesh]) -> str:
+    degrees = " or ".join(f"{sig(m.x, 4)} ({e} edition)" for e, m in meshes.items())
+    mesh = meshes["latest"]
+    each = answer.piece.chips_each
+    where = " of each slice" if answer.piece.count > 1 else ""
+    return (
+        f"X_opt {degrees} with the book's constants, so fsdp={mesh.fsdp} x "
+        f"tensor={mesh.tensor} = {mesh.chips:,} chips, "
+        f"{each - mesh.chips:,} of {each:,} idle{where} (ch. 5.1.4, 6.3)"
+    )
+
+
+def _limit_line(per_chip: float, limits: dict[str, float], axes: int) -> str:
+    return (
+        f"{sig(per_chip)} tokens per chip; FSDP alone over {axes} axes needs "
+        f"{sig(limits['data_tokens_per_chip'])} to be compute-bound, FSDP x tensor "
+        f"{sig(limits['mixed_tokens_per_chip_max'])} (latest edition) or "
+        f"{sig(limits['mixed_tokens_per_chip_sum'])} (first edition)"
+    )
+
+
+def _dcn_line(answer: TrainAnswer, rows: list[dict[str, Any]]) -> list[str]:
+    """Data parallelism between slices, where there are several."""
+    dcn = [r for r in rows if r["name"] == "dcn"]
+    if not dcn or answer.piece.count == 1:
+        return []
+    have, need = sig(dcn[0]["have"]), sig(dcn[0]["value"], 5)
+    text = f"{have} tokens per slice; data parallelism between slices needs {need}"
+    return [f"{text} to be compute-bound ({dcn[0]['source']})"]
+
+
+def _data_line(rows: list[dict[str, Any]]) -> str:
+    data = [r for r in rows if r["name"].startswith("data_")]
+    factor = [r["value"] for r in rows if r["name"] == "moe_factor"]
+    sparse = f", {sig(factor[0])} times a dense model's (E/k)" if factor else ""
+    needs = " or ".join(f"{sig(r['value'], 4)} ({_WHERE[r['name']]})" for r in data)
+    return (
+        f"{sig(data[0]['have'])} tokens per chip; data parallelism and FSDP alone need {needs} "
+        f"to be compute-bound{sparse} ({data[0]['source']})"
+    )
+
+
+_WHERE = {
+    "data_1_axes": "one axis",
+    "data_2_axes": "two axes",
+    "data_3_axes": "three axes",
+    "data_node": "inside a node",
+    "data_scale_out": "beyond it",
+}
+
+
+def _tensor_line(rows: list[dict[str, Any]], d_ff: int) -> str:
+    by = {r["name"]: r for r in rows}
+    across = by.get("tensor_degree_across_nodes")
+    beyond = f", {sig(across['value'])} over several nodes" if across else ""
+    wide = by.get("expert_width")
+    experts = f"; experts, one per chip, pay from F = {sig(wide['value'])}" if wide else ""
+    inside = by["tensor_degree"]
+    return (
+        f"tensor parallelism with F = {d_ff:,} stays compute-bound up to "
+        f"{sig(inside['value'])} chips{beyond}{experts} ({inside['source']})"
+    )

@@ -1,0 +1,173 @@
+"""A published plan beside the one that a search finds for the same job: priced alike, choice by
+choice.
+
+Both are priced on the same slice, by the same constants and software: what is left are the choices.
+"""
+
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from typing import Any
+
+from shardwise.errors import BadRequest
+from shardwise.evidence.compare_plans import Difference, compare_plans
+from shardwise.hardware import Slice
+from shardwise.planner.training import TrainAnswer, TrainPlanning, evaluate_train
+from shardwise.plans import TrainPlan, load_plan, model_hash
+from shardwise.plans.named import plan_path, with_neighbour
+from shardwise.plans.train import mesh_text
+from shardwise.units import format_gib
+from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.predict import waiting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Against:
+    """A plan priced for the job of a search. `notes` say what was changed to make the two
+    comparable, and where theirs would not fit; `reasons` why their time differs."""
+
+    name: str
+    theirs: TrainAnswer
+    times_slower: float
+    differences: tuple[Difference, ...]
+    notes: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+def published_plan(name: str) -> TrainPlan:
+    """The training plan in a file or of `audit:NAME`; BadRequest where it serves."""
+    path = plan_path(name)
+    plan = with_neighbour(load_plan(path), path)
+    if not isinstance(plan, TrainPlan):
+        raise BadRequest(f"'{name}' is a serving plan; --against takes a training plan")
+    return plan
+
+
+def set_against(
+    planning: TrainPlanning, plan: TrainPlan, name: str, hardware: Hardware | None = None
+) -> Against:
+    """Price a plan on the searched slice and hold it against the best.
+
+    Raises BadRequest where it is of another model, batch or length, or of a slice of another shape
+    or count.
+    """
+    best = planning.best
+    same, notes = _for_job(plan, best, name, hardware or Hardware())
+    theirs = evaluate_train(same, best.cfg, best.piece)
+    limit = best.piece.chip.require("hbm_usable_bytes")
+    if theirs.peak_bytes_per_chip > limit:
+        notes.append(
+            f"it does not fit: {format_gib(theirs.peak_bytes_per_chip)} per chip of "
+            f"{format_gib(limit)} usable"
+        )
+    rows = compare_plans(best.plan, same, best.cfg, best.piece)
+    seconds = [answer.step_seconds["expected"] for answer in (theirs, best)]
+    return Against(
+        name=name,
+        theirs=theirs,
+        times_slower=seconds[0] / seconds[1],
+        differences=rows,
+        notes=tuple(notes),
+        reasons=_reasons(theirs, best, rows),
+    )
+
+
+def _for_job(
+    plan: TrainPlan, best: TrainAnswer, name: str, hardware: Hardware
+) -> tuple[TrainPlan, list[str]]:
+    """The plan on the slice of the search, with its constants and software."""
+    ours = best.plan
+    theirs = hardware.slice(plan.slice).slice
+    problems = _mismatches(plan, theirs, best)
+    if problems:
+        raise BadRequest(
+            f"'{name}' is another job: " + "; ".join(problems) + ". Plan for it with "
+            f"--model {plan.model} --on '{plan.slice}' --batch {plan.global_batch_sequences}seq "
+            f"--seq {plan.sequence_length}"
+        )
+    notes = []
+    if theirs.chip.id != best.piece.chip.id:
+        notes.append(
+            f"made for {theirs}, priced on {best.piece}, which has as many devices in the same box"
+        )
+    for what in ("stack", "constants"):
+        if getattr(plan, what) != getattr(ours, what):
+            notes.append(
+                f"priced with {what} {getattr(ours, what)}, as the plan beside it; the file says "
+                f"{getattr(plan, what)}"
+            )
+    same = replace(plan, slice=ours.slice, stack=ours.stack, constants=ours.constants)
+    return same, notes
+
+
+def _mismatches(plan: TrainPlan, theirs: Slice, best: TrainAnswer) -> list[str]:
+    """What makes two plans ones of different jobs."""
+    ours, piece, said = best.plan, best.piece, []
+    if plan.model_hash != model_hash(best.cfg):
+        said.append(f"its model is {plan.model}, not {ours.model}")
+    if (theirs.count, theirs.shape) != (piece.count, piece.shape):
+        said.append(f"its slice is {theirs}, not {piece}")
+    for field, unit in (("global_batch_sequences", "sequences"), ("sequence_length", "tokens")):
+        if getattr(plan, field) != getattr(ours, field):
+            said.append(f"its {field} is {getattr(plan, field)} {unit}, not {getattr(ours, field)}")
+    return said
+
+
+def _reasons(
+    theirs: TrainAnswer, best: TrainAnswer, rows: tuple[Difference, ...]
+) -> tuple[str, ...]:
+    """What bounds each plan, and the choices of ours that would help theirs by themselves."""
+    said = [
+        f"{whose} ({mesh_text(a.plan.mesh)}) is bound by {a.estimate.bound_by()}, and {waiting(a)}"
+        for whose, a in (("theirs", theirs), ("ours", best))
+    ]
+    helps = sorted((r for r in rows if r.effect and r.effect < _HELPS), key=lambda r: r.effect or 1)
+    said += [f"our {row.field} alone would make theirs {gain_text(row)}" for row in helps]
+    if not helps and rows:
+        said.append("no choice of ours alone would make theirs faster: they work together")
+    return tuple(said)
+
+
+_HELPS = 0.999
+
+
+def gain_text(row: Difference) -> str:
+    """What one choice is worth to the other plan."""
+    if row.effect is None:
+        return "only with others"
+    if abs(row.effect - 1) < 5e-4:
+        return "no change"
+    return f"{abs(row.effect - 1):.1%} {'faster' if row.effect < 1 else 'slower'}"
+
+
+def against_result(found: Against) -> dict[str, Any]:
+    """As a document's `against`."""
+    plan, a = found.theirs.plan, found.theirs
+    return {
+        "plan": found.name,
+        "mesh": dict(plan.mesh),
+        "microbatches": plan.microbatches,
+        "pipeline_schedule": plan.pipeline_schedule,
+        "remat": plan.remat,
+        "step_seconds": a.step_seconds,
+        "times_slower": found.times_slower,
+        "tokens_per_second": a.tokens_per_second,
+        "mfu": a.mfu,
+        "peak_bytes_per_chip": a.peak_bytes_per_chip,
+        "bound_by": a.estimate.bound_by(),
+        "differences": [
+            {
+                "field": row.field,
+                "ours": _plain(row.ours),
+                "theirs": _plain(row.theirs),
+                "effect": row.effect,
+            }
+            for row in found.differences
+        ],
+        "notes": list(found.notes),
+        "why": list(found.reasons),
+    }
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,307 @@
+"""This machine as a hardware file: microbenchmarks of its devices, fitted to a chip's constants.
+
+Every constant is measured with all devices at work, so that cores and memory that they share are
+shared in it. A chip is one device; on virtual CPU devices, each its part of the machine.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from statistics import geometric_mean
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from shardwise.errors import BadRequest
+from shardwise.hardware.network import FullMesh
+from shardwise.hardware.placement import place
+from shardwise.hardware.record import chip_of
+from shardwise.hardware.slices import Slice
+from shardwise.profiler.child import KEEP_HEAP, Watch, run_function
+from shardwise.profiler.micro.job import COLLECTIVES
+from shardwise.roofline.collectives import collective_seconds
+
+JOB = "shardwise.profiler.micro.job:machine_job"
+KERNEL = "shardwise.runtime.attention.causal:causal_attention"
+SECONDS = 900.0
+NO_LIMIT = 2**46
+"""Bytes: drivers of accelerators reserve more addresses than there is memory."""
+LARGE = 2**25
+"""Bytes from which an array is taken to lie in main memory, beyond the caches of most CPUs."""
+UNKNOWN_USE = 0.8
+"""Share of the host's memory that a program can use: assumed, the rest is the system's."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineRates:
+    """What the devices of a machine do; rates are per device.
+
+    `peaks` and `kept` by dtype: the rate of the best matmul, and the share of it that all sizes
+    reach once `ramp` seconds of a kernel are taken off. `bandwidth` is that of one read and one
+    write of a large array, `fused` the share of it that elementwise programs reach. `oneway` and
+    `hop` price every collective as a full mesh of devices; None on one device. `errors` are medians
+    of |fitted / measured - 1| by what was fitted.
+    """
+
+    peaks: Mapping[str, float]
+    kept: Mapping[str, float]
+    ramp: float
+    attention: float
+    bandwidth: float
+    fused: float
+    oneway: float | None
+    hop: float
+    overhead: float
+    errors: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """A measured machine: its rates, the rows that they were fitted on, and the file's text."""
+
+    name: str
+    rates: MachineRates
+    rows: tuple[Row, ...]
+    said: Mapping[str, Any]
+    text: str
+
+
+def calibrate_machine(
+    name: str,
+    *,
+    cpu_devices: int | None = None,
+    program_seconds: float = 0.1,
+    seconds: float = SECONDS,
+    watch: Watch | None = None,
+) -> Calibration:
+    """Measure the devices here, or `cpu_devices` virtual ones, and write them as chip `name`.
+
+    Programs are made as long as `program_seconds`: on a machine with other work, long enough to
+    share it as the programs do that are to be predicted.
+
+    Raises BadRequest for a name that no slice could be spelt with, MissingPart without JAX.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
+        raise BadRequest(
+            f"--name '{name}' is no name of a chip; use small letters, digits, - and _, like here"
+        )
+    if cpu_devices is not None and cpu_devices < 1:
+        raise BadRequest(f"--cpu-devices is {cpu_devices}; it must be 1 or more")
+    platform = "cpu" if cpu_devices is not None else os.environ.get("JAX_PLATFORMS", "")
+    said = run_function(
+        JOB,
+        {"devices": cpu_devices, "attention": KERNEL, "program_seconds": program_seconds},
+        devices=cpu_devices or 1,
+        seconds=seconds,
+        memory_bytes=NO_LIMIT,
+        environment={"JAX_PLATFORMS": platform, **KEEP_HEAP},
+        watch=watch,
+        what="calibrating",
+    )
+    return calibration(name, said)
+
+
+def calibration(name: str, said: Mapping[str, Any]) -> Calibration:
+    """Fit what `profiler.micro.job.machine_job` said; the text is checked by reading it back."""
+    rows = tuple(said["rows"])
+    rates = fit(rows, said["devices"])
+    text = hardware_text(name, rates, said)
+    return Calibration(name=name, rates=rates, rows=rows, said=said, text=text)
+
+
+# ---- fitting -----------------------------------------------------------------------------------
+
+
+def fit(rows: Sequence[Row], devices: int) -> MachineRates:
+    """The constants that price the rows best, in relative errors."""
+    peaks: dict[str, float] = {}
+    kept: dict[str, float] = {}
+    ramps: list[float] = []
+    errors: dict[str, float] = {}
+    for dtype in dict.fromkeys(r["dtype"] for r in rows if r["what"] == "matmul"):
+        of = [r for r in rows if r["what"] == "matmul" and r["dtype"] == dtype]
+        # seconds = ramp + flops / rate
+        (ramp, inverse), error = _relative([[1.0, r["flops"]] for r in of], of)
+        ramps.append(ramp)
+        peaks[dtype] = max(1.0 / inverse, *(r["flops"] / r["seconds"] for r in of))
+        kept[dtype] = min(1.0 / (inverse * peaks[dtype]), 1.0)
+        errors[f"matmul {dtype}"] = error
+    memory = [r for r in rows if r["what"] == "memory" and r["size"][0] >= LARGE]
+    bandwidth = max(r["bytes"] / r["seconds"] for r in memory)
+    fused = [r["bytes"] / r["seconds"] for r in rows if r["what"] == "elementwise"]
+    attention = [r for r in rows if r["what"] == "attention"]
+    overhead = [r["seconds"] for r in rows if r["what"] == "overhead"]
+    oneway, hop, error = fit_network(rows, devices)
+    if oneway is not None:
+        errors["collectives"] = error
+    return MachineRates(
+        peaks=peaks,
+        kept=kept,
+        ramp=ramps[0],
+        attention=min(
+            geometric_mean(r["flops"] / r["seconds"] / peaks[r["dtype"]] for r in attention), 1.0
+        ),
+        bandwidth=bandwidth,
+        fused=min(geometric_mean(fused) / bandwidth, 1.0),
+        oneway=oneway,
+        hop=hop,
+        overhead=geometric_mean(overhead),
+        errors=errors,
+    )
+
+
+def fit_network(rows: Sequence[Row], devices: int) -> tuple[float | None, float, float]:
+    """(bytes/s of a pair's link, seconds of a hop, median error) of a full mesh that price every
+    collective best; None on one device. Its price is linear in both: A / oneway + B hop."""
+    of = [r for r in rows if r["what"] in COLLECTIVES]
+    if not of:
+        return None, 0.0, 0.0
+    links = _full_mesh(devices)
+    terms = []
+    for r in of:
+        found = collective_seconds(r["what"], r["bytes"], [links], measured=True)
+        terms.append([float(found.bandwidth), float(found.latency)])
+    (inverse, hop), error = _relative(terms, of)
+    if not inverse:
+        raise BadRequest("collectives take the same time at every size here; calibrate when idle")
+    return 1.0 / inverse, hop, error
+
+
+def _relative(terms: list[list[float]], rows: Sequence[Row]) -> tuple[np.ndarray, float]:
+    """Non-negative factors of the terms for which their sum is nearest each row's seconds, and the
+    median relative error."""
+    seconds = np.array([r["seconds"] for r in rows])
+    a = np.array(terms) / seconds[:, None]
+    scale = a.max(axis=0)
+    found = nnls(a / scale, np.ones(len(rows)))[0] / scale
+    return found, float(np.median(np.abs(a @ found - 1.0)))
+
+
+def _full_mesh(devices: int) -> Any:
+    """Links of one axis over all devices at 1 byte/s and 1 s a hop."""
+    record = _record("unit", {"f32": 1.0}, devices)
+    network = {"kind": "full_mesh", "domain": devices, "pair_oneway": 1.0, "hop_seconds": 1.0}
+    chip = chip_of({**record, "network": network}, "vendor")
+    chip = replace(chip, network=FullMesh(domain=devices, pair_oneway=1.0, hop_seconds=1.0))
+    return place(Slice(chip=chip, count=1, shape=(devices,)), {"x": devices}).axes["x"]
+
+
+def _record(name: str, peaks: Mapping[str, float], devices: int) -> dict[str, Any]:
+    return {
+        "id": name,
+        "name": name,
+        "cores": 1,
+        "matmul_tile": [1, 1, 1],
+        "jax_devices_per_chip": 1,
+        "chips_per_host": devices,
+        "peak_flops": dict(peaks),
+        "efficiency": {"matmul": 1.0, "hbm": 1.0, "network": 1.0},
+        "network": {"kind": "alone"},
+    }
+
+
+# ---- the file ----------------------------------------------------------------------------------
+
+
+def hardware_text(name: str, rates: MachineRates, said: Mapping[str, Any]) -> str:
+    """The hardware file (--hw): a source for every number, and every measured row as a comment."""
+    first = next(iter(rates.peaks))
+    memory = float(said["memory_bytes"])
+    host = said["platform"] == "cpu"
+    usable = memory * UNKNOWN_USE if host else memory
+    remark = f"; assumed: {UNKNOWN_USE:g} of the host's memory" if host else ""
+    lines = [
+        "# Made by `shardwise calibrate`; make it again on the machine that it describes.",
+        f"id = {json.dumps(name)}",
+        f"name = {json.dumps(_title(said))}",
+        f"core_kind = {json.dumps(said['kind'] + ' device')}",
+        'notes = ["One chip is one JAX device, with all of them at work."]',
+        _entry("hbm_bytes", memory, "measured"),
+        _entry("hbm_usable_bytes", usable, f"measured{remark}"),
+        _entry("hbm_bandwidth", rates.bandwidth, "measured; one read and one write of an array"),
+        _entry("cores", 1, "by definition: a device"),
+        _entry("matmul_tile", [1, 1, 1], "by definition: padding is in the measured rates"),
+        _entry("jax_devices_per_chip", 1, "by definition: a device"),
+        _entry("chips_per_host", said["devices"], "measured"),
+        "",
+        "[peak_flops]",
+        *(_entry(d, rate, "measured; best matmul") for d, rate in rates.peaks.items()),
+        "",
+        "[efficiency]",
+        _entry("matmul", rates.kept[first], "measured; fitted on all sizes"),
+        *(_entry(f"matmul_{d}", r, "measured") for d, r in rates.kept.items() if d != first),
+        _entry("matmul_ramp", rates.ramp, "measured; fitted on all sizes"),
+        _entry("attention", rates.attention, "measured; causal, forward and backward"),
+        _entry("hbm", rates.fused, "measured; elementwise programs over hbm_bandwidth"),
+        _entry("network", 1.0, "by definition: links are fitted at what collectives reach"),
+        _entry("sustained", 1.0, "by definition: rates are those of long runs"),
+        "",
+        *_network_lines(rates, said),
+        "",
+        "[sources]",
+        f"measured = {json.dumps(_provenance(said))}",
+        "",
+        *(f"# {_row_text(r)}" for r in said["rows"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _network_lines(rates: MachineRates, said: Mapping[str, Any]) -> list[str]:
+    if rates.oneway is None:
+        return ["[network]", 'kind = "alone"']
+    return [
+        "[network]",
+        'kind = "full_mesh"',
+        _entry("domain", said["devices"], "by definition: all devices here"),
+        _entry("pair_oneway", rates.oneway, "measured; fitted on all collectives"),
+        _entry("hop_seconds", rates.hop, "measured; fitted on all collectives"),
+    ]
+
+
+def _entry(name: str, value: Any, source: str) -> str:
+    number = value if isinstance(value, int | list) else float(f"{value:.4g}")
+    return f"{name} = {{ value = {number!r}, source = {json.dumps(source)} }}"
+
+
+def _title(said: Mapping[str, Any]) -> str:
+    return f"{said['devices']} x {said['kind']} on {said['cores']} cores, calibrated"
+
+
+def _provenance(said: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{k} {v}" for k, v in said["versions"].items())
+    return f"shardwise calibrate on {date.today().isoformat()}: {_title(said)}; {versions}"
+
+
+def _row_text(row: Row) -> str:
+    size = "x".join(map(str, row["size"]))
+    per = next((k for k in ("flops", "bytes") if k in row), None)
+    rate = f", {row[per] / row['seconds']:.4g} {per}/s" if per else ""
+    name = " ".join(t for t in (row["what"], row.get("dtype", ""), size) if t)
+    return f"{name}: {row['seconds']:.4g} s{rate}"
+
+
+def calibration_result(c: Calibration) -> dict[str, Any]:
+    """The rates, their errors and the measured rows as plain values."""
+    return {
+        "chip": c.name,
+        "slice": f"{c.name}:{c.said['devices']}",
+        "kind": c.said["kind"],
+        "devices": c.said["devices"],
+        "peak_flops": dict(c.rates.peaks),
+        "matmul": dict(c.rates.kept),
+        "matmul_ramp_seconds": c.rates.ramp,
+        "attention": c.rates.attention,
+        "hbm_bandwidth": c.rates.bandwidth,
+        "hbm": c.rates.fused,
+        "pair_oneway": c.rates.oneway,
+        "hop_seconds": c.rates.hop,
+        "op_overhead_seconds": c.rates.overhead,
+        "median_errors": dict(c.rates.errors),
+        "rows": [dict(r) for r in c.rows],
+    }

@@ -1,0 +1,112 @@
+"""From a plan and a live server (or its records) to a hardware file and an engine file."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import BadRequest
+from shardwise.evidence.calibration.replay import (
+    KNOBS,
+    Latencies,
+    Machine,
+    Record,
+    calibrate,
+    latencies,
+    replay,
+    values_of,
+)
+from shardwise.models import load_model
+from shardwise.plans import ServePlan, load_plan
+from shardwise.roofline.engines import ENGINE_CONSTANTS, Engine, load_engine
+from shardwise.workflows.inputs import Hardware
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """What `calibrate_plan` found: the machine before and after, and what both say of the load."""
+
+    before: Machine
+    after: Machine
+    measured: Latencies
+    predicted: tuple[Latencies, Latencies]
+    records: int
+
+
+def machine_of_plan(
+    path: Path, hardware: Hardware | None = None, *, kv_tokens: int = 0, engine: str = ""
+) -> Machine:
+    """The server that a plan file describes. `engine` replaces the plan's; `kv_tokens` is the size
+    of the cache where the server's log states it."""
+    plan = load_plan(path)
+    if not isinstance(plan, ServePlan):
+        raise BadRequest(f"'{path}' is a training plan; calibrate takes a serving plan")
+    hardware = hardware or Hardware()
+    return Machine(
+        plan=plan,
+        cfg=load_model(plan.model),
+        piece=hardware.slice(plan.slice).slice,
+        engine=load_engine(engine or plan.engine),
+        batch=plan.batch,
+        budget=plan.prefill_chunk,
+        page_size=plan.scheduling.page_size,
+        kv_tokens=kv_tokens,
+    )
+
+
+def calibrate_records(
+    records: Sequence[Record], machine: Machine, progress: Callable[[int], None] | None = None
+) -> Calibrated:
+    """Calibrate a machine on records, and say how well both states of it predict them."""
+    after = calibrate(records, machine, progress)
+    return Calibrated(
+        before=machine,
+        after=after,
+        measured=latencies(records),
+        predicted=(latencies(replay(records, machine)), latencies(replay(records, after))),
+        records=len(records),
+    )
+
+
+def calibration_result(found: Calibrated) -> dict[str, Any]:
+    """The document's `result`."""
+    before, after = values_of(found.before), values_of(found.after)
+    return {
+        "chip": found.after.chip.id,
+        "engine": found.after.engine.name,
+        "records": found.records,
+        "values": {n: {"before": before[n], "after": after[n]} for n in KNOBS},
+        "measured": asdict(found.measured),
+        "errors": {
+            name: latency.errors(found.measured)
+            for name, latency in zip(("before", "after"), found.predicted, strict=True)
+        },
+    }
+
+
+def hardware_text(found: Calibrated, source: str) -> str:
+    """A hardware file (--hw) of the calibrated chip; every number says where it is from."""
+    chip, values = found.after.chip, values_of(found.after)
+    lines = [
+        f'id = "{chip.id}"',
+        f'base = "{chip.id}"',
+        "",
+        "[efficiency]",
+        *(_entry(name, values[name], source) for name in ("hbm", "sustained")),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def engine_text(engine: Engine, source: str) -> str:
+    """An engine file (--engine) of the calibrated engine."""
+    moved = {name for name in KNOBS if name in ENGINE_CONSTANTS}
+    lines = [f"[{json.dumps(Path(engine.name).stem)}]"]
+    for name in ENGINE_CONSTANTS:
+        said = source if name in moved else engine.sources[name]
+        lines.append(_entry(name, float(getattr(engine, name)), said))
+    return "\n".join(lines) + "\n"
+
+
+def _entry(name: str, value: float, source: str) -> str:
+    return f"{name} = {{ value = {float(f'{value:.4g}')!r}, source = {json.dumps(source)} }}"

@@ -1,0 +1,13 @@
+"""The proof of the resolver on a real compiler: random einsums, run, counted and compared with XLA.
+
+`draw.py` makes einsums from fixed seeds, `check.py` resolves, runs and compares one of them,
+`pricing.py` prices both programs alike, `rules.py` says when XLA's own may be cheaper (on meshes
+whose axes are in parts, `parts.py`), and `report.py` writes the result down. `scripts/prove` runs
+hundreds, a test some dozens. Nothing here is part of an answer to a user. Read `check.py` first.
+"""
+
+from shardwise.evidence.proof.check import Verdict, prove
+from shardwise.evidence.proof.draw import Case, draw
+from shardwise.evidence.proof.report import report
+
+__all__ = ["Case", "Verdict", "draw", "prove", "report"]

@@ -1,0 +1,123 @@
+"""Published training runs through the real compiler: their step as our runtime has it, compiled for
+the slice that they ran on, laid out on the timeline and held against the published step time.
+
+Nothing of a row's measurement enters: the program follows from its shape, mesh, batch and recompute
+columns, the compiler's flags are the same for all rows (`OPTIONS`), and the chip's constants are
+those from before any run was fitted (`before_fit`).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from shardwise.evidence.training.models import Row
+from shardwise.evidence.training.runs import Run, read_run
+from shardwise.hardware.device_order import device_coordinates
+from shardwise.hardware.placement import place
+from shardwise.hardware.slices import Slice
+from shardwise.models.runnable import plain
+from shardwise.profiler.ahead import Compiled, Limits, compile_ahead, target_of
+from shardwise.profiler.child import Watch
+from shardwise.profiler.timeline import HloTimeline
+
+BUILDER = "shardwise.evidence.training.programs:row_program"
+_ON = (
+    "xla_enable_async_all_gather",
+    "xla_enable_async_collective_permute",
+    "xla_tpu_data_parallel_opt_different_sized_ops",
+    "xla_tpu_enable_ag_backward_pipelining",
+    "xla_tpu_enable_async_collective_fusion",
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather",
+    "xla_tpu_enable_async_collective_fusion_multiple_steps",
+    "xla_tpu_enable_data_parallel_all_reduce_opt",
+    "xla_tpu_overlap_compute_collective_tc",
+)
+OPTIONS: Mapping[str, str] = {
+    **dict.fromkeys(_ON, "true"),
+    "xla_tpu_megacore_fusion_allow_ags": "false",
+    "xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000",
+}
+"""Compiler flags of every row: LIBTPU_INIT_ARGS of MaxText's v5p scripts
+(AI-Hypercomputer/maxtext@0777510 MaxText/configs/v5p/128b.sh), of which those of v5e are a part;
+and no windowed einsums, as MaxText's later ones have it (its DISABLE_COLLECTIVE_MATMUL): libtpu
+0.0.42 makes chains of one-way permutes of the exchanges over tensor, and where memory is short it
+overlaps none of them (docs/log.md)."""
+
+
+def row_program(devices: Sequence[Any], row: Row) -> Any:
+    """The builder of a row: its step as `shardwise train` would run it, with plain numerics where
+    the model is a shape alone."""
+    from shardwise.runtime.programs import train_program
+    from shardwise.runtime.sharding import mesh_of
+
+    run = read_run(row)
+    cfg = run.cfg
+    if cfg.numerics is None:
+        cfg = replace(cfg, numerics=plain(cfg))
+    return train_program(run.plan, cfg, mesh_of(run.plan.mesh, devices))
+
+
+def compile_row(
+    row: Row, run: Run, *, limits: Limits | None = None, watch: Watch | None = None
+) -> Compiled:
+    """Compile a row's step for its slice. Raises as `compile_ahead`."""
+    placement = place(run.piece, dict(run.plan.mesh))
+    return compile_ahead(
+        target_of(run.piece, device_coordinates(placement)),
+        BUILDER,
+        {"row": dict(row)},
+        options=OPTIONS,
+        limits=limits,
+        watch=watch,
+    )
+
+
+def before_fit(piece: Slice) -> Slice:
+    """The slice with each constant that published runs had a part in at its value from before.
+
+    The catalogue's source of such a constant names that value: "fitted on ...; prior 0.88 (...)".
+    """
+    chip = piece.chip
+    priors = {
+        path.removeprefix("efficiency."): float(found[1])
+        for path, source in chip.sources.items()
+        if path.startswith("efficiency.") and (found := re.search(r"prior (\d[\d.e+-]*)", source))
+    }
+    narrow = {
+        dtype: priors.pop(f"matmul_{dtype}", rate)
+        for dtype, rate in chip.efficiency.matmul_by_dtype.items()
+    }
+    rates = replace(chip.efficiency, matmul_by_dtype=narrow, **priors)  # type: ignore[arg-type]
+    return replace(piece, chip=replace(chip, efficiency=rates))
+
+
+def row_result(run: Run, timeline: HloTimeline) -> dict[str, Any]:
+    """A row of the table as plain values: seconds per step, of the compute stream by class of op,
+    of the networks by axes, and what the compute stream waits for."""
+    streams = timeline.streams
+    classes: dict[str, float] = {}
+    for row in timeline.rows:
+        op = row.op.op
+        if op.stream == "compute":
+            classes[op.op_class] = classes.get(op.op_class, 0.0) + row.per_step
+    return {
+        "id": run.id,
+        "source": run.source,
+        "chip": run.piece.chip.id,
+        "slice": str(run.piece),
+        "mesh": dict(run.plan.mesh),
+        "published_seconds": run.measured_seconds,
+        "step_seconds": {
+            "lower": timeline.lower,
+            "expected": timeline.expected,
+            "upper": timeline.upper,
+        },
+        "error": timeline.expected / run.measured_seconds - 1,
+        "compute_seconds": classes,
+        "network_seconds": {
+            name.removeprefix("net:"): s for name, s in streams.items() if name.startswith("net:")
+        },
+        "exposed_seconds": {name.removeprefix("net:"): s for name, s in timeline.exposed.items()},
+        "unknown_ops": [item.name for item in timeline.unknown],
+    }

@@ -1,0 +1,29 @@
+"""From a plan as plain values to one of its programs, which a child process compiles."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwise.errors import unknown
+from shardwise.models import load_model
+from shardwise.plans import ServePlan, TrainPlan
+from shardwise.plans.files import plan_from
+from shardwise.runtime.programs.program import Program
+from shardwise.runtime.programs.serve import serve_program
+from shardwise.runtime.programs.train import train_program
+from shardwise.runtime.sharding import mesh_of
+
+PHASES = {TrainPlan: ("train",), ServePlan: ("prefill", "decode")}
+
+
+def plan_program(devices: Sequence[Any], plan: Mapping[str, Any], phase: str) -> Program:
+    """The program of a plan, given as plain values, on devices in the order of its mesh.
+
+    `phase` is train of a training plan, prefill or decode of a serving plan.
+    """
+    loaded = plan_from(plan, "the plan")
+    if phase not in PHASES[type(loaded)]:
+        raise unknown("phase", phase, PHASES[type(loaded)], "of this kind of plan")
+    cfg, mesh = load_model(loaded.model), mesh_of(loaded.mesh, devices)
+    if isinstance(loaded, TrainPlan):
+        return train_program(loaded, cfg, mesh)
+    return serve_program(loaded, cfg, mesh, phase)

@@ -1,0 +1,15 @@
+"""A program to be lowered: a jitted function with abstract arguments on a mesh."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A jitted function and its arguments, to be lowered: `function.lower(*arguments)`."""
+
+    function: Any
+    arguments: tuple[Any, ...]
+    mesh: jax.sharding.Mesh

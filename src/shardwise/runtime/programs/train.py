@@ -1,0 +1,38 @@
+"""A training step as `shardwise train` runs it, as one program."""
+
+import jax
+import jax.numpy as jnp
+
+from shardwise.errors import BadRequest
+from shardwise.models import ModelConfig
+from shardwise.plans import TrainPlan
+from shardwise.runtime.parallel.lowered import abstract_state
+from shardwise.runtime.parallel.run import step_program
+from shardwise.runtime.programs.program import Program
+from shardwise.runtime.sharding import batch_sharding
+from shardwise.runtime.trainer.optimizer import Settings, optimizer_of
+
+STEPS = 1000
+"""Steps of the run whose step is made: constants of the learning rate, which cost nothing."""
+
+
+def train_program(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh) -> Program:
+    """(state, batch) -> (state, metrics); the state is donated.
+
+    Raises BadRequest for pipeline stages: their step is many programs, run by a table.
+    """
+    if plan.degree("stage") > 1:
+        raise BadRequest(
+            f"mesh axis 'stage' is {plan.degree('stage')}; a pipelined step is many programs, and "
+            "only a step that is one can be compiled ahead: plan with --pin stage=1"
+        )
+    settings = Settings(steps=STEPS)
+    optimizer = optimizer_of(plan, cfg, settings)
+    shape = (plan.global_batch_sequences, plan.sequence_length)
+    tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=batch_sharding(mesh))
+    batch = {"tokens": tokens, "targets": tokens}
+    return Program(
+        function=step_program(plan, cfg, mesh, optimizer, settings.clip),
+        arguments=(abstract_state(plan, cfg, mesh, optimizer), batch),
+        mesh=mesh,
+    )
