@@ -9,10 +9,11 @@ from tests.planner.search.test_train_search import request
 from tests.planner.steps import dense, moe
 
 from shardwise.errors import BadRequest
+from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.price.seconds import stack_for
 from shardwise.planner.search.request import SCHEDULES
 from shardwise.planner.training import plan_train
-from shardwise.plans.train import CONTEXT_METHODS, REMAT_POLICIES
+from shardwise.plans.train import CONTEXT_METHODS
 from shardwise.roofline import body_times
 
 SLICES = ("v5e:2x4", "v5p:2x2x2", "2*h100:8", "h100:4")
