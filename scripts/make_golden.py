@@ -247,6 +247,7 @@ MODELS = {
         "attention_multiplier": 0.2,
         "logits_scaling": 2.0,
     },
+    "ernie4_5": {"model_type": "ernie4_5", **SMALL, "head_dim": 8, "use_bias": True},
     "smollm3": {"model_type": "smollm3", **SMALL, "num_hidden_layers": 4}
     | {"no_rope_layers": [1, 1, 1, 0], "use_sliding_window": False},
 }

@@ -1,6 +1,7 @@
 """The folders are the architecture: who may import whom, no cycles, planning without JAX."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -186,3 +187,34 @@ def test_a_folder_opens_with_a_paragraph():
         doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         assert doc, f"{path} says nothing"
         assert len(doc.split()) >= 15, f"{path} says too little"
+
+
+def test_a_folder_names_all_that_lies_in_it():
+    """Its opening paragraphs are a map: `file.py`, `folder/`."""
+    for init in sorted(ROOT.rglob("__init__.py")):
+        doc = ast.get_docstring(ast.parse(init.read_text(encoding="utf-8"))) or ""
+        beside = [
+            f"{path.name}/" if path.is_dir() else path.name
+            for path in sorted(init.parent.iterdir())
+            if path.is_dir() or (path.suffix == ".py" and path != init)
+        ]
+        missing = [name for name in beside if name != "__pycache__/" and f"`{name}" not in doc]
+        assert not missing, f"{init} does not name {', '.join(missing)}"
+
+
+NAMED = re.compile(r"(?<![\w/.<>*-])(?:[\w.-]+/)*[\w-]+\.(?:py|csv)\b|`(?:[\w-]+/)+`")
+"""A path as documents write it: `planner/step/work.py`, and folders such as `planner/step/`."""
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_every_path_in_a_page_for_contributors_exists(page):
+    """As written from the repository or the package, or by its end (`prefix.py`)."""
+    repository = Path(__file__).parents[1]
+    text = (repository / page).read_text(encoding="utf-8")
+    files = [path.as_posix() for path in ROOT.rglob("*")]
+    for found in NAMED.findall(text):
+        name = found.strip("`").rstrip("/")
+        if "NAME" in name:
+            continue  # of what a reader adds
+        there = (repository / name).exists() or any(path.endswith(f"/{name}") for path in files)
+        assert there, f"{page} names {name}, which is not there"

@@ -1,8 +1,16 @@
 """shardwise: count, price and plan language models on TPUs and GPUs.
 
 The verbs of the package are re-exported here. They load on first use, so that `import shardwise`
-costs nothing, and none of them loads JAX; `compile`, `compare` and `explain` start
-it when they are called.
+costs nothing, and none of them loads JAX; `compile`, `compare` and `explain` start it when they are
+called. `__main__.py` is the command, for `python -m shardwise`.
+
+Folders stand one above the other, and a file imports only from those below it
+(docs/architecture.md). At the bottom `errors.py`, `units.py`, `work.py` (what is counted and
+priced) and `boundary/`, where input comes in. Then nouns: `hardware/`, `sharding/`, `models/`,
+`scheduling/`, `plans/`, and `roofline/`, which makes seconds. Then verbs: `planner/` predicts,
+`runtime/` executes, `profiler/` observes. `workflows/` joins them, `evidence/` holds answers
+against measurements, `book/` has the book's rules, and `apps/` are the screens. Read `work.py`
+first.
 
 >>> import shardwise as sw
 >>> planning = sw.plan_train("llama-3-8b", "v5p:2x2x2", batch="64seq", seq=4096)

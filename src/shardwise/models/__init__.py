@@ -1,11 +1,18 @@
 """Model nouns: ModelConfig, its layers, the parameter table, and the zoo as data.
 
-`specs.py` holds what a layer is made of, `config.py` the whole model, `hf.py` reads a Hugging Face
-config.json by the table of class defaults in `architectures.py` (with `patterns`, `blocks` and
-`families` for the layers, `towers` for vision), `parameters.py` makes the one table that counting,
-FLOPs, sharding and loading map over, `counts.py` and `kv.py` sum it up, `zoo.py` loads by name;
-`numerics.py` is what a forward pass needs beyond shapes, `runnable.py` says which models have it.
-Nothing here knows a chip or a time. Read `config.py` first, then `parameters.py`.
+`specs.py` holds what a layer is made of, `config.py` the whole model. `hf.py` reads a Hugging Face
+config.json by the table of classes in `architectures.py`: `reader.py` reads its keys, `patterns.py`
+says which kind each layer is, `blocks.py` builds what most classes share, `families.py` what some
+have of their own, `towers.py` vision towers, `quantization.py` stored dtypes. `zoo.py` loads a
+model by name from `data/`.
+
+`parameters.py` makes the one table that counting, FLOPs, sharding and loading map over;
+`parameter.py` is a row of it and `mixer_rows.py` has those of the mixers. `counts.py` sums up
+parameters, `flops.py` (on `contraction.py`) FLOPs, `kv.py` the cache, `activations.py` what the
+backward pass needs under the policies of `remat.py`, `training_state.py` gradients and moments;
+`describe.py` shows it all. `numerics.py` is what a forward pass needs beyond shapes,
+`numerics_table.py` has it per model type and `runnable.py` says which models have it. Nothing here
+knows a chip or a time. Read `config.py` first, then `parameters.py`.
 """
 
 from shardwise.models.config import ModelConfig, Tower, TowerTensor

@@ -904,6 +904,19 @@ _ROWS |= {
         ),
         mixers=patterns.one_window,
     ),
+    "Ernie4_5ForCausalLM": Architecture(
+        model_type="ernie4_5",
+        source=f"{TF} Ernie4_5Config",
+        defaults={
+            **COMMON,
+            **TIED,
+            "num_key_value_heads": 2,
+            "head_dim": 128,
+            "max_position_embeddings": 131072,
+            "use_bias": False,
+        },
+        traits=Traits(qkv_bias="use_bias", o_bias="use_bias", mlp_bias="use_bias"),
+    ),
     "OlmoForCausalLM": Architecture(
         model_type="olmo",
         source=f"{TF} OlmoConfig; its norms have no parameters",

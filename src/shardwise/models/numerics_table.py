@@ -163,6 +163,7 @@ ROWS: Mapping[str, Row] = {
     "mistral": Row(),
     "arcee": Row(eps=("rms_norm_eps", 1e-5), activation=("hidden_act", "relu2")),
     "seed_oss": Row(),
+    "ernie4_5": Row(eps=("rms_norm_eps", 1e-5), theta=5e5, interleaved=True),
     "smollm3": Row(theta=2e6, rotary="listed", defaults={"no_rope_layers": None}
         | {"no_rope_layer_interval": 4}),
     "mixtral": Row(

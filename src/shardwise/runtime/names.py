@@ -228,6 +228,7 @@ NAMES: Mapping[str, Names] = {
     "mistral": LLAMA,
     "arcee": LLAMA,
     "seed_oss": LLAMA,
+    "ernie4_5": LLAMA,
     "smollm3": LLAMA,
     "qwen2": LLAMA,
     "qwen3": LLAMA,

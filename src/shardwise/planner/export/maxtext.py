@@ -221,7 +221,7 @@ def _memory(plan: TrainPlan) -> dict[str, Any]:
     if plan.remat == "none" and not plan.remat_kinds:
         raise refused(TARGET, "remat", "none", f"it keeps at most {', '.join(POLICIES)}")
     if plan.remat != "offload" and not plan.remat_kinds:
-        return values | {"remat_policy": POLICIES[plan.remat]}
+        return values | {"remat_policy": named(TARGET, "remat", plan.remat, POLICIES)}
     return values | {"remat_policy": "custom"} | _placed_tensors(plan)
 
 

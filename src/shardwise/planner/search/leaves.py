@@ -1,7 +1,7 @@
 """The parts of a training step on the few distinct rows of candidates that each depends on.
 
 A layer's chain depends on the tokens of a microbatch and the inner degrees, a gather on the degrees
-that store parameters, and so on. Each part is counted by `train_parts.py` and priced by `price_ops`
+that store parameters, and so on. Each part is counted by `step/parts.py` and priced by `price_ops`
 there, once per structural choice that it depends on; `composition.py` gathers the figures and puts
 candidates together.
 """

@@ -2,6 +2,6 @@
 
 `shape.py` is a step as numbers that may be arrays over candidate plans, `layer_shape.py` what one
 device sees of a layer. `layer.py` counts a layer, `parts.py` layers, ends and the update of a step,
-`strategies/` what each way of cutting adds to them, `work.py` puts them together; `ops.py` writes
-down one op. Nothing here knows a chip. Read `work.py` first.
+`strategies/` what each way of cutting adds to them, `work.py` puts them together in the tree of
+`tree.py`; `ops.py` writes down one op. Nothing here knows a chip. Read `work.py` first.
 """

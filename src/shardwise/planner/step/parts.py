@@ -2,7 +2,7 @@
 
 Every function broadcasts over candidate plans and yields ops without body or count. In what
 they yield, CHAIN ops follow one another by `after`; SIDE ops, collectives and host copies off the
-chain, wait for nothing or are waited for by nobody. `train_work.py` composes them.
+chain, wait for nothing or are waited for by nobody. `work.py` composes them.
 """
 
 from collections.abc import Sequence

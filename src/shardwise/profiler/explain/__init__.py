@@ -2,8 +2,9 @@
 
 `tables.py` adds up the timeline by source line and scope. The rules read `evidence.py` (module,
 timeline, buffers, how the arguments lie on the mesh) and give `finding.py`'s findings, each with
-its cost per step and a remedy; they know nothing of any model. `rules_*.py` hold them by what they
-are about. Read `explain_program` below, then `evidence.py`.
+its cost per step and a remedy; they know nothing of any model. They lie by what they are about:
+`rules_compute.py`, `rules_memory.py` and `rules_network.py`. Read `explain_program` below, then
+`evidence.py`.
 """
 
 from collections.abc import Sequence

@@ -6,9 +6,10 @@ has what each opcode needs). `text.py` splits a module into computations and ins
 lines) and `scopes.py` (named scopes) read their parts; `rules.py` says what every opcode is,
 `loops.py` how often loops run, `flops.py` and `traffic.py` what an instruction computes and moves;
 `collectives.py` and `transfers.py` make the list of collectives with V in bytes as in
-`work.Collective`. `work.py` joins them: `module_work` gives the schedule as ops. `overlap.py` says
-what runs between a start and its done, `dots.py` lists matmuls. No JAX, and no time:
-`profiler/timeline.py` has that. Read `work.py` first.
+`work.Collective`; `parts.py` says what joined ones are for, `kernels.py` what kernels compute.
+`work.py` joins them: `module_work` gives the schedule as ops. `overlap.py` says what runs between a
+start and its done, `dots.py` lists matmuls. No JAX, and no time: `profiler/timeline.py` has that.
+Read `work.py` first.
 """
 
 from shardwise.profiler.hlo.collectives import (

@@ -2,9 +2,10 @@
 
 Every function multiplies one block while the next is on the wire, by `ppermute`, one hop per step;
 `bidirectional` uses both directions of the ring, which needs half the steps. They equal the plain
-product with an AllGather before it, or a ReduceScatter or AllReduce after it. The book cuts D over
-the axis, the forms with `rows` cut the tokens, as sequence parallelism does. `block.py` joins two
-of them to an MLP. No weights, no model. Read `ring.py` first (book 3.4.1 and ch. 10).
+product with an AllGather before it (`all_gather.py`), or a ReduceScatter (`reduce_scatter.py`) or
+AllReduce (`all_reduce.py`) after it. The book cuts D over the axis, the forms with `rows` cut the
+tokens, as sequence parallelism does. `block.py` joins two of them to an MLP. No weights, no model.
+Read `ring.py` first (book 3.4.1 and ch. 10).
 """
 
 from shardwise.runtime.collective_matmul.all_gather import (

@@ -3,7 +3,11 @@
 Given products of laid-out arrays and how parameters, gradients and optimizer state are stored, the
 steps of forward, backward and update follow by one rule, and from their dependencies what is off
 the critical path and what can be freed. No strategy has code of its own: `strategies.py` is data.
-Read `derive.py` first, then `product.py`, the rule.
+
+`forward.py` is what is differentiated (`infer.py` makes it of an expression). `derive.py` writes
+the steps: `product.py` has the rule for a product, `transpose.py` for a collective, `reshapes.py`
+for a reshape, and `moves.py` goes from one layout to another. `analyse.py` says what waits for
+what, `boxes.py` prints the steps as the book does. Read `derive.py` first, then `product.py`.
 """
 
 from shardwise.sharding.backward.analyse import (

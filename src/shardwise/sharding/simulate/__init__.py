@@ -6,7 +6,7 @@ full meshes, switches, trees of them and chips of several devices. The result is
 of the busiest link and the hops are the form's. `fabric.py` says what is linked and which devices
 form a group, `orders.py` and `schedule.py` are the algorithms, `collectives.py` runs them,
 `trace.py` is what comes out, `bounds.py` is what no algorithm beats. Nothing here knows a chip but
-`fabric_of`. Read `schedule.py` first.
+`placed.py`, which makes the fabric under the axes of a placed mesh. Read `schedule.py` first.
 """
 
 from shardwise.sharding.simulate.bounds import lower_bound
