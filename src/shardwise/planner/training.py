@@ -26,7 +26,6 @@ from shardwise.models import ModelConfig
 from shardwise.models.counts import params_active
 from shardwise.models.flops import model_flops_per_token, six_nd
 from shardwise.models.parameters import parameters
-from shardwise.models.specs import Moe
 from shardwise.planner.price.memory.step import train_memory
 from shardwise.planner.price.plan import PricedStep, price_step
 from shardwise.planner.price.seconds import stack_for
@@ -43,7 +42,7 @@ from shardwise.planner.search.loop import (
 from shardwise.planner.search.plan_choices import check_choices
 from shardwise.planner.step.work import TrainShape, count_step
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
-from shardwise.plans.layouts import uneven_error
+from shardwise.plans.laws import EXPERTS, HEADS, check_layers
 from shardwise.plans.train import mesh_text
 from shardwise.roofline import Estimate
 from shardwise.units import DAY, format_bytes, format_gib, format_seconds
@@ -268,11 +267,7 @@ _STRUCTURAL = (
 
 def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
     """Raise BadRequest where a plan does not suit its model or slice."""
-    if sum(plan.layers_per_stage) != cfg.layers:
-        raise BadRequest(
-            f"layers_per_stage {list(plan.layers_per_stage)} adds up to "
-            f"{sum(plan.layers_per_stage)} layers; {cfg.name} has {cfg.layers}"
-        )
+    check_layers(plan, cfg)
     if plan.slices > piece.count:
         raise BadRequest(f"slices is {plan.slices}; {piece} has {piece.count}, so use at most that")
     devices = prod(plan.box) * plan.slices * piece.chip.jax_devices_per_chip
@@ -294,21 +289,10 @@ def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
 
 
 def _check_divides(mesh: Mapping[str, int], cfg: ModelConfig) -> None:
-    for layer in cfg.groups:
-        heads = getattr(layer.mixer, "heads", None)
-        sizes = [("N", heads, "tensor")] if heads else []
-        if isinstance(layer.mlp, Moe):
-            sizes.append(("E", layer.mlp.experts, "expert"))
-        for letter, size, axis in sizes:
-            problem = uneven_error(letter, size, axis, mesh.get(axis, 1))
-            if problem:
-                raise BadRequest(problem)
-    expert = mesh.get("expert", 1)
-    if expert > 1 and not any(isinstance(g.mlp, Moe) for g in cfg.groups):
-        raise BadRequest(
-            f"mesh axis 'expert' has degree {expert}, but {cfg.name} has no routed "
-            "experts, so it cannot take effect; give those devices to fsdp"
-        )
+    for law in (HEADS, EXPERTS):
+        problem = law.problem(cfg, mesh)
+        if problem:
+            raise BadRequest(problem)
 
 
 def run_of(tokens: float, tokens_per_second: float, piece: Slice) -> dict[str, float]:

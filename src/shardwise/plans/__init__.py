@@ -2,9 +2,9 @@
 
 `train.py` and `serve.py` hold the two plans, `stacks.py` the software that a training plan may
 name, `ranges.py` checks their numbers, `files.py` loads and saves them as YAML and checks them,
-`schema.py` is their JSON Schema, `named.py` finds the plans of published runs by name
-(`data/audits`), `layouts.py` maps a plan to the Layout of every parameter.
-Read `train.py` first.
+`schema.py` is their JSON Schema, `laws.py` has the laws that bind a mesh to its model, `named.py`
+finds the plans of published runs by name (`data/audits`), `layouts.py` maps a plan to the Layout of
+every parameter. Read `train.py` first.
 """
 
 from shardwise.plans.files import load_plan, save_plan

@@ -13,10 +13,10 @@ from typing import Literal
 
 import numpy as np
 
-from shardwise.models.specs import Moe
 from shardwise.planner.price.structure import Structure
 from shardwise.planner.search.columns import Columns, Degrees
 from shardwise.planner.search.request import TrainRequest
+from shardwise.plans.laws import EXPERTS, HEADS, ULYSSES
 from shardwise.plans.train import STORAGE_AXES
 from shardwise.scheduling.pipeline import PLAIN, SCHEDULES, schedule_row
 
@@ -62,22 +62,6 @@ def _divides(number: int, degree: np.ndarray) -> Mask:
     return number % degree == 0
 
 
-def _heads(request: TrainRequest, d: Degrees) -> Mask:
-    heads = {getattr(layer.mixer, "heads", 0) for layer in request.cfg.groups} - {0}
-    kept = np.ones(len(d["tensor"]), bool)
-    for number in heads:
-        kept &= _divides(number, d["tensor"])
-    return kept
-
-
-def _experts(request: TrainRequest, d: Degrees) -> Mask:
-    counts = [g.mlp.experts for g in request.cfg.groups if isinstance(g.mlp, Moe)]
-    kept = np.ones(len(d["expert"]), bool)
-    for number in counts or [1]:
-        kept &= _divides(number, d["expert"])
-    return kept
-
-
 def _replica(request: TrainRequest, d: Degrees) -> Mask:
     switched = len(request.piece.shape) == 1
     return d["replica"] == 1 if switched else _divides(request.piece.count, d["replica"])
@@ -91,19 +75,15 @@ def _pinned(request: TrainRequest, d: Degrees) -> Mask:
 
 
 MESH_RULES: tuple[MeshRule, ...] = (
-    MeshRule(
-        name="heads",
-        kind="law",
-        rule="tensor divides the query heads N of every attention layer",
-        reason="a head is computed whole; KV heads may be replicated, d_ff and vocabulary padded",
-        holds=_heads,
-    ),
-    MeshRule(
-        name="experts",
-        kind="law",
-        rule="expert divides the routed experts E of every MoE layer, and is 1 without any",
-        reason="every device of the axis holds the same number of whole experts",
-        holds=_experts,
+    *(
+        MeshRule(
+            name=law.name,
+            kind="law",
+            rule=law.rule,
+            reason=law.reason,
+            holds=lambda request, d, law=law: law.holds(request.cfg, d),
+        )
+        for law in (HEADS, EXPERTS)
     ),
     MeshRule(
         name="sequence",
@@ -231,8 +211,7 @@ def _context(request: TrainRequest, c: Columns, s: Structure) -> Mask:
 def _ulysses(request: TrainRequest, c: Columns, s: Structure) -> Mask:
     if s.context_method != "ulysses":
         return np.ones(len(c), bool)
-    cut = c.degrees["tensor"] * c.degrees["context"]
-    return _heads(request, {"tensor": cut})
+    return ULYSSES.holds(request.cfg, c.degrees)
 
 
 def _schedule(request: TrainRequest, c: Columns, s: Structure) -> Mask:
@@ -284,11 +263,11 @@ STRUCTURE_RULES: tuple[StructureRule, ...] = (
         holds=_context,
     ),
     StructureRule(
-        name="ulysses",
+        name=ULYSSES.name,
         kind="law",
         about=("context_method",),
-        rule="with the context method ulysses, tensor x context divides the query heads",
-        reason="it exchanges pieces of the sequence for whole heads",
+        rule=ULYSSES.rule,
+        reason=ULYSSES.reason,
         holds=_ulysses,
     ),
     StructureRule(

@@ -9,13 +9,14 @@ from shardwise.models.remat import SAVED_KINDS, TREATMENTS
 from shardwise.models.specs import Moe
 from shardwise.planner.step.strategies.mtp import mtp_rows
 from shardwise.plans import TrainPlan
+from shardwise.plans.laws import broken_laws
 
 
 def check_choices(plan: TrainPlan, cfg: ModelConfig) -> None:
     """Raise BadRequest for the first choice that contradicts the model or cannot take effect."""
     _check_remat(plan)
     _check_frozen(plan, cfg)
-    for problem in (*_attention(plan, cfg), *_experts(plan, cfg)):
+    for problem in (*_attention(plan, cfg), *_experts(plan, cfg), *broken_laws(plan, cfg)):
         raise BadRequest(problem)
 
 
@@ -54,16 +55,6 @@ def _attention(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
             f"attention_kernel is 'scores', but {cfg.name} has no softmax attention; leave it at "
             "'flash'"
         )
-    tensor, context = plan.degree("tensor"), plan.degree("context")
-    if plan.context_method != "ulysses" or context == 1:
-        return
-    for mixer in attending:
-        if mixer.heads % (tensor * context):
-            yield (
-                f"context_method 'ulysses' cuts N={mixer.heads} query heads over tensor={tensor} x "
-                f"context={context}, which does not divide them; use degrees whose product divides "
-                f"{mixer.heads}, or context_method 'ring' or 'all_gather'"
-            )
 
 
 def _experts(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
@@ -91,21 +82,8 @@ def _experts(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
             f"expert_imbalance is {imbalance}, but a dense dispatch gives every expert the same "
             "slots; use expert_dispatch 'ragged', or expert_capacity for the slots"
         )
-    yield from _over_tensor(plan, mixtures)
-
-
-def _over_tensor(plan: TrainPlan, mixtures: list[Moe]) -> Iterator[str]:
-    if not plan.expert_over_tensor:
-        return
-    expert, tensor = plan.degree("expert"), plan.degree("tensor")
-    if tensor == 1:
+    if plan.expert_over_tensor and plan.degree("tensor") == 1:
         yield (
             "expert_over_tensor is set, but the mesh has no axis 'tensor' to spread experts over; "
             "leave it out"
         )
-    for moe in mixtures:
-        if moe.experts % (expert * tensor):
-            yield (
-                f"expert_over_tensor spreads E={moe.experts} experts over expert={expert} x tensor="
-                f"{tensor}, which does not divide them; use degrees whose product does"
-            )

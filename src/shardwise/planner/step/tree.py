@@ -122,4 +122,4 @@ def with_transfer(body: Body[T], transfer: T, chunks: Quantity) -> Body[T]:
 
 def with_reduction(body: Body[T], reduction: T, times: Quantity = 1.0) -> Body[T]:
     """The round with the gradient reduction at its end."""
-    return replace(body, after=((reduction, times), *body.after))
+    return replace(body, after=(*body.after, (reduction, times)))

@@ -11,6 +11,7 @@ from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig
 from shardwise.models.runnable import numerics_of
 from shardwise.models.specs import Moe
+from shardwise.plans.laws import broken_laws, check_layers
 from shardwise.plans.train import TrainPlan
 from shardwise.runtime.parallel.setup import TENSOR_MATMULS
 from shardwise.runtime.precision import dtype_of
@@ -27,7 +28,8 @@ def check(plan: TrainPlan, cfg: ModelConfig, tensor_matmul: str = "plain") -> No
         dtype_of(plan.dtypes.master)
     problems = (
         *_training(plan),
-        *_cuts(plan, cfg),
+        *_cuts(plan),
+        *broken_laws(plan, cfg),
         *_experts(plan, cfg),
         *_rings(plan, tensor_matmul),
     )
@@ -60,7 +62,7 @@ def _training(plan: TrainPlan) -> Iterator[str]:
         )
 
 
-def _cuts(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
+def _cuts(plan: TrainPlan) -> Iterator[str]:
     tensor, context = plan.degree("tensor"), plan.degree("context")
     T = plan.sequence_length
     if plan.sequence_parallel and tensor > 1 and T % (tensor * context):
@@ -68,15 +70,6 @@ def _cuts(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
             f"sequence_parallel cuts {T} tokens over context={context} x tensor={tensor}, which "
             "does not divide them; use a length that it divides, or sequence_parallel false"
         )
-    if plan.context_method != "ulysses" or context == 1:
-        return
-    for layer in cfg.groups:
-        heads = getattr(layer.mixer, "heads", 0)
-        if heads % (tensor * context):
-            yield (
-                f"context_method 'ulysses' cuts N={heads} query heads over tensor={tensor} x "
-                f"context={context}, which does not divide them; use 'ring' or 'all_gather'"
-            )
 
 
 def _rings(plan: TrainPlan, tensor_matmul: str) -> Iterator[str]:
@@ -98,33 +91,20 @@ def _rings(plan: TrainPlan, tensor_matmul: str) -> Iterator[str]:
 
 def _experts(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
     moes = [layer.mlp for layer in cfg.groups if isinstance(layer.mlp, Moe)]
-    expert, tensor = plan.degree("expert"), plan.degree("tensor")
-    if not moes and expert > 1:
-        yield f"mesh axis 'expert' is {expert}, but {cfg.name} has no experts; use data or fsdp"
+    T, tensor, context = plan.sequence_length, plan.degree("tensor"), plan.degree("context")
     if not (plan.expert_over_tensor and moes):
         return
-    T, context = plan.sequence_length, plan.degree("context")
     if T % (tensor * context):
         yield (
             f"expert_over_tensor cuts {T} tokens over context={context} x tensor={tensor}, which "
             "does not divide them; use a length that it divides"
         )
-    for moe in moes:
-        if moe.experts % (expert * tensor):
-            yield (
-                f"expert_over_tensor spreads E={moe.experts} experts over expert={expert} x tensor="
-                f"{tensor}, which does not divide them; use degrees whose product does"
-            )
 
 
 def _pipeline(plan: TrainPlan, cfg: ModelConfig) -> None:
     stages = plan.degree("stage")
     pipeline_schedule(plan.pipeline_schedule, stages, plan.microbatches, plan.virtual_stages)
-    if sum(plan.layers_per_stage) != cfg.layers:
-        raise BadRequest(
-            f"layers_per_stage adds up to {sum(plan.layers_per_stage)} layers; {cfg.name} has "
-            f"{cfg.layers}, so make them equal"
-        )
+    check_layers(plan, cfg)
     if jax.process_count() > 1:
         raise BadRequest(
             f"mesh axis 'stage' is {stages} over {jax.process_count()} processes; the runtime "
