@@ -14,7 +14,7 @@ CHECKPOINT = "checkpoint"
 """Weights in the dtypes that the checkpoint stores them in, component by component."""
 
 SERVE_AXES = ("data", "fsdp", "expert", "tensor")
-"""Mesh axes that a server uses: copies of the weights, D of weights that lie still
+"""Mesh axes that a server uses: copies of the weights, D of weights that stay in place
 (`planner/step/strategies/stationary.py`), experts, and heads and widths."""
 
 KvSharding = Literal["heads", "heads_then_batch", "heads_then_batch_then_sequence"]

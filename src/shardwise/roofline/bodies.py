@@ -44,7 +44,8 @@ class OpTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyTime:
-    """Seconds of a body that runs `count` rounds: `period` each, and `fill` once."""
+    """Seconds of a body that runs `count` rounds: `expected` = count x `period` + `fill`, what it
+    takes once beyond its rounds."""
 
     count: Quantity
     period: Quantity
@@ -78,7 +79,7 @@ def closed_form(
     chain: Quantity, wire: Quantity, sides: Iterable[Quantity], count: Quantity, stack: Stack
 ) -> BodyTime:
     """A body from the seconds of one round: of the chain on the chip, of the collectives within it
-    (`wire`), and of each stream of side ops."""
+    (`wire`), and of each stream of side ops: the formulas at the top of this file."""
     along = chain + wire
     side = largest(sides)
     hidden = stack.overlap * np.minimum(along, side)
@@ -119,7 +120,10 @@ def _is_chain(ops: tuple[OpTime, ...], sides: frozenset[str]) -> bool:
 
 
 def _laid_out(ops: tuple[OpTime, ...], stack: Stack) -> BodyTime:
-    """A body in general: the timeline of its streams, of which the stack reaches its share."""
+    """Any body: the timeline of its streams, and the part of its overlap that the stack reaches.
+
+    expected = overlap x timeline + (1 - overlap) x all ops one after the other
+    """
     count = largest(t.op.count for t in ops)
     laid, period = overlap(ops), _period(ops)
     serial = total(t.total for t in ops)

@@ -1,4 +1,4 @@
-"""Weights cut along D and F that lie still (ch. 7.6.2): what moves, what a device holds."""
+"""Weights cut along D and F that stay in place (ch. 7.6.2): what moves, what a device holds."""
 
 from dataclasses import replace
 

@@ -45,9 +45,13 @@ _TRANSFER = "net:stage"
 
 
 class Steps(Protocol):
-    """Steps to be priced, alike in the axes that they use: their numbers, and what their parts take
-    under a structure. `share` is that of the layers on the counted device, `pairs` whether a
-    schedule that is looked at pairs passes."""
+    """Steps to be priced together: one plan, or candidates that use the same mesh axes; their
+    numbers, and what each of their parts takes under a structure.
+
+    `share` is the part of all layers that the counted device has, `piped` whether there are stages,
+    `pairs` whether some schedule among the choices runs a forward and a backward pass of two
+    microbatches together.
+    """
 
     @property
     def cfg(self) -> ModelConfig: ...
@@ -104,7 +108,8 @@ C = TypeVar("C", bound=Steps)
 
 @dataclass(frozen=True, slots=True)
 class Seconds:
-    """Per step: the bounds, each resource at peak rates, and the factor of the pipeline."""
+    """Of a step: the expected seconds between their bounds, seconds of each resource at its peak
+    rate, and the factor by which a pipeline takes longer than the counted device works."""
 
     lower: Quantity
     expected: Quantity
@@ -157,7 +162,7 @@ def round_time(found: Round, count: Quantity, stack: Stack) -> BodyTime:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """Seconds per step of bodies, and without what comes once (`plain`)."""
+    """Seconds per step of bodies; `plain` leaves out what comes once (`BodyTime.fill`)."""
 
     seconds: Quantity
     plain: Quantity
@@ -201,8 +206,9 @@ class Ends:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
-    """All of a step but its layers: time of the ends, of the update, totals of the stage's work
-    (its layers among it) and of what comes once per step."""
+    """What surrounds the layers in a step: the time of the ends and of the update; and the step's
+    seconds by resource, `totals` of what every microbatch repeats (layers included) and `once` of
+    what comes once."""
 
     ends: Time
     update: Quantity
@@ -259,8 +265,14 @@ class Stored(Generic[C]):
         )
 
     def floor(self) -> Quantity:
-        """Seconds that no ZeRO stage and no schedule goes below: the layers without reductions,
-        transfers and idle time."""
+        """Seconds that no ZeRO stage and no schedule goes below.
+
+            floor = min over pairing of (forward + backward),   rounds of the layers alone
+
+        Reductions and transfers only add to a round, ends and update to the step, and a pipeline
+        takes at least M rounds of a stage with the most layers. What comes once (the first round's
+        gathers) is left out, as `Reduced.floor` counts it.
+        """
         least: Quantity = np.inf
         for layers in map(self.layers, self.kinds):
             forward = time_of(layers.forward, self.rounds, self.steps.stack).plain
@@ -310,23 +322,32 @@ class Reduced(Generic[C]):
         self._by_chunks: dict[tuple[int, bool], tuple[Time, Time]] = {}
 
     def floor(self) -> Quantity:
-        """Seconds that no schedule goes below: the step without transfers and idle time, the ends
-        apart where there are stages."""
+        """Seconds that no schedule goes below: the step without transfers and idle time.
+
+            without stages    layers + ends + update, which is the step itself
+            with stages       layers + (ends - ends in every round) + update
+
+        With stages `seconds` gives layers + ends + (factor - 1) (their plain parts) + update. The
+        pipeline runs at least the M passes of a stage in the middle, so that factor (layers + ends)
+        is at least the layers' plain part (`idle_factor`): of the ends only what comes once is
+        sure to be paid.
+        """
         around = self.around(replace(self.structure, schedule=PLAIN))
         ends = around.ends
-        # With stages the ends may lie on one that has fewer layers and waits for the others.
-        beside = ends.seconds - ends.plain if self.steps.piped else ends.seconds
+        sure = ends.seconds - ends.plain if self.steps.piped else ends.seconds
         if True in self.stored.kinds:
-            # Where passes are paired, less of a prediction module's exchanges may be hidden.
-            beside = 0.0 * beside
+            # These ends are those of a schedule that pairs no passes. With pairs, the exchanges of
+            # a multi-token prediction module overlap in another way, and what comes once may be
+            # less: nothing of it is sure.
+            sure = 0.0 * sure
         least: Quantity = np.inf
         for paired in self.stored.kinds:
             forward, backward = self._layers(0, paired)
             least = np.minimum(least, forward.seconds + backward.seconds)
-        return least + beside + around.update
+        return least + sure + around.update
 
     def around(self, structure: Structure) -> Around:
-        """Ends and update; they depend on the schedule by where the ends lie."""
+        """Ends and update, kept by what they depend on of the schedule (`Stored._place`)."""
         key = self.stored._place(structure)
         if key not in self._around:
             self._around[key] = self._make_around(structure)
@@ -441,8 +462,14 @@ class Reduced(Generic[C]):
 
 
 def _bounded(totals: Sums, once: Sums, factor: Quantity, expected: Quantity) -> Seconds:
-    """Resources at peak below, everything in series above. What a pipeline idles multiplies all but
-    what comes once."""
+    """The expected seconds between their bounds.
+
+        lower = max over resources of (factor x total + once)    the busiest resource at its peak
+        upper = the same sum for all ops one after the other     nothing overlaps, derated rates
+
+    `once` are the seconds of what comes once per step (the update, reductions unless ZeRO-2), which
+    a pipeline's idle time does not repeat.
+    """
     spent = {name: seconds * factor for name, seconds in totals.items()}
     for name, seconds in once.items():
         spent[name] = spent[name] + seconds if name in spent else seconds

@@ -36,11 +36,19 @@ def idle_factor(
     transfer: Quantity,
     count: int,
 ) -> Quantity:
-    """Seconds of the pipeline over those of the counted device's own work; 1 without stages.
+    """The pipeline's seconds over those that the counted device works; 1 without stages.
 
-    The counted device has the most of `count` layers per stage and the head. Layers are spread so
-    that the stages with the ends have as few as any (`stages.spread`): the busiest stage is
-    one in the middle or the last one, and all are taken to be as slow as that.
+        factor = T(F, B - W, W) / (M (layers + ends)),   layers = F_l + B_l,   ends = F_e + B_e
+
+    T is the closed form of the schedule (`pipeline_seconds`), in which all stages are alike, so all
+    are taken to be as slow as the slowest. Layers are spread so that the stages with the ends have
+    as few of them as any (`stages.spread`). The slowest is then one of two, whichever takes longer:
+
+        a stage in the middle   layers                          most = ceil(count / S) layers
+        the last stage          layers fewest / most + ends     fewest = floor(count / S), the head
+
+    The counted device is neither of them: it has the most layers and the head too. So a pipeline
+    that waits for little takes less than it would work, and the factor may be below 1.
     """
     fewest, most = np.floor_divide(count, stages), np.ceil(count / stages)
     share = fewest / most
@@ -71,7 +79,7 @@ def _three(passes: Passes) -> tuple[Quantity, Quantity, Quantity]:
 
 
 def stack_for(name: str, constants: str) -> Stack:
-    """The constants of a plan's software; the book derates nothing and hides everything."""
+    """The constants of a plan's software; the book derates no rate and overlaps all that may."""
     return IDEAL if constants == "book" else load_stack(name)
 
 

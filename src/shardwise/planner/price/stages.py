@@ -68,7 +68,8 @@ def _schedule(kind: str, stages: int, microbatches: int, chunks: int) -> Schedul
 
 def timeline_factor(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep) -> float:
     """The pipeline's seconds, from the first pass to the last, over those of the counted device's
-    own work: bubbles, less what it was charged that lies on other stages; 1 without stages."""
+    own work; 1 without stages. Bubbles raise it. It falls where the counted device, which has the
+    most layers and the head, stands for stages with less."""
     if plan.degree("stage") == 1:
         return 1.0
     return passes_end(plan, cfg, priced) / float(priced.own)

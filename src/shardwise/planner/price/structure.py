@@ -30,7 +30,7 @@ class Structure:
 
     @property
     def paired(self) -> bool:
-        """Whether tokens travel to experts under another microbatch's pass: `TrainShape.paired`."""
+        """Whether exchanges of tokens overlap another microbatch's pass: `TrainShape.paired`."""
         return schedule_row(self.schedule).pairs_passes and self.virtual_stages > 1
 
     def with_pairing(self, paired: bool) -> "Structure":

@@ -15,7 +15,7 @@ import numpy as np
 from shardwise.hardware.placement import Placement
 from shardwise.models import ModelConfig, Parameter
 from shardwise.planner.price.figures import Figures, figures_of
-from shardwise.planner.price.memory.step import standing_bytes
+from shardwise.planner.price.memory.step import resident_bytes
 from shardwise.planner.price.memory.working import (
     gathered_bytes,
     gathered_ends,
@@ -89,7 +89,7 @@ def column_shape(
 
 @dataclass(frozen=True, slots=True)
 class OnKeys:
-    """What a part of a step takes, on the keys that it depends on."""
+    """Figures of one part of a step, one for each distinct row (key) of what they depend on."""
 
     keys: Keys
     value: Any
@@ -249,21 +249,22 @@ class StepParts:
         choices = (structure.storage_axes, structure.zero > 0, structure.ends)
         return self._made("optimizer", choices, ("stage", *COPIES), make)
 
-    def standing(self, structure: Structure) -> OnKeys:
-        """Bytes of state on the first and on the last stage, of the fullest at the update, and of a
-        microbatch's gradients on the first."""
+    def resident(self, structure: Structure) -> OnKeys:
+        """Bytes that stay on the device through the step (`resident_bytes`): on the first stage, on
+        the last, on the fuller of both during the update, and a microbatch's gradients on the
+        first."""
 
         def make(columns: Columns) -> np.ndarray:
             shape = self._shape(columns, structure)
-            return np.stack(np.broadcast_arrays(*standing_bytes(self.request.cfg, shape)))
+            return np.stack(np.broadcast_arrays(*resident_bytes(self.request.cfg, shape)))
 
         choices = (structure.storage_axes, structure.zero, structure.ends)
         keys = ("=stage", "copies", *_SIZES, "=fsdp", "loop")
-        return self._made("standing", choices, keys, make)
+        return self._made("resident", choices, keys, make)
 
     def kept(self, structure: Structure) -> OnKeys:
-        """Bytes of activations kept per microbatch in flight by all layers, on their way to the
-        host, and kept by prediction modules."""
+        """Bytes of activations: those that all layers keep for one microbatch, those on their way
+        to the host, and those that multi-token prediction modules keep."""
 
         def make(columns: Columns) -> np.ndarray:
             cfg, shape = self.request.cfg, self._shape(columns, structure)
@@ -272,9 +273,9 @@ class StepParts:
 
         return self._made("kept", (structure.remat,), ("tokens", *_SIZES), make)
 
-    def flight(self, structure: Structure) -> OnKeys:
-        """Microbatches in flight on the first and on the last stage, and on the first less the one
-        whose backward pass ends."""
+    def in_flight(self, structure: Structure) -> OnKeys:
+        """Microbatches in flight on the first stage and on the last, and on the first at the end of
+        a backward pass, when the activations of one of them are gone."""
 
         def make(columns: Columns) -> np.ndarray:
             shape = self._shape(columns, structure)
@@ -284,7 +285,7 @@ class StepParts:
             return np.stack([np.broadcast_to(size, (len(columns),)) for size in held])
 
         choices = (structure.schedule, structure.virtual_stages)
-        return self._made("flight", choices, ("=stage", "microbatches"), make)
+        return self._made("in flight", choices, ("=stage", "microbatches"), make)
 
     def gathered(self, structure: Structure) -> OnKeys:
         """Bytes of gathered layers in the backward pass and at the loss, of gathered ends, and of
@@ -300,8 +301,8 @@ class StepParts:
         choices = (structure.storage_axes, structure.reshard_after_forward, structure.zero > 0)
         return self._made("gathered", choices, ("=stage", "copies", *_SIZES, "=fsdp"), make)
 
-    def flying(self, structure: Structure) -> OnKeys:
-        """Bytes of the layer in its backward pass, of the logits, and of their gradients."""
+    def working(self, structure: Structure) -> OnKeys:
+        """Bytes that a layer's backward pass needs, of the logits, and of their gradients."""
 
         def make(columns: Columns) -> np.ndarray:
             cfg, shape = self.request.cfg, self._shape(columns, structure)
@@ -309,7 +310,7 @@ class StepParts:
             return np.stack([np.broadcast_to(size, (len(columns),)) for size in some])
 
         choices = (structure.remat, structure.context_method)
-        return self._made("flying", choices, ("tokens", *_SIZES), make)
+        return self._made("working", choices, ("tokens", *_SIZES), make)
 
     def _made(
         self, name: str, choices: tuple, keys: tuple[str, ...], make: Callable[[Columns], Any]

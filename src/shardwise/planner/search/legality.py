@@ -184,7 +184,7 @@ def _zero(request: TrainRequest, c: Columns, s: Structure) -> Mask:
 
 
 def _first(choices: tuple, default):
-    """What a choice is called where it makes no difference."""
+    """Which of several choices stands for all of them where they make no difference."""
     return default if default in choices else choices[0]
 
 

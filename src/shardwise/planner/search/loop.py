@@ -153,7 +153,8 @@ class _Tally:
         return rank_of(request, chips, _ideal_seconds(request, chips)) > best
 
     def before(self, chips: int) -> dict[int, float]:
-        """Seconds that every strategy found so far has or, on so many chips, must come below."""
+        """Of every strategy found so far, its axes as bits: the seconds at which a plan on so many
+        chips ranks like the best of it."""
         best: dict[int, float] = {}
         for f in self.found:
             code = sum(1 << MESH_AXES.index(axis) for axis in f.mesh)
@@ -161,7 +162,7 @@ class _Tally:
         return best
 
     def worst_mesh(self, chips: int) -> float:
-        """Seconds below which a plan on so many chips is among the best meshes."""
+        """Seconds at which a plan on so many chips ranks like the `keep`-th best mesh so far."""
         best: dict[tuple, float] = {}
         for f in self.found:
             mesh = tuple(f.mesh.items())
@@ -279,8 +280,19 @@ class _Look:
             self.tally.unfit = self
 
     def _tighten(self) -> None:
-        """Limits from what is found: a candidate is of interest if it may be among the best meshes,
-        or be the best of its strategy and that one among the best strategies."""
+        """Set for every candidate the seconds that it must stay below to be among the answers.
+
+            limit = max(m, min(s_own, s_6))
+            m      seconds of the `keep`-th best mesh found so far
+            s_own  the best found with the candidate's strategy (its set of mesh axes in use)
+            s_6    the best of the sixth best strategy (`_STRATEGIES`)
+
+        The answers are the `keep` best meshes, and the best plan of each of the six best
+        strategies. At or above m a candidate is none of the former. At or above s_own it is not the
+        best of its strategy; at or above s_6 its strategy is not among the six. So whatever has a
+        floor of at least the limit need not be priced. Seconds that are found only fall, and limits
+        with them: what was left out earlier would be left out again.
+        """
         if self.tally.exhaustive:
             return
         by_strategy = np.full(len(self.strategies), inf)
@@ -292,6 +304,7 @@ class _Look:
         own = np.minimum(by_strategy, elsewhere)
         others = [s for code, s in before.items() if code not in self.strategies]
         sixth = _nth(np.append(own, others), _STRATEGIES)
+        # Of this part of the slice, and of the parts before: either bounds the best of both.
         mesh = min(_nth(by_mesh, self.tally.keep), self.tally.worst_mesh(self.chips))
         self.limit = np.maximum(mesh, np.minimum(own, sixth)[self.strategy])
 

@@ -19,14 +19,16 @@ def least_memory(chunk: Chunk, structure: Structure) -> np.ndarray:
 def memory_of(chunk: Chunk, structure: Structure) -> np.ndarray:
     """Bytes per device at the fullest point of the step (`price/memory/step.py`)."""
     parts = chunk.parts
-    first, last, update, summed = chunk.at(parts.standing(structure))
-    kept, moving, modules = chunk.at(parts.kept(structure))
+    first, last, update, summed = chunk.at(parts.resident(structure))
+    kept, in_transit, modules = chunk.at(parts.kept(structure))
     gathered, stays, *ends = chunk.at(parts.gathered(structure))
-    layer, *logits = chunk.at(parts.flying(structure))
-    held, held_last, less = chunk.at(parts.flight(structure))
+    layer, *logits = chunk.at(parts.working(structure))
+    held, held_last, less = chunk.at(parts.in_flight(structure))
+    # A rank holds the most activations when a backward pass begins. When it ends, those of one
+    # microbatch are gone and the microbatch's own gradients (`summed`) are there.
     of_stage = kept * chunk.share
     alive = np.maximum(of_stage * held, of_stage * less + summed)
     backward = first + alive + gathered + layer
     loss = last + of_stage * held_last + modules + stays
     loss = loss + loss_bytes(ends, logits, parts.eager)
-    return np.maximum(np.maximum(backward, loss) + moving, update)
+    return np.maximum(np.maximum(backward, loss) + in_transit, update)

@@ -3,8 +3,8 @@
 For each part of the slice and each way to cut the KV cache, every legal mesh is tried with batches
 up to the largest that memory holds, counted, placed and priced at once by the functions that price
 a single plan. A mesh is legal if tensor divides the heads, expert divides the experts, and it can
-be placed. `fsdp` cuts D of weights that lie still no more ways than tensor cuts F, the larger, and
-only where experts lie together and no chip has a copy.
+be placed. `fsdp` cuts D of weights that stay in place: no more ways than tensor cuts F, which is
+larger, and only where experts are not cut and no chip has a copy.
 """
 
 from collections.abc import Callable, Mapping, Sequence

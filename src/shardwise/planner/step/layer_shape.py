@@ -17,7 +17,7 @@ class LayerShape:
     lengths packed into one sequence, () for one document. `expert_load` multiplies the work of the
     experts: the capacity factor of a dense dispatch, or the busiest device's load over the mean.
     `exact` are components whose matmuls run in the activations' dtype whatever `compute` is.
-    Weights of a server may lie still, cut along D over `stationary` devices.
+    A server may cut D of its weights over `stationary` devices, and leave them there.
     """
 
     tokens: Quantity
@@ -72,7 +72,7 @@ class LayerShape:
 
     @property
     def expert_tokens(self) -> Quantity:
-        """Tokens of one device that look for experts: its own, in pieces where tensor cuts experts
+        """Tokens that one device sends to experts: its own, in pieces where tensor cuts experts
         apart rather than their width."""
         return self.tokens / self.degree("tensor") if self.expert_over_tensor else self.tokens
 

@@ -66,7 +66,8 @@ def layer_chains(
 ) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
     """Forward and backward of one layer of a group, one microbatch, with the side ops of each.
 
-    The first op of a chain waits for its last: the layer before, a round ago. They depend on
+    The first op of a chain waits for the last op of the round
+    before, which is the layer before. They depend on
     tokens, on the degrees of tensor, expert and context, and on structural choices only.
     """
     layer = cfg.groups[group]

@@ -1,4 +1,4 @@
-"""A training step as a tree, in whatever its parts are told: ops, times of ops, or their seconds.
+"""A training step as a tree, whose parts are ops, times of ops, or seconds, all of one type.
 
     forward    gathers, as often as ahead | layer, casts                       | transfer
     backward   gathers, as often as again | layer, casts, accumulation         | transfer, scatters
@@ -60,7 +60,7 @@ class Step(Generic[T]):
 
 
 def mapped(step: Step[T], to: Callable[[T], S]) -> Step[S]:
-    """The step with every part told in another way."""
+    """The step with a function applied to every part."""
     first, last = step.ends
     return Step(
         layers=tuple(_mapped(each, to) for each in step.layers),
@@ -79,7 +79,7 @@ def _mapped(parts: Any, to: Callable[[Any], Any]) -> Any:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Body(Generic[T]):
     """One round of a loop: each part with how often it comes. The chain waits for `before`, `after`
-    waits for the chain; `beside` and the chain wait for neither of each other."""
+    waits for the chain; `beside` and the chain do not wait for each other."""
 
     before: tuple[tuple[T, Quantity], ...] = ()
     chain: tuple[tuple[T, Quantity], ...]

@@ -111,8 +111,8 @@ def end_reduction(rows: Sequence[Parameter], shape: TrainShape) -> Ops:
 
 
 def reductions(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
-    """Microbatches whose backward pass reduces gradients: the last one, under ZeRO-2 each. A
-    candidate without replicas reduces nothing, so that none of its microbatches stands apart."""
+    """Microbatches whose backward pass reduces gradients: the last one, or under ZeRO-2 all. None
+    where there are no replicas: then all rounds of a candidate are alike."""
     copies: Quantity = 1.0
     for axis in {axis for r in rows for axis in replica_axes(r, shape.storage_axes)}:
         copies = copies * shape.degree(axis)

@@ -4,9 +4,9 @@ The mesh is data x expert x fsdp x tensor x spread, the last two of which are th
 heads of the cache are cut over `tensor`, and sequences over `spread`, the devices beyond one per KV
 head (`kv_sharding` heads_then_batch), or the heads are there several times (heads). In decode the
 stream lies in pieces of D, in prefill in pieces of T (book 7.3.2); blocks gather and scatter it.
-`fsdp` cuts D of weights that lie still, and of the stream with them: blocks scatter their partial
-sums over it, attention by sequences (in prefill by tokens), an MLP by F, and gather the answers
-(`planner.step.strategies.stationary`).
+`fsdp` cuts D of weights that stay in place, and of the stream with them: blocks scatter their
+partial sums over it, attention by sequences (in prefill by tokens), an MLP by F, and gather the
+answers (`planner.step.strategies.stationary`).
 """
 
 from collections.abc import Mapping

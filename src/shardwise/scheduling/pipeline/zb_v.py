@@ -39,7 +39,15 @@ def _order(rank: int, stages: int, microbatches: int, chunks: int) -> Iterable[A
 
 
 def _paths(S: Quantity, M: Quantity, v: Quantity) -> Iterator[Path]:
-    """Chunks are half stages. With f = b = w the longest is k f (all but t cancels)."""
+    """Counts of (f, b, w, t) beyond M (F + B + W), k = S - 1; chunks are half stages.
+
+    A path is a chain of passes and transfers that must follow one another, so the pipeline takes at
+    least as long as each; a negative count is of passes that the path leaves out. The rows were
+    found by tracing the critical paths of event timelines, not derived, and a test holds their
+    maximum equal to the timeline for any f, b and w. Which is longest depends on them: with long f
+    one with 2k f, with long b one with 2k b, with long w one with (k - 1) w. With f = b = w it is
+    k f.
+    """
     k = S - 1
     yield 0, 1, k - 1, 3 * k
     yield 0, k, 0, 5 * k - 2

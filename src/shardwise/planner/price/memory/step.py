@@ -1,11 +1,11 @@
 """Bytes per chip over one training step, by kind.
 
 Kinds: params, gradients, optimizer (moments and master copy), checkpoints (activations kept for
-backward), transient (gathered parameters, the layer in flight, buffers, logits, a microbatch's
-gradients). Four points are looked at: the backward pass of the last layer, when all activations are
-there; of the first, when all gradients are; the loss; and the optimizer update. XLA fills the
-stacks of a loop's gradients with zeros when it likes, so they count from the loss on. Everything
-broadcasts. What each part is made of: `memory/`.
+backward), transient (gathered parameters, what the layer at work needs, buffers, logits, a
+microbatch's gradients). Four points are looked at: the backward pass of the last layer, when all
+activations are there; of the first, when all gradients are; the loss; and the optimizer update. XLA
+fills the stacks of a loop's gradients with zeros when it likes, so they count from the loss on.
+Everything broadcasts. What each part is made of is in `state.py` and `working.py`.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ def train_memory(cfg: ModelConfig, shape: TrainShape) -> MemoryTimeline:
 def stage_memory(
     cfg: ModelConfig, shape: TrainShape, layers_per_stage: tuple[int, ...]
 ) -> tuple[MemoryTimeline, ...]:
-    """The same of every stage of one plan, each with its own layers, ends and microbatches."""
+    """The memory of every stage of one plan, each with its own layers, ends and microbatches."""
     timelines = []
     final = len(layers_per_stage) - 1
     folded = float(1.0 - shape.apart) if final else 1.0
@@ -79,16 +79,16 @@ def stage_memory(
 def _points(
     cfg: ModelConfig, shape: TrainShape, stage: Stage, rank: Quantity
 ) -> dict[str, dict[str, Quantity]]:
-    """What is alive on a device of a stage at the three points."""
+    """Bytes on a device of a stage, by kind, at each of the four points."""
     rows = step_rows(cfg, shape)
     kept, less = (checkpoint_bytes(cfg, shape, rank, stage.share, done) for done in (0.0, 1.0))
     gathered = gathered_bytes(cfg, rows, shape, stage.share)
-    standing = 0.0 if shape.reshard_after_forward else gathered
+    still_gathered = 0.0 if shape.reshard_after_forward else gathered
     layer = gathered + layer_bytes(cfg, shape)
     ends = gathered_ends(rows, shape)
-    loss = standing + loss_bytes(ends, logit_bytes(cfg, shape), shape.eager)
+    loss = still_gathered + loss_bytes(ends, logit_bytes(cfg, shape), shape.eager)
     modules = module_bytes(cfg, shape) * stage.last
-    always, update = _standing(cfg, state(rows, shape, stage), shape, stage)
+    always, update = _resident(cfg, state(rows, shape, stage), shape, stage)
     early, summed = _microbatch(rows, shape, stage, always["gradients"])
     return {
         "backward": {**always, "checkpoints": kept, "transient": layer + early},
@@ -98,14 +98,15 @@ def _points(
     }
 
 
-def standing_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, ...]:
-    """What no activation adds to: on the first stage and on the last one, at the update on the
-    fullest of them, and a microbatch's gradients that come last on the first."""
+def resident_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, ...]:
+    """Bytes of a device without any activation: parameters, gradients and optimizer state on the
+    first stage and on the last, on the fuller of both during the update, and on the first stage
+    what a microbatch's own gradients add at the end of its backward pass."""
     rows, together = step_rows(cfg, shape), 1.0 - shape.apart
     totals, updates, summed = [], [], []
     for first, last in ((1.0, together), (together, 1.0)):
         stage = Stage(share=shape.stage_share, first=first, last=last)
-        always, update = _standing(cfg, state(rows, shape, stage), shape, stage)
+        always, update = _resident(cfg, state(rows, shape, stage), shape, stage)
         totals.append(_sum(always))
         updates.append(_sum(always) + update)
         early, late = _microbatch(rows, shape, stage, always["gradients"])
@@ -117,12 +118,13 @@ def standing_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, ...]:
 def _microbatch(
     rows: Sequence[Parameter], shape: TrainShape, stage: Stage, gradients: Quantity
 ) -> tuple[Quantity, Quantity]:
-    """A microbatch's gradients from the loss on, and what more at the end of its backward pass."""
+    """Bytes of a microbatch's own gradients: those that are allocated from the loss on, and those
+    that are only there at the end of its backward pass."""
     size = microbatch_gradients(rows, shape, stage, gradients)
     return (0.0 * size, size) if shape.eager else (size, 0.0 * size)
 
 
-def _standing(
+def _resident(
     cfg: ModelConfig, always: dict[str, Quantity], shape: TrainShape, stage: Stage
 ) -> tuple[dict[str, Quantity], Quantity]:
     """State that stays on the device, and what the update adds to it."""

@@ -1,4 +1,4 @@
-"""Activations kept for backward, and what comes and goes: the layer in flight, gathered parameters,
+"""Activations kept for backward, and what comes and goes: the layer at work, gathered parameters,
 buffers of collectives, logits. All per device."""
 
 from collections.abc import Sequence
@@ -78,7 +78,8 @@ def _expert_buffers(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quanti
 
 def _context_buffers(layer: Layer, shape: TrainShape) -> Quantity:
     """Keys and values of the whole sequence and their gradients, or on a ring two blocks of them.
-    An all-to-all turns what is there: in and out."""
+    An all-to-all needs what it sends and what it
+    receives."""
     inner, mixer = shape.layer_shape, layer.mixer
     if not isinstance(mixer, SoftmaxMixer):
         return 0.0
@@ -110,9 +111,12 @@ RING_PIECES = (8, 32)
 
 
 def gathered_ends(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Quantity, ...]:
-    """Gathered vocabulary matrix, its gradient before that is scattered, and 1 where XLA writes the
-    gradient of the logits, else 0: for a ring that scatters the matrix's and reads it piece by
-    piece, over one dim of the tokens."""
+    """Bytes of the gathered vocabulary matrix and of its gradient before that is scattered, and 1
+    where XLA stores the gradient of the logits, else 0.
+
+    It stores it where the matrix's gradient is scattered by a ring of `RING_PIECES` devices, which
+    reads the logits' gradient piece by piece, and where only one dim of the tokens is cut.
+    """
     size = _widest(_extra(r, shape) for r in rows if r.group is None)
     stored = np.asarray(shape.degree("fsdp") * shape.degree("expert"))
     copies = shape.degree("data") * shape.degree("replica") if shape.zero else 1.0
@@ -140,9 +144,15 @@ def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity
 
 
 def loss_bytes(ends: Sequence[Quantity], logits: Sequence[Quantity], eager: bool) -> Quantity:
-    """The fullest moment of the loss, of `gathered_ends` and `logit_bytes`: op by op both and both
-    gradients. XLA writes the gradient of the logits, and the matrix's after the logits are gone; or
-    it makes the one inside the matmuls that read it, and the logits stay until both are done."""
+    """Bytes at the fullest moment of the loss, from `gathered_ends` and `logit_bytes`.
+
+        op by op (PyTorch)                 matrix + its gradient + logits + their gradient
+        XLA, logits' gradient stored       matrix + logits' gradient + max(logits, its gradient)
+        XLA, logits' gradient not stored   matrix + logits + its gradient
+
+    Where it is stored, the logits are freed before the matrix's gradient is made. Where it is not,
+    the matmuls that read it compute it from the logits, which stay until both have run.
+    """
     (matrix, matrix_gradient, written), (made, gradient) = ends, logits
     if eager:
         return matrix + matrix_gradient + made + gradient

@@ -74,8 +74,9 @@ def gathers_per_round(shape: TrainShape) -> tuple[Quantity, Quantity]:
 def end_gathers_again(shape: TrainShape) -> tuple[Quantity, Quantity]:
     """How often the parameters before and after the stack are gathered for the backward pass.
 
-    Never: that of a lookup reads no table, and that of the head follows the forward pass at once.
-    With pipeline stages the head's passes are two, each with its gather.
+    Not at all without pipeline stages: the backward pass of a lookup reads no table, and that of
+    the head follows its forward pass while the head is still gathered. With stages the head's two
+    passes are apart, and each gathers.
     """
     _, again = gathers_per_round(shape)
     return 0.0, again * shape.piped

@@ -47,13 +47,13 @@ def local_matmul(
 
 
 def sums(op_id: str, component: str, rows: Sequence[Parameter], shape: LayerShape) -> list[Op]:
-    """Scatter of the partial sums of all rows that contract D."""
+    """ReduceScatter of the partial sums of all matmuls that contract D."""
     inward = [(r, r.outputs) for r in rows if contracts_width(r)]
     return _moved(op_id, "reduce_scatter", component, inward, shape)
 
 
 def parts(op_id: str, component: str, rows: Sequence[Parameter], shape: LayerShape) -> list[Op]:
-    """Gather of what the rows that yield D contract."""
+    """AllGather of the inputs of all matmuls whose output has D."""
     outward = [(r, r.contracted) for r in rows if cut_by_width(r) and not contracts_width(r)]
     return _moved(op_id, "all_gather", component, outward, shape)
 
