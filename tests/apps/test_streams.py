@@ -107,6 +107,7 @@ def test_ctrl_c_is_one_line():
     code = (
         "import os, signal, threading, time\n"
         "import click, shardwise.apps.cli as cli\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's & ignores it
         "@click.command()\n"
         "def wait():\n"
         "    print('begun', flush=True)\n"

@@ -30,6 +30,7 @@ def rows(*options: str) -> list[dict]:
     return found
 
 
+@pytest.mark.slow
 def test_whole_examples_are_accepted():
     """Else the fuzzer would damage what is refused anyway."""
     found = rows("--whole", "--cases", str(WHOLE))

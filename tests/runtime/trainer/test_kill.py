@@ -62,6 +62,7 @@ def last(out, steps=30):
     return next((out / "checkpoints" / f"step-{steps:08}").glob("*.safetensors")).read_bytes()
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_it_ends_bit_identical(tmp_path):
     """`scripts/prove_training` does this 20 times to a model of a million parameters, and
     `scripts/prove_stops` with two processes and SIGTERM, too."""
