@@ -3,7 +3,7 @@
 Everything comes from the parameter table and the layer's specs, so a new kind of layer needs rows
 there and nothing here. Quantities broadcast over candidate plans. A block (mixer or MLP) is: norm,
 gather over tensor, matmuls in, core, matmuls out, scatter over tensor (ch. 5.1.3). What a strategy
-adds to it is in `parallel/`.
+adds to it is in `strategies/`.
 """
 
 from collections.abc import Callable, Sequence
