@@ -8,7 +8,15 @@ import pytest
 from shardwise.planner.serve.fleet import Fleet, cheapest, look
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.scheduling import Request
-from shardwise.workflows.confirm_fleet import part_of, simulated, spread, too_long
+from shardwise.workflows.confirm_fleet import (
+    confirm,
+    confirmation_lines,
+    confirmation_result,
+    part_of,
+    simulated,
+    spread,
+    too_long,
+)
 from shardwise.workflows.predict_fleet import fleet_request
 
 
@@ -83,3 +91,15 @@ def test_requests_of_millions_of_tokens_are_not_simulated(request_):
     assert "2,001,000 tokens, over 2,000,000" in too_long(
         replace(request_, output_length=2_000_000)
     )
+
+
+def test_a_part_and_a_short_load_are_said(request_, fleet):
+    """One server of thousands, and too few requests for it, are no silent confirmation."""
+    found = confirm(request_, [fleet], Objectives(tpot=0.02))
+    (line,) = confirmation_lines(found)
+    assert f"of {fleet.replicas:,} servers, with their share of the load" in line
+    (row,) = confirmation_result(found)["fleets"]
+    assert row["simulated_replicas"] < fleet.replicas
+    assert row["filled"] == ("too few requests" not in line)
+    few = replace(found.fleets[0], simulated_replicas=fleet.replicas, filled=True)
+    assert confirmation_lines(replace(found, fleets=(few,)))[0].endswith(("ms", "s"))

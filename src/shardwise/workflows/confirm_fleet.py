@@ -47,7 +47,8 @@ requests of which `_FEWEST` are too many are not simulated."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmed:
     """A fleet as simulated: seconds at the percentile at `share` of its rate, the first that keeps
-    the objectives (`kept` is False where none did), and its times at the full rate."""
+    the objectives (`kept` is False where none did), and its times at the full rate. Of the replicas
+    so many were simulated; `filled` is False where the load was too short to fill them."""
 
     fleet: Fleet
     share: float
@@ -58,6 +59,8 @@ class Confirmed:
     full: tuple[float, float, float]
     requests: int
     preemptions: int
+    simulated_replicas: int
+    filled: bool
 
     @property
     def chip_seconds(self) -> float:
@@ -121,6 +124,7 @@ def _confirmed(
             break
     share, times, requests, preemptions = runs[-1]
     ttft, tpot, e2e = (float(t) for t in times)
+    part, _ = part_of(fleet, _share(request, fleet))
     return Confirmed(
         fleet=fleet,
         share=share,
@@ -131,7 +135,21 @@ def _confirmed(
         full=tuple(float(t) for t in runs[0][1]),  # type: ignore[arg-type]
         requests=requests,
         preemptions=preemptions,
+        simulated_replicas=part.replicas + part.prefill_replicas,
+        filled=bool(trace) or _share(request, part) >= 1,
     )
+
+
+def _most(request: FleetRequest) -> int:
+    """Requests of one simulation."""
+    tokens = request.input_length + request.output_length
+    return int(min(max(_MOST_TOKENS / tokens, _FEWEST), _MOST))
+
+
+def _share(request: FleetRequest, fleet: Fleet, share: float = 1.0) -> float:
+    """The part of a fleet's load, over times of one request, that may be simulated; at most 1."""
+    most = _most(request)
+    return most / max(_SPAN * fleet.e2e * fleet.rate * share, most)
 
 
 def simulated(
@@ -142,9 +160,8 @@ def simulated(
     seed: int = 0,
 ) -> tuple[np.ndarray, int, int]:
     """TTFT, TPOT and E2E at the percentile, the requests counted, and all preemptions."""
-    tokens = request.input_length + request.output_length
-    most = int(min(max(_MOST_TOKENS / tokens, _FEWEST), _MOST))
-    fleet, thinned = part_of(fleet, most / max(_SPAN * fleet.e2e * fleet.rate * share, most))
+    most = _most(request)
+    fleet, thinned = part_of(fleet, _share(request, fleet, share))
     rate = fleet.rate * share
     count = int(min(max(_SPAN * fleet.e2e * rate, _LEAST), most))
     load = poisson(rate, count, request.input_length, request.output_length, seed=seed)
@@ -215,6 +232,8 @@ def confirmation_result(found: Confirmation) -> dict[str, Any]:
                 "kept": c.kept,
                 "share_of_rate": c.share,
                 "requests": c.requests,
+                "simulated_replicas": c.simulated_replicas,
+                "filled": c.filled,
                 "preemptions": c.preemptions,
                 **_times("analytic", (c.fleet.ttft, c.fleet.tpot, c.fleet.e2e)),
                 **_times("simulated", c.full),
@@ -230,6 +249,16 @@ def _times(kind: str, times: tuple[float, float, float]) -> dict[str, dict[str, 
     return {kind: dict(zip(names, times, strict=True))}
 
 
+def _how(c: Confirmed) -> str:
+    """What of a fleet and of its load was simulated, where that is not all."""
+    said, every = [], c.fleet.replicas + c.fleet.prefill_replicas
+    if c.simulated_replicas < every:
+        said.append(f"{c.simulated_replicas:,} of {every:,} servers, with their share of the load")
+    if not c.filled:
+        said.append("too few requests to fill them, so times under load are longer")
+    return f" ({'; '.join(said)})" if said else ""
+
+
 def confirmation_lines(found: Confirmation) -> list[str]:
     """What the simulation says, for a person."""
     lines = []
@@ -242,7 +271,7 @@ def confirmation_lines(found: Confirmation) -> list[str]:
         lines.append(
             f"{c.fleet} {said}: simulated TTFT "
             f"{format_seconds(c.full[0])}, TPOT {format_seconds(c.full[1])} for "
-            f"{format_seconds(c.fleet.ttft)}, {format_seconds(c.fleet.tpot)}"
+            f"{format_seconds(c.fleet.ttft)}, {format_seconds(c.fleet.tpot)}{_how(c)}"
         )
     if found.reordered:
         best = found.fleets[found.order[0]].fleet

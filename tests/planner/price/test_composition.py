@@ -2,6 +2,7 @@
 
 import random
 from collections import defaultdict
+from functools import cache
 
 import pytest
 from tests.planner.closed import closed_form
@@ -19,7 +20,8 @@ from shardwise.roofline import body_times
 SLICES = ("v5e:2x4", "v5p:2x2x2", "2*h100:8", "h100:4")
 
 
-def random_plans(many: int):
+@cache
+def random_plans(many: int = 50):
     """Plans of random meshes and choices, from searches with some of them pinned."""
     rng, found = random.Random(5), []
     while len(found) < many:
@@ -45,20 +47,18 @@ def random_plans(many: int):
     return found[:many]
 
 
-PLANS = random_plans(50)
-
-
 def test_the_plans_are_of_many_kinds():
-    piped = [plan for plan, *_ in PLANS if plan.degree("stage") > 1]
+    plans = random_plans()
+    piped = [plan for plan, *_ in plans if plan.degree("stage") > 1]
     assert len(piped) >= 8
     assert len({plan.pipeline_schedule for plan in piped}) >= 3
-    assert len({(plan.remat, plan.zero, tuple(plan.mesh)) for plan, *_ in PLANS}) >= 20
+    assert len({(plan.remat, plan.zero, tuple(plan.mesh)) for plan, *_ in plans}) >= 20
 
 
-@pytest.mark.parametrize("number", range(len(PLANS)))
+@pytest.mark.parametrize("number", range(50))
 def test_a_step_takes_what_its_ops_take(number):
     """Bodies laid out op by op; a pipeline's bubbles on what is no reduction."""
-    plan, cfg, piece = PLANS[number]
+    plan, cfg, piece = random_plans()[number]
     answer = closed_form(plan, cfg, piece)
     found, stack = answer.estimate, stack_for(plan.stack, plan.constants)
     factor = bubbles(answer) if plan.degree("stage") > 1 else 1.0
