@@ -25,13 +25,14 @@ from fit.report import report
 from fit.solve import case_of, fit_all, roofline_logs
 
 from shardwise.evidence.training.residuals import write_residuals
-from shardwise.evidence.training.runs import read_runs, read_table
+from shardwise.evidence.training.runs import read_runs
+from shardwise.evidence.training.table import read_table
 from shardwise.roofline.residuals import DATA
 
 
 def main() -> None:
     asked = arguments()
-    runs, left_out = read_runs(read_table(asked.table))
+    runs, left_out = read_runs(read_table(asked.table).rows, asked.table.parent)
     for row in left_out:
         print(f"left out: {row.id}: {row.reason}")
     cases = [case_of(run) for run in runs]

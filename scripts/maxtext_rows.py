@@ -13,15 +13,16 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from shardwise.errors import ShardwiseError
-from shardwise.evidence.training.models import Row
 from shardwise.evidence.training.programs import OPTIONS, before_fit, compile_row, row_result
-from shardwise.evidence.training.runs import PUBLISHED, Run, read_run, read_table
+from shardwise.evidence.training.runs import Run, read_run
+from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.evidence.training.validate import priced
 from shardwise.plans.train import mesh_text
 from shardwise.profiler.ahead import Cache, Limits, default_root
@@ -102,10 +103,10 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def wanted(args: argparse.Namespace, left: dict[str, str]) -> list[tuple[Row, Run]]:
+def wanted(args: argparse.Namespace, left: dict[str, str]) -> list[tuple[Mapping[str, str], Run]]:
     """The TPU rows that were asked for, smallest slices first; those no plan can say are left."""
     found = []
-    for row in read_table(PUBLISHED):
+    for row in read_table(PUBLISHED).rows:
         if "TPU" not in row["hardware"] or (args.rows and row["id"] not in args.rows):
             continue
         try:
@@ -118,7 +119,9 @@ def wanted(args: argparse.Namespace, left: dict[str, str]) -> list[tuple[Row, Ru
     return sorted(found, key=lambda pair: pair[1].piece.devices)
 
 
-def one(row: Row, run: Run, held: dict[str, Any], cached_only: bool) -> dict[str, Any] | None:
+def one(
+    row: Mapping[str, str], run: Run, held: dict[str, Any], cached_only: bool
+) -> dict[str, Any] | None:
     """A row's record, from the cache or from a compile; None where neither is to be had."""
     cache = LIMITS.cache
     assert cache is not None
@@ -156,7 +159,7 @@ def commit() -> str:
 
 def write(held: dict[str, dict[str, Any]], left: dict[str, str]) -> None:
     """Both documents, rows in the order of the table of runs."""
-    order = {row["id"]: i for i, row in enumerate(read_table(PUBLISHED))}
+    order = {row["id"]: i for i, row in enumerate(read_table(PUBLISHED).rows)}
     rows = sorted(held.values(), key=lambda row: order[row["id"]])
     if not rows:
         return

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardwise.evidence.training.runs import read_runs, read_table
+from shardwise.evidence.training.runs import read_runs
+from shardwise.evidence.training.table import read_table
 
 pytest.importorskip("scipy")
 ROOT = Path(__file__).parents[1]
@@ -34,7 +35,7 @@ def is_small(row: dict[str, str]) -> bool:
 
 @pytest.fixture(scope="module")
 def cases():
-    runs, _ = read_runs([row for row in read_table(TABLE) if is_small(row)][::3])
+    runs, _ = read_runs([row for row in read_table(TABLE).rows if is_small(row)][::3])
     return [case_of(run) for run in runs]
 
 

@@ -9,7 +9,7 @@ from tests.apps.commands import refused, run
 
 from shardwise.apps.cli.output import document, emit
 from shardwise.evidence.serving.runs import PUBLISHED_SERVING
-from shardwise.evidence.training.runs import PUBLISHED
+from shardwise.evidence.training.table import PUBLISHED
 from shardwise.models import load_model
 from shardwise.models.zoo import hf_config
 from shardwise.plans import load_plan, model_hash
@@ -190,8 +190,9 @@ def table_with(tmp_path, source: Path, **changes: str) -> Path:
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "1e400", "nan%", DIGITS, ""])
 def test_a_table_with_a_value_that_no_run_has_passes_no_check(capsys, tmp_path, value):
-    path = table_with(tmp_path, PUBLISHED, value=value)
-    assert "line 2: value is" in message(capsys, ["validate", path, "--check", "1%"])
+    path = table_with(tmp_path, PUBLISHED, step_seconds=value)
+    column = "step_seconds" if value else "value"
+    assert f"line 2: {column} is" in message(capsys, ["validate", path, "--check", "1%"])
     path = table_with(tmp_path, PUBLISHED_SERVING, tpot_ms=value or "x")
     said = message(capsys, ["validate", "--serving", path, "--check", "1%"])
     assert "line 2: tpot_ms is" in said

@@ -6,9 +6,9 @@ import jax
 import pytest
 
 from shardwise.evidence.training.programs import row_program
-from shardwise.evidence.training.runs import PUBLISHED, read_table
+from shardwise.evidence.training.table import PUBLISHED, read_table
 
-ROWS = {row["id"]: row for row in read_table(PUBLISHED)}
+ROWS = {row["id"]: row for row in read_table(PUBLISHED).rows}
 
 
 def small(**changed):
@@ -17,7 +17,6 @@ def small(**changed):
     shape = {"layers": 3, "d_model": 128, "d_ff": 512, "heads": 2, "kv_heads": 2, "head_dim": 64}
     runs = {"num_devices": 4, "fsdp": 2, "tp": 2, "global_batch_seqs": 8, "seq_len": 256}
     row.update({name: str(value) for name, value in {**shape, **runs, "vocab": 512}.items()})
-    row["notes"] = "1 slice(s) of v5e (2x2)"
     row.update(changed)
     return row
 
@@ -38,6 +37,6 @@ def test_a_row_becomes_the_step_of_its_shape_and_mesh(mesh):
 
 
 def test_the_measurement_is_no_part_of_the_program():
-    one, other = (row_program(jax.devices()[:4], small(value=v)) for v in ("120", "12"))
+    one, other = (row_program(jax.devices()[:4], small(step_seconds=v)) for v in ("120", "12"))
     texts = [p.function.lower(*p.arguments).as_text() for p in (one, other)]
     assert texts[0] == texts[1]

@@ -9,7 +9,8 @@ from tests.evidence.training.test_runs import ROWS, TABLE
 
 from shardwise.errors import BadRequest
 from shardwise.evidence.training.residuals import MIN_ROWS, residuals, write_residuals
-from shardwise.evidence.training.runs import read_runs, read_table
+from shardwise.evidence.training.runs import read_runs
+from shardwise.evidence.training.table import read_table
 from shardwise.evidence.training.validate import (
     RANKED,
     against_size,
@@ -164,7 +165,7 @@ def test_own_residuals_cover_about_four_fifths(found):
     assert 0.7 <= again.coverage() <= 0.9
 
 
-def test_held_out_ranges_have_not_seen_the_source(found):
+def test_held_out_ranges_have_not_seen_the_group(found):
     runs = read_runs(ROWS.values())[0]
     mine = [r for r in runs if r.source == "nanotron-ultrascale"]
     slow = [replace(r, measured_seconds=r.measured_seconds * (9 if r in mine else 1)) for r in runs]
@@ -212,13 +213,13 @@ def test_result_has_the_names_of_the_design(found):
     result = validation_result(found)
     numbers = {"n", "median_abs_error", "p90_abs_error", "rank_correlation"}
     assert numbers <= set(result["summary"])
-    for group in ("by_source", "by_chip", "by_bound", "by_grade", "by_stack", "gates"):
+    for group in ("by_group", "by_source", "by_chip", "by_bound", "by_grade", "by_stack", "gates"):
         assert all(numbers <= set(s) for s in result["summary"][group].values()), group
     assert all(
         {"id", "predicted", "measured", "error", "interval"} <= set(row) for row in result["rows"]
     )
     assert result["left_out"] == []
-    assert set(result["coverage"]) == {"in_sample", "held_out_by_source"}
+    assert set(result["coverage"]) == {"in_sample", "held_out_by_group"}
 
 
 def test_progress_counts_the_runs():
@@ -229,4 +230,4 @@ def test_progress_counts_the_runs():
 
 def test_the_table_of_this_test_cites_its_facts():
     assert Path(TABLE).is_file()
-    assert all(row["citation"] for row in read_table(TABLE))
+    assert all(row["citation"] for row in read_table(TABLE).rows)

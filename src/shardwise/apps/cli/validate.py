@@ -19,7 +19,7 @@ from shardwise.apps.cli.output import (
 from shardwise.apps.cli.progress import progress_line
 from shardwise.apps.cli.validate_tables import rank_text, share_text, signed_text, summaries_table
 from shardwise.errors import BadRequest, ThresholdMissed, unknown
-from shardwise.evidence.training.runs import PUBLISHED, read_table
+from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.evidence.training.validate import Summary, Validation, validation_result
 from shardwise.evidence.training.validate import validate as run_validation
 from shardwise.units import format_seconds
@@ -61,9 +61,11 @@ def validate(path: Path | None, **options: Any) -> None:
         validate_serving(path, limit, options)
         return
     path = path or PUBLISHED
-    rows = _chosen(read_table(path), options["source"], options["grade"])
+    read = read_table(path)
+    rows = _chosen(read.rows, options["source"], options["grade"])
     found = run_validation(
         rows,
+        folder=path.parent,
         efficiency="roofline" if options["no_fit"] else "fitted",
         progress=progress_line("validating", "runs"),
     )
@@ -71,7 +73,9 @@ def validate(path: Path | None, **options: Any) -> None:
         reason = found.left_out[0].reason if found.left_out else "it is empty"
         raise BadRequest(f"no row of '{path}' can be priced; the first: {reason}")
     result = validation_result(found)
-    doc = document(inputs={"path": str(path), **given(options)}, result=result)
+    doc = document(
+        inputs={"path": str(path), **given(options)}, result=result, warnings=read.warnings
+    )
     if options["csv_path"] is not None:
         write_csv(options["csv_path"], *_csv(result["rows"]))
     if options["plot_path"] is not None:
@@ -94,7 +98,7 @@ def _chosen(
     rows: Sequence[Mapping[str, str]], sources: Sequence[str], grade: str | None
 ) -> list[Mapping[str, str]]:
     """The rows of the sources and the grade asked for. BadRequest where there are none."""
-    held = dict.fromkeys(row["source"] for row in rows)
+    held = dict.fromkeys(row.get("source", "") for row in rows)
     for source in sources:
         if source not in held:
             raise unknown("source", source, held, "a run without --source shows all")
@@ -104,7 +108,7 @@ def _chosen(
     return [
         row
         for row in rows
-        if (not sources or row["source"] in sources) and grade in (None, row.get("grade"))
+        if (not sources or row.get("source", "") in sources) and grade in (None, row.get("grade"))
     ]
 
 

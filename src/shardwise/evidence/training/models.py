@@ -1,53 +1,26 @@
-"""The model of a published training run: from the shape columns of a table row to a ModelConfig.
+"""The model of a measured run: a `config`, a zoo model that `model` names, or the shape columns.
 
-A row with experts takes its layers from the zoo model of the same name if all shape columns agree
-(latent attention, shared experts, leading dense layers and windows are in no column); without one
-it is a plain mixture of experts. Every other row is built from its columns:
+A zoo model is taken where every stated number is its own: it has kinds of layers (latent attention,
+shared experts, windows) that are in no column. `layers` may cut it short and `vocab` replaces its
+table. A row that states `tied_embeddings`, `positions` or `biases` is built from its columns, in
+which
 
-- `gated_mlp` says which MLP; `d_ff` is the width of one expert where there are experts.
-- A GPT (model name starting with "gpt", no gated MLP) has learned positions, LayerNorm with biases,
-  biases on all matmuls, and a tied head, as Megatron-LM builds it (SC21, section 2.1).
-- Any other model has RMSNorm, no biases, rotary positions and a head of its own, unless the notes
-  or the FLOP convention say otherwise: "learned position embeddings", "tied embedding",
-  "parallel attention+MLP layers".
-- A vocabulary that is not stated is Megatron's padded GPT-2 one, 51,200.
+- an ungated MLP means GPT-2's block, with learned positions, LayerNorm, biases on all matmuls and a
+  tied head, as Megatron-LM builds it (SC21, section 2.1); a gated one means Llama's. The columns
+  `tied_embeddings`, `positions` and `biases` say otherwise;
+- experts are plain ones, in every layer.
 """
 
-from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
-from shardwise import boundary
+from shardwise.evidence.training.table import RunRow, needed
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.specs import Attention, Layer, Mlp, Moe
 from shardwise.models.zoo import zoo_names
 
-Row = Mapping[str, str]
-"""One line of a table of runs: column -> text, "" where the source does not state it."""
-
-GPT2_VOCABULARY = 51200
-
-
-LIMITS: Mapping[str, tuple[int, int]] = {
-    **dict.fromkeys(("layers", "pp"), (1, 10000)),
-    **dict.fromkeys(("d_model", "d_ff", "heads", "head_dim", "kv_heads"), (1, 2**24)),
-    **dict.fromkeys(("vocab", "num_devices", "dp", "fsdp", "tp", "cp", "ep"), (1, 2**27)),
-    **dict.fromkeys(("seq_len", "global_batch_seqs"), (1, 2**40)),
-    **dict.fromkeys(("experts", "top_k", "vpp", "zero_stage", "micro_batch"), (0, 2**20)),
-}
-"""The least and the most that each column can hold."""
-
-
-def whole(row: Row, column: str, default: int | None = None) -> int:
-    """A whole number of a row within `LIMITS`, or the default where it is not stated."""
-    text = (row.get(column) or "").strip()
-    if not text and default is not None:
-        return default
-    least, most = LIMITS[column]
-    return boundary.whole(text, column, least=least, most=most)
-
-
-def said(row: Row) -> str:
-    """What a row says in words, in lower case: its notes and its FLOP convention."""
-    return f"{row.get('notes') or ''}; {row.get('flops_convention_note') or ''}".lower()
+GPT2_VOCABULARY = 51_200
+"""Megatron's padded one, where a row states none."""
 
 
 def is_moe(cfg: ModelConfig) -> bool:
@@ -55,91 +28,96 @@ def is_moe(cfg: ModelConfig) -> bool:
     return any(isinstance(layer.mlp, Moe) for layer in cfg.groups)
 
 
-def model_of(row: Row) -> ModelConfig:
-    """The model of a row. Raises BadRequest where a needed column is missing."""
-    if row.get("experts"):
-        return _zoo_match(row) or _built(row)
-    return _built(row)
+def model_of(row: RunRow, folder: Path) -> ModelConfig:
+    """The model of a row; `folder` is the table's. Raises BadRequest where a needed column is
+    missing, or where a stated number is not the zoo model's."""
+    if row.config:
+        return load_model(folder / row.config)
+    zoo = load_model(row.model) if row.model in zoo_names() else None
+    if zoo is not None and _agrees(row, zoo):
+        return _of_zoo(row, zoo)
+    needed(
+        row,
+        ("layers", "d_model", "d_ff", "heads"),
+        f"'{row.model}' is no model of the zoo (`shardwise model list`) that the other columns "
+        "agree with, so its shape is needed",
+    )
+    return _of_shape(row)
 
 
-def _zoo_match(row: Row) -> ModelConfig | None:
-    """The zoo model whose name begins with the row's and whose shape is the row's."""
-    wanted = row["model"].lower()
-    for name in zoo_names():
-        if name == wanted or name.startswith(f"{wanted}-"):
-            cfg = load_model(name)
-            if _agrees(cfg, row):
-                return cfg
-    return None
+def _of_zoo(row: RunRow, cfg: ModelConfig) -> ModelConfig:
+    """The zoo's model, cut to the row's layers, with the row's vocabulary."""
+    if row.vocab:
+        cfg = replace(cfg, vocabulary=row.vocab, embedding_rows=row.vocab)
+    layers = row.layers or cfg.layers
+    return cfg if layers == cfg.layers else replace(cfg, **_cut(cfg, layers))
 
 
-def _agrees(cfg: ModelConfig, row: Row) -> bool:
-    """Whether every shape column that a ModelConfig holds says the same."""
-    moe = next((g.mlp for g in cfg.groups if isinstance(g.mlp, Moe)), None)
-    attention = cfg.groups[0].attention
-    if moe is None or attention is None:
+def _cut(cfg: ModelConfig, layers: int) -> dict[str, tuple]:
+    """The first layers of a model: their distinct kinds, and which is where."""
+    kept = list(dict.fromkeys(cfg.pattern[:layers]))
+    pattern = tuple(kept.index(kind) for kind in cfg.pattern[:layers])
+    return {"groups": tuple(cfg.groups[kind] for kind in kept), "pattern": pattern}
+
+
+def _agrees(row: RunRow, cfg: ModelConfig) -> bool:
+    """Whether every number that a row states is the zoo model's, with at most its layers."""
+    if (row.tied_embeddings, row.positions, row.biases) != (None, None, None):
         return False
-    columns = {
-        "layers": cfg.layers,
-        "d_model": cfg.d_model,
-        "vocab": cfg.vocabulary,
-        "heads": attention.heads,
-        "experts": moe.experts,
-        "top_k": moe.experts_per_token,
-        "d_ff": moe.d_ff,
-    }
-    return all(whole(row, column, size) == size for column, size in columns.items())
+    moe = next((layer.mlp for layer in cfg.groups if isinstance(layer.mlp, Moe)), None)
+    attention = next((layer.attention for layer in cfg.groups if layer.attention), None)
+    pairs = [(row.d_model, cfg.d_model)]
+    if attention is not None:
+        pairs += [(row.heads, attention.heads)]
+    if moe is not None:
+        pairs += [(row.experts, moe.experts), (row.top_k, moe.experts_per_token)]
+        pairs += [(row.d_ff, moe.d_ff)]
+    return (row.layers or 1) <= cfg.layers and all(a in (None, b) for a, b in pairs)
 
 
-def _built(row: Row) -> ModelConfig:
-    gated = row.get("gated_mlp") == "true"
-    gpt = not gated and row["model"].lower().startswith("gpt")
-    words, d_model = said(row), whole(row, "d_model")
-    vocabulary = whole(row, "vocab", GPT2_VOCABULARY)
-    learned = gpt or "learned position" in words
-    layer = _layer(row, d_model, gated=gated, bias=gpt)
+def _of_shape(row: RunRow) -> ModelConfig:
+    ungated, vocabulary = not row.gated_mlp, row.vocab or GPT2_VOCABULARY
+    learned = row.positions == "learned" if row.positions else ungated
+    biases = ungated if row.biases is None else row.biases
     return ModelConfig(
-        name=row["model"],
+        name=row.model,
         architecture="published",
         model_type="published",
-        d_model=d_model,
+        d_model=row.d_model or 0,
         vocabulary=vocabulary,
-        groups=(layer,),
-        pattern=(0,) * whole(row, "layers"),
-        tied_embeddings=gpt or _tied(words),
-        embedding_dim=d_model,
+        groups=(_layer(row, biases),),
+        pattern=(0,) * (row.layers or 0),
+        tied_embeddings=ungated if row.tied_embeddings is None else row.tied_embeddings,
+        embedding_dim=row.d_model or 0,
         embedding_rows=vocabulary,
-        position_rows=whole(row, "seq_len") if learned else 0,
-        max_context=whole(row, "seq_len"),
-        norm_bias=gpt,
+        position_rows=row.seq_len if learned else 0,
+        max_context=row.seq_len,
+        norm_bias=biases,
     )
 
 
-def _tied(words: str) -> bool:
-    return "tied embedding" in words.replace("untied", "own") and "embeddings=false" not in words
-
-
-def _layer(row: Row, d_model: int, *, gated: bool, bias: bool) -> Layer:
-    heads, d_ff = whole(row, "heads"), whole(row, "d_ff")
-    head_dim = whole(row, "head_dim", d_model // heads)
-    experts = whole(row, "experts", 0)
-    mlp: Mlp | Moe = Mlp(d_ff=d_ff, gated=gated, bias=bias)
-    if experts:
-        mlp = Moe(experts=experts, experts_per_token=whole(row, "top_k"), d_ff=d_ff, gated=gated)
-    parallel = "parallel attention+mlp" in said(row)
+def _layer(row: RunRow, biases: bool) -> Layer:
+    heads, d_ff = row.heads or 0, row.d_ff or 0
+    head_dim = row.head_dim or (row.d_model or 0) // heads
+    mlp: Mlp | Moe = Mlp(d_ff=d_ff, gated=row.gated_mlp, bias=biases)
+    if row.experts:
+        needed(row, ("top_k",), "a mixture of experts needs it")
+        mlp = Moe(
+            experts=row.experts, experts_per_token=row.top_k or 1, d_ff=d_ff, gated=row.gated_mlp
+        )
     return Layer(
         mixer=Attention(
             kind="full",
             heads=heads,
-            kv_heads=whole(row, "kv_heads", heads),
+            kv_heads=row.kv_heads or heads,
             head_dim=head_dim,
             v_head_dim=head_dim,
-            q_bias=bias,
-            kv_bias=bias,
-            o_bias=bias,
+            q_bias=biases,
+            kv_bias=biases,
+            o_bias=biases,
         ),
         mlp=mlp,
-        norms=("input",) if parallel else ("attention", "mlp"),
-        norm_bias=bias,
-        parallel=parallel,
+        norms=("input",) if row.parallel_block else ("attention", "mlp"),
+        norm_bias=biases,
+        parallel=row.parallel_block,
     )

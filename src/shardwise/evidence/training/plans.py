@@ -1,165 +1,101 @@
-"""The plan of a published training run: from the columns of a table row to a slice and a TrainPlan.
+"""The slice and the plan of a measured run.
 
-Read by the columns and by what `recompute` and `notes` say, never by a row's id. What a source does
-not state follows these rules:
+What a row states is taken; what it leaves open follows from these rules, the same for every row:
 
-- Software (`stack`): by the source (`STACKS`), or a column `stack`. ZeRO-3 runs of Megatron's own
-  papers (before it had one) are DeepSpeed's, which is priced as fsdp.
-- Slice: GPUs fill domains evenly (at most the catalogue's domain each); a torus is the most
-  cube-like legal shape of its chips, cut into the pods or slices that the notes name. A fabric rate
-  that the notes name replaces the catalogue's.
-- Mesh: `dp` is the mesh axis data (replica where it crosses torus slices), `ep` takes its ranks
-  from dp, else from fsdp, and what neither holds from tp (`expert_over_tensor`); where the degrees
-  already multiply to the devices with ep, it is a factor of its own.
-- `micro_batch` is per batch shard on GPU stacks and per device (JAX) of MaxText-like sources,
-  which accumulate no gradients. Not stated: 1 under pipelining; the whole batch of a shard on xla;
-  else the most sequences, a power of two, that make no more than 8,192 tokens (and fit without
+- Slice: the most compact shape of the stated slices; the widest domain that divides the chips.
+- Mesh: `ep` divides dp, else fsdp, else it is a factor of its own; where it is more than dp x fsdp
+  it spans tp too. On several slices of a torus dp crosses them, and where there is none fsdp does.
+- Microbatches: one where `micro_batch` is of a device (such rows accumulate no gradients). Not
+  stated: 1 sequence under pipelining; the whole batch of a shard where a compiler lays the step
+  out; else the most sequences, a power of two, that make no more than 8,192 tokens (and fit without
   recompute, where that is not stated either).
-- Schedule: `vpp` > 1 interleaves; "interleaved" in the notes with no `vpp` takes the fewest chunks
-  that divide a stage; "dualpipe" is that schedule; else 1F1B. Layers that do not divide the chunks
-  are spread evenly, ends of the pipeline last, since they hold the embedding and the head. A stage
-  with fewer layers than chunks, or chunks that no schedule has, takes the next fewer, one that
-  divides the stage if there is one.
-- Recompute: see `remat.py`.
-- Dtypes: see `dtypes_of`. Optimizer: Adam, or the one that the notes name.
+- Schedule: interleaved without `vpp` takes the fewest chunks that divide a stage. Layers that do
+  not divide the chunks are spread evenly, ends of the pipeline last, since they hold the embedding
+  and the head. A stage with fewer layers than chunks, or chunks that no schedule has, takes the
+  next fewer, one that divides the stage if there is one.
+- Recompute: see `remat.py`. Dtypes: see `dtypes_of`.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any
+from pathlib import Path
 
 from shardwise.errors import BadRequest, unknown
-from shardwise.evidence.training.models import Row, said, whole
 from shardwise.evidence.training.remat import with_remat
+from shardwise.evidence.training.table import RunRow
 from shardwise.hardware import Chip, Slice, Torus, load_chip
 from shardwise.hardware.shapes import shapes_with
 from shardwise.hardware.slices import domain_of
 from shardwise.models import ModelConfig
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
-from shardwise.plans.stacks import STACKS as SOFTWARE
-from shardwise.plans.stacks import StackName, stack_row
-from shardwise.plans.train import STORAGE_AXES
-from shardwise.scheduling.pipeline import PLAIN, ScheduleRow, schedule_row
+from shardwise.plans.stacks import stack_row
+from shardwise.plans.train import CONTEXT_METHODS, OPTIMIZERS, STORAGE_AXES
+from shardwise.scheduling.pipeline import PLAIN, schedule_row
 
 INTERLEAVED = schedule_row("interleaved")
 """What `vpp` above 1 means."""
-
-SAID: Mapping[str, ScheduleRow] = {
-    "dualpipe": schedule_row("dualpipe"),
-    "interleaved schedule": INTERLEAVED,
-}
-"""Schedules as notes of runs state them."""
-
-STACKS: Mapping[str, StackName] = {
-    "maxtext": "xla",
-    "tpu-recipes": "xla",
-    "gpu-recipes": "xla",
-    "jax-toolbox": "xla",
-    "axlearn": "xla",
-    "palm": "xla",
-    "mosaicml": "fsdp",
-    "nanotron": "nanotron",
-    "nemo": "megatron",
-    "megatron": "megatron",
-    "vtrain": "megatron",
-    "reducing-activation-recomputation": "megatron",
-    "mt-nlg": "megatron",
-    "megascale": "megatron",
-    "deepseek": "megatron",
-    "llama3": "megatron",
-}
-"""Software by how a source's name begins."""
-
-PER_DEVICE = ("maxtext", "tpu-recipes", "gpu-recipes", "jax-toolbox-maxtext", "axlearn")
-"""Sources whose `micro_batch` is the batch of one device."""
-
-BEFORE_FLASH = ("megatron-sc21", "reducing-activation", "vtrain", "palm", "mt-nlg")
-"""Sources whose software writes the T x S scores to memory (before FlashAttention)."""
-
-OWN_ZERO3 = ("nemo",)
-"""Megatron sources whose ZeRO-3 is Megatron's own (Megatron-FSDP)."""
-
-COMPUTE = {"fp16": "f16", "": "f16"}
-"""Names of compute dtypes that differ; those that state none are fp16 Megatron-DeepSpeed runs."""
 
 MICRO_TOKENS = 8192
 """Tokens of a microbatch whose size is not stated."""
 
 
-ZERO3_BY: Mapping[str, StackName] = {"megatron": "fsdp"}
-"""Whose the ZeRO-3 runs are that a table of one software's runs has among them."""
-
-
-def stack_of(row: Row) -> StackName:
-    """The software of a run, by its column `stack` or its source."""
-    stated = row.get("stack")
-    if stated:
-        known: dict[str, StackName] = {name: name for name in SOFTWARE}
-        if stated not in known:
-            raise unknown("stack", stated, SOFTWARE)
-        return known[stated]
-    found: list[StackName] = [s for prefix, s in STACKS.items() if row["source"].startswith(prefix)]
-    if not found:
-        raise BadRequest(
-            f"source '{row['source']}' is of no known software; add a column 'stack' "
-            f"({', '.join(SOFTWARE[:-1])} or {SOFTWARE[-1]})"
-        )
-    stack = found[0]
-    if whole(row, "fsdp", 1) > 1 and not row["source"].startswith(OWN_ZERO3):
-        return ZERO3_BY.get(stack, stack)
-    return stack
-
-
-def slice_of(row: Row) -> Slice:
-    """The chips of a run."""
-    chip, chips = _chip(row), whole(row, "num_devices")
+def slice_of(row: RunRow, folder: Path) -> Slice:
+    """The chips of a run; `folder` is the table's."""
+    chip, chips = _chip(row, folder), row.num_devices
     if not isinstance(chip.network, Torus):
         each = max(n for n in range(1, min(chips, domain_of(chip)) + 1) if chips % n == 0)
         return Slice(chip=chip, count=chips // each, shape=(each,))
-    named = re.search(r"\b(\d{1,6}) (?:slice\(s\)|pods)", said(row))
-    count = max(1, int(named[1])) if named else 1
+    count = row.slices or 1
     shapes = shapes_with(chip.network, chips / count)
+    if row.slice:
+        shapes = [s for s in shapes if sorted(s) == sorted(_shape(row.slice))]
     if not shapes:
-        raise BadRequest(f"{chips} chips in {count} slice(s): {chip.id} has no such slice")
+        stated = f" of shape {row.slice}" if row.slice else ""
+        raise BadRequest(f"{chips} chips in {count} slice(s){stated}: {chip.id} has no such slice")
     return Slice(chip=chip, count=count, shape=shapes[0])
 
 
-def _chip(row: Row) -> Chip:
-    """The chip, with the data-centre rate of its node where the notes name one."""
-    chip = load_chip(row["hardware"])
-    node = _node_gbps(said(row))
-    if node is None or chip.data_centre is None:
+def _shape(text: str) -> tuple[int, ...]:
+    """The shape of a slice, spelt with or without its chip.
+
+    >>> _shape("2*v5p:4x4x8")
+    (4, 4, 8)
+    """
+    sizes = text.rpartition(":")[2].split("x")
+    if not all(size.strip().isdigit() for size in sizes):
+        raise BadRequest(f"slice is '{text}'; it is the shape of one slice, such as 4x4x8")
+    return tuple(int(size) for size in sizes)
+
+
+def _chip(row: RunRow, folder: Path) -> Chip:
+    """The chip, with what the row says differs from the catalogue."""
+    overlaid = [word.strip() for word in row.hw.split(";") if word.strip()]
+    words = [word for word in overlaid if "=" in word]
+    files = [folder / word for word in overlaid if "=" not in word]
+    chip = load_chip(row.hardware, hw_files=files, set_=words)
+    if row.nic_gbps_per_device is None or chip.data_centre is None:
         return chip
-    oneway = node * 1e9 / 8 / chip.chips_per_host
+    oneway = row.nic_gbps_per_device * 1e9 / 8 * chip.jax_devices_per_chip
     return replace(chip, data_centre=replace(chip.data_centre, chip_oneway=oneway))
 
 
-def _node_gbps(words: str) -> float | None:
-    """Gbit/s of one node by the notes: "1600 Gbps", "bandwidth 800 (Gb/s)" or "8x100Gb"."""
-    times = re.search(r"\b(\d{1,6})x(\d{1,6}) ?gb\b", words)
-    if times:
-        return float(times[1]) * float(times[2]) or None
-    plain = re.search(r"\b(\d{1,9}) ?\(?(?:gbps|gb/s)", words)
-    return (float(plain[1]) or None) if plain else None
-
-
-def plan_of(row: Row, cfg: ModelConfig, piece: Slice) -> TrainPlan:
+def plan_of(row: RunRow, cfg: ModelConfig, piece: Slice) -> TrainPlan:
     """The plan of a run. Raises BadRequest where a TrainPlan cannot say it."""
-    stack, mesh = stack_of(row), _mesh(row, piece)
+    mesh = _mesh(row, piece)
     shards = prod(mesh.get(a, 1) for a in ("replica", "data", "fsdp", "expert"))
-    counts = _microbatches(row, stack, whole(row, "global_batch_seqs"), shards)
+    counts = _microbatches(row, shards)
     plan = _plan(row, cfg, piece, mesh, counts[0])
     return with_remat(row, [replace(plan, microbatches=n) for n in counts], cfg, piece)
 
 
 def _plan(
-    row: Row, cfg: ModelConfig, piece: Slice, mesh: Mapping[str, int], microbatches: int
+    row: RunRow, cfg: ModelConfig, piece: Slice, mesh: Mapping[str, int], microbatches: int
 ) -> TrainPlan:
     """The plan but for what it recomputes."""
-    stack = stack_of(row)
+    software = stack_row(row.stack)
     layers, schedule, chunks = _pipeline(row, cfg)
+    method = row.context_method or ("ring" if software.rings else "all_gather")
     return TrainPlan(
         model=cfg.name,
         model_hash=model_hash(cfg),
@@ -167,64 +103,70 @@ def _plan(
         mesh=mesh,
         slices=piece.count,
         box=piece.shape,
-        global_batch_sequences=whole(row, "global_batch_seqs"),
-        sequence_length=whole(row, "seq_len"),
+        global_batch_sequences=row.global_batch_seqs,
+        sequence_length=row.seq_len,
         microbatches=microbatches,
         layers_per_stage=layers,
-        zero=_zero(row),
-        storage_axes=STORAGE_AXES if stack_row(stack).stores_widely else ("fsdp",),
-        reshard_after_forward=row.get("zero_stage") != "2",
-        sequence_parallel=_sequence_parallel(row, stack),
-        attention_kernel="scores" if _writes_scores(row) else "flash",
+        # With fsdp above 1 the replicas hold whole copies of its pieces.
+        zero=0 if row.fsdp > 1 else min(row.zero or 0, 2),
+        storage_axes=STORAGE_AXES if software.stores_widely else ("fsdp",),
+        reshard_after_forward=row.weight_gather in (None, "per_pass"),
+        sequence_parallel=_or(row.sequence_parallel, not software.eager),
+        attention_kernel=row.attention_kernel,
         pipeline_schedule=schedule,  # type: ignore[arg-type]
         virtual_stages=chunks,
-        context_method="ring" if stack_row(stack).rings else "all_gather",
-        expert_dispatch="ragged",
-        expert_over_tensor=_experts_over_tensor(row),
-        optimizer=_optimizer(row),  # type: ignore[arg-type]
-        mtp_layers=_mtp_layers(row),
+        context_method=_known("context_method", method, CONTEXT_METHODS),  # type: ignore[arg-type]
+        expert_dispatch="ragged" if row.expert_dispatch == "ragged" else "dense",
+        expert_capacity=row.capacity_factor or 1.0,
+        expert_over_tensor=row.ep > row.dp * row.fsdp,
+        optimizer=_known("optimizer", row.optimizer, OPTIMIZERS),  # type: ignore[arg-type]
+        lora_rank=row.lora_rank,
+        frozen=row.frozen or (),
+        mtp_layers=row.mtp_layers,
         dtypes=dtypes_of(row),
-        stack=stack,
+        stack=row.stack,
     )
 
 
-def dtypes_of(row: Row) -> TrainDtypes:
-    """Dtypes by software.
+def _or(stated: bool | None, rule: bool) -> bool:
+    return rule if stated is None else stated
 
-    xla: f32 parameters that are cast for compute, no master copy (MaxText and Pax defaults).
-    mosaicml: the same, gradients summed in f32 unless the notes say PURE. nanotron: bf16
-    parameters, f32 gradients and master. Megatron-like: 16-bit parameters, f32 master; gradients
-    in f32, but in 16 bit for fp16 runs (Megatron-LM sums those in fp16 unless told otherwise) and
-    in NeMo (its performance recipes set grad_reduce_in_fp32 to False:
-    NVIDIA-NeMo/Megatron-Bridge@2a0d46e scripts/performance/configs/llama). DeepSeek keeps moments
-    in bf16 (arXiv 2412.19437, 3.3.2), as do runs that say so; where only the first moment is
-    bf16, both count as bf16.
+
+def _known(column: str, name: str, names: tuple[str, ...]) -> str:
+    if name not in names:
+        raise unknown(column, name, names)
+    return name
+
+
+def dtypes_of(row: RunRow) -> TrainDtypes:
+    """Dtypes as stated; else 16-bit compute is f16, and
+
+    - where a compiler lays the step out: f32 parameters that are cast for compute, no master copy
+      (MaxText and Pax defaults);
+    - else 16-bit parameters with an f32 master copy, gradients in f32, those of fp16 runs in fp16
+      (Megatron-LM sums them so unless told otherwise).
     """
-    source = row["source"]
-    stated = row.get("compute_dtype") or ""
-    compute = COMPUTE.get(stated, stated)
-    words = said(row)
-    low = "bf16 adam mu" in words or source.startswith("deepseek")
-    moments = "bf16" if low else "f32"
-    if not stack_row(stack_of(row)).eager or source.startswith("mosaicml"):
-        grad = "bf16" if "precision=pure" in words else "f32"
-        return TrainDtypes(param="f32", compute=compute, grad=grad, master="none", moments=moments)
+    compute = row.compute_dtype or "f16"
     half = "f16" if compute == "f16" else "bf16"
-    grad = half if compute == "f16" or source.startswith("nemo") else "f32"
-    return TrainDtypes(param=half, compute=compute, grad=grad, master="f32", moments=moments)
+    eager = stack_row(row.stack).eager
+    return TrainDtypes(
+        param=row.param_dtype or (half if eager else "f32"),
+        compute=compute,
+        grad=row.grad_dtype or ("f16" if eager and compute == "f16" else "f32"),
+        master=row.master_dtype or ("f32" if eager else "none"),
+        moments=row.moments_dtype,
+    )
 
 
-def _mesh(row: Row, piece: Slice) -> dict[str, int]:
-    data, fsdp, tensor = (whole(row, c, 1) for c in ("dp", "fsdp", "tp"))
-    stage, context, expert = (whole(row, c, 1) for c in ("pp", "cp", "ep"))
-    devices = piece.devices
-    if data * fsdp * tensor * stage * context * expert != devices:
-        data, fsdp, expert = _subdivided(data, fsdp, tensor, expert)
+def _mesh(row: RunRow, piece: Slice) -> dict[str, int]:
+    data, fsdp, expert, devices = row.dp, row.fsdp, row.ep, piece.devices
+    if data * fsdp * row.tp * row.pp * row.cp * expert != devices:
+        data, fsdp, expert = _subdivided(data, fsdp, row.tp, expert)
     replica = 1
     if isinstance(piece.chip.network, Torus) and piece.count > 1:
         replica, data = data, 1
-    degrees = {"replica": replica, "stage": stage, "data": data, "fsdp": fsdp}
-    degrees |= {"expert": expert, "context": context, "tensor": tensor}
+    degrees = {"replica": replica, "stage": row.pp, "data": data, "fsdp": fsdp}
+    degrees |= {"expert": expert, "context": row.cp, "tensor": row.tp}
     if prod(degrees.values()) != devices:
         raise BadRequest(f"the degrees multiply to {prod(degrees.values())}, not to {devices}")
     return {axis: degrees[axis] for axis in MESH_AXES if degrees[axis] > 1}
@@ -241,49 +183,45 @@ def _subdivided(data: int, fsdp: int, tensor: int, expert: int) -> tuple[int, in
     raise BadRequest(f"ep {expert} does not divide the {data} x {fsdp} ranks of dp and fsdp")
 
 
-def _experts_over_tensor(row: Row) -> bool:
-    """Whether ep has more ranks than dp x fsdp, so that it spans tp too."""
-    return whole(row, "ep", 1) > whole(row, "dp", 1) * whole(row, "fsdp", 1)
-
-
-def _microbatches(row: Row, stack: StackName, batch: int, shards: int) -> list[int]:
+def _microbatches(row: RunRow, shards: int) -> list[int]:
     """Microbatches per step: what is stated, or what may have been, fewest first."""
-    if row["source"].startswith(PER_DEVICE):
+    if row.micro_batch_per == "device":
         return [1]
+    batch = row.global_batch_seqs
     if batch % shards:
         raise BadRequest(f"a batch of {batch} does not divide over {shards} shards")
     each = batch // shards
-    if row.get("micro_batch"):
-        micro = whole(row, "micro_batch")
-        if not micro or each % micro:
-            raise BadRequest(f"microbatches of {micro} do not divide the {each} of a shard")
-        return [each // micro]
-    if whole(row, "pp", 1) > 1:
+    if row.micro_batch is not None:
+        if each % row.micro_batch:
+            raise BadRequest(
+                f"microbatches of {row.micro_batch:g} do not divide the {each} of a shard"
+            )
+        return [round(each / row.micro_batch)]
+    if row.pp > 1:
         return [each]
-    if not stack_row(stack).eager:
+    if not stack_row(row.stack).eager:
         return [1]
-    most = max(1, MICRO_TOKENS // whole(row, "seq_len"))
+    most = max(1, MICRO_TOKENS // row.seq_len)
     return [each // n for n in range(most, 0, -1) if each % n == 0 and n & (n - 1) == 0]
 
 
-def _pipeline(row: Row, cfg: ModelConfig) -> tuple[tuple[int, ...], str, int]:
+def _pipeline(row: RunRow, cfg: ModelConfig) -> tuple[tuple[int, ...], str, int]:
     """Layers per stage, the schedule and its chunks per stage."""
-    stages, words = whole(row, "pp", 1), said(row)
-    layers = spread(cfg.layers, stages)
-    if stages == 1:
+    layers, chunks = spread(cfg.layers, row.pp), row.vpp or 0
+    named = row.schedule or (INTERLEAVED.name if chunks > 1 else PLAIN)
+    stated = schedule_row(named)
+    if row.pp == 1:
         return layers, PLAIN, 1
-    stated = next((kind for phrase, kind in SAID.items() if phrase in words), None)
-    if stated is not None and len(stated.chunks) == 1:
+    if len(stated.chunks) == 1:
         return layers, stated.name, stated.chunks[0]
-    chunks = whole(row, "vpp", 0)
-    if not chunks and stated is not None:
+    if not chunks:
         fits = (n for n in stated.chunks if layers[0] % n == 0)
         chunks = next(fits, 1) if len(set(layers)) == 1 else 1
-    allowed = [n for n in INTERLEAVED.chunks if n <= min(chunks, *layers)]
+    allowed = [n for n in stated.chunks if n <= min(chunks, *layers)]
     if not allowed:
         return layers, PLAIN, 1
     even = [n for n in allowed if max(layers) % n == 0]
-    return layers, INTERLEAVED.name, chunks if chunks in allowed else max(even or allowed)
+    return layers, stated.name, chunks if chunks in allowed else max(even or allowed)
 
 
 def spread(layers: int, stages: int) -> tuple[int, ...]:
@@ -299,55 +237,25 @@ def spread(layers: int, stages: int) -> tuple[int, ...]:
     return tuple(most - (i in short) for i in range(stages))
 
 
-def _zero(row: Row) -> int:
-    """ZeRO stage over the replicas: with fsdp above 1 they hold whole copies of its pieces."""
-    stage = whole(row, "zero_stage", 0)
-    return 0 if whole(row, "fsdp", 1) > 1 else min(stage, 2)
-
-
-def _sequence_parallel(row: Row, stack: StackName) -> bool:
-    """As stated; where not, xla shards activations over tensor, software of 2021 did not."""
-    stated = row.get("sequence_parallel")
-    return stated == "true" if stated else not stack_row(stack).eager
-
-
-def _writes_scores(row: Row) -> bool:
-    return row["source"].startswith(BEFORE_FLASH) or "bf16 xla" in said(row)
-
-
-def _optimizer(row: Row) -> Any:
-    words = said(row)
-    return next((name for name in ("muon", "adafactor") if name in words), "adam")
-
-
-def inferences(row: Row, plan: TrainPlan, piece: Slice) -> tuple[str, ...]:
-    """What the source does not state, or a plan cannot say, and what was taken instead."""
+def inferences(row: RunRow, plan: TrainPlan, piece: Slice) -> tuple[str, ...]:
+    """What the row leaves open, or a plan cannot say, and what was taken instead."""
     found = []
-    if not row.get("micro_batch"):
+    if row.micro_batch is None:
         found.append(f"micro-batch not stated: {plan.microbatches} microbatches")
-    if not row.get("recompute"):
+    if not row.remat:
         found.append(f"recompute not stated: {plan.remat}")
-    if not row.get("compute_dtype"):
+    if not row.compute_dtype:
         found.append(f"dtype not stated: {plan.dtypes.compute}")
-    if not row.get("vocab"):
+    if row.vocab is None and plan.model == row.model and not row.config:
         found.append("vocabulary not stated: 51,200")
-    asked = whole(row, "vpp", 0)
-    if plan.degree("stage") > 1 and asked != plan.virtual_stages and asked != 1:
-        said_so = f"vpp {asked}" if asked else "vpp not stated"
+    if plan.degree("stage") > 1 and row.vpp not in (plan.virtual_stages, 1):
+        said_so = f"vpp {row.vpp}" if row.vpp else "vpp not stated"
         found.append(f"{said_so}: {plan.pipeline_schedule} with {plan.virtual_stages} chunk(s)")
-    text = (row.get("recompute") or "").lower()
-    if re.search(r"\d+ layers", text):
-        found.append(f"'{text}' by kinds: {plan.remat} {dict(plan.remat_kinds)}")
-    if text.startswith("rematerialization"):
-        found.append(f"'{text}' as {plan.remat}")
-    if "offload" in text and piece.chip.host_link_oneway is None:
+    if row.remat_layers:
+        found.append(
+            f"'{row.remat}' of {row.remat_layers} layers by kinds: {plan.remat} "
+            f"{dict(plan.remat_kinds)}"
+        )
+    if "offload" in row.remat and piece.chip.host_link_oneway is None:
         found.append(f"host copies count as hidden: {piece.chip.id} has no host link on record")
     return tuple(found)
-
-
-def _mtp_layers(row: Row) -> int:
-    """Layers of multi-token prediction: where the label, the notes or the convention say so."""
-    words, model = said(row), row["model"].lower()
-    counted = re.search(r"([\w.-]+) rows [^;]*include mtp", words)
-    named = counted is not None and model.startswith(counted[1])
-    return int(named or "(w/ mtp)" in words or "mtp depth 1" in words)

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shardwise.evidence.training.models import Row
 from shardwise.evidence.training.runs import Run, read_run
 from shardwise.hardware.device_order import device_coordinates
 from shardwise.hardware.placement import place
@@ -45,7 +44,7 @@ and no windowed einsums, as MaxText's later ones have it (its DISABLE_COLLECTIVE
 overlaps none of them (docs/log.md)."""
 
 
-def row_program(devices: Sequence[Any], row: Row) -> Any:
+def row_program(devices: Sequence[Any], row: Mapping[str, str]) -> Any:
     """The builder of a row: its step as `shardwise train` would run it, with plain numerics where
     the model is a shape alone."""
     from shardwise.runtime.programs import train_program
@@ -59,7 +58,7 @@ def row_program(devices: Sequence[Any], row: Row) -> Any:
 
 
 def compile_row(
-    row: Row, run: Run, *, limits: Limits | None = None, watch: Watch | None = None
+    row: Mapping[str, str], run: Run, *, limits: Limits | None = None, watch: Watch | None = None
 ) -> Compiled:
     """Compile a row's step for its slice. Raises as `compile_ahead`."""
     placement = place(run.piece, dict(run.plan.mesh))

@@ -1,47 +1,34 @@
-"""Published training runs: a row of a table of measurements -> the plan that was run, and its
-time.
+"""Measured training runs: a row of a table -> the plan that was run, and its time.
 
-The table has one run a row: shape of the model, chips, degrees, microbatch, recompute, dtype and
-one metric with its value; columns `notes`, `flops_convention_note` and `extra_metrics` (JSON) say
-the rest. `models.py` reads the shape, `plans.py` the slice and the plan, `remat.py` the recompute
-text; each lists what it infers where a source is silent.
-A row that cannot be expressed has a reason, and is never dropped in silence.
+`table.py` is the format, `models.py` reads the shape, `plans.py` the slice and the plan, `remat.py`
+what is recomputed; each lists what it infers where a row leaves something open. A row that cannot
+be expressed has a reason, and is never dropped in silence.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from shardwise import boundary
-from shardwise.boundary import number, parse_json
-from shardwise.errors import BadRequest, ShardwiseError, shown
-from shardwise.evidence.training.models import Row, is_moe, model_of, said, whole
+from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.evidence.training.models import is_moe, model_of
 from shardwise.evidence.training.plans import inferences, plan_of, slice_of
+from shardwise.evidence.training.table import PUBLISHED, RunRow, row_of
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.models.counts import params_total
-from shardwise.models.flops import flops_by_op, model_flops_per_token
+from shardwise.models.flops import model_flops_per_token
 from shardwise.planner.training import check_plan
 from shardwise.plans import TrainPlan
-
-COLUMNS = (
-    *("id", "source", "model", "layers", "d_model", "d_ff", "heads", "hardware", "num_devices"),
-    *("global_batch_seqs", "seq_len", "metric", "value"),
-)
-"""Columns that no row can do without."""
-
-PUBLISHED = Path(__file__).parent / "data" / "training_runs.csv"
-"""276 published runs, each with its source, citation and FLOP convention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One measured run as a plan on a slice; seconds per step, bytes per chip. `inferred` says what
-    the source leaves open or a plan cannot say, and what was taken."""
+    """One measured run as a plan on a slice; seconds per step, bytes per chip. `group` is whose
+    runs are left out together; `inferred` says what the row leaves open or a plan cannot say, and
+    what was taken."""
 
     id: str
     source: str
+    group: str
     chip: str
     grade: str
     model: str
@@ -68,106 +55,67 @@ class LeftOut:
     reason: str
 
 
-def read_table(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV table. Raises BadRequest where it cannot be read, lacks a column, or has a
-    value that no run can have: such a table is damaged."""
-    table = boundary.read_table(path, "the table", needed=COLUMNS, remedy="give a CSV file")
-    for index, row in enumerate(table.rows):
-        try:
-            measured(row)
-        except BadRequest as error:
-            raise BadRequest(f"{table.at(index)}: {error}") from None
-    return list(table.rows)
-
-
-def measured(row: Row) -> float:
-    """The number in the column `value`."""
-    return number(row["value"].strip(), "value", above=0, most=1e18)
-
-
-def read_runs(rows: Iterable[Row]) -> tuple[tuple[Run, ...], tuple[LeftOut, ...]]:
+def read_runs(
+    rows: Iterable[Mapping[str, str]], folder: Path = PUBLISHED.parent
+) -> tuple[tuple[Run, ...], tuple[LeftOut, ...]]:
     """Every row as a run, or with the reason why not."""
     runs: list[Run] = []
     left_out: list[LeftOut] = []
-    for row in rows:
+    for cells in rows:
         try:
-            runs.append(read_run(row))
+            runs.append(read_run(cells, folder))
         except ShardwiseError as error:
-            left_out.append(LeftOut(id=row["id"], source=row["source"], reason=str(error)))
+            name, source = cells.get("id") or "", cells.get("source") or ""
+            left_out.append(LeftOut(id=name, source=source, reason=str(error)))
     return tuple(runs), tuple(left_out)
 
 
-def read_run(row: Row) -> Run:
-    """One row as a run. Raises BadRequest where a plan cannot say it."""
-    cfg, piece = model_of(row), slice_of(row)
+def read_run(cells: Mapping[str, str], folder: Path = PUBLISHED.parent) -> Run:
+    """One row as a run; paths in it are relative to `folder`. Raises BadRequest where a value is
+    none that the column takes, or a plan cannot say the row."""
+    row = row_of(cells)
+    cfg, piece = model_of(row, folder), slice_of(row, folder)
     plan = plan_of(row, cfg, piece)
     check_plan(plan, cfg, piece)
-    peak = extra(row).get("peak_mem_gb")
     return Run(
-        id=row["id"],
-        source=row["source"],
+        id=row.id,
+        source=row.source,
+        group=row.group or row.source,
         chip=piece.chip.id,
-        grade=row.get("grade") or "",
-        model=row["model"],
+        grade=row.grade,
+        model=row.model,
         cfg=cfg,
         piece=piece,
         plan=plan,
         measured_seconds=measured_seconds(row, cfg),
-        peak_mem_bytes=None
-        if peak is None
-        else number(peak, "peak_mem_gb", above=0, most=1e9) * 1e9,
+        peak_mem_bytes=None if row.memory_gib is None else row.memory_gib * 2**30,
         moe=is_moe(cfg),
         inferred=inferences(row, plan, piece),
     )
 
 
-def extra(row: Row) -> dict[str, Any]:
-    """The further metrics of a row."""
-    text = row.get("extra_metrics") or "{}"
-    held = parse_json(text, "extra_metrics")
-    if not isinstance(held, dict):
-        raise BadRequest(f"extra_metrics {shown(text)} is no JSON object")
-    return held
+def measured_seconds(row: RunRow, cfg: ModelConfig) -> float:
+    """Seconds per step: as stated, or from the published figure.
 
-
-def measured_seconds(row: Row, cfg: ModelConfig) -> float:
-    """Seconds per step, from whichever metric the source gives.
-
-    FLOP/s become seconds by the source's own convention (`stated_flops_per_token`).
+    FLOP/s count as this project's own `mfu` does, causal-half attention included and the lookup
+    left out: where a source counts otherwise, convert by hand and give `step_seconds`.
     """
-    value = measured(row)
-    devices, sequences = whole(row, "num_devices"), whole(row, "global_batch_seqs")
-    tokens = sequences * whole(row, "seq_len")
-    match row["metric"]:
+    if row.step_seconds is not None:
+        return row.step_seconds
+    if row.metric is None or row.value is None:
+        raise BadRequest("the row has neither step_seconds nor a metric with its value")
+    tokens, devices = row.global_batch_seqs * row.seq_len, row.num_devices
+    match row.metric:
         case "step_time":
-            return value / 1e3 if row.get("unit") == "ms" else value
+            return row.value / 1e3 if row.unit == "ms" else row.value
         case "sequences_per_sec":
-            return sequences / value
+            return row.global_batch_seqs / row.value
         case "tokens_per_sec":
-            return tokens / value
+            return tokens / row.value
         case "tokens_per_sec_per_device":
-            return tokens / (value * devices)
+            return tokens / (row.value * devices)
         case "device_hours_per_trillion_tokens":
-            return tokens * value * 3600 / 1e12 / devices
+            return tokens * row.value * 3600 / 1e12 / devices
         case "tflops_per_device":
-            return stated_flops_per_token(row, cfg) * tokens / (devices * value * 1e12)
-    raise BadRequest(f"there is no rule for the metric '{row['metric']}'")
-
-
-def stated_flops_per_token(row: Row, cfg: ModelConfig) -> float:
-    """FLOPs of one trained token as the source counts them, by its `flops_convention_note`.
-
-    "hardware FLOPs incl. recompute" (SC21): four forwards of the layers, three of the head, full
-    attention. "6*N_all": every stored parameter, the lookup of the embedding included; else the
-    parameters that multiply. Attention is halved where the note says causal, else full.
-    """
-    note, context = said(row), whole(row, "seq_len")
-    causal = "causal" in note.replace("non-causal", "full")
-    if "hardware flops" in note:
-        ops = flops_by_op(cfg, context, causal=False)
-        return sum(float(op.forward) * (3 if op.group is None else 4) for op in ops)
-    counted = float(model_flops_per_token(cfg, context, causal=causal))
-    if "n_all" not in note:
-        return counted
-    core = counted - float(model_flops_per_token(cfg, 0, causal=causal))
-    return 6.0 * params_total(cfg) + core
+            each = float(model_flops_per_token(cfg, row.seq_len, causal=True))
+            return each * tokens / (devices * row.value * 1e12)

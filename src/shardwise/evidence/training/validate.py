@@ -8,14 +8,15 @@ and rank checks, and how often the 80 % ranges hold. error = predicted / measure
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from shardwise.errors import ShardwiseError
-from shardwise.evidence.training.models import Row
 from shardwise.evidence.training.residuals import residuals
 from shardwise.evidence.training.runs import LeftOut, Run, read_runs
+from shardwise.evidence.training.table import PUBLISHED
 from shardwise.hardware import Slice, Torus
 from shardwise.hardware.chip import EFFICIENCIES
 from shardwise.models.counts import params_total
@@ -32,7 +33,7 @@ class Scored:
     """One run priced. Seconds per step; `mfu` of the prediction; bytes per chip.
 
     `log_ratio` is log(measured / predicted), `interval` the 80 % range of the measured seconds that
-    the prediction expects, `held_out` the same from the residuals of other sources alone.
+    the prediction expects, `held_out` the same from the residuals of other groups alone.
     """
 
     run: Run
@@ -124,8 +125,9 @@ class Validation:
 
 
 def validate(
-    rows: Iterable[Row],
+    rows: Iterable[Mapping[str, str]],
     *,
+    folder: Path = PUBLISHED.parent,
     efficiency: EfficiencyOf = "fitted",
     table: Mapping[str, Residual] | None = None,
     progress: Progress | None = None,
@@ -133,9 +135,9 @@ def validate(
     """Price every row that a plan can express. `efficiency` "roofline" prices with chip rates
     alone: every share of peak is 1 and no constant of a software stack applies.
 
-    `table` holds the residuals behind the ranges; the packaged ones where it is None.
+    `folder` is the table's. `table` holds the residuals behind the ranges; the packaged ones where it is None.
     """
-    runs, left_out = read_runs(rows)
+    runs, left_out = read_runs(rows, folder)
     return score(runs, left_out, efficiency=efficiency, table=table, progress=progress)
 
 
@@ -197,16 +199,16 @@ def _scored(run: Run, efficiency: EfficiencyOf) -> Scored:
 
 
 def _with_ranges(rows: Sequence[Scored], table: Mapping[str, Residual]) -> list[Scored]:
-    """The rows with their ranges, and those of tables that have not seen their source."""
+    """The rows with their ranges, and those of tables that have not seen their group."""
     others = {
-        source: residuals((r.groups, r.log_ratio) for r in rows if r.run.source != source)
-        for source in dict.fromkeys(r.run.source for r in rows)
+        group: residuals((r.groups, r.log_ratio) for r in rows if r.run.group != group)
+        for group in dict.fromkeys(r.run.group for r in rows)
     }
     return [
         replace(
             row,
             interval=_interval(row, table),
-            held_out=_interval(row, others[row.run.source]),
+            held_out=_interval(row, others[row.run.group]),
         )
         for row in rows
     ]
@@ -338,6 +340,7 @@ def validation_result(found: Validation) -> dict[str, Any]:
         "efficiency": found.efficiency,
         "summary": {
             **asdict(found.summary),
+            "by_group": plain_summaries(found.by(lambda r: r.run.group)),
             "by_source": plain_summaries(found.by(lambda r: r.run.source)),
             "by_chip": plain_summaries(found.by(lambda r: r.run.chip)),
             "by_bound": plain_summaries(found.by(lambda r: r.bound_by)),
@@ -349,7 +352,7 @@ def validation_result(found: Validation) -> dict[str, Any]:
         "would_not_fit": found.unfit(),
         "coverage": {
             "in_sample": found.coverage(),
-            "held_out_by_source": found.coverage(held_out=True),
+            "held_out_by_group": found.coverage(held_out=True),
         },
         "within_model": within,
         "against_size": {s: against_size(found.rows, s) for s in ranked},
@@ -364,6 +367,7 @@ def row_result(row: Scored) -> dict[str, Any]:
     return {
         "id": run.id,
         "source": run.source,
+        "group": run.group,
         "chip": run.chip,
         "slice": str(run.piece),
         "stack": run.stack,

@@ -1,0 +1,271 @@
+"""The table format of measured runs: one row a run, every fact in a column of its own.
+
+`RunRow` is the format: its fields are the columns, their descriptions the page `docs/runs.md`, its
+JSON Schema `shardwise validate --schema`. An empty cell is a fact that the source leaves open; what
+is taken then follows from rules on structure (`plans.py`), the same for every row, and is listed
+with the run. `id`, `source`, `citation`, `converted_from` and `notes` are for people: no price
+depends on them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from shardwise import boundary
+from shardwise.errors import BadRequest, shown, unknown
+from shardwise.plans.stacks import StackName
+
+PUBLISHED = Path(__file__).parent / "data" / "training_runs.csv"
+"""416 published runs, each with its source and citation."""
+
+Metric = Literal[
+    "step_time",
+    "sequences_per_sec",
+    "tokens_per_sec",
+    "tokens_per_sec_per_device",
+    "tflops_per_device",
+    "device_hours_per_trillion_tokens",
+]
+Overlapped = Literal["data", "tensor", "context", "expert", "pipeline"]
+
+
+def _listed(value: Any) -> Any:
+    """A list from a cell with commas; "none" is the empty list, "default" leaves it open."""
+    if not isinstance(value, str):
+        return value
+    words = [word.strip() for word in value.split(",") if word.strip()]
+    if words == ["default"]:
+        return None
+    return () if words == ["none"] else tuple(words)
+
+
+Size = Annotated[int, Field(ge=1, le=2**27)]
+Name = Annotated[str, Field(max_length=200)]
+Dtype = Annotated[str, Field(max_length=20)]
+
+
+class RunRow(BaseModel):
+    """One measured training run. Seconds per optimizer step; sizes are whole, before sharding."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    # What it is, for people and for the folds of a fit.
+    id: Name = Field(description="a name of the row, unique in the table")
+    source: str = Field("", description="where it was published; reports alone show it")
+    group: str = Field(
+        "",
+        description="publisher and software; runs of one group are left out together when an error "
+        "is measured; the source where it is empty",
+    )
+    grade: str = Field(
+        "", description="A: the source states all that a price needs; B: it does not"
+    )
+    citation: str = Field("", description="document, revision and place")
+    converted_from: str = Field(
+        "", description="the published figure and formula, where `step_seconds` was computed"
+    )
+    notes: str = Field("", description="anything else; never read by code")
+    # The model.
+    model: Name = Field(
+        description="a model of the zoo, whose layers then hold (`layers` may cut it short); any "
+        "other name only labels the shape in the columns below"
+    )
+    config: str = Field("", description="path of a config.json, relative to the table; it wins")
+    layers: Size | None = Field(None, description="L")
+    d_model: Size | None = Field(None, description="D")
+    d_ff: Size | None = Field(None, description="F, of one expert where there are experts")
+    heads: Size | None = Field(None, description="N")
+    kv_heads: Size | None = Field(None, description="K; N where empty")
+    head_dim: Size | None = Field(None, description="H; D / N where empty")
+    vocab: Size | None = Field(None, description="V; 51,200 where empty (GPT-2's, padded)")
+    experts: int | None = Field(None, ge=0, le=2**20, description="E")
+    top_k: int | None = Field(None, ge=0, le=2**20, description="experts per token")
+    gated_mlp: bool = Field(False, description="whether the MLP has a gate beside its input")
+    tied_embeddings: bool | None = Field(
+        None, description="one table for lookup and head; where empty, an ungated model has one"
+    )
+    positions: Literal["learned", "rotary"] | None = Field(
+        None, description="where empty, learned in an ungated model, rotary in a gated one"
+    )
+    biases: bool | None = Field(
+        None, description="on every matmul and norm; where empty, in an ungated model"
+    )
+    parallel_block: bool = Field(False, description="attention and MLP read the same input")
+    # The machine.
+    hardware: Name = Field(description="a chip of the catalogue, or an alias (`shardwise hw list`)")
+    hw: str = Field(
+        "",
+        description="what differs from the catalogue: a hardware file, or `KEY=VALUE` as in --set, "
+        "several with `;`",
+    )
+    nic_gbps_per_device: float | None = Field(
+        None, gt=0, le=1e6, description="Gbit/s one way of the data-centre network, per device"
+    )
+    num_devices: Size = Field(description="chips in all")
+    slice: str = Field(
+        "", description="shape of one slice (`16x16`); where empty, the most compact"
+    )
+    slices: Size | None = Field(None, description="slices joined by the data-centre network")
+    # The plan.
+    dp: Size = Field(1, description="replicas of the parameters")
+    fsdp: Size = Field(1, description="shards of the parameters (ZeRO-3, FSDP)")
+    tp: Size = Field(1, description="tensor parallelism")
+    pp: Size = Field(1, description="pipeline stages")
+    vpp: int | None = Field(None, ge=0, le=10_000, description="chunks of layers per stage")
+    ep: Size = Field(1, description="expert parallelism, made of ranks of dp, fsdp and tp")
+    cp: Size = Field(1, description="context parallelism")
+    zero: int | None = Field(
+        None, ge=0, le=3, description="ZeRO stage; with fsdp above 1 the pieces are ZeRO-3"
+    )
+    schedule: str = Field(
+        "", description="pipeline schedule; where empty, interleaved if vpp is above 1, else 1f1b"
+    )
+    context_method: str = Field("", description="ring, all_gather or ulysses")
+    sequence_parallel: bool | None = Field(
+        None, description="activations between matmuls cut over tp; where empty, only on xla"
+    )
+    global_batch_seqs: int = Field(ge=1, le=2**40, description="sequences per optimizer step")
+    seq_len: int = Field(ge=1, le=2**40, description="tokens per sequence")
+    attention_length: float | None = Field(
+        None,
+        ge=1,
+        le=2**40,
+        description="mean length that a token's document has: the documents' lengths squared, over "
+        "their sum; seq_len where empty",
+    )
+    micro_batch: float | None = Field(None, gt=0, le=2**20, description="sequences per microbatch")
+    micro_batch_per: Literal["shard", "device"] = Field(
+        "shard", description="whether `micro_batch` is of one shard of the batch or of one device"
+    )
+    weight_gather: Literal["per_pass", "per_microbatch", "per_step"] | None = Field(
+        None, description="how often fsdp gathers the weights"
+    )
+    gradient_reduce: Literal["per_microbatch", "per_step"] | None = Field(
+        None, description="how often gradients are summed over dp and fsdp"
+    )
+    gradient_accumulation: Literal["fused", "separate"] | None = Field(
+        None, description="whether the weight-gradient matmul adds into the sum itself"
+    )
+    overlap: Annotated[tuple[Overlapped, ...] | None, BeforeValidator(_listed)] = Field(
+        None,
+        description="whose transfers run beside compute: default, none, or a list of data, tensor, "
+        "context, expert, pipeline",
+    )
+    remat: str = Field(
+        "",
+        description="none, block, matmul_outputs; or `keep:KINDS`, `offload:KINDS`, "
+        "`recompute:KINDS`, several with `;`, of the kinds in `models/remat.py`. What `keep` and "
+        "`offload` leave unnamed is recomputed, what `recompute` does is kept",
+    )
+    remat_layers: Size | None = Field(
+        None, description="layers that `remat` holds for, all others keep everything; all if empty"
+    )
+    # The software.
+    stack: StackName = Field(
+        description="xla (MaxText and its like), megatron, fsdp (torchtitan and its like), nanotron"
+    )
+    compiled: bool | None = Field(None, description="whether a compiler fuses the step")
+    attention_kernel: Literal["flash", "scores"] = Field(
+        "flash", description="scores: the T x S scores are written to memory"
+    )
+    compute_dtype: Dtype = Field("", description="of the matmuls; where empty, f16")
+    param_dtype: Dtype = Field("", description="where empty: f32 on xla, else that of compute")
+    grad_dtype: Dtype = Field("", description="where empty, f32; with f16 compute, f16")
+    master_dtype: Dtype = Field(
+        "", description="of the optimizer's own copy, or none; where empty, none on xla, else f32"
+    )
+    moments_dtype: Dtype = Field("f32", description="of the optimizer's moments")
+    optimizer: str = Field("adam", description="adam, adafactor, muon, sgd, adam8bit")
+    frozen: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = Field(
+        None, description="components that are not trained, with commas"
+    )
+    lora_rank: int = Field(0, ge=0, le=2**24, description="rank of adapters; the base is frozen")
+    expert_dispatch: Literal["ragged", "capacity", "dense"] = Field(
+        "ragged", description="ragged drops nothing; capacity pads each expert to its slots"
+    )
+    capacity_factor: float | None = Field(
+        None, gt=0, le=1e6, description="slots of an expert over its mean load"
+    )
+    mtp_layers: int = Field(0, ge=0, le=1000, description="layers of multi-token prediction")
+    # What was measured.
+    step_seconds: float | None = Field(None, gt=0, le=1e18, description="seconds per step")
+    metric: Metric | None = Field(None, description="what `value` is, without `step_seconds`")
+    value: float | None = Field(None, gt=0, le=1e18, description="the published figure")
+    unit: str = Field("", description="`ms` where a step time is in milliseconds")
+    memory_gib: float | None = Field(
+        None, gt=0, le=1e9, description="peak GiB of the fullest device"
+    )
+    memory_kind: Literal["allocated", "reserved"] = Field(
+        "allocated", description="whether `memory_gib` counts what the allocator keeps unused"
+    )
+
+
+NEEDED = tuple(name for name, field in RunRow.model_fields.items() if field.is_required())
+"""Columns that no table can do without."""
+FORMER = {"zero_stage": "zero", "chip": "hardware", "devices": "num_devices"}
+"""Other names of columns."""
+BOOLEANS = frozenset(("gated_mlp", "tied_embeddings", "biases", "parallel_block", "compiled"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTable:
+    """The rows of a table, as its cells, and what it has that the format does not."""
+
+    rows: tuple[Mapping[str, str], ...]
+    warnings: tuple[str, ...] = ()
+
+
+def read_table(path: Path) -> RunTable:
+    """A CSV table of runs. Raises BadRequest where it cannot be read, lacks a column, or has a row
+    whose measured figure is no positive number."""
+    table = boundary.read_table(path, "the table", remedy="give a CSV file")
+    columns = [FORMER.get(name, name) for name in table.columns]
+    missing = [name for name in NEEDED if name not in columns]
+    if missing:
+        raise BadRequest(
+            f"{table.what} lacks the column(s) {', '.join(missing)}; docs/runs.md has the format"
+        )
+    unread = [name for name in columns if name not in RunRow.model_fields]
+    warnings = tuple(f"not read: {unknown('column', name, RunRow.model_fields)}" for name in unread)
+    rows = tuple({FORMER.get(k, k): v for k, v in row.items()} for row in table.rows)
+    for index, row in enumerate(rows):
+        try:
+            _check_measured(row)
+        except BadRequest as error:
+            raise BadRequest(f"{table.at(index)}: {error}") from None
+    return RunTable(rows=rows, warnings=warnings)
+
+
+def _check_measured(row: Mapping[str, str]) -> None:
+    """Raise BadRequest for a figure that no run can have: such a table is damaged."""
+    column = "step_seconds" if row.get("step_seconds") else "value"
+    boundary.number((row.get(column) or "").strip(), column, above=0, most=1e18)
+
+
+def row_of(cells: Mapping[str, str]) -> RunRow:
+    """The row that cells of a table say, an empty cell being a fact left open.
+
+    Raises BadRequest that names the column, the value and what the column takes.
+    """
+    said = {name: text.strip() for name, text in cells.items() if text and text.strip()}
+    try:
+        return RunRow.model_validate(said)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else "a row"
+        if first["type"] == "missing":
+            raise BadRequest(f"{name} is empty; every run must state it") from None
+        field = RunRow.model_fields[name]
+        raise BadRequest(
+            f"{name} is {shown(said.get(name, ''))}: {first['msg'].lower()}; it is {field.description}"
+        ) from None
+
+
+def needed(row: RunRow, columns: Sequence[str], why: str) -> None:
+    """Raise BadRequest where a row leaves a column empty that it needs."""
+    for name in columns:
+        if getattr(row, name) is None:
+            raise BadRequest(f"{name} is empty; {why}")
