@@ -404,7 +404,7 @@ def test_all_parameters_were_counted_where_the_convention_says_so():
         ({"schedule": "2f2b"}, "2f2b"),
         ({"context_method": "rink"}, "did you mean 'ring'"),
         ({"hardware": "A101"}, "A101"),
-        ({"config": "nowhere.json"}, "nowhere.json"),
+        ({"config": "no.json"}, "there is no file"),
     ],
 )
 def test_reasons_name_the_column(changes, told):

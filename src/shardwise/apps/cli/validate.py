@@ -159,7 +159,7 @@ def _checks(result: Mapping[str, Any]) -> None:
     coverage, memory = result["coverage"], result["memory"]
     rows = [
         ["runs inside their 80 % range", share_text(coverage["in_sample"])],
-        ["the same, range from other sources only", share_text(coverage["held_out_by_source"])],
+        ["the same, range from other groups only", share_text(coverage["held_out_by_group"])],
     ]
     if memory["n"]:
         what = f"peak memory, median |error| of {memory['n']} runs"

@@ -258,10 +258,8 @@ def row_of(cells: Mapping[str, str]) -> RunRow:
         name = str(first["loc"][0]) if first["loc"] else "a row"
         if first["type"] == "missing":
             raise BadRequest(f"{name} is empty; every run must state it") from None
-        field = RunRow.model_fields[name]
-        raise BadRequest(
-            f"{name} is {shown(said.get(name, ''))}: {first['msg'].lower()}; it is {field.description}"
-        ) from None
+        told = f"{first['msg'].lower()}; the column is {RunRow.model_fields[name].description}"
+        raise BadRequest(f"{name} is {shown(said.get(name, ''))}: {told}") from None
 
 
 def needed(row: RunRow, columns: Sequence[str], why: str) -> None:

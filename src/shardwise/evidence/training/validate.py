@@ -135,7 +135,8 @@ def validate(
     """Price every row that a plan can express. `efficiency` "roofline" prices with chip rates
     alone: every share of peak is 1 and no constant of a software stack applies.
 
-    `folder` is the table's. `table` holds the residuals behind the ranges; the packaged ones where it is None.
+    `folder` is the table's. `table` holds the residuals behind the ranges; the packaged ones where
+    it is None.
     """
     runs, left_out = read_runs(rows, folder)
     return score(runs, left_out, efficiency=efficiency, table=table, progress=progress)
