@@ -1,5 +1,6 @@
 """Published runs: rows of a table become models, slices, plans and seconds; or a reason why not."""
 
+import json
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from shardwise.evidence.training.models import model_of as model_in
 from shardwise.evidence.training.plans import inferences, plan_of, spread
 from shardwise.evidence.training.plans import slice_of as slice_in
 from shardwise.evidence.training.runs import measured_seconds, read_run, read_runs
-from shardwise.evidence.training.table import PUBLISHED, RunRow, read_table, row_of
+from shardwise.evidence.training.table import PUBLISHED, RunRow, page, read_table, row_of
 from shardwise.models import load_model, params_total
 from shardwise.models.specs import LatentAttention
+from shardwise.models.zoo import hf_config
 
 FOLDER = Path(__file__).parent / "data"
 TABLE = FOLDER / "training_rows.csv"
@@ -330,9 +332,6 @@ def test_a_zoo_model_holds_where_the_numbers_agree():
 
 def test_a_config_of_one_s_own(tmp_path):
     (tmp_path / "mine").mkdir()
-    import json
-
-    from shardwise.models.zoo import hf_config
 
     (tmp_path / "mine" / "config.json").write_text(json.dumps(hf_config("llama-3-8b")))
     found = model_in(row_of(row(config="mine/config.json")), tmp_path)
@@ -440,8 +439,11 @@ def test_former_names_of_columns_are_read(tmp_path):
     assert row_of(cells).zero == 3
 
 
-def test_every_column_says_what_it_is():
+def test_the_page_and_the_schema_are_of_the_format():
+    docs = Path(__file__).parents[3] / "docs"
     assert all(field.description for field in RunRow.model_fields.values())
+    assert (docs / "runs.md").read_text() == page()
+    assert json.loads((docs / "runs.schema.json").read_text()) == RunRow.model_json_schema()
 
 
 def test_a_table_that_is_none(tmp_path):

@@ -1,7 +1,7 @@
 """The table format of measured runs: one row a run, every fact in a column of its own.
 
-`RunRow` is the format: its fields are the columns, their descriptions the page `docs/runs.md`, its
-JSON Schema `shardwise validate --schema`. An empty cell is a fact that the source leaves open; what
+`RunRow` is the format: its fields are the columns, their descriptions the page `docs/runs.md`, and
+`docs/runs.schema.json` is its JSON Schema. An empty cell is a fact that the source leaves open; what
 is taken then follows from rules on structure (`plans.py`), the same for every row, and is listed
 with the run. `id`, `source`, `citation`, `converted_from` and `notes` are for people: no price
 depends on them.
@@ -205,6 +205,15 @@ class RunRow(BaseModel):
 
 NEEDED = tuple(name for name, field in RunRow.model_fields.items() if field.is_required())
 """Columns that no table can do without."""
+SECTIONS = {
+    "id": "What it is, for people and for the folds of a fit",
+    "model": "The model",
+    "hardware": "The machine",
+    "dp": "The plan",
+    "stack": "The software",
+    "step_seconds": "What was measured",
+}
+"""The first column of each part of the page."""
 FORMER = {"zero_stage": "zero", "chip": "hardware", "devices": "num_devices"}
 """Other names of columns."""
 BOOLEANS = frozenset(("gated_mlp", "tied_embeddings", "biases", "parallel_block", "compiled"))
@@ -267,3 +276,32 @@ def needed(row: RunRow, columns: Sequence[str], why: str) -> None:
     for name in columns:
         if getattr(row, name) is None:
             raise BadRequest(f"{name} is empty; {why}")
+
+
+def page() -> str:
+    """The format as docs/runs.md."""
+    required = ", ".join(f"`{name}`" for name in NEEDED)
+    lines = [PAGE.format(required=required).rstrip()]
+    for name, field in RunRow.model_fields.items():
+        if name in SECTIONS:
+            lines += ["", f"## {SECTIONS[name]}", "", "| column | what it is |", "|---|---|"]
+        lines.append(f"| `{name}` | {field.description} |")
+    return "\n".join(lines) + "\n"
+
+
+PAGE = """# The table of measured training runs
+
+Made by `python -m shardwise.evidence.training.table > docs/runs.md`; the JSON Schema of a row is
+`docs/runs.schema.json`. `shardwise validate FILE.csv` prices every run of such a table on its own
+plan and compares the step times: use it with the logs of your own cluster. The 416 published runs
+that come with shardwise are such a table (`src/shardwise/evidence/training/data/training_runs.csv`).
+
+One row is one run. An empty cell is a fact that the source leaves open: a rule on structure then
+chooses, the same for every row, and `validate --json` lists it under `inferred`. Every table needs
+{required}, and either `step_seconds` or `metric` with `value`. A column that is not listed here is
+named in a warning; a value that a column does not take leaves its row out, with the reason.
+"""
+
+
+if __name__ == "__main__":
+    print(page(), end="")
