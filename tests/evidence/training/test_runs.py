@@ -388,7 +388,7 @@ def test_all_parameters_were_counted_where_the_convention_says_so():
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"stack": ""}, "stack is empty; every run must state it"),
+        ({"hardware": ""}, "hardware is empty; every run must state it"),
         ({"stack": "megatrom"}, "stack is 'megatrom'"),
         ({"step_seconds": "", "metric": "dollars"}, "metric is 'dollars'"),
         ({"step_seconds": ""}, "neither step_seconds nor a metric"),
@@ -410,6 +410,23 @@ def test_reasons_name_the_column(changes, told):
     runs, left_out = read_runs([row(**changes)])
     assert runs == ()
     assert told in left_out[0].reason
+
+
+def test_software_that_is_not_stated():
+    tpu = {"hardware": "v5p", "num_devices": 64, "pp": 1, "tp": 1, "dp": 64, "micro_batch": ""}
+    assert read_run(row(stack="", **tpu)).plan.stack == "xla"
+    assert read_run(row(stack="")).plan.stack == "megatron"
+    sharded = read_run(row(stack="", pp=1, dp=1, fsdp=4))
+    assert sharded.plan.stack == "fsdp"
+    assert "software not stated: fsdp" in sharded.inferred
+
+
+def test_other_spellings():
+    given = row_of(row(compute_dtype="FP16", overlap="dp, p2p", remat="full", schedule="1F1B"))
+    assert (given.compute_dtype, given.remat, given.schedule) == ("f16", "block", "1f1b")
+    assert given.overlap == ("data", "pipeline")
+    assert row_of(row(overlap="none")).overlap == ()
+    assert row_of(row(overlap="default")).overlap is None
 
 
 def test_a_column_that_is_not_known_is_named(tmp_path):

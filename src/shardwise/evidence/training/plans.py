@@ -29,7 +29,7 @@ from shardwise.hardware.shapes import shapes_with
 from shardwise.hardware.slices import domain_of
 from shardwise.models import ModelConfig
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
-from shardwise.plans.stacks import stack_row
+from shardwise.plans.stacks import StackName, stack_row
 from shardwise.plans.train import CONTEXT_METHODS, OPTIMIZERS, STORAGE_AXES
 from shardwise.scheduling.pipeline import PLAIN, schedule_row
 
@@ -38,6 +38,15 @@ INTERLEAVED = schedule_row("interleaved")
 
 MICRO_TOKENS = 8192
 """Tokens of a microbatch whose size is not stated."""
+
+
+def stack_of(row: RunRow) -> StackName:
+    """The software that is stated, else what most such runs use."""
+    if row.stack is not None:
+        return row.stack
+    if isinstance(load_chip(row.hardware).network, Torus):
+        return "xla"
+    return "fsdp" if row.fsdp > 1 else "megatron"
 
 
 def slice_of(row: RunRow, folder: Path) -> Slice:
@@ -93,7 +102,7 @@ def _plan(
     row: RunRow, cfg: ModelConfig, piece: Slice, mesh: Mapping[str, int], microbatches: int
 ) -> TrainPlan:
     """The plan but for what it recomputes."""
-    software = stack_row(row.stack)
+    software = stack_row(stack_of(row))
     layers, schedule, chunks = _pipeline(row, cfg)
     method = row.context_method or ("ring" if software.rings else "all_gather")
     return TrainPlan(
@@ -124,7 +133,7 @@ def _plan(
         frozen=row.frozen or (),
         mtp_layers=row.mtp_layers,
         dtypes=dtypes_of(row),
-        stack=row.stack,
+        stack=stack_of(row),
     )
 
 
@@ -148,7 +157,7 @@ def dtypes_of(row: RunRow) -> TrainDtypes:
     """
     compute = row.compute_dtype or "f16"
     half = "f16" if compute == "f16" else "bf16"
-    eager = stack_row(row.stack).eager
+    eager = stack_row(stack_of(row)).eager
     return TrainDtypes(
         param=row.param_dtype or (half if eager else "f32"),
         compute=compute,
@@ -199,7 +208,7 @@ def _microbatches(row: RunRow, shards: int) -> list[int]:
         return [round(each / row.micro_batch)]
     if row.pp > 1:
         return [each]
-    if not stack_row(row.stack).eager:
+    if not stack_row(stack_of(row)).eager:
         return [1]
     most = max(1, MICRO_TOKENS // row.seq_len)
     return [each // n for n in range(most, 0, -1) if each % n == 0 and n & (n - 1) == 0]
@@ -244,6 +253,8 @@ def inferences(row: RunRow, plan: TrainPlan, piece: Slice) -> tuple[str, ...]:
         found.append(f"micro-batch not stated: {plan.microbatches} microbatches")
     if not row.remat:
         found.append(f"recompute not stated: {plan.remat}")
+    if row.stack is None:
+        found.append(f"software not stated: {plan.stack}")
     if not row.compute_dtype:
         found.append(f"dtype not stated: {plan.dtypes.compute}")
     if row.vocab is None and plan.model == row.model and not row.config:

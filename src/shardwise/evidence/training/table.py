@@ -1,8 +1,8 @@
 """The table format of measured runs: one row a run, every fact in a column of its own.
 
 `RunRow` is the format: its fields are the columns, their descriptions the page `docs/runs.md`, and
-`docs/runs.schema.json` is its JSON Schema. An empty cell is a fact that the source leaves open; what
-is taken then follows from rules on structure (`plans.py`), the same for every row, and is listed
+`docs/runs.schema.json` is its JSON Schema. An empty cell is a fact that the source leaves open;
+what is taken then follows from rules on structure (`plans.py`), the same for every row, and is listed
 with the run. `id`, `source`, `citation`, `converted_from` and `notes` are for people: no price
 depends on them.
 """
@@ -32,11 +32,32 @@ Metric = Literal[
 Overlapped = Literal["data", "tensor", "context", "expert", "pipeline"]
 
 
+SPELT: Mapping[str, str] = {
+    **dict.fromkeys(("dp", "fsdp", "grad_reduce", "param_gather"), "data"),
+    **dict.fromkeys(("tp", "async_tp", "tp_comm"), "tensor"),
+    **dict.fromkeys(("pp", "p2p"), "pipeline"),
+    **dict.fromkeys(("ep", "moe"), "expert"),
+    "cp": "context",
+    **dict.fromkeys(("fp16", "float16"), "f16"),
+    **dict.fromkeys(("fp32", "float32"), "f32"),
+    "bfloat16": "bf16",
+    "full": "block",
+    "dropless": "ragged",
+    "dropping": "capacity",
+}
+"""Other words for values, as software writes them."""
+
+
+def _spelt(value: Any) -> Any:
+    """A word in lower case, as this project spells it."""
+    return SPELT.get(value.lower(), value.lower()) if isinstance(value, str) else value
+
+
 def _listed(value: Any) -> Any:
     """A list from a cell with commas; "none" is the empty list, "default" leaves it open."""
     if not isinstance(value, str):
         return value
-    words = [word.strip() for word in value.split(",") if word.strip()]
+    words = [_spelt(word.strip()) for word in value.split(",") if word.strip()]
     if words == ["default"]:
         return None
     return () if words == ["none"] else tuple(words)
@@ -44,7 +65,7 @@ def _listed(value: Any) -> Any:
 
 Size = Annotated[int, Field(ge=1, le=2**27)]
 Name = Annotated[str, Field(max_length=200)]
-Dtype = Annotated[str, Field(max_length=20)]
+Word = Annotated[str, Field(max_length=200), BeforeValidator(_spelt)]
 
 
 class RunRow(BaseModel):
@@ -120,10 +141,10 @@ class RunRow(BaseModel):
     zero: int | None = Field(
         None, ge=0, le=3, description="ZeRO stage; with fsdp above 1 the pieces are ZeRO-3"
     )
-    schedule: str = Field(
+    schedule: Word = Field(
         "", description="pipeline schedule; where empty, interleaved if vpp is above 1, else 1f1b"
     )
-    context_method: str = Field("", description="ring, all_gather or ulysses")
+    context_method: Word = Field("", description="ring, all_gather or ulysses")
     sequence_parallel: bool | None = Field(
         None, description="activations between matmuls cut over tp; where empty, only on xla"
     )
@@ -154,7 +175,7 @@ class RunRow(BaseModel):
         description="whose transfers run beside compute: default, none, or a list of data, tensor, "
         "context, expert, pipeline",
     )
-    remat: str = Field(
+    remat: Word = Field(
         "",
         description="none, block, matmul_outputs; or `keep:KINDS`, `offload:KINDS`, "
         "`recompute:KINDS`, several with `;`, of the kinds in `models/remat.py`. What `keep` and "
@@ -164,27 +185,29 @@ class RunRow(BaseModel):
         None, description="layers that `remat` holds for, all others keep everything; all if empty"
     )
     # The software.
-    stack: StackName = Field(
-        description="xla (MaxText and its like), megatron, fsdp (torchtitan and its like), nanotron"
+    stack: StackName | None = Field(
+        None,
+        description="xla (MaxText and its like), megatron, fsdp (torchtitan and its like), "
+        "nanotron; where empty, xla on TPUs, fsdp where fsdp is above 1, else megatron",
     )
     compiled: bool | None = Field(None, description="whether a compiler fuses the step")
     attention_kernel: Literal["flash", "scores"] = Field(
         "flash", description="scores: the T x S scores are written to memory"
     )
-    compute_dtype: Dtype = Field("", description="of the matmuls; where empty, f16")
-    param_dtype: Dtype = Field("", description="where empty: f32 on xla, else that of compute")
-    grad_dtype: Dtype = Field("", description="where empty, f32; with f16 compute, f16")
-    master_dtype: Dtype = Field(
+    compute_dtype: Word = Field("", description="of the matmuls; where empty, f16")
+    param_dtype: Word = Field("", description="where empty: f32 on xla, else that of compute")
+    grad_dtype: Word = Field("", description="where empty, f32; with f16 compute, f16")
+    master_dtype: Word = Field(
         "", description="of the optimizer's own copy, or none; where empty, none on xla, else f32"
     )
-    moments_dtype: Dtype = Field("f32", description="of the optimizer's moments")
-    optimizer: str = Field("adam", description="adam, adafactor, muon, sgd, adam8bit")
+    moments_dtype: Word = Field("f32", description="of the optimizer's moments")
+    optimizer: Word = Field("adam", description="adam, adafactor, muon, sgd, adam8bit")
     frozen: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = Field(
         None, description="components that are not trained, with commas"
     )
     lora_rank: int = Field(0, ge=0, le=2**24, description="rank of adapters; the base is frozen")
-    expert_dispatch: Literal["ragged", "capacity", "dense"] = Field(
-        "ragged", description="ragged drops nothing; capacity pads each expert to its slots"
+    expert_dispatch: Annotated[Literal["ragged", "capacity", "dense"], BeforeValidator(_spelt)] = (
+        Field("ragged", description="ragged drops nothing; capacity pads each expert to its slots")
     )
     capacity_factor: float | None = Field(
         None, gt=0, le=1e6, description="slots of an expert over its mean load"
@@ -294,12 +317,13 @@ PAGE = """# The table of measured training runs
 Made by `python -m shardwise.evidence.training.table > docs/runs.md`; the JSON Schema of a row is
 `docs/runs.schema.json`. `shardwise validate FILE.csv` prices every run of such a table on its own
 plan and compares the step times: use it with the logs of your own cluster. The 416 published runs
-that come with shardwise are such a table (`src/shardwise/evidence/training/data/training_runs.csv`).
+that come with shardwise are one (`src/shardwise/evidence/training/data/training_runs.csv`).
 
 One row is one run. An empty cell is a fact that the source leaves open: a rule on structure then
-chooses, the same for every row, and `validate --json` lists it under `inferred`. Every table needs
-{required}, and either `step_seconds` or `metric` with `value`. A column that is not listed here is
-named in a warning; a value that a column does not take leaves its row out, with the reason.
+chooses, the same for every row, and `validate --json` lists it under `inferred`. A column that is
+not listed here is named in a warning; a value that a column does not take leaves its row out, with
+the reason. Every table needs either `step_seconds` or `metric` with `value`, and
+{required}.
 """
 
 
