@@ -9,16 +9,14 @@ and "sum" (its first).
 from dataclasses import replace
 from typing import Any
 
-from shardwise.book.rules import (
+from shardwise.book.rules.gpu import alphas, expert_d_ff, tensor_limit_across
+from shardwise.book.rules.training import (
     BookMesh,
-    alphas,
     book_mesh,
     data_limit,
-    expert_d_ff,
     mixed_limit,
     moe_limit,
     tensor_limit,
-    tensor_limit_across,
 )
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Switched, Torus
