@@ -15,7 +15,7 @@ backward pass needs under the policies of `remat.py`, `training_state.py` gradie
 knows a chip or a time. Read `config.py` first, then `parameters.py`.
 """
 
-from shardwise.models.config import ModelConfig, Tower, TowerTensor
+from shardwise.models.config import ModelConfig
 from shardwise.models.counts import (
     params_active,
     params_by_component,
@@ -24,7 +24,7 @@ from shardwise.models.counts import (
     weight_bytes,
     weight_dtype,
 )
-from shardwise.models.hf import from_hf, read_config
+from shardwise.models.hf import from_hf
 from shardwise.models.kv import (
     index_bytes,
     kv_bytes,
@@ -38,37 +38,21 @@ from shardwise.models.parameter import Parameter
 from shardwise.models.parameters import parameters
 from shardwise.models.specs import (
     Attention,
-    CompressedAttention,
-    DeltaNet,
-    Indexer,
     LatentAttention,
     Layer,
-    Lightning,
-    Mamba,
-    Mixer,
     Mlp,
     Moe,
-    ShortConv,
 )
 from shardwise.models.zoo import load_model, zoo_names
 
 __all__ = [
     "Attention",
-    "CompressedAttention",
-    "DeltaNet",
-    "Indexer",
     "LatentAttention",
     "Layer",
-    "Lightning",
-    "Mamba",
-    "Mixer",
     "Mlp",
     "ModelConfig",
     "Moe",
     "Parameter",
-    "ShortConv",
-    "Tower",
-    "TowerTensor",
     "from_hf",
     "index_bytes",
     "kv_bytes",
@@ -81,7 +65,6 @@ __all__ = [
     "params_by_component",
     "params_text",
     "params_total",
-    "read_config",
     "state_bytes",
     "state_elements",
     "weight_bytes",
