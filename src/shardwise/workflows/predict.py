@@ -11,7 +11,6 @@ from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
 from shardwise.models import load_model, parameters, params_total
 from shardwise.models.describe import context_warning
 from shardwise.models.remat import REMAT_POLICIES, RematPolicy
-from shardwise.models.specs import Moe
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory.step import stage_memory
 from shardwise.planner.search.loop import policies
@@ -177,7 +176,7 @@ def caveats(answer: TrainAnswer) -> list[str]:
             f"no published run of a {chip.id} is behind its 80 % range, which is that of "
             f"{found['runs']} runs on other chips (docs/fit.md)"
         )
-    if any(isinstance(layer.mlp, Moe) for layer in answer.cfg.groups):
+    if answer.cfg.has_experts:
         said.append(
             "published mixture-of-experts runs were predicted less well than dense ones, mostly "
             "too fast (docs/fit.md)"

@@ -21,7 +21,6 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.specs import Moe
 from shardwise.planner.price.figures import SERIAL, Figures, Sums
 from shardwise.planner.price.seconds import Passes, idle_factor
 from shardwise.planner.price.structure import Structure
@@ -233,7 +232,7 @@ class Stored(Generic[C]):
 
     def _travels(self) -> bool:
         """Whether tokens travel to experts, so that pairing passes makes a difference."""
-        moe = any(isinstance(g.mlp, Moe) for g in self.steps.cfg.groups)
+        moe = self.steps.cfg.has_experts
         return moe and bool(np.any(np.asarray(self.shape.layer_shape.expert_group) > 1))
 
     def paired(self, structure: Structure) -> bool:
