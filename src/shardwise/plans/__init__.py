@@ -1,7 +1,7 @@
 """Plans: choices only, frozen and keyword-only; nothing here prices or searches.
 
-`train.py` and `serve.py` hold the two plans, `stacks.py` the software that a training plan may
-name, `ranges.py` checks their numbers, `files.py` loads and saves them as YAML and checks them,
+`train.py` and `serve.py` hold the two plans. Choices of a training plan that are rows: `stacks.py`
+(software), `context_methods.py` and `optimizers.py`. `ranges.py` checks the plans' numbers, `files.py` loads and saves them as YAML and checks them,
 `schema.py` is their JSON Schema, `laws.py` has the laws that bind a mesh to its model, `named.py`
 finds the plans of published runs by name (`data/audits`), `layouts.py` maps a plan to the Layout of
 every parameter. Read `train.py` first.

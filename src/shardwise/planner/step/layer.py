@@ -186,7 +186,7 @@ def matmul_op(row: Parameter, shape: LayerShape) -> Op:
     tensor = shape.degree("tensor")
     if is_expert(row):
         m, batch = expert_batch(float(row.active), row.batches, shape)
-        tensor = 1.0 if shape.expert_over_tensor else tensor
+        tensor = 1.0 if shape.choices.expert_over_tensor else tensor
     m, k, n = local_matmul(row, m, *_local_dims(row, tensor), shape.stationary)
     exact = row.component in shape.exact
     stored = dtype_bytes(shape.activations if exact else shape.weights)
@@ -279,7 +279,7 @@ def _rows_wide(row: Parameter, width: int, shape: LayerShape) -> Quantity:
     their whole group."""
     if row.component == "other" or not tensor_letter(row):
         return 0.0
-    experts = shape.degree("expert") * shape.expert_load if is_expert(row) else 1.0
+    experts = shape.degree("expert") * shape.choices.expert_load if is_expert(row) else 1.0
     return float(row.active * row.batches * width) * shape.compute_share(row) * experts
 
 

@@ -6,7 +6,7 @@ custom calls are not cut). Where tensor does not divide K, each KV head is sent 
 times. Causal rows are dealt in zig-zag where the ring or the gather would else be unbalanced.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import lcm
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from shardwise.models import ModelConfig
+from shardwise.plans.context_methods import ContextMethod, context_row
 from shardwise.plans.train import TrainPlan
 from shardwise.runtime.attention import (
     Kernel,
@@ -68,13 +69,14 @@ class MeshKernel:
         local = local_kernel(self.setup)
         if "context" not in self.setup.axes:
             return local
-        match self.setup.plan.context_method:
-            case "ring":
-                return partial(ring_attention, axis="context")
-            case "ulysses":
-                return partial(ulysses_attention, axis="context", kernel=local)
-            case _:
-                return partial(all_gather_attention, axis="context", kernel=local)
+        return _METHODS[self.setup.plan.context_method](local)
+
+
+_METHODS: Mapping[ContextMethod, Callable[[Kernel], Kernel]] = {
+    "all_gather": lambda local: partial(all_gather_attention, axis="context", kernel=local),
+    "ring": lambda local: partial(ring_attention, axis="context"),
+    "ulysses": lambda local: partial(ulysses_attention, axis="context", kernel=local),
+}
 
 
 def local_kernel(setup: Setup) -> Kernel:
@@ -96,7 +98,7 @@ def zigzag(plan: TrainPlan, cfg: ModelConfig) -> bool:
     mixers = [layer.attention for layer in cfg.groups]
     plain = all(getattr(m, "kind", "full") not in ("window", "chunk") for m in mixers)
     parts = 2 * plan.degree("context")
-    causal = plan.degree("context") > 1 and plan.context_method in ("ring", "all_gather")
+    causal = plan.degree("context") > 1 and not context_row(plan.context_method).cuts_heads
     return plain and causal and plan.sequence_length % parts == 0
 
 
