@@ -58,15 +58,14 @@ def _normed(p: Params, branch: str, x_BTD: jax.Array, layer: Layer, call: Call) 
     name = "input" if "input" in layer.norms else branch
     if name not in layer.norms:
         return x_BTD
-    at = "routed" if name == "mlp" and _routes_all(layer.mlp) else "norm"
+    at = (
+        "routed"
+        if name == "mlp" and isinstance(layer.mlp, Moe) and layer.mlp.routes_all
+        else "norm"
+    )
     # Named before the hook, which may gather it over tensor: what is kept are pieces.
     pieces_BTD = checkpoint_name(norm(p, f"norm.{name}", x_BTD, call.numerics), "norm")
     return call.options.at(at, pieces_BTD)
-
-
-def _routes_all(mlp: object) -> bool:
-    """Whether nothing but routed experts reads the block's input."""
-    return isinstance(mlp, Moe) and not mlp.shared_d_ff and mlp.dense is None
 
 
 def _post(p: Params, name: str, x_BTD: jax.Array, layer: Layer, call: Call) -> jax.Array:
