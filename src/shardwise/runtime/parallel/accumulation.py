@@ -60,16 +60,23 @@ def accumulate(
         return loss, _running(grads, setup)
 
     def step(carry: tuple[jax.Array, Any], part: Batch) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, carry, one(part)), None
+        return _added(carry, one(part)), None
 
     none = jax.eval_shape(one, {name: x[0] for name, x in parts.items()})
     loss, grads = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), none)
     (loss, grads), _ = lax.scan(step, (loss, _running(grads, setup)), parts)
     if not deferred:
         return loss, grads
-    return loss.sum(), jax.tree.map(lambda g: g.sum(0), grads)
+    with jax.named_scope("gradients"):
+        return loss.sum(), jax.tree.map(lambda g: g.sum(0), grads)
 
 
+@jax.named_scope("gradients")
+def _added(sums: Any, more: Any) -> Any:
+    return jax.tree.map(jnp.add, sums, more)
+
+
+@jax.named_scope("gradients")
 def _running(grads: Any, setup: Setup) -> Any:
     """The gradients of one microbatch as they are added up."""
     specs = setup.tree(lambda row: running_sharding(row, setup))

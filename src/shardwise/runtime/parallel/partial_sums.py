@@ -8,6 +8,7 @@ over the axes that cut the result, an AllReduce over the others. Gathers are the
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -62,11 +63,12 @@ class PartialSums:
         """dW of `einsum(spec, x, w)`, where it is kept."""
         x_letters, letters, y_letters = letters_of(spec)
         term = (f"{x_letters},{y_letters}->{letters}", x, dy)
-        return self.summed([term], self.homes[_key(letters, w.shape)]).astype(w.dtype)
+        home = self.homes[_key(letters, w.shape)]
+        return self.summed([term], home, "gradients").astype(w.dtype)
 
-    def summed(self, terms: Sequence[Term], spec: PartitionSpec) -> jax.Array:
+    def summed(self, terms: Sequence[Term], spec: PartitionSpec, component: str = "") -> jax.Array:
         """The sum of the products of the terms, which yield and sum over the same dims, as `spec`
-        lays it out."""
+        lays it out. What adds up between devices belongs to `component`, or to the block."""
         einsums = [einsum for einsum, *_ in terms]
         first, second, output = letters_of(einsums[0])
         summed = "".join(a for a in dict.fromkeys(first + second) if a not in output)
@@ -76,10 +78,11 @@ class PartialSums:
             pairs = zip(einsums, arrays[::2], arrays[1::2], strict=True)
             products = [jnp.einsum(*pair) for pair in pairs]
             out, left = sum(products[1:], products[0]), set(cut)
-            for dim, names in self._scatters(spec, left):
-                out = lax.psum_scatter(out, names, scatter_dimension=dim, tiled=True)
-                left -= {*names}
-            return lax.psum(out, tuple(a for a in cut if a in left)) if left else out
+            with jax.named_scope(component) if component else nullcontext():
+                for dim, names in self._scatters(spec, left):
+                    out = lax.psum_scatter(out, names, scatter_dimension=dim, tiled=True)
+                    left -= {*names}
+                return lax.psum(out, tuple(a for a in cut if a in left)) if left else out
 
         inputs = tuple(self.setup.inner(dims) for e in einsums for dims in letters_of(e)[:2])
         # What is not summed here is the same on all devices that hold it, so nothing is checked.

@@ -114,8 +114,9 @@ def mesh_loss_and_grads(setup: Setup) -> Callable[[Any, Batch], tuple[jax.Array,
         else:
             loss, grads = accumulate(gradient, params, batch, setup, dtype)
         specs = setup.tree(lambda row: setup.sharding(optimizer_spec(row, setup)))
-        grads = jax.tree.map(lambda g: g.astype(dtype), grads)
-        return loss, jax.tree.map(lax.with_sharding_constraint, grads, specs)
+        with jax.named_scope("gradients"):
+            grads = jax.tree.map(lambda g: g.astype(dtype), grads)
+            return loss, jax.tree.map(lax.with_sharding_constraint, grads, specs)
 
     return run
 
