@@ -2,16 +2,17 @@
 
 `specs.py` holds what a layer is made of, `config.py` the whole model. `hf.py` reads a Hugging Face
 config.json by the table of classes in `architectures.py` (rows of `data/architectures.toml`, which
-`rows.py` reads): `reader.py` reads its keys, `patterns.py` says which kind each layer is, `blocks.py` builds what most classes share, `families.py` what some
-have of their own, `towers.py` vision towers, `quantization.py` stored dtypes. `zoo.py` loads a
-model by name from `data/`.
+`rows.py` reads): `reader.py` reads its keys, `patterns.py` says which kind each layer is,
+`blocks.py` builds what most classes share, `families.py` what some have of their own, `towers.py`
+vision towers, `quantization.py` stored dtypes. `zoo.py` loads a model by name from `data/`.
 
 `parameters.py` makes the one table that counting, FLOPs, sharding and loading map over;
-`parameter.py` is a row of it and `mixer_rows.py` has those of the mixers. `counts.py` sums up
-parameters, `flops.py` (on `contraction.py`) FLOPs, `kv.py` the cache, `activations.py` what the
-backward pass needs under the policies of `remat.py`, `training_state.py` gradients and moments;
-`describe.py` shows it all. `numerics.py` is what a forward pass needs beyond shapes,
-`numerics_table.py` has it per model type (`data/numerics.toml`) and `runnable.py` says which models have it. Nothing here
+`parameter.py` is a row of it, `mixer_rows.py` has those of the mixers, `components.py` names the
+parts of a step that rows, ops and named scopes belong to. `counts.py` sums up parameters,
+`flops.py` (on `contraction.py`) FLOPs, `kv.py` the cache, `activations.py` what the backward pass
+needs under the policies of `remat.py`, `training_state.py` gradients and moments; `describe.py`
+shows it all. `numerics.py` is what a forward pass needs beyond shapes, `numerics_table.py` has it
+per model type (`data/numerics.toml`) and `runnable.py` says which models have it. Nothing here
 knows a chip or a time. Read `config.py` first, then `parameters.py`.
 """
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
-from shardwise.models import load_model, parameters, params_total
+from shardwise.models import load_model, params_total
 from shardwise.models.describe import context_warning
 from shardwise.models.remat import RematPolicy
 from shardwise.planner.price.goodput import Overheads, goodput
@@ -25,7 +25,7 @@ from shardwise.planner.training import (
     run_of,
     tokens_per_second_at,
 )
-from shardwise.plans import TrainPlan, activation_layout, parameter_layout
+from shardwise.plans import TrainPlan, layout_table
 from shardwise.plans.context_methods import ContextMethod
 from shardwise.plans.optimizers import Optimizer
 from shardwise.plans.stacks import STACKS, StackName, stack_row
@@ -312,11 +312,8 @@ def _op_row(t: OpTime, answer: TrainAnswer) -> dict[str, Any]:
 
 
 def layouts(answer: TrainAnswer) -> dict[str, str]:
-    """The Layouts of the first layer's matmul parameters and of the activations, in notation."""
-    mesh = answer.plan.mesh
-    rows = [r for r in parameters(answer.cfg) if r.role == "matmul" and r.group == 0]
-    shown = {r.name: str(parameter_layout(r, mesh)) for r in rows}
-    return {**shown, "activations": str(activation_layout(mesh, answer.plan.sequence_parallel))}
+    """How the trainer lays out every parameter and activation, in notation."""
+    return {name: str(layout) for name, layout in layout_table(answer.plan, answer.cfg).items()}
 
 
 def planning_result(planning: TrainPlanning) -> dict[str, Any]:

@@ -15,6 +15,7 @@ the sequence (zig-zag), so that every device has the mean.
 
 import numpy as np
 
+from shardwise.models.components import CORE
 from shardwise.models.specs import Layer, SoftmaxMixer
 from shardwise.planner.step.layer_shape import LayerShape
 from shardwise.planner.step.ops import exchange, make_op
@@ -43,7 +44,7 @@ def attention_core(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list
     queries, keys = _bytes_per_token(mixer, shape)
     core = make_op(
         "attention.scores" if whole else "attention.core",
-        "attention",
+        CORE,
         "attention",
         # Recipes that multiply in fp8 leave the core in 16 bits (Transformer Engine's default,
         # MaxText fp8, DeepSeek-V3 section 3.3.1).
@@ -58,7 +59,7 @@ def attention_core(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list
 def _softmax(mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]:
     scores = mixer.heads / shape.degree("tensor") * shape.tokens * shape.context
     size = SCORE_PASSES * SCORE_BYTES * scores
-    return [make_op("attention.softmax", "attention", "elementwise", hbm_bytes=size)]
+    return [make_op("attention.softmax", CORE, "elementwise", hbm_bytes=size)]
 
 
 def _bytes_per_token(mixer: SoftmaxMixer, shape: LayerShape) -> tuple[Quantity, Quantity]:
@@ -83,7 +84,7 @@ def _exchanges(mixer: SoftmaxMixer, shape: LayerShape) -> tuple[list[Op], list[O
     moved = shape.tokens * row.moved(context)
 
     def wire(op_id: str, size: Quantity) -> list[Op]:
-        return [exchange(op_id, row.collective, "attention", ("context",), size)]
+        return [exchange(op_id, row.collective, CORE, ("context",), size)]
 
     if not row.cuts_heads:
         return wire(row.op, moved * keys), []

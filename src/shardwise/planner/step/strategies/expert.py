@@ -32,8 +32,8 @@ def expert_steps(cfg: ModelConfig, moe: Moe, shape: LayerShape) -> tuple[list[Op
     moved = _sorted_tokens(shape) * width * size * (1 + slots)
     probabilities = 3 * 4.0 * shape.norm_tokens * moe.experts
     route = make_op("router.softmax", "router", "elementwise", hbm_bytes=probabilities)
-    into = [route, make_op("experts.permute", "experts", "gather", hbm_bytes=moved)]
-    out = [make_op("experts.unpermute", "experts", "gather", hbm_bytes=moved)]
+    into = [route, make_op("experts.permute", "routed_experts", "gather", hbm_bytes=moved)]
+    out = [make_op("experts.unpermute", "routed_experts", "gather", hbm_bytes=moved)]
     dispatch, combine = _exchanges(width, moe, shape)
     gathers, scatters = _over_tensor(width, moe, cfg, shape)
     return [*into, *dispatch, *gathers], [*scatters, *combine, *out]
@@ -58,7 +58,9 @@ def _exchanges(width: int, moe: Moe, shape: LayerShape) -> tuple[list[Op], list[
     else:
         total, kind, fan_out = total * moe.experts_per_token, "all_to_all", None
     ops = [
-        exchange(f"experts.{step}", kind, "experts", shape.expert_axes, total, fan_out=fan_out)
+        exchange(
+            f"experts.{step}", kind, "routed_experts", shape.expert_axes, total, fan_out=fan_out
+        )
         for step in ("dispatch", "combine")
     ]
     return ops[:1], ops[1:]
@@ -73,8 +75,8 @@ def _over_tensor(
     apart = np.where(np.asarray(shape.degree("expert")) > 1, 1.0, 0.0)
     share = apart * moe.experts_per_token * shape.choices.expert_load * width / cfg.d_model
     return (
-        tensor_step("experts.gather", "all_gather", "experts", cfg, shape, share),
-        tensor_step("experts.scatter", "reduce_scatter", "experts", cfg, shape, share),
+        tensor_step("experts.gather", "all_gather", "routed_experts", cfg, shape, share),
+        tensor_step("experts.scatter", "reduce_scatter", "routed_experts", cfg, shape, share),
     )
 
 
