@@ -8,14 +8,13 @@ from typing import Any
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
-from shardwise.models import load_model, parameters, params_total
+from shardwise.models import load_model, params_total
 from shardwise.models.describe import context_warning
-from shardwise.models.remat import REMAT_POLICIES, RematPolicy
-from shardwise.models.specs import Moe
+from shardwise.models.remat import RematPolicy
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory.step import stage_memory
 from shardwise.planner.search.loop import policies
-from shardwise.planner.search.request import Objective, TrainRequest
+from shardwise.planner.search.request import SEARCHED, Objective, TrainRequest
 from shardwise.planner.training import (
     TrainAnswer,
     TrainPlanning,
@@ -26,17 +25,14 @@ from shardwise.planner.training import (
     run_of,
     tokens_per_second_at,
 )
-from shardwise.plans import activation_layout, parameter_layout
+from shardwise.plans import TrainPlan, layout_table
+from shardwise.plans.context_methods import ContextMethod
+from shardwise.plans.optimizers import Optimizer
 from shardwise.plans.stacks import STACKS, StackName, stack_row
-from shardwise.plans.train import (
-    CONTEXT_METHODS,
-    ContextMethod,
-    Optimizer,
-    mesh_text,
-)
+from shardwise.plans.train import Structure, mesh_text
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.residuals import ALL, groups_of, read_residuals
-from shardwise.scheduling.pipeline import PIPELINE_KINDS, PipelineKind
+from shardwise.scheduling.pipeline import PipelineKind
 from shardwise.units import format_seconds, sig
 from shardwise.workflows.inputs import Hardware, parse_batch
 
@@ -76,8 +72,14 @@ def plan_training(
     """
     hardware = hardware or Hardware()
     cfg, sequences = load_model(model), parse_batch(batch, seq)
-    stored = replace(default_dtypes(dtype), **(dtypes or {}))
-
+    structure = Structure(
+        dtypes=replace(default_dtypes(dtype), **(dtypes or {})),
+        optimizer=optimizer,
+        stack=stack,
+        constants=hardware.constants,  # type: ignore[arg-type]
+    )
+    fixed = {"remat": remat, "pipeline_schedule": schedule, "zero": zero}
+    fixed |= {"context_method": context_method}
     _check_effect(pins or {}, schedule, zero, context_method)
 
     def planned(piece: Slice) -> TrainPlanning:
@@ -89,17 +91,11 @@ def plan_training(
             piece=piece,
             sequences=sequences,
             sequence_length=seq,
-            dtypes=stored,
             pins=pins or {},
-            remat=(remat,) if remat else REMAT_POLICIES,
-            schedules=(schedule,) if schedule else PIPELINE_KINDS,
-            zeros=(0, 1, 2) if zero is None else (zero,),
-            context_methods=(context_method,) if context_method else CONTEXT_METHODS,
-            optimizer=optimizer,
-            stack=stack,
+            searched=SEARCHED | {k: (v,) for k, v in fixed.items() if v is not None},
+            structure=structure,
             objective=objective,
             max_hbm_bytes=min(limit, max_hbm or limit) / piece.chip.jax_devices_per_chip,
-            constants=hardware.constants,  # type: ignore[arg-type]
         )
         return plan_train(request, top=top, progress=progress, exhaustive=exhaustive)
 
@@ -177,7 +173,7 @@ def caveats(answer: TrainAnswer) -> list[str]:
             f"no published run of a {chip.id} is behind its 80 % range, which is that of "
             f"{found['runs']} runs on other chips (docs/fit.md)"
         )
-    if any(isinstance(layer.mlp, Moe) for layer in answer.cfg.groups):
+    if answer.cfg.has_experts:
         said.append(
             "published mixture-of-experts runs were predicted less well than dense ones, mostly "
             "too fast (docs/fit.md)"
@@ -239,13 +235,7 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "placement": answer.placement.describe(),
         "microbatches": plan.microbatches,
         "layers_per_stage": list(plan.layers_per_stage),
-        "remat": plan.remat,
-        "zero": plan.zero,
-        "pipeline_schedule": plan.pipeline_schedule,
-        "virtual_stages": plan.virtual_stages,
-        "context_method": plan.context_method,
-        "storage_axes": list(plan.storage_axes),
-        "reshard_after_forward": plan.reshard_after_forward,
+        **_searched(plan),
         "layouts": layouts(answer),
         "chips_used": answer.chips_used,
         "chips_idle": answer.chips_idle,
@@ -266,6 +256,12 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "exposed_seconds": answer.exposed_seconds,
         "top_ops": [_op_row(t, answer) for t in answer.estimate.top(_SHOWN_OPS)],
     }
+
+
+def _searched(plan: TrainPlan) -> dict[str, Any]:
+    """The choices of a plan that a search tries, tuples as lists."""
+    values = {name: getattr(plan, name) for name in (*SEARCHED, "virtual_stages")}
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
 
 def memory_over_step(answer: TrainAnswer) -> list[dict[str, Any]]:
@@ -316,11 +312,8 @@ def _op_row(t: OpTime, answer: TrainAnswer) -> dict[str, Any]:
 
 
 def layouts(answer: TrainAnswer) -> dict[str, str]:
-    """The Layouts of the first layer's matmul parameters and of the activations, in notation."""
-    mesh = answer.plan.mesh
-    rows = [r for r in parameters(answer.cfg) if r.role == "matmul" and r.group == 0]
-    shown = {r.name: str(parameter_layout(r, mesh)) for r in rows}
-    return {**shown, "activations": str(activation_layout(mesh, answer.plan.sequence_parallel))}
+    """How the trainer lays out every parameter and activation, in notation."""
+    return {name: str(layout) for name, layout in layout_table(answer.plan, answer.cfg).items()}
 
 
 def planning_result(planning: TrainPlanning) -> dict[str, Any]:
@@ -347,13 +340,7 @@ def _runner_up(answer: TrainAnswer, best: TrainAnswer) -> dict[str, Any]:
         "mesh": dict(answer.plan.mesh),
         "box": list(answer.plan.box),
         "microbatches": answer.plan.microbatches,
-        "remat": answer.plan.remat,
-        "zero": answer.plan.zero,
-        "pipeline_schedule": answer.plan.pipeline_schedule,
-        "virtual_stages": answer.plan.virtual_stages,
-        "context_method": answer.plan.context_method,
-        "storage_axes": list(answer.plan.storage_axes),
-        "reshard_after_forward": answer.plan.reshard_after_forward,
+        **_searched(answer.plan),
         "chips_used": answer.chips_used,
         "step_seconds": answer.step_seconds,
         "times_slower": expected / best.step_seconds["expected"],
@@ -383,7 +370,7 @@ def reasons(planning: TrainPlanning) -> list[str]:
             more, chips = ratio * other.chips_used / best.chips_used - 1, other.chips_used
             worse = f"takes {more:.1%} more chip-seconds per token, on {chips:,} chips"
         said.append(f"{strategy(other)} at best ({mesh_text(other.plan.mesh)}) {worse}")
-    if policies(planning.request) != planning.request.remat:
+    if policies(planning.request) != planning.request.searched["remat"]:
         chip = best.piece.chip.id
         said.append(
             f"offload was not looked at: the catalogue lacks the host link of {chip} "

@@ -24,6 +24,7 @@ from shardwise.book.thresholds import book_result
 from shardwise.evidence.against import against_result, published_plan, set_against
 from shardwise.hardware import Spelling
 from shardwise.models.describe import unpriced
+from shardwise.models.parameters import first_matmuls
 from shardwise.planner.training import TrainPlanning
 from shardwise.plans import TrainPlan, save_plan
 from shardwise.plans.train import mesh_text
@@ -215,8 +216,8 @@ def render_plan(answer, result: dict[str, Any]) -> None:
         f"  microbatches {plan.microbatches}, remat {plan.remat}{_choices_text(plan)}; "
         f"{result['chips_used']:,} chips used, {result['chips_idle']:,} idle"
     )
-    for name, layout in list(result["layouts"].items()):
-        click.echo(f"  {name}: {layout}")
+    for name in (*first_matmuls(cfg), "activations"):
+        click.echo(f"  {name}: {result['layouts'][name]}")
     step = result["step_seconds"]
     click.echo()
     table(

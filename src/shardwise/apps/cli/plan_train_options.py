@@ -6,11 +6,9 @@ import click
 
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.request import OBJECTIVES
+from shardwise.plans.context_methods import CONTEXT_METHODS
+from shardwise.plans.optimizers import OPTIMIZERS
 from shardwise.plans.stacks import STACKS
-from shardwise.plans.train import (
-    CONTEXT_METHODS,
-    OPTIMIZERS,
-)
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.units import parse_bytes
 from shardwise.workflows.inputs import parse_pins

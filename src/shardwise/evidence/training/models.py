@@ -23,11 +23,6 @@ GPT2_VOCABULARY = 51_200
 """Megatron's padded one, where a row states none."""
 
 
-def is_moe(cfg: ModelConfig) -> bool:
-    """Whether a layer routes tokens to experts."""
-    return any(isinstance(layer.mlp, Moe) for layer in cfg.groups)
-
-
 def model_of(row: RunRow, folder: Path) -> ModelConfig:
     """The model of a row; `folder` is the table's. Raises BadRequest where a needed column is
     missing, or where a stated number is not the zoo model's."""

@@ -21,7 +21,7 @@ from dataclasses import replace
 from math import prod
 from pathlib import Path
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest
 from shardwise.evidence.training.remat import with_remat
 from shardwise.evidence.training.table import RunRow
 from shardwise.hardware import Chip, Slice, Torus, load_chip
@@ -29,8 +29,10 @@ from shardwise.hardware.shapes import shapes_with
 from shardwise.hardware.slices import domain_of
 from shardwise.models import ModelConfig
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
+from shardwise.plans.context_methods import context_row
+from shardwise.plans.optimizers import optimizer_row
 from shardwise.plans.stacks import StackName, stack_row
-from shardwise.plans.train import CONTEXT_METHODS, OPTIMIZERS, STORAGE_AXES
+from shardwise.plans.train import STORAGE_AXES
 from shardwise.scheduling.pipeline import PLAIN, schedule_row
 
 INTERLEAVED = schedule_row("interleaved")
@@ -104,7 +106,6 @@ def _plan(
     """The plan but for what it recomputes."""
     software = stack_row(stack_of(row))
     layers, schedule, chunks = _pipeline(row, cfg)
-    method = row.context_method or ("ring" if software.rings else "all_gather")
     return TrainPlan(
         model=cfg.name,
         model_hash=model_hash(cfg),
@@ -124,11 +125,11 @@ def _plan(
         attention_kernel=row.attention_kernel,
         pipeline_schedule=schedule,  # type: ignore[arg-type]
         virtual_stages=chunks,
-        context_method=_known("context_method", method, CONTEXT_METHODS),  # type: ignore[arg-type]
+        context_method=context_row(row.context_method or software.context_method).name,
         expert_dispatch="ragged" if row.expert_dispatch == "ragged" else "dense",
         expert_capacity=row.capacity_factor or 1.0,
         expert_over_tensor=row.ep > row.dp * row.fsdp,
-        optimizer=_known("optimizer", row.optimizer, OPTIMIZERS),  # type: ignore[arg-type]
+        optimizer=optimizer_row(row.optimizer).name,
         lora_rank=row.lora_rank,
         frozen=row.frozen or (),
         mtp_layers=row.mtp_layers,
@@ -139,12 +140,6 @@ def _plan(
 
 def _or(stated: bool | None, rule: bool) -> bool:
     return rule if stated is None else stated
-
-
-def _known(column: str, name: str, names: tuple[str, ...]) -> str:
-    if name not in names:
-        raise unknown(column, name, names)
-    return name
 
 
 def dtypes_of(row: RunRow) -> TrainDtypes:

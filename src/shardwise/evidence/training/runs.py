@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shardwise.errors import BadRequest, ShardwiseError
-from shardwise.evidence.training.models import is_moe, model_of
+from shardwise.evidence.training.models import model_of
 from shardwise.evidence.training.plans import inferences, plan_of, slice_of
 from shardwise.evidence.training.table import PUBLISHED, RunRow, row_of
 from shardwise.hardware import Slice
@@ -89,7 +89,7 @@ def read_run(cells: Mapping[str, str], folder: Path = PUBLISHED.parent) -> Run:
         plan=plan,
         measured_seconds=measured_seconds(row, cfg),
         peak_mem_bytes=None if row.memory_gib is None else row.memory_gib * 2**30,
-        moe=is_moe(cfg),
+        moe=cfg.has_experts,
         inferred=inferences(row, plan, piece),
     )
 
