@@ -22,7 +22,7 @@ from math import prod
 from pathlib import Path
 
 from shardwise.errors import BadRequest
-from shardwise.evidence.training.remat import with_remat
+from shardwise.evidence.training.remat import offloads, stated, with_remat
 from shardwise.evidence.training.table import RunRow
 from shardwise.hardware import Chip, Slice, Torus, load_chip
 from shardwise.hardware.shapes import shapes_with
@@ -262,6 +262,6 @@ def inferences(row: RunRow, plan: TrainPlan, piece: Slice) -> tuple[str, ...]:
             f"'{row.remat}' of {row.remat_layers} layers by kinds: {plan.remat} "
             f"{dict(plan.remat_kinds)}"
         )
-    if "offload" in row.remat and piece.chip.host_link_oneway is None:
+    if row.remat and offloads(*stated(row.remat)) and piece.chip.host_link_oneway is None:
         found.append(f"host copies count as hidden: {piece.chip.id} has no host link on record")
     return tuple(found)

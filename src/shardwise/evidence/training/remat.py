@@ -106,9 +106,14 @@ def _in_part(
     share = min(1.0, (row.remat_layers or cfg.layers) / cfg.layers)
     if share == 1:
         return remat, kinds
-    if remat_row(remat).offloads or "offload" in kinds.values():
+    if offloads(remat, kinds):
         return "none", _offloaded(share)
     return (remat, kinds) if 2 * share >= 1 else ("none", {})
+
+
+def offloads(remat: RematPolicy, kinds: Kinds) -> bool:
+    """Whether some kind goes to host memory."""
+    return remat_row(remat).offloads or "offload" in kinds.values()
 
 
 def _offloaded(share: float) -> Kinds:

@@ -3,8 +3,8 @@
 `RunRow` is the format: its fields are the columns, their descriptions the page `docs/runs.md`, and
 `docs/runs.schema.json` is its JSON Schema. An empty cell is a fact that the source leaves open;
 what is taken then follows from rules on structure (`plans.py`), the same for every row, and is
-listed with the run. `id`, `source`, `citation`, `converted_from` and `notes` are for people: no price
-depends on them.
+listed with the run. `id`, `source`, `citation`, `converted_from` and `notes` are for people: no
+price depends on them.
 """
 
 from collections.abc import Mapping, Sequence
