@@ -8,17 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sharding.devices import Devices, call, einsum
+from tests.sharding.strategies import STRATEGIES, strategy
 
 from shardwise.sharding import Dim, Layout, Mesh
-from shardwise.sharding.backward import (
-    STRATEGIES,
-    Line,
-    analyse,
-    derive,
-    forward,
-    gradient_layout,
-    strategy,
-)
+from shardwise.sharding.backward import derive
+from shardwise.sharding.backward.analyse import analyse
+from shardwise.sharding.backward.derive import gradient_layout
+from shardwise.sharding.backward.forward import Line, forward
 from shardwise.sharding.backward.infer import pairs
 from shardwise.sharding.einsum import Einsum
 

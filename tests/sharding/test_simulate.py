@@ -7,24 +7,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sharding.bounds import lower_bound
 
 from shardwise.errors import BadRequest
-from shardwise.sharding.simulate import (
-    Fabric,
-    Physical,
-    Piece,
-    Unit,
+from shardwise.sharding.simulate import simulate
+from shardwise.sharding.simulate.collectives import (
     all_gather,
     all_reduce,
     all_to_all,
-    grain,
-    lower_bound,
     permute,
     reduce_scatter,
-    simulate,
-    torus,
 )
+from shardwise.sharding.simulate.fabric import Fabric, Physical, Piece, Unit, torus
 from shardwise.sharding.simulate.orders import best_shares
+from shardwise.sharding.simulate.schedule import grain
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
 

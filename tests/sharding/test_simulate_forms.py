@@ -10,20 +10,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.sharding.bounds import lower_bound
 
 from shardwise.hardware import AxisLinks, Part, Slice, load_chip, parse_slice, place
-from shardwise.roofline import collective_seconds
-from shardwise.sharding.simulate import (
-    Fabric,
-    Physical,
-    Piece,
-    Unit,
-    fabric_of,
-    grain,
-    lower_bound,
-    simulate,
-    torus,
-)
+from shardwise.roofline.collectives import collective_seconds
+from shardwise.sharding.simulate import fabric_of, simulate
+from shardwise.sharding.simulate.fabric import Fabric, Physical, Piece, Unit, torus
+from shardwise.sharding.simulate.schedule import grain
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
 LINK, HOP = 2.0, 3.0

@@ -1,18 +1,20 @@
 """Model nouns: ModelConfig, its layers, the parameter table, and the zoo as data.
 
 `specs.py` holds what a layer is made of, `config.py` the whole model. `hf.py` reads a Hugging Face
-config.json by the table of classes in `architectures.py` (rows of `data/architectures.toml`, which
-`rows.py` reads): `reader.py` reads its keys, `patterns.py` says which kind each layer is, `blocks.py` builds what most classes share, `families.py` what some
-have of their own, `towers.py` vision towers, `quantization.py` stored dtypes. `zoo.py` loads a
-model by name from `data/`.
+config.json by the table of classes in `architectures.py` (its rows are `data/architectures.toml`,
+read by `rows.py`): `reader.py` reads the config's keys, `patterns.py` says which kind each layer
+is, `blocks.py` builds what most classes share, `families.py` what some have of their own,
+`towers.py` vision towers, `quantization.py` stored dtypes. `zoo.py` loads a model by name from
+`data/`.
 
 `parameters.py` makes the one table that counting, FLOPs, sharding and loading map over;
 `parameter.py` is a row of it and `mixer_rows.py` has those of the mixers. `counts.py` sums up
 parameters, `flops.py` (on `contraction.py`) FLOPs, `kv.py` the cache, `activations.py` what the
 backward pass needs under the policies of `remat.py`, `training_state.py` gradients and moments;
 `describe.py` shows it all. `numerics.py` is what a forward pass needs beyond shapes,
-`numerics_table.py` has it per model type (`data/numerics.toml`) and `runnable.py` says which models have it. Nothing here
-knows a chip or a time. Read `config.py` first, then `parameters.py`.
+`numerics_table.py` reads it by the rows of `data/numerics.toml`, one per model type, and
+`runnable.py` says which models have it. Nothing here knows a chip or a time. Read `config.py`
+first, then `parameters.py`.
 """
 
 from shardwise.models.config import ModelConfig

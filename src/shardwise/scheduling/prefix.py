@@ -21,8 +21,8 @@ Keys = tuple[Any, ...]
 
 @dataclass(slots=True, eq=False)
 class PrefixNode:
-    """An edge and what hangs below it. `pages` is None while the run lies on the host; `live` counts
-    the children whose pages are on the device."""
+    """An edge and what hangs below it. `pages` is None while the run lies on the host; `live` is
+    how many children have their pages on the device."""
 
     keys: Keys
     pages: list[int] | None
