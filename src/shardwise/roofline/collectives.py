@@ -73,14 +73,8 @@ def collective_seconds(
     measured on switches and belongs into "expected" alone: the ramp of small messages and the real
     gain of SHARP.
     """
-    if kind == "all_gather":
-        return all_gather(bytes, links, mode=mode, both_ways=both_ways, measured=measured)
-    if kind == "reduce_scatter":
-        return reduce_scatter(bytes, links, mode=mode, both_ways=both_ways, measured=measured)
-    if kind == "all_reduce":
-        return all_reduce(bytes, links, mode=mode, both_ways=both_ways, measured=measured)
-    if kind == "all_to_all":
-        return all_to_all(bytes, links, mode=mode, both_ways=both_ways, measured=measured)
+    if kind in _PLAIN:
+        return _PLAIN[kind](bytes, links, mode=mode, both_ways=both_ways, measured=measured)
     if kind == "ragged_all_to_all":
         assert fan_out is not None, "a ragged all-to-all needs fan_out"
         return ragged_all_to_all(bytes, links, fan_out=fan_out, mode=mode, measured=measured)
@@ -282,6 +276,15 @@ def permute(
     outside = over(bytes * (group.outer > 1), group.nic)
     latency = np.maximum(latency, (group.outer > 1) * group.outer_hop)
     return _answer(np.maximum(bandwidth, outside) * _ramp(bytes, group, measured), latency)
+
+
+_PLAIN = {
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "all_reduce": all_reduce,
+    "all_to_all": all_to_all,
+}
+"""Collectives that need nothing beside their bytes and links."""
 
 
 def _gather(bytes: Quantity, group: Group, mode: Mode, measured: bool) -> CollectiveSeconds:
