@@ -14,13 +14,13 @@ from shardwise.roofline.matmul import ElementBytes
 from shardwise.roofline.matmul_report import MatmulRoofline, matmul_roofline
 from shardwise.roofline.price import Estimate, body_times, price, price_op
 from shardwise.roofline.stacks import Stack, load_stack, stack_names
-from shardwise.roofline.strategies import Priced, Ranking, rank, seconds
+from shardwise.roofline.strategies import PricedStrategy, Ranking, rank, seconds
 
 __all__ = [
     "ElementBytes",
     "Estimate",
     "MatmulRoofline",
-    "Priced",
+    "PricedStrategy",
     "Ranking",
     "Stack",
     "body_times",

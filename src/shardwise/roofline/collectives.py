@@ -29,7 +29,7 @@ import numpy as np
 from shardwise.errors import unknown
 from shardwise.hardware.placement import AxisLinks, Part
 from shardwise.roofline.exchanges import exchange_seconds
-from shardwise.roofline.groups import Axis, Group, Mode, group_of, most, over, product
+from shardwise.roofline.groups import Axis, LinkGroup, Mode, group_of, most, over, product
 from shardwise.work import CollectiveKind, Exchange, Quantity, Sends
 
 SHARP_GAIN = 1.3
@@ -287,7 +287,7 @@ _PLAIN = {
 """Collectives that need nothing beside their bytes and links."""
 
 
-def _gather(bytes: Quantity, group: Group, mode: Mode, measured: bool) -> CollectiveSeconds:
+def _gather(bytes: Quantity, group: LinkGroup, mode: Mode, measured: bool) -> CollectiveSeconds:
     if group.kind == "torus":
         inside = bytes * _rotated(group.axes, mode) / group.inner
     else:
@@ -301,7 +301,7 @@ def _gather(bytes: Quantity, group: Group, mode: Mode, measured: bool) -> Collec
     return _answer(_slowest(inside, outside, within) * ramp, latency)
 
 
-def _ring_steps(group: Group) -> Quantity:
+def _ring_steps(group: LinkGroup) -> Quantity:
     """Steps over the data centre that a ring takes beyond the log2 M of `_latency`.
 
     NCCL gathers and scatters over one ring of all N members (it has no tree for them): N - 1 steps,
@@ -333,7 +333,7 @@ def _rotated(axes: tuple[Axis, ...], mode: Mode) -> Quantity:
     return slowest
 
 
-def _reduce_bound(bytes: Quantity, group: Group) -> Quantity:
+def _reduce_bound(bytes: Quantity, group: LinkGroup) -> Quantity:
     """No all-reduce on a torus is faster, whatever it pipelines.
 
     V must enter every corner: the gather's sets without the -1. And N-1 partial sums must be joined
@@ -353,12 +353,12 @@ def _reduce_bound(bytes: Quantity, group: Group) -> Quantity:
     return _slowest(np.maximum(entering, joined), outside, within)
 
 
-def _within(bytes: Quantity, group: Group) -> Quantity:
+def _within(bytes: Quantity, group: LinkGroup) -> Quantity:
     """Seconds in which every device gets that much from the others of its chip."""
     return over(bytes, group.device_oneway) if np.any(group.devices > 1) else 0.0
 
 
-def _exchange_inside(bytes: Quantity, group: Group, mode: Mode) -> Quantity:
+def _exchange_inside(bytes: Quantity, group: LinkGroup, mode: Mode) -> Quantity:
     if group.kind != "torus":
         return over(bytes * _share(group.inner, mode) / group.inner, group.rate)
     slowest: Quantity = 0.0
@@ -393,7 +393,7 @@ def _hit(size: np.ndarray, fan_out: Quantity, mode: Mode) -> Quantity:
     return 1 - ((size - 1) / size) ** fan_out
 
 
-def _ramp(bytes: Quantity, group: Group, measured: bool) -> Quantity:
+def _ramp(bytes: Quantity, group: LinkGroup, measured: bool) -> Quantity:
     """Time over time at full rate, for messages on a switch: 1 + ramp / (ramp + bytes).
 
     With the latency term, half of the rate is reached near bytes = ramp. Within 15 % of nccl-tests
@@ -405,7 +405,7 @@ def _ramp(bytes: Quantity, group: Group, measured: bool) -> Quantity:
     return 1 + group.ramp_bytes / (group.ramp_bytes + bytes)
 
 
-def _latency(group: Group, measured: bool) -> Quantity:
+def _latency(group: LinkGroup, measured: bool) -> Quantity:
     """Seconds before the last byte could arrive, however few bytes there are: the hops of each
     level, one level after the other.
 
@@ -424,7 +424,7 @@ def _latency(group: Group, measured: bool) -> Quantity:
     return outside + _direct_hops(group)
 
 
-def _direct_hops(group: Group) -> Quantity:
+def _direct_hops(group: LinkGroup) -> Quantity:
     """Seconds of the way to the farthest chip of one network."""
     if group.kind == "torus":
         return sum((axis.hops_seconds() for axis in group.axes), 0.0)

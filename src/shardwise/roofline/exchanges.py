@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwise.hardware.placement import AxisLinks, Part, taken
-from shardwise.roofline.groups import Group, group_of, over
+from shardwise.roofline.groups import LinkGroup, group_of, over
 from shardwise.sharding.exchange import exchanged, places
 from shardwise.work import Exchange, Quantity, Sends
 
@@ -92,7 +92,7 @@ def _seconds(exchange: Exchange | Sends, links: Sequence[AxisLinks]) -> Exchange
 
 
 def _fast_network(
-    loads: _Loads, group: Group, links: Sequence[AxisLinks]
+    loads: _Loads, group: LinkGroup, links: Sequence[AxisLinks]
 ) -> tuple[Quantity, Quantity, Quantity]:
     """Seconds per byte, exact and bound, and of the longest way from chip to chip."""
     if group.kind != "torus":
@@ -111,7 +111,7 @@ def _fast_network(
     return exact, bound, loads.links * hop
 
 
-def _all_links(links: Sequence[AxisLinks], group: Group) -> Quantity:
+def _all_links(links: Sequence[AxisLinks], group: LinkGroup) -> Quantity:
     """Bytes/s into a chip over both directions of every physical axis, as the group's share."""
     share = group.devices / links[0].devices_per_chip
     return sum(2 * part.oneway * part.stride * share for part in links[0].parts)

@@ -12,6 +12,14 @@ under the axes of a placed mesh. Read `schedule.py` first.
 from shardwise.sharding.simulate.collectives import simulate
 from shardwise.sharding.simulate.fabric import Device, Link
 from shardwise.sharding.simulate.placed import fabric_of, targets_of
-from shardwise.sharding.simulate.trace import Trace, Transfer
+from shardwise.sharding.simulate.trace import BlockTransfer, CollectiveTrace
 
-__all__ = ["Device", "Link", "Trace", "Transfer", "fabric_of", "simulate", "targets_of"]
+__all__ = [
+    "BlockTransfer",
+    "CollectiveTrace",
+    "Device",
+    "Link",
+    "fabric_of",
+    "simulate",
+    "targets_of",
+]
