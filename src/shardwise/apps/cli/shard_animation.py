@@ -1,4 +1,4 @@
-"""A collective hop by hop, replayed from a `CollectiveTrace` of `sharding.simulate`: HTML page and terminal.
+"""A collective hop by hop, as HTML page and in the terminal, from what `sharding.simulate` traced.
 
 What is shown is what was executed: every arrow is a transfer of the trace with its own bytes.
 """
