@@ -12,14 +12,9 @@ from shardwise.hardware.totals import (
     systolic_flops_per_cycle,
     torus_axes,
 )
-from shardwise.roofline import (
-    ElementBytes,
-    critical_batch,
-    critical_intensity,
-    math_seconds,
-    matmul_flops,
-    matmul_times,
-)
+from shardwise.roofline import ElementBytes
+from shardwise.roofline.chip_roofline import critical_intensity, math_seconds
+from shardwise.roofline.matmul import critical_batch, matmul_flops, matmul_times
 from shardwise.roofline.transfer import (
     gather_to_one_seconds,
     parallel_seconds,

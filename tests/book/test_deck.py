@@ -14,7 +14,9 @@ from shardwise.book.rules.training import (
 )
 from shardwise.hardware import load_chip, node_egress
 from shardwise.hardware.totals import pod_chips, systolic_flops_per_cycle, torus_egress
-from shardwise.roofline import ElementBytes, critical_intensity, matmul_intensity
+from shardwise.roofline import ElementBytes
+from shardwise.roofline.chip_roofline import critical_intensity
+from shardwise.roofline.matmul import matmul_intensity
 from shardwise.sharding import Layout, Mesh, bytes_per_device
 
 RUNS = (6064, 438_750)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.sharding.layout import Dim, Layout
-from shardwise.sharding.local import sizes_of
 from shardwise.sharding.notation import print_axes, read_product
 
 _RESULT_NAMES = ("C", "D", "E", "Out", "Result")
@@ -115,27 +114,6 @@ class Einsum:
         if len(self.operands) > 2:
             return ()
         return (*_uneven_cuts(self), *_double_use(self), *_result_differs(self))
-
-
-def sizes_from_shapes(einsum: Einsum, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Letter sizes from one shape per operand; raises BadRequest where two operands disagree.
-
-    >>> sizes_from_shapes(Einsum.parse("A[I, J] * B[J, K]"), [(2, 3), (3, 4)])
-    {'I': 2, 'J': 3, 'K': 4}
-    """
-    if len(shapes) != len(einsum.operands):
-        given = f"{len(shapes)} shapes were given for the {len(einsum.operands)} arrays"
-        raise BadRequest(f"{given} of '{einsum}'; give one for each")
-    sizes: dict[str, int] = {}
-    seen: dict[str, Layout] = {}
-    for operand, shape in zip(einsum.operands, shapes, strict=True):
-        for letter, size in sizes_of(operand, shape).items():
-            if sizes.setdefault(letter, size) != size:
-                both = f"{sizes[letter]} in '{seen[letter]}' and {size} in '{operand}'"
-                rule = "a letter has one size, so rename one of the dims or fix the shape"
-                raise BadRequest(f"dim '{letter}' is {both}; {rule}")
-            seen.setdefault(letter, operand)
-    return sizes
 
 
 def uncut(layout: Layout) -> Layout:

@@ -10,6 +10,7 @@ will not carry out stands besides in a line `# not expressed: ...`.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from math import prod
 from typing import Any, get_type_hints
 
 from shardwise.boundary import parse_json
@@ -292,10 +293,7 @@ def stored_dtype(target: str, dtypes: TrainDtypes) -> str:
 def copies(plan: TrainPlan) -> int:
     """How many devices hold the same piece of a parameter outside the experts."""
     kept = [a for a in STORAGE_AXES if a not in plan.storage_axes]
-    count = 1
-    for axis in ("replica", "data", *kept):
-        count *= plan.degree(axis)
-    return count
+    return prod(plan.degree(axis) for axis in ("replica", "data", *kept))
 
 
 def check_all_stored(target: str, plan: TrainPlan) -> None:
