@@ -96,14 +96,10 @@ def topology_devices(target: Mapping[str, Any]) -> list[Any]:
 
     name = target["topology"]
     try:
-        if target["platform"] == "tpu":
-            topology = topologies.get_topology_desc(
-                platform="tpu", topology_name=name, **target["options"]
-            )
-        else:
-            topology = topologies.get_topology_desc(
-                platform="cuda", topology=name, **target["options"]
-            )
+        called = {"tpu": "topology_name", "cuda": "topology"}[target["platform"]]
+        topology = topologies.get_topology_desc(
+            platform=target["platform"], **{called: name}, **target["options"]
+        )
     except Exception as error:
         raise BadRequest(
             f"the compiler does not take '{target['slice']}' (as '{name}'): {first_line(error)}"

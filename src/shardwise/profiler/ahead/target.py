@@ -56,20 +56,16 @@ def target_of(piece: Slice, coordinates: np.ndarray) -> Target:
         )
     capacity = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
     if chip.compiler.platform == "tpu":
-        return Target(
-            slice=str(piece),
-            platform="tpu",
-            topology=f"{chip.compiler.name}:{'x'.join(map(str, piece.shape))}",
-            options=_tpu_options(piece, chip.compiler.one_device),
-            coordinates=order,
-            domain=piece.chips_each,
-            capacity=capacity,
-        )
+        topology = f"{chip.compiler.name}:{'x'.join(map(str, piece.shape))}"
+        options = _tpu_options(piece, chip.compiler.one_device)
+    else:
+        topology = _gpu_topology(piece)
+        options = {"target_config": gpu_description(chip)}
     return Target(
         slice=str(piece),
-        platform="cuda",
-        topology=_gpu_topology(piece),
-        options={"target_config": gpu_description(chip)},
+        platform=chip.compiler.platform,
+        topology=topology,
+        options=options,
         coordinates=order,
         domain=piece.chips_each,
         capacity=capacity,

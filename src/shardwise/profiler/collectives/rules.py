@@ -23,11 +23,11 @@ from shardwise.profiler.collectives.lines import (
     chain_bytes,
     chains,
 )
-from shardwise.units import dtype_bytes
+from shardwise.units import DTYPE_BYTES, dtype_bytes
 from shardwise.work import CollectiveKind
 
 SUMS = ("all_reduce", "reduce_scatter")
-FLOATS = {"bf16": 2.0, "f16": 2.0, "f32": 4.0, "f64": 8.0}
+FLOATS = {dtype: DTYPE_BYTES[dtype] for dtype in ("bf16", "f16", "f32", "f64")}
 SMALL = 0.5
 """Bytes below which nothing is left: sums of floats round."""
 
