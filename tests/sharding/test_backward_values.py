@@ -12,7 +12,7 @@ from tests.sharding.devices import Devices, call, einsum
 from shardwise.sharding import Dim, Layout, Mesh
 from shardwise.sharding.backward import (
     STRATEGIES,
-    Line,
+    ForwardLine,
     analyse,
     derive,
     forward,
@@ -181,7 +181,7 @@ def test_any_layouts_of_a_product(data):
     axes = "XYZ" if max(map(len, reads)) == 2 else "XY"
     arrays = zip("AWG", reads, strict=False)
     inputs = tuple(layouts(name, dims, axes, data) for name, dims in arrays)
-    line = Line(function="", inputs=inputs, output=layouts("C", made, axes, data))
+    line = ForwardLine(function="", inputs=inputs, output=layouts("C", made, axes, data))
     storage = [str(layouts(f"{kind}W", reads[1], axes, data)) for kind in "dm"]
     source = forward([line], ["W"], storage)
     mesh = Mesh(tuple((axis, 2) for axis in axes))

@@ -45,7 +45,7 @@ def exchange_seconds(exchange: Exchange | Sends, links: Sequence[AxisLinks]) -> 
     return ExchangeSeconds(*columns)
 
 
-class _Piece(NamedTuple):
+class _AxisPart(NamedTuple):
     """Members of a group along a part of a physical axis, as `groups.Axis.pieces` has them."""
 
     size: int
@@ -77,7 +77,7 @@ def _seconds(exchange: Exchange | Sends, links: Sequence[AxisLinks]) -> Exchange
     group = group_of(links)
     digits = tuple(_digits(axis) for axis in links)
     pieces = tuple(
-        tuple(_Piece(int(p.size), int(p.stride), bool(p.ring)) for p in axis.pieces)
+        tuple(_AxisPart(int(p.size), int(p.stride), bool(p.ring)) for p in axis.pieces)
         for axis in group.axes
     )
     loads = _loads(exchange, digits, pieces)
@@ -128,7 +128,7 @@ def _digits(axis: AxisLinks) -> tuple[tuple[int, int], ...]:
 def _loads(
     exchange: Exchange | Sends,
     digits: tuple[tuple[tuple[int, int], ...], ...],
-    pieces: tuple[tuple[_Piece, ...], ...],
+    pieces: tuple[tuple[_AxisPart, ...], ...],
 ) -> _Loads:
     """Count blocks over links; the messages of one group stand for those of all."""
     sizes = [prod(size for size, _ in parts) for parts in digits]
@@ -173,7 +173,7 @@ def _coordinates(
     return found
 
 
-def _mean(src: np.ndarray, dst: np.ndarray, pieces: tuple[_Piece, ...], chips: int) -> float:
+def _mean(src: np.ndarray, dst: np.ndarray, pieces: tuple[_AxisPart, ...], chips: int) -> float:
     """Blocks over every link of a torus axis if all had as many: links between the ends of each
     message, the shorter way round, over the links that a group's chips have. A line of n chips has
     n - 1 links each way: to leave one's own span of it saves no link within one."""
@@ -186,7 +186,7 @@ def _mean(src: np.ndarray, dst: np.ndarray, pieces: tuple[_Piece, ...], chips: i
 
 
 def _routed(
-    network: np.ndarray, src: np.ndarray, dst: np.ndarray, pieces: tuple[tuple[_Piece, ...], ...]
+    network: np.ndarray, src: np.ndarray, dst: np.ndarray, pieces: tuple[tuple[_AxisPart, ...], ...]
 ) -> tuple[tuple[tuple[float, ...], ...], int]:
     """Blocks over the busiest link of each piece, and the links of the longest way: axis by axis,
     and on an axis the piece of the widest steps first."""
@@ -197,7 +197,7 @@ def _routed(
         else np.zeros((len(ends), 0), np.int64)
         for ends in (src, dst)
     )
-    busiest: dict[tuple[int, _Piece], float] = {}
+    busiest: dict[tuple[int, _AxisPart], float] = {}
     links = np.zeros(len(src), np.int64)
     for stage, (axis, piece) in enumerate(stages):
         inner = [i for i, (a, p) in enumerate(stages) if a == axis and p.stride < piece.stride]
@@ -230,11 +230,11 @@ def _upwards(
 def _busiest(
     line: np.ndarray,
     lane: np.ndarray,
-    between: Sequence[_Piece],
+    between: Sequence[_AxisPart],
     start: np.ndarray,
     steps: np.ndarray,
     weight: np.ndarray,
-    piece: _Piece,
+    piece: _AxisPart,
 ) -> float:
     """The most that goes over one link: `weight` over `steps` members upwards from `start`.
 

@@ -22,7 +22,7 @@ DATA = Path(__file__).parent / "data" / "gpu_targets.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class CompileTarget:
     """A slice in the compiler's words; plain values, so that it can be sent to a child.
 
     `coordinates` [devices of the mesh, 2 + axes] are slice, physical axes and device of the chip
@@ -44,7 +44,7 @@ class Target:
         return "tpu-compile" if self.platform == "tpu" else "gpu-compile"
 
 
-def target_of(piece: Slice, coordinates: np.ndarray) -> Target:
+def target_of(piece: Slice, coordinates: np.ndarray) -> CompileTarget:
     """The target of a mesh on a slice (`hardware.device_order`); raises BadRequest for a chip that
     no compiler here knows."""
     chip = piece.chip
@@ -61,7 +61,7 @@ def target_of(piece: Slice, coordinates: np.ndarray) -> Target:
     else:
         topology = _gpu_topology(piece)
         options = {"target_config": gpu_description(chip)}
-    return Target(
+    return CompileTarget(
         slice=str(piece),
         platform=chip.compiler.platform,
         topology=topology,

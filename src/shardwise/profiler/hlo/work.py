@@ -146,7 +146,7 @@ def module_work(module: Module, mesh: Mesh | None = None) -> HloWork:
             f"the program runs on {many(devices, 'device')} and mesh {mesh} has {mesh.size}; give "
             "the mesh that it was compiled for"
         )
-    reader = _Reader(module=module, mesh=mesh)
+    reader = _ModuleReader(module=module, mesh=mesh)
     block = tuple(reader.block(module.entry, 1.0, True, ""))
     return HloWork(name=module.name, devices=devices, mesh=mesh, block=block)
 
@@ -174,7 +174,7 @@ def _flat(block: Block) -> Iterator[HloOp]:
 
 
 @dataclass
-class _Reader:
+class _ModuleReader:
     """The walk: what is the same for every computation of a module, and the ids given so far."""
 
     module: Module
@@ -288,7 +288,7 @@ def _amount(block: Block) -> tuple[float, float]:
 class _Maker:
     """Makes the ops of one instruction."""
 
-    reader: _Reader
+    reader: _ModuleReader
     computation: Computation
     found: Instruction
     count: float

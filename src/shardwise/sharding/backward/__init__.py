@@ -21,14 +21,14 @@ from shardwise.sharding.backward.boxes import (
     forward_lines,
 )
 from shardwise.sharding.backward.derive import derive, gradient_layout
-from shardwise.sharding.backward.forward import Line, forward
+from shardwise.sharding.backward.forward import ForwardLine, forward
 from shardwise.sharding.backward.infer import forward_of
 from shardwise.sharding.backward.strategies import STRATEGIES, strategy
 from shardwise.sharding.backward.transpose import transpose
 
 __all__ = [
     "STRATEGIES",
-    "Line",
+    "ForwardLine",
     "analyse",
     "backward_boxes",
     "backward_lines",

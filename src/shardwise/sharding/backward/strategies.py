@@ -14,7 +14,7 @@ _MLP = ("W_in", "W_out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
+class BackwardStrategy:
     """Forward lines, which arrays are parameters, and what is stored otherwise than they are."""
 
     title: str
@@ -29,28 +29,28 @@ class Strategy:
         return forward(self.lines, self.parameters, self.storage, self.constants)
 
 
-STRATEGIES: Mapping[str, Strategy] = {
-    "dp": Strategy(
+STRATEGIES: Mapping[str, BackwardStrategy] = {
+    "dp": BackwardStrategy(
         title="Pure data parallelism",
         source="book 5.1.1",
         lines=_REPLICATED,
         parameters=_MLP,
     ),
-    "zero-1": Strategy(
+    "zero-1": BackwardStrategy(
         title="Data parallelism with cut optimizer state (ZeRO-1)",
         source="book 5.1.2; arXiv:1910.02054",
         lines=_REPLICATED,
         parameters=_MLP,
         storage=("dW_in[D, F]{U_X}", "dW_out[F, D]{U_X}", "mW_in[D_X, F]", "mW_out[F, D_X]"),
     ),
-    "zero-2": Strategy(
+    "zero-2": BackwardStrategy(
         title="Data parallelism with cut gradients and optimizer state (ZeRO-2)",
         source="book 5.1.2; arXiv:1910.02054",
         lines=_REPLICATED,
         parameters=_MLP,
         storage=("dW_in[D_X, F]", "dW_out[F, D_X]", "mW_in[D_X, F]", "mW_out[F, D_X]"),
     ),
-    "fsdp": Strategy(
+    "fsdp": BackwardStrategy(
         title="Fully-sharded data parallelism (FSDP, ZeRO-3)",
         source="book 5.1.2",
         lines=(
@@ -59,7 +59,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         parameters=_MLP,
     ),
-    "tp": Strategy(
+    "tp": BackwardStrategy(
         title="Tensor parallelism (Megatron)",
         source="book 5.1.3",
         lines=(
@@ -68,7 +68,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         parameters=_MLP,
     ),
-    "fsdp+tp": Strategy(
+    "fsdp+tp": BackwardStrategy(
         title="Mixed FSDP and tensor parallelism",
         source="book 5.1.4",
         lines=(
@@ -77,7 +77,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         parameters=_MLP,
     ),
-    "gated-fsdp+tp": Strategy(
+    "gated-fsdp+tp": BackwardStrategy(
         title="A gated MLP under FSDP and tensor parallelism",
         source="book 4.2 and 5.1.4",
         lines=(
@@ -91,7 +91,7 @@ STRATEGIES: Mapping[str, Strategy] = {
     ),
     # Tokens stand in groups G of S; the router's R picks the expert E and the place C in its
     # buffer, so that dispatch and combine are products too (arXiv:2006.16668).
-    "expert": Strategy(
+    "expert": BackwardStrategy(
         title="Expert parallelism",
         source="book 3.3.1 and 4.4.1; arXiv:2006.16668",
         lines=(
@@ -104,7 +104,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         parameters=("W_in", "W_out"),
         constants=("R",),
     ),
-    "2d-weight-stationary": Strategy(
+    "2d-weight-stationary": BackwardStrategy(
         title="2-D weight-stationary",
         source="book 7.6.2 and exercise 7.7; arXiv:2211.05102",
         lines=(
@@ -113,7 +113,7 @@ STRATEGIES: Mapping[str, Strategy] = {
         ),
         parameters=_MLP,
     ),
-    "kv-batch-sharded": Strategy(
+    "kv-batch-sharded": BackwardStrategy(
         title="Attention over a KV cache cut by heads and batch",
         source="book 7.3.3",
         lines=(
@@ -130,7 +130,7 @@ STRATEGIES: Mapping[str, Strategy] = {
 }
 
 
-def strategy(name: str) -> Strategy:
+def strategy(name: str) -> BackwardStrategy:
     """The strategy of that name; raises BadRequest with the nearest names."""
     if name not in STRATEGIES:
         raise unknown("strategy", name, STRATEGIES)

@@ -19,11 +19,11 @@ from shardwise.sharding.simulate.collectives import (
     simulate,
 )
 from shardwise.sharding.simulate.fabric import (
+    AxisPiece,
     Device,
     Fabric,
     Link,
     Physical,
-    Piece,
     Unit,
     torus,
 )
@@ -32,11 +32,11 @@ from shardwise.sharding.simulate.schedule import grain
 from shardwise.sharding.simulate.trace import Trace, Transfer
 
 __all__ = [
+    "AxisPiece",
     "Device",
     "Fabric",
     "Link",
     "Physical",
-    "Piece",
     "Trace",
     "Transfer",
     "Unit",
