@@ -4,7 +4,7 @@ import pytest
 
 from book.oracle import ENTRIES, check, entry
 from book.test_ch4 import model
-from shardwise.book.figures import Torus, figure, math_comms, ratio_curves, splits, widget_axes
+from shardwise.book.figures import BookTorus, figure, math_comms, ratio_curves, splits, widget_axes
 from shardwise.book.rules.mlp import mlp_times
 from shardwise.book.rules.training import (
     checkpoint_bytes,
@@ -157,14 +157,14 @@ def test_ten_pods(e):
 def test_ratio_curves(e):
     found = figure(e["id"])
     check(e, list(found.readings.values()))
-    again = ratio_curves(Torus(chips=e["inputs"]["N"], d_ff=e["inputs"]["F"]))
+    again = ratio_curves(BookTorus(chips=e["inputs"]["N"], d_ff=e["inputs"]["F"]))
     assert again == found
 
 
 @entry("fig.5.math_comms")
 def test_math_and_comms(e):
     i = e["inputs"]
-    readings = math_comms(Torus(chips=i["N"])).readings
+    readings = math_comms(BookTorus(chips=i["N"])).readings
     check(e, [readings[f"flat_seconds.{mesh}"] for mesh in i["meshes"]])
     # Errata 5.6: 4.06e5 tokens where the two communications overlap, 1.63e6 where they add up.
     assert readings["threshold_tokens.X_opt, max"] == pytest.approx(406_406, rel=1e-5)

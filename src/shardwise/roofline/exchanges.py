@@ -51,7 +51,7 @@ def exchange_seconds(exchange: Exchange | Sends, links: Sequence[AxisLinks]) -> 
     return ExchangeSeconds(*columns)
 
 
-class _Piece(NamedTuple):
+class _AxisPart(NamedTuple):
     """`size` members of a group along a physical axis, `stride` chips apart; `ring` where the axis
     closes. See `groups.Axis.pieces`."""
 
@@ -87,7 +87,7 @@ def _seconds(exchange: Exchange | Sends, links: Sequence[AxisLinks]) -> Exchange
     group = group_of(links)
     digits = tuple(_digits(axis) for axis in links)
     pieces = tuple(
-        tuple(_Piece(int(p.size), int(p.stride), bool(p.ring)) for p in axis.pieces)
+        tuple(_AxisPart(int(p.size), int(p.stride), bool(p.ring)) for p in axis.pieces)
         for axis in group.axes
     )
     loads = _loads(exchange, digits, pieces)
@@ -138,7 +138,7 @@ def _digits(axis: AxisLinks) -> tuple[tuple[int, int], ...]:
 def _loads(
     exchange: Exchange | Sends,
     digits: tuple[tuple[tuple[int, int], ...], ...],
-    pieces: tuple[tuple[_Piece, ...], ...],
+    pieces: tuple[tuple[_AxisPart, ...], ...],
 ) -> _Loads:
     """Count blocks over links. Every group of the mesh exchanges alike, so one is looked at."""
     sizes = [prod(size for size, _ in parts) for parts in digits]
@@ -183,7 +183,7 @@ def _coordinates(
     return found
 
 
-def _mean(src: np.ndarray, dst: np.ndarray, pieces: tuple[_Piece, ...], chips: int) -> float:
+def _mean(src: np.ndarray, dst: np.ndarray, pieces: tuple[_AxisPart, ...], chips: int) -> float:
     """Blocks per link of a torus axis if all its links carried equally many.
 
     On a ring: (sum over messages of the shorter distance) / (2 links per chip x chips). A line of
@@ -199,7 +199,7 @@ def _mean(src: np.ndarray, dst: np.ndarray, pieces: tuple[_Piece, ...], chips: i
 
 
 def _routed(
-    network: np.ndarray, src: np.ndarray, dst: np.ndarray, pieces: tuple[tuple[_Piece, ...], ...]
+    network: np.ndarray, src: np.ndarray, dst: np.ndarray, pieces: tuple[tuple[_AxisPart, ...], ...]
 ) -> tuple[tuple[tuple[float, ...], ...], int]:
     """Blocks over the busiest link of each piece, and the number of links on the longest route.
 
@@ -213,7 +213,7 @@ def _routed(
         else np.zeros((len(ends), 0), np.int64)
         for ends in (src, dst)
     )
-    busiest: dict[tuple[int, _Piece], float] = {}
+    busiest: dict[tuple[int, _AxisPart], float] = {}
     links = np.zeros(len(src), np.int64)
     for stage, (axis, piece) in enumerate(stages):
         inner = [i for i, (a, p) in enumerate(stages) if a == axis and p.stride < piece.stride]
@@ -247,11 +247,11 @@ def _upwards(
 def _busiest(
     line: np.ndarray,
     lane: np.ndarray,
-    between: Sequence[_Piece],
+    between: Sequence[_AxisPart],
     start: np.ndarray,
     steps: np.ndarray,
     weight: np.ndarray,
-    piece: _Piece,
+    piece: _AxisPart,
 ) -> float:
     """Blocks over the busiest link of one direction of a piece.
 

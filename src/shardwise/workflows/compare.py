@@ -15,14 +15,14 @@ from shardwise.models import ModelConfig, load_model
 from shardwise.plans import ServePlan, TrainPlan, load_plan
 from shardwise.plans.named import plan_path
 from shardwise.profiler.ahead import Limits
-from shardwise.profiler.buffer_kinds import Place, memory_of, places
+from shardwise.profiler.buffer_kinds import BufferPlace, memory_of, places
 from shardwise.profiler.child import Watch
 from shardwise.profiler.collectives import rules
 from shardwise.profiler.collectives.added import ADDED
 from shardwise.profiler.collectives.lines import lines_of, read_lines
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import HloOp
-from shardwise.profiler.trace import Measured, Trace, measure, read_trace
+from shardwise.profiler.trace import Capture, MeasuredProgram, measure, read_trace
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
 from shardwise.work import Op
 from shardwise.workflows.compile import Program, compile_plan, said_of, short_op, short_source
@@ -94,7 +94,7 @@ def compare(
     return tuple(compare_program(done.priced, program, captured) for program in done.programs)
 
 
-def compare_program(priced: Priced, program: Program, captured: Trace | None = None) -> Compared:
+def compare_program(priced: Priced, program: Program, captured: Capture | None = None) -> Compared:
     """One compiled program of a plan beside what the planner says of it.
 
     `captured` is a capture of that program. Raises BadRequest for one that has none of its ops.
@@ -130,7 +130,7 @@ def compare_program(priced: Priced, program: Program, captured: Trace | None = N
 # Rows ---------------------------------------------------------------------------------------------
 
 
-def _step(program: Program, measured: Measured | None) -> Iterator[Row]:
+def _step(program: Program, measured: MeasuredProgram | None) -> Iterator[Row]:
     t, said = program.timeline, program.predicted["seconds"]
     for bound in ("lower", "expected", "upper"):
         spent = measured.step_seconds if measured is not None and bound == "expected" else None
@@ -144,7 +144,7 @@ def _step(program: Program, measured: Measured | None) -> Iterator[Row]:
         )
 
 
-def _by_class(priced: Priced, program: Program, measured: Measured | None) -> Iterator[Row]:
+def _by_class(priced: Priced, program: Program, measured: MeasuredProgram | None) -> Iterator[Row]:
     """FLOPs, HBM bytes and seconds by op class."""
     work, estimate = said_of(priced, program.phase)
     made = program.work.work.ops
@@ -205,7 +205,7 @@ def _collectives(program: Program) -> Iterator[Row]:
             yield Row(part=part, what=what, unit=unit, predicted=planned, compiled=compiled)
 
 
-def _memory(program: Program, found: Sequence[Place]) -> Iterator[Row]:
+def _memory(program: Program, found: Sequence[BufferPlace]) -> Iterator[Row]:
     said, made = program.predicted["memory_by_kind"], memory_of(found)
     peak = program.predicted["peak_bytes"], float(program.compiled.needed_bytes)
     yield Row(part="memory", what="peak", unit="bytes", predicted=peak[0], compiled=peak[1])
@@ -219,7 +219,7 @@ def _memory(program: Program, found: Sequence[Place]) -> Iterator[Row]:
 
 
 def memory_sentences(
-    plan: TrainPlan | ServePlan, program: Program, rows: Sequence[Row], found: Sequence[Place]
+    plan: TrainPlan | ServePlan, program: Program, rows: Sequence[Row], found: Sequence[BufferPlace]
 ) -> Iterator[str]:
     """What the compiler keeps that the plan does not, and the other way round, by kind."""
     at = {row.what: row for row in rows if row.part == "memory"}

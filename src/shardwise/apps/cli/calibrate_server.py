@@ -13,9 +13,9 @@ from shardwise.apps.cli.progress import progress_line
 from shardwise.boundary import check_output, write_text
 from shardwise.errors import BadRequest
 from shardwise.evidence.calibration.endpoint import load, measure
-from shardwise.evidence.calibration.replay import Machine, Record, read_records
+from shardwise.evidence.calibration.replay import Machine, ServedRequest, read_records
 from shardwise.evidence.calibration.server import (
-    Calibrated,
+    ServerCalibration,
     calibrate_records,
     calibration_result,
     engine_text,
@@ -50,7 +50,7 @@ def calibrate_server(plan: Path, out: Path | None, as_json: bool, options: dict[
     )
 
 
-def _records(machine: Machine, options: dict[str, Any]) -> list[Record]:
+def _records(machine: Machine, options: dict[str, Any]) -> list[ServedRequest]:
     if options["records_path"]:
         return read_records(Path(options["records_path"]))
     plan = machine.plan
@@ -69,7 +69,7 @@ def _beside(out: Path) -> Path:
     return out.with_suffix(".engine.toml")
 
 
-def _write(found: Calibrated, out: Path | None, source: str) -> list[str]:
+def _write(found: ServerCalibration, out: Path | None, source: str) -> list[str]:
     if out is None:
         return []
     beside = _beside(out)
@@ -78,7 +78,7 @@ def _write(found: Calibrated, out: Path | None, source: str) -> list[str]:
     return [str(out), str(beside)]
 
 
-def _render(found: Calibrated, result: dict[str, Any], files: list[str]) -> None:
+def _render(found: ServerCalibration, result: dict[str, Any], files: list[str]) -> None:
     click.echo(
         f"{result['chip']} with {result['engine']}, calibrated on {found.records} requests\n"
     )

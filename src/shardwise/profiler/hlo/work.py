@@ -8,7 +8,8 @@ class "unknown". Seconds are not read here, `profiler/timeline.py` makes them.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
+from math import prod
 
 from shardwise.errors import BadRequest
 from shardwise.profiler.hlo.collectives import (
@@ -29,8 +30,6 @@ from shardwise.profiler.hlo.flops import (
     vector_flops,
 )
 from shardwise.profiler.hlo.groups import (
-    Groups,
-    MeshAxes,
     mesh_axes,
     recover_mesh,
     ring_step,
@@ -47,7 +46,7 @@ from shardwise.profiler.hlo.traffic import Traffic, traffic
 from shardwise.profiler.hlo.transfers import slices_of
 from shardwise.sharding.mesh import Mesh
 from shardwise.units import many
-from shardwise.work import Collective, Matmul, Op, OpClass, Sends, Work
+from shardwise.work import Collective, Op, OpClass, Work, tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +146,7 @@ def module_work(module: Module, mesh: Mesh | None = None) -> HloWork:
             f"the program runs on {many(devices, 'device')} and mesh {mesh} has {mesh.size}; give "
             "the mesh that it was compiled for"
         )
-    reader = _Reader(module=module, mesh=mesh)
+    reader = _ModuleReader(module=module, mesh=mesh)
     block = tuple(reader.block(module.entry, 1.0, True, ""))
     return HloWork(name=module.name, devices=devices, mesh=mesh, block=block)
 
@@ -174,23 +173,8 @@ def _flat(block: Block) -> Iterator[HloOp]:
             yield from _flat(item.block)
 
 
-@lru_cache(maxsize=4096)
-def _axes(groups: Groups, mesh: Mesh) -> MeshAxes:
-    return mesh_axes(groups, mesh)
-
-
-@lru_cache(maxsize=4096)
-def _step(pairs: Groups, mesh: Mesh) -> int:
-    return ring_step(pairs, mesh)
-
-
-@lru_cache(maxsize=4096)
-def _sends(pairs: Groups, axes: tuple[str, ...], mesh: Mesh) -> Sends | None:
-    return sends_of(pairs, axes, mesh)
-
-
 @dataclass
-class _Reader:
+class _ModuleReader:
     """The walk: what is the same for every computation of a module, and the ids given so far."""
 
     module: Module
@@ -304,7 +288,7 @@ def _amount(block: Block) -> tuple[float, float]:
 class _Maker:
     """Makes the ops of one instruction."""
 
-    reader: _Reader
+    reader: _ModuleReader
     computation: Computation
     found: Instruction
     count: float
@@ -347,15 +331,16 @@ class _Maker:
         return traffic(self.reader.module, self.computation, self.found)
 
     def collective(self, collective: CompiledCollective) -> HloOp:
-        axes, whole = _axes(collective.groups, self.reader.mesh)
-        permute = collective.kind == "permute"
+        axes, whole = mesh_axes(collective.groups, self.reader.mesh)
+        permute, ragged = collective.kind == "permute", "ragged" in collective.kind
+        size = float(prod(self.reader.mesh[axis] for axis in axes))
         wire = Collective(
             kind=collective.kind,
             axes=axes,
             bytes=collective.bytes,
             # Every destination may be reached; the text does not say how many are.
-            fan_out=_size(axes, self.reader.mesh) if "ragged" in collective.kind else None,
-            exchange=_sends(collective.groups, axes, self.reader.mesh) if permute else None,
+            fan_out=size if ragged else None,
+            exchange=sends_of(collective.groups, axes, self.reader.mesh) if permute else None,
         )
         return self.op(
             "collective",
@@ -364,7 +349,7 @@ class _Maker:
             collective=wire,
             op_name=collective.op_name or self.found.op_name,
             asynchronous=collective.asynchronous,
-            step=_step(collective.groups, self.reader.mesh) if permute else 0,
+            step=ring_step(collective.groups, self.reader.mesh) if permute else 0,
             whole_axes=whole or permute,
         )
 
@@ -400,12 +385,9 @@ class _Maker:
         module, found = self.reader.module, self.found
         if products is None:
             products = [(self.computation, found)] if multiplies(found) else []
-        flops: dict[str, float] = {}
-        matmuls: list[Matmul] = []
-        for where, product in products:
-            matmuls.append(matmul_of(where, product))
-            dtype = matmul_dtype(where, product)
-            flops[dtype] = flops.get(dtype, 0.0) + matmul_flops(matmuls[-1])
+        matmuls = [matmul_of(where, product) for where, product in products]
+        dtypes = (matmul_dtype(where, product) for where, product in products)
+        flops = tally(zip(dtypes, map(matmul_flops, matmuls), strict=True))
         attention = attention_flops(self.computation, found)
         stated = attention or stated_flops(found)
         if stated:
@@ -422,13 +404,6 @@ class _Maker:
             passes=max((passes(product) for _, product in products), default=1),
             note=note,
         )
-
-
-def _size(axes: tuple[str, ...], mesh: Mesh) -> float:
-    size = 1.0
-    for axis in axes:
-        size *= mesh[axis]
-    return size
 
 
 def _megascale(instruction: Instruction) -> bool:

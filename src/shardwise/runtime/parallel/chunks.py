@@ -19,7 +19,7 @@ from shardwise.runtime.options import Options
 from shardwise.runtime.parallel.accumulation import running_sharding
 from shardwise.runtime.parallel.context import zigzag
 from shardwise.runtime.parallel.data import deferred_axes
-from shardwise.runtime.parallel.passes import Passes, passes
+from shardwise.runtime.parallel.passes import ChunkPrograms, passes
 from shardwise.runtime.parallel.setup import Setup, one_or_all
 from shardwise.runtime.parallel.stages import Pipeline, Tree, held, stream_shape
 from shardwise.runtime.parallel.step import options_for
@@ -33,7 +33,7 @@ Chunk = Callable[[Tree, jax.Array, Batch], jax.Array]
 
 def programs(
     pipe: Pipeline, params: tuple[Tree, ...], parts: list[Batch]
-) -> dict[tuple[int, int], Passes]:
+) -> dict[tuple[int, int], ChunkPrograms]:
     """The programs of every (rank, chunk), traced; they are compiled when first run. `parts` is a
     microbatch of every rank."""
     schedule, found = pipe.schedule, {}
