@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, Parameter
+from shardwise.plans.laws import uneven
 from shardwise.plans.layouts import UNEVEN, inner_layout, parameter_layout
 from shardwise.plans.train import STORAGE_AXES, TrainPlan, mesh_text
 from shardwise.runtime.init import Tree, padded_shape, rows_tree, tree_of
@@ -68,10 +69,8 @@ def parameter_spec(
         pads = UNEVEN.get(letter) == "pad" and dim.axes == ("tensor",)
         degree = prod(axes.get(axis, 1) for axis in dim.axes)
         if size % degree and not pads:
-            raise BadRequest(
-                f"parameter '{row.name}': {letter}={size} does not divide by "
-                f"{' x '.join(dim.axes)}={degree}; use degrees that do"
-            )
+            problem = uneven(letter, size, " x ".join(dim.axes), degree)
+            raise BadRequest(f"parameter '{row.name}': {problem}")
     return spec_of(layout) if row.group is None else PartitionSpec(None, *spec_of(layout))
 
 

@@ -25,6 +25,7 @@ from shardwise.evidence.against import against_result, published_plan, set_again
 from shardwise.hardware import Spelling
 from shardwise.models.describe import unpriced
 from shardwise.models.parameters import first_matmuls
+from shardwise.planner.search.request import SEARCHED
 from shardwise.planner.training import TrainPlanning
 from shardwise.plans import TrainPlan, save_plan
 from shardwise.plans.train import mesh_text
@@ -131,9 +132,8 @@ def _resolved(options: dict[str, Any], planning: TrainPlanning) -> dict[str, Any
     plan = planning.best.plan
     pinned = {p.partition("=")[0] for p in options["pins"]}
     flags = {"slice", "global_batch_sequences", "sequence_length"}
-    named = {"remat": "remat", "zero": "zero", "schedule": "pipeline_schedule"}
-    named |= {"context_method": "context_method"}
-    flags |= {field for option, field in named.items() if options[option] is not None}
+    fixed = {**options, "pipeline_schedule": options["schedule"]}
+    flags |= {name for name in SEARCHED if fixed.get(name) is not None}
     resolved: dict[str, Any] = {
         name: {"value": getattr(plan, name), "origin": "flag" if name in flags else "computed"}
         for name in (
@@ -141,13 +141,8 @@ def _resolved(options: dict[str, Any], planning: TrainPlanning) -> dict[str, Any
             "global_batch_sequences",
             "sequence_length",
             "microbatches",
-            "remat",
-            "zero",
             "layers_per_stage",
-            "storage_axes",
-            "reshard_after_forward",
-            "context_method",
-            "pipeline_schedule",
+            *SEARCHED,
             "virtual_stages",
             "optimizer",
             "stack",

@@ -17,7 +17,7 @@ from shardwise.planner.export.notes import MOST, Fields, meant, named, whole
 from shardwise.planner.export.python_text import literal_of, tree_of
 from shardwise.plans import MESH_AXES, TrainPlan, parameter_layout
 from shardwise.plans.layouts import inner_layout
-from shardwise.plans.train import STORAGE_AXES, TrainDtypes
+from shardwise.plans.train import CHOICES, STORAGE_AXES, TrainDtypes
 
 TARGET = "jax"
 
@@ -34,13 +34,13 @@ POLICIES = {
     "matmul_outputs": "dots_with_no_batch_dims_saveable",
     "block": "nothing_saveable",
 }
+_KEPT = {"storage_axes", "remat", "expert_over_tensor", "dtypes"}
+_KEPT |= {"expert_imbalance", "packed_lengths", "stack", "constants"}
+"""Choices that the text says, or that are of prices and data alone."""
 LOST: Mapping[str, str] = dict.fromkeys(
     [
-        *("slice", "slices", "box", "placement", "zero", "reshard_after_forward"),
-        *("sequence_parallel", "remat_kinds", "attention_kernel", "pipeline_schedule"),
-        *("virtual_stages", "layers_per_stage", "context_method", "expert_dispatch"),
-        *("expert_capacity", "offload_optimizer", "optimizer"),
-        *("lora_rank", "frozen", "mtp_layers"),
+        *("slice", "slices", "box", "placement", "layers_per_stage"),
+        *(choice for choice in CHOICES if choice not in _KEPT),
     ],
     "up to the program that uses the mesh",
 )

@@ -30,6 +30,7 @@ from shardwise.planner.export.notes import (
 from shardwise.planner.export.python_text import literal_of, tree_of, within_docstring
 from shardwise.plans import TrainPlan
 from shardwise.plans.train import STORAGE_AXES
+from shardwise.scheduling.pipeline import schedule_row
 
 TARGET = "torchtitan"
 
@@ -155,22 +156,12 @@ def _pipeline(plan: TrainPlan) -> dict[str, Any]:
 
 def chunk_sizes(plan: TrainPlan) -> list[int]:
     """Layers of every model chunk in the order of the layers; a stage's larger chunks first."""
-    sizes = []
-    for stage, turn in chunk_places(
-        plan.degree("stage"), plan.virtual_stages, plan.pipeline_schedule == "zb_v"
-    ):
+    sizes, stages = [], plan.degree("stage")
+    for part in range(stages * plan.virtual_stages):
+        stage, turn = plan.schedule.place_of(part, stages)
         size, more = divmod(plan.layers_per_stage[stage], plan.virtual_stages)
         sizes.append(size + (turn < more))
     return sizes
-
-
-def chunk_places(stages: int, virtual: int, folded: bool) -> list[tuple[int, int]]:
-    """(stage, which of its chunks) of every chunk: dealt in turn, or there and back (a V)."""
-    order = []
-    for turn in range(virtual):
-        row = range(stages)
-        order += [(s, turn) for s in (reversed(row) if folded and turn % 2 else row)]
-    return order
 
 
 def read(text: str) -> Fields:
@@ -269,8 +260,8 @@ def _read_stages(given: Mapping[str, Any], stages: int) -> Fields:
     layers = [0] * stages
     word = given.get("parallelism.pipeline_parallel_schedule", "1F1B")
     schedule = meant(TARGET, "pipeline_parallel_schedule", word, SCHEDULES)
-    places = chunk_places(stages, virtual, schedule == "zb_v")
-    for part, (stage, _) in zip(parts, places, strict=True):
+    for i, part in enumerate(parts):
+        stage, _ = schedule_row(schedule).place_of(i, stages)
         layers[stage] += sum(str(module).startswith("layers.") for module in part)
     return {
         "layers_per_stage": layers,
