@@ -178,13 +178,21 @@ class Work:
             if op.collective is not None and kind in (None, op.collective.kind)
         )
 
+    def over(self, degrees: Mapping[str, int]) -> "Work":
+        """The work on a mesh of these degrees: collectives without the axes of one device, the
+        others in alphabetical order, and none that has no axis left or moves nothing."""
+        ops = (_over(op, degrees) for op in self.ops)
+        return Work(tuple(op for op in ops if op is not None))
+
     def by_key(self) -> dict[Key, dict[str, Quantity]]:
-        """Sums of flops, hbm_bytes and collective bytes per key: what two Works are compared by."""
+        """Sums of flops, hbm_bytes and collective bytes per key, and how often it runs: what two
+        Works are compared by."""
         return {
             key: {
                 "flops": Work(tuple(ops)).flops(),
                 "hbm_bytes": Work(tuple(ops)).hbm_bytes(),
                 "collective_bytes": Work(tuple(ops)).collective_bytes(),
+                "runs": _sum(op.count for op in ops),
             }
             for key, ops in grouped(self.ops, lambda op: op.key).items()
         }
@@ -236,6 +244,15 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
+
+
+def _over(op: Op, degrees: Mapping[str, int]) -> Op | None:
+    if op.collective is None:
+        return op
+    axes = tuple(sorted(axis for axis in op.collective.axes if degrees.get(axis, 1) > 1))
+    if not axes or not np.any(op.collective.bytes) or not np.any(op.count):
+        return None
+    return replace(op, collective=replace(op.collective, axes=axes))
 
 
 def _sum(values: Iterable[Quantity]) -> Quantity:

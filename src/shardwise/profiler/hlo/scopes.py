@@ -56,6 +56,10 @@ def component_in(op_name: str) -> str:
     >>> component_in("jit(f)/transpose(jvp(parameters))/reduce_scatter")
     'gradients'
     """
+    *outer, last = _split(op_name)
+    if last.startswith("(") and last.endswith(")"):  # of several operations that were joined
+        each = {component_in("/".join((*outer, part))) for part in last[1:-1].split(":")}
+        return each.pop() if len(each) == 1 else ""
     found = component_of(scope_of(op_name))
     home = found == "parameters" and phase_of(op_name) == "backward"
     return "gradients" if home else found
