@@ -79,7 +79,8 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What two Works are compared by; names and fusions may differ, sums per key may not."""
+    """What two Works are compared by; names and fusions may differ, sums per key may not. The two
+    halves of a backward pass, `backward` and `weight`, are one: a compiler does not tell which."""
 
     phase: str
     component: str
@@ -131,7 +132,7 @@ class Op:
         if self.collective is not None:
             kind, axes = self.collective.kind, self.collective.axes
         return Key(
-            phase=self.phase,
+            phase="backward" if self.phase == "weight" else self.phase,
             component=self.component,
             op_class=self.op_class,
             collective=kind,

@@ -6,16 +6,14 @@ figures are of one device and one step. Seconds by class add up what each op tak
 hides it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model
-from shardwise.models.components import CORE
 from shardwise.plans import ServePlan, TrainPlan, load_plan
-from shardwise.plans.layouts import BATCH_AXES
 from shardwise.plans.named import plan_path
 from shardwise.profiler.ahead import Limits
 from shardwise.profiler.buffer_kinds import Place, memory_of, places
@@ -27,7 +25,7 @@ from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import HloOp
 from shardwise.profiler.trace import Measured, Trace, measure, read_trace
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
-from shardwise.work import Key, Op, OpClass, Work, tally
+from shardwise.work import Key, Work, tally
 from shardwise.workflows.compile import Program, compile_plan, said_of, short_op, short_source
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced
@@ -118,8 +116,8 @@ def compare_program(priced: Priced, program: Program, captured: Trace | None = N
     cfg = load_model(priced.plan.model)
     found = places(program.compiled.buffers, priced.plan, cfg)
     work, _ = said_of(priced, program.phase)
-    said = shared(work, priced.plan.mesh, program.phase).by_key()
-    made = shared(program.work.work, dict(program.work.mesh.axes), program.phase).by_key()
+    said = sums_of(work, priced.plan.mesh, program.phase)
+    made = sums_of(program.work.work, program.work.mesh, program.phase)
     rows = (
         *_step(program, measured),
         *_seconds(priced, program, measured),
@@ -129,9 +127,10 @@ def compare_program(priced: Priced, program: Program, captured: Trace | None = N
     )
     sentences = [
         *memory_sentences(priced.plan, program, rows, found),
-        *collective_sentences(program, rows),
+        *difference_sentences(program, rows, "collective_bytes"),
         *rewrite_sentences(priced, program, cfg),
-        *class_sentences(program, rows),
+        *difference_sentences(program, rows, "flops"),
+        *difference_sentences(program, rows, "hbm_bytes"),
         *exposed_sentences(program),
         *scope_sentences(made),
     ]
@@ -149,39 +148,12 @@ def compare_program(priced: Priced, program: Program, captured: Trace | None = N
 Sums = Mapping[Key, Mapping[str, Any]]
 
 
-def shared(work: Work, mesh: Mapping[str, int], phase: str) -> Work:
-    """A Work in the words that planner and compiled program share, so that its keys meet.
-
-    A program does not tell the two halves of a backward pass apart (the planner's `weight` is dW),
-    nor what is outside its derivative: that is the update, of a server the phase itself. Its
-    attention may be plain products in the scope of the core. Parameters that are gathered again
-    for the backward pass are recomputed by JAX's word for it.
-    """
-    outside = "optimizer" if phase == "train" else phase
-    phases = {"weight": "backward", "step": outside}
-    return Work(tuple(_shared(op, phases) for op in work.over(mesh).ops))
-
-
-def _shared(op: Op, phases: Mapping[str, str]) -> Op:
-    phase, component = phases.get(op.phase, op.phase), op.component
-    if phase == "backward" and _sums_over_tokens(op):
-        component = "gradients"
-    if component == "gradients" or (component == "parameters" and phase == "recompute"):
-        phase = "backward"
-    return replace(op, phase=phase, component=component, op_class=_class_of(op))
-
-
-def _class_of(op: Op) -> OpClass:
-    return "attention" if op.component == CORE and op.op_class == "matmul" else op.op_class
-
-
-def _sums_over_tokens(op: Op) -> bool:
-    """Whether devices with different tokens add something up: gradients of parameters, whichever
-    product's scope the compiler does it in. In the core it is those of gathered keys and values."""
-    wire = op.collective
-    if wire is None or wire.kind not in ("all_reduce", "reduce_scatter") or op.component == CORE:
-        return False
-    return set(wire.axes) <= {*BATCH_AXES, "context"}
+def sums_of(work: Work, mesh: Mapping[str, int], phase: str) -> Sums:
+    """A Work by key; what a program does outside a derivative is of the program's phase."""
+    ops = work.over(mesh).ops
+    return Work(
+        tuple(replace(op, phase=phase) if op.phase == "step" else op for op in ops)
+    ).by_key()
 
 
 def key_text(key: Key) -> str:
@@ -209,9 +181,9 @@ def _seconds(priced: Priced, program: Program, measured: Measured | None) -> Ite
     _, estimate = said_of(priced, program.phase)
     rows = program.timeline.rows if program.timeline else ()
     sides = (
-        tally((_class_of(t.op), float(t.total)) for t in estimate.ops),
-        tally((_class_of(row.op.op), row.per_step) for row in rows),
-        tally((_class_of(o.op.op), o.seconds) for o in (measured.ops if measured else ())),
+        tally((t.op.op_class, float(t.total)) for t in estimate.ops),
+        tally((row.op.op.op_class, row.per_step) for row in rows),
+        tally((o.op.op.op_class, o.seconds) for o in (measured.ops if measured else ())),
     )
     for what in _either(*sides):
         figures = [side.get(what) for side in sides]
@@ -298,30 +270,41 @@ def memory_sentences(
             yield f"the program assigns {format_gib(-row.difference)} less {what} than planned"
 
 
-def collective_sentences(program: Program, rows: Sequence[Row]) -> Iterator[str]:
-    """Per kind and axes: by how much, and the operation of JAX that moves most of it."""
-    mine = [row for row in rows if row.part == "collective_bytes"]
-    least = WORTH * max(
-        (sum(row.predicted or 0.0 for row in mine), sum(row.compiled or 0.0 for row in mine))
-    )
-    sums = {row.what: row for row in mine}
-    for row in sorted(mine, key=lambda row: -abs(row.difference)):
-        if abs(row.difference) < max(least, 1.0):
+def difference_sentences(program: Program, rows: Sequence[Row], part: str) -> Iterator[str]:
+    """The rows of a part that differ by more than a little of its total: by how much, and the
+    operation of JAX that has most of what is more."""
+    mine = {row.what: row for row in rows if row.part == part}
+    sides = ([row.predicted or 0.0, row.compiled or 0.0] for row in mine.values())
+    least = max(WORTH * max(map(sum, zip(*sides, strict=True)), default=0.0), 1.0)
+    few, text = ("fewer", format_count) if part == "flops" else ("less", format_bytes)
+    for row in sorted(mine.values(), key=lambda row: -abs(row.difference)):
+        if abs(row.difference) < least:
             continue
-        kind, _, axes = row.what.partition(" over ")
-        verb = kind.replace("_", "-")
-        largest = _largest(program, "collective_bytes", row.what)
-        if row.difference > 0 and largest is not None:
-            twin = sums.get(f"reduce_scatter over {axes}") if kind == "all_reduce" else None
-            whole = ""
-            if twin is not None and twin.difference < 0:
-                whole = ": sums that are planned as reduce-scatters are made whole, then cut"
-            yield (
-                f"{format_bytes(row.difference)} more {verb} over {axes} than planned{whole}; most "
-                f"is {_where(largest)}"
-            )
-        elif row.difference < 0:
-            yield f"{format_bytes(-row.difference)} less {verb} over {axes} than planned"
+        most = _largest(program, part, row.what) if row.difference > 0 else None
+        yield (
+            f"{text(abs(row.difference))} {'more' if row.difference > 0 else few} "
+            f"{_named(row)} than planned{_remark(program, mine, row)}"
+            + (f"; most is {_where(most)}" if most else "")
+        )
+
+
+def _named(row: Row) -> str:
+    kind, over, axes = row.what.partition(" over ")
+    if over:
+        return f"{kind.replace('_', '-')} over {axes}"
+    return f"{'FLOPs' if row.part == 'flops' else 'HBM bytes'} in {row.what} ops"
+
+
+def _remark(program: Program, rows: Mapping[str, Row], row: Row) -> str:
+    """Of all-reduces that they stand for reduce-scatters, of matmuls what runs again."""
+    twin = rows.get(row.what.replace("all_reduce", "reduce_scatter"), row)
+    if row.difference > 0 > twin.difference:
+        return ": sums that are planned as reduce-scatters are made whole, then cut"
+    if (row.part, row.what) != ("flops", "matmul"):
+        return ""
+    ops = program.work.work.where(lambda op: op.op_class == "matmul" and op.phase == "recompute")
+    again = float(ops.flops())
+    return f"; {format_count(again)} are a forward pass run again" if again else ""
 
 
 MEANINGS = {**rules.RULES, **ADDED}
@@ -351,7 +334,7 @@ def _largest(program: Program, part: str, what: str) -> HloOp | None:
     """The op of which a step has most of a part's row, None where none has any."""
 
     def size(item: HloOp) -> float:
-        ((key, sums),) = Work((replace(item.op, op_class=_class_of(item.op)),)).by_key().items()
+        ((key, sums),) = Work((item.op,)).by_key().items()
         return float(sums[part]) if _doing(key) == what else 0.0
 
     largest = max(program.work.ops, key=size, default=None)
@@ -361,33 +344,6 @@ def _largest(program: Program, part: str, what: str) -> HloOp | None:
 def _where(item: HloOp) -> str:
     source = f" ({short_source(str(item.sources[0]))})" if item.sources else ""
     return f"{short_op(item.op_name) or item.name}{source}"
-
-
-def class_sentences(program: Program, rows: Sequence[Row]) -> Iterator[str]:
-    """FLOPs and HBM bytes by class, where they differ by more than a little of the total."""
-    texts = {"flops": ("FLOPs", format_count), "hbm_bytes": ("HBM bytes", format_bytes)}
-    for part, (unit, text) in texts.items():
-        mine = [row for row in rows if row.part == part]
-        total = sum(row.predicted or 0.0 for row in mine)
-        for row in sorted(mine, key=lambda row: -abs(row.difference)):
-            if abs(row.difference) < max(WORTH * total, 1.0):
-                continue
-            more = "more" if row.difference > 0 else "fewer"
-            most = _largest(program, part, row.what)
-            yield (
-                f"{text(abs(row.difference))} {more} {unit} in {row.what} ops than planned"
-                + (_recomputed(program) if part == "flops" and row.what == "matmul" else "")
-                + (f"; most is {_where(most)}" if row.difference > 0 and most else "")
-            )
-
-
-def _recomputed(program: Program) -> str:
-    """What of the matmuls is a recomputed forward pass."""
-    again = program.work.work.where(
-        lambda op: op.phase == "recompute" and _class_of(op) == "matmul"
-    )
-    flops = float(again.flops())
-    return f"; {format_count(flops)} are a forward pass run again" if flops else ""
 
 
 def exposed_sentences(program: Program) -> Iterator[str]:
