@@ -6,7 +6,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "shardwise"
 SHARED = {
-    *("Chunk", "Fleet", "Layout", "Meshes", "Point", "Priced", "Program", "Row", "Step"),
+    *("Fleet", "Layout", "Meshes", "Point", "Program", "Row", "Step"),
     *("Table", "TrainRequest"),
 }
 """Names that two classes still have; the list only becomes shorter."""

@@ -17,7 +17,7 @@ from shardwise.models import ModelConfig, Parameter
 from shardwise.plans.laws import uneven
 from shardwise.plans.layouts import UNEVEN, inner_layout, parameter_layout
 from shardwise.plans.train import STORAGE_AXES, TrainPlan, mesh_text
-from shardwise.runtime.init import Tree, padded_shape, rows_tree, tree_of
+from shardwise.runtime.init import Tree, tree_of
 from shardwise.sharding import Layout
 
 
@@ -100,15 +100,3 @@ def bytes_per_device(tree: Any) -> int:
     for array in jax.tree.leaves(tree):
         total += int(np.prod(array.sharding.shard_shape(array.shape))) * array.dtype.itemsize
     return total
-
-
-def placed_shapes(cfg: ModelConfig, mesh: jax.sharding.Mesh, dtype: Any) -> Tree:
-    """`jax.ShapeDtypeStruct` of every parameter with its sharding, for ahead-of-time compiles."""
-    shardings = parameter_shardings(cfg, mesh)
-    return jax.tree.map(
-        lambda row, sharding: jax.ShapeDtypeStruct(
-            padded_shape(row, sharding), dtype, sharding=sharding
-        ),
-        rows_tree(cfg),
-        shardings,
-    )

@@ -120,7 +120,8 @@ def _run_segment(
     def body(carry: tuple[jax.Array, Any], xs: tuple[Any, Any]) -> tuple[Any, None]:
         (x_BTD, held), (params, step) = carry, xs
         for place in segment.period:
-            p = jax.tree.map(lambda w, i=place.index: w[i], params[place.group])
+            with jax.named_scope("parameters"):
+                p = jax.tree.map(lambda w, i=place.index: w[i], params[place.group])
             past = None
             if held is not None:
                 at = starts[place.group] + step * segment.count(place.group) + place.index

@@ -230,16 +230,11 @@ def collectives_of(
 ) -> dict[tuple[str, tuple[str, ...]], tuple[float, float]]:
     """(kind, axes) -> (runs, V in bytes) per step; axes of one device move nothing."""
     found: dict[tuple[str, tuple[str, ...]], tuple[float, float]] = {}
-    for op in work.ops:
-        if op.collective is None or not float(op.collective.bytes) or not float(op.count):
-            continue
-        axes = sorted(a for a in op.collective.axes if mesh.get(a, 1) > 1)
-        if not axes:
-            continue
-        key = (op.collective.kind, tuple(axes))
-        runs, size = found.get(key, (0.0, 0.0))
-        count = float(op.count)
-        found[key] = runs + count, size + count * float(op.collective.bytes)
+    for key, sums in work.over(mesh).by_key().items():
+        if key.collective:
+            runs, size = found.get((key.collective, key.axes), (0.0, 0.0))
+            more = float(sums["runs"]), float(sums["collective_bytes"])
+            found[key.collective, key.axes] = runs + more[0], size + more[1]
     return found
 
 

@@ -18,9 +18,14 @@ PARTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "hbm_bytes": ("HBM bytes by op class", format_bytes),
     "collective_bytes": ("bytes V by collective", format_bytes),
     "collective_runs": ("runs by collective", lambda n: f"{n:g}"),
+    "flops_by_key": ("FLOPs by phase, component, class", format_count),
+    "hbm_bytes_by_key": ("HBM bytes by phase, component, class", format_bytes),
+    "collective_bytes_by_key": ("bytes V by phase, component, collective", format_bytes),
     "memory": ("memory by kind", format_gib),
 }
 """Parts of a comparison, their titles and how their figures are written."""
+LEAST = 0.01
+"""Share of a part's largest row from which a row by key is shown; --json has them all."""
 
 
 @click.command()
@@ -38,8 +43,9 @@ def compare(
 ) -> None:
     """Hold a plan beside its program, as compiled for a slice that is not here.
 
-    FLOPs, bytes and seconds by op class, collectives by kind and axes, memory by kind, all of one
-    device and one step; and in sentences what differs, and where the program does it.
+    FLOPs, bytes and seconds by op class, collectives by kind and axes, all of them by phase and
+    component of the model, memory by kind, all of one device and one step; and in sentences what
+    differs, and where the program does it.
     """
     from shardwise.workflows.compare import compare_program, compared_result, read_trace
     from shardwise.workflows.compile import shortfall
@@ -76,8 +82,7 @@ def _render_program(result: Mapping[str, Any]) -> None:
     fits = "fits" if result["fits"] else "does not fit"
     click.echo(f"{result['phase']} on {result['slice']}: {fits}")
     for part, (title, text) in PARTS.items():
-        rows = result.get(part, [])
-        if rows:
+        if rows := _worth(part, result.get(part, [])):
             click.echo()
             _table(title, rows, text)
     click.echo()
@@ -86,6 +91,13 @@ def _render_program(result: Mapping[str, Any]) -> None:
     for sentence in result["differences"]:
         click.echo(f"  - {sentence}")
     click.echo()
+
+
+def _worth(part: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that are shown; of those by key, the large ones."""
+    sizes = [max(row["predicted"] or 0.0, row["compiled"] or 0.0) for row in rows]
+    least = LEAST * max(sizes, default=0.0) if part.endswith("_by_key") else 0.0
+    return [row for row, size in zip(rows, sizes, strict=True) if size >= least]
 
 
 def _table(title: str, rows: list[dict[str, Any]], text: Callable[[float], str]) -> None:

@@ -12,6 +12,8 @@ from functools import cached_property
 from math import prod
 
 from shardwise.errors import BadRequest
+from shardwise.models.components import CORE
+from shardwise.plans.layouts import BATCH_AXES
 from shardwise.profiler.hlo.collectives import (
     CompiledCollective,
     chain_part,
@@ -304,7 +306,7 @@ class _Maker:
             id=self.reader.id_of(found.name),
             name=found.name,
             phase=phase_of(name),
-            component=component_in(name),
+            component=more.pop("component", component_in(name)),
             op_class=op_class,
             hbm_bytes=moved.main,
             host_bytes=moved.host,
@@ -334,6 +336,7 @@ class _Maker:
         axes, whole = mesh_axes(collective.groups, self.reader.mesh)
         permute, ragged = collective.kind == "permute", "ragged" in collective.kind
         size = float(prod(self.reader.mesh[axis] for axis in axes))
+        name = collective.op_name or self.found.op_name
         wire = Collective(
             kind=collective.kind,
             axes=axes,
@@ -347,7 +350,8 @@ class _Maker:
             Traffic(),
             stream="net:" + ",".join(axes),
             collective=wire,
-            op_name=collective.op_name or self.found.op_name,
+            op_name=name,
+            component="gradients" if _sums_over_tokens(wire, name) else component_in(name),
             asynchronous=collective.asynchronous,
             step=ring_step(collective.groups, self.reader.mesh) if permute else 0,
             whole_axes=whole or permute,
@@ -393,7 +397,7 @@ class _Maker:
         if stated:
             flops = {_widest(self.computation, found): stated}
         op_class, note = _class(module, found, bool(products), bool(stated))
-        if attention:
+        if attention or (products and component_in(found.op_name) == CORE):
             op_class = "attention"
         return self.op(
             op_class,
@@ -404,6 +408,16 @@ class _Maker:
             passes=max((passes(product) for _, product in products), default=1),
             note=note,
         )
+
+
+def _sums_over_tokens(wire: Collective, op_name: str) -> bool:
+    """Whether devices with tokens of their own add something up in a backward pass: gradients of
+    parameters, whichever product's scope the compiler does it in. In attention's core it is those
+    of keys and values that were gathered."""
+    if phase_of(op_name) != "backward" or component_in(op_name) == CORE:
+        return False
+    sums = wire.kind in ("all_reduce", "reduce_scatter")
+    return sums and bool(wire.axes) and {*wire.axes} <= {*BATCH_AXES, "context"}
 
 
 def _megascale(instruction: Instruction) -> bool:
