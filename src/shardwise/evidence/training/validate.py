@@ -72,10 +72,10 @@ class Summary:
     below three runs or where all are equal. Zero runs have no medians."""
 
     n: int
-    median_abs_error: float | None
-    p90_abs_error: float | None
-    rank_correlation: float | None
-    median_error: float | None
+    median_abs_error: float | None = None
+    p90_abs_error: float | None = None
+    rank_correlation: float | None = None
+    median_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,13 +231,7 @@ def summarise(rows: Sequence[ScoredRun]) -> Summary:
 def summary_of(errors: Sequence[float], pairs: Sequence[tuple[float, float]]) -> Summary:
     """Errors as a summary, with the rank correlation of (predicted, measured) pairs."""
     if not errors:
-        return Summary(
-            n=0,
-            median_abs_error=None,
-            p90_abs_error=None,
-            rank_correlation=None,
-            median_error=None,
-        )
+        return Summary(n=0)
     sizes = np.abs(errors)
     return Summary(
         n=len(errors),

@@ -8,6 +8,7 @@ Sums over `replica` and `data` are left for the end of the step as without stage
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 import jax
 import jax.numpy as jnp
@@ -56,10 +57,8 @@ def programs(
 
 def deferred_count(setup: Setup) -> int:
     """Shards that keep sums of their own until the end of the step; 0 where none does."""
-    count = 1
-    for axis in deferred_axes(setup):
-        count *= setup.degree(axis)
-    return count if deferred_axes(setup) else 0
+    axes = deferred_axes(setup)
+    return prod(setup.degree(axis) for axis in axes) if axes else 0
 
 
 def sums_shardings(setup: Setup, rows: Tree) -> Tree:
