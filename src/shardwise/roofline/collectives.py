@@ -109,9 +109,9 @@ def all_gather(
     where R of a ring is both directions of its link and R of a line is one. To reach it, every
     block is cut into parts that visit the axes in different orders, in shares that load all axes
     alike; on a ring of even size, half of every block makes the last hop either way. With S all
-    axes the formula is V (g-1)/g / R: the bytes that a corner chip lacks, over all links that reach it. A
-    smaller S counts where its axes are too slow to carry their share. Every S is also a cut through
-    the torus, so no algorithm is faster.
+    axes the formula is V (g-1)/g / R: the bytes that a corner chip lacks, over all links that reach
+    it. A smaller S counts where its axes are too slow to carry their share. Every S is also a cut
+    through the torus, so no algorithm is faster.
 
     `idle` are axes over which the array is replicated: each of their m devices may gather 1/m of it
     and the group of N m share the rest, if that is faster (ch. 3, exercise 3.2).
