@@ -2,10 +2,10 @@
 
 from book.oracle import check, entry
 from shardwise.hardware import load_chip, parse_slice
+from shardwise.hardware.slices import domain_of
 from shardwise.hardware.totals import (
     Totals,
     link_both_ways,
-    pod_chips,
     pod_totals,
     register_bytes_per_core,
     systolic_flops,
@@ -33,7 +33,7 @@ def book(name):
 def spec_row(name):
     chip = book(name)
     return [
-        pod_chips(chip),
+        domain_of(chip),
         chip.chips_per_host,
         chip.hbm_bytes,
         chip.hbm_bandwidth,
@@ -115,7 +115,7 @@ def test_vreg_bytes(e):
 @entry("head.2.tpu7x_pod")
 def test_tpu7x_pod(e):
     chip = book(e["inputs"]["tpu"])
-    check(e, pod_chips(chip))
+    check(e, domain_of(chip))
     assert chip.network.pod == (4, 4, 576)
 
 

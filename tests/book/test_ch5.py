@@ -19,7 +19,8 @@ from shardwise.book.rules.training import (
     x_opt,
 )
 from shardwise.hardware import load_chip
-from shardwise.hardware.totals import link_both_ways, pod_chips
+from shardwise.hardware.slices import domain_of
+from shardwise.hardware.totals import link_both_ways
 from shardwise.models import params_by_component, params_total
 from shardwise.models.flops import six_nd
 from shardwise.models.training_state import training_state
@@ -85,7 +86,7 @@ def run_of(i, chips, mfu):
 def test_chips_of_a_40m_batch(e):
     i = e["inputs"]
     chips = data_chips(i["batch_tokens"], data_limit(alpha(i), i["axes"]))
-    check(e, [chips, chips / pod_chips(chip_of(i))])
+    check(e, [chips, chips / domain_of(chip_of(i))])
 
 
 @entry("head.5.llama70_chips")
@@ -146,7 +147,7 @@ def test_llama_with_2m_tokens(e):
 @entry("head.5.seed_10pods")
 def test_ten_pods(e):
     i = e["inputs"]
-    chips = i["pods"] * pod_chips(chip_of(i))
+    chips = i["pods"] * domain_of(chip_of(i))
     check(e, [chips, *(run_of(i, chips, mfu) for mfu in i["mfu"])])
 
 

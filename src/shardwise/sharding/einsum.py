@@ -12,7 +12,7 @@ after the letters that both operands begin with, which are batch dims (E in
 `x[E, B, D] * W[E, D, F] * V[E, F, D]`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.errors import BadRequest, unknown
@@ -134,9 +134,7 @@ def _inferred(operands: tuple[Layout, ...]) -> Layout:
     text = " * ".join(map(str, operands))
     running = operands[0]
     for i, operand in enumerate(operands[1:], 1):
-        own = tuple(
-            x for o in (running, operand) for x in o.letters if _times((running, operand), x) == 1
-        )
+        own = set(running.letters) ^ set(operand.letters)
         kept = _kept(running, operand, operands[i + 1 :], own)
         if not kept:
             rule = "the operands share every letter; write the result after '->'"
@@ -146,7 +144,7 @@ def _inferred(operands: tuple[Layout, ...]) -> Layout:
 
 
 def _kept(
-    left: Layout, right: Layout, later: Sequence[Layout], wanted: Sequence[str]
+    left: Layout, right: Layout, later: Sequence[Layout], wanted: Collection[str]
 ) -> tuple[str, ...]:
     """The letters that a product within a chain keeps, as the module's text says."""
     coming = {x for operand in later for x in operand.letters}
@@ -172,10 +170,6 @@ def _unused(einsum: Einsum, name: str) -> str:
     while name in taken:
         name += "'"
     return name
-
-
-def _times(operands: Sequence[Layout], letter: str) -> int:
-    return sum(letter in operand.letters for operand in operands)
 
 
 def _check_names(einsum: Einsum) -> None:

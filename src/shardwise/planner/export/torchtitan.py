@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-from shardwise.errors import BadRequest, shown
+from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export.hardware import is_tpu
 from shardwise.planner.export.notes import (
-    MOST,
     Fields,
     check_all_stored,
     copies,
@@ -27,7 +26,7 @@ from shardwise.planner.export.notes import (
     stored_dtype,
     whole,
 )
-from shardwise.planner.export.python_text import literal_of, tree_of, within_docstring
+from shardwise.planner.export.python_text import count_of, literal_of, tree_of, within_docstring
 from shardwise.plans import TrainPlan
 from shardwise.plans.train import STORAGE_AXES
 from shardwise.scheduling.pipeline import schedule_row
@@ -111,7 +110,7 @@ def _training(plan: TrainPlan) -> dict[str, Any]:
 
 
 def _degrees(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
-    values = {
+    return {
         "pipeline_parallel_degree": plan.degree("stage"),
         "data_parallel_replicate_degree": plan.degree("replica") * plan.degree("data"),
         "data_parallel_shard_degree": plan.degree("fsdp") * plan.degree("expert"),
@@ -121,7 +120,6 @@ def _degrees(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
         "enable_sequence_parallel": plan.sequence_parallel,
         "fsdp_reshard_after_forward": RESHARD[plan.reshard_after_forward],
     }
-    return values
 
 
 def _expert_degree(plan: TrainPlan, cfg: ModelConfig) -> int:
@@ -285,7 +283,4 @@ def _assignments(text: str) -> dict[str, Any]:
 
 
 def _count(given: Mapping[str, Any], name: str) -> int:
-    value = given.get(name, 1 if name.endswith("_degree") else None)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MOST:
-        raise BadRequest(f"{TARGET}: {name} is {shown(value)}; write a whole number from 1")
-    return value
+    return count_of(TARGET, name, given.get(name, 1 if name.endswith("_degree") else None))

@@ -143,14 +143,11 @@ def simulate(
     if kind not in known:
         raise unknown("collective", kind, known)
     length = grain(fabric) if elements is None else elements
-    run, shape = (
-        _RUNS[kind],
-        (length,) if kind in ("all_gather", "permute") else (fabric.size, length),
-    )
+    shape = (length,) if kind in ("all_gather", "permute") else (fabric.size, length)
     draw = np.random.default_rng(0)
     blocks = {d: draw.integers(0, 100, shape, np.uint8).astype(dtype) for d in fabric.devices}
     if targets is None:
-        results, trace = run(fabric, blocks)
+        results, trace = _RUNS[kind](fabric, blocks)
         _check(kind, fabric, blocks, results)
         return trace
     assert kind == "permute", f"{kind} has no targets"
