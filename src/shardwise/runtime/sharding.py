@@ -92,11 +92,3 @@ def parameter_shardings(
 def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
     """Tokens [B, T]: the batch cut by the axes that carry data, the sequence by `context`."""
     return NamedSharding(mesh, spec_of(inner_layout("BT", mesh.shape)))
-
-
-def bytes_per_device(tree: Any) -> int:
-    """Bytes of a tree of arrays on the first device."""
-    total = 0
-    for array in jax.tree.leaves(tree):
-        total += int(np.prod(array.sharding.shard_shape(array.shape))) * array.dtype.itemsize
-    return total
