@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from shardwise.apps.cli.plan_train_against import figures, shown  # noqa: E402
+
 from shardwise.evidence.against import (  # noqa: E402
     Against,
     against_result,

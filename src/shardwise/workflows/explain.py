@@ -10,7 +10,6 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import mesh_coordinates
 from shardwise.plans import ServePlan, TrainPlan, load_plan
-from shardwise.plans.named import plan_path
 from shardwise.profiler.ahead import Limits, compile_ahead, target_of
 from shardwise.profiler.ahead.live import Exported, export, renamed
 from shardwise.profiler.child import Watch
@@ -51,7 +50,7 @@ def compile(
     if isinstance(what, TrainPlan | ServePlan):
         return compile_plan(what, hardware, on=on, **common)
     if isinstance(what, Path) or (isinstance(what, str) and not args):
-        return compile_plan(load_plan(plan_path(str(what))), hardware, on=on, **common)
+        return compile_plan(load_plan(what), hardware, on=on, **common)
     if on is None:
         raise BadRequest("a function is compiled for a slice; say which, as on='v5e:4x4'")
     piece = hardware.slice(on).slice

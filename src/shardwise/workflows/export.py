@@ -11,7 +11,6 @@ from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, pars
 from shardwise.planner.serve.answer import check_serve_plan
 from shardwise.planner.training import check_plan
 from shardwise.plans import ServePlan, TrainPlan, load_plan
-from shardwise.plans.named import plan_path, with_neighbour
 from shardwise.workflows.inputs import Hardware
 
 
@@ -30,8 +29,7 @@ def export_file(path: Path, target: str) -> Exported:
     Raises BadRequest for a target of the other kind of plan, a plan that does not suit its model or
     slice, and a choice that the target cannot run.
     """
-    path = plan_path(str(path))
-    plan = with_neighbour(load_plan(path), path)
+    plan = load_plan(path)
     cfg = load_model(plan.model)
     piece = Hardware(constants=plan.constants).slice(plan.slice).slice
     serves = isinstance(plan, ServePlan)

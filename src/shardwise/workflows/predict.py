@@ -1,21 +1,21 @@
 """Plan and price, and shape the answer as a document's `result` (the design fixes its names)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
-from shardwise.models import load_model, parameters, params_total
+from shardwise.models import ModelConfig, load_model, parameters, params_total
 from shardwise.models.describe import context_warning
-from shardwise.models.remat import REMAT_POLICIES, RematPolicy
+from shardwise.models.remat import REMAT_POLICIES
 from shardwise.models.specs import Moe
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory.step import stage_memory
 from shardwise.planner.search.loop import policies
-from shardwise.planner.search.request import Objective, TrainRequest
+from shardwise.planner.search.request import OBJECTIVES, TrainRequest
 from shardwise.planner.training import (
     TrainAnswer,
     TrainPlanning,
@@ -26,21 +26,106 @@ from shardwise.planner.training import (
     run_of,
     tokens_per_second_at,
 )
-from shardwise.plans import activation_layout, parameter_layout
-from shardwise.plans.stacks import STACKS, StackName, stack_row
+from shardwise.plans import TrainDtypes, activation_layout, parameter_layout
+from shardwise.plans.stacks import STACKS, stack_row
 from shardwise.plans.train import (
     CONTEXT_METHODS,
-    ContextMethod,
-    Optimizer,
+    OPTIMIZERS,
     mesh_text,
 )
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.residuals import ALL, groups_of, read_residuals
-from shardwise.scheduling.pipeline import PIPELINE_KINDS, PipelineKind
-from shardwise.units import format_seconds, sig
-from shardwise.workflows.inputs import Hardware, parse_batch
+from shardwise.scheduling.pipeline import PIPELINE_KINDS
+from shardwise.units import format_seconds, parse_bytes, sig
+from shardwise.workflows.inputs import (
+    HardwareWords,
+    Words,
+    check_choice,
+    parse_batch,
+    parse_length,
+    parse_pins,
+    whole_number,
+)
 
 _SHOWN_OPS = 8
+_MOST_SHOWN = 50
+"""Next best meshes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainChoices(HardwareWords):
+    """What a search of training plans may not choose, and what is best. None leaves the choice
+    open.
+
+    `pins` fixes mesh degrees ({"tensor": 8}); `dtype` is that of the matmuls; `param_dtype`,
+    `grad_dtype`, `master` (the optimizer's own copy, or "none") and `moments` follow it where not
+    given; `max_hbm` is bytes per chip; `objective` is "time", "cost" or "chips" (see TrainRequest);
+    with `exhaustive` every legal plan is priced, which gives the same answer more slowly.
+    """
+
+    pins: Words = ()
+    remat: str | None = None
+    schedule: str | None = None
+    zero: int | str | None = None
+    context_method: str | None = None
+    stack: str = "xla"
+    optimizer: str = "adam"
+    max_hbm: float | str | None = None
+    objective: str = "time"
+    exhaustive: bool = False
+    dtype: str = "bf16"
+    param_dtype: str | None = None
+    grad_dtype: str | None = None
+    master: str | None = None
+    moments: str | None = None
+
+    @property
+    def dtypes(self) -> TrainDtypes:
+        """Of every array of the training state."""
+        others = {"param": self.param_dtype, "grad": self.grad_dtype}
+        others |= {"master": self.master, "moments": self.moments}
+        return replace(default_dtypes(self.dtype), **{k: v for k, v in others.items() if v})  # type: ignore[arg-type]
+
+    def request(
+        self, cfg: ModelConfig, model: str | Path, piece: Slice, sequences: int, length: int
+    ) -> TrainRequest:
+        """The search of one slice."""
+        _check_stack(self.stack, piece)
+        limit, given = piece.chip.require("hbm_usable_bytes"), self.max_hbm
+        most = limit if given is None else min(limit, parse_bytes(given, "--max-hbm"))
+        words: dict[str, Any] = {
+            "schedules": PIPELINE_KINDS if self.schedule is None else (self.schedule,),
+            "remat": REMAT_POLICIES if self.remat is None else (self.remat,),
+            "context_methods": (self.context_method,) if self.context_method else CONTEXT_METHODS,
+            "optimizer": self.optimizer,
+            "stack": self.stack,
+            "objective": self.objective,
+            "constants": self.constants,
+        }
+        return TrainRequest(
+            cfg=cfg,
+            model=str(model),
+            piece=piece,
+            sequences=sequences,
+            sequence_length=length,
+            dtypes=self.dtypes,
+            pins=parse_pins(self.pins),
+            zeros=(0, 1, 2) if self.zero is None else (int(self.zero),),
+            max_hbm_bytes=most / piece.chip.jax_devices_per_chip,
+            **words,
+        )
+
+    def check(self) -> None:
+        """Raise BadRequest for a word that is no choice, and for a choice without effect."""
+        check_choice(self.remat, "--remat", REMAT_POLICIES)
+        check_choice(self.schedule, "--schedule", PIPELINE_KINDS)
+        check_choice(self.context_method, "--context-method", CONTEXT_METHODS)
+        check_choice(self.stack, "--stack", STACKS)
+        check_choice(self.optimizer, "--optimizer", OPTIMIZERS)
+        check_choice(self.objective, "--objective", OBJECTIVES)
+        if self.zero is not None:
+            whole_number(self.zero, "--zero", most=2)
+        _check_effect(parse_pins(self.pins), self.schedule, self.zero, self.context_method)
 
 
 def plan_training(
@@ -48,69 +133,36 @@ def plan_training(
     on: str,
     *,
     batch: str | int,
-    seq: int,
-    dtype: str = "bf16",
-    dtypes: Mapping[str, str] | None = None,
-    pins: Mapping[str, int] | None = None,
-    remat: RematPolicy | None = None,
-    schedule: PipelineKind | None = None,
-    zero: int | None = None,
-    context_method: ContextMethod | None = None,
-    optimizer: Optimizer = "adam",
-    stack: StackName = "xla",
-    objective: Objective = "time",
-    max_hbm: float | None = None,
-    top: int = 3,
-    hardware: Hardware | None = None,
+    seq: str | int,
+    top: str | int = 3,
+    choices: TrainChoices | None = None,
     progress: Callable[[int, int], None] | None = None,
-    exhaustive: bool = False,
 ) -> TrainPlanning:
     """The best training plan that fits.
 
     `model` is a zoo name, a config.json or a folder with one; `on` a slice, or a bare chip for the
     smallest of its slices that a plan fits; `batch` tokens (4194304, "4Mi") or sequences
-    ("1024seq"); `seq` tokens per sequence; `dtype` that of the matmuls, `dtypes` others by field of
-    TrainDtypes; `pins` fixes mesh degrees, and `remat`, `schedule`, `zero` and `context_method` a
-    choice each; `max_hbm` bytes per chip; `objective` what is best (see TrainRequest). Raises
-    BadRequest, or NoFeasiblePlan with the nearest miss.
+    ("1024seq"); `seq` tokens per sequence. Raises BadRequest, or NoFeasiblePlan with the nearest
+    miss.
     """
-    hardware = hardware or Hardware()
-    cfg, sequences = load_model(model), parse_batch(batch, seq)
-    stored = replace(default_dtypes(dtype), **(dtypes or {}))
-
-    _check_effect(pins or {}, schedule, zero, context_method)
+    choices = choices or TrainChoices()
+    choices.check()
+    length = parse_length(seq, "--seq")
+    cfg, sequences = load_model(model), parse_batch(batch, length)
+    shown = whole_number(top, "--top", most=_MOST_SHOWN)
 
     def planned(piece: Slice) -> TrainPlanning:
-        _check_stack(stack, piece)
-        limit = piece.chip.require("hbm_usable_bytes")
-        request = TrainRequest(
-            cfg=cfg,
-            model=str(model),
-            piece=piece,
-            sequences=sequences,
-            sequence_length=seq,
-            dtypes=stored,
-            pins=pins or {},
-            remat=(remat,) if remat else REMAT_POLICIES,
-            schedules=(schedule,) if schedule else PIPELINE_KINDS,
-            zeros=(0, 1, 2) if zero is None else (zero,),
-            context_methods=(context_method,) if context_method else CONTEXT_METHODS,
-            optimizer=optimizer,
-            stack=stack,
-            objective=objective,
-            max_hbm_bytes=min(limit, max_hbm or limit) / piece.chip.jax_devices_per_chip,
-            constants=hardware.constants,  # type: ignore[arg-type]
-        )
-        return plan_train(request, top=top, progress=progress, exhaustive=exhaustive)
+        request = choices.request(cfg, model, piece, sequences, length)
+        return plan_train(request, top=shown, progress=progress, exhaustive=choices.exhaustive)
 
-    target = hardware.target(on)
+    target = choices.hardware.target(on)
     if isinstance(target, Spelling):
         return planned(target.slice)
     return _smallest(target, planned)
 
 
 def _check_effect(
-    pins: Mapping[str, int], schedule: str | None, zero: int | None, method: str | None
+    pins: Mapping[str, int], schedule: str | None, zero: int | str | None, method: str | None
 ) -> None:
     """Raise BadRequest for a choice about an axis that is pinned to one."""
     for option, value, axes in (

@@ -22,13 +22,11 @@ install leaves out), `output.py` prints documents, `progress.py` how far a run i
 errors.
 """
 
-import importlib
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import click
 
+from shardwise.apps.cli.lazy import LazyGroup
 from shardwise.apps.cli.streams import (
     InterruptedRunError,
     ReaderGoneError,
@@ -95,54 +93,11 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command's module only when that command is asked for."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse what is no text before it reaches a message, which could not be printed."""
-        from shardwise.boundary.arguments import check_arguments
-
-        check_arguments(args)
-        return super().parse_args(ctx, args)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        return getattr(importlib.import_module(module), attribute)
-
-    def make_context(self, *args: Any, **options: Any) -> click.Context:
-        return _outside_click(super().make_context, *args, **options)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        return _outside_click(super().invoke, ctx)
-
-    def resolve_command(self, ctx: click.Context, args: list[str]):
-        if args and args[0] not in COMMANDS:
-            from shardwise.errors import unknown
-
-            raise unknown("command", args[0], COMMANDS, "see `shardwise --help`")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, about) for name, (_, _, about) in COMMANDS.items()])
-
-
-def _outside_click(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call it; a pipe that is closed and Ctrl-C end as we say, not as click does."""
-    try:
-        return function(*args, **options)
-    except BrokenPipeError:
-        raise ReaderGoneError from None
-    except KeyboardInterrupt:
-        raise InterruptedRunError from None
-
-
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="shardwise")
 def cli() -> None:
     """Shard, price and plan language models on TPUs and GPUs."""

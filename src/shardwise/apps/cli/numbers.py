@@ -1,4 +1,4 @@
-"""Types of options that are numbers: finite, in a range, and refused with the option's name."""
+"""Types of options that are numbers, such as 12 or 4k. A range is checked by the request."""
 
 from math import inf
 from typing import Any
@@ -18,7 +18,9 @@ class Number(click.ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         """The number; raises BadRequest that names the option."""
-        return number(value, _flag(param), least=self.least, most=self.most, above=self.above)
+        return number(
+            value, _flag(param), least=self.least, most=self.most, above=self.above, suffix=True
+        )
 
 
 class Whole(click.ParamType):
@@ -31,7 +33,7 @@ class Whole(click.ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         """The number; raises BadRequest that names the option."""
-        return whole(value, _flag(param), least=self.least, most=self.most)
+        return whole(value, _flag(param), least=self.least, most=self.most, suffix=True)
 
 
 def _flag(param: click.Parameter | None) -> str:

@@ -1,13 +1,16 @@
 """Options that several commands share, and how they become values."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from shardwise.errors import BadRequest
-from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.inputs import Hardware, HardwareWords
+
+Made = TypeVar("Made")
 
 
 def hardware_options(constants: str | None = "vendor", *, price: bool = True):
@@ -54,14 +57,14 @@ def hardware_options(constants: str | None = "vendor", *, price: bool = True):
     return decorate
 
 
+def request_of(request: Callable[..., Made], options: Mapping[str, Any]) -> Made:
+    """The request that the command's parameters make: each of its fields is one, by name."""
+    return request(**{field.name: options[field.name] for field in fields(request)})  # type: ignore[arg-type]
+
+
 def hardware_of(options: dict[str, Any]) -> Hardware:
     """The hardware settings of `hardware_options`."""
-    return Hardware(
-        constants=options["constants"],
-        files=options["hw_files"],
-        overrides=options["sets"],
-        prices=options.get("prices", ()),
-    )
+    return request_of(HardwareWords, {"prices": (), **options}).hardware
 
 
 def on_command_line(name: str) -> bool:
@@ -78,7 +81,7 @@ def refuse(names: Iterable[str], why: str) -> None:
             raise BadRequest(f"{flags[name]} {why}")
 
 
-def given(options: dict[str, Any]) -> dict[str, Any]:
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
     """What was asked, for a document's `inputs`: unset options are left out."""
     return {
         k: str(v) if isinstance(v, Path) else v

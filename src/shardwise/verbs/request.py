@@ -1,0 +1,32 @@
+"""A verb of its request: the keywords of a Python function are the fields of a frozen dataclass."""
+
+from collections.abc import Callable
+from inspect import signature
+from typing import ParamSpec, Protocol, TypeVar
+
+from shardwise.verbs.answer import Answer
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found", bound=Answer, covariant=True)
+Progress = Callable[[int, int], None]
+"""Hears how many parts of how many are done."""
+
+
+class Request(Protocol[Found]):
+    """What a verb is asked, in the words of a person; the command line makes the same."""
+
+    def answer(self) -> Found:
+        """Carry it out. Raises BadRequest where it makes no sense."""
+        ...
+
+
+def verb(name: str, request: Callable[Given, Request[Found]]) -> Callable[Given, Found]:
+    """The function that makes the request of its arguments and answers it."""
+
+    def call(*args: Given.args, **keywords: Given.kwargs) -> Found:
+        return request(*args, **keywords).answer()
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = request.__doc__
+    call.__signature__ = signature(request)  # type: ignore[attr-defined]
+    return call
