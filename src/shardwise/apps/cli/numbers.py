@@ -40,6 +40,10 @@ def _flag(param: click.Parameter | None) -> str:
     return param.opts[0] if param else "the number"
 
 
+WHOLE = Whole(least=-MOST_WHOLE)
+"""A whole number whose range the request checks."""
+NUMBER = Number(most=inf)
+"""A number whose range the request checks."""
 SEED = Whole(most=2**32 - 1)
 """What both NumPy and JAX take."""
 SECONDS = Number(above=0, most=1e7)

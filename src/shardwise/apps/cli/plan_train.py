@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.files import check_outputs, file_option
-from shardwise.apps.cli.numbers import Whole
+from shardwise.apps.cli.numbers import WHOLE
 from shardwise.apps.cli.options import hardware_options, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.plan_train_options import run_options, search_options
@@ -20,7 +20,7 @@ from shardwise.apps.cli.timeline import timeline_options, write_timeline
 @click.option("--seq", required=True, help="Tokens per sequence.")
 @search_options
 @click.option(
-    "--top", type=Whole(), default=3, show_default=True, help="Next best meshes to show, up to 50."
+    "--top", type=WHOLE, default=3, show_default=True, help="Next best meshes to show, up to 50."
 )
 @run_options
 @timeline_options

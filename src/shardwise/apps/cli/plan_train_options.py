@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from shardwise.apps.cli.numbers import Whole
+from shardwise.apps.cli.numbers import WHOLE
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.request import OBJECTIVES
 from shardwise.plans.stacks import STACKS
@@ -20,7 +20,7 @@ _OPTIONS = (
     click.option(
         "--schedule", type=click.Choice(PIPELINE_KINDS), help="Fix the pipeline schedule."
     ),
-    click.option("--zero", type=Whole(), metavar="0|1|2", help="Fix the ZeRO stage over replicas."),
+    click.option("--zero", type=WHOLE, metavar="0|1|2", help="Fix the ZeRO stage over replicas."),
     click.option(
         "--context-method",
         type=click.Choice(CONTEXT_METHODS),
