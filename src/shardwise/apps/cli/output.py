@@ -33,10 +33,12 @@ def show_answer(
     options: Mapping[str, Any],
     *,
     inputs: Mapping[str, Any] | None = None,
+    page: Iterable[str | TextTable] | None = None,
     more: Iterable[str] = (),
 ) -> None:
     """Write --csv, then print the document or the page; `more` are lines below the page, such as
-    which files were written. `inputs` are what was asked, in place of all options given."""
+    which files were written, and `page` one in place of the answer's own. `inputs` are what was
+    asked, in place of all options given."""
     if options.get("csv_path"):
         _write_rows(options["csv_path"], answer.table())
     doc = document(
@@ -46,7 +48,7 @@ def show_answer(
         warnings=answer.warnings,
         provenance=answer.provenance,
     )
-    emit(doc, options["as_json"], lambda: print_page((*answer.page(), *more)))
+    emit(doc, options["as_json"], lambda: print_page((*(page or answer.page()), *more)))
 
 
 def print_page(page: Iterable[str | TextTable]) -> None:
