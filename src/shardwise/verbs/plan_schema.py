@@ -10,7 +10,7 @@ from shardwise.verbs.request import Progress, verb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanSchemaRequest:
-    """The JSON Schema of plan files of a `kind`, "train" or "serve", for editors that check YAML."""
+    """The JSON Schema of plan files, of a `kind` "train" or "serve", for editors."""
 
     kind: str = field(default="train", kw_only=False)
 

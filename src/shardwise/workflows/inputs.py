@@ -82,20 +82,12 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChipWords:
-    """Keywords of every verb that reads chips. `constants` are the vendor's or the "book"'s,
-    `hw_files` add chips, `sets` override numbers ({"chip.hbm_bandwidth": 3e12})."""
+class CatalogueWords:
+    """Keywords of every verb that reads the catalogue. `constants` are the vendor's or the
+    "book"'s, `hw_files` add chips."""
 
     constants: str | None = "vendor"
     hw_files: Words = ()
-    sets: Words = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HardwareWords(ChipWords):
-    """Keywords of every verb that prices in dollars: `prices` are those per chip-hour, by chip."""
-
-    prices: Words = ()
 
     @property
     def hardware(self) -> Hardware:
@@ -103,9 +95,23 @@ class HardwareWords(ChipWords):
         return Hardware(
             constants=self.constants or "vendor",
             files=self.hw_files,
-            overrides=self.sets,
-            prices=self.prices,
+            overrides=getattr(self, "sets", ()),
+            prices=getattr(self, "prices", ()),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipWords(CatalogueWords):
+    """Keywords of every verb that prices. `sets` override numbers: {"chip.hbm_bandwidth": 3e12}."""
+
+    sets: Words = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareWords(ChipWords):
+    """Keywords of every verb that knows dollars: `prices` are those per chip-hour, by chip."""
+
+    prices: Words = ()
 
 
 MOST = 1e12

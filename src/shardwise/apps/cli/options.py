@@ -13,44 +13,48 @@ from shardwise.workflows.inputs import Hardware, HardwareWords
 Made = TypeVar("Made")
 
 
-def hardware_options(constants: str | None = "vendor", *, price: bool = True):
-    """--constants, --hw, --set and --price of commands that price.
+def hardware_options(
+    constants: str | None = "vendor", *, sets: bool = True, price: bool = True
+) -> Callable[[Any], Any]:
+    """--constants, --hw, --set and --price of commands that read chips.
 
-    With `constants` None the plan says which; without `price` the command has no dollars to change.
+    With `constants` None the plan says which; without `sets` no number can be changed, without
+    `price` the command has no dollars to change.
     """
-    dollars = click.option(
-        "--price",
-        "prices",
-        multiple=True,
-        metavar="CHIP=USD",
-        help="Dollars per chip-hour, such as h100=2.5; for the chip that is priced.",
-    )
+    options = [
+        click.option(
+            "--constants",
+            default=constants,
+            show_default=constants is not None,
+            metavar="vendor|book",
+            help="Whose numbers for the chips." + (" Default: the plan's." * (not constants)),
+        ),
+        click.option(
+            "--hw",
+            "hw_files",
+            multiple=True,
+            type=click.Path(),
+            metavar="FILE",
+            help="TOML or YAML file that adds or overrides a chip; may be repeated.",
+        ),
+        click.option(
+            "--set",
+            "sets",
+            multiple=True,
+            metavar="PATH=VALUE",
+            help="Override a number, such as chip.hbm_bandwidth=3e12; may be repeated.",
+        ),
+        click.option(
+            "--price",
+            "prices",
+            multiple=True,
+            metavar="CHIP=USD",
+            help="Dollars per chip-hour, such as h100=2.5; for the chip that is priced.",
+        ),
+    ]
 
-    def decorate(command):
-        for option in ((dollars,) if price else ()) + (
-            click.option(
-                "--set",
-                "sets",
-                multiple=True,
-                metavar="PATH=VALUE",
-                help="Override a number, such as chip.hbm_bandwidth=3e12; may be repeated.",
-            ),
-            click.option(
-                "--hw",
-                "hw_files",
-                multiple=True,
-                type=click.Path(),
-                metavar="FILE",
-                help="TOML or YAML file that adds or overrides a chip; may be repeated.",
-            ),
-            click.option(
-                "--constants",
-                default=constants,
-                show_default=constants is not None,
-                metavar="vendor|book",
-                help="Whose numbers for the chips." + (" Default: the plan's." * (not constants)),
-            ),
-        ):
+    def decorate(command: Any) -> Any:
+        for option in reversed(options[: 2 + sets + price]):
             command = option(command)
         return command
 
