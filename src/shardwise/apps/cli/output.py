@@ -33,22 +33,28 @@ def show_answer(
     options: Mapping[str, Any],
     *,
     inputs: Mapping[str, Any] | None = None,
+    doc: Mapping[str, Any] | None = None,
     page: Iterable[str | TextTable] | None = None,
     more: Iterable[str] = (),
 ) -> None:
     """Write --csv, then print the document or the page; `more` are lines below the page, such as
     which files were written, and `page` one in place of the answer's own. `inputs` are what was
-    asked, in place of all options given."""
+    asked, in place of all options given; `doc` is a document that was made before."""
     if options.get("csv_path"):
         _write_rows(options["csv_path"], answer.table())
-    doc = document(
-        inputs=given(options) if inputs is None else inputs,
+    doc = doc or document_of(answer, given(options) if inputs is None else inputs)
+    emit(doc, options["as_json"], lambda: print_page((*(page or answer.page()), *more)))
+
+
+def document_of(answer: "Answer", inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of an answer."""
+    return document(
+        inputs=inputs,
         resolved=answer.resolved,
         result=answer.result,
         warnings=answer.warnings,
         provenance=answer.provenance,
     )
-    emit(doc, options["as_json"], lambda: print_page((*(page or answer.page()), *more)))
 
 
 def print_page(page: Iterable[str | TextTable]) -> None:
