@@ -7,6 +7,7 @@ from typing import ParamSpec, Protocol, TypeVar
 from shardwise.verbs.answer import Answer
 
 Given = ParamSpec("Given")
+Asked = TypeVar("Asked")
 Found = TypeVar("Found", bound=Answer, covariant=True)
 Progress = Callable[[int, int], None]
 """Hears how many parts of how many are done."""
@@ -20,11 +21,20 @@ class Request(Protocol[Found]):
         ...
 
 
-def verb(name: str, request: Callable[Given, Request[Found]]) -> Callable[Given, Found]:
+def answered(request: Request[Found]) -> Found:
+    """The answer of a request."""
+    return request.answer()
+
+
+def verb(
+    name: str,
+    request: Callable[Given, Asked],
+    answer: Callable[[Asked], Found] = answered,  # type: ignore[assignment]
+) -> Callable[Given, Found]:
     """The function that makes the request of its arguments and answers it."""
 
     def call(*args: Given.args, **keywords: Given.kwargs) -> Found:
-        return request(*args, **keywords).answer()
+        return answer(request(*args, **keywords))
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = request.__doc__
