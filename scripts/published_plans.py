@@ -13,7 +13,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
-from shardwise.apps.cli.plan_train_against import figures, shown  # noqa: E402
 
 from shardwise.evidence.against import (  # noqa: E402
     Against,
@@ -25,7 +24,13 @@ from shardwise.evidence.against import (  # noqa: E402
 from shardwise.plans.named import audit_about  # noqa: E402
 from shardwise.plans.train import mesh_text  # noqa: E402
 from shardwise.units import format_seconds  # noqa: E402
-from shardwise.workflows.predict import plan_training, slower_text, train_result  # noqa: E402
+from shardwise.verbs.plan_train import figures, shown  # noqa: E402
+from shardwise.workflows.predict import (  # noqa: E402
+    TrainChoices,
+    plan_training,
+    slower_text,
+    train_result,
+)
 
 OUT = ROOT / "docs" / "published_plans.md"
 STACK = "megatron"
@@ -52,7 +57,7 @@ def section(name: str, on: str) -> str:
         on,
         batch=f"{plan.global_batch_sequences}seq",
         seq=plan.sequence_length,
-        stack=STACK,
+        choices=TrainChoices(stack=STACK),
     )
     found = set_against(planning, plan, f"audit:{name}")
     ours, theirs = train_result(planning.best), against_result(found)

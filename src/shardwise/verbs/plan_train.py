@@ -30,7 +30,7 @@ from shardwise.units import (
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.train_page import train_page
-from shardwise.workflows.inputs import parse_pins, parse_share, parse_total
+from shardwise.workflows.inputs import flag_of, parse_pins, parse_share, parse_total
 from shardwise.workflows.predict import (
     TrainChoices,
     batch_hints,
@@ -124,8 +124,9 @@ class TrainPlanRequest(TrainChoices):
             raise BadRequest("--params changes only the arithmetic of --mfu; give --mfu too")
         for name in ("mfu", "straggler", *_LOSSES):
             if getattr(self, name) and not self.tokens:
-                flag = "--" + name.replace("_", "-")
-                raise BadRequest(f"{flag} changes only the days of a run; give --tokens too")
+                raise BadRequest(
+                    f"{flag_of(name)} changes only the days of a run; give --tokens too"
+                )
         if not self.tokens:
             return None
         return {
@@ -137,7 +138,7 @@ class TrainPlanRequest(TrainChoices):
 
     def _overheads(self) -> Overheads:
         given = {
-            name: parse_seconds(getattr(self, option), "--" + option.replace("_", "-"))
+            name: parse_seconds(getattr(self, option), flag_of(option))
             for option, name in _LOSSES.items()
             if getattr(self, option)
         }

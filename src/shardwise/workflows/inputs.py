@@ -46,6 +46,17 @@ def plan_changes(sets: Words) -> tuple[dict[str, str], list[str]]:
     return {k: v for k, v in texts.items() if not k.startswith("chip.")}, chip
 
 
+def flag_of(keyword: str) -> str:
+    """The option of a keyword.
+
+    >>> flag_of("cpu_devices"), flag_of("hw_files"), flag_of("records_path")
+    ('--cpu-devices', '--hw', '--records')
+    """
+    plurals = {"hw_files": "hw", "sets": "set", "prices": "price", "pins": "pin"}
+    name = plurals.get(keyword, keyword.removesuffix("_path").rstrip("_"))
+    return "--" + name.replace("_", "-")
+
+
 def check_choice(value: str | None, flag: str, known: Collection[str]) -> None:
     """Raise BadRequest for a choice that is none of the known ones."""
     if value is not None and value not in known:

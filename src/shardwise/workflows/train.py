@@ -36,6 +36,7 @@ from shardwise.workflows.inputs import (
     Hardware,
     Words,
     check_choice,
+    flag_of,
     pairs,
     whole_number,
     words,
@@ -95,9 +96,9 @@ class TrainRunRequest:
         values |= {"sets": words(self.sets), "out": str(self.folder)}
         for name, (least, most) in _WHOLE.items():
             if values[name] is not None:
-                values[name] = whole_number(values[name], _flag(name), least=least, most=most)
+                values[name] = whole_number(values[name], flag_of(name), least=least, most=most)
         for name, limits in _REAL.items():
-            values[name] = number(values[name], _flag(name), suffix=True, **limits)
+            values[name] = number(values[name], flag_of(name), suffix=True, **limits)
         return replace(self, **values)
 
     @property
@@ -128,10 +129,6 @@ _REAL = {
     "clip": {"least": 0.0, "most": 1e9},
     "decay": {"least": 0.0, "most": 1e3},
 }
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
 
 
 def train_plan(request: TrainRunRequest, hear: Progress = lambda *_: None) -> dict[str, Any]:
