@@ -1,7 +1,7 @@
 """shardwise: count, price and plan language models on TPUs and GPUs.
 
 Each command is a verb here, of the command's name: `shardwise plan train` is `plan_train`, and
-every option that it has is a keyword. `str` of an answer is what the command prints, `.table()` its
+every option that it has is a keyword (`roofline` is `matmul_roofline`). `str` of an answer is what the command prints, `.table()` its
 rows, `.result` its document. The other names are the values below. All load on first use, so that
 `import shardwise` costs nothing, and none of them loads JAX but `train`; `compile`, `compare`,
 `explain`, `profile` and `calibrate` start it in a process of its own when they are called.
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from shardwise.verbs.plan_sweep import plan_sweep
     from shardwise.verbs.plan_train import plan_train
     from shardwise.verbs.profile import profile
-    from shardwise.verbs.roofline import roofline
+    from shardwise.verbs.roofline import matmul_roofline
     from shardwise.verbs.shard import shard
     from shardwise.verbs.train import train
     from shardwise.verbs.validate import validate
@@ -81,6 +81,7 @@ _HOMES = {
     "load_chip": ("shardwise.hardware", "load_chip"),
     "load_model": ("shardwise.models", "load_model"),
     "load_plan": ("shardwise.plans", "load_plan"),
+    "matmul_roofline": ("shardwise.verbs.roofline", "matmul_roofline"),
     "model_diff": ("shardwise.verbs.model", "model_diff"),
     "model_list": ("shardwise.verbs.model", "model_list"),
     "model_show": ("shardwise.verbs.model", "model_show"),
@@ -95,7 +96,6 @@ _HOMES = {
     "price": ("shardwise.roofline.price", "price"),
     "profile": ("shardwise.verbs.profile", "profile"),
     "resolve": ("shardwise.workflows.shard", "shard_expression"),
-    "roofline": ("shardwise.verbs.roofline", "roofline"),
     "save_plan": ("shardwise.plans", "save_plan"),
     "shard": ("shardwise.verbs.shard", "shard"),
     "simulate": ("shardwise.workflows.simulate", "simulate_plan"),
@@ -128,6 +128,7 @@ __all__ = [
     "load_chip",
     "load_model",
     "load_plan",
+    "matmul_roofline",
     "model_diff",
     "model_list",
     "model_show",
@@ -142,7 +143,6 @@ __all__ = [
     "price",
     "profile",
     "resolve",
-    "roofline",
     "save_plan",
     "shard",
     "simulate",

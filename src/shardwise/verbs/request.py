@@ -1,7 +1,7 @@
 """A verb of its request: the keywords of a Python function are the fields of a frozen dataclass."""
 
 from collections.abc import Callable
-from inspect import signature
+from inspect import Signature, signature
 from typing import ParamSpec, Protocol, TypeVar
 
 from shardwise.verbs.answer import Answer
@@ -38,5 +38,6 @@ def verb(
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = request.__doc__
-    call.__signature__ = signature(request)  # type: ignore[attr-defined]
+    asked = signature(request).replace(return_annotation=Signature.empty)
+    call.__signature__ = asked  # type: ignore[attr-defined]
     return call

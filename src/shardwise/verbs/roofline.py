@@ -9,7 +9,8 @@ from typing import Any
 from shardwise.boundary.numbers import shown
 from shardwise.errors import BadRequest
 from shardwise.hardware.chip import Chip
-from shardwise.roofline import ElementBytes, MatmulRoofline, matmul_roofline
+from shardwise.roofline import ElementBytes, MatmulRoofline
+from shardwise.roofline import matmul_roofline as roofline_of
 from shardwise.units import format_bytes, format_flops, format_rate, format_seconds, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
@@ -44,7 +45,7 @@ class RooflineRequest(ChipWords):
         stored, dtype = self.weights or self.dtype, self.dtype
         elements = ElementBytes.of(left=dtype, right=stored, result=dtype)
         chip = self.hardware.chip(self.on)
-        result = _result(matmul_roofline(m, k, n, chip=chip, dtype=dtype, elements=elements))
+        result = _result(roofline_of(m, k, n, chip=chip, dtype=dtype, elements=elements))
         title = f"{dtype}[{m}, {k}] x {stored}[{k}, {n}] -> {dtype}[{m}, {n}] on {chip.id}"
         return MatmulAnswer(
             title=f"{title}, computed in {dtype}",
@@ -76,7 +77,7 @@ class MatmulAnswer(Answer):
         yield _roofline_table(self.result, self.title)
 
 
-roofline = verb("roofline", RooflineRequest)
+matmul_roofline = verb("matmul_roofline", RooflineRequest)
 
 
 def _parse_dims(text: str) -> Dims:

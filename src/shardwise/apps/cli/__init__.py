@@ -3,23 +3,21 @@
 `COMMANDS` maps a command to the module and attribute that holds it, and a module is imported only
 when its command runs, so that `--help` stays fast. Read `plan_show.py` first: it is short.
 
-Planning: `plan.py` is the group, with `plan_train.py` (its choices as options in
-`plan_train_options.py`, a whole run's in `plan_train_run.py`, `--against` in
-`plan_train_against.py`), `plan_serve.py`, `plan_serve_cost.py` (`serve_lengths.py` has the lengths
-that both take), `plan_sweep.py`, `plan_show.py`, `plan_diff.py` and `plan_schema.py`. `simulate.py`
-puts a load on a serving plan and `export.py` writes a plan for other software. Programs:
-`compile.py`, `compare.py`, `explain.py`, `profile.py` and `train.py`. Sharding: `shard.py`, which
-shows products by `shard_products.py` and adds on request what is in `shard_extras.py`. Tables:
-`hw.py`, `model.py`, `roofline.py`, `book.py`. How right it is: `validate.py`, `validate_serving.py`
-(their summaries in `validate_tables.py`), `calibrate.py` with `calibrate_machine.py` and
-`calibrate_server.py`.
+Each makes the request of its verb (`verbs/`) of its options, by name, answers it, writes the files
+that were asked for, and shows the answer. Planning: `plan.py` is the group, with `plan_train.py`
+(the options that fix its choices in `plan_train_options.py`), `plan_serve.py`, `plan_serve_cost.py`
+(`serve_lengths.py` has the lengths that both take), `plan_sweep.py`, `plan_show.py`, `plan_diff.py`
+and `plan_schema.py`. `simulate.py` puts a load on a serving plan and `export.py` writes a plan for
+other software. Programs: `compile.py`, `compare.py`, `explain.py`, `profile.py` and `train.py`.
+Sharding: `shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`, `book.py`. How right it is:
+`validate.py`, `calibrate.py`.
 
 Pictures: `pictures.py` alone imports matplotlib, for `pipeline_chart.py` (with `timeline.py`),
 `serve_chart.py`, `simulate_chart.py`, `sweep_chart.py`, `validate_plot.py`, `shard_pictures.py`,
-`shard_views.py` and `shard_animation.py`. What all share: `options.py`, `numbers.py` (options that
-are numbers), `files.py` (options that name files to write), `parts.py` (packages that the plain
-install leaves out), `output.py` prints documents, `progress.py` how far a run is, `streams.py`
-errors.
+`shard_views.py` and `shard_animation.py`. What all share: `lazy.py`, `options.py`, `numbers.py`
+(options that are numbers), `files.py` (options that name files to write), `parts.py` (packages that
+the plain install leaves out), `output.py` shows answers, `progress.py` how far a run is,
+`streams.py` errors.
 """
 
 import sys
