@@ -1,10 +1,11 @@
 """shardwise: count, price and plan language models on TPUs and GPUs.
 
 Each command is a verb here, of the command's name: `shardwise plan train` is `plan_train`, and
-every option that it has is a keyword (`roofline` is `matmul_roofline`). `str` of an answer is what the command prints, `.table()` its
-rows, `.result` its document. The other names are the values below. All load on first use, so that
-`import shardwise` costs nothing, and none of them loads JAX but `train`; `compile`, `compare`,
-`explain`, `profile` and `calibrate` start it in a process of its own when they are called.
+every option that it has is a keyword; `roofline` is `matmul_roofline`. `str` of an answer is what
+the command prints, `.table()` its rows, `.result` its document. The other names are the values
+below. All load on first use, so that `import shardwise` costs nothing, and none of them loads JAX
+but `train`; `compile`, `compare`, `explain`, `profile` and `calibrate` start it in a process of its
+own when they are called.
 `__main__.py` is the command, for `python -m shardwise`.
 
 Folders stand one above the other, and a file imports only from those below it

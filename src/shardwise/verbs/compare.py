@@ -12,6 +12,7 @@ from shardwise.verbs.programs import ProgramRequest, is_function
 from shardwise.verbs.request import verb
 from shardwise.workflows.compare import Compared, compare_program, compared_result, read_trace
 from shardwise.workflows.compile import shortfall
+from shardwise.workflows.inputs import words
 
 PARTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "step": ("step time", format_seconds),
@@ -43,7 +44,7 @@ class CompareRequest(ProgramRequest):
             name = f"'{self.what}' is a function, of which nothing is planned"
             raise BadRequest(f"{name}; name a plan's file")
         captured = None if self.trace is None else read_trace(Path(self.trace))
-        done = self.planned((self.phase,) if self.phase else (), watch)
+        done = self.planned(words(self.phase or ()), watch)
         if self.trace is not None and len(done.programs) > 1:
             raise BadRequest("--trace is a capture of one program; say which with --phase")
         compared = tuple(compare_program(done.priced, p, captured) for p in done.programs)

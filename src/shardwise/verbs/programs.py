@@ -124,4 +124,6 @@ def check_plans(request: Any, names: Sequence[str]) -> None:
 
 def mesh_of(given: str | Mapping[str, int] | None) -> dict[str, int] | None:
     """Axes and degrees."""
-    return dict(Mesh.parse(given)) if isinstance(given, str) else given and dict(given)
+    if given is None:
+        return None
+    return dict(Mesh.parse(given) if isinstance(given, str) else given)

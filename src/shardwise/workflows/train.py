@@ -98,7 +98,8 @@ class TrainRunRequest:
             if values[name] is not None:
                 values[name] = whole_number(values[name], flag_of(name), least=least, most=most)
         for name, limits in _REAL.items():
-            values[name] = number(values[name], flag_of(name), suffix=True, **limits)
+            low, high = limits
+            values[name] = number(values[name], flag_of(name), least=low, most=high, suffix=True)
         return replace(self, **values)
 
     @property
@@ -125,9 +126,9 @@ _WHOLE = {
 }
 """Least and most; a seed is what both NumPy and JAX take."""
 _REAL = {
-    "lr": {"above": 0.0, "most": 1e3},
-    "clip": {"least": 0.0, "most": 1e9},
-    "decay": {"least": 0.0, "most": 1e3},
+    "lr": (1e-12, 1e3),
+    "clip": (0.0, 1e9),
+    "decay": (0.0, 1e3),
 }
 
 

@@ -47,7 +47,7 @@ def validate(**options: Any) -> None:
     if options["plot_path"]:
         from shardwise.apps.cli.validate_plot import plot
 
-        plot(answer.found, options["plot_path"])
+        plot(answer.found, options["plot_path"])  # type: ignore[arg-type]
     asked = {name: value for name, value in options.items() if name != "path"}
     show_answer(answer, options, inputs={"path": str(request.table), **given(asked)})
     answer.checked()
