@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from shardwise.errors import BadRequest
-from shardwise.workflows.inputs import Hardware, HardwareWords
+
+if TYPE_CHECKING:
+    from shardwise.workflows.inputs import Hardware
 
 Made = TypeVar("Made")
 
@@ -66,8 +68,10 @@ def request_of(request: Callable[..., Made], options: Mapping[str, Any]) -> Made
     return request(**{field.name: options[field.name] for field in fields(request)})  # type: ignore[arg-type]
 
 
-def hardware_of(options: dict[str, Any]) -> Hardware:
+def hardware_of(options: dict[str, Any]) -> "Hardware":
     """The hardware settings of `hardware_options`."""
+    from shardwise.workflows.inputs import HardwareWords  # slow to load, for --help
+
     return request_of(HardwareWords, {"prices": (), **options}).hardware
 
 

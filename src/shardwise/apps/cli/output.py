@@ -16,7 +16,6 @@ import click
 from shardwise.apps.cli.files import file_option
 from shardwise.apps.cli.options import given
 from shardwise.apps.cli.streams import say
-from shardwise.boundary.documents import finite, to_json
 from shardwise.verbs.answer import TextTable
 
 if TYPE_CHECKING:
@@ -89,6 +88,8 @@ def document(
 def emit(doc: Mapping[str, Any], as_json: bool, render: Callable[[], None]) -> None:
     """Print the document as JSON, or render it for a person and list its warnings."""
     if as_json:
+        from shardwise.boundary.documents import finite, to_json  # slow to load, for --help
+
         found, gone = finite(plain(doc))
         found["warnings"] += [f"{place}, which JSON has no number for: null" for place in gone[:20]]
         click.echo(_spelt(to_json(found)))

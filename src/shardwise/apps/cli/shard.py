@@ -9,7 +9,6 @@ from shardwise.apps.cli.numbers import WHOLE
 from shardwise.apps.cli.options import hardware_options, refuse, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.errors import BadRequest
-from shardwise.sharding.notation import read_product
 
 
 @click.command()
@@ -101,6 +100,8 @@ def _show_product(request: Any, options: dict[str, Any]) -> None:
 
 def _check_pictures(options: dict[str, Any]) -> None:
     """What --plot and --animate cannot show of a product, before it is searched."""
+    from shardwise.sharding.notation import read_product  # slow to load, for --help
+
     operands, wanted = read_product(options["expression"])
     arrays = len(operands) + (wanted != operands[0])
     if options["plot_path"] is not None and arrays > 1:
