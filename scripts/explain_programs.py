@@ -15,6 +15,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from shardwise.hardware import parse_slice
+from shardwise.hardware.device_order import mesh_coordinates
+from shardwise.profiler.ahead import compile_ahead, target_of
+
 PROGRAMS: dict[str, Callable[..., Any]] = {}
 
 
@@ -52,9 +60,6 @@ def program(build: Callable[..., Any]) -> Callable[..., Any]:
 
 def build(devices: list[Any], name: str, faulty: bool, variant: str) -> Made:
     """One program on the devices of its case, which are in the order of the mesh."""
-    import jax
-    import numpy as np
-
     case = cases(name)[variant]
     shape = tuple(case.mesh.values())
     mesh = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(shape), tuple(case.mesh))
@@ -84,29 +89,20 @@ class Shapes:
         return self.mesh.axis_names[1]
 
     def __call__(self, shape: tuple[int, ...], *spec: Any, dtype: str = "bfloat16") -> Any:
-        import jax
-
         at = jax.NamedSharding(self.mesh, jax.P(*spec))
         return jax.ShapeDtypeStruct(shape, dtype, sharding=at)
 
     def lay(self, x: Any, *spec: Any) -> Any:
-        import jax
-
         return jax.lax.with_sharding_constraint(x, jax.NamedSharding(self.mesh, jax.P(*spec)))
 
 
 def _mlp(x: Any, w1: Any, w2: Any) -> Any:
-    import jax
-
     return jax.nn.relu(x @ w1) @ w2
 
 
 @program
 def unsharded_embedding(s: Shapes, faulty: bool) -> Any:
     """The table of a small vocabulary-heavy model lies whole on every device."""
-    import jax
-    import jax.numpy as jnp
-
     D, F, V, B = 512 * s.scale, 2048, 32768 * s.scale, 4096
 
     def loss(params: Any, tokens: Any) -> Any:
@@ -129,9 +125,6 @@ def unsharded_embedding(s: Shapes, faulty: bool) -> Any:
 
 
 def _deep(s: Shapes, wrap: Callable[..., Any], layers: int, tokens: int, D: int, F: int) -> Any:
-    import jax
-    import jax.numpy as jnp
-
     def layer(x: Any, w: Any) -> Any:
         h = jax.nn.gelu(x @ w["up"]) * jnp.tanh(x @ w["gate"])
         return x + h @ w["down"], None
@@ -151,8 +144,6 @@ def _deep(s: Shapes, wrap: Callable[..., Any], layers: int, tokens: int, D: int,
 @program
 def missing_remat(s: Shapes, faulty: bool) -> Any:
     """Every activation of 32 layers is kept for the backward pass, which the memory is full of."""
-    import jax
-
     wrap = (lambda f: f) if faulty else jax.checkpoint
     return _deep(s, wrap, 32, 131072 * s.scale, 1024, 4096 * s.scale)
 
@@ -160,37 +151,27 @@ def missing_remat(s: Shapes, faulty: bool) -> Any:
 @program
 def gather_in_decode(s: Shapes, faulty: bool) -> Any:
     """Weights stored in pieces are gathered for a few tokens."""
-    import jax
-
     L, D, F, B = 8, 2048, 8192 * s.scale, 16
 
     def step(w: Any, x: Any) -> Any:
         def layer(x: Any, w: Any) -> Any:
             if faulty:
-                w = {k: s.lay(v, *spec) for (k, v), spec in zip(w.items(), used, strict=True)}
+                w = {k: s.lay(v, *used[k]) for k, v in w.items()}
             h = s.lay(jax.nn.relu(x @ w["up"]), None, inner)
             return s.lay(x + h @ w["down"], None, None), None
 
         return jax.lax.scan(layer, x, w)[0]
 
     inner = s.inner if faulty else (s.outer, s.inner)
-    used = ((None, s.inner), (s.inner, None))
-    if faulty:
-        weights = {"up": s((L, D, F), None, s.outer, s.inner)}
-        weights["down"] = s((L, F, D), None, s.inner, s.outer)
-    else:
-        weights = {"up": s((L, D, F), None, None, inner), "down": s((L, F, D), None, inner, None)}
-    used = tuple(used[("up", "down").index(k)] for k in sorted(weights))
-    weights = {k: weights[k] for k in sorted(weights)}
+    used = {"up": (None, s.inner), "down": (s.inner, None)}
+    stored = s.outer if faulty else None
+    weights = {"down": s((L, F, D), None, inner, stored), "up": s((L, D, F), None, stored, inner)}
     return step, (weights, s((B, D))), {}
 
 
 @program
 def f32_matmul(s: Shapes, faulty: bool) -> Any:
     """A matmul of float32 at the highest precision among bf16 ones."""
-    import jax
-    import jax.numpy as jnp
-
     T, D, F = 8192, 1024 * s.scale, 4096
 
     def step(x: Any, w1: Any, w2: Any) -> Any:
@@ -200,22 +181,13 @@ def f32_matmul(s: Shapes, faulty: bool) -> Any:
             return jnp.matmul(*wide, precision="highest").astype(x.dtype)
         return h @ w2
 
-    return (
-        step,
-        (
-            s((T, D), s.outer),
-            s((D, F), None, s.inner),
-            s((F, D), s.inner, dtype="float32" if faulty else "bfloat16"),
-        ),
-        {},
-    )
+    w2 = s((F, D), s.inner, dtype="float32" if faulty else "bfloat16")
+    return step, (s((T, D), s.outer), s((D, F), None, s.inner), w2), {}
 
 
 @program
 def bad_padding(s: Shapes, faulty: bool) -> Any:
     """Arrays whose last dim is a fraction of a tile."""
-    import jax.numpy as jnp
-
     T = 2**20 * s.scale
     shape = (T, 9) if faulty else (T * 9 // 128, 128)
 
@@ -228,9 +200,6 @@ def bad_padding(s: Shapes, faulty: bool) -> Any:
 @program
 def replicated_optimizer(s: Shapes, faulty: bool) -> Any:
     """Adam's moments on every device of the data axis, where each could update a piece."""
-    import jax
-    import jax.numpy as jnp
-
     D, F, B = 2048, 8192 * s.scale, 16384
 
     def loss(w: Any, x: Any) -> Any:
@@ -257,8 +226,6 @@ def replicated_optimizer(s: Shapes, faulty: bool) -> Any:
 @program
 def needless_relayout(s: Shapes, faulty: bool) -> Any:
     """A large array is handed on transposed: a copy that computes nothing."""
-    import jax
-
     T, D, F = 16384, 1024, 4096 * s.scale
 
     def step(x: Any, w: Any) -> Any:
@@ -271,9 +238,6 @@ def needless_relayout(s: Shapes, faulty: bool) -> Any:
 @program
 def all_reduce_for_scatter(s: Shapes, faulty: bool) -> Any:
     """Sums that only a piece of is used are summed whole on every device."""
-    import jax
-    import jax.numpy as jnp
-
     T, D, F = 8192, 2048 * s.scale, 4096
     n = s.mesh.shape[s.inner]
 
@@ -302,8 +266,6 @@ def all_reduce_for_scatter(s: Shapes, faulty: bool) -> Any:
 @program
 def axis_order(s: Shapes, faulty: bool) -> Any:
     """The axis that moves most lies on strided links: it stands first in the mesh."""
-    import jax
-
     busy, quiet = (s.outer, s.inner) if faulty else (s.inner, s.outer)
     T, D, F = 16384, 4096, 16384
 
@@ -317,8 +279,6 @@ def axis_order(s: Shapes, faulty: bool) -> Any:
 @program
 def host_transfer(s: Shapes, faulty: bool) -> Any:
     """An array goes to the host's memory and back within a step."""
-    import jax
-
     T, D, F = 8192, 2048 * s.scale, 4096
 
     def step(x: Any, w1: Any, w2: Any) -> Any:
@@ -334,19 +294,13 @@ def host_transfer(s: Shapes, faulty: bool) -> Any:
 
 @program
 def good_mlp(s: Shapes, faulty: bool) -> Any:
-    return (
-        _mlp,
-        (s((8192, 4096), s.outer), s((4096, 8192), None, s.inner), s((8192, 4096), s.inner)),
-        {},
-    )
+    weights = s((4096, 8192), None, s.inner), s((8192, 4096), s.inner)
+    return _mlp, (s((8192, 4096), s.outer), *weights), {}
 
 
 @program
 def good_data(s: Shapes, faulty: bool) -> Any:
     """Data parallelism alone, with plain gradient descent."""
-    import jax
-    import jax.numpy as jnp
-
     both = (s.outer, s.inner)
 
     def loss(w: Any, x: Any) -> Any:
@@ -361,8 +315,6 @@ def good_data(s: Shapes, faulty: bool) -> Any:
 
 @program
 def good_fsdp(s: Shapes, faulty: bool) -> Any:
-    import jax
-
     return _deep(s, jax.checkpoint, 4, 65536, 2048, 8192)
 
 
@@ -383,10 +335,6 @@ def placeless(text: str) -> str:
 
 
 def main(folder: Path, names: list[str]) -> None:
-    from shardwise.hardware import parse_slice
-    from shardwise.hardware.device_order import mesh_coordinates
-    from shardwise.profiler.ahead import compile_ahead, target_of
-
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "index.json"
     index: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}

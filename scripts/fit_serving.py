@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
+import made
 import numpy as np
 from fit.serving import NAMES, PRIORS, Keep, fit_families
 
@@ -50,7 +51,25 @@ PAGE = ROOT / "docs" / "fit_serving.md"
 OLD = "vllm-2023"
 """A family of a year that no plan of today uses: not in the median of the others."""
 _FEW = 10
+ABOUT = """# The fit of the serving constants
+
+Made by `scripts/fit_serving.py` on {day} from {runs} published runs; do not
+edit by hand.
+
+A run's steps are counted as Work and priced with the chip's constants (docs/fit.md), of
+which none is fitted here, and four constants of the engine's family, which belong to no
+chip, model or run. They minimise Huber's loss of log(predicted / measured) of TPOT, a
+tenth counting as one sigma, and with a weight of 0.3 of TTFT, plus the squared sigmas by
+which they leave their priors, on the runs that gate: those of the newest release of each
+family, per model and chip. `planner/serve/loop.py` says what a closed loop of requests
+makes of the steps, `evidence/serving/runs.py` what a row leaves open."""
 _WORST = 12
+FILTER = """{rows:,} rows of the table, {runs:,} runs, {gates} of them gate.
+Left out:"""
+WELL = """TPOT of the runs that gate; throughput is concurrency / TPOT. Chip rates alone, without
+the engines' constants: {alone} in the median."""
+TTFT = """TTFT of the same runs, which the closed form predicts for an even stream of requests (a
+benchmark starts with all of them at once, and its mean has that first wave in it):"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,50 +156,23 @@ def report(
     gates = [r for r in rows if r.gates]
     ideal = scored(groups, lambda run: IDEAL_ENGINE, table.runs)
     alone = tpot_summary([r for r in ideal if r.gates])
-    lines = [
-        "# The fit of the serving constants",
-        "",
-        f"Made by `scripts/fit_serving.py` on {day} from {len(table.runs)} published runs; do not",
-        "edit by hand.",
-        "",
-        "A run's steps are counted as Work and priced with the chip's constants (docs/fit.md), of",
-        "which none is fitted here, and four constants of the engine's family, which belong to no",
-        "chip, model or run. They minimise Huber's loss of log(predicted / measured) of TPOT, a",
-        "tenth counting as one sigma, and with a weight of 0.3 of TTFT, plus the squared sigmas by",
-        "which they leave their priors, on the runs that gate: those of the newest release of each",
-        "family, per model and chip. `planner/serve/loop.py` says what a closed loop of requests",
-        "makes of the steps, `evidence/serving/runs.py` what a row leaves open.",
-        "",
+    behind = Counter(
+        (r.run.family, r.run.version, r.run.model, r.run.weights, r.run.chip) for r in gates
+    )
+    parts = [
+        ABOUT.format(day=day, runs=len(table.runs)),
         "## The filter",
-        "",
-        f"{table.rows:,} rows of the table, {len(table.runs):,} runs, {len(gates)} of them gate.",
-        "Left out:",
-        "",
-        *_table(["rows", "why"], [[str(n), why] for why, n in _largest(table.left_out)]),
-        "",
+        FILTER.format(rows=table.rows, runs=len(table.runs), gates=len(gates)),
+        made.table(["rows", "why"], [[str(n), why] for why, n in _largest(table.left_out)]),
         "## How well it predicts",
-        "",
-        "TPOT of the runs that gate; throughput is concurrency / TPOT. Chip rates alone, without",
-        f"the engines' constants: {_percent(alone.median_abs_error)} in the median.",
-        "",
-        *_summaries("runs", {"all": tpot_summary(gates)}),
-        "",
-        *_summaries("family", _by(gates, "family")),
-        "",
-        *_summaries("chip", _by(gates, "chip")),
-        "",
-        *_summaries("model", _by(gates, "model")),
-        "",
-        "TTFT of the same runs, which the closed form predicts for an even stream of requests (a",
-        "benchmark starts with all of them at once, and its mean has that first wave in it):",
-        "",
-        *_summaries("runs", {"all": ttft_summary(gates), **_by(gates, "family", ttft_summary)}),
-        "",
+        WELL.format(alone=_percent(alone.median_abs_error)),
+        _summaries("runs", {"all": tpot_summary(gates)}),
+        *(_summaries(what, _by(gates, what)) for what in ("family", "chip", "model")),
+        TTFT,
+        _summaries("runs", {"all": ttft_summary(gates), **_by(gates, "family", ttft_summary)}),
         "## One model, one chip left out",
-        "",
         "Median error of TPOT of its runs, fitted on all, and fitted on the runs of others only.",
-        "",
-        *_table(
+        made.table(
             ["left out", "n", "fitted", "left out", "90th percentile"],
             [
                 [
@@ -193,12 +185,9 @@ def report(
                 for x in left
             ],
         ),
-        "",
         "## The constants",
-        "",
         "Range: the least and the most over the fits that leave one model or one chip out.",
-        "",
-        *_table(
+        made.table(
             ["family", "constant", "value", "range", "prior", "what"],
             [
                 [
@@ -213,44 +202,29 @@ def report(
                 for name in NAMES
             ],
         ),
-        "",
         "Priors: "
         + "; ".join(f"{n} {p.value:.3g} +- {p.sigma:.3g}, {p.source}" for n, p in PRIORS.items())
         + ".",
-        "",
         "The runs behind each family's constants:",
-        "",
-        *_table(
+        made.table(
             ["family", "release", "model", "weights", "chip", "runs"],
+            [[*key, str(n)] for key, n in sorted(behind.items())],
+        ),
+        "## Every release",
+        "TPOT with the same constants; a release without a number is not stated.",
+        _summaries("release", _by(rows, "engine")),
+        "Where a family's newest release counts alone, whatever it ran and on what:",
+        _summaries("release", _by(_newest_alone(rows), "engine")),
+        "## The worst",
+        made.table(
+            ["run", "predicted ms", "measured ms"],
             [
-                [*key, str(n)]
-                for key, n in sorted(
-                    Counter(
-                        (r.run.family, r.run.version, r.run.model, r.run.weights, r.run.chip)
-                        for r in gates
-                    ).items()
-                )
+                [r.run.id, f"{r.tpot * 1e3:.2f}", f"{r.run.tpot * 1e3:.2f}"]
+                for r in worst(gates, _WORST)
             ],
         ),
-        "",
-        "## Every release",
-        "",
-        "TPOT with the same constants; a release without a number is not stated.",
-        "",
-        *_summaries("release", _by(rows, "engine")),
-        "",
-        "Where a family's newest release counts alone, whatever it ran and on what:",
-        "",
-        *_summaries("release", _by(_newest_alone(rows), "engine")),
-        "",
-        "## The worst",
-        "",
-        *_table(
-            ["run", "predicted ms", "measured ms"],
-            [[r.run.id, f"{r.tpot * 1e3:.2f}", f"{r.run.tpot * 1e3:.2f}"] for r in _bad(gates)],
-        ),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
 def _newest_alone(rows: Sequence[ServingScored]) -> list[ServingScored]:
@@ -261,16 +235,12 @@ def _newest_alone(rows: Sequence[ServingScored]) -> list[ServingScored]:
     return [r for r in rows if r.run.release and r.run.release == newest[r.run.family]]
 
 
-def _bad(rows: Sequence[ServingScored]) -> list[ServingScored]:
-    return worst(rows, _WORST)
-
-
 def _by(rows: Sequence[ServingScored], what: str, summary=tpot_summary) -> dict[str, Summary]:
     names = sorted({getattr(r.run, what) for r in rows})
     return {n: summary([r for r in rows if getattr(r.run, what) == n]) for n in names}
 
 
-def _summaries(title: str, summaries: Mapping[str, Summary]) -> list[str]:
+def _summaries(title: str, summaries: Mapping[str, Summary]) -> str:
     rows = [
         [
             name,
@@ -282,12 +252,7 @@ def _summaries(title: str, summaries: Mapping[str, Summary]) -> list[str]:
         ]
         for name, s in summaries.items()
     ]
-    return _table([title, "n", "median error", "90th percentile", "bias", "rank"], rows)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [header, ["---"] * len(header), *rows]
-    return [f"| {' | '.join(cells)} |" for cells in lines]
+    return made.table([title, "n", "median error", "90th percentile", "bias", "rank"], rows)
 
 
 def _percent(value: float | None, sign: str = "") -> str:

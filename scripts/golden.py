@@ -1,23 +1,28 @@
 #!/usr/bin/env python3
 """Golden answers: what hundreds of commands say today, so that a later commit can be compared.
 
-    scripts/golden.py write FILE [--jobs 2]
     scripts/golden.py check FILE [--sample 60] [--jobs 2]
+    scripts/golden.py write FILE [--add MORE.json] [--jobs 2]
 
-`write` runs the requests of `golden_requests.py` through the command line in this process
-(`shardwise.apps.cli.main`, with --json) and keeps of each the `result` of its document, or its exit
-code and message. The plan files that requests read are inputs: made once by the command line, they
-lie in FILE, and a later `write` of the same FILE takes them from there. A write that was stopped
-goes on where it was as long as the sources are the same (FILE.part). `check` runs the requests that
-FILE holds, all or some of them evenly over the kinds, and prints one line for each figure that
-differs by more than 1e-9, with exit code 1. Equals of a ranking may change places. Figures that
-are new in an answer are no difference, nor are its sentences.
+FILE holds requests, the answer of each, and the plan files that requests read. A request is the
+words of one command; `files` maps the name of a plan file that it reads to a plan of FILE and what
+is changed in it, `texts` a file's name to its text, and `program` is the kept program that stands
+in for the real compiler. `check` runs the requests through the command line in this process
+(`shardwise.apps.cli.main`, with --json), all or some of them evenly over the kinds, and prints one
+line for each figure that differs by more than 1e-9, with exit code 1. Equals of a ranking may
+change places. Figures that are new in an answer are no difference, nor are its sentences.
+
+`write` runs them all and keeps the answers of today. MORE.json has requests and plans to add:
+
+    {"plans": {NAME: the plan's document}, "rows": [{"kind": "train", "words": ["plan", "train"]}]}
+
+The first requests were drawn at random from lists of choices, each value of each list once at
+least: 25 models, 21 slices, every schedule, stage of ZeRO, remat policy, context method and dtype.
 """
 
 import argparse
 import contextlib
 import gzip
-import hashlib
 import io
 import itertools
 import json
@@ -27,16 +32,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import yaml
-from golden_requests import BASE_WORDS, BASES, KEPT, SERVE_BASE_WORDS, Request, kinds, request_of
 
-ROOT = Path(__file__).resolve().parents[1]
-PROGRAMS = ROOT / "tests" / "workflows" / "data" / "compiled"
+Row = Mapping[str, Any]
+PROGRAMS = Path(__file__).resolve().parents[1] / "tests" / "workflows" / "data" / "compiled"
 SCHEMA = 1
 MOST_ENTRIES = 12
 """Of a list of plans: ten and one more, which tells whether the tenth has an equal."""
@@ -47,10 +51,6 @@ ABSOLUTE = 1e-15
 """Seconds and shares below which a difference is the rounding of a difference of large numbers."""
 DIGITS = 12
 """That are kept of a number."""
-REFUSED = 0.08
-"""Share of a kind's requests that may be refusals."""
-MISSES = ("serve misses",)
-"""Kinds that are made to be refused."""
 PROSE = frozenset(
     ("why", "text", "rule", "source", "slice_means", "about", "differences", "citation", "search")
 )
@@ -83,32 +83,51 @@ RANKED = {
 # One request --------------------------------------------------------------------------------------
 
 
-def answer(request: Request, plans: Mapping[str, Any]) -> dict[str, Any]:
-    """What the command says: `code`, and `result` or `message`; the plan file that it wrote as
-    `plan`, where it was asked to write base.yaml, and a tally of the trace
-    out.json.gz. Runs in a folder of its own."""
+def title_of(row: Row) -> str:
+    """The command as a person would write it, with the changes of its plans."""
+    said = [" ".join(row["words"])]
+    for name, (base, changes) in row.get("files", {}).items():
+        said.append(f"{name}={base} {json.dumps(changes)}" if changes else f"{name}={base}")
+    return " | ".join(said)
+
+
+def answer(row: Row, plans: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+    """What the command says: `code`, and `result` or `message`, and `drawn`, a tally of the trace
+    out.json.gz; and the seconds of CPU that it took. Runs in a folder of its own."""
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        for name, (base, changes) in request.files.items():
+        for name, (base, changes) in row.get("files", {}).items():
             Path(name).write_text(yaml.safe_dump(varied(plans[base], changes), sort_keys=False))
-        for name, text in request.texts.items():
+        for name, text in row.get("texts", {}).items():
             Path(name).write_text(text)
-        with stand_in(request.program):
-            code, out, err = run([*request.words, "--json"])
+        with stand_in(row.get("program", "")):
+            code, out, err = run([*row["words"], "--json"])
         chart = Path("out.json.gz")
-        drawn = tally(read(chart)) if chart.exists() else None
-        made = Path("base.yaml")
-        plan = yaml.safe_load(made.read_text()) if made.exists() else None
-    said: dict[str, Any] = {"code": code}
-    if out.strip():
-        said["result"] = kept(json.loads(out)["result"])
-    if code:
-        said["message"] = err.strip()
-    if plan is not None:
-        said["plan"] = plan
-    if drawn is not None:
-        said["drawn"] = drawn
-    return {"said": said, "seconds": time.process_time() - began}
+        said: dict[str, Any] = {"code": code}
+        if out.strip():
+            said["result"] = kept(json.loads(out)["result"])
+        if code:
+            said["message"] = err.strip()
+        if chart.exists():
+            said["drawn"] = tally(read(chart))
+    return said, time.process_time() - began
+
+
+def answers(
+    rows: Sequence[Row], plans: Mapping[str, Any], jobs: int
+) -> Iterator[tuple[dict[str, Any], float]]:
+    """Of each request in turn what it says and the seconds that it took, in `jobs` processes."""
+    needed = [{b: plans[b] for b, _ in row.get("files", {}).values()} for row in rows]
+    if jobs == 1:
+        yield from map(answer, rows, needed)
+        return
+    with ProcessPoolExecutor(jobs, initializer=settle) as pool:
+        yield from pool.map(answer, rows, needed)
+
+
+def settle() -> None:
+    """One thread for each process: there are as many processes as cores."""
+    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 
 def tally(doc: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,144 +238,38 @@ SHORTER = {
 """What is kept of a list of mappings, by its key."""
 
 
-# Writing ------------------------------------------------------------------------------------------
+# Files --------------------------------------------------------------------------------------------
 
 
-def write(path: Path, jobs: int) -> int:
-    """Run the requests of every kind and write FILE."""
-    began = time.perf_counter()
-    with Runner(path.with_name(path.name + ".part"), jobs) as runner:
-        plans = read(path)["plans"] if path.exists() else base_plans(runner)
-        rows = [row for kind in kinds(plans) for row in chosen(kind, plans, runner)]
-    write_gzip(path, {"schema_version": SCHEMA, "plans": plans, "rows": rows})
-    runner.forget()
-    by_kind = Counter(row["kind"] for row in rows)
-    refused = Counter(row["kind"] for row in rows if row["said"]["code"])
-    for kind, count in by_kind.items():
+def write(path: Path, more: Path | None, jobs: int) -> int:
+    """Run the requests of FILE, and those that are added, and write what they say."""
+    doc = read(path)
+    if more is not None:
+        added = json.loads(more.read_text())
+        doc["plans"] |= added.get("plans", {})
+        doc["rows"] += added["rows"]
+    spent = []
+    for row, (said, seconds) in zip(
+        doc["rows"], answers(doc["rows"], doc["plans"], jobs), strict=True
+    ):
+        row["said"] = said
+        spent.append((seconds, title_of(row)))
+        show(f"{len(spent)} of {len(doc['rows'])}")
+    show("")
+    write_gzip(path, doc)
+    print_slowest(spent)
+    counts = Counter(row["kind"] for row in doc["rows"])
+    refused = Counter(row["kind"] for row in doc["rows"] if row["said"]["code"])
+    for kind, count in counts.items():
         print(f"{kind:14s} {count:4d} requests, {refused[kind]:3d} of them refused")
-    for seconds, title in sorted(runner.spent, reverse=True)[:10]:
-        print(f"{seconds:6.1f} s  {title}")
-    print(
-        f"{len(rows)} requests, {sum(refused.values())} refused; {path.stat().st_size / 1e3:.0f} kB"
-        f"; {sum(s for s, _ in runner.spent):.0f} s of CPU (candidates included), "
-        f"{time.perf_counter() - began:.0f} s"
-    )
     return 0
 
 
-def base_plans(runner: "Runner") -> dict[str, Any]:
-    """The plan files that requests read, from `plan train -o`, `plan serve -o` and the dumps."""
-    words = dict(zip(BASES, BASE_WORDS, strict=True))
-    words |= {name: ("plan", "serve", *more) for name, more in SERVE_BASE_WORDS.items()}
-    asked = [
-        Request(kind="base", words=(*command, "-o", "base.yaml")) for command in words.values()
-    ]
-    plans = {}
-    for name, said in zip(words, runner.answers(asked, {}), strict=True):
-        if said["code"]:
-            raise SystemExit(f"base plan {name}: {said['message']}")
-        plans[name] = said["plan"]
-    for name in KEPT:
-        plans[f"kept-{name}"] = json.loads((PROGRAMS / name / "plan.json").read_text())
-    return plans
-
-
-def chosen(kind: str, plans: Mapping[str, Any], runner: "Runner") -> list[dict[str, Any]]:
-    """The first candidates of a kind, as many as it wants; of those that are refused, few."""
-    count, candidates = kinds(plans)[kind]
-    source, seen = candidates(), set[str]()
-    rows: list[dict[str, Any]] = []
-    refused, most = 0, count if kind in MISSES else REFUSED * count
-    while len(rows) < count:
-        batch = list(itertools.islice(source, 4 * runner.jobs))
-        if not batch:
-            break
-        for request, said in zip(batch, runner.answers(batch, plans), strict=True):
-            fresh = request.title not in seen and len(rows) < count
-            seen.add(request.title)
-            if not fresh or (said["code"] and refused + 1 > most):
-                continue
-            refused += bool(said["code"])
-            rows.append({**request.document(), "said": said})
-        show(f"{kind}: {len(rows)} of {count}")
-    show("")
-    return rows
-
-
-class Runner:
-    """Runs requests in `jobs` processes and keeps their answers in a file until forgotten."""
-
-    def __init__(self, part: Path | None, jobs: int) -> None:
-        self.jobs = jobs
-        self.spent: list[tuple[float, str]] = []
-        self._part = part
-        self._known: dict[str, dict[str, Any]] = {}
-        self._out: TextIO | None = None
-        self._pool = ProcessPoolExecutor(jobs, initializer=settle) if jobs > 1 else None
-        if part is None:
-            return
-        head = json.dumps({"sources": sources()})
-        lines = part.read_text().splitlines() if part.exists() else []
-        if lines and lines[0] == head:
-            for line in lines[1:]:
-                with contextlib.suppress(json.JSONDecodeError):  # the last, where it was cut
-                    self._known |= json.loads(line)
-        self._out = part.open("w")
-        kept = [json.dumps({key: made}) for key, made in self._known.items()]
-        print(head, *kept, sep="\n", file=self._out, flush=True)
-
-    def __enter__(self) -> "Runner":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._pool:
-            self._pool.shutdown(cancel_futures=True)
-        if self._out:
-            self._out.close()
-
-    def answers(
-        self, requests: Sequence[Request], plans: Mapping[str, Any]
-    ) -> Iterator[dict[str, Any]]:
-        """Of each request in turn what it says."""
-        keys = [key_of(request, plans) for request in requests]
-        missing = {k: r for k, r in zip(keys, requests, strict=True) if k not in self._known}
-        needed = [{base: plans[base] for base, _ in r.files.values()} for r in missing.values()]
-        run = self._pool.map if self._pool else map
-        done = iter(run(answer, missing.values(), needed))
-        for key, request in zip(keys, requests, strict=True):
-            if key not in self._known:
-                made = next(done)
-                self._known[key] = made
-                if self._out:
-                    print(json.dumps({key: made}), file=self._out, flush=True)
-            made = self._known[key]
-            self.spent.append((made["seconds"], request.title))
-            yield made["said"]
-
-    def forget(self) -> None:
-        """Remove the file of answers."""
-        if self._part:
-            self._part.unlink()
-
-
-def settle() -> None:
-    """One thread for each process: there are as many processes as cores."""
-    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
-
-
-def key_of(request: Request, plans: Mapping[str, Any]) -> str:
-    """By which an answer is known: the request and the plans that it reads."""
-    read = [plans[base] for base, _ in request.files.values()]
-    return hashlib.sha256(json.dumps([request.document(), read]).encode()).hexdigest()[:24]
-
-
-def sources() -> str:
-    """A hash of the sources, whose answers these are, and of what is kept of them."""
-    found = hashlib.sha256(Path(__file__).read_bytes())
-    for path in sorted((ROOT / "src").rglob("*")):
-        if path.is_file() and path.suffix != ".pyc":
-            found.update(path.read_bytes())
-    return found.hexdigest()
+def print_slowest(spent: Sequence[tuple[float, str]]) -> None:
+    """The ten requests that took longest, and the seconds of all."""
+    for seconds, title in sorted(spent, reverse=True)[:10]:
+        print(f"{seconds:6.1f} s  {title}")
+    print(f"{len(spent)} requests, {sum(s for s, _ in spent):.0f} s of CPU")
 
 
 def show(text: str) -> None:
@@ -384,32 +297,23 @@ def write_gzip(path: Path, doc: Mapping[str, Any]) -> None:
 
 def check(path: Path, sample: int | None, jobs: int) -> int:
     """Run the requests that FILE holds, print what differs, and return how many figures do."""
-    began = time.perf_counter()
     doc = read(path)
     rows = doc["rows"] if sample is None else evenly(doc["rows"], sample)
-    requests = [request_of(row) for row in rows]
-    found, touched = 0, 0
-    with Runner(None, jobs) as runner:
-        for number, (row, said) in enumerate(
-            zip(rows, runner.answers(requests, doc["plans"]), strict=True), 1
-        ):
-            lines = list(differences(row["said"], said))
-            for line in lines:
-                print(f"{requests[number - 1].title}: {line}")
-            found, touched = found + len(lines), touched + bool(lines)
-            show(f"{number} of {len(rows)}, {found} figures differ")
+    spent, found, touched = [], 0, 0
+    for row, (said, seconds) in zip(rows, answers(rows, doc["plans"], jobs), strict=True):
+        lines = list(differences(row["said"], said))
+        for line in lines:
+            print(f"{title_of(row)}: {line}")
+        found, touched = found + len(lines), touched + bool(lines)
+        spent.append((seconds, title_of(row)))
+        show(f"{len(spent)} of {len(rows)}, {found} figures differ")
     show("")
-    for seconds, title in sorted(runner.spent, reverse=True)[:10]:
-        print(f"{seconds:6.1f} s  {title}")
-    cpu = sum(s for s, _ in runner.spent)
-    print(
-        f"{len(rows)} requests, {found} figures differ in {touched} of them; "
-        f"{cpu:.0f} s of CPU, {time.perf_counter() - began:.0f} s"
-    )
+    print_slowest(spent)
+    print(f"{found} figures differ in {touched} of them")
     return found
 
 
-def evenly(rows: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str, Any]]:
+def evenly(rows: Sequence[Row], count: int) -> list[Row]:
     """About so many rows: of each kind its share, one at least, in even steps."""
     by_kind = [list(group) for _, group in itertools.groupby(rows, key=lambda row: row["kind"])]
     picked = []
@@ -504,7 +408,7 @@ def short(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def main(words: Iterable[str] | None = None) -> int:
+def main() -> int:
     """Parse and run."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -514,9 +418,11 @@ def main(words: Iterable[str] | None = None) -> int:
         one.add_argument("--jobs", type=int, default=2)
         if verb == "check":
             one.add_argument("--sample", type=int)
-    asked = parser.parse_args(None if words is None else list(words))
+        else:
+            one.add_argument("--add", type=Path)
+    asked = parser.parse_args()
     if asked.verb == "write":
-        return write(asked.file, asked.jobs)
+        return write(asked.file, asked.add, asked.jobs)
     return 1 if check(asked.file, asked.sample, asked.jobs) else 0
 
 

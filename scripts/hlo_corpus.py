@@ -23,6 +23,7 @@ from pathlib import Path
 from hlo_programs import PROGRAMS
 
 from shardwise.errors import ShardwiseError
+from shardwise.evidence.planned.job import AWAY_FROM_HARDWARE
 from shardwise.profiler import run_source
 
 HERE = Path(__file__).parent
@@ -52,8 +53,9 @@ def main() -> int:
 def _compile(name: str, chip: str, folder: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="shardwise-") as dump:
         # A child of its own for each: some programs abort the compiler, some never end.
+        around = {"DUMP": dump, **AWAY_FROM_HARDWARE}  # read when JAX is imported
         source = (
-            f"import os, sys\nsys.path.insert(0, {str(HERE)!r})\nos.environ['DUMP'] = {dump!r}\n"
+            f"import os, sys\nsys.path.insert(0, {str(HERE)!r})\nos.environ.update({around!r})\n"
             "from hlo_programs import compile_one\n"
             f"compile_one({name!r}, {chip!r}, {str(folder.resolve())!r})\n"
         )

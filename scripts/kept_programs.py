@@ -16,7 +16,24 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 from made import made
+
+from shardwise.hardware import parse_slice
+from shardwise.hardware.device_order import mesh_coordinates
+from shardwise.profiler.ahead import target_of
+from shardwise.profiler.ahead.compile import environment
+from shardwise.profiler.ahead.job import topology_devices
+from shardwise.profiler.ahead.user import user_program
+from shardwise.profiler.child import run_function
+from shardwise.runtime.attention import Scoring
+from shardwise.runtime.attention import ring_attention as attention
+from shardwise.runtime.collective_matmul import (
+    all_gather_matmul,
+    matmul_reduce_scatter_bidirectional,
+)
+from shardwise.workflows.compile import compile_function
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parent / "tests" / "kept"
@@ -33,9 +50,6 @@ PROGRAMS = {
 
 def main():
     """Compile every program, then write the folder."""
-    from shardwise.hardware import parse_slice
-    from shardwise.workflows.compile import compile_function
-
     head, hashes = made(), lowered()
     for name, (on, mesh) in PROGRAMS.items():
         with chdir(HERE):
@@ -54,12 +68,6 @@ def main():
 
 def lowered():
     """A hash of every program as it is given to the compiler, from a child; nothing is compiled."""
-    from shardwise.hardware import parse_slice
-    from shardwise.hardware.device_order import mesh_coordinates
-    from shardwise.profiler.ahead import target_of
-    from shardwise.profiler.ahead.compile import environment
-    from shardwise.profiler.child import run_function
-
     cases, around = [], {"PYTHONPATH": str(HERE)}
     for name, (on, mesh) in PROGRAMS.items():
         piece = parse_slice(on)
@@ -72,9 +80,6 @@ def lowered():
 
 def hashes(cases):
     """What runs in the child of `lowered`."""
-    from shardwise.profiler.ahead.job import topology_devices
-    from shardwise.profiler.ahead.user import user_program
-
     found = {}
     for case in cases:
         name = case["name"]
@@ -88,8 +93,6 @@ def hashes(cases):
 
 def array(mesh, shape, *spec, dtype="bfloat16"):
     """An argument: its shape, and which axes of the mesh cut each dim."""
-    import jax
-
     return jax.ShapeDtypeStruct(shape, dtype, sharding=jax.NamedSharding(mesh, jax.P(*spec)))
 
 
@@ -99,12 +102,6 @@ def array(mesh, shape, *spec, dtype="bfloat16"):
 def ring_attention(q, k, v, positions):
     """The gradients of attention round a ring of `context`: 8,192 tokens, 8 query and 2 KV heads of
     128."""
-    import jax
-    import jax.numpy as jnp
-
-    from shardwise.runtime.attention import Scoring
-    from shardwise.runtime.attention import ring_attention as attention
-
     spec = jax.P("data", "context")
 
     def attend(q, k, v, positions):
@@ -134,10 +131,6 @@ def ring_attention_args(mesh):
 
 def gather_matmul(x, w):
     """`all_gather_matmul`: In[B_X, D_Y] . W[D, F_Y] with the gather over Y in pieces."""
-    import jax
-
-    from shardwise.runtime.collective_matmul import all_gather_matmul
-
     ins = jax.P("X", "Y"), jax.P(None, "Y")
     function = partial(all_gather_matmul, axis="Y")
     return jax.shard_map(function, in_specs=ins, out_specs=jax.P("X", "Y"))(x, w)
@@ -149,10 +142,6 @@ def gather_matmul_args(mesh):
 
 def matmul_scatter(x, w):
     """`matmul_reduce_scatter_bidirectional`: In[B_X, D_Y] . W[D_Y, F], summed over Y in pieces."""
-    import jax
-
-    from shardwise.runtime.collective_matmul import matmul_reduce_scatter_bidirectional
-
     ins = jax.P("X", "Y"), jax.P("Y", None)
     function = partial(matmul_reduce_scatter_bidirectional, axis="Y")
     return jax.shard_map(function, in_specs=ins, out_specs=jax.P("X", "Y"))(x, w)
@@ -165,8 +154,6 @@ def matmul_scatter_args(mesh):
 def ffw(x, w_in, w_out):
     """Chapter 9's feed-forward block: 4-way data parallel over chips, 2-way model parallel over the
     cores of each."""
-    import jax
-
     with jax.named_scope("ffw_up"):
         tmp = x @ w_in
     with jax.named_scope("ffw_down"):

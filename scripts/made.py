@@ -1,18 +1,29 @@
-"""When, of what and by what a committed table was made: the head of its JSON document."""
+"""When, of what and by what a committed document was made, and tables of Markdown for its page."""
 
 import subprocess
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 
-def made() -> dict[str, Any]:
-    """Date, commit (it says so where there were changes beside it) and the compiler's versions."""
-    run = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    commit = subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()
+def made(packages: Sequence[str] = ("jax", "libtpu")) -> dict[str, Any]:
+    """The head of a JSON document: date, commit, and versions of packages."""
     return {
         "date": str(datetime.now(UTC).date()),
-        "commit": commit,
-        "versions": {name: version(name) for name in ("jax", "libtpu")},
+        "commit": commit(),
+        "versions": {name: version(name) for name in packages},
     }
+
+
+def commit() -> str:
+    """The commit that is checked out; it says so where there were changes beside it."""
+    run = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    return subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown."""
+    lines = (header, ["---"] * len(header), *rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -10,13 +10,14 @@ docs/maxtext.json and docs/maxtext.md after each row. What was compiled is kept 
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from made import commit, table
 
 from shardwise.errors import ShardwiseError
 from shardwise.evidence.training.models import Row
@@ -148,12 +149,6 @@ def one(row: Row, run: Run, held: dict[str, Any], cached_only: bool) -> dict[str
     return {**row_result(run, timeline), "planned_seconds": planned, "compiled": about}
 
 
-def commit() -> str:
-    """The commit that is checked out."""
-    run = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=-1, check=True)
-    return run.stdout.decode().strip()
-
-
 def write(held: dict[str, dict[str, Any]], left: dict[str, str]) -> None:
     """Both documents, rows in the order of the table of runs."""
     order = {row["id"]: i for i, row in enumerate(read_table(PUBLISHED))}
@@ -250,11 +245,6 @@ def where(row: dict[str, Any]) -> list[str]:
     nets = [f"{s:.2f} {name}" for name, s in row["network_seconds"].items() if s >= 0.005]
     rest = f"{sum(classes.values()):.2f}"
     return [row["id"], *shown, rest, ", ".join(waits), ", ".join(nets)]
-
-
-def table(header: list[str], lines: list[list[str]]) -> str:
-    """A table of Markdown."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *lines))
 
 
 if __name__ == "__main__":

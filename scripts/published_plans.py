@@ -6,32 +6,25 @@ Each plan of `audit:NAME` is priced on the slice named here and held against the
 `plan train` finds there, both with the same software's constants.
 """
 
-import sys
 from datetime import date
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
+from made import table
 
-
-from shardwise.evidence.against import (  # noqa: E402
+from shardwise.evidence.against import (
     Against,
     against_result,
     gain_text,
     published_plan,
     set_against,
 )
-from shardwise.plans.named import audit_about  # noqa: E402
-from shardwise.plans.train import mesh_text  # noqa: E402
-from shardwise.units import format_seconds  # noqa: E402
-from shardwise.verbs.plan_train import figures, shown  # noqa: E402
-from shardwise.workflows.predict import (  # noqa: E402
-    TrainChoices,
-    plan_training,
-    slower_text,
-    train_result,
-)
+from shardwise.plans.named import audit_about
+from shardwise.plans.train import mesh_text
+from shardwise.units import format_seconds
+from shardwise.verbs.plan_train import figures, shown
+from shardwise.workflows.predict import TrainChoices, plan_training, slower_text, train_result
 
+ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "published_plans.md"
 STACK = "megatron"
 CASES = (("deepseek-v3-2048", "256*h100:8"), ("llama-3-405b-16k", "2048*h100:8"))
@@ -71,9 +64,9 @@ def section(name: str, on: str) -> str:
     ranges = [span(ours), span(train_result(found.theirs))]
     meshes = [mesh_text(p.mesh) for p in (planning.best.plan, found.theirs.plan)]
     rows = [["mesh", *meshes], *figures(ours, theirs), ["80 % range of the step", *ranges]]
-    lines += [*table(["predicted", "shardwise", "published"], rows), ""]
+    lines += [table(["predicted", "shardwise", "published"], rows), ""]
     rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in found.differences]
-    lines += [*table(["choice", "shardwise", "published", "theirs with ours"], rows), ""]
+    lines += [table(["choice", "shardwise", "published", "theirs with ours"], rows), ""]
     return "\n".join([*lines, *(f"- {reason}" for reason in found.reasons), ""])
 
 
@@ -90,11 +83,6 @@ def span(result: dict) -> str:
     if found is None:
         return "unknown"
     return f"{format_seconds(found['low'])} to {format_seconds(found['high'])}"
-
-
-def table(header: list[str], rows: list[list[str]]) -> list[str]:
-    """A table of Markdown."""
-    return [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
 
 
 def main() -> None:

@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 
+from made import table
+
+from shardwise.hardware import Chip
+from shardwise.planner.serve.answer import mesh_text
+from shardwise.planner.serve.fleet import Fleet, Looked, cheapest, look
+from shardwise.planner.serve.grid import FleetRequest
+from shardwise.planner.simulate.metrics import Objectives
+from shardwise.plans.serve import CHECKPOINT
+from shardwise.units import format_seconds, sig
+from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.predict_fleet import fleet_request
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "src"))
-
-from shardwise.hardware import Chip  # noqa: E402
-from shardwise.planner.serve.answer import mesh_text  # noqa: E402
-from shardwise.planner.serve.fleet import Fleet, Looked, cheapest, look  # noqa: E402
-from shardwise.planner.serve.grid import FleetRequest  # noqa: E402
-from shardwise.planner.simulate.metrics import Objectives  # noqa: E402
-from shardwise.plans.serve import CHECKPOINT  # noqa: E402
-from shardwise.units import format_seconds, sig  # noqa: E402
-from shardwise.workflows.inputs import Hardware  # noqa: E402
-from shardwise.workflows.predict_fleet import fleet_request  # noqa: E402
-
 OUT = ROOT / "docs" / "serving_plans.md"
 MODELS = ("llama-3-70b", "deepseek-v3", "gpt-oss-120b")
 CHIPS = ("v5e", "v6e", "tpu7x", "h100", "h200", "b200")
@@ -162,8 +162,7 @@ def page(cells: list[list[str]], columns: int, seconds: float, cpu: float) -> st
         prices=", ".join(f"{id} ${p.usd_per_chip_hour:.2f} ({p.as_of})" for id, p in priced),
         stored=f"`{CHECKPOINT}`",
     )
-    table = [f"| {' | '.join(row)} |" for row in (COLUMNS, ["---"] * len(COLUMNS), *cells)]
-    return "\n".join([intro, *table, ""])
+    return "\n".join([intro, table(COLUMNS, cells), ""])
 
 
 def main() -> None:

@@ -17,8 +17,6 @@ from shardwise.workflows.compile import said_of
 EQUAL = 0.01
 """Bytes that no rule explains, over those that the plan has, up to which its list is the program's:
 shards that padding makes uneven."""
-NEAR, LEAST, MOST = 0.1, 0.85, 1.15
-
 NEAR = 0.1
 AROUND = (0.85, 1.15)
 """A compiled peak over the usable HBM, from and to which "fits" is put to the test."""

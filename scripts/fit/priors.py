@@ -159,12 +159,9 @@ def _ironwood_ramp(path: Path) -> Prior:
         for r in read_csv(path)
         if r["source"] == "tpu-recipes-microbench" and r["m"] and r["tflops"]
     ]
-    peak = load_chip("tpu7x").peak("bf16") / 2
-    m = np.array([float(r["m"]) for r in rows])
-    seconds = np.array([2 * float(r["m"]) * float(r["n"]) * float(r["k"]) for r in rows]) / (
-        np.array([float(r["tflops"]) for r in rows]) * 1e12
-    )
-    flops = np.array([2 * float(r["m"]) * float(r["n"]) * float(r["k"]) for r in rows])
+    m, n, k, rate = np.array([[float(r[c]) for c in ("m", "n", "k", "tflops")] for r in rows]).T
+    flops, peak = 2 * m * n * k, load_chip("tpu7x").peak("bf16") / 2
+    seconds = flops / (rate * 1e12)
     share = float(np.median((flops / seconds)[m >= 4096]) / peak)
     extra = seconds - flops / (peak * share)
     ramp = max(float(np.median(extra[m < 4096])) if np.any(m < 4096) else 1e-6, 0.0)

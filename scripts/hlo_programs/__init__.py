@@ -2,8 +2,7 @@
 
 `compile_one(name, chip, folder)` of `targets.py`, called in a child process, compiles a program for
 a chip that is not at hand. A program is a function of a mesh (2, 2, 2) with axes (replica, fsdp,
-tensor) to (function, arguments, options of jax.jit). JAX is imported inside them, so that their
-names are known without it. Read `base.py` first.
+tensor) to (function, arguments, options of jax.jit). Read `base.py` first.
 """
 
 from hlo_programs import collectives, layers, matmuls, operations

@@ -1,69 +1,56 @@
 """Collectives, one kind each, and rings of them."""
 
-from hlo_programs.base import array, mapped, program
+import jax
+import jax.numpy as jnp
+
+from hlo_programs.base import DATA, EVERYTHING, array, mapped, program
 from hlo_programs.layers import transformer_step
 
 
 @program
 def all_gather(mesh):
-    import jax
-
     def gather(x):
         one = jax.lax.all_gather(x, "tensor", axis=1, tiled=True)
-        return jax.lax.all_gather(one, ("replica", "fsdp"), tiled=True)
+        return jax.lax.all_gather(one, DATA, tiled=True)
 
-    p = jax.P
-    shape = array(mesh, (1024, 1024), ("replica", "fsdp"), "tensor")
-    return mapped(mesh, gather, p(("replica", "fsdp"), "tensor"), p()), [shape], {}
+    shape = array(mesh, (1024, 1024), DATA, "tensor")
+    return mapped(mesh, gather, jax.P(DATA, "tensor"), jax.P()), [shape], {}
 
 
 @program
 def reduce_scatter(mesh):
-    import jax
-
-    p = jax.P
     function = mapped(
         mesh,
         lambda x: jax.lax.psum_scatter(x, ("fsdp", "tensor"), tiled=True),
-        p("replica"),
-        p(("replica", "fsdp", "tensor")),
+        jax.P("replica"),
+        jax.P(EVERYTHING),
     )
     return function, [array(mesh, (1024, 2048), "replica", dtype="float32")], {}
 
 
 @program
 def all_reduce(mesh):
-    import jax
-
-    p = jax.P
 
     def reduce(x, y):
         return jax.lax.psum((x, y), "fsdp"), jax.lax.pmax(x, ("replica", "tensor"))
 
     shapes = [array(mesh, (512, 1024)), array(mesh, (256,), dtype="float32")]
-    return mapped(mesh, reduce, (p(), p()), ((p(), p()), p())), shapes, {}
+    return mapped(mesh, reduce, (jax.P(), jax.P()), ((jax.P(), jax.P()), jax.P())), shapes, {}
 
 
 @program
 def all_to_all(mesh):
-    import jax
-
-    p = jax.P
     function = mapped(
         mesh,
         lambda x: jax.lax.all_to_all(x, ("fsdp", "tensor"), 1, 0, tiled=True),
-        p(("fsdp", "tensor"), None),
-        p(None, ("fsdp", "tensor")),
+        jax.P(("fsdp", "tensor"), None),
+        jax.P(None, ("fsdp", "tensor")),
     )
     return function, [array(mesh, (1024, 2048), ("fsdp", "tensor"))], {}
 
 
 @program
 def ragged_all_to_all(mesh):
-    import jax
-    import jax.numpy as jnp
-
-    p = jax.P
 
     def exchange(x, sizes):
         offsets = jnp.cumsum(sizes) - sizes
@@ -72,31 +59,23 @@ def ragged_all_to_all(mesh):
         )
 
     shapes = [array(mesh, (512, 256), "fsdp"), array(mesh, (4,), "fsdp", dtype="int32")]
-    return mapped(mesh, exchange, (p("fsdp"), p("fsdp")), p("fsdp")), shapes, {}
+    return mapped(mesh, exchange, (jax.P("fsdp"), jax.P("fsdp")), jax.P("fsdp")), shapes, {}
 
 
 @program
 def permute_ring(mesh):
-    import jax
-
-    p = jax.P
 
     def around(x):
         ring = [(i, (i + 1) % 8) for i in range(8)]
-        everything = ("replica", "fsdp", "tensor")
-        return jax.lax.fori_loop(0, 7, lambda _, y: jax.lax.ppermute(y, everything, ring) + x, x)
+        return jax.lax.fori_loop(0, 7, lambda _, y: jax.lax.ppermute(y, EVERYTHING, ring) + x, x)
 
-    spec = p(("replica", "fsdp", "tensor"))
+    spec = jax.P(EVERYTHING)
     return mapped(mesh, around, spec, spec), [array(mesh, (8192, 512), *spec)], {}
 
 
 @program
 def collective_matmul(mesh):
     """A gather hidden behind the product it feeds, written as a ring."""
-    import jax
-    import jax.numpy as jnp
-
-    p = jax.P
     ring = [(i, (i + 1) % 4) for i in range(4)]
 
     def product(x, w):
@@ -109,23 +88,19 @@ def collective_matmul(mesh):
         return out
 
     both = ("fsdp", "tensor")
-    function = mapped(mesh, product, (p(both), p(None, both)), p(None, both))
+    function = mapped(mesh, product, (jax.P(both), jax.P(None, both)), jax.P(None, both))
     return function, [array(mesh, (4096, 1024), both), array(mesh, (1024, 4096), None, both)], {}
 
 
 @program
 def multi_slice(mesh):
     """Gradients summed over two slices of four."""
-    return transformer_step(mesh, ("fsdp", "tensor"), None, ("replica", "fsdp", "tensor"))
+    return transformer_step(mesh, ("fsdp", "tensor"), None, EVERYTHING)
 
 
 @program
 def resharding(mesh):
-    import jax
-
     def move(x):
-        return jax.lax.with_sharding_constraint(
-            x * 2, jax.sharding.NamedSharding(mesh, jax.P(None, ("replica", "fsdp")))
-        )
+        return jax.lax.with_sharding_constraint(x * 2, jax.NamedSharding(mesh, jax.P(None, DATA)))
 
-    return move, [array(mesh, (2048, 1024), ("replica", "fsdp"))], {}
+    return move, [array(mesh, (2048, 1024), DATA)], {}

@@ -1,20 +1,18 @@
 """Layers and steps: MLPs, attention, training steps under several shardings, decode."""
 
-from hlo_programs.base import array, mapped, program
+import jax
+import jax.numpy as jnp
+
+from hlo_programs.base import DATA, EVERYTHING, array, mapped, program
 
 D, F, B, T, N, H, V, L = 512, 2048, 8, 256, 4, 128, 1024, 4
 
 
 def mlp(x, w_in, w_out):
-    import jax
-
     return x + jax.nn.gelu(x @ w_in) @ w_out
 
 
 def attention(x, w_qkv, w_out):
-    import jax
-    import jax.numpy as jnp
-
     q, k, v = jnp.einsum("btd,dcnh->cbtnh", x, w_qkv)
     scores = jnp.einsum("btnh,bsnh->bnts", q, k).astype(jnp.float32) * H**-0.5
     causal = jnp.tril(jnp.ones((x.shape[1], x.shape[1]), bool))
@@ -24,9 +22,6 @@ def attention(x, w_qkv, w_out):
 
 
 def norm(x):
-    import jax
-    import jax.numpy as jnp
-
     wide = x.astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + 1e-6)
     return (wide * scale).astype(x.dtype)
@@ -43,9 +38,6 @@ def layers_of(mesh, fsdp, tensor, layers=L, dtype="bfloat16"):
 
 def transformer_step(mesh, fsdp, tensor, batch, remat=True, scan=True, pinned=False):
     """A training step with moments in float32; `pinned` keeps activations cut by batch alone."""
-    import jax
-    import jax.numpy as jnp
-
     weights = {
         "embed": array(mesh, (V, D), tensor, fsdp, dtype="float32"),
         "layers": layers_of(mesh, fsdp, tensor, dtype="float32"),
@@ -54,7 +46,7 @@ def transformer_step(mesh, fsdp, tensor, batch, remat=True, scan=True, pinned=Fa
 
     def layer(x, w):
         if pinned:
-            there = jax.sharding.NamedSharding(mesh, jax.P(batch))
+            there = jax.NamedSharding(mesh, jax.P(batch))
             x = jax.lax.with_sharding_constraint(x, there)
         with jax.named_scope("attention"):
             x = attention(norm(x), w["qkv"], w["out"])
@@ -65,7 +57,7 @@ def transformer_step(mesh, fsdp, tensor, batch, remat=True, scan=True, pinned=Fa
         narrow = jax.tree.map(lambda w: w.astype(jnp.bfloat16), weights)
         x = jnp.take(narrow["embed"], tokens, axis=0)
         if pinned:
-            there = jax.sharding.NamedSharding(mesh, jax.P(batch))
+            there = jax.NamedSharding(mesh, jax.P(batch))
             x = jax.lax.with_sharding_constraint(x, there)
         body = jax.checkpoint(layer) if remat else layer
         if scan:
@@ -97,7 +89,7 @@ def mlp_forward(mesh):
 @program
 def mlp_tensor_parallel(mesh):
     shapes = [
-        array(mesh, (2048, D), ("replica", "fsdp")),
+        array(mesh, (2048, D), DATA),
         array(mesh, (D, F), None, "tensor"),
         array(mesh, (F, D), "tensor"),
     ]
@@ -106,9 +98,6 @@ def mlp_tensor_parallel(mesh):
 
 @program
 def mlp_train_fsdp(mesh):
-    import jax
-    import jax.numpy as jnp
-
     def step(x, w_in, w_out):
         def loss(w):
             return jnp.mean(mlp(x, *w).astype(jnp.float32) ** 2)
@@ -116,11 +105,10 @@ def mlp_train_fsdp(mesh):
         gradients = jax.grad(loss)((w_in, w_out))
         return [w - g.astype(w.dtype) for w, g in zip((w_in, w_out), gradients, strict=True)]
 
-    everything = ("replica", "fsdp", "tensor")
     shapes = [
-        array(mesh, (8192, 1024), everything),
-        array(mesh, (1024, 4096), everything),
-        array(mesh, (4096, 1024), None, everything),
+        array(mesh, (8192, 1024), EVERYTHING),
+        array(mesh, (1024, 4096), EVERYTHING),
+        array(mesh, (4096, 1024), None, EVERYTHING),
     ]
     return step, shapes, {"donate_argnums": (1, 2)}
 
@@ -134,8 +122,6 @@ def attention_forward(mesh):
 @program
 def attention_chunked(mesh):
     """Online softmax over chunks of keys, a loop in a loop."""
-    import jax
-    import jax.numpy as jnp
 
     def flash(q, k, v):
         def of_query(_, q_chunk):
@@ -160,37 +146,33 @@ def attention_chunked(mesh):
 
 @program
 def transformer_fsdp(mesh):
-    everything = ("replica", "fsdp", "tensor")
-    return transformer_step(mesh, everything, None, everything)
+    return transformer_step(mesh, EVERYTHING, None, EVERYTHING)
 
 
 @program
 def transformer_gathered(mesh):
     """Fully sharded weights, gathered layer by layer."""
-    everything = ("replica", "fsdp", "tensor")
-    return transformer_step(mesh, everything, None, everything, pinned=True)
+    return transformer_step(mesh, EVERYTHING, None, EVERYTHING, pinned=True)
 
 
 @program
 def transformer_fsdp_tensor(mesh):
-    return transformer_step(mesh, ("replica", "fsdp"), "tensor", ("replica", "fsdp"))
+    return transformer_step(mesh, DATA, "tensor", DATA)
 
 
 @program
 def transformer_unrolled(mesh):
-    return transformer_step(mesh, "fsdp", "tensor", ("replica", "fsdp"), remat=False, scan=False)
+    return transformer_step(mesh, "fsdp", "tensor", DATA, remat=False, scan=False)
 
 
 @program
 def transformer_data_parallel(mesh):
-    return transformer_step(mesh, None, None, ("replica", "fsdp", "tensor"))
+    return transformer_step(mesh, None, None, EVERYTHING)
 
 
 @program
 def transformer_microbatches(mesh):
     """A loop over microbatches around the loop over layers."""
-    import jax
-    import jax.numpy as jnp
 
     def step(weights, batches):
         def one(total, x):
@@ -208,14 +190,12 @@ def transformer_microbatches(mesh):
         array(mesh, (3, D, F), None, "fsdp", "tensor"),
         array(mesh, (3, F, D), None, "tensor", "fsdp"),
     )
-    return step, [weights, array(mesh, (5, 1024, D), None, ("replica", "fsdp"))], {}
+    return step, [weights, array(mesh, (5, 1024, D), None, DATA)], {}
 
 
 @program
 def experts(mesh):
     """Expert parallelism: top-1 routing, an all-to-all there and back."""
-    import jax
-    import jax.numpy as jnp
 
     def layer(x, router, w_in, w_out):
         e = 4
@@ -226,31 +206,26 @@ def experts(mesh):
         slot = jnp.max(place, -1).astype(jnp.int32) - 1
         table = jnp.zeros((e, capacity, x.shape[1]), x.dtype)
         table = table.at[choice, slot].set(x, mode="drop")
-        table = jax.lax.all_to_all(table, ("replica", "fsdp"), 0, 1, tiled=True)
+        table = jax.lax.all_to_all(table, DATA, 0, 1, tiled=True)
         hidden = jax.nn.gelu(jnp.einsum("ecd,edf->ecf", table, w_in))
         table = jnp.einsum("ecf,efd->ecd", hidden, w_out)
         table = jax.lax.psum(table, "tensor")
-        table = jax.lax.all_to_all(table, ("replica", "fsdp"), 1, 0, tiled=True)
+        table = jax.lax.all_to_all(table, DATA, 1, 0, tiled=True)
         return x + table.at[choice, slot].get(mode="fill", fill_value=0)
 
-    p = jax.P
-    two = ("replica", "fsdp")
-    specs = (p(two), p(), p(two, None, "tensor"), p(two, "tensor"))
+    specs = (jax.P(DATA), jax.P(), jax.P(DATA, None, "tensor"), jax.P(DATA, "tensor"))
     shapes = [
-        array(mesh, (4096, D), two),
+        array(mesh, (4096, D), DATA),
         array(mesh, (D, 4)),
-        array(mesh, (4, D, F), two, None, "tensor"),
-        array(mesh, (4, F, D), two, "tensor"),
+        array(mesh, (4, D, F), DATA, None, "tensor"),
+        array(mesh, (4, F, D), DATA, "tensor"),
     ]
-    return mapped(mesh, layer, specs, p(two)), shapes, {}
+    return mapped(mesh, layer, specs, jax.P(DATA)), shapes, {}
 
 
 @program
 def ring_attention(mesh):
     """Context parallelism: keys and values go round a ring of permutes."""
-    import jax
-    import jax.numpy as jnp
-
     ring = [(i, (i + 1) % 4) for i in range(4)]
 
     def local(q, k, v):
@@ -282,9 +257,6 @@ def decode_int8(mesh):
 
 
 def decode_step(mesh, dtype):
-    import jax
-    import jax.numpy as jnp
-
     cache = array(mesh, (L, 2, 16, 1024, N, H), None, None, "fsdp", None, "tensor")
     weights = layers_of(mesh, None, "tensor", dtype=dtype)
 
@@ -308,9 +280,6 @@ def decode_step(mesh, dtype):
 
 @program
 def optimizer(mesh):
-    import jax
-    import jax.numpy as jnp
-
     def adam(w, m, v, g):
         g = g.astype(jnp.float32)
         m = 0.9 * m + 0.1 * g
@@ -319,9 +288,6 @@ def optimizer(mesh):
         w = w - 1e-3 * (m / (jnp.sqrt(v) + 1e-8) + 0.1 * w) * jnp.minimum(1.0, 1.0 / norm)
         return w, m, v
 
-    wide = array(mesh, (4096, 2048), ("replica", "fsdp"), "tensor", dtype="float32")
-    return (
-        adam,
-        [wide, wide, wide, array(mesh, (4096, 2048), ("replica", "fsdp"), "tensor")],
-        {"donate_argnums": (0, 1, 2)},
-    )
+    wide = array(mesh, (4096, 2048), DATA, "tensor", dtype="float32")
+    gradient = array(mesh, (4096, 2048), DATA, "tensor")
+    return adam, [wide, wide, wide, gradient], {"donate_argnums": (0, 1, 2)}

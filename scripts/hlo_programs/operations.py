@@ -1,12 +1,14 @@
 """Everything else: convolutions, sorts, gathers, random numbers, loops, kernels."""
 
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+
 from hlo_programs.base import array, mapped, program
 
 
 @program
 def convolution(mesh):
-    import jax
-
     def conv(x, w):
         return jax.lax.conv_general_dilated(
             x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
@@ -17,8 +19,6 @@ def convolution(mesh):
 
 @program
 def convolution_depthwise(mesh):
-    import jax
-
     def conv(x, w):
         return jax.lax.conv_general_dilated(
             x, w, (1,), "SAME", dimension_numbers=("NWC", "WIO", "NWC"), feature_group_count=512
@@ -29,15 +29,11 @@ def convolution_depthwise(mesh):
 
 @program
 def sort(mesh):
-    import jax.numpy as jnp
-
     return lambda x: (jnp.sort(x, 0), jnp.argsort(x, 1)), [array(mesh, (512, 512))], {}
 
 
 @program
 def top_k(mesh):
-    import jax
-
     return lambda x: jax.lax.top_k(x, 8), [array(mesh, (256, 4096), dtype="float32")], {}
 
 
@@ -59,8 +55,6 @@ def scatter(mesh):
 
 @program
 def random_numbers(mesh):
-    import jax
-
     def draw(seed):
         key = jax.random.key(seed)
         return jax.random.normal(key, (512, 1024)), jax.random.bernoulli(key, 0.1, (2048,))
@@ -70,8 +64,6 @@ def random_numbers(mesh):
 
 @program
 def random_bits_generator(mesh):
-    import jax
-
     def draw(key):
         return jax.lax.rng_bit_generator(key, (1024, 512))
 
@@ -80,9 +72,6 @@ def random_bits_generator(mesh):
 
 @program
 def reductions(mesh):
-    import jax
-    import jax.numpy as jnp
-
     def reduce(x):
         pooled = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (4, 4), (4, 4), "VALID")
         return jnp.cumsum(x, 0), jnp.argmax(x, 1), jax.nn.softmax(x), pooled, jnp.var(x)
@@ -92,9 +81,6 @@ def reductions(mesh):
 
 @program
 def shapes_of_all_kinds(mesh):
-    import jax
-    import jax.numpy as jnp
-
     def shape(x, at):
         padded = jnp.pad(x, ((3, 5), (0, 130)), constant_values=1)
         cut = jax.lax.dynamic_slice(padded, (at, 0), (100, 200))
@@ -107,8 +93,6 @@ def shapes_of_all_kinds(mesh):
 @program
 def while_unknown(mesh):
     """A loop whose end depends on the data: no trip count exists."""
-    import jax
-    import jax.numpy as jnp
 
     def solve(a, x):
         def body(state):
@@ -125,11 +109,10 @@ def while_unknown(mesh):
 @program
 def loops_counted(mesh):
     """Loops that count up, down and by steps."""
-    import jax
 
     def count(x):
         x = jax.lax.fori_loop(0, 17, lambda i, y: y @ y * 0.1 + i, x)
-        y = jax.lax.scan(lambda c, z: (c @ z, c), x, jax.numpy.stack([x] * 9))
+        y = jax.lax.scan(lambda c, z: (c @ z, c), x, jnp.stack([x] * 9))
         state = jax.lax.while_loop(
             lambda s: s[0] < 40, lambda s: (s[0] + 3, s[1] @ s[1] * 0.01), (1, x)
         )
@@ -141,8 +124,6 @@ def loops_counted(mesh):
 
 @program
 def conditional(mesh):
-    import jax
-
     def choose(i, x):
         a = jax.lax.cond(i > 3, lambda y: y @ y, lambda y: y * 2, x)
         return jax.lax.switch(i, [lambda y: y + 1, lambda y: y @ y @ y, lambda y: -y], a)
@@ -152,9 +133,6 @@ def conditional(mesh):
 
 @program
 def linear_algebra(mesh):
-    import jax
-    import jax.numpy as jnp
-
     def solve(a, b):
         lower = jnp.linalg.cholesky(a)
         return jax.scipy.linalg.solve_triangular(lower, b, lower=True)
@@ -165,16 +143,12 @@ def linear_algebra(mesh):
 
 @program
 def fourier(mesh):
-    import jax.numpy as jnp
-
     return lambda x: jnp.abs(jnp.fft.rfft(x)), [array(mesh, (64, 1024), dtype="float32")], {}
 
 
 @program
 def host_offload(mesh):
-    import jax
-
-    there = jax.sharding.NamedSharding(mesh, jax.P("fsdp"), memory_kind="pinned_host")
+    there = jax.NamedSharding(mesh, jax.P("fsdp"), memory_kind="pinned_host")
 
     def store(x, y):
         return jax.device_put(x @ y, there), x + 1
@@ -184,9 +158,6 @@ def host_offload(mesh):
 
 @program
 def pallas(mesh):
-    import jax
-    from jax.experimental import pallas as pl
-
     def kernel(a, b, out):
         out[...] = a[...] @ b[...]
 

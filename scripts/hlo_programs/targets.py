@@ -4,7 +4,11 @@ import json
 import os
 from pathlib import Path
 
-from hlo_programs.base import PROGRAMS
+import jax
+import numpy as np
+from jax.experimental import topologies
+
+from hlo_programs.base import EVERYTHING, PROGRAMS
 
 SLICES = {
     "v4": ("v4:2x2x2", {"chip_config_name": "megacore"}),
@@ -35,13 +39,8 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 
 def compile_one(name, chip, folder):
     """Compile one program for one chip and write its scheduled module; prints a JSON line."""
-    os.environ.update(TPU_SKIP_MDS_QUERY="1", TPU_WORKER_HOSTNAMES="localhost")
-    os.environ.update(TPU_ACCELERATOR_TYPE="", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
-    import jax
-
-    shape = (2, 2, 2)
     devices, options = _devices(chip, slices=2 if name.startswith("multi_slice") else 1)
-    mesh = jax.sharding.Mesh(devices.reshape(shape), ("replica", "fsdp", "tensor"))
+    mesh = jax.sharding.Mesh(devices.reshape(2, 2, 2), EVERYTHING)
     function, arguments, extra = PROGRAMS[name](mesh)
     compiled = jax.jit(function, **extra).lower(*arguments).compile(compiler_options=options)
     text = compiled.as_text() or ""
@@ -54,10 +53,6 @@ def compile_one(name, chip, folder):
 
 
 def _devices(chip, slices):
-    import jax
-    import numpy as np
-    from jax.experimental import topologies
-
     if chip == "cpu":
         return np.array(jax.devices()[:8]), {}
     if chip == "h100":

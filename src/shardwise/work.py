@@ -8,12 +8,14 @@ broadcast, so that one Work can describe thousands of candidate plans at once.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
 Quantity = float | np.ndarray
 """A number, or an array of numbers over candidate plans."""
+K = TypeVar("K")
+T = TypeVar("T")
 
 CollectiveKind = Literal[
     "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "ragged_all_to_all", "permute"
@@ -178,16 +180,13 @@ class Work:
 
     def by_key(self) -> dict[Key, dict[str, Quantity]]:
         """Sums of flops, hbm_bytes and collective bytes per key: what two Works are compared by."""
-        groups: dict[Key, list[Op]] = {}
-        for op in self.ops:
-            groups.setdefault(op.key, []).append(op)
         return {
             key: {
                 "flops": Work(tuple(ops)).flops(),
                 "hbm_bytes": Work(tuple(ops)).hbm_bytes(),
                 "collective_bytes": Work(tuple(ops)).collective_bytes(),
             }
-            for key, ops in groups.items()
+            for key, ops in grouped(self.ops, lambda op: op.key).items()
         }
 
     def unknown(self) -> tuple[Op, ...]:
@@ -213,6 +212,30 @@ class MemoryTimeline:
     def peak_point(self) -> tuple[str, Mapping[str, Quantity]]:
         """Name and contents of the fullest point; for scalar timelines."""
         return max(self.points, key=lambda point: float(_sum(point[1].values())))
+
+
+def tally(amounts: Iterable[tuple[K, float]]) -> dict[K, float]:
+    """The amounts of each key added up, keys in the order in which they come.
+
+    >>> tally([("a", 1), ("b", 2), ("a", 3)])
+    {'a': 4, 'b': 2}
+    """
+    found: dict[K, float] = {}
+    for key, amount in amounts:
+        found[key] = found.get(key, 0) + amount
+    return found
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items of each key, in their order, keys in the order in which they come.
+
+    >>> grouped([3, 1, 4, 1, 5], lambda n: n % 2)
+    {1: [3, 1, 1, 5], 0: [4]}
+    """
+    found: dict[K, list[T]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def _sum(values: Iterable[Quantity]) -> Quantity:

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise.book.rules import alphas, audit, mixed_limit, spanned_limit
-from shardwise.book.rules.audit import compute_bound
+from shardwise.book.rules.audit import audit, compute_bound
+from shardwise.book.rules.gpu import alphas, spanned_limit
+from shardwise.book.rules.training import mixed_limit
 from shardwise.hardware import load_chip, read_slice
 from shardwise.models import load_model
 from shardwise.plans import TrainPlan, load_plan, model_hash

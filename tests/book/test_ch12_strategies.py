@@ -3,22 +3,19 @@
 import pytest
 
 from book.oracle import check, entry
-from shardwise.book.rules import (
+from shardwise.book.rules.gpu import (
     alphas,
-    data_limit,
     expert_d_ff,
     expert_degree,
     few_groups_limit,
-    mlp_times,
-    moe_limit,
     pipeline_step,
     pipeline_transfer,
     sharp_limit,
     spanned_limit,
-    tensor_limit,
     tensor_limit_across,
-    utilisation,
 )
+from shardwise.book.rules.mlp import mlp_times
+from shardwise.book.rules.training import data_limit, moe_limit, tensor_limit, utilisation
 from shardwise.hardware import load_chip
 from shardwise.hardware.totals import link_both_ways
 from shardwise.models import load_model, params_total

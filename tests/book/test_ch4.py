@@ -1,7 +1,7 @@
 """Chapter 4, transformers: every entry through the public API with the entry's own inputs."""
 
 from book.oracle import check, entry
-from shardwise.book.rules import utilisation
+from shardwise.book.rules.training import utilisation
 from shardwise.models import kv_bytes, kv_bytes_per_token, params_by_component, params_total
 from shardwise.models.activations import (
     book_activation_bytes,

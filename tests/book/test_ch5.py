@@ -5,13 +5,13 @@ import pytest
 from book.oracle import ENTRIES, check, entry
 from book.test_ch4 import model
 from shardwise.book.figures import Torus, figure, math_comms, ratio_curves, splits, widget_axes
-from shardwise.book.rules import (
+from shardwise.book.rules.mlp import mlp_times
+from shardwise.book.rules.training import (
     checkpoint_bytes,
     data_chips,
     data_limit,
     days,
     mixed_limit,
-    mlp_times,
     pipeline_bubble,
     tensor_d_ff,
     tensor_limit,

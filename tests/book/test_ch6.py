@@ -1,7 +1,7 @@
 """Chapter 6, training LLaMA 3: every entry through the public API with the entry's own inputs."""
 
 from book.oracle import check, entry
-from shardwise.book.rules import (
+from shardwise.book.rules.training import (
     days,
     min_chips,
     rescaled,

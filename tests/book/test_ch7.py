@@ -6,18 +6,17 @@ import numpy as np
 
 from book.oracle import check, entry
 from book.test_ch4 import model
-from shardwise.book.rules import (
+from shardwise.book.rules.serving import (
     largest_batch,
     latency_bound_bytes,
     latency_bound_degree,
-    moe_limit,
     prefill_left,
     speculated_tokens,
     step_seconds,
-    tensor_limit,
     weight_stationary_chips,
     weight_stationary_coefficient,
 )
+from shardwise.book.rules.training import moe_limit, tensor_limit
 from shardwise.hardware import load_chip, slices_of
 from shardwise.hardware.totals import Totals, link_both_ways
 from shardwise.models import (

@@ -8,7 +8,7 @@ import pytest
 from book.oracle import check, entry
 from book.test_ch4 import model
 from book.test_ch7 import chip_of, critical_batches, totals
-from shardwise.book.rules import (
+from shardwise.book.rules.serving import (
     batch_of_step,
     cache_crossover,
     evicted_tokens,
@@ -18,8 +18,8 @@ from shardwise.book.rules import (
     prefill_servers,
     requests_per_second,
     step_seconds,
-    tensor_limit,
 )
+from shardwise.book.rules.training import tensor_limit
 from shardwise.hardware import slices_of
 from shardwise.hardware.totals import link_both_ways
 from shardwise.models import kv_bytes_per_token, params_by_component

@@ -1,8 +1,8 @@
 """The slides and the notes: every entry through the public API, and what they got wrong."""
 
 from book.oracle import check, entry
-from shardwise.book.rules import (
-    alphas,
+from shardwise.book.rules.gpu import alphas
+from shardwise.book.rules.training import (
     data_chips,
     data_limit,
     days,

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from shardwise.book.rules import (
+from shardwise.book.rules.gpu import expert_d_ff, few_groups_limit
+from shardwise.book.rules.training import (
     book_mesh,
     data_limit,
-    expert_d_ff,
-    few_groups_limit,
     min_chips,
     mixed_limit,
     rescaled,

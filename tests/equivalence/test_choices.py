@@ -9,10 +9,8 @@ from tests.equivalence import cases
 
 from shardwise.errors import BadRequest
 from shardwise.models.remat import REMAT_POLICIES
-from shardwise.plans.train import (
-    CONTEXT_METHODS,
-    MESH_AXES,
-)
+from shardwise.plans.context_methods import CONTEXT_METHODS
+from shardwise.plans.train import MESH_AXES
 from shardwise.runtime import mesh_of
 from shardwise.runtime.parallel import check, place
 from shardwise.runtime.parallel.chunks import programs, zero_sums

@@ -60,8 +60,8 @@ def test_ragged_exchanges_equal_one_device(case, monkeypatch):
     name, mesh, choices = case
     monkeypatch.setattr(expert, "_send", sent)
 
-    def dispatch(setup, without=()):
-        made = expert.dispatch_for(setup, without)
+    def dispatch(setup):
+        made = expert.dispatch_for(setup)
         assert made is not None
         return replace(made, ragged_exchange=True)
 

@@ -7,7 +7,7 @@ from tests.models.cases import llama
 
 from shardwise.errors import BadRequest
 from shardwise.models import from_hf, load_model
-from shardwise.models.architectures import ARCHITECTURES
+from shardwise.models.architectures import architectures
 
 
 def refused(config) -> str:
@@ -57,7 +57,7 @@ def test_not_an_object(config):
 def test_unknown_architecture_is_named_and_the_known_are_listed():
     text = refused(llama(architectures=["LamaForCausalLM"]))
     assert "unknown architecture 'LamaForCausalLM'; did you mean 'LlamaForCausalLM'" in text
-    for name in ARCHITECTURES:
+    for name in architectures():
         assert name in text
 
 

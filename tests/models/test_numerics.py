@@ -9,7 +9,7 @@ from tests.models.cases import llama
 from shardwise.errors import BadRequest
 from shardwise.models import from_hf, load_model, params_total, zoo_names
 from shardwise.models.numerics import Rope, Routing
-from shardwise.models.numerics_table import ROWS
+from shardwise.models.numerics_table import numerics_rows
 from shardwise.models.parameters import buffers
 from shardwise.models.runnable import numerics_of, plain
 from shardwise.models.zoo import DATA
@@ -21,7 +21,7 @@ def numerics(**changes):
 
 
 def test_every_type_that_computes_has_names_in_checkpoints():
-    assert set(ROWS) == set(NAMES)
+    assert set(numerics_rows()) == set(NAMES)
 
 
 def test_most_of_the_zoo_can_run():

@@ -11,7 +11,7 @@ import pytest
 from tests.models.cases import DATA
 
 from shardwise.models import from_hf, params_total
-from shardwise.models.architectures import ARCHITECTURES
+from shardwise.models.architectures import architectures
 from shardwise.models.zoo import unpack
 
 CASES = [
@@ -35,4 +35,4 @@ def test_total_is_that_of_the_class(case):
 def test_most_classes_are_here():
     tried = {case["config"]["architectures"][0] for case in CASES}
     assert len(tried) >= 50
-    assert tried <= set(ARCHITECTURES)
+    assert tried <= set(architectures())

@@ -18,6 +18,7 @@ from shardwise.plans.layouts import (
     tensor_share,
     uneven_error,
 )
+from shardwise.plans.train import TrainPlan
 from shardwise.sharding import Layout
 
 ROWS = {
@@ -26,6 +27,21 @@ ROWS = {
 }
 DENSE, MOE = ROWS["llama-3-8b"], ROWS["mixtral-8x7b"]
 EVERY = {"fsdp": 4, "expert": 2, "context": 2, "tensor": 2}
+
+
+def plan_of(mesh, **choices):
+    return TrainPlan(
+        model="llama-3-8b",
+        model_hash="",
+        slice="cpu",
+        mesh=mesh,
+        box=(prod(mesh.values()),),
+        global_batch_sequences=64,
+        sequence_length=8192,
+        microbatches=1,
+        layers_per_stage=(32 // mesh.get("stage", 1),) * mesh.get("stage", 1),
+        **choices,
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +115,9 @@ def test_the_layout_stores_the_share_that_memory_counts(row, mesh):
     ],
 )
 def test_activations_between_blocks(mesh, parallel, written):
-    layout = activation_layout(mesh, parallel)
+    plan = plan_of(mesh, sequence_parallel=parallel)
+    layout = activation_layout("block_input", plan)
+    assert layout is not None
     assert str(layout) == written
     assert Layout.parse(str(layout)) == layout
 

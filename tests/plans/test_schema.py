@@ -9,7 +9,7 @@ from tests.apps.commands import run
 
 from shardwise.errors import BadRequest
 from shardwise.plans import TrainPlan
-from shardwise.plans.files import KINDS
+from shardwise.plans.files import KINDS, keys_of
 from shardwise.plans.schema import plan_schema
 from shardwise.scheduling import PipelineKind
 
@@ -17,8 +17,8 @@ from shardwise.scheduling import PipelineKind
 @pytest.mark.parametrize("kind", KINDS)
 def test_keys_are_those_of_the_plan(kind):
     schema = plan_schema(kind)
-    names = [f.name for f in fields(KINDS[kind])]
-    assert list(schema["properties"]) == ["kind", *names]
+    assert list(schema["properties"]) == ["kind", *keys_of(KINDS[kind])]
+    assert set(keys_of(KINDS[kind])) == {f.name for f in fields(KINDS[kind])}
     needed = [
         f.name for f in fields(KINDS[kind]) if f.default is MISSING and f.default_factory is MISSING
     ]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
+from tests.equivalence import cases
 from tests.runtime import goldens
 
 from shardwise.errors import BadRequest
@@ -15,7 +16,6 @@ from shardwise.plans.layouts import stored_share
 from shardwise.runtime import (
     Options,
     batch_sharding,
-    constrain,
     initialise,
     load,
     loss,
@@ -26,6 +26,8 @@ from shardwise.runtime import (
     shapes,
 )
 from shardwise.runtime.init import stored_rows
+from shardwise.runtime.parallel.setup import Setup
+from shardwise.runtime.parallel.tensor import Stream
 from shardwise.runtime.sharding import bytes_per_device, parameter_spec, parameter_specs
 
 MESHES = [
@@ -73,7 +75,8 @@ def test_loss_and_gradients_of_one_device(alone, axes):
     sharded = initialise(cfg, jax.random.key(0), shardings=shardings)
     assert worst(params, sharded) == 0
     batch = jax.device_put(batch_of(), batch_sharding(mesh))
-    options = Options(remat="block", at=constrain(mesh, sequence_parallel=True))
+    setup = Setup(plan=cases.plan_of("mixtral", axes), cfg=cfg, mesh=mesh)
+    options = Options(remat="block", at=Stream(setup))
     got_loss, got = gradients(cfg, sharded, batch, options)
     assert float(got_loss) == pytest.approx(float(wanted_loss), rel=1e-6)
     assert worst(wanted, got) < 1e-5

@@ -8,7 +8,8 @@ import pytest
 
 from shardwise.models import load_model
 from shardwise.plans import TrainPlan, model_hash
-from shardwise.plans.train import OPTIMIZERS, TrainDtypes
+from shardwise.plans.optimizers import OPTIMIZERS
+from shardwise.plans.train import TrainDtypes
 from shardwise.runtime.init import rows_tree, shapes
 from shardwise.runtime.parallel.setup import Setup
 from shardwise.runtime.parallel.update import Update

@@ -9,22 +9,20 @@ and "sum" (its first).
 from dataclasses import replace
 from typing import Any
 
-from shardwise.book.rules import (
+from shardwise.book.rules.audit import widths_of
+from shardwise.book.rules.gpu import alphas, expert_d_ff, tensor_limit_across
+from shardwise.book.rules.training import (
     BookMesh,
-    alphas,
     book_mesh,
     data_limit,
-    expert_d_ff,
     mixed_limit,
     moe_limit,
     tensor_limit,
-    tensor_limit_across,
 )
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Switched, Torus
 from shardwise.hardware.totals import link_both_ways
 from shardwise.models import ModelConfig
-from shardwise.models.specs import Mlp, Moe
 from shardwise.planner.training import TrainAnswer
 from shardwise.units import sig
 from shardwise.work import Quantity
@@ -60,13 +58,8 @@ def book_result(answer: TrainAnswer, hardware: Hardware) -> dict[str, Any]:
 
 def _widths(cfg: ModelConfig) -> list[tuple[int, int, int]]:
     """F, E and k of every kind of MLP; E = k = 1 without experts."""
-    found = []
-    for layer in cfg.groups:
-        if isinstance(layer.mlp, Moe):
-            found.append((layer.mlp.d_ff, layer.mlp.experts, layer.mlp.experts_per_token))
-        elif isinstance(layer.mlp, Mlp):
-            found.append((layer.mlp.d_ff, 1, 1))
-    return list(dict.fromkeys(found))
+    found = [widths_of(layer.mlp) for layer in cfg.groups]
+    return list(dict.fromkeys(widths for widths in found if widths is not None))
 
 
 def _row(

@@ -12,9 +12,9 @@ computed here: that is `roofline`. Read `chip.py` first.
 
 from shardwise.hardware.boxes import boxes, every_part, parts
 from shardwise.hardware.catalogue import catalogue, chip_ids, load_chip
-from shardwise.hardware.chip import Chip, Efficiency
+from shardwise.hardware.chip import Chip
 from shardwise.hardware.misfits import place_or_refuse
-from shardwise.hardware.network import Alone, DataCentre, FullMesh, Level, Network, Switched, Torus
+from shardwise.hardware.network import Alone, FullMesh, Switched, Torus
 from shardwise.hardware.placement import (
     AxisLinks,
     Part,
@@ -33,23 +33,14 @@ from shardwise.hardware.slices import (
     slices_of,
 )
 from shardwise.hardware.totals import (
-    Totals,
-    TreeLevel,
-    fat_tree,
     node_egress,
-    pod_chips,
-    pod_totals,
 )
 
 __all__ = [
     "Alone",
     "AxisLinks",
     "Chip",
-    "DataCentre",
-    "Efficiency",
     "FullMesh",
-    "Level",
-    "Network",
     "Part",
     "Placement",
     "Price",
@@ -57,15 +48,12 @@ __all__ = [
     "Spelling",
     "Switched",
     "Torus",
-    "Totals",
-    "TreeLevel",
     "boxes",
     "catalogue",
     "chip_ids",
     "describe",
     "enough",
     "every_part",
-    "fat_tree",
     "load_chip",
     "node_egress",
     "parse_price",
@@ -73,8 +61,6 @@ __all__ = [
     "parts",
     "place",
     "place_or_refuse",
-    "pod_chips",
-    "pod_totals",
     "read_slice",
     "read_target",
     "slices_of",

@@ -30,73 +30,43 @@ class Field:
     most: float = math.inf
 
 
+def _bytes(about: str, most: float = 1e18) -> Field:
+    return Field(kind="size", unit="bytes", about=about, least=1, most=most)
+
+
+def _rate(about: str, unit: str = "bytes/s", most: float = 1e18) -> Field:
+    return Field(kind="rate", unit=unit, about=about, least=1, most=most)
+
+
+def _count(about: str, most: float, unit: str = "") -> Field:
+    return Field(kind="count", unit=unit, about=about, least=1, most=most)
+
+
 FIELDS: Mapping[str, Field] = {
-    "hbm_bytes": Field(kind="size", unit="bytes", about="main memory, nominal", least=1, most=1e18),
-    "hbm_usable_bytes": Field(
-        kind="size", unit="bytes", about="main memory a program can use", least=1, most=1e18
-    ),
-    "hbm_bandwidth": Field(
-        kind="rate", unit="bytes/s", about="main memory, reads plus writes", least=1, most=1e18
-    ),
-    "sram_bytes": Field(
-        kind="size", unit="bytes", about="VMEM or SMEM of the whole chip", least=1, most=1e15
-    ),
-    "sram_bandwidth": Field(
-        kind="rate", unit="bytes/s", about="VMEM or SMEM, reads, whole chip", least=1, most=1e18
-    ),
-    "l2_bytes": Field(
-        kind="size", unit="bytes", about="L2, CMEM or last-level cache", least=1, most=1e15
-    ),
-    "l2_bandwidth": Field(kind="rate", unit="bytes/s", about="L2 cache, reads", least=1, most=1e18),
-    "vector_flops": Field(
-        kind="rate", unit="FLOP/s", about="f32 peak of the vector units", least=1, most=1e21
-    ),
-    "flops_per_alu": Field(
-        kind="count",
-        unit="FLOP",
-        about="per ALU and cycle in that peak; 2 with multiply-add",
-        least=1,
-        most=64,
-    ),
-    "clock_hz": Field(kind="rate", unit="Hz", about="clock behind the peaks", least=1, most=1e12),
-    "compiler_clock_hz": Field(
-        kind="rate", unit="Hz", about="clock of the compiler's cycles", least=1, most=1e12
-    ),
-    "cores": Field(
-        kind="count", unit="", about="cores (TensorCores, SMs, CUs, ...)", least=1, most=1e6
-    ),
-    "matmul_units_per_core": Field(
-        kind="count", unit="", about="MXUs or tensor cores per core", least=1, most=1e4
-    ),
-    "vector_units_per_core": Field(
-        kind="count", unit="", about="VPU slots or warp schedulers", least=1, most=1e4
-    ),
-    "registers_per_core": Field(
-        kind="count", unit="", about="vector registers per core", least=1, most=1e9
-    ),
-    "words_per_register": Field(
-        kind="count", unit="", about="32-bit words per vector register", least=1, most=1e6
-    ),
+    "hbm_bytes": _bytes("main memory, nominal"),
+    "hbm_usable_bytes": _bytes("main memory a program can use"),
+    "hbm_bandwidth": _rate("main memory, reads plus writes"),
+    "sram_bytes": _bytes("VMEM or SMEM of the whole chip", most=1e15),
+    "sram_bandwidth": _rate("VMEM or SMEM, reads, whole chip"),
+    "l2_bytes": _bytes("L2, CMEM or last-level cache", most=1e15),
+    "l2_bandwidth": _rate("L2 cache, reads"),
+    "vector_flops": _rate("f32 peak of the vector units", "FLOP/s", 1e21),
+    "flops_per_alu": _count("per ALU and cycle in that peak; 2 with multiply-add", 64, "FLOP"),
+    "clock_hz": _rate("clock behind the peaks", "Hz", 1e12),
+    "compiler_clock_hz": _rate("clock of the compiler's cycles", "Hz", 1e12),
+    "cores": _count("cores (TensorCores, SMs, CUs, ...)", 1e6),
+    "matmul_units_per_core": _count("MXUs or tensor cores per core", 1e4),
+    "vector_units_per_core": _count("VPU slots or warp schedulers", 1e4),
+    "registers_per_core": _count("vector registers per core", 1e9),
+    "words_per_register": _count("32-bit words per vector register", 1e6),
     "matmul_tile": Field(
         kind="tile", unit="m x k x n", about="matmul dims are padded to this", least=1, most=1e5
     ),
-    "jax_devices_per_chip": Field(
-        kind="count", unit="", about="devices JAX shows per chip", least=1, most=64
-    ),
-    "device_link_oneway": Field(
-        kind="rate",
-        unit="bytes/s",
-        about="between the devices of a chip, one-way per device",
-        least=1,
-        most=1e18,
-    ),
-    "chips_per_host": Field(kind="count", unit="", about="chips on one host", least=1, most=1024),
-    "host_link_oneway": Field(
-        kind="rate", unit="bytes/s", about="host to chip, one-way", least=1, most=1e18
-    ),
-    "host_dram_bytes": Field(
-        kind="size", unit="bytes", about="host memory per host", least=1, most=1e18
-    ),
+    "jax_devices_per_chip": _count("devices JAX shows per chip", 64),
+    "device_link_oneway": _rate("between the devices of a chip, one-way per device"),
+    "chips_per_host": _count("chips on one host", 1024),
+    "host_link_oneway": _rate("host to chip, one-way"),
+    "host_dram_bytes": _bytes("host memory per host"),
     "power_watts": Field(kind="rate", unit="W", about="power per chip", least=1e-3, most=1e6),
 }
 """The scalar numbers of a chip; peaks, efficiency and networks have tables of their own."""
@@ -104,38 +74,24 @@ FIELDS: Mapping[str, Field] = {
 PART_FIELDS: Mapping[str, Field] = {
     "pod": Field(kind="shape", unit="chips", about="largest torus", least=1, most=1e4),
     "wrap": Field(kind="wrap", unit="", about="when an axis of a slice closes into a ring"),
-    "domain": Field(
-        kind="count", unit="chips", about="chips that reach each other directly", least=1, most=1e6
-    ),
-    "link_oneway": Field(
-        kind="rate", unit="bytes/s", about="one link, one-way", least=1, most=1e18
-    ),
-    "links_per_chip": Field(kind="count", unit="", about="links of one chip", least=1, most=1e4),
-    "chip_oneway": Field(
-        kind="rate", unit="bytes/s", about="what one chip sends, one-way", least=1, most=1e18
-    ),
-    "pair_oneway": Field(
-        kind="rate", unit="bytes/s", about="link of one pair, one-way", least=1, most=1e18
-    ),
+    "domain": _count("chips that reach each other directly", 1e6, "chips"),
+    "link_oneway": _rate("one link, one-way"),
+    "links_per_chip": _count("links of one chip", 1e4),
+    "chip_oneway": _rate("what one chip sends, one-way"),
+    "pair_oneway": _rate("link of one pair, one-way"),
     "ramp_bytes": Field(
         kind="size", unit="bytes", about="message that reaches half the rate", least=1e-6, most=1e15
     ),
     "sharp": Field(kind="flag", unit="", about="switches reduce in the network"),
     "hop_seconds": Field(kind="seconds", unit="s", about="latency of one hop", least=0, most=1),
-    "chips": Field(
-        kind="count", unit="chips", about="chips of one unit of this level", least=1, most=1e6
-    ),
-    "switches": Field(kind="count", unit="", about="switches of one unit", least=1, most=1e6),
-    "switch_oneway": Field(
-        kind="rate", unit="bytes/s", about="one switch, one-way", least=1, most=1e18
-    ),
-    "unit_oneway": Field(
-        kind="rate", unit="bytes/s", about="what the unit's parts send, one-way", least=1, most=1e18
-    ),
+    "chips": _count("chips of one unit of this level", 1e6, "chips"),
+    "switches": _count("switches of one unit", 1e6),
+    "switch_oneway": _rate("one switch, one-way"),
+    "unit_oneway": _rate("what the unit's parts send, one-way"),
 }
 """The numbers of networks, of their levels and of the data-centre link."""
 
-PEAK = Field(kind="rate", unit="FLOP/s", about="dense peak", least=1, most=1e21)
+PEAK = _rate("dense peak", "FLOP/s", 1e21)
 EFFICIENCY = Field(
     kind="fraction", unit="", about='share of peak behind "expected"', least=1e-6, most=1
 )

@@ -84,7 +84,7 @@ class Placement:
 
     def at(self, index: int) -> "Placement":
         """One candidate of an array placement, as plain numbers."""
-        return _pick(self, index)
+        return taken(self, index)
 
     def describe(self) -> tuple[str, ...]:
         """One line per axis in use, for a placement of plain numbers.
@@ -370,35 +370,11 @@ def _plain(value: np.ndarray) -> Any:
     return value.item() if value.ndim == 0 else value
 
 
-def _pick(value: Any, index: int) -> Any:
-    if isinstance(value, np.ndarray):
-        return value[index].item()
-    if isinstance(value, Placement):
-        axes = {name: _pick(links, index) for name, links in value.axes.items()}
-        return replace(
-            value,
-            axes=axes,
-            legal=_pick(value.legal, index),
-            chips_used=_pick(value.chips_used, index),
-        )
-    if isinstance(value, AxisLinks):
-        return replace(
-            value,
-            size=_pick(value.size, index),
-            within=_pick(value.within, index),
-            parts=tuple(_pick(part, index) for part in value.parts),
-            outer=_pick(value.outer, index),
-        )
-    if isinstance(value, Part):
-        return Part(**{name: _pick(getattr(value, name), index) for name in Part.__slots__})
-    return value
-
-
-def taken(value: Any, index: np.ndarray | tuple[int, ...]) -> Any:
+def taken(value: Any, index: np.ndarray | tuple[int, ...] | int) -> Any:
     """The candidates of an array placement at an index or mask, as an array placement; at the place
-    of one candidate, that one."""
+    of one candidate that one, in plain numbers."""
     if isinstance(value, np.ndarray):
-        return value[index]
+        return _plain(np.asarray(value[index]))
     if isinstance(value, Mapping):
         return {name: taken(links, index) for name, links in value.items()}
     if isinstance(value, Placement | AxisLinks):

@@ -51,7 +51,7 @@ PLATFORMS = ("tpu", "cuda")
 PRICE_ROLES = ("price", "price_low", "price_high")
 
 
-class Reader:
+class RecordReader:
     """Reads the numbers of one record for one set of constants and notes each one's source."""
 
     def __init__(self, record: Record, constants: Constants) -> None:
@@ -93,7 +93,7 @@ def chip_of(record: Record, constants: Constants) -> Chip:
     Raises BadRequest for an unknown key (with the nearest spelling), a wrong type, a number that is
     not positive, or a field that no chip may lack.
     """
-    reader = Reader(record, constants)
+    reader = RecordReader(record, constants)
     for key in record:
         if key not in (*TEXTS, *NAMES, *TABLES, *FIELDS, "notes"):
             raise unknown(f"field of chip '{reader.chip}'", key, (*TEXTS, *TABLES, *FIELDS))
@@ -157,7 +157,7 @@ def _table(record: Record, name: str) -> Record:
     return table
 
 
-def _peaks(table: Record, reader: Reader) -> dict[str, float]:
+def _peaks(table: Record, reader: RecordReader) -> dict[str, float]:
     for dtype in table:
         if dtype not in DTYPE_BYTES:
             raise unknown(f"dtype in 'peak_flops' of chip '{reader.chip}'", dtype, DTYPE_BYTES)
@@ -166,7 +166,7 @@ def _peaks(table: Record, reader: Reader) -> dict[str, float]:
     }
 
 
-def _efficiency(table: Record, reader: Reader) -> Efficiency:
+def _efficiency(table: Record, reader: RecordReader) -> Efficiency:
     apart = {f"matmul_{dtype}": dtype for dtype in DTYPE_BYTES}
     for name in table:
         if name not in (*EFFICIENCIES, *apart):
@@ -197,7 +197,7 @@ _MEASURED = ("matmul", "hbm", "network")
 """Efficiencies that no chip may lack."""
 
 
-def _network(table: Record, reader: Reader) -> Network:
+def _network(table: Record, reader: RecordReader) -> Network:
     kind = str(table.get("kind", ""))
     if kind not in KINDS:
         raise unknown(f"network.kind of chip '{reader.chip}'", kind, KINDS)
@@ -206,27 +206,22 @@ def _network(table: Record, reader: Reader) -> Network:
     return part(**values)
 
 
-def _data_centre(table: Record, reader: Reader) -> DataCentre | None:
+def _data_centre(table: Record, reader: RecordReader) -> DataCentre | None:
     if not table:
         return None
     return DataCentre(**_part_values(DataCentre, table, "data_centre", reader))
 
 
-def _part_values(part: Any, table: Record, path: str, reader: Reader) -> dict[str, Any]:
+def _part_values(part: Any, table: Record, path: str, reader: RecordReader) -> dict[str, Any]:
     """The fields of one network part, checked against its dataclass."""
-    names = [f.name for f in fields(part)]
+    names = [f.name for f in fields(part) if f.name != "name"]
     for key in table:
         if key not in names:
             raise unknown(f"field of '{path}' of chip '{reader.chip}'", key, names)
     values: dict[str, Any] = {}
     for name in names:
         if name == "levels":
-            levels = table.get("levels", [])
-            if not isinstance(levels, list) or not all(isinstance(v, Mapping) for v in levels):
-                raise BadRequest(
-                    f"'{path}.levels' of chip '{reader.chip}' must be a list of tables"
-                )
-            values[name] = tuple(_level(level, f"{path}.levels", reader) for level in levels)
+            values[name] = _levels(table.get("levels", []), f"{path}.levels", reader)
         elif name in table:
             values[name] = reader.read(table, name, PART_FIELDS[name], f"{path}.{name}")
         elif part is not Alone:
@@ -234,22 +229,18 @@ def _part_values(part: Any, table: Record, path: str, reader: Reader) -> dict[st
     return values
 
 
-def _level(table: Record, path: str, reader: Reader) -> Level:
-    name = str(table.get("name", "?"))
-    numbers = {k: v for k, v in table.items() if k != "name"}
-    where = f"{path}.{name}"
-    values: dict[str, Any] = {}
-    for field in fields(Level):
-        if field.name == "name":
-            continue
-        if field.name not in numbers:
-            raise BadRequest(f"chip '{reader.chip}' lacks '{where}.{field.name}'; write it")
-        row = PART_FIELDS[field.name]
-        values[field.name] = reader.read(numbers, field.name, row, f"{where}.{field.name}")
-    return Level(name=name, **values)
+def _levels(levels: Any, path: str, reader: RecordReader) -> tuple[Level, ...]:
+    if not isinstance(levels, list) or not all(isinstance(v, Mapping) for v in levels):
+        raise BadRequest(f"'{path}' of chip '{reader.chip}' must be a list of tables")
+    found = []
+    for level in levels:
+        name = str(level.get("name", "?"))
+        numbers = {key: value for key, value in level.items() if key != "name"}
+        found.append(Level(name=name, **_part_values(Level, numbers, f"{path}.{name}", reader)))
+    return tuple(found)
 
 
-def _prices(record: Record, reader: Reader) -> dict[str, Price]:
+def _prices(record: Record, reader: RecordReader) -> dict[str, Price]:
     prices: dict[str, Price] = {}
     for role, entry in _table(record, "prices").items():
         if role not in PRICE_ROLES:

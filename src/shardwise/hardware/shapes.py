@@ -27,7 +27,7 @@ class _Rule:
 
     text: str
     shapes: Callable[[Shape], Iterable[Shape]]
-    any_order: Callable[[Shape], bool]
+    any_order: Callable[[Shape], bool] = lambda shape: True
 
 
 def shape_text(shape: Shape) -> str:
@@ -131,6 +131,7 @@ def _inside(pod: Shape) -> Iterable[Shape]:
     yield from (tuple(sorted(shape)) for shape in product(*divisors))
 
 
+_DIVISORS = _Rule(text="{axes} sizes that divide the domain {pod}", shapes=_inside)
 _RULES: dict[WrapRule, _Rule] = {
     "all_multiples_of_4": _Rule(
         text=(
@@ -143,7 +144,6 @@ _RULES: dict[WrapRule, _Rule] = {
     "exactly_16": _Rule(
         text="1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16 or 16x16, in either order",
         shapes=lambda pod: _FLAT,
-        any_order=lambda shape: True,
     ),
     "full_pod": _Rule(
         text=(
@@ -151,16 +151,7 @@ _RULES: dict[WrapRule, _Rule] = {
             "one at most twice the other, in either order"
         ),
         shapes=_doubling,
-        any_order=lambda shape: True,
     ),
-    "always": _Rule(
-        text="{axes} sizes that divide the domain {pod}",
-        shapes=_inside,
-        any_order=lambda shape: True,
-    ),
-    "never": _Rule(
-        text="{axes} sizes that divide the domain {pod}",
-        shapes=_inside,
-        any_order=lambda shape: True,
-    ),
+    "always": _DIVISORS,
+    "never": _DIVISORS,
 }

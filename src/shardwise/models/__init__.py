@@ -1,21 +1,22 @@
 """Model nouns: ModelConfig, its layers, the parameter table, and the zoo as data.
 
 `specs.py` holds what a layer is made of, `config.py` the whole model. `hf.py` reads a Hugging Face
-config.json by the table of classes in `architectures.py`: `reader.py` reads its keys, `patterns.py`
-says which kind each layer is, `blocks.py` builds what most classes share, `families.py` what some
-have of their own, `towers.py` vision towers, `quantization.py` stored dtypes. `zoo.py` loads a
-model by name from `data/`.
+config.json by the table of classes in `architectures.py` (rows of `data/architectures.toml`, which
+`rows.py` reads): `reader.py` reads its keys, `patterns.py` says which kind each layer is,
+`blocks.py` builds what most classes share, `families.py` what some have of their own, `towers.py`
+vision towers, `quantization.py` stored dtypes. `zoo.py` loads a model by name from `data/`.
 
 `parameters.py` makes the one table that counting, FLOPs, sharding and loading map over;
-`parameter.py` is a row of it and `mixer_rows.py` has those of the mixers. `counts.py` sums up
-parameters, `flops.py` (on `contraction.py`) FLOPs, `kv.py` the cache, `activations.py` what the
-backward pass needs under the policies of `remat.py`, `training_state.py` gradients and moments;
-`describe.py` shows it all. `numerics.py` is what a forward pass needs beyond shapes,
-`numerics_table.py` has it per model type and `runnable.py` says which models have it. Nothing here
+`parameter.py` is a row of it, `mixer_rows.py` has those of the mixers, `components.py` names the
+parts of a step that rows, ops and named scopes belong to. `counts.py` sums up parameters,
+`flops.py` (on `contraction.py`) FLOPs, `kv.py` the cache, `activations.py` what the backward pass
+needs under the policies of `remat.py`, `training_state.py` gradients and moments; `describe.py`
+shows it all. `numerics.py` is what a forward pass needs beyond shapes, `numerics_table.py` has it
+per model type (`data/numerics.toml`) and `runnable.py` says which models have it. Nothing here
 knows a chip or a time. Read `config.py` first, then `parameters.py`.
 """
 
-from shardwise.models.config import ModelConfig, Tower, TowerTensor
+from shardwise.models.config import ModelConfig
 from shardwise.models.counts import (
     params_active,
     params_by_component,
@@ -24,7 +25,7 @@ from shardwise.models.counts import (
     weight_bytes,
     weight_dtype,
 )
-from shardwise.models.hf import from_hf, read_config
+from shardwise.models.hf import from_hf
 from shardwise.models.kv import (
     index_bytes,
     kv_bytes,
@@ -38,37 +39,21 @@ from shardwise.models.parameter import Parameter
 from shardwise.models.parameters import parameters
 from shardwise.models.specs import (
     Attention,
-    CompressedAttention,
-    DeltaNet,
-    Indexer,
     LatentAttention,
     Layer,
-    Lightning,
-    Mamba,
-    Mixer,
     Mlp,
     Moe,
-    ShortConv,
 )
 from shardwise.models.zoo import load_model, zoo_names
 
 __all__ = [
     "Attention",
-    "CompressedAttention",
-    "DeltaNet",
-    "Indexer",
     "LatentAttention",
     "Layer",
-    "Lightning",
-    "Mamba",
-    "Mixer",
     "Mlp",
     "ModelConfig",
     "Moe",
     "Parameter",
-    "ShortConv",
-    "Tower",
-    "TowerTensor",
     "from_hf",
     "index_bytes",
     "kv_bytes",
@@ -81,7 +66,6 @@ __all__ = [
     "params_by_component",
     "params_text",
     "params_total",
-    "read_config",
     "state_bytes",
     "state_elements",
     "weight_bytes",

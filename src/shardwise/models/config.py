@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shardwise.models.numerics import Numerics
-from shardwise.models.specs import Layer
+from shardwise.models.specs import Layer, Moe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,11 @@ class ModelConfig:
     def layers(self) -> int:
         """L, the number of blocks in the stack."""
         return len(self.pattern)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether a layer routes tokens to experts."""
+        return any(isinstance(layer.mlp, Moe) for layer in self.groups)
 
     def layer(self, index: int) -> Layer:
         """The layer at one place of the stack."""

@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from shardwise.models.components import CORE, SCAN
 from shardwise.models.config import ModelConfig
 from shardwise.models.parameters import parameters
 from shardwise.models.specs import (
@@ -31,11 +32,6 @@ from shardwise.work import Quantity
 
 TRAINING = 3
 """Training FLOPs over forward FLOPs: forward once, backward twice."""
-
-CORE = "attention_core"
-"""Component of QK^T and PV (and of an indexer's scores) in the totals by component."""
-SCAN = "scan"
-"""Component of a recurrence and its convolution in the totals by component."""
 
 Against = Literal["layers", "projections"]
 """What attention is compared with: all matmuls of the layers, or the mixers' projections."""

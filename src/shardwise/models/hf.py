@@ -1,6 +1,7 @@
 """From a Hugging Face config.json to a ModelConfig."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ def from_hf(
     rows = r.size(row.position_key) + row.position_offset if row.position_key else 0
     traits = _traits(r, row)
     numerics, not_runnable = read_numerics(r, row.model_type, _words(r, row, layers), stack)
+    if numerics is not None:
+        numerics = replace(numerics, position_offset=row.position_offset)
     return ModelConfig(
         name=name,
         architecture=architecture,

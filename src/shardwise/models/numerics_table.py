@@ -1,19 +1,21 @@
 """The table of numerics: one row per model type that can be run, and how its keys are read.
 
-Defaults were read from the classes of transformers that `architectures.py` names. A key with a
-value that no rule covers makes the model not runnable, with the reason; it never makes it unknown
-to the planner.
+The rows stand in `data/numerics.toml`. A key with a value that no rule covers makes the model not
+runnable, with the reason; it never makes it unknown to the planner.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, get_args
 
 from shardwise.boundary import number, whole
 from shardwise.errors import BadRequest
 from shardwise.models.numerics import ActivationName, NormKind, Numerics, Rope, Routing
 from shardwise.models.reader import Reader
+from shardwise.models.rows import read_rows
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe
 
 Section = Mapping[str, Any]
@@ -29,24 +31,17 @@ ACTIVATIONS: Mapping[str, ActivationName] = {
 }
 """Our names of activations by those of transformers."""
 
-ABSENT = {
-    "rope_parameters": None,
-    "rope_scaling": None,
-    "rope_theta": None,
-    "clip_qkv": None,
-    "attn_logit_softcapping": None,
-    "final_logit_softcapping": None,
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class NumericsRow:
     """How one model type computes. `eps` and `activation` are (key, default).
 
     `rotary` says which layers rotate: "all", "none", "window" (sliding layers alone), "listed"
     (`no_rope_layers`), "local" (sliding layers have a base of their own, Gemma 3) or "unscaled"
     (sliding layers leave the scaling out, OLMo 3). `partial` is (key, default) of the share of a
-    head that rotates. `defaults` fill other keys, `refuse` maps a key to the one value that runs.
+    head that rotates, `rotary_dim` that of the number of its elements. `routing` is a name of
+    `_ROUTINGS` where keys decide, else the fields of `Routing`; `more` is a name of `_MORE`.
+    `defaults` fill other keys; a key of `only` has the value there, and no other is modelled.
     """
 
     norm: NormKind = "rms"
@@ -57,17 +52,25 @@ class Row:
     local_theta: float = 10_000.0
     rotary: str = "all"
     interleaved: bool = False
-    partial: tuple[str, float] | None = ("partial_rotary_factor", 1.0)
+    partial: tuple[str, float] = ("partial_rotary_factor", 1.0)
     rotary_dim: tuple[str, int] | None = None
     scaling: Section = field(default_factory=dict)
-    routing: Callable[[Reader], Routing] | None = None
-    more: Callable[[Reader, Numerics], Numerics] | None = None
+    routing: str | Section = field(default_factory=dict)
+    more: str = ""
     defaults: Section = field(default_factory=dict)
-    refuse: Section = field(default_factory=dict)
+    only: Section = field(default_factory=dict)
 
 
-def _softmax_routing(normalise: bool) -> Callable[[Reader], Routing]:
-    return lambda r: Routing(normalise=bool(r.get("norm_topk_prob") or normalise))
+@cache
+def numerics_rows() -> Mapping[str, NumericsRow]:
+    """How each model type computes, by `Architecture.model_type`."""
+    rows = read_rows(Path(__file__).parent / "data" / "numerics.toml")
+    shared = ("common", *(name for name in rows if name.startswith("_")))
+    return {name: NumericsRow(**row) for name, row in rows.items() if name not in shared}
+
+
+def _softmax_routing(r: Reader) -> Routing:
+    return Routing(normalise=bool(r.get("norm_topk_prob")))
 
 
 def _deepseek_v2_routing(r: Reader) -> Routing:
@@ -90,10 +93,6 @@ def _sigmoid_routing(r: Reader) -> Routing:
         group_score="two_best",
         correction=True,
     )
-
-
-def _chosen_routing(r: Reader) -> Routing:
-    return Routing(scoring="softmax_chosen")
 
 
 def _gemma(r: Reader, n: Numerics) -> Numerics:
@@ -122,157 +121,18 @@ def _cohere(r: Reader, n: Numerics) -> Numerics:
     return replace(n, logits_scale=r.number("logit_scale"))
 
 
-def _opt(r: Reader, n: Numerics) -> Numerics:
-    return replace(n, position_offset=2)
-
-
-LAYER_NORM = Row(norm="layer", eps=("layer_norm_eps", 1e-5))
-GPT2 = Row(
-    norm="layer",
-    eps=("layer_norm_epsilon", 1e-5),
-    activation=("activation_function", "gelu_new"),
-    rotary="none",
-    defaults={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
-    refuse={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
-)
-GEMMA = Row(
-    norm_offset=1.0,
-    activation=("hidden_activation", "gelu_pytorch_tanh"),
-    more=_gemma,
-    defaults={"query_pre_attn_scalar": None},
-)
-MOE = {"norm_topk_prob": False}
-GRANITE = {
-    "embedding_multiplier": 1.0,
-    "attention_multiplier": 1.0,
-    "residual_multiplier": 1.0,
-    "logits_scaling": 1.0,
+_ROUTINGS: Mapping[str, Callable[[Reader], Routing]] = {
+    "softmax": _softmax_routing,
+    "sigmoid": _sigmoid_routing,
+    "deepseek_v2": _deepseek_v2_routing,
 }
-SIGMOID = {"norm_topk_prob": True, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1}
-YARN_OSS = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
-    "original_max_position_embeddings": 4096,
+_MORE: Mapping[str, Callable[[Reader, Numerics], Numerics]] = {
+    "gemma": _gemma,
+    "granite": _granite,
+    "gpt_oss": _gpt_oss,
+    "cohere": _cohere,
 }
-
-ROWS: Mapping[str, Row] = {
-    "llama": Row(),
-    "mistral": Row(),
-    "arcee": Row(eps=("rms_norm_eps", 1e-5), activation=("hidden_act", "relu2")),
-    "seed_oss": Row(),
-    "ernie4_5": Row(eps=("rms_norm_eps", 1e-5), theta=5e5, interleaved=True),
-    "smollm3": Row(theta=2e6, rotary="listed", defaults={"no_rope_layers": None}
-        | {"no_rope_layer_interval": 4}),
-    "mixtral": Row(
-        eps=("rms_norm_eps", 1e-5),
-        theta=1e6,
-        routing=lambda r: Routing(normalise=True),
-    ),
-    "qwen2": Row(),
-    "qwen3": Row(),
-    "qwen2_moe": Row(routing=_softmax_routing(False), defaults=MOE),
-    "qwen3_moe": Row(routing=_softmax_routing(False), defaults=MOE),
-    "olmoe": Row(eps=("rms_norm_eps", 1e-5), routing=_softmax_routing(False), defaults=MOE),
-    "olmo2": Row(eps=("rms_norm_eps", 1e-5)),
-    "olmo3": Row(eps=("rms_norm_eps", 1e-5), rotary="unscaled"),
-    "exaone4": Row(eps=("rms_norm_eps", 1e-5), rotary="window"),
-    "gemma": GEMMA,
-    "gemma2": replace(
-        GEMMA,
-        defaults={
-            "query_pre_attn_scalar": 256,
-            "attn_logit_softcapping": 50.0,
-            "final_logit_softcapping": 30.0,
-        },
-    ),
-    "gemma3_text": replace(
-        GEMMA,
-        theta=1e6,
-        rotary="local",
-        defaults={"query_pre_attn_scalar": 256, "rope_local_base_freq": None}
-        | {"use_bidirectional_attention": False},
-        refuse={"use_bidirectional_attention": False},
-    ),
-    "gpt_oss": Row(
-        eps=("rms_norm_eps", 1e-5),
-        theta=150_000.0,
-        scaling=YARN_OSS,
-        routing=_chosen_routing,
-        more=_gpt_oss,
-        defaults={"swiglu_limit": 7.0, "swiglu_alpha": 1.702},
-    ),
-    "granite": Row(more=_granite, defaults=GRANITE),
-    "granitemoe": Row(routing=_chosen_routing, more=_granite, defaults=GRANITE),
-    "deepseek_v2": Row(
-        interleaved=True,
-        partial=None,
-        routing=_deepseek_v2_routing,
-        defaults={"topk_method": "greedy", "routed_scaling_factor": 1.0, "n_group": 1}
-        | {"topk_group": 1},
-    ),
-    "deepseek_v3": Row(
-        interleaved=True,
-        partial=None,
-        routing=_sigmoid_routing,
-        defaults={**SIGMOID, "routed_scaling_factor": 2.5, "n_group": 8, "topk_group": 4},
-    ),
-    "glm4_moe": Row(
-        eps=("rms_norm_eps", 1e-5),
-        partial=("partial_rotary_factor", 0.5),
-        routing=_sigmoid_routing,
-        defaults=SIGMOID,
-    ),
-    "gpt2": GPT2,
-    "gptj": replace(
-        GPT2, rotary="all", interleaved=True, rotary_dim=("rotary_dim", 64), defaults={}, refuse={}
-    ),
-    "gpt_neox": replace(
-        LAYER_NORM, activation=("hidden_act", "gelu"), partial=("rotary_pct", 0.25)
-    ),
-    "opt": replace(
-        LAYER_NORM,
-        eps=("", 1e-5),
-        activation=("activation_function", "relu"),
-        rotary="none",
-        more=_opt,
-        defaults={"do_layer_norm_before": True, "_remove_final_layer_norm": False},
-        refuse={"do_layer_norm_before": True, "_remove_final_layer_norm": False},
-    ),
-    "phi": replace(
-        LAYER_NORM,
-        activation=("hidden_act", "gelu_new"),
-        partial=("partial_rotary_factor", 0.5),
-    ),
-    "phi3": Row(eps=("rms_norm_eps", 1e-5)),
-    "stablelm": replace(
-        LAYER_NORM,
-        partial=("partial_rotary_factor", 0.25),
-        defaults={"qk_layernorm": False},
-        refuse={"qk_layernorm": False},
-    ),
-    "starcoder2": replace(
-        LAYER_NORM, eps=("norm_epsilon", 1e-5), activation=("hidden_act", "gelu_pytorch_tanh")
-    ),
-    "cohere": replace(
-        LAYER_NORM,
-        theta=5e5,
-        interleaved=True,
-        more=_cohere,
-        defaults={"logit_scale": 0.0625},
-    ),
-    "cohere2": replace(
-        LAYER_NORM,
-        interleaved=True,
-        rotary="window",
-        more=_cohere,
-        defaults={"logit_scale": 0.0625},
-    ),
-}  # fmt: skip
-ROWS = {**ROWS, "gemma3": ROWS["gemma3_text"]}
-"""How each model type computes, by `Architecture.model_type`; of models with towers the text."""
+"""What some read beyond the fields of a row."""
 
 
 def read_numerics(
@@ -282,7 +142,7 @@ def read_numerics(
 
     `kinds` is one word per layer as `patterns` gives them, `stack` the layers themselves.
     """
-    row = ROWS.get(model_type)
+    row = numerics_rows().get(model_type)
     if row is None:
         return None, f"the runtime has no rule for model type '{model_type}'"
     for layer in stack:
@@ -319,16 +179,13 @@ def unsupported(layer: Layer) -> str:
     return ""
 
 
-def _reader(r: Reader, row: Row) -> Reader:
-    defaults = {**ABSENT, row.eps[0]: row.eps[1], row.activation[0]: row.activation[1]}
-    for pair in (row.partial, row.rotary_dim):
-        if pair is not None:
-            defaults[pair[0]] = pair[1]
-    return replace(r, defaults={**r.defaults, **defaults, **row.defaults}, defaulted={})
+def _reader(r: Reader, row: NumericsRow) -> Reader:
+    pairs = dict(pair for pair in (row.eps, row.activation, row.partial, row.rotary_dim) if pair)
+    return replace(r, defaults={**r.defaults, **pairs, **row.only, **row.defaults}, defaulted={})
 
 
-def _read(r: Reader, row: Row, kinds: list[str], stack: list[Layer]) -> Numerics:
-    for key, runs in row.refuse.items():
+def _read(r: Reader, row: NumericsRow, kinds: list[str], stack: list[Layer]) -> Numerics:
+    for key, runs in row.only.items():
         if r.get(key) != runs:
             raise r.error(key, r.get(key), f"only {runs} is modelled")
     if r.get("clip_qkv") is not None:
@@ -349,16 +206,21 @@ def _read(r: Reader, row: Row, kinds: list[str], stack: list[Layer]) -> Numerics
         logits_softcap=_cap(r, "final_logit_softcapping"),
         ropes=ropes,
         rope_pattern=pattern,
-        routing=row.routing(r) if row.routing else Routing(),
+        routing=_routing(r, row),
     )
-    return row.more(r, numerics) if row.more else numerics
+    return _MORE[row.more](r, numerics) if row.more else numerics
+
+
+def _routing(r: Reader, row: NumericsRow) -> Routing:
+    said = row.routing
+    return _ROUTINGS[said](r) if isinstance(said, str) else Routing(**said)
 
 
 def _cap(r: Reader, key: str) -> float | None:
     return None if r.get(key) is None else r.number(key)
 
 
-def _attention_scale(r: Reader, row: Row, mixer: Attention | LatentAttention) -> float:
+def _attention_scale(r: Reader, row: NumericsRow, mixer: Attention | LatentAttention) -> float:
     scale = mixer.head_dim**-0.5
     section = _section(r, row, "full_attention")
     every = section.get("mscale_all_dim")
@@ -374,7 +236,7 @@ def _mscale(factor: float, weight: float) -> float:
 
 
 def _ropes(
-    r: Reader, row: Row, kinds: list[str], mixer: Attention | LatentAttention
+    r: Reader, row: NumericsRow, kinds: list[str], mixer: Attention | LatentAttention
 ) -> tuple[tuple[Rope | None, ...], tuple[int, ...]]:
     if row.rotary == "none":
         return (None,), (0,) * len(kinds)
@@ -402,7 +264,7 @@ def _listed(r: Reader, layers: int) -> tuple[int, ...]:
     return tuple(int((i + 1) % period != 0) for i in range(layers))
 
 
-def _section(r: Reader, row: Row, kind: str) -> Section:
+def _section(r: Reader, row: NumericsRow, kind: str) -> Section:
     """The keys of a rotation: `rope_parameters`, by kind of layer or not; else the older keys."""
     given = r.get("rope_parameters")
     if isinstance(given, Mapping) and given:
@@ -418,7 +280,7 @@ def _section(r: Reader, row: Row, kind: str) -> Section:
     return {**(scaling or row.scaling), **({} if theta is None else {"rope_theta": theta})}
 
 
-def _local(r: Reader, row: Row) -> Section:
+def _local(r: Reader, row: NumericsRow) -> Section:
     """Gemma 3: the sliding layers' own base, never scaled in the older keys."""
     given = r.get("rope_parameters")
     if isinstance(given, Mapping) and isinstance(given.get("sliding_attention"), Mapping):
@@ -427,7 +289,7 @@ def _local(r: Reader, row: Row) -> Section:
     return {"rope_theta": row.local_theta if theta is None else theta}
 
 
-def _rope(r: Reader, row: Row, mixer: Attention | LatentAttention, s: Section) -> Rope:
+def _rope(r: Reader, row: NumericsRow, mixer: Attention | LatentAttention, s: Section) -> Rope:
     theta = _of(s, "rope_theta", row.theta)
     kind = s.get("rope_type", s.get("type", "default")) or "default"
     if s.get("mrope_section") is not None or kind == "mrope":
@@ -468,15 +330,15 @@ def _yarn_attention(s: Section, factor: float) -> float:
     return _mscale(factor, 1.0)
 
 
-def _rotated(r: Reader, row: Row, mixer: Attention | LatentAttention, s: Section) -> int:
+def _rotated(r: Reader, row: NumericsRow, mixer: Attention | LatentAttention, s: Section) -> int:
     if isinstance(mixer, LatentAttention):
         return mixer.rope_head_dim
     if row.rotary_dim is not None:
         return min(r.size(row.rotary_dim[0]), mixer.head_dim)
     share = s.get("partial_rotary_factor")
-    if share is None and row.partial is not None:
+    if share is None:
         share = r.number(row.partial[0])
-    return int(mixer.head_dim * number(1.0 if share is None else share, _SHARE, above=0, most=1))
+    return int(mixer.head_dim * number(share, _SHARE, above=0, most=1))
 
 
 _SHARE = "partial_rotary_factor of the rotation"

@@ -38,6 +38,11 @@ def parameters(cfg: ModelConfig) -> tuple[Parameter, ...]:
     return tuple(rows)
 
 
+def first_matmuls(cfg: ModelConfig) -> tuple[str, ...]:
+    """The names of the matmuls of the first layer, which stand for those of the others."""
+    return tuple(r.name for r in parameters(cfg) if r.group == 0 and r.role == "matmul")
+
+
 def buffers(cfg: ModelConfig) -> tuple[Parameter, ...]:
     """Tensors that a checkpoint holds and the forward pass reads, but no gradient trains.
 

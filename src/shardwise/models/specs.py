@@ -231,6 +231,11 @@ class Moe:
     hash_routed: bool = False
     dense: Mlp | None = None
 
+    @property
+    def routes_all(self) -> bool:
+        """Whether nothing but routed experts reads the block's input."""
+        return not self.shared_d_ff and self.dense is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:

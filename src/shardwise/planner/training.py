@@ -234,35 +234,8 @@ def plan_shape(plan: TrainPlan, cfg: ModelConfig) -> TrainShape:
         sequence_length=plan.sequence_length,
         microbatches=float(plan.microbatches),
         stage_share=max(plan.layers_per_stage) / cfg.layers,
-        remat=plan.remat,
-        zero=plan.zero,
-        sequence_parallel=plan.sequence_parallel,
-        dtypes=plan.dtypes,
-        **{name: getattr(plan, name) for name in _STRUCTURAL},
+        **plan.choices,
     )
-
-
-_STRUCTURAL = (
-    "stack",
-    "storage_axes",
-    "reshard_after_forward",
-    "remat_kinds",
-    "attention_kernel",
-    "pipeline_schedule",
-    "virtual_stages",
-    "context_method",
-    "expert_dispatch",
-    "expert_capacity",
-    "expert_imbalance",
-    "expert_over_tensor",
-    "offload_optimizer",
-    "optimizer",
-    "lora_rank",
-    "frozen",
-    "mtp_layers",
-    "packed_lengths",
-)
-"""Choices that a plan and a TrainShape call the same."""
 
 
 def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
@@ -325,18 +298,7 @@ def plan_of(request: TrainRequest, found: Found) -> TrainPlan:
         sequence_length=request.sequence_length,
         microbatches=found.microbatches,
         layers_per_stage=spread(request.cfg.layers, stages),
-        zero=found.structure.zero,
-        remat=found.structure.remat,
-        storage_axes=found.structure.storage_axes,
-        reshard_after_forward=found.structure.reshard_after_forward,
-        context_method=found.structure.context_method,
-        pipeline_schedule=found.structure.schedule,
-        virtual_stages=found.structure.virtual_stages,
-        dtypes=request.dtypes,
-        optimizer=request.optimizer,
-        stack=request.stack,
-        constants=request.constants,
-        **request.settings,  # type: ignore[arg-type]
+        **found.structure.choices,
     )
 
 

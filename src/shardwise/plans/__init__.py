@@ -1,14 +1,14 @@
 """Plans: choices only, frozen and keyword-only; nothing here prices or searches.
 
-`train.py` and `serve.py` hold the two plans, `stacks.py` the software that a training plan may
-name, `ranges.py` checks their numbers, `files.py` loads and saves them as YAML and checks them,
-`schema.py` is their JSON Schema, `laws.py` has the laws that bind a mesh to its model, `named.py`
-finds the plans of published runs by name (`data/audits`), `layouts.py` maps a plan to the Layout of
-every parameter. Read `train.py` first.
+`train.py` and `serve.py` hold the two plans. Choices of a training plan that are rows: `stacks.py`
+(software), `context_methods.py` and `optimizers.py`. `ranges.py` checks the plans' numbers,
+`files.py` loads and saves them as YAML, `schema.py` is their JSON Schema, `laws.py` has the laws
+that bind a mesh to its model, `named.py` finds the plans of published runs by name (`data/audits`),
+`layouts.py` maps a plan to the Layout of every parameter and activation. Read `train.py` first.
 """
 
 from shardwise.plans.files import load_plan, save_plan
-from shardwise.plans.layouts import activation_layout, parameter_layout
+from shardwise.plans.layouts import activation_layout, layout_table, parameter_layout
 from shardwise.plans.serve import PrefillServer, ServeDtypes, ServePlan, ServeScheduling
 from shardwise.plans.train import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 
@@ -21,6 +21,7 @@ __all__ = [
     "TrainDtypes",
     "TrainPlan",
     "activation_layout",
+    "layout_table",
     "load_plan",
     "model_hash",
     "parameter_layout",

@@ -12,7 +12,7 @@ from shardwise.boundary import parse_yaml, read_yaml, write_text
 from shardwise.errors import BadRequest, shown, unknown
 from shardwise.plans.named import plan_path, with_neighbour
 from shardwise.plans.serve import ServePlan
-from shardwise.plans.train import TrainPlan
+from shardwise.plans.train import CHOICES, TrainPlan
 
 KINDS: Mapping[str, type[TrainPlan] | type[ServePlan]] = {"train": TrainPlan, "serve": ServePlan}
 
@@ -29,8 +29,14 @@ def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
 
 def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:
     """A plan as plain values, `kind` first."""
-    kind = next(k for k, cls in KINDS.items() if isinstance(plan, cls))
-    return {"kind": kind, **_plain(asdict(plan))}
+    kind, cls = next((k, cls) for k, cls in KINDS.items() if isinstance(plan, cls))
+    values = _plain(asdict(plan))
+    return {"kind": kind, **{key: values[key] for key in keys_of(cls)}}
+
+
+def keys_of(cls: type) -> list[str]:
+    """The keys of a plan in the order of its file: its numbers before its choices."""
+    return sorted(cls.__dataclass_fields__, key=lambda key: key in CHOICES)
 
 
 def _plain(value: Any) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Moe
+from shardwise.plans.context_methods import context_row
 from shardwise.plans.layouts import uneven_error
 from shardwise.plans.train import TrainPlan
 from shardwise.work import Quantity
@@ -134,7 +135,7 @@ SPREAD_EXPERTS = Law(
 def broken_laws(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
     """Why a plan's mesh does not suit its model, a sentence for each law that it breaks."""
     laws = [HEADS, EXPERTS]
-    if plan.context_method == "ulysses" and plan.degree("context") > 1:
+    if context_row(plan.context_method).cuts_heads and plan.degree("context") > 1:
         laws.append(ULYSSES)
     if plan.expert_over_tensor:
         laws.append(SPREAD_EXPERTS)

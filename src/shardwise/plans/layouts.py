@@ -1,15 +1,20 @@
 """Plan -> how the mesh axes cut every parameter and activation, said once.
 
-The planner divides bytes by it, the runtime turns it into a PartitionSpec.
+The planner divides bytes by it, answers print it (`layout_table`), exporters write it, and the
+trainer constrains its arrays to it: the runtime only turns a Layout into a PartitionSpec.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
 from typing import Literal
 
 import numpy as np
 
-from shardwise.models.parameters import Parameter
-from shardwise.plans.train import STORAGE_AXES
+from shardwise.models import ModelConfig
+from shardwise.models.parameters import Parameter, parameters
+from shardwise.models.specs import Moe
+from shardwise.plans.train import STORAGE_AXES, TrainPlan
 from shardwise.sharding import Dim, Layout
 from shardwise.work import Quantity
 
@@ -22,6 +27,9 @@ UNEVEN: Mapping[str, Literal["pad", "replicate", "refuse"]] = {
 }
 """What happens to a dim that its axis does not divide: padded up to the next multiple, replicated
 (several devices keep the same KV head), or the plan is refused."""
+
+BATCH_AXES = ("replica", "data", "fsdp", "expert")
+"""Axes that cut the batch."""
 
 DATA_AXES = ("replica", "data")
 """Axes that always replicate parameters."""
@@ -113,31 +121,164 @@ def parameter_layout(
     mesh: Mapping[str, int],
     storage_axes: tuple[str, ...] = STORAGE_AXES,
     expert_over_tensor: bool = False,
+    *,
+    padded: bool = True,
 ) -> Layout:
-    """The Layout of a stored parameter; fsdp cuts D, or the first dim where there is no D."""
-    letters = [letter for letter, _ in parameter.dims]
-    stored = letters.index("D") if "D" in letters else 0
-    dims = []
-    for i, (letter, _) in enumerate(parameter.dims):
-        axes: tuple[str, ...] = ()
-        if letter == "E" and is_expert(parameter):
-            axes = ("expert", "tensor") if expert_over_tensor else ("expert",)
-        elif letter == tensor_letter(parameter) and not (
-            expert_over_tensor and is_expert(parameter)
-        ):
-            axes = ("tensor",)
-        if i == stored:
-            axes = (*axes, *gather_axes(parameter, storage_axes))
-        dims.append((letter, tuple(a for a in axes if mesh.get(a, 1) > 1)))
-    return _layout(parameter.name.rsplit(".", 1)[-1], dims)
+    """The Layout of a stored parameter, or with no storage axes of one in use.
+
+    Storage axes cut D, or the first dim where there is no D. Arrays are cut evenly: where storage
+    axes do not divide that dim they cut the first dim that they divide, else none; matmuls keep it,
+    and the trainer refuses them. KV heads that `tensor` does not divide are whole on every device.
+    F and V are padded; with `padded=False`, for arrays of their own size, those are whole as well.
+    """
+    sizes, letter = dict(parameter.dims), tensor_letter(parameter)
+    fixed: dict[str, tuple[str, ...]] = dict.fromkeys(sizes, ())
+    if is_expert(parameter):
+        fixed["E"] = ("expert", "tensor") if expert_over_tensor else ("expert",)
+    if letter and not (expert_over_tensor and is_expert(parameter)):
+        fixed[letter] = ("tensor",)
+    fixed = {dim: _used(axes, mesh) for dim, axes in fixed.items()}
+    if letter and sizes[letter] % _degree(fixed[letter], mesh):
+        rule = UNEVEN[letter]
+        if rule == "replicate" or (rule == "pad" and not padded):
+            fixed[letter] = ()
+    stored = _used(gather_axes(parameter, storage_axes), mesh)
+    home = _home(parameter, fixed, stored, mesh)
+    if home:
+        fixed[home] += stored
+    return _layout(parameter.name.rsplit(".", 1)[-1], fixed)
 
 
-def activation_layout(mesh: Mapping[str, int], sequence_parallel: bool) -> Layout:
-    """The Layout of the activations between blocks, x[B, T, D]."""
-    batch = ("replica", "data", "fsdp", "expert")
-    time = ("context", "tensor") if sequence_parallel else ("context",)
-    cut = [("B", batch), ("T", time), ("D", ())]
-    return _layout("x", [(d, tuple(a for a in axes if mesh.get(a, 1) > 1)) for d, axes in cut])
+def _home(
+    parameter: Parameter,
+    fixed: Mapping[str, tuple[str, ...]],
+    stored: tuple[str, ...],
+    mesh: Mapping[str, int],
+) -> str:
+    """The dim that the storage axes cut, "" for none."""
+    sizes = dict(parameter.dims)
+    first = "D" if "D" in sizes else next(iter(sizes), "")
+    for letter in (first, *sizes) if stored else ():
+        if sizes[letter] % _degree((*fixed[letter], *stored), mesh) == 0:
+            return letter
+    return first if stored and parameter.role == "matmul" else ""
+
+
+BETWEEN = ("embedding", "block_input", "attention_out", "mlp_out")
+"""Activations between blocks: sequence parallelism cuts T further."""
+
+ACTIVATIONS: Mapping[str, str] = {
+    **dict.fromkeys((*BETWEEN, "lookup", "norm", "routed", "dispatched"), "BTD"),
+    **dict.fromkeys(("qkv", "attention"), "BTNH"),
+    **dict.fromkeys(("mlp_in", "activation"), "BTF"),
+    "logits": "BTV",
+}
+"""The dims of the activations that are constrained, by the names that the forward pass gives them:
+`norm` is what a block reads, `routed` the same of a block of routed experts alone, `dispatched`
+what their devices exchange. `lookup` are rows of a table that is cut by vocabulary: they are whole
+before they are summed, so that no table is gathered. N is K for keys and values."""
+
+
+def activation_layout(
+    name: str,
+    plan: TrainPlan,
+    shape: Sequence[int] | None = None,
+    *,
+    without: tuple[str, ...] = (),
+    rings: bool = False,
+) -> Layout | None:
+    """The Layout of a named activation, None for one that is left to the compiler.
+
+    Of a given `shape`, dims that their axes do not divide are whole. `without` names batch axes
+    that are mapped over; with `rings` collective matmuls read what lies between blocks.
+    """
+    letters = ACTIVATIONS.get(name, "")
+    if not letters or (shape is not None and len(shape) != len(letters)):
+        return None
+    cut = {dim.name: dim.axes for dim in inner_layout(letters, plan.mesh, without).dims}
+    if _in_pieces(name, plan, rings):
+        cut["T"] += _used(("tensor",), plan.mesh)
+    if shape is not None:
+        whole = [a for a, n in zip(letters, shape, strict=True) if n % _degree(cut[a], plan.mesh)]
+        cut.update(dict.fromkeys(whole, ()))
+    return _layout("x", cut)
+
+
+def _in_pieces(name: str, plan: TrainPlan, rings: bool) -> bool:
+    """Whether the tokens of an activation are cut over tensor too: between blocks, and where its
+    devices route pieces or its rings read them."""
+    if name == "dispatched":
+        return routes_pieces(plan)
+    read = (name == "routed" and routes_pieces(plan)) or (rings and name in ("norm", "routed"))
+    return plan.sequence_parallel and (name in BETWEEN or read)
+
+
+def inner_layout(letters: str, mesh: Mapping[str, int], without: Sequence[str] = ()) -> Layout:
+    """The Layout of an array with these dims inside a block, activation or weight in use: the batch
+    over the axes that carry data, T over `context`, the dims of `TENSOR_LETTERS` over `tensor`."""
+    batch = tuple(axis for axis in BATCH_AXES if axis not in without)
+    cut = {"B": batch, "T": ("context",), **dict.fromkeys(TENSOR_LETTERS, ("tensor",))}
+    return _layout("x", {letter: _used(cut.get(letter, ()), mesh) for letter in letters})
+
+
+def routes_pieces(plan: TrainPlan) -> bool:
+    """Whether a device of tensor routes its own piece of the tokens: where experts lie apart over
+    it, or tokens are exchanged that sequence parallelism cut already."""
+    apart = plan.degree("expert") > 1 and plan.sequence_parallel
+    return plan.degree("tensor") > 1 and (plan.expert_over_tensor or apart)
+
+
+def layout_table(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Layout]:
+    """Every parameter as it is stored and every activation that is constrained, by name.
+
+    Those of later groups of layers stand under `layers1.NAME` where they lie otherwise than those
+    of the same name before. `activations` are those between blocks.
+    """
+    table: dict[str, Layout] = {}
+    for group, name, layout in (*_parameters(plan, cfg), *_activations(plan, cfg)):
+        if table.setdefault(name, layout) != layout:
+            table[f"layers{group}.{name}"] = layout
+    return table
+
+
+Named = tuple[int | None, str, Layout]
+"""Group of layers, name, layout."""
+
+
+def _parameters(plan: TrainPlan, cfg: ModelConfig) -> Iterator[Named]:
+    for row in parameters(cfg):
+        if not row.shares and row.role != "tower":
+            layout = parameter_layout(row, plan.mesh, plan.storage_axes, plan.expert_over_tensor)
+            yield row.group, row.name, layout
+
+
+def _activations(plan: TrainPlan, cfg: ModelConfig) -> Iterator[Named]:
+    """The layouts of one microbatch's activations, of each kind once per group of layers."""
+    tokens = (plan.global_batch_sequences // plan.microbatches, plan.sequence_length)
+
+    def laid(kind: str, *sizes: int) -> Layout:
+        layout = activation_layout(kind, plan, (*tokens, *sizes))
+        assert layout is not None
+        return layout
+
+    stream = cfg.d_model
+    yield None, "activations", laid("block_input", stream)
+    yield None, "activations.tokens", inner_layout("BT", plan.mesh)
+    yield None, "activations.lookup", laid("lookup", stream)
+    for group, layer in enumerate(cfg.groups):
+        yield group, "activations.norm", laid("norm", stream)
+        if (mixer := layer.attention) is not None:
+            yield group, "activations.q", laid("qkv", mixer.heads, 1)
+            kv = laid("qkv", getattr(mixer, "kv_heads", mixer.heads), 1)
+            dims = tuple(replace(d, name="K") if d.name == "N" else d for d in kv.dims)
+            yield group, "activations.kv", replace(kv, dims=dims)
+        if isinstance(layer.mlp, Moe):
+            kind = "routed" if layer.mlp.routes_all else "norm"
+            yield group, "activations.routed", laid(kind, stream)
+            yield group, "activations.dispatched", laid("dispatched", stream)
+        if not (isinstance(layer.mlp, Moe) and layer.mlp.routes_all):
+            yield group, "activations.mlp", laid("mlp_in", plan.degree("tensor"))  # F is padded
+    yield None, "activations.logits", laid("logits", cfg.vocabulary)
 
 
 def uneven_error(letter: str, size: int, axis: str, degree: int) -> str | None:
@@ -152,5 +293,13 @@ def uneven_error(letter: str, size: int, axis: str, degree: int) -> str | None:
     )
 
 
-def _layout(name: str, dims: list[tuple[str, tuple[str, ...]]]) -> Layout:
-    return Layout(name=name, dims=tuple(Dim(d, a) for d, a in dims))
+def _used(axes: Sequence[str], mesh: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(axis for axis in axes if mesh.get(axis, 1) > 1)
+
+
+def _degree(axes: Sequence[str], mesh: Mapping[str, int]) -> int:
+    return prod(mesh.get(axis, 1) for axis in axes)
+
+
+def _layout(name: str, cuts: Mapping[str, tuple[str, ...]]) -> Layout:
+    return Layout(name=name, dims=tuple(Dim(d, axes) for d, axes in cuts.items()))

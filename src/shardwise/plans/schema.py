@@ -7,7 +7,7 @@ batch that divides, stages that add up) are checked when a plan is read.
 from typing import Any
 
 from shardwise.errors import unknown
-from shardwise.plans.files import KINDS
+from shardwise.plans.files import KINDS, keys_of
 
 
 def plan_schema(kind: str) -> dict[str, Any]:
@@ -20,6 +20,7 @@ def plan_schema(kind: str) -> dict[str, Any]:
     for part in (schema, *schema.get("$defs", {}).values()):
         if part.get("type") == "object" and "properties" in part:
             part["additionalProperties"] = False
-    schema["properties"] = {"kind": {"const": kind}, **schema["properties"]}
+    properties = {key: schema["properties"][key] for key in keys_of(KINDS[kind])}
+    schema["properties"] = {"kind": {"const": kind}, **properties}
     schema["required"] = ["kind", *schema["required"]]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from shardwise.errors import unknown
+from shardwise.plans.context_methods import ContextMethod
 
 StackName = Literal["xla", "megatron", "fsdp", "nanotron"]
 STACKS: tuple[StackName, ...] = get_args(StackName)
@@ -23,8 +24,8 @@ class StackRow:
     its end, although nobody needs its result. `sums_apart`: a microbatch's gradients stand beside
     the sum of the earlier ones until all are there. `keeps_gathered`: inputs that tensor gathers
     are kept whole for the weight gradients, rather than in pieces and gathered again.
-    `stores_widely`: what fsdp stores in pieces is cut over expert and context too. `rings`: its
-    attention over context sends keys round a ring, rather than gathering them.
+    `stores_widely`: what fsdp stores in pieces is cut over expert and context too.
+    `context_method`: how its attention meets a sequence that is cut.
     """
 
     name: StackName
@@ -34,7 +35,7 @@ class StackRow:
     sums_apart: bool = True
     keeps_gathered: bool = False
     stores_widely: bool = True
-    rings: bool = False
+    context_method: ContextMethod = "all_gather"
 
 
 _ROWS = (
@@ -43,7 +44,11 @@ _ROWS = (
     # Its CheckpointFunction runs blocks whole; its matmuls add to the sum of gradients themselves
     # (gradient accumulation fusion).
     StackRow(
-        name="megatron", recompute_whole=True, sums_apart=False, stores_widely=False, rings=True
+        name="megatron",
+        recompute_whole=True,
+        sums_apart=False,
+        stores_widely=False,
+        context_method="ring",
     ),
     # PyTorch's non-reentrant checkpoint stops early.
     StackRow(name="fsdp"),

@@ -2,18 +2,26 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from math import prod
-from typing import Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
 from shardwise.models.remat import RematPolicy, Saved, SavedKind
 from shardwise.models.training_state import training_state
+from shardwise.plans.context_methods import ContextMethod
+from shardwise.plans.optimizers import Optimizer
 from shardwise.plans.ranges import Ranges, check_range, check_ranges
-from shardwise.plans.stacks import StackName
-from shardwise.scheduling.pipeline import PLAIN, PipelineKind, schedule_row
+from shardwise.plans.stacks import StackName, StackRow, stack_row
+from shardwise.scheduling.pipeline import (
+    PIPELINE_KINDS,
+    PLAIN,
+    PipelineKind,
+    ScheduleRow,
+    schedule_row,
+)
 from shardwise.units import dtype_bytes
 
 MESH_AXES = ("replica", "stage", "data", "fsdp", "expert", "context", "tensor")
@@ -24,11 +32,7 @@ STORAGE_AXES = ("fsdp", "expert", "context")
 its own, so each must sum gradients anyway."""
 
 Placing = Literal["fastest", "finish"]
-ContextMethod = Literal["all_gather", "ring", "ulysses"]
-Optimizer = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
 PLACINGS: tuple[Placing, ...] = get_args(Placing)
-CONTEXT_METHODS: tuple[ContextMethod, ...] = get_args(ContextMethod)
-OPTIMIZERS: tuple[Optimizer, ...] = get_args(Optimizer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,19 +75,18 @@ MOST_LAYERS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainPlan:
-    """The choices of one training step.
+class Structure:
+    """The choices of a training step that are no degree, each written here and nowhere again.
 
-    `mesh` maps axis to degree, outermost first; it uses `slices` of the slices (or switched
-    domains) and of each the `box`, the part of each physical axis; `placement` gives each axis its
-    fastest part of it, or finishes physical axes already begun first, which keeps the rings of the
-    others whole. `data` and `replica` replicate parameters, with `zero` 0, 1 or 2 for the optimizer
-    state (1) and gradients (2). The `storage_axes` shard parameters, gradients and optimizer state
-    (ZeRO-3; experts already lie apart over `expert`): those of `expert` and `context` that are not
-    among them replicate parameters like `data`. Without `reshard_after_forward` gathered parameters
-    stay until the backward pass. With `sequence_parallel` the activations between matmuls are
-    sharded over `tensor`. `layers_per_stage` has one entry per stage; with `virtual_stages` each is
-    cut into so many chunks.
+    A plan has them, the numbers that are counted of it (`planner/step/shape.py`) have them, and a
+    search tries some of them (`planner/search/request.py`) and leaves the others alone.
+
+    `zero` is 0, 1 or 2: what replicas keep in pieces, the optimizer state (1) and gradients (2).
+    The `storage_axes` shard parameters, gradients and optimizer state (ZeRO-3; experts already lie
+    apart over `expert`): those of `expert` and `context` that are not among them replicate
+    parameters like `data`. Without `reshard_after_forward` gathered parameters stay until the
+    backward pass. With `sequence_parallel` the activations between matmuls are sharded over
+    `tensor`. With `virtual_stages` each pipeline stage is cut into so many chunks.
 
     `remat_kinds` overrides the policy `remat` by kind of activation. `expert_capacity` is the slots
     of an expert over its mean load (dense dispatch), `expert_imbalance` the load of the busiest
@@ -93,23 +96,12 @@ class TrainPlan:
     `stack` is the software whose constants price the plan.
     """
 
-    model: str
-    model_hash: str
-    slice: str
-    mesh: Mapping[str, int]
-    box: tuple[int, ...]
-    global_batch_sequences: int
-    sequence_length: int
-    microbatches: int
-    layers_per_stage: tuple[int, ...]
-    slices: int = 1
-    placement: Placing = "fastest"
     zero: int = 1
     storage_axes: tuple[str, ...] = STORAGE_AXES
     reshard_after_forward: bool = True
     sequence_parallel: bool = True
     remat: RematPolicy = "block"
-    remat_kinds: Mapping[SavedKind, Saved] = field(default_factory=dict)
+    remat_kinds: Mapping[SavedKind, Saved] = field(default_factory=dict, hash=False)
     attention_kernel: Literal["flash", "scores"] = "flash"
     pipeline_schedule: PipelineKind = PLAIN
     virtual_stages: int = 1
@@ -127,6 +119,85 @@ class TrainPlan:
     dtypes: TrainDtypes = field(default_factory=TrainDtypes)
     stack: StackName = "xla"
     constants: Literal["vendor", "book"] = "vendor"
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """Every choice by name."""
+        return {name: getattr(self, name) for name in CHOICES}
+
+    @property
+    def schedule(self) -> ScheduleRow:
+        """What is known of the pipeline schedule."""
+        return schedule_row(self.pipeline_schedule)
+
+    @property
+    def software(self) -> StackRow:
+        """What the stack does beside the algebra."""
+        return stack_row(self.stack)
+
+    @property
+    def ends(self) -> str:
+        """Where embedding and head lie: "apart" on two devices, on one because the stages are
+        "folded", or on two that both hold both ("doubled")."""
+        return _ENDS[self.schedule.arrangement]
+
+    @property
+    def paired(self) -> bool:
+        """Whether a forward pass runs together with the backward pass of another microbatch, so
+        that either's compute hides the other's exchange of tokens. On one stage, with one chunk,
+        none does."""
+        return self.schedule.pairs_passes and self.virtual_stages > 1
+
+    @property
+    def ragged(self) -> bool:
+        """Whether experts take as many tokens as choose them, rather than slots."""
+        return self.expert_dispatch == "ragged"
+
+    @property
+    def expert_load(self) -> float:
+        """By what the work of the experts is multiplied: the busiest device's load over the mean,
+        or the slots over it."""
+        return self.expert_imbalance if self.ragged else self.expert_capacity
+
+    def with_pairing(self, paired: bool) -> Self:
+        """The structure with a schedule that pairs passes, or with one that does not."""
+        if self.paired == paired:
+            return self
+        kinds = (PLAIN, *PIPELINE_KINDS)
+        kind = next(kind for kind in kinds if schedule_row(kind).pairs_passes == paired)
+        chunks = schedule_row(kind).chunks[0]
+        return replace(self, pipeline_schedule=kind, virtual_stages=chunks)
+
+
+USUAL = Structure()
+"""Every choice as it is where nobody says otherwise."""
+CHOICES = tuple(f.name for f in fields(Structure))
+"""Names of all choices."""
+_ENDS = {"line": "apart", "fold": "folded", "mirror": "doubled"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlan(Structure):
+    """The choices of one training step: its numbers here, all others in `Structure`.
+
+    `mesh` maps axis to degree, outermost first; it uses `slices` of the slices (or switched
+    domains) and of each the `box`, the part of each physical axis; `placement` gives each axis its
+    fastest part of it, or finishes physical axes already begun first, which keeps the rings of the
+    others whole. `data` and `replica` replicate parameters, the `storage_axes` shard them.
+    `layers_per_stage` has one entry per stage.
+    """
+
+    model: str
+    model_hash: str
+    slice: str
+    mesh: Mapping[str, int]
+    box: tuple[int, ...]
+    global_batch_sequences: int
+    sequence_length: int
+    microbatches: int
+    layers_per_stage: tuple[int, ...]
+    slices: int = 1
+    placement: Placing = "fastest"
 
     def __post_init__(self) -> None:
         check_mesh(self.mesh)

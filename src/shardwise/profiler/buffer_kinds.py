@@ -17,6 +17,7 @@ from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.layouts import parameter_layout
 from shardwise.profiler.ahead import Buffer
 from shardwise.profiler.hlo.shapes import Array, arrays, read_shape
+from shardwise.work import tally
 
 ARGUMENTS = (
     ("state['params']", "params"),
@@ -49,10 +50,7 @@ def places(
 
 def memory_of(found: Sequence[Place]) -> dict[str, float]:
     """Bytes by kind."""
-    total: dict[str, float] = {}
-    for place in found:
-        total[place.kind] = total.get(place.kind, 0.0) + place.buffer.bytes
-    return total
+    return tally((place.kind, place.buffer.bytes) for place in found)
 
 
 Shape = tuple[int, ...]

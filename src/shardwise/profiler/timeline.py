@@ -23,7 +23,7 @@ from shardwise.profiler.hlo.work import Block, HloOp, HloWork, Nested, Wait
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import HBM, MATH, price_op
 from shardwise.roofline.stacks import IDEAL, Stack
-from shardwise.work import Op
+from shardwise.work import Op, tally
 
 _SUBSTITUTES = {
     "f32": ("f32", "bf16"),
@@ -58,9 +58,19 @@ class OpRow:
     peak: Mapping[str, float]
 
     @property
+    def count(self) -> float:
+        """How often it runs per step."""
+        return float(self.op.op.count)
+
+    @property
     def per_step(self) -> float:
         """Seconds of all runs, one after the other."""
-        return self.seconds * float(self.op.op.count)
+        return self.seconds * self.count
+
+    @property
+    def hbm_bytes(self) -> float:
+        """HBM bytes of all runs."""
+        return float(self.op.op.hbm_bytes) * self.count
 
     @property
     def flops(self) -> float:
@@ -124,12 +134,12 @@ class HloTimeline:
     @property
     def flops(self) -> float:
         """FLOPs of all products of one device per step, recomputation included."""
-        return sum(row.flops * float(row.op.op.count) for row in self.rows)
+        return sum(row.flops * row.count for row in self.rows)
 
     @property
     def hfu(self) -> float:
         """Seconds that the products take at the peak of their dtypes, over the step."""
-        math = sum(row.peak.get(MATH, 0.0) * float(row.op.op.count) for row in self.rows)
+        math = sum(row.peak.get(MATH, 0.0) * row.count for row in self.rows)
         return math / self.expected if self.expected else 0.0
 
     def mfu(self, model_flops: float) -> float:
@@ -168,16 +178,13 @@ def schedule(work: HloWork, piece: Slice, stack: Stack = IDEAL) -> HloTimeline:
     shared = resources.get(HBM, 0.0) / piece.chip.efficiency.hbm
     lower = max(resources.values(), default=0.0)
     expected = max(end, shared, lower)
-    exposed: dict[str, float] = {}
-    for row in priced:
-        stream = row.op.op.stream
-        exposed[stream] = exposed.get(stream, 0.0) + row.exposed
+    exposed = tally((row.op.op.stream, row.exposed) for row in priced)
     return HloTimeline(
         slice=piece,
         lower=lower,
         expected=expected,
-        upper=max(sum(row.upper * float(row.op.op.count) for row in priced), expected),
-        streams=_busy(priced),
+        upper=max(sum(row.upper * row.count for row in priced), expected),
+        streams=tally((row.op.op.stream, row.per_step) for row in priced),
         exposed={stream: seconds for stream, seconds in exposed.items() if seconds > 0},
         rows=priced,
         spans=tuple(sorted(run.spans, key=lambda span: span.start)),
@@ -187,19 +194,12 @@ def schedule(work: HloWork, piece: Slice, stack: Stack = IDEAL) -> HloTimeline:
 
 
 def _totals(rows: tuple[OpRow, ...]) -> dict[str, float]:
-    totals: dict[str, float] = {}
-    for row in rows:
-        for resource, seconds in row.peak.items():
-            for lane in _lanes(row.op) if resource == row.op.op.stream else (resource,):
-                totals[lane] = totals.get(lane, 0.0) + seconds * float(row.op.op.count)
-    return totals
-
-
-def _busy(rows: tuple[OpRow, ...]) -> dict[str, float]:
-    busy: dict[str, float] = {}
-    for row in rows:
-        busy[row.op.op.stream] = busy.get(row.op.op.stream, 0.0) + row.per_step
-    return busy
+    return tally(
+        (lane, seconds * row.count)
+        for row in rows
+        for resource, seconds in row.peak.items()
+        for lane in (_lanes(row.op) if resource == row.op.op.stream else (resource,))
+    )
 
 
 def _uncounted(block: Block) -> list[str]:
@@ -271,12 +271,14 @@ def _payable(item: HloOp, chip: Chip) -> Op:
 
     A TPU multiplies float32 in one, three or six bf16 passes, by the precision asked for.
     """
-    flops: dict[str, float] = {}
-    for dtype, amount in item.op.flops.items():
+
+    def payable(dtype: str, amount: float) -> tuple[str, float]:
         names = _SUBSTITUTES.get(dtype, (dtype, "bf16"))
         rate = next((name for name in names if name in chip.peak_flops), "bf16")
         times = item.passes if dtype == "f32" and rate == "bf16" else 1
-        flops[rate] = flops.get(rate, 0.0) + float(amount) * times
+        return rate, amount * times
+
+    flops = tally(payable(dtype, float(amount)) for dtype, amount in item.op.flops.items())
     return replace(item.op, flops=flops)
 
 

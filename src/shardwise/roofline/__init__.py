@@ -10,32 +10,21 @@ engines do, their constants in `data/`; `strategies.py` ranks the resolver's pro
 step. Nothing is counted here and no model is known. Read `price.py` first.
 """
 
-from shardwise.roofline.bodies import BodyTime, OpTime, body_time
 from shardwise.roofline.chip_roofline import (
-    LEVELS,
     Times,
     attainable_flops,
     chip_critical_intensity,
-    comms_seconds,
     critical_intensity,
     level_bandwidth,
     math_seconds,
     vector_critical_intensity,
 )
 from shardwise.roofline.collectives import (
-    CollectiveSeconds,
-    all_gather,
-    all_reduce,
-    all_to_all,
     collective_seconds,
-    permute,
-    ragged_all_to_all,
-    reduce_scatter,
 )
 from shardwise.roofline.crossover import crossover
 from shardwise.roofline.matmul import (
     ElementBytes,
-    MatmulBytes,
     critical_batch,
     critical_batch_approx,
     first_batch_at_peak,
@@ -64,28 +53,18 @@ from shardwise.roofline.strategies import (
 
 __all__ = [
     "IDEAL",
-    "LEVELS",
-    "BodyTime",
-    "CollectiveSeconds",
     "ElementBytes",
     "Estimate",
-    "MatmulBytes",
     "MatmulRoofline",
-    "OpTime",
     "Priced",
     "Ranking",
     "Stack",
     "Times",
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
     "attainable_flops",
-    "body_time",
     "body_times",
     "chip_critical_intensity",
     "collective_matmul",
     "collective_seconds",
-    "comms_seconds",
     "critical_batch",
     "critical_batch_approx",
     "critical_intensity",
@@ -101,12 +80,9 @@ __all__ = [
     "matmul_roofline",
     "matmul_times",
     "padded_flops",
-    "permute",
     "price",
     "price_op",
-    "ragged_all_to_all",
     "rank",
-    "reduce_scatter",
     "rings",
     "seconds",
     "split_contraction_threshold",

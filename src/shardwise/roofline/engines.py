@@ -13,7 +13,7 @@ from pathlib import Path
 
 from shardwise.boundary import read_toml
 from shardwise.errors import BadRequest, shown, unknown
-from shardwise.roofline.stacks import Stack, checked_number
+from shardwise.roofline.stacks import Stack, read_constants
 from shardwise.work import Quantity
 
 _DATA = Path(__file__).parent / "data" / "engines.toml"
@@ -123,21 +123,9 @@ def _engines() -> Mapping[str, Engine]:
         return {name: engine_of(name, record) for name, record in tomllib.load(file).items()}
 
 
-def engine_of(name: str, record: Mapping[str, Mapping[str, object]]) -> Engine:
+def engine_of(name: str, record: Mapping[str, object]) -> Engine:
     """An Engine from its table of {value, source} entries; BadRequest for what is out of bounds."""
-    values: dict[str, float] = {}
-    for constant, about in ENGINE_CONSTANTS.items():
-        if constant not in record:
-            raise BadRequest(f"engine '{name}' lacks '{constant}' ({about}); write it")
-        entry = record[constant]
-        if not isinstance(entry, Mapping) or "value" not in entry:
-            raise BadRequest(
-                f"'{constant}' of engine '{name}' is {shown(entry)}; write {{ value = NUMBER, "
-                'source = "WHERE FROM" }'
-            )
-        what = f"'{constant}' of engine '{name}'"
-        values[constant] = checked_number(what, entry["value"], *ENGINE_BOUNDS[constant])
-    sources = {c: str(record[c].get("source", "not stated")) for c in ENGINE_CONSTANTS}
+    values, sources = read_constants(f"engine '{name}'", record, ENGINE_CONSTANTS, ENGINE_BOUNDS)
     return Engine(name=name, sources=sources, range=_range(name, record.get("range")), **values)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from shardwise.errors import BadRequest, shown, unknown
 from shardwise.work import Quantity
@@ -82,23 +83,10 @@ def _stacks() -> Mapping[str, Stack]:
         return {name: stack_of(name, record) for name, record in tomllib.load(file).items()}
 
 
-def stack_of(name: str, record: Mapping[str, Mapping[str, object]]) -> Stack:
+def stack_of(name: str, record: Mapping[str, object]) -> Stack:
     """A Stack from its table of {value, source} entries; BadRequest for what is out of bounds."""
-    values: dict[str, float] = {}
-    for constant in CONSTANTS:
-        if constant not in record:
-            raise BadRequest(f"stack '{name}' lacks '{constant}' ({CONSTANTS[constant]}); write it")
-        what = f"'{constant}' of stack '{name}'"
-        values[constant] = checked_number(what, record[constant]["value"], *_BOUNDS[constant])
-    sources = {constant: str(record[constant]["source"]) for constant in CONSTANTS}
-    return Stack(
-        name=name,
-        overlap=values["overlap"],
-        attention=values["attention"],
-        launch_seconds=values["launch_seconds"],
-        passes=values["passes"],
-        sources=sources,
-    )
+    values, sources = read_constants(f"stack '{name}'", record, CONSTANTS, _BOUNDS)
+    return Stack(name=name, sources=sources, **values)
 
 
 _BOUNDS = {
@@ -109,7 +97,29 @@ _BOUNDS = {
 }
 
 
-def checked_number(what: str, value: object, least: float, most: float) -> float:
+def read_constants(
+    whose: str,
+    record: Mapping[str, object],
+    about: Mapping[str, str],
+    bounds: Mapping[str, tuple[float, float]],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Values and sources of the constants that `about` explains, from a table of {value, source}
+    entries; BadRequest for one that is not there or not within its bounds."""
+    values, sources = {}, {}
+    for constant, meaning in about.items():
+        if constant not in record:
+            raise BadRequest(f"{whose} lacks '{constant}' ({meaning}); write it")
+        entry, what = record[constant], f"'{constant}' of {whose}"
+        if not isinstance(entry, Mapping) or "value" not in entry:
+            raise BadRequest(
+                f'{what} is {shown(entry)}; write {{ value = NUMBER, source = "WHERE FROM" }}'
+            )
+        values[constant] = _checked(what, entry["value"], *bounds[constant])
+        sources[constant] = str(entry.get("source", "not stated"))
+    return values, sources
+
+
+def _checked(what: str, value: object, least: float, most: float) -> float:
     """The value, or BadRequest where it is no number within the bounds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise BadRequest(

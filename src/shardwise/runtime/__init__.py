@@ -20,14 +20,13 @@ from shardwise.runtime.init import initialise, parameter_count, shapes
 from shardwise.runtime.model import cross_entropy, forward, loss
 from shardwise.runtime.options import Options
 from shardwise.runtime.quant import Quantized, quantise_params
-from shardwise.runtime.sharding import batch_sharding, constrain, mesh_of, parameter_shardings
+from shardwise.runtime.sharding import batch_sharding, mesh_of, parameter_shardings
 
 __all__ = [
     "Cache",
     "Options",
     "Quantized",
     "batch_sharding",
-    "constrain",
     "cross_entropy",
     "decode",
     "empty_cache",

@@ -44,7 +44,7 @@ def attention_block(
         sinks_N=p.get("attention.sinks"),
         keys=keys_BSKH.shape[1],
     )
-    out_BTNU = mark("attention", call.options.kernel(q_BTNH, keys_BSKH, values_BSKU, scoring))
+    out_BTNU = mark("attention", call.attend(q_BTNH, keys_BSKH, values_BSKU, scoring))
     out_BTD = out_of(p, "attention.o", "BTNU,NUD->BTD", out_BTNU, call)
     return mark("attention_out", out_BTD), arrays
 

@@ -1,9 +1,11 @@
 """What every layer of one forward pass shares: numerics, options, positions, segments."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
+from shardwise.models.components import CORE
 from shardwise.models.numerics import Numerics
 from shardwise.runtime.attention.scoring import Scoring
 from shardwise.runtime.options import Options
@@ -19,6 +21,11 @@ class Call:
     positions_BT: jax.Array
     segments_BT: jax.Array | None = None
     in_order: bool = True
+
+    @jax.named_scope(CORE)
+    def attend(self, q_BTNH: Any, k_BSKH: Any, v_BSKU: Any, scoring: Scoring) -> jax.Array:
+        """The attention of the options' kernel, [B, T, N, U]."""
+        return self.options.kernel(q_BTNH, k_BSKH, v_BSKU, scoring)
 
 
 @dataclass(frozen=True, slots=True)

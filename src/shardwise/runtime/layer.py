@@ -27,15 +27,21 @@ def run_layer(
     """
     scale = call.numerics.residual_scale
     x_BTD = call.options.mark("block_input", x_BTD)
-    normed_BTD = _normed(p, "attention", x_BTD, layer, call)
-    mixed_BTD, arrays = _mix(p, normed_BTD, layer, rope, call, past)
-    mixed_BTD = _post(p, "post_attention", mixed_BTD, layer, call)
+    with jax.named_scope("attention"):
+        normed_BTD = _normed(p, "attention", x_BTD, layer, call)
+        mixed_BTD, arrays = _mix(p, normed_BTD, layer, rope, call, past)
+        mixed_BTD = _post(p, "post_attention", mixed_BTD, layer, call)
     if layer.parallel:
-        out_BTD = _feed(p, _normed(p, "mlp", x_BTD, layer, call), layer, call)
-        return x_BTD + scale * (mixed_BTD + out_BTD), arrays
-    x_BTD = x_BTD + scale * mixed_BTD
-    out_BTD = _feed(p, _normed(p, "mlp", x_BTD, layer, call), layer, call)
-    return x_BTD + scale * _post(p, "post_mlp", out_BTD, layer, call), arrays
+        out_BTD = _feed(p, x_BTD, layer, call)
+        return _added(x_BTD, scale, mixed_BTD + out_BTD), arrays
+    x_BTD = _added(x_BTD, scale, mixed_BTD)
+    out_BTD = _feed(p, x_BTD, layer, call)
+    return _added(x_BTD, scale, out_BTD), arrays
+
+
+@jax.named_scope("norms")
+def _added(x_BTD: jax.Array, scale: float, out_BTD: jax.Array) -> jax.Array:
+    return x_BTD + scale * out_BTD
 
 
 def _mix(
@@ -49,24 +55,26 @@ def _mix(
 
 
 def _feed(p: Params, x_BTD: jax.Array, layer: Layer, call: Call) -> jax.Array:
-    if isinstance(layer.mlp, Moe):
-        return moe(p, x_BTD, layer.mlp, call)
-    return mlp(p, "mlp", x_BTD, call)
+    """The MLP between its norms."""
+    routed = isinstance(layer.mlp, Moe)
+    with jax.named_scope("routed_experts" if routed else "mlp_dense"):
+        x_BTD = _normed(p, "mlp", x_BTD, layer, call)
+        out_BTD = moe(p, x_BTD, layer.mlp, call) if routed else mlp(p, "mlp", x_BTD, call)
+        return out_BTD if layer.parallel else _post(p, "post_mlp", out_BTD, layer, call)
 
 
 def _normed(p: Params, branch: str, x_BTD: jax.Array, layer: Layer, call: Call) -> jax.Array:
     name = "input" if "input" in layer.norms else branch
     if name not in layer.norms:
         return x_BTD
-    at = "routed" if name == "mlp" and _routes_all(layer.mlp) else "norm"
+    at = (
+        "routed"
+        if name == "mlp" and isinstance(layer.mlp, Moe) and layer.mlp.routes_all
+        else "norm"
+    )
     # Named before the hook, which may gather it over tensor: what is kept are pieces.
     pieces_BTD = checkpoint_name(norm(p, f"norm.{name}", x_BTD, call.numerics), "norm")
     return call.options.at(at, pieces_BTD)
-
-
-def _routes_all(mlp: object) -> bool:
-    """Whether nothing but routed experts reads the block's input."""
-    return isinstance(mlp, Moe) and not mlp.shared_d_ff and mlp.dense is None
 
 
 def _post(p: Params, name: str, x_BTD: jax.Array, layer: Layer, call: Call) -> jax.Array:

@@ -51,20 +51,19 @@ def latent_attention(
         arrays, held = extend(past, call.positions_BT, {"c": c_BTC, "r": r_BTR})
         c_BTC, r_BTR = held["c"].astype(x_BTD.dtype), held["r"].astype(x_BTD.dtype)
     scoring = scoring_of(call, past=past, keys=(c_BTC if joint is None else joint).shape[1])
-    kernel = call.options.kernel
     if past is None or past.fresh:
         k_BSNP = product("BSC,CNP->BSNP", c_BTC, p["attention.k_up"])
         v_BSNU = mark("qkv", product("BSC,CNU->BSNU", c_BTC, p["attention.v_up"]))
         r_BSNR = jnp.broadcast_to(r_BTR[:, :, None], (*k_BSNP.shape[:3], a.rope_head_dim))
         q_BTNH = jnp.concatenate((q_BTNP, q_BTNR), axis=-1)
         k_BSNH = jnp.concatenate((mark("qkv", k_BSNP), r_BSNR), axis=-1)
-        out_BTNU = kernel(q_BTNH, k_BSNH, v_BSNU, scoring)
+        out_BTNU = call.attend(q_BTNH, k_BSNH, v_BSNU, scoring)
     else:
         q_BTNC = _absorbed(q_BTNP, p["attention.k_up"])
         q_BTNA = jnp.concatenate((q_BTNC, q_BTNR), axis=-1)
         if joint is None:
             joint = jnp.concatenate((c_BTC, r_BTR), axis=-1)[:, :, None]
-        out_BTNC = kernel(q_BTNA, joint, _first(joint, a.kv_lora_rank), scoring)
+        out_BTNC = call.attend(q_BTNA, joint, _first(joint, a.kv_lora_rank), scoring)
         out_BTNU = product("BTNC,CNU->BTNU", out_BTNC, p["attention.v_up"])
     out_BTNU = mark("attention", out_BTNU)
     out_BTD = out_of(p, "attention.o", "BTNU,NUD->BTD", out_BTNU, call)

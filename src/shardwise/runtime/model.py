@@ -79,6 +79,7 @@ def loss(
     return total / count
 
 
+@jax.named_scope("lm_head")
 def cross_entropy(
     logits_BTV: jax.Array, targets_BT: jax.Array, weights_BT: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
@@ -150,6 +151,7 @@ def check_rows(tokens_BT: jax.Array) -> None:
         )
 
 
+@jax.named_scope("embedding")
 def embed(params: Params, tokens_BT: jax.Array, cfg: ModelConfig, call: Call) -> jax.Array:
     """Token embeddings, scaled, projected and with learned positions where the model has them."""
     n, p = call.numerics, call.options.use(-1, _outside(params))
@@ -167,6 +169,7 @@ def embed(params: Params, tokens_BT: jax.Array, cfg: ModelConfig, call: Call) ->
     return call.options.at("embedding", x_BTD)
 
 
+@jax.named_scope("lm_head")
 def head(params: Params, x_BTD: jax.Array, cfg: ModelConfig, call: Call) -> jax.Array:
     """Final norm and logits [B, T, V], float32 (float64 in float64)."""
     n, p = call.numerics, call.options.use(-1, _outside(params))

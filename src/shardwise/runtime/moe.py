@@ -29,7 +29,8 @@ def moe(p: Params, x_BTD: jax.Array, m: Moe, call: Call) -> jax.Array:
         run = call.options.dispatch
     out_BTD = run(p, x_BTD, weights_BTk.astype(x_BTD.dtype), chosen_BTk, call)
     if m.shared_d_ff:
-        shared_BTD = mlp(p, "shared", x_BTD, call)
+        with jax.named_scope("shared_experts"):
+            shared_BTD = mlp(p, "shared", x_BTD, call)
         if m.shared_gate:
             gate_BT = product("BTD,D->BT", x_BTD, p["shared.gate_weight"])
             shared_BTD = jax.nn.sigmoid(gate_BT)[..., None] * shared_BTD
@@ -37,6 +38,7 @@ def moe(p: Params, x_BTD: jax.Array, m: Moe, call: Call) -> jax.Array:
     return out_BTD
 
 
+@jax.named_scope("router")
 def route(
     p: Params, x_BTD: jax.Array, per_token: int, routing: Routing
 ) -> tuple[jax.Array, jax.Array]:

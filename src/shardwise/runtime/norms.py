@@ -9,6 +9,7 @@ from shardwise.models.numerics import Numerics
 from shardwise.runtime.precision import wide
 
 
+@jax.named_scope("norms")
 def norm(
     params: Mapping[str, jax.Array], name: str, x: jax.Array, numerics: Numerics, dims: int = 1
 ) -> jax.Array:

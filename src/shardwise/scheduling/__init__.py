@@ -15,10 +15,8 @@ from shardwise.scheduling.config import SchedulerConfig
 from shardwise.scheduling.pages import PagePool
 from shardwise.scheduling.pipeline import (
     Action,
-    PassKind,
     PipelineKind,
     Schedule,
-    ScheduleRow,
     pipeline_schedule,
     ready_order,
     schedule_row,
@@ -28,25 +26,20 @@ from shardwise.scheduling.requests import Request, Sequence
 from shardwise.scheduling.routing import make_router
 from shardwise.scheduling.scheduler import Scheduler
 from shardwise.scheduling.speculation import Speculation
-from shardwise.scheduling.step import Chunk, StepPlan, StepResult, StepShape
+from shardwise.scheduling.step import StepPlan
 
 __all__ = [
     "Action",
-    "Chunk",
     "PagePool",
-    "PassKind",
     "PipelineKind",
     "PrefixTree",
     "Request",
     "Schedule",
-    "ScheduleRow",
     "Scheduler",
     "SchedulerConfig",
     "Sequence",
     "Speculation",
     "StepPlan",
-    "StepResult",
-    "StepShape",
     "make_router",
     "pipeline_schedule",
     "ready_order",

@@ -15,18 +15,6 @@ from shardwise.scheduling.requests import Sequence, Time
 class Decoding:
     """Sequences in lock step; `lookahead` is how many tokens beyond one a step may add."""
 
-    __slots__ = (
-        "_due",
-        "_ends",
-        "_fresh",
-        "_jobs",
-        "_lookahead",
-        "_size",
-        "beats",
-        "context",
-        "last_beat",
-    )
-
     def __init__(self, page_size: int, lookahead: int) -> None:
         self.beats = 0
         self.context = 0

@@ -14,6 +14,7 @@ overtaken by smaller ones for ever. A policy reads a `View`, changes nothing, an
 """
 
 from collections.abc import Callable, Iterator, Sequence, Sized
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 from shardwise.scheduling.requests import Sequence as Job
@@ -74,6 +75,7 @@ class View(Protocol):
         ...
 
 
+@dataclass(slots=True, kw_only=True)
 class Room:
     """Slots and pages that are left, while a policy fills them in mind.
 
@@ -82,24 +84,12 @@ class Room:
     ask for, where those are reserved; `head` those that the forecast peak leaves; else None.
     """
 
-    __slots__ = ("busy", "head", "margin", "owed", "slots", "spare")
-
-    def __init__(
-        self,
-        *,
-        slots: int,
-        spare: int,
-        margin: int,
-        busy: bool,
-        owed: int | None = None,
-        head: int | None = None,
-    ) -> None:
-        self.slots = slots
-        self.spare = spare
-        self.margin = margin
-        self.busy = busy
-        self.owed = owed
-        self.head = head
+    slots: int
+    spare: int
+    margin: int
+    busy: bool
+    owed: int | None = None
+    head: int | None = None
 
     def take(self, want: Want) -> bool:
         """Whether it fits; if so, it is in."""

@@ -10,6 +10,7 @@ Book: 7.4.2 (LRU tree; host memory as a second tier). The tree owns one referenc
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
@@ -18,23 +19,21 @@ from shardwise.scheduling.pages import PagePool
 Keys = tuple[Any, ...]
 
 
-class Node:
-    """An edge and what hangs below it. `pages` is None while the run lies on the host."""
+@dataclass(slots=True, eq=False)
+class PrefixNode:
+    """An edge and what hangs below it. `pages` is None while the run lies on the host; `live` is
+    how many children have pages on the device."""
 
-    __slots__ = ("children", "keys", "live", "locks", "pages", "parent", "tick")
-
-    def __init__(self, keys: Keys, pages: list[int] | None, parent: "Node | None", tick: int):
-        self.keys = keys
-        self.pages = pages
-        self.parent = parent
-        self.children: dict[Any, Node] = {}
-        self.live = 0
-        """Children whose pages are on the device."""
-        self.locks = 0
-        self.tick = tick
+    keys: Keys
+    pages: list[int] | None
+    parent: "PrefixNode | None"
+    tick: int
+    children: "dict[Any, PrefixNode]" = field(default_factory=dict)
+    live: int = 0
+    locks: int = 0
 
 
-class Found(NamedTuple):
+class PrefixHit(NamedTuple):
     """A match: pages on the device, pages on the host after them, and how many of the former are
     not locked now, so that using them takes them from what can be evicted."""
 
@@ -49,7 +48,7 @@ class PrefixTree:
     def __init__(self, pool: PagePool, host_pages: int = 0) -> None:
         self.pool = pool
         self.host_pages = host_pages
-        self.root = Node((), [], None, 0)
+        self.root = PrefixNode((), [], None, 0)
         self.device = 0
         """Pages of the device that the tree holds."""
         self.unlocked = 0
@@ -57,10 +56,10 @@ class PrefixTree:
         self.hosted = 0
         """Pages on the host."""
         self._tick = self._serial = self._nodes = 0
-        self._leaves: list[tuple[int, int, Node]] = []
-        self._host_leaves: list[tuple[int, int, Node]] = []
+        self._leaves: list[tuple[int, int, PrefixNode]] = []
+        self._host_leaves: list[tuple[int, int, PrefixNode]] = []
 
-    def peek(self, keys: Keys, most: int) -> Found:
+    def peek(self, keys: Keys, most: int) -> PrefixHit:
         """How much of the first `most` keys is cached; changes nothing."""
         device = host = unlocked = at = 0
         node = self.root
@@ -79,9 +78,9 @@ class PrefixTree:
             if same < len(child.keys):
                 break
             node = child
-        return Found(device, host, unlocked)
+        return PrefixHit(device, host, unlocked)
 
-    def lock(self, keys: Keys, most: int) -> Node:
+    def lock(self, keys: Keys, most: int) -> PrefixNode:
         """Lock the longest match of the first `most` keys and return its deepest node."""
         node, at = self.root, 0
         while at < most:
@@ -99,11 +98,11 @@ class PrefixTree:
             step.tick = tick
         return node
 
-    def missing(self, node: Node) -> int:
+    def missing(self, node: PrefixNode) -> int:
         """Pages of a path that lie on the host."""
         return sum(len(step.keys) for step in self._path(node) if step.pages is None)
 
-    def load(self, node: Node) -> int:
+    def load(self, node: PrefixNode) -> int:
         """Bring a locked path's pages from the host into free pages; returns how many came."""
         came = 0
         for step in reversed(list(self._path(node))):
@@ -116,12 +115,14 @@ class PrefixTree:
         self.device += came
         return came
 
-    def pages_of(self, node: Node) -> list[int]:
+    def pages_of(self, node: PrefixNode) -> list[int]:
         """The pages of a path, from the front."""
         runs = [step.pages or [] for step in self._path(node)]
         return [page for run in reversed(runs) for page in run]
 
-    def insert(self, node: Node, keys: Keys, pages: list[int]) -> tuple[Node, list[int]]:
+    def insert(
+        self, node: PrefixNode, keys: Keys, pages: list[int]
+    ) -> tuple[PrefixNode, list[int]]:
         """Hang computed pages below a node that the caller has locked, and lock them for it.
 
         The tree takes over the caller's references. Returns the deepest node and the pages to use:
@@ -147,7 +148,7 @@ class PrefixTree:
             node = child
         return node, used
 
-    def release(self, node: Node) -> None:
+    def release(self, node: PrefixNode) -> None:
         """Undo one lock of a path; what nobody locks any more counts as used just now."""
         tick = self._next()
         for step in self._path(node):
@@ -196,28 +197,28 @@ class PrefixTree:
         self._tick += 1
         return self._tick
 
-    def _path(self, node: Node | None) -> Iterator[Node]:
+    def _path(self, node: PrefixNode | None) -> Iterator[PrefixNode]:
         """A node and those above it, the root left out."""
         while node is not None and node is not self.root:
             yield node
             node = node.parent
 
-    def _below(self, node: Node) -> Iterator[Node]:
+    def _below(self, node: PrefixNode) -> Iterator[PrefixNode]:
         stack = list(node.children.values())
         while stack:
             found = stack.pop()
             yield found
             stack.extend(found.children.values())
 
-    def _attach(self, parent: Node, keys: Keys, pages: list[int], tick: int) -> Node:
-        child = Node(keys, pages, parent, tick)
+    def _attach(self, parent: PrefixNode, keys: Keys, pages: list[int], tick: int) -> PrefixNode:
+        child = PrefixNode(keys, pages, parent, tick)
         parent.children[keys[0]] = child
         parent.live += 1
         self._nodes += 1
         self.device += len(keys)
         return child
 
-    def _adopt(self, node: Node, pages: list[int]) -> None:
+    def _adopt(self, node: PrefixNode, pages: list[int]) -> None:
         """A computed run meets the same run in the tree: keep one copy on the device."""
         if node.pages is None:
             node.pages = pages
@@ -230,12 +231,12 @@ class PrefixTree:
         if not node.locks:
             self.unlocked -= len(node.keys)
 
-    def _split(self, node: Node, at: int) -> Node:
+    def _split(self, node: PrefixNode, at: int) -> PrefixNode:
         """Cut an edge after `at` keys; the node keeps the lower part, the new upper is returned."""
         parent = node.parent
         assert parent is not None
         upper_pages = None if node.pages is None else node.pages[:at]
-        upper = Node(node.keys[:at], upper_pages, parent, node.tick)
+        upper = PrefixNode(node.keys[:at], upper_pages, parent, node.tick)
         upper.locks = node.locks
         upper.live = 0 if node.pages is None else 1
         parent.children[upper.keys[0]] = upper
@@ -246,7 +247,7 @@ class PrefixTree:
         self._nodes += 1
         return upper
 
-    def _demote(self, node: Node) -> None:
+    def _demote(self, node: PrefixNode) -> None:
         """Take a leaf's pages from the device: to the host if it has room, else away."""
         assert node.pages is not None
         assert node.parent is not None
@@ -287,7 +288,7 @@ class PrefixTree:
             self._offer(parent)
         return True
 
-    def _offer(self, node: Node) -> None:
+    def _offer(self, node: PrefixNode) -> None:
         """Enter a node in the heap of leaves that it belongs to now, if it is one."""
         if node.locks or node is self.root:
             return
@@ -305,7 +306,7 @@ class PrefixTree:
             heap[:] = [e for e in heap if _valid(e, heap is self._host_leaves)]
             heapify(heap)
 
-    def _pop(self, heap: list[tuple[int, int, Node]], on_host: bool) -> Node | None:
+    def _pop(self, heap: list[tuple[int, int, PrefixNode]], on_host: bool) -> PrefixNode | None:
         """The oldest leaf; entries that no longer hold are dropped on the way."""
         while heap:
             entry = heappop(heap)
@@ -314,7 +315,7 @@ class PrefixTree:
         return None
 
 
-def _valid(entry: tuple[int, int, Node], on_host: bool) -> bool:
+def _valid(entry: tuple[int, int, PrefixNode], on_host: bool) -> bool:
     tick, _, node = entry
     if node.parent is None or node.locks or node.tick != tick:
         return False

@@ -10,7 +10,7 @@ where `lost` are cached tokens given up by a preemption (they are computed or hi
 last token emitted is never put through the model.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from shardwise.errors import BadRequest, unknown
@@ -60,60 +60,42 @@ class Request:
         return self.limit or self.output
 
 
+@dataclass(slots=True, eq=False)
 class Sequence:
     """The state of a request in a scheduler. Only the scheduler writes it.
 
     `cached` is how many of its tokens are in the cache while it does not decode; `target` how many
     must be before it emits the next token. Where it decodes, its cached tokens are `base` plus the
-    beats of its scheduler.
+    beats of its scheduler. `node` is the deepest node of the prefix tree that holds its first
+    `borrowed` pages, `first_hit` the tokens found in the prefix cache when it first started.
     """
 
-    __slots__ = (
-        "base",
-        "borrowed",
-        "cached",
-        "decoded",
-        "due",
-        "emitted",
-        "end",
-        "finished",
-        "first_hit",
-        "first_token",
-        "hit",
-        "host_hit",
-        "last_token",
-        "lost",
-        "node",
-        "order",
-        "pages",
-        "preemptions",
-        "prefilled",
-        "refusal",
-        "request",
-        "started",
-        "target",
-    )
+    request: Request
+    order: tuple[Any, ...]
+    pages: list[int] = field(default_factory=list)
+    node: Any = None
+    borrowed: int = 0
+    cached: int = 0
+    target: int = field(init=False)
+    emitted: int = 0
+    base: int = 0
+    end: int = 0
+    due: int = 0
+    first_hit: int = 0
+    hit: int = 0
+    host_hit: int = 0
+    prefilled: int = 0
+    decoded: int = 0
+    lost: int = 0
+    preemptions: int = 0
+    started: Time | None = None
+    first_token: Time | None = None
+    last_token: Time | None = None
+    finished: Time | None = None
+    refusal: str = ""
 
-    def __init__(self, request: Request, order: tuple[Any, ...]) -> None:
-        self.request = request
-        self.order = order
-        self.pages: list[int] = []
-        self.node: Any = None
-        """Deepest node of the prefix tree that holds its first `borrowed` pages."""
-        self.borrowed = 0
-        self.cached = 0
-        self.target = request.prompt
-        self.emitted = 0
-        self.base = self.end = self.due = 0
-        self.first_hit = 0
-        """Tokens found in the prefix cache when it first started."""
-        self.hit = self.host_hit = self.prefilled = self.decoded = self.lost = 0
-        self.preemptions = 0
-        self.started: Time | None = None
-        self.first_token: Time | None = None
-        self.last_token: Time | None = None
-        self.finished: Time | None = None
-        self.refusal = ""
+    def __post_init__(self) -> None:
+        self.target = self.request.prompt
 
     def conserved(self) -> bool:
         """Whether its tokens add up; for a sequence that has finished."""

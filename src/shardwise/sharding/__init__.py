@@ -12,15 +12,13 @@ hardware, no time and no JAX here. Read `layout.py` first, then `resolve.py`.
 from shardwise.sharding.chain import Resolution, Strategy, distinct, padded_sizes, resolve
 from shardwise.sharding.count import count, wire_bytes
 from shardwise.sharding.einsum import Einsum, sizes_from_shapes
-from shardwise.sharding.layout import Dim, Layout, MatmulExpr, Spec
+from shardwise.sharding.layout import Dim, Layout, MatmulExpr
 from shardwise.sharding.local import (
-    Padded,
     Sizes,
     block,
     blocks,
     bytes_per_device,
     bytes_total,
-    check_mesh,
     copies,
     global_shape,
     local_shape,
@@ -30,31 +28,25 @@ from shardwise.sharding.local import (
     sizes_of,
 )
 from shardwise.sharding.mesh import Mesh
-from shardwise.sharding.reshard import Cost, reshard
-from shardwise.sharding.resolve import ComputeSharding, compute_shardings
-from shardwise.sharding.steps import Program, Step, StepKind, group_bytes
+from shardwise.sharding.reshard import reshard
+from shardwise.sharding.resolve import compute_shardings
+from shardwise.sharding.steps import Program, Step, group_bytes
 
 __all__ = [
-    "ComputeSharding",
-    "Cost",
     "Dim",
     "Einsum",
     "Layout",
     "MatmulExpr",
     "Mesh",
-    "Padded",
     "Program",
     "Resolution",
     "Sizes",
-    "Spec",
     "Step",
-    "StepKind",
     "Strategy",
     "block",
     "blocks",
     "bytes_per_device",
     "bytes_total",
-    "check_mesh",
     "compute_shardings",
     "copies",
     "count",

@@ -148,8 +148,7 @@ class TrainPlanRequest(TrainChoices):
 
     def _resolved(self, best: TrainAnswer) -> dict[str, Any]:
         """Every choice with its value and where it came from."""
-        fixed = {"slice", "global_batch_sequences", "sequence_length"}
-        fixed |= {name for option, name in _FIXED.items() if getattr(self, option) is not None}
+        fixed = {"slice", "global_batch_sequences", "sequence_length", *self.fixed}
         plan, pinned = best.plan, parse_pins(self.pins)
         values = {name: (getattr(plan, name), name in fixed) for name in _RESOLVED}
         values |= {f"mesh.{axis}": (n, axis in pinned) for axis, n in plan.mesh.items()}
@@ -166,13 +165,6 @@ _LOSSES = {
     "restart_time": "restart",
 }
 """Keyword -> field of Overheads."""
-_FIXED = {
-    "remat": "remat",
-    "zero": "zero",
-    "schedule": "pipeline_schedule",
-    "context_method": "context_method",
-}
-"""Keyword -> field of the plan."""
 _RESOLVED = (
     "slice",
     "global_batch_sequences",

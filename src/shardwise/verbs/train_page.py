@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardwise.models.parameters import first_matmuls
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import TrainPlan
 from shardwise.plans.train import mesh_text
@@ -25,8 +26,8 @@ def train_page(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
         f"  microbatches {plan.microbatches}, remat {plan.remat}{_choices_text(plan)}; "
         f"{result['chips_used']:,} chips used, {result['chips_idle']:,} idle"
     )
-    for name, layout in result["layouts"].items():
-        yield f"  {name}: {layout}"
+    for name in (*first_matmuls(cfg), "activations"):
+        yield f"  {name}: {result['layouts'][name]}"
     step = result["step_seconds"]
     yield ""
     yield TextTable(

@@ -4,18 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
-from shardwise.models import ModelConfig, load_model, parameters, params_total
+from shardwise.models import ModelConfig, load_model, params_total
 from shardwise.models.describe import context_warning
-from shardwise.models.remat import REMAT_POLICIES
-from shardwise.models.specs import Moe
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory.step import stage_memory
 from shardwise.planner.search.loop import policies
-from shardwise.planner.search.request import OBJECTIVES, TrainRequest
+from shardwise.planner.search.request import OBJECTIVES, SEARCHED, TrainRequest
 from shardwise.planner.training import (
     TrainAnswer,
     TrainPlanning,
@@ -26,21 +24,18 @@ from shardwise.planner.training import (
     run_of,
     tokens_per_second_at,
 )
-from shardwise.plans import TrainDtypes, activation_layout, parameter_layout
+from shardwise.plans import TrainDtypes, TrainPlan, layout_table
+from shardwise.plans.optimizers import OPTIMIZERS
 from shardwise.plans.stacks import STACKS, stack_row
-from shardwise.plans.train import (
-    CONTEXT_METHODS,
-    OPTIMIZERS,
-    mesh_text,
-)
+from shardwise.plans.train import Structure, mesh_text
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.residuals import ALL, groups_of, read_residuals
-from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.units import format_seconds, parse_bytes, sig
 from shardwise.workflows.inputs import (
     HardwareWords,
     Words,
     check_choice,
+    flag_of,
     parse_batch,
     parse_length,
     parse_pins,
@@ -80,6 +75,12 @@ class TrainChoices(HardwareWords):
     moments: str | None = None
 
     @property
+    def fixed(self) -> dict[str, Any]:
+        """The choices of a search that are made already, by field of the plan."""
+        given = {name: getattr(self, keyword) for keyword, name in FIXED.items()}
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
     def dtypes(self) -> TrainDtypes:
         """Of every array of the training state."""
         others = {"param": self.param_dtype, "grad": self.grad_dtype}
@@ -93,39 +94,45 @@ class TrainChoices(HardwareWords):
         _check_stack(self.stack, piece)
         limit, given = piece.chip.require("hbm_usable_bytes"), self.max_hbm
         most = limit if given is None else min(limit, parse_bytes(given, "--max-hbm"))
-        words: dict[str, Any] = {
-            "schedules": PIPELINE_KINDS if self.schedule is None else (self.schedule,),
-            "remat": REMAT_POLICIES if self.remat is None else (self.remat,),
-            "context_methods": (self.context_method,) if self.context_method else CONTEXT_METHODS,
-            "optimizer": self.optimizer,
-            "stack": self.stack,
-            "objective": self.objective,
-            "constants": self.constants,
-        }
         return TrainRequest(
             cfg=cfg,
             model=str(model),
             piece=piece,
             sequences=sequences,
             sequence_length=length,
-            dtypes=self.dtypes,
             pins=parse_pins(self.pins),
-            zeros=(0, 1, 2) if self.zero is None else (int(self.zero),),
+            searched=SEARCHED | {name: (value,) for name, value in self.fixed.items()},
+            structure=Structure(
+                dtypes=self.dtypes,
+                optimizer=self.optimizer,  # type: ignore[arg-type]
+                stack=self.stack,  # type: ignore[arg-type]
+                constants=self.constants,  # type: ignore[arg-type]
+            ),
+            objective=self.objective,  # type: ignore[arg-type]
             max_hbm_bytes=most / piece.chip.jax_devices_per_chip,
-            **words,
         )
 
-    def check(self) -> None:
-        """Raise BadRequest for a word that is no choice, and for a choice without effect."""
-        check_choice(self.remat, "--remat", REMAT_POLICIES)
-        check_choice(self.schedule, "--schedule", PIPELINE_KINDS)
-        check_choice(self.context_method, "--context-method", CONTEXT_METHODS)
+    def checked(self) -> Self:
+        """The same, its numbers read. Raises BadRequest for a word that is no choice, and for a
+        choice without effect."""
+        zero = None if self.zero is None else whole_number(self.zero, "--zero", most=2)
+        for keyword, name in FIXED.items():
+            if keyword != "zero":
+                check_choice(getattr(self, keyword), flag_of(keyword), SEARCHED[name])
         check_choice(self.stack, "--stack", STACKS)
         check_choice(self.optimizer, "--optimizer", OPTIMIZERS)
         check_choice(self.objective, "--objective", OBJECTIVES)
-        if self.zero is not None:
-            whole_number(self.zero, "--zero", most=2)
-        _check_effect(parse_pins(self.pins), self.schedule, self.zero, self.context_method)
+        _check_effect(parse_pins(self.pins), self.schedule, zero, self.context_method)
+        return replace(self, zero=zero)
+
+
+FIXED = {
+    "remat": "remat",
+    "zero": "zero",
+    "schedule": "pipeline_schedule",
+    "context_method": "context_method",
+}
+"""Keyword -> field of the plan, of choices that a search makes where they are not fixed."""
 
 
 def plan_training(
@@ -145,8 +152,7 @@ def plan_training(
     ("1024seq"); `seq` tokens per sequence. Raises BadRequest, or NoFeasiblePlan with the nearest
     miss.
     """
-    choices = choices or TrainChoices()
-    choices.check()
+    choices = (choices or TrainChoices()).checked()
     length = parse_length(seq, "--seq")
     cfg, sequences = load_model(model), parse_batch(batch, length)
     shown = whole_number(top, "--top", most=_MOST_SHOWN)
@@ -162,7 +168,7 @@ def plan_training(
 
 
 def _check_effect(
-    pins: Mapping[str, int], schedule: str | None, zero: int | str | None, method: str | None
+    pins: Mapping[str, int], schedule: str | None, zero: int | None, method: str | None
 ) -> None:
     """Raise BadRequest for a choice about an axis that is pinned to one."""
     for option, value, axes in (
@@ -229,7 +235,7 @@ def caveats(answer: TrainAnswer) -> list[str]:
             f"no published run of a {chip.id} is behind its 80 % range, which is that of "
             f"{found['runs']} runs on other chips (docs/fit.md)"
         )
-    if any(isinstance(layer.mlp, Moe) for layer in answer.cfg.groups):
+    if answer.cfg.has_experts:
         said.append(
             "published mixture-of-experts runs were predicted less well than dense ones, mostly "
             "too fast (docs/fit.md)"
@@ -291,13 +297,7 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "placement": answer.placement.describe(),
         "microbatches": plan.microbatches,
         "layers_per_stage": list(plan.layers_per_stage),
-        "remat": plan.remat,
-        "zero": plan.zero,
-        "pipeline_schedule": plan.pipeline_schedule,
-        "virtual_stages": plan.virtual_stages,
-        "context_method": plan.context_method,
-        "storage_axes": list(plan.storage_axes),
-        "reshard_after_forward": plan.reshard_after_forward,
+        **_searched(plan),
         "layouts": layouts(answer),
         "chips_used": answer.chips_used,
         "chips_idle": answer.chips_idle,
@@ -318,6 +318,12 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "exposed_seconds": answer.exposed_seconds,
         "top_ops": [_op_row(t, answer) for t in answer.estimate.top(_SHOWN_OPS)],
     }
+
+
+def _searched(plan: TrainPlan) -> dict[str, Any]:
+    """The choices of a plan that a search tries, tuples as lists."""
+    values = {name: getattr(plan, name) for name in (*SEARCHED, "virtual_stages")}
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
 
 def memory_over_step(answer: TrainAnswer) -> list[dict[str, Any]]:
@@ -368,11 +374,8 @@ def _op_row(t: OpTime, answer: TrainAnswer) -> dict[str, Any]:
 
 
 def layouts(answer: TrainAnswer) -> dict[str, str]:
-    """The Layouts of the first layer's matmul parameters and of the activations, in notation."""
-    mesh = answer.plan.mesh
-    rows = [r for r in parameters(answer.cfg) if r.role == "matmul" and r.group == 0]
-    shown = {r.name: str(parameter_layout(r, mesh)) for r in rows}
-    return {**shown, "activations": str(activation_layout(mesh, answer.plan.sequence_parallel))}
+    """How the trainer lays out every parameter and activation, in notation."""
+    return {name: str(layout) for name, layout in layout_table(answer.plan, answer.cfg).items()}
 
 
 def planning_result(planning: TrainPlanning) -> dict[str, Any]:
@@ -399,13 +402,7 @@ def _runner_up(answer: TrainAnswer, best: TrainAnswer) -> dict[str, Any]:
         "mesh": dict(answer.plan.mesh),
         "box": list(answer.plan.box),
         "microbatches": answer.plan.microbatches,
-        "remat": answer.plan.remat,
-        "zero": answer.plan.zero,
-        "pipeline_schedule": answer.plan.pipeline_schedule,
-        "virtual_stages": answer.plan.virtual_stages,
-        "context_method": answer.plan.context_method,
-        "storage_axes": list(answer.plan.storage_axes),
-        "reshard_after_forward": answer.plan.reshard_after_forward,
+        **_searched(answer.plan),
         "chips_used": answer.chips_used,
         "step_seconds": answer.step_seconds,
         "times_slower": expected / best.step_seconds["expected"],
@@ -435,7 +432,7 @@ def reasons(planning: TrainPlanning) -> list[str]:
             more, chips = ratio * other.chips_used / best.chips_used - 1, other.chips_used
             worse = f"takes {more:.1%} more chip-seconds per token, on {chips:,} chips"
         said.append(f"{strategy(other)} at best ({mesh_text(other.plan.mesh)}) {worse}")
-    if policies(planning.request) != planning.request.remat:
+    if policies(planning.request) != planning.request.searched["remat"]:
         chip = best.piece.chip.id
         said.append(
             f"offload was not looked at: the catalogue lacks the host link of {chip} "

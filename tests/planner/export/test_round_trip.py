@@ -12,13 +12,10 @@ from shardwise.errors import BadRequest
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.export import EXPORTERS, export_plan, parse_export
 from shardwise.plans import TrainDtypes, TrainPlan, model_hash
+from shardwise.plans.context_methods import CONTEXT_METHODS
+from shardwise.plans.optimizers import OPTIMIZERS
 from shardwise.plans.stacks import STACKS
-from shardwise.plans.train import (
-    CONTEXT_METHODS,
-    OPTIMIZERS,
-    PLACINGS,
-    STORAGE_AXES,
-)
+from shardwise.plans.train import PLACINGS, STORAGE_AXES
 
 ABOUT = {
     "placement": PLACINGS,

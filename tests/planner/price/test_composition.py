@@ -12,10 +12,10 @@ from tests.planner.steps import dense, moe
 from shardwise.errors import BadRequest
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.price.seconds import stack_for
-from shardwise.planner.search.request import SCHEDULES
 from shardwise.planner.training import plan_train
-from shardwise.plans.train import CONTEXT_METHODS
+from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.roofline import body_times
+from shardwise.scheduling.pipeline import SCHEDULES
 
 SLICES = ("v5e:2x4", "v5p:2x2x2", "2*h100:8", "h100:4")
 
@@ -24,6 +24,7 @@ SLICES = ("v5e:2x4", "v5p:2x2x2", "2*h100:8", "h100:4")
 def random_plans(many: int = 50):
     """Plans of random meshes and choices, from searches with some of them pinned."""
     rng, found = random.Random(5), []
+    kinds = [kind for kind, row in SCHEDULES.items() for _ in row.chunks]
     while len(found) < many:
         cfg, on = rng.choice((dense(), moe())), rng.choice(SLICES)
         pins = rng.choice(({}, *[{"stage": 2}] * 4, {"tensor": 2}, {"data": 2}, {"context": 2}))
@@ -32,10 +33,10 @@ def random_plans(many: int = 50):
             on,
             rng.choice((32, 64)),
             remat=(rng.choice(REMAT_POLICIES[:3]),),
-            zeros=(rng.choice((0, 1, 2)),),
-            schedules=(rng.choice(SCHEDULES)[0],),
-            reshards=(rng.random() < 0.5,),
-            context_methods=(rng.choice(CONTEXT_METHODS),),
+            zero=(rng.choice((0, 1, 2)),),
+            pipeline_schedule=(rng.choice(kinds),),
+            reshard_after_forward=(rng.random() < 0.5,),
+            context_method=(rng.choice(CONTEXT_METHODS),),
             stack=rng.choice(("xla", "megatron")),
             pins=pins,
         )

@@ -97,10 +97,10 @@ def test_on_one_stage_nothing_is_paired():
 
 
 CHOICES = [
-    {"schedules": ("dualpipe",)},
-    {"schedules": ("1f1b", "zb_v", "dualpipe")},
-    {"schedules": ("dualpipe",), "settings": {"mtp_layers": 1}},
-    {"schedules": ("1f1b", "dualpipe"), "stack": "megatron"},
+    {"pipeline_schedule": ("dualpipe",)},
+    {"pipeline_schedule": ("1f1b", "zb_v", "dualpipe")},
+    {"pipeline_schedule": ("dualpipe",), "mtp_layers": 1},
+    {"pipeline_schedule": ("1f1b", "dualpipe"), "stack": "megatron"},
 ]
 
 

@@ -14,25 +14,29 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice, parts
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.loop import batch_units, search
-from shardwise.planner.search.request import SCHEDULES, STORAGES, TrainRequest
+from shardwise.planner.search.request import SEARCHED, STORAGES, TrainRequest
 from shardwise.planner.training import TrainAnswer, plan_of
-from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
+from shardwise.plans import MESH_AXES, TrainPlan, model_hash
+from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.layouts import STORAGE_AXES
-from shardwise.plans.train import CONTEXT_METHODS, PLACINGS
+from shardwise.plans.train import CHOICES, PLACINGS, Structure
+from shardwise.scheduling.pipeline import SCHEDULES
 
 DENSE = dense(hidden_size=512, intermediate_size=1536, num_hidden_layers=4, vocab_size=4000)
 MOE = moe()
 PLAIN = {
-    "storages": (STORAGE_AXES,),
-    "reshards": (True,),
-    "zeros": (1,),
-    "schedules": ("1f1b",),
-    "context_methods": ("all_gather",),
+    "storage_axes": (STORAGE_AXES,),
+    "reshard_after_forward": (True,),
+    "zero": (1,),
+    "pipeline_schedule": ("1f1b",),
+    "context_method": ("all_gather",),
 }
 """One structure per remat policy."""
 
 
 def request(cfg=DENSE, on="v5e:2x2", sequences=16, **changes) -> TrainRequest:
+    """A request; changes are values to search, by the name of the choice, other choices, or fields
+    of the request."""
     piece = parse_slice(on)
     given = {
         "cfg": cfg,
@@ -40,11 +44,12 @@ def request(cfg=DENSE, on="v5e:2x2", sequences=16, **changes) -> TrainRequest:
         "piece": piece,
         "sequences": sequences,
         "sequence_length": 256,
-        "dtypes": TrainDtypes(),
         "pins": {},
         "max_hbm_bytes": piece.chip.hbm_usable_bytes / piece.chip.jax_devices_per_chip,
     }
-    return TrainRequest(**(given | changes))
+    searched = SEARCHED | {name: changes.pop(name) for name in SEARCHED if name in changes}
+    structure = Structure(**{name: changes.pop(name) for name in CHOICES if name in changes})
+    return TrainRequest(**(given | changes), searched=searched, structure=structure)
 
 
 def brute(asked: TrainRequest) -> Iterator[TrainAnswer]:
@@ -53,14 +58,16 @@ def brute(asked: TrainRequest) -> Iterator[TrainAnswer]:
     for part, box in parts(asked.piece):
         for mesh in meshes(asked, prod(box) * part.count):
             counts = asked.microbatches or [2**i for i in range(10)]
+            tried = asked.searched
+            storages, methods = tried["storage_axes"], tried["context_method"]
             for choices in product(
                 [n for n in counts if n >= mesh["stage"]],
-                asked.remat,
+                tried["remat"],
                 PLACINGS,
-                asked.storages if mesh["context"] * mesh["expert"] > 1 else asked.storages[:1],
-                asked.reshards,
-                asked.context_methods if mesh["context"] > 1 else asked.context_methods[:1],
-                asked.zeros,
+                storages if mesh["context"] * mesh["expert"] > 1 else storages[:1],
+                tried["reshard_after_forward"],
+                methods if mesh["context"] > 1 else methods[:1],
+                tried["zero"],
                 schedules(asked) if mesh["stage"] > 1 else [("1f1b", 1)],
             ):
                 try:
@@ -71,7 +78,8 @@ def brute(asked: TrainRequest) -> Iterator[TrainAnswer]:
 
 
 def schedules(asked: TrainRequest) -> list[tuple[str, int]]:
-    return [(kind, chunks) for kind, chunks in SCHEDULES if kind in asked.schedules]
+    kinds = asked.searched["pipeline_schedule"]
+    return [(kind, chunks) for kind in kinds for chunks in SCHEDULES[kind].chunks]
 
 
 def meshes(asked: TrainRequest, devices: int) -> Iterator[dict[str, int]]:
@@ -109,8 +117,8 @@ def plan_with(
         zero=zero,
         pipeline_schedule=schedule[0],
         virtual_stages=schedule[1],
-        stack=asked.stack,
-        dtypes=asked.dtypes,
+        stack=asked.structure.stack,
+        dtypes=asked.structure.dtypes,
     )
 
 
@@ -136,11 +144,11 @@ def random_space(seed: int) -> TrainRequest:
         stack=rng.choice(("xla", "megatron", "fsdp")),
         remat=(rng.choice(REMAT_POLICIES[:3]),),
         microbatches=rng.choice(((1, 4), (2, 4), (4,))),
-        storages=rng.choice((STORAGES, STORAGES[:1], STORAGES[1:])),
-        reshards=rng.choice(((True,), (False,))),
-        context_methods=tuple(rng.sample(CONTEXT_METHODS, rng.choice((1, 2)))),
-        zeros=tuple(sorted(rng.sample((0, 1, 2), rng.choice((1, 2))))),
-        schedules=("1f1b", schedule) if rng.random() < 0.7 else ("1f1b",),
+        storage_axes=rng.choice((STORAGES, STORAGES[:1], STORAGES[1:])),
+        reshard_after_forward=rng.choice(((True,), (False,))),
+        context_method=tuple(rng.sample(CONTEXT_METHODS, rng.choice((1, 2)))),
+        zero=tuple(sorted(rng.sample((0, 1, 2), rng.choice((1, 2))))),
+        pipeline_schedule=("1f1b", schedule) if rng.random() < 0.7 else ("1f1b",),
         pins=rng.choice(({}, {}, {"stage": 2}, {"context": 2}, {"data": 2})),
     )
 
@@ -273,25 +281,18 @@ def test_a_pinned_remat_is_the_only_one():
 @pytest.mark.parametrize(
     ("choice", "value", "pins"),
     [
-        ("zeros", (2,), {"data": 2}),
-        ("schedules", ("zb_h1",), {"stage": 2}),
-        ("schedules", ("interleaved",), {"stage": 2}),
-        ("context_methods", ("ulysses",), {"context": 2}),
-        ("storages", (("fsdp",),), {"context": 2}),
-        ("reshards", (False,), {"fsdp": 2}),
+        ("zero", (2,), {"data": 2}),
+        ("pipeline_schedule", ("zb_h1",), {"stage": 2}),
+        ("pipeline_schedule", ("interleaved",), {"stage": 2}),
+        ("context_method", ("ulysses",), {"context": 2}),
+        ("storage_axes", (("fsdp",),), {"context": 2}),
+        ("reshard_after_forward", (False,), {"fsdp": 2}),
     ],
 )
 def test_a_choice_that_is_asked_for_is_the_only_one(choice, value, pins):
     report = search(request(on="v5e:4x4", sequences=32, pins=pins, **{choice: value}), keep=4)
     assert report.best
-    names = {
-        "zeros": "zero",
-        "schedules": "schedule",
-        "context_methods": "context_method",
-        "storages": "storage_axes",
-        "reshards": "reshard_after_forward",
-    }
-    assert {getattr(f.structure, names[choice]) for f in report.best} == set(value)
+    assert {getattr(f.structure, choice) for f in report.best} == set(value)
 
 
 def test_pinning_never_makes_a_plan_faster():
@@ -355,7 +356,7 @@ def test_offload_needs_a_host_link():
     piece = replace(asked.piece, chip=blind)
     assert search(replace(asked, piece=piece), keep=1).best
     with pytest.raises(BadRequest, match="host_link_oneway"):
-        search(replace(asked, piece=piece, remat=("offload",)), keep=1)
+        search(replace(asked, piece=piece, searched={**SEARCHED, "remat": ("offload",)}), keep=1)
 
 
 def test_progress_is_told_while_a_part_is_looked_at():

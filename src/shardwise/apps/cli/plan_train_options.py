@@ -7,11 +7,9 @@ import click
 from shardwise.apps.cli.numbers import WHOLE
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.request import OBJECTIVES
+from shardwise.plans.context_methods import CONTEXT_METHODS
+from shardwise.plans.optimizers import OPTIMIZERS
 from shardwise.plans.stacks import STACKS
-from shardwise.plans.train import (
-    CONTEXT_METHODS,
-    OPTIMIZERS,
-)
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
 _OPTIONS = (

@@ -8,7 +8,7 @@ one copy of the model and tori come out of one count; the rule of thumb stands b
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from typing import Any
 
@@ -21,6 +21,7 @@ from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.roofline.collectives import all_gather, permute, ragged_all_to_all
 from shardwise.roofline.groups import Mode
 from shardwise.units import dtype_bytes, format_count, sig
+from shardwise.work import tally
 
 REPLICATING = ("replica", "data")
 STORING = ("fsdp", "expert", "context")
@@ -119,16 +120,16 @@ def compute_bound(verdicts: Sequence[Verdict]) -> bool:
 
 def _widest(cfg: ModelConfig) -> tuple[int, int, int] | None:
     """F, E and k of the kind of MLP that most layers have; E = k = 1 without experts."""
-    counts: dict[tuple[int, int, int], int] = {}
-    for layer, layers in cfg.layer_groups():
-        if isinstance(layer.mlp, Moe):
-            key = (layer.mlp.d_ff, layer.mlp.experts, layer.mlp.experts_per_token)
-        elif isinstance(layer.mlp, Mlp):
-            key = (layer.mlp.d_ff, 1, 1)
-        else:
-            continue
-        counts[key] = counts.get(key, 0) + layers
+    counts = tally((widths_of(layer.mlp), layers) for layer, layers in cfg.layer_groups())
+    counts.pop(None, None)
     return max(counts, key=lambda k: counts[k]) if counts else None
+
+
+def widths_of(mlp: object) -> tuple[int, int, int] | None:
+    """F, E and k of an MLP, E = k = 1 without experts; None of what is no MLP."""
+    if isinstance(mlp, Moe):
+        return mlp.d_ff, mlp.experts, mlp.experts_per_token
+    return (mlp.d_ff, 1, 1) if isinstance(mlp, Mlp) else None
 
 
 def _model_parallel(case: _Case) -> int:
@@ -370,20 +371,5 @@ def audit_result(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> dict[str, A
     return {
         "compute_bound": compute_bound(verdicts),
         "tokens_per_chip": plan.tokens / chips,
-        "verdicts": [
-            {
-                "strategy": v.strategy,
-                "degree": v.degree,
-                "have": v.have,
-                "need": v.need,
-                "rule_need": v.rule_need,
-                "unit": v.unit,
-                "at_least": v.at_least,
-                "ok": v.ok,
-                "rule": v.rule,
-                "source": v.source,
-                "text": v.text,
-            }
-            for v in verdicts
-        ],
+        "verdicts": [{**asdict(v), "ok": v.ok} for v in verdicts],
     }

@@ -30,6 +30,7 @@ from shardwise.models import ModelConfig, load_model
 from shardwise.models.specs import LatentAttention
 from shardwise.models.zoo import zoo_names
 from shardwise.planner.serve.search import heads_divide
+from shardwise.work import grouped
 
 Row = Mapping[str, str]
 
@@ -196,12 +197,13 @@ def gating(runs: Sequence[ServingRun]) -> tuple[ServingRun, ...]:
 
 def _configurations(rows: Iterable[Row]) -> list[list[Row]]:
     """Rows of one configuration: all its metrics."""
-    found: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
+
+    def configuration(row: Row) -> tuple[str, ...]:
         mark = re.search(r"id=(\S+)", row["notes"])
         columns = [row[c] for c in COLUMNS[: COLUMNS.index("metric")]]
-        found.setdefault((*columns, mark.group(1) if mark else ""), []).append(row)
-    return list(found.values())
+        return (*columns, mark.group(1) if mark else "")
+
+    return list(grouped(rows, configuration).values())
 
 
 def _run(rows: Sequence[Row]) -> ServingRun:
@@ -338,11 +340,8 @@ def with_weights(cfg: ModelConfig, weights: str) -> ModelConfig:
 
 def _distinct(runs: Sequence[ServingRun]) -> tuple[list[ServingRun], int, int]:
     """One run per configuration; how many were copies, and how many rows contradict another."""
-    by_id: dict[str, list[ServingRun]] = {}
-    for run in runs:
-        by_id.setdefault(run.id, []).append(run)
     kept, twice, apart = [], 0, 0
-    for same in by_id.values():
+    for same in grouped(runs, lambda run: run.id).values():
         times = [r.tpot for r in same]
         if max(times) > _SAME * min(times):
             apart += len(same)

@@ -23,7 +23,7 @@ from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.roofline import price
 from shardwise.roofline.engines import IDEAL_ENGINE, Engine
 from shardwise.scheduling.step import StepShape
-from shardwise.work import Quantity
+from shardwise.work import Quantity, grouped
 
 MEMORY_SHARE = 0.9
 """Share of the memory that engines take: vLLM's `gpu_memory_utilization`, 0.9 by default."""
@@ -79,10 +79,7 @@ def features(
     runs: Sequence[ServingRun], progress: Callable[[int, int], None] | None = None
 ) -> list[RunFeatures]:
     """The features of runs, together where only their concurrency and lengths differ."""
-    groups: dict[tuple[object, ...], list[ServingRun]] = {}
-    for r in runs:
-        key = (r.model, r.weights, r.kv, str(r.piece), r.tensor, r.kind)
-        groups.setdefault(key, []).append(r)
+    groups = grouped(runs, lambda r: (r.model, r.weights, r.kv, str(r.piece), r.tensor, r.kind))
     found: list[RunFeatures] = []
     for group in groups.values():
         found.append(_features(group))

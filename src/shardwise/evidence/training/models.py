@@ -50,11 +50,6 @@ def said(row: Row) -> str:
     return f"{row.get('notes') or ''}; {row.get('flops_convention_note') or ''}".lower()
 
 
-def is_moe(cfg: ModelConfig) -> bool:
-    """Whether a layer routes tokens to experts."""
-    return any(isinstance(layer.mlp, Moe) for layer in cfg.groups)
-
-
 def model_of(row: Row) -> ModelConfig:
     """The model of a row. Raises BadRequest where a needed column is missing."""
     if row.get("experts"):

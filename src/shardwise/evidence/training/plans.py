@@ -178,7 +178,7 @@ def _plan(
         attention_kernel="scores" if _writes_scores(row) else "flash",
         pipeline_schedule=schedule,  # type: ignore[arg-type]
         virtual_stages=chunks,
-        context_method="ring" if stack_row(stack).rings else "all_gather",
+        context_method=stack_row(stack).context_method,
         expert_dispatch="ragged",
         expert_over_tensor=_experts_over_tensor(row),
         optimizer=_optimizer(row),  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from shardwise.models.runnable import plain
 from shardwise.profiler.ahead import Compiled, Limits, compile_ahead, target_of
 from shardwise.profiler.child import Watch
 from shardwise.profiler.timeline import HloTimeline
+from shardwise.work import tally
 
 BUILDER = "shardwise.evidence.training.programs:row_program"
 _ON = (
@@ -96,11 +97,8 @@ def row_result(run: Run, timeline: HloTimeline) -> dict[str, Any]:
     """A row of the table as plain values: seconds per step, of the compute stream by class of op,
     of the networks by axes, and what the compute stream waits for."""
     streams = timeline.streams
-    classes: dict[str, float] = {}
-    for row in timeline.rows:
-        op = row.op.op
-        if op.stream == "compute":
-            classes[op.op_class] = classes.get(op.op_class, 0.0) + row.per_step
+    computing = (row for row in timeline.rows if row.op.op.stream == "compute")
+    classes = tally((row.op.op.op_class, row.per_step) for row in computing)
     return {
         "id": run.id,
         "source": run.source,

@@ -16,7 +16,7 @@ from typing import Any
 from shardwise import boundary
 from shardwise.boundary import number, parse_json
 from shardwise.errors import BadRequest, ShardwiseError, shown
-from shardwise.evidence.training.models import Row, is_moe, model_of, said, whole
+from shardwise.evidence.training.models import Row, model_of, said, whole
 from shardwise.evidence.training.plans import inferences, plan_of, slice_of
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
@@ -116,7 +116,7 @@ def read_run(row: Row) -> Run:
         peak_mem_bytes=None
         if peak is None
         else number(peak, "peak_mem_gb", above=0, most=1e9) * 1e9,
-        moe=is_moe(cfg),
+        moe=cfg.has_experts,
         inferred=inferences(row, plan, piece),
     )
 

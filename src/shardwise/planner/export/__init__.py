@@ -2,7 +2,8 @@
 
 One file per target: `maxtext.py`, `torchtitan.py`, `megatron.py`, `jax_mesh.py`, and the launchers
 `xpk.py` and `skypilot.py` (`hardware.py` has the names of slices there). A ServePlan goes through
-`serving.py` to `vllm.py` and `sglang.py`, which share `server_flags.py`. Each target has
+`serving.py` to `vllm.py` and `sglang.py`, which share `server_flags.py`; `flags.py` reads the flags
+of all that write a command. Each target has
 `write(plan, cfg, piece)`, the target's own text, and `read(text)`, the fields of the plan that this
 text says. What a target has no word for stands in comment lines beside the text (`notes.py`); a
 choice that the target would run in another way is refused. Nothing is run or installed here: Python

@@ -7,7 +7,6 @@ chooses (schedule, ZeRO, methods) is up to the program around it, so it stands i
 
 import ast
 from collections.abc import Mapping
-from math import prod
 from typing import Any
 
 from shardwise.errors import BadRequest, shown
@@ -16,7 +15,8 @@ from shardwise.models import ModelConfig
 from shardwise.models.parameters import Parameter, parameters
 from shardwise.planner.export.notes import MOST, Fields, meant, named, whole
 from shardwise.planner.export.python_text import literal_of, tree_of
-from shardwise.plans import MESH_AXES, TrainPlan, activation_layout, parameter_layout
+from shardwise.plans import MESH_AXES, TrainPlan, parameter_layout
+from shardwise.plans.layouts import inner_layout
 from shardwise.plans.train import STORAGE_AXES, TrainDtypes
 
 TARGET = "jax"
@@ -104,23 +104,16 @@ def named_rows(cfg: ModelConfig) -> dict[str, Parameter]:
 
 
 def row_spec(plan: TrainPlan, row: Parameter) -> list[tuple[str, ...]]:
-    """Mesh axes of each dim of a stored parameter; an axis that does not divide its dim is left
-    out, so that the array replicates over it."""
-    layout = parameter_layout(row, plan.mesh, plan.storage_axes, plan.expert_over_tensor)
-    spec = []
-    for dim, (_, size) in zip(layout.dims, row.dims, strict=True):
-        kept: tuple[str, ...] = ()
-        for axis in dim.axes:
-            if size % prod(plan.mesh[a] for a in (*kept, axis)) == 0:
-                kept += (axis,)
-        spec.append(kept)
-    return spec
+    """Mesh axes of each dim of a stored parameter, as the trainer has it; but nothing is padded
+    here, so a vocabulary or width that `tensor` does not divide is whole."""
+    choices = plan.storage_axes, plan.expert_over_tensor
+    layout = parameter_layout(row, plan.mesh, *choices, padded=False)
+    return [dim.axes for dim in layout.dims]
 
 
 def _without_width(plan: TrainPlan) -> list[tuple[str, ...]]:
     """Tokens come as [B, T]: over the batch axes, and over context."""
-    layout = activation_layout(plan.mesh, sequence_parallel=False)
-    return [dim.axes for dim in layout.dims[:2]]
+    return [dim.axes for dim in inner_layout("BT", plan.mesh).dims]
 
 
 def _mesh(plan: TrainPlan) -> dict[str, int]:

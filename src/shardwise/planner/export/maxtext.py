@@ -16,6 +16,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import Slice, parse_slice
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Attention, LatentAttention, Mlp, Moe
+from shardwise.planner.export.flags import Flags, words_of
 from shardwise.planner.export.hardware import (
     is_tpu,
     outer_degrees,
@@ -27,9 +28,8 @@ from shardwise.planner.export.notes import (
     Fields,
     check_all_stored,
     copies,
-    meant,
+    mesh_of,
     named,
-    number,
     one_line,
     placed,
     refused,
@@ -259,7 +259,7 @@ def _methods(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
         "opt_type": named(TARGET, "optimizer", plan.optimizer, OPTIMIZERS),
         "mtp_num_layers": plan.mtp_layers,
     }
-    if any(isinstance(group.mlp, Moe) for group in cfg.groups):
+    if cfg.has_experts:
         dense = plan.expert_dispatch == "dense"
         values["sparse_matmul"] = not dense
         values["capacity_factor"] = plan.expert_capacity if dense else -1
@@ -268,16 +268,10 @@ def _methods(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
 
 def read(text: str) -> Fields:
     """The fields that the flags say; BadRequest where they contradict each other."""
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
-    try:
-        words = shlex.split("\n".join(lines).replace("\\\n", " "))
-    except ValueError as error:
-        raise BadRequest(f"{TARGET}: the command cannot be split into words: {error}") from None
-    return fields_of(dict(w.split("=", 1) for w in words if "=" in w and not w.startswith("-")))
-
-
-def fields_of(given: Mapping[str, str]) -> Fields:
-    """The fields that a mapping of flags says."""
+    words = words_of(TARGET, text)
+    given = Flags(
+        TARGET, dict(w.split("=", 1) for w in words if "=" in w and not w.startswith("-"))
+    )
     for flag in ("per_device_batch_size", "max_target_length", "base_num_decoder_layers"):
         if flag not in given:
             raise BadRequest(f"{TARGET}: the flag {flag} is missing; give it")
@@ -285,25 +279,25 @@ def fields_of(given: Mapping[str, str]) -> Fields:
     mesh = said["mesh"]
     said |= _read_batch(given, mesh)
     if "compile_topology" in given:
-        count = number(TARGET, *_item(given, "compile_topology_num_slices"))
+        count = given.number("compile_topology_num_slices")
         if count != said["slices"]:
             raise BadRequest(
                 f"{TARGET}: the dcn_* flags multiply to {said['slices']} slices, "
                 f"compile_topology_num_slices is {count}; make them equal"
             )
         times = f"{count}*" if count > 1 else ""
-        said |= slice_fields(parse_slice(times + given["compile_topology"]))
+        said |= slice_fields(parse_slice(times + given.get("compile_topology")))
     said |= _read_memory(given) | _read_dtypes(given)
     said["storage_axes"] = list(STORAGE_AXES)
-    said["attention_kernel"] = meant(TARGET, *_item(given, "attention"), ATTENTION)
+    said["attention_kernel"] = given.word("attention", ATTENTION)
     if "context" in mesh:
-        said["context_method"] = meant(TARGET, *_item(given, "context_parallel_strategy"), CONTEXT)
-    said["optimizer"] = meant(TARGET, *_item(given, "opt_type"), OPTIMIZERS)
-    said["mtp_layers"] = number(TARGET, "mtp_num_layers", given.get("mtp_num_layers", "0"))
+        said["context_method"] = given.word("context_parallel_strategy", CONTEXT)
+    said["optimizer"] = given.word("opt_type", OPTIMIZERS)
+    said["mtp_layers"] = given.number("mtp_num_layers", "0")
     said["reshard_after_forward"] = given.get("pipeline_fsdp_ag_once") != "true"
     said |= {"expert_over_tensor": False, "lora_rank": 0, "frozen": []}
     if "capacity_factor" in given:
-        capacity = number(TARGET, *_item(given, "capacity_factor"), float)
+        capacity = given.number("capacity_factor", kind=float)
         dense = given.get("sparse_matmul") == "false"
         said["expert_dispatch"] = "dense" if dense else "ragged"
         if dense:
@@ -311,17 +305,10 @@ def fields_of(given: Mapping[str, str]) -> Fields:
     return said
 
 
-def _item(given: Mapping[str, str], flag: str) -> tuple[str, str]:
-    return flag, given.get(flag, "")
-
-
-def _read_mesh(given: Mapping[str, str]) -> Fields:
+def _read_mesh(given: Flags) -> Fields:
     def degree(net: str, word: str) -> int:
-        name = f"{net}_{word}_parallelism"
-        value = number(TARGET, name, given.get(name, "1"))
-        if value < 1:
-            raise BadRequest(f"{TARGET}: {name} is {value}; write the degree out, 1 or more")
-        return value
+        rule = "write the degree out, 1 or more"
+        return given.count(f"{net}_{word}_parallelism", "1", rule)
 
     both = {word: degree("ici", word) * degree("dcn", word) for word in _WORDS}
     if both["tensor"] > 1 and both["tensor_sequence"] > 1:
@@ -334,7 +321,7 @@ def _read_mesh(given: Mapping[str, str]) -> Fields:
         "tensor": both["tensor"] * both["tensor_sequence"],
     }
     return {
-        "mesh": {axis: mesh[axis] for axis in MESH_AXES if mesh[axis] > 1},
+        "mesh": mesh_of(mesh),
         "slices": outer,
         "sequence_parallel": both["tensor"] == 1,
     }
@@ -343,10 +330,10 @@ def _read_mesh(given: Mapping[str, str]) -> Fields:
 _WORDS = (*dict.fromkeys(AXES.values()), "tensor", "tensor_sequence")
 
 
-def _read_batch(given: Mapping[str, str], mesh: Mapping[str, int]) -> Fields:
-    each = number(TARGET, *_item(given, "per_device_batch_size"), float)
-    steps = number(TARGET, *_item(given, "gradient_accumulation_steps"))
-    layers = number(TARGET, *_item(given, "base_num_decoder_layers"))
+def _read_batch(given: Flags, mesh: Mapping[str, int]) -> Fields:
+    each = given.number("per_device_batch_size", kind=float)
+    steps = given.number("gradient_accumulation_steps")
+    layers = given.number("base_num_decoder_layers")
     stages, repeats = mesh.get("stage", 1), 1
     if stages > 1:
         if steps != 1:
@@ -354,19 +341,19 @@ def _read_batch(given: Mapping[str, str], mesh: Mapping[str, int]) -> Fields:
                 f"{TARGET}: gradient_accumulation_steps is {steps} with a pipeline; a plan's "
                 "microbatches all pass the pipeline in one go, so use num_pipeline_microbatches"
             )
-        repeats = number(TARGET, *_item(given, "num_pipeline_repeats"))
-        inner = number(TARGET, *_item(given, "num_layers_per_pipeline_stage"))
+        repeats = given.number("num_pipeline_repeats")
+        inner = given.number("num_layers_per_pipeline_stage")
         if inner * repeats * stages != layers:
             raise BadRequest(
                 f"{TARGET}: {stages} stages x num_pipeline_repeats {repeats} x "
                 f"num_layers_per_pipeline_stage {inner} are not {layers} layers"
             )
     batch = each * prod(mesh.values()) * steps
-    flow = ("num_pipeline_microbatches" if stages > 1 else "gradient_accumulation_steps",)
+    flow = "num_pipeline_microbatches" if stages > 1 else "gradient_accumulation_steps"
     said: Fields = {
         "global_batch_sequences": whole(TARGET, "the batch in sequences", batch),
-        "sequence_length": number(TARGET, *_item(given, "max_target_length")),
-        "microbatches": number(TARGET, *_item(given, *flow)),
+        "sequence_length": given.number("max_target_length"),
+        "microbatches": given.number(flow),
         "layers_per_stage": [layers // stages] * stages,
         "virtual_stages": repeats,
     }
@@ -375,18 +362,18 @@ def _read_batch(given: Mapping[str, str], mesh: Mapping[str, int]) -> Fields:
     return said
 
 
-def _read_memory(given: Mapping[str, str]) -> Fields:
+def _read_memory(given: Flags) -> Fields:
     said: Fields = {
         "zero": int(given.get("shard_optimizer_over_data") == "true"),
         "offload_optimizer": given.get("optimizer_memory_host_offload") == "true",
-        "remat": meant(TARGET, *_item(given, "remat_policy"), POLICIES),
+        "remat": given.word("remat_policy", POLICIES),
         "remat_kinds": {},
     }
-    if given["remat_policy"] != "custom":
+    if given.get("remat_policy") != "custom":
         return said
     defaults = {"block_input": "device"}
     places = {
-        kind: meant(TARGET, names[0], given.get(names[0], defaults.get(kind, "remat")), PLACES)
+        kind: given.word(names[0], PLACES, defaults.get(kind, "remat"))
         for kind, names in TENSORS.items()
     }
     inner = {kind: place for kind, place in places.items() if place != "recompute"}
@@ -397,14 +384,14 @@ def _read_memory(given: Mapping[str, str]) -> Fields:
     return said | {"remat": "block", "remat_kinds": inner}
 
 
-def _read_dtypes(given: Mapping[str, str]) -> Fields:
-    compute = meant(TARGET, *_item(given, "dtype"), DTYPES)
+def _read_dtypes(given: Flags) -> Fields:
+    compute = given.word("dtype", DTYPES)
     if given.get("quantization"):
-        compute = meant(TARGET, *_item(given, "quantization"), QUANTIZED)
+        compute = given.word("quantization", QUANTIZED)
     return {
-        "dtypes.param": meant(TARGET, *_item(given, "weight_dtype"), DTYPES),
+        "dtypes.param": given.word("weight_dtype", DTYPES),
         "dtypes.master": "none",
         "dtypes.compute": compute,
-        "dtypes.grad": meant(TARGET, *_item(given, "grad_dtype"), DTYPES),
-        "dtypes.moments": meant(TARGET, *_item(given, "mu_dtype"), DTYPES),
+        "dtypes.grad": given.word("grad_dtype", DTYPES),
+        "dtypes.moments": given.word("mu_dtype", DTYPES),
     }

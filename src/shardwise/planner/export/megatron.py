@@ -17,20 +17,21 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Attention, LatentAttention, Mlp, Moe
+from shardwise.planner.export.flags import Flags, words_of
 from shardwise.planner.export.hardware import is_tpu, nodes
 from shardwise.planner.export.notes import (
     Fields,
     check_all_stored,
     meant,
+    mesh_of,
     named,
-    number,
     placed,
     refused,
     stored_axes,
     whole,
 )
 from shardwise.planner.export.torchtitan import chunk_places, chunk_sizes
-from shardwise.plans import MESH_AXES, TrainPlan
+from shardwise.plans import TrainPlan
 from shardwise.plans.train import STORAGE_AXES
 
 TARGET = "megatron"
@@ -49,9 +50,6 @@ RECIPES = {"fp8": "delayed", "mxfp8": "mxfp8"}
 OUTER = {0: "no_shard", 1: "optim"}
 MODULES = {"attention": "core_attn", "norm": "layernorm", "activation": "moe_act"}
 """Kinds of activations that `--recompute-granularity selective` can recompute alone."""
-
-Flags = dict[str, str]
-"""Values by flag; a switch has the value ""."""
 
 
 def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
@@ -209,7 +207,7 @@ def _memory(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
     if places == placed("block", {}):
         method = {"--recompute-method": "uniform", "--recompute-num-layers": 1}
         return {"--recompute-granularity": "full"} | method
-    moe = any(isinstance(group.mlp, Moe) for group in cfg.groups)
+    moe = cfg.has_experts
     again = [kind for kind, place in places.items() if place == "recompute"]
     known = [kind for kind in MODULES if moe or kind != "activation"]
     if "offload" in places.values() or not set(again) <= set(known):
@@ -248,18 +246,16 @@ def read(text: str, world: int | None = None) -> Fields:
     """The fields that the arguments say; `world` replaces torchrun's number of devices."""
     given = parsed(text)
     if world is None:
-        world = _count(given, "--nnodes") * _count(given, "--nproc-per-node")
+        world = given.count("--nnodes") * given.count("--nproc-per-node")
     said = _read_mesh(given, world)
     said |= _read_batch(given, said["mesh"]) | _read_stages(given, said["mesh"].get("stage", 1))
     said |= _read_memory(given) | _read_dtypes(given)
     said |= {
         "sequence_parallel": "--sequence-parallel" in given,
-        "attention_kernel": meant(
-            TARGET, "--attention-backend", given.get("--attention-backend", ""), ATTENTION
-        ),
-        "optimizer": meant(TARGET, "--optimizer", given.get("--optimizer", "adam"), OPTIMIZERS),
+        "attention_kernel": given.word("--attention-backend", ATTENTION),
+        "optimizer": given.word("--optimizer", OPTIMIZERS, "adam"),
         "offload_optimizer": "--optimizer-cpu-offload" in given,
-        "mtp_layers": number(TARGET, "--mtp-num-layers", given.get("--mtp-num-layers", "0")),
+        "mtp_layers": given.number("--mtp-num-layers", "0"),
         "reshard_after_forward": True,
         "lora_rank": 0,
         "frozen": [],
@@ -268,46 +264,32 @@ def read(text: str, world: int | None = None) -> Fields:
         word = given.get("--cp-comm-type", "p2p").replace("allgather", "all_gather")
         said["context_method"] = meant(TARGET, "--cp-comm-type", word, CONTEXT)
     if "--num-experts" in given:
-        capacity = given.get("--moe-expert-capacity-factor")
-        said["expert_dispatch"] = "ragged" if capacity is None else "dense"
-        if capacity is not None:
-            said["expert_capacity"] = number(
-                TARGET, "--moe-expert-capacity-factor", capacity, float
-            )
+        capacity = "--moe-expert-capacity-factor"
+        said["expert_dispatch"] = "dense" if capacity in given else "ragged"
+        if capacity in given:
+            said["expert_capacity"] = given.number(capacity, kind=float)
     return said
 
 
 def parsed(text: str) -> Flags:
     """Flags of a command: `--flag value...` or `--flag=value`; the values joined by spaces."""
-    lines = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-    try:
-        words = shlex.split(lines.replace("\\\n", " "))
-    except ValueError as error:
-        raise BadRequest(f"{TARGET}: the command cannot be split into words: {error}") from None
-    given: Flags = {}
+    given: dict[str, str] = {}
     flag = ""
-    for word in words:
+    for word in words_of(TARGET, text):
         if word.startswith("--"):
             flag, _, value = word.partition("=")
             given[flag] = value
         elif flag and word != "pretrain_gpt.py":
             given[flag] = f"{given[flag]} {word}".strip()
-    return given
+    return Flags(TARGET, given)
 
 
-def _count(given: Mapping[str, str], flag: str, default: str = "") -> int:
-    value = number(TARGET, flag, given.get(flag, default))
-    if value < 1:
-        raise BadRequest(f"{TARGET}: {flag} is {value}; write a whole number from 1")
-    return value
-
-
-def _read_mesh(given: Mapping[str, str], world: int) -> Fields:
-    tensor = _count(given, "--tensor-model-parallel-size", "1")
-    stage = _count(given, "--pipeline-model-parallel-size", "1")
-    context = _count(given, "--context-parallel-size", "1")
-    ep = _count(given, "--expert-model-parallel-size", "1")
-    etp = _count(given, "--expert-tensor-parallel-size", str(tensor))
+def _read_mesh(given: Flags, world: int) -> Fields:
+    tensor = given.count("--tensor-model-parallel-size", "1")
+    stage = given.count("--pipeline-model-parallel-size", "1")
+    context = given.count("--context-parallel-size", "1")
+    ep = given.count("--expert-model-parallel-size", "1")
+    etp = given.count("--expert-tensor-parallel-size", str(tensor))
     spans = etp == 1 and tensor > 1
     expert = whole(TARGET, "EP over the tensor axis", ep / tensor) if spans else ep
     if not spans and etp != tensor:
@@ -320,48 +302,47 @@ def _read_mesh(given: Mapping[str, str], world: int) -> Fields:
         world / (tensor * stage * context * expert),
     )
     stored = given.get("--data-parallel-sharding-strategy") == "optim_grads_params"
-    outer = _count(given, "--num-distributed-optimizer-instances", "1") if stored else data
+    outer = given.count("--num-distributed-optimizer-instances", "1") if stored else data
     fsdp = whole(TARGET, "DP / EP / optimizer instances", data / outer)
     mesh = {"stage": stage, "data": outer, "fsdp": fsdp, "expert": expert}
     mesh |= {"context": context, "tensor": tensor}
     return {
-        "mesh": {axis: mesh[axis] for axis in MESH_AXES if mesh.get(axis, 1) > 1},
+        "mesh": mesh_of(mesh),
         "expert_over_tensor": spans,
         "storage_axes": list(STORAGE_AXES) if stored else ["fsdp"],
         "zero": _read_zero(given, stored),
     }
 
 
-def _read_zero(given: Mapping[str, str], stored: bool) -> int:
+def _read_zero(given: Flags, stored: bool) -> int:
     if stored:
-        name = "--outer-dp-sharding-strategy"
-        return meant(TARGET, name, given.get(name, "no_shard"), OUTER)
+        return given.word("--outer-dp-sharding-strategy", OUTER, "no_shard")
     if given.get("--data-parallel-sharding-strategy") == "optim_grads":
         return 2
     return int("--use-distributed-optimizer" in given)
 
 
-def _read_batch(given: Mapping[str, str], mesh: Mapping[str, int]) -> Fields:
-    batch = _count(given, "--global-batch-size")
+def _read_batch(given: Flags, mesh: Mapping[str, int]) -> Fields:
+    batch = given.count("--global-batch-size")
     shards = prod(mesh.get(axis, 1) for axis in ("data", "fsdp", "expert"))
-    each = _count(given, "--micro-batch-size") * shards
+    each = given.count("--micro-batch-size") * shards
     return {
         "global_batch_sequences": batch,
-        "sequence_length": _count(given, "--seq-length"),
+        "sequence_length": given.count("--seq-length"),
         "microbatches": whole(TARGET, "the number of microbatches", batch / each),
     }
 
 
-def _read_stages(given: Mapping[str, str], stages: int) -> Fields:
-    layers = _count(given, "--num-layers")
-    virtual = _count(given, "--num-virtual-stages-per-pipeline-rank", "1")
+def _read_stages(given: Flags, stages: int) -> Fields:
+    layers = given.count("--num-layers")
+    virtual = given.count("--num-virtual-stages-per-pipeline-rank", "1")
     if max(layers, stages * virtual) > MOST_LAYERS:
         raise BadRequest(f"{TARGET}: more than {MOST_LAYERS:,} layers or chunks; correct the flags")
     if "--num-layers-per-virtual-pipeline-stage" in given:
-        inner = _count(given, "--num-layers-per-virtual-pipeline-stage")
+        inner = given.count("--num-layers-per-virtual-pipeline-stage")
         virtual = whole(TARGET, "the number of virtual stages", layers / (stages * inner))
     if "--pipeline-model-parallel-layout" in given:
-        sizes = _read_layout(given["--pipeline-model-parallel-layout"])
+        sizes = _read_layout(given.get("--pipeline-model-parallel-layout"))
         virtual = whole(TARGET, "the layout's chunks per stage", len(sizes) / stages)
     else:
         each = whole(TARGET, "layers per (virtual) stage", layers / (stages * virtual))
@@ -390,7 +371,7 @@ def _read_layout(text: str) -> list[int]:
     return sizes
 
 
-def _read_memory(given: Mapping[str, str]) -> Fields:
+def _read_memory(given: Flags) -> Fields:
     granularity = given.get("--recompute-granularity", "none")
     whole_layers = {"none": "none", "full": "block"}
     if granularity in whole_layers:
@@ -400,14 +381,14 @@ def _read_memory(given: Mapping[str, str]) -> Fields:
     return {"remat": "none", "remat_kinds": kinds}
 
 
-def _read_dtypes(given: Mapping[str, str]) -> Fields:
+def _read_dtypes(given: Flags) -> Fields:
     mixed = {"--bf16": "bf16", "--fp16": "f16"}
     kind = next((dtype for flag, dtype in mixed.items() if flag in given), "f32")
     compute, param = kind, kind
     if "--fp8-format" in given:
-        compute = meant(TARGET, "--fp8-recipe", given.get("--fp8-recipe", "delayed"), RECIPES)
+        compute = given.word("--fp8-recipe", RECIPES, "delayed")
         param = compute if "--fp8-param-gather" in given else kind
-    moments = meant(TARGET, "--exp-avg-dtype", given.get("--exp-avg-dtype", "fp32"), MOMENTS)
+    moments = given.word("--exp-avg-dtype", MOMENTS, "fp32")
     return {
         "dtypes.param": param,
         "dtypes.compute": compute,

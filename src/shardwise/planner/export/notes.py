@@ -10,14 +10,13 @@ will not carry out stands besides in a line `# not expressed: ...`.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 from shardwise.boundary import parse_json
 from shardwise.errors import BadRequest, shown
 from shardwise.models import ModelConfig
 from shardwise.models.remat import remat_row
-from shardwise.models.specs import Moe
-from shardwise.plans import ServePlan, TrainDtypes, TrainPlan, model_hash
+from shardwise.plans import MESH_AXES, ServePlan, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.files import flat_plan, plan_from
 from shardwise.plans.train import STORAGE_AXES
 from shardwise.units import dtype_bytes
@@ -40,24 +39,24 @@ MOST = 10**12
 """No count of a plan is larger; products of a few stay within a float."""
 
 
-def plan_fields(plan: TrainPlan) -> Fields:
-    """Every field by dotted name, as plain values."""
-    flat = {k: v for k, v in flat_plan(plan).items() if not k.startswith(("mesh.", "remat_kinds."))}
+def plan_fields(plan: TrainPlan | ServePlan) -> Fields:
+    """Every field by dotted name, as plain values; `mesh` and `remat_kinds` are one value each."""
+    whole = {name: dict(getattr(plan, name)) for name in _WHOLE if hasattr(plan, name)}
+    flat = {k: v for k, v in flat_plan(plan).items() if k.partition(".")[0] not in whole}
     del flat["kind"]
-    flat["mesh"] = dict(plan.mesh)
-    flat["remat_kinds"] = dict(plan.remat_kinds)
-    return flat
+    return flat | whole
+
+
+_WHOLE = ("mesh", "remat_kinds")
 
 
 def with_notes(
     text: str, target: str, plan: TrainPlan, cfg: ModelConfig, said: Fields, lost: Lost
 ) -> str:
     """The text with its comment block in front; raises BadRequest where `said` may not differ."""
-    lines = heading("training", target)
     silent = ABOUT_THE_PLAN | _without_effect(plan, cfg)
-    for key, value in plan_fields(plan).items():
-        if value == (said[key] if key in said else _default(key)):
-            continue
+    fields = plan_fields(plan)
+    for key, value in changed(fields, said, type(plan)):
         if key == "mesh" and key in said:
             _check_alike(target, value, said[key])
         elif key in ("remat", "remat_kinds") and _same_remat(plan, said):
@@ -68,10 +67,30 @@ def with_notes(
                 + (f", it would run {_short(said[key])}" if key in said else "")
                 + f"; change {key} in the plan or export to another target"
             )
-        if key in lost and key not in silent and lost[key]:
+    told = {key: why for key, why in lost.items() if key not in silent}
+    lines = note_lines(changed(fields, said, type(plan)), said, told)
+    return in_front([*heading("training", target), *lines], text)
+
+
+def changed(fields: Fields, said: Fields, cls: type) -> list[tuple[str, Any]]:
+    """The fields that the flags do not say as the plan has them, or that are no default of `cls`
+    where the flags say nothing."""
+    return [
+        (key, value)
+        for key, value in fields.items()
+        if value != (said[key] if key in said else _default(cls, key))
+    ]
+
+
+def note_lines(changes: list[tuple[str, Any]], said: Fields, lost: Lost) -> list[str]:
+    """A note for each of the fields, and why the target will not carry it out where `lost` says."""
+    lines = []
+    for key, value in changes:
+        if lost.get(key):
             lines.append(unsaid(key, value, lost[key]))
-        lines.append(note(key, value, said))
-    return in_front(lines, text)
+        held = {"reads": said[key], "means": value} if key in said else value
+        lines.append(f"{NOTE}{key}: {json.dumps(held)}")
+    return lines
 
 
 def heading(kind: str, target: str) -> list[str]:
@@ -80,12 +99,6 @@ def heading(kind: str, target: str) -> list[str]:
         f"# A {kind} plan of shardwise for {target}. The flags are what counts; the lines",
         "# below hold what they have no word for and are read back by `shardwise export`.",
     ]
-
-
-def note(key: str, value: Any, said: Fields) -> str:
-    """The line that keeps a field which the flags do not say, or say in another way."""
-    held = {"reads": said[key], "means": value} if key in said else value
-    return f"{NOTE}{key}: {json.dumps(held)}"
 
 
 def unsaid(key: str, value: Any, why: str) -> str:
@@ -172,7 +185,7 @@ def meant(target: str, flag: str, text: str, words: Mapping[Any, str]) -> Any:
     for value, word in words.items():
         if word == text:
             return value
-    known = ", ".join(words.values())
+    known = ", ".join(filter(None, words.values()))
     raise BadRequest(f"{target}: {flag} is {shown(text)}; a plan can say {known}")
 
 
@@ -210,6 +223,11 @@ def number(target: str, flag: str, text: str, kind: type[int] | type[float] = in
     raise BadRequest(f"{target}: {flag} is {shown(text)}; write a number of at most {MOST:g}")
 
 
+def mesh_of(degrees: Mapping[str, int]) -> dict[str, int]:
+    """A mesh without its degrees of 1, outermost axis first."""
+    return {axis: degrees[axis] for axis in MESH_AXES if degrees.get(axis, 1) > 1}
+
+
 def _check_alike(target: str, mesh: Mapping[str, int], said: Mapping[str, int]) -> None:
     """`replica` and `data` both replicate, and degree 1 is no cut: no more may differ."""
     if _folded(mesh) != _folded(said):
@@ -245,7 +263,7 @@ def _without_effect(plan: TrainPlan, cfg: ModelConfig) -> frozenset[str]:
         idle |= {"sequence_parallel", "expert_over_tensor"}
     if plan.degree("context") == 1:
         idle.add("context_method")
-    if not any(isinstance(group.mlp, Moe) for group in cfg.groups):
+    if not cfg.has_experts:
         idle |= {"expert_dispatch", "expert_capacity", "expert_over_tensor"}
     if plan.expert_dispatch == "ragged":
         idle.add("expert_capacity")
@@ -289,14 +307,12 @@ def check_all_stored(target: str, plan: TrainPlan) -> None:
             )
 
 
-def _default(key: str) -> Any:
-    cls, name = (TrainDtypes, key[7:]) if key.startswith("dtypes.") else (TrainPlan, key)
-    return default_of(cls, name)
-
-
-def default_of(cls: type, name: str) -> Any:
+def _default(cls: type, key: str) -> Any:
     """A field's value where nobody says it, None where somebody must."""
-    field = next(f for f in fields(cls) if f.name == name)
+    outer, _, name = key.rpartition(".")
+    if outer:
+        return _default(get_type_hints(cls)[outer], name)
+    field = next(field for field in fields(cls) if field.name == name)
     value = field.default if field.default is not MISSING else None
     if field.default_factory is not MISSING:
         value = field.default_factory()

@@ -8,7 +8,7 @@ from typing import Any
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.models.specs import Moe
+from shardwise.planner.export.flags import Flags, words_of
 from shardwise.planner.export.notes import Fields, number, refused
 from shardwise.planner.serve.replica import cache_tokens, shape_of
 from shardwise.planner.serve.search import fewest_kv_heads
@@ -98,11 +98,6 @@ def check_length(target: str, text: str, plan: ServePlan) -> None:
         )
 
 
-def is_moe(cfg: ModelConfig) -> bool:
-    """Whether a layer has routed experts."""
-    return any(isinstance(layer.mlp, Moe) for layer in cfg.groups)
-
-
 def script(command: str, values: Mapping[str, Any]) -> str:
     """A shell script of one command, a flag to a line, every value but `VARIABLES` quoted."""
     words = [command]
@@ -112,13 +107,10 @@ def script(command: str, values: Mapping[str, Any]) -> str:
     return "#!/usr/bin/env bash\n" + " \\\n  ".join(words) + "\n"
 
 
-def flags_of(target: str, text: str, command: str) -> dict[str, str]:
-    """Flags with their values ("" for a switch). BadRequest where the command is not there."""
-    lines = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-    try:
-        words = shlex.split(lines.replace("\\\n", " "))
-    except ValueError as error:
-        raise BadRequest(f"{target}: the command cannot be split into words: {error}") from None
+def flags_of(target: str, text: str, command: str, known: Sequence[str]) -> Flags:
+    """The flags of a command. BadRequest where the command is not there, and for a flag that no
+    plan says, so that none is lost unseen."""
+    words = words_of(target, text)
     if command not in " ".join(words):
         raise BadRequest(f"{target}: no '{command}' in the text; give a script that has it")
     found: dict[str, str] = {}
@@ -126,24 +118,22 @@ def flags_of(target: str, text: str, command: str) -> dict[str, str]:
         match = re.fullmatch(r"(--[\w-]+)(?:=(.*))?", word, re.DOTALL)
         if match:
             found[match[1]] = match[2] or ""
-    return found
-
-
-def mesh_of(**degrees: int) -> dict[str, int]:
-    """A mesh without its degrees of 1."""
-    return {axis: degree for axis, degree in degrees.items() if degree > 1}
-
-
-def check_known(target: str, flags: Mapping[str, str], known: Sequence[str]) -> None:
-    """Raise BadRequest for a flag that no plan says, so that none is lost unseen."""
-    for flag in flags:
+    for flag in found:
         if flag not in known:
             raise BadRequest(
                 f"{target}: a plan has no word for the flag {flag}; it reads {', '.join(known)}"
             )
+    return Flags(target, found)
 
 
-def dtype_fields(weights: str, kv: str, dtype: str) -> Fields:
-    """Fields of `dtypes` that the flags say."""
-    activations = {"float16": "f16", "bfloat16": "bf16"}[dtype]
-    return {"dtypes.weights": weights, "dtypes.kv": kv, "dtypes.activations": activations}
+DTYPES = {"bf16": "bfloat16", "f16": "float16"}
+"""What both servers call the dtypes of activations."""
+
+
+def dtype_fields(flags: Flags, caches: Mapping[str, str]) -> Fields:
+    """Fields of `dtypes` that the flags say; `caches` has the server's words for the cache's."""
+    return {
+        "dtypes.weights": flags.word("--quantization", {"fp8": "fp8", CHECKPOINT: ""}),
+        "dtypes.kv": flags.word("--kv-cache-dtype", caches, "auto"),
+        "dtypes.activations": flags.word("--dtype", DTYPES, "bfloat16"),
+    }

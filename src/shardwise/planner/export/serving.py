@@ -8,7 +8,6 @@ by the name of its field.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from shardwise.errors import unknown
 from shardwise.hardware import Slice
@@ -16,19 +15,18 @@ from shardwise.models import ModelConfig
 from shardwise.planner.export import sglang, vllm
 from shardwise.planner.export.notes import (
     Fields,
+    changed,
     check_model,
-    default_of,
     fields_read,
     heading,
     in_front,
-    note,
+    note_lines,
     noted_plan,
+    plan_fields,
     unsaid,
 )
 from shardwise.planner.export.server_flags import check_length
 from shardwise.plans import ServePlan
-from shardwise.plans.files import flat_plan
-from shardwise.plans.serve import ServeDtypes, ServeScheduling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +51,6 @@ LOST: Mapping[str, str] = {
 }
 """What no flag of one server says."""
 
-_TABLES = {"dtypes": ServeDtypes, "scheduling": ServeScheduling}
-
 
 def export_serve(plan: ServePlan, cfg: ModelConfig, piece: Slice, target: str) -> str:
     """The plan as a script for a target; `parse_serve` gives back the same plan. Raises BadRequest
@@ -63,14 +59,8 @@ def export_serve(plan: ServePlan, cfg: ModelConfig, piece: Slice, target: str) -
     check_model(plan, cfg)
     text = exporter.write(plan, cfg, piece)
     said = exporter.read(text)
-    lines = heading("serving", target)
-    for key, value in _fields(plan).items():
-        if value == (said[key] if key in said else _default(key)):
-            continue
-        if key in LOST:
-            lines.append(unsaid(key, value, LOST[key]))
-        lines.append(note(key, value, said))
-    return in_front([*lines, *_remarks(plan, cfg)], text)
+    lines = note_lines(changed(plan_fields(plan), said, ServePlan), said, LOST)
+    return in_front([*heading("serving", target), *lines, *_remarks(plan, cfg)], text)
 
 
 def _remarks(plan: ServePlan, cfg: ModelConfig) -> list[str]:
@@ -94,16 +84,3 @@ def _exporter(target: str) -> ServeExporter:
     if target not in SERVE_EXPORTERS:
         raise unknown("export target for serving plans", target, SERVE_EXPORTERS)
     return SERVE_EXPORTERS[target]
-
-
-def _fields(plan: ServePlan) -> Fields:
-    """Every field by dotted name; `mesh` is one value."""
-    flat = {k: v for k, v in flat_plan(plan).items() if not k.startswith("mesh.")}
-    del flat["kind"]
-    return flat | {"mesh": dict(plan.mesh)}
-
-
-def _default(key: str) -> Any:
-    outer, _, inner = key.partition(".")
-    cls, name = (_TABLES[outer], inner) if outer in _TABLES else (ServePlan, key)
-    return default_of(cls, name)

@@ -11,30 +11,27 @@ a variable of the user's.
 
 from typing import Any
 
-from shardwise.errors import BadRequest, shown
+from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export.hardware import is_tpu
-from shardwise.planner.export.notes import Fields, meant, named, number, refused
+from shardwise.planner.export.notes import Fields, mesh_of, named, refused
 from shardwise.planner.export.server_flags import (
+    DTYPES,
     LENGTHS,
     MODEL,
     ROLE,
-    check_known,
     check_plan,
     dtype_fields,
     flags_of,
     longest,
-    mesh_of,
     script,
 )
 from shardwise.plans import ServePlan
-from shardwise.plans.serve import CHECKPOINT
 
 TARGET = "sglang"
 GPU, TPU = "python -m sglang.launch_server", "python -m sgl_jax.launch_server"
 CACHES = {"bf16": "auto", "fp8": "fp8_e4m3"}
-DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 ORDERS = {"fcfs": "fcfs"}
 
 TENSOR, DATA, EXPERT, ATTENTION = "--tp-size", "--dp-size", "--ep-size", "--enable-dp-attention"
@@ -114,38 +111,27 @@ def _switches(plan: ServePlan) -> dict[str, Any]:
 
 def read(text: str) -> Fields:
     """The fields that the flags say."""
-    flags = flags_of(TARGET, text, TPU if "sgl_jax" in text else GPU)
-    check_known(TARGET, flags, _KNOWN)
-
-    def count(flag: str, default: int) -> int:
-        return number(TARGET, flag, flags.get(flag, str(default)))
-
-    ranks, experts = count(DATA, 1), count(EXPERT, 1)
+    flags = flags_of(TARGET, text, TPU if "sgl_jax" in text else GPU, _KNOWN)
+    ranks, experts = flags.number(DATA, "1"), flags.number(EXPERT, "1")
     if (ATTENTION in flags) != (experts > 1) or (experts > 1 and ranks != experts):
         raise BadRequest(
             f"{TARGET}: {ATTENTION}, {DATA} {ranks} and {EXPERT} {experts} do not go together; a "
             "plan cuts sequences and experts over the same ranks"
         )
     copies = 1 if experts > 1 else ranks
-    quantized = flags.get("--quantization")
-    if quantized not in (None, "fp8"):
-        raise BadRequest(f"{TARGET}: --quantization is {shown(quantized)}; a plan can say fp8")
     if flags.get("--speculative-algorithm", "NGRAM") != "NGRAM":
         raise BadRequest(f"{TARGET}: a plan can say --speculative-algorithm NGRAM alone")
-    cache = meant(TARGET, "--kv-cache-dtype", flags.get("--kv-cache-dtype", "auto"), CACHES)
-    dtype = flags.get("--dtype", "bfloat16")
-    meant(TARGET, "--dtype", dtype, DTYPES)
-    order = flags.get("--schedule-policy", "fcfs")
-    memory = flags.get("--mem-fraction-static", "0.9")
-    return dtype_fields(quantized or CHECKPOINT, cache, dtype) | {
-        "mesh": mesh_of(data=copies, expert=experts, tensor=count(TENSOR, 1) // experts),
-        "batch": copies * count("--max-running-requests", 256),
-        "prefill_chunk": copies * count("--chunked-prefill-size", 8192),
+    return dtype_fields(flags, CACHES) | {
+        "mesh": mesh_of(
+            {"data": copies, "expert": experts, "tensor": flags.number(TENSOR, "1") // experts}
+        ),
+        "batch": copies * flags.number("--max-running-requests", "256"),
+        "prefill_chunk": copies * flags.number("--chunked-prefill-size", "8192"),
         "prefill_replicas": int("--disaggregation-mode" in flags),
-        "scheduling.page_size": count("--page-size", 1),
-        "scheduling.memory_share": number(TARGET, "--mem-fraction-static", memory, float),
-        "scheduling.order": meant(TARGET, "--schedule-policy", order, ORDERS),
+        "scheduling.page_size": flags.number("--page-size", "1"),
+        "scheduling.memory_share": flags.number("--mem-fraction-static", "0.9", float),
+        "scheduling.order": flags.word("--schedule-policy", ORDERS, "fcfs"),
         "scheduling.prefix_cache": "--disable-radix-cache" not in flags,
         "scheduling.policy": "chunked" if "--enable-mixed-chunk" in flags else "interleaved",
-        "scheduling.guesses": count("--speculative-num-draft-tokens", 1) - 1,
+        "scheduling.guesses": flags.number("--speculative-num-draft-tokens", "1") - 1,
     }

@@ -14,7 +14,6 @@ from typing import Any
 from shardwise.errors import BadRequest, shown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.models.specs import Moe
 from shardwise.planner.export.hardware import is_tpu
 from shardwise.planner.export.notes import (
     MOST,
@@ -22,13 +21,14 @@ from shardwise.planner.export.notes import (
     check_all_stored,
     copies,
     meant,
+    mesh_of,
     named,
     refused,
     stored_dtype,
     whole,
 )
 from shardwise.planner.export.python_text import literal_of, tree_of, within_docstring
-from shardwise.plans import MESH_AXES, TrainPlan
+from shardwise.plans import TrainPlan
 from shardwise.plans.train import STORAGE_AXES
 
 TARGET = "torchtitan"
@@ -124,7 +124,7 @@ def _degrees(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
 
 
 def _expert_degree(plan: TrainPlan, cfg: ModelConfig) -> int:
-    if not any(isinstance(group.mlp, Moe) for group in cfg.groups):
+    if not cfg.has_experts:
         return 1
     if plan.degree("tensor") > 1 and not plan.expert_over_tensor:
         raise refused(
@@ -196,7 +196,7 @@ def read(text: str) -> Fields:
         "tensor": tensor,
     }
     said: Fields = {
-        "mesh": {axis: mesh[axis] for axis in MESH_AXES if mesh.get(axis, 1) > 1},
+        "mesh": mesh_of(mesh),
         "zero": 0,
         "storage_axes": list(STORAGE_AXES),
         "expert_over_tensor": spans,

@@ -15,21 +15,18 @@ from shardwise.boundary import parse_json, whole
 from shardwise.errors import BadRequest, shown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.export.notes import Fields, meant, named, number, refused
+from shardwise.planner.export.notes import Fields, mesh_of, named, refused
 from shardwise.planner.export.server_flags import (
+    DTYPES,
     LENGTHS,
     MODEL,
-    check_known,
     check_plan,
     dtype_fields,
     flags_of,
-    is_moe,
     longest,
-    mesh_of,
     script,
 )
 from shardwise.plans import ServePlan
-from shardwise.plans.serve import CHECKPOINT
 
 TARGET, COMMAND = "vllm", "vllm serve"
 BLOCKS = (1, 8, 16, 32, 64, 128)
@@ -38,7 +35,6 @@ BLOCKS = (1, 8, 16, 32, 64, 128)
 ORDERS = {"fcfs": "fcfs", "priority": "priority"}
 CACHES = {"bf16": "auto", "fp8": "fp8"}
 TRANSFER = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
-DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 
 TENSOR, DATA, EXPERT = (
     *("--tensor-parallel-size", "--data-parallel-size"),
@@ -62,7 +58,7 @@ def write(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
     if wanted.page_size not in BLOCKS:
         sizes = ", ".join(map(str, BLOCKS))
         raise refused(TARGET, "scheduling.page_size", wanted.page_size, f"it takes {sizes}")
-    if plan.degree("data") > 1 and is_moe(cfg):
+    if plan.degree("data") > 1 and cfg.has_experts:
         raise refused(
             TARGET, "mesh", dict(plan.mesh), "data parallelism cuts the experts there, not copies"
         )
@@ -97,39 +93,22 @@ def write(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
 
 def read(text: str) -> Fields:
     """The fields that the flags say."""
-    flags = flags_of(TARGET, text, COMMAND)
-    check_known(TARGET, flags, _KNOWN)
-
-    def count(flag: str, default: int) -> int:
-        return number(TARGET, flag, flags.get(flag, str(default)))
-
-    ranks, cut = count(DATA, 1), EXPERT in flags
-    weights = {"fp8": "fp8", None: CHECKPOINT}.get(flags.get("--quantization"))
-    if weights is None:
-        raise BadRequest(
-            f"{TARGET}: --quantization is {shown(flags['--quantization'])}; a plan can say fp8"
-        )
-    cache = meant(TARGET, "--kv-cache-dtype", flags.get("--kv-cache-dtype", "auto"), CACHES)
-    dtype = flags.get("--dtype", "bfloat16")
-    meant(TARGET, "--dtype", dtype, DTYPES)
-    order = flags.get("--scheduling-policy", "fcfs")
-    tensor = count(TENSOR, 1)
-    mesh = mesh_of(expert=ranks * tensor) if cut else mesh_of(data=ranks, tensor=tensor)
-    said = dtype_fields(weights, cache, dtype) | {
-        "mesh": mesh,
-        "batch": ranks * count("--max-num-seqs", 256),
-        "prefill_chunk": ranks * count("--max-num-batched-tokens", 8192),
+    flags = flags_of(TARGET, text, COMMAND, _KNOWN)
+    ranks, cut = flags.number(DATA, "1"), EXPERT in flags
+    tensor = flags.number(TENSOR, "1")
+    mesh = {"expert": ranks * tensor} if cut else {"data": ranks, "tensor": tensor}
+    return dtype_fields(flags, CACHES) | {
+        "mesh": mesh_of(mesh),
+        "batch": ranks * flags.number("--max-num-seqs", "256"),
+        "prefill_chunk": ranks * flags.number("--max-num-batched-tokens", "8192"),
         "prefill_replicas": int("--kv-transfer-config" in flags),
-        "scheduling.page_size": count("--block-size", 16),
-        "scheduling.memory_share": number(
-            TARGET, "memory", flags.get("--gpu-memory-utilization", "0.9"), float
-        ),
-        "scheduling.order": meant(TARGET, "--scheduling-policy", order, ORDERS),
+        "scheduling.page_size": flags.number("--block-size", "16"),
+        "scheduling.memory_share": flags.number("--gpu-memory-utilization", "0.9", float),
+        "scheduling.order": flags.word("--scheduling-policy", ORDERS, "fcfs"),
         "scheduling.prefix_cache": "--no-enable-prefix-caching" not in flags,
         "scheduling.policy": "chunked",
-        "scheduling.guesses": _guesses(flags.get("--speculative-config", "")),
+        "scheduling.guesses": _guesses(flags.get("--speculative-config")),
     }
-    return said
 
 
 def _guesses(text: str) -> int:

@@ -14,8 +14,9 @@ from shardwise.hardware.cloud_names import families
 from shardwise.hardware.shapes import shape_text
 from shardwise.models import ModelConfig
 from shardwise.planner.export import maxtext
+from shardwise.planner.export.flags import Flags, words_of
 from shardwise.planner.export.hardware import is_tpu, safe_names, slice_fields, whole_slices
-from shardwise.planner.export.notes import Fields, number, refused
+from shardwise.planner.export.notes import Fields, refused
 from shardwise.plans import TrainPlan
 
 TARGET = "xpk"
@@ -68,20 +69,16 @@ def slice_of_type(text: str, count: int) -> Slice:
 
 def read(text: str) -> Fields:
     """The slices from XPK's own flags, the rest from the command's."""
-    lines = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-    try:
-        words = shlex.split(lines.replace("\\\n", " "))
-    except ValueError as error:
-        raise BadRequest(f"{TARGET}: the command cannot be split into words: {error}") from None
-    given = dict(w.removeprefix("--").split("=", 1) for w in words if re.match(r"--[\w-]+=", w))
-    for flag in ("tpu-type", "command"):
+    words = words_of(TARGET, text)
+    given = Flags(TARGET, dict(w.split("=", 1) for w in words if re.match(r"--[\w-]+=", w)))
+    for flag in ("--tpu-type", "--command"):
         if flag not in given:
-            raise BadRequest(f"{TARGET}: the flag --{flag} is missing; give it")
-    count = number(TARGET, "--num-slices", given.get("num-slices", "1"))
-    said = maxtext.read(given["command"])
+            raise BadRequest(f"{TARGET}: the flag {flag} is missing; give it")
+    count = given.number("--num-slices", "1")
+    said = maxtext.read(given.get("--command"))
     if said["slices"] != count:
         raise BadRequest(
             f"{TARGET}: --num-slices is {count}, the command's dcn_* flags multiply to "
             f"{said['slices']}; make them equal"
         )
-    return said | slice_fields(slice_of_type(given["tpu-type"], count))
+    return said | slice_fields(slice_of_type(given.get("--tpu-type"), count))

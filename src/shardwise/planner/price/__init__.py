@@ -4,7 +4,7 @@
 `composition.py` makes the step's seconds of those by the formulas of `seconds.py`, with what a
 pipeline idles: in closed form (`pipeline.py`), or by the events of its own stages (`stages.py` on
 `timeline.py`; `last_pass.py` tells only when the last pass ends; `trace.py` writes the events for
-Perfetto). `structure.py` holds the choices of a plan that are no degree. `memory/` has the bytes,
+Perfetto). `memory/` has the bytes,
 `usage.py` what an answer uses of its slice, `goodput.py` what a long run loses beside its steps.
 Read `seconds.py` first.
 """

@@ -21,10 +21,8 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.specs import Moe
 from shardwise.planner.price.figures import SERIAL, Figures, Sums
 from shardwise.planner.price.seconds import Passes, idle_factor
-from shardwise.planner.price.structure import Structure
 from shardwise.planner.step.shape import TrainShape
 from shardwise.planner.step.strategies.fsdp import end_gathers_again, gathers_per_round
 from shardwise.planner.step.tree import (
@@ -36,6 +34,7 @@ from shardwise.planner.step.tree import (
     forward_body,
 )
 from shardwise.planner.step.work import reductions
+from shardwise.plans.train import Structure
 from shardwise.roofline.bodies import BodyTime, closed_form
 from shardwise.roofline.stacks import Stack
 from shardwise.scheduling.pipeline import PLAIN
@@ -233,7 +232,7 @@ class Stored(Generic[C]):
 
     def _travels(self) -> bool:
         """Whether tokens travel to experts, so that pairing passes makes a difference."""
-        moe = any(isinstance(g.mlp, Moe) for g in self.steps.cfg.groups)
+        moe = self.steps.cfg.has_experts
         return moe and bool(np.any(np.asarray(self.shape.layer_shape.expert_group) > 1))
 
     def paired(self, structure: Structure) -> bool:
@@ -332,7 +331,7 @@ class Reduced(Generic[C]):
         is at least the layers' plain part (`idle_factor`): of the ends only what comes once is
         sure to be paid.
         """
-        around = self.around(replace(self.structure, schedule=PLAIN))
+        around = self.around(replace(self.structure, pipeline_schedule=PLAIN))
         ends = around.ends
         sure = ends.seconds - ends.plain if self.steps.piped else ends.seconds
         if True in self.stored.kinds:
@@ -402,7 +401,7 @@ class Reduced(Generic[C]):
         weight = self.stored.layers(self.stored.paired(structure)).weight
         ends = around.ends.plain
         return idle_factor(
-            structure.schedule,
+            structure.pipeline_schedule,
             steps.stages,
             m,
             structure.virtual_stages,

@@ -14,11 +14,11 @@ from shardwise.models import ModelConfig, Parameter
 from shardwise.planner.price.composition import Reduced, Seconds, Stored
 from shardwise.planner.price.figures import Figures, figures_of
 from shardwise.planner.price.seconds import forward_share
-from shardwise.planner.price.structure import Structure, structure_of
 from shardwise.planner.step.parts import step_rows
 from shardwise.planner.step.shape import TrainShape
 from shardwise.planner.step.tree import EndParts, LayerParts, Step, mapped
 from shardwise.planner.step.work import Loop, loops_of
+from shardwise.plans.train import Structure
 from shardwise.roofline import Estimate
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import price_ops
@@ -48,9 +48,8 @@ def price_step(
         layers=[float(n) for _, n in cfg.layer_groups()],
         n=_trials(times),
     )
-    structure = structure_of(shape)
-    reduced = Reduced(Stored(steps, structure), structure)
-    return PricedStep(steps=steps, structure=structure, reduced=reduced)
+    reduced = Reduced(Stored(steps, shape), shape)
+    return PricedStep(steps=steps, structure=shape, reduced=reduced)
 
 
 def _trials(times: Step[Times]) -> int:

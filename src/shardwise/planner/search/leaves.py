@@ -26,7 +26,6 @@ from shardwise.planner.price.memory.working import (
     module_bytes,
 )
 from shardwise.planner.price.seconds import forward_share, stack_for
-from shardwise.planner.price.structure import Structure
 from shardwise.planner.search.columns import Columns, Keys, Meshes, keys_of
 from shardwise.planner.search.legality import batch_shards
 from shardwise.planner.search.request import TrainRequest
@@ -48,6 +47,7 @@ from shardwise.planner.step.strategies.pipeline import (
     tied_reduction,
 )
 from shardwise.planner.step.tree import EndParts, LayerParts
+from shardwise.plans.train import Structure
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import Known, price_ops
 from shardwise.roofline.stacks import Stack
@@ -60,31 +60,18 @@ STORED = ("fsdp", *INNER)
 COPIES = ("replica", "data", *STORED)
 
 
-def column_shape(
-    request: TrainRequest, columns: Columns, structure: Structure, **changes: Any
-) -> TrainShape:
+def column_shape(request: TrainRequest, columns: Columns, structure: Structure) -> TrainShape:
     """The columns under one structural choice, as one TrainShape of arrays."""
     d = {axis: degree.astype(float) for axis, degree in columns.degrees.items()}
     layers, microbatches = request.cfg.layers, columns.microbatches.astype(float)
-    fields = {
-        "sequences": request.sequences / (batch_shards(d) * microbatches),
-        "sequence_length": request.sequence_length,
-        "microbatches": microbatches,
-        "stage_share": np.ceil(layers / d["stage"]) / layers,
-        "sequence_parallel": True,
-        "dtypes": request.dtypes,
-        "optimizer": request.optimizer,
-        "remat": structure.remat,
-        "zero": structure.zero,
-        "storage_axes": structure.storage_axes,
-        "reshard_after_forward": structure.reshard_after_forward,
-        "context_method": structure.context_method,
-        "pipeline_schedule": structure.schedule,
-        "virtual_stages": structure.virtual_stages,
-        "stack": request.stack,
-    }
-    degrees = {axis: v for axis, v in d.items() if np.any(v > 1)}
-    return TrainShape(degrees=degrees, **{**fields, **request.settings, **changes})
+    return TrainShape(
+        degrees={axis: v for axis, v in d.items() if np.any(v > 1)},
+        sequences=request.sequences / (batch_shards(d) * microbatches),
+        sequence_length=request.sequence_length,
+        microbatches=microbatches,
+        stage_share=np.ceil(layers / d["stage"]) / layers,
+        **structure.choices,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +111,8 @@ class StepParts:
         self.rows = step_rows(request.cfg, column_shape(request, columns, any_structure))
         self.layers = [float(n) for _, n in request.cfg.layer_groups()]
         self.groups = [[r for r in self.rows if r.group == g] for g in range(len(self.layers))]
-        self.stack = stack_for(request.stack, request.constants)
-        self.eager = column_shape(request, columns, any_structure).eager
+        self.stack = stack_for(any_structure.stack, any_structure.constants)
+        self.eager = any_structure.software.eager
         self._keys: dict[tuple[str, ...], Keys] = {}
         self._parts: dict[tuple, OnKeys] = {}
         self._times: dict[tuple[int, str, str], dict[Known, OpTime]] = {}
@@ -284,7 +271,7 @@ class StepParts:
             held.append(np.maximum(held[0] - 1.0, 0.0))
             return np.stack([np.broadcast_to(size, (len(columns),)) for size in held])
 
-        choices = (structure.schedule, structure.virtual_stages)
+        choices = (structure.pipeline_schedule, structure.virtual_stages)
         return self._made("in flight", choices, ("=stage", "microbatches"), make)
 
     def gathered(self, structure: Structure) -> OnKeys:
@@ -347,8 +334,8 @@ class StepParts:
             return [c.degrees["stage"] > 1]
         return [c.microbatches]
 
-    def _shape(self, columns: Columns, structure: Structure, **changes: Any) -> TrainShape:
-        return column_shape(self.request, columns, structure, **changes)
+    def _shape(self, columns: Columns, structure: Structure) -> TrainShape:
+        return column_shape(self.request, columns, structure)
 
     def _figures(
         self,
@@ -364,8 +351,7 @@ class StepParts:
     def _known(self, group: int, structure: Structure) -> dict[Known, OpTime]:
         """Times of a group's ops that some remat policy has shown: a policy says which ops run
         again, and changes none but the copies to the host."""
-        overrides: Any = self.request.settings.get("remat_kinds", {})
-        own = structure.remat if "offload" in overrides.values() else ""
+        own = structure.remat if "offload" in structure.remat_kinds.values() else ""
         return self._times.setdefault((group, structure.context_method, own), {})
 
     def _priced(
@@ -429,7 +415,10 @@ class Chunk:
 
     @property
     def pairs(self) -> bool:
-        return any(schedule_row(kind).pairs_passes for kind in self.parts.request.schedules)
+        return any(
+            schedule_row(kind).pairs_passes
+            for kind in self.parts.request.searched["pipeline_schedule"]
+        )
 
     def at(self, part: OnKeys) -> Any:
         """A part's figures of these candidates."""

@@ -13,12 +13,12 @@ from typing import Literal
 
 import numpy as np
 
-from shardwise.planner.price.structure import Structure
 from shardwise.planner.search.columns import Columns, Degrees
 from shardwise.planner.search.request import TrainRequest
+from shardwise.plans.context_methods import context_row
 from shardwise.plans.laws import EXPERTS, HEADS, ULYSSES
-from shardwise.plans.train import STORAGE_AXES
-from shardwise.scheduling.pipeline import PLAIN, SCHEDULES, schedule_row
+from shardwise.plans.train import STORAGE_AXES, Structure
+from shardwise.scheduling.pipeline import SCHEDULES
 
 MAX_TENSOR, MAX_CONTEXT, MAX_MICROBATCHES = 64, 64, 512
 
@@ -180,16 +180,11 @@ def replicas(d: Degrees, storage_axes: tuple[str, ...]) -> np.ndarray:
 
 
 def _zero(request: TrainRequest, c: Columns, s: Structure) -> Mask:
-    return (s.zero == _first(request.zeros, 1)) | (replicas(c.degrees, s.storage_axes) > 1)
-
-
-def _first(choices: tuple, default):
-    """Which of several choices stands for all of them where they make no difference."""
-    return default if default in choices else choices[0]
+    return (s.zero == request.usual("zero")) | (replicas(c.degrees, s.storage_axes) > 1)
 
 
 def _storage(request: TrainRequest, c: Columns, s: Structure) -> Mask:
-    usual = _first(request.storages, STORAGE_AXES)
+    usual = request.usual("storage_axes")
     cut = np.ones(len(c), np.int64)
     for axis in set(STORAGE_AXES) - {"fsdp"}:
         cut = cut * c.degrees[axis]
@@ -200,22 +195,22 @@ def _reshard(request: TrainRequest, c: Columns, s: Structure) -> Mask:
     stored = np.ones(len(c), np.int64)
     for axis in s.storage_axes:
         stored = stored * c.degrees[axis]
-    return (s.reshard_after_forward == _first(request.reshards, True)) | (stored > 1)
+    return (s.reshard_after_forward == request.usual("reshard_after_forward")) | (stored > 1)
 
 
 def _context(request: TrainRequest, c: Columns, s: Structure) -> Mask:
-    usual = s.context_method == _first(request.context_methods, "all_gather")
+    usual = s.context_method == request.usual("context_method")
     return usual | (c.degrees["context"] > 1)
 
 
 def _ulysses(request: TrainRequest, c: Columns, s: Structure) -> Mask:
-    if s.context_method != "ulysses":
+    if not context_row(s.context_method).cuts_heads:
         return np.ones(len(c), bool)
     return ULYSSES.holds(request.cfg, c.degrees)
 
 
 def _schedule(request: TrainRequest, c: Columns, s: Structure) -> Mask:
-    usual = s.virtual_stages == 1 and s.schedule == _first(request.schedules, PLAIN)
+    usual = s.virtual_stages == 1 and s.pipeline_schedule == request.usual("pipeline_schedule")
     return usual | (c.degrees["stage"] > 1)
 
 
@@ -226,7 +221,7 @@ def _chunks(request: TrainRequest, c: Columns, s: Structure) -> Mask:
 
 def _counts(request: TrainRequest, c: Columns, s: Structure) -> Mask:
     stages, microbatches = c.degrees["stage"], c.microbatches
-    return schedule_row(s.schedule).takes(stages, microbatches, s.virtual_stages)
+    return s.schedule.takes(stages, microbatches, s.virtual_stages)
 
 
 STRUCTURE_RULES: tuple[StructureRule, ...] = (
@@ -273,7 +268,7 @@ STRUCTURE_RULES: tuple[StructureRule, ...] = (
     StructureRule(
         name="schedule",
         kind="law",
-        about=("schedule", "virtual_stages"),
+        about=("pipeline_schedule", "virtual_stages"),
         rule="a pipeline schedule is chosen only where there are pipeline stages",
         reason="else all of them are the same loop over microbatches",
         holds=_schedule,
@@ -281,7 +276,7 @@ STRUCTURE_RULES: tuple[StructureRule, ...] = (
     StructureRule(
         name="chunks",
         kind="law",
-        about=("schedule", "virtual_stages"),
+        about=("pipeline_schedule", "virtual_stages"),
         rule="every stage has at least one layer per chunk",
         reason="a chunk without layers would only pass activations on",
         holds=_chunks,
@@ -289,7 +284,7 @@ STRUCTURE_RULES: tuple[StructureRule, ...] = (
     StructureRule(
         name="schedule_counts",
         kind="law",
-        about=("schedule", "virtual_stages"),
+        about=("pipeline_schedule", "virtual_stages"),
         rule="; ".join(f"{row.name}: {row.law}" for row in SCHEDULES.values() if row.law),
         reason="the rounds of the schedule's table (scheduling/pipeline/)",
         holds=_counts,

@@ -18,16 +18,14 @@ import numpy as np
 from shardwise.hardware import Slice, every_part, parts
 from shardwise.models.flops import model_flops_per_token
 from shardwise.planner.price.composition import Reduced, Seconds, Stored
-from shardwise.planner.price.structure import Structure
 from shardwise.planner.search.columns import (
     Columns,
     Meshes,
 )
 from shardwise.planner.search.leaves import Chunk, StepParts
 from shardwise.planner.search.memory import least_memory, memory_of
-from shardwise.planner.search.request import TrainRequest
+from shardwise.planner.search.request import LEVELS, TrainRequest
 from shardwise.planner.search.space import (
-    LEVELS,
     Allowed,
     alike,
     batch_units,
@@ -39,7 +37,7 @@ from shardwise.planner.search.space import (
     usual_of,
 )
 from shardwise.plans import MESH_AXES
-from shardwise.plans.train import PLACINGS, Placing
+from shardwise.plans.train import PLACINGS, Placing, Structure
 
 __all__ = ["Found", "SearchReport", "TrainRequest", "batch_units", "policies", "search"]
 
@@ -211,7 +209,11 @@ def _nth(values: np.ndarray, n: int) -> float:
 def _ideal_seconds(request: TrainRequest, chips: int) -> float:
     """Model FLOPs of the step at the peak of so many chips: no plan on them is faster."""
     flops = model_flops_per_token(request.cfg, request.sequence_length, causal=True)
-    return float(flops) * request.tokens / (chips * request.piece.chip.peak(request.dtypes.compute))
+    return (
+        float(flops)
+        * request.tokens
+        / (chips * request.piece.chip.peak(request.structure.dtypes.compute))
+    )
 
 
 def _distinct(found: list[Found], keep: int) -> tuple[Found, ...]:

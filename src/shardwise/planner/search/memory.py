@@ -5,15 +5,15 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.planner.price.memory.working import loss_bytes
-from shardwise.planner.price.structure import Structure
 from shardwise.planner.search.leaves import Chunk
+from shardwise.plans.train import Structure
 from shardwise.scheduling.pipeline import PLAIN
 
 
 def least_memory(chunk: Chunk, structure: Structure) -> np.ndarray:
     """Bytes that no ZeRO stage and no schedule goes below: those with ZeRO-2, and with the plain
     schedule, which has the fewest microbatches in flight and both ends apart."""
-    return memory_of(chunk, replace(structure, zero=2, schedule=PLAIN, virtual_stages=1))
+    return memory_of(chunk, replace(structure, zero=2, pipeline_schedule=PLAIN, virtual_stages=1))
 
 
 def memory_of(chunk: Chunk, structure: Structure) -> np.ndarray:

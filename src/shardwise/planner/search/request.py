@@ -2,43 +2,42 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.models.remat import REMAT_POLICIES, RematPolicy
-from shardwise.plans import TrainDtypes
-from shardwise.plans.stacks import StackName
-from shardwise.plans.train import (
-    CONTEXT_METHODS,
-    STORAGE_AXES,
-    ContextMethod,
-    Optimizer,
-)
-from shardwise.scheduling.pipeline import PIPELINE_KINDS, PipelineKind, schedule_row
+from shardwise.models.remat import REMAT_POLICIES
+from shardwise.plans.context_methods import CONTEXT_METHODS
+from shardwise.plans.train import STORAGE_AXES, USUAL, Structure
+from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
 Objective = Literal["time", "cost", "chips"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
-SCHEDULES: tuple[tuple[PipelineKind, int], ...] = tuple(
-    (kind, chunks) for kind in PIPELINE_KINDS for chunks in schedule_row(kind).chunks
-)
-"""Every schedule with every count of chunks per stage that it takes."""
-
 STORAGES: tuple[tuple[str, ...], ...] = (STORAGE_AXES, ("fsdp",))
 """Ways of storing parameters: over every axis that sums gradients anyway, or over fsdp alone, so
 that context and expert replicate what is not an expert (Megatron-LM)."""
+
+LEVELS: tuple[Mapping[str, tuple], ...] = (
+    {"remat": REMAT_POLICIES, "context_method": CONTEXT_METHODS},
+    {"storage_axes": STORAGES, "reshard_after_forward": (True, False)},
+    {"zero": (0, 1, 2)},
+    {"pipeline_schedule": PIPELINE_KINDS},
+)
+"""The choices that a search tries, with their values, in the order in which its loops choose them:
+a level needs no choice of a later one. A schedule comes with each count of chunks that it takes."""
+SEARCHED = {name: values for level in LEVELS for name, values in level.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
     """What is to be trained, and what the search may choose from. `pins` fixes mesh degrees.
 
-    `model` is what the user called it, for the plan file; `max_hbm_bytes` is per device. Every
-    tuple lists what the search may use. `objective`: "time" is the fastest step on the slice;
-    "cost" the fewest dollars per token, where only the chips in use are paid for; "chips" the
-    smallest part of the slice on which a plan fits, and the fastest plan there. `settings` are
-    further fields of `TrainPlan`, the same for every plan that is looked at.
+    `model` is what the user called it, for the plan file; `max_hbm_bytes` is per device. `searched`
+    lists the values to try of every choice of `SEARCHED`; all others are those of `structure`.
+    `objective`: "time" is the fastest step on the slice; "cost" the fewest dollars per token, where
+    only the chips in use are paid for; "chips" the smallest part of the slice on which a plan fits,
+    and the fastest plan there.
     """
 
     cfg: ModelConfig
@@ -46,21 +45,17 @@ class TrainRequest:
     piece: Slice
     sequences: int
     sequence_length: int
-    dtypes: TrainDtypes
     pins: Mapping[str, int]
     max_hbm_bytes: float
-    remat: tuple[RematPolicy, ...] = REMAT_POLICIES
-    schedules: tuple[PipelineKind, ...] = PIPELINE_KINDS
-    zeros: tuple[int, ...] = (0, 1, 2)
-    storages: tuple[tuple[str, ...], ...] = STORAGES
-    reshards: tuple[bool, ...] = (True, False)
-    context_methods: tuple[ContextMethod, ...] = CONTEXT_METHODS
+    searched: Mapping[str, tuple] = field(default_factory=lambda: SEARCHED)
+    structure: Structure = USUAL
     microbatches: tuple[int, ...] = ()
     objective: Objective = "time"
-    optimizer: Optimizer = "adam"
-    stack: StackName = "xla"
-    constants: Literal["vendor", "book"] = "vendor"
-    settings: Mapping[str, object] = field(default_factory=dict)
+
+    def usual(self, name: str) -> Any:
+        """The value of a searched choice that stands for all where they make no difference."""
+        values, default = self.searched[name], getattr(USUAL, name)
+        return default if default in values else values[0]
 
     @property
     def tokens(self) -> int:

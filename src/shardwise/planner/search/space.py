@@ -13,7 +13,6 @@ import numpy as np
 
 from shardwise.hardware import parts, place
 from shardwise.models.remat import RematPolicy, remat_row
-from shardwise.planner.price.structure import Structure
 from shardwise.planner.search.columns import (
     Columns,
     Meshes,
@@ -31,10 +30,10 @@ from shardwise.planner.search.legality import (
     legal_meshes,
     pinned_exactly,
 )
-from shardwise.planner.search.request import SCHEDULES, TrainRequest
+from shardwise.planner.search.request import LEVELS, TrainRequest
 from shardwise.plans import MESH_AXES
-from shardwise.plans.train import PLACINGS, Placing
-from shardwise.scheduling.pipeline import PLAIN, PipelineKind
+from shardwise.plans.train import PLACINGS, Placing, Structure
+from shardwise.scheduling.pipeline import PLAIN, PipelineKind, schedule_row
 from shardwise.work import Quantity
 
 _CHUNK = 16_384  # candidates put together at once; larger arrays fall out of the cache
@@ -124,50 +123,39 @@ _POWERS = 2 ** np.arange(10)
 
 def structures_of(request: TrainRequest) -> tuple[Structure, ...]:
     """Every structural choice, whether it makes a difference or not."""
+    tried = {**request.searched, "remat": policies(request)}
+    schedules = _schedules(tried.pop(_SCHEDULE))
     return tuple(
-        Structure(
-            remat=remat,
-            context_method=method,
-            storage_axes=storage,
-            reshard_after_forward=reshard,
-            zero=zero,
-            schedule=kind,
+        replace(
+            request.structure,
+            pipeline_schedule=kind,
             virtual_stages=chunks,
+            **dict(zip(tried, values, strict=True)),
         )
-        for remat, method, storage, reshard, zero, (kind, chunks) in product(
-            policies(request),
-            request.context_methods,
-            request.storages,
-            request.reshards,
-            request.zeros,
-            _schedules(request),
-        )
+        for *values, (kind, chunks) in product(*tried.values(), schedules)
     )
 
 
 def policies(request: TrainRequest) -> tuple[RematPolicy, ...]:
     """The remat policies to look at: one that offloads only where the host link is known, or where
     it is the only one."""
-    if request.piece.chip.host_link_oneway is not None or len(request.remat) == 1:
-        return request.remat
-    return tuple(remat for remat in request.remat if not remat_row(remat).offloads)
+    tried = request.searched["remat"]
+    if request.piece.chip.host_link_oneway is not None or len(tried) == 1:
+        return tried
+    return tuple(remat for remat in tried if not remat_row(remat).offloads)
 
 
-def _schedules(request: TrainRequest) -> list[tuple[PipelineKind, int]]:
-    chosen = [schedule for schedule in SCHEDULES if schedule[0] in request.schedules]
+def _schedules(kinds: tuple[PipelineKind, ...]) -> list[tuple[PipelineKind, int]]:
+    chosen: list = [(kind, chunks) for kind in kinds for chunks in schedule_row(kind).chunks]
     # Without stages every schedule is a loop over microbatches in one chunk.
     if all(chunks > 1 for _, chunks in chosen):
         chosen.insert(0, (chosen[0][0], 1))
     return chosen
 
 
-LEVELS = (
-    ("remat", "context_method"),
-    ("storage_axes", "reshard_after_forward"),
-    ("zero",),
-    ("schedule", "virtual_stages"),
-)
-"""The fields of a structure in the order in which the loops choose them."""
+_SCHEDULE = "pipeline_schedule"
+_FIELDS = [(*level, *(["virtual_stages"] if _SCHEDULE in level else [])) for level in LEVELS]
+"""The fields of a structure that each level chooses."""
 
 
 def alike(columns: Columns) -> Iterator[np.ndarray]:
@@ -185,7 +173,7 @@ def usual_of(structures: tuple[Structure, ...]) -> tuple[Structure, ...]:
     """One structure per remat policy: where they can be, the defaults of a plan."""
     found: dict[str, Structure] = {}
     for s in structures:
-        odd = (s.zero != 1) + (s.schedule != PLAIN) + (not s.reshard_after_forward)
+        odd = (s.zero != 1) + (s.pipeline_schedule != PLAIN) + (not s.reshard_after_forward)
         if s.remat not in found or odd == 0:
             found.setdefault(s.remat, s)
             if odd == 0 and found[s.remat].zero != 1:
@@ -217,7 +205,7 @@ def tree_of(structures: tuple[Structure, ...]) -> dict:
     first: dict[tuple, Structure] = {}
 
     def key(structure: Structure, level: int) -> Structure:
-        fields = [name for names in LEVELS[: level + 1] for name in names]
+        fields = [name for names in _FIELDS[: level + 1] for name in names]
         values = (level, *(getattr(structure, name) for name in fields))
         return first.setdefault(values, structure)
 
@@ -249,8 +237,8 @@ class Allowed:
 
 
 def _level(about: tuple[str, ...]) -> int:
-    return max(i for i, names in enumerate(LEVELS) if set(names) & set(about))
+    return max(i for i, names in enumerate(_FIELDS) if set(names) & set(about))
 
 
-_RULES = [[rule for rule in STRUCTURE_RULES if _level(rule.about) == i] for i in range(4)]
+_RULES = [[rule for rule in STRUCTURE_RULES if _level(rule.about) == i] for i in range(len(LEVELS))]
 """The rules that each level decides."""

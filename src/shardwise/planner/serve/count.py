@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter, kv_elements, weight_dtype
+from shardwise.models.components import CORE, SCAN
 from shardwise.models.flops import (
     attention_flops_per_token,
     keys_seen,
@@ -257,7 +258,7 @@ def _vectors(
         size = size + whole * _share(row, shape)
         least = least + whole * compute_share(row, {"expert": shape.degree("expert")})
     least = least / inner.together
-    return [make_op("vectors", "norm", "elementwise", hbm_bytes=size, hbm_least=least)]
+    return [make_op("vectors", "norms", "elementwise", hbm_bytes=size, hbm_least=least)]
 
 
 def _share(row: Parameter, shape: ServeShape) -> Quantity:
@@ -293,7 +294,7 @@ def last_ops(
     width = cfg.d_model / last.stationary
     ops = [
         *tensor_step("head.gather", "all_gather", "lm_head", cfg, last),
-        make_op("norm", "norm", "elementwise", hbm_bytes=4 * last.tokens * width * size),
+        make_op("norm", "norms", "elementwise", hbm_bytes=4 * last.tokens * width * size),
     ]
     for row in rows:
         if row.role == "matmul":
@@ -332,7 +333,7 @@ def decode_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op]:
     own = _cache_traffic(layer, mixer, shape, inner.context, reused=False)
     core = make_op(
         "attention.core",
-        "attention",
+        CORE,
         "attention",
         flops={inner.compute: flops * sequences * heads},
         hbm_bytes=cache + sequences * heads * mixer.heads * (query + answer) * size,
@@ -390,7 +391,7 @@ def _spread_exchange(op_id: str, kind: str, size: Quantity, spread: Quantity) ->
     """All-to-all between heads and sequences (ch. 7.3.3), or the sum of the answers of a sequence's
     parts, each with its largest score and its sum. It stays within the devices that share a KV
     head; it is priced over all of `tensor`, which is a little slower."""
-    op = exchange(op_id, kind, "attention", ("tensor",), size)
+    op = exchange(op_id, kind, CORE, ("tensor",), size)
     return replace(op, count=np.where(spread > 1, 1.0, 0.0))
 
 
@@ -399,7 +400,7 @@ def _state_step(layer: Layer, mixer: RecurrentMixer, inner: LayerShape) -> Op:
     share = np.ceil(inner.mixer_tokens) / inner.degree("tensor")
     return make_op(
         "scan",
-        "attention",
+        SCAN,
         "scan",
         flops={inner.compute: scan_flops_per_token(layer) * share},
         hbm_bytes=2 * mixer.state_elements * STATE_BYTES * share,
@@ -420,7 +421,7 @@ def _prefill_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op
     ops: list[Op] = []
     if shape.has(*MIXER_AXES):
         gathered = inner.tokens * shape.splits * entry * stored
-        ops.append(exchange("attention.kv", "all_gather", "attention", MIXER_AXES, gathered))
+        ops.append(exchange("attention.kv", "all_gather", CORE, MIXER_AXES, gathered))
     # Over the chunks a query tile meets half of the prompt's keys, and half a chunk.
     seen = (shape.input_length + shape.input_length / shape.chunks) / 2
     width = mixer.head_dim + mixer.v_head_dim
@@ -430,7 +431,7 @@ def _prefill_core(shape: ServeShape, layer: Layer, inner: LayerShape) -> list[Op
     ops.append(
         make_op(
             "attention.core",
-            "attention",
+            CORE,
             "attention",
             flops={inner.compute: flops * inner.mixer_tokens / tensor},
             hbm_bytes=keys + queries + inner.mixer_tokens * entry * stored,
@@ -450,7 +451,7 @@ def prefill_scan(
     ops = [
         make_op(
             "scan",
-            "attention",
+            SCAN,
             "scan",
             flops={inner.compute: scan_flops_per_token(layer) * inner.mixer_tokens * share},
             hbm_bytes=traffic * share + 2 * state,
@@ -459,7 +460,7 @@ def prefill_scan(
     ]
     if shape.has(*MIXER_AXES):
         wire = state * shape.splits * shape.stationary
-        ops.insert(0, exchange("scan.states", "all_gather", "attention", MIXER_AXES, wire))
+        ops.insert(0, exchange("scan.states", "all_gather", SCAN, MIXER_AXES, wire))
     return ops
 
 

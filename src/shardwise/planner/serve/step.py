@@ -15,6 +15,7 @@ from functools import partial
 import numpy as np
 
 from shardwise.models import ModelConfig, kv_elements
+from shardwise.models.components import CORE
 from shardwise.models.flops import attention_flops_per_token
 from shardwise.models.specs import Layer, RecurrentMixer, SoftmaxMixer
 from shardwise.planner.serve.count import (
@@ -97,7 +98,7 @@ def prefill_ops(
     moved = keys * width * size + tokens * mixer.heads / tensor * width * size
     core = make_op(
         "attention.prefill",
-        "attention",
+        CORE,
         "attention",
         flops={inner.compute: _chunk_flops(step, layer) / parts / tensor},
         hbm_bytes=(moved + tokens * entry * stored) * np.greater(tokens, 0),
@@ -106,7 +107,7 @@ def prefill_ops(
     if not server.has(*MIXER_AXES):
         return [core]
     wire = step.prefill_tokens * entry * stored
-    gather = exchange("attention.kv", "all_gather", "attention", MIXER_AXES, wire)
+    gather = exchange("attention.kv", "all_gather", CORE, MIXER_AXES, wire)
     return [replace(gather, count=np.where(tokens > 0, 1.0, 0.0)), core]
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
 from shardwise.models.activations import ActivationKind
+from shardwise.models.components import SCAN
 from shardwise.models.flops import scan_flops_per_token
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
 from shardwise.planner.step.layer_shape import LayerShape
@@ -133,17 +134,18 @@ def _mlp_block(
     rows = [r for r in rows if r not in router]
     share = block_share(moe, shape) if moe else 1.0
     into, out = expert_steps(cfg, moe, shape) if moe else ([], [])
-    gather = tensor_step("mlp.gather", "all_gather", "mlp", cfg, shape, share)
-    scatter = tensor_step("mlp.scatter", "reduce_scatter", "mlp", cfg, shape, share)
-    summed = sums("mlp.sums", "mlp", [*rows, *router], shape)
-    whole = parts("mlp.parts", "mlp", rows, shape)
+    component = "routed_experts" if moe else "mlp_dense"
+    gather = tensor_step("mlp.gather", "all_gather", component, cfg, shape, share)
+    scatter = tensor_step("mlp.scatter", "reduce_scatter", component, cfg, shape, share)
+    summed = sums("mlp.sums", component, [*rows, *router], shape)
+    whole = parts("mlp.parts", component, rows, shape)
     return [
         ("norm", _norm("mlp", cfg, norms, shape)),
         *_all("norm", gather),
         *_all("mlp_in", [matmul(r, shape) for r in router]),
         *_all("dispatch", into),
         *_all("mlp_in", _matmuls_in(rows, shape, matmul, summed)),
-        *_all("activation", [*_activation(rows, shape), *whole]),
+        *_all("activation", [*_activation(component, rows, shape), *whole]),
         *_all("mlp_out", [matmul(r, shape) for r in rows if _yields_d(r)]),
         *_all("mlp_out", [*out, *scatter]),
     ]
@@ -186,7 +188,7 @@ def matmul_op(row: Parameter, shape: LayerShape) -> Op:
     tensor = shape.degree("tensor")
     if is_expert(row):
         m, batch = expert_batch(float(row.active), row.batches, shape)
-        tensor = 1.0 if shape.expert_over_tensor else tensor
+        tensor = 1.0 if shape.choices.expert_over_tensor else tensor
     m, k, n = local_matmul(row, m, *_local_dims(row, tensor), shape.stationary)
     exact = row.component in shape.exact
     stored = dtype_bytes(shape.activations if exact else shape.weights)
@@ -225,7 +227,7 @@ def _head_norm(layer: Layer, shape: LayerShape) -> list[Op]:
         return []
     width = (mixer.heads + kv_heads(mixer)) * mixer.head_dim / shape.degree("tensor")
     traffic = 2 * width * shape.mixer_tokens * dtype_bytes(shape.activations)
-    return [make_op("attention.qk_norm", "norm", "elementwise", hbm_bytes=traffic)]
+    return [make_op("attention.qk_norm", "norms", "elementwise", hbm_bytes=traffic)]
 
 
 def _rotary(cfg: ModelConfig, layer: Layer, shape: LayerShape) -> list[Op]:
@@ -259,19 +261,19 @@ def mixer_core(layer: Layer, shape: LayerShape) -> list[Op]:
     mixer = layer.mixer
     width = getattr(mixer, "width", 0) or getattr(mixer, "heads", 0) * _width(mixer)
     traffic = 4 * width * shape.tokens / shape.degree("tensor") * dtype_bytes(shape.activations)
-    return [make_op("scan", "attention", "scan", flops={shape.compute: flops}, hbm_bytes=traffic)]
+    return [make_op("scan", SCAN, "scan", flops={shape.compute: flops}, hbm_bytes=traffic)]
 
 
 def _width(mixer: object) -> int:
     return getattr(mixer, "value_head_dim", 0) or getattr(mixer, "head_dim", 0)
 
 
-def _activation(rows: Sequence[Parameter], shape: LayerShape) -> list[Op]:
+def _activation(component: str, rows: Sequence[Parameter], shape: LayerShape) -> list[Op]:
     """The elementwise activation: reads what the matmuls in wrote, writes what those out read."""
     outward = sum(_rows_wide(r, r.contracted, shape) for r in rows if _yields_d(r))
     inward = sum(_rows_wide(r, r.outputs, shape) for r in rows if not _yields_d(r))
     traffic = (inward + outward) * shape.mixer_tokens * dtype_bytes(shape.activations)
-    return [make_op("mlp.activation", "mlp", "elementwise", hbm_bytes=traffic)]
+    return [make_op("mlp.activation", component, "elementwise", hbm_bytes=traffic)]
 
 
 def _rows_wide(row: Parameter, width: int, shape: LayerShape) -> Quantity:
@@ -279,7 +281,7 @@ def _rows_wide(row: Parameter, width: int, shape: LayerShape) -> Quantity:
     their whole group."""
     if row.component == "other" or not tensor_letter(row):
         return 0.0
-    experts = shape.degree("expert") * shape.expert_load if is_expert(row) else 1.0
+    experts = shape.degree("expert") * shape.choices.expert_load if is_expert(row) else 1.0
     return float(row.active * row.batches * width) * shape.compute_share(row) * experts
 
 
@@ -289,7 +291,7 @@ def _norm(name: str, cfg: ModelConfig, norms: float, shape: LayerShape) -> Op:
     passes = 4 + 2 * (norms - 1)
     width = cfg.d_model / shape.stationary
     traffic = passes * shape.norm_tokens * width * dtype_bytes(shape.activations)
-    return make_op(f"{name}.norm", "norm", "elementwise", hbm_bytes=traffic)
+    return make_op(f"{name}.norm", "norms", "elementwise", hbm_bytes=traffic)
 
 
 def chain(ops: Sequence[Op]) -> tuple[Op, ...]:

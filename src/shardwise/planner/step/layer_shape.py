@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shardwise.models import Parameter
 from shardwise.plans.layouts import compute_share
-from shardwise.plans.train import ContextMethod
+from shardwise.plans.train import USUAL, Structure
 from shardwise.work import Quantity
 
 
@@ -13,11 +13,9 @@ from shardwise.work import Quantity
 class LayerShape:
     """What one device sees of one layer: `tokens` of its microbatch, `context` tokens attended.
 
-    `tokens` are this device's after batch and context sharding, before tensor. `documents` are the
-    lengths packed into one sequence, () for one document. `expert_load` multiplies the work of the
-    experts: the capacity factor of a dense dispatch, or the busiest device's load over the mean.
-    `exact` are components whose matmuls run in the activations' dtype whatever `compute` is.
-    A server may cut D of its weights over `stationary` devices, and leave them there.
+    `tokens` are this device's after batch and context sharding, before tensor. `exact` are
+    components whose matmuls run in the activations' dtype whatever `compute` is. A server may cut D
+    of its weights over `stationary` devices, and leave them there; its `choices` are the defaults.
     """
 
     tokens: Quantity
@@ -26,14 +24,8 @@ class LayerShape:
     compute: str
     weights: str
     activations: str
-    sequence_parallel: bool = True
+    choices: Structure = USUAL
     causal: bool = True
-    context_method: ContextMethod = "all_gather"
-    attention_kernel: str = "flash"
-    documents: tuple[int, ...] = ()
-    ragged: bool = False
-    expert_load: float = 1.0
-    expert_over_tensor: bool = False
     exact: frozenset[str] = frozenset()
     stationary: Quantity = 1.0
 
@@ -44,7 +36,9 @@ class LayerShape:
     @property
     def norm_tokens(self) -> Quantity:
         """Tokens per device between blocks: also cut by tensor under sequence parallelism."""
-        return self.tokens / self.degree("tensor") if self.sequence_parallel else self.tokens
+        return (
+            self.tokens / self.degree("tensor") if self.choices.sequence_parallel else self.tokens
+        )
 
     @property
     def mixer_tokens(self) -> Quantity:
@@ -60,7 +54,7 @@ class LayerShape:
     @property
     def expert_axes(self) -> tuple[str, ...]:
         """Axes over which whole experts lie apart."""
-        return ("expert", "tensor") if self.expert_over_tensor else ("expert",)
+        return ("expert", "tensor") if self.choices.expert_over_tensor else ("expert",)
 
     @property
     def expert_group(self) -> Quantity:
@@ -74,8 +68,10 @@ class LayerShape:
     def expert_tokens(self) -> Quantity:
         """Tokens that one device sends to experts: its own, in pieces where tensor cuts experts
         apart rather than their width."""
-        return self.tokens / self.degree("tensor") if self.expert_over_tensor else self.tokens
+        return (
+            self.tokens / self.degree("tensor") if self.choices.expert_over_tensor else self.tokens
+        )
 
     def compute_share(self, row: Parameter) -> Quantity:
         """Share of a row that one device computes with."""
-        return compute_share(row, self.degrees, self.expert_over_tensor)
+        return compute_share(row, self.degrees, self.choices.expert_over_tensor)

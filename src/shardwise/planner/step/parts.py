@@ -175,10 +175,10 @@ def _head(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> lis
     logits = cfg.vocabulary / shape.degree("tensor") * shape.tokens
     heads = [r for r in rows if r.role == "matmul" and not r.name.startswith(PREFIX)]
     return [
-        make_op("final.norm", "norm", "elementwise", hbm_bytes=4 * width),
-        *tensor_step("head.gather", "all_gather", "head", cfg, inner),
+        make_op("final.norm", "norms", "elementwise", hbm_bytes=4 * width),
+        *tensor_step("head.gather", "all_gather", "lm_head", cfg, inner),
         *(matmul_op(r, inner) for r in heads),
-        make_op("logits.softmax", "head", "elementwise", hbm_bytes=2 * 4.0 * logits),
+        make_op("logits.softmax", "lm_head", "elementwise", hbm_bytes=2 * 4.0 * logits),
     ]
 
 
@@ -189,7 +189,7 @@ def _mtp(
     inner, layer = shape.layer_shape, last_layer(cfg)
     width = inner.norm_tokens * cfg.d_model * dtype_bytes(inner.activations)
     lookup = make_op("embedding.lookup", "embedding", "gather", hbm_bytes=2 * width)
-    norms = make_op("input.norm", "norm", "elementwise", hbm_bytes=4 * width)
+    norms = make_op("input.norm", "norms", "elementwise", hbm_bytes=4 * width)
     own = next(r for r in rows if r.name == f"{PREFIX}{module}.projection")
     into = [lookup, norms, matmul_op(own, replace(inner, tokens=inner.norm_tokens))]
     mine = rows_of(rows, module)

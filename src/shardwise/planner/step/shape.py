@@ -1,22 +1,14 @@
 """TrainShape: one training step as numbers that may be arrays over candidate plans."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from shardwise.models import Parameter
-from shardwise.models.remat import RematPolicy, Saved, SavedKind
 from shardwise.planner.step.layer_shape import LayerShape
-from shardwise.plans import TrainDtypes
 from shardwise.plans.layouts import compute_share, stored_share
-from shardwise.plans.stacks import StackName, StackRow, stack_row
-from shardwise.plans.train import (
-    STORAGE_AXES,
-    ContextMethod,
-    Optimizer,
-)
-from shardwise.scheduling.pipeline import PLAIN, PipelineKind, ScheduleRow, schedule_row
+from shardwise.plans.train import Structure
 from shardwise.units import dtype_bytes
 from shardwise.work import Quantity
 
@@ -29,13 +21,12 @@ ADAPTERS = (".lora_a", ".lora_b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainShape:
+class TrainShape(Structure):
     """One training step as numbers that may be arrays over candidates.
 
     `sequences` is per batch shard and microbatch; `stage_share` the share of the layers that the
-    busiest stage holds (1 without pipelining). The other fields are the plan's choices of the same
-    name, which are structural: one value for all candidates. `stack` matters for what software does
-    beside the algebra (`plans/stacks.py`).
+    busiest stage holds (1 without pipelining). The choices of `Structure` have one value for all
+    candidates.
     """
 
     degrees: Mapping[str, Quantity]
@@ -43,28 +34,6 @@ class TrainShape:
     sequence_length: int
     microbatches: Quantity
     stage_share: Quantity
-    remat: RematPolicy
-    zero: int
-    sequence_parallel: bool
-    dtypes: TrainDtypes
-    storage_axes: tuple[str, ...] = STORAGE_AXES
-    reshard_after_forward: bool = True
-    remat_kinds: Mapping[SavedKind, Saved] = field(default_factory=dict)
-    attention_kernel: str = "flash"
-    stack: StackName = "xla"
-    pipeline_schedule: PipelineKind = PLAIN
-    virtual_stages: int = 1
-    context_method: ContextMethod = "all_gather"
-    expert_dispatch: str = "dense"
-    expert_capacity: float = 1.0
-    expert_imbalance: float = 1.0
-    expert_over_tensor: bool = False
-    offload_optimizer: bool = False
-    optimizer: Optimizer = "adam"
-    lora_rank: int = 0
-    frozen: tuple[str, ...] = ()
-    mtp_layers: int = 0
-    packed_lengths: tuple[int, ...] = ()
 
     def degree(self, axis: str) -> Quantity:
         """Degree of a mesh axis; 1 where there is none."""
@@ -81,11 +50,6 @@ class TrainShape:
         return np.where(np.asarray(self.degree("stage")) > 1, 1.0, 0.0)
 
     @property
-    def schedule(self) -> ScheduleRow:
-        """What is known of the pipeline schedule."""
-        return schedule_row(self.pipeline_schedule)
-
-    @property
     def apart(self) -> Quantity:
         """1 where embedding and head lie on different devices of `stage`, else 0: schedules that
         fold the stages or run them both ways keep both ends on one."""
@@ -97,22 +61,10 @@ class TrainShape:
         return self.schedule.doubled
 
     @property
-    def paired(self) -> bool:
-        """Whether a forward pass runs together with the backward pass of another microbatch, so
-        that either's compute hides the other's exchange of tokens. On one stage, with one chunk,
-        none does."""
-        return self.schedule.pairs_passes and self.virtual_stages > 1
-
-    @property
     def ends_share(self) -> Quantity:
         """Share of the microbatches that meet the ends of the model on a device that holds both:
         all, or half where a second device holds both too."""
         return 1.0 - 0.5 * self.piped if self.doubled else 1.0
-
-    @property
-    def software(self) -> StackRow:
-        """What the stack does beside the algebra."""
-        return stack_row(self.stack)
 
     @property
     def eager(self) -> bool:
@@ -126,8 +78,8 @@ class TrainShape:
         fixes its shapes before tokens choose: a dropless exchange has room for all rows of the
         devices that share the experts, k per token, however few come (`lax.ragged_all_to_all` and
         MaxText's buffers alike). Op by op there are as many as came; slots are fixed in number."""
-        inner = self.layer_shape
-        return inner.expert_group if inner.ragged and not self.eager else inner.expert_load
+        dropless = self.ragged and not self.eager
+        return self.layer_shape.expert_group if dropless else self.expert_load
 
     def has(self, *axes: str) -> bool:
         """Whether any candidate uses one of the axes."""
@@ -151,7 +103,6 @@ class TrainShape:
     @property
     def layer_shape(self) -> LayerShape:
         """The shape that one layer sees; causal attention sees half of the context on average."""
-        ragged = self.expert_dispatch == "ragged"
         return LayerShape(
             tokens=self.tokens,
             context=self.sequence_length,
@@ -159,13 +110,7 @@ class TrainShape:
             compute=self.dtypes.compute,
             weights=self.weights,
             activations="bf16" if dtype_bytes(self.dtypes.compute) < 2 else self.dtypes.compute,
-            sequence_parallel=self.sequence_parallel,
-            context_method=self.context_method,
-            attention_kernel=self.attention_kernel,
-            documents=self.packed_lengths,
-            ragged=ragged,
-            expert_load=self.expert_imbalance if ragged else self.expert_capacity,
-            expert_over_tensor=self.expert_over_tensor,
+            choices=self,
             exact=EXACT,
         )
 

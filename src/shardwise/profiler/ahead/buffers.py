@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from shardwise.profiler.hlo.sources import read_frames
+from shardwise.work import grouped
 
 _ALLOCATION = re.compile(r"^allocation \d+: size (\d+)(?:, color (\d+))?, (.*):$")
 _VALUE = re.compile(
@@ -126,9 +127,7 @@ def read_allocations(lines: Iterable[str]) -> Iterator[tuple[int, str, str, list
 def _places(values: list[Value], origin: Mapping[str, tuple[str, str]]) -> Iterator[Value]:
     """A set of values, largest first, that do not overlap: the places of a shared allocation."""
     taken: list[tuple[int, int]] = []
-    by_place: dict[tuple[int, int], list[Value]] = {}
-    for value in values:
-        by_place.setdefault((value.offset, value.size), []).append(value)
+    by_place = grouped(values, lambda value: (value.offset, value.size))
     for offset, size in sorted(by_place, key=lambda place: (-place[1], place[0])):
         if size and all(offset + size <= a or b <= offset for a, b in taken):
             taken.append((offset, offset + size))

@@ -23,6 +23,7 @@ from shardwise.profiler.ahead.cache import (
 )
 from shardwise.profiler.ahead.target import Target
 from shardwise.profiler.child import Watch, need_libtpu, run_function
+from shardwise.work import tally
 
 SECONDS = 900.0
 MEMORY_BYTES = 12 * 2**30
@@ -71,14 +72,10 @@ class Compiled:
     hlo: str = field(repr=False)
     occupancy: tuple[tuple[str, int], ...] = field(default=(), repr=False)
 
-    def arguments_by_name(self) -> dict[str, int]:
+    def arguments_by_name(self) -> dict[str, float]:
         """Bytes of the arguments by the first words of their names: `state['params']` and so on."""
-        found: dict[str, int] = {}
-        for buffer in self.buffers:
-            if buffer.kind == "argument":
-                name = "".join(buffer.op.partition("]")[:2])
-                found[name] = found.get(name, 0) + buffer.bytes
-        return found
+        given = (buffer for buffer in self.buffers if buffer.kind == "argument")
+        return tally(("".join(b.op.partition("]")[:2]), b.bytes) for b in given)
 
 
 def compile_ahead(

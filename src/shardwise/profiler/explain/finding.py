@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.timeline import OpRow
+from shardwise.work import grouped
 
 WORTH = 0.01
 """The least share of a step that a finding must cost to be told; a feeling."""
@@ -33,7 +34,4 @@ Rule = Callable[[Evidence], Iterable[Finding]]
 def by_source(e: Evidence, rows: Iterable[OpRow]) -> dict[str, list[OpRow]]:
     """Rows grouped by the source line that they come from: of what they read, where the compiler
     made them itself."""
-    groups: dict[str, list[OpRow]] = {}
-    for row in rows:
-        groups.setdefault(e.where(row.op), []).append(row)
-    return groups
+    return grouped(rows, lambda row: e.where(row.op))

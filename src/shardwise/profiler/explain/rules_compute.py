@@ -16,7 +16,7 @@ def wide_matmuls(e: Evidence) -> Iterator[Finding]:
     """Matmuls of float32: several bf16 passes at high precision, twice the bytes at any."""
     rows = (r for r in e.timeline.rows if any(d in WIDE for d in r.op.op.flops))
     for where, group in by_source(e, rows).items():
-        flops = sum(r.flops * float(r.op.op.count) for r in group)
+        flops = sum(r.flops * r.count for r in group)
         passes = max(r.op.passes for r in group)
         yield Finding(
             rule="wide matmul",
@@ -40,7 +40,7 @@ def _saved(e: Evidence, row: OpRow) -> float:
     left = max(row.seconds / max(row.op.passes, 1), math, moved)
     if row.op.passes == 1:
         left = max(math, moved)
-    return max(row.seconds - left, 0.0) * float(row.op.op.count)
+    return max(row.seconds - left, 0.0) * row.count
 
 
 def _relays(e: Evidence, row: OpRow) -> bool:
@@ -77,7 +77,7 @@ def relayouts(e: Evidence) -> Iterator[Finding]:
     """Copies on the compute stream: the same numbers in another layout."""
     rows = (r for r in e.timeline.rows if r.op.op.stream == "compute" and _relays(e, r))
     for where, group in by_source(e, rows).items():
-        size = sum(float(r.op.op.hbm_bytes) * float(r.op.op.count) for r in group)
+        size = sum(r.hbm_bytes for r in group)
         yield Finding(
             rule="re-layout",
             seconds=sum(r.per_step for r in group),

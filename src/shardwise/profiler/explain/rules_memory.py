@@ -6,6 +6,7 @@ from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import Finding, Rule, by_source
 from shardwise.profiler.hlo.work import Block, HloOp, Nested
 from shardwise.units import format_bytes, format_gib
+from shardwise.work import grouped
 
 LARGE = 0.25
 """The share of a tree's bytes from which a leaf of it is worth cutting."""
@@ -17,10 +18,7 @@ FULL = 0.5
 
 def whole_parameters(e: Evidence) -> Iterator[Finding]:
     """A parameter that lies whole along an axis which cuts the others of its tree."""
-    trees: dict[str, list[Argument]] = {}
-    for a in e.floats():
-        trees.setdefault(a.tree, []).append(a)
-    for leaves in trees.values():
+    for leaves in grouped(e.floats(), lambda a: a.tree).values():
         total = sum(a.bytes for a in leaves)
         for a in leaves:
             others = [b for b in leaves if b is not a]
@@ -60,10 +58,7 @@ def _whole(e: Evidence, a: Argument, axes: Sequence[str]) -> Finding:
 
 def replicated_optimizer(e: Evidence) -> Iterator[Finding]:
     """Optimizer state that every device of a data axis updates in full."""
-    kept = [a for a in e.floats() if a.donated]
-    groups: dict[tuple[tuple[int, ...], tuple[str, ...]], list[Argument]] = {}
-    for a in kept:
-        groups.setdefault((a.dims, a.copies), []).append(a)
+    groups = grouped((a for a in e.floats() if a.donated), lambda a: (a.dims, a.copies))
     state = [a for same in groups.values() if len(same) >= STATE_COPIES for a in same]
     data = {x for b in e.arguments if not b.donated for x in b.axes}
     axes = [x for x in e.mesh if x in data and state and all(x in a.copies for a in state)]
@@ -128,8 +123,8 @@ def padded(e: Evidence) -> Iterator[Finding]:
     """Bytes that only fill tiles, where they are a quarter or more of what an op moves."""
     rows = (r for r in e.timeline.rows if r.op.padding > LARGE * float(r.op.op.hbm_bytes) > 0)
     for where, group in by_source(e, rows).items():
-        fill = sum(r.op.padding * float(r.op.op.count) for r in group)
-        moved = sum(float(r.op.op.hbm_bytes) * float(r.op.op.count) for r in group)
+        fill = sum(r.op.padding * r.count for r in group)
+        moved = sum(r.hbm_bytes for r in group)
         yield Finding(
             rule="padding",
             seconds=fill / e.bandwidth,

@@ -23,18 +23,9 @@ MOST_AXES = 4
 
 def gathered_weights(e: Evidence) -> Iterator[Finding]:
     """Stored weights gathered for a matmul of few tokens: moving the tokens would be less."""
-    found: dict[str, list[OpRow]] = {}
-    for row in e.collectives("all_gather"):
-        computation = e.module.computation(row.op.computation)
-        gather = computation.find(row.op.name)
-        if gather is None or not all(e.is_stored(computation, n) for n in gather.operands[:1]):
-            continue
-        matmul = _consumer(e, computation, gather)
-        if matmul is not None and _few_tokens(matmul, gather):
-            found.setdefault(e.where(row.op), []).append(row)
-    for where, rows in found.items():
-        size = sum(_bytes(row) * float(row.op.op.count) for row in rows)
-        axes = sorted({a for row in rows for a in row.op.op.collective.axes})  # type: ignore[union-attr]
+    gathers = (row for row in e.collectives("all_gather") if _gathers_for_few(e, row))
+    for where, rows in by_source(e, gathers).items():
+        size, axes = _moved(rows)
         yield Finding(
             rule="gathered weights",
             seconds=sum(row.exposed for row in rows),
@@ -48,6 +39,16 @@ def gathered_weights(e: Evidence) -> Iterator[Finding]:
                 "and move the tokens (tensor parallelism); FSDP is for large batches"
             ),
         )
+
+
+def _gathers_for_few(e: Evidence, row: OpRow) -> bool:
+    """Whether it gathers what is stored, for a matmul of few tokens."""
+    computation = e.module.computation(row.op.computation)
+    gather = computation.find(row.op.name)
+    if gather is None or not all(e.is_stored(computation, n) for n in gather.operands[:1]):
+        return False
+    matmul = _consumer(e, computation, gather)
+    return matmul is not None and _few_tokens(matmul, gather)
 
 
 def _consumer(e: Evidence, computation: Computation, gather: Instruction) -> Matmul | None:
@@ -68,9 +69,11 @@ def _few_tokens(matmul: Matmul, gather: Instruction) -> bool:
     return 0.9 * k * width <= weights and tokens * (k + width) < FEW * k * width
 
 
-def _bytes(row: OpRow) -> float:
-    assert row.op.op.collective is not None
-    return float(row.op.op.collective.bytes)
+def _moved(rows: list[OpRow]) -> tuple[float, list[str]]:
+    """V of collectives per step, and the axes that they are over."""
+    wires = [(row.count, row.op.op.collective) for row in rows]
+    size = sum(count * float(wire.bytes) for count, wire in wires if wire is not None)
+    return size, sorted({axis for _, wire in wires if wire is not None for axis in wire.axes})
 
 
 def whole_sums(e: Evidence) -> Iterator[Finding]:
@@ -84,8 +87,7 @@ def whole_sums(e: Evidence) -> Iterator[Finding]:
         if pieces := _only_pieces(e, computation, reduced, row):
             found.setdefault((e.where(row.op), _scattering(reduced, pieces)), []).append(row)
     for (where, remedy), rows in found.items():
-        axes = sorted({a for row in rows for a in row.op.op.collective.axes})  # type: ignore[union-attr]
-        size = sum(_bytes(row) * float(row.op.op.count) for row in rows)
+        size, axes = _moved(rows)
         yield Finding(
             rule="whole sums",
             seconds=sum(row.per_step for row in rows) / 2,
@@ -181,7 +183,7 @@ def host_transfers(e: Evidence) -> Iterator[Finding]:
     rows = (r for r in e.timeline.rows if r.op.op.stream == "host" or r.bound_by == "host link")
     for where, group in by_source(e, rows).items():
         waited = sum(r.exposed if r.op.op.stream == "host" else r.per_step for r in group)
-        size = sum(float(r.op.op.host_bytes) * float(r.op.op.count) for r in group)
+        size = sum(float(r.op.op.host_bytes) * r.count for r in group)
         if waited:
             yield Finding(
                 rule="host transfer",

@@ -1,11 +1,12 @@
 """Where the time of a step goes: by source line and by named scope."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shardwise.profiler.explain.evidence import Evidence
 from shardwise.profiler.hlo.work import HloOp
 from shardwise.profiler.timeline import HloTimeline, OpRow
+from shardwise.work import grouped, tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,32 +39,29 @@ def by_scope(timeline: HloTimeline) -> tuple[Line, ...]:
 
 
 def _lines(timeline: HloTimeline, place: Callable[[HloOp], str]) -> tuple[Line, ...]:
-    groups: dict[str, list[OpRow]] = {}
-    for row in timeline.rows:
-        groups.setdefault(place(row.op), []).append(row)
+    groups = grouped(timeline.rows, lambda row: place(row.op))
     lines = [_line(where, rows, timeline.expected) for where, rows in groups.items()]
     return tuple(sorted(lines, key=lambda line: -line.seconds))
 
 
-def _line(where: str, rows: Iterable[OpRow], step: float) -> Line:
-    rows = list(rows)
-    bounds: dict[str, float] = {}
-    seconds = exposed = hidden = 0.0
-    for row in rows:
-        spent = row.per_step if row.op.op.stream == "compute" else row.exposed
-        seconds += spent
-        exposed += row.exposed
-        hidden += max(row.per_step - row.exposed, 0.0) if row.op.op.stream != "compute" else 0.0
-        bounds[row.bound_by] = bounds.get(row.bound_by, 0.0) + spent
+def _line(where: str, rows: Sequence[OpRow], step: float) -> Line:
+    beside = [row for row in rows if row.op.op.stream != "compute"]
+    bounds = tally((row.bound_by, _spent(row)) for row in rows)
+    seconds = sum(map(_spent, rows))
     return Line(
         where=where,
         seconds=seconds,
-        exposed=exposed,
-        hidden=hidden,
+        exposed=sum(row.exposed for row in rows),
+        hidden=sum(max(row.per_step - row.exposed, 0.0) for row in beside),
         share=seconds / step if step else 0.0,
         bound_by=max(bounds, key=lambda name: bounds[name]),
-        flops=sum(row.flops * float(row.op.op.count) for row in rows),
-        hbm_bytes=sum(float(row.op.op.hbm_bytes) * float(row.op.op.count) for row in rows),
+        flops=sum(row.flops * row.count for row in rows),
+        hbm_bytes=sum(row.hbm_bytes for row in rows),
         phases=tuple(dict.fromkeys(row.op.op.phase for row in rows if row.op.op.phase)),
         ops=len(rows),
     )
+
+
+def _spent(row: OpRow) -> float:
+    """Seconds of a step that the compute stream runs an op, or waits for it."""
+    return row.per_step if row.op.op.stream == "compute" else row.exposed

@@ -8,6 +8,8 @@ are left out; the last word is the primitive.
 import re
 from functools import lru_cache
 
+from shardwise.models.components import component_of
+
 DEEPEST = 50
 """Transformations around one word; a name of more is no scope of a person's."""
 _WRAPPED = re.compile(r"(\w+)\((.*)\)$")
@@ -44,6 +46,19 @@ def scope_of(op_name: str) -> str:
     words = (_unwrapped(word) for word in _split(op_name)[:-1])
     kept = (w for w in words if w and w not in _STRUCTURE and not w.startswith("branch_"))
     return "/".join(kept)
+
+
+@lru_cache(maxsize=65536)
+def component_in(op_name: str) -> str:
+    """The component of an operation (`models/components.py`), "" where no scope names one. What
+    brings parameters to where they are used takes gradients home when it is transposed.
+
+    >>> component_in("jit(f)/transpose(jvp(parameters))/reduce_scatter")
+    'gradients'
+    """
+    found = component_of(scope_of(op_name))
+    home = found == "parameters" and phase_of(op_name) == "backward"
+    return "gradients" if home else found
 
 
 def _split(name: str) -> list[str]:

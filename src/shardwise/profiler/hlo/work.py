@@ -39,7 +39,7 @@ from shardwise.profiler.hlo.groups import (
 from shardwise.profiler.hlo.kernels import attention_flops, stated_flops
 from shardwise.profiler.hlo.loops import rounds, trip_counts
 from shardwise.profiler.hlo.rules import CALLS, FREE_CALLS, rule
-from shardwise.profiler.hlo.scopes import phase_of, scope_of
+from shardwise.profiler.hlo.scopes import component_in, phase_of, scope_of
 from shardwise.profiler.hlo.shapes import arrays
 from shardwise.profiler.hlo.sources import Source
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
@@ -320,7 +320,7 @@ class _Maker:
             id=self.reader.id_of(found.name),
             name=found.name,
             phase=phase_of(name),
-            component=scope_of(name),
+            component=component_in(name),
             op_class=op_class,
             hbm_bytes=moved.main,
             host_bytes=moved.host,
@@ -333,7 +333,7 @@ class _Maker:
             op=op,
             opcode=found.opcode,
             computation=self.computation.name,
-            scope=op.component,
+            scope=scope_of(name),
             op_name=name,
             sources=self.reader.module.sources(found),
             cycles=found.cycles,

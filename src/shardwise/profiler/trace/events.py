@@ -17,6 +17,7 @@ from typing import Any
 
 from shardwise.boundary.numbers import whole
 from shardwise.errors import BadRequest, shown
+from shardwise.work import grouped, tally
 
 OPS, MODULES = "XLA Ops", "XLA Modules"
 _SUFFIX = re.compile(r"\d+|remat\d*|clone")
@@ -79,9 +80,7 @@ class Trace:
     @property
     def modules(self) -> dict[str, float]:
         """Own seconds of each module over all devices and runs, most first."""
-        found: dict[str, float] = {}
-        for op in self.ops:
-            found[op.module] = found.get(op.module, 0.0) + op.own
+        found = tally((op.module, op.own) for op in self.ops)
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
     def of(self, module: str) -> "Trace":
@@ -111,12 +110,10 @@ class Trace:
 def trace_of(path: str, lines: Sequence[Line]) -> Trace:
     """The ops of a capture. Raises BadRequest where it has none: a capture of something else."""
     ops: list[TraceOp] = []
-    planes: dict[str, list[Line]] = {}
     for line in lines:
         _check_times(path, line)
-        planes.setdefault(line.plane, []).append(line)
     try:
-        for plane, found in planes.items():
+        for plane, found in grouped(lines, lambda line: line.plane).items():
             ops += _plane_ops(plane, found)
     except BadRequest as error:
         raise BadRequest(f"trace '{path}': {error}; {REMEDY}") from None

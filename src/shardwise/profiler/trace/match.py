@@ -8,6 +8,7 @@ from shardwise.errors import BadRequest, shown
 from shardwise.profiler.hlo.text import Module
 from shardwise.profiler.hlo.work import HloOp, HloWork
 from shardwise.profiler.trace.events import HOLDERS, Trace, opcode_of
+from shardwise.work import tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,15 +60,10 @@ def measure(trace: Trace, work: HloWork, module: Module) -> Measured:
     found = trace.of(_module_name(trace, module))
     executions = len(found.spans)
     starts = _starts(module)
-    seconds: dict[str, float] = {}
-    events: dict[str, float] = {}
-    for op in found.ops:
-        name = starts.get(op.name, op.name)
-        seconds[name] = seconds.get(name, 0.0) + op.own / executions
-        events[name] = events.get(name, 0.0) + 1 / executions
-    counts: dict[str, float] = {}
-    for item in work.ops:
-        counts[item.name] = counts.get(item.name, 0.0) + float(item.op.count)
+    named = [(starts.get(op.name, op.name), op) for op in found.ops]
+    seconds = tally((name, op.own / executions) for name, op in named)
+    events = tally((name, 1 / executions) for name, _ in named)
+    counts = tally((item.name, float(item.op.count)) for item in work.ops)
     if not counts.keys() & seconds.keys():
         raise BadRequest(
             f"trace '{trace.path}' is of another program: none of its ops is one of "

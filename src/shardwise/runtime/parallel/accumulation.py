@@ -7,6 +7,7 @@ them up. Nothing of n is on one device: |n| is cut by exactly those axes.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -17,7 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.models import Parameter
 from shardwise.runtime.parallel.data import deferred_axes, running_spec
-from shardwise.runtime.parallel.setup import Setup, one_or_all
+from shardwise.runtime.parallel.setup import Setup, axes_of, one_or_all
 
 Batch = Mapping[str, jax.Array]
 Gradient = Callable[[Any, Batch], tuple[jax.Array, Any]]
@@ -27,16 +28,15 @@ Gradient = Callable[[Any, Batch], tuple[jax.Array, Any]]
 def microbatches(batch: Batch, setup: Setup) -> Batch:
     """[B, ...] -> [microbatches, shards over the deferred axes, b, ...] without moving a token."""
     deferred = deferred_axes(setup)
-    others = setup.batch_axes(deferred)
-    first, second = (prod(setup.degree(a) for a in names) for names in (deferred, others))
+    tokens = replace(setup, without=deferred).inner("BT")
+    first, second = (prod(map(setup.degree, axes)) for axes in (deferred, axes_of(tokens[0])))
     count = setup.plan.microbatches
 
     def cut(x: jax.Array) -> jax.Array:
         b = x.shape[0] // (first * second * count)
         x = x.reshape(first, second, count, b, *x.shape[1:])
         x = jnp.moveaxis(x, 2, 0).reshape(count, first, second * b, *x.shape[4:])
-        time = "context" if "context" in setup.axes else None
-        spec = PartitionSpec(None, one_or_all(deferred), one_or_all(others), time)
+        spec = PartitionSpec(None, one_or_all(deferred), *tokens)
         return lax.with_sharding_constraint(x, setup.sharding(spec))
 
     return {name: cut(x) for name, x in batch.items()}
@@ -60,16 +60,23 @@ def accumulate(
         return loss, _running(grads, setup)
 
     def step(carry: tuple[jax.Array, Any], part: Batch) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, carry, one(part)), None
+        return _added(carry, one(part)), None
 
     none = jax.eval_shape(one, {name: x[0] for name, x in parts.items()})
     loss, grads = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), none)
     (loss, grads), _ = lax.scan(step, (loss, _running(grads, setup)), parts)
     if not deferred:
         return loss, grads
-    return loss.sum(), jax.tree.map(lambda g: g.sum(0), grads)
+    with jax.named_scope("gradients"):
+        return loss.sum(), jax.tree.map(lambda g: g.sum(0), grads)
 
 
+@jax.named_scope("gradients")
+def _added(sums: Any, more: Any) -> Any:
+    return jax.tree.map(jnp.add, sums, more)
+
+
+@jax.named_scope("gradients")
 def _running(grads: Any, setup: Setup) -> Any:
     """The gradients of one microbatch as they are added up."""
     specs = setup.tree(lambda row: running_sharding(row, setup))

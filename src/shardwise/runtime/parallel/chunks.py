@@ -39,7 +39,7 @@ def programs(
     schedule, found = pipe.schedule, {}
     for rank in range(schedule.stages):
         setup = pipe.setup(rank)
-        options = options_for(setup, deferred_axes(setup))
+        options = options_for(setup)
         if schedule.splits_backward:
             options = replace(options, scan=False)
         for chunk, stage in enumerate(pipe.stages_of(rank)):
@@ -95,8 +95,7 @@ def _mapped(run: Chunk, setup: Setup) -> Chunk:
     deferred, count = deferred_axes(setup), deferred_count(setup)
     if not count:
         return run
-    time = "context" if "context" in setup.axes else None
-    spec = PartitionSpec(one_or_all(deferred), one_or_all(setup.batch_axes(deferred)), time)
+    spec = PartitionSpec(one_or_all(deferred), *replace(setup, without=deferred).inner("BT"))
 
     def cut(x: jax.Array) -> jax.Array:
         x = x.reshape(count, x.shape[0] // count, *x.shape[1:])

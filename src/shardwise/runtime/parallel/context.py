@@ -6,16 +6,16 @@ custom calls are not cut). Where tensor does not divide K, each KV head is sent 
 times. Causal rows are dealt in zig-zag where the ring or the gather would else be unbalanced.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from math import lcm
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 
 from shardwise.models import ModelConfig
+from shardwise.plans.context_methods import ContextMethod, context_row
 from shardwise.plans.train import TrainPlan
 from shardwise.runtime.attention import (
     Kernel,
@@ -27,7 +27,7 @@ from shardwise.runtime.attention import (
     to_zigzag,
     ulysses_attention,
 )
-from shardwise.runtime.parallel.setup import Setup, one_or_all
+from shardwise.runtime.parallel.setup import Setup
 from shardwise.runtime.sharding import platform_of
 
 Batch = Mapping[str, jax.Array]
@@ -39,22 +39,18 @@ class MeshKernel:
     """A `Kernel` on whole arrays that runs a method on each device's block of them."""
 
     setup: Setup
-    without: tuple[str, ...] = ()
 
     def __call__(
         self, q_BTNH: jax.Array, k_BSKH: jax.Array, v_BSKU: jax.Array, scoring: Scoring
     ) -> jax.Array:
         """[B, T, N, U], laid out as q."""
-        axes = self.setup.axes
-        batch = one_or_all(self.setup.batch_axes(self.without))
-        time = "context" if "context" in axes else None
-        heads = "tensor" if "tensor" in axes else None
-        copies = lcm(k_BSKH.shape[2], axes.get("tensor", 1)) // k_BSKH.shape[2]
+        inner = self.setup.inner
+        copies = lcm(k_BSKH.shape[2], self.setup.degree("tensor")) // k_BSKH.shape[2]
         k_BSKH, v_BSKU = (jnp.repeat(x, copies, axis=2) for x in (k_BSKH, v_BSKU))
         given = [name for name in BY_TOKEN if getattr(scoring, name) is not None]
-        sinks = None if scoring.sinks_N is None else P(heads)
-        specs = replace(scoring, sinks_N=sinks, **dict.fromkeys(given, P(batch, time)))
-        block = P(batch, time, heads, None)
+        sinks = None if scoring.sinks_N is None else inner("N")
+        specs = replace(scoring, sinks_N=sinks, **dict.fromkeys(given, inner("BT")))
+        block = inner("BTNH")
         inside = jax.shard_map(
             self._method(),
             mesh=self.setup.mesh,
@@ -68,13 +64,14 @@ class MeshKernel:
         local = local_kernel(self.setup)
         if "context" not in self.setup.axes:
             return local
-        match self.setup.plan.context_method:
-            case "ring":
-                return partial(ring_attention, axis="context")
-            case "ulysses":
-                return partial(ulysses_attention, axis="context", kernel=local)
-            case _:
-                return partial(all_gather_attention, axis="context", kernel=local)
+        return _METHODS[self.setup.plan.context_method](local)
+
+
+_METHODS: Mapping[ContextMethod, Callable[[Kernel], Kernel]] = {
+    "all_gather": lambda local: partial(all_gather_attention, axis="context", kernel=local),
+    "ring": lambda local: partial(ring_attention, axis="context"),
+    "ulysses": lambda local: partial(ulysses_attention, axis="context", kernel=local),
+}
 
 
 def local_kernel(setup: Setup) -> Kernel:
@@ -85,9 +82,9 @@ def local_kernel(setup: Setup) -> Kernel:
     return partial(attention_on, platform=platform_of(setup.mesh))
 
 
-def kernel_for(setup: Setup, without: tuple[str, ...] = ()) -> Kernel:
+def kernel_for(setup: Setup) -> Kernel:
     """The attention of a plan."""
-    return MeshKernel(setup, without) if setup.axes else local_kernel(setup)
+    return MeshKernel(setup) if setup.axes else local_kernel(setup)
 
 
 def zigzag(plan: TrainPlan, cfg: ModelConfig) -> bool:
@@ -96,7 +93,7 @@ def zigzag(plan: TrainPlan, cfg: ModelConfig) -> bool:
     mixers = [layer.attention for layer in cfg.groups]
     plain = all(getattr(m, "kind", "full") not in ("window", "chunk") for m in mixers)
     parts = 2 * plan.degree("context")
-    causal = plan.degree("context") > 1 and plan.context_method in ("ring", "all_gather")
+    causal = plan.degree("context") > 1 and not context_row(plan.context_method).cuts_heads
     return plain and causal and plan.sequence_length % parts == 0
 
 

@@ -12,7 +12,6 @@ from math import prod
 from jax.sharding import PartitionSpec
 
 from shardwise.models import LatentAttention, Parameter
-from shardwise.models.specs import Moe
 from shardwise.plans.layouts import DATA_AXES, replica_axes, tensor_letter
 from shardwise.runtime.init import PADDED, stacked_shape
 from shardwise.runtime.parallel.setup import Setup, axes_of, one_or_all
@@ -68,7 +67,7 @@ def deferred_axes(setup: Setup) -> tuple[str, ...]:
     """Axes over which gradients are summed once per step and not once per microbatch. None with
     ragged experts: `lax.ragged_dot` cannot be mapped yet (JAX 0.10)."""
     ragged = setup.plan.expert_dispatch == "ragged"
-    mixed = any(isinstance(layer.mlp, Moe) for layer in setup.cfg.groups)
+    mixed = setup.cfg.has_experts
     if setup.plan.microbatches == 1 or setup.plan.zero == 2 or (ragged and mixed):
         return ()
     return tuple(a for a in DATA_AXES if a in setup.axes)

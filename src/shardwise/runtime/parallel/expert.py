@@ -9,7 +9,7 @@ device routes the tokens it holds and sorts the (token, choice) rows by expert. 
   not; a row beyond them, in the order of the tokens, is dropped (GShard, arXiv 2006.16668). The
   capacity is thus per shard: which rows are dropped follows from the mesh, not from the batch.
 
-Under sequence parallelism a device of tensor sends its piece of the tokens (`Setup.routes_pieces`).
+Under sequence parallelism a device of tensor sends its piece of the tokens (`routes_pieces`).
 Where tensor cuts the width of the experts, rows are then gathered over it where they arrive, and
 the partial sums scattered before the way back; without an exchange, or without sequence
 parallelism, all devices of tensor have the same rows, and the sums are added after.
@@ -25,6 +25,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from shardwise.models.numerics import Numerics
+from shardwise.plans.layouts import routes_pieces
 from shardwise.plans.train import TrainPlan
 from shardwise.runtime.call import Call
 from shardwise.runtime.init import stored_rows
@@ -43,7 +44,6 @@ class Dispatch:
 
     setup: Setup
     specs: Mapping[str, P]
-    without: tuple[str, ...] = ()
     ragged_exchange: bool = False
 
     def __call__(
@@ -51,17 +51,15 @@ class Dispatch:
     ) -> jax.Array:
         """Sum over the k chosen experts of weight * expert(x), [B, T, D]."""
         plan, axes = self.setup.plan, self.setup.axes
-        pieces, over = self.setup.routes_pieces, plan.expert_over_tensor
-        batch = one_or_all(self.setup.batch_axes(self.without))
-        time = one_or_all(tuple(a for a in ("context", *(["tensor"] * pieces)) if a in axes))
+        over = plan.expert_over_tensor
         held = {name: w for name, w in p.items() if name.startswith("experts.")}
-        tokens = P(batch, time, None)
+        tokens = self.setup.activation("dispatched", x_BTD.shape)
         local = _Local(
             plan=plan,
             numerics=call.numerics,
             apart=_apart(self.setup),
             partial=() if over else tuple(a for a in ("tensor",) if a in axes),
-            pieces=pieces,
+            pieces=routes_pieces(plan),
             ragged_exchange=self.ragged_exchange,
         )
         inside = jax.shard_map(
@@ -80,7 +78,7 @@ def _apart(setup: Setup) -> tuple[str, ...]:
     return tuple(a for a in names if a in setup.axes)
 
 
-def dispatch_for(setup: Setup, without: tuple[str, ...] = ()) -> Dispatch | None:
+def dispatch_for(setup: Setup) -> Dispatch | None:
     """The hook of a plan, None where no layer has experts."""
     rows = [row for row in stored_rows(setup.cfg) if row.name.startswith("experts.")]
     if not rows:
@@ -91,7 +89,7 @@ def dispatch_for(setup: Setup, without: tuple[str, ...] = ()) -> Dispatch | None
     for name in [name for name in specs if name.endswith(".bias")]:
         specs[name] = P(apart, specs[name.removesuffix(".bias")][-1])
     exchange = setup.mesh.devices.flat[0].platform != "cpu"
-    return Dispatch(setup, specs, without, exchange)
+    return Dispatch(setup, specs, exchange)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

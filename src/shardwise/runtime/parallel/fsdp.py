@@ -30,6 +30,7 @@ class Gather:
     dtype: Any
     moves: Mapping[tuple[int, str], tuple[bool, NamedSharding, tuple[NamedSharding, ...]]]
 
+    @jax.named_scope("parameters")
     def __call__(self, group: int, params: Params) -> Params:
         """The parameters of a layer (group -1: outside the stack) as they are computed with."""
         return {name: self._one(group, name, w) for name, w in params.items()}

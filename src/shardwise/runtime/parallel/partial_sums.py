@@ -8,6 +8,7 @@ over the axes that cut the result, an AllReduce over the others. Gathers are the
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,11 +18,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
-from shardwise.plans.layouts import TENSOR_LETTERS
 from shardwise.runtime.init import padded_shape, stored_rows
 from shardwise.runtime.parallel.data import gradient_spec, is_scattered
-from shardwise.runtime.parallel.setup import Setup, axes_of, one_or_all
-from shardwise.runtime.parallel.tensor import Factor, letters_of, stream_spec
+from shardwise.runtime.parallel.setup import Setup, axes_of
+from shardwise.runtime.parallel.tensor import Factor, letters_of
 from shardwise.runtime.quant import product
 
 Term = tuple[str, jax.Array, jax.Array]
@@ -39,7 +39,6 @@ class PartialSums:
     tensor does not divide, are the compiler's."""
 
     setup: Setup
-    without: tuple[str, ...]
     homes: Mapping[Key, PartitionSpec]
 
     def into(self, x_BTD: jax.Array, *factors: Factor) -> tuple[jax.Array, ...]:
@@ -64,26 +63,28 @@ class PartialSums:
         """dW of `einsum(spec, x, w)`, where it is kept."""
         x_letters, letters, y_letters = letters_of(spec)
         term = (f"{x_letters},{y_letters}->{letters}", x, dy)
-        return self.summed([term], self.homes[_key(letters, w.shape)]).astype(w.dtype)
+        home = self.homes[_key(letters, w.shape)]
+        return self.summed([term], home, "gradients").astype(w.dtype)
 
-    def summed(self, terms: Sequence[Term], spec: PartitionSpec) -> jax.Array:
+    def summed(self, terms: Sequence[Term], spec: PartitionSpec, component: str = "") -> jax.Array:
         """The sum of the products of the terms, which yield and sum over the same dims, as `spec`
-        lays it out."""
+        lays it out. What adds up between devices belongs to `component`, or to the block."""
         einsums = [einsum for einsum, *_ in terms]
         first, second, output = letters_of(einsums[0])
         summed = "".join(a for a in dict.fromkeys(first + second) if a not in output)
-        cut = [axis for entry in self.lies(summed) for axis in axes_of(entry)]
+        cut = [axis for entry in self.setup.inner(summed) for axis in axes_of(entry)]
 
         def local(*arrays: jax.Array) -> jax.Array:
             pairs = zip(einsums, arrays[::2], arrays[1::2], strict=True)
             products = [jnp.einsum(*pair) for pair in pairs]
             out, left = sum(products[1:], products[0]), set(cut)
-            for dim, names in self._scatters(spec, left):
-                out = lax.psum_scatter(out, names, scatter_dimension=dim, tiled=True)
-                left -= {*names}
-            return lax.psum(out, tuple(a for a in cut if a in left)) if left else out
+            with jax.named_scope(component) if component else nullcontext():
+                for dim, names in self._scatters(spec, left):
+                    out = lax.psum_scatter(out, names, scatter_dimension=dim, tiled=True)
+                    left -= {*names}
+                return lax.psum(out, tuple(a for a in cut if a in left)) if left else out
 
-        inputs = tuple(self.lies(dims) for e in einsums for dims in letters_of(e)[:2])
+        inputs = tuple(self.setup.inner(dims) for e in einsums for dims in letters_of(e)[:2])
         # What is not summed here is the same on all devices that hold it, so nothing is checked.
         run = jax.shard_map(
             local, mesh=self.setup.mesh, in_specs=inputs, out_specs=spec, check_vma=False
@@ -103,15 +104,8 @@ class PartialSums:
                     found.append((dim, tuple(names)))
         return found
 
-    def lies(self, letters: str) -> PartitionSpec:
-        """How an array with these dims lies inside a block."""
-        time, tensor = (a if a in self.setup.axes else None for a in ("context", "tensor"))
-        batch = one_or_all(self.setup.batch_axes(self.without))
-        cut = {"B": batch, "T": time, **dict.fromkeys(TENSOR_LETTERS, tensor)}
-        return PartitionSpec(*(cut.get(letter) for letter in letters))
 
-
-def partial_sums(setup: Setup, without: tuple[str, ...] = ()) -> PartialSums:
+def partial_sums(setup: Setup) -> PartialSums:
     """The hooks of a plan, for the weights of its layers."""
     homes = {}
     for row in stored_rows(setup.cfg):
@@ -119,7 +113,7 @@ def partial_sums(setup: Setup, without: tuple[str, ...] = ()) -> PartialSums:
             shape = padded_shape(row, setup.sharding(setup.stored(row)))[1:]
             key = _key("".join(letter for letter, _ in row.dims), shape)
             homes[key] = PartitionSpec(*gradient_spec(row, setup)[1:])
-    return PartialSums(setup, without, homes)
+    return PartialSums(setup, homes)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -137,7 +131,7 @@ def _into_backward(sums: PartialSums, specs: Sequence[str], kept: Any, grads: An
     x, weights = kept
     rows = list(zip(specs, weights, grads, strict=True))
     terms = [(_by_x(spec), dy, w.astype(dy.dtype)) for spec, w, dy in rows]
-    dx = sums.summed(terms, stream_spec(sums.setup, sums.without))
+    dx = sums.summed(terms, sums.setup.stream)
     return dx, tuple(sums.gradient(spec, x, w, dy) for spec, w, dy in rows)
 
 
@@ -146,7 +140,7 @@ _into.defvjp(_into_forward, _into_backward)
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _out_of(sums: PartialSums, spec: str, x: jax.Array, w: jax.Array) -> jax.Array:
-    return sums.summed([(spec, x, w.astype(x.dtype))], stream_spec(sums.setup, sums.without))
+    return sums.summed([(spec, x, w.astype(x.dtype))], sums.setup.stream)
 
 
 def _out_of_forward(sums: PartialSums, spec: str, x: jax.Array, w: jax.Array):
@@ -155,7 +149,7 @@ def _out_of_forward(sums: PartialSums, spec: str, x: jax.Array, w: jax.Array):
 
 def _out_of_backward(sums: PartialSums, spec: str, kept: Any, dy: jax.Array):
     x, w = kept
-    whole = sums.setup.sharding(sums.lies(letters_of(spec)[2]))
+    whole = sums.setup.sharding(sums.setup.inner(letters_of(spec)[2]))
     dy = lax.with_sharding_constraint(dy, whole)
     dx = jnp.einsum(_by_x(spec), dy, w.astype(dy.dtype))
     return dx, sums.gradient(spec, x, w, dy)

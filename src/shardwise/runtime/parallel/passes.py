@@ -80,6 +80,7 @@ def passes(
         d_params, dx = jax.tree.unflatten(structure[0], leaves)(ct)
         return dx, d_params
 
+    @jax.named_scope("gradients")
     def added(sums: Any, d_params: Any) -> Any:
         new = jax.tree.map(lambda s, d: s + d.astype(s.dtype), sums, d_params)
         return lay(new)

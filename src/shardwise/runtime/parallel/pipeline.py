@@ -146,6 +146,7 @@ def reduction(pipe: Pipeline, rank: int) -> Any:
     """A rank's sums -> its gradients in the optimizer's pieces: what was left for the end."""
     several, pieces = deferred_count(pipe.setup(rank)), layout(pipe, rank, optimizer_spec)
 
+    @jax.named_scope("gradients")
     def reduce(sums: Tree) -> Tree:
         if several:
             sums = jax.tree.map(lambda g: g.sum(0), sums)

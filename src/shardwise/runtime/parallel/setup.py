@@ -8,9 +8,10 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.models import ModelConfig, Parameter
+from shardwise.plans.layouts import activation_layout, inner_layout
 from shardwise.plans.train import TrainPlan
 from shardwise.runtime.init import Tree, tree_of
-from shardwise.runtime.sharding import BATCH_AXES, parameter_spec
+from shardwise.runtime.sharding import parameter_spec, spec_of
 
 T = TypeVar("T")
 TensorMatmul = Literal["plain", "one_way", "both_ways"]
@@ -22,13 +23,15 @@ class Setup:
     """A plan, its model and the mesh that it runs on: all of the mesh, or one stage's part.
 
     `tensor_matmul` says how x is gathered over tensor and the sums scattered: by the compiler, or
-    by collective matmuls in one direction of the ring or both.
+    by collective matmuls in one direction of the ring or both. `without` names batch axes that are
+    mapped over: arrays inside are those of one place along them.
     """
 
     plan: TrainPlan
     cfg: ModelConfig
     mesh: jax.sharding.Mesh
     tensor_matmul: TensorMatmul = "plain"
+    without: tuple[str, ...] = ()
 
     @property
     def axes(self) -> dict[str, int]:
@@ -64,17 +67,22 @@ class Setup:
         are the rings', in the passes of a pipeline the compiler's."""
         return bool(self.axes) and self.tensor_matmul == "plain" and self.plan.degree("stage") == 1
 
-    @property
-    def routes_pieces(self) -> bool:
-        """Whether a device of tensor routes its own piece of the tokens: where experts lie apart
-        over it, or tokens are exchanged that sequence parallelism cut already."""
-        plan = self.plan
-        apart = self.degree("expert") > 1 and plan.sequence_parallel
-        return self.degree("tensor") > 1 and (plan.expert_over_tensor or apart)
+    def inner(self, letters: str) -> PartitionSpec:
+        """How an array with these dims lies inside a block."""
+        return spec_of(inner_layout(letters, self.axes, self.without))
 
-    def batch_axes(self, without: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """The axes that cut the sequences, outermost first."""
-        return tuple(a for a in BATCH_AXES if a in self.axes and a not in without)
+    def activation(self, name: str, shape: tuple[int, ...]) -> PartitionSpec | None:
+        """How a named activation lies, None where that is left to the compiler."""
+        rings = self.tensor_matmul != "plain"
+        layout = activation_layout(name, self.plan, shape, without=self.without, rings=rings)
+        return None if layout is None else spec_of(layout)
+
+    @property
+    def stream(self) -> PartitionSpec:
+        """How x[B, T, D] lies between blocks."""
+        layout = activation_layout("block_input", self.plan, without=self.without)
+        assert layout is not None
+        return spec_of(layout)
 
 
 def axes_of(entry: str | tuple[str, ...] | None) -> tuple[str, ...]:

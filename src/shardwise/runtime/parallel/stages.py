@@ -20,7 +20,6 @@ from shardwise.plans.train import TrainPlan
 from shardwise.runtime.init import padded_shape, rows_tree, stacked_shape
 from shardwise.runtime.parallel.passes import Passes
 from shardwise.runtime.parallel.setup import Setup, TensorMatmul
-from shardwise.runtime.parallel.tensor import stream_spec
 from shardwise.runtime.precision import dtype_of
 from shardwise.scheduling import pipeline_schedule
 from shardwise.scheduling.pipeline import Schedule
@@ -196,7 +195,7 @@ def held(pipe: Pipeline, tree: Tree, stage: int, chunk: int) -> Tree:
 
 def stream_sharding(setup: Setup) -> NamedSharding:
     """How x[B, T, D] lies where it enters a stage."""
-    return setup.sharding(stream_spec(setup))
+    return setup.sharding(setup.stream)
 
 
 def stream_shape(pipe: Pipeline) -> jax.ShapeDtypeStruct:

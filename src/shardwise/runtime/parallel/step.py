@@ -5,6 +5,7 @@ Without pipeline stages the whole step is one `jit` program over the mesh; param
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -34,21 +35,21 @@ UNROLLED_LAYERS = 16
 the backward pass with zeros first, on one thread (6 % of a small model's step, docs/log.md)."""
 
 
-def options_for(setup: Setup, without: tuple[str, ...] = ()) -> Options:
-    """The model's options under a plan; `without` names batch axes that are mapped over."""
-    plan = setup.plan
+def options_for(setup: Setup) -> Options:
+    """The model's options under a plan, for a pass that is mapped over the deferred axes."""
+    plan, setup = setup.plan, replace(setup, without=deferred_axes(setup))
     alone = not setup.axes
     gather = gather_hook(setup)
     on_cpu = setup.mesh.devices.flat[0].platform == "cpu"
-    into, out_of = _matmuls(setup, without)
+    into, out_of = _matmuls(setup)
     return Options(
         compute=plan.dtypes.compute,
         remat=plan.remat,
         remat_kinds=tuple(sorted(plan.remat_kinds.items())),
         experts="ragged",
-        dispatch=dispatch_for(setup, without),
-        kernel=kernel_for(setup, without),
-        at=Stream(setup, without),
+        dispatch=dispatch_for(setup),
+        kernel=kernel_for(setup),
+        at=Stream(setup),
         use=gather,
         gathered="recompute" if plan.reshard_after_forward and gather.moves else "keep",
         into=into,
@@ -58,16 +59,16 @@ def options_for(setup: Setup, without: tuple[str, ...] = ()) -> Options:
     )
 
 
-def _matmuls(setup: Setup, without: tuple[str, ...]) -> tuple[Callable[..., Any], ...]:
+def _matmuls(setup: Setup) -> tuple[Callable[..., Any], ...]:
     """The hooks `into` and `out_of`."""
     if not setup.axes:
         return row_products, row_product
     if setup.explicit_sums:
-        sums = partial_sums(setup, without)
+        sums = partial_sums(setup)
         return sums.into, sums.out_of
     if setup.tensor_matmul == "plain":
         return products, product
-    rings = CollectiveMatmuls(setup, without)
+    rings = CollectiveMatmuls(setup)
     return rings.into, rings.out_of
 
 
@@ -98,8 +99,7 @@ def share_of_loss(
 def mesh_loss_and_grads(setup: Setup) -> Callable[[Any, Batch], tuple[jax.Array, Any]]:
     """Loss and gradients in one program, not yet compiled; gradients in the optimizer's pieces."""
     plan, cfg = setup.plan, setup.cfg
-    deferred = deferred_axes(setup)
-    options, in_order = options_for(setup, deferred), not zigzag(plan, cfg)
+    options, in_order = options_for(setup), not zigzag(plan, cfg)
     dtype = dtype_of(plan.dtypes.grad)
 
     def run(params: Any, batch: Batch) -> tuple[jax.Array, Any]:
@@ -114,8 +114,9 @@ def mesh_loss_and_grads(setup: Setup) -> Callable[[Any, Batch], tuple[jax.Array,
         else:
             loss, grads = accumulate(gradient, params, batch, setup, dtype)
         specs = setup.tree(lambda row: setup.sharding(optimizer_spec(row, setup)))
-        grads = jax.tree.map(lambda g: g.astype(dtype), grads)
-        return loss, jax.tree.map(lax.with_sharding_constraint, grads, specs)
+        with jax.named_scope("gradients"):
+            grads = jax.tree.map(lambda g: g.astype(dtype), grads)
+            return loss, jax.tree.map(lax.with_sharding_constraint, grads, specs)
 
     return run
 

@@ -37,8 +37,7 @@ from shardwise.models import ModelConfig
 from shardwise.plans.train import TrainPlan, mesh_text
 from shardwise.runtime.init import stored_rows
 from shardwise.runtime.parallel.fsdp import gathered
-from shardwise.runtime.parallel.setup import Setup, one_or_all
-from shardwise.runtime.parallel.tensor import stream_spec
+from shardwise.runtime.parallel.setup import Setup
 
 Style = Literal["jit", "explicit", "shard_map"]
 Weights = Mapping[str, jax.Array]
@@ -76,14 +75,13 @@ def layouts(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh) -> Layou
         )
     if set(rows) != set(NAMES):
         raise BadRequest(f"the first layers of {cfg.name} have no gated MLP; take a model with one")
-    batch = one_or_all(setup.batch_axes())
     return Layouts(
         mesh=mesh,
         stored={name: PartitionSpec(*setup.stored(row)[1:]) for name, row in rows.items()},
         used={name: PartitionSpec(*setup.used(row)[1:]) for name, row in rows.items()},
-        stream=stream_spec(setup),
-        whole=PartitionSpec(batch, None, None),
-        hidden=PartitionSpec(batch, None, "tensor"),
+        stream=setup.stream,
+        whole=setup.inner("BTD"),
+        hidden=setup.inner("BTF"),
     )
 
 

@@ -11,23 +11,19 @@ the other way round.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import jax
 from jax import lax
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from shardwise.plans.layouts import TENSOR_LETTERS
 from shardwise.runtime.collective_matmul import all_gather_rows, reduce_scatter_rows
 from shardwise.runtime.parallel.fsdp import gathered
-from shardwise.runtime.parallel.setup import Setup, axes_of, one_or_all
+from shardwise.runtime.parallel.setup import Setup
 from shardwise.runtime.quant import product, products
 
-BETWEEN = ("embedding", "block_input", "attention_out", "mlp_out")
 NORMS = ("norm", "routed")
-HEADS = ("qkv", "attention")
-WIDTH = ("mlp_in", "activation", "logits")
 Factor = tuple[str, jax.Array]
 """The einsum of a product with x, and the weight."""
 
@@ -37,61 +33,24 @@ class Stream:
     """The `at` hook: a constraint on each activation that a mesh axis cuts."""
 
     setup: Setup
-    without: tuple[str, ...] = ()
 
     def __call__(self, name: str, x: jax.Array) -> jax.Array:
         """The activation, laid out as its name says; dims that do not divide are left whole."""
-        spec = self._spec(name, x.ndim)
-        if spec is None:
+        at = self._at(name, x)
+        if at is None:
             return x
         if name not in NORMS:
-            return lax.with_sharding_constraint(x, self._at(x, spec))
+            return lax.with_sharding_constraint(x, at)
         # First as it is made: so its result is gathered, not what it reads.
-        stream = self._at(x, stream_spec(self.setup, self.without))
+        stream: Any = self._at("block_input", x)
         x = lax.with_sharding_constraint(x, stream)
         if self.setup.explicit_sums:
-            return gathered(x, self._at(x, spec), (stream,))
-        return lax.with_sharding_constraint(x, self._at(x, spec))
+            return gathered(x, at, (stream,))
+        return lax.with_sharding_constraint(x, at)
 
-    def _at(self, x: jax.Array, spec: PartitionSpec) -> NamedSharding:
-        return NamedSharding(self.setup.mesh, _even(spec, x, self.setup.mesh))
-
-    def _spec(self, name: str, dims: int) -> PartitionSpec | None:
-        axes = self.setup.axes
-        batch = one_or_all(self.setup.batch_axes(self.without))
-        time = "context" if "context" in axes else None
-        if (name in BETWEEN or self._stays(name)) and dims == 3:
-            return stream_spec(self.setup, self.without)
-        # Rows of a table cut by vocabulary, whole first: so rows are summed and no table gathered.
-        if name in (*NORMS, "lookup") and dims == 3:
-            return PartitionSpec(batch, time, None)
-        tensor = "tensor" if "tensor" in axes else None
-        if name in HEADS and dims == 4:
-            return PartitionSpec(batch, time, tensor, None)
-        if name in WIDTH and dims == 3:
-            return PartitionSpec(batch, time, tensor)
-        return None
-
-    def _stays(self, name: str) -> bool:
-        """Whether a norm is read as it lies between blocks: piece by piece, or by a ring."""
-        setup = self.setup
-        pieces = name == "routed" and setup.routes_pieces and setup.plan.sequence_parallel
-        return pieces or (name in NORMS and setup.tensor_matmul != "plain")
-
-
-def stream_spec(setup: Setup, without: tuple[str, ...] = ()) -> PartitionSpec:
-    """How x[B, T, D] lies between blocks."""
-    names = ("context", "tensor") if setup.plan.sequence_parallel else ("context",)
-    time = tuple(a for a in names if a in setup.axes)
-    return PartitionSpec(one_or_all(setup.batch_axes(without)), one_or_all(time), None)
-
-
-def _even(spec: PartitionSpec, x: jax.Array, mesh: jax.sharding.Mesh) -> PartitionSpec:
-    """The spec without the entries that do not divide their dim (KV heads, a cut vocabulary)."""
-    kept = []
-    for size, entry in zip(x.shape, spec, strict=True):
-        kept.append(entry if size % prod(mesh.shape[a] for a in axes_of(entry)) == 0 else None)
-    return PartitionSpec(*kept)
+    def _at(self, name: str, x: jax.Array) -> NamedSharding | None:
+        spec = self.setup.activation(name, x.shape)
+        return None if spec is None else self.setup.sharding(spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +58,6 @@ class CollectiveMatmuls:
     """The hooks `into` and `out_of` on whole arrays, as rings over `tensor` inside `shard_map`."""
 
     setup: Setup
-    without: tuple[str, ...] = ()
 
     def into(self, x_BTD: jax.Array, *factors: Factor) -> tuple[jax.Array, ...]:
         """x[B, T_tensor, D] times each weight: one ring for all that tensor cuts.
@@ -126,9 +84,9 @@ class CollectiveMatmuls:
 
             return all_gather_rows(x, every, axis="tensor", bidirectional=self._bidirectional)
 
-        stream = stream_spec(self.setup, self.without)
-        weights = [self._lies(letters_of(spec)[1]) for spec in specs]
-        outputs = tuple(self._lies(letters_of(spec)[2]) for spec in specs)
+        stream = self.setup.stream
+        weights = [self.setup.inner(letters_of(spec)[1]) for spec in specs]
+        outputs = tuple(self.setup.inner(letters_of(spec)[2]) for spec in specs)
         run = self._mapped(local, (stream, *weights), outputs)
         return run(x_BTD, *(w.astype(x_BTD.dtype) for _, w in factors))
 
@@ -141,8 +99,8 @@ class CollectiveMatmuls:
 
             return reduce_scatter_rows(x, one, axis="tensor", bidirectional=self._bidirectional)
 
-        inputs = tuple(map(self._lies, letters_of(spec)[:2]))
-        run = self._mapped(local, inputs, stream_spec(self.setup, self.without))
+        inputs = tuple(map(self.setup.inner, letters_of(spec)[:2]))
+        run = self._mapped(local, inputs, self.setup.stream)
         return run(x, w.astype(x.dtype))
 
     def _mapped(self, local: Callable[..., Any], inputs: Any, outputs: Any) -> Callable[..., Any]:
@@ -154,13 +112,6 @@ class CollectiveMatmuls:
     @property
     def _bidirectional(self) -> bool:
         return self.setup.tensor_matmul == "both_ways"
-
-    def _lies(self, letters: str) -> PartitionSpec:
-        """How an array with these dims lies inside a block."""
-        batch = one_or_all(self.setup.batch_axes(self.without))
-        time = "context" if "context" in self.setup.axes else None
-        cut = {"B": batch, "T": time, **dict.fromkeys(TENSOR_LETTERS, "tensor")}
-        return PartitionSpec(*(cut.get(letter) for letter in letters))
 
 
 def letters_of(spec: str) -> tuple[str, str, str]:

@@ -68,6 +68,7 @@ class Update:
 
         return jax.tree_util.tree_map_with_path(one, made)
 
+    @jax.named_scope("optimizer")
     def step(self, state: State, grads: Tree, scale: jax.Array) -> State:
         """One update with gradients times `scale`. Buffers stay as they are."""
         params = state["params"]
@@ -83,8 +84,10 @@ class Update:
         new = jax.tree_util.tree_map_with_path(add, held, updates)
         # Rounded where the pieces lie: so what is gathered is parameters, not wide updates.
         new = jax.tree.map(lax.with_sharding_constraint, new, self.pieces())
+        with jax.named_scope("parameters"):
+            params = jax.tree.map(lax.with_sharding_constraint, new, self.stored())
         return {
-            "params": jax.tree.map(lax.with_sharding_constraint, new, self.stored()),
+            "params": params,
             "optimizer": jax.tree.map(lax.with_sharding_constraint, optimizer, at),
         }
 
@@ -105,6 +108,7 @@ def spread(at: NamedSharding, shape: tuple[int, ...]) -> NamedSharding:
     return NamedSharding(at.mesh, PartitionSpec(*map(one_or_all, cut)))
 
 
+@jax.named_scope("optimizer")
 def square_norm(grads: Tree) -> jax.Array:
     """Sum of squares of all gradients, float32 (float64 of float64)."""
     leaves = jax.tree.leaves(grads)

@@ -7,7 +7,7 @@ tensor, by the names at the end of the tree's paths, so that it serves the trees
 too; clipping by the global norm does not, and is the step's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -21,6 +21,7 @@ from optax import contrib
 from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig, Parameter
 from shardwise.plans import TrainPlan
+from shardwise.plans.optimizers import Optimizer, optimizer_row
 from shardwise.runtime.init import is_buffer, stored_rows
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.trainer.adafactor import Sides, scale_by_adafactor
@@ -32,8 +33,6 @@ FLOOR = 0.1
 """Where cosine and linear schedules end, as a share of the peak."""
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of Muon's iterations (Jordan 2024, "Muon"), optax's default too."""
-OWN_DTYPES = ("adafactor", "adam8bit")
-"""Optimizers that say themselves what their state is kept in: `dtypes.moments` is not theirs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,21 +90,15 @@ def rate_of(s: Settings) -> optax.Schedule:
 
 def optimizer_of(plan: TrainPlan, cfg: ModelConfig, s: Settings) -> optax.GradientTransformation:
     """The plan's optimizer without clipping: updates for `apply_updates`, state in its dtypes."""
-    return stored(_inner(plan, cfg, s), plan)
+    return stored(_MADE[plan.optimizer](cfg, s), plan)
 
 
-def _inner(plan: TrainPlan, cfg: ModelConfig, s: Settings) -> optax.GradientTransformation:
-    rate = rate_of(s)
+def _rated(
+    scaled: optax.GradientTransformation, cfg: ModelConfig, s: Settings
+) -> optax.GradientTransformation:
+    """A scaling of gradients with the decay of weights and the rate."""
     decay = optax.add_decayed_weights(s.decay, mask=partial(decayed, cfg))
-    if plan.optimizer == "muon":
-        return _muon(cfg, s)
-    scaled = {
-        "adam": lambda: optax.scale_by_adam(b1=s.b1, b2=s.b2),
-        "adam8bit": lambda: scale_by_adam8bit(s.b1, s.b2),
-        "adafactor": lambda: scale_by_adafactor(partial(sides, cfg)),
-        "sgd": optax.identity,
-    }
-    return optax.chain(scaled[plan.optimizer](), decay, optax.scale_by_learning_rate(rate))
+    return optax.chain(scaled, decay, optax.scale_by_learning_rate(rate_of(s)))
 
 
 def _muon(cfg: ModelConfig, s: Settings) -> optax.GradientTransformation:
@@ -138,6 +131,15 @@ def _muon(cfg: ModelConfig, s: Settings) -> optax.GradientTransformation:
         return updates, with_coefficients(state, ())
 
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
+
+
+_MADE: Mapping[Optimizer, Callable[[ModelConfig, Settings], optax.GradientTransformation]] = {
+    "adam": lambda cfg, s: _rated(optax.scale_by_adam(b1=s.b1, b2=s.b2), cfg, s),
+    "adam8bit": lambda cfg, s: _rated(scale_by_adam8bit(s.b1, s.b2), cfg, s),
+    "adafactor": lambda cfg, s: _rated(scale_by_adafactor(partial(sides, cfg)), cfg, s),
+    "sgd": lambda cfg, s: _rated(optax.identity(), cfg, s),
+    "muon": _muon,
+}
 
 
 def decayed(cfg: ModelConfig, tree: Any) -> Any:
@@ -200,7 +202,8 @@ def stored(inner: optax.GradientTransformation, plan: TrainPlan) -> optax.Gradie
     dtypes = plan.dtypes
     wide = jnp.float64 if dtypes.param == "f64" else jnp.float32
     param = dtype_of(dtypes.param)
-    moments = None if plan.optimizer in OWN_DTYPES else dtype_of(dtypes.moments)
+    own = optimizer_row(plan.optimizer).own_dtypes
+    moments = None if own else dtype_of(dtypes.moments)
     master = None if dtypes.master == "none" else dtype_of(dtypes.master)
 
     def kept_as(state: Any) -> Any:

@@ -9,7 +9,7 @@ new file and its line in `rows.py`. Read `row.py` first, then `zb_v.py`.
 """
 
 from shardwise.scheduling.pipeline.passes import Action, PassKind
-from shardwise.scheduling.pipeline.row import Path, ScheduleRow
+from shardwise.scheduling.pipeline.row import ScheduleRow
 from shardwise.scheduling.pipeline.rows import (
     PIPELINE_KINDS,
     PLAIN,
@@ -30,7 +30,6 @@ __all__ = [
     "SCHEDULES",
     "Action",
     "PassKind",
-    "Path",
     "PipelineKind",
     "Schedule",
     "ScheduleRow",

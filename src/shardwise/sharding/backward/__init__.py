@@ -11,8 +11,6 @@ what, `boxes.py` prints the steps as the book does. Read `derive.py` first, then
 """
 
 from shardwise.sharding.backward.analyse import (
-    STATE_BYTES,
-    Note,
     analyse,
     moved_bytes,
     state_bytes,
@@ -20,29 +18,20 @@ from shardwise.sharding.backward.analyse import (
 from shardwise.sharding.backward.boxes import (
     backward_boxes,
     backward_lines,
-    boxes,
     forward_lines,
-    step_text,
 )
-from shardwise.sharding.backward.derive import Derivation, derive, gradient_layout
-from shardwise.sharding.backward.forward import Forward, Line, Storage, forward
+from shardwise.sharding.backward.derive import derive, gradient_layout
+from shardwise.sharding.backward.forward import Line, forward
 from shardwise.sharding.backward.infer import forward_of
-from shardwise.sharding.backward.strategies import STRATEGIES, Strategy, strategy
+from shardwise.sharding.backward.strategies import STRATEGIES, strategy
 from shardwise.sharding.backward.transpose import transpose
 
 __all__ = [
-    "STATE_BYTES",
     "STRATEGIES",
-    "Derivation",
-    "Forward",
     "Line",
-    "Note",
-    "Storage",
-    "Strategy",
     "analyse",
     "backward_boxes",
     "backward_lines",
-    "boxes",
     "derive",
     "forward",
     "forward_lines",
@@ -50,7 +39,6 @@ __all__ = [
     "gradient_layout",
     "moved_bytes",
     "state_bytes",
-    "step_text",
     "strategy",
     "transpose",
 ]

@@ -11,8 +11,6 @@ form a group, `orders.py` and `schedule.py` are the algorithms, `collectives.py`
 
 from shardwise.sharding.simulate.bounds import lower_bound
 from shardwise.sharding.simulate.collectives import (
-    SimulatedKind,
-    algorithm,
     all_gather,
     all_reduce,
     all_to_all,
@@ -23,7 +21,6 @@ from shardwise.sharding.simulate.collectives import (
 from shardwise.sharding.simulate.fabric import (
     Device,
     Fabric,
-    Hop,
     Link,
     Physical,
     Piece,
@@ -37,15 +34,12 @@ from shardwise.sharding.simulate.trace import Trace, Transfer
 __all__ = [
     "Device",
     "Fabric",
-    "Hop",
     "Link",
     "Physical",
     "Piece",
-    "SimulatedKind",
     "Trace",
     "Transfer",
     "Unit",
-    "algorithm",
     "all_gather",
     "all_reduce",
     "all_to_all",

@@ -13,6 +13,7 @@ from shardwise.planner.step.shape import TrainShape
 from shardwise.planner.step.strategies.context import kv_heads
 from shardwise.planner.step.strategies.mtp import last_layer
 from shardwise.planner.step.strategies.offload import bytes_of, place_of, saved_bytes
+from shardwise.plans.context_methods import context_row
 from shardwise.units import dtype_bytes
 from shardwise.work import Quantity
 
@@ -77,17 +78,15 @@ def _expert_buffers(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quanti
 
 
 def _context_buffers(layer: Layer, shape: TrainShape) -> Quantity:
-    """Keys and values of the whole sequence and their gradients, or on a ring two blocks of them.
-    An all-to-all needs what it sends and what it
-    receives."""
+    """Keys and values that a device has at once by its context method, and their gradients."""
     inner, mixer = shape.layer_shape, layer.mixer
     if not isinstance(mixer, SoftmaxMixer):
         return 0.0
     width = np.ceil(kv_heads(mixer) / inner.degree("tensor")) * (mixer.head_dim + mixer.v_head_dim)
     block = inner.tokens * width * dtype_bytes(inner.activations)
-    blocks = {"all_gather": inner.degree("context"), "ring": 2.0, "ulysses": 1.0}
-    held = 2 * block * blocks[shape.context_method]
-    return np.where(np.asarray(inner.degree("context")) > 1, held, 0.0)
+    context = inner.degree("context")
+    held = 2 * block * context_row(shape.context_method).held(context)
+    return np.where(np.asarray(context) > 1, held, 0.0)
 
 
 def gathered_bytes(

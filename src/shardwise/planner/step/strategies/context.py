@@ -15,10 +15,12 @@ the sequence (zig-zag), so that every device has the mean.
 
 import numpy as np
 
+from shardwise.models.components import CORE
 from shardwise.models.specs import Layer, SoftmaxMixer
 from shardwise.planner.step.layer_shape import LayerShape
 from shardwise.planner.step.ops import exchange, make_op
 from shardwise.planner.step.strategies.packing import attention_flops
+from shardwise.plans.context_methods import context_row
 from shardwise.units import dtype_bytes
 from shardwise.work import Op, Quantity
 
@@ -35,12 +37,14 @@ def attention_core(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list
     Flash attention: scores never leave the chip; Q, K, V are read and the output is written. With
     the kernel "scores" all T x S of them are computed, masked or not, and pass through memory.
     """
-    whole = shape.attention_kernel == "scores"
-    flops = attention_flops(layer, shape.context, shape.documents, shape.causal and not whole)
+    whole = shape.choices.attention_kernel == "scores"
+    flops = attention_flops(
+        layer, shape.context, shape.choices.packed_lengths, shape.causal and not whole
+    )
     queries, keys = _bytes_per_token(mixer, shape)
     core = make_op(
         "attention.scores" if whole else "attention.core",
-        "attention",
+        CORE,
         "attention",
         # Recipes that multiply in fp8 leave the core in 16 bits (Transformer Engine's default,
         # MaxText fp8, DeepSeek-V3 section 3.3.1).
@@ -55,7 +59,7 @@ def attention_core(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list
 def _softmax(mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]:
     scores = mixer.heads / shape.degree("tensor") * shape.tokens * shape.context
     size = SCORE_PASSES * SCORE_BYTES * scores
-    return [make_op("attention.softmax", "attention", "elementwise", hbm_bytes=size)]
+    return [make_op("attention.softmax", CORE, "elementwise", hbm_bytes=size)]
 
 
 def _bytes_per_token(mixer: SoftmaxMixer, shape: LayerShape) -> tuple[Quantity, Quantity]:
@@ -76,25 +80,20 @@ def _exchanges(mixer: SoftmaxMixer, shape: LayerShape) -> tuple[list[Op], list[O
     if not np.any(np.asarray(context) > 1):
         return [], []
     queries, keys = _bytes_per_token(mixer, shape)
-    group = shape.tokens * context
-    if shape.context_method == "all_gather":
-        return [_wire("attention.kv", "all_gather", group * keys)], []
-    if shape.context_method == "ring":
-        # All hops as one message: a body runs each of its ops at most once per round.
-        return [_wire("attention.ring", "permute", shape.tokens * keys * (context - 1))], []
+    row = context_row(shape.choices.context_method)
+    moved = shape.tokens * row.moved(context)
+
+    def wire(op_id: str, size: Quantity) -> list[Op]:
+        return [exchange(op_id, row.collective, CORE, ("context",), size)]
+
+    if not row.cuts_heads:
+        return wire(row.op, moved * keys), []
     # Half of `queries` is the queries, the other half the output.
     share = mixer.head_dim / (mixer.head_dim + mixer.v_head_dim)
     local = np.ceil(kv_heads(mixer) / shape.degree("tensor"))
     copies = np.maximum(context / local, 1.0)
-    inward = group * (queries * share + keys * copies)
-    return (
-        [_wire("attention.to_heads", "all_to_all", inward)],
-        [_wire("attention.to_tokens", "all_to_all", group * queries * (1 - share))],
-    )
-
-
-def _wire(op_id: str, kind: str, size: Quantity) -> Op:
-    return exchange(op_id, kind, "attention", ("context",), size)
+    inward = wire(row.op, moved * (queries * share + keys * copies))
+    return inward, wire("attention.to_tokens", moved * queries * (1 - share))
 
 
 def kv_heads(mixer: SoftmaxMixer) -> int:

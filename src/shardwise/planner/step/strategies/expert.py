@@ -28,12 +28,12 @@ def expert_steps(cfg: ModelConfig, moe: Moe, shape: LayerShape) -> tuple[list[Op
     """Ops between router and experts, and between experts and their sum: sorting tokens by expert
     (read one, write k), the exchange over expert, and what tensor needs on top."""
     width, size = moe.latent_dim or cfg.d_model, dtype_bytes(shape.activations)
-    slots = moe.experts_per_token * shape.expert_load
+    slots = moe.experts_per_token * shape.choices.expert_load
     moved = _sorted_tokens(shape) * width * size * (1 + slots)
     probabilities = 3 * 4.0 * shape.norm_tokens * moe.experts
     route = make_op("router.softmax", "router", "elementwise", hbm_bytes=probabilities)
-    into = [route, make_op("experts.permute", "experts", "gather", hbm_bytes=moved)]
-    out = [make_op("experts.unpermute", "experts", "gather", hbm_bytes=moved)]
+    into = [route, make_op("experts.permute", "routed_experts", "gather", hbm_bytes=moved)]
+    out = [make_op("experts.unpermute", "routed_experts", "gather", hbm_bytes=moved)]
     dispatch, combine = _exchanges(width, moe, shape)
     gathers, scatters = _over_tensor(width, moe, cfg, shape)
     return [*into, *dispatch, *gathers], [*scatters, *combine, *out]
@@ -50,15 +50,17 @@ def _exchanges(width: int, moe: Moe, shape: LayerShape) -> tuple[list[Op], list[
     group = shape.expert_group
     if not np.any(np.asarray(group) > 1):
         return [], []
-    tokens = shape.expert_tokens if shape.expert_over_tensor else shape.norm_tokens
-    total = tokens * group * width * dtype_bytes(shape.activations) * shape.expert_load
-    if shape.ragged:
+    tokens = shape.expert_tokens if shape.choices.expert_over_tensor else shape.norm_tokens
+    total = tokens * group * width * dtype_bytes(shape.activations) * shape.choices.expert_load
+    if shape.choices.ragged:
         # A copy of every token for every device; the pricer knows which of them are needed.
         total, kind, fan_out = total * group, "ragged_all_to_all", float(moe.experts_per_token)
     else:
         total, kind, fan_out = total * moe.experts_per_token, "all_to_all", None
     ops = [
-        exchange(f"experts.{step}", kind, "experts", shape.expert_axes, total, fan_out=fan_out)
+        exchange(
+            f"experts.{step}", kind, "routed_experts", shape.expert_axes, total, fan_out=fan_out
+        )
         for step in ("dispatch", "combine")
     ]
     return ops[:1], ops[1:]
@@ -68,22 +70,22 @@ def _over_tensor(
     width: int, moe: Moe, cfg: ModelConfig, shape: LayerShape
 ) -> tuple[list[Op], list[Op]]:
     """Dispatched tokens gathered over tensor, and results scattered, where tensor cuts F."""
-    if shape.expert_over_tensor or not shape.sequence_parallel:
+    if shape.choices.expert_over_tensor or not shape.choices.sequence_parallel:
         return [], []
     apart = np.where(np.asarray(shape.degree("expert")) > 1, 1.0, 0.0)
-    share = apart * moe.experts_per_token * shape.expert_load * width / cfg.d_model
+    share = apart * moe.experts_per_token * shape.choices.expert_load * width / cfg.d_model
     return (
-        tensor_step("experts.gather", "all_gather", "experts", cfg, shape, share),
-        tensor_step("experts.scatter", "reduce_scatter", "experts", cfg, shape, share),
+        tensor_step("experts.gather", "all_gather", "routed_experts", cfg, shape, share),
+        tensor_step("experts.scatter", "reduce_scatter", "routed_experts", cfg, shape, share),
     )
 
 
 def block_share(moe: Moe, shape: LayerShape) -> Quantity:
     """Share of the block's own gather and scatter over tensor that is left: all of it where some
     part of the block sees every token, or where routed experts are not apart."""
-    if moe.shared_d_ff or moe.dense is not None or not shape.sequence_parallel:
+    if moe.shared_d_ff or moe.dense is not None or not shape.choices.sequence_parallel:
         return 1.0
-    if shape.expert_over_tensor:
+    if shape.choices.expert_over_tensor:
         return 0.0
     return np.where(np.asarray(shape.degree("expert")) > 1, 0.0, 1.0)
 
@@ -96,5 +98,5 @@ def expert_batch(active: float, experts: int, shape: LayerShape) -> tuple[Quanti
     """
     group = shape.expert_group
     hit = 1.0 - (1.0 - active) ** (shape.expert_tokens * group)
-    tokens = shape.expert_tokens * active * group / hit * shape.expert_load
+    tokens = shape.expert_tokens * active * group / hit * shape.choices.expert_load
     return tokens, experts / group * hit

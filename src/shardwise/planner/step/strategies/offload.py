@@ -50,7 +50,7 @@ def _load(a: Activation, shape: TrainShape) -> Quantity:
     the experts' outputs after their way back: what is kept of them are the sender's own rows."""
     if not a.name.startswith(ROUTED):
         return 1.0
-    own = a.kind == "mlp_out" and shape.layer_shape.ragged and not shape.eager
+    own = a.kind == "mlp_out" and shape.ragged and not shape.eager
     return 1.0 if own else shape.expert_room
 
 

@@ -1,17 +1,14 @@
 """The optimizer's update: state per parameter, memory traffic, and Muon's matmuls.
 
-State beside the master copy: adam two moments; adam8bit two of one byte and an f32 scale per block
-along the last dim (arXiv 2110.02861, blocks of 256 as in bitsandbytes); adafactor the row and
-column sums of the second moment in f32 (arXiv 1804.04235, without first moment; vectors in full);
-muon one momentum for matrices, Adam for the rest; sgd nothing. An update reads gradient, state and
-master copy (the parameter where there is none) and writes state, master copy and parameter.
+An update reads gradient, state (`plans/optimizers.py`) and master copy (the parameter where there
+is none) and writes state, master copy and parameter.
 
 Muon orthogonalises each momentum matrix whole by 5 Newton-Schulz iterations (arXiv 2502.16982):
 X (n x m, n <= m) -> aX + (b A + c A A) X with A = X X^T, so 4 n^2 m + 2 n^3 FLOPs each. Devices
 that store pieces share the matrices between them: each collects whole ones and returns the result.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,12 +20,11 @@ from shardwise.planner.step.strategies.data import replicas
 from shardwise.planner.step.strategies.fsdp import split
 from shardwise.planner.step.strategies.pipeline import mirror_exchanges
 from shardwise.plans.layouts import gather_axes, is_expert, replica_axes
-from shardwise.plans.train import Optimizer
+from shardwise.plans.optimizers import matrix_of, optimizer_row, orthogonalised
 from shardwise.units import dtype_bytes
 from shardwise.work import Matmul, Op, Quantity
 
 NEWTON_SCHULZ = 5
-BLOCK_8BIT = 256
 UPDATE_DTYPE = "bf16"
 """Muon's iterations run, and its matrices travel, in bf16."""
 
@@ -36,41 +32,8 @@ UPDATE_DTYPE = "bf16"
 def state_bytes(row: Parameter, shape: TrainShape) -> float:
     """Bytes of optimizer state per element of a row, master copy included."""
     master = 0.0 if shape.dtypes.master == "none" else dtype_bytes(shape.dtypes.master)
-    return master + _STATE[shape.optimizer](row, dtype_bytes(shape.dtypes.moments))
+    return master + optimizer_row(shape.optimizer).state(row, dtype_bytes(shape.dtypes.moments))
 
-
-def _factored(row: Parameter, moment: float) -> float:
-    """f32 row and column sums of every matrix of a row; vectors keep the whole moment."""
-    rows, columns = _matrix(row)
-    return 4.0 * (rows + columns) / (rows * columns) if rows > 1 and columns > 1 else 4.0
-
-
-def _blockwise(row: Parameter, moment: float) -> float:
-    """Two moments of one byte and their scales; the last dim ends in a block that may be short."""
-    last = row.dims[-1][1] if row.dims else 1
-    return 2 * (1 + 4 * -(-last // BLOCK_8BIT) / last)
-
-
-def _matrix(row: Parameter) -> tuple[int, int]:
-    """The two sides of the matrix that a row is (or each of its `batch`)."""
-    if row.role == "matmul":
-        return row.contracted, row.outputs
-    first = row.dims[0][1] if row.dims else 1
-    return (first, row.size // first) if len(row.dims) > 1 else (1, row.size)
-
-
-def orthogonalised(row: Parameter) -> bool:
-    """Whether Muon updates a row itself: matrices but embeddings and head."""
-    return row.role == "matmul" and row.component not in ("embedding", "lm_head")
-
-
-_STATE: Mapping[Optimizer, Callable[[Parameter, float], float]] = {
-    "adam": lambda row, moment: 2 * moment,
-    "adam8bit": _blockwise,
-    "adafactor": _factored,
-    "muon": lambda row, moment: moment if orthogonalised(row) else 2 * moment,
-    "sgd": lambda row, moment: 0.0,
-}
 
 Local = Callable[[Sequence[Parameter]], Quantity]
 """Stored elements of some rows on this device, all layers of its stage."""
@@ -105,7 +68,7 @@ def update_ops(rows: Sequence[Parameter], shape: TrainShape, local: Local) -> tu
     least = least if shape.offload_optimizer else least + 2 * state
     summed, returned = mirror_exchanges(local(rows) / copies(shape), shape)
     chain = [*summed, make_op("optimizer.norm", "optimizer", "elementwise", hbm_bytes=norm)]
-    if shape.optimizer == "muon":
+    if optimizer_row(shape.optimizer).orthogonalises:
         chain += _muon(rows, shape, local)
     name = f"optimizer.{shape.optimizer}"
     update = make_op(name, "optimizer", "elementwise", hbm_bytes=traffic, hbm_least=least)
@@ -172,7 +135,7 @@ def _wires(
 
 def _orthogonalise(row: Parameter, shape: TrainShape, local: Local) -> Op:
     """Newton-Schulz over this device's share of a row's matrices; tensor ranks repeat it."""
-    n, m = sorted(_matrix(row))
+    n, m = sorted(matrix_of(row))
     share = local([row]) / pieces(row, shape) / row.size
     if not (is_expert(row) and shape.expert_over_tensor):
         share = share * np.where(_cut_by_tensor(row, shape), shape.degree("tensor"), 1.0)

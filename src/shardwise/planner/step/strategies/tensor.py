@@ -27,7 +27,7 @@ def tensor_step(
     sequence parallelism. `share` multiplies the bytes (0 where a candidate needs none)."""
     if not np.any(np.asarray(shape.degree("tensor")) > 1) or not np.any(share):
         return []
-    if not shape.sequence_parallel:
+    if not shape.choices.sequence_parallel:
         if kind == "all_gather":
             return []
         kind = "all_reduce"
