@@ -82,7 +82,8 @@ class ProgramRequest:
             program = compile_function(self.what, self.args, spelling.slice, degrees, **common)
         else:
             args = self.args if isinstance(self.args, tuple) else (self.args,)
-            program = compile_live(self.what, args, spelling.slice, self.mesh, **common)
+            mesh = mesh_of(self.mesh) if isinstance(self.mesh, str) else self.mesh
+            program = compile_live(self.what, args, spelling.slice, mesh, **common)
         return Programs(programs=(program,), priced=None, warnings=spelling.notes)
 
     def planned(self, phases: Sequence[str], watch: Any = None) -> CompiledPlan:

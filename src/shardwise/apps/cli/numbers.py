@@ -46,9 +46,3 @@ NUMBER = Number(most=inf)
 """A number whose range the request checks."""
 SEED = Whole(most=2**32 - 1)
 """What both NumPy and JAX take."""
-SECONDS = Number(above=0, most=1e7)
-"""How long to wait: up to four months."""
-DEVICES = Whole(least=1, most=4096)
-"""Virtual CPU devices."""
-PROCESSES = Whole(least=1, most=100_000)
-STEPS = Whole(least=1, most=10**9)
