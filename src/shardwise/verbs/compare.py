@@ -54,7 +54,7 @@ class CompareRequest(ProgramRequest):
             misses=[shortfall(program, done.priced.plan) for program in lacking],
             result={"programs": [compared_result(one) for one in compared]},
             warnings=done.priced.warnings,
-            provenance={"versions": dict(done.programs[0].compiled.versions)},
+            provenance={"versions": dict(next(iter(done.programs)).compiled.versions)},
         )
 
 

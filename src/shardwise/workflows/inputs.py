@@ -57,10 +57,10 @@ def flag_of(keyword: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def check_choice(value: str | None, flag: str, known: Collection[str]) -> None:
+def check_choice(value: str | None, flag: str, known: Collection[object]) -> None:
     """Raise BadRequest for a choice that is none of the known ones."""
     if value is not None and value not in known:
-        raise unknown(f"value of {flag}", value, known)
+        raise unknown(f"value of {flag}", value, map(str, known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
