@@ -22,10 +22,10 @@ from made import commit, table
 from shardwise.errors import ShardwiseError
 from shardwise.evidence.training.models import Row
 from shardwise.evidence.training.programs import OPTIONS, before_fit, compile_row, row_result
-from shardwise.evidence.training.runs import PUBLISHED, Run, read_run, read_table
+from shardwise.evidence.training.runs import PUBLISHED, PublishedRun, read_run, read_table
 from shardwise.evidence.training.validate import priced
 from shardwise.plans.train import mesh_text
-from shardwise.profiler.ahead import Cache, Limits, default_root
+from shardwise.profiler.ahead import CompileCache, Limits, default_root
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import schedule
@@ -33,7 +33,7 @@ from shardwise.sharding import Mesh
 
 ROOT = Path(__file__).resolve().parent.parent
 JSON, PAGE = ROOT / "docs" / "maxtext.json", ROOT / "docs" / "maxtext.md"
-LIMITS = Limits(seconds=1800.0, memory_bytes=9 * 2**30, cache=Cache(root=default_root()))
+LIMITS = Limits(seconds=1800.0, memory_bytes=9 * 2**30, cache=CompileCache(root=default_root()))
 
 ABOUT = """Made by `python scripts/maxtext_rows.py`; newest row of {date}. Each row is a published
 training run on TPUs (`src/shardwise/evidence/training/data/training_runs.csv`, with its citation):
@@ -103,7 +103,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def wanted(args: argparse.Namespace, left: dict[str, str]) -> list[tuple[Row, Run]]:
+def wanted(args: argparse.Namespace, left: dict[str, str]) -> list[tuple[Row, PublishedRun]]:
     """The TPU rows that were asked for, smallest slices first; those no plan can say are left."""
     found = []
     for row in read_table(PUBLISHED):
@@ -119,7 +119,9 @@ def wanted(args: argparse.Namespace, left: dict[str, str]) -> list[tuple[Row, Ru
     return sorted(found, key=lambda pair: pair[1].piece.devices)
 
 
-def one(row: Row, run: Run, held: dict[str, Any], cached_only: bool) -> dict[str, Any] | None:
+def one(
+    row: Row, run: PublishedRun, held: dict[str, Any], cached_only: bool
+) -> dict[str, Any] | None:
     """A row's record, from the cache or from a compile; None where neither is to be had."""
     cache = LIMITS.cache
     assert cache is not None

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.apps.cli import main
-from shardwise.profiler.ahead import Buffer, Compiled
+from shardwise.profiler.ahead import Buffer, CompiledProgram
 from shardwise.workflows import compile as workflow
 
 DATA = Path(__file__).parents[1] / "profiler" / "explain" / "data"
@@ -55,7 +55,7 @@ def kept(label, **changes):
         "cached": False,
         "hlo": hlo,
     }
-    return Compiled(**{**fields, **changes})
+    return CompiledProgram(**{**fields, **changes})
 
 
 @pytest.fixture

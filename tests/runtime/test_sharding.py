@@ -119,7 +119,7 @@ def test_kv_heads_that_tensor_does_not_divide_are_replicated():
 
 
 def test_uneven_heads_are_refused():
-    with pytest.raises(BadRequest, match=r"'attention.q': N=12 does not divide by tensor=8"):
+    with pytest.raises(BadRequest, match=r"'attention.q': mesh axis 'tensor' of 8"):
         parameter_specs(load_model("gpt2"), {"tensor": 8})
 
 

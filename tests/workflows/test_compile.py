@@ -16,7 +16,7 @@ from shardwise.hardware import parse_slice
 from shardwise.hardware.device_order import mesh_coordinates
 from shardwise.models import load_model
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
-from shardwise.profiler.ahead import Cache, Limits, compile_ahead, target_of
+from shardwise.profiler.ahead import CompileCache, Limits, compile_ahead, target_of
 from shardwise.workflows.compile import compile_function, compile_plan, program_result, shortfall
 from shardwise.workflows.compile_report import write_report
 from shardwise.workflows.inputs import Hardware
@@ -56,7 +56,7 @@ QUICK = {"exec_time_optimization_effort": -1.0}
 def limits(tmp_path_factory):
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    return Limits(cache=Cache(root=shared / "compiled"))
+    return Limits(cache=CompileCache(root=shared / "compiled"))
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from shardwise.evidence.calibration.machine import (
     calibrate_machine,
 )
 from shardwise.evidence.calibration.machine import calibration_result as machine_result
-from shardwise.evidence.calibration.replay import Machine, Record, read_records
+from shardwise.evidence.calibration.replay import Machine, ServedRequest, read_records
 from shardwise.evidence.calibration.server import (
-    Calibrated,
+    ServerCalibration,
     calibrate_records,
     calibration_result,
     engine_text,
@@ -89,7 +89,7 @@ class CalibrateRequest(ChipWords):
         texts = [hardware_text(found, source), engine_text(found.after.engine, source)]
         return CalibrationAnswer(found=found, files=texts, result=calibration_result(found))
 
-    def _records(self, machine: Machine, progress: Progress | None) -> list[Record]:
+    def _records(self, machine: Machine, progress: Progress | None) -> list[ServedRequest]:
         if self.records_path:
             return read_records(Path(self.records_path))
         plan = machine.plan
@@ -106,7 +106,7 @@ class CalibrationAnswer(Answer):
     """What was measured; `files` are the text of a hardware file and, of a server, that of its
     engine's file."""
 
-    found: Calibration | Calibrated
+    found: Calibration | ServerCalibration
     files: Sequence[str]
 
     def table(self) -> list[Row]:
@@ -147,7 +147,7 @@ def _machine_page(r: Mapping[str, Any]) -> Page:
     yield TextTable(["measured", "per device"], rows)
 
 
-def _server_page(found: Calibrated, result: Mapping[str, Any]) -> Page:
+def _server_page(found: ServerCalibration, result: Mapping[str, Any]) -> Page:
     yield (f"{result['chip']} with {result['engine']}, calibrated on {found.records} requests\n")
     values = result["values"]
     yield TextTable(

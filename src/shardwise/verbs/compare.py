@@ -21,9 +21,14 @@ PARTS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "hbm_bytes": ("HBM bytes by op class", format_bytes),
     "collective_bytes": ("bytes V by collective", format_bytes),
     "collective_runs": ("runs by collective", lambda n: f"{n:g}"),
+    "flops_by_key": ("FLOPs by phase, component, class", format_count),
+    "hbm_bytes_by_key": ("HBM bytes by phase, component, class", format_bytes),
+    "collective_bytes_by_key": ("bytes V by phase, component, collective", format_bytes),
     "memory": ("memory by kind", format_gib),
 }
 """Parts of a comparison, their titles and how their figures are written."""
+LEAST = 0.01
+"""Share of a part's largest row from which a row by key is shown; --json has them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +92,7 @@ def _compared_page(result: Mapping[str, Any]) -> Page:
     fits = "fits" if result["fits"] else "does not fit"
     yield f"{result['phase']} on {result['slice']}: {fits}"
     for part, (title, text) in PARTS.items():
-        rows = result.get(part, [])
-        if rows:
+        if rows := _worth(part, result.get(part, [])):
             yield ""
             yield _table(title, rows, text)
     yield ""
@@ -97,6 +101,13 @@ def _compared_page(result: Mapping[str, Any]) -> Page:
     for sentence in result["differences"]:
         yield f"  - {sentence}"
     yield ""
+
+
+def _worth(part: str, rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows that are shown; of those by key, the large ones."""
+    sizes = [max(row["predicted"] or 0.0, row["compiled"] or 0.0) for row in rows]
+    least = LEAST * max(sizes, default=0.0) if part.endswith("_by_key") else 0.0
+    return [row for row, size in zip(rows, sizes, strict=True) if size >= least]
 
 
 def _table(

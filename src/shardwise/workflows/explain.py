@@ -8,8 +8,8 @@ from typing import Any
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import mesh_coordinates
 from shardwise.profiler.ahead import compile_ahead, target_of
-from shardwise.profiler.ahead.live import Exported, export, renamed
-from shardwise.profiler.explain import Explanation, Line, explain_program
+from shardwise.profiler.ahead.live import ExportedFunction, export, renamed
+from shardwise.profiler.explain import Explanation, TimeShare, explain_program
 from shardwise.profiler.explain.finding import WORTH
 from shardwise.workflows.compile import (
     Program,
@@ -26,7 +26,7 @@ def compile_live(
     """Compile a function of this process: traced here, compiled in a child."""
     need_parts()
     platform = "tpu" if piece.chip.vendor == "google" else "cuda"
-    sent: Exported = export(function, args, mesh, platform)
+    sent: ExportedFunction = export(function, args, mesh, platform)
     target = target_of(piece, mesh_coordinates(piece, sent.mesh))
     with TemporaryDirectory(prefix="shardwise-") as folder:
         path = Path(folder) / "function"
@@ -83,5 +83,5 @@ def _longest_wait(e: Explanation) -> dict[str, Any] | None:
     return {"where": line.where, "exposed": line.exposed, "bound_by": line.bound_by}
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _line(line: TimeShare) -> dict[str, Any]:
     return asdict(line)

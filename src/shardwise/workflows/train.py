@@ -26,10 +26,16 @@ from shardwise.models.zoo import hf_config
 from shardwise.plans import TrainPlan, load_plan, model_hash
 from shardwise.runtime.trainer.checkpoint import Keeper
 from shardwise.runtime.trainer.lock import sole
-from shardwise.runtime.trainer.loop import Outcome, Run, train
+from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
 from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
 from shardwise.runtime.trainer.optimizer import Settings
-from shardwise.runtime.trainer.processes import Group, connect, detected, devices_here, use_cpu
+from shardwise.runtime.trainer.processes import (
+    ProcessGroup,
+    connect,
+    detected,
+    devices_here,
+    use_cpu,
+)
 from shardwise.runtime.trainer.stop import Stop
 from shardwise.runtime.trainer.supervisor import Watch, error_message, say
 from shardwise.workflows.inputs import (
@@ -108,9 +114,9 @@ class TrainRunRequest:
         return Path(self.out or f"{Path(self.plan).stem}.run")
 
     @property
-    def group(self) -> Group:
+    def group(self) -> ProcessGroup:
         """The processes that were asked for; raises BadRequest where they make no sense."""
-        return Group(coordinator=self.coordinator, count=self.processes, index=self.process)
+        return ProcessGroup(coordinator=self.coordinator, count=self.processes, index=self.process)
 
 
 SCHEDULES = ("cosine", "linear", "constant")
@@ -150,7 +156,7 @@ def train_plan(request: TrainRunRequest, hear: Progress = lambda *_: None) -> di
     return _supervised(request, run, group, hear)
 
 
-def _run_here(request: TrainRunRequest, run: Run, hear: Progress) -> dict[str, Any]:
+def _run_here(request: TrainRunRequest, run: TrainRun, hear: Progress) -> dict[str, Any]:
     run = _with_peak(run)
     last = _Last(hear)
     try:
@@ -179,7 +185,7 @@ class _Last:
         self.step = metrics.get("step", self.step)
         self._hear(line, metrics)
 
-    def stopped(self, run: Run, stop: KeyboardInterrupt) -> Stopped:
+    def stopped(self, run: TrainRun, stop: KeyboardInterrupt) -> Stopped:
         """What to say of a run that ended here."""
         number = stop.number if isinstance(stop, Stop) else signal.SIGINT
         keeper = Keeper(folder=run.out / "checkpoints", identity={})
@@ -208,7 +214,7 @@ def _warnings(plan: TrainPlan, cfg: ModelConfig, expected: Expected) -> tuple[st
     return tuple(found)
 
 
-def run_of(request: TrainRunRequest) -> Run:
+def run_of(request: TrainRunRequest) -> TrainRun:
     """The request as values; the step is priced, and nothing is run yet."""
     path = Path(request.plan)
     plan = load_plan(path, pairs(request.sets, "--set", "PATH=VALUE", "remat=block"))
@@ -226,7 +232,7 @@ def run_of(request: TrainRunRequest) -> Run:
             "train without it"
         )
     expected = _expected(plan, cfg)
-    return Run(
+    return TrainRun(
         plan=plan,
         cfg=cfg,
         settings=Settings(
@@ -263,7 +269,7 @@ def _expected(plan: TrainPlan, cfg: ModelConfig) -> Expected:
     return Expected(step_seconds=seconds, flops_per_token=float(flops), slice=plan.slice, why=why)
 
 
-def _with_peak(run: Run) -> Run:
+def _with_peak(run: TrainRun) -> TrainRun:
     """The run with the devices here, and their peak where they are chips of the plan's slice."""
     chip, (count, kind) = Hardware().slice(run.plan.slice).slice.chip, devices_here()
     peak = None
@@ -272,11 +278,13 @@ def _with_peak(run: Run) -> Run:
     return replace(run, expected=replace(run.expected, peak=peak, here=f"{count} x {kind}"))
 
 
-def _reporter(run: Run, hear: Progress) -> Callable[[StepMetrics], None]:
+def _reporter(run: TrainRun, hear: Progress) -> Callable[[StepMetrics], None]:
     return lambda m: hear(line_of(m, run.settings.steps, run.expected), asdict(m))
 
 
-def _supervised(request: TrainRunRequest, run: Run, group: Group, hear: Progress) -> dict[str, Any]:
+def _supervised(
+    request: TrainRunRequest, run: TrainRun, group: ProcessGroup, hear: Progress
+) -> dict[str, Any]:
     """Start this host's workers, watch them, and give what the first one says."""
     local = group.index is None and group.coordinator is None and not detected()
     if local:
@@ -302,7 +310,7 @@ def _supervised(request: TrainRunRequest, run: Run, group: Group, hear: Progress
             raise last.stopped(run, stop) from None
 
 
-def _own_index(group: Group) -> int:
+def _own_index(group: ProcessGroup) -> int:
     """Which process this is: as given, or by the cluster's environment."""
     if group.index is not None:
         return group.index
@@ -331,7 +339,7 @@ def _free_port() -> int:
         return opened.getsockname()[1]
 
 
-def _result(request: TrainRunRequest, run: Run, outcome: Outcome) -> dict[str, Any]:
+def _result(request: TrainRunRequest, run: TrainRun, outcome: TrainOutcome) -> dict[str, Any]:
     rate = outcome.tokens_per_second
     measured = None if rate is None else run.plan.tokens / rate
     expected = run.expected

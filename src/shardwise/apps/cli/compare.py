@@ -24,8 +24,9 @@ from shardwise.apps.cli.progress import stage_line
 def compare(**options: Any) -> None:
     """Hold a plan beside its program, as compiled for a slice that is not here.
 
-    FLOPs, bytes and seconds by op class, collectives by kind and axes, memory by kind, all of one
-    device and one step; and in sentences what differs, and where the program does it.
+    FLOPs, bytes and seconds by op class, collectives by kind and axes, all of them by phase and
+    component of the model, memory by kind, all of one device and one step; and in sentences what
+    differs, and where the program does it.
     """
     from shardwise.verbs.compare import CompareRequest
 

@@ -38,6 +38,7 @@ from shardwise.hardware.shapes import shapes_with
 from shardwise.hardware.slices import domain_of
 from shardwise.models import ModelConfig
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
+from shardwise.plans.laws import BATCH_AXES
 from shardwise.plans.stacks import STACKS as SOFTWARE
 from shardwise.plans.stacks import StackName, stack_row
 from shardwise.plans.train import STORAGE_AXES
@@ -148,7 +149,7 @@ def _node_gbps(words: str) -> float | None:
 def plan_of(row: Row, cfg: ModelConfig, piece: Slice) -> TrainPlan:
     """The plan of a run. Raises BadRequest where a TrainPlan cannot say it."""
     stack, mesh = stack_of(row), _mesh(row, piece)
-    shards = prod(mesh.get(a, 1) for a in ("replica", "data", "fsdp", "expert"))
+    shards = prod(mesh.get(a, 1) for a in BATCH_AXES)
     counts = _microbatches(row, stack, whole(row, "global_batch_seqs"), shards)
     plan = _plan(row, cfg, piece, mesh, counts[0])
     return with_remat(row, [replace(plan, microbatches=n) for n in counts], cfg, piece)

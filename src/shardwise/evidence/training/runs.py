@@ -36,7 +36,7 @@ PUBLISHED = Path(__file__).parent / "data" / "training_runs.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class PublishedRun:
     """One measured run as a plan on a slice; seconds per step, bytes per chip. `inferred` says what
     the source leaves open or a plan cannot say, and what was taken."""
 
@@ -85,9 +85,9 @@ def measured(row: Row) -> float:
     return number(row["value"].strip(), "value", above=0, most=1e18)
 
 
-def read_runs(rows: Iterable[Row]) -> tuple[tuple[Run, ...], tuple[LeftOut, ...]]:
+def read_runs(rows: Iterable[Row]) -> tuple[tuple[PublishedRun, ...], tuple[LeftOut, ...]]:
     """Every row as a run, or with the reason why not."""
-    runs: list[Run] = []
+    runs: list[PublishedRun] = []
     left_out: list[LeftOut] = []
     for row in rows:
         try:
@@ -97,13 +97,13 @@ def read_runs(rows: Iterable[Row]) -> tuple[tuple[Run, ...], tuple[LeftOut, ...]
     return tuple(runs), tuple(left_out)
 
 
-def read_run(row: Row) -> Run:
+def read_run(row: Row) -> PublishedRun:
     """One row as a run. Raises BadRequest where a plan cannot say it."""
     cfg, piece = model_of(row), slice_of(row)
     plan = plan_of(row, cfg, piece)
     check_plan(plan, cfg, piece)
     peak = extra(row).get("peak_mem_gb")
-    return Run(
+    return PublishedRun(
         id=row["id"],
         source=row["source"],
         chip=piece.chip.id,
