@@ -20,7 +20,7 @@ from shardwise.evidence.calibration.machine import Calibration, calibrate_machin
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.profiler.micro.job import REFERENCE
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import plan_training
+from shardwise.workflows.predict import TrainChoices, plan_training
 from shardwise.workflows.profile import Profiled, profile_plan
 
 CONFIG = {
@@ -39,7 +39,6 @@ CONFIG = {
     "hidden_act": "silu",
     "tie_word_embeddings": False,
 }
-FLOAT32 = {"param": "f32", "grad": "f32", "master": "none"}
 
 
 def main() -> None:
@@ -77,9 +76,7 @@ def _profile(made: Calibration, folder: Path, options: argparse.Namespace) -> Pr
         f"here:{options.devices}",
         batch=f"{options.rows}seq",
         seq=options.length,
-        dtype="f32",
-        dtypes=FLOAT32,
-        hardware=hardware,
+        choices=TrainChoices(dtype="f32", hw_files=file),
     ).best.plan
     return profile_plan(
         plan,

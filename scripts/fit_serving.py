@@ -36,7 +36,7 @@ from shardwise.evidence.serving.runs import (
 from shardwise.evidence.serving.times import RunFeatures, features
 from shardwise.evidence.serving.validate import (
     OTHERS,
-    ServingScored,
+    ScoredServingRun,
     scored,
     tpot_summary,
     ttft_summary,
@@ -80,7 +80,7 @@ class LeftOutFit:
     what: str
     name: str
     fitted: Summary
-    rows: tuple[ServingScored, ...]
+    rows: tuple[ScoredServingRun, ...]
     engines: Mapping[str, Engine]
 
     @property
@@ -114,14 +114,14 @@ def arguments() -> argparse.Namespace:
 
 def price_with(
     groups: Sequence[RunFeatures], engines: Mapping[str, Engine], runs: Sequence[ServingRun]
-) -> tuple[ServingScored, ...]:
+) -> tuple[ScoredServingRun, ...]:
     return scored(groups, lambda run: engines[run.family], runs)
 
 
 def left_out(
     groups: Sequence[RunFeatures],
     table: ServingTable,
-    rows: Sequence[ServingScored],
+    rows: Sequence[ScoredServingRun],
     what: str,
 ) -> list[LeftOutFit]:
     """Every model, or chip, of the gating runs left out of the fit in turn."""
@@ -147,7 +147,7 @@ def left_out(
 def report(
     day: str,
     table: ServingTable,
-    rows: Sequence[ServingScored],
+    rows: Sequence[ScoredServingRun],
     engines: Mapping[str, Engine],
     left: Sequence[LeftOutFit],
     groups: Sequence[RunFeatures],
@@ -227,7 +227,7 @@ def report(
     return "\n\n".join(parts) + "\n"
 
 
-def _newest_alone(rows: Sequence[ServingScored]) -> list[ServingScored]:
+def _newest_alone(rows: Sequence[ScoredServingRun]) -> list[ScoredServingRun]:
     """The runs of the newest numbered release of each family."""
     newest: dict[str, tuple[int, ...]] = {}
     for r in rows:
@@ -235,7 +235,7 @@ def _newest_alone(rows: Sequence[ServingScored]) -> list[ServingScored]:
     return [r for r in rows if r.run.release and r.run.release == newest[r.run.family]]
 
 
-def _by(rows: Sequence[ServingScored], what: str, summary=tpot_summary) -> dict[str, Summary]:
+def _by(rows: Sequence[ScoredServingRun], what: str, summary=tpot_summary) -> dict[str, Summary]:
     names = sorted({getattr(r.run, what) for r in rows})
     return {n: summary([r for r in rows if getattr(r.run, what) == n]) for n in names}
 

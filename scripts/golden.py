@@ -177,9 +177,9 @@ def stand_in(name: str) -> Iterator[None]:
     if not name:
         yield
         return
-    import shardwise.apps.cli.compare
-    import shardwise.apps.cli.compile
-    import shardwise.apps.cli.explain  # noqa: F401
+    import shardwise.verbs.compare
+    import shardwise.verbs.compile
+    import shardwise.verbs.explain  # noqa: F401
     from shardwise.profiler import ahead
     from shardwise.profiler.ahead.cache import read_entry
     from shardwise.profiler.ahead.compile import compiled_of

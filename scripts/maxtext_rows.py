@@ -22,11 +22,11 @@ from made import commit, table
 
 from shardwise.errors import ShardwiseError
 from shardwise.evidence.training.programs import OPTIONS, before_fit, compile_row, row_result
-from shardwise.evidence.training.runs import Run, read_run
+from shardwise.evidence.training.runs import PublishedRun, read_run
 from shardwise.evidence.training.table import PUBLISHED, read_table
 from shardwise.evidence.training.validate import priced
 from shardwise.plans.train import mesh_text
-from shardwise.profiler.ahead import Cache, Limits, default_root
+from shardwise.profiler.ahead import CompileCache, Limits, default_root
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import schedule
@@ -34,7 +34,7 @@ from shardwise.sharding import Mesh
 
 ROOT = Path(__file__).resolve().parent.parent
 JSON, PAGE = ROOT / "docs" / "maxtext.json", ROOT / "docs" / "maxtext.md"
-LIMITS = Limits(seconds=1800.0, memory_bytes=9 * 2**30, cache=Cache(root=default_root()))
+LIMITS = Limits(seconds=1800.0, memory_bytes=9 * 2**30, cache=CompileCache(root=default_root()))
 
 ABOUT = """Made by `python scripts/maxtext_rows.py`; newest row of {date}. Each row is a published
 training run on TPUs (`src/shardwise/evidence/training/data/training_runs.csv`, with its citation):
@@ -104,7 +104,9 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def wanted(args: argparse.Namespace, left: dict[str, str]) -> list[tuple[Mapping[str, str], Run]]:
+def wanted(
+    args: argparse.Namespace, left: dict[str, str]
+) -> list[tuple[Mapping[str, str], PublishedRun]]:
     """The TPU rows that were asked for, smallest slices first; those no plan can say are left."""
     found = []
     for row in read_table(PUBLISHED).rows:
@@ -121,7 +123,7 @@ def wanted(args: argparse.Namespace, left: dict[str, str]) -> list[tuple[Mapping
 
 
 def one(
-    row: Mapping[str, str], run: Run, held: dict[str, Any], cached_only: bool
+    row: Mapping[str, str], run: PublishedRun, held: dict[str, Any], cached_only: bool
 ) -> dict[str, Any] | None:
     """A row's record, from the cache or from a compile; None where neither is to be had."""
     cache = LIMITS.cache

@@ -24,7 +24,7 @@ from shardwise.evidence.planned.steps import compiled_texts, read_step
 from shardwise.models import ModelConfig
 from shardwise.plans.files import plan_dict
 from shardwise.plans.train import TrainPlan
-from shardwise.profiler.ahead import Cache, default_root
+from shardwise.profiler.ahead import CompileCache, default_root
 from shardwise.profiler.ahead.cache import key_of
 
 TOPOLOGY = "v5e:2x4"
@@ -52,7 +52,7 @@ def main() -> None:
     for name in options.only or plans:
         plan, cfg = plans[name]
         try:
-            answer = _compiled(plan, cfg, Cache(root=options.cache))
+            answer = _compiled(plan, cfg, CompileCache(root=options.cache))
         except ShardwiseError as error:
             sys.exit(f"{name}: {error}")
         rows.append(row_of(name, plan, read_step(answer, plan)))
@@ -64,7 +64,7 @@ def main() -> None:
     (DOCS / "planned.md").write_text(page(doc), encoding="utf-8")
 
 
-def _compiled(plan: TrainPlan, cfg: ModelConfig, cache: Cache) -> dict[str, Any]:
+def _compiled(plan: TrainPlan, cfg: ModelConfig, cache: CompileCache) -> dict[str, Any]:
     """The step's programs, from the cache or compiled now."""
     key = key_of("planned", plan_dict(plan), TOPOLOGY, sources(STEP_MAKERS))
     if held := cache.load(key):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from shardwise.evidence.planned.plans import small_plans
-from shardwise.evidence.planned.steps import Compiled, planned_lines, planned_state
+from shardwise.evidence.planned.steps import CompiledStep, planned_lines, planned_state
 from shardwise.plans.files import plan_dict
 from shardwise.plans.train import TrainPlan, mesh_text
 from shardwise.profiler.collectives.added import ADDED
@@ -47,7 +47,7 @@ and are added to the plan's list, so that the program must have exactly these.""
 # Rows ---------------------------------------------------------------------------------------------
 
 
-def row_of(name: str, plan: TrainPlan, got: Compiled) -> dict[str, Any]:
+def row_of(name: str, plan: TrainPlan, got: CompiledStep) -> dict[str, Any]:
     """One plan's step as plain values; bytes per device, and V in bytes of each array."""
     lines = list(dict.fromkeys(got.lines))
     at = {line: i for i, line in enumerate(lines)}
@@ -61,10 +61,10 @@ def row_of(name: str, plan: TrainPlan, got: Compiled) -> dict[str, Any]:
     }
 
 
-def step_of(row: Mapping[str, Any]) -> Compiled:
+def step_of(row: Mapping[str, Any]) -> CompiledStep:
     """A row as `compiled_steps` gave it."""
     lines = [_line(dict(zip(FIELDS, values, strict=True))) for values in row["lines"]]
-    return Compiled(
+    return CompiledStep(
         lines=tuple(lines[i] for i in row["order"]), state=row["state"], beside=row["beside"]
     )
 
@@ -102,7 +102,7 @@ class Found:
 
     name: str
     plan: TrainPlan
-    got: Compiled
+    got: CompiledStep
     same: bool
     compared: Comparison
     noticed: tuple[int, int]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from made import table
 
-from shardwise.apps.cli.plan_train_against import figures, shown
 from shardwise.evidence.against import (
     Against,
     against_result,
@@ -22,7 +21,8 @@ from shardwise.evidence.against import (
 from shardwise.plans.named import audit_about
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_seconds
-from shardwise.workflows.predict import plan_training, slower_text, train_result
+from shardwise.verbs.plan_train import figures, shown
+from shardwise.workflows.predict import TrainChoices, plan_training, slower_text, train_result
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "published_plans.md"
@@ -50,7 +50,7 @@ def section(name: str, on: str) -> str:
         on,
         batch=f"{plan.global_batch_sequences}seq",
         seq=plan.sequence_length,
-        stack=STACK,
+        choices=TrainChoices(stack=STACK),
     )
     found = set_against(planning, plan, f"audit:{name}")
     ours, theirs = train_result(planning.best), against_result(found)

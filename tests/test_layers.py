@@ -35,7 +35,8 @@ MAY_IMPORT = {
     "workflows": f"{PLANNING} planner runtime profiler",
     "evidence": f"{PLANNING} planner runtime profiler workflows",
     "book": f"{PLANNING} planner workflows",
-    "apps": f"{PLANNING} planner workflows evidence book",
+    "verbs": f"{PLANNING} planner workflows evidence book",
+    "apps": f"{PLANNING} planner workflows evidence book verbs",
     "__main__": "apps",
 }
 

@@ -1,4 +1,5 @@
-"""A choice is a row: no name of a schedule, a remat policy or a stack decides anything elsewhere.
+"""A choice is a row: no name of a schedule, a remat policy, a stack, a context method or an
+optimizer decides anything elsewhere.
 
 What depends on one is a field of its row. A new one is written where the row lies, and everything
 else reads it. The exporters' tables say what other software calls a plan's choices, so they name
@@ -14,6 +15,8 @@ import pytest
 
 import shardwise
 from shardwise.models.remat import REMAT_POLICIES
+from shardwise.plans.context_methods import CONTEXT_METHODS
+from shardwise.plans.optimizers import OPTIMIZERS
 from shardwise.plans.stacks import STACKS
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
@@ -23,10 +26,12 @@ CHOICES = {
     "schedule": (PIPELINE_KINDS, r"\b(pipeline_)?schedule\b|\bkind\b", "scheduling/pipeline/"),
     "remat policy": (REMAT_POLICIES, r"remat\b|\bpolic(y|ies)\b", "models/remat.py"),
     "stack": (STACKS, r"\bstack\b|\bsoftware\b", "plans/stacks.py"),
+    "context method": (CONTEXT_METHODS, r"\bmethod\b|context_method", "plans/context_methods.py"),
+    "optimizer": (OPTIMIZERS, r"\boptimizer\b|\bupdate\b", "plans/optimizers.py"),
 }
 EXPORTS = "planner/export/"
-ELSEWHERE = {"none", "block", "offload", "interleaved", "xla", "fsdp"}
-"""Names that are other things too (a mesh axis, a compiler, a serving policy, nothing at all): they
+ELSEWHERE = {"none", "block", "offload", "interleaved", "xla", "fsdp", "all_gather", "ring"}
+"""Names that are other things too (a mesh axis, a compiler, a collective, nothing at all): they
 count where what they are compared with is called after the choice."""
 MOST_FILES = 3
 
@@ -98,6 +103,22 @@ def test_no_name_of_a_choice_decides_anything_outside_its_rows(choice):
         for where in deciding(names, called, tree)
     ]
     assert not found, f"read a field of the {choice}'s row instead:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("choice", "code"),
+    [
+        ("context method", "if plan.context_method in ('ring', 'all_gather'): pass"),
+        ("context method", "match self.setup.plan.context_method:\n    case 'ulysses': pass"),
+        ("context method", "blocks = {'ring': 2.0}[shape.context_method]"),
+        ("optimizer", "if plan.optimizer == 'muon': pass"),
+        ("stack", "if software == 'fsdp': pass"),
+        ("remat policy", "kept = policy != 'none'"),
+    ],
+)
+def test_a_decision_by_name_is_found_of_every_choice(choice, code):
+    names, called, _ = CHOICES[choice]
+    assert deciding(names, called, ast.parse(code))
 
 
 @pytest.mark.parametrize(

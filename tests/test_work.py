@@ -73,8 +73,8 @@ def test_by_key_groups_what_may_be_named_differently():
         axes=("fsdp",),
     )
     assert set(sums) == {forward, gather, Key(phase="backward", component="mlp", op_class="matmul")}
-    assert sums[forward] == {"flops": 27.0, "hbm_bytes": 15.0, "collective_bytes": 0.0}
-    assert sums[gather] == {"flops": 0.0, "hbm_bytes": 0.0, "collective_bytes": 192.0}
+    assert sums[forward] == {"flops": 27.0, "hbm_bytes": 15.0, "collective_bytes": 0.0, "runs": 3.0}
+    assert sums[gather] == {"flops": 0.0, "hbm_bytes": 0.0, "collective_bytes": 192.0, "runs": 3.0}
 
 
 def test_by_key_keeps_collectives_over_other_axes_apart():

@@ -12,7 +12,7 @@ import shardwise
 from shardwise.hardware.device_order import device_coordinates
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
-from shardwise.profiler.ahead import Cache, Compiled, Limits, compile_ahead, target_of
+from shardwise.profiler.ahead import CompileCache, CompiledProgram, Limits, compile_ahead, target_of
 from shardwise.profiler.ahead.cache import key_of, read_entry, write_entry
 from shardwise.profiler.ahead.compile import compiled_of
 from shardwise.workflows.compile import PLAN_BUILDER, Program, predicted_of, program_of
@@ -51,7 +51,7 @@ def compiled_case(plan: TrainPlan | ServePlan, hardware: Hardware, root: Path) -
     """The step of a training plan, the decode step of a serving plan."""
     phase = "train" if isinstance(plan, TrainPlan) else "decode"
     priced = price_plan(plan, hardware)
-    found = _compiled(plan, phase, priced, Cache(root=root, limit=8 * 2**30))
+    found = _compiled(plan, phase, priced, CompileCache(root=root, limit=8 * 2**30))
     said = predicted_of(priced, phase)
     program = program_of(phase, found, priced.answer.piece, said)
     return Case(plan=plan, priced=priced, program=program)
@@ -60,12 +60,14 @@ def compiled_case(plan: TrainPlan | ServePlan, hardware: Hardware, root: Path) -
 def dump(case: Case, root: Path, folder: Path) -> None:
     """The entry of a case as a folder for tests, with its plan and its largest buffers."""
     folder.mkdir(parents=True, exist_ok=True)
-    record, hlo = read_entry(Cache(root=root).entry(case.program.compiled.key))
+    record, hlo = read_entry(CompileCache(root=root).entry(case.program.compiled.key))
     write_entry(folder, {**record, "buffers": record["buffers"][:MOST_BUFFERS]}, hlo)
     (folder / "plan.json").write_text(json.dumps(plan_dict(case.plan), indent=1), encoding="utf-8")
 
 
-def _compiled(plan: TrainPlan | ServePlan, phase: str, priced: Priced, cache: Cache) -> Compiled:
+def _compiled(
+    plan: TrainPlan | ServePlan, phase: str, priced: Priced, cache: CompileCache
+) -> CompiledProgram:
     request = key_of("table", plan_dict(plan), phase, OPTIONS, sources())
     known = cache.follow(request)
     if known and (held := cache.load(known)):

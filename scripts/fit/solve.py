@@ -18,7 +18,7 @@ from fit.constants import (
     kind_of,
     stack_with,
 )
-from shardwise.evidence.training.runs import Run
+from shardwise.evidence.training.runs import PublishedRun
 from shardwise.hardware import Chip, Placement
 from shardwise.planner.price.plan import PricedStep, price_step
 from shardwise.planner.price.stages import timeline_factor
@@ -38,7 +38,7 @@ NOISE = 0.10
 class Case:
     """A run, counted and placed; `idle` is what its pipeline takes over a device's own work."""
 
-    run: Run
+    run: PublishedRun
     counted: Step[tuple[Op, ...]]
     placement: Placement
     idle: float
@@ -58,7 +58,7 @@ class Prior:
     source: str
 
 
-def case_of(run: Run) -> Case:
+def case_of(run: PublishedRun) -> Case:
     """The run as `evaluate_train` counts and places it."""
     answer = evaluate_train(run.plan, run.cfg, run.piece)
     counted = count_step(run.cfg, plan_shape(run.plan, run.cfg))

@@ -57,41 +57,41 @@ def dtype_bytes(name: str) -> float:
     return DTYPE_BYTES[name]
 
 
-def parse_count(text: str, what: str = "count") -> float:
-    """A positive count with an optional suffix.
+def parse_count(text: str | float, what: str = "count") -> float:
+    """A positive count, or its text with an optional suffix.
 
     >>> parse_count("4Mi"), parse_count("15T"), parse_count("16e6")
     (4194304.0, 15000000000000.0, 16000000.0)
     """
     scales = {k: v for k, v in {**_DECIMAL, **_BINARY}.items() if k != "e"}  # 4e is a cut-off 4e6
-    return _parse(text, what, scales, "such as 1024, 4Mi, 16e6 or 15T", 1e-30, MOST_COUNT)
+    form = "such as 1024, 4Mi, 16e6 or 15T"
+    return _parse(_text(text), what, scales, form, 1e-30, MOST_COUNT)
 
 
-def parse_bytes(text: str, what: str = "size") -> float:
-    """A size in bytes; the unit must say GB (1e9) or GiB (2**30).
+def parse_bytes(text: str | float, what: str = "size") -> float:
+    """A size in bytes; the unit of a text must say GB (1e9) or GiB (2**30).
 
     >>> parse_bytes("95GiB") == 95 * 2**30
     True
     """
     scales = {f"{k}b": v for k, v in {**_DECIMAL, **_BINARY}.items() if k != "b"}
-    return _parse(
-        text,
-        what,
-        scales,
-        "with a unit that says which, such as 16GB or 15.75GiB",
-        1e-6,
-        MOST_BYTES,
-    )
+    form = "with a unit that says which, such as 16GB or 15.75GiB"
+    return _parse(_text(text, "B"), what, scales, form, 1e-6, MOST_BYTES)
 
 
-def parse_seconds(text: str, what: str = "time") -> float:
-    """A duration in seconds.
+def parse_seconds(text: str | float, what: str = "time") -> float:
+    """A duration in seconds; a text has a unit.
 
     >>> parse_seconds("15ms")
     0.015
     """
     form = "with a unit: ns, us, ms, s, min, h, d or y"
-    return _parse(text, what, _SECONDS, form, LEAST_SECONDS, MOST_SECONDS)
+    return _parse(_text(text, "s"), what, _SECONDS, form, LEAST_SECONDS, MOST_SECONDS)
+
+
+def _text(value: str | float, unit: str = "") -> str:
+    """A number as a person would write it in the unit of the inside."""
+    return value if isinstance(value, str) else f"{value}{unit}"
 
 
 def _parse(

@@ -79,7 +79,8 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What two Works are compared by; names and fusions may differ, sums per key may not."""
+    """What two Works are compared by; names and fusions may differ, sums per key may not. The two
+    halves of a backward pass, `backward` and `weight`, are one: a compiler does not tell which."""
 
     phase: str
     component: str
@@ -131,7 +132,7 @@ class Op:
         if self.collective is not None:
             kind, axes = self.collective.kind, self.collective.axes
         return Key(
-            phase=self.phase,
+            phase="backward" if self.phase == "weight" else self.phase,
             component=self.component,
             op_class=self.op_class,
             collective=kind,
@@ -178,13 +179,21 @@ class Work:
             if op.collective is not None and kind in (None, op.collective.kind)
         )
 
+    def over(self, degrees: Mapping[str, int]) -> "Work":
+        """The work on a mesh of these degrees: collectives without the axes of one device, the
+        others in alphabetical order, and none that has no axis left or moves nothing."""
+        ops = (_over(op, degrees) for op in self.ops)
+        return Work(tuple(op for op in ops if op is not None))
+
     def by_key(self) -> dict[Key, dict[str, Quantity]]:
-        """Sums of flops, hbm_bytes and collective bytes per key: what two Works are compared by."""
+        """Sums of flops, hbm_bytes and collective bytes per key, and how often it runs: what two
+        Works are compared by."""
         return {
             key: {
                 "flops": Work(tuple(ops)).flops(),
                 "hbm_bytes": Work(tuple(ops)).hbm_bytes(),
                 "collective_bytes": Work(tuple(ops)).collective_bytes(),
+                "runs": _sum(op.count for op in ops),
             }
             for key, ops in grouped(self.ops, lambda op: op.key).items()
         }
@@ -236,6 +245,15 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     for item in items:
         found.setdefault(key(item), []).append(item)
     return found
+
+
+def _over(op: Op, degrees: Mapping[str, int]) -> Op | None:
+    if op.collective is None:
+        return op
+    axes = tuple(sorted(axis for axis in op.collective.axes if degrees.get(axis, 1) > 1))
+    if not axes or not np.any(op.collective.bytes) or not np.any(op.count):
+        return None
+    return replace(op, collective=replace(op.collective, axes=axes))
 
 
 def _sum(values: Iterable[Quantity]) -> Quantity:

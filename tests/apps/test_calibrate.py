@@ -154,7 +154,7 @@ def test_requests_that_cannot_be_answered(capsys, plan):
     for args, said in (
         ((), "give either --endpoint URL or --records FILE"),
         (("--records", "missing.jsonl"), "cannot read the records"),
-        (("--endpoint", "http://x", "--rate", "0"), "--rate is '0'; it must be a number above 0"),
+        (("--endpoint", "http://x", "--rate", "0"), "--rate is 0.0; it must be a number above 0"),
     ):
         code, _, err = run(capsys, "calibrate", plan, *args)
         assert code == 2

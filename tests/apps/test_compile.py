@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shardwise.apps.cli import main
-from shardwise.profiler.ahead import Buffer, Compiled
+from shardwise.profiler.ahead import Buffer, CompiledProgram
 from shardwise.workflows import compile as workflow
 
 DATA = Path(__file__).parents[1] / "profiler" / "explain" / "data"
@@ -55,7 +55,7 @@ def kept(label, **changes):
         "cached": False,
         "hlo": hlo,
     }
-    return Compiled(**{**fields, **changes})
+    return CompiledProgram(**{**fields, **changes})
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ def test_a_program_without_faults_says_so(capsys, compiler):
         ((*ARGS[:5], "--mesh", "data=3"), "mesh data=3 does not lie on 'v5e:2x4', which has 8"),
         ((*ARGS, "--set", "remat=block"), "--set and --phase are of plans"),
         ((*ARGS, "--option", "word"), "--option 'word' is not NAME=VALUE"),
-        ((*ARGS, "--timeout", "0"), "--timeout is '0'; it must be a number above 0"),
+        ((*ARGS, "--timeout", "0"), "--timeout is 0.0; it must be a number above 0"),
         ((*ARGS, "--memory", "lots"), "--memory"),
         (("nowhere.yaml",), "cannot read the plan 'nowhere.yaml'"),
         (("nowhere.yaml", "--args", "a:b"), "--args is of functions; the plan 'nowhere.yaml'"),

@@ -130,20 +130,23 @@ def no_work(monkeypatch):
         raise AssertionError("the work has begun")
 
     for name in (
-        "plan_train.plan_training",
-        "plan_serve.plan_serving",
-        "plan_show.price_plan",
-        "plan_sweep.sweep",
-        "simulate.simulate_plan",
-        "validate.run_validation",
-        "book.figure",
-        "shard.shard_expression",
-        "shard.block",
-        "export.export_file",
-        "hw.load_chip",
-        "model.load_model",
+        "apps.cli.plan_serve.plan_serving",
+        "apps.cli.simulate.simulate_plan",
+        "verbs.plan_train.TrainPlanRequest.answer",
+        "verbs.plan_show.PlanShowRequest.answer",
+        "verbs.plan_sweep.SweepRequest.answer",
+        "verbs.validate.ValidateRequest.answer",
+        "verbs.book.FigureRequest.answer",
+        "verbs.shard.ShardRequest.answer",
+        "verbs.export.ExportRequest.answer",
+        "verbs.compile.CompileRequest.answer",
+        "verbs.profile.ProfileRequest.answer",
+        "verbs.hw.ChipListRequest.answer",
+        "verbs.hw.ChipDiffRequest.answer",
+        "verbs.model.ModelListRequest.answer",
+        "verbs.model.ModelDiffRequest.answer",
     ):
-        monkeypatch.setattr(f"shardwise.apps.cli.{name}", fail)
+        monkeypatch.setattr(f"shardwise.{name}", fail)
 
 
 SERVE = ("plan", "serve", "--model", "llama-3-8b", "--on", "v5e:4x4", "--input", "9", "--output")

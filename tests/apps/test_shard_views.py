@@ -10,7 +10,8 @@ from shardwise.apps.cli import shard_views
 from shardwise.apps.cli.shard_views import animate, animate_terminal, draw, plot
 from shardwise.errors import BadRequest, MissingPart
 from shardwise.sharding import Layout, Mesh
-from shardwise.sharding.simulate import simulate, torus
+from shardwise.sharding.simulate import simulate
+from shardwise.sharding.simulate.fabric import torus
 
 A = Layout.parse("A[I_XY, J]")
 SIZES, MESH = {"I": 8, "J": 4}, Mesh.parse("X=2,Y=2,Z=2")

@@ -13,7 +13,7 @@ from tests.apps.commands import refused as refusal
 
 from runtime.trainer.made import QUICK, make_plan
 from shardwise.plans import save_plan
-from shardwise.workflows.train import TrainRequest, run_of
+from shardwise.workflows.train import TrainRunRequest, run_of
 
 PLAN = "plan.yaml"
 
@@ -54,7 +54,7 @@ def test_devices_that_are_not_the_mesh_are_refused(capsys, plan, text, tmp_path)
         (["--processes", 2, "--process", 0], "--process is given without --coordinator"),
         (["--coordinator", "nowhere"], "is not HOST:PORT"),
         (["--warmup", 5], "--warmup 5 is outside 0..1"),
-        (["--save-every", -1], "--save-every is '-1'"),
+        (["--save-every", -1], "--save-every is -1"),
         (["--set", "mesh.fsdp=8", "--tensor-matmul", "one_way"], "over tensor, and tensor is 1"),
     ],
 )
@@ -142,7 +142,7 @@ def test_dropped_rows_are_said_before_the_first_step(tmp_path, text, changes, wa
         "num_experts_per_tok": 2,
     }
     save_plan(make_plan(tmp_path, config=config, **changes), tmp_path / PLAN)
-    asked = TrainRequest(plan=str(tmp_path / PLAN), data=str(text), steps=1, out=str(tmp_path))
+    asked = TrainRunRequest(plan=str(tmp_path / PLAN), data=str(text), steps=1, out=str(tmp_path))
     found = [w for w in run_of(asked).warnings if "are dropped, so losses depend on" in w]
     assert bool(found) is warns
     assert all("ragged drops none, nor does expert_capacity 4" in w for w in found)

@@ -10,7 +10,7 @@ from shardwise.book.rules.training import mixed_limit
 from shardwise.hardware import load_chip, read_slice
 from shardwise.models import load_model
 from shardwise.plans import TrainPlan, load_plan, model_hash
-from shardwise.plans.named import audit_names, plan_path, with_neighbour
+from shardwise.plans.named import audit_names
 
 H100 = alphas(load_chip("h100", constants="book"))
 
@@ -21,8 +21,7 @@ def slice_of(text, constants="book", **set_):
 
 
 def shipped(name):
-    path = plan_path(f"audit:{name}")
-    return with_neighbour(load_plan(path), path)
+    return load_plan(f"audit:{name}")
 
 
 def verdicts(plan):

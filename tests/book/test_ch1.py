@@ -1,12 +1,11 @@
 """Chapter 1, rooflines: every entry through the public API with the entry's own inputs."""
 
 from book.oracle import check, entry
-from shardwise.roofline import (
-    ElementBytes,
+from shardwise.roofline import ElementBytes
+from shardwise.roofline.chip_roofline import critical_intensity, math_seconds
+from shardwise.roofline.matmul import (
     critical_batch_approx,
-    critical_intensity,
     first_batch_at_peak,
-    math_seconds,
     matmul_bytes,
     matmul_intensity,
     matmul_times,

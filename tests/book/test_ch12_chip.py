@@ -3,14 +3,15 @@
 from book.oracle import check, entry
 from shardwise.hardware import load_chip
 from shardwise.hardware.totals import matmul_flops_per_cycle, resident_warps, vector_clock
-from shardwise.roofline import (
-    ElementBytes,
+from shardwise.roofline import ElementBytes
+from shardwise.roofline.chip_roofline import (
     chip_critical_intensity,
     critical_intensity,
-    matmul_times,
+    elementwise_intensity,
+    elementwise_times,
     vector_critical_intensity,
 )
-from shardwise.roofline.chip_roofline import elementwise_intensity, elementwise_times
+from shardwise.roofline.matmul import matmul_times
 
 
 def with_numbers(name, numbers):

@@ -2,24 +2,19 @@
 
 from book.oracle import check, entry
 from shardwise.hardware import load_chip, parse_slice
+from shardwise.hardware.slices import domain_of
 from shardwise.hardware.totals import (
     Totals,
     link_both_ways,
-    pod_chips,
     pod_totals,
     register_bytes_per_core,
     systolic_flops,
     systolic_flops_per_cycle,
     torus_axes,
 )
-from shardwise.roofline import (
-    ElementBytes,
-    critical_batch,
-    critical_intensity,
-    math_seconds,
-    matmul_flops,
-    matmul_times,
-)
+from shardwise.roofline import ElementBytes
+from shardwise.roofline.chip_roofline import critical_intensity, math_seconds
+from shardwise.roofline.matmul import critical_batch, matmul_flops, matmul_times
 from shardwise.roofline.transfer import (
     gather_to_one_seconds,
     parallel_seconds,
@@ -38,7 +33,7 @@ def book(name):
 def spec_row(name):
     chip = book(name)
     return [
-        pod_chips(chip),
+        domain_of(chip),
         chip.chips_per_host,
         chip.hbm_bytes,
         chip.hbm_bandwidth,
@@ -120,7 +115,7 @@ def test_vreg_bytes(e):
 @entry("head.2.tpu7x_pod")
 def test_tpu7x_pod(e):
     chip = book(e["inputs"]["tpu"])
-    check(e, pod_chips(chip))
+    check(e, domain_of(chip))
     assert chip.network.pod == (4, 4, 576)
 
 

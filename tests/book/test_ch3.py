@@ -8,7 +8,9 @@ import numpy as np
 
 from book.oracle import check, entry
 from shardwise.hardware import load_chip, parse_slice, place
-from shardwise.roofline import crossover, rings, seconds, times
+from shardwise.roofline import seconds
+from shardwise.roofline.crossover import crossover
+from shardwise.roofline.strategies import rings, times
 from shardwise.sharding import (
     Einsum,
     Layout,

@@ -7,13 +7,20 @@ import pytest
 
 from book.oracle import check, entry
 from shardwise.hardware import load_chip, parse_slice, place
-from shardwise.roofline import collective_seconds
-from shardwise.roofline.collectives import all_gather, all_reduce, all_to_all, permute
-from shardwise.sharding.simulate import all_gather as run_all_gather
-from shardwise.sharding.simulate import all_reduce as run_all_reduce
-from shardwise.sharding.simulate import all_to_all as run_all_to_all
-from shardwise.sharding.simulate import grain, simulate, torus
-from shardwise.sharding.simulate import reduce_scatter as run_reduce_scatter
+from shardwise.roofline.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    collective_seconds,
+    permute,
+)
+from shardwise.sharding.simulate import simulate
+from shardwise.sharding.simulate.collectives import all_gather as run_all_gather
+from shardwise.sharding.simulate.collectives import all_reduce as run_all_reduce
+from shardwise.sharding.simulate.collectives import all_to_all as run_all_to_all
+from shardwise.sharding.simulate.collectives import reduce_scatter as run_reduce_scatter
+from shardwise.sharding.simulate.fabric import torus
+from shardwise.sharding.simulate.schedule import grain
 
 
 def axes(text, **degrees):

@@ -4,7 +4,7 @@ import pytest
 
 from book.oracle import ENTRIES, check, entry
 from book.test_ch4 import model
-from shardwise.book.figures import Torus, figure, math_comms, ratio_curves, splits, widget_axes
+from shardwise.book.figures import BookTorus, figure, math_comms, ratio_curves, splits, widget_axes
 from shardwise.book.rules.mlp import mlp_times
 from shardwise.book.rules.training import (
     checkpoint_bytes,
@@ -19,7 +19,8 @@ from shardwise.book.rules.training import (
     x_opt,
 )
 from shardwise.hardware import load_chip
-from shardwise.hardware.totals import link_both_ways, pod_chips
+from shardwise.hardware.slices import domain_of
+from shardwise.hardware.totals import link_both_ways
 from shardwise.models import params_by_component, params_total
 from shardwise.models.flops import six_nd
 from shardwise.models.training_state import training_state
@@ -85,7 +86,7 @@ def run_of(i, chips, mfu):
 def test_chips_of_a_40m_batch(e):
     i = e["inputs"]
     chips = data_chips(i["batch_tokens"], data_limit(alpha(i), i["axes"]))
-    check(e, [chips, chips / pod_chips(chip_of(i))])
+    check(e, [chips, chips / domain_of(chip_of(i))])
 
 
 @entry("head.5.llama70_chips")
@@ -146,7 +147,7 @@ def test_llama_with_2m_tokens(e):
 @entry("head.5.seed_10pods")
 def test_ten_pods(e):
     i = e["inputs"]
-    chips = i["pods"] * pod_chips(chip_of(i))
+    chips = i["pods"] * domain_of(chip_of(i))
     check(e, [chips, *(run_of(i, chips, mfu) for mfu in i["mfu"])])
 
 
@@ -157,14 +158,14 @@ def test_ten_pods(e):
 def test_ratio_curves(e):
     found = figure(e["id"])
     check(e, list(found.readings.values()))
-    again = ratio_curves(Torus(chips=e["inputs"]["N"], d_ff=e["inputs"]["F"]))
+    again = ratio_curves(BookTorus(chips=e["inputs"]["N"], d_ff=e["inputs"]["F"]))
     assert again == found
 
 
 @entry("fig.5.math_comms")
 def test_math_and_comms(e):
     i = e["inputs"]
-    readings = math_comms(Torus(chips=i["N"])).readings
+    readings = math_comms(BookTorus(chips=i["N"])).readings
     check(e, [readings[f"flat_seconds.{mesh}"] for mesh in i["meshes"]])
     # Errata 5.6: 4.06e5 tokens where the two communications overlap, 1.63e6 where they add up.
     assert readings["threshold_tokens.X_opt, max"] == pytest.approx(406_406, rel=1e-5)

@@ -29,7 +29,9 @@ from shardwise.models import (
 )
 from shardwise.models.specs import Moe
 from shardwise.models.training_state import training_state
-from shardwise.roofline import ElementBytes, chip_critical_intensity, critical_batch_approx
+from shardwise.roofline import ElementBytes
+from shardwise.roofline.chip_roofline import chip_critical_intensity
+from shardwise.roofline.matmul import critical_batch_approx
 from shardwise.units import dtype_bytes
 
 WEIGHTS_AND_MATH = (("bf16", "bf16"), ("int8", "bf16"), ("int8", "int8"))

@@ -18,7 +18,7 @@ from shardwise.profiler.hlo import (
     read_shape,
     recover_mesh,
 )
-from shardwise.roofline import math_seconds
+from shardwise.roofline.chip_roofline import math_seconds
 from shardwise.roofline.price import price_op
 from shardwise.sharding import Mesh
 from shardwise.workflows.inputs import Hardware

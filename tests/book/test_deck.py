@@ -13,8 +13,11 @@ from shardwise.book.rules.training import (
     years,
 )
 from shardwise.hardware import load_chip, node_egress
-from shardwise.hardware.totals import pod_chips, systolic_flops_per_cycle, torus_egress
-from shardwise.roofline import ElementBytes, critical_intensity, matmul_intensity
+from shardwise.hardware.slices import domain_of
+from shardwise.hardware.totals import systolic_flops_per_cycle, torus_egress
+from shardwise.roofline import ElementBytes
+from shardwise.roofline.chip_roofline import critical_intensity
+from shardwise.roofline.matmul import matmul_intensity
 from shardwise.sharding import Layout, Mesh, bytes_per_device
 
 RUNS = (6064, 438_750)
@@ -91,7 +94,7 @@ def test_chips_of_40m_tokens(e):
 @entry("deck.v5p_pod")
 def test_v5p_pod(e):
     chip = load_chip(e["inputs"]["chip"], constants="book")
-    check(e, [pod_chips(chip), torus_egress(chip)])
+    check(e, [domain_of(chip), torus_egress(chip)])
 
 
 @entry("deck.v6e_ici")

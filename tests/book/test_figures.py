@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shardwise.book.figures import (
-    Torus,
+    BookTorus,
     figure,
     figure_ids,
     interactive,
@@ -38,7 +38,7 @@ def test_an_unknown_figure_lists_the_others():
 
 def test_crossings_lie_on_the_curves():
     """The reading is where the drawn curve passes 1."""
-    found = ratio_curves(Torus(chips=512, d_ff=16384))
+    found = ratio_curves(BookTorus(chips=512, d_ff=16384))
     by = {s.label: s for s in found.series}
     for label, reading in (("FSDP", "fsdp"), ("FSDP x tensor", "mixed")):
         at = np.interp(found.readings[f"{reading}_tokens_per_chip"], by[label].x, by[label].y)
@@ -49,21 +49,21 @@ def test_crossings_lie_on_the_curves():
 
 
 def test_another_width_moves_the_tensor_plateau_only():
-    narrow, wide = (ratio_curves(Torus(chips=64, d_ff=f)).readings for f in (15000, 30000))
+    narrow, wide = (ratio_curves(BookTorus(chips=64, d_ff=f)).readings for f in (15000, 30000))
     assert wide["tensor_ratio"] == pytest.approx(2 * narrow["tensor_ratio"])
     assert wide["fsdp_tokens_per_chip"] == pytest.approx(narrow["fsdp_tokens_per_chip"])
 
 
 def test_overlap_lowers_the_best_mix_fourfold():
-    readings = math_comms(Torus(chips=512)).readings
+    readings = math_comms(BookTorus(chips=512)).readings
     both = [readings[f"threshold_tokens.X_opt, {mode}"] for mode in ("sum", "max")]
     assert both[0] == pytest.approx(4 * both[1])
 
 
 def test_a_smaller_cube_has_fewer_splits_and_lower_thresholds():
-    small, large = (interactive_threshold(Torus(chips=n)).readings for n in (512, 4096))
+    small, large = (interactive_threshold(BookTorus(chips=n)).readings for n in (512, 4096))
     assert small["threshold_tokens.512x1"] == pytest.approx(large["threshold_tokens.4096x1"] / 8)
-    assert len(interactive(Torus(chips=512)).series) == 1 + 10
+    assert len(interactive(BookTorus(chips=512)).series) == 1 + 10
 
 
 def test_a_gather_of_shards_falls_once_they_span_nodes():
@@ -88,7 +88,7 @@ def test_measured_points_rise_with_the_message():
 def test_a_flat_torus_has_two_axes():
     """v5e: alpha / 2 for FSDP over both, alpha^2 / F for one axis each, no split over a third."""
     alpha, n = 1.97e14 / 9e10, 256
-    flat = Torus(chips=n, d_ff=16384, chip="v5e")
+    flat = BookTorus(chips=n, d_ff=16384, chip="v5e")
     readings = ratio_curves(flat).readings
     assert readings["fsdp_tokens_per_chip"] == pytest.approx(alpha / 2)
     assert readings["mixed_tokens_per_chip"] == pytest.approx(alpha**2 / 16384)
@@ -98,6 +98,6 @@ def test_a_flat_torus_has_two_axes():
     mixed = found["threshold_tokens.X_opt, max"]
     assert mixed == pytest.approx(n * alpha**2 / 16384)
     # Tensor over one whole axis of 16 leaves one for FSDP: 16 alpha tokens of the batch.
-    wide = interactive_threshold(Torus(chips=n, d_ff=65536, chip="v5e")).readings
+    wide = interactive_threshold(BookTorus(chips=n, d_ff=65536, chip="v5e")).readings
     assert wide["threshold_tokens.256x1"] == pytest.approx(n * alpha / 2)
     assert wide["threshold_tokens.16x16"] == pytest.approx(16 * alpha)

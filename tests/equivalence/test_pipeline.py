@@ -11,7 +11,7 @@ from shardwise.runtime import mesh_of
 from shardwise.runtime.parallel import place
 from shardwise.runtime.parallel.chunks import programs
 from shardwise.runtime.parallel.passes import passes
-from shardwise.runtime.parallel.pipeline import Run, microbatches, reduction
+from shardwise.runtime.parallel.pipeline import PipelineRun, microbatches, reduction
 from shardwise.runtime.parallel.stages import held, pipeline_of
 from shardwise.scheduling.pipeline import ready_order
 
@@ -82,7 +82,7 @@ def backward_and_end(zero):
     )
     parts = [list(microbatches(pipe, rank, cases.batch_of())) for rank in range(2)]
     pipe.programs.update(programs(pipe, params, [mine[0] for mine in parts]))
-    run = Run(pipe, params, parts)
+    run = PipelineRun(pipe, params, parts)
     forward = [(rank, action) for rank, action in ready_order(pipe.schedule) if action.kind == "F"]
     for rank, action in forward:
         run.act(rank, action)

@@ -4,13 +4,13 @@ import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip
+from shardwise.hardware.slices import domain_of
 from shardwise.hardware.totals import (
     Totals,
     fat_tree,
     link_both_ways,
     matmul_units,
     node_egress,
-    pod_chips,
     systolic_flops,
     vector_clock,
 )
@@ -45,8 +45,8 @@ def test_the_superpod_has_full_bisection_above_the_node():
 
 
 def test_pods_of_other_networks():
-    assert pod_chips(load_chip("mi300x")) == 8
-    assert pod_chips(load_chip("l4")) == 1
+    assert domain_of(load_chip("mi300x")) == 8
+    assert domain_of(load_chip("l4")) == 1
 
 
 def test_a_question_for_another_network_is_refused():

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 
 from shardwise.models import load_model, parameters
 from shardwise.plans import activation_layout, parameter_layout
+from shardwise.plans.laws import HEADS, uneven
 from shardwise.plans.layouts import (
+    UNEVEN,
     compute_share,
     gather_axes,
     is_expert,
@@ -16,7 +18,6 @@ from shardwise.plans.layouts import (
     stored_share,
     tensor_letter,
     tensor_share,
-    uneven_error,
 )
 from shardwise.plans.train import TrainPlan
 from shardwise.sharding import Layout
@@ -170,13 +171,16 @@ def test_local_size_rounds_up():
 @pytest.mark.parametrize(
     ("letter", "size", "degree", "said"),
     [
-        ("N", 32, 8, None),
-        ("F", 100, 3, None),  # padded
-        ("K", 8, 16, None),  # replicated
         ("N", 32, 3, "mesh axis 'tensor' of 3 does not divide N=32; the nearest that do: 2 or 4"),
         ("N", 12, 5, "mesh axis 'tensor' of 5 does not divide N=12; the nearest that do: 4 or 6"),
         ("E", 8, 16, "mesh axis 'tensor' of 16 does not divide E=8; the nearest that do: 8"),
     ],
 )
-def test_the_table_of_uneven_dims(letter, size, degree, said):
-    assert uneven_error(letter, size, "tensor", degree) == said
+def test_dims_that_are_refused_name_the_nearest_degrees(letter, size, degree, said):
+    assert UNEVEN[letter] == "refuse"
+    assert uneven(letter, size, "tensor", degree) == said
+
+
+def test_other_uneven_dims_are_padded_or_replicated():
+    assert (UNEVEN["F"], UNEVEN["K"]) == ("pad", "replicate")
+    assert HEADS.problem(load_model("llama-3-8b"), {"tensor": 8}) is None

@@ -8,7 +8,8 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice, place
 from shardwise.profiler.hlo import module_work, read_module
 from shardwise.profiler.timeline import schedule
-from shardwise.roofline import IDEAL, collective_seconds
+from shardwise.roofline.collectives import collective_seconds
+from shardwise.roofline.stacks import IDEAL
 from shardwise.sharding import Mesh
 
 V5E = load_chip("v5e")

@@ -7,15 +7,14 @@ import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.hardware.catalogue import load_chip
-from shardwise.roofline import (
-    ElementBytes,
+from shardwise.roofline import ElementBytes, matmul_roofline
+from shardwise.roofline.chip_roofline import (
     attainable_flops,
     chip_critical_intensity,
+    elementwise_times,
     level_bandwidth,
-    matmul_roofline,
     vector_critical_intensity,
 )
-from shardwise.roofline.chip_roofline import elementwise_times
 
 OWN = ("hbm_bandwidth=8e11", "sram_bandwidth=1.6e13", "peak_flops.bf16=2e14", "vector_flops=4e12")
 BF16 = ElementBytes.of(left="bf16", right="bf16", result="bf16")

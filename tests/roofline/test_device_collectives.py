@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise.hardware import parse_slice, place
-from shardwise.roofline import collective_seconds
 from shardwise.roofline.collectives import (
     all_gather,
     all_reduce,
     all_to_all,
+    collective_seconds,
     permute,
     ragged_all_to_all,
     reduce_scatter,

@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.sharding.bounds import lower_bound
 
 from shardwise.hardware import load_chip, parse_slice, place
-from shardwise.roofline import collective_seconds, rank, seconds
+from shardwise.roofline import rank, seconds
+from shardwise.roofline.collectives import collective_seconds
 from shardwise.sharding import Dim, Einsum, Layout, Mesh, count, resolve
 from shardwise.sharding.exchange import exchange_of, exchanged
 from shardwise.sharding.reshard import Graph
-from shardwise.sharding.simulate import fabric_of, grain, lower_bound, simulate, targets_of
+from shardwise.sharding.simulate import fabric_of, simulate, targets_of
+from shardwise.sharding.simulate.schedule import grain
 from shardwise.work import Exchange, Sends
 
 SLICES = (

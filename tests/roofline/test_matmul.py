@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given
 
 from shardwise.errors import BadRequest
-from shardwise.roofline import (
-    ElementBytes,
-    Times,
-    attainable_flops,
+from shardwise.roofline import ElementBytes
+from shardwise.roofline.chip_roofline import Times, attainable_flops, critical_intensity
+from shardwise.roofline.matmul import (
     critical_batch,
     critical_batch_approx,
-    critical_intensity,
     first_batch_at_peak,
     matmul_bytes,
     matmul_flops,

@@ -7,9 +7,9 @@ import pytest
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice, place
 from shardwise.plans.stacks import STACKS
-from shardwise.roofline import IDEAL, load_stack, price, price_op, stack_names
+from shardwise.roofline import load_stack, price, price_op, stack_names
 from shardwise.roofline.bodies import OpTime, body_time, overlap
-from shardwise.roofline.stacks import CONSTANTS, stack_of
+from shardwise.roofline.stacks import CONSTANTS, IDEAL, stack_of
 from shardwise.work import Collective, Matmul, Op, Work
 
 RECORD = {name: {"value": 1.0, "source": "a test"} for name in CONSTANTS}

@@ -4,16 +4,9 @@ import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice, place
-from shardwise.roofline import (
-    collective_matmul,
-    crossover,
-    price,
-    rank,
-    rings,
-    seconds,
-    times,
-)
-from shardwise.roofline.strategies import overlappable
+from shardwise.roofline import price, rank, seconds
+from shardwise.roofline.crossover import crossover
+from shardwise.roofline.strategies import collective_matmul, overlappable, rings, times
 from shardwise.sharding import Einsum, Mesh, count, resolve, wire_bytes
 
 SIZES = {"I": 8192, "J": 8192, "K": 32768}

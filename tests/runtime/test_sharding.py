@@ -28,7 +28,7 @@ from shardwise.runtime import (
 from shardwise.runtime.init import stored_rows
 from shardwise.runtime.parallel.setup import Setup
 from shardwise.runtime.parallel.tensor import Stream
-from shardwise.runtime.sharding import bytes_per_device, parameter_spec, parameter_specs
+from shardwise.runtime.sharding import parameter_spec, parameter_specs
 
 MESHES = [
     {"data": 2, "fsdp": 4},
@@ -89,7 +89,8 @@ def test_bytes_per_device_are_the_plan_s():
     planned = sum(
         float(stored_share(row, axes)) * row.size * row.layers * 4 for row in stored_rows(cfg)
     )
-    assert bytes_per_device(params) == planned
+    shards = ((w.sharding.shard_shape(w.shape), w.dtype) for w in jax.tree.leaves(params))
+    assert sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in shards) == planned
 
 
 @pytest.mark.parametrize("name", ["llama-3-70b", "deepseek-v3", "gpt-oss-20b", "gemma-2-27b"])
@@ -119,7 +120,7 @@ def test_kv_heads_that_tensor_does_not_divide_are_replicated():
 
 
 def test_uneven_heads_are_refused():
-    with pytest.raises(BadRequest, match=r"'attention.q': N=12 does not divide by tensor=8"):
+    with pytest.raises(BadRequest, match=r"'attention.q': mesh axis 'tensor' of 8"):
         parameter_specs(load_model("gpt2"), {"tensor": 8})
 
 

@@ -128,7 +128,7 @@ def hooked(plan, cfg):
         yield name, (cfg.d_model,), "activations"
     yield "lookup", (cfg.d_model,), "activations.lookup"
     yield "logits", (cfg.vocabulary,), "activations.logits"
-    for group, layer in enumerate(cfg.groups):
+    for layer in cfg.groups:
         mixer = layer.attention
         named = {"norm": ((cfg.d_model,), "norm"), "attention": ((mixer.heads, 4), "q")}
         for at, (dims, name) in named.items():

@@ -4,23 +4,16 @@ import re
 from collections import Counter
 
 import pytest
+from tests.sharding.strategies import STRATEGIES, strategy
 
 from shardwise.errors import BadRequest
 from shardwise.sharding import Layout, Mesh
-from shardwise.sharding.backward import (
-    STRATEGIES,
-    analyse,
-    backward_boxes,
-    backward_lines,
-    derive,
-    forward,
-    forward_lines,
-    forward_of,
-    moved_bytes,
-    state_bytes,
-    strategy,
-    transpose,
-)
+from shardwise.sharding.backward import backward_boxes, derive
+from shardwise.sharding.backward.analyse import analyse, moved_bytes, state_bytes
+from shardwise.sharding.backward.boxes import backward_lines, forward_lines
+from shardwise.sharding.backward.forward import forward
+from shardwise.sharding.backward.infer import forward_of
+from shardwise.sharding.backward.transpose import transpose
 from shardwise.sharding.steps import Step
 
 MESH = Mesh.parse("X=4,Y=2,Z=2")

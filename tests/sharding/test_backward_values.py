@@ -8,17 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.sharding.devices import Devices, call, einsum
+from tests.sharding.strategies import STRATEGIES, strategy
 
 from shardwise.sharding import Dim, Layout, Mesh
-from shardwise.sharding.backward import (
-    STRATEGIES,
-    Line,
-    analyse,
-    derive,
-    forward,
-    gradient_layout,
-    strategy,
-)
+from shardwise.sharding.backward import derive
+from shardwise.sharding.backward.analyse import analyse
+from shardwise.sharding.backward.derive import gradient_layout
+from shardwise.sharding.backward.forward import ForwardLine, forward
 from shardwise.sharding.backward.infer import pairs
 from shardwise.sharding.einsum import Einsum
 
@@ -181,7 +177,7 @@ def test_any_layouts_of_a_product(data):
     axes = "XYZ" if max(map(len, reads)) == 2 else "XY"
     arrays = zip("AWG", reads, strict=False)
     inputs = tuple(layouts(name, dims, axes, data) for name, dims in arrays)
-    line = Line(function="", inputs=inputs, output=layouts("C", made, axes, data))
+    line = ForwardLine(function="", inputs=inputs, output=layouts("C", made, axes, data))
     storage = [str(layouts(f"{kind}W", reads[1], axes, data)) for kind in "dm"]
     source = forward([line], ["W"], storage)
     mesh = Mesh(tuple((axis, 2) for axis in axes))

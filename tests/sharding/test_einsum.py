@@ -3,7 +3,7 @@
 import pytest
 
 from shardwise.errors import BadRequest
-from shardwise.sharding import Einsum, Layout, sizes_from_shapes
+from shardwise.sharding import Einsum, Layout
 
 
 @pytest.mark.parametrize(
@@ -70,16 +70,6 @@ def test_a_chain_is_products_from_left_to_right(text, products):
 )
 def test_the_books_cases_say_what_stands_in_the_way(text, said):
     assert list(Einsum.parse(text).obstacles()) == said
-
-
-def test_shapes_give_sizes():
-    einsum = Einsum.parse("A[I, J] * B[J, K]")
-    with pytest.raises(
-        BadRequest, match=r"dim 'J' is 3 in 'A\[I, J\]' and 5 in 'B\[J, K\]'; a let"
-    ):
-        sizes_from_shapes(einsum, [(2, 3), (5, 4)])
-    with pytest.raises(BadRequest, match="1 shapes were given for the 2 arrays"):
-        sizes_from_shapes(einsum, [(2, 3)])
 
 
 @pytest.mark.parametrize(

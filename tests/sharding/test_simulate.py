@@ -7,31 +7,27 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.sharding.bounds import lower_bound
 
 from shardwise.errors import BadRequest
-from shardwise.sharding.simulate import (
-    Fabric,
-    Physical,
-    Piece,
-    Unit,
+from shardwise.sharding.simulate import simulate
+from shardwise.sharding.simulate.collectives import (
     all_gather,
     all_reduce,
     all_to_all,
-    grain,
-    lower_bound,
     permute,
     reduce_scatter,
-    simulate,
-    torus,
 )
+from shardwise.sharding.simulate.fabric import AxisPiece, Fabric, Physical, Unit, torus
 from shardwise.sharding.simulate.orders import best_shares
+from shardwise.sharding.simulate.schedule import grain
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
 
 
 def domain(kind, size, **more):
     axis = Physical(name="domain", kind=kind, size=size, **more)
-    return Fabric(axes=(axis,), group=(Piece(axis="domain", size=size),))
+    return Fabric(axes=(axis,), group=(AxisPiece(axis="domain", size=size),))
 
 
 class TestRings:
@@ -97,20 +93,20 @@ class TestTori:
 
     def test_a_split_axis_shares_its_links(self):
         """The outer four of a ring of eight, two apart: two groups, both over every link."""
-        ring = torus([8], group=[Piece(axis="x", size=4, stride=2)])
+        ring = torus([8], group=[AxisPiece(axis="x", size=4, stride=2)])
         assert len(ring.groups) == 2
         trace = simulate("all_gather", ring, 2)
         assert set(trace.link_bytes.values()) == {2 * 3 * 4}
         assert trace.hops == 4
 
     def test_inner_parts_are_lines(self):
-        ring = torus([8], group=[Piece(axis="x", size=4)])
+        ring = torus([8], group=[AxisPiece(axis="x", size=4)])
         trace = simulate("all_gather", ring, 2)
         assert trace.busiest[1] == 3 * 2 * 4
         assert trace.hops == 3
 
     def test_pieces_with_a_gap_take_turns(self):
-        gap = [Piece(axis="x", size=2, stride=1), Piece(axis="x", size=2, stride=4)]
+        gap = [AxisPiece(axis="x", size=2, stride=1), AxisPiece(axis="x", size=2, stride=4)]
         trace = simulate("all_gather", torus([8], wraps=False, group=gap), 1)
         # 4 groups send 1 block over the middle; then every pair exchanges 2 blocks.
         assert trace.bandwidth_seconds == 4 * 4 + 2 * 4
@@ -155,7 +151,7 @@ class TestSwitches:
         inside = Physical(name="domain", kind="switch", size=2)
         tree = Fabric(
             axes=(nodes, inside),
-            group=(Piece(axis="nodes", size=4), Piece(axis="domain", size=2)),
+            group=(AxisPiece(axis="nodes", size=4), AxisPiece(axis="domain", size=2)),
         )
         trace = simulate("all_gather", tree, 1)
         worst = {}
@@ -219,9 +215,9 @@ class TestResults:
 class TestRefusals:
     def test_pieces_must_fit(self):
         with pytest.raises(BadRequest, match="3 members 2 apart do not fit axis 'x' of 8"):
-            torus([8], group=[Piece(axis="x", size=3, stride=2)])
+            torus([8], group=[AxisPiece(axis="x", size=3, stride=2)])
         with pytest.raises(BadRequest, match="no physical axis 'y'; the fabric has x"):
-            torus([8], group=[Piece(axis="y", size=2)])
+            torus([8], group=[AxisPiece(axis="y", size=2)])
 
     def test_blocks_must_be_alike(self):
         with pytest.raises(BadRequest, match=r"every device needs a block .* \[4, length\]"):

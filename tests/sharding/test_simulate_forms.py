@@ -10,20 +10,13 @@ from dataclasses import replace
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.sharding.bounds import lower_bound
 
 from shardwise.hardware import AxisLinks, Part, Slice, load_chip, parse_slice, place
-from shardwise.roofline import collective_seconds
-from shardwise.sharding.simulate import (
-    Fabric,
-    Physical,
-    Piece,
-    Unit,
-    fabric_of,
-    grain,
-    lower_bound,
-    simulate,
-    torus,
-)
+from shardwise.roofline.collectives import collective_seconds
+from shardwise.sharding.simulate import fabric_of, simulate
+from shardwise.sharding.simulate.fabric import AxisPiece, Fabric, Physical, Unit, torus
+from shardwise.sharding.simulate.schedule import grain
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute")
 LINK, HOP = 2.0, 3.0
@@ -117,7 +110,11 @@ class TestTori:
     def test_exact_is_what_is_counted(self, case, kind, random):
         sizes, wraps, pieces = case
         fabric = with_rates(
-            torus(sizes, wraps=wraps, group=[Piece(axis=a, size=n, stride=s) for a, n, s in pieces])
+            torus(
+                sizes,
+                wraps=wraps,
+                group=[AxisPiece(axis=a, size=n, stride=s) for a, n, s in pieces],
+            )
         )
         links = torus_links(*case)
         if random is not None:
@@ -128,7 +125,7 @@ class TestTori:
     @settings(deadline=None, max_examples=60)
     def test_one_way(self, case, kind):
         sizes, wraps, pieces = case
-        group = [Piece(axis=a, size=n, stride=s) for a, n, s in pieces]
+        group = [AxisPiece(axis=a, size=n, stride=s) for a, n, s in pieces]
         fabric = with_rates(torus(sizes, wraps=wraps, group=group, one_way=True))
         prove(kind, fabric, torus_links(*case), both_ways=False)
 
@@ -175,7 +172,7 @@ class TestDomains:
     @settings(deadline=None, max_examples=60)
     def test_one_domain(self, name, n, kind):
         axis = Physical(name="domain", kind=name, size=n, rate=LINK, hop_seconds=HOP)
-        fabric = Fabric(axes=(axis,), group=(Piece(axis="domain", size=n),))
+        fabric = Fabric(axes=(axis,), group=(AxisPiece(axis="domain", size=n),))
         part = Part(size=n, oneway=LINK, ring=False, hop_seconds=HOP, stride=1)
         links = axis_links([part], kind="switched" if name == "switch" else "full_mesh")
         _, form, least = prove(kind, fabric, [links])
@@ -187,7 +184,7 @@ class TestDomains:
         axis = Physical(
             name="domain", kind="switch", size=n, rate=LINK, hop_seconds=HOP, reduces=True
         )
-        fabric = Fabric(axes=(axis,), group=(Piece(axis="domain", size=n),))
+        fabric = Fabric(axes=(axis,), group=(AxisPiece(axis="domain", size=n),))
         part = Part(size=n, oneway=LINK, ring=False, hop_seconds=HOP, stride=1)
         links = replace(axis_links([part], kind="switched"), sharp=True)
         _, form, least = prove("all_reduce", fabric, [links])

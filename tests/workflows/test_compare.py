@@ -82,7 +82,7 @@ def test_arguments_are_told_by_their_names():
 def test_weights_that_stay_gathered_are_named_where_the_plan_drops_them(reshard, said):
     p = plan({"fsdp": 8}, reshard_after_forward=reshard)
     found = places([buffer(f"bf16[{L},{D},{F}]", size=int(1.2 * 2**30))], p, CFG)
-    rows = [Row(part="memory", what="peak", unit="bytes", predicted=2.0**31, compiled=2.0**31)]
+    rows = [Row("memory", "peak", 2.0**31, 2.0**31)]
     sentences = list(memory_sentences(p, None, rows, found))
     want = (
         "XLA keeps the gathered mlp.gate, mlp.up, mlp.down of 6 layers alive for the backward "
@@ -96,10 +96,10 @@ def test_a_kind_that_differs_names_its_largest_buffer():
     made = buffer(f"bf16[{L},2,64,{D}]", size=2**30, op="jit(f)/while/norm", source="a/b/c/x.py:7")
     found = places([made], p, CFG)
     rows = [
-        Row(part="memory", what="peak", unit="bytes", predicted=2.0**32, compiled=2.0**32),
-        Row(part="memory", what="checkpoints", unit="bytes", predicted=2.0**28, compiled=2.0**30),
-        Row(part="memory", what="params", unit="bytes", predicted=2.0**30, compiled=2.0**29),
-        Row(part="memory", what="optimizer", unit="bytes", predicted=2.0**30, compiled=2.0**30),
+        Row("memory", "peak", 2.0**32, 2.0**32),
+        Row("memory", "checkpoints", 2.0**28, 2.0**30),
+        Row("memory", "params", 2.0**30, 2.0**29),
+        Row("memory", "optimizer", 2.0**30, 2.0**30),
     ]
     more, less = memory_sentences(p, None, rows, found)
     assert more == (

@@ -16,11 +16,11 @@ from shardwise.hardware import parse_slice
 from shardwise.hardware.device_order import mesh_coordinates
 from shardwise.models import load_model
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
-from shardwise.profiler.ahead import Cache, Limits, compile_ahead, target_of
+from shardwise.profiler.ahead import CompileCache, Limits, compile_ahead, target_of
 from shardwise.workflows.compile import compile_function, compile_plan, program_result, shortfall
 from shardwise.workflows.compile_report import write_report
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import plan_training
+from shardwise.workflows.predict import TrainChoices, plan_training
 
 CONFIG = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512,
 "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,
@@ -56,7 +56,7 @@ QUICK = {"exec_time_optimization_effort": -1.0}
 def limits(tmp_path_factory):
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    return Limits(cache=Cache(root=shared / "compiled"))
+    return Limits(cache=CompileCache(root=shared / "compiled"))
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,8 @@ def test_a_program_that_does_not_fit_names_its_buffers_and_their_lines(here, lim
 
 @pytest.mark.slow
 def test_a_training_plan_comes_back_beside_its_prediction(tiny, limits, tmp_path):
-    planning = plan_training(tiny, "v5e:2x2", batch="32seq", seq=128, pins={"tensor": 2})
+    choices = TrainChoices(pins={"tensor": 2})
+    planning = plan_training(tiny, "v5e:2x2", batch="32seq", seq=128, choices=choices)
     done = compile_plan(planning.best.plan, HARDWARE, options=QUICK, limits=limits)
     (program,) = done.programs
     result = program_result(program, planning.best.plan)

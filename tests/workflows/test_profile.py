@@ -10,7 +10,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.profiler.trace import read_trace
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import plan_training
+from shardwise.workflows.predict import TrainChoices, plan_training
 from shardwise.workflows.profile import (
     profile_function,
     profile_plan,
@@ -178,7 +178,11 @@ def test_a_plan_stands_beside_its_prediction(tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     planning = plan_training(
-        str(tmp_path), "h100:2", batch="4seq", seq=32, pins={"fsdp": 2}, remat="block"
+        str(tmp_path),
+        "h100:2",
+        batch="4seq",
+        seq=32,
+        choices=TrainChoices(pins={"fsdp": 2}, remat="block"),
     )
     found = profile_plan(planning.best.plan, Hardware(), steps=1, cpu_devices=2)
     result = profile_result(found)

@@ -8,6 +8,7 @@ import pytest
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
 from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.predict import TrainChoices
 from shardwise.workflows.sweep import slices_between, sweep, sweep_result, verdicts
 
 HARDWARE = Hardware()
@@ -17,8 +18,8 @@ HARDWARE = Hardware()
 def run(*pieces, **more):
     """A sweep over slices; choices that are held leave a small search."""
     found = [parse_slice(p) for p in pieces]
-    held = {"pins": {"stage": 1}, "remat": "block"}
-    return sweep("llama-3-8b", found, batches=["1024seq"], lengths=[4096], **held, **more)
+    held = TrainChoices(pins={"stage": 1}, remat="block")
+    return sweep("llama-3-8b", found, batches=["1024seq"], lengths=[4096], choices=held, **more)
 
 
 def test_slices_of_a_bare_chip_double_and_go_on_over_the_data_centre():

@@ -54,7 +54,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Torus:
+class BookTorus:
     """A slice with all axes of its chip's torus and the MLP on it; by default the book's of ch. 5,
     a cube of v5p."""
 
@@ -95,6 +95,18 @@ class Torus:
         return self.times(batch_tokens, x, self.chips / x, axes, 1)
 
 
+PER_LAYER = {
+    "x_label": "batch",
+    "x_unit": "tokens",
+    "y_label": "time per layer (forward)",
+    "y_unit": "s",
+    "log": "xy",
+}
+"""Axes of the figures of a layer's seconds against the batch."""
+CUBE, RATIOS = BookTorus(), BookTorus(chips=64, d_ff=30000)
+"""The slices of the figures of ch. 5: 16x16x16, and 4x4x4 where ratios are drawn."""
+
+
 def figure_ids() -> tuple[str, ...]:
     """Ids that `figure` knows, in the order of the book."""
     return tuple(FIGURES)
@@ -107,13 +119,12 @@ def figure(figure_id: str) -> Figure:
     return FIGURES[figure_id]()
 
 
-def ratio_curves(torus: Torus | None = None) -> Figure:
+def ratio_curves(torus: BookTorus = RATIOS) -> Figure:
     """T_math / T_comms against tokens per chip of tensor, FSDP and mixed sharding on a torus.
 
     Tensor and FSDP alone use all of its axes, the mix one for tensor and the others for FSDP, at
     X_opt.
     """
-    torus = torus or Torus(chips=64, d_ff=30000)
     per_chip = _logspace(10, 10_000)
     n, axes = torus.chips, torus.axes
 
@@ -146,13 +157,12 @@ def ratio_curves(torus: Torus | None = None) -> Figure:
     )
 
 
-def math_comms(torus: Torus | None = None) -> Figure:
+def math_comms(torus: BookTorus = CUBE) -> Figure:
     """Time per layer against the batch: math and each strategy's communication.
 
     Data parallelism over all axes; the mixes keep one for tensor and the others for FSDP. The best
     mix at every batch stands in both ways to add up its two communications (errata 0.1).
     """
-    torus = torus or Torus()
     n, batch = torus.chips, _logspace(1e4, 1e7)
     meshes = {f"{n}-way DP": (n, 1, torus.axes)}
     meshes |= {f"{n // y} x {y}": (n // y, y, torus.axes - 1) for y in (4, 8)}
@@ -180,21 +190,16 @@ def math_comms(torus: Torus | None = None) -> Figure:
         chapter="5",
         title=f"Math and communication per layer on {n:,} chips",
         source="ch. 5.1.4, figure of math and communication on 16x16x16",
-        x_label="batch",
-        x_unit="tokens",
-        y_label="time per layer (forward)",
-        y_unit="s",
-        log="xy",
+        **PER_LAYER,
         series=tuple(series),
         readings=readings,
     )
 
 
-def widget_axes(tensor: int, torus: Torus | None = None) -> tuple[int, int]:
+def widget_axes(tensor: int, torus: BookTorus = CUBE) -> tuple[int, int]:
     """Physical axes (M_X, M_Y) of the widget's splits of a torus of equal sides: tensor takes a
     whole axis from side = chips^(1/axes) on for itself, two from side^2; what it leaves is FSDP's.
     For 16x16x16: M_X = 3, 2, 1 from TP = 1, 16, 256; M_Y = 1, 2, 3 from TP = 1, 256, 4096."""
-    torus = torus or Torus()
     axes, whole = torus.axes, 0
     # side^(whole + 1) <= tensor, in whole numbers
     while whole < axes and torus.chips ** (whole + 1) <= tensor**axes:
@@ -202,15 +207,13 @@ def widget_axes(tensor: int, torus: Torus | None = None) -> tuple[int, int]:
     return max(axes - whole, 1), max(whole, 1)
 
 
-def splits(torus: Torus | None = None) -> tuple[tuple[int, int], ...]:
+def splits(torus: BookTorus = CUBE) -> tuple[tuple[int, int], ...]:
     """The widget's slider: every FSDP x tensor split into powers of two."""
-    chips = (torus or Torus()).chips
-    return tuple((chips >> k, 1 << k) for k in range(chips.bit_length()))
+    return tuple((torus.chips >> k, 1 << k) for k in range(torus.chips.bit_length()))
 
 
-def interactive(torus: Torus | None = None) -> Figure:
+def interactive(torus: BookTorus = CUBE) -> Figure:
     """The widget of ch. 5.1.4: math and communication for every split of the slider."""
-    torus = torus or Torus()
     batch = _logspace(10, 1e8)
     series = [_curve("math", batch, lambda b: torus.times(b, torus.chips, 1).math)]
     flat = {}
@@ -227,9 +230,8 @@ def interactive(torus: Torus | None = None) -> Figure:
     return _widget("fig.5.interactive", "communication of every split", batch, series, flat)
 
 
-def interactive_tensor(torus: Torus | None = None) -> Figure:
+def interactive_tensor(torus: BookTorus = CUBE) -> Figure:
     """The widget's other half: the tensor axis's communication, which grows with the batch."""
-    torus = torus or Torus()
     batch = _logspace(10, 1e8)
     series, at_end = [], {}
     for x, y in splits(torus)[1:]:
@@ -243,9 +245,8 @@ def interactive_tensor(torus: Torus | None = None) -> Figure:
     return _widget("fig.5.interactive.tp", "the tensor axis alone", batch, series, at_end)
 
 
-def interactive_threshold(torus: Torus | None = None) -> Figure:
+def interactive_threshold(torus: BookTorus = CUBE) -> Figure:
     """The widget's label: the batch from which a split is compute-bound, where there is one."""
-    torus = torus or Torus()
     found = {y: _threshold(torus, x, y, *widget_axes(y, torus)) for x, y in splits(torus)}
     bound = {y: b for y, b in found.items() if b is not None}
     return Figure(
@@ -275,11 +276,7 @@ def _widget(
         chapter="5",
         title=f"MLP roofline of a torus of TPUs: {what}",
         source="ch. 5.1.4, interactive figure (training-roofline)",
-        x_label="batch",
-        x_unit="tokens",
-        y_label="time per layer (forward)",
-        y_unit="s",
-        log="xy",
+        **PER_LAYER,
         series=tuple(series),
         readings=readings,
     )
@@ -401,7 +398,7 @@ def _crossing(ratio: Callable[[float], Quantity]) -> float:
     return crossover(lambda b: float(ratio(b)), lambda _: 1.0, 1.0, 1e7)
 
 
-def _threshold(torus: Torus, x: int, y: int, axes_x: int, axes_y: int) -> float | None:
+def _threshold(torus: BookTorus, x: int, y: int, axes_x: int, axes_y: int) -> float | None:
     """Batch in tokens from which a split is compute-bound; None where communication always wins."""
 
     def times(b: float) -> MlpTimes:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.boundary.files import DOCUMENT_BYTES, read_text
+from shardwise.boundary.tables import twice
 from shardwise.errors import LONGEST, BadRequest, shown
 
 DEEPEST = 50
@@ -156,9 +157,7 @@ class _RefusedError(Exception):
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(k for k, _ in pairs if k in seen or seen.add(k))  # type: ignore[func-returns-value]
-        raise _RefusedError(f"the key {shown(twice)} stands twice; keep one")
+        raise _RefusedError(f"the key {shown(twice(k for k, _ in pairs))} stands twice; keep one")
     return found
 
 

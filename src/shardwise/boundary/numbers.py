@@ -4,10 +4,12 @@ import math
 import re
 
 from shardwise.errors import LONGEST, BadRequest, shown
+from shardwise.units import parse_count
 
 MOST_WHOLE = 2**53
 """Beyond it a float no longer holds every whole number."""
 
+_SUFFIXES = tuple("kKmMgGbBtTpPi")
 _TEXT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
@@ -19,15 +21,18 @@ def number(
     most: float = math.inf,
     above: float = -math.inf,
     form: str = "a number",
+    suffix: bool = False,
 ) -> float:
     """A finite number in [least, most] and above `above`, from a number or its text.
 
-    `what` names the thing in messages, `form` what it must be. Raises BadRequest.
+    `what` names the thing in messages, `form` what it must be. With `suffix` a text may end as
+    counts do. Raises BadRequest.
 
-    >>> number("1e3", "rate"), number(4, "seats", least=1)
-    (1000.0, 4.0)
+    >>> number("1e3", "rate"), number(4, "seats", least=1), number("4k", "steps", suffix=True)
+    (1000.0, 4.0, 4000.0)
     """
-    found = _float(value)
+    ends = isinstance(value, str) and value.strip()[-1:] in _SUFFIXES
+    found = parse_count(str(value), what) if suffix and ends else _float(value)
     if found is None:
         raise BadRequest(f"{what} is {shown(value)}; it must be {form}{_hint(value)}")
     if not (least <= found <= most and found > above):
@@ -42,13 +47,14 @@ def whole(
     least: float = 0,
     most: float = MOST_WHOLE,
     form: str = "a whole number",
+    suffix: bool = False,
 ) -> int:
     """A whole number in [least, most], from a number or its text. Raises BadRequest.
 
     >>> whole("12", "layers"), whole(3.0, "layers")
     (12, 3)
     """
-    found = number(value, what, least=least, most=most, form=form)
+    found = number(value, what, least=least, most=most, form=form, suffix=suffix)
     if not found.is_integer():
         raise BadRequest(f"{what} is {shown(value)}; it must be {form}")
     return int(found)

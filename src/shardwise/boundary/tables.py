@@ -62,7 +62,8 @@ def parse_table(
     if header is None:
         raise BadRequest(f"{what} is empty; its first line must name its columns")
     columns = tuple(name.strip() for name in header[1])
-    _check_unique(columns, what)
+    if (again := twice(columns)) is not None:
+        raise BadRequest(f"{what} names the column {shown(again)} twice; keep one")
     _check_needed(columns, what, needed)
     rows, places = [], []
     for line, cells in found:
@@ -101,11 +102,10 @@ def check_columns(table: Table, needed: Sequence[str]) -> None:
     _check_needed(table.columns, table.what, needed)
 
 
-def _check_unique(columns: tuple[str, ...], what: str) -> None:
-    if len(set(columns)) < len(columns):
-        seen: set[str] = set()
-        twice = next(c for c in columns if c in seen or seen.add(c))
-        raise BadRequest(f"{what} names the column {shown(twice)} twice; keep one")
+def twice(names: Iterable[str]) -> str | None:
+    """The first name that stands there a second time, if one does."""
+    seen: set[str] = set()
+    return next((name for name in names if name in seen or seen.add(name)), None)
 
 
 def _check_needed(columns: tuple[str, ...], what: str, needed: Sequence[str]) -> None:

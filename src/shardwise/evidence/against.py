@@ -12,7 +12,6 @@ from shardwise.evidence.compare_plans import Difference, compare_plans
 from shardwise.hardware import Slice
 from shardwise.planner.training import TrainAnswer, TrainPlanning, evaluate_train
 from shardwise.plans import TrainPlan, load_plan, model_hash
-from shardwise.plans.named import plan_path, with_neighbour
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_gib
 from shardwise.workflows.inputs import Hardware
@@ -34,8 +33,7 @@ class Against:
 
 def published_plan(name: str) -> TrainPlan:
     """The training plan in a file or of `audit:NAME`; BadRequest where it serves."""
-    path = plan_path(name)
-    plan = with_neighbour(load_plan(path), path)
+    plan = load_plan(name)
     if not isinstance(plan, TrainPlan):
         raise BadRequest(f"'{name}' is a serving plan; --against takes a training plan")
     return plan

@@ -13,28 +13,11 @@ from shardwise.models import ModelConfig
 from shardwise.planner.price.stages import spread
 from shardwise.planner.training import evaluate_train
 from shardwise.plans import MESH_AXES, TrainPlan
+from shardwise.plans.train import CHOICES
 
-_FIELDS = (
-    "microbatches",
-    "pipeline_schedule",
-    "virtual_stages",
-    "layers_per_stage",
-    "zero",
-    "storage_axes",
-    "reshard_after_forward",
-    "remat",
-    "context_method",
-    "expert_dispatch",
-    "expert_capacity",
-    "expert_imbalance",
-    "expert_over_tensor",
-    "sequence_parallel",
-    "attention_kernel",
-    "optimizer",
-    "offload_optimizer",
-    "mtp_layers",
-    "dtypes",
-)
+_JOB = {"lora_rank", "frozen", "packed_lengths", "remat_kinds", "stack", "constants"}
+"""Choices that say what is trained or how it is priced, or another one in more detail."""
+_FIELDS = ("microbatches", "layers_per_stage", *(name for name in CHOICES if name not in _JOB))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ the same core share. `load_chip` reads these two files only. Names match exactly
 `Chip.sources`, and a number changed by `--hw` or `--set` says so there.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -78,7 +77,7 @@ def catalogue(constants: str = "vendor") -> tuple[Chip, ...]:
 
 
 def _read(chip_id: str) -> dict[str, Any]:
-    record = _toml(DATA / f"{chip_id}.toml")
+    record = read_toml(DATA / f"{chip_id}.toml", "the chip")
     return _with_generation(record, record)
 
 
@@ -108,17 +107,12 @@ def _generation(name: Any, chip_id: str) -> dict[str, Any]:
     files = {path.stem: path for path in sorted(GENERATIONS.glob("*.toml"))}
     if not isinstance(name, str) or name not in files:
         raise unknown(f"generation of chip '{chip_id}'", str(name), files)
-    return _toml(files[name])
+    return read_toml(files[name], "the generation")
 
 
 def _table(record: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     table = record.get(name)
     return table if isinstance(table, Mapping) else {}
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return tomllib.load(file)
 
 
 @cache

@@ -28,9 +28,14 @@ def chip_names() -> tuple[str, ...]:
     return tuple(_heads())
 
 
+@cache
 def aliases() -> Mapping[str, str]:
     """Every accepted spelling in lower case -> canonical id; the ids themselves included."""
-    return _aliases()
+    table: dict[str, str] = {}
+    for chip_id, head in _heads().items():
+        for name in (chip_id, *head.get("aliases", ())):
+            assert table.setdefault(name.lower(), chip_id) == chip_id, f"alias '{name}' twice"
+    return table
 
 
 def resolve_chip(name: str, extra: Mapping[str, Mapping[str, Any]] | None = None) -> str:
@@ -45,7 +50,7 @@ def resolve_chip(name: str, extra: Mapping[str, Mapping[str, Any]] | None = None
             return chip_id
     if key in _ids():
         return key
-    known = _aliases()
+    known = aliases()
     if key not in known:
         raise unknown("chip", name, [*(extra or {}), *known], REMEDY)
     return known[key]
@@ -104,12 +109,3 @@ def _place(chip_id: str, head: Mapping[str, Any]) -> tuple[int, str, str]:
     vendor = head["vendor"]
     rank = VENDORS.index(vendor) if vendor in VENDORS else len(VENDORS)
     return rank, head["release"], chip_id
-
-
-@cache
-def _aliases() -> Mapping[str, str]:
-    table: dict[str, str] = {}
-    for chip_id, head in _heads().items():
-        for name in (chip_id, *head.get("aliases", ())):
-            assert table.setdefault(name.lower(), chip_id) == chip_id, f"alias '{name}' twice"
-    return table

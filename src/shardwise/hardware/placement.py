@@ -329,9 +329,8 @@ def _rate(network: Torus | Switched | FullMesh | Alone) -> float:
 
 
 def _kind(network: Torus | Switched | FullMesh | Alone) -> Kind:
-    if isinstance(network, Torus):
-        return "torus"
-    return "full_mesh" if isinstance(network, FullMesh) else "switched"
+    kinds: dict[type, Kind] = {Torus: "torus", FullMesh: "full_mesh"}
+    return kinds.get(type(network), "switched")
 
 
 def physical_axes(piece: Slice) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ from shardwise.hardware.network import (
     WrapRule,
 )
 from shardwise.hardware.prices import Price
-from shardwise.units import DTYPE_BYTES, parse_bytes, parse_count
+from shardwise.units import DTYPE_BYTES, parse_bytes
 
 Constants = Literal["vendor", "book"]
 Record = Mapping[str, Any]
@@ -279,7 +279,7 @@ def _parsed(text: str, kind: str, what: str) -> Any:
     if kind == "flag":
         return {"true": True, "false": False}.get(text.lower(), text)
     try:
-        return parse_count(text) if text[-1:] in "kKmMgGbBtTpPi" else number(text, what)
+        return number(text, what, suffix=True)
     except BadRequest:
         like = "3e12 or 16GiB" if kind == "size" else "3e12"
         raise BadRequest(f"{what} is {shown(text)}; it must be a number such as {like}") from None

@@ -22,7 +22,7 @@ _BELOW_A_CUBE: tuple[Shape, ...] = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rule:
+class _ShapeRule:
     """`shapes(pod)` lists shapes in one axis order; `any_order` says that the others are legal."""
 
     text: str
@@ -131,9 +131,9 @@ def _inside(pod: Shape) -> Iterable[Shape]:
     yield from (tuple(sorted(shape)) for shape in product(*divisors))
 
 
-_DIVISORS = _Rule(text="{axes} sizes that divide the domain {pod}", shapes=_inside)
-_RULES: dict[WrapRule, _Rule] = {
-    "all_multiples_of_4": _Rule(
+_DIVISORS = _ShapeRule(text="{axes} sizes that divide the domain {pod}", shapes=_inside)
+_RULES: dict[WrapRule, _ShapeRule] = {
+    "all_multiples_of_4": _ShapeRule(
         text=(
             "2x2x1, 2x2x2, 2x2x4, 2x4x4, or three multiples of 4 with at most {chips} chips "
             "(the pod {pod})"
@@ -141,11 +141,11 @@ _RULES: dict[WrapRule, _Rule] = {
         shapes=_cubes,
         any_order=lambda shape: all(n % 4 == 0 for n in shape),
     ),
-    "exactly_16": _Rule(
+    "exactly_16": _ShapeRule(
         text="1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16 or 16x16, in either order",
         shapes=lambda pod: _FLAT,
     ),
-    "full_pod": _Rule(
+    "full_pod": _ShapeRule(
         text=(
             "2x2, or two powers of 2 from 4 up to the pod {pod}, "
             "one at most twice the other, in either order"

@@ -177,7 +177,7 @@ def enough(chip: Chip, chips: int) -> str:
 
 
 def domain_of(chip: Chip) -> int:
-    """The most chips that one fast network of this kind joins."""
+    """The most chips that one fast network joins: a torus pod, an NVLink domain, a mesh."""
     if isinstance(chip.network, Torus):
         return math.prod(chip.network.pod)
     return 1 if isinstance(chip.network, Alone) else chip.network.domain

@@ -4,12 +4,12 @@ Sums and products of catalogue numbers, no times. Sources: book ch. 2 (TPU pods,
 the GPU chapter (SM units, NVLink nodes, the SuperPod fat tree).
 """
 
-import math
 from dataclasses import dataclass
 
 from shardwise.errors import BadRequest
 from shardwise.hardware.chip import Chip
-from shardwise.hardware.network import Alone, Level, Switched, Torus
+from shardwise.hardware.network import Level, Switched, Torus
+from shardwise.hardware.slices import domain_of
 
 WORD_BYTES = 4
 
@@ -44,17 +44,9 @@ class Totals:
         return self.chips * self.chip.peak(dtype)
 
 
-def pod_chips(chip: Chip) -> int:
-    """Chips that the largest fast network joins: a torus pod, an NVLink domain, a mesh."""
-    network = chip.network
-    if isinstance(network, Torus):
-        return math.prod(network.pod)
-    return 1 if isinstance(network, Alone) else network.domain
-
-
 def pod_totals(chip: Chip) -> Totals:
     """A full pod (book ch. 2, exercise 2.2)."""
-    return Totals(chip=chip, chips=pod_chips(chip))
+    return Totals(chip=chip, chips=domain_of(chip))
 
 
 def torus_of(chip: Chip) -> Torus:

@@ -84,7 +84,8 @@ def _function(said: str | list[str]) -> Any:
     """The function of that name; [name, argument, ...] is the rule that one makes of arguments."""
     name, *arguments = [said] if isinstance(said, str) else said
     homes = (patterns, blocks, families, towers)
-    found = next(getattr(home, name) for home in homes if hasattr(home, name))
+    found = next((getattr(home, name) for home in homes if hasattr(home, name)), None)
+    assert found is not None, f"data/architectures.toml names the function '{name}', there is none"
     return found(*arguments) if arguments else found
 
 

@@ -1,6 +1,7 @@
 """Build one mixer or one MLP from the keys that most classes share."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from shardwise.models.reader import Reader
 from shardwise.models.specs import (
@@ -82,20 +83,27 @@ def window_of(r: Reader, kind: str) -> int | None:
     return None if longest is not None and window >= longest else window
 
 
-def softmax(r: Reader, kind: str, t: Traits) -> Mixer:
-    """Ordinary attention of kind "full", "window" or "chunk"."""
-    heads, kv_heads, head_dim = heads_of(r)
-    window = window_of(r, kind)
-    bias = switch(r, t.qkv_bias)
+def attention(
+    heads: int, kv_heads: int, head_dim: int, qkv_bias: bool = False, **more: Any
+) -> Attention:
+    """Attention whose values are as wide as its keys; over all keys unless `more` says a kind."""
     return Attention(
-        kind="full" if window is None else "chunk" if kind == "chunk" else "window",
+        **{"kind": "full", "q_bias": qkv_bias, "kv_bias": qkv_bias, **more},
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         v_head_dim=head_dim,
+    )
+
+
+def softmax(r: Reader, kind: str, t: Traits) -> Mixer:
+    """Ordinary attention of kind "full", "window" or "chunk"."""
+    window = window_of(r, kind)
+    return attention(
+        *heads_of(r),
+        switch(r, t.qkv_bias),
+        kind="full" if window is None else kind,
         window=window,
-        q_bias=bias,
-        kv_bias=bias,
         o_bias=switch(r, t.o_bias),
         qk_norm=t.qk_norm if switch(r, t.qk_norm_if) else "none",
         qk_norm_bias=t.qk_norm_bias,

@@ -167,7 +167,9 @@ def model_facts(cfg: ModelConfig, context: int, dtype: str) -> dict[str, Any]:
         "state_bytes_per_sequence": state_bytes(cfg),
         "activation_dtype": kept,
         "activation_bytes_per_token": {
-            policy: activation_bytes(cfg, policy, dtype=kept, place=_place(policy))
+            policy: activation_bytes(
+                cfg, policy, dtype=kept, place="host" if remat_row(policy).offloads else "device"
+            )
             for policy in REMAT_POLICIES
         },
         "weight_bytes": weight_bytes(cfg),
@@ -214,10 +216,6 @@ def pattern_text(cfg: ModelConfig, describe: Callable[[Layer], str]) -> str:
         text = describe(layer)
         counts[text] = counts.get(text, 0) + count
     return "; ".join(f"{count} x {text}" for text, count in counts.items())
-
-
-def _place(policy: str) -> Any:
-    return "host" if remat_row(policy).offloads else "device"
 
 
 def _layer(layer: Layer) -> Mapping[str, Any]:

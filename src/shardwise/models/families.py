@@ -59,18 +59,8 @@ def falcon_attention(r: Reader, kind: str, t: Traits) -> Mixer:
         kv_heads = blocks.check_heads(r, heads, r.size_or_none("num_key_value_heads") or heads)
     else:
         kv_heads = 1 if r.flag("multi_query") else heads
-    head_dim = blocks.head_dim_of(r, heads)
     bias = r.flag("bias")
-    return Attention(
-        kind="full",
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        v_head_dim=head_dim,
-        q_bias=bias,
-        kv_bias=bias,
-        o_bias=bias,
-    )
+    return blocks.attention(heads, kv_heads, blocks.head_dim_of(r, heads), bias, o_bias=bias)
 
 
 def chatglm_attention(r: Reader, kind: str, t: Traits) -> Mixer:
@@ -78,16 +68,11 @@ def chatglm_attention(r: Reader, kind: str, t: Traits) -> Mixer:
     heads = r.size("num_attention_heads")
     grouped = r.flag("multi_query_attention")
     kv_heads = r.size("num_key_value_heads") if grouped else heads
-    head_dim = blocks.head_dim_of(r, heads)
-    bias = r.flag("add_qkv_bias")
-    return Attention(
-        kind="full",
-        heads=heads,
-        kv_heads=blocks.check_heads(r, heads, kv_heads),
-        head_dim=head_dim,
-        v_head_dim=head_dim,
-        q_bias=bias,
-        kv_bias=bias,
+    return blocks.attention(
+        heads,
+        blocks.check_heads(r, heads, kv_heads),
+        blocks.head_dim_of(r, heads),
+        r.flag("add_qkv_bias"),
         o_bias=r.flag("add_bias_linear"),
     )
 
@@ -132,15 +117,9 @@ def mimo_attention(r: Reader, kind: str, t: Traits) -> Mixer:
 
 def mllama_attention(r: Reader, kind: str, t: Traits) -> Mixer:
     """Llama 3.2 Vision: cross-attention layers norm queries and keys, the others do not."""
-    heads, kv_heads, head_dim = blocks.heads_of(r)
-    return Attention(
-        kind="cross" if kind == "cross" else "full",
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        v_head_dim=head_dim,
-        qk_norm="head" if kind == "cross" else "none",
-    )
+    if kind == "cross":
+        return blocks.attention(*blocks.heads_of(r), kind="cross", qk_norm="head")
+    return blocks.attention(*blocks.heads_of(r))
 
 
 def indexed_latent(r: Reader, kinds: list[str], t: Traits) -> list[Mixer]:
@@ -240,15 +219,13 @@ def _gemma4_attention(r: Reader, kind: str, reuses_kv: bool) -> Mixer:
             kv_heads = r.size_or_none("num_global_key_value_heads") or kv_heads
     window = blocks.window_of(r, kind)
     bias = r.flag("attention_bias")
-    return Attention(
+    return blocks.attention(
+        heads,
+        blocks.check_heads(r, heads, kv_heads),
+        head_dim,
+        bias,
         kind="window" if window else "full",
-        heads=heads,
-        kv_heads=blocks.check_heads(r, heads, kv_heads),
-        head_dim=head_dim,
-        v_head_dim=head_dim,
         window=window,
-        q_bias=bias,
-        kv_bias=bias,
         o_bias=bias,
         qk_norm="head",
         key_is_value=one_projection,
@@ -345,10 +322,7 @@ def _deci_block(r: Reader, entry: object, where: str) -> Layer:
     if attention is not None:
         heads = r.size("num_attention_heads")
         kv_heads = heads // attention.size("n_heads_in_group")
-        head_dim = blocks.head_dim_of(r, heads)
-        mixer = Attention(
-            kind="full", heads=heads, kv_heads=kv_heads, head_dim=head_dim, v_head_dim=head_dim
-        )
+        mixer = blocks.attention(heads, kv_heads, blocks.head_dim_of(r, heads))
         norms += ("attention",)
     if ffn is not None:
         # The width is two thirds of ffn_mult times D, rounded up to a multiple of 256.

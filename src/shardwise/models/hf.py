@@ -13,15 +13,12 @@ from shardwise.models.config import ModelConfig, Tower
 from shardwise.models.numerics_table import read_numerics
 from shardwise.models.quantization import weight_dtypes
 from shardwise.models.reader import Reader
-from shardwise.models.specs import Layer, Mlp, Moe
+from shardwise.models.specs import Layer
 
-_ANY = {
-    "torch_dtype": None,
-    "dtype": None,
-    "quantization_config": None,
-    "expert_dtype": None,
-    "embedding_dim": None,
-}
+_ANY = dict.fromkeys(
+    ("torch_dtype", "dtype", "quantization_config", "expert_dtype", "embedding_dim")
+)
+"""Keys that a config of any class may leave out."""
 _TOWER_KEYS = ("vision_config", "audio_config")
 
 
@@ -126,7 +123,10 @@ def _stack(r: Reader, row: Architecture, layers: int) -> list[Layer]:
     t = _traits(r, row)
     mixers, mlps = row.mixers(r, layers), row.mlps(r, layers)
     mixer_of = {kind: row.mixer(r, kind, t) for kind in _kinds(mixers, row.mixer_list)}
-    mlp_of = {kind: _mlp(r, row, kind, t) for kind in _kinds(mlps, row.mlp_list)}
+    mlp_of = {
+        kind: experts(r, t) if kind == "sparse" else row.mlp(r, t)
+        for kind in _kinds(mlps, row.mlp_list)
+    }
     mixer = row.mixer_list(r, mixers, t) if row.mixer_list else [mixer_of[k] for k in mixers]
     mlp = row.mlp_list(r, mlps, t) if row.mlp_list else [mlp_of[k] for k in mlps]
     streams = r.size(row.streams_key) if row.streams_key else 1
@@ -152,10 +152,6 @@ def _words(r: Reader, row: Architecture, layers: int) -> list[str]:
 
 def _kinds(kinds: list[str], replaced: object) -> list[str]:
     return [] if replaced else list(dict.fromkeys(kinds))
-
-
-def _mlp(r: Reader, row: Architecture, kind: str, t: Traits) -> Mlp | Moe:
-    return experts(r, t) if kind == "sparse" else row.mlp(r, t)
 
 
 def _towers(

@@ -1,6 +1,6 @@
 """Rows of the parameter table for each kind of mixer."""
 
-from shardwise.models.parameter import Parameter, Place
+from shardwise.models.parameter import LayerPlace, Parameter
 from shardwise.models.specs import (
     Attention,
     CompressedAttention,
@@ -17,7 +17,7 @@ ATTENTION = "attention"
 LINEAR = "linear_attention"
 
 
-def mixer_rows(p: Place, m: Mixer) -> list[Parameter]:
+def mixer_rows(p: LayerPlace, m: Mixer) -> list[Parameter]:
     """The tensors of one mixer."""
     match m:
         case Attention():
@@ -36,7 +36,7 @@ def mixer_rows(p: Place, m: Mixer) -> list[Parameter]:
             return _short_conv(p, m)
 
 
-def _attention(p: Place, a: Attention) -> list[Parameter]:
+def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
     d, n, k, h = {"D": p.d_model}, {"N": a.heads}, {"K": a.kv_heads}, {"H": a.head_dim}
     u = h if a.v_head_dim == a.head_dim else {"U": a.v_head_dim}
     value = next(iter(u))
@@ -64,7 +64,7 @@ def _attention(p: Place, a: Attention) -> list[Parameter]:
     return rows + _qk_norms(p, a)
 
 
-def _qk_norms(p: Place, a: Attention) -> list[Parameter]:
+def _qk_norms(p: LayerPlace, a: Attention) -> list[Parameter]:
     if a.qk_norm == "none":
         return []
     h = {"H": a.head_dim}
@@ -73,7 +73,7 @@ def _qk_norms(p: Place, a: Attention) -> list[Parameter]:
     return rows if a.reuses_kv else rows + p.norm("attention.k_norm", k, a.qk_norm_bias)
 
 
-def _latent(p: Place, a: LatentAttention) -> list[Parameter]:
+def _latent(p: LayerPlace, a: LatentAttention) -> list[Parameter]:
     d, n, h, u = {"D": p.d_model}, {"N": a.heads}, {"H": a.head_dim}, {"U": a.v_head_dim}
     c, r, nope = {"C": a.kv_lora_rank}, {"R": a.rope_head_dim}, {"P": a.nope_head_dim}
     rows = []
@@ -103,7 +103,7 @@ def _latent(p: Place, a: LatentAttention) -> list[Parameter]:
     return rows
 
 
-def _token_indexer(p: Place, x: Indexer, q_lora_rank: int | None) -> list[Parameter]:
+def _token_indexer(p: LayerPlace, x: Indexer, q_lora_rank: int | None) -> list[Parameter]:
     """One key per token, normed with LayerNorm; queries from the query latent (DeepSeek-V3.2)."""
     d, j, i = {"D": p.d_model}, {"J": x.heads}, {"I": x.head_dim}
     source = d if q_lora_rank is None else {"Q": q_lora_rank}
@@ -116,7 +116,7 @@ def _token_indexer(p: Place, x: Indexer, q_lora_rank: int | None) -> list[Parame
     ]
 
 
-def _compressed(p: Place, a: CompressedAttention) -> list[Parameter]:
+def _compressed(p: LayerPlace, a: CompressedAttention) -> list[Parameter]:
     d, n, h, q = {"D": p.d_model}, {"N": a.heads}, {"H": a.head_dim}, {"Q": a.q_lora_rank}
     g, per_group, o = {"g": a.o_groups}, {"n": a.heads // a.o_groups}, {"O": a.o_lora_rank}
     rows = [
@@ -141,7 +141,7 @@ def _compressed(p: Place, a: CompressedAttention) -> list[Parameter]:
     return rows
 
 
-def _compressor(p: Place, name: str, width: int, ratio: int, entries: int) -> list[Parameter]:
+def _compressor(p: LayerPlace, name: str, width: int, ratio: int, entries: int) -> list[Parameter]:
     """Pools `ratio` tokens into one entry; `entries` is 2 where neighbours overlap."""
     d, c = {"D": p.d_model}, {"C": entries * width}
     return [
@@ -152,7 +152,7 @@ def _compressor(p: Place, name: str, width: int, ratio: int, entries: int) -> li
     ]
 
 
-def _mamba(p: Place, m: Mamba) -> list[Parameter]:
+def _mamba(p: LayerPlace, m: Mamba) -> list[Parameter]:
     d, n, h = {"D": p.d_model}, {"N": m.heads}, {"H": m.head_dim}
     k, z, w = {"K": m.groups}, {"Z": m.state}, {"W": m.conv_width}
     rows = []
@@ -174,7 +174,7 @@ def _mamba(p: Place, m: Mamba) -> list[Parameter]:
     return rows
 
 
-def _delta(p: Place, m: DeltaNet) -> list[Parameter]:
+def _delta(p: LayerPlace, m: DeltaNet) -> list[Parameter]:
     d, n, k = {"D": p.d_model}, {"N": m.value_heads}, {"K": m.key_heads}
     h, u, w = {"H": m.key_head_dim}, {"U": m.value_head_dim}, {"W": m.conv_width}
     rows = []
@@ -202,7 +202,7 @@ def _delta(p: Place, m: DeltaNet) -> list[Parameter]:
     return rows
 
 
-def _lightning(p: Place, m: Lightning) -> list[Parameter]:
+def _lightning(p: LayerPlace, m: Lightning) -> list[Parameter]:
     d, heads = {"D": p.d_model}, {"N": m.heads, "H": m.head_dim}
     rows = [
         p.row(f"lightning.{name}", d | heads, LINEAR, "matmul", "D")
@@ -212,7 +212,7 @@ def _lightning(p: Place, m: Lightning) -> list[Parameter]:
     return [*rows, p.row("lightning.out", heads | d, LINEAR, "matmul", "NH")]
 
 
-def _short_conv(p: Place, m: ShortConv) -> list[Parameter]:
+def _short_conv(p: LayerPlace, m: ShortConv) -> list[Parameter]:
     """Gates before and after the convolution and its input: three width x D projections."""
     d, f, w = {"D": p.d_model}, {"F": m.width}, {"W": m.conv_width}
     rows = []

@@ -1,7 +1,7 @@
 """What the forward pass needs beyond the shapes: norms, activations, rotations, scales, routing.
 
 Counting never reads this. `Numerics` is part of a ModelConfig where its class has a row in
-`numerics_table.py`; elsewhere `ModelConfig.not_runnable` says why there is none.
+`data/numerics.toml`; elsewhere `ModelConfig.not_runnable` says why there is none.
 """
 
 from dataclasses import dataclass

@@ -70,7 +70,7 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class LayerPlace:
     """Where rows stand: the layer group and how often it occurs, and D."""
 
     d_model: int

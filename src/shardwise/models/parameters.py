@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from shardwise.models.config import ModelConfig, Tower
 from shardwise.models.mixer_rows import mixer_rows
-from shardwise.models.parameter import Parameter, Place
+from shardwise.models.parameter import LayerPlace, Parameter
 from shardwise.models.specs import Layer, Mlp, Moe
 
 _TOWER_LETTERS = "abcdefgh"
@@ -31,7 +31,7 @@ def parameters(cfg: ModelConfig) -> tuple[Parameter, ...]:
     """
     rows = _embedding(cfg)
     for index, (layer, count) in enumerate(cfg.layer_groups()):
-        rows += layer_rows(Place(d_model=cfg.d_model, group=index, layers=count), layer)
+        rows += layer_rows(LayerPlace(d_model=cfg.d_model, group=index, layers=count), layer)
     rows += _head(cfg)
     for tower in cfg.towers:
         rows += _tower(tower)
@@ -51,7 +51,7 @@ def buffers(cfg: ModelConfig) -> tuple[Parameter, ...]:
     if cfg.numerics is None or not cfg.numerics.routing.correction:
         return ()
     return tuple(
-        Place(d_model=cfg.d_model, group=index, layers=count).row(
+        LayerPlace(d_model=cfg.d_model, group=index, layers=count).row(
             "router.correction", {"E": layer.mlp.experts}, "router", "bias"
         )
         for index, (layer, count) in enumerate(cfg.layer_groups())
@@ -59,7 +59,7 @@ def buffers(cfg: ModelConfig) -> tuple[Parameter, ...]:
     )
 
 
-def layer_rows(p: Place, layer: Layer) -> list[Parameter]:
+def layer_rows(p: LayerPlace, layer: Layer) -> list[Parameter]:
     """The tensors of one layer."""
     rows = []
     if layer.mixer is not None:
@@ -86,7 +86,7 @@ def layer_rows(p: Place, layer: Layer) -> list[Parameter]:
     return rows
 
 
-def _mlp(p: Place, m: Mlp, name: str, component: str) -> list[Parameter]:
+def _mlp(p: LayerPlace, m: Mlp, name: str, component: str) -> list[Parameter]:
     d, f = {"D": p.d_model}, {"F": m.d_ff}
     ins = ("gate", "up") if m.gated else ("up",)
     rows = [p.row(f"{name}.{part}", d | f, component, "matmul", "D") for part in ins]
@@ -97,7 +97,7 @@ def _mlp(p: Place, m: Mlp, name: str, component: str) -> list[Parameter]:
     return rows
 
 
-def _moe(p: Place, m: Moe) -> list[Parameter]:
+def _moe(p: LayerPlace, m: Moe) -> list[Parameter]:
     d, e, f = {"D": p.d_model}, {"E": m.experts}, {"F": m.d_ff}
     rows = [p.row("router", d | e, "router", "matmul", "D")]
     if m.bias:
@@ -132,7 +132,7 @@ def _moe(p: Place, m: Moe) -> list[Parameter]:
     return rows
 
 
-def _per_layer_input(p: Place, width: int) -> list[Parameter]:
+def _per_layer_input(p: LayerPlace, width: int) -> list[Parameter]:
     d, y = {"D": p.d_model}, {"Y": width}
     return [
         p.row("per_layer.gate", d | y, "other", "matmul", "D"),
@@ -141,7 +141,7 @@ def _per_layer_input(p: Place, width: int) -> list[Parameter]:
     ]
 
 
-def _hyper(p: Place, name: str, streams: int) -> list[Parameter]:
+def _hyper(p: LayerPlace, name: str, streams: int) -> list[Parameter]:
     """Hyper-connections: from all streams the weights to read, write and mix them (2s + s^2)."""
     mixed = {"m": (2 + streams) * streams}
     return [
@@ -152,7 +152,7 @@ def _hyper(p: Place, name: str, streams: int) -> list[Parameter]:
 
 
 def _embedding(cfg: ModelConfig) -> list[Parameter]:
-    p = Place(d_model=cfg.d_model)
+    p = LayerPlace(d_model=cfg.d_model)
     d, width = {"D": cfg.d_model}, _embedding_width(cfg)
     rows = [p.row("embedding", {"V": cfg.embedding_rows} | width, "embedding", "lookup")]
     if cfg.embedding_dim != cfg.d_model:
@@ -171,7 +171,7 @@ def _embedding(cfg: ModelConfig) -> list[Parameter]:
 
 
 def _head(cfg: ModelConfig) -> list[Parameter]:
-    p = Place(d_model=cfg.d_model)
+    p = LayerPlace(d_model=cfg.d_model)
     d, width = {"D": cfg.d_model}, _embedding_width(cfg)
     rows = p.norm("norm.final", d, cfg.norm_bias) if cfg.final_norm else []
     if cfg.streams > 1:

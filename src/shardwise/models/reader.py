@@ -50,7 +50,7 @@ class Reader:
     def error(self, key: str, value: object, rule: str, remedy: str = "") -> BadRequest:
         """The complaint about one value."""
         remedy = remedy or "correct it, or take the config.json that the model was published with"
-        return BadRequest(f"{self.file}: {self.name(key)} is {_show(value)}; {rule}; {remedy}")
+        return BadRequest(f"{self.file}: {self.name(key)} is {shown(value)}; {rule}; {remedy}")
 
     def has(self, key: str) -> bool:
         """Whether the file itself gives the key a value other than null."""
@@ -192,7 +192,3 @@ def _find(section: Mapping[str, Any], name: str) -> Any:
             return _ABSENT
         value = value[part]
     return value
-
-
-def _show(value: object) -> str:
-    return shown(value)

@@ -6,7 +6,7 @@ attention, over the dense peak of all chips of the slice, used or idle; `mfu_6nd
 6 x all active parameters.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -42,8 +42,8 @@ from shardwise.planner.search.loop import (
 from shardwise.planner.search.plan_choices import check_choices
 from shardwise.planner.step.work import TrainShape, count_step
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
-from shardwise.plans.laws import EXPERTS, HEADS, check_layers
-from shardwise.plans.train import mesh_text
+from shardwise.plans.laws import EXPERTS, HEADS, SEQUENCE
+from shardwise.plans.train import check_layers, mesh_text
 from shardwise.roofline import Estimate
 from shardwise.units import DAY, format_bytes, format_gib, format_seconds
 from shardwise.work import MemoryTimeline, Work
@@ -257,15 +257,7 @@ def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
             f"x box {'x'.join(map(str, plan.box))} of {piece} have {devices:,}: make them equal by "
             "the mesh, by `slices` (how many are used) or by `box` (chips used per axis)"
         )
-    _check_divides(plan.mesh, cfg)
     check_choices(plan, cfg)
-
-
-def _check_divides(mesh: Mapping[str, int], cfg: ModelConfig) -> None:
-    for law in (HEADS, EXPERTS):
-        problem = law.problem(cfg, mesh)
-        if problem:
-            raise BadRequest(problem)
 
 
 def run_of(tokens: float, tokens_per_second: float, piece: Slice) -> dict[str, float]:
@@ -320,16 +312,17 @@ def _no_legal_plan(request: TrainRequest) -> str:
 def _check_pins(request: TrainRequest) -> None:
     """Raise BadRequest for a pinned degree that no mesh on this slice can have."""
     pins, cfg = request.pins, request.cfg
-    _check_divides(pins, cfg)
+    for problem in (
+        HEADS.problem(cfg, pins),
+        EXPERTS.problem(cfg, pins),
+        SEQUENCE.problem(request.sequence_length, pins),
+    ):
+        if problem:
+            raise BadRequest(problem)
     if pins.get("stage", 1) > cfg.layers:
         raise BadRequest(
             f"mesh axis 'stage' is pinned to {pins['stage']}, but {cfg.name} has {cfg.layers} "
             f"layers; every stage needs one, so pin at most {cfg.layers}"
-        )
-    if request.sequence_length % pins.get("context", 1):
-        raise BadRequest(
-            f"mesh axis 'context' is pinned to {pins['context']}, which does not divide a sequence "
-            f"of {request.sequence_length} tokens; pin a degree that divides it"
         )
     pinned, per_chip = prod(pins.values()), request.piece.chip.jax_devices_per_chip
     devices = [prod(box) * part.count * per_chip for part, box in every_part(request.piece)]

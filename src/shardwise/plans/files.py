@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from shardwise.boundary import parse_yaml, read_yaml, write_text
 from shardwise.errors import BadRequest, shown, unknown
+from shardwise.plans.named import plan_path, with_neighbour
 from shardwise.plans.serve import ServePlan
 from shardwise.plans.train import CHOICES, TrainPlan
 
@@ -59,15 +60,22 @@ def flat_plan(plan: TrainPlan | ServePlan) -> dict[str, Any]:
 def load_plan(
     path: Path | str, overrides: Mapping[str, str] | None = None
 ) -> TrainPlan | ServePlan:
-    """Read and check a plan file; `overrides` maps dotted paths to YAML values (`--set`)."""
-    path = Path(path)
+    """Read and check a plan file, or that of `audit:NAME`, a published run; a model that lies
+    beside the file is found there. `overrides` maps dotted paths to YAML values (`--set`)."""
+    path = plan_path(str(path))
     remedy = "`shardwise plan train` and `plan serve` write one with --output FILE"
     data = read_yaml(path, "the plan", remedy=remedy)
     if not isinstance(data, dict):
         raise BadRequest(f"'{path}' is no plan: it holds no mapping of keys to values")
-    for dotted, text in (overrides or {}).items():
-        _override(data, dotted, parse_yaml(text, f"the value of --set {dotted}"), str(path))
-    return plan_from(data, str(path))
+    data = changed(data, overrides or {}, str(path))
+    return with_neighbour(plan_from(data, str(path)), path)
+
+
+def changed(data: dict[str, Any], overrides: Mapping[str, str], origin: str) -> dict[str, Any]:
+    """A plan's values, with those at some dotted paths replaced by YAML."""
+    for dotted, text in overrides.items():
+        _override(data, dotted, parse_yaml(text, f"the value of --set {dotted}"), origin)
+    return data
 
 
 def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:

@@ -14,6 +14,7 @@ import numpy as np
 from shardwise.models import ModelConfig
 from shardwise.models.parameters import Parameter, parameters
 from shardwise.models.specs import Moe
+from shardwise.plans.laws import BATCH_AXES
 from shardwise.plans.train import STORAGE_AXES, TrainPlan
 from shardwise.sharding import Dim, Layout
 from shardwise.work import Quantity
@@ -27,9 +28,6 @@ UNEVEN: Mapping[str, Literal["pad", "replicate", "refuse"]] = {
 }
 """What happens to a dim that its axis does not divide: padded up to the next multiple, replicated
 (several devices keep the same KV head), or the plan is refused."""
-
-BATCH_AXES = ("replica", "data", "fsdp", "expert")
-"""Axes that cut the batch."""
 
 DATA_AXES = ("replica", "data")
 """Axes that always replicate parameters."""
@@ -279,18 +277,6 @@ def _activations(plan: TrainPlan, cfg: ModelConfig) -> Iterator[Named]:
         if not (isinstance(layer.mlp, Moe) and layer.mlp.routes_all):
             yield group, "activations.mlp", laid("mlp_in", plan.degree("tensor"))  # F is padded
     yield None, "activations.logits", laid("logits", cfg.vocabulary)
-
-
-def uneven_error(letter: str, size: int, axis: str, degree: int) -> str | None:
-    """Why a degree is refused for a dim, or None where the table pads or replicates."""
-    if size % degree == 0 or UNEVEN.get(letter) != "refuse":
-        return None
-    divisors = [d for d in range(1, size + 1) if size % d == 0]
-    near = [max(d for d in divisors if d < degree), *[d for d in divisors if d > degree][:1]]
-    return (
-        f"mesh axis '{axis}' of {degree} does not divide {letter}={size}; the nearest that do: "
-        + " or ".join(map(str, near))
-    )
 
 
 def _used(axes: Sequence[str], mesh: Mapping[str, int]) -> tuple[str, ...]:

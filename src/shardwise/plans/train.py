@@ -1,7 +1,7 @@
 """TrainPlan: how one training step is laid out on a slice."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any, Literal, Self, get_args
@@ -11,7 +11,17 @@ from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
 from shardwise.models.remat import RematPolicy, Saved, SavedKind
 from shardwise.models.training_state import training_state
-from shardwise.plans.context_methods import ContextMethod
+from shardwise.plans.context_methods import ContextMethod, context_row
+from shardwise.plans.laws import (
+    BATCH,
+    BATCH_AXES,
+    EXPERTS,
+    HEADS,
+    MICROBATCHES,
+    SEQUENCE,
+    SPREAD_EXPERTS,
+    ULYSSES,
+)
 from shardwise.plans.optimizers import Optimizer
 from shardwise.plans.ranges import Ranges, check_range, check_ranges
 from shardwise.plans.stacks import StackName, StackRow, stack_row
@@ -219,17 +229,13 @@ class TrainPlan(Structure):
                 "give every stage at least one or use fewer stages"
             )
         self._check_choices()
-        if self.global_batch_sequences % (self.batch_shards * self.microbatches):
-            raise BadRequest(
-                f"global_batch_sequences {self.global_batch_sequences} does not divide into "
-                f"{self.batch_shards} batch shards x {self.microbatches} microbatches; the nearest "
-                f"legal batch is {self._nearest_batch()} sequences, or let microbatches divide it"
-            )
-        if self.sequence_length % (self.degree("context")):
-            raise BadRequest(
-                f"sequence_length {self.sequence_length} does not divide over context="
-                f"{self.degree('context')}; use a degree that divides it"
-            )
+        counts = {**self.mesh, MICROBATCHES: self.microbatches}
+        for law, size in (
+            (BATCH, self.global_batch_sequences),
+            (SEQUENCE, self.sequence_length),
+        ):
+            if problem := law.problem(size, counts):
+                raise BadRequest(problem)
 
     def _check_choices(self) -> None:
         """Raise BadRequest for a choice that contradicts another or cannot take effect."""
@@ -271,16 +277,34 @@ class TrainPlan(Structure):
     @property
     def batch_shards(self) -> int:
         """Into how many parts the sequences of the batch are cut."""
-        return prod(self.degree(axis) for axis in ("replica", "data", "fsdp", "expert"))
+        return prod(self.degree(axis) for axis in BATCH_AXES)
 
     @property
     def tokens(self) -> int:
         """Tokens of one step: B*T."""
         return self.global_batch_sequences * self.sequence_length
 
-    def _nearest_batch(self) -> int:
-        unit = self.batch_shards * self.microbatches
-        return max(1, round(self.global_batch_sequences / unit)) * unit
+
+def broken_laws(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
+    """Why a plan's mesh does not suit its model, a sentence for each law that it breaks."""
+    laws = [HEADS, EXPERTS]
+    if context_row(plan.context_method).cuts_heads and plan.degree("context") > 1:
+        laws.append(ULYSSES)
+    if plan.expert_over_tensor:
+        laws.append(SPREAD_EXPERTS)
+    for law in laws:
+        problem = law.problem(cfg, plan.mesh)
+        if problem:
+            yield problem
+
+
+def check_layers(plan: TrainPlan, cfg: ModelConfig) -> None:
+    """Raise BadRequest where the stages do not hold the model's layers."""
+    if sum(plan.layers_per_stage) != cfg.layers:
+        raise BadRequest(
+            f"layers_per_stage {list(plan.layers_per_stage)} adds up to "
+            f"{sum(plan.layers_per_stage)} layers; {cfg.name} has {cfg.layers}"
+        )
 
 
 def model_hash(cfg: ModelConfig) -> str:

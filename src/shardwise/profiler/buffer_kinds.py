@@ -29,7 +29,7 @@ ARGUMENTS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class BufferPlace:
     """A buffer and what it is: `kind` as the planner's, `of` the parameters whose local shape it
     has (as `gathered`, or as they are stored), `layers` how many layers it is stacked over."""
 
@@ -42,13 +42,13 @@ class Place:
 
 def places(
     buffers: Sequence[Buffer], plan: TrainPlan | ServePlan, cfg: ModelConfig
-) -> tuple[Place, ...]:
+) -> tuple[BufferPlace, ...]:
     """Every buffer of a plan's program with its kind, in their order."""
-    table = _Table.of(plan, cfg)
+    table = _ShapeTable.of(plan, cfg)
     return tuple(_place(buffer, table) for buffer in buffers)
 
 
-def memory_of(found: Sequence[Place]) -> dict[str, float]:
+def memory_of(found: Sequence[BufferPlace]) -> dict[str, float]:
     """Bytes by kind."""
     return tally((place.kind, place.buffer.bytes) for place in found)
 
@@ -57,7 +57,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
+class _ShapeTable:
     """Local dims in order of size -> names of parameters, as gathered and as stored."""
 
     trains: bool
@@ -66,14 +66,14 @@ class _Table:
     layers: frozenset[int]
 
     @staticmethod
-    def of(plan: TrainPlan | ServePlan, cfg: ModelConfig) -> "_Table":
+    def of(plan: TrainPlan | ServePlan, cfg: ModelConfig) -> "_ShapeTable":
         trains = isinstance(plan, TrainPlan)
         storage = plan.storage_axes if isinstance(plan, TrainPlan) else ()
         spans = isinstance(plan, TrainPlan) and plan.expert_over_tensor
         rows = parameters(cfg)
         used = dict(_shapes(rows, plan.mesh, (), spans))
         stored = dict(_shapes(rows, plan.mesh, storage, spans))
-        return _Table(
+        return _ShapeTable(
             trains=trains,
             gathered={shape: names for shape, names in used.items() if shape not in stored},
             stored=stored,
@@ -99,23 +99,23 @@ def _key(dims: Sequence[int]) -> Shape:
     return tuple(sorted(n for n in dims if n > 1))
 
 
-def _place(buffer: Buffer, table: _Table) -> Place:
+def _place(buffer: Buffer, table: _ShapeTable) -> BufferPlace:
     if buffer.kind == "argument":
         kind = next((k for start, k in ARGUMENTS if buffer.op.startswith(start)), "other")
-        return Place(buffer=buffer, kind=kind)
+        return BufferPlace(buffer=buffer, kind=kind)
     passing = "transient" if table.trains else "activations"
     array = _array(buffer.shape)
     if array is None or buffer.kind != "temporary":
-        return Place(buffer=buffer, kind=passing if buffer.kind == "temporary" else "other")
+        return BufferPlace(buffer=buffer, kind=passing if buffer.kind == "temporary" else "other")
     for layers, dims in _readings(array, table.layers):
         key = _key(dims)
         if names := table.gathered.get(key):
-            return Place(buffer=buffer, kind=passing, of=names, gathered=True, layers=layers)
+            return BufferPlace(buffer=buffer, kind=passing, of=names, gathered=True, layers=layers)
         if table.trains and (names := table.stored.get(key)):
-            return Place(buffer=buffer, kind="gradients", of=names, layers=layers)
+            return BufferPlace(buffer=buffer, kind="gradients", of=names, layers=layers)
     if table.trains and array.dims and array.dims[0] in table.layers:
-        return Place(buffer=buffer, kind="checkpoints", layers=array.dims[0])
-    return Place(buffer=buffer, kind=passing)
+        return BufferPlace(buffer=buffer, kind="checkpoints", layers=array.dims[0])
+    return BufferPlace(buffer=buffer, kind=passing)
 
 
 def _readings(array: Array, layers: frozenset[int]) -> Iterator[tuple[int, Shape]]:

@@ -48,7 +48,7 @@ _CHATTER = ("@", "***", "WARNING", "Failed to find host bounds", "E0000", "I0000
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ChildBounds:
     """What a child may take, and what a user raises for more of it."""
 
     seconds: float
@@ -90,7 +90,7 @@ def run_function(
         command = python(call, str(request), str(answer), memory_bytes=memory_bytes)
         around = _environment(devices, xla_flags) | dict(environment or {})
         around[STAGE] = str(place / "stage")
-        bounds = Bounds(seconds, memory_bytes, *raised_by)
+        bounds = ChildBounds(seconds, memory_bytes, *raised_by)
         _run(command, around, place, bounds, what or target, watch)
         if not answer.is_file():
             raise ShardwiseError(f"{what or target} ended its process without an answer")
@@ -126,7 +126,7 @@ def run_source(
         path.write_text(source)
         call = "shardwise.profiler.child:_run_file"
         command = python(call, str(path), memory_bytes=memory_bytes)
-        bounds = Bounds(seconds, memory_bytes, "its time limit", "its memory limit")
+        bounds = ChildBounds(seconds, memory_bytes, "its time limit", "its memory limit")
         around = _environment(devices, xla_flags)
         return _run(command, around, folder, bounds, "the program")
 
@@ -168,7 +168,7 @@ def _run(
     command: Sequence[str],
     environment: Mapping[str, str],
     folder: Path,
-    bounds: Bounds,
+    bounds: ChildBounds,
     what: str,
     watch: Watch | None = None,
 ) -> str:
@@ -204,7 +204,7 @@ def _end_of(file: IO[bytes]) -> str:
     return file.read().decode(errors="replace")
 
 
-def _last_words(code: int, out: str, err: str, bounds: Bounds) -> str:
+def _last_words(code: int, out: str, err: str, bounds: ChildBounds) -> str:
     """The end of the child's output: the error of a Python exception is its last line."""
     if "MemoryError" in err or "RESOURCE_EXHAUSTED" in err or "bad_alloc" in err:
         return f"out of memory; ask for less, or raise {bounds.memory_option}"

@@ -166,7 +166,7 @@ def schedule(work: HloWork, piece: Slice, stack: Stack = IDEAL) -> HloTimeline:
         )
     placement, stack = place(piece, dict(work.mesh)), replace(stack, passes=1.0)
     rows = {item.op.id: _row(item, piece.chip, placement, stack) for item in work.ops}
-    run = _Run(rows)
+    run = _Streams(rows)
     end = run.block(work.block, 0.0, 1.0)
     priced = tuple(
         # What a loop of no rounds holds never starts.
@@ -286,7 +286,7 @@ def _payable(item: HloOp, chip: Chip) -> Op:
 
 
 @dataclass
-class _Run:
+class _Streams:
     """The state of the simulation: what is under way, and what has been seen."""
 
     rows: Mapping[str, OpRow]

@@ -10,85 +10,25 @@ engines do, their constants in `data/`; `strategies.py` ranks the resolver's pro
 step. Nothing is counted here and no model is known. Read `price.py` first.
 """
 
-from shardwise.roofline.chip_roofline import (
-    Times,
-    attainable_flops,
-    chip_critical_intensity,
-    critical_intensity,
-    level_bandwidth,
-    math_seconds,
-    vector_critical_intensity,
-)
-from shardwise.roofline.collectives import (
-    collective_seconds,
-)
-from shardwise.roofline.crossover import crossover
-from shardwise.roofline.matmul import (
-    ElementBytes,
-    critical_batch,
-    critical_batch_approx,
-    first_batch_at_peak,
-    matmul_bytes,
-    matmul_flops,
-    matmul_flops_exact,
-    matmul_intensity,
-    matmul_times,
-    padded_flops,
-    split_contraction_threshold,
-    split_contraction_times,
-    tile_intensity,
-)
+from shardwise.roofline.matmul import ElementBytes
 from shardwise.roofline.matmul_report import MatmulRoofline, matmul_roofline
 from shardwise.roofline.price import Estimate, body_times, price, price_op
-from shardwise.roofline.stacks import IDEAL, Stack, load_stack, stack_names
-from shardwise.roofline.strategies import (
-    Priced,
-    Ranking,
-    collective_matmul,
-    rank,
-    rings,
-    seconds,
-    times,
-)
+from shardwise.roofline.stacks import Stack, load_stack, stack_names
+from shardwise.roofline.strategies import PricedStrategy, Ranking, rank, seconds
 
 __all__ = [
-    "IDEAL",
     "ElementBytes",
     "Estimate",
     "MatmulRoofline",
-    "Priced",
+    "PricedStrategy",
     "Ranking",
     "Stack",
-    "Times",
-    "attainable_flops",
     "body_times",
-    "chip_critical_intensity",
-    "collective_matmul",
-    "collective_seconds",
-    "critical_batch",
-    "critical_batch_approx",
-    "critical_intensity",
-    "crossover",
-    "first_batch_at_peak",
-    "level_bandwidth",
     "load_stack",
-    "math_seconds",
-    "matmul_bytes",
-    "matmul_flops",
-    "matmul_flops_exact",
-    "matmul_intensity",
     "matmul_roofline",
-    "matmul_times",
-    "padded_flops",
     "price",
     "price_op",
     "rank",
-    "rings",
     "seconds",
-    "split_contraction_threshold",
-    "split_contraction_times",
     "stack_names",
-    "tile_intensity",
-    "times",
-    "vector_critical_intensity",
 ]

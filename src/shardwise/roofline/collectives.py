@@ -1,21 +1,25 @@
 """Seconds of collectives over the links that a placement gives to mesh axes.
 
-Each answer is a bandwidth term and a latency term at the links' own rates: divide the first by an
+Each answer is a bandwidth term and a latency term at the links' own rates; divide the first by an
 efficiency to derate it. `bytes` is V as in `work.Collective`: the gathered array, the input of a
 reduce-scatter, the buffer of an all-reduce, the total over the group of an all-to-all, the payload
 per device of a permute.
 
-A group of N devices has d in a chip, on g chips of one fast network, in M networks: N = d g M, and
-d is 1 where a chip is one device. The data-centre network carries a group on the NICs of its g
-chips. A group that holds only d of a chip's n devices shares that chip's links and NIC with
-n/d - 1 others, so its rates are d/n of the chip's. Between its devices a chip moves R_d per device.
-The levels are used one after the other and pipelined: the slowest one counts, and hops add up.
+A group has N = d g M devices: d in each chip, on g chips of one fast network, in M networks (d is 1
+where a chip is one device). Three levels of links carry it: between networks the NICs of its g
+chips, between chips the fast network, and within a chip R_d bytes/s per device. A group that holds
+d of a chip's n devices shares that chip's links and NIC with n/d - 1 other groups, so it gets d/n
+of their rates. A collective is pipelined through the levels: the slowest level gives its bandwidth
+term, and the latencies of all levels add up.
 
-Modes. "exact" is the count of the algorithm that the function names: bytes over the busiest link
-(every byte pipelined, so nothing else limits the rate) and the hops of the longest way. It is
-proven by `sharding.simulate`, which runs that algorithm on real blocks. "asymptotic" is its large-N
-form, the book's, in which (N-1)/N is 1. "bound" is what no algorithm beats; it is less than "exact"
-for an all-reduce over lines, and for a group that holds pieces of one physical axis with gaps.
+Modes:
+
+- "exact" counts the algorithm that the function names: bytes over the busiest link and hops of the
+  longest route. `sharding.simulate` runs that algorithm on real blocks and tests hold both equal.
+- "asymptotic" is its limit for large N, as the book prints it: (N-1)/N is 1.
+- "bound" is what no algorithm beats. It is less than "exact" for an all-reduce over lines, and for
+  a group whose members along one physical axis have gaps between them.
+
 `both_ways=False` uses one direction of every ring. Formulas: How To Scale Your Model, ch. 3 (tori)
 and 12 (switches).
 """
@@ -29,7 +33,7 @@ import numpy as np
 from shardwise.errors import unknown
 from shardwise.hardware.placement import AxisLinks, Part
 from shardwise.roofline.exchanges import exchange_seconds
-from shardwise.roofline.groups import Axis, Group, Mode, group_of, most, over, product
+from shardwise.roofline.groups import Axis, LinkGroup, Mode, group_of, most, over, product
 from shardwise.work import CollectiveKind, Exchange, Quantity, Sends
 
 SHARP_GAIN = 1.3
@@ -73,14 +77,8 @@ def collective_seconds(
     measured on switches and belongs into "expected" alone: the ramp of small messages and the real
     gain of SHARP.
     """
-    if kind == "all_gather":
-        return all_gather(bytes, links, mode=mode, both_ways=both_ways, measured=measured)
-    if kind == "reduce_scatter":
-        return reduce_scatter(bytes, links, mode=mode, both_ways=both_ways, measured=measured)
-    if kind == "all_reduce":
-        return all_reduce(bytes, links, mode=mode, both_ways=both_ways, measured=measured)
-    if kind == "all_to_all":
-        return all_to_all(bytes, links, mode=mode, both_ways=both_ways, measured=measured)
+    if kind in _PLAIN:
+        return _PLAIN[kind](bytes, links, mode=mode, both_ways=both_ways, measured=measured)
     if kind == "ragged_all_to_all":
         assert fan_out is not None, "a ragged all-to-all needs fan_out"
         return ragged_all_to_all(bytes, links, fan_out=fan_out, mode=mode, measured=measured)
@@ -98,19 +96,22 @@ def all_gather(
     both_ways: bool = True,
     measured: bool = False,
 ) -> CollectiveSeconds:
-    """Networks first, then the chips of a network, then the devices of a chip; the slowest counts.
+    """Gather between networks, then between the chips of a network, then within chips; pipelined,
+    so that the slowest of the three counts.
 
-    Outside V (M-1)/M / (g NIC), within a chip V (d-1)/d / R_d, each way doubling what is held in
-    every step (Bruck). Inside: a switch V (g-1)/g / R with Bruck's ceil(log2 g) steps; a full mesh
-    the same with R = (g-1) pairs and one step; a torus with rotated orders, which reaches
+    Between networks V (M-1)/M / (g NIC) and within a chip V (d-1)/d / R_d, by Bruck's algorithm,
+    which doubles what every member holds in each step. Between chips on a switch
+    V (g-1)/g / R in ceil(log2 g) steps; on a full mesh the same with R = g-1 links, in one step; on
+    a torus
 
         (V/g) max over sets S of its axes of (prod_S n - 1) / sum_S R
 
-    where R of a ring is both directions of its link and of a line one. Every block is cut in
-    pieces that go round the axes in different orders, in shares that load all axes alike; on a ring
-    of even size half of every block takes the farthest hop either way. The set of all axes gives
-    V (g-1)/g / R, the bytes that a corner chip lacks over all that reaches it; a smaller set counts
-    where its axes are too slow for their own share. Each set is also a cut, so nothing is faster.
+    where R of a ring is both directions of its link and R of a line is one. To reach it, every
+    block is cut into parts that visit the axes in different orders, in shares that load all axes
+    alike; on a ring of even size, half of every block makes the last hop either way. With S all
+    axes the formula is V (g-1)/g / R: the bytes that a corner chip lacks, over all links that reach
+    it. A smaller S counts where its axes are too slow to carry their share. Every S is also a cut
+    through the torus, so no algorithm is faster.
 
     `idle` are axes over which the array is replicated: each of their m devices may gather 1/m of it
     and the group of N m share the rest, if that is faster (ch. 3, exercise 3.2).
@@ -248,43 +249,63 @@ def permute(
     mode: Mode = "exact",
     measured: bool = False,
 ) -> CollectiveSeconds:
-    """Every device sends V to the next of its group, one way round: V over the slowest link; or,
-    with an `exchange`, to the device that needs its block (`roofline.exchanges`).
+    """Every device sends V to the next of its group, the last to the first: V over the slowest
+    link on the way. With an `exchange`, to the device that needs its block (`roofline.exchanges`).
 
-    The devices of a chip follow each other, so a group sends one message from chip to chip; its
-    chips follow each other along the first torus axis, and the last of a row also goes one on along
-    the next axis, as in counting. On a line the ring is folded (0, 2, 4, ..., 5, 3, 1), so that no
-    message goes over two links more and none shares a link. The longest way is the latency.
+    The order of the group is that of counting: the devices of a chip are neighbours, then the chips
+    along the first torus axis, then those along the next, then networks. So only one message leaves
+    each chip. The chips of a line follow each other as 0, 2, 4, ..., 5, 3, 1: the way back is
+    folded into the way there, no message passes more than two links, and none shares a link with
+    another. All messages run at once, so the longest route is the latency.
     """
     group = group_of(links)
     if exchange is not None:
         moved = exchange_seconds(exchange, links)
         seconds = bytes * (moved.bound if mode == "bound" else moved.exact)
         return _answer(seconds * _ramp(bytes, group, measured), moved.latency)
-    bandwidth = _within(bytes * (group.devices > 1), group)
-    latency: Quantity = (group.devices > 1) * group.device_hop
     if group.kind == "torus":
-        carried: Quantity = 0.0
-        for axis in group.axes:
-            loads, before = [], 1.0
-            for part in axis.pieces:  # of the outer pieces only one in `before` lines is used
-                loads.append(over(bytes * np.greater(part.size, 1), part.oneway * before))
-                before = before * np.asarray(part.size)
-            bandwidth = np.maximum(bandwidth, most(loads) if mode == "bound" else sum(loads))
-            for part in axis.pieces:
-                used = np.greater(part.size, 1) * part.hop_seconds
-                hops = np.where(part.ring, 1, np.minimum(np.subtract(part.size, 1), 2))
-                latency = np.maximum(latency, (carried + hops * used) * np.greater(part.size, 1))
-                carried = carried + used
+        inside, hops = _next_on_torus(bytes, group, mode)
     else:
-        bandwidth = np.maximum(bandwidth, over(bytes * (group.inner > 1), group.pair))
-        latency = np.maximum(latency, (group.inner > 1) * group.chip_hop)
+        inside = over(bytes * (group.inner > 1), group.pair)
+        hops = (group.inner > 1) * group.chip_hop
+    within = _within(bytes * (group.devices > 1), group)
     outside = over(bytes * (group.outer > 1), group.nic)
-    latency = np.maximum(latency, (group.outer > 1) * group.outer_hop)
-    return _answer(np.maximum(bandwidth, outside) * _ramp(bytes, group, measured), latency)
+    near, far = (group.devices > 1) * group.device_hop, (group.outer > 1) * group.outer_hop
+    bandwidth = _slowest(inside, outside, within) * _ramp(bytes, group, measured)
+    return _answer(bandwidth, _slowest(hops, far, near))
 
 
-def _gather(bytes: Quantity, group: Group, mode: Mode, measured: bool) -> CollectiveSeconds:
+def _next_on_torus(bytes: Quantity, group: LinkGroup, mode: Mode) -> tuple[Quantity, Quantity]:
+    """Seconds of V over the slowest torus link from each chip to the next, and of the longest
+    route: a step along one axis, together with one along each axis before it, where it begins a new
+    row."""
+    bandwidth: Quantity = 0.0
+    latency: Quantity = 0.0
+    carried: Quantity = 0.0
+    for axis in group.axes:
+        loads, before = [], 1.0
+        for part in axis.pieces:  # of the outer pieces only one in `before` lines is used
+            loads.append(over(bytes * np.greater(part.size, 1), part.oneway * before))
+            before = before * np.asarray(part.size)
+        bandwidth = np.maximum(bandwidth, most(loads) if mode == "bound" else sum(loads))
+        for part in axis.pieces:
+            used = np.greater(part.size, 1) * part.hop_seconds
+            hops = np.where(part.ring, 1, np.minimum(np.subtract(part.size, 1), 2))
+            latency = np.maximum(latency, (carried + hops * used) * np.greater(part.size, 1))
+            carried = carried + used
+    return bandwidth, latency
+
+
+_PLAIN = {
+    "all_gather": all_gather,
+    "reduce_scatter": reduce_scatter,
+    "all_reduce": all_reduce,
+    "all_to_all": all_to_all,
+}
+"""Collectives that need nothing beside their bytes and links."""
+
+
+def _gather(bytes: Quantity, group: LinkGroup, mode: Mode, measured: bool) -> CollectiveSeconds:
     if group.kind == "torus":
         inside = bytes * _rotated(group.axes, mode) / group.inner
     else:
@@ -298,7 +319,7 @@ def _gather(bytes: Quantity, group: Group, mode: Mode, measured: bool) -> Collec
     return _answer(_slowest(inside, outside, within) * ramp, latency)
 
 
-def _ring_steps(group: Group) -> Quantity:
+def _ring_steps(group: LinkGroup) -> Quantity:
     """Steps over the data centre that a ring takes beyond the log2 M of `_latency`.
 
     NCCL gathers and scatters over one ring of all N members (it has no tree for them): N - 1 steps,
@@ -313,10 +334,12 @@ def _ring_steps(group: Group) -> Quantity:
 def _rotated(axes: tuple[Axis, ...], mode: Mode) -> Quantity:
     """Seconds per byte of a block: the largest (prod_S n - 1) / sum_S R over sets S of axes.
 
-    The loads of an axis order are (prod of the sizes before it) (n - 1), so sums over S are at
-    least prod_S n - 1, with equality where S comes first: that is a supermodular function, and
-    mixtures of orders reach all loads which respect it (Edmonds: the vertices of its base polytope
-    are the orders). So the axes can share the work in proportion to R unless some S forbids it.
+    A block that visits the axes in one order loads each of them with (product of the sizes visited
+    before) x (n - 1). The loads of a set S therefore add up to at least prod_S n - 1, and to just
+    that where S is visited first. So (prod_S n - 1) / sum_S R is a lower bound for every S. Mixing
+    orders reaches the largest of them: prod_S n - 1 is a supermodular function of S, and every load
+    that respects it is a mixture of orders (Edmonds 1970: the orders are the vertices of its base
+    polytope).
     """
     left_out = 0 if mode == "asymptotic" else 1
     sizes, rates = [axis.size for axis in axes], [axis.rate(mode) for axis in axes]
@@ -330,7 +353,7 @@ def _rotated(axes: tuple[Axis, ...], mode: Mode) -> Quantity:
     return slowest
 
 
-def _reduce_bound(bytes: Quantity, group: Group) -> Quantity:
+def _reduce_bound(bytes: Quantity, group: LinkGroup) -> Quantity:
     """No all-reduce on a torus is faster, whatever it pipelines.
 
     V must enter every corner: the gather's sets without the -1. And N-1 partial sums must be joined
@@ -350,12 +373,12 @@ def _reduce_bound(bytes: Quantity, group: Group) -> Quantity:
     return _slowest(np.maximum(entering, joined), outside, within)
 
 
-def _within(bytes: Quantity, group: Group) -> Quantity:
+def _within(bytes: Quantity, group: LinkGroup) -> Quantity:
     """Seconds in which every device gets that much from the others of its chip."""
     return over(bytes, group.device_oneway) if np.any(group.devices > 1) else 0.0
 
 
-def _exchange_inside(bytes: Quantity, group: Group, mode: Mode) -> Quantity:
+def _exchange_inside(bytes: Quantity, group: LinkGroup, mode: Mode) -> Quantity:
     if group.kind != "torus":
         return over(bytes * _share(group.inner, mode) / group.inner, group.rate)
     slowest: Quantity = 0.0
@@ -390,7 +413,7 @@ def _hit(size: np.ndarray, fan_out: Quantity, mode: Mode) -> Quantity:
     return 1 - ((size - 1) / size) ** fan_out
 
 
-def _ramp(bytes: Quantity, group: Group, measured: bool) -> Quantity:
+def _ramp(bytes: Quantity, group: LinkGroup, measured: bool) -> Quantity:
     """Time over time at full rate, for messages on a switch: 1 + ramp / (ramp + bytes).
 
     With the latency term, half of the rate is reached near bytes = ramp. Within 15 % of nccl-tests
@@ -402,7 +425,7 @@ def _ramp(bytes: Quantity, group: Group, measured: bool) -> Quantity:
     return 1 + group.ramp_bytes / (group.ramp_bytes + bytes)
 
 
-def _latency(group: Group, measured: bool) -> Quantity:
+def _latency(group: LinkGroup, measured: bool) -> Quantity:
     """Seconds before the last byte could arrive, however few bytes there are: the hops of each
     level, one level after the other.
 
@@ -421,7 +444,7 @@ def _latency(group: Group, measured: bool) -> Quantity:
     return outside + _direct_hops(group)
 
 
-def _direct_hops(group: Group) -> Quantity:
+def _direct_hops(group: LinkGroup) -> Quantity:
     """Seconds of the way to the farthest chip of one network."""
     if group.kind == "torus":
         return sum((axis.hops_seconds() for axis in group.axes), 0.0)

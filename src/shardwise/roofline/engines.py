@@ -5,7 +5,6 @@ constants as every other work, plus these four; no number belongs to a pair of c
 lie in `data/engines.toml`, written by `scripts/fit_serving.py`.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -119,8 +118,8 @@ def engine_names() -> tuple[str, ...]:
 
 @cache
 def _engines() -> Mapping[str, Engine]:
-    with _DATA.open("rb") as file:
-        return {name: engine_of(name, record) for name, record in tomllib.load(file).items()}
+    table = read_toml(_DATA, "the table of engines")
+    return {name: engine_of(name, record) for name, record in table.items()}
 
 
 def engine_of(name: str, record: Mapping[str, object]) -> Engine:

@@ -1,14 +1,20 @@
-"""What an exchange of blocks takes of the links of a placed mesh, per byte of a block.
+"""Seconds of an exchange of blocks over the links of a placed mesh, per byte of a block.
 
-A permute that turns one layout into another (`work.Exchange`) sends from each device at most one
-block, and to any other of its group. On a torus a block goes axis by axis, the shorter way round,
-half each way where both are as short, as in an all-to-all; between networks from NIC to NIC, within
-a chip directly. `sharding.simulate` runs the same on real blocks. All groups of a mesh run at once.
+In a permute that turns one layout into another (`work.Exchange`) every device sends at most one
+block, to any other device of its group. The route is fixed: on a torus a block travels along one
+axis after the other, each time the shorter way round, and half of it each way where both are
+equally short (as in an all-to-all); between networks it goes from NIC to NIC, inside a chip
+directly. All groups of the mesh run at once. `sharding.simulate` moves real blocks along the same
+routes.
 
-Two numbers come out. `exact`: the bytes of the busiest link, axis by axis the slowest. `bound`:
-what no routing beats. Along a torus axis every block must pass as many links as its ends are apart,
-over all links that there are; and a chip must take in over all its links what it lacks. Where
-blocks have copies nobody says which of them goes where, and the second alone counts.
+Two times come out:
+
+- `exact`, of this route: the bytes over the busiest link of each axis, the slowest axis counts;
+- `bound`, which no route can beat: the blocks' distances along an axis, added up, over all links of
+  that axis; and the bytes that a chip must receive over all its links together.
+
+Where several devices hold copies of a block, which copy goes where is not fixed, so its distance is
+not known: the bound then counts only what each chip must receive.
 """
 
 from collections.abc import Sequence
@@ -19,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shardwise.hardware.placement import AxisLinks, Part, taken
-from shardwise.roofline.groups import Group, group_of, over
+from shardwise.roofline.groups import LinkGroup, group_of, over
 from shardwise.sharding.exchange import exchanged, places
 from shardwise.work import Exchange, Quantity, Sends
 
@@ -45,8 +51,9 @@ def exchange_seconds(exchange: Exchange | Sends, links: Sequence[AxisLinks]) -> 
     return ExchangeSeconds(*columns)
 
 
-class _Piece(NamedTuple):
-    """Members of a group along a part of a physical axis, as `groups.Axis.pieces` has them."""
+class _AxisPart(NamedTuple):
+    """`size` members of a group along a physical axis, `stride` chips apart; `ring` where the axis
+    closes. See `groups.Axis.pieces`."""
 
     size: int
     stride: int
@@ -54,12 +61,15 @@ class _Piece(NamedTuple):
 
 
 class _Loads(NamedTuple):
-    """Blocks over the busiest link of each kind, and links of the longest way.
+    """How many blocks the busiest link of each kind carries.
 
-    `pieces` has, per torus axis and piece, blocks over the busiest link between its members,
-    `means` per torus axis blocks over a link if all links had as many. `port` is of a chip, `pair`
-    of two chips, `nic` of a chip, `inside` whether blocks stay within a chip. `into_chip` and
-    `into_network` are different blocks that one must take in at least.
+    pieces: per torus axis and piece of it, blocks over the busiest link between its members.
+    means: per torus axis, blocks per link if all its links carried equally many.
+    links: torus links on the longest route of a block.
+    port: blocks that one chip sends, or receives, inside its network; pair: between two chips.
+    nic: blocks that one chip sends to, or receives from, other networks.
+    inside: 1 if blocks move between devices of one chip, else 0.
+    into_chip, into_network: different blocks that one chip, or one network, lacks and must receive.
     """
 
     pieces: tuple[tuple[float, ...], ...]
@@ -77,7 +87,7 @@ def _seconds(exchange: Exchange | Sends, links: Sequence[AxisLinks]) -> Exchange
     group = group_of(links)
     digits = tuple(_digits(axis) for axis in links)
     pieces = tuple(
-        tuple(_Piece(int(p.size), int(p.stride), bool(p.ring)) for p in axis.pieces)
+        tuple(_AxisPart(int(p.size), int(p.stride), bool(p.ring)) for p in axis.pieces)
         for axis in group.axes
     )
     loads = _loads(exchange, digits, pieces)
@@ -92,7 +102,7 @@ def _seconds(exchange: Exchange | Sends, links: Sequence[AxisLinks]) -> Exchange
 
 
 def _fast_network(
-    loads: _Loads, group: Group, links: Sequence[AxisLinks]
+    loads: _Loads, group: LinkGroup, links: Sequence[AxisLinks]
 ) -> tuple[Quantity, Quantity, Quantity]:
     """Seconds per byte, exact and bound, and of the longest way from chip to chip."""
     if group.kind != "torus":
@@ -111,7 +121,7 @@ def _fast_network(
     return exact, bound, loads.links * hop
 
 
-def _all_links(links: Sequence[AxisLinks], group: Group) -> Quantity:
+def _all_links(links: Sequence[AxisLinks], group: LinkGroup) -> Quantity:
     """Bytes/s into a chip over both directions of every physical axis, as the group's share."""
     share = group.devices / links[0].devices_per_chip
     return sum(2 * part.oneway * part.stride * share for part in links[0].parts)
@@ -128,9 +138,9 @@ def _digits(axis: AxisLinks) -> tuple[tuple[int, int], ...]:
 def _loads(
     exchange: Exchange | Sends,
     digits: tuple[tuple[tuple[int, int], ...], ...],
-    pieces: tuple[tuple[_Piece, ...], ...],
+    pieces: tuple[tuple[_AxisPart, ...], ...],
 ) -> _Loads:
-    """Count blocks over links; the messages of one group stand for those of all."""
+    """Count blocks over links. Every group of the mesh exchanges alike, so one is looked at."""
     sizes = [prod(size for size, _ in parts) for parts in digits]
     held, wanted, found = exchanged(exchange, sizes)
     at = _coordinates(digits, places(sizes))
@@ -173,10 +183,13 @@ def _coordinates(
     return found
 
 
-def _mean(src: np.ndarray, dst: np.ndarray, pieces: tuple[_Piece, ...], chips: int) -> float:
-    """Blocks over every link of a torus axis if all had as many: links between the ends of each
-    message, the shorter way round, over the links that a group's chips have. A line of n chips has
-    n - 1 links each way: to leave one's own span of it saves no link within one."""
+def _mean(src: np.ndarray, dst: np.ndarray, pieces: tuple[_AxisPart, ...], chips: int) -> float:
+    """Blocks per link of a torus axis if all its links carried equally many.
+
+    On a ring: (sum over messages of the shorter distance) / (2 links per chip x chips). A line of
+    `span` chips has only span - 1 links each way, so there every chip counts for (span - 1) / span
+    of two links.
+    """
     outer = pieces[-1]
     span = outer.size * outer.stride
     apart = np.abs(src - dst)
@@ -186,10 +199,13 @@ def _mean(src: np.ndarray, dst: np.ndarray, pieces: tuple[_Piece, ...], chips: i
 
 
 def _routed(
-    network: np.ndarray, src: np.ndarray, dst: np.ndarray, pieces: tuple[tuple[_Piece, ...], ...]
+    network: np.ndarray, src: np.ndarray, dst: np.ndarray, pieces: tuple[tuple[_AxisPart, ...], ...]
 ) -> tuple[tuple[tuple[float, ...], ...], int]:
-    """Blocks over the busiest link of each piece, and the links of the longest way: axis by axis,
-    and on an axis the piece of the widest steps first."""
+    """Blocks over the busiest link of each piece, and the number of links on the longest route.
+
+    Messages travel axis by axis; on an axis with several pieces, the piece of the largest stride
+    first. `here` is where each message is after the stages so far.
+    """
     stages = [(a, p) for a, axis in enumerate(pieces) for p in reversed(axis)]
     here, there = (
         np.stack([ends[:, a] // p.stride % p.size for a, p in stages], axis=1)
@@ -197,7 +213,7 @@ def _routed(
         else np.zeros((len(ends), 0), np.int64)
         for ends in (src, dst)
     )
-    busiest: dict[tuple[int, _Piece], float] = {}
+    busiest: dict[tuple[int, _AxisPart], float] = {}
     links = np.zeros(len(src), np.int64)
     for stage, (axis, piece) in enumerate(stages):
         inner = [i for i, (a, p) in enumerate(stages) if a == axis and p.stride < piece.stride]
@@ -221,7 +237,8 @@ def _routed(
 def _upwards(
     start: np.ndarray, stop: np.ndarray, up: np.ndarray, down: np.ndarray, ring: bool
 ) -> np.ndarray:
-    """The share of each message that goes to higher places; half where both ways are as long."""
+    """The share of each message that travels towards higher places: all, none, or half of it where
+    both ways round a ring are equally long."""
     if not ring:
         return (stop > start) * 1.0
     return np.where(up == down, 0.5, (up < down) * 1.0)
@@ -230,18 +247,24 @@ def _upwards(
 def _busiest(
     line: np.ndarray,
     lane: np.ndarray,
-    between: Sequence[_Piece],
+    between: Sequence[_AxisPart],
     start: np.ndarray,
     steps: np.ndarray,
     weight: np.ndarray,
-    piece: _Piece,
+    piece: _AxisPart,
 ) -> float:
-    """The most that goes over one link: `weight` over `steps` members upwards from `start`.
+    """Blocks over the busiest link of one direction of a piece.
 
-    A link of a piece of stride s is shared by s lines, one per place in between. Those of other
-    groups carry what this group's do, whose own lines are the lanes, by their places on the pieces
-    in `between`: a link has k - 1's load of the lines that begin after it and k's of the others.
-    The answer is the mean over the s lines, as a piece has 1/s of a link.
+    Each message puts `weight` on the links from member `start` to `start + steps`. Adding it where
+    the message begins and taking it off where it ends, the running sum along a line of members is
+    the load between each two neighbours.
+
+    Members of a piece of stride s are s chips apart, so s interleaved lines share every link; line
+    q (q = 0 .. s-1) has its members at the chips k s + q. Lines of other groups carry the same as
+    those of this group, its lanes: `lane_at` says by the place of q on the pieces in `between`
+    which lane line q resembles. The link after chip k s + p carries, of every line q <= p, the load
+    between its members k and k + 1, and of every line q > p, that between k - 1 and k. The sum is
+    divided by s, as the price gives a piece 1/s of a link's rate.
     """
     used = weight * (steps > 0)
     if not used.any():
@@ -271,8 +294,8 @@ def _busiest(
 def _lacking(
     unit: np.ndarray, held: np.ndarray, wanted: np.ndarray, within: np.ndarray | None = None
 ) -> int:
-    """The most different blocks that one unit must take in; only those that are held in the same
-    `within` as the unit, where given."""
+    """The most different blocks that one unit (a chip, a network) must receive because none of its
+    devices holds them; with `within`, only those that a device of the same network holds."""
     blocks = int(max(held.max(), wanted.max())) + 1
     needs = unit * blocks + wanted
     if within is not None:
@@ -281,12 +304,12 @@ def _lacking(
 
 
 def _most(values: np.ndarray) -> int:
-    """How often the most frequent number stands there."""
+    """How often the most frequent number occurs."""
     return int(np.unique(values, return_counts=True)[1].max(initial=0))
 
 
 def _numbers(rows: np.ndarray) -> np.ndarray:
-    """A number per different row: its columns as the digits of one."""
+    """One number for each row, equal for equal rows: its columns read as digits."""
     number = np.zeros(len(rows), np.int64)
     for column in rows.T:
         number = number * (column.max(initial=0) + 1) + column

@@ -58,7 +58,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class LinkGroup:
     """All links of one group: `devices` of each of `inner` chips of each of `outer` networks.
 
     Rates are the group's share of a chip's, `device_oneway` is what each device has of its own.
@@ -103,7 +103,7 @@ _NOTHING = AxisLinks(
 )
 
 
-def group_of(links: Sequence[AxisLinks], both_ways: bool = True) -> Group:
+def group_of(links: Sequence[AxisLinks], both_ways: bool = True) -> LinkGroup:
     """Join the links of several mesh axes; pieces that continue each other become one piece."""
     links = links or (_NOTHING,)
     first = links[0]
@@ -118,7 +118,7 @@ def group_of(links: Sequence[AxisLinks], both_ways: bool = True) -> Group:
     inner = product(p.size for axis in links for p in axis.parts)
     pair = first.parts[0].oneway * share
     torus = first.kind == "torus"
-    return Group(
+    return LinkGroup(
         kind=first.kind,
         axes=_axes(links, share, both_ways) if torus else (),
         rate=pair * np.maximum(inner - 1, 1) if first.kind == "full_mesh" else pair,

@@ -6,13 +6,13 @@ hides, what it spends per op on the host, and how far it fuses elementwise work.
 chip and stack. The numbers lie in `data/stacks.toml`, written by `scripts/fit_efficiency.py`.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary import read_toml
 from shardwise.errors import BadRequest, shown, unknown
 from shardwise.work import Quantity
 
@@ -79,8 +79,8 @@ def stack_names() -> tuple[str, ...]:
 
 @cache
 def _stacks() -> Mapping[str, Stack]:
-    with _DATA.open("rb") as file:
-        return {name: stack_of(name, record) for name, record in tomllib.load(file).items()}
+    table = read_toml(_DATA, "the table of stacks")
+    return {name: stack_of(name, record) for name, record in table.items()}
 
 
 def stack_of(name: str, record: Mapping[str, object]) -> Stack:

@@ -32,7 +32,7 @@ MOST_CHUNKS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priced:
+class PricedStrategy:
     """A strategy with its Work, its seconds and the bytes that one device sends. `overlapped` is
     the number of the step whose collective runs under the product as a collective matmul, 0 where
     none does."""
@@ -60,11 +60,11 @@ class Priced:
 class Ranking:
     """Strategies by expected time, quickest first, and why the first one is."""
 
-    strategies: tuple[Priced, ...]
+    strategies: tuple[PricedStrategy, ...]
     reasons: tuple[str, ...]
 
     @property
-    def best(self) -> Priced:
+    def best(self) -> PricedStrategy:
         return self.strategies[0]
 
 
@@ -80,7 +80,7 @@ def rank(resolution: Resolution, chip: Chip, placement: Placement, *, top: int =
     another order are left out, as are those that read like a quicker one; and one whose busiest
     stream alone takes longer than the last that is kept is not priced.
     """
-    found: dict[object, Priced] = {}
+    found: dict[object, PricedStrategy] = {}
     for strategy in distinct(resolution.strategies):
         work = strategy.work
         kept = sorted(p.expected for p in found.values())[top - 1] if len(found) >= top else inf
@@ -99,7 +99,7 @@ def rank(resolution: Resolution, chip: Chip, placement: Placement, *, top: int =
     return Ranking(strategies=tuple(order[:top]), reasons=_reasons(order))
 
 
-def _order(priced: Priced) -> tuple[float, int, int]:
+def _order(priced: PricedStrategy) -> tuple[float, int, int]:
     """By time; at equal times the plain strategy with the fewest steps comes first."""
     return float(f"{priced.expected:.9e}"), len(priced.work.ops), priced.overlapped
 
@@ -219,8 +219,8 @@ def _bandwidth(op: Op, links: Sequence[AxisLinks], mode: Mode) -> Quantity:
 
 def _priced(
     strategy: Strategy, work: Work, chip: Chip, placement: Placement, overlapped: int = 0
-) -> Priced:
-    return Priced(
+) -> PricedStrategy:
+    return PricedStrategy(
         strategy=strategy,
         work=work,
         estimate=price(work, chip, placement),
@@ -255,7 +255,7 @@ def _least(work: Work, chip: Chip, placement: Placement) -> float:
     return 0.5 * max(streams.values(), default=0.0)
 
 
-def _reasons(order: Sequence[Priced]) -> tuple[str, ...]:
+def _reasons(order: Sequence[PricedStrategy]) -> tuple[str, ...]:
     """What binds the best strategy, and what the next one costs."""
     best = order[0]
     if not best.estimate.resources:

@@ -56,10 +56,10 @@ def _mix(
 
 def _feed(p: Params, x_BTD: jax.Array, layer: Layer, call: Call) -> jax.Array:
     """The MLP between its norms."""
-    routed = isinstance(layer.mlp, Moe)
-    with jax.named_scope("routed_experts" if routed else "mlp_dense"):
+    m = layer.mlp if isinstance(layer.mlp, Moe) else None
+    with jax.named_scope("routed_experts" if m else "mlp_dense"):
         x_BTD = _normed(p, "mlp", x_BTD, layer, call)
-        out_BTD = moe(p, x_BTD, layer.mlp, call) if routed else mlp(p, "mlp", x_BTD, call)
+        out_BTD = moe(p, x_BTD, m, call) if m else mlp(p, "mlp", x_BTD, call)
         return out_BTD if layer.parallel else _post(p, "post_mlp", out_BTD, layer, call)
 
 

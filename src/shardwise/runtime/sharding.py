@@ -14,9 +14,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, Parameter
+from shardwise.plans.laws import uneven
 from shardwise.plans.layouts import UNEVEN, inner_layout, parameter_layout
 from shardwise.plans.train import STORAGE_AXES, TrainPlan, mesh_text
-from shardwise.runtime.init import Tree, padded_shape, rows_tree, tree_of
+from shardwise.runtime.init import Tree, tree_of
 from shardwise.sharding import Layout
 
 
@@ -68,10 +69,8 @@ def parameter_spec(
         pads = UNEVEN.get(letter) == "pad" and dim.axes == ("tensor",)
         degree = prod(axes.get(axis, 1) for axis in dim.axes)
         if size % degree and not pads:
-            raise BadRequest(
-                f"parameter '{row.name}': {letter}={size} does not divide by "
-                f"{' x '.join(dim.axes)}={degree}; use degrees that do"
-            )
+            problem = uneven(letter, size, " x ".join(dim.axes), degree)
+            raise BadRequest(f"parameter '{row.name}': {problem}")
     return spec_of(layout) if row.group is None else PartitionSpec(None, *spec_of(layout))
 
 
@@ -93,23 +92,3 @@ def parameter_shardings(
 def batch_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
     """Tokens [B, T]: the batch cut by the axes that carry data, the sequence by `context`."""
     return NamedSharding(mesh, spec_of(inner_layout("BT", mesh.shape)))
-
-
-def bytes_per_device(tree: Any) -> int:
-    """Bytes of a tree of arrays on the first device."""
-    total = 0
-    for array in jax.tree.leaves(tree):
-        total += int(np.prod(array.sharding.shard_shape(array.shape))) * array.dtype.itemsize
-    return total
-
-
-def placed_shapes(cfg: ModelConfig, mesh: jax.sharding.Mesh, dtype: Any) -> Tree:
-    """`jax.ShapeDtypeStruct` of every parameter with its sharding, for ahead-of-time compiles."""
-    shardings = parameter_shardings(cfg, mesh)
-    return jax.tree.map(
-        lambda row, sharding: jax.ShapeDtypeStruct(
-            padded_shape(row, sharding), dtype, sharding=sharding
-        ),
-        rows_tree(cfg),
-        shardings,
-    )

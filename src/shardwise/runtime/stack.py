@@ -24,7 +24,7 @@ LONGEST_PERIOD = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PeriodLayer:
     """One layer of a period: its group, how many of that group the period has before it, and its
     rotation."""
 
@@ -37,7 +37,7 @@ class Place:
 class Segment:
     """`times` repetitions of `period`, the first at `starts[group]` in each group's stack."""
 
-    period: tuple[Place, ...]
+    period: tuple[PeriodLayer, ...]
     times: int
     starts: tuple[tuple[int, int], ...]
 
@@ -58,7 +58,7 @@ def segments(cfg: ModelConfig, first: int = 0, last: int | None = None) -> tuple
         counts: dict[int, int] = {}
         period = []
         for group, rope in kinds[at : at + length]:
-            period.append(Place(group, counts.get(group, 0), rope))
+            period.append(PeriodLayer(group, counts.get(group, 0), rope))
             counts[group] = counts.get(group, 0) + 1
         starts = tuple((group, seen[group]) for group in counts)
         found.append(Segment(tuple(period), times, starts))
@@ -111,14 +111,17 @@ def _run_segment(
 ) -> tuple[jax.Array, tuple[Any, ...] | None]:
     starts, looped = dict(segment.starts), segment.times > 1 and call.options.scan
 
-    def one(place: Place, p: Any, x_BTD: jax.Array, past: Past | None) -> tuple[jax.Array, Any]:
+    def one(
+        place: PeriodLayer, p: Any, x_BTD: jax.Array, past: Past | None
+    ) -> tuple[jax.Array, Any]:
         used = call.options.use(place.group, p)
         return run_layer(used, x_BTD, cfg.groups[place.group], place.rope, call, past)
 
     def body(carry: tuple[jax.Array, Any], xs: tuple[Any, Any]) -> tuple[Any, None]:
         (x_BTD, held), (params, step) = carry, xs
         for place in segment.period:
-            p = jax.tree.map(lambda w, i=place.index: w[i], params[place.group])
+            with jax.named_scope("parameters"):
+                p = jax.tree.map(lambda w, i=place.index: w[i], params[place.group])
             past = None
             if held is not None:
                 at = starts[place.group] + step * segment.count(place.group) + place.index

@@ -26,7 +26,7 @@ _POINTS = 100
 """Points of each replica on the ring; the shares of replicas differ by about 1/sqrt of it."""
 
 
-class Target(Protocol):
+class RoutingTarget(Protocol):
     """What a router may look at in a replica."""
 
     @property
@@ -44,7 +44,7 @@ class Target(Protocol):
         ...
 
 
-Router = Callable[[Request, Sequence[Target]], int]
+Router = Callable[[Request, Sequence[RoutingTarget]], int]
 """The number of the replica that takes a request."""
 
 
@@ -62,13 +62,13 @@ def make_router(kind: Routing, replicas: int, bound: float = 1.25, affinity: int
     raise unknown("routing", kind, ROUTINGS)
 
 
-def shortest_queue(targets: Sequence[Target]) -> int:
+def shortest_queue(targets: Sequence[RoutingTarget]) -> int:
     """The fewest outstanding requests."""
     loads = [t.outstanding for t in targets]
     return loads.index(min(loads))
 
 
-def prefix_aware(request: Request, targets: Sequence[Target]) -> int:
+def prefix_aware(request: Request, targets: Sequence[RoutingTarget]) -> int:
     """The least prompt tokens to compute until the request's first token; then the least load."""
     costs = [
         (t.backlog + request.prompt - t.hit_tokens(request), t.outstanding, i)
@@ -94,7 +94,7 @@ class BoundedHash:
         self._points = [point for point, _ in ring]
         self._owners = [owner for _, owner in ring]
 
-    def __call__(self, request: Request, targets: Sequence[Target]) -> int:
+    def __call__(self, request: Request, targets: Sequence[RoutingTarget]) -> int:
         loads = [t.outstanding for t in targets]
         most = ceil(self.bound * (sum(loads) + 1) / len(targets))
         key = request.session or str(request.keys[: self.affinity] or request.id)

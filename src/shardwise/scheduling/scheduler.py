@@ -22,7 +22,7 @@ from shardwise.scheduling.prefix import PrefixTree
 from shardwise.scheduling.queue import OrderedQueue
 from shardwise.scheduling.requests import Request, Sequence, Time, order_key
 from shardwise.scheduling.step import (
-    Chunk,
+    PromptChunk,
     StaticBatch,
     StepPlan,
     StepResult,
@@ -170,7 +170,7 @@ class Scheduler:
         if not decision.decode and not decision.chunks:
             assert not preempted, "preempted for nothing"
             return StepPlan(StepShape(), refused=refused) if refused else None
-        chunks = tuple(Chunk(job, job.cached, tokens) for job, tokens in decision.chunks)
+        chunks = tuple(PromptChunk(job, job.cached, tokens) for job, tokens in decision.chunks)
         shape = self._shape(decision, chunks)
         repeat = 1
         if decision.decode:
@@ -357,7 +357,7 @@ class Scheduler:
         job.borrowed = known
 
     def _computed(
-        self, chunks: Iterable[Chunk], now: Time, finished: list[Sequence]
+        self, chunks: Iterable[PromptChunk], now: Time, finished: list[Sequence]
     ) -> tuple[list[Sequence], list[Sequence], list[Time]]:
         """Prompts that went on; a whole one yields a token. Returns those with their first token,
         those to hand over, and of the others when they had emitted one before."""
@@ -400,7 +400,7 @@ class Scheduler:
             job.pages += self._take(count)
             self._held += count
 
-    def _shape(self, decision: Decision, chunks: tuple[Chunk, ...]) -> StepShape:
+    def _shape(self, decision: Decision, chunks: tuple[PromptChunk, ...]) -> StepShape:
         if decision.padded:
             self._static, shape = padded_shape(chunks, self.decoding.beats)
             return shape

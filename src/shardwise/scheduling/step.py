@@ -27,7 +27,7 @@ class StepShape(NamedTuple):
     samples: int = 0
 
 
-class Chunk(NamedTuple):
+class PromptChunk(NamedTuple):
     """A part of a prompt: `tokens` of it, after the `start` tokens that are cached already."""
 
     sequence: Sequence
@@ -51,7 +51,7 @@ class StepPlan(NamedTuple):
     """
 
     shape: StepShape
-    chunks: tuple[Chunk, ...] = ()
+    chunks: tuple[PromptChunk, ...] = ()
     preempted: tuple[Sequence, ...] = ()
     repeat: int = 1
     until: Time = float("inf")
@@ -84,7 +84,9 @@ class StaticBatch(NamedTuple):
     base: int
 
 
-def step_shape(decodes: int, context: int, tokens: int, chunks: tuple[Chunk, ...]) -> StepShape:
+def step_shape(
+    decodes: int, context: int, tokens: int, chunks: tuple[PromptChunk, ...]
+) -> StepShape:
     """`decodes` sequences with `tokens` each and `context` cached ones in all, and the chunks."""
     if not chunks:
         return StepShape(decodes, decodes * tokens, context, samples=decodes)
@@ -100,7 +102,7 @@ def step_shape(decodes: int, context: int, tokens: int, chunks: tuple[Chunk, ...
     )
 
 
-def padded_shape(chunks: tuple[Chunk, ...], beats: int) -> tuple[StaticBatch, StepShape]:
+def padded_shape(chunks: tuple[PromptChunk, ...], beats: int) -> tuple[StaticBatch, StepShape]:
     """A static batch and its prefill: every prompt is as long as the longest."""
     longest, size = max(c.tokens for c in chunks), len(chunks)
     shape = StepShape(

@@ -11,7 +11,7 @@ hardware, no time and no JAX here. Read `layout.py` first, then `resolve.py`.
 
 from shardwise.sharding.chain import Resolution, Strategy, distinct, padded_sizes, resolve
 from shardwise.sharding.count import count, wire_bytes
-from shardwise.sharding.einsum import Einsum, sizes_from_shapes
+from shardwise.sharding.einsum import Einsum
 from shardwise.sharding.layout import Dim, Layout, MatmulExpr
 from shardwise.sharding.local import (
     Sizes,
@@ -60,7 +60,6 @@ __all__ = [
     "reshard",
     "resolve",
     "shards",
-    "sizes_from_shapes",
     "sizes_of",
     "wire_bytes",
 ]

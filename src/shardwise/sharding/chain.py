@@ -102,8 +102,7 @@ class Resolution:
 
 def short(step: Step) -> str:
     """A communication step without its layouts, such as 'AllGather_X(A)'."""
-    name = "".join(word.capitalize() for word in step.kind.split("_"))
-    return f"{name}{print_axes(step.axes)}({step.output.name})"
+    return f"{step.title}{print_axes(step.axes)}({step.output.name})"
 
 
 def distinct(strategies: Iterable[Strategy]) -> tuple[Strategy, ...]:

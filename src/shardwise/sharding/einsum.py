@@ -12,12 +12,11 @@ after the letters that both operands begin with, which are batch dims (E in
 `x[E, B, D] * W[E, D, F] * V[E, F, D]`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.sharding.layout import Dim, Layout
-from shardwise.sharding.local import sizes_of
 from shardwise.sharding.notation import print_axes, read_product
 
 _RESULT_NAMES = ("C", "D", "E", "Out", "Result")
@@ -117,27 +116,6 @@ class Einsum:
         return (*_uneven_cuts(self), *_double_use(self), *_result_differs(self))
 
 
-def sizes_from_shapes(einsum: Einsum, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-    """Letter sizes from one shape per operand; raises BadRequest where two operands disagree.
-
-    >>> sizes_from_shapes(Einsum.parse("A[I, J] * B[J, K]"), [(2, 3), (3, 4)])
-    {'I': 2, 'J': 3, 'K': 4}
-    """
-    if len(shapes) != len(einsum.operands):
-        given = f"{len(shapes)} shapes were given for the {len(einsum.operands)} arrays"
-        raise BadRequest(f"{given} of '{einsum}'; give one for each")
-    sizes: dict[str, int] = {}
-    seen: dict[str, Layout] = {}
-    for operand, shape in zip(einsum.operands, shapes, strict=True):
-        for letter, size in sizes_of(operand, shape).items():
-            if sizes.setdefault(letter, size) != size:
-                both = f"{sizes[letter]} in '{seen[letter]}' and {size} in '{operand}'"
-                rule = "a letter has one size, so rename one of the dims or fix the shape"
-                raise BadRequest(f"dim '{letter}' is {both}; {rule}")
-            seen.setdefault(letter, operand)
-    return sizes
-
-
 def uncut(layout: Layout) -> Layout:
     """The same array, replicated everywhere."""
     return Layout(name=layout.name, dims=tuple(Dim(x) for x in layout.letters))
@@ -156,9 +134,7 @@ def _inferred(operands: tuple[Layout, ...]) -> Layout:
     text = " * ".join(map(str, operands))
     running = operands[0]
     for i, operand in enumerate(operands[1:], 1):
-        own = tuple(
-            x for o in (running, operand) for x in o.letters if _times((running, operand), x) == 1
-        )
+        own = set(running.letters) ^ set(operand.letters)
         kept = _kept(running, operand, operands[i + 1 :], own)
         if not kept:
             rule = "the operands share every letter; write the result after '->'"
@@ -168,7 +144,7 @@ def _inferred(operands: tuple[Layout, ...]) -> Layout:
 
 
 def _kept(
-    left: Layout, right: Layout, later: Sequence[Layout], wanted: Sequence[str]
+    left: Layout, right: Layout, later: Sequence[Layout], wanted: Collection[str]
 ) -> tuple[str, ...]:
     """The letters that a product within a chain keeps, as the module's text says."""
     coming = {x for operand in later for x in operand.letters}
@@ -194,10 +170,6 @@ def _unused(einsum: Einsum, name: str) -> str:
     while name in taken:
         name += "'"
     return name
-
-
-def _times(operands: Sequence[Layout], letter: str) -> int:
-    return sum(letter in operand.letters for operand in operands)
 
 
 def _check_names(einsum: Einsum) -> None:

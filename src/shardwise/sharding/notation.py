@@ -53,7 +53,7 @@ class _Token(NamedTuple):
 
 def read_array(text: str) -> ArrayText:
     """Read exactly one array; a product or anything after the array is an error with its place."""
-    reader = _Reader(text)
+    reader = _NotationReader(text)
     array = reader.array()
     token = reader.next()
     if token.kind in ("*", "->"):
@@ -65,7 +65,7 @@ def read_array(text: str) -> ArrayText:
 def read_product(text: str) -> tuple[tuple[ArrayText, ...], ArrayText | None]:
     """Read `A[..] * B[..] -> C[..]`: the operands, and the result if `->` is written, which may be
     a scalar, `C[]`."""
-    reader = _Reader(text)
+    reader = _NotationReader(text)
     operands = [reader.array()]
     token = reader.next()
     while token.kind == "*":
@@ -112,7 +112,7 @@ def print_array(array: ArrayText) -> str:
     return f"{array.name}[{dims}]{unreduced}"
 
 
-class _Reader:
+class _NotationReader:
     """Tokens of one text, read left to right by one method per rule of the grammar."""
 
     def __init__(self, text: str) -> None:

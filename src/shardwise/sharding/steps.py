@@ -19,6 +19,7 @@ nothing here knows a chip.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from shardwise.sharding.layout import Layout
@@ -61,25 +62,20 @@ class Step:
 
     def __str__(self) -> str:
         """The book's form, such as `A[I, J] = AllGather_X(A[I_X, J])`."""
-        name = {
-            "all_gather": "AllGather",
-            "reduce_scatter": "ReduceScatter",
-            "all_reduce": "AllReduce",
-            "all_to_all": "AllToAll",
-            "permute": "Permute",
-            "slice": "Slice",
-            "einsum": "",
-            "map": self.function,
-            "reshape": "Reshape",
-        }[self.kind]
+        inputs = ", ".join(map(str, self.inputs))
         if self.kind == "einsum":
             return f"{self.output} = {' * '.join(map(str, self.inputs))}"
         if self.kind in ("map", "reshape"):
-            return f"{self.output} = {name}({', '.join(map(str, self.inputs))})"
+            return f"{self.output} = {self.title}({inputs})"
         over = "".join(self.axes) if all(len(a) == 1 for a in self.axes) else ",".join(self.axes)
         over = over if len(self.axes) == 1 or "," not in over else f"{{{over}}}"
         where = {"all_to_all": f", {self.dim}->{self.to_dim}", "reduce_scatter": f", {self.dim}"}
-        return f"{self.output} = {name}_{over}({self.inputs[0]}{where.get(self.kind, '')})"
+        return f"{self.output} = {self.title}_{over}({self.inputs[0]}{where.get(self.kind, '')})"
+
+    @property
+    def title(self) -> str:
+        """The book's name of the kind, such as AllGather; a map's function."""
+        return self.function or "".join(word.capitalize() for word in self.kind.split("_"))
 
     @property
     def communicates(self) -> bool:
@@ -109,18 +105,9 @@ def group_bytes(step: Step, sizes: Sizes, mesh: Mesh, dtypes: Mapping[str, str])
     the total over the group of an all-to-all, the payload per device of a permute. `dtypes` maps an
     array's name to its dtype.
     """
-    before, after = step.inputs[0], step.output
-    dtype = dtypes[before.name]
-    held = bytes_per_device(before, sizes, mesh, dtype)
-    match step.kind:
-        case "all_gather":
-            return bytes_per_device(after, sizes, mesh, dtype)
-        case "all_to_all":
-            group = 1
-            for axis in step.axes:
-                group *= mesh[axis]
-            return held * group
-        case "reduce_scatter" | "all_reduce" | "permute":
-            return held
-        case _:
-            return 0.0
+    if not step.communicates:
+        return 0.0
+    array = step.inputs[0]
+    held = bytes_per_device(array, sizes, mesh, dtypes[array.name])
+    grown = step.axes if step.kind in ("all_gather", "all_to_all") else ()
+    return held * prod(mesh[axis] for axis in grown)

@@ -1,51 +1,61 @@
 """A plan beside its compiled program, and beside a capture of it: part by part, in one table.
 
-FLOPs, bytes and seconds by op class, collectives by kind and axes, memory by kind; then sentences
-that say what differs and where the compiled program does it. All figures are of one device and one
-step. Seconds by class add up what each op takes alone, whatever hides it.
+FLOPs, bytes and seconds by op class, collectives by kind and axes, all of them by `Work.by_key`,
+memory by kind; then sentences that say what differs and where the compiled program does it. All
+figures are of one device and one step. Seconds by class add up what each op takes alone, whatever
+hides it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model
 from shardwise.plans import ServePlan, TrainPlan, load_plan
 from shardwise.plans.named import plan_path
 from shardwise.profiler.ahead import Limits
-from shardwise.profiler.buffer_kinds import Place, memory_of, places
+from shardwise.profiler.buffer_kinds import BufferPlace, memory_of, places
 from shardwise.profiler.child import Watch
 from shardwise.profiler.collectives import rules
 from shardwise.profiler.collectives.added import ADDED
 from shardwise.profiler.collectives.lines import lines_of, read_lines
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import HloOp
-from shardwise.profiler.trace import Measured, Trace, measure, read_trace
+from shardwise.profiler.trace import Capture, MeasuredProgram, measure, read_trace
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
-from shardwise.work import Op
+from shardwise.work import Key, Work, tally
 from shardwise.workflows.compile import Program, compile_plan, said_of, short_op, short_source
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced
 
-Unit = Literal["FLOPs", "bytes", "seconds", "runs"]
-COLLECTIVE = ("collective_bytes", "collective_runs")
+UNITS: Mapping[str, str] = {"flops": "FLOPs", "collective_runs": "runs"} | dict.fromkeys(
+    ("step", "seconds"), "seconds"
+)
+"""Of the parts of a comparison; the others are bytes."""
+BY_KEY = ("flops", "hbm_bytes", "collective_bytes")
+"""The parts that are also shown key by key, as PART_by_key."""
+UNNAMED = "(no scope)"
 WORTH = 0.02
 """Share of a part's total from which a difference is said in words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Row:
-    """One figure by its three producers; None where one has none. `part` is flops, hbm_bytes,
-    collective_bytes, collective_runs, memory or seconds."""
+    """One figure by its three producers; None where one has none. `part` is step, flops, hbm_bytes,
+    collective_bytes (each also by key), collective_runs, memory or seconds."""
 
     part: str
     what: str
-    unit: Unit
     predicted: float | None
     compiled: float | None
     measured: float | None = None
+
+    @property
+    def unit(self) -> str:
+        """What the figures count."""
+        return UNITS.get(self.part.removesuffix("_by_key"), "bytes")
 
     @property
     def difference(self) -> float:
@@ -94,7 +104,7 @@ def compare(
     return tuple(compare_program(done.priced, program, captured) for program in done.programs)
 
 
-def compare_program(priced: Priced, program: Program, captured: Trace | None = None) -> Compared:
+def compare_program(priced: Priced, program: Program, captured: Capture | None = None) -> Compared:
     """One compiled program of a plan beside what the planner says of it.
 
     `captured` is a capture of that program. Raises BadRequest for one that has none of its ops.
@@ -105,121 +115,132 @@ def compare_program(priced: Priced, program: Program, captured: Trace | None = N
         measured = measure(captured, program.work, module)
     cfg = load_model(priced.plan.model)
     found = places(program.compiled.buffers, priced.plan, cfg)
+    work, _ = said_of(priced, program.phase)
+    said = sums_of(work, priced.plan.mesh, program.phase)
+    made = sums_of(program.work.work, program.work.mesh, program.phase)
     rows = (
         *_step(program, measured),
-        *_by_class(priced, program, measured),
-        *_collectives(program),
+        *_seconds(priced, program, measured),
+        *_by_part(said, made),
+        *_by_key(said, made),
         *_memory(program, found),
     )
-    said = [
+    sentences = [
         *memory_sentences(priced.plan, program, rows, found),
-        *collective_sentences(program, rows),
+        *difference_sentences(program, rows, "collective_bytes"),
         *rewrite_sentences(priced, program, cfg),
-        *class_sentences(program, rows),
+        *difference_sentences(program, rows, "flops"),
+        *difference_sentences(program, rows, "hbm_bytes"),
         *exposed_sentences(program),
+        *scope_sentences(made),
     ]
     return Compared(
         phase=program.phase,
         slice=program.compiled.slice,
         fits=program.compiled.fits,
         rows=rows,
-        sentences=tuple(said),
+        sentences=tuple(sentences),
     )
+
+
+# Keys ---------------------------------------------------------------------------------------------
+
+Sums = Mapping[Key, Mapping[str, Any]]
+
+
+def sums_of(work: Work, mesh: Mapping[str, int], phase: str) -> Sums:
+    """A Work by key; what a program does outside a derivative is of the program's phase."""
+    ops = work.over(mesh).ops
+    return Work(
+        tuple(replace(op, phase=phase) if op.phase == "step" else op for op in ops)
+    ).by_key()
+
+
+def key_text(key: Key) -> str:
+    """A key in words: phase, component, and the class or the collective."""
+    return f"{key.phase or '?'} {key.component or UNNAMED} {_doing(key)}"
+
+
+def _doing(key: Key) -> str:
+    axes = "+".join(sorted(key.axes)) or "?"
+    return f"{key.collective} over {axes}" if key.collective else key.op_class
 
 
 # Rows ---------------------------------------------------------------------------------------------
 
 
-def _step(program: Program, measured: Measured | None) -> Iterator[Row]:
+def _step(program: Program, measured: MeasuredProgram | None) -> Iterator[Row]:
     t, said = program.timeline, program.predicted["seconds"]
     for bound in ("lower", "expected", "upper"):
         spent = measured.step_seconds if measured is not None and bound == "expected" else None
-        yield Row(
-            part="step",
-            what=bound,
-            unit="seconds",
-            predicted=said[bound],
-            compiled=t and getattr(t, bound),
-            measured=spent,
+        yield Row("step", bound, said[bound], t and getattr(t, bound), spent)
+
+
+def _seconds(priced: Priced, program: Program, measured: MeasuredProgram | None) -> Iterator[Row]:
+    """Seconds by op class."""
+    _, estimate = said_of(priced, program.phase)
+    rows = program.timeline.rows if program.timeline else ()
+    sides = (
+        tally((t.op.op_class, float(t.total)) for t in estimate.ops),
+        tally((row.op.op.op_class, row.per_step) for row in rows),
+        tally((o.op.op.op_class, o.seconds) for o in (measured.ops if measured else ())),
+    )
+    for what in _either(*sides):
+        figures = [side.get(what) for side in sides]
+        if any(figures):
+            yield Row("seconds", what, *figures)
+
+
+AMOUNTS = {part: part for part in BY_KEY} | {"collective_runs": "runs"}
+"""Parts that are made of keys, and what they add up."""
+
+
+def _by_part(said: Sums, made: Sums) -> Iterator[Row]:
+    """FLOPs and HBM bytes by op class, collectives by kind and axes."""
+    for part, amount in AMOUNTS.items():
+        wires = part.startswith("collective")
+        sides = (
+            tally((_doing(k), float(s[amount])) for k, s in side.items() if bool(k.axes) is wires)
+            for side in (said, made)
         )
+        rows = _pairs(part, *sides)
+        yield from sorted(rows, key=lambda row: row.what) if wires else rows
 
 
-def _by_class(priced: Priced, program: Program, measured: Measured | None) -> Iterator[Row]:
-    """FLOPs, HBM bytes and seconds by op class."""
-    work, estimate = said_of(priced, program.phase)
-    made = program.work.work.ops
-    for part, amount in (("flops", _flops), ("hbm_bytes", _moved)):
-        unit: Unit = "FLOPs" if part == "flops" else "bytes"
-        said, got = _sums(work.ops, amount), _sums(made, amount)
-        for what in dict.fromkeys((*said, *got)):
-            pair = (said.get(what, 0.0), got.get(what, 0.0))
-            if any(pair):
-                yield Row(part=part, what=what, unit=unit, predicted=pair[0], compiled=pair[1])
-    times: dict[str, list[float | None]] = {}
-
-    def add(at: int, what: str, seconds: float) -> None:
-        held = times.setdefault(what, [None, None, None])
-        held[at] = (held[at] or 0.0) + seconds
-
-    for time in estimate.ops:
-        add(0, time.op.op_class, float(time.total))
-    for row in program.timeline.rows if program.timeline else ():
-        add(1, row.op.op.op_class, row.per_step)
-    for one in measured.ops if measured is not None else ():
-        add(2, one.op.op.op_class, one.seconds)
-    for what, (said, got, spent) in times.items():
-        if said or got or spent:
-            yield Row(
-                part="seconds",
-                what=what,
-                unit="seconds",
-                predicted=said,
-                compiled=got,
-                measured=spent,
-            )
+def _by_key(said: Sums, made: Sums) -> Iterator[Row]:
+    """Every key; None where a side has nothing under it."""
+    for part in BY_KEY:
+        for key in _either(said, made):
+            figures = [
+                float(side[key][part]) or None if key in side else None for side in (said, made)
+            ]
+            if any(figures):
+                yield Row(f"{part}_by_key", key_text(key), *figures)
 
 
-def _sums(ops: Iterable[Op], amount: Callable[[Op], float]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for op in ops:
-        found[op.op_class] = found.get(op.op_class, 0.0) + amount(op) * float(op.count)
-    return found
+def _either(*sides: Mapping[Any, Any]) -> dict[Any, None]:
+    """The keys of any side, each once, in order."""
+    return dict.fromkeys(what for side in sides for what in side)
 
 
-def _flops(op: Op) -> float:
-    return float(sum(map(float, op.flops.values())))
-
-
-def _moved(op: Op) -> float:
-    return float(op.hbm_bytes)
-
-
-def _collectives(program: Program) -> Iterator[Row]:
-    said, made = program.predicted["collectives"], program.collectives
-    for kind, axes in sorted({*said, *made}):
-        one, other = said.get((kind, axes), (0.0, 0.0)), made.get((kind, axes), (0.0, 0.0))
-        what = f"{kind} over {'+'.join(axes) or '?'}"
-        pairs = ((one[1], other[1]), (one[0], other[0]))
-        for part, (planned, compiled) in zip(COLLECTIVE, pairs, strict=True):
-            unit: Unit = "bytes" if part == "collective_bytes" else "runs"
-            yield Row(part=part, what=what, unit=unit, predicted=planned, compiled=compiled)
-
-
-def _memory(program: Program, found: Sequence[Place]) -> Iterator[Row]:
-    said, made = program.predicted["memory_by_kind"], memory_of(found)
-    peak = program.predicted["peak_bytes"], float(program.compiled.needed_bytes)
-    yield Row(part="memory", what="peak", unit="bytes", predicted=peak[0], compiled=peak[1])
-    for what in dict.fromkeys((*said, *made)):
-        pair = (said.get(what, 0.0), made.get(what, 0.0))
+def _pairs(part: str, said: Mapping[str, float], made: Mapping[str, float]) -> Iterator[Row]:
+    for what in _either(said, made):
+        pair = said.get(what, 0.0), made.get(what, 0.0)
         if any(pair):
-            yield Row(part="memory", what=what, unit="bytes", predicted=pair[0], compiled=pair[1])
+            yield Row(part, what, *pair)
+
+
+def _memory(program: Program, found: Sequence[BufferPlace]) -> Iterator[Row]:
+    peak = program.predicted["peak_bytes"], float(program.compiled.needed_bytes)
+    yield Row("memory", "peak", *peak)
+    yield from _pairs("memory", program.predicted["memory_by_kind"], memory_of(found))
 
 
 # Sentences ----------------------------------------------------------------------------------------
 
 
 def memory_sentences(
-    plan: TrainPlan | ServePlan, program: Program, rows: Sequence[Row], found: Sequence[Place]
+    plan: TrainPlan | ServePlan, program: Program, rows: Sequence[Row], found: Sequence[BufferPlace]
 ) -> Iterator[str]:
     """What the compiler keeps that the plan does not, and the other way round, by kind."""
     at = {row.what: row for row in rows if row.part == "memory"}
@@ -249,30 +270,41 @@ def memory_sentences(
             yield f"the program assigns {format_gib(-row.difference)} less {what} than planned"
 
 
-def collective_sentences(program: Program, rows: Sequence[Row]) -> Iterator[str]:
-    """Per kind and axes: by how much, and the operation of JAX that moves most of it."""
-    mine = [row for row in rows if row.part == "collective_bytes"]
-    least = WORTH * max(
-        (sum(row.predicted or 0.0 for row in mine), sum(row.compiled or 0.0 for row in mine))
-    )
-    sums = {row.what: row for row in mine}
-    for row in sorted(mine, key=lambda row: -abs(row.difference)):
-        if abs(row.difference) < max(least, 1.0):
+def difference_sentences(program: Program, rows: Sequence[Row], part: str) -> Iterator[str]:
+    """The rows of a part that differ by more than a little of its total: by how much, and the
+    operation of JAX that has most of what is more."""
+    mine = {row.what: row for row in rows if row.part == part}
+    sides = ([row.predicted or 0.0, row.compiled or 0.0] for row in mine.values())
+    least = max(WORTH * max(map(sum, zip(*sides, strict=True)), default=0.0), 1.0)
+    few, text = ("fewer", format_count) if part == "flops" else ("less", format_bytes)
+    for row in sorted(mine.values(), key=lambda row: -abs(row.difference)):
+        if abs(row.difference) < least:
             continue
-        kind, _, axes = row.what.partition(" over ")
-        verb = kind.replace("_", "-")
-        largest = _largest(program, kind, axes)
-        if row.difference > 0 and largest is not None:
-            twin = sums.get(f"reduce_scatter over {axes}") if kind == "all_reduce" else None
-            whole = ""
-            if twin is not None and twin.difference < 0:
-                whole = ": sums that are planned as reduce-scatters are made whole, then cut"
-            yield (
-                f"{format_bytes(row.difference)} more {verb} over {axes} than planned{whole}; most "
-                f"is {short_op(largest.op_name) or largest.name}{_source(largest)}"
-            )
-        elif row.difference < 0:
-            yield f"{format_bytes(-row.difference)} less {verb} over {axes} than planned"
+        most = _largest(program, part, row.what) if row.difference > 0 else None
+        yield (
+            f"{text(abs(row.difference))} {'more' if row.difference > 0 else few} "
+            f"{_named(row)} than planned{_remark(program, mine, row)}"
+            + (f"; most is {_where(most)}" if most else "")
+        )
+
+
+def _named(row: Row) -> str:
+    kind, over, axes = row.what.partition(" over ")
+    if over:
+        return f"{kind.replace('_', '-')} over {axes}"
+    return f"{'FLOPs' if row.part == 'flops' else 'HBM bytes'} in {row.what} ops"
+
+
+def _remark(program: Program, rows: Mapping[str, Row], row: Row) -> str:
+    """Of all-reduces that they stand for reduce-scatters, of matmuls what runs again."""
+    twin = rows.get(row.what.replace("all_reduce", "reduce_scatter"), row)
+    if row.difference > 0 > twin.difference:
+        return ": sums that are planned as reduce-scatters are made whole, then cut"
+    if (row.part, row.what) != ("flops", "matmul"):
+        return ""
+    ops = program.work.work.where(lambda op: op.op_class == "matmul" and op.phase == "recompute")
+    again = float(ops.flops())
+    return f"; {format_count(again)} are a forward pass run again" if again else ""
 
 
 MEANINGS = {**rules.RULES, **ADDED}
@@ -298,62 +330,20 @@ def rewrite_sentences(priced: Priced, program: Program, cfg: ModelConfig) -> Ite
         yield f"{format_bytes(found.left)} of collectives are explained by no rewrite"
 
 
-def _largest(program: Program, kind: str, axes: str) -> HloOp | None:
+def _largest(program: Program, part: str, what: str) -> HloOp | None:
+    """The op of which a step has most of a part's row, None where none has any."""
+
     def size(item: HloOp) -> float:
-        wire = item.op.collective
-        if wire is None or wire.kind != kind or "+".join(sorted(wire.axes)) != axes:
-            return 0.0
-        return float(wire.bytes) * float(item.op.count)
+        ((key, sums),) = Work((item.op,)).by_key().items()
+        return float(sums[part]) if _doing(key) == what else 0.0
 
     largest = max(program.work.ops, key=size, default=None)
     return largest if largest is not None and size(largest) else None
 
 
-def _source(item: HloOp) -> str:
-    return f" ({short_source(str(item.sources[0]))})" if item.sources else ""
-
-
-def class_sentences(program: Program, rows: Sequence[Row]) -> Iterator[str]:
-    """FLOPs and HBM bytes by class, where they differ by more than a little of the total."""
-    texts = {"flops": format_count, "hbm_bytes": format_bytes}
-    for part, text in texts.items():
-        mine = [row for row in rows if row.part == part]
-        total = sum(row.predicted or 0.0 for row in mine)
-        for row in sorted(mine, key=lambda row: -abs(row.difference)):
-            if abs(row.difference) < max(WORTH * total, 1.0):
-                continue
-            more = "more" if row.difference > 0 else "fewer"
-            unit = "FLOPs" if part == "flops" else "HBM bytes"
-            yield (
-                f"{text(abs(row.difference))} {more} {unit} in {row.what} ops than planned"
-                + (_recomputed(program) if part == "flops" and row.what == "matmul" else "")
-                + (_most_of(program, part, row.what) if row.difference > 0 else "")
-            )
-
-
-def _most_of(program: Program, part: str, op_class: str) -> str:
-    """Where most of the FLOPs or bytes of a class of ops come from."""
-
-    def size(item: HloOp) -> float:
-        if item.op.op_class != op_class:
-            return 0.0
-        once = _flops(item.op) if part == "flops" else float(item.op.hbm_bytes)
-        return once * float(item.op.count)
-
-    most = max(program.work.ops, key=size, default=None)
-    if most is None or not size(most):
-        return ""
-    return f"; most is {short_op(most.op_name) or most.name}{_source(most)}"
-
-
-def _recomputed(program: Program) -> str:
-    """What of the matmuls is a recomputed forward pass."""
-    again = sum(
-        _flops(item.op) * float(item.op.count)
-        for item in program.work.ops
-        if item.op.phase == "recompute" and item.op.op_class == "matmul"
-    )
-    return f"; {format_count(again)} are a forward pass run again" if again else ""
+def _where(item: HloOp) -> str:
+    source = f" ({short_source(str(item.sources[0]))})" if item.sources else ""
+    return f"{short_op(item.op_name) or item.name}{source}"
 
 
 def exposed_sentences(program: Program) -> Iterator[str]:
@@ -365,6 +355,17 @@ def exposed_sentences(program: Program) -> Iterator[str]:
                 f"compute waits {format_seconds(seconds)} of {format_seconds(t.expected)} for "
                 f"{stream.replace('net:', 'the network of ')}"
             )
+
+
+def scope_sentences(made: Sums) -> Iterator[str]:
+    """How much of the program is of no named scope: the compiler's own, or its scope was lost."""
+    lost = []
+    for part, name in zip(BY_KEY, ("FLOPs", "HBM bytes", "collective bytes"), strict=True):
+        total = sum(float(sums[part]) for sums in made.values())
+        none = sum(float(sums[part]) for key, sums in made.items() if not key.component)
+        lost += [f"{none / total:.1%} of its {name}"] if total else []
+    if lost:
+        yield f"of the program no named scope covers {', '.join(lost)}"
 
 
 def compared_result(found: Compared) -> Mapping[str, Any]:

@@ -18,8 +18,8 @@ from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
 from shardwise.profiler.ahead import (
     Buffer,
-    Cache,
-    Compiled,
+    CompileCache,
+    CompiledProgram,
     Limits,
     compile_ahead,
     default_root,
@@ -50,7 +50,7 @@ class Program:
     slice, or the catalogue lacks a rate."""
 
     phase: str
-    compiled: Compiled
+    compiled: CompiledProgram
     work: HloWork
     timeline: HloTimeline | None
     predicted: Mapping[str, Any]
@@ -137,12 +137,12 @@ def compile_function(
 
 def limits_of(*, seconds: float, memory_bytes: int, cache_bytes: int | None) -> Limits:
     """Limits of a compile; without `cache_bytes` nothing is kept."""
-    cache = None if cache_bytes is None else Cache(root=default_root(), limit=cache_bytes)
+    cache = None if cache_bytes is None else CompileCache(root=default_root(), limit=cache_bytes)
     return Limits(seconds=seconds, memory_bytes=memory_bytes, cache=cache)
 
 
 def program_of(
-    phase: str, compiled: Compiled, piece: Slice, predicted: Mapping[str, Any]
+    phase: str, compiled: CompiledProgram, piece: Slice, predicted: Mapping[str, Any]
 ) -> Program:
     """A compiled program, read. Axes of a server's mesh that are parts of the plan's `tensor` are
     that again (`runtime/programs/serve.py`)."""
@@ -230,16 +230,11 @@ def collectives_of(
 ) -> dict[tuple[str, tuple[str, ...]], tuple[float, float]]:
     """(kind, axes) -> (runs, V in bytes) per step; axes of one device move nothing."""
     found: dict[tuple[str, tuple[str, ...]], tuple[float, float]] = {}
-    for op in work.ops:
-        if op.collective is None or not float(op.collective.bytes) or not float(op.count):
-            continue
-        axes = sorted(a for a in op.collective.axes if mesh.get(a, 1) > 1)
-        if not axes:
-            continue
-        key = (op.collective.kind, tuple(axes))
-        runs, size = found.get(key, (0.0, 0.0))
-        count = float(op.count)
-        found[key] = runs + count, size + count * float(op.collective.bytes)
+    for key, sums in work.over(mesh).by_key().items():
+        if key.collective:
+            runs, size = found.get((key.collective, key.axes), (0.0, 0.0))
+            more = float(sums["runs"]), float(sums["collective_bytes"])
+            found[key.collective, key.axes] = runs + more[0], size + more[1]
     return found
 
 

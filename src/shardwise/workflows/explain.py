@@ -1,65 +1,23 @@
-"""Explain a plan's program or any function on a slice, and the two verbs of the Python API."""
+"""Explain a compiled program; compile a function of this process."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import mesh_coordinates
-from shardwise.plans import ServePlan, TrainPlan, load_plan
-from shardwise.plans.named import plan_path
-from shardwise.profiler.ahead import Limits, compile_ahead, target_of
-from shardwise.profiler.ahead.live import Exported, export, renamed
-from shardwise.profiler.child import Watch
-from shardwise.profiler.explain import Explanation, Line, explain_program
+from shardwise.profiler.ahead import compile_ahead, target_of
+from shardwise.profiler.ahead.live import ExportedFunction, export, renamed
+from shardwise.profiler.explain import Explanation, TimeShare, explain_program
 from shardwise.profiler.explain.finding import WORTH
 from shardwise.workflows.compile import (
-    CompiledPlan,
     Program,
-    compile_function,
-    compile_plan,
     need_parts,
     program_of,
 )
-from shardwise.workflows.inputs import Hardware
 
 LIVE_BUILDER = "shardwise.profiler.ahead.live:loaded_program"
-
-
-def compile(
-    what: Any,
-    *args: Any,
-    on: str | None = None,
-    mesh: Any = None,
-    options: Mapping[str, Any] | None = None,
-    limits: Limits | None = None,
-    watch: Watch | None = None,
-) -> CompiledPlan | Program:
-    """Compile for a slice that is not here, by the real compiler.
-
-    `what` is a plan or a plan's file (`on` moves it to another slice), the name "module:function"
-    with that of its arguments "module:abstract_args", or a function with abstract arguments; a
-    function needs `on`, and `mesh` (axis -> degree, or a jax mesh) where its arguments have no
-    sharding. `options` are the compiler's, by XLA's names. The result has, for each program, what
-    the compiler made (`compiled`), its counted `work` and its `timeline`.
-    """
-    hardware = Hardware()
-    common: dict[str, Any] = {"options": options, "limits": limits, "watch": watch}
-    if isinstance(what, TrainPlan | ServePlan):
-        return compile_plan(what, hardware, on=on, **common)
-    if isinstance(what, Path) or (isinstance(what, str) and not args):
-        return compile_plan(load_plan(plan_path(str(what))), hardware, on=on, **common)
-    if on is None:
-        raise BadRequest("a function is compiled for a slice; say which, as on='v5e:4x4'")
-    piece = hardware.slice(on).slice
-    if isinstance(what, str):
-        if len(args) != 1 or not isinstance(args[0], str):
-            raise BadRequest(f"'{what}' is a name; give the name of its arguments' function too")
-        return compile_function(what, args[0], piece, mesh, **common)
-    return compile_live(what, args, piece, mesh, **common)
 
 
 def compile_live(
@@ -68,7 +26,7 @@ def compile_live(
     """Compile a function of this process: traced here, compiled in a child."""
     need_parts()
     platform = "tpu" if piece.chip.vendor == "google" else "cuda"
-    sent: Exported = export(function, args, mesh, platform)
+    sent: ExportedFunction = export(function, args, mesh, platform)
     target = target_of(piece, mesh_coordinates(piece, sent.mesh))
     with TemporaryDirectory(prefix="shardwise-") as folder:
         path = Path(folder) / "function"
@@ -82,32 +40,6 @@ def compile_live(
         compiled = compile_ahead(target, LIVE_BUILDER, arguments, **common)
     name = getattr(function, "__qualname__", type(function).__name__)
     return program_of(name, renamed(compiled, sent.names), piece, {})
-
-
-def explain(
-    what: Any,
-    *args: Any,
-    on: str | None = None,
-    mesh: Any = None,
-    phase: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    limits: Limits | None = None,
-    watch: Watch | None = None,
-) -> Explanation:
-    """Say where the time of a compiled step goes and what in it is a mistake.
-
-    Arguments as `compile`; `phase` picks a program of a serving plan (decode if not given). The
-    result has the timeline, seconds by source line and named scope, the arguments' shardings in our
-    notation, and findings with their cost and a remedy.
-    """
-    made = compile(what, *args, on=on, mesh=mesh, options=options, limits=limits, watch=watch)
-    if isinstance(made, Program):
-        return explained(made, Hardware().slice(made.compiled.slice).slice)
-    programs = {program.phase: program for program in made.programs}
-    wanted = phase or next(iter(programs))
-    if wanted not in programs:
-        raise BadRequest(f"phase '{wanted}' is none of this plan's: {', '.join(programs)}")
-    return explained(programs[wanted], made.priced.answer.piece)
 
 
 def explained(program: Program, piece: Slice) -> Explanation:
@@ -151,5 +83,5 @@ def _longest_wait(e: Explanation) -> dict[str, Any] | None:
     return {"where": line.where, "exposed": line.exposed, "bound_by": line.bound_by}
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _line(line: TimeShare) -> dict[str, Any]:
     return asdict(line)

@@ -10,9 +10,9 @@ from shardwise.planner.export.notes import UNSAID
 from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, parse_serve
 from shardwise.planner.serve.answer import check_serve_plan
 from shardwise.planner.training import check_plan
-from shardwise.plans import ServePlan, TrainPlan, load_plan
-from shardwise.plans.named import plan_path, with_neighbour
+from shardwise.plans import ServePlan, TrainPlan
 from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.plan_file import GivenPlan, given_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,21 +24,21 @@ class Exported:
     not_expressed: list[str]
 
 
-def export_file(path: Path, target: str) -> Exported:
-    """The plan in a file, or of `audit:NAME`.
+def export_given(what: GivenPlan, target: str) -> Exported:
+    """A plan, that in a file, or of `audit:NAME`.
 
     Raises BadRequest for a target of the other kind of plan, a plan that does not suit its model or
     slice, and a choice that the target cannot run.
     """
-    path = plan_path(str(path))
-    plan = with_neighbour(load_plan(path), path)
+    plan = given_plan(what)
     cfg = load_model(plan.model)
     piece = Hardware(constants=plan.constants).slice(plan.slice).slice
     serves = isinstance(plan, ServePlan)
     if serves != (target in SERVE_EXPORTERS) and target in {**EXPORTERS, **SERVE_EXPORTERS}:
+        named = f"'{what}'" if isinstance(what, str | Path) else "this"
         kind, fit = ("serving", SERVE_EXPORTERS) if serves else ("training", EXPORTERS)
         raise BadRequest(
-            f"'{path}' is a {kind} plan, which {target} does not run; export it to {', '.join(fit)}"
+            f"{named} is a {kind} plan, which {target} does not run; export it to {', '.join(fit)}"
         )
     if isinstance(plan, ServePlan):
         check_serve_plan(plan, cfg, piece)
@@ -52,6 +52,6 @@ def export_file(path: Path, target: str) -> Exported:
     )
 
 
-def parse_file(text: str, target: str) -> TrainPlan | ServePlan:
+def parse_text(text: str, target: str) -> TrainPlan | ServePlan:
     """The plan that an exported text says."""
     return (parse_serve if target in SERVE_EXPORTERS else parse_export)(text, target)

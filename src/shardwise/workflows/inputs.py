@@ -1,14 +1,66 @@
 """From the words of a request to values: chip constants, slices, batches, utilisation."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from shardwise.boundary import number
+from shardwise.boundary import whole as read_whole
+from shardwise.boundary.numbers import MOST_WHOLE
 from shardwise.errors import BadRequest, shown, unknown
 from shardwise.hardware import Chip, Spelling, load_chip, parse_price, read_slice, read_target
 from shardwise.plans import MESH_AXES
 from shardwise.units import parse_count
+
+Words = str | Path | Sequence[str | Path | int] | Mapping[str, object]
+"""What may be given several times: one text, several, or a mapping for texts NAME=VALUE."""
+
+
+def words(given: Words) -> tuple[str, ...]:
+    """The texts, as the command line has them.
+
+    >>> words({"tensor": 8}), words("tensor=8"), words(["tensor=8"])
+    (('tensor=8',), ('tensor=8',), ('tensor=8',))
+    """
+    if isinstance(given, Mapping):
+        return tuple(f"{name}={value}" for name, value in given.items())
+    return (str(given),) if isinstance(given, str | Path) else tuple(map(str, given))
+
+
+def pairs(given: Words, flag: str, form: str, like: str) -> dict[str, str]:
+    """Texts NAME=VALUE as names and values; messages say the `form` and an example, `like`."""
+    found = {}
+    for text in words(given):
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise BadRequest(f"{flag} {shown(text)} is not {form}; write it like {flag} {like}")
+        found[name] = value
+    return found
+
+
+def plan_changes(sets: Words) -> tuple[dict[str, str], list[str]]:
+    """Texts of --set, split into fields of a plan and texts for a chip ("chip." in front)."""
+    texts = pairs(sets, "--set", "PATH=VALUE", "remat=block")
+    chip = [f"{name}={value}" for name, value in texts.items() if name.startswith("chip.")]
+    return {k: v for k, v in texts.items() if not k.startswith("chip.")}, chip
+
+
+def flag_of(keyword: str) -> str:
+    """The option of a keyword.
+
+    >>> flag_of("cpu_devices"), flag_of("hw_files"), flag_of("records_path")
+    ('--cpu-devices', '--hw', '--records')
+    """
+    plurals = {"hw_files": "hw", "sets": "set", "prices": "price", "pins": "pin"}
+    name = plurals.get(keyword, keyword.removesuffix("_path").rstrip("_"))
+    return "--" + name.replace("_", "-")
+
+
+def check_choice(value: str | None, flag: str, known: Collection[object]) -> None:
+    """Raise BadRequest for a choice that is none of the known ones."""
+    if value is not None and value not in known:
+        raise unknown(f"value of {flag}", value, map(str, known))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,19 +68,19 @@ class Hardware:
     """How chips are read: which constants, whose files, and what overrides them."""
 
     constants: str = "vendor"
-    files: Sequence[str] = ()
-    overrides: Sequence[str] = ()
-    prices: Sequence[str] = ()
+    files: Words = ()
+    overrides: Words = ()
+    prices: Words = ()
 
     def chip(self, name: str) -> Chip:
         """One chip under these settings."""
-        prices = {chip: price.usd_per_chip_hour for chip, price in map(parse_price, self.prices)}
+        dollars = map(parse_price, words(self.prices))
         return load_chip(
             name,
             constants=self.constants,
-            hw_files=self.files,
-            set_=self.overrides,
-            prices=prices,
+            hw_files=words(self.files),
+            set_=words(self.overrides),
+            prices={chip: price.usd_per_chip_hour for chip, price in dollars},
         )
 
     def target(self, text: str) -> Chip | Spelling:
@@ -38,6 +90,39 @@ class Hardware:
     def slice(self, text: str) -> Spelling:
         """A spelt slice."""
         return read_slice(text, self.chip)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogueWords:
+    """Keywords of every verb that reads the catalogue. `constants` are the vendor's or the
+    "book"'s, `hw_files` add chips."""
+
+    constants: str | None = "vendor"
+    hw_files: Words = ()
+
+    @property
+    def hardware(self) -> Hardware:
+        """The same, to read chips by."""
+        return Hardware(
+            constants=self.constants or "vendor",
+            files=self.hw_files,
+            overrides=getattr(self, "sets", ()),
+            prices=getattr(self, "prices", ()),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipWords(CatalogueWords):
+    """Keywords of every verb that prices. `sets` override numbers: {"chip.hbm_bandwidth": 3e12}."""
+
+    sets: Words = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareWords(ChipWords):
+    """Keywords of every verb that knows dollars: `prices` are those per chip-hour, by chip."""
+
+    prices: Words = ()
 
 
 MOST = 1e12
@@ -71,7 +156,17 @@ def whole(value: float, what: str) -> int:
     return int(value)
 
 
-def parse_total(text: str, what: str) -> float:
+def parse_length(text: str | float, flag: str) -> int:
+    """A whole number of tokens, of at least one."""
+    return whole(parse_count(text, flag), flag)
+
+
+def whole_number(text: str | float, flag: str, *, least: int = 0, most: int = MOST_WHOLE) -> int:
+    """A whole number in [least, most], such as 12 or "4k"."""
+    return read_whole(text, flag, least=least, most=most, suffix=True)
+
+
+def parse_total(text: str | float, what: str) -> float:
     """Tokens of a run, or parameters of a model: a count that no run or model exceeds."""
     value = parse_count(text, what)
     if value > MOST_IN_ALL:
@@ -83,8 +178,9 @@ MOST_IN_ALL = 1e18
 """The most tokens of a run, and parameters of a model, that make sense."""
 
 
-def parse_share(text: str, what: str) -> float:
+def parse_share(text: str | float, what: str) -> float:
     """A utilisation, `40%` or 0.4, above 0 and at most 1."""
+    text = str(text)
     try:
         value = number(text.removesuffix("%"), what) / (100 if text.endswith("%") else 1)
     except BadRequest:
@@ -94,10 +190,10 @@ def parse_share(text: str, what: str) -> float:
     return value
 
 
-def parse_pins(texts: Sequence[str]) -> dict[str, int]:
+def parse_pins(given: Words) -> dict[str, int]:
     """`tensor=8` pins a mesh degree; several may be given."""
     pins: dict[str, int] = {}
-    for text in texts:
+    for text in words(given):
         axis, equals, degree = text.partition("=")
         if not equals or not re.fullmatch(r"0*[1-9][0-9]{0,8}", degree):
             raise BadRequest(f"pin {shown(text)} is not AXIS=DEGREE; write it like --pin tensor=8")

@@ -1,6 +1,8 @@
 """Price a plan from a file: read what it names, evaluate it, and say whether it fits."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
@@ -10,12 +12,16 @@ from shardwise.planner.price.stages import step_timeline
 from shardwise.planner.price.timeline import Timeline
 from shardwise.planner.serve.answer import evaluate_serve
 from shardwise.planner.training import TrainAnswer, evaluate_train
-from shardwise.plans import ServePlan, TrainPlan, model_hash
+from shardwise.plans import ServePlan, TrainPlan, load_plan, model_hash
+from shardwise.plans.files import changed, plan_dict, plan_from
 from shardwise.units import format_gib
 from shardwise.work import Work
-from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.inputs import ChipWords, Hardware, plan_changes
 from shardwise.workflows.predict import train_result
 from shardwise.workflows.predict_serve import serve_result
+
+GivenPlan = str | Path | TrainPlan | ServePlan
+"""A plan's file, the name of a published one, or a plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +33,24 @@ class Priced:
     result: dict[str, Any]
     headline: dict[str, float]
     warnings: list[str]
+
+
+def given_plan(what: GivenPlan, fields: Mapping[str, str] | None = None) -> TrainPlan | ServePlan:
+    """The plan in a file, of `audit:NAME`, or as it is; `fields` change it first."""
+    if isinstance(what, str | Path):
+        return load_plan(what, fields)
+    return plan_from(changed(plan_dict(what), fields or {}, "the plan"), "the plan")
+
+
+def price_given(what: GivenPlan, chips: ChipWords) -> Priced:
+    """Price a plan with what --set, --hw and --constants change."""
+    fields, overrides = plan_changes(chips.sets)
+    plan = given_plan(what, fields)
+    if chips.constants:
+        plan = replace(plan, constants=chips.constants)  # type: ignore[arg-type]
+    return price_plan(
+        plan, Hardware(constants=plan.constants, files=chips.hw_files, overrides=overrides)
+    )
 
 
 def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:

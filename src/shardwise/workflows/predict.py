@@ -1,20 +1,19 @@
 """Plan and price, and shape the answer as a document's `result` (the design fixes its names)."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
-from shardwise.models import load_model, params_total
+from shardwise.models import ModelConfig, load_model, params_total
 from shardwise.models.describe import context_warning
-from shardwise.models.remat import RematPolicy
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory.step import stage_memory
 from shardwise.planner.search.loop import policies
-from shardwise.planner.search.request import SEARCHED, Objective, TrainRequest
+from shardwise.planner.search.request import OBJECTIVES, SEARCHED, TrainRequest
 from shardwise.planner.training import (
     TrainAnswer,
     TrainPlanning,
@@ -25,18 +24,115 @@ from shardwise.planner.training import (
     run_of,
     tokens_per_second_at,
 )
-from shardwise.plans import TrainPlan, layout_table
-from shardwise.plans.context_methods import ContextMethod
-from shardwise.plans.optimizers import Optimizer
-from shardwise.plans.stacks import STACKS, StackName, stack_row
+from shardwise.plans import TrainDtypes, TrainPlan, layout_table
+from shardwise.plans.optimizers import OPTIMIZERS
+from shardwise.plans.stacks import STACKS, stack_row
 from shardwise.plans.train import Structure, mesh_text
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.residuals import ALL, groups_of, read_residuals
-from shardwise.scheduling.pipeline import PipelineKind
-from shardwise.units import format_seconds, sig
-from shardwise.workflows.inputs import Hardware, parse_batch
+from shardwise.units import format_seconds, parse_bytes, sig
+from shardwise.workflows.inputs import (
+    HardwareWords,
+    Words,
+    check_choice,
+    flag_of,
+    parse_batch,
+    parse_length,
+    parse_pins,
+    whole_number,
+)
 
 _SHOWN_OPS = 8
+_MOST_SHOWN = 50
+"""Next best meshes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainChoices(HardwareWords):
+    """What a search of training plans may not choose, and what is best. None leaves the choice
+    open.
+
+    `pins` fixes mesh degrees ({"tensor": 8}); `dtype` is that of the matmuls; `param_dtype`,
+    `grad_dtype`, `master` (the optimizer's own copy, or "none") and `moments` follow it where not
+    given; `max_hbm` is bytes per chip; `objective` is "time", "cost" or "chips" (see TrainRequest);
+    with `exhaustive` every legal plan is priced, which gives the same answer more slowly.
+    """
+
+    pins: Words = ()
+    remat: str | None = None
+    schedule: str | None = None
+    zero: int | str | None = None
+    context_method: str | None = None
+    stack: str = "xla"
+    optimizer: str = "adam"
+    max_hbm: float | str | None = None
+    objective: str = "time"
+    exhaustive: bool = False
+    dtype: str = "bf16"
+    param_dtype: str | None = None
+    grad_dtype: str | None = None
+    master: str | None = None
+    moments: str | None = None
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """The choices of a search that are made already, by field of the plan."""
+        given = {name: getattr(self, keyword) for keyword, name in FIXED.items()}
+        return {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def dtypes(self) -> TrainDtypes:
+        """Of every array of the training state."""
+        others = {"param": self.param_dtype, "grad": self.grad_dtype}
+        others |= {"master": self.master, "moments": self.moments}
+        return replace(default_dtypes(self.dtype), **{k: v for k, v in others.items() if v})  # type: ignore[arg-type]
+
+    def request(
+        self, cfg: ModelConfig, model: str | Path, piece: Slice, sequences: int, length: int
+    ) -> TrainRequest:
+        """The search of one slice."""
+        _check_stack(self.stack, piece)
+        limit, given = piece.chip.require("hbm_usable_bytes"), self.max_hbm
+        most = limit if given is None else min(limit, parse_bytes(given, "--max-hbm"))
+        return TrainRequest(
+            cfg=cfg,
+            model=str(model),
+            piece=piece,
+            sequences=sequences,
+            sequence_length=length,
+            pins=parse_pins(self.pins),
+            searched=SEARCHED | {name: (value,) for name, value in self.fixed.items()},
+            structure=Structure(
+                dtypes=self.dtypes,
+                optimizer=self.optimizer,  # type: ignore[arg-type]
+                stack=self.stack,  # type: ignore[arg-type]
+                constants=self.constants,  # type: ignore[arg-type]
+            ),
+            objective=self.objective,  # type: ignore[arg-type]
+            max_hbm_bytes=most / piece.chip.jax_devices_per_chip,
+        )
+
+    def checked(self) -> Self:
+        """The same, its numbers read. Raises BadRequest for a word that is no choice, and for a
+        choice without effect."""
+        zero = None if self.zero is None else whole_number(self.zero, "--zero", most=2)
+        for keyword, name in FIXED.items():
+            if keyword != "zero":
+                check_choice(getattr(self, keyword), flag_of(keyword), SEARCHED[name])
+        check_choice(self.stack, "--stack", STACKS)
+        check_choice(self.optimizer, "--optimizer", OPTIMIZERS)
+        check_choice(self.objective, "--objective", OBJECTIVES)
+        _check_effect(parse_pins(self.pins), self.schedule, zero, self.context_method)
+        return replace(self, zero=zero)
+
+
+FIXED = {
+    "remat": "remat",
+    "zero": "zero",
+    "schedule": "pipeline_schedule",
+    "context_method": "context_method",
+}
+"""Keyword -> field of the plan, of choices that a search makes where they are not fixed."""
 
 
 def plan_training(
@@ -44,62 +140,28 @@ def plan_training(
     on: str,
     *,
     batch: str | int,
-    seq: int,
-    dtype: str = "bf16",
-    dtypes: Mapping[str, str] | None = None,
-    pins: Mapping[str, int] | None = None,
-    remat: RematPolicy | None = None,
-    schedule: PipelineKind | None = None,
-    zero: int | None = None,
-    context_method: ContextMethod | None = None,
-    optimizer: Optimizer = "adam",
-    stack: StackName = "xla",
-    objective: Objective = "time",
-    max_hbm: float | None = None,
-    top: int = 3,
-    hardware: Hardware | None = None,
+    seq: str | int,
+    top: str | int = 3,
+    choices: TrainChoices | None = None,
     progress: Callable[[int, int], None] | None = None,
-    exhaustive: bool = False,
 ) -> TrainPlanning:
     """The best training plan that fits.
 
     `model` is a zoo name, a config.json or a folder with one; `on` a slice, or a bare chip for the
     smallest of its slices that a plan fits; `batch` tokens (4194304, "4Mi") or sequences
-    ("1024seq"); `seq` tokens per sequence; `dtype` that of the matmuls, `dtypes` others by field of
-    TrainDtypes; `pins` fixes mesh degrees, and `remat`, `schedule`, `zero` and `context_method` a
-    choice each; `max_hbm` bytes per chip; `objective` what is best (see TrainRequest). Raises
-    BadRequest, or NoFeasiblePlan with the nearest miss.
+    ("1024seq"); `seq` tokens per sequence. Raises BadRequest, or NoFeasiblePlan with the nearest
+    miss.
     """
-    hardware = hardware or Hardware()
-    cfg, sequences = load_model(model), parse_batch(batch, seq)
-    structure = Structure(
-        dtypes=replace(default_dtypes(dtype), **(dtypes or {})),
-        optimizer=optimizer,
-        stack=stack,
-        constants=hardware.constants,  # type: ignore[arg-type]
-    )
-    fixed = {"remat": remat, "pipeline_schedule": schedule, "zero": zero}
-    fixed |= {"context_method": context_method}
-    _check_effect(pins or {}, schedule, zero, context_method)
+    choices = (choices or TrainChoices()).checked()
+    length = parse_length(seq, "--seq")
+    cfg, sequences = load_model(model), parse_batch(batch, length)
+    shown = whole_number(top, "--top", most=_MOST_SHOWN)
 
     def planned(piece: Slice) -> TrainPlanning:
-        _check_stack(stack, piece)
-        limit = piece.chip.require("hbm_usable_bytes")
-        request = TrainRequest(
-            cfg=cfg,
-            model=str(model),
-            piece=piece,
-            sequences=sequences,
-            sequence_length=seq,
-            pins=pins or {},
-            searched=SEARCHED | {k: (v,) for k, v in fixed.items() if v is not None},
-            structure=structure,
-            objective=objective,
-            max_hbm_bytes=min(limit, max_hbm or limit) / piece.chip.jax_devices_per_chip,
-        )
-        return plan_train(request, top=top, progress=progress, exhaustive=exhaustive)
+        request = choices.request(cfg, model, piece, sequences, length)
+        return plan_train(request, top=shown, progress=progress, exhaustive=choices.exhaustive)
 
-    target = hardware.target(on)
+    target = choices.hardware.target(on)
     if isinstance(target, Spelling):
         return planned(target.slice)
     return _smallest(target, planned)

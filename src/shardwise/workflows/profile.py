@@ -25,7 +25,7 @@ from shardwise.profiler.hlo.scopes import scope_of
 from shardwise.profiler.hlo.text import Module
 from shardwise.profiler.hlo.work import HloOp, HloWork, module_work
 from shardwise.profiler.timeline import HloTimeline, schedule
-from shardwise.profiler.trace import Measured, Trace, measure, read_trace, trace_of
+from shardwise.profiler.trace import Capture, MeasuredProgram, measure, read_trace, trace_of
 from shardwise.profiler.trace.events import TraceOp, lines_of, opcode_of
 from shardwise.profiler.trace.match import MeasuredOp
 from shardwise.sharding import Mesh
@@ -60,7 +60,7 @@ class Profiled:
     compile_seconds: float
     reference_seconds: tuple[float, ...]
     work: HloWork
-    measured: Measured
+    measured: MeasuredProgram
     timeline: HloTimeline | None
     predicted: Mapping[str, Any] | None
     notes: tuple[str, ...]
@@ -187,8 +187,8 @@ def profiled(
 
 
 def matched(
-    trace: Trace, module: Module, mesh: Mapping[str, int] | None
-) -> tuple[HloWork, Measured]:
+    trace: Capture, module: Module, mesh: Mapping[str, int] | None
+) -> tuple[HloWork, MeasuredProgram]:
     """The compiled program as work, with the seconds of a capture on its ops."""
     found = dict(mesh or {})
     if spread := found.pop("spread", None):  # as `compile.program_of`
@@ -197,7 +197,7 @@ def matched(
     return work, measure(trace, work, module)
 
 
-def profile_trace(path: Path, hlo: Path | None = None) -> tuple[Trace, Profiled | None]:
+def profile_trace(path: Path, hlo: Path | None = None) -> tuple[Capture, Profiled | None]:
     """A capture made elsewhere; matched to a compiled program where its text is given."""
     module, text = read_hlo(hlo, "--hlo") if hlo is not None else (None, "")
     trace = read_trace(path)
@@ -304,7 +304,7 @@ def _by_class(p: Profiled) -> list[dict[str, Any]]:
     return rows
 
 
-def trace_result(trace: Trace) -> dict[str, Any]:
+def trace_result(trace: Capture) -> dict[str, Any]:
     """A capture alone: what its own events say of the module of most seconds."""
     name = next(iter(trace.modules))
     found = trace.of(name)

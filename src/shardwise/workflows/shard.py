@@ -7,7 +7,7 @@ from typing import Any
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.hardware import Placement, Slice, Spelling, describe, place_or_refuse
-from shardwise.roofline import Priced, Ranking, rank, seconds
+from shardwise.roofline import PricedStrategy, Ranking, rank, seconds
 from shardwise.sharding import (
     Einsum,
     Layout,
@@ -263,7 +263,7 @@ def _row(strategy: Strategy, summary: str) -> dict[str, Any]:
     }
 
 
-def _priced_row(priced: Priced) -> dict[str, Any]:
+def _priced_row(priced: PricedStrategy) -> dict[str, Any]:
     estimate = priced.estimate
     bounds = ("lower", "expected", "upper")
     return {

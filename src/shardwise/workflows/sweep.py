@@ -8,6 +8,7 @@ points no other beats in both time and cost.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, groupby, pairwise, takewhile
+from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
@@ -15,7 +16,7 @@ from shardwise.hardware import Slice, Spelling, slices_of
 from shardwise.planner.training import TrainAnswer
 from shardwise.units import DAY, format_count, format_usd, sig
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import plan_training
+from shardwise.workflows.predict import TrainChoices, plan_training
 
 WORTH = 0.5
 """Below this share of the added chips' speed, more chips count as not worth it."""
@@ -71,17 +72,16 @@ def slices_between(target: str, low: float, high: float, hardware: Hardware) -> 
 
 
 def sweep(
-    model: str,
+    model: str | Path,
     pieces: Sequence[Slice],
     *,
     batches: Sequence[str],
     lengths: Sequence[int],
     tokens: float | None = None,
-    hardware: Hardware | None = None,
+    choices: TrainChoices | None = None,
     progress: Callable[[int, int], None] | None = None,
-    **options: Any,
 ) -> tuple[Point, ...]:
-    """Plan every slice x batch x sequence length; `options` go to `plan_training`.
+    """Plan every slice x batch x sequence length.
 
     `tokens` of a run adds days, and dollars where the chip has a price. Raises BadRequest where no
     point has a plan at all.
@@ -89,8 +89,9 @@ def sweep(
     jobs = [(b, n, p) for b in batches for n in lengths for p in pieces]
     points = []
     for done, (batch, length, piece) in enumerate(jobs):
-        inside = {"progress": _inside(progress, done, len(jobs))} if progress else {}
-        points.append(_point(model, piece, batch, length, tokens, hardware, options | inside))
+        inside = _inside(progress, done, len(jobs)) if progress else None
+        point = Point(piece=piece, batch=batch, sequence_length=length, answer=None)
+        points.append(_planned(point, model, tokens, choices, inside))
     if progress:
         progress(len(jobs), len(jobs))
     if all(point.answer is None for point in points):
@@ -105,19 +106,23 @@ def _inside(
     return lambda *_: progress(done, jobs)
 
 
-def _point(
-    model: str,
-    piece: Slice,
-    batch: str,
-    length: int,
+def _planned(
+    asked: Point,
+    model: str | Path,
     tokens: float | None,
-    hardware: Hardware | None,
-    options: dict[str, Any],
+    choices: TrainChoices | None,
+    progress: Callable[[int, int], None] | None,
 ) -> Point:
-    asked = Point(piece=piece, batch=batch, sequence_length=length, answer=None)
+    """The point with its plan, or with the reason why it has none."""
     try:
         planning = plan_training(
-            model, str(piece), batch=batch, seq=length, top=0, hardware=hardware, **options
+            model,
+            str(asked.piece),
+            batch=asked.batch,
+            seq=asked.sequence_length,
+            top=0,
+            choices=choices,
+            progress=progress,
         )
     except NoFeasiblePlan as error:
         return replace(asked, miss=str(error))
@@ -129,8 +134,8 @@ def _point(
     if tokens is None:
         return replace(asked, answer=answer)
     days = tokens / answer.tokens_per_second / DAY
-    price = piece.chip.price
-    usd = days * 24 * piece.chips * price.usd_per_chip_hour if price else None
+    price = asked.piece.chip.price
+    usd = days * 24 * asked.piece.chips * price.usd_per_chip_hour if price else None
     return replace(asked, answer=answer, days=days, usd=usd)
 
 

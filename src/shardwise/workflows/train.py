@@ -11,10 +11,11 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary import number
 from shardwise.boundary.child import python
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.hardware.device_names import is_chip
@@ -25,13 +26,27 @@ from shardwise.models.zoo import hf_config
 from shardwise.plans import TrainPlan, load_plan, model_hash
 from shardwise.runtime.trainer.checkpoint import Keeper
 from shardwise.runtime.trainer.lock import sole
-from shardwise.runtime.trainer.loop import Outcome, Run, train
+from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
 from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
 from shardwise.runtime.trainer.optimizer import Settings
-from shardwise.runtime.trainer.processes import Group, connect, detected, devices_here, use_cpu
+from shardwise.runtime.trainer.processes import (
+    ProcessGroup,
+    connect,
+    detected,
+    devices_here,
+    use_cpu,
+)
 from shardwise.runtime.trainer.stop import Stop
 from shardwise.runtime.trainer.supervisor import Watch, error_message, say
-from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.inputs import (
+    Hardware,
+    Words,
+    check_choice,
+    flag_of,
+    pairs,
+    whole_number,
+    words,
+)
 from shardwise.workflows.plan_file import price_plan
 
 Progress = Callable[[str, dict[str, Any]], None]
@@ -39,15 +54,26 @@ Progress = Callable[[str, dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainRequest:
-    """What `shardwise train` was asked for, in plain values. `overrides` are plan fields by dotted
-    path; `processes` without `process` starts them all here."""
+class TrainRunRequest:
+    """Train the model of a plan on text, on the devices at hand, beside what the plan predicts.
 
-    plan: str
+    `plan` is the plan's file, which `sets` change first; `data` a file or folder of text; `steps`
+    those of the whole run, resumed ones included. `out` is the folder of checkpoints and metrics,
+    from whose newest `resume` goes on; a checkpoint is kept every `save_every` steps and at the
+    end. `lr` is the peak learning rate, reached in `warmup` steps and left by `schedule` ("cosine",
+    "linear" or "constant"); `clip` the gradient's norm at most, `decay` that of weights; `seed`
+    draws weights and the order of the data. `init` begins with a Hugging Face checkpoint, `save_hf`
+    writes one, `tokenizer` is a tokenizer.json. `tensor_matmul` says which products overlap
+    ("plain", "one_way", "both_ways"); `profile` traces three steps. `cpu_devices` are virtual ones
+    per process; `coordinator`, `processes` and `process` join several, and `processes` without
+    `process` starts them all here. Numbers may be texts ("4k").
+    """
+
+    plan: str = field(kw_only=False)
     data: str
     steps: int
-    out: str
-    overrides: tuple[tuple[str, str], ...] = ()
+    out: str | None = None
+    sets: Words = ()
     seed: int = 0
     lr: float = 1e-3
     warmup: int = 0
@@ -66,13 +92,53 @@ class TrainRequest:
     processes: int | None = None
     process: int | None = None
 
+    def read(self) -> "TrainRunRequest":
+        """The same in plain values, which travel to workers as JSON. Raises BadRequest for what is
+        out of range or no choice."""
+        check_choice(self.schedule, "--schedule", SCHEDULES)
+        check_choice(self.tensor_matmul, "--tensor-matmul", MATMULS)
+        values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {k: str(v) if isinstance(v, Path) else v for k, v in values.items()}
+        values |= {"sets": words(self.sets), "out": str(self.folder)}
+        for name, (least, most) in _WHOLE.items():
+            if values[name] is not None:
+                values[name] = whole_number(values[name], flag_of(name), least=least, most=most)
+        for name, limits in _REAL.items():
+            low, high = limits
+            values[name] = number(values[name], flag_of(name), least=low, most=high, suffix=True)
+        return replace(self, **values)
+
     @property
-    def group(self) -> Group:
+    def folder(self) -> Path:
+        """Checkpoints and metrics."""
+        return Path(self.out or f"{Path(self.plan).stem}.run")
+
+    @property
+    def group(self) -> ProcessGroup:
         """The processes that were asked for; raises BadRequest where they make no sense."""
-        return Group(coordinator=self.coordinator, count=self.processes, index=self.process)
+        return ProcessGroup(coordinator=self.coordinator, count=self.processes, index=self.process)
 
 
-def train_plan(request: TrainRequest, hear: Progress = lambda *_: None) -> dict[str, Any]:
+SCHEDULES = ("cosine", "linear", "constant")
+MATMULS = ("plain", "one_way", "both_ways")
+_WHOLE = {
+    "steps": (1, 10**9),
+    "seed": (0, 2**32 - 1),
+    "warmup": (0, 10**9),
+    "save_every": (0, 10**9),
+    "cpu_devices": (1, 4096),
+    "processes": (1, 100_000),
+    "process": (0, 100_000),
+}
+"""Least and most; a seed is what both NumPy and JAX take."""
+_REAL = {
+    "lr": (1e-12, 1e3),
+    "clip": (0.0, 1e9),
+    "decay": (0.0, 1e3),
+}
+
+
+def train_plan(request: TrainRunRequest, hear: Progress = lambda *_: None) -> dict[str, Any]:
     """Train and give the result: `steps`, `from_step`, `loss`, `tokens_per_second`, `step_seconds`
     {predicted, measured}, `mfu`, `devices` (how many, and their kind), `slice` (the plan's),
     `devices_are_the_plans`, `checkpoint`, `hf_checkpoint`, `metrics` (a path) and `notes`.
@@ -80,6 +146,7 @@ def train_plan(request: TrainRequest, hear: Progress = lambda *_: None) -> dict[
     Raises BadRequest before anything is started where plan, data or devices do not fit, and
     ShardwiseError naming the process where one of several is lost.
     """
+    request = request.read()
     run = run_of(request)
     group = request.group
     if (group.count or 1) == 1 and group.coordinator is None and not detected():
@@ -89,7 +156,7 @@ def train_plan(request: TrainRequest, hear: Progress = lambda *_: None) -> dict[
     return _supervised(request, run, group, hear)
 
 
-def _run_here(request: TrainRequest, run: Run, hear: Progress) -> dict[str, Any]:
+def _run_here(request: TrainRunRequest, run: TrainRun, hear: Progress) -> dict[str, Any]:
     run = _with_peak(run)
     last = _Last(hear)
     try:
@@ -118,7 +185,7 @@ class _Last:
         self.step = metrics.get("step", self.step)
         self._hear(line, metrics)
 
-    def stopped(self, run: Run, stop: KeyboardInterrupt) -> Stopped:
+    def stopped(self, run: TrainRun, stop: KeyboardInterrupt) -> Stopped:
         """What to say of a run that ended here."""
         number = stop.number if isinstance(stop, Stop) else signal.SIGINT
         keeper = Keeper(folder=run.out / "checkpoints", identity={})
@@ -147,10 +214,10 @@ def _warnings(plan: TrainPlan, cfg: ModelConfig, expected: Expected) -> tuple[st
     return tuple(found)
 
 
-def run_of(request: TrainRequest) -> Run:
+def run_of(request: TrainRunRequest) -> TrainRun:
     """The request as values; the step is priced, and nothing is run yet."""
     path = Path(request.plan)
-    plan = load_plan(path, dict(request.overrides))
+    plan = load_plan(path, pairs(request.sets, "--set", "PATH=VALUE", "remat=block"))
     if not isinstance(plan, TrainPlan):
         raise BadRequest(f"'{path}' is a serving plan; give `shardwise train` a training plan")
     cfg = load_model(plan.model)
@@ -164,10 +231,8 @@ def run_of(request: TrainRequest) -> Run:
             f"--save-hf would leave out what '{plan.model}' has beside its text (vision or audio); "
             "train without it"
         )
-    if request.save_every < 0:
-        raise BadRequest(f"--save-every is {request.save_every}; it must be 0 or more")
     expected = _expected(plan, cfg)
-    return Run(
+    return TrainRun(
         plan=plan,
         cfg=cfg,
         settings=Settings(
@@ -179,7 +244,7 @@ def run_of(request: TrainRequest) -> Run:
             decay=request.decay,
         ),
         data=Path(request.data),
-        out=Path(request.out),
+        out=request.folder,
         seed=request.seed,
         tokenizer=Path(request.tokenizer) if request.tokenizer else None,
         init=Path(request.init) if request.init else None,
@@ -204,7 +269,7 @@ def _expected(plan: TrainPlan, cfg: ModelConfig) -> Expected:
     return Expected(step_seconds=seconds, flops_per_token=float(flops), slice=plan.slice, why=why)
 
 
-def _with_peak(run: Run) -> Run:
+def _with_peak(run: TrainRun) -> TrainRun:
     """The run with the devices here, and their peak where they are chips of the plan's slice."""
     chip, (count, kind) = Hardware().slice(run.plan.slice).slice.chip, devices_here()
     peak = None
@@ -213,11 +278,13 @@ def _with_peak(run: Run) -> Run:
     return replace(run, expected=replace(run.expected, peak=peak, here=f"{count} x {kind}"))
 
 
-def _reporter(run: Run, hear: Progress) -> Callable[[StepMetrics], None]:
+def _reporter(run: TrainRun, hear: Progress) -> Callable[[StepMetrics], None]:
     return lambda m: hear(line_of(m, run.settings.steps, run.expected), asdict(m))
 
 
-def _supervised(request: TrainRequest, run: Run, group: Group, hear: Progress) -> dict[str, Any]:
+def _supervised(
+    request: TrainRunRequest, run: TrainRun, group: ProcessGroup, hear: Progress
+) -> dict[str, Any]:
     """Start this host's workers, watch them, and give what the first one says."""
     local = group.index is None and group.coordinator is None and not detected()
     if local:
@@ -243,7 +310,7 @@ def _supervised(request: TrainRequest, run: Run, group: Group, hear: Progress) -
             raise last.stopped(run, stop) from None
 
 
-def _own_index(group: Group) -> int:
+def _own_index(group: ProcessGroup) -> int:
     """Which process this is: as given, or by the cluster's environment."""
     if group.index is not None:
         return group.index
@@ -272,7 +339,7 @@ def _free_port() -> int:
         return opened.getsockname()[1]
 
 
-def _result(request: TrainRequest, run: Run, outcome: Outcome) -> dict[str, Any]:
+def _result(request: TrainRunRequest, run: TrainRun, outcome: TrainOutcome) -> dict[str, Any]:
     rate = outcome.tokens_per_second
     measured = None if rate is None else run.plan.tokens / rate
     expected = run.expected
@@ -289,12 +356,12 @@ def _result(request: TrainRequest, run: Run, outcome: Outcome) -> dict[str, Any]
         "devices_are_the_plans": expected.peak is not None,
         "hf_checkpoint": request.save_hf,
         "checkpoint": str(outcome.checkpoint),
-        "metrics": str(Path(request.out) / "metrics.jsonl"),
+        "metrics": str(request.folder / "metrics.jsonl"),
         "notes": list(outcome.warnings),
     }
 
 
-def work(request: TrainRequest, index: int) -> None:
+def work(request: TrainRunRequest, index: int) -> None:
     """The life of one worker: join, train, say how it went."""
     # The terminal's Ctrl-C is the supervisor's, which sends SIGTERM, and JAX hears that.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -322,7 +389,5 @@ def work(request: TrainRequest, index: int) -> None:
 
 
 def work_at(request: str, index: str) -> None:
-    """One worker from texts: JSON of a `TrainRequest`, and which of the processes it is."""
-    values = json.loads(request)
-    values["overrides"] = tuple(map(tuple, values["overrides"]))
-    work(TrainRequest(**values), int(index))
+    """One worker from texts: JSON of a `TrainRunRequest`, and which of the processes it is."""
+    work(TrainRunRequest(**json.loads(request)), int(index))

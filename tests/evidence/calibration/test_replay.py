@@ -15,9 +15,9 @@ import pytest
 from shardwise.errors import BadRequest
 from shardwise.evidence.calibration.replay import (
     KNOBS,
-    Latencies,
     Machine,
-    Record,
+    RequestLatencies,
+    ServedRequest,
     calibrate,
     latencies,
     moved,
@@ -72,7 +72,7 @@ def keys(text):
 def records(chip):
     with TABLE.open() as file:
         return [
-            Record(
+            ServedRequest(
                 id=int(row["id"]),
                 arrival=float(row[f"{chip}_queued"]),
                 prompt=int(row["prompt"]),
@@ -133,10 +133,10 @@ def test_a_replay_keeps_arrivals_and_tokens():
 
 
 def test_latencies_by_hand():
-    one = Record(id=0, arrival=0.0, prompt=10, output=3, first_token=1.0, last_token=2.0)
-    two = Record(id=1, arrival=1.0, prompt=10, output=1, first_token=4.0, last_token=4.0)
+    one = ServedRequest(id=0, arrival=0.0, prompt=10, output=3, first_token=1.0, last_token=2.0)
+    two = ServedRequest(id=1, arrival=1.0, prompt=10, output=1, first_token=4.0, last_token=4.0)
     found = latencies([one, two])
-    assert found == Latencies(itl=0.5, e2e=2.5, e2e_p90=pytest.approx(2.9), ttft=2.0)
+    assert found == RequestLatencies(itl=0.5, e2e=2.5, e2e_p90=pytest.approx(2.9), ttft=2.0)
     assert found.errors(replace(found, itl=0.4))["itl"] == pytest.approx(0.25)
 
 
@@ -184,6 +184,8 @@ def test_a_file_of_records(tmp_path):
 
 
 def test_a_request_that_cannot_be_served_is_named():
-    huge = Record(id=3, arrival=0.0, prompt=50_000, output=2, first_token=1.0, last_token=2.0)
+    huge = ServedRequest(
+        id=3, arrival=0.0, prompt=50_000, output=2, first_token=1.0, last_token=2.0
+    )
     with pytest.raises(BadRequest, match="request 3 of 50000 prompt tokens cannot be served"):
         replay([huge], machine("rtx4090"))

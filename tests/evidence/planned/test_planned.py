@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 
 from shardwise.evidence.planned.plans import DENSE, small_plans
-from shardwise.evidence.planned.steps import Compiled, compiled_steps, planned_lines, planned_state
+from shardwise.evidence.planned.steps import (
+    CompiledStep,
+    compiled_steps,
+    planned_lines,
+    planned_state,
+)
 from shardwise.models import from_hf
 from shardwise.plans import ServePlan
 from shardwise.profiler.collectives.added import ADDED, added_lines, added_to_decode
@@ -65,7 +70,7 @@ def test_the_document_is_of_the_runtime_as_it_is(name):
 
 def test_rows_are_lossless_whatever_repeats_and_in_whatever_order():
     (a, b), (plan, _) = [line("all_gather", ("fsdp",), x) for x in (8, 4)], FSDP
-    got = Compiled(lines=(a, b, a, a, b), state={"params": 1}, beside={"params": 0})
+    got = CompiledStep(lines=(a, b, a, a, b), state={"params": 1}, beside={"params": 0})
     row = row_of("x", plan, got)
     assert len(row["lines"]) == 2
     assert step_of(json.loads(document({"schema_version": 1, "rows": [row]}))["rows"][0]) == got

@@ -7,11 +7,11 @@ import pytest
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import plan_training
+from shardwise.workflows.predict import TrainChoices, plan_training
 
 
 def plan(on, **more):
-    return plan_training("llama-3-8b", on, batch="64seq", seq=4096, **more)
+    return plan_training("llama-3-8b", on, batch="64seq", seq=4096, choices=TrainChoices(**more))
 
 
 @pytest.mark.parametrize(

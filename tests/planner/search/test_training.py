@@ -145,10 +145,7 @@ def test_a_batch_below_the_smallest_offers_only_more():
         ),
         (
             {"context": 3},
-            (
-                "mesh axis 'context' is pinned to 3, which does not divide a sequence of 256 "
-                "tokens; pin a degree that divides it"
-            ),
+            "sequence_length 256 does not divide over context=3; use a degree that divides it",
         ),
         (
             {"expert": 2},

@@ -13,7 +13,7 @@ from shardwise.planner.serve.answer import ServeAnswer, answer_of, evaluate_serv
 from shardwise.planner.serve.search import ServeRequest, search_slice
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.roofline.price import HBM
-from shardwise.workflows.predict import plan_training
+from shardwise.workflows.predict import TrainChoices, plan_training
 
 MODELS = (
     "llama-3-8b",
@@ -142,7 +142,8 @@ def test_a_decode_step_is_bound_by_weights_and_cache_alone():
 def test_a_tiny_training_step_moves_its_state_alone(optimizer):
     """8 chips, a batch of 8 tokens: every parameter is read and written, master copy and two
     moments in f32 as well; activations and gradients may stay on the chip."""
-    planning = plan_training("llama-3-8b", "v5p:2x2x2", batch="8seq", seq=1, optimizer=optimizer)
+    choices = TrainChoices(optimizer=optimizer)
+    planning = plan_training("llama-3-8b", "v5p:2x2x2", batch="8seq", seq=1, choices=choices)
     answer = planning.best
     traffic = float(answer.estimate.resources[HBM]) * 2.765e12
     dtypes = answer.plan.dtypes

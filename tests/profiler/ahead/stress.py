@@ -12,7 +12,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from shardwise.profiler.ahead.cache import Cache
+from shardwise.profiler.ahead.cache import CompileCache
 
 KEYS = [f"key{i:02}" for i in range(12)]
 LIMIT = 60_000
@@ -74,7 +74,7 @@ def damage(root, draw):
 
 
 def main(root, seed, operations):
-    cache, draw = Cache(root=Path(root), limit=LIMIT), random.Random(seed)
+    cache, draw = CompileCache(root=Path(root), limit=LIMIT), random.Random(seed)
     said = {"hit": 0, "stored": 0, "damaged": 0, "wrong": 0, "raised": []}
     for _ in range(operations):
         if draw.random() < 0.15:

@@ -7,12 +7,12 @@ import shutil
 
 import pytest
 
-from shardwise.profiler.ahead.cache import Cache, default_root, key_of
+from shardwise.profiler.ahead.cache import CompileCache, default_root, key_of
 
 
 @pytest.fixture
 def cache(tmp_path):
-    return Cache(root=tmp_path / "compiled", limit=100_000)
+    return CompileCache(root=tmp_path / "compiled", limit=100_000)
 
 
 def noise(size, seed):
@@ -66,7 +66,7 @@ def test_requests_lead_to_entries_that_are_there(cache):
 
 def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path):
     (tmp_path / "file").write_text("")
-    cache = Cache(root=tmp_path / "file" / "compiled")
+    cache = CompileCache(root=tmp_path / "file" / "compiled")
     cache.store("k", {}, "x")
     cache.remember("asked", "k")
     assert cache.load("k") is None

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from shardwise.profiler.ahead import compile as ahead
-from shardwise.profiler.ahead.cache import Cache, write_entry
+from shardwise.profiler.ahead.cache import CompileCache, write_entry
 from shardwise.profiler.ahead.compile import Limits, compile_ahead
-from shardwise.profiler.ahead.target import Target
+from shardwise.profiler.ahead.target import CompileTarget
 
 RECORD = {
     "slice": "v5e:1x1",
@@ -28,7 +28,7 @@ RECORD = {
     "flops_once": None,
 }
 HLO = "HloModule a\n"
-TARGET = Target(
+TARGET = CompileTarget(
     slice="v5e:1x1",
     platform="tpu",
     topology="v5e:1x1",
@@ -41,7 +41,7 @@ TARGET = Target(
 
 @pytest.fixture
 def cache(tmp_path):
-    return Cache(root=tmp_path / "compiled")
+    return CompileCache(root=tmp_path / "compiled")
 
 
 @pytest.fixture
@@ -51,7 +51,10 @@ def compiles(monkeypatch, cache):
 
     def run(_, arguments, **__):
         calls.append(arguments["cache"] is not None)
-        if arguments["cache"] and Cache(root=Path(arguments["cache"])).load("key") is not None:
+        if (
+            arguments["cache"]
+            and CompileCache(root=Path(arguments["cache"])).load("key") is not None
+        ):
             for stands in gone:
                 stands(cache)
             return {"key": "key", "hit": True}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardwise.profiler.ahead.cache import Cache
+from shardwise.profiler.ahead.cache import CompileCache
 
 PROCESSES = 3
 
@@ -31,6 +31,6 @@ def test_processes_that_share_a_damaged_cache_get_what_they_stored(tmp_path, ope
         assert said["wrong"] == 0
         assert said["hit"] + said["stored"] == operations
         assert min(said["hit"], said["stored"], said["damaged"]) > operations // 50
-    cache = Cache(root=root, limit=60_000)
+    cache = CompileCache(root=root, limit=60_000)
     cache.prune()
     assert cache.size() <= cache.limit

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise.profiler.hlo import Layout, read_shape
+from shardwise.profiler.hlo import MemoryLayout, read_shape
 
 
 @pytest.mark.parametrize(
     ("text", "layout"),
     [
-        ("bf16[8,128]{1,0:T(8,128)(2,1)S(1)}", Layout((1, 0), ((8, 128), (2, 1)), 1)),
-        ("f32[4]{0}", Layout((0,))),
-        ("f32[]{:T(128)S(6)}", Layout((), ((128,),), 6)),
-        ("s4[64,128]{1,0:T(8,128)(8,1)E(4)S(5)}", Layout((1, 0), ((8, 128), (8, 1)), 5)),
-        ("f32[2,3]", Layout()),
+        ("bf16[8,128]{1,0:T(8,128)(2,1)S(1)}", MemoryLayout((1, 0), ((8, 128), (2, 1)), 1)),
+        ("f32[4]{0}", MemoryLayout((0,))),
+        ("f32[]{:T(128)S(6)}", MemoryLayout((), ((128,),), 6)),
+        ("s4[64,128]{1,0:T(8,128)(8,1)E(4)S(5)}", MemoryLayout((1, 0), ((8, 128), (8, 1)), 5)),
+        ("f32[2,3]", MemoryLayout()),
     ],
 )
 def test_layouts(text, layout):

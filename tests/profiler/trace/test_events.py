@@ -4,8 +4,8 @@ import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.profiler.trace.events import (
-    Event,
-    Line,
+    TraceEvent,
+    TraceLine,
     instruction_name,
     opcode_of,
     trace_of,
@@ -13,11 +13,11 @@ from shardwise.profiler.trace.events import (
 
 
 def event(name, start, seconds, **stats):
-    return Event(name=name, start=start, seconds=seconds, stats=stats)
+    return TraceEvent(name=name, start=start, seconds=seconds, stats=stats)
 
 
 def line(plane, name, *events):
-    return Line(plane=plane, name=name, events=events)
+    return TraceLine(plane=plane, name=name, events=events)
 
 
 def cpu(name, start, seconds, run=1, device=0):

@@ -5,7 +5,7 @@ import pytest
 from shardwise.errors import BadRequest
 from shardwise.profiler.hlo import module_work, read_module
 from shardwise.profiler.trace import measure, trace_of
-from shardwise.profiler.trace.events import Event, Line
+from shardwise.profiler.trace.events import TraceEvent, TraceLine
 
 TEXT = """HloModule jit_f, is_scheduled=true, num_partitions=2
 
@@ -47,7 +47,7 @@ ENTRY %main (a: f32[8,8]) -> f32[8,8] {
 def capture(*events, module="jit_f", runs=(1,)):
     """A CPU's line of (name, start, seconds) for each run, ten seconds apart."""
     found = [
-        Event(
+        TraceEvent(
             name=name,
             start=10.0 * run + start,
             seconds=seconds,
@@ -56,7 +56,7 @@ def capture(*events, module="jit_f", runs=(1,)):
         for run in runs
         for name, start, seconds in events
     ]
-    return trace_of("t", [Line(plane="/host:CPU", name="a", events=tuple(found))])
+    return trace_of("t", [TraceLine(plane="/host:CPU", name="a", events=tuple(found))])
 
 
 STEP = [

@@ -8,7 +8,7 @@ from typing import Any
 from shardwise.models import load_model
 from shardwise.plans import TrainPlan, model_hash
 from shardwise.plans.train import TrainDtypes
-from shardwise.runtime.trainer import Run, Settings
+from shardwise.runtime.trainer import Settings, TrainRun
 
 F32 = TrainDtypes(param="f32", compute="f32", grad="f32", master="none", moments="f32")
 CONFIG = {
@@ -70,7 +70,7 @@ def make_text(folder: Path) -> Path:
     return data
 
 
-def make_run(folder: Path, plan: TrainPlan | None = None, **changes: Any) -> Run:
+def make_run(folder: Path, plan: TrainPlan | None = None, **changes: Any) -> TrainRun:
     plan = plan or make_plan(folder)
     values: dict[str, Any] = {
         "plan": plan,
@@ -79,4 +79,4 @@ def make_run(folder: Path, plan: TrainPlan | None = None, **changes: Any) -> Run
         "data": make_text(folder),
         "out": folder / "out",
     }
-    return Run(**values | changes)
+    return TrainRun(**values | changes)

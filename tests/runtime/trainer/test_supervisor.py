@@ -11,7 +11,7 @@ import pytest
 
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.runtime.trainer import supervisor
-from shardwise.runtime.trainer.processes import Group
+from shardwise.runtime.trainer.processes import ProcessGroup
 from shardwise.runtime.trainer.supervisor import Watch
 
 STEP = 'print(json.dumps({"progress": {"step": 4}}), flush=True)'
@@ -176,4 +176,4 @@ def _runs(pid):
 )
 def test_processes_that_make_no_sense_are_refused(values, text):
     with pytest.raises(BadRequest, match=text):
-        Group(**values)
+        ProcessGroup(**values)

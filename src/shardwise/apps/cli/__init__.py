@@ -3,32 +3,28 @@
 `COMMANDS` maps a command to the module and attribute that holds it, and a module is imported only
 when its command runs, so that `--help` stays fast. Read `plan_show.py` first: it is short.
 
-Planning: `plan.py` is the group, with `plan_train.py` (its choices as options in
-`plan_train_options.py`, a whole run's in `plan_train_run.py`, `--against` in
-`plan_train_against.py`), `plan_serve.py`, `plan_serve_cost.py` (`serve_lengths.py` has the lengths
-that both take), `plan_sweep.py`, `plan_show.py`, `plan_diff.py` and `plan_schema.py`. `simulate.py`
-puts a load on a serving plan and `export.py` writes a plan for other software. Programs:
-`compile.py`, `compare.py`, `explain.py`, `profile.py` and `train.py`. Sharding: `shard.py`, which
-shows products by `shard_products.py` and adds on request what is in `shard_extras.py`. Tables:
-`hw.py`, `model.py`, `roofline.py`, `book.py`. How right it is: `validate.py`, `validate_serving.py`
-(their summaries in `validate_tables.py`), `calibrate.py` with `calibrate_machine.py` and
-`calibrate_server.py`.
+Each makes the request of its verb (`verbs/`) of its options, by name, answers it, writes the files
+that were asked for, and shows the answer. Planning: `plan.py` is the group, with `plan_train.py`
+(the options that fix its choices in `plan_train_options.py`), `plan_serve.py`, `plan_serve_cost.py`
+(`serve_lengths.py` has the lengths that both take), `plan_sweep.py`, `plan_show.py`, `plan_diff.py`
+and `plan_schema.py`. `simulate.py` puts a load on a serving plan and `export.py` writes a plan for
+other software. Programs: `compile.py`, `compare.py`, `explain.py`, `profile.py` and `train.py`.
+Sharding: `shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`, `book.py`. How right it is:
+`validate.py`, `calibrate.py`.
 
 Pictures: `pictures.py` alone imports matplotlib, for `pipeline_chart.py` (with `timeline.py`),
 `serve_chart.py`, `simulate_chart.py`, `sweep_chart.py`, `validate_plot.py`, `shard_pictures.py`,
-`shard_views.py` and `shard_animation.py`. What all share: `options.py`, `numbers.py` (options that
-are numbers), `files.py` (options that name files to write), `parts.py` (packages that the plain
-install leaves out), `output.py` prints documents, `progress.py` how far a run is, `streams.py`
-errors.
+`shard_views.py` and `shard_animation.py`. What all share: `lazy.py`, `options.py`, `numbers.py`
+(options that are numbers), `files.py` (options that name files to write), `parts.py` (packages that
+the plain install leaves out), `output.py` shows answers, `progress.py` how far a run is,
+`streams.py` errors.
 """
 
-import importlib
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import click
 
+from shardwise.apps.cli.lazy import LazyGroup
 from shardwise.apps.cli.streams import (
     InterruptedRunError,
     ReaderGoneError,
@@ -95,54 +91,11 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
-    """A group that imports a command's module only when that command is asked for."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse what is no text before it reaches a message, which could not be printed."""
-        from shardwise.boundary.arguments import check_arguments
-
-        check_arguments(args)
-        return super().parse_args(ctx, args)
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute, _ = COMMANDS[cmd_name]
-        return getattr(importlib.import_module(module), attribute)
-
-    def make_context(self, *args: Any, **options: Any) -> click.Context:
-        return _outside_click(super().make_context, *args, **options)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        return _outside_click(super().invoke, ctx)
-
-    def resolve_command(self, ctx: click.Context, args: list[str]):
-        if args and args[0] not in COMMANDS:
-            from shardwise.errors import unknown
-
-            raise unknown("command", args[0], COMMANDS, "see `shardwise --help`")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, about) for name, (_, _, about) in COMMANDS.items()])
-
-
-def _outside_click(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call it; a pipe that is closed and Ctrl-C end as we say, not as click does."""
-    try:
-        return function(*args, **options)
-    except BrokenPipeError:
-        raise ReaderGoneError from None
-    except KeyboardInterrupt:
-        raise InterruptedRunError from None
-
-
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=LazyGroup,
+    lazy=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="shardwise")
 def cli() -> None:
     """Shard, price and plan language models on TPUs and GPUs."""

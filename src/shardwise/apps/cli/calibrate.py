@@ -1,15 +1,21 @@
 """`shardwise calibrate`: measure what runs here or elsewhere, and write it as a hardware file."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from shardwise.apps.cli.files import file_option
-from shardwise.apps.cli.numbers import DEVICES, SECONDS, Number, Whole
-from shardwise.apps.cli.options import hardware_options, refuse
-from shardwise.apps.cli.output import json_option
+from shardwise.apps.cli.files import check_outputs, file_option, forced
+from shardwise.apps.cli.numbers import NUMBER, WHOLE
+from shardwise.apps.cli.options import given, hardware_options, refuse, request_of
+from shardwise.apps.cli.output import json_option, show_answer
 from shardwise.apps.cli.parts import needed_for
+from shardwise.apps.cli.progress import progress_line, stage_line
+from shardwise.errors import BadRequest
+
+if TYPE_CHECKING:
+    from shardwise.verbs.calibrate import CalibrationAnswer
 
 MACHINE = ("cpu_devices", "name", "timeout")
 """Options of a calibration of the devices here; the others are of a server's."""
@@ -17,33 +23,31 @@ MACHINE = ("cpu_devices", "name", "timeout")
 
 @click.command()
 @click.argument("plan", required=False, type=click.Path(dir_okay=False, path_type=Path))
-@click.option(
-    "--cpu-devices", type=DEVICES, metavar="N", help="Here: measure N virtual CPU devices."
-)
+@click.option("--cpu-devices", type=WHOLE, metavar="N", help="Here: measure N virtual CPU devices.")
 @click.option("--name", default="here", show_default=True, help="Here: of the chip in the file.")
 @click.option(
-    "--timeout", type=SECONDS, default=900.0, metavar="SECONDS", help="Here: of the whole.  [900]"
+    "--timeout", type=NUMBER, default=900.0, metavar="SECONDS", help="Here: of the whole.  [900]"
 )
 @click.option("--endpoint", metavar="URL", help="An OpenAI-compatible server that runs the plan.")
 @click.option("--records", "records_path", metavar="FILE", help="Records of its requests instead.")
 @click.option("--served-model", metavar="NAME", help="Its name for the model; default the plan's.")
 @click.option(
     "--requests",
-    type=Whole(least=1, most=100_000),
+    type=WHOLE,
     default=64,
     show_default=True,
     help="Requests to send.",
 )
 @click.option(
     "--rate",
-    type=Number(above=0, most=1e6),
+    type=NUMBER,
     default=4.0,
     show_default=True,
     help="Requests per second.",
 )
 @click.option(
     "--kv-tokens",
-    type=Whole(most=10**12),
+    type=WHOLE,
     default=0,
     help="Tokens that its cache holds; default counted.",
 )
@@ -55,7 +59,7 @@ MACHINE = ("cpu_devices", "name", "timeout")
 )
 @hardware_options(price=False)
 @json_option
-def calibrate(plan: Path | None, out: Path | None, as_json: bool, **options: Any) -> None:
+def calibrate(**options: Any) -> None:
     """Measure the devices here, or the server of PLAN, and write what was found.
 
     Without PLAN: matmuls, memory, attention and collectives of this machine, as a hardware file
@@ -65,18 +69,51 @@ def calibrate(plan: Path | None, out: Path | None, as_json: bool, **options: Any
     (--endpoint) or on records of one. The load streams completions of random prompts around the
     plan's lengths.
     """
-    theirs = {k: options.pop(k) for k in MACHINE}
-    if plan is None:
-        refuse(
-            (p.name for p in calibrate.params if p.name in options),
-            "is of servers; name their PLAN",
-        )
-        from shardwise.apps.cli.calibrate_machine import calibrate_machine
+    from shardwise.boundary import check_output
 
-        calibrate_machine(out, as_json, theirs)
-        return
-    refuse(MACHINE, "is of this machine's devices; leave PLAN out")
+    here, out = options["plan"] is None, options["out"]
+    if here:
+        others = [p.name for p in calibrate.params if p.name not in (*MACHINE, *_OUTPUTS)]
+        refuse((name for name in others if name), "is of servers; name their PLAN")
+        if out is None:
+            raise BadRequest("name the hardware file to write: -o FILE.toml")
+        check_output(out, "-o", force=forced(), endings=(".toml",))
+    else:
+        refuse(MACHINE, "is of this machine's devices; leave PLAN out")
+        check_outputs(options["records_path"])
+        if out is not None:
+            check_output(_beside(out), "-o", force=forced())
     with needed_for("calibrating"):
-        from shardwise.apps.cli.calibrate_server import calibrate_server
+        from shardwise.verbs.calibrate import CalibrateRequest
+    with stage_line() as watch:
+        line = None if here else progress_line("calibrating", "parts")
+        answer = request_of(CalibrateRequest, options).answer(line, watch)
+    files = [] if out is None else _write(answer, out)
+    asked = {k: v for k, v in options.items() if (k in MACHINE) is here and k not in _OUTPUTS}
+    inputs = given(asked) | {"out": out and str(out)}
+    if here:
+        answer = replace(answer, result={**answer.result, "file": str(out)})
+        more = [f"\nWrote {out}: --hw {out} --on {answer.result['slice']}"]
+    else:
+        answer = replace(answer, result={**answer.result, "files": files})
+        inputs = {"plan": str(options["plan"]), **inputs}
+        more = [f"wrote {file}" for file in files]
+    show_answer(answer, options, inputs=inputs, more=more)
 
-    calibrate_server(plan, out, as_json, options)
+
+_OUTPUTS = ("plan", "out", "as_json", "force")
+
+
+def _beside(out: Path) -> Path:
+    """The engine's file."""
+    return out.with_suffix(".engine.toml")
+
+
+def _write(answer: "CalibrationAnswer", out: Path) -> list[str]:
+    """The hardware file, and beside it the engine's where there is one."""
+    from shardwise.boundary import write_text
+
+    paths = [out, _beside(out)][: len(answer.files)]
+    for path, text in zip(paths, answer.files, strict=True):
+        write_text(path, text, option="-o")
+    return list(map(str, paths))

@@ -1,4 +1,4 @@
-"""Types of options that are numbers: finite, in a range, and refused with the option's name."""
+"""Types of options that are numbers, such as 12 or 4k. A range is checked by the request."""
 
 from math import inf
 from typing import Any
@@ -18,7 +18,9 @@ class Number(click.ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         """The number; raises BadRequest that names the option."""
-        return number(value, _flag(param), least=self.least, most=self.most, above=self.above)
+        return number(
+            value, _flag(param), least=self.least, most=self.most, above=self.above, suffix=True
+        )
 
 
 class Whole(click.ParamType):
@@ -31,18 +33,16 @@ class Whole(click.ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
         """The number; raises BadRequest that names the option."""
-        return whole(value, _flag(param), least=self.least, most=self.most)
+        return whole(value, _flag(param), least=self.least, most=self.most, suffix=True)
 
 
 def _flag(param: click.Parameter | None) -> str:
     return param.opts[0] if param else "the number"
 
 
+WHOLE = Whole(least=-MOST_WHOLE)
+"""A whole number whose range the request checks."""
+NUMBER = Number(most=inf)
+"""A number whose range the request checks."""
 SEED = Whole(most=2**32 - 1)
 """What both NumPy and JAX take."""
-SECONDS = Number(above=0, most=1e7)
-"""How long to wait: up to four months."""
-DEVICES = Whole(least=1, most=4096)
-"""Virtual CPU devices."""
-PROCESSES = Whole(least=1, most=100_000)
-STEPS = Whole(least=1, most=10**9)

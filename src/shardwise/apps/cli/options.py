@@ -1,67 +1,78 @@
 """Options that several commands share, and how they become values."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from shardwise.errors import BadRequest
-from shardwise.workflows.inputs import Hardware
+
+if TYPE_CHECKING:
+    from shardwise.workflows.inputs import Hardware
+
+Made = TypeVar("Made")
 
 
-def hardware_options(constants: str | None = "vendor", *, price: bool = True):
-    """--constants, --hw, --set and --price of commands that price.
+def hardware_options(
+    constants: str | None = "vendor", *, sets: bool = True, price: bool = True
+) -> Callable[[Any], Any]:
+    """--constants, --hw, --set and --price of commands that read chips.
 
-    With `constants` None the plan says which; without `price` the command has no dollars to change.
+    With `constants` None the plan says which; without `sets` no number can be changed, without
+    `price` the command has no dollars to change.
     """
-    dollars = click.option(
-        "--price",
-        "prices",
-        multiple=True,
-        metavar="CHIP=USD",
-        help="Dollars per chip-hour, such as h100=2.5; for the chip that is priced.",
-    )
+    options = [
+        click.option(
+            "--constants",
+            default=constants,
+            show_default=constants is not None,
+            metavar="vendor|book",
+            help="Whose numbers for the chips." + (" Default: the plan's." * (not constants)),
+        ),
+        click.option(
+            "--hw",
+            "hw_files",
+            multiple=True,
+            type=click.Path(),
+            metavar="FILE",
+            help="TOML or YAML file that adds or overrides a chip; may be repeated.",
+        ),
+        click.option(
+            "--set",
+            "sets",
+            multiple=True,
+            metavar="PATH=VALUE",
+            help="Override a number, such as chip.hbm_bandwidth=3e12; may be repeated.",
+        ),
+        click.option(
+            "--price",
+            "prices",
+            multiple=True,
+            metavar="CHIP=USD",
+            help="Dollars per chip-hour, such as h100=2.5; for the chip that is priced.",
+        ),
+    ]
 
-    def decorate(command):
-        for option in ((dollars,) if price else ()) + (
-            click.option(
-                "--set",
-                "sets",
-                multiple=True,
-                metavar="PATH=VALUE",
-                help="Override a number, such as chip.hbm_bandwidth=3e12; may be repeated.",
-            ),
-            click.option(
-                "--hw",
-                "hw_files",
-                multiple=True,
-                type=click.Path(),
-                metavar="FILE",
-                help="TOML or YAML file that adds or overrides a chip; may be repeated.",
-            ),
-            click.option(
-                "--constants",
-                default=constants,
-                show_default=constants is not None,
-                metavar="vendor|book",
-                help="Whose numbers for the chips." + (" Default: the plan's." * (not constants)),
-            ),
-        ):
+    def decorate(command: Any) -> Any:
+        for option in reversed(options[: 2 + sets + price]):
             command = option(command)
         return command
 
     return decorate
 
 
-def hardware_of(options: dict[str, Any]) -> Hardware:
+def request_of(request: Callable[..., Made], options: Mapping[str, Any]) -> Made:
+    """The request that the command's parameters make: each of its fields is one, by name."""
+    return request(**{field.name: options[field.name] for field in fields(request)})  # type: ignore[arg-type]
+
+
+def hardware_of(options: dict[str, Any]) -> "Hardware":
     """The hardware settings of `hardware_options`."""
-    return Hardware(
-        constants=options["constants"],
-        files=options["hw_files"],
-        overrides=options["sets"],
-        prices=options.get("prices", ()),
-    )
+    from shardwise.workflows.inputs import HardwareWords  # slow to load, for --help
+
+    return request_of(HardwareWords, {"prices": (), **options}).hardware
 
 
 def on_command_line(name: str) -> bool:
@@ -78,7 +89,7 @@ def refuse(names: Iterable[str], why: str) -> None:
             raise BadRequest(f"{flags[name]} {why}")
 
 
-def given(options: dict[str, Any]) -> dict[str, Any]:
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
     """What was asked, for a document's `inputs`: unset options are left out."""
     return {
         k: str(v) if isinstance(v, Path) else v

@@ -1,4 +1,4 @@
-"""Print one document: a JSON object on stdout with --json, else what the command renders.
+"""Show an answer: a JSON document on stdout with --json, else its page.
 
 Warnings and notes go to stderr in JSON mode and under the tables otherwise.
 """
@@ -9,18 +9,60 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shardwise.apps.cli.files import file_option
+from shardwise.apps.cli.options import given
 from shardwise.apps.cli.streams import say
-from shardwise.boundary.documents import finite, to_json
+from shardwise.verbs.answer import TextTable
+
+if TYPE_CHECKING:
+    from shardwise.verbs.answer import Answer
 
 SCHEMA_VERSION = 1
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 csv_option = file_option("--csv", "csv_path", help="Also write the table to a CSV file.")
+
+
+def show_answer(
+    answer: "Answer",
+    options: Mapping[str, Any],
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    doc: Mapping[str, Any] | None = None,
+    page: Iterable[str | TextTable] | None = None,
+    more: Iterable[str] = (),
+) -> None:
+    """Write --csv, then print the document or the page; `more` are lines below the page, such as
+    which files were written, and `page` one in place of the answer's own. `inputs` are what was
+    asked, in place of all options given; `doc` is a document that was made before."""
+    if options.get("csv_path"):
+        _write_rows(options["csv_path"], answer.table())
+    doc = doc or document_of(answer, given(options) if inputs is None else inputs)
+    emit(doc, options["as_json"], lambda: print_page((*(page or answer.page()), *more)))
+
+
+def document_of(answer: "Answer", inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of an answer."""
+    return document(
+        inputs=inputs,
+        resolved=answer.resolved,
+        result=answer.result,
+        warnings=answer.warnings,
+        provenance=answer.provenance,
+    )
+
+
+def print_page(page: Iterable[str | TextTable]) -> None:
+    """Print an answer for people, its tables as wide as a terminal has them."""
+    for part in page:
+        if isinstance(part, TextTable) and sys.stdout.isatty():
+            _rich_table(part)
+        else:
+            click.echo(str(part))
 
 
 def document(
@@ -46,6 +88,8 @@ def document(
 def emit(doc: Mapping[str, Any], as_json: bool, render: Callable[[], None]) -> None:
     """Print the document as JSON, or render it for a person and list its warnings."""
     if as_json:
+        from shardwise.boundary.documents import finite, to_json  # slow to load, for --help
+
         found, gone = finite(plain(doc))
         found["warnings"] += [f"{place}, which JSON has no number for: null" for place in gone[:20]]
         click.echo(_spelt(to_json(found)))
@@ -75,8 +119,14 @@ def plain(value: Any) -> Any:
     return value
 
 
-def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write the table of --csv. Raises BadRequest where the file cannot be written."""
+    header = list(dict.fromkeys(name for row in rows for name in row))
+    write_csv(path, header, [[row.get(name, "") for name in header] for row in rows])
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write one table as CSV."""
     from shardwise.boundary import write_table  # slow to load, for --help
 
     write_table(path, header, rows, option="--csv")
@@ -85,58 +135,41 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", left: int = 1
 ) -> None:
-    """Print one table; the first `left` columns are left-aligned, the others right-aligned.
-
-    Plain aligned text without a terminal, so that pipes, tests and the README see stable output.
-    """
-    if sys.stdout.isatty():
-        _rich_table(header, rows, title, left)
-        return
-    cells = [[str(c) for c in row] for row in [header, *rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    if title:
-        click.echo(title)
-    for number, row in enumerate(cells):
-        parts = [
-            c.ljust(w) if i < left else c.rjust(w)
-            for i, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        click.echo("  " + "  ".join(parts).rstrip())
-        if number == 0:
-            click.echo("  " + "  ".join("-" * w for w in widths))
+    """Print one table."""
+    made = TextTable(header, rows, title, left)
+    _rich_table(made) if sys.stdout.isatty() else click.echo(str(made))
 
 
-def crowded_out(
-    header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]
-) -> tuple[str, ...]:
-    """Columns of `spare`, first ones first, that a terminal has no room for; none in a pipe."""
-    if not sys.stdout.isatty():
-        return ()
-    room = shutil.get_terminal_size().columns
-    widths = {
-        name: max(len(str(row[i])) for row in [header, *rows]) + _PADDING
-        for i, name in enumerate(header)
-    }
-    left_out: tuple[str, ...] = ()
-    while sum(widths.values()) > room and len(left_out) < len(spare):
-        left_out += (spare[len(left_out)],)
-        del widths[left_out[-1]]
-    return left_out
-
-
-_PADDING = 2  # a space on both sides of a column of a terminal's table
-
-
-def _rich_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], title: str, left: int
-) -> None:
+def _rich_table(found: TextTable) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    out = Table(title=title or None, title_justify="left", box=None, pad_edge=True)
-    for i, name in enumerate(header):
-        out.add_column(name, justify="left" if i < left else "right", overflow="fold")
-    for row in rows:
-        out.add_row(*[Text(str(c)) for c in row])
+    hidden = _crowded_out(found)
+    kept = [i for i, name in enumerate(found.header) if name not in hidden]
+    out = Table(title=found.title or None, title_justify="left", box=None, pad_edge=True)
+    for i in kept:
+        justify = "left" if i < found.left else "right"
+        out.add_column(found.header[i], justify=justify, overflow="fold")
+    for row in found.rows:
+        out.add_row(*[Text(str(row[i])) for i in kept])
     Console().print(out)
+    if hidden:
+        click.echo(f"No room for: {', '.join(hidden)}; see --csv, --json or a wider terminal.")
+
+
+def _crowded_out(found: TextTable) -> Sequence[str]:
+    """Columns of `spare`, first ones first, that the terminal has no room for."""
+    room, cells = shutil.get_terminal_size().columns, [found.header, *found.rows]
+    widths = {
+        name: max(len(str(row[i])) for row in cells) + _PADDING
+        for i, name in enumerate(found.header)
+    }
+    left_out = 0
+    while sum(widths.values()) > room and left_out < len(found.spare):
+        del widths[found.spare[left_out]]
+        left_out += 1
+    return found.spare[:left_out]
+
+
+_PADDING = 2  # a space on both sides of a column of a terminal's table

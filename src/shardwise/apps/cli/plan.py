@@ -1,23 +1,20 @@
-"""`shardwise plan train|serve|sweep|show|diff|schema`: the group, and what its commands share."""
+"""`shardwise plan train|serve|sweep|show|diff|schema`: a group whose commands load when called."""
 
 import click
 
-from shardwise.apps.cli.plan_diff import diff
-from shardwise.apps.cli.plan_schema import schema
-from shardwise.apps.cli.plan_serve import serve
-from shardwise.apps.cli.plan_show import show
-from shardwise.apps.cli.plan_sweep import sweep_command
-from shardwise.apps.cli.plan_train import train
+from shardwise.apps.cli.lazy import LazyGroup
+
+_HERE = "shardwise.apps.cli.plan_"
+COMMANDS = {
+    "train": (f"{_HERE}train", "train", "The fastest training plan that fits, and why."),
+    "serve": (f"{_HERE}serve", "serve", "The smallest slice or the cheapest servers that serve."),
+    "sweep": (f"{_HERE}sweep", "sweep", "Every slice, batch and length; what scaling is worth."),
+    "show": (f"{_HERE}show", "show", "Price the plan in a file; the book's rules beside it."),
+    "diff": (f"{_HERE}diff", "diff", "What changes between two plans, and what it does."),
+    "schema": (f"{_HERE}schema", "schema", "The JSON Schema of plan files."),
+}
 
 
-@click.group()
+@click.command(cls=LazyGroup, lazy=COMMANDS)
 def plan() -> None:
     """Choose and price a plan, or price one from a file."""
-
-
-plan.add_command(train)
-plan.add_command(serve)
-plan.add_command(sweep_command)
-plan.add_command(show)
-plan.add_command(diff)
-plan.add_command(schema)

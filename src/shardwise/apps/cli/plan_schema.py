@@ -2,12 +2,13 @@
 
 import click
 
-from shardwise.boundary import to_json
-from shardwise.plans.schema import plan_schema
+from shardwise.apps.cli.output import print_page
 
 
 @click.command()
 @click.option("--kind", default="train", show_default=True, metavar="train|serve")
 def schema(kind: str) -> None:
     """The JSON Schema of plan files, for editors that check YAML."""
-    click.echo(to_json(plan_schema(kind)))
+    from shardwise.verbs.plan_schema import PlanSchemaRequest
+
+    print_page(PlanSchemaRequest(kind).answer().page())

@@ -13,6 +13,7 @@ from shardwise.apps.cli.output import (
     document,
     emit,
     json_option,
+    print_page,
     table,
     write_csv,
 )
@@ -23,7 +24,6 @@ from shardwise.plans import save_plan
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.roofline.engines import load_engine
 from shardwise.units import (
-    format_gib,
     format_seconds,
     format_usd,
     many,
@@ -31,6 +31,7 @@ from shardwise.units import (
     parse_seconds,
     sig,
 )
+from shardwise.verbs.serve_page import serve_page
 from shardwise.workflows.inputs import parse_pins, parse_share
 from shardwise.workflows.predict_serve import (
     default_compute,
@@ -275,7 +276,7 @@ def _csv_row(p: dict[str, Any]) -> list[Any]:
 
 def render(planning: ServePlanning, result: dict[str, Any], plan_path: Path | None) -> None:
     """The answer for a person: the server, why this one, the front, and what else there was."""
-    render_serve(planning.best, result)
+    print_page(serve_page(planning.best, result))
     click.echo("\nWhy")
     for reason in result["why"]:
         click.echo(f"  - {reason}")
@@ -290,101 +291,6 @@ def render(planning: ServePlanning, result: dict[str, Any], plan_path: Path | No
         click.echo(
             f"Plan written to {plan_path}; price it again with: shardwise plan show {plan_path}"
         )
-
-
-def render_serve(answer: ServeAnswer, result: dict[str, Any]) -> None:
-    """One priced serving plan: headline, times, cost, memory, what takes the time."""
-    plan, cfg = answer.plan, answer.cfg
-    click.echo(
-        f"{cfg.name} on {result['slice']}: batch {plan.batch:,}, prompts of "
-        f"{plan.input_length:,} and answers of {plan.output_length:,} tokens, engine {plan.engine}"
-    )
-    click.echo(f"  {result['slice_means']}\n")
-    click.echo(f"Plan: {mesh_text(plan.mesh)}; {result['kv_layout']}")
-    for line in result["placement"]:
-        click.echo(f"  {line}")
-    d = plan.dtypes
-    click.echo(
-        f"  weights {_weights(answer)}, KV {d.kv}, activations {d.activations}, "
-        f"compute {d.compute}; {many(answer.chips_used, 'chip')} used, {answer.chips_idle:,} idle\n"
-    )
-    table(
-        ["predicted", "lower", "expected", "upper"],
-        [
-            ["prefill of one prompt", *_times(result["prefill_seconds"])],
-            ["TTFT (prefill + one step)", *_times(result["ttft_seconds"])],
-            ["TPOT (one step of the batch)", *_times(result["tpot_seconds"])],
-        ],
-    )
-    click.echo(
-        f"  expected {sig(result['tokens_per_second_per_chip'])} tokens/s per chip; {_cost(result)}"
-    )
-    if result["tpot_interval"] is not None:
-        low, high = map(format_seconds, result["tpot_interval"])
-        click.echo(f"  TPOT of 4 runs in 5 with {result['engine']}: {low} to {high}")
-    click.echo(f"  {_both_text(result)}")
-    bound = result["bound_by"]
-    click.echo(f"  bound by {bound['prefill']} in prefill, {bound['decode']} in decode\n")
-    _render_memory(result)
-    _render_ops(answer, result)
-
-
-def _both_text(result: dict[str, Any]) -> str:
-    return (
-        "of the decoding server only; prompts are prefilled on servers of the same kind, "
-        f"{sig(result['prefill_servers_per_decode_server'])} to one: over the chips of both "
-        f"{sig(result['tokens_per_second_per_chip_with_prefill'])} tokens/s per chip"
-    )
-
-
-def _weights(answer: ServeAnswer) -> str:
-    """The dtype of the weights; where they are as stored, which those are."""
-    if answer.plan.dtypes.weights != CHECKPOINT:
-        return answer.plan.dtypes.weights
-    stored = sorted(set(answer.cfg.weight_dtypes.values())) or ["bf16"]
-    return f"as stored ({', '.join(stored)})"
-
-
-def _times(bounds: dict[str, float]) -> list[str]:
-    return [format_seconds(bounds[k]) for k in ("lower", "expected", "upper")]
-
-
-def _cost(result: dict[str, Any]) -> str:
-    price, usd = result["price"], result["usd_per_million_tokens"]
-    if price is None:
-        return "dollars unknown (the catalogue has no price)"
-    return (
-        f"{format_usd(usd['input'])} per million input and {format_usd(usd['output'])} per million "
-        f"output tokens at ${price['usd_per_chip_hour']:.2f} per chip-hour "
-        f"({price['as_of']}, {price['source']})"
-    )
-
-
-def _render_memory(result: dict[str, Any]) -> None:
-    kinds = [[k, format_gib(v)] for k, v in result["memory_by_kind"].items()]
-    table(
-        [f"HBM per chip at the peak ({result['memory_peak_at']})", "predicted"],
-        [
-            *kinds,
-            ["total", format_gib(result["peak_bytes_per_chip"])],
-            ["usable", format_gib(result["usable_bytes_per_chip"])],
-        ],
-    )
-
-
-def _render_ops(answer: ServeAnswer, result: dict[str, Any]) -> None:
-    wholes = {
-        "prefill": float(answer.prefill.expected),
-        "decode": float(answer.decode.expected),
-    }
-    rows = [
-        [f"{t['name']} ({phase})", t["stream"], format_seconds(t["seconds"]),
-         f"{t['seconds'] / wholes[phase]:.0%}"]
-        for phase in ("prefill", "decode")
-        for t in result["top_ops"][phase][:4]
-    ]  # fmt: skip
-    click.echo()
-    table(["op (derated seconds)", "stream", "seconds", "of phase"], rows, left=2)
 
 
 def _render_front(result: dict[str, Any]) -> None:

@@ -1,17 +1,16 @@
-"""What `shardwise plan train` may choose from, as options, and how they become a search."""
+"""Options that fix choices of a training plan, and those of a whole run."""
 
 from typing import Any
 
 import click
 
+from shardwise.apps.cli.numbers import WHOLE
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.request import OBJECTIVES
 from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.optimizers import OPTIMIZERS
 from shardwise.plans.stacks import STACKS
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
-from shardwise.units import parse_bytes
-from shardwise.workflows.inputs import parse_pins
 
 _OPTIONS = (
     click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help="Fix a mesh degree."),
@@ -19,7 +18,7 @@ _OPTIONS = (
     click.option(
         "--schedule", type=click.Choice(PIPELINE_KINDS), help="Fix the pipeline schedule."
     ),
-    click.option("--zero", type=click.IntRange(0, 2), help="Fix the ZeRO stage over replicas."),
+    click.option("--zero", type=WHOLE, metavar="0|1|2", help="Fix the ZeRO stage over replicas."),
     click.option(
         "--context-method",
         type=click.Choice(CONTEXT_METHODS),
@@ -52,11 +51,11 @@ _OPTIONS = (
 )
 
 _DTYPES = (
-    ("dtype", "compute", "Dtype of the matmuls, such as bf16, fp8, mxfp8, nvfp4 or int8."),
-    ("param-dtype", "param", "Dtype of the stored parameters."),
-    ("grad-dtype", "grad", "Dtype of the gradients, as reduced and summed."),
-    ("master", "master", "Dtype of the optimizer's own copy of the parameters, or none."),
-    ("moments", "moments", "Dtype of the optimizer's moments."),
+    ("dtype", "Dtype of the matmuls, such as bf16, fp8, mxfp8, nvfp4 or int8."),
+    ("param-dtype", "Dtype of the stored parameters."),
+    ("grad-dtype", "Dtype of the gradients, as reduced and summed."),
+    ("master", "Dtype of the optimizer's own copy of the parameters, or none."),
+    ("moments", "Dtype of the optimizer's moments."),
 )
 
 
@@ -64,22 +63,27 @@ def search_options(command: Any) -> Any:
     """The options that fix a choice of the plan or say what is best."""
     for option in reversed(_OPTIONS):
         command = option(command)
-    for flag, _, text in reversed(_DTYPES):
+    for flag, text in reversed(_DTYPES):
         default = "bf16" if flag == "dtype" else None
         show = default is not None
         command = click.option(f"--{flag}", default=default, show_default=show, help=text)(command)
     return command
 
 
-def search_of(options: dict[str, Any]) -> dict[str, Any]:
-    """The options as arguments of `workflows.predict.plan_training`."""
-    names = ("remat", "schedule", "zero", "context_method", "stack", "optimizer", "objective")
-    given = {flag.replace("-", "_"): name for flag, name, _ in _DTYPES if flag != "dtype"}
-    return {
-        **{name: options[name] for name in names},
-        "pins": parse_pins(options["pins"]),
-        "dtype": options["dtype"],
-        "dtypes": {name: options[flag] for flag, name in given.items() if options[flag]},
-        "max_hbm": parse_bytes(options["max_hbm"], "--max-hbm") if options["max_hbm"] else None,
-        "exhaustive": options["exhaustive"],
-    }
+_RUN = (
+    ("--tokens", "Length of the run, such as 15T: adds days and dollars."),
+    ("--mfu", "Replace the expected time by this share of peak (with --tokens)."),
+    ("--params", "Replace the parameter count in --mfu's arithmetic, such as 70e9."),
+    ("--straggler", "Slowest chip's step time over the typical one's, such as 1.05."),
+    ("--chip-mtbf", "Time between failures of one chip with its host, such as 10y."),
+    ("--checkpoint-time", "Time that training stops for a checkpoint, such as 30s."),
+    ("--checkpoint-interval", "Training between checkpoints; the best one where not given."),
+    ("--restart-time", "Time from a failure to the first new step, such as 10min."),
+)
+
+
+def run_options(command: Any) -> Any:
+    """The options of a whole run; off unless given."""
+    for name, about in reversed(_RUN):
+        command = click.option(name, help=about)(command)
+    return command

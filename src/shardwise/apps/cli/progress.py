@@ -2,7 +2,10 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
 
 _PATIENCE = 2.0
 _PAUSE = 0.1
@@ -27,3 +30,20 @@ def progress_line(what: str, of: str = "parts of the slice") -> Callable[[int, i
         sys.stderr.flush()
 
     return show
+
+
+@contextmanager
+def stage_line() -> Iterator[Callable[[str, float], None] | None]:
+    """A line on a terminal, gone afterwards: what a child is at, and for how long; None where
+    nobody watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+
+    def show(stage: str, seconds: float) -> None:
+        click.echo(f"\r\x1b[2K{stage}, {seconds:.0f} s", nl=False, err=True)
+
+    try:
+        yield show
+    finally:
+        click.echo("\r\x1b[2K", nl=False, err=True)

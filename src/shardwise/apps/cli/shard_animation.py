@@ -1,4 +1,4 @@
-"""A collective hop by hop, replayed from a Trace of `sharding.simulate`: HTML page and terminal.
+"""A collective hop by hop, as HTML page and in the terminal, from what `sharding.simulate` traced.
 
 What is shown is what was executed: every arrow is a transfer of the trace with its own bytes.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.boundary import write_text
-from shardwise.sharding.simulate import Device, Link, Trace, Transfer
+from shardwise.sharding.simulate import BlockTransfer, CollectiveTrace, Device, Link
 from shardwise.units import format_bytes
 
 PALETTE = (
@@ -20,7 +20,7 @@ PALETTE = (
 MOST_NAMED = 6
 
 
-def animate(trace: Trace, path: Path) -> None:
+def animate(trace: CollectiveTrace, path: Path) -> None:
     """Write one HTML file that replays the trace with play, step and a slider; no network needed.
 
     Devices are discs, on a circle or a grid; a round's transfers are arrows with the blocks that
@@ -33,7 +33,7 @@ def animate(trace: Trace, path: Path) -> None:
     write_text(path, text, option="path")
 
 
-def animate_terminal(trace: Trace) -> Iterator[str]:
+def animate_terminal(trace: CollectiveTrace) -> Iterator[str]:
     """One frame of text per round: what every device sends, and the busiest link so far."""
     data = _frames(trace)
     yield f"{data['title']}\n{data['algorithm']}"
@@ -45,7 +45,7 @@ def animate_terminal(trace: Trace) -> Iterator[str]:
         )
 
 
-def _frames(trace: Trace) -> dict[str, Any]:
+def _frames(trace: CollectiveTrace) -> dict[str, Any]:
     """The trace as plain data: devices, the moves of each round, bytes of the busiest link."""
     devices = trace.fabric.devices
     number = {device: i for i, device in enumerate(devices)}
@@ -70,10 +70,10 @@ def _frames(trace: Trace) -> dict[str, Any]:
 
 
 def _moves(
-    kind: str, moved: tuple[Transfer, ...], number: dict[Device, int]
+    kind: str, moved: tuple[BlockTransfer, ...], number: dict[Device, int]
 ) -> list[dict[str, Any]]:
     """One arrow per pair of devices and direction: the blocks that go there, and their bytes."""
-    joined: dict[tuple[Any, ...], list[Transfer]] = {}
+    joined: dict[tuple[Any, ...], list[BlockTransfer]] = {}
     for t in moved:
         joined.setdefault((t.src, t.dst, t.links[0].way), []).append(t)
     return [
@@ -90,7 +90,7 @@ def _moves(
     ]
 
 
-def _owner(kind: str, transfer: Transfer) -> Any:
+def _owner(kind: str, transfer: BlockTransfer) -> Any:
     """The device that a block comes from, or that a partial sum is for."""
     block: Any = transfer.block
     if kind == "permute":
@@ -98,7 +98,7 @@ def _owner(kind: str, transfer: Transfer) -> Any:
     return block[1] if isinstance(block[0], str) else block[0]
 
 
-def _text(kind: str, transfers: list[Transfer]) -> str:
+def _text(kind: str, transfers: list[BlockTransfer]) -> str:
     owners = list(dict.fromkeys(_label(_owner(kind, t)) for t in transfers))
     more = f" and {len(owners) - MOST_NAMED} more" if len(owners) > MOST_NAMED else ""
     size = format_bytes(sum(t.bytes for t in transfers))

@@ -17,7 +17,6 @@ from shardwise.apps.cli.output import (
     table,
     write_csv,
 )
-from shardwise.apps.cli.plan_show import plan_overrides
 from shardwise.apps.cli.progress import progress_line
 from shardwise.boundary import whole
 from shardwise.errors import BadRequest, ThresholdMissed
@@ -32,7 +31,7 @@ from shardwise.planner.simulate.traces import MOST_REQUESTS
 from shardwise.plans import ServePlan, load_plan
 from shardwise.plans.files import flat_plan
 from shardwise.units import format_seconds, format_usd, many, parse_count, parse_seconds, sig
-from shardwise.workflows.inputs import Hardware, parse_share
+from shardwise.workflows.inputs import Hardware, parse_share, plan_changes
 from shardwise.workflows.simulate import Load, Simulated, simulate_plan
 
 RATE = Number(least=1e-9, most=1e6)
@@ -92,7 +91,7 @@ def simulate(path: Path, **options: Any) -> None:
     """
     check_outputs()
     objectives, least, until = _objectives(options), _least(options), _until(options)
-    fields, chip = plan_overrides(options["sets"])
+    fields, chip = plan_changes(options["sets"])
     plan = load_plan(path, fields)
     found = simulate_plan(
         plan,

@@ -3,7 +3,6 @@
 from typing import Any
 
 from shardwise.apps.cli.files import file_option, plot_option
-from shardwise.workflows.plan_file import plan_timeline
 
 
 def timeline_options(command):
@@ -25,6 +24,8 @@ def write_timeline(answer: Any, options: dict[str, Any]) -> None:
     plot, trace = options["plot_path"], options["trace_path"]
     if plot is None and trace is None:
         return
+    from shardwise.workflows.plan_file import plan_timeline  # slow to load, for --help
+
     line = plan_timeline(answer)
     if plot is not None:
         from shardwise.apps.cli.pipeline_chart import draw_pipeline

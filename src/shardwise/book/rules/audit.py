@@ -28,7 +28,7 @@ STORING = ("fsdp", "expert", "context")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class AuditVerdict:
     """One strategy against its rule.
 
     `have` and `need` are in `unit`: tokens per chip and a width F must be at least the need, a
@@ -55,7 +55,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
+class _Audit:
     """What the verdicts share. Seconds are per layer; `tokens` are of the whole step."""
 
     plan: TrainPlan
@@ -95,7 +95,7 @@ class _Case:
         return prod(self.plan.degree(a) for a in axes)
 
 
-def audit(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> tuple[Verdict, ...]:
+def audit(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> tuple[AuditVerdict, ...]:
     """The verdicts on a plan, one per strategy in use; () for a model without MLPs.
 
     Strategies without a rule in the book (context parallelism) get no verdict. Raises BadRequest
@@ -108,12 +108,14 @@ def audit(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> tuple[Verdict, ...
     mesh = {axis: plan.degree(axis) for axis in MESH_AXES}
     part = replace(piece, count=plan.slices)
     placement = place(part, mesh, box=plan.box, finish=plan.placement == "finish")
-    case = _Case(plan=plan, cfg=cfg, placement=placement, d_ff=d_ff, experts=experts, chosen=chosen)
+    case = _Audit(
+        plan=plan, cfg=cfg, placement=placement, d_ff=d_ff, experts=experts, chosen=chosen
+    )
     found = [_data(case), _fsdp(case), _tensor(case), _mixed(case), _expert(case), _stage(case)]
     return tuple(v for v in found if v is not None)
 
 
-def compute_bound(verdicts: Sequence[Verdict]) -> bool:
+def compute_bound(verdicts: Sequence[AuditVerdict]) -> bool:
     """Whether every strategy stays compute-bound."""
     return all(v.ok for v in verdicts)
 
@@ -132,25 +134,25 @@ def widths_of(mlp: object) -> tuple[int, int, int] | None:
     return (mlp.d_ff, 1, 1) if isinstance(mlp, Mlp) else None
 
 
-def _model_parallel(case: _Case) -> int:
+def _model_parallel(case: _Audit) -> int:
     """Chips over which one layer's MLP weights are cut for good."""
     expert = case.plan.degree("expert") if case.experts > 1 else 1
     return case.plan.degree("tensor") * expert
 
 
-def _stored_axes(case: _Case) -> list[str]:
+def _stored_axes(case: _Audit) -> list[str]:
     """Axes over which ZeRO-3 stores MLP weights; experts already lie apart over `expert`."""
     axes = [a for a in STORING if a in case.plan.storage_axes and case.plan.degree(a) > 1]
     return [a for a in axes if not (a == "expert" and case.experts > 1)]
 
 
-def _replicating_axes(case: _Case) -> list[str]:
+def _replicating_axes(case: _Audit) -> list[str]:
     stored = _stored_axes(case)
     left = [a for a in STORING if a not in stored and not (a == "expert" and case.experts > 1)]
     return [a for a in (*REPLICATING, *left) if case.plan.degree(a) > 1]
 
 
-def _data(case: _Case) -> Verdict | None:
+def _data(case: _Audit) -> AuditVerdict | None:
     """Gradients over the axes that replicate the weights, once per step, against its backward."""
     axes = _replicating_axes(case)
     if not axes:
@@ -172,7 +174,7 @@ def _data(case: _Case) -> Verdict | None:
     return _tokens_verdict(case, "data", axes, case.tokens_per_chip, need)
 
 
-def _fsdp(case: _Case) -> Verdict | None:
+def _fsdp(case: _Audit) -> AuditVerdict | None:
     """Weights gathered and gradients scattered over the storage axes in every microbatch, against
     its backward pass; with pipelining that is why ZeRO-3 needs large microbatches (ch. 12)."""
     axes = _stored_axes(case)
@@ -190,12 +192,14 @@ def _fsdp(case: _Case) -> Verdict | None:
     return _tokens_verdict(case, "fsdp", axes, have, need)
 
 
-def _tokens_verdict(case: _Case, name: str, axes: Sequence[str], have: float, need) -> Verdict:
+def _tokens_verdict(
+    case: _Audit, name: str, axes: Sequence[str], have: float, need
+) -> AuditVerdict:
     exact, rule = need("exact"), need("asymptotic")
     unit = "tokens per chip" + (" and microbatch" if have < case.tokens_per_chip else "")
     what = "gradients" if name == "data" else "weights and gradients"
     sparse = f", {case.experts}/{case.chosen} of that for a dense MLP" * (case.experts > 1)
-    return Verdict(
+    return AuditVerdict(
         strategy=name,
         degree=case.degree(axes),
         have=have,
@@ -213,11 +217,11 @@ def _tokens_verdict(case: _Case, name: str, axes: Sequence[str], have: float, ne
     )
 
 
-def _copy_chips(case: _Case) -> int:
+def _copy_chips(case: _Audit) -> int:
     return _model_parallel(case) * case.plan.degree("stage")
 
 
-def _pure(case: _Case) -> str:
+def _pure(case: _Audit) -> str:
     """What data parallelism alone would need behind switches, in tokens per step."""
     chip = case.placement.slice.chip
     if not isinstance(chip.network, Switched) or chip.data_centre is None:
@@ -230,7 +234,7 @@ def _pure(case: _Case) -> str:
     )
 
 
-def _tensor(case: _Case) -> Verdict | None:
+def _tensor(case: _Audit) -> AuditVerdict | None:
     """Activations gathered and scattered over the tensor axis, against the forward pass."""
     degree = case.plan.degree("tensor")
     if degree == 1:
@@ -245,7 +249,7 @@ def _tensor(case: _Case) -> Verdict | None:
         return degree * math / seconds
 
     exact, rule = limit("exact"), limit("asymptotic")
-    return Verdict(
+    return AuditVerdict(
         strategy="tensor",
         degree=degree,
         have=float(degree),
@@ -262,7 +266,7 @@ def _tensor(case: _Case) -> Verdict | None:
     )
 
 
-def _mixed(case: _Case) -> Verdict | None:
+def _mixed(case: _Audit) -> AuditVerdict | None:
     """FSDP and tensor parallelism together on a torus, by the rule for the best such mesh."""
     network = case.placement.slice.chip.network
     fsdp, tensor = case.links(["fsdp"]), case.links(["tensor"])
@@ -274,7 +278,7 @@ def _mixed(case: _Case) -> Verdict | None:
         return None  # between the devices of a chip the rule's links do not come in
     need = float(mixed_limit(alpha, case.d_ff, axes[0], axes[1], "max"))
     both = float(mixed_limit(alpha, case.d_ff, axes[0], axes[1], "sum"))
-    return Verdict(
+    return AuditVerdict(
         strategy="fsdp and tensor",
         degree=case.degree(["fsdp", "tensor"]),
         have=case.tokens_per_chip,
@@ -292,7 +296,7 @@ def _mixed(case: _Case) -> Verdict | None:
     )
 
 
-def _expert(case: _Case) -> Verdict | None:
+def _expert(case: _Audit) -> AuditVerdict | None:
     """Two all-to-alls of the tokens, against the experts' forward pass."""
     degree = case.plan.degree("expert")
     if degree == 1 or case.experts == 1:
@@ -311,7 +315,7 @@ def _expert(case: _Case) -> Verdict | None:
     if isinstance(chip.network, Switched) and degree > chip.network.domain:
         alpha = alphas(chip, case.plan.dtypes.compute).scale_out
         rule = float(expert_d_ff(alpha, case.chosen, degree, chip.network.domain))
-    return Verdict(
+    return AuditVerdict(
         strategy="expert",
         degree=degree,
         have=float(case.d_ff),
@@ -328,7 +332,7 @@ def _expert(case: _Case) -> Verdict | None:
     )
 
 
-def _stage(case: _Case) -> Verdict | None:
+def _stage(case: _Audit) -> AuditVerdict | None:
     """Activations passed between stages on the critical path, against the forward pass."""
     plan, stages = case.plan, case.plan.degree("stage")
     if stages == 1:
@@ -346,7 +350,7 @@ def _stage(case: _Case) -> Verdict | None:
     seconds = hops * float(permute(per_hop, case.links(["stage"])).bandwidth)
     math = case.forward_math(plan.tokens) * max(plan.layers_per_stage)
     bubble = float(pipeline_bubble(stages, plan.microbatches * plan.virtual_stages))
-    return Verdict(
+    return AuditVerdict(
         strategy="stage",
         degree=stages,
         have=seconds / math,

@@ -19,7 +19,7 @@ import numpy as np
 
 from shardwise.boundary import parse_json, whole
 from shardwise.errors import BadRequest, ShardwiseError
-from shardwise.evidence.calibration.replay import Record
+from shardwise.evidence.calibration.replay import ServedRequest
 
 _ALONE = 3
 """Requests that go one after the other first: a batch of one."""
@@ -29,7 +29,7 @@ _FEWEST_IDS = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class LoadRequest:
     """One request to send: `at` seconds after the load starts, or after the last one ended where
     `alone`."""
 
@@ -40,7 +40,7 @@ class Ask:
     alone: bool = False
 
 
-def load(requests: int, rate: float, prompt: int, output: int, seed: int = 0) -> list[Ask]:
+def load(requests: int, rate: float, prompt: int, output: int, seed: int = 0) -> list[LoadRequest]:
     """So many requests at `rate` per second (Poisson), the first few alone. Lengths are half to
     one and a half times those given, evenly."""
     if requests <= _ALONE:
@@ -49,7 +49,7 @@ def load(requests: int, rate: float, prompt: int, output: int, seed: int = 0) ->
     arrivals = np.cumsum(rng.exponential(1 / rate, requests))
     spread = rng.uniform(0.5, 1.5, (requests, 2))
     return [
-        Ask(
+        LoadRequest(
             id=i,
             at=float(arrivals[i]),
             prompt=max(int(prompt * spread[i, 0]), 1),
@@ -64,12 +64,12 @@ def measure(
     endpoint: str,
     model: str,
     vocabulary: int,
-    asks: Sequence[Ask],
+    asks: Sequence[LoadRequest],
     *,
     timeout: float = 600.0,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Record]:
+) -> list[ServedRequest]:
     """Send the load and wait for all answers. `vocabulary` bounds the token ids.
 
     Raises BadRequest where the server cannot be reached or refuses a request.
@@ -77,10 +77,10 @@ def measure(
     rng = np.random.default_rng(seed)
     least = min(_FEWEST_IDS, vocabulary // 2)
     prompts = {a.id: rng.integers(least, vocabulary, a.prompt).tolist() for a in asks}
-    found: dict[int, Record] = {}
+    found: dict[int, ServedRequest] = {}
     failed: list[ShardwiseError] = []
 
-    def send(ask: Ask) -> None:
+    def send(ask: LoadRequest) -> None:
         try:
             found[ask.id] = _one(endpoint, model, ask, prompts[ask.id], timeout)
         except ShardwiseError as error:
@@ -107,7 +107,9 @@ def measure(
     return [found[i] for i in sorted(found)]
 
 
-def _one(endpoint: str, model: str, ask: Ask, prompt: list[int], timeout: float) -> Record:
+def _one(
+    endpoint: str, model: str, ask: LoadRequest, prompt: list[int], timeout: float
+) -> ServedRequest:
     """One request and its streamed answer."""
     body = {
         "model": model,
@@ -128,7 +130,7 @@ def _one(endpoint: str, model: str, ask: Ask, prompt: list[int], timeout: float)
         usage = said if isinstance(said, dict) else usage
     if not times:
         raise BadRequest(f"'{endpoint}' answered request {ask.id} without a token")
-    return Record(
+    return ServedRequest(
         id=ask.id,
         arrival=arrival,
         prompt=whole(usage.get("prompt_tokens", ask.prompt), "prompt_tokens", least=1, most=2**31),

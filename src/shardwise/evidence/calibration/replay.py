@@ -35,7 +35,7 @@ SIGMA = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class ServedRequest:
     """One served request; times in seconds on the server's clock. `keys` names the content of its
     prompt page by page, as `scheduling.Request` has it."""
 
@@ -62,7 +62,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Latencies:
+class RequestLatencies:
     """What a run of requests took, in seconds: means, and the 90th percentile of E2E."""
 
     itl: float
@@ -70,7 +70,7 @@ class Latencies:
     e2e_p90: float
     ttft: float
 
-    def errors(self, measured: "Latencies") -> dict[str, float]:
+    def errors(self, measured: "RequestLatencies") -> dict[str, float]:
         """Each over its measured value, less one."""
         return {
             name: getattr(self, name) / getattr(measured, name) - 1
@@ -118,10 +118,12 @@ _NEEDED = (
 )
 
 
-def read_records(path: Path, page_keys: Mapping[int, Sequence[Any]] | None = None) -> list[Record]:
+def read_records(
+    path: Path, page_keys: Mapping[int, Sequence[Any]] | None = None
+) -> list[ServedRequest]:
     """The records of a JSONL file of vLLM's events (request_id, input_toks, output_toks, queued_ts,
     first_token_ts, last_token_ts), by number; `page_keys` are the keys of their prompts."""
-    found: list[Record] = []
+    found: list[ServedRequest] = []
     for place, line in enumerate(read_lines(path, "the records"), 1):
         try:
             found.append(_record(parse_json(line, "it"), page_keys or {}))
@@ -135,7 +137,7 @@ def read_records(path: Path, page_keys: Mapping[int, Sequence[Any]] | None = Non
     return sorted(found, key=lambda r: r.id)
 
 
-def _check_ids(records: Sequence[Record], path: Path) -> None:
+def _check_ids(records: Sequence[ServedRequest], path: Path) -> None:
     seen: set[int] = set()
     for record in records:
         if record.id in seen:
@@ -147,7 +149,7 @@ _MOST_SECONDS = 1e10
 """On a server's clock, which may count from 1970."""
 
 
-def _record(row: Any, page_keys: Mapping[int, Sequence[Any]]) -> Record:
+def _record(row: Any, page_keys: Mapping[int, Sequence[Any]]) -> ServedRequest:
     """One record, its times in order."""
     if not isinstance(row, dict):
         raise BadRequest("it is no JSON object")
@@ -164,7 +166,7 @@ def _record(row: Any, page_keys: Mapping[int, Sequence[Any]]) -> Record:
             f"queued_ts, first_token_ts and last_token_ts are {queued:g}, {first:g} and {last:g}; "
             "no time may lie before the one before it"
         )
-    return Record(
+    return ServedRequest(
         id=index,
         arrival=queued,
         prompt=whole(row["input_toks"], "input_toks", least=1, most=_MOST_TOKENS),
@@ -182,10 +184,10 @@ _KEYS = (
 _MOST_TOKENS = 2**31
 
 
-def latencies(records: Sequence[Record]) -> Latencies:
+def latencies(records: Sequence[ServedRequest]) -> RequestLatencies:
     """Means over requests, and over all tokens between two tokens."""
     answers = [r for r in records if r.output > 1]
-    return Latencies(
+    return RequestLatencies(
         itl=sum(r.last_token - r.first_token for r in answers) / sum(r.output - 1 for r in answers),
         e2e=float(np.mean([r.e2e for r in records])),
         e2e_p90=float(np.quantile([r.e2e for r in records], 0.9)),
@@ -193,7 +195,7 @@ def latencies(records: Sequence[Record]) -> Latencies:
     )
 
 
-def replay(records: Sequence[Record], machine: Machine) -> list[Record]:
+def replay(records: Sequence[ServedRequest], machine: Machine) -> list[ServedRequest]:
     """The same arrivals, served by the simulator: the records as it would have them."""
     model = machine.replica()
     config = SchedulerConfig(
@@ -247,7 +249,9 @@ KNOBS: Mapping[str, Knob] = {
 
 
 def calibrate(
-    records: Sequence[Record], machine: Machine, progress: Callable[[int], None] | None = None
+    records: Sequence[ServedRequest],
+    machine: Machine,
+    progress: Callable[[int], None] | None = None,
 ) -> Machine:
     """The machine with the values of `KNOBS` under which the replay takes the measured times.
 

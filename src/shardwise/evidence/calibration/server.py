@@ -9,9 +9,9 @@ from typing import Any
 from shardwise.errors import BadRequest
 from shardwise.evidence.calibration.replay import (
     KNOBS,
-    Latencies,
     Machine,
-    Record,
+    RequestLatencies,
+    ServedRequest,
     calibrate,
     latencies,
     replay,
@@ -24,13 +24,13 @@ from shardwise.workflows.inputs import Hardware
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrated:
+class ServerCalibration:
     """What `calibrate_plan` found: the machine before and after, and what both say of the load."""
 
     before: Machine
     after: Machine
-    measured: Latencies
-    predicted: tuple[Latencies, Latencies]
+    measured: RequestLatencies
+    predicted: tuple[RequestLatencies, RequestLatencies]
     records: int
 
 
@@ -56,11 +56,13 @@ def machine_of_plan(
 
 
 def calibrate_records(
-    records: Sequence[Record], machine: Machine, progress: Callable[[int], None] | None = None
-) -> Calibrated:
+    records: Sequence[ServedRequest],
+    machine: Machine,
+    progress: Callable[[int], None] | None = None,
+) -> ServerCalibration:
     """Calibrate a machine on records, and say how well both states of it predict them."""
     after = calibrate(records, machine, progress)
-    return Calibrated(
+    return ServerCalibration(
         before=machine,
         after=after,
         measured=latencies(records),
@@ -69,7 +71,7 @@ def calibrate_records(
     )
 
 
-def calibration_result(found: Calibrated) -> dict[str, Any]:
+def calibration_result(found: ServerCalibration) -> dict[str, Any]:
     """The document's `result`."""
     before, after = values_of(found.before), values_of(found.after)
     return {
@@ -85,7 +87,7 @@ def calibration_result(found: Calibrated) -> dict[str, Any]:
     }
 
 
-def hardware_text(found: Calibrated, source: str) -> str:
+def hardware_text(found: ServerCalibration, source: str) -> str:
     """A hardware file (--hw) of the calibrated chip; every number says where it is from."""
     chip, values = found.after.chip, values_of(found.after)
     lines = [

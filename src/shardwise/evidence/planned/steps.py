@@ -18,7 +18,12 @@ from shardwise.planner.step.work import train_work
 from shardwise.planner.training import plan_shape
 from shardwise.plans import TrainPlan
 from shardwise.profiler import need_libtpu, run_function
-from shardwise.profiler.collectives.lines import Line, activation_dtype, lines_of, read_lines
+from shardwise.profiler.collectives.lines import (
+    Line,
+    activation_dtype,
+    lines_of,
+    read_lines,
+)
 
 SECONDS_EACH = 120.0
 STATE = ("params", "optimizer")
@@ -39,7 +44,7 @@ def planned_state(plan: TrainPlan, cfg: ModelConfig, rank: int = 0) -> dict[str,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
+class CompiledStep:
     """What one compiled step has: its collectives, the bytes of its state on one device, and those
     of buffers and counters beside it."""
 
@@ -50,7 +55,7 @@ class Compiled:
 
 def compiled_steps(
     cases: Sequence[tuple[TrainPlan, ModelConfig]], topology: str = "v5e:2x4"
-) -> tuple[Compiled, ...]:
+) -> tuple[CompiledStep, ...]:
     """Every plan's `train_step`, compiled in one child for a slice by libtpu's name.
 
     Raises MissingPart without JAX or libtpu, ShardwiseError where a compile fails, BadRequest (in
@@ -74,9 +79,9 @@ def compiled_texts(
     )
 
 
-def read_step(answer: Mapping[str, Any], plan: TrainPlan) -> Compiled:
+def read_step(answer: Mapping[str, Any], plan: TrainPlan) -> CompiledStep:
     """One of `compiled_texts`, with its programs read."""
-    return Compiled(
+    return CompiledStep(
         lines=_lines(answer, plan),
         state={part: held[0] for part, held in answer["held"].items()},
         beside={part: held[1] for part, held in answer["held"].items()},

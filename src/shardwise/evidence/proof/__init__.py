@@ -6,8 +6,8 @@ whose axes are in parts, `parts.py`), and `report.py` writes the result down. `s
 hundreds, a test some dozens. Nothing here is part of an answer to a user. Read `check.py` first.
 """
 
-from shardwise.evidence.proof.check import Verdict, prove
-from shardwise.evidence.proof.draw import Case, draw
+from shardwise.evidence.proof.check import ProofVerdict, prove
+from shardwise.evidence.proof.draw import DrawnEinsum, draw
 from shardwise.evidence.proof.report import report
 
-__all__ = ["Case", "Verdict", "draw", "prove", "report"]
+__all__ = ["DrawnEinsum", "ProofVerdict", "draw", "prove", "report"]

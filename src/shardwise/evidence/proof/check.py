@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from shardwise.evidence.proof.draw import Case
+from shardwise.evidence.proof.draw import DrawnEinsum
 from shardwise.evidence.proof.pricing import (
     PRICED,
     cost_on,
@@ -37,7 +37,7 @@ SAME = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ProofVerdict:
     """What came of one case. `problem` is empty unless it failed; `choice` is XLA's against ours,
     "unsaid" where plain jit cannot say what is wanted (a result that stays unreduced).
 
@@ -64,7 +64,7 @@ class Verdict:
     problem: str
 
 
-def prove(cases: Sequence[Case], *, devices: int = 8) -> tuple[Verdict, ...]:
+def prove(cases: Sequence[DrawnEinsum], *, devices: int = 8) -> tuple[ProofVerdict, ...]:
     """Check cases together: one child process compiles and runs them all."""
     programs = [_resolved(case) for case in cases]
     jobs = []
@@ -92,7 +92,7 @@ def _job(program: Program, styles: tuple[Style, ...], *, run: bool) -> dict[str,
     return {"source": source, "styles": styles, "run": run, "gradients": run}
 
 
-def _resolved(case: Case) -> Program:
+def _resolved(case: DrawnEinsum) -> Program:
     """The best program at the priced sizes. It runs at the small ones too: both divide alike."""
     cost = cost_on(parse_slice(case.slice_text), case.mesh)
     found = resolve(case.einsum, case.mesh, case.priced_sizes, dtype=PRICED, cost=cost, top=1)
@@ -100,8 +100,8 @@ def _resolved(case: Case) -> Program:
 
 
 def _verdict(
-    case: Case, program: Program, run: Mapping[str, Any], look: Mapping[str, Any]
-) -> Verdict:
+    case: DrawnEinsum, program: Program, run: Mapping[str, Any], look: Mapping[str, Any]
+) -> ProofVerdict:
     small = replace(program, sizes=case.sizes, dtype=case.dtype)
     large = replace(program, dtype=case.dtype)
     as_predicted = _as_predicted(small, run["shard_map"]["hlo"])
@@ -125,7 +125,7 @@ def _verdict(
         "the compiled collectives are not the predicted ones": not as_predicted,
         "XLA is cheaper and no rule says why": choice == "cheaper" and not rule,
     }
-    return Verdict(
+    return ProofVerdict(
         seed=case.seed,
         einsum=str(case.einsum),
         mesh=str(case.mesh),

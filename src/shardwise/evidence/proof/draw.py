@@ -29,7 +29,7 @@ SLICES = {4: ("v5e:2x2", "v5p:2x2x1"), 8: ("v5e:2x4", "v5p:2x2x2")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class DrawnEinsum:
     """One drawn einsum: `sizes` to run with, `priced_sizes` to price with, on a slice."""
 
     seed: int
@@ -41,7 +41,7 @@ class Case:
     slice_text: str
 
 
-def draw(seed: int) -> Case:
+def draw(seed: int) -> DrawnEinsum:
     """The case of a seed; the same one every time."""
     dice = random.Random(seed)
     degrees = dice.choice(MESHES)
@@ -64,7 +64,7 @@ def draw(seed: int) -> Case:
     if wanted == arrays[0]:  # a reshard with nothing to do
         return replace(draw(seed + SKIP), seed=seed)
     factor = dice.choice(FACTORS[: 8 - max(map(len, operands))])
-    return Case(
+    return DrawnEinsum(
         seed=seed,
         einsum=Einsum(operands=tuple(arrays), result=wanted),
         mesh=mesh,

@@ -33,7 +33,7 @@ PRICED = "bf16"
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class XlaCollective:
     """A collective of XLA's over axes, or parts of axes: seconds as priced and as compiled."""
 
     kind: CollectiveKind
@@ -62,7 +62,7 @@ def program_seconds(program: Program, piece: Slice, *, products: bool) -> float:
     return spent + products * sum(_price(op.matmul, cost) for op in ops if op.matmul is not None)
 
 
-def xla_collectives(hlo: str, mesh: Mesh, piece: Slice) -> tuple[Chosen, ...]:
+def xla_collectives(hlo: str, mesh: Mesh, piece: Slice) -> tuple[XlaCollective, ...]:
     """The collectives of a compiled program, priced."""
     module = read_module(hlo)
     found = [_chosen(module, c, mesh, piece) for c in read_collectives(module)]
@@ -75,7 +75,9 @@ def xla_products(hlo: str, mesh: Mesh, piece: Slice) -> tuple[float, ...]:
     return tuple(_price(matmul, cost) for matmul in read_matmuls(hlo))
 
 
-def _chosen(module: Module, compiled: CompiledCollective, mesh: Mesh, piece: Slice) -> Chosen:
+def _chosen(
+    module: Module, compiled: CompiledCollective, mesh: Mesh, piece: Slice
+) -> XlaCollective:
     collective = at_dtype(compiled, PRICED)
     over = mesh_axes(collective.groups, mesh)
     whole = over.whole or collective.kind == "permute"
@@ -85,14 +87,14 @@ def _chosen(module: Module, compiled: CompiledCollective, mesh: Mesh, piece: Sli
     cost = cost_on(piece, mesh)
     if collective.kind == "permute":
         spent = cost(_permute(collective, mesh)) * collective.count
-        return Chosen("permute", over.axes, collective.bytes, whole, spent, spent)
+        return XlaCollective("permute", over.axes, collective.bytes, whole, spent, spent)
     kinds: list[CollectiveKind] = [collective.kind]
     if collective.kind == "all_reduce" and _sliced(module, collective):
         kinds.append("reduce_scatter")
     spent = [
         cost(collective_op(kind, over.axes, collective.bytes)) * collective.count for kind in kinds
     ]
-    return Chosen(kinds[-1], over.axes, collective.bytes, whole, spent[-1], spent[0])
+    return XlaCollective(kinds[-1], over.axes, collective.bytes, whole, spent[-1], spent[0])
 
 
 def _permute(collective: CompiledCollective, mesh: Mesh) -> Op:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from shardwise.evidence.proof.check import Verdict, compare
+from shardwise.evidence.proof.check import ProofVerdict, compare
 
 CHOICES = (
     ("equal", "costs the same"),
@@ -14,7 +14,7 @@ CHOICES = (
 SHOWN = 5
 
 
-def report(verdicts: Sequence[Verdict], *, made: str) -> str:
+def report(verdicts: Sequence[ProofVerdict], *, made: str) -> str:
     """Markdown; `made` says when and with which compiler."""
     failed = [v for v in verdicts if v.problem]
     predicted = sum(v.as_predicted for v in verdicts)
@@ -40,11 +40,11 @@ def report(verdicts: Sequence[Verdict], *, made: str) -> str:
     )
 
 
-def _passed(verdicts: Sequence[Verdict], what: str) -> int:
+def _passed(verdicts: Sequence[ProofVerdict], what: str) -> int:
     return sum(f"the {what} differs" not in v.problem for v in verdicts)
 
 
-def _choices(verdicts: Sequence[Verdict]) -> list[str]:
+def _choices(verdicts: Sequence[ProofVerdict]) -> list[str]:
     counts = Counter(v.choice for v in verdicts)
     compiled = Counter(
         v.choice if v.choice == "unsaid" else compare(v.ours, v.as_compiled) for v in verdicts
@@ -73,7 +73,7 @@ def _choices(verdicts: Sequence[Verdict]) -> list[str]:
     ]
 
 
-def _largest(verdicts: Sequence[Verdict]) -> list[str]:
+def _largest(verdicts: Sequence[ProofVerdict]) -> list[str]:
     dear = sorted(verdicts, key=lambda v: v.ours / v.xla if v.xla else 1.0)
     rows = [
         f"| {v.seed} | `{v.einsum}` on {v.mesh} | {v.xla / v.ours:.2f} | "
@@ -91,7 +91,7 @@ def _largest(verdicts: Sequence[Verdict]) -> list[str]:
     ]
 
 
-def _failures(failed: Sequence[Verdict]) -> list[str]:
+def _failures(failed: Sequence[ProofVerdict]) -> list[str]:
     if not failed:
         return []
     rows = [

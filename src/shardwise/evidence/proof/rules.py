@@ -7,24 +7,26 @@ the resolver, given that way, costs no more than XLA.
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from shardwise.evidence.proof.draw import Case
+from shardwise.evidence.proof.draw import DrawnEinsum
 from shardwise.evidence.proof.parts import einsum_in_parts, in_parts
-from shardwise.evidence.proof.pricing import PRICED, Chosen, cost_on, program_seconds
+from shardwise.evidence.proof.pricing import PRICED, XlaCollective, cost_on, program_seconds
 from shardwise.hardware import parse_slice
 from shardwise.sharding.chain import resolve
 
 TOLERANCE = 1e-6
 
 
-class Rule(Protocol):
+class ProofRule(Protocol):
     """Whether a rule explains XLA's collectives and seconds (with local products or without)."""
 
     def __call__(
-        self, case: Case, chosen: Sequence[Chosen], xla: float, *, products: bool
+        self, case: DrawnEinsum, chosen: Sequence[XlaCollective], xla: float, *, products: bool
     ) -> bool: ...
 
 
-def parts_of_axes(case: Case, chosen: Sequence[Chosen], xla: float, *, products: bool) -> bool:
+def parts_of_axes(
+    case: DrawnEinsum, chosen: Sequence[XlaCollective], xla: float, *, products: bool
+) -> bool:
     """XLA exchanged over a part of an axis; with the axes in parts the resolver is as cheap.
 
     The notation cuts dims by whole axes, and so do the programs: `A[K_X, L_Y] -> A[K_Y, L_X]` on
@@ -40,10 +42,12 @@ def parts_of_axes(case: Case, chosen: Sequence[Chosen], xla: float, *, products:
     return ours <= xla * (1 + TOLERANCE)
 
 
-RULES: Mapping[str, Rule] = {"parts of axes": parts_of_axes}
+RULES: Mapping[str, ProofRule] = {"parts of axes": parts_of_axes}
 
 
-def explanation(case: Case, chosen: Sequence[Chosen], xla: float, *, products: bool) -> str:
+def explanation(
+    case: DrawnEinsum, chosen: Sequence[XlaCollective], xla: float, *, products: bool
+) -> str:
     """The rule that explains why XLA is cheaper in a case; empty if there is none."""
     holding = (n for n, rule in RULES.items() if rule(case, chosen, xla, products=products))
     return next(holding, "")

@@ -1,7 +1,7 @@
 """Predicted against measured: TPOT and TTFT of every published serving run.
 
 `validate_serving` prices runs (`runs.read_serving`) with the constants of their engine's
-family and returns one `ServingScored` per run. error = predicted / measured - 1; throughput is
+family and returns one `ScoredServingRun` per run. error = predicted / measured - 1; throughput is
 concurrency / TPOT, so its error is that of TPOT the other way round. The runs that gate are those
 of the newest release of each family, per model and chip; older ones are reported beside them.
 """
@@ -24,7 +24,7 @@ EngineOf = Callable[[ServingRun], Engine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingScored:
+class ScoredServingRun:
     """One run priced; seconds. `gates` says whether it is of its family's newest release,
     `interval` is the 80 % range of the TPOT that the engine's constants expect."""
 
@@ -49,11 +49,11 @@ class ServingValidation:
     """What `validate_serving` found. `efficiency` says whether engines' constants priced."""
 
     efficiency: Literal["fitted", "roofline"]
-    rows: tuple[ServingScored, ...]
+    rows: tuple[ScoredServingRun, ...]
     table: ServingTable
 
     @property
-    def gating(self) -> tuple[ServingScored, ...]:
+    def gating(self) -> tuple[ScoredServingRun, ...]:
         return tuple(row for row in self.rows if row.gates)
 
     @property
@@ -61,7 +61,7 @@ class ServingValidation:
         """Share of the runs that gate whose measured TPOT lies in its 80 % range."""
         return share_inside((r.interval, r.run.tpot) for r in self.gating)
 
-    def by(self, key: Callable[[ServingScored], str], gates: bool = True) -> dict[str, Summary]:
+    def by(self, key: Callable[[ScoredServingRun], str], gates: bool = True) -> dict[str, Summary]:
         """Summaries of TPOT by a property, of the runs that gate or of all."""
         rows = self.gating if gates else self.rows
         return {
@@ -89,16 +89,16 @@ def validate_serving(
 
 def scored(
     groups: Sequence[RunFeatures], engine_of: EngineOf, runs: Sequence[ServingRun]
-) -> tuple[ServingScored, ...]:
+) -> tuple[ScoredServingRun, ...]:
     """Counted runs priced with some engines, in the order of `runs`."""
     ids = {run.id for run in gating(runs)}
-    found: dict[str, ServingScored] = {}
+    found: dict[str, ScoredServingRun] = {}
     for group in groups:
         engines = {run.family: engine_of(run) for run in group.runs}
         times = {family: group.times(engine) for family, engine in engines.items()}
         for i, run in enumerate(group.runs):
             engine, tpot = engines[run.family], float(times[run.family].tpot[i])  # type: ignore[index]
-            found[run.id] = ServingScored(
+            found[run.id] = ScoredServingRun(
                 run=run,
                 engine=engine.name,
                 tpot=tpot,
@@ -116,13 +116,13 @@ def interval_of(engine: Engine, tpot: float) -> tuple[float, float] | None:
     return tpot * engine.range[0], tpot * engine.range[1]
 
 
-def tpot_summary(rows: Sequence[ServingScored]) -> Summary:
+def tpot_summary(rows: Sequence[ScoredServingRun]) -> Summary:
     """Errors of TPOT, and whether the order of the runs' throughput is predicted."""
     pairs = [(r.run.concurrency / r.tpot, r.run.concurrency / r.run.tpot) for r in rows]
     return summary_of([r.error for r in rows], pairs)
 
 
-def ttft_summary(rows: Sequence[ServingScored]) -> Summary:
+def ttft_summary(rows: Sequence[ScoredServingRun]) -> Summary:
     """Errors of TTFT, of the runs that state it, and whether its order is predicted."""
     known = [r for r in rows if r.ttft_error is not None]
     return summary_of(
@@ -157,7 +157,7 @@ def serving_result(found: ServingValidation) -> dict[str, Any]:
     }
 
 
-def _row(r: ServingScored) -> dict[str, Any]:
+def _row(r: ScoredServingRun) -> dict[str, Any]:
     run = r.run
     return {
         "id": run.id,
@@ -178,6 +178,6 @@ def _row(r: ServingScored) -> dict[str, Any]:
     }
 
 
-def worst(rows: Sequence[ServingScored], number: int) -> list[ServingScored]:
+def worst(rows: Sequence[ScoredServingRun], number: int) -> list[ScoredServingRun]:
     """The runs with the largest errors of TPOT, as a ratio either way."""
     return sorted(rows, key=lambda r: -abs(np.log(r.tpot / r.run.tpot)))[:number]

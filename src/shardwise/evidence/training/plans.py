@@ -30,6 +30,7 @@ from shardwise.hardware.slices import domain_of
 from shardwise.models import ModelConfig
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.context_methods import context_row
+from shardwise.plans.laws import BATCH_AXES
 from shardwise.plans.optimizers import optimizer_row
 from shardwise.plans.stacks import StackName, stack_row
 from shardwise.plans.train import STORAGE_AXES
@@ -94,7 +95,7 @@ def _chip(row: RunRow, folder: Path) -> Chip:
 def plan_of(row: RunRow, cfg: ModelConfig, piece: Slice) -> TrainPlan:
     """The plan of a run. Raises BadRequest where a TrainPlan cannot say it."""
     mesh = _mesh(row, piece)
-    shards = prod(mesh.get(a, 1) for a in ("replica", "data", "fsdp", "expert"))
+    shards = prod(mesh.get(a, 1) for a in BATCH_AXES)
     counts = _microbatches(row, shards)
     plan = _plan(row, cfg, piece, mesh, counts[0])
     return with_remat(row, [replace(plan, microbatches=n) for n in counts], cfg, piece)

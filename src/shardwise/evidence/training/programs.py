@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shardwise.evidence.training.runs import Run, read_run
+from shardwise.evidence.training.runs import PublishedRun, read_run
 from shardwise.hardware.device_order import device_coordinates
 from shardwise.hardware.placement import place
 from shardwise.hardware.slices import Slice
 from shardwise.models.runnable import plain
-from shardwise.profiler.ahead import Compiled, Limits, compile_ahead, target_of
+from shardwise.profiler.ahead import CompiledProgram, Limits, compile_ahead, target_of
 from shardwise.profiler.child import Watch
 from shardwise.profiler.timeline import HloTimeline
 from shardwise.work import tally
@@ -59,8 +59,12 @@ def row_program(devices: Sequence[Any], row: Mapping[str, str]) -> Any:
 
 
 def compile_row(
-    row: Mapping[str, str], run: Run, *, limits: Limits | None = None, watch: Watch | None = None
-) -> Compiled:
+    row: Mapping[str, str],
+    run: PublishedRun,
+    *,
+    limits: Limits | None = None,
+    watch: Watch | None = None,
+) -> CompiledProgram:
     """Compile a row's step for its slice. Raises as `compile_ahead`."""
     placement = place(run.piece, dict(run.plan.mesh))
     return compile_ahead(
@@ -92,7 +96,7 @@ def before_fit(piece: Slice) -> Slice:
     return replace(piece, chip=replace(chip, efficiency=rates))
 
 
-def row_result(run: Run, timeline: HloTimeline) -> dict[str, Any]:
+def row_result(run: PublishedRun, timeline: HloTimeline) -> dict[str, Any]:
     """A row of the table as plain values: seconds per step, of the compute stream by class of op,
     of the networks by axes, and what the compute stream waits for."""
     streams = timeline.streams

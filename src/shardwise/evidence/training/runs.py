@@ -21,7 +21,7 @@ from shardwise.plans import TrainPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class PublishedRun:
     """One measured run as a plan on a slice; seconds per step, bytes per chip. `group` is whose
     runs are left out together; `inferred` says what the row leaves open or a plan cannot say, and
     what was taken."""
@@ -57,9 +57,9 @@ class LeftOut:
 
 def read_runs(
     rows: Iterable[Mapping[str, str]], folder: Path = PUBLISHED.parent
-) -> tuple[tuple[Run, ...], tuple[LeftOut, ...]]:
+) -> tuple[tuple[PublishedRun, ...], tuple[LeftOut, ...]]:
     """Every row as a run, or with the reason why not."""
-    runs: list[Run] = []
+    runs: list[PublishedRun] = []
     left_out: list[LeftOut] = []
     for cells in rows:
         try:
@@ -70,14 +70,14 @@ def read_runs(
     return tuple(runs), tuple(left_out)
 
 
-def read_run(cells: Mapping[str, str], folder: Path = PUBLISHED.parent) -> Run:
+def read_run(cells: Mapping[str, str], folder: Path = PUBLISHED.parent) -> PublishedRun:
     """One row as a run; paths in it are relative to `folder`. Raises BadRequest where a value is
     none that the column takes, or a plan cannot say the row."""
     row = row_of(cells)
     cfg, piece = model_of(row, folder), slice_of(row, folder)
     plan = plan_of(row, cfg, piece)
     check_plan(plan, cfg, piece)
-    return Run(
+    return PublishedRun(
         id=row.id,
         source=row.source,
         group=row.group or row.source,

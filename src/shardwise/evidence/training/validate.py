@@ -1,6 +1,6 @@
 """Predicted against measured: price the plan of every published run and compare step times.
 
-`validate` prices runs (`runs.read_runs`) and returns a `Validation`: one `Scored` per run,
+`validate` prices runs (`runs.read_runs`) and returns a `Validation`: one `ScoredRun` per run,
 summaries over all of them and by source, chip, binding term, grade and software, the gates, memory
 and rank checks, and how often the 80 % ranges hold. error = predicted / measured - 1.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwise.errors import ShardwiseError
 from shardwise.evidence.training.residuals import residuals
-from shardwise.evidence.training.runs import LeftOut, Run, read_runs
+from shardwise.evidence.training.runs import LeftOut, PublishedRun, read_runs
 from shardwise.evidence.training.table import PUBLISHED
 from shardwise.hardware import Slice, Torus
 from shardwise.hardware.chip import EFFICIENCIES
@@ -29,14 +29,14 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class ScoredRun:
     """One run priced. Seconds per step; `mfu` of the prediction; bytes per chip.
 
     `log_ratio` is log(measured / predicted), `interval` the 80 % range of the measured seconds that
     the prediction expects, `held_out` the same from the residuals of other groups alone.
     """
 
-    run: Run
+    run: PublishedRun
     predicted: float
     bounds: tuple[float, float]
     mfu: float
@@ -73,10 +73,10 @@ class Summary:
     below three runs or where all are equal. Zero runs have no medians."""
 
     n: int
-    median_abs_error: float | None
-    p90_abs_error: float | None
-    rank_correlation: float | None
-    median_error: float | None
+    median_abs_error: float | None = None
+    p90_abs_error: float | None = None
+    rank_correlation: float | None = None
+    median_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +84,14 @@ class Validation:
     """What `validate` found. `efficiency` says whether fitted constants or chip rates priced."""
 
     efficiency: EfficiencyOf
-    rows: tuple[Scored, ...]
+    rows: tuple[ScoredRun, ...]
     left_out: tuple[LeftOut, ...]
 
     @property
     def summary(self) -> Summary:
         return summarise(self.rows)
 
-    def by(self, key: Callable[[Scored], str]) -> dict[str, Summary]:
+    def by(self, key: Callable[[ScoredRun], str]) -> dict[str, Summary]:
         """Summaries by a property of the runs, in order of first appearance."""
         names = dict.fromkeys(map(key, self.rows))
         return {name: summarise([r for r in self.rows if key(r) == name]) for name in names}
@@ -143,7 +143,7 @@ def validate(
 
 
 def score(
-    runs: Sequence[Run],
+    runs: Sequence[PublishedRun],
     left_out: Sequence[LeftOut] = (),
     *,
     efficiency: EfficiencyOf = "fitted",
@@ -151,7 +151,7 @@ def score(
     progress: Progress | None = None,
 ) -> Validation:
     """As `validate`, of runs already read."""
-    scored: list[Scored] = []
+    scored: list[ScoredRun] = []
     failed: list[LeftOut] = []
     for done, run in enumerate(runs, 1):
         try:
@@ -168,7 +168,7 @@ def score(
     )
 
 
-def priced(run: Run, efficiency: EfficiencyOf = "fitted") -> TrainAnswer:
+def priced(run: PublishedRun, efficiency: EfficiencyOf = "fitted") -> TrainAnswer:
     """The run's plan, priced. A plan with the constants "book" has no constants of its stack."""
     if efficiency == "fitted":
         return evaluate_train(run.plan, run.cfg, run.piece)
@@ -186,10 +186,10 @@ def _at_peak(piece: Slice) -> Slice:
     return replace(piece, chip=replace(piece.chip, efficiency=rates))
 
 
-def _scored(run: Run, efficiency: EfficiencyOf) -> Scored:
+def _scored(run: PublishedRun, efficiency: EfficiencyOf) -> ScoredRun:
     answer = priced(run, efficiency)
     seconds = answer.step_seconds
-    return Scored(
+    return ScoredRun(
         run=run,
         predicted=seconds["expected"],
         bounds=(seconds["lower"], seconds["upper"]),
@@ -199,7 +199,7 @@ def _scored(run: Run, efficiency: EfficiencyOf) -> Scored:
     )
 
 
-def _with_ranges(rows: Sequence[Scored], table: Mapping[str, Residual]) -> list[Scored]:
+def _with_ranges(rows: Sequence[ScoredRun], table: Mapping[str, Residual]) -> list[ScoredRun]:
     """The rows with their ranges, and those of tables that have not seen their group."""
     others = {
         group: residuals((r.groups, r.log_ratio) for r in rows if r.run.group != group)
@@ -215,7 +215,7 @@ def _with_ranges(rows: Sequence[Scored], table: Mapping[str, Residual]) -> list[
     ]
 
 
-def _interval(row: Scored, table: Mapping[str, Residual]) -> tuple[float, float] | None:
+def _interval(row: ScoredRun, table: Mapping[str, Residual]) -> tuple[float, float] | None:
     found = residual_of(table, row.groups)
     return None if found is None else found.interval(row.predicted)
 
@@ -226,7 +226,7 @@ def share_inside(ranges: Iterable[tuple[tuple[float, float] | None, float]]) -> 
     return float(np.mean(inside)) if inside else None
 
 
-def summarise(rows: Sequence[Scored]) -> Summary:
+def summarise(rows: Sequence[ScoredRun]) -> Summary:
     """Errors of some runs, and whether the order of their MFU is predicted."""
     return summary_of([r.error for r in rows], [(r.mfu, r.measured_mfu) for r in rows])
 
@@ -234,13 +234,7 @@ def summarise(rows: Sequence[Scored]) -> Summary:
 def summary_of(errors: Sequence[float], pairs: Sequence[tuple[float, float]]) -> Summary:
     """Errors as a summary, with the rank correlation of (predicted, measured) pairs."""
     if not errors:
-        return Summary(
-            n=0,
-            median_abs_error=None,
-            p90_abs_error=None,
-            rank_correlation=None,
-            median_error=None,
-        )
+        return Summary(n=0)
     sizes = np.abs(errors)
     return Summary(
         n=len(errors),
@@ -272,7 +266,7 @@ def _ranks(values: Sequence[float]) -> np.ndarray:
     return ((last - counts + 1 + last) / 2)[inverse]
 
 
-def within_models(rows: Sequence[Scored]) -> list[dict[str, Any]]:
+def within_models(rows: Sequence[ScoredRun]) -> list[dict[str, Any]]:
     """Rank correlation of MFU among the runs of one model of one source, of those with at least
     `RANKED` runs: how well the plans of one model are ordered."""
     models = dict.fromkeys((r.run.source, r.run.model) for r in rows)
@@ -286,7 +280,7 @@ def within_models(rows: Sequence[Scored]) -> list[dict[str, Any]]:
     return found
 
 
-def against_size(rows: Sequence[Scored], source: str) -> dict[str, float | int | None]:
+def against_size(rows: Sequence[ScoredRun], source: str) -> dict[str, float | int | None]:
     """Rank correlation over all runs of a source of tokens per second per chip: predicted, and of
     the guess 1 / parameters, which knows nothing of plan and chips."""
     some = [r for r in rows if r.run.source == source]
@@ -303,23 +297,23 @@ RANKED = 8
 """Runs of one model below which the order of its plans says little."""
 
 
-def _rate(row: Scored, seconds: float) -> float:
+def _rate(row: ScoredRun, seconds: float) -> float:
     return row.run.plan.tokens / seconds / row.run.piece.chips
 
 
-def _dense_16_bit(row: Scored) -> bool:
+def _dense_16_bit(row: ScoredRun) -> bool:
     return not row.run.moe and not _narrow(row)
 
 
-def _narrow(row: Scored) -> bool:
+def _narrow(row: ScoredRun) -> bool:
     return dtype_bytes(row.run.plan.dtypes.compute) < 2
 
 
-def _tpu(row: Scored) -> bool:
+def _tpu(row: ScoredRun) -> bool:
     return isinstance(row.run.piece.chip.network, Torus)
 
 
-GATES: Mapping[str, Callable[[Scored], bool]] = {
+GATES: Mapping[str, Callable[[ScoredRun], bool]] = {
     "all": lambda row: True,
     "grade A": lambda row: row.run.grade == "A",
     "grade B": lambda row: row.run.grade == "B",
@@ -362,7 +356,7 @@ def validation_result(found: Validation) -> dict[str, Any]:
     }
 
 
-def row_result(row: Scored) -> dict[str, Any]:
+def row_result(row: ScoredRun) -> dict[str, Any]:
     """One run of the document."""
     run = row.run
     return {

@@ -3,43 +3,27 @@
 One file per target: `maxtext.py`, `torchtitan.py`, `megatron.py`, `jax_mesh.py`, and the launchers
 `xpk.py` and `skypilot.py` (`hardware.py` has the names of slices there). A ServePlan goes through
 `serving.py` to `vllm.py` and `sglang.py`, which share `server_flags.py`; `flags.py` reads the flags
-of all that write a command. Each target has
-`write(plan, cfg, piece)`, the target's own text, and `read(text)`, the fields of the plan that this
-text says. What a target has no word for stands in comment lines beside the text (`notes.py`); a
-choice that the target would run in another way is refused. Nothing is run or installed here: Python
-is read as a tree (`python_text.py`), and what came from outside is quoted for the language that it
-is written in. Read `notes.py` first.
+of all that write a command. Each target has `write(plan, cfg, piece)`, the target's own text, and
+`read(text)`, the fields of the plan that this text says. What a target has no word for stands in
+comment lines beside the text (`notes.py`); a choice that the target would run in another way is
+refused. Nothing is run or installed here: Python is read as a tree (`python_text.py`), and what
+came from outside is quoted for the language that it is written in. Read `notes.py` first.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 
-from shardwise.errors import unknown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export import jax_mesh, maxtext, megatron, skypilot, torchtitan, xpk
 from shardwise.planner.export.notes import (
-    Lost,
+    Exporter,
     check_model,
+    exporter_of,
     fields_read,
     with_notes,
     without_notes,
 )
 from shardwise.plans import TrainPlan
-
-Write = Callable[[TrainPlan, ModelConfig, Slice], str]
-Read = Callable[[str], dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Exporter:
-    """`lost` maps, for a slice, a field that the target has no word for to what becomes of it."""
-
-    write: Write
-    read: Read
-    lost: Callable[[Slice], Lost]
-
 
 EXPORTERS: Mapping[str, Exporter] = {
     "maxtext": Exporter(write=maxtext.write, read=maxtext.read, lost=lambda _: maxtext.LOST),
@@ -60,7 +44,7 @@ def export_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice, target: str) ->
     `cfg` and `piece` are the model and the slice that the plan names. Raises BadRequest for an
     unknown target, a model that is not the plan's, and a choice that the target cannot run.
     """
-    exporter = _exporter(target)
+    exporter = exporter_of(EXPORTERS, target, "export target")
     check_model(plan, cfg)
     text = exporter.write(plan, cfg, piece)
     return with_notes(text, target, plan, cfg, exporter.read(text), exporter.lost(piece))
@@ -71,14 +55,8 @@ def parse_export(text: str, target: str) -> TrainPlan:
 
     Raises BadRequest for text that is no such export, or whose values make no plan.
     """
-    said = fields_read(_exporter(target).read, text, target)
+    said = fields_read(exporter_of(EXPORTERS, target, "export target").read, text, target)
     return without_notes(text, target, said)
 
 
-def _exporter(target: str) -> Exporter:
-    if target not in EXPORTERS:
-        raise unknown("export target", target, EXPORTERS)
-    return EXPORTERS[target]
-
-
-__all__ = ["EXPORTERS", "Exporter", "export_plan", "parse_export"]
+__all__ = ["EXPORTERS", "export_plan", "parse_export"]

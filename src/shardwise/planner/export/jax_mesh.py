@@ -13,11 +13,11 @@ from shardwise.errors import BadRequest, shown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.parameters import Parameter, parameters
-from shardwise.planner.export.notes import MOST, Fields, meant, named, whole
-from shardwise.planner.export.python_text import literal_of, tree_of
+from shardwise.planner.export.notes import MOST, Fields, meant, named
+from shardwise.planner.export.python_text import count_of, literal_of, tree_of
 from shardwise.plans import MESH_AXES, TrainPlan, parameter_layout
 from shardwise.plans.layouts import inner_layout
-from shardwise.plans.train import STORAGE_AXES, TrainDtypes
+from shardwise.plans.train import CHOICES, STORAGE_AXES, TrainDtypes
 
 TARGET = "jax"
 
@@ -34,13 +34,13 @@ POLICIES = {
     "matmul_outputs": "dots_with_no_batch_dims_saveable",
     "block": "nothing_saveable",
 }
+_KEPT = {"storage_axes", "remat", "expert_over_tensor", "dtypes"}
+_KEPT |= {"expert_imbalance", "packed_lengths", "stack", "constants"}
+"""Choices that the text says, or that are of prices and data alone."""
 LOST: Mapping[str, str] = dict.fromkeys(
     [
-        *("slice", "slices", "box", "placement", "zero", "reshard_after_forward"),
-        *("sequence_parallel", "remat_kinds", "attention_kernel", "pipeline_schedule"),
-        *("virtual_stages", "layers_per_stage", "context_method", "expert_dispatch"),
-        *("expert_capacity", "offload_optimizer", "optimizer"),
-        *("lora_rank", "frozen", "mtp_layers"),
+        *("slice", "slices", "box", "placement", "layers_per_stage"),
+        *(choice for choice in CHOICES if choice not in _KEPT),
     ],
     "up to the program that uses the mesh",
 )
@@ -144,9 +144,9 @@ def read(text: str) -> Fields:
     sequences, length = batch if isinstance(batch, tuple) and len(batch) == 2 else (None, None)
     said: Fields = {
         "mesh": {axis: degree for axis, degree in mesh.items() if degree > 1},
-        "global_batch_sequences": _count("SEQUENCES", sequences),
-        "sequence_length": _count("LENGTH", length),
-        "microbatches": _count("MICROBATCHES", _literal(given, "MICROBATCHES")),
+        "global_batch_sequences": count_of(TARGET, "SEQUENCES", sequences),
+        "sequence_length": count_of(TARGET, "LENGTH", length),
+        "microbatches": count_of(TARGET, "MICROBATCHES", _literal(given, "MICROBATCHES")),
         **_storage(given),
     }
     policy = ast.unparse(given["REMAT"]).rsplit(".", 1)[-1]
@@ -196,20 +196,9 @@ def _constants(text: str) -> dict[str, ast.expr]:
     return given
 
 
-def _count(name: str, value: Any) -> int:
-    if not isinstance(value, int):
-        raise BadRequest(f"{TARGET}: {name} is {shown(value)}; write a whole number from 1")
-    return whole(TARGET, name, value)
-
-
 _NEEDED = (
-    "MESH_AXES",
-    "SEQUENCES, LENGTH",
-    "MICROBATCHES",
-    "DTYPES",
-    "MASTER_DTYPE",
-    "PARAMETERS",
-    "REMAT",
+    *("MESH_AXES", "SEQUENCES, LENGTH", "MICROBATCHES", "DTYPES"),
+    *("MASTER_DTYPE", "PARAMETERS", "REMAT"),
 )
 
 

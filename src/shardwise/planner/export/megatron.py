@@ -30,7 +30,7 @@ from shardwise.planner.export.notes import (
     stored_axes,
     whole,
 )
-from shardwise.planner.export.torchtitan import chunk_places, chunk_sizes
+from shardwise.planner.export.torchtitan import chunk_sizes
 from shardwise.plans import TrainPlan
 from shardwise.plans.train import STORAGE_AXES
 
@@ -349,9 +349,7 @@ def _read_stages(given: Flags, stages: int) -> Fields:
         sizes = [each] * (stages * virtual)
     if sum(sizes) != layers:
         raise BadRequest(f"{TARGET}: the layout has {sum(sizes)} layers, --num-layers is {layers}")
-    per_stage = [0] * stages
-    for size, (stage, _) in zip(sizes, chunk_places(stages, virtual, False), strict=True):
-        per_stage[stage] += size
+    per_stage = [sum(sizes[stage::stages]) for stage in range(stages)]  # chunks are dealt in turn
     said: Fields = {"layers_per_stage": per_stage, "virtual_stages": virtual}
     if stages > 1:
         said["pipeline_schedule"] = "interleaved" if virtual > 1 else "1f1b"

@@ -9,11 +9,13 @@ will not carry out stands besides in a line `# not expressed: ...`.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
+from math import prod
 from typing import Any, get_type_hints
 
 from shardwise.boundary import parse_json
-from shardwise.errors import BadRequest, shown
+from shardwise.errors import BadRequest, shown, unknown
+from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import remat_row
 from shardwise.plans import MESH_AXES, ServePlan, TrainDtypes, TrainPlan, model_hash
@@ -24,6 +26,24 @@ from shardwise.units import dtype_bytes
 Fields = dict[str, Any]
 """Fields of a plan by dotted name; `mesh` and `remat_kinds` are one value each."""
 Lost = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exporter:
+    """How a target is written and read. `lost` maps, for a slice, a field that the target has no
+    word for to what becomes of it."""
+
+    write: Callable[[Any, ModelConfig, Slice], str]
+    read: Callable[[str], Fields]
+    lost: Callable[[Slice], Lost]
+
+
+def exporter_of(table: Mapping[str, Exporter], target: str, what: str) -> Exporter:
+    """The exporter of a target; BadRequest names the known ones."""
+    if target not in table:
+        raise unknown(what, target, table)
+    return table[target]
+
 
 NOTE, UNSAID = "# shardwise: ", "# not expressed: "
 
@@ -292,10 +312,7 @@ def stored_dtype(target: str, dtypes: TrainDtypes) -> str:
 def copies(plan: TrainPlan) -> int:
     """How many devices hold the same piece of a parameter outside the experts."""
     kept = [a for a in STORAGE_AXES if a not in plan.storage_axes]
-    count = 1
-    for axis in ("replica", "data", *kept):
-        count *= plan.degree(axis)
-    return count
+    return prod(plan.degree(axis) for axis in ("replica", "data", *kept))
 
 
 def check_all_stored(target: str, plan: TrainPlan) -> None:

@@ -8,6 +8,7 @@ import warnings
 from typing import Any
 
 from shardwise.errors import BadRequest, shown
+from shardwise.planner.export.notes import MOST
 
 LONGEST_BITS = 4096
 
@@ -30,6 +31,13 @@ def tree_of(target: str, text: str) -> ast.Module:
             return ast.parse(text)
     except (SyntaxError, ValueError, MemoryError) as error:
         raise BadRequest(f"{target}: the file is no Python: {error}") from None
+
+
+def count_of(target: str, name: str, value: Any) -> int:
+    """A value that must be a count."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MOST:
+        raise BadRequest(f"{target}: {name} is {shown(value)}; write a whole number from 1")
+    return value
 
 
 def literal_of(target: str, name: str, node: ast.expr) -> Any:

@@ -6,17 +6,16 @@ first and comment lines hold the rest; a choice that the server would run in ano
 by the name of its field.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-from shardwise.errors import unknown
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export import sglang, vllm
 from shardwise.planner.export.notes import (
-    Fields,
+    Exporter,
     changed,
     check_model,
+    exporter_of,
     fields_read,
     heading,
     in_front,
@@ -28,21 +27,6 @@ from shardwise.planner.export.notes import (
 from shardwise.planner.export.server_flags import check_length
 from shardwise.plans import ServePlan
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeExporter:
-    """How a target is written and read."""
-
-    write: Callable[[ServePlan, ModelConfig, Slice], str]
-    read: Callable[[str], Fields]
-
-
-SERVE_EXPORTERS: Mapping[str, ServeExporter] = {
-    "vllm": ServeExporter(write=vllm.write, read=vllm.read),
-    "sglang": ServeExporter(write=sglang.write, read=sglang.read),
-}
-"""By the name that `--to` takes."""
-
 LOST: Mapping[str, str] = {
     "replicas": "start so many of these behind a router",
     "prefill_replicas": "start so many of these besides, behind a router that knows both roles",
@@ -51,15 +35,21 @@ LOST: Mapping[str, str] = {
 }
 """What no flag of one server says."""
 
+SERVE_EXPORTERS: Mapping[str, Exporter] = {
+    "vllm": Exporter(write=vllm.write, read=vllm.read, lost=lambda _: LOST),
+    "sglang": Exporter(write=sglang.write, read=sglang.read, lost=lambda _: LOST),
+}
+"""By the name that `--to` takes."""
+
 
 def export_serve(plan: ServePlan, cfg: ModelConfig, piece: Slice, target: str) -> str:
     """The plan as a script for a target; `parse_serve` gives back the same plan. Raises BadRequest
     for an unknown target, another model, and a choice that the target cannot run."""
-    exporter = _exporter(target)
+    exporter = exporter_of(SERVE_EXPORTERS, target, "export target for serving plans")
     check_model(plan, cfg)
     text = exporter.write(plan, cfg, piece)
     said = exporter.read(text)
-    lines = note_lines(changed(plan_fields(plan), said, ServePlan), said, LOST)
+    lines = note_lines(changed(plan_fields(plan), said, ServePlan), said, exporter.lost(piece))
     return in_front([*heading("serving", target), *lines, *_remarks(plan, cfg)], text)
 
 
@@ -73,14 +63,9 @@ def _remarks(plan: ServePlan, cfg: ModelConfig) -> list[str]:
 
 def parse_serve(text: str, target: str) -> ServePlan:
     """The plan that a script says: its flags first, its notes for the rest. Raises BadRequest."""
-    said = fields_read(_exporter(target).read, text, target)
+    exporter = exporter_of(SERVE_EXPORTERS, target, "export target for serving plans")
+    said = fields_read(exporter.read, text, target)
     plan = noted_plan("serve", text, target, said)
     assert isinstance(plan, ServePlan)
     check_length(target, text, plan)
     return plan
-
-
-def _exporter(target: str) -> ServeExporter:
-    if target not in SERVE_EXPORTERS:
-        raise unknown("export target for serving plans", target, SERVE_EXPORTERS)
-    return SERVE_EXPORTERS[target]

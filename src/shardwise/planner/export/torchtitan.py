@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
-from shardwise.errors import BadRequest, shown
+from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export.hardware import is_tpu
 from shardwise.planner.export.notes import (
-    MOST,
     Fields,
     check_all_stored,
     copies,
@@ -27,9 +26,10 @@ from shardwise.planner.export.notes import (
     stored_dtype,
     whole,
 )
-from shardwise.planner.export.python_text import literal_of, tree_of, within_docstring
+from shardwise.planner.export.python_text import count_of, literal_of, tree_of, within_docstring
 from shardwise.plans import TrainPlan
 from shardwise.plans.train import STORAGE_AXES
+from shardwise.scheduling.pipeline import schedule_row
 
 TARGET = "torchtitan"
 
@@ -110,7 +110,7 @@ def _training(plan: TrainPlan) -> dict[str, Any]:
 
 
 def _degrees(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
-    values = {
+    return {
         "pipeline_parallel_degree": plan.degree("stage"),
         "data_parallel_replicate_degree": plan.degree("replica") * plan.degree("data"),
         "data_parallel_shard_degree": plan.degree("fsdp") * plan.degree("expert"),
@@ -120,7 +120,6 @@ def _degrees(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
         "enable_sequence_parallel": plan.sequence_parallel,
         "fsdp_reshard_after_forward": RESHARD[plan.reshard_after_forward],
     }
-    return values
 
 
 def _expert_degree(plan: TrainPlan, cfg: ModelConfig) -> int:
@@ -155,22 +154,12 @@ def _pipeline(plan: TrainPlan) -> dict[str, Any]:
 
 def chunk_sizes(plan: TrainPlan) -> list[int]:
     """Layers of every model chunk in the order of the layers; a stage's larger chunks first."""
-    sizes = []
-    for stage, turn in chunk_places(
-        plan.degree("stage"), plan.virtual_stages, plan.pipeline_schedule == "zb_v"
-    ):
+    sizes, stages = [], plan.degree("stage")
+    for part in range(stages * plan.virtual_stages):
+        stage, turn = plan.schedule.place_of(part, stages)
         size, more = divmod(plan.layers_per_stage[stage], plan.virtual_stages)
         sizes.append(size + (turn < more))
     return sizes
-
-
-def chunk_places(stages: int, virtual: int, folded: bool) -> list[tuple[int, int]]:
-    """(stage, which of its chunks) of every chunk: dealt in turn, or there and back (a V)."""
-    order = []
-    for turn in range(virtual):
-        row = range(stages)
-        order += [(s, turn) for s in (reversed(row) if folded and turn % 2 else row)]
-    return order
 
 
 def read(text: str) -> Fields:
@@ -269,8 +258,8 @@ def _read_stages(given: Mapping[str, Any], stages: int) -> Fields:
     layers = [0] * stages
     word = given.get("parallelism.pipeline_parallel_schedule", "1F1B")
     schedule = meant(TARGET, "pipeline_parallel_schedule", word, SCHEDULES)
-    places = chunk_places(stages, virtual, schedule == "zb_v")
-    for part, (stage, _) in zip(parts, places, strict=True):
+    for i, part in enumerate(parts):
+        stage, _ = schedule_row(schedule).place_of(i, stages)
         layers[stage] += sum(str(module).startswith("layers.") for module in part)
     return {
         "layers_per_stage": layers,
@@ -294,7 +283,4 @@ def _assignments(text: str) -> dict[str, Any]:
 
 
 def _count(given: Mapping[str, Any], name: str) -> int:
-    value = given.get(name, 1 if name.endswith("_degree") else None)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MOST:
-        raise BadRequest(f"{TARGET}: {name} is {shown(value)}; write a whole number from 1")
-    return value
+    return count_of(TARGET, name, given.get(name, 1 if name.endswith("_degree") else None))

@@ -9,14 +9,24 @@ take columns of candidates and give a mask.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from math import prod
+from typing import Any, Literal
 
 import numpy as np
 
 from shardwise.planner.search.columns import Columns, Degrees
 from shardwise.planner.search.request import TrainRequest
 from shardwise.plans.context_methods import context_row
-from shardwise.plans.laws import EXPERTS, HEADS, ULYSSES
+from shardwise.plans.laws import (
+    BATCH,
+    BATCH_AXES,
+    EXPERTS,
+    HEADS,
+    MICROBATCHES,
+    SEQUENCE,
+    ULYSSES,
+    Law,
+)
 from shardwise.plans.train import STORAGE_AXES, Structure
 from shardwise.scheduling.pipeline import SCHEDULES
 
@@ -33,6 +43,7 @@ class Rule:
     kind: Literal["law", "scope"]
     rule: str
     reason: str
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,23 +85,17 @@ def _pinned(request: TrainRequest, d: Degrees) -> Mask:
     return kept
 
 
+def _words(law: Law) -> dict[str, Any]:
+    """What the table says of a law."""
+    words = {name: getattr(law, name) for name in ("name", "rule", "reason", "source")}
+    return {"kind": "law", **words}
+
+
 MESH_RULES: tuple[MeshRule, ...] = (
-    *(
-        MeshRule(
-            name=law.name,
-            kind="law",
-            rule=law.rule,
-            reason=law.reason,
-            holds=lambda request, d, law=law: law.holds(request.cfg, d),
-        )
-        for law in (HEADS, EXPERTS)
-    ),
+    MeshRule(**_words(HEADS), holds=lambda request, d: HEADS.holds(request.cfg, d)),
+    MeshRule(**_words(EXPERTS), holds=lambda request, d: EXPERTS.holds(request.cfg, d)),
     MeshRule(
-        name="sequence",
-        kind="law",
-        rule="context divides the tokens of a sequence",
-        reason="every device of the axis holds an equal piece of the sequence",
-        holds=lambda request, d: _divides(request.sequence_length, d["context"]),
+        **_words(SEQUENCE), holds=lambda request, d: SEQUENCE.holds(request.sequence_length, d)
     ),
     MeshRule(
         name="layers",
@@ -140,17 +145,14 @@ def pinned_exactly(request: TrainRequest, d: Degrees) -> Mask:
 
 def batch_shards(d: Degrees) -> np.ndarray:
     """Into how many parts each mesh cuts the sequences of the batch."""
-    return d["replica"] * d["data"] * d["fsdp"] * d["expert"]
+    return prod((d[axis] for axis in BATCH_AXES), start=np.asarray(1))
 
 
 COLUMN_RULES: tuple[ColumnRule, ...] = (
     ColumnRule(
-        name="batch",
-        kind="law",
-        rule="replica x data x fsdp x expert x microbatches divides the sequences of the batch",
-        reason="every device has the same whole number of sequences in every microbatch",
-        holds=lambda request, c: (
-            request.sequences % (batch_shards(c.degrees) * c.microbatches) == 0
+        **_words(BATCH),
+        holds=lambda request, c: BATCH.holds(
+            request.sequences, {**c.degrees, MICROBATCHES: c.microbatches}
         ),
     ),
     ColumnRule(
@@ -258,11 +260,8 @@ STRUCTURE_RULES: tuple[StructureRule, ...] = (
         holds=_context,
     ),
     StructureRule(
-        name=ULYSSES.name,
-        kind="law",
+        **_words(ULYSSES),
         about=("context_method",),
-        rule=ULYSSES.rule,
-        reason=ULYSSES.reason,
         holds=_ulysses,
     ),
     StructureRule(
@@ -344,7 +343,10 @@ def legal_columns(request: TrainRequest, columns: Columns) -> Mask:
 
 def document() -> str:
     """The table as docs/legality.md."""
-    rows = "\n".join(f"| `{r.name}` | {r.kind} | {r.rule} | {r.reason} |" for r in table())
+    rows = "\n".join(
+        f"| `{r.name}` | {r.kind} | {r.rule} | {r.reason}{f' ({r.source})' if r.source else ''} |"
+        for r in table()
+    )
     return _DOCUMENT.format(rows=rows)
 
 

@@ -9,7 +9,7 @@ from shardwise.models.remat import SAVED_KINDS, TREATMENTS
 from shardwise.models.specs import Moe
 from shardwise.planner.step.strategies.mtp import mtp_rows
 from shardwise.plans import TrainPlan
-from shardwise.plans.laws import broken_laws
+from shardwise.plans.train import broken_laws
 
 
 def check_choices(plan: TrainPlan, cfg: ModelConfig) -> None:

@@ -16,7 +16,7 @@ from shardwise.scheduling import Request, Scheduler, SchedulerConfig, Speculatio
 from shardwise.scheduling.step import StepPlan, StepResult, StepShape
 
 
-class Run(NamedTuple):
+class StepRun(NamedTuple):
     """`steps` steps of one plan from `start`: step j takes `first` + j * `rise` ticks."""
 
     plan: StepPlan
@@ -59,7 +59,7 @@ class Record:
 
     gaps: array
     levels: array
-    steps: list[Run]
+    steps: list[StepRun]
     busy: int = 0
     prompt_ticks: int = 0
     """By how much steps took longer for the chunks in them."""
@@ -87,7 +87,7 @@ class Replica:
         self.model = model
         self.scheduler = Scheduler(config)
         self.record = Record(gaps=array("d"), levels=array("d"), steps=[])
-        self.run: Run | None = None
+        self.run: StepRun | None = None
         self._taken = 0  # steps of the run whose pages are taken
         self._beat_end = 0
         self._speculation = speculation
@@ -165,7 +165,7 @@ class Replica:
             record.steps.append(run)
         return result
 
-    def _keep_gaps(self, run: Run, result: StepResult) -> None:
+    def _keep_gaps(self, run: StepRun, result: StepResult) -> None:
         """The times between tokens, as rows of `Record.gaps`."""
         gaps, first_end = self.record.gaps, run.start + run.first
         for moment in (*result.joined, *result.resumed):
@@ -179,19 +179,19 @@ class Replica:
             gaps.extend((run.first + run.rise, run.rise, run.steps - 1, result.decoded))
         self._beat_end = run.end
 
-    def _priced(self, plan: StepPlan, now: int) -> Run:
+    def _priced(self, plan: StepPlan, now: int) -> StepRun:
         """The run of a plan: how many steps, and their times."""
         shape = plan.shape
         copied = ticks(self.model.cost.host_seconds(plan.host_tokens)) if plan.host_tokens else 0
         if plan.chunks or self._speculation is not None:
             took = self._with_guesses(shape) if self._speculation else self._seconds(shape)
-            return Run(plan, now, 1, ticks(took) + copied, 0)
+            return StepRun(plan, now, 1, ticks(took) + copied, 0)
         base, slope, until = self._line(shape.decodes, shape.decode_context)
         first = base + slope * shape.decode_context + copied
         steps = 1 if self._single else plan.repeat
         if steps > 1 and until < float("inf"):
             steps = max(1, min(steps, -int((shape.decode_context - until) // shape.decodes)))
-        run = Run(plan, now, steps, first, slope * shape.decodes)
+        run = StepRun(plan, now, steps, first, slope * shape.decodes)
         if steps > 1 and plan.until < run.end:
             run = run._replace(steps=run.steps_to(int(plan.until) + 1))
         return run

@@ -10,7 +10,7 @@ from typing import Any
 
 from shardwise.planner.simulate.clock import TICKS
 from shardwise.planner.simulate.metrics import levels
-from shardwise.planner.simulate.replica import Replica, Run
+from shardwise.planner.simulate.replica import Replica, StepRun
 from shardwise.planner.simulate.run import Outcome
 
 _MICRO = TICKS // 10**6
@@ -73,7 +73,7 @@ def _steps(replica: Replica, start: int, last: float) -> Iterator[dict[str, Any]
             }
 
 
-def _name(run: Run) -> str:
+def _name(run: StepRun) -> str:
     """ "decode 12", "prefill 2048", or "mixed 2048 + 12"."""
     shape = run.plan.shape
     if not shape.prefill_tokens:
@@ -83,7 +83,7 @@ def _name(run: Run) -> str:
     return f"mixed {shape.prefill_tokens} + {shape.decodes}"
 
 
-def _arguments(run: Run, step: int) -> dict[str, Any]:
+def _arguments(run: StepRun, step: int) -> dict[str, Any]:
     shape = run.plan.shape
     found: dict[str, Any] = {
         "decodes": shape.decodes,

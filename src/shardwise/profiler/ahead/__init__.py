@@ -8,16 +8,16 @@ by name. Read `compile.py`.
 """
 
 from shardwise.profiler.ahead.buffers import Buffer
-from shardwise.profiler.ahead.cache import Cache, default_root
-from shardwise.profiler.ahead.compile import Compiled, Limits, compile_ahead
-from shardwise.profiler.ahead.target import Target, target_of
+from shardwise.profiler.ahead.cache import CompileCache, default_root
+from shardwise.profiler.ahead.compile import CompiledProgram, Limits, compile_ahead
+from shardwise.profiler.ahead.target import CompileTarget, target_of
 
 __all__ = [
     "Buffer",
-    "Cache",
-    "Compiled",
+    "CompileCache",
+    "CompileTarget",
+    "CompiledProgram",
     "Limits",
-    "Target",
     "compile_ahead",
     "default_root",
     "target_of",

@@ -77,7 +77,7 @@ def source_hash() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cache:
+class CompileCache:
     """A folder of compiled programs of at most `limit` bytes."""
 
     root: Path

@@ -1,7 +1,7 @@
 """Compile a program for a slice that is not here: in a child, limited, and once.
 
 `compile_ahead` sends a builder's name and its plain arguments to the child, which lowers and
-compiles for a topology, and keeps what comes back by content. What comes back is a `Compiled`.
+compiles for a topology, and keeps by content what comes back, a `CompiledProgram`.
 """
 
 import importlib.util
@@ -15,13 +15,13 @@ from typing import Any
 from shardwise.errors import MissingPart
 from shardwise.profiler.ahead.buffers import Buffer
 from shardwise.profiler.ahead.cache import (
-    Cache,
+    CompileCache,
     default_root,
     key_of,
     read_entry,
     source_hash,
 )
-from shardwise.profiler.ahead.target import Target
+from shardwise.profiler.ahead.target import CompileTarget
 from shardwise.profiler.child import Watch, need_libtpu, run_function
 from shardwise.work import tally
 
@@ -35,11 +35,11 @@ class Limits:
 
     seconds: float = SECONDS
     memory_bytes: int = MEMORY_BYTES
-    cache: Cache | None = field(default_factory=lambda: Cache(root=default_root()))
+    cache: CompileCache | None = field(default_factory=lambda: CompileCache(root=default_root()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compiled:
+class CompiledProgram:
     """What the compiler made of a program.
 
     `hlo` is the scheduled module of one device, with cycle estimates on TPUs. `fits` says whether
@@ -79,7 +79,7 @@ class Compiled:
 
 
 def compile_ahead(
-    target: Target,
+    target: CompileTarget,
     builder: str,
     arguments: Mapping[str, Any],
     *,
@@ -87,7 +87,7 @@ def compile_ahead(
     options: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
     watch: Watch | None = None,
-) -> Compiled:
+) -> CompiledProgram:
     """Compile `builder(devices, **arguments)` for a target, or take it from the cache.
 
     `builder` is "module:function" and gives a value with `function`, `arguments` and `mesh`;
@@ -121,12 +121,12 @@ def compile_ahead(
 
 
 def _in_a_child(
-    target: Target,
+    target: CompileTarget,
     call: Mapping[str, Any],
     limits: Limits,
-    cache: Cache | None,
+    cache: CompileCache | None,
     watch: Watch | None,
-) -> tuple[str, Compiled | None, tuple[dict[str, Any], str] | None]:
+) -> tuple[str, CompiledProgram | None, tuple[dict[str, Any], str] | None]:
     """The key of what a child lowered, and what the cache has of it or what the child compiled."""
     with tempfile.TemporaryDirectory(prefix="shardwise-", ignore_cleanup_errors=True) as folder:
         answer = run_function(
@@ -158,7 +158,7 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
 """What a record has, by kind of value."""
 
 
-def _held(cache: Cache, key: str) -> Compiled | None:
+def _held(cache: CompileCache, key: str) -> CompiledProgram | None:
     """A program of the cache; one that is none, however it came there, is dropped."""
     found = cache.load(key)
     if found is None:
@@ -170,7 +170,7 @@ def _held(cache: Cache, key: str) -> Compiled | None:
         return None
 
 
-def compiled_of(key: str, record: Mapping[str, Any], hlo: str, *, cached: bool) -> Compiled:
+def compiled_of(key: str, record: Mapping[str, Any], hlo: str, *, cached: bool) -> CompiledProgram:
     """A cache entry as a value; KeyError, TypeError or ValueError where the record is none."""
     for name, kind in _KINDS.items():
         if not isinstance(record[name], kind):
@@ -178,10 +178,10 @@ def compiled_of(key: str, record: Mapping[str, Any], hlo: str, *, cached: bool) 
     buffers = tuple(Buffer(**b) for b in record["buffers"])
     steps = tuple((name, size) for name, size in record.get("occupancy", ()))
     read = {**record, "buffers": buffers, "occupancy": steps}
-    return Compiled(key=key, cached=cached, hlo=hlo, **read)
+    return CompiledProgram(key=key, cached=cached, hlo=hlo, **read)
 
 
-def need_compiler(target: Target) -> None:
+def need_compiler(target: CompileTarget) -> None:
     """Raise MissingPart, with the install command, where the target's compiler is not there."""
     if target.platform == "tpu":
         need_libtpu()
@@ -192,7 +192,7 @@ def need_compiler(target: Target) -> None:
         )
 
 
-def environment(target: Target) -> dict[str, str]:
+def environment(target: CompileTarget) -> dict[str, str]:
     """What keeps a compiler from looking for devices, or for the cloud that they are in."""
     if target.platform == "cuda":
         return {"XLA_FLAGS": "--xla_gpu_autotune_level=0"}

@@ -15,7 +15,7 @@ from typing import Any
 
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.profiler.ahead.buffers import assigned_bytes, read_buffers
-from shardwise.profiler.ahead.cache import Cache, key_of, versions, write_entry
+from shardwise.profiler.ahead.cache import CompileCache, key_of, versions, write_entry
 from shardwise.profiler.ahead.occupancy import hbm_peak, read_occupancy
 from shardwise.profiler.child import stage
 
@@ -49,7 +49,7 @@ def compile_job(
     program, lowered, lowering = _lowered(builder, devices, arguments)
     text = lowered.as_text(debug_info=True)
     key = key_of(text, {k: v for k, v in target.items() if k != "capacity"}, options)
-    if cache is not None and Cache(root=Path(cache)).load(key) is not None:
+    if cache is not None and CompileCache(root=Path(cache)).load(key) is not None:
         return {"key": key, "hit": True}
     stage("compiling")
     begun = time.monotonic()
@@ -96,14 +96,10 @@ def topology_devices(target: Mapping[str, Any]) -> list[Any]:
 
     name = target["topology"]
     try:
-        if target["platform"] == "tpu":
-            topology = topologies.get_topology_desc(
-                platform="tpu", topology_name=name, **target["options"]
-            )
-        else:
-            topology = topologies.get_topology_desc(
-                platform="cuda", topology=name, **target["options"]
-            )
+        called = {"tpu": "topology_name", "cuda": "topology"}[target["platform"]]
+        topology = topologies.get_topology_desc(
+            platform=target["platform"], **{called: name}, **target["options"]
+        )
     except Exception as error:
         raise BadRequest(
             f"the compiler does not take '{target['slice']}' (as '{name}'): {first_line(error)}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadRequest, MissingPart
-from shardwise.profiler.ahead.compile import Compiled
+from shardwise.profiler.ahead.compile import CompiledProgram
 from shardwise.profiler.ahead.user import UserProgram, scalar
 
 CALLS = ("jit(call)/call_exported/jit(<lambda>)/", "jit(call)/call_exported/")
@@ -20,7 +20,7 @@ _ARGUMENT = re.compile(r"(?<![\w.\]])args\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ExportedFunction:
     """A function as bytes, with the name, dims of its sharding and donation of each flat argument,
     and the axes of the mesh that it was traced on."""
 
@@ -31,7 +31,9 @@ class Exported:
     mesh: Mapping[str, int]
 
 
-def export(function: Callable[..., Any], args: Sequence[Any], mesh: Any, platform: str) -> Exported:
+def export(
+    function: Callable[..., Any], args: Sequence[Any], mesh: Any, platform: str
+) -> ExportedFunction:
     """Trace a function for a platform ("tpu" or "cuda") on abstract arguments.
 
     `mesh` is a mapping of axes, a jax Mesh or an AbstractMesh, or None for the mesh of the
@@ -68,7 +70,7 @@ def export(function: Callable[..., Any], args: Sequence[Any], mesh: Any, platfor
             "sending a function to the compiler needs flatbuffers, which is missing; install it "
             "with `pip install '.[tpu-compile]'`"
         ) from None
-    return Exported(
+    return ExportedFunction(
         code=code,
         names=_names(function, args),
         specs=tuple(specs),
@@ -148,7 +150,7 @@ def loaded_program(
     return UserProgram(function=function, arguments=tuple(arguments), mesh=made)
 
 
-def renamed(compiled: Compiled, names: Sequence[str]) -> Compiled:
+def renamed(compiled: CompiledProgram, names: Sequence[str]) -> CompiledProgram:
     """The flat arguments by their names again, and the scopes without the call between."""
 
     def text(old: str, quote: str) -> str:

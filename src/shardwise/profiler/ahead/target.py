@@ -22,7 +22,7 @@ DATA = Path(__file__).parent / "data" / "gpu_targets.toml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class CompileTarget:
     """A slice in the compiler's words; plain values, so that it can be sent to a child.
 
     `coordinates` [devices of the mesh, 2 + axes] are slice, physical axes and device of the chip
@@ -44,7 +44,7 @@ class Target:
         return "tpu-compile" if self.platform == "tpu" else "gpu-compile"
 
 
-def target_of(piece: Slice, coordinates: np.ndarray) -> Target:
+def target_of(piece: Slice, coordinates: np.ndarray) -> CompileTarget:
     """The target of a mesh on a slice (`hardware.device_order`); raises BadRequest for a chip that
     no compiler here knows."""
     chip = piece.chip
@@ -56,20 +56,16 @@ def target_of(piece: Slice, coordinates: np.ndarray) -> Target:
         )
     capacity = chip.require("hbm_usable_bytes") / chip.jax_devices_per_chip
     if chip.compiler.platform == "tpu":
-        return Target(
-            slice=str(piece),
-            platform="tpu",
-            topology=f"{chip.compiler.name}:{'x'.join(map(str, piece.shape))}",
-            options=_tpu_options(piece, chip.compiler.one_device),
-            coordinates=order,
-            domain=piece.chips_each,
-            capacity=capacity,
-        )
-    return Target(
+        topology = f"{chip.compiler.name}:{'x'.join(map(str, piece.shape))}"
+        options = _tpu_options(piece, chip.compiler.one_device)
+    else:
+        topology = _gpu_topology(piece)
+        options = {"target_config": gpu_description(chip)}
+    return CompileTarget(
         slice=str(piece),
-        platform="cuda",
-        topology=_gpu_topology(piece),
-        options={"target_config": gpu_description(chip)},
+        platform=chip.compiler.platform,
+        topology=topology,
+        options=options,
         coordinates=order,
         domain=piece.chips_each,
         capacity=capacity,

@@ -8,6 +8,7 @@ in the dtype of the activations, which is what `rules.py` scales both lists to.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 from shardwise.models import Attention, ModelConfig, Parameter
 from shardwise.models.parameters import parameters
@@ -105,9 +106,7 @@ def _replicated(plan: TrainPlan, cfg: ModelConfig) -> float:
         if apart or _is_cut(row, plan.degree("tensor")):
             continue
         layers = row.layers * (1.0 if row.group is None else _here(plan, cfg))
-        pieces = 1
-        for axis in gather_axes(row, plan.storage_axes):
-            pieces *= plan.degree(axis)
+        pieces = prod(plan.degree(axis) for axis in gather_axes(row, plan.storage_axes))
         found += row.size * layers / pieces
     return found
 

@@ -6,6 +6,7 @@ and of the text of a compiled program.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.profiler.hlo import CompiledCollective, on_mesh, read_collectives, read_module
@@ -115,10 +116,6 @@ def read_lines(text: str, plan: TrainPlan | ServePlan) -> tuple[Line, ...]:
             continue
         share = _groups_of(collective, placed.axes, mesh) if not at.whole else 1.0
         for part in parts(module, collective):
-            dims = part.array.dims
-            elements = 1.0
-            for size in dims:
-                elements *= size
             line = Line(
                 kind=part.kind,
                 axes=placed.axes,
@@ -126,7 +123,7 @@ def read_lines(text: str, plan: TrainPlan | ServePlan) -> tuple[Line, ...]:
                 count=float(collective.count),
                 name=collective.op_name,
                 dtype=part.array.dtype,
-                elements=elements if dims else 1.0,
+                elements=float(prod(part.array.dims)),
                 form=part.form,
                 sent=part.sent,
             )
@@ -139,10 +136,7 @@ def _groups_of(collective: CompiledCollective, axes: tuple[str, ...], mesh: Mesh
     what a plan counts; what is gathered or summed is there in each of them."""
     if collective.kind != "all_to_all":
         return 1.0
-    degree = 1.0
-    for axis in axes:
-        degree *= mesh[axis]
-    return degree / len(collective.groups[0])
+    return prod(mesh[axis] for axis in axes) / len(collective.groups[0])
 
 
 def chains(lines: Sequence[Line]) -> list[list[Line]]:

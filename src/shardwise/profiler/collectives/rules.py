@@ -23,11 +23,11 @@ from shardwise.profiler.collectives.lines import (
     chain_bytes,
     chains,
 )
-from shardwise.units import dtype_bytes
+from shardwise.units import DTYPE_BYTES, dtype_bytes
 from shardwise.work import CollectiveKind
 
 SUMS = ("all_reduce", "reduce_scatter")
-FLOATS = {"bf16": 2.0, "f16": 2.0, "f32": 4.0, "f64": 8.0}
+FLOATS = {dtype: DTYPE_BYTES[dtype] for dtype in ("bf16", "f16", "f32", "f64")}
 SMALL = 0.5
 """Bytes below which nothing is left: sums of floats round."""
 
@@ -56,7 +56,7 @@ RULES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
+class RuleNote:
     """What one rule explains over some axes: bytes of the plan's list and of the compiled one."""
 
     rule: str
@@ -67,7 +67,7 @@ class Explained:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CollectiveRow:
     """One kind over the same axes: (arrays, V in bytes) per step, by producer, and what no rule
     explains of either."""
 
@@ -83,8 +83,8 @@ class Row:
 class Comparison:
     """A plan's list beside the compiled one."""
 
-    rows: tuple[Row, ...]
-    explained: tuple[Explained, ...]
+    rows: tuple[CollectiveRow, ...]
+    explained: tuple[RuleNote, ...]
 
     @property
     def raw_match(self) -> float:
@@ -100,7 +100,7 @@ class Comparison:
         return sum(row.planned_left + row.compiled_left for row in self.differences)
 
     @property
-    def differences(self) -> tuple[Row, ...]:
+    def differences(self) -> tuple[CollectiveRow, ...]:
         """The rows of which something is not explained."""
         return tuple(r for r in self.rows if max(r.planned_left, r.compiled_left) > SMALL)
 
@@ -113,14 +113,14 @@ class Ledger:
     cfg: ModelConfig
     planned: list[Line]
     compiled: list[Line]
-    notes: list[Explained] = field(default_factory=list)
+    notes: list[RuleNote] = field(default_factory=list)
 
     def note(self, rule: str, lines: Sequence[Line], planned: float, compiled: float) -> None:
         if planned > SMALL or compiled > SMALL:
             kinds = tuple(dict.fromkeys(line.kind for line in lines))
             axes = tuple(a for a in self.plan.mesh if any(a in line.axes for line in lines))
             self.notes.append(
-                Explained(rule=rule, kinds=kinds, axes=axes, planned=planned, compiled=compiled)
+                RuleNote(rule=rule, kinds=kinds, axes=axes, planned=planned, compiled=compiled)
             )
 
     def left(self, lines: Sequence[Line], key: Key) -> float:
@@ -153,7 +153,7 @@ def compare(
     each = [by_axes(lines) for lines in (planned, written, ledger.planned, ledger.compiled)]
     none = (0.0, 0.0)
     rows = [
-        Row(
+        CollectiveRow(
             kind=key[0],
             axes=key[1],
             planned=each[0].get(key, none),
@@ -168,7 +168,10 @@ def compare(
 
 
 def noticed(
-    plan: TrainPlan, cfg: ModelConfig, planned: Sequence[Line], compiled: Sequence[Line]
+    plan: TrainPlan,
+    cfg: ModelConfig,
+    planned: Sequence[Line],
+    compiled: Sequence[Line],
 ) -> tuple[int, int]:
     """After how many single changes of the lists something else is left, and of how many tried.
 

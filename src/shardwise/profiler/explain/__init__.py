@@ -15,13 +15,13 @@ from shardwise.profiler.ahead.buffers import Buffer
 from shardwise.profiler.explain import rules_compute, rules_memory, rules_network
 from shardwise.profiler.explain.evidence import Argument, Evidence
 from shardwise.profiler.explain.finding import WORTH, Finding
-from shardwise.profiler.explain.tables import Line, by_line, by_scope
+from shardwise.profiler.explain.tables import TimeShare, by_line, by_scope
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import module_work
 from shardwise.profiler.timeline import HloTimeline, schedule
 from shardwise.sharding.mesh import Mesh
 
-__all__ = ["Argument", "Explanation", "Finding", "Line", "explain_program"]
+__all__ = ["Argument", "Explanation", "Finding", "TimeShare", "explain_program"]
 
 RULES = (*rules_memory.RULES, *rules_network.RULES, *rules_compute.RULES)
 
@@ -32,8 +32,8 @@ class Explanation:
     and the findings that cost at least `WORTH` of the step, the dearest first."""
 
     timeline: HloTimeline
-    lines: tuple[Line, ...]
-    scopes: tuple[Line, ...]
+    lines: tuple[TimeShare, ...]
+    scopes: tuple[TimeShare, ...]
     arguments: tuple[Argument, ...]
     findings: tuple[Finding, ...]
 

@@ -24,20 +24,15 @@ MOST_OPERANDS = 1000
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+), \{[\d, ]*\}")
 _WORD = re.compile(r"\w+")
 MOVES = frozenset(
-    {
+    (
         *("bitcast", "reshape", "copy", "copy-start", "copy-done", "convert", "transpose", "slice"),
-        *(
-            "get-tuple-element",
-            "dynamic-slice",
-            "parameter",
-            "constant",
-            "tuple",
-            "bitcast-convert",
-        ),
-        *("custom-call", "select", "clamp", "add", "compare"),  # indices of a dynamic slice
-    }
+        *("get-tuple-element", "dynamic-slice", "parameter", "constant", "tuple"),
+        *("bitcast-convert", "custom-call", "select", "clamp", "add", "compare"),
+    )
 )
 """Opcodes that hand an array on, cut or laid out anew, without computing with it."""
+HANDS_ON = ("get-tuple-element", "bitcast", "copy", "copy-start")
+"""Opcodes that hand an array on as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +147,8 @@ class Evidence:
                 if sources := self.module.sources(i):
                     return str(sources[0])
             names = dict.fromkeys(name for i in waiting for name in i.operands)
-            waiting = [
-                i
-                for name in list(names)[:MOST_OPERANDS]
-                if (i := computation.find(name)) is not None
-            ]
+            found = (computation.find(name) for name in list(names)[:MOST_OPERANDS])
+            waiting = [i for i in found if i is not None]
         return source_of(item)
 
     def users(self, computation: Computation, name: str) -> list[Instruction]:
@@ -169,13 +161,7 @@ class Evidence:
                 if i.name in seen:
                     continue
                 seen.add(i.name)
-                if i.opcode in (
-                    "get-tuple-element",
-                    "bitcast",
-                    "copy",
-                    "copy-start",
-                    "copy-done",
-                ) or (i.opcode.endswith("-done")):
+                if i.opcode in HANDS_ON or i.opcode.endswith("-done"):
                     waiting.append(i.name)
                 else:
                     found.append(i)

@@ -10,7 +10,7 @@ from shardwise.work import grouped, tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class TimeShare:
     """Ops of one source line or scope. `seconds` are of the compute stream per step plus what is
     `exposed` of copies and collectives; `hidden` is their time behind it. `bound_by` is what bounds
     most of the seconds, `flops` and `hbm_bytes` are per step and device."""
@@ -27,28 +27,28 @@ class Line:
     ops: int
 
 
-def by_line(e: Evidence) -> tuple[Line, ...]:
+def by_line(e: Evidence) -> tuple[TimeShare, ...]:
     """One line per source line, most seconds first; what the compiler made itself belongs to the
     line of what it reads."""
     return _lines(e.timeline, e.where)
 
 
-def by_scope(timeline: HloTimeline) -> tuple[Line, ...]:
+def by_scope(timeline: HloTimeline) -> tuple[TimeShare, ...]:
     """One line per outermost named scope, most seconds first."""
     return _lines(timeline, lambda item: item.scope.split("/")[0] or "(no scope)")
 
 
-def _lines(timeline: HloTimeline, place: Callable[[HloOp], str]) -> tuple[Line, ...]:
+def _lines(timeline: HloTimeline, place: Callable[[HloOp], str]) -> tuple[TimeShare, ...]:
     groups = grouped(timeline.rows, lambda row: place(row.op))
     lines = [_line(where, rows, timeline.expected) for where, rows in groups.items()]
     return tuple(sorted(lines, key=lambda line: -line.seconds))
 
 
-def _line(where: str, rows: Sequence[OpRow], step: float) -> Line:
+def _line(where: str, rows: Sequence[OpRow], step: float) -> TimeShare:
     beside = [row for row in rows if row.op.op.stream != "compute"]
     bounds = tally((row.bound_by, _spent(row)) for row in rows)
     seconds = sum(map(_spent, rows))
-    return Line(
+    return TimeShare(
         where=where,
         seconds=seconds,
         exposed=sum(row.exposed for row in rows),

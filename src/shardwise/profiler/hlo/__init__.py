@@ -31,7 +31,7 @@ from shardwise.profiler.hlo.loops import trip_counts
 from shardwise.profiler.hlo.overlap import Overlap, read_overlaps
 from shardwise.profiler.hlo.rules import Rule, rule
 from shardwise.profiler.hlo.scopes import phase_of, scope_of
-from shardwise.profiler.hlo.shapes import Array, Layout, arrays, read_shape
+from shardwise.profiler.hlo.shapes import Array, MemoryLayout, arrays, read_shape
 from shardwise.profiler.hlo.sources import Source
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
 from shardwise.profiler.hlo.work import Block, HloOp, HloWork, Nested, Wait, module_work
@@ -44,7 +44,7 @@ __all__ = [
     "HloOp",
     "HloWork",
     "Instruction",
-    "Layout",
+    "MemoryLayout",
     "MeshAxes",
     "Module",
     "Nested",

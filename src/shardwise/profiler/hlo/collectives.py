@@ -88,14 +88,10 @@ def at_dtype(collective: CompiledCollective, dtype: str) -> CompiledCollective:
     wide = {d for d in collective.dtypes if d in FLOATS}
     if dtype not in FLOATS or len(wide) != 1 or len(set(collective.dtypes)) != 1:
         return collective
-    factor = DTYPE_BYTES[dtype] / _width(wide.pop())
+    factor = DTYPE_BYTES[dtype] / DTYPE_BYTES[wide.pop()]
     if factor >= 1:
         return collective
     return replace(collective, bytes=collective.bytes * factor, dtypes=(dtype,))
-
-
-def _width(dtype: str) -> float:
-    return {"bf16": 2.0, "f16": 2.0, "f32": 4.0, "f64": 8.0}[dtype]
 
 
 _Trips = Mapping[tuple[str, str], int | None]
@@ -104,33 +100,29 @@ _Trips = Mapping[tuple[str, str], int | None]
 def _walk(
     module: Module, trips: _Trips, name: str, count: int, counted: bool
 ) -> Iterator[CompiledCollective]:
-    computation = module.computations[name]
+    computation, runs = module.computations[name], {"count": count, "counted": counted}
     for instruction in computation.instructions:
         base = instruction.opcode.removesuffix("-start")
         if base in KINDS:
-            yield _repeated(collective_of(module, computation, instruction), count, counted)
+            yield replace(collective_of(module, computation, instruction), **runs)
         elif base == "send":
             if found := sent_collective(module, computation, instruction):
-                yield _repeated(found, count, counted)
+                yield replace(found, **runs)
         elif base == "collective-broadcast":
             raise ShardwiseError(f"'{instruction.name}' is a {base}, which has no rule here")
         elif instruction.opcode in ("fusion", "async-start"):
             for inner in fused_collectives(module, computation, instruction):
-                yield _repeated(inner, count, counted)
+                yield replace(inner, **runs)
         elif instruction.opcode == "while":
             times = trips[computation.name, instruction.name]
             body = instruction.attribute("body").lstrip("%")
             more = counted and times is not None
-            runs = rounds(module, instruction, count, times)
-            yield from _walk(module, trips, body, int(runs), more)
+            each = rounds(module, instruction, count, times)
+            yield from _walk(module, trips, body, int(each), more)
         elif instruction.opcode not in ("async-update", "async-done"):
             for called in instruction.called:
                 if called in module.computations:
                     yield from _walk(module, trips, called, count, counted)
-
-
-def _repeated(collective: CompiledCollective, count: int, counted: bool) -> CompiledCollective:
-    return replace(collective, count=count, counted=counted)
 
 
 def fused_collectives(
@@ -208,15 +200,11 @@ def sent_collective(
         return None
     return CompiledCollective(
         name=send.name,
-        kind=found.kind,
-        groups=found.groups,
-        bytes=found.bytes,
-        dtypes=found.dtypes,
+        computation=computation.name,
+        op_name=send.op_name,
         count=1,
         counted=True,
-        computation=computation.name,
-        done=found.done,
-        op_name=send.op_name,
+        **found._asdict(),
     )
 
 

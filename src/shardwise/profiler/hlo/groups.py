@@ -99,9 +99,8 @@ def _mesh_groups(axes: str, order: str, grouped: str, devices: int, what: str) -
     if ids.size != prod(sizes.values()):
         raise BadRequest(f"{what} name {ids.size} devices for {prod(sizes.values())} places")
     ids = ids.reshape(list(sizes.values()))
-    members = []
-    for name, _, before, size in _AXIS.findall(grouped):
-        members.append(_member(sizes, name, before, size, what))
+    named = _AXIS.findall(grouped)
+    members = [_member(sizes, name, before, size, what) for name, _, before, size in named]
     groups: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
     for at in np.ndindex(ids.shape):
         inside = tuple(at[axis] // stride % size for axis, stride, size in members)
@@ -155,7 +154,8 @@ def read_pairs(text: str) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-def mesh_axes(groups: Sequence[Sequence[int]], mesh: Mesh) -> MeshAxes:
+@lru_cache(maxsize=4096)
+def mesh_axes(groups: Groups, mesh: Mesh) -> MeshAxes:
     """The axes that a collective with these groups (or pairs) runs over.
 
     >>> mesh_axes(((0, 4), (1, 5), (2, 6), (3, 7)), Mesh.parse("X=2,Y=4"))
@@ -174,7 +174,8 @@ def mesh_axes(groups: Sequence[Sequence[int]], mesh: Mesh) -> MeshAxes:
     return MeshAxes(axes, whole and all(len(set(group)) == size for group in groups))
 
 
-def ring_step(pairs: Sequence[Sequence[int]], mesh: Mesh) -> int:
+@lru_cache(maxsize=4096)
+def ring_step(pairs: Groups, mesh: Mesh) -> int:
     """How many places along its one axis a permute moves, the shorter way round; 0 where its pairs
     move by different steps, along several axes, or exactly half way round.
 
@@ -186,11 +187,8 @@ def ring_step(pairs: Sequence[Sequence[int]], mesh: Mesh) -> int:
     places = list(mesh.devices())
     steps = set()
     for source, target in pairs:
-        moves = [
-            (b - a) % size
-            for a, b, size in zip(places[source], places[target], mesh.values(), strict=True)
-        ]
-        steps.add(tuple(moves))
+        moves = zip(places[source], places[target], mesh.values(), strict=True)
+        steps.add(tuple((b - a) % size for a, b, size in moves))
     if len(steps) != 1:
         return 0
     moved = [(step, size) for step, size in zip(*steps, mesh.values(), strict=True) if step]
@@ -200,7 +198,8 @@ def ring_step(pairs: Sequence[Sequence[int]], mesh: Mesh) -> int:
     return 0 if 2 * step == size else step if 2 * step < size else step - size
 
 
-def sends_of(pairs: Sequence[Sequence[int]], axes: Sequence[str], mesh: Mesh) -> Sends | None:
+@lru_cache(maxsize=4096)
+def sends_of(pairs: Groups, axes: tuple[str, ...], mesh: Mesh) -> Sends | None:
     """Who sends to whom among the devices of a group along a permute's axes; None for a shift by
     one place along one axis, which is a collective's own rule.
 

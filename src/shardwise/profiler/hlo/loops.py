@@ -6,9 +6,9 @@ constant starts it. All three may sit in fusions, behind copies, or be carried t
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardwise.errors import BadRequest
 from shardwise.profiler.hlo.text import Computation, Instruction, Module
@@ -86,6 +86,21 @@ def _count(start: int, step: int, direction: str, limit: int) -> int | None:
     return -(-distance // step) if step > 0 else None
 
 
+def _deeper(follow: Callable[..., Linear | None]) -> Callable[..., Linear | None]:
+    """A method of `_Values` as one more step, of which there may be so many in a row."""
+
+    def counted(self: "_Values", *arguments: Any) -> Linear | None:
+        self.left -= 1
+        self.depth += 1
+        if self.left < 0 or self.depth > DEEPEST:
+            raise _TooLongError
+        found = follow(self, *arguments)
+        self.depth -= 1
+        return found
+
+    return counted
+
+
 @dataclass
 class _Values:
     """Integers of a module, followed to where they are made; `left` steps may still be taken."""
@@ -160,13 +175,9 @@ class _Values:
         `given` are the parameters of a fused computation. Without it parameter 0 is the tuple.
         """
         found = computation.find(name)
-        if found is None:
-            return None
-        self.enter()
-        value = self.linear_of(computation, found, given)
-        self.depth -= 1
-        return value
+        return None if found is None else self.linear_of(computation, found, given)
 
+    @_deeper
     def linear_of(
         self, computation: Computation, found: Instruction, given: _Given
     ) -> Linear | None:
@@ -195,13 +206,9 @@ class _Values:
     ) -> Linear | None:
         """One element of a tuple."""
         found = computation.find(name)
-        if found is None:
-            return None
-        self.enter()
-        value = self.element_of(computation, found, index, given)
-        self.depth -= 1
-        return value
+        return None if found is None else self.element_of(computation, found, index, given)
 
+    @_deeper
     def element_of(
         self, computation: Computation, found: Instruction, index: int, given: _Given
     ) -> Linear | None:
@@ -240,13 +247,6 @@ class _Values:
             value = None if outer is None else Linear(outer.element, outer.offset + value.offset)
             computation = caller[0]
         return None if value is None else value.offset
-
-    def enter(self) -> None:
-        """One step deeper."""
-        self.left -= 1
-        self.depth += 1
-        if self.left < 0 or self.depth > DEEPEST:
-            raise _TooLongError
 
 
 def _sum(left: Linear | None, right: Linear | None, sign: int) -> Linear | None:

@@ -20,7 +20,7 @@ SAME = ("bitcast", "copy", "reshape", "transpose", "get-tuple-element", "convert
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ArrayPart:
     """One array of a collective. `kind` is what it does, `form` how it is written, `bytes` its V as
     in `work.Collective`, `sent` the bytes of its operand on one device."""
 
@@ -31,7 +31,7 @@ class Part:
     sent: float
 
 
-def parts(module: Module, collective: CompiledCollective) -> tuple[Part, ...]:
+def parts(module: Module, collective: CompiledCollective) -> tuple[ArrayPart, ...]:
     """The arrays of a collective of the module, in order."""
     computation = module.computations[collective.computation]
     start = computation.find(collective.name)
@@ -51,7 +51,7 @@ def parts(module: Module, collective: CompiledCollective) -> tuple[Part, ...]:
             kind, form = "reduce_scatter", "sum and slice"
         share = array.bytes / total if total else 0.0
         made.append(
-            Part(kind=kind, form=form, array=array, bytes=collective.bytes * share, sent=sent)
+            ArrayPart(kind=kind, form=form, array=array, bytes=collective.bytes * share, sent=sent)
         )
     return tuple(made)
 

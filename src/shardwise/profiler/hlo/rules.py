@@ -3,6 +3,7 @@
 Names are those of XLA's `hlo_opcode.h` (openxla/xla, the version in jaxlib 0.10).
 """
 
+from collections.abc import Mapping
 from typing import Literal
 
 Rule = Literal[
@@ -24,69 +25,51 @@ Rule = Literal[
 ]
 
 
+OPCODES: Mapping[Rule, str] = {
+    # Names and views: no work is done.
+    "free": """parameter constant tuple get-tuple-element bitcast after-all add-dependency domain
+        opt-barrier partition-id replica-id get-dimension-size set-dimension-size""",
+    # What runs other computations.
+    "nested": "while conditional call fusion",
+    "matmul": "dot convolution ragged-dot",
+    # One operation per element of the output.
+    "elementwise": """abs acos acosh add and asin asinh atan2 atanh cbrt ceil clamp compare complex
+        convert cosine cosh count-leading-zeros divide erf exponential exponential-minus-one floor
+        imag is-finite log log-plus-one logistic map maximum minimum multiply negate not or popcnt
+        power real reduce-precision remainder round-nearest-afz round-nearest-even rsqrt select
+        shift-left shift-right-arithmetic shift-right-logical sign sine sinh sqrt
+        stochastic-convert subtract tan tanh xor bitcast-convert iota rng rng-bit-generator
+        rng-get-and-update-state batch-norm-grad batch-norm-inference batch-norm-training""",
+    # One operation per element of the input, or of every window.
+    "reduction": "reduce reduce-window select-and-scatter scan",
+    # Bytes move and nothing is computed.
+    "movement": """copy transpose reshape broadcast concatenate pad reverse slice dynamic-slice
+        dynamic-update-slice dynamic-reshape""",
+    "gather": "gather scatter",
+    "sort": "sort topk",
+    "algebra": "cholesky triangular-solve fft",
+    "collective": """all-gather all-reduce reduce-scatter all-to-all ragged-all-to-all
+        collective-permute all-gather-start all-reduce-start reduce-scatter-start all-to-all-start
+        ragged-all-to-all-start collective-permute-start""",
+    # To another slice, to the host or from it.
+    "transfer": "send recv infeed outfeed",
+    # Asynchronous pairs; a start that is a collective is above.
+    "start": "copy-start async-start",
+    "done": """copy-done async-done async-update all-gather-done all-reduce-done
+        reduce-scatter-done all-to-all-done ragged-all-to-all-done collective-permute-done
+        send-done recv-done""",
+    "custom": "custom-call",
+}
+"""The opcodes of each rule. The collective-broadcast is missing on purpose, and so is unknown: what
+it costs depends on the network's own algorithm."""
+
+
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Names and views: no work is done.
-FREE = _words(
-    """parameter constant tuple get-tuple-element bitcast after-all add-dependency domain
-    opt-barrier partition-id replica-id get-dimension-size set-dimension-size"""
-)
-# What runs other computations.
-NESTED = _words("while conditional call fusion")
-MATMUL = _words("dot convolution ragged-dot")
-# One operation per element of the output.
-ELEMENTWISE = _words(
-    """abs acos acosh add and asin asinh atan2 atanh cbrt ceil clamp compare complex convert
-    cosine cosh count-leading-zeros divide erf exponential exponential-minus-one floor imag
-    is-finite log log-plus-one logistic map maximum minimum multiply negate not or popcnt power
-    real reduce-precision remainder round-nearest-afz round-nearest-even rsqrt select
-    shift-left shift-right-arithmetic shift-right-logical sign sine sinh sqrt
-    stochastic-convert subtract tan tanh xor bitcast-convert iota rng rng-bit-generator
-    rng-get-and-update-state batch-norm-grad batch-norm-inference batch-norm-training"""
-)
-# One operation per element of the input, or of every window.
-REDUCTION = _words("reduce reduce-window select-and-scatter scan")
-# Bytes move and nothing is computed.
-MOVEMENT = _words(
-    """copy transpose reshape broadcast concatenate pad reverse slice dynamic-slice
-    dynamic-update-slice dynamic-reshape"""
-)
-GATHER = _words("gather scatter")
-SORT = _words("sort topk")
-ALGEBRA = _words("cholesky triangular-solve fft")
-COLLECTIVE = _words(
-    """all-gather all-reduce reduce-scatter all-to-all ragged-all-to-all collective-permute
-    all-gather-start all-reduce-start reduce-scatter-start all-to-all-start
-    ragged-all-to-all-start collective-permute-start"""
-)
-# To another slice, to the host or from it.
-TRANSFER = _words("send recv infeed outfeed")
-# Asynchronous pairs; a start that is a collective stands above.
-START = _words("copy-start async-start")
-DONE = _words(
-    """copy-done async-done async-update all-gather-done all-reduce-done reduce-scatter-done
-    all-to-all-done ragged-all-to-all-done collective-permute-done send-done recv-done"""
-)
-# Refused by name: what it costs depends on the network's own algorithm.
-UNKNOWN = _words("collective-broadcast collective-broadcast-start collective-broadcast-done")
-
-_RULES: dict[str, Rule] = {
-    **dict.fromkeys(FREE, "free"),
-    **dict.fromkeys(NESTED, "nested"),
-    **dict.fromkeys(MATMUL, "matmul"),
-    **dict.fromkeys(ELEMENTWISE, "elementwise"),
-    **dict.fromkeys(REDUCTION, "reduction"),
-    **dict.fromkeys(MOVEMENT, "movement"),
-    **dict.fromkeys(GATHER, "gather"),
-    **dict.fromkeys(SORT, "sort"),
-    **dict.fromkeys(ALGEBRA, "algebra"),
-    **dict.fromkeys(COLLECTIVE, "collective"),
-    **dict.fromkeys(TRANSFER, "transfer"),
-    **dict.fromkeys(START, "start"),
-    **dict.fromkeys(DONE, "done"),
-    "custom-call": "custom",
+_RULES: Mapping[str, Rule] = {
+    opcode: rule for rule, opcodes in OPCODES.items() for opcode in _words(opcodes)
 }
 
 FREE_CALLS = _words(
@@ -103,8 +86,8 @@ PRODUCT_CALLS = _words(
 """Targets that are a dot or a convolution of a GPU's libraries; their second result is scratch."""
 
 CALLS: dict[str, Rule] = {
-    **dict.fromkeys(_words("TopK __gpu$TopK PartialReduce"), "sort"),
-    **dict.fromkeys(_words("X64Combine X64SplitLow X64SplitHigh"), "movement"),
+    **dict.fromkeys(("TopK", "__gpu$TopK", "PartialReduce"), "sort"),
+    **dict.fromkeys(("X64Combine", "X64SplitLow", "X64SplitHigh"), "movement"),
 }
 """Targets that stand for an operation of the table: what they cost is what they move."""
 

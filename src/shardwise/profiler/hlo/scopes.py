@@ -25,15 +25,20 @@ _STRUCTURE = frozenset(
 
 @lru_cache(maxsize=65536)
 def phase_of(op_name: str) -> str:
-    """ "recompute" and "backward" by JAX's own marks, "forward" in a differentiated function,
-    "step" elsewhere, and nothing where the compiler gives no name."""
+    """ "recompute" and "backward" by JAX's own marks, "forward" in a differentiated function;
+    elsewhere "optimizer" or "backward" by the component, else "step"; and nothing where the
+    compiler gives no name. Parameters that are gathered again are so for the backward pass."""
+    component = _component(op_name)
     if "rematted_computation" in op_name:
-        return "recompute"
+        return "backward" if component == "parameters" else "recompute"
     if "transpose(" in op_name:
         return "backward"
     if "jvp(" in op_name:
         return "forward"
-    return "step" if op_name else ""
+    return _OUTSIDE.get(component, "step") if op_name else ""
+
+
+_OUTSIDE = {"gradients": "backward", "optimizer": "optimizer", "parameters": "optimizer"}
 
 
 @lru_cache(maxsize=65536)
@@ -56,9 +61,19 @@ def component_in(op_name: str) -> str:
     >>> component_in("jit(f)/transpose(jvp(parameters))/reduce_scatter")
     'gradients'
     """
-    found = component_of(scope_of(op_name))
-    home = found == "parameters" and phase_of(op_name) == "backward"
-    return "gradients" if home else found
+    found = _component(op_name)
+    transposed = "transpose(" in op_name and "rematted_computation" not in op_name
+    return "gradients" if found == "parameters" and transposed else found
+
+
+def _component(op_name: str) -> str:
+    """By the scopes alone; of operations that the compiler joined, `a/(b/x:c/y)`, their common
+    one."""
+    *outer, last = _split(op_name)
+    if not (last.startswith("(") and last.endswith(")")):
+        return component_of(scope_of(op_name))
+    each = {_component("/".join((*outer, part))) for part in last[1:-1].split(":")}
+    return each.pop() if len(each) == 1 else ""
 
 
 def _split(name: str) -> list[str]:

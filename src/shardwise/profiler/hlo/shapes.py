@@ -56,7 +56,7 @@ MOST_TILE = 2**24
 """Elements of a tile; a TPU's are some thousands."""
 
 
-class Layout(NamedTuple):
+class MemoryLayout(NamedTuple):
     """Dims from minor to major, tiles from the outer to the inner, and the memory space."""
 
     order: tuple[int, ...] = ()
@@ -64,7 +64,7 @@ class Layout(NamedTuple):
     space: int = MAIN
 
 
-PLAIN = Layout()
+PLAIN = MemoryLayout()
 
 
 class Array(NamedTuple):
@@ -73,7 +73,7 @@ class Array(NamedTuple):
     dtype: str
     dims: tuple[int, ...]
     bytes: float
-    layout: Layout = PLAIN
+    layout: MemoryLayout = PLAIN
 
     @property
     def space(self) -> int:
@@ -138,11 +138,11 @@ def read_shape(text: str) -> Shape:
 
 
 @lru_cache(maxsize=4096)
-def read_layout(text: str) -> Layout:
+def read_layout(text: str) -> MemoryLayout:
     """What stands in the braces: `1,0:T(8,128)(2,1)S(1)`; marks without a meaning here are skipped.
 
     >>> read_layout("1,0:T(8,128)(2,1)S(1)")
-    Layout(order=(1, 0), tiles=((8, 128), (2, 1)), space=1)
+    MemoryLayout(order=(1, 0), tiles=((8, 128), (2, 1)), space=1)
     """
     dims, _, marks = text.partition(":")
     tiles: list[tuple[int, ...]] = []
@@ -156,7 +156,7 @@ def read_layout(text: str) -> Layout:
     if len(tiles) > 8 or any(len(tile) > MOST_RANK or prod(tile) > MOST_TILE for tile in tiles):
         raise BadRequest(f"layout {shown(text)} has tiles of over {MOST_TILE} elements, or over 8")
     order = integers(dims, f"a dim of layout {shown(text)}")
-    return Layout(order, tuple(tile for tile in tiles if tile), space)
+    return MemoryLayout(order, tuple(tile for tile in tiles if tile), space)
 
 
 def arrays(shape: Shape) -> Iterator[Array]:

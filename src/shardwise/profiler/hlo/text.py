@@ -15,6 +15,7 @@ from shardwise.errors import BadRequest, ShardwiseError, shown
 from shardwise.profiler.hlo.numbers import MOST_DEVICES, integer, integers
 from shardwise.profiler.hlo.shapes import Array, Shape, read_shape
 from shardwise.profiler.hlo.sources import Frames, Source, read_frames
+from shardwise.work import grouped
 
 _COMPUTATION = re.compile(r"(ENTRY\s+)?%?([\w.\-]+)\s*[({]", re.ASCII)  # the line ends with {
 _INSTRUCTION = re.compile(r"^\s+(ROOT\s+)?%?([\w.\-]+)\s*=\s*(.*)$", re.DOTALL | re.ASCII)
@@ -142,11 +143,9 @@ class Computation:
     def readers(self, name: str) -> tuple[Instruction, ...]:
         """The instructions that read a value, in order, each once."""
         if "readers" not in self.memo:
-            found: dict[str, list[Instruction]] = {}
-            for instruction in self.instructions:
-                for operand in dict.fromkeys(instruction.operands):
-                    found.setdefault(operand, []).append(instruction)
-            self.memo["readers"] = {value: tuple(users) for value, users in found.items()}
+            read = [(n, i) for i in self.instructions for n in dict.fromkeys(i.operands)]
+            found = grouped(read, lambda pair: pair[0])
+            self.memo["readers"] = {n: tuple(i for _, i in pairs) for n, pairs in found.items()}
         return self.memo["readers"].get(name, ())
 
     def shape_of(self, name: str) -> Shape:

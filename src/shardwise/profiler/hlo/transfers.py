@@ -26,7 +26,7 @@ _FRONTEND = re.compile(r'(?<!\w)(\w++)="([^"]*)"')
 _TARGET = re.compile(r"\{([\d,]+)\}x\{(\d+):(\d+)\}$")
 
 
-class Transfer(NamedTuple):
+class SentCollective(NamedTuple):
     """What a send starts: V in `bytes` as in `work.Collective`, and what ends it."""
 
     kind: CollectiveKind
@@ -36,7 +36,9 @@ class Transfer(NamedTuple):
     done: str
 
 
-def read_transfer(module: Module, computation: Computation, send: Instruction) -> Transfer | None:
+def read_transfer(
+    module: Module, computation: Computation, send: Instruction
+) -> SentCollective | None:
     """The collective that a send starts; None for one to the host."""
     marks = dict(_FRONTEND.findall(send.attribute("frontend_attributes")))
     kind = _TYPES.get(marks.get("_xla_megascale_transfer_type", ""))
@@ -50,7 +52,7 @@ def read_transfer(module: Module, computation: Computation, send: Instruction) -
         return None
     payload = list(arrays(computation.shape_of(send.operands[0])))
     members = len(groups[0]) if kind == "all_gather" else 1
-    return Transfer(
+    return SentCollective(
         kind=kind,
         groups=groups,
         bytes=sum(array.bytes for array in payload) * members,

@@ -8,9 +8,12 @@ class "unknown". Seconds are not read here, `profiler/timeline.py` makes them.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
+from math import prod
 
 from shardwise.errors import BadRequest
+from shardwise.models.components import CORE
+from shardwise.plans.layouts import BATCH_AXES
 from shardwise.profiler.hlo.collectives import (
     CompiledCollective,
     chain_part,
@@ -29,8 +32,6 @@ from shardwise.profiler.hlo.flops import (
     vector_flops,
 )
 from shardwise.profiler.hlo.groups import (
-    Groups,
-    MeshAxes,
     mesh_axes,
     recover_mesh,
     ring_step,
@@ -47,7 +48,7 @@ from shardwise.profiler.hlo.traffic import Traffic, traffic
 from shardwise.profiler.hlo.transfers import slices_of
 from shardwise.sharding.mesh import Mesh
 from shardwise.units import many
-from shardwise.work import Collective, Matmul, Op, OpClass, Sends, Work
+from shardwise.work import Collective, Op, OpClass, Work, tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +148,7 @@ def module_work(module: Module, mesh: Mesh | None = None) -> HloWork:
             f"the program runs on {many(devices, 'device')} and mesh {mesh} has {mesh.size}; give "
             "the mesh that it was compiled for"
         )
-    reader = _Reader(module=module, mesh=mesh)
+    reader = _ModuleReader(module=module, mesh=mesh)
     block = tuple(reader.block(module.entry, 1.0, True, ""))
     return HloWork(name=module.name, devices=devices, mesh=mesh, block=block)
 
@@ -174,23 +175,8 @@ def _flat(block: Block) -> Iterator[HloOp]:
             yield from _flat(item.block)
 
 
-@lru_cache(maxsize=4096)
-def _axes(groups: Groups, mesh: Mesh) -> MeshAxes:
-    return mesh_axes(groups, mesh)
-
-
-@lru_cache(maxsize=4096)
-def _step(pairs: Groups, mesh: Mesh) -> int:
-    return ring_step(pairs, mesh)
-
-
-@lru_cache(maxsize=4096)
-def _sends(pairs: Groups, axes: tuple[str, ...], mesh: Mesh) -> Sends | None:
-    return sends_of(pairs, axes, mesh)
-
-
 @dataclass
-class _Reader:
+class _ModuleReader:
     """The walk: what is the same for every computation of a module, and the ids given so far."""
 
     module: Module
@@ -304,7 +290,7 @@ def _amount(block: Block) -> tuple[float, float]:
 class _Maker:
     """Makes the ops of one instruction."""
 
-    reader: _Reader
+    reader: _ModuleReader
     computation: Computation
     found: Instruction
     count: float
@@ -320,7 +306,7 @@ class _Maker:
             id=self.reader.id_of(found.name),
             name=found.name,
             phase=phase_of(name),
-            component=component_in(name),
+            component=more.pop("component", component_in(name)),
             op_class=op_class,
             hbm_bytes=moved.main,
             host_bytes=moved.host,
@@ -347,24 +333,27 @@ class _Maker:
         return traffic(self.reader.module, self.computation, self.found)
 
     def collective(self, collective: CompiledCollective) -> HloOp:
-        axes, whole = _axes(collective.groups, self.reader.mesh)
-        permute = collective.kind == "permute"
+        axes, whole = mesh_axes(collective.groups, self.reader.mesh)
+        permute, ragged = collective.kind == "permute", "ragged" in collective.kind
+        size = float(prod(self.reader.mesh[axis] for axis in axes))
+        name = collective.op_name or self.found.op_name
         wire = Collective(
             kind=collective.kind,
             axes=axes,
             bytes=collective.bytes,
             # Every destination may be reached; the text does not say how many are.
-            fan_out=_size(axes, self.reader.mesh) if "ragged" in collective.kind else None,
-            exchange=_sends(collective.groups, axes, self.reader.mesh) if permute else None,
+            fan_out=size if ragged else None,
+            exchange=sends_of(collective.groups, axes, self.reader.mesh) if permute else None,
         )
         return self.op(
             "collective",
             Traffic(),
             stream="net:" + ",".join(axes),
             collective=wire,
-            op_name=collective.op_name or self.found.op_name,
+            op_name=name,
+            component="gradients" if _sums_over_tokens(wire, name) else component_in(name),
             asynchronous=collective.asynchronous,
-            step=_step(collective.groups, self.reader.mesh) if permute else 0,
+            step=ring_step(collective.groups, self.reader.mesh) if permute else 0,
             whole_axes=whole or permute,
         )
 
@@ -400,18 +389,15 @@ class _Maker:
         module, found = self.reader.module, self.found
         if products is None:
             products = [(self.computation, found)] if multiplies(found) else []
-        flops: dict[str, float] = {}
-        matmuls: list[Matmul] = []
-        for where, product in products:
-            matmuls.append(matmul_of(where, product))
-            dtype = matmul_dtype(where, product)
-            flops[dtype] = flops.get(dtype, 0.0) + matmul_flops(matmuls[-1])
+        matmuls = [matmul_of(where, product) for where, product in products]
+        dtypes = (matmul_dtype(where, product) for where, product in products)
+        flops = tally(zip(dtypes, map(matmul_flops, matmuls), strict=True))
         attention = attention_flops(self.computation, found)
         stated = attention or stated_flops(found)
         if stated:
             flops = {_widest(self.computation, found): stated}
         op_class, note = _class(module, found, bool(products), bool(stated))
-        if attention:
+        if attention or (products and component_in(found.op_name) == CORE):
             op_class = "attention"
         return self.op(
             op_class,
@@ -424,11 +410,14 @@ class _Maker:
         )
 
 
-def _size(axes: tuple[str, ...], mesh: Mesh) -> float:
-    size = 1.0
-    for axis in axes:
-        size *= mesh[axis]
-    return size
+def _sums_over_tokens(wire: Collective, op_name: str) -> bool:
+    """Whether devices with tokens of their own add something up in a backward pass: gradients of
+    parameters, whichever product's scope the compiler does it in. In attention's core it is those
+    of keys and values that were gathered."""
+    if phase_of(op_name) != "backward" or component_in(op_name) == CORE:
+        return False
+    sums = wire.kind in ("all_reduce", "reduce_scatter")
+    return sums and bool(wire.axes) and {*wire.axes} <= {*BATCH_AXES, "context"}
 
 
 def _megascale(instruction: Instruction) -> bool:

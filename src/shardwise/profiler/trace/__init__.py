@@ -6,8 +6,16 @@ reads); `match.py` puts the seconds on the ops of an `HloWork`; `job.py` runs in
 runs a program some steps and captures it. Nothing is predicted here. Read `events.py` first.
 """
 
-from shardwise.profiler.trace.events import Trace, TraceOp, trace_of
-from shardwise.profiler.trace.match import Measured, MeasuredOp, measure
+from shardwise.profiler.trace.events import Capture, TraceOp, trace_of
+from shardwise.profiler.trace.match import MeasuredOp, MeasuredProgram, measure
 from shardwise.profiler.trace.read import read_trace
 
-__all__ = ["Measured", "MeasuredOp", "Trace", "TraceOp", "measure", "read_trace", "trace_of"]
+__all__ = [
+    "Capture",
+    "MeasuredOp",
+    "MeasuredProgram",
+    "TraceOp",
+    "measure",
+    "read_trace",
+    "trace_of",
+]

@@ -9,7 +9,7 @@ from shardwise.boundary.documents import parse_json
 from shardwise.boundary.files import TABLE_BYTES, decode
 from shardwise.boundary.numbers import number
 from shardwise.errors import BadRequest, shown
-from shardwise.profiler.trace.events import REMEDY, STATS, Event, Line
+from shardwise.profiler.trace.events import REMEDY, STATS, TraceEvent, TraceLine
 from shardwise.units import format_bytes
 
 MOST_OBJECTS = 2_000_000
@@ -20,7 +20,7 @@ MICROSECOND = 1e6
 """Of them to a second; Chrome's times are in microseconds."""
 
 
-def read_chrome(path: Path) -> tuple[Line, ...]:
+def read_chrome(path: Path) -> tuple[TraceLine, ...]:
     """The lines of a Chrome trace: complete events ("ph": "X"), times from microseconds.
 
     Raises BadRequest for what is truncated, no JSON, or JSON of something else.
@@ -39,10 +39,10 @@ def read_chrome(path: Path) -> tuple[Line, ...]:
     return _lines(events, what)
 
 
-def _lines(events: list[dict[str, Any]], what: str) -> tuple[Line, ...]:
+def _lines(events: list[dict[str, Any]], what: str) -> tuple[TraceLine, ...]:
     planes: dict[Hashable, str] = {}
     threads: dict[tuple[Hashable, Hashable], str] = {}
-    lines: dict[tuple[Hashable, Hashable], list[Event]] = {}
+    lines: dict[tuple[Hashable, Hashable], list[TraceEvent]] = {}
     for at, e in enumerate(events, 1):
         kind = e.get("ph")
         try:
@@ -57,7 +57,9 @@ def _lines(events: list[dict[str, Any]], what: str) -> tuple[Line, ...]:
                 f"{what}, event {at} ({shown(e.get('name'))}): {error}, as in Chrome's format"
             ) from None
     return tuple(
-        Line(plane=planes.get(pid, str(pid)), name=threads.get((pid, tid), ""), events=tuple(found))
+        TraceLine(
+            plane=planes.get(pid, str(pid)), name=threads.get((pid, tid), ""), events=tuple(found)
+        )
         for (pid, tid), found in lines.items()
     )
 
@@ -84,11 +86,11 @@ def _label(e: Mapping[str, Any]) -> str:
     return str(found)
 
 
-def _event(e: Mapping[str, Any]) -> Event:
+def _event(e: Mapping[str, Any]) -> TraceEvent:
     name, args = e.get("name"), _args(e)
     if not isinstance(name, str):
         raise BadRequest(f"'name' is {shown(name)}; it must be text")
-    return Event(
+    return TraceEvent(
         name=name,
         start=number(e.get("ts"), "'ts'", least=0) / MICROSECOND,
         seconds=number(e.get("dur", 0.0), "'dur'", least=0) / MICROSECOND,

@@ -33,7 +33,7 @@ REMEDY = "give a capture of jax.profiler, its folder, or a trace in Chrome's JSO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class TraceEvent:
     """One event of a capture: seconds from any origin, and those of its stats named in STATS."""
 
     name: str
@@ -43,12 +43,12 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class TraceLine:
     """The events of one thread or stream."""
 
     plane: str
     name: str
-    events: tuple[Event, ...]
+    events: tuple[TraceEvent, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class TraceOp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class Capture:
     """All ops of a capture."""
 
     path: str
@@ -83,7 +83,7 @@ class Trace:
         found = tally((op.module, op.own) for op in self.ops)
         return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
-    def of(self, module: str) -> "Trace":
+    def of(self, module: str) -> "Capture":
         """The ops of one module alone."""
         return replace(self, ops=tuple(op for op in self.ops if op.module == module))
 
@@ -107,7 +107,7 @@ class Trace:
         return median(self.spans.values())
 
 
-def trace_of(path: str, lines: Sequence[Line]) -> Trace:
+def trace_of(path: str, lines: Sequence[TraceLine]) -> Capture:
     """The ops of a capture. Raises BadRequest where it has none: a capture of something else."""
     ops: list[TraceOp] = []
     for line in lines:
@@ -123,10 +123,10 @@ def trace_of(path: str, lines: Sequence[Line]) -> Trace:
             f"trace '{path}' has {events} events and none of a compiled op (no 'hlo_op', no line "
             f"'{OPS}'); capture with jax.profiler.trace while the program runs"
         )
-    return Trace(path=path, ops=tuple(sorted(ops, key=lambda op: op.start)))
+    return Capture(path=path, ops=tuple(sorted(ops, key=lambda op: op.start)))
 
 
-def _check_times(path: str, line: Line) -> None:
+def _check_times(path: str, line: TraceLine) -> None:
     """Times are what a clock gives: finite, not negative, and no ages."""
     for event in line.events:
         if not (0 <= event.start <= LATEST and 0 <= event.seconds <= LONGEST):
@@ -137,7 +137,7 @@ def _check_times(path: str, line: Line) -> None:
             )
 
 
-def _plane_ops(plane: str, lines: Sequence[Line]) -> list[TraceOp]:
+def _plane_ops(plane: str, lines: Sequence[TraceLine]) -> list[TraceOp]:
     named = [line for line in lines if any("hlo_op" in e.stats for e in line.events)]
     # GPUs show the kernels on their streams and once more, derived, as "XLA Ops".
     streams = [line for line in named if line.name != OPS]
@@ -149,7 +149,7 @@ def _plane_ops(plane: str, lines: Sequence[Line]) -> list[TraceOp]:
     return _without_holders(found)
 
 
-def _line_ops(plane: str, line: Line, runs: Sequence[Event]) -> list[TraceOp]:
+def _line_ops(plane: str, line: TraceLine, runs: Sequence[TraceEvent]) -> list[TraceOp]:
     given = re.search(r":(?:TPU|GPU):(\d+)", plane)
     ends = list(accumulate((r.start + r.seconds for r in runs), max))
     events = [e for e in line.events if line.name == OPS or "hlo_op" in e.stats]
@@ -194,7 +194,7 @@ def opcode_of(name: str) -> str:
     return name
 
 
-def _own_seconds(events: Sequence[Event]) -> list[float]:
+def _own_seconds(events: Sequence[TraceEvent]) -> list[float]:
     """Of each event of one line, its seconds without those of the events directly inside it."""
     order = sorted(range(len(events)), key=lambda i: (events[i].start, -events[i].seconds))
     own = [e.seconds for e in events]
@@ -218,14 +218,14 @@ def _without_holders(ops: list[TraceOp]) -> list[TraceOp]:
     ]
 
 
-def lines_of(rows: Iterable[Mapping[str, Any]]) -> tuple[Line, ...]:
+def lines_of(rows: Iterable[Mapping[str, Any]]) -> tuple[TraceLine, ...]:
     """Lines from plain values: {"plane", "line", "events": [[name, start, seconds, stats]]}."""
     return tuple(
-        Line(
+        TraceLine(
             plane=row["plane"],
             name=row["line"],
             events=tuple(
-                Event(name=n, start=start, seconds=seconds, stats=stats)
+                TraceEvent(name=n, start=start, seconds=seconds, stats=stats)
                 for n, start, seconds, stats in row["events"]
             ),
         )

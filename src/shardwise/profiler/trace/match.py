@@ -7,7 +7,7 @@ from statistics import median
 from shardwise.errors import BadRequest, shown
 from shardwise.profiler.hlo.text import Module
 from shardwise.profiler.hlo.work import HloOp, HloWork
-from shardwise.profiler.trace.events import HOLDERS, Trace, opcode_of
+from shardwise.profiler.trace.events import HOLDERS, Capture, opcode_of
 from shardwise.work import tally
 
 
@@ -22,7 +22,7 @@ class MeasuredOp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeasuredProgram:
     """A compiled program as it ran: means over `devices` and the `runs` of each.
 
     `step_seconds` is the median from the first op to the last; ops of several threads or streams
@@ -50,7 +50,7 @@ class Measured:
         return sum(self.unmatched.values())
 
 
-def measure(trace: Trace, work: HloWork, module: Module) -> Measured:
+def measure(trace: Capture, work: HloWork, module: Module) -> MeasuredProgram:
     """Put the seconds of a capture on the ops of `work`, which was read from `module`.
 
     A done counts to its start. The seconds of a name that the work has several times (a computation
@@ -79,7 +79,7 @@ def measure(trace: Trace, work: HloWork, module: Module) -> Measured:
         for name, spent in seconds.items()
         if name not in counts and (spent or opcode_of(name) not in HOLDERS)
     }
-    return Measured(
+    return MeasuredProgram(
         module=module.name,
         devices=found.devices,
         runs=executions / found.devices,
@@ -90,7 +90,7 @@ def measure(trace: Trace, work: HloWork, module: Module) -> Measured:
     )
 
 
-def _module_name(trace: Trace, module: Module) -> str:
+def _module_name(trace: Capture, module: Module) -> str:
     """The program's module in the capture: by its name, else the one of most seconds."""
     names = trace.modules
     return module.name if module.name in names else next(iter(names))

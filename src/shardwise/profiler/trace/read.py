@@ -7,7 +7,7 @@ from shardwise.boundary.files import TABLE_BYTES, unreadable
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.profiler.child import run_function
 from shardwise.profiler.trace.chrome import read_chrome
-from shardwise.profiler.trace.events import REMEDY, Trace, lines_of, trace_of
+from shardwise.profiler.trace.events import REMEDY, Capture, lines_of, trace_of
 from shardwise.units import format_bytes
 
 ENDINGS = (".xplane.pb", ".trace.json.gz", ".trace.json", ".json.gz", ".json")
@@ -16,7 +16,7 @@ READER_BYTES = 4 * 2**30
 """What JAX may take to read a capture of `TABLE_BYTES`."""
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(path: Path) -> Capture:
     """The ops of a capture: `.xplane.pb` (which needs JAX) or Chrome's JSON, of a CPU, GPU or TPU.
 
     Raises BadRequest for a missing, empty, corrupt, truncated or foreign file, for one of more than

@@ -22,9 +22,9 @@ from jax import ad_checkpoint, lax
 
 from shardwise.runtime.attention.scoring import Scoring, capped
 from shardwise.runtime.attention.tiles import (
-    Columns,
+    KeyColumns,
+    MaskRule,
     Rows,
-    Rule,
     add_block,
     arrange,
     block_of,
@@ -79,20 +79,20 @@ def finish(
     return out_BKGTU[:, :, :, :T].transpose(0, 3, 1, 2, 4).reshape(B, T, K * G, U)
 
 
-def _values(rule: Rule, rows: Rows, columns: Columns) -> tuple[jax.Array, jax.Array]:
+def _values(rule: MaskRule, rows: Rows, columns: KeyColumns) -> tuple[jax.Array, jax.Array]:
     state = accumulate(rule, rows, columns, empty(rows, columns))
     return normalised(state, columns.v_BKSU.dtype)
 
 
-def _flash_forward(rule: Rule, rows: Rows, columns: Columns):
+def _flash_forward(rule: MaskRule, rows: Rows, columns: KeyColumns):
     # Named, so that a remat policy that keeps attention need not run the loop again for lse.
     out, lse = (ad_checkpoint.checkpoint_name(x, "attention") for x in _values(rule, rows, columns))
     return (out, lse), (rows, columns, out, lse)
 
 
-def _flash_backward(rule: Rule, kept, gradients):
+def _flash_backward(rule: MaskRule, kept, gradients):
     rows, columns, out, lse = kept
-    back = Backward(gradients[0], lse, delta_of(out, *gradients))
+    back = FlashBackward(gradients[0], lse, delta_of(out, *gradients))
     sums = pull_back(rule, rows, columns, back, zeros(rows, columns))
     return cotangents(sums, rows, columns)
 
@@ -101,7 +101,7 @@ _flash = jax.custom_vjp(_values, nondiff_argnums=(0,))
 _flash.defvjp(_flash_forward, _flash_backward)
 
 
-def empty(rows: Rows, columns: Columns) -> Softmax:
+def empty(rows: Rows, columns: KeyColumns) -> Softmax:
     """The softmax over no keys. m is finite, so that exp(m - m) is never that of inf - inf."""
     heads_BKGT = rows.q_BKGTH.shape[:-1]
     dtype = wide(rows.q_BKGTH)
@@ -113,7 +113,7 @@ def empty(rows: Rows, columns: Columns) -> Softmax:
     return varying(state, axes_of((rows, columns)))
 
 
-def accumulate(rule: Rule, rows: Rows, columns: Columns, state: Softmax) -> Softmax:
+def accumulate(rule: MaskRule, rows: Rows, columns: KeyColumns, state: Softmax) -> Softmax:
     """The softmax with these keys added, a tile at a time."""
     pairs_P2, count = visible_tiles(rule, rows, columns)
 
@@ -138,7 +138,7 @@ def normalised(state: Softmax, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
     return (state.out_BKGTU / total[..., None]).astype(dtype), lse
 
 
-class Backward(NamedTuple):
+class FlashBackward(NamedTuple):
     """What a tile's backward pass reads of its queries besides q."""
 
     dout_BKGTU: jax.Array
@@ -146,7 +146,7 @@ class Backward(NamedTuple):
     delta_BKGT: jax.Array
 
 
-class Sums(NamedTuple):
+class GradSums(NamedTuple):
     """dq [B, K, G, T, H], dk [B, K, S, H] and dv [B, K, S, U] under way, all wide."""
 
     dq: jax.Array
@@ -160,21 +160,23 @@ def delta_of(out: jax.Array, dout: jax.Array, dlse: jax.Array) -> jax.Array:
     return (dout.astype(dtype) * out.astype(dtype)).sum(-1) - dlse
 
 
-def zeros(rows: Rows, columns: Columns) -> Sums:
+def zeros(rows: Rows, columns: KeyColumns) -> GradSums:
     """The gradients of no tile yet."""
     dtype = wide(rows.q_BKGTH)
     shapes = (rows.q_BKGTH.shape, columns.k_BKSH.shape, columns.v_BKSU.shape)
-    sums = Sums(*(jnp.zeros(shape, dtype) for shape in shapes))
+    sums = GradSums(*(jnp.zeros(shape, dtype) for shape in shapes))
     return varying(sums, axes_of((rows, columns)))
 
 
-def pull_back(rule: Rule, rows: Rows, columns: Columns, back: Backward, sums: Sums) -> Sums:
+def pull_back(
+    rule: MaskRule, rows: Rows, columns: KeyColumns, back: FlashBackward, sums: GradSums
+) -> GradSums:
     """The gradients with these keys' tiles added; scores are made again from q and k."""
     pairs_P2, count = visible_tiles(rule, rows, columns)
     # A query that saw nothing has lse = -inf; its scores are masked, whatever stands here.
     lse_BKGT = jnp.where(jnp.isneginf(back.lse_BKGT), 0, back.lse_BKGT)
 
-    def tile(p: jax.Array, sums: Sums) -> Sums:
+    def tile(p: jax.Array, sums: GradSums) -> GradSums:
         i, j = pairs_P2[p, 0], pairs_P2[p, 1]
         scores, slope = _scores(rule, rows, columns, i, j)
         q = block_of(rows.q_BKGTH, 3, i, rule.block_T)
@@ -185,7 +187,7 @@ def pull_back(rule: Rule, rows: Rows, columns: Columns, back: Backward, sums: Su
         weights = jnp.exp(scores - lse[..., None])
         dp = _dot("BKGTU,BKSU->BKGTS", dout, v)
         ds = weights * (dp - delta[..., None]) * slope
-        return Sums(
+        return GradSums(
             add_block(sums.dq, 3, i, _dot("BKGTS,BKSH->BKGTH", ds, k)),
             add_block(sums.dk, 2, j, _dot("BKGTS,BKGTH->BKSH", ds, q)),
             add_block(sums.dv, 2, j, _dot("BKGTS,BKGTU->BKSU", weights, dout)),
@@ -194,18 +196,18 @@ def pull_back(rule: Rule, rows: Rows, columns: Columns, back: Backward, sums: Su
     return lax.fori_loop(0, count, tile, sums)
 
 
-def cotangents(sums: Sums, rows: Rows, columns: Columns) -> tuple[Rows, Columns]:
+def cotangents(sums: GradSums, rows: Rows, columns: KeyColumns) -> tuple[Rows, KeyColumns]:
     """The sums in the dtypes of q, k and v; positions and segments have none."""
     dq, dk, dv = (
         d.astype(x.dtype)
         for d, x in zip(sums, (rows.q_BKGTH, columns.k_BKSH, columns.v_BKSU), strict=True)
     )
     none: Any = None
-    return Rows(dq, none, none), Columns(dk, dv, none, none)
+    return Rows(dq, none, none), KeyColumns(dk, dv, none, none)
 
 
 def _scores(
-    rule: Rule, rows: Rows, columns: Columns, i: jax.Array, j: jax.Array
+    rule: MaskRule, rows: Rows, columns: KeyColumns, i: jax.Array, j: jax.Array
 ) -> tuple[jax.Array, jax.Array | float]:
     """The scores of tile (i, j), -inf where masked, and their derivative by q.k."""
     q = block_of(rows.q_BKGTH, 3, i, rule.block_T)

@@ -22,8 +22,8 @@ from jax import ad_checkpoint, lax
 from shardwise.runtime.attention.flash import (
     BLOCK_S,
     BLOCK_T,
-    Backward,
-    Sums,
+    FlashBackward,
+    GradSums,
     accumulate,
     cotangents,
     delta_of,
@@ -34,7 +34,7 @@ from shardwise.runtime.attention.flash import (
     zeros,
 )
 from shardwise.runtime.attention.scoring import Scoring
-from shardwise.runtime.attention.tiles import Columns, Rows, Rule, arrange
+from shardwise.runtime.attention.tiles import KeyColumns, MaskRule, Rows, arrange
 from shardwise.runtime.attention.varying import varying
 from shardwise.runtime.collective_matmul.ring import hop
 
@@ -78,7 +78,7 @@ def _hops(s: Scoring, block: int, places: int) -> int:
 
 
 def _values(
-    rule: Rule, axis: str, hops: int, rows: Rows, columns: Columns
+    rule: MaskRule, axis: str, hops: int, rows: Rows, columns: KeyColumns
 ) -> tuple[jax.Array, jax.Array]:
     def step(carry, _):
         state, here = carry
@@ -89,22 +89,22 @@ def _values(
     return normalised(accumulate(rule, rows, last, state), columns.v_BKSU.dtype)
 
 
-def _ring_forward(rule: Rule, axis: str, hops: int, rows: Rows, columns: Columns):
+def _ring_forward(rule: MaskRule, axis: str, hops: int, rows: Rows, columns: KeyColumns):
     found = _values(rule, axis, hops, rows, columns)
     out, lse = (ad_checkpoint.checkpoint_name(x, "attention") for x in found)
     return (out, lse), (rows, columns, out, lse)
 
 
-def _ring_backward(rule: Rule, axis: str, hops: int, kept, gradients):
+def _ring_backward(rule: MaskRule, axis: str, hops: int, kept, gradients):
     rows, columns, out, lse = kept
-    back = Backward(gradients[0], lse, delta_of(out, *gradients))
+    back = FlashBackward(gradients[0], lse, delta_of(out, *gradients))
     none = zeros(rows, columns)
 
-    def meet(here: Columns, before: Sums) -> Sums:
+    def meet(here: KeyColumns, before: GradSums) -> GradSums:
         """This device's share of the gradients of a block, added to what came with the block."""
         arriving = _hop((before.dk, before.dv), axis)
-        mine = pull_back(rule, rows, here, back, Sums(before.dq, none.dk, none.dv))
-        return Sums(mine.dq, arriving[0] + mine.dk, arriving[1] + mine.dv)
+        mine = pull_back(rule, rows, here, back, GradSums(before.dq, none.dk, none.dv))
+        return GradSums(mine.dq, arriving[0] + mine.dk, arriving[1] + mine.dv)
 
     def step(carry, _):
         sums, here = carry
@@ -117,7 +117,7 @@ def _ring_backward(rule: Rule, axis: str, hops: int, kept, gradients):
         carry = (sums, _hop(columns, axis))
         (sums, last), _ = lax.scan(step, carry, length=hops - 1)
         sums = meet(last, sums)
-        sums = Sums(sums.dq, *_hop((sums.dk, sums.dv), axis, -hops))
+        sums = GradSums(sums.dq, *_hop((sums.dk, sums.dv), axis, -hops))
     return cotangents(sums, rows, columns)
 
 

@@ -25,7 +25,7 @@ class Rows(NamedTuple):
     segments_BT: jax.Array | None
 
 
-class Columns(NamedTuple):
+class KeyColumns(NamedTuple):
     """Keys and values, heads before tokens; what travels round a ring."""
 
     k_BKSH: jax.Array
@@ -35,7 +35,7 @@ class Columns(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class MaskRule:
     """What is known before anything runs: the choices of a Scoring, and the size of a tile."""
 
     scale: float
@@ -55,12 +55,12 @@ def arrange(
     *,
     block_T: int,
     block_S: int,
-) -> tuple[Rows, Columns, Rule]:
+) -> tuple[Rows, KeyColumns, MaskRule]:
     """The inputs laid out for tiles, padded to whole ones with keys that no query sees."""
     B, T, N, H = q_BTNH.shape
     S, K = k_BSKH.shape[1:3]
     block_T, block_S = min(block_T, T), min(block_S, S)
-    rule = Rule(
+    rule = MaskRule(
         scale=s.scale,
         softcap=s.softcap,
         window=s.window,
@@ -77,7 +77,7 @@ def arrange(
         _padded(s.q_positions_BT, 1, -T % block_T, "edge"),
         _padded(ids[0], 1, -T % block_T, "edge") if ids else None,
     )
-    columns = Columns(
+    columns = KeyColumns(
         _padded(k_BSKH.swapaxes(1, 2), 2, -S % block_S),
         _padded(v_BSKU.swapaxes(1, 2), 2, -S % block_S),
         _padded(s.k_positions_BS, 1, -S % block_S, never),
@@ -116,7 +116,7 @@ def put_block(x: jax.Array, dim: int, i: jax.Array, block: jax.Array) -> jax.Arr
     return lax.dynamic_update_slice_in_dim(x, block, i * block.shape[dim], dim)
 
 
-def seen(rule: Rule, rows: Rows, columns: Columns, i: jax.Array, j: jax.Array) -> jax.Array:
+def seen(rule: MaskRule, rows: Rows, columns: KeyColumns, i: jax.Array, j: jax.Array) -> jax.Array:
     """Which keys of tile (i, j) each of its queries sees, [B, block_T, block_S]."""
     t, s = rule.block_T, rule.block_S
     ids = _both(rows.segments_BT, columns.segments_BS)
@@ -134,7 +134,9 @@ def seen(rule: Rule, rows: Rows, columns: Columns, i: jax.Array, j: jax.Array) -
     )
 
 
-def visible_tiles(rule: Rule, rows: Rows, columns: Columns) -> tuple[jax.Array, jax.Array | int]:
+def visible_tiles(
+    rule: MaskRule, rows: Rows, columns: KeyColumns
+) -> tuple[jax.Array, jax.Array | int]:
     """The tiles to compute, row by row, as [P, 2] of (i, j), and how many of them count.
 
     Where places in the row are promised to be in order they are known before anything runs and the
@@ -160,7 +162,7 @@ def count_tiles(s: Scoring, *, block_T: int, block_S: int) -> jax.Array | int:
     return visible_tiles(rule, rows, columns)[1]
 
 
-def _ordered(rule: Rule, tiles_T: int, tiles_S: int) -> np.ndarray:
+def _ordered(rule: MaskRule, tiles_T: int, tiles_S: int) -> np.ndarray:
     first_I1 = np.arange(tiles_T)[:, None] * rule.block_T
     first_1J = np.arange(tiles_S)[None] * rule.block_S
     may_IJ = first_1J <= first_I1 + rule.block_T - 1
@@ -169,7 +171,7 @@ def _ordered(rule: Rule, tiles_T: int, tiles_S: int) -> np.ndarray:
     return may_IJ
 
 
-def _possible(rule: Rule, rows: Rows, columns: Columns) -> jax.Array:
+def _possible(rule: MaskRule, rows: Rows, columns: KeyColumns) -> jax.Array:
     q_low, q_high = _range(rows.positions_BT, rule.block_T)
     k_low, k_high = _range(columns.positions_BS, rule.block_S)
     q_low, q_high = q_low[:, :, None], q_high[:, :, None]

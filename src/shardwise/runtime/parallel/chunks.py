@@ -8,6 +8,7 @@ Sums over `replica` and `data` are left for the end of the step as without stage
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from shardwise.runtime.options import Options
 from shardwise.runtime.parallel.accumulation import running_sharding
 from shardwise.runtime.parallel.context import zigzag
 from shardwise.runtime.parallel.data import deferred_axes
-from shardwise.runtime.parallel.passes import Passes, passes
+from shardwise.runtime.parallel.passes import ChunkPrograms, passes
 from shardwise.runtime.parallel.setup import Setup, one_or_all
 from shardwise.runtime.parallel.stages import Pipeline, Tree, held, stream_shape
 from shardwise.runtime.parallel.step import options_for
@@ -33,7 +34,7 @@ Chunk = Callable[[Tree, jax.Array, Batch], jax.Array]
 
 def programs(
     pipe: Pipeline, params: tuple[Tree, ...], parts: list[Batch]
-) -> dict[tuple[int, int], Passes]:
+) -> dict[tuple[int, int], ChunkPrograms]:
     """The programs of every (rank, chunk), traced; they are compiled when first run. `parts` is a
     microbatch of every rank."""
     schedule, found = pipe.schedule, {}
@@ -56,10 +57,8 @@ def programs(
 
 def deferred_count(setup: Setup) -> int:
     """Shards that keep sums of their own until the end of the step; 0 where none does."""
-    count = 1
-    for axis in deferred_axes(setup):
-        count *= setup.degree(axis)
-    return count if deferred_axes(setup) else 0
+    axes = deferred_axes(setup)
+    return prod(setup.degree(axis) for axis in axes) if axes else 0
 
 
 def sums_shardings(setup: Setup, rows: Tree) -> Tree:

@@ -19,9 +19,10 @@ from shardwise.runtime.parallel.setup import Setup, axes_of, one_or_all
 OUT = "attention.o"
 
 
-def pieces(row: Parameter, setup: Setup) -> PartitionSpec:
-    """The spec of a parameter's optimizer state under ZeRO-1 and 2: as stored, and cut further over
-    its replicas along the first dim that they divide; as stored where they divide none."""
+def optimizer_spec(row: Parameter, setup: Setup) -> PartitionSpec:
+    """How the optimizer state of a parameter lies, and its gradient when it is summed: as stored,
+    and under ZeRO-1 and 2 cut further over its replicas along the first dim that they divide, if
+    there is one."""
     spec = setup.stored(row)
     copies = tuple(a for a in replica_axes(row, setup.plan.storage_axes) if a in setup.axes)
     if setup.plan.zero == 0 or not copies:
@@ -35,14 +36,9 @@ def pieces(row: Parameter, setup: Setup) -> PartitionSpec:
     return spec
 
 
-def optimizer_spec(row: Parameter, setup: Setup) -> PartitionSpec:
-    """How the optimizer state of a parameter lies, and its gradient when it is summed."""
-    return pieces(row, setup)
-
-
 def running_spec(row: Parameter, setup: Setup) -> PartitionSpec:
     """How the sum of gradients over microbatches lies: in pieces under ZeRO-2 alone."""
-    return pieces(row, setup) if setup.plan.zero == 2 else setup.stored(row)
+    return optimizer_spec(row, setup) if setup.plan.zero == 2 else setup.stored(row)
 
 
 def gradient_spec(row: Parameter, setup: Setup) -> PartitionSpec:

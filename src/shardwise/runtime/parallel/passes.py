@@ -21,7 +21,7 @@ INLINED = ("jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint", "r
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passes:
+class ChunkPrograms:
     """Compiled programs of a chunk; `params` is its part of the parameters, a flat list.
 
     forward(params, x, extra) -> (out, kept); backward(params, kept, ct, sums) -> (dx, sums) or, if
@@ -41,7 +41,7 @@ def passes(
     split: bool,
     lay: Callable[[Any], Any],
     spread: Callable[[Any], Any] = lambda params: params,
-) -> Passes:
+) -> ChunkPrograms:
     """The programs of `run(params, x, extra) -> out`, for arguments of these shapes.
 
     `lay` constrains gradients to the layout that they are summed in. `spread` is part of every
@@ -91,7 +91,7 @@ def passes(
             dx, d_params = pull_back(spread(params), kept, ct)
             return dx, added(sums, d_params)
 
-        return Passes(
+        return ChunkPrograms(
             forward=jax.jit(lambda params, x, extra: run_forward(spread(params), x, extra)),
             backward=jax.jit(backward, donate_argnums=3),
             weights=None,
@@ -104,7 +104,7 @@ def passes(
         found = second(jax.tree.leaves((spread(params), kept, ct)), left)
         return added(sums, jax.tree.unflatten(tree, found))
 
-    return Passes(
+    return ChunkPrograms(
         forward=jax.jit(lambda params, x, extra: run_forward(spread(params), x, extra)),
         backward=jax.jit(lambda p, kept, ct: first(jax.tree.leaves((spread(p), kept, ct)))),
         weights=jax.jit(weights, donate_argnums=4),

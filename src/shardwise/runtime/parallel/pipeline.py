@@ -38,7 +38,7 @@ from shardwise.scheduling.pipeline import Action, ready_order
 Batch = Mapping[str, jax.Array]
 
 
-class Run:
+class PipelineRun:
     """One step under way: what was kept, what was sent, and the sums so far."""
 
     def __init__(self, pipe: Pipeline, params: tuple[Tree, ...], parts: list[list[Batch]]):
@@ -119,7 +119,7 @@ def loss_and_grads(pipe: Pipeline, params: tuple[Tree, ...], batch: Batch) -> tu
         pipe.reductions.extend(
             jax.jit(reduction(pipe, r), donate_argnums=0) for r in range(schedule.stages)
         )
-    run = Run(pipe, params, parts)
+    run = PipelineRun(pipe, params, parts)
     for rank, action in ready_order(schedule):
         run.act(rank, action)
     assert not run.sent

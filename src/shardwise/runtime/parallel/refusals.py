@@ -11,8 +11,7 @@ from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig
 from shardwise.models.runnable import numerics_of
 from shardwise.models.specs import Moe
-from shardwise.plans.laws import broken_laws, check_layers
-from shardwise.plans.train import TrainPlan
+from shardwise.plans.train import TrainPlan, broken_laws, check_layers
 from shardwise.runtime.parallel.setup import TENSOR_MATMULS
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.sharding import parameter_specs

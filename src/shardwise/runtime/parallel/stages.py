@@ -18,7 +18,7 @@ from jax.sharding import NamedSharding
 from shardwise.models import ModelConfig, Parameter
 from shardwise.plans.train import TrainPlan
 from shardwise.runtime.init import padded_shape, rows_tree, stacked_shape
-from shardwise.runtime.parallel.passes import Passes
+from shardwise.runtime.parallel.passes import ChunkPrograms
 from shardwise.runtime.parallel.setup import Setup, TensorMatmul
 from shardwise.runtime.precision import dtype_of
 from shardwise.scheduling import pipeline_schedule
@@ -44,7 +44,7 @@ class Pipeline:
     setups: tuple[Setup, ...]
     bounds: tuple[tuple[int, int], ...]
     outside: tuple[tuple[str, ...], ...]
-    programs: dict[tuple[int, int], Passes] = field(default_factory=dict)
+    programs: dict[tuple[int, int], ChunkPrograms] = field(default_factory=dict)
     reductions: list[Callable[[Tree], Tree]] = field(default_factory=list)
 
     def setup(self, rank: int) -> Setup:

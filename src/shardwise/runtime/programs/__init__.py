@@ -6,8 +6,8 @@ not here. Nothing is compiled or run here. Read `train.py` first.
 """
 
 from shardwise.runtime.programs.plan import plan_program
-from shardwise.runtime.programs.program import Program
+from shardwise.runtime.programs.program import AbstractProgram
 from shardwise.runtime.programs.serve import serve_program
 from shardwise.runtime.programs.train import train_program
 
-__all__ = ["Program", "plan_program", "serve_program", "train_program"]
+__all__ = ["AbstractProgram", "plan_program", "serve_program", "train_program"]

@@ -7,7 +7,7 @@ from shardwise.errors import unknown
 from shardwise.models import load_model
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_from
-from shardwise.runtime.programs.program import Program
+from shardwise.runtime.programs.program import AbstractProgram
 from shardwise.runtime.programs.serve import serve_program
 from shardwise.runtime.programs.train import train_program
 from shardwise.runtime.sharding import mesh_of
@@ -15,7 +15,7 @@ from shardwise.runtime.sharding import mesh_of
 PHASES = {TrainPlan: ("train",), ServePlan: ("prefill", "decode")}
 
 
-def plan_program(devices: Sequence[Any], plan: Mapping[str, Any], phase: str) -> Program:
+def plan_program(devices: Sequence[Any], plan: Mapping[str, Any], phase: str) -> AbstractProgram:
     """The program of a plan, given as plain values, on devices in the order of its mesh.
 
     `phase` is train of a training plan, prefill or decode of a serving plan.

@@ -7,7 +7,7 @@ import jax
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class AbstractProgram:
     """A jitted function and its arguments, to be lowered: `function.lower(*arguments)`."""
 
     function: Any

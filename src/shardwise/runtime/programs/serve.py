@@ -40,7 +40,7 @@ from shardwise.runtime.init import PADDED, Tree, padded_shape, stored_rows, tree
 from shardwise.runtime.model import call_of, embed, head
 from shardwise.runtime.options import Options
 from shardwise.runtime.precision import DTYPES, dtype_of
-from shardwise.runtime.programs.program import Program
+from shardwise.runtime.programs.program import AbstractProgram
 from shardwise.runtime.quant import Quantized, quantise_params
 from shardwise.runtime.sharding import parameter_spec, platform_of
 from shardwise.runtime.stack import run_stack
@@ -168,7 +168,7 @@ class ServeLayout:
 
 def serve_program(
     plan: ServePlan, cfg: ModelConfig, mesh: jax.sharding.Mesh, phase: str
-) -> Program:
+) -> AbstractProgram:
     """prefill: (params, tokens [1, T], cache) -> (next token, cache) of the last chunk of a prompt;
     decode: (params, tokens [B], cache) -> (next tokens, cache) of the whole batch, its cache as
     long as finished sequences. The cache is donated; tokens are the most likely ones.
@@ -196,7 +196,7 @@ def _mixers(cfg: ModelConfig) -> list[Any]:
     return [layer.mixer for layer in cfg.groups]
 
 
-def decode_program(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> Program:
+def decode_program(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> AbstractProgram:
     """One token for each sequence; the batch is filled up to what its devices divide."""
     unit = prod(layout.mesh.shape[a] for a in (*MIXERS, "spread"))
     batch = ceil(plan.batch / unit) * unit
@@ -211,7 +211,7 @@ def decode_program(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> Pr
     return _program(run, abstract_weights(plan, cfg, layout), tokens, cache, layout)
 
 
-def prefill_program(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> Program:
+def prefill_program(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> AbstractProgram:
     """The last chunk of one prompt, which attends to all of it."""
     chunks = ceil(plan.input_length / plan.prefill_chunk)
     T = ceil(plan.input_length / chunks)
@@ -234,12 +234,14 @@ def prefill_program(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> P
     return _program(run, abstract_weights(plan, cfg, layout), tokens, cache, layout)
 
 
-def _program(run: Any, params: Any, tokens: Any, cache: Any, layout: ServeLayout) -> Program:
+def _program(
+    run: Any, params: Any, tokens: Any, cache: Any, layout: ServeLayout
+) -> AbstractProgram:
     """A step as a program. Weights come as the compiler wants them to lie in memory, since they are
     laid out once and read every step: in rows of D it would copy those of q anew each time."""
     formats = jax.tree.map(lambda x: Format(Layout.AUTO, x.sharding), params)
     function = jax.jit(run, donate_argnums=2, in_shardings=(formats, None, None))
-    return Program(function=function, arguments=(params, tokens, cache), mesh=layout.mesh)
+    return AbstractProgram(function=function, arguments=(params, tokens, cache), mesh=layout.mesh)
 
 
 def abstract_cache(

@@ -8,7 +8,7 @@ from shardwise.models import ModelConfig
 from shardwise.plans import TrainPlan
 from shardwise.runtime.parallel.lowered import abstract_state
 from shardwise.runtime.parallel.run import step_program
-from shardwise.runtime.programs.program import Program
+from shardwise.runtime.programs.program import AbstractProgram
 from shardwise.runtime.sharding import batch_sharding
 from shardwise.runtime.trainer.optimizer import Settings, optimizer_of
 
@@ -16,7 +16,7 @@ STEPS = 1000
 """Steps of the run whose step is made: constants of the learning rate, which cost nothing."""
 
 
-def train_program(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh) -> Program:
+def train_program(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh) -> AbstractProgram:
     """(state, batch) -> (state, metrics); the state is donated.
 
     Raises BadRequest for pipeline stages: their step is many programs, run by a table.
@@ -31,7 +31,7 @@ def train_program(plan: TrainPlan, cfg: ModelConfig, mesh: jax.sharding.Mesh) ->
     shape = (plan.global_batch_sequences, plan.sequence_length)
     tokens = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=batch_sharding(mesh))
     batch = {"tokens": tokens, "targets": tokens}
-    return Program(
+    return AbstractProgram(
         function=step_program(plan, cfg, mesh, optimizer, settings.clip),
         arguments=(abstract_state(plan, cfg, mesh, optimizer), batch),
         mesh=mesh,

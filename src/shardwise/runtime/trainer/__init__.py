@@ -14,11 +14,11 @@ gives a loss on other text. How long a step should take is not computed here: it
 from shardwise.runtime.trainer.checkpoint import Keeper, restore
 from shardwise.runtime.trainer.data import Corpus, Feed, corpus_of
 from shardwise.runtime.trainer.evaluate import held_out_loss
-from shardwise.runtime.trainer.loop import Outcome, Run, train
+from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
 from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of, read_metrics
 from shardwise.runtime.trainer.optimizer import SCHEDULES, Settings, apply_updates, optimizer_of
-from shardwise.runtime.trainer.processes import Group, connect
-from shardwise.runtime.trainer.step import Program, program
+from shardwise.runtime.trainer.processes import ProcessGroup, connect
+from shardwise.runtime.trainer.step import TrainProgram, program
 from shardwise.runtime.trainer.tokens import Bytes, Tokenizer, tokenizer_of
 
 __all__ = [
@@ -27,14 +27,14 @@ __all__ = [
     "Corpus",
     "Expected",
     "Feed",
-    "Group",
     "Keeper",
-    "Outcome",
-    "Program",
-    "Run",
+    "ProcessGroup",
     "Settings",
     "StepMetrics",
     "Tokenizer",
+    "TrainOutcome",
+    "TrainProgram",
+    "TrainRun",
     "apply_updates",
     "connect",
     "corpus_of",

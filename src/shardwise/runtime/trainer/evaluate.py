@@ -12,11 +12,11 @@ from shardwise.runtime.options import Options
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.trainer.checkpoint import read_params
 from shardwise.runtime.trainer.data import Feed, corpus_of
-from shardwise.runtime.trainer.loop import Run
+from shardwise.runtime.trainer.loop import TrainRun
 from shardwise.runtime.trainer.tokens import tokenizer_of
 
 
-def held_out_loss(run: Run, checkpoint: Path, data: Path) -> tuple[float, int]:
+def held_out_loss(run: TrainRun, checkpoint: Path, data: Path) -> tuple[float, int]:
     """Mean nats per token of `data` under the parameters of a checkpoint of `run`, and how many
     tokens; the last rows that do not fill a batch are left out."""
     here = jax.sharding.SingleDeviceSharding(jax.devices()[0])

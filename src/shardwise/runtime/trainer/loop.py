@@ -28,9 +28,9 @@ from shardwise.runtime.trainer.data import Feed, corpus_of
 from shardwise.runtime.trainer.hub import check_target, export, tokenizer_beside
 from shardwise.runtime.trainer.lock import sole
 from shardwise.runtime.trainer.memory import keep_freed_memory
-from shardwise.runtime.trainer.metrics import Expected, Record, StepMetrics, measured
+from shardwise.runtime.trainer.metrics import Expected, MetricsFile, StepMetrics, measured
 from shardwise.runtime.trainer.optimizer import Settings, rate_of
-from shardwise.runtime.trainer.step import Program, State, program, shapes_of
+from shardwise.runtime.trainer.step import State, TrainProgram, program, shapes_of
 from shardwise.runtime.trainer.stop import Signals, Stop, agreed
 from shardwise.runtime.trainer.tokens import Tokenizer, tokenizer_of
 
@@ -46,7 +46,7 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TrainRun:
     """One training run. `save_every` 0 saves at the end alone; `resume` goes on from the newest
     checkpoint in `out`, or begins where there is none. `init` is a Hugging Face checkpoint to begin
     with, whose tokenizer is taken where none is given; `save_hf` a folder for one of the end, with
@@ -77,7 +77,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrainOutcome:
     """How a run ended; `from_step` is where it went on, 0 for a run from the start. `warnings` are
     those that were said."""
 
@@ -89,7 +89,9 @@ class Outcome:
     warnings: tuple[str, ...] = ()
 
 
-def train(run: Run, report: Report = lambda _: None, note: Note = lambda _: None) -> Outcome:
+def train(
+    run: TrainRun, report: Report = lambda _: None, note: Note = lambda _: None
+) -> TrainOutcome:
     """Train to the last step. Raises BadRequest for what cannot be run here, ShardwiseError for a
     disk that fails or a loss that is no number, and Stop where a signal ended it."""
     check(run.plan, run.cfg, run.tensor_matmul)  # first what no number of devices would mend
@@ -115,15 +117,15 @@ def train(run: Run, report: Report = lambda _: None, note: Note = lambda _: None
 
 
 def _train(
-    run: Run,
-    made: Program,
+    run: TrainRun,
+    made: TrainProgram,
     tokenizer: Tokenizer,
     keeper: Keeper,
     start: int,
     report: Report,
     note: "_Warnings",
     signals: Signals,
-) -> Outcome:
+) -> TrainOutcome:
     """From the text to the last checkpoint, in a folder that is ours."""
     note(f"reading the text of '{run.data}'")
     feed = Feed(
@@ -147,7 +149,7 @@ def _train(
         whole = made.whole(state)
         export(run.save_hf, whole, run.cfg, run.config, run.tokenizer_file, run.init)
         _together("shardwise: exported")
-    return Outcome(
+    return TrainOutcome(
         steps=run.settings.steps,
         from_step=start,
         loss=told.loss,
@@ -170,7 +172,7 @@ class _Warnings:
         self._note(text)
 
 
-def _about(run: Run, feed: Feed) -> str:
+def _about(run: TrainRun, feed: Feed) -> str:
     """What the data is, and how often a run sees it."""
     corpus, rows = feed.corpus, feed.corpus.rows(feed.length)
     epochs = run.settings.steps * feed.rows / rows
@@ -180,7 +182,7 @@ def _about(run: Run, feed: Feed) -> str:
     )
 
 
-def _state(run: Run, made: Program, keeper: Keeper, start: int) -> State:
+def _state(run: TrainRun, made: TrainProgram, keeper: Keeper, start: int) -> State:
     """The state to go on from: of a checkpoint, of `init`, or random."""
     if not start and run.init is not None:
         return made.begin_from(run.init)
@@ -203,7 +205,7 @@ def check_devices(plan: TrainPlan) -> None:
         )
 
 
-def identity_of(run: Run, tokenizer: Tokenizer) -> dict[str, Any]:
+def identity_of(run: TrainRun, tokenizer: Tokenizer) -> dict[str, Any]:
     """What decides the numbers of a run, but for the data and the mesh."""
     plan = run.plan
     return {
@@ -219,7 +221,7 @@ def identity_of(run: Run, tokenizer: Tokenizer) -> dict[str, Any]:
     }
 
 
-def _keeper(run: Run, tokenizer: Tokenizer) -> Keeper:
+def _keeper(run: TrainRun, tokenizer: Tokenizer) -> Keeper:
     return Keeper(
         folder=run.out / "checkpoints",
         identity=identity_of(run, tokenizer),
@@ -228,7 +230,7 @@ def _keeper(run: Run, tokenizer: Tokenizer) -> Keeper:
     )
 
 
-def _start(run: Run, keeper: Keeper, note: Note) -> int:
+def _start(run: TrainRun, keeper: Keeper, note: Note) -> int:
     """The step to go on from; raises BadRequest where that would mix two runs."""
     newest, damaged = keeper.newest(), keeper.damaged()
     if not run.resume and (newest is not None or damaged):
@@ -248,8 +250,8 @@ def _start(run: Run, keeper: Keeper, note: Note) -> int:
 
 
 def _steps(
-    run: Run,
-    made: Program,
+    run: TrainRun,
+    made: TrainProgram,
     feed: Feed,
     keeper: Keeper,
     state: State,
@@ -288,18 +290,18 @@ def _steps(
     return state, told
 
 
-def _saves(run: Run, done: int) -> bool:
+def _saves(run: TrainRun, done: int) -> bool:
     return done == run.settings.steps or bool(run.save_every and done % run.save_every == 0)
 
 
 class _Told:
     """Reports each step when the next is under way; the first after a start is not timed."""
 
-    def __init__(self, run: Run, start: int, report: Report, writes: bool) -> None:
+    def __init__(self, run: TrainRun, start: int, report: Report, writes: bool) -> None:
         self.loss: float | None = None
         self.rate: float | None = None
         self._run, self._report = run, report
-        self._record = Record(run.out, start) if writes else None
+        self._record = MetricsFile(run.out, start) if writes else None
         self._waiting: tuple[int, dict[str, jax.Array]] | None = None
         self._clock: float | None = None
         self._timed: list[float] = []
@@ -348,7 +350,7 @@ class _Told:
 class _Profile:
     """A trace of a few steps once the program is warm, in OUT/profile."""
 
-    def __init__(self, run: Run, start: int) -> None:
+    def __init__(self, run: TrainRun, start: int) -> None:
         first = min(start + 2, max(start, run.settings.steps - PROFILED))
         self._folder, self._first, self._on = run.out / "profile", first, False
 

@@ -90,7 +90,7 @@ def line_of(m: StepMetrics, steps: int, expected: Expected) -> str:
     return "  ".join(parts)
 
 
-class Record:
+class MetricsFile:
     """metrics.jsonl and a TensorBoard file in a folder; a resumed run goes on after `step`."""
 
     def __init__(self, folder: Path, step: int) -> None:

@@ -17,7 +17,7 @@ HEARTBEAT_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ProcessGroup:
     """The processes of a run: `count` of them, this one `index`, met at `coordinator` HOST:PORT;
     None leaves a value to JAX's detection."""
 
@@ -62,7 +62,7 @@ def use_cpu(devices: int) -> None:
     jax.config.update("jax_num_cpu_devices", devices)
 
 
-def connect(group: Group) -> None:
+def connect(group: ProcessGroup) -> None:
     """Join the other processes; before JAX is first used."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(

@@ -26,7 +26,7 @@ Step = Callable[[State, dict[str, jax.Array]], tuple[State, dict[str, jax.Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class TrainProgram:
     """`begin(key)` makes the first state, `begin_from` that of a Hugging Face checkpoint (raises
     BadRequest for one that does not fit, by tensor and shape); `whole` gives a state's parameters
     as one tree, however many stages; `step` takes a state (which it uses up) and a batch and
@@ -41,7 +41,7 @@ class Program:
 
 def program(
     plan: TrainPlan, cfg: ModelConfig, settings: Settings, tensor_matmul: TensorMatmul = "plain"
-) -> Program:
+) -> TrainProgram:
     """The step of a plan on the devices at hand; `tensor_matmul` as in `parallel.train_step`.
 
     Raises BadRequest for what cannot be run.
@@ -61,7 +61,7 @@ def program(
             params = load(folder, cfg, dtype, shardings(Setup(plan=plan, cfg=cfg, mesh=mesh)))
         return start(plan, cfg, mesh, optimizer, params)
 
-    return Program(
+    return TrainProgram(
         begin=begin,
         begin_from=begin_from,
         whole=lambda state: whole(plan, cfg, mesh, state["params"]),

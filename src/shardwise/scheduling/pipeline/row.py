@@ -69,6 +69,13 @@ class ScheduleRow:
         stage each, of which a microbatch meets one."""
         return np.ones_like(chunks) if self.doubled else chunks
 
+    def place_of(self, stage: int, stages: int, second: bool = False) -> tuple[int, int]:
+        """(rank, chunk) of a global stage over so many ranks; of a mirrored schedule the `second`
+        of its two places."""
+        chunk, rank = divmod(stage, stages)
+        chunk = int(second) if self.doubled else chunk
+        return (stages - 1 - rank if chunk and self.ends_together else rank), chunk
+
     def takes_chunks(self, stages: Quantity, chunks: Quantity) -> Quantity:
         """Whether the table takes so many chunks: one on one rank, else those of the row, and more
         where it takes several counts."""

@@ -51,10 +51,8 @@ class Schedule:
 
     def place_of(self, stage: int, microbatch: int) -> tuple[int, int]:
         """(rank, chunk) where a microbatch meets a global stage."""
-        chunk, rank = divmod(stage, self.stages)
-        if self.row.doubled:
-            chunk = int(self.chunks == 2 and microbatch >= self.first_of(1))
-        return (self.stages - 1 - rank if chunk and self.row.ends_together else rank), chunk
+        second = self.chunks == 2 and microbatch >= self.first_of(1)
+        return self.row.place_of(stage, self.stages, second)
 
     def first_of(self, chunk: int) -> int:
         """The first microbatch that goes through a chunk: half of them enter a mirrored schedule

@@ -7,6 +7,7 @@ ahead, or feeds nothing of it, so it can run behind.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from shardwise.sharding.backward.derive import Derivation, PhaseName, gradient_layout
 from shardwise.sharding.backward.forward import Forward
@@ -97,10 +98,7 @@ def state_bytes(
     totals = dict.fromkeys(widths, 0.0)
     for stored in source.storage.values():
         for kind, width in widths.items():
-            count = 1
-            for size in local_shape(getattr(stored, kind), sizes, mesh):
-                count *= size
-            totals[kind] += count * width
+            totals[kind] += prod(local_shape(getattr(stored, kind), sizes, mesh)) * width
     return totals
 
 

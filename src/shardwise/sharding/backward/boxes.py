@@ -13,14 +13,6 @@ from shardwise.sharding.notation import print_axes
 from shardwise.sharding.steps import Step
 
 _NO_SIZES: Sizes = MappingProxyType({})
-_NAMES = {
-    "all_gather": "AllGather",
-    "reduce_scatter": "ReduceScatter",
-    "all_reduce": "AllReduce",
-    "all_to_all": "AllToAll",
-    "permute": "Permute",
-    "slice": "Slice",
-}
 
 
 def backward_boxes(
@@ -88,15 +80,13 @@ def step_text(step: Step) -> str:
     if step.kind == "einsum":
         return f"{step.output} = {_product(step)}"
     arguments = ", ".join(map(str, step.inputs))
-    if step.kind == "reshape":
-        return f"{step.output} = Reshape({arguments})"
-    if step.kind == "map":
+    if step.kind in ("map", "reshape"):
         along = f"_{step.dim}" if step.dim else ""
-        return f"{step.output} = {step.function}{along}({arguments})"
+        return f"{step.output} = {step.title}{along}({arguments})"
     over = print_axes(step.axes)
     if step.kind == "all_to_all":
         over = f"_{{{over.strip('_{}')}->{step.to_dim}}}"
-    return f"{step.output} = {_NAMES[step.kind]}{over}({arguments})"
+    return f"{step.output} = {step.title}{over}({arguments})"
 
 
 def remarks(note: Note, wanted: frozenset[str] | set[str] = frozenset()) -> list[str]:

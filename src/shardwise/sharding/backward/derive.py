@@ -16,7 +16,7 @@ from shardwise.errors import BadRequest
 from shardwise.sharding.backward.forward import (
     FROM_OUTPUT,
     Forward,
-    Line,
+    ForwardLine,
     gradient_name,
 )
 from shardwise.sharding.backward.moves import moves
@@ -187,7 +187,7 @@ class _Backward:
                 self.call(line)
         return tuple(self.phase.steps)
 
-    def product(self, line: Line) -> None:
+    def product(self, line: ForwardLine) -> None:
         """Parameters first: the sum of their gradient can start while the others are computed."""
         params = self.source.storage
         order = sorted(range(len(line.inputs)), key=lambda i: line.inputs[i].name not in params)
@@ -200,7 +200,7 @@ class _Backward:
             operands = (*others, made) if name in params else (made, *others)
             self.settle(name, self.phase.product(operands, self.part(name)))
 
-    def call(self, line: Line) -> None:
+    def call(self, line: ForwardLine) -> None:
         (before,), after = line.inputs, line.output
         made = gradient_layout(self.source, after.name)
         wanted = self.part(before.name)

@@ -23,7 +23,7 @@ _CALL = re.compile(r"\s*([a-z]\w*)\((.+)\)(?:\s+over\s+(\w+))?\s*(?:->|→)\s*(.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ForwardLine:
     """One line of the forward: `function` is "" for a product, "reshape", or a map's name."""
 
     function: str
@@ -32,7 +32,7 @@ class Line:
     over: str = ""
 
     @classmethod
-    def parse(cls, text: str) -> "Line":
+    def parse(cls, text: str) -> "ForwardLine":
         """Read one line; a product must say what it makes."""
         call = _CALL.fullmatch(text)
         if call is None:
@@ -62,7 +62,7 @@ class Storage:
 class Forward:
     """Lines in order, the parameters' storage, and the inputs that want no gradient."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[ForwardLine, ...]
     storage: dict[str, Storage]
     constants: frozenset[str] = frozenset()
 
@@ -90,13 +90,13 @@ class Forward:
 
 
 def forward(
-    lines: Iterable[str | Line],
+    lines: Iterable[str | ForwardLine],
     parameters: Iterable[str],
     storage: Sequence[str] = (),
     constants: Iterable[str] = (),
 ) -> Forward:
     """Check the lines and lay out the state; BadRequest names the array and the rule broken."""
-    read = tuple(Line.parse(line) if isinstance(line, str) else line for line in lines)
+    read = tuple(ForwardLine.parse(line) if isinstance(line, str) else line for line in lines)
     _check(read)
     whole = Forward(lines=read, storage={}, constants=frozenset(constants))
     for name in (*parameters, *whole.constants):
@@ -140,7 +140,7 @@ def _storage(state: dict[str, Layout], given: Sequence[Layout]) -> dict[str, Sto
     return stored
 
 
-def _check(lines: Sequence[Line]) -> None:
+def _check(lines: Sequence[ForwardLine]) -> None:
     if not lines:
         raise BadRequest("the forward has no line; give at least one product")
     seen: dict[str, Layout] = {}
@@ -158,7 +158,7 @@ def _check(lines: Sequence[Line]) -> None:
         _check_dims(line)
 
 
-def _check_dims(line: Line) -> None:
+def _check_dims(line: ForwardLine) -> None:
     read = [letter for array in line.inputs for letter in array.letters]
     if line.function == "reshape":
         return

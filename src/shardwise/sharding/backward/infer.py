@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardwise.errors import BadRequest
-from shardwise.sharding.backward.forward import Forward, Line, forward
+from shardwise.sharding.backward.forward import Forward, ForwardLine, forward
 from shardwise.sharding.backward.product import Cost, Place, choose, cost, cuts_of, place
 from shardwise.sharding.einsum import Einsum
 from shardwise.sharding.layout import Dim, Layout
@@ -24,14 +24,14 @@ def forward_of(expr: str, storage: Sequence[str] = (), inputs: Sequence[str] = (
     """
     texts = [text for text in re.split(r"[;\n]", expr) if text.strip()]
     listed = len(texts) > 1 or "(" in expr
-    lines = list(map(Line.parse, texts)) if listed else pairs(Einsum.parse(expr))
+    lines = list(map(ForwardLine.parse, texts)) if listed else pairs(Einsum.parse(expr))
     given = dict.fromkeys(array.name for line in lines for array in line.inputs)
     made = {line.output.name for line in lines}
     free = {lines[0].inputs[0].name, *inputs, *made}
     return forward(lines, [name for name in given if name not in free], storage)
 
 
-def pairs(einsum: Einsum) -> list[Line]:
+def pairs(einsum: Einsum) -> list[ForwardLine]:
     """A chain as products of two, left to right, with the intermediates in the cheapest layouts."""
     if einsum.is_reshard:
         rule = "a backward pass needs a product, such as A[I, J] * B[J, K] -> C[I, K]"
@@ -45,7 +45,7 @@ def pairs(einsum: Einsum) -> list[Line]:
     made = chain.results()
     lefts = (einsum.operands[0], *made[:-1])
     return [
-        Line(function="", inputs=(left, right), output=out)
+        ForwardLine(function="", inputs=(left, right), output=out)
         for left, right, out in zip(lefts, einsum.operands[1:], made, strict=True)
     ]
 

@@ -5,50 +5,21 @@ on real NumPy blocks, on rings (both ways or one), lines, N-D tori with several 
 full meshes, switches, trees of them and chips of several devices. The result is checked, the bytes
 of the busiest link and the hops are the form's. `fabric.py` says what is linked and which devices
 form a group, `orders.py` and `schedule.py` are the algorithms, `collectives.py` runs them,
-`trace.py` is what comes out, `bounds.py` is what no algorithm beats. Nothing here knows a chip but
-`placed.py`, which makes the fabric under the axes of a placed mesh. Read `schedule.py` first.
+`trace.py` is what comes out. Nothing here knows a chip but `placed.py`, which makes the fabric
+under the axes of a placed mesh. Read `schedule.py` first.
 """
 
-from shardwise.sharding.simulate.bounds import lower_bound
-from shardwise.sharding.simulate.collectives import (
-    all_gather,
-    all_reduce,
-    all_to_all,
-    permute,
-    reduce_scatter,
-    simulate,
-)
-from shardwise.sharding.simulate.fabric import (
-    Device,
-    Fabric,
-    Link,
-    Physical,
-    Piece,
-    Unit,
-    torus,
-)
+from shardwise.sharding.simulate.collectives import simulate
+from shardwise.sharding.simulate.fabric import Device, Link
 from shardwise.sharding.simulate.placed import fabric_of, targets_of
-from shardwise.sharding.simulate.schedule import grain
-from shardwise.sharding.simulate.trace import Trace, Transfer
+from shardwise.sharding.simulate.trace import BlockTransfer, CollectiveTrace
 
 __all__ = [
+    "BlockTransfer",
+    "CollectiveTrace",
     "Device",
-    "Fabric",
     "Link",
-    "Physical",
-    "Piece",
-    "Trace",
-    "Transfer",
-    "Unit",
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
     "fabric_of",
-    "grain",
-    "lower_bound",
-    "permute",
-    "reduce_scatter",
     "simulate",
     "targets_of",
-    "torus",
 ]

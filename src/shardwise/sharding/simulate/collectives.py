@@ -24,7 +24,7 @@ from shardwise.sharding.simulate.schedule import (
     parts,
     permute_sends,
 )
-from shardwise.sharding.simulate.trace import Trace, Transfer
+from shardwise.sharding.simulate.trace import BlockTransfer, CollectiveTrace
 
 SimulatedKind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "permute"]
 Blocks = Mapping[Device, np.ndarray]
@@ -32,7 +32,7 @@ Results = dict[Device, np.ndarray]
 _Store = dict[tuple[Device | str, Hashable], np.ndarray]
 
 
-def all_gather(fabric: Fabric, shards: Blocks) -> tuple[Results, Trace]:
+def all_gather(fabric: Fabric, shards: Blocks) -> tuple[Results, CollectiveTrace]:
     """Every device gets the shards of its group, stacked: [length] -> [N, length]."""
     length, cuts = _length(fabric, shards), parts(fabric)
     store: _Store = {
@@ -49,7 +49,7 @@ def all_gather(fabric: Fabric, shards: Blocks) -> tuple[Results, Trace]:
     return results, _trace("all_gather", fabric, rounds)
 
 
-def reduce_scatter(fabric: Fabric, arrays: Blocks) -> tuple[Results, Trace]:
+def reduce_scatter(fabric: Fabric, arrays: Blocks) -> tuple[Results, CollectiveTrace]:
     """Every device gets its row of the sum over its group: [N, length] -> [length]."""
     length, cuts = _length(fabric, arrays, axis=1), parts(fabric)
     store: _Store = {}
@@ -63,7 +63,7 @@ def reduce_scatter(fabric: Fabric, arrays: Blocks) -> tuple[Results, Trace]:
     return results, _trace("reduce_scatter", fabric, rounds)
 
 
-def all_reduce(fabric: Fabric, arrays: Blocks) -> tuple[Results, Trace]:
+def all_reduce(fabric: Fabric, arrays: Blocks) -> tuple[Results, CollectiveTrace]:
     """Every device gets the sum over its group: a reduce-scatter, then an all-gather.
 
     Switches that reduce (SHARP) add up themselves, if the group is inside one network.
@@ -78,7 +78,9 @@ def all_reduce(fabric: Fabric, arrays: Blocks) -> tuple[Results, Trace]:
     return results, _trace("all_reduce", fabric, [*scattered.rounds, *later])
 
 
-def all_to_all(fabric: Fabric, arrays: Blocks, *, split_ties: bool = True) -> tuple[Results, Trace]:
+def all_to_all(
+    fabric: Fabric, arrays: Blocks, *, split_ties: bool = True
+) -> tuple[Results, CollectiveTrace]:
     """Row j of device i becomes row i of device j: [N, length] -> [N, length].
 
     Without `split_ties` a message to the far side of a ring of even size goes one way as a whole.
@@ -103,7 +105,7 @@ def all_to_all(fabric: Fabric, arrays: Blocks, *, split_ties: bool = True) -> tu
 
 def permute(
     fabric: Fabric, blocks: Blocks, targets: Mapping[Device, Device] | None = None
-) -> tuple[Results, Trace]:
+) -> tuple[Results, CollectiveTrace]:
     """Every device sends its block to its target; without `targets` to the next of its group."""
     length = _length(fabric, blocks)
     cuts = (slice(0, length // 2), slice(length // 2, length))
@@ -128,7 +130,7 @@ def simulate(
     *,
     dtype: str = "int32",
     targets: Mapping[Device, Device] | None = None,
-) -> Trace:
+) -> CollectiveTrace:
     """Run one collective on made-up blocks, compare the result with plain NumPy, give the trace.
 
     `elements` is the length of one block: the shard of a gather, a row of a reduce-scatter, the
@@ -141,14 +143,11 @@ def simulate(
     if kind not in known:
         raise unknown("collective", kind, known)
     length = grain(fabric) if elements is None else elements
-    run, shape = (
-        _RUNS[kind],
-        (length,) if kind in ("all_gather", "permute") else (fabric.size, length),
-    )
+    shape = (length,) if kind in ("all_gather", "permute") else (fabric.size, length)
     draw = np.random.default_rng(0)
     blocks = {d: draw.integers(0, 100, shape, np.uint8).astype(dtype) for d in fabric.devices}
     if targets is None:
-        results, trace = run(fabric, blocks)
+        results, trace = _RUNS[kind](fabric, blocks)
         _check(kind, fabric, blocks, results)
         return trace
     assert kind == "permute", f"{kind} has no targets"
@@ -158,7 +157,7 @@ def simulate(
     return trace
 
 
-_RUNS: dict[str, Callable[[Fabric, Blocks], tuple[Results, Trace]]] = {
+_RUNS: dict[str, Callable[[Fabric, Blocks], tuple[Results, CollectiveTrace]]] = {
     "all_gather": all_gather,
     "reduce_scatter": reduce_scatter,
     "all_reduce": all_reduce,
@@ -190,7 +189,7 @@ def _check(kind: str, fabric: Fabric, blocks: Blocks, results: Results) -> None:
 
 def _move(
     sends: Iterable[Send], store: _Store, *, add: bool, keep: bool | None = None
-) -> list[list[Transfer]]:
+) -> list[list[BlockTransfer]]:
     """Carry out sends round by round. Partial sums (`add`) and messages leave their sender."""
     keep = not add if keep is None else keep
     underway: dict[int, list[tuple[Send, Hop, bool, bool]]] = {}
@@ -199,7 +198,7 @@ def _move(
             event = (send, hop, i == 0, i == len(send.hops) - 1)
             underway.setdefault(send.start + i, []).append(event)
     carried: dict[int, np.ndarray] = {}
-    rounds: list[list[Transfer]] = []
+    rounds: list[list[BlockTransfer]] = []
     for number in range(max(underway, default=-1) + 1):
         events = underway.get(number, [])
         for send, hop, first, _ in events:
@@ -223,15 +222,15 @@ def _deliver(
     store[at] = store[at] + block if at in store else block
 
 
-def _transfer(send: Send, hop: Hop, block: np.ndarray) -> Transfer:
-    return Transfer(hop.src, hop.dst, send.block, block.nbytes, hop.links, send.stage)
+def _transfer(send: Send, hop: Hop, block: np.ndarray) -> BlockTransfer:
+    return BlockTransfer(hop.src, hop.dst, send.block, block.nbytes, hop.links, send.stage)
 
 
 def _sharp(fabric: Fabric) -> bool:
     return len(fabric.dims) == 1 and fabric.axes[fabric.dims[0].axis].reduces
 
 
-def _all_reduce_in_switches(fabric: Fabric, arrays: Blocks) -> tuple[Results, Trace]:
+def _all_reduce_in_switches(fabric: Fabric, arrays: Blocks) -> tuple[Results, CollectiveTrace]:
     """Rows go up, the switch adds them and sends each down to its owner; back up, down to all."""
     store: _Store = {}
     up, down, back, out = [], [], [], []
@@ -282,11 +281,11 @@ def _length(fabric: Fabric, blocks: Blocks, axis: int = 0) -> int:
 def _trace(
     kind: str,
     fabric: Fabric,
-    rounds: Iterable[Iterable[Transfer]],
+    rounds: Iterable[Iterable[BlockTransfer]],
     *,
     to_targets: bool = False,
-) -> Trace:
-    return Trace(
+) -> CollectiveTrace:
+    return CollectiveTrace(
         kind=kind,
         algorithm=_TO_TARGETS if to_targets else algorithm(kind, fabric),
         fabric=fabric,

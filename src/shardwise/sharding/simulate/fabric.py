@@ -83,7 +83,7 @@ class Physical:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class AxisPiece:
     """`size` members of the group along a physical axis, `stride` places apart."""
 
     axis: str
@@ -92,7 +92,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Dim:
+class GroupDim:
     """A logical dimension of the group: places `offsets` along axis number `axis`.
 
     `closed` if the members go round a whole ring, `stride` places apart.
@@ -118,7 +118,7 @@ class Fabric:
     """
 
     axes: tuple[Physical, ...]
-    group: tuple[Piece, ...]
+    group: tuple[AxisPiece, ...]
 
     def __post_init__(self) -> None:
         for piece in self.group:
@@ -148,7 +148,7 @@ class Fabric:
         return tuple(product(*(range(axis.size) for axis in self.axes)))
 
     @cached_property
-    def dims(self) -> tuple[Dim, ...]:
+    def dims(self) -> tuple[GroupDim, ...]:
         """The group's dimensions: pieces that continue each other joined, slow ones first.
 
         Behind switches all pieces are one dimension; a tree has one per level, outermost first,
@@ -156,7 +156,7 @@ class Fabric:
         """
         return tuple(d for i in range(len(self.axes)) for d in self._dims(i) if d.size > 1)
 
-    def _dims(self, i: int) -> list[Dim]:
+    def _dims(self, i: int) -> list[GroupDim]:
         axis = self.axes[i]
         pieces = sorted(
             ((p.stride, p.size) for p in self.group if p.axis == axis.name and p.size > 1),
@@ -167,7 +167,7 @@ class Fabric:
         for stride, size in reversed(pieces):
             offsets = [at + k * stride for at in offsets for k in range(size)]
         if axis.kind != "tree":
-            return [Dim(i, axis.kind, tuple(offsets), 1, False)]
+            return [GroupDim(i, axis.kind, tuple(offsets), 1, False)]
         return _tree_dims(i, offsets, [unit.networks for unit in axis.units])
 
     @property
@@ -286,7 +286,7 @@ def torus(
     *,
     wraps: Sequence[bool] | bool = True,
     one_way: bool = False,
-    group: Sequence[Piece] | None = None,
+    group: Sequence[AxisPiece] | None = None,
 ) -> Fabric:
     """A ring, line, torus or mesh with axes x, y, z; the group is everything unless given.
 
@@ -299,7 +299,7 @@ def torus(
         Physical(name="xyz"[i], kind=kind, size=n)
         for i, (kind, n) in enumerate(zip(kinds, sizes, strict=True))
     )
-    whole = [Piece(axis=axis.name, size=axis.size) for axis in axes]
+    whole = [AxisPiece(axis=axis.name, size=axis.size) for axis in axes]
     return Fabric(axes=axes, group=tuple(whole if group is None else group))
 
 
@@ -314,13 +314,13 @@ def _joined(pieces: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return joined
 
 
-def _torus_dim(i: int, axis: Physical, stride: int, size: int) -> Dim:
+def _torus_dim(i: int, axis: Physical, stride: int, size: int) -> GroupDim:
     closed = axis.kind != "line" and stride * size == axis.size
     kind: AxisKind = axis.kind if closed else "line"
-    return Dim(i, kind, tuple(k * stride for k in range(size)), stride, closed)
+    return GroupDim(i, kind, tuple(k * stride for k in range(size)), stride, closed)
 
 
-def _tree_dims(i: int, offsets: list[int], spans: list[int]) -> list[Dim]:
+def _tree_dims(i: int, offsets: list[int], spans: list[int]) -> list[GroupDim]:
     """One dimension per level: members of different units, then those of one unit."""
     for span in sorted(spans, reverse=True):
         heads = [at for at in offsets if at // span * span + offsets[0] % span == at]
@@ -329,5 +329,5 @@ def _tree_dims(i: int, offsets: list[int], spans: list[int]) -> list[Dim]:
             h + at for h in heads for at in inside
         ) == sorted(offsets):
             lower = [s for s in spans if s < span]
-            return [Dim(i, "tree", tuple(heads), 1, False), *_tree_dims(i, inside, lower)]
-    return [Dim(i, "tree", tuple(offsets), 1, False)]
+            return [GroupDim(i, "tree", tuple(heads), 1, False), *_tree_dims(i, inside, lower)]
+    return [GroupDim(i, "tree", tuple(offsets), 1, False)]

@@ -9,7 +9,7 @@ from shardwise.hardware.device_order import device_coordinates
 from shardwise.hardware.network import Switched
 from shardwise.hardware.placement import Placement
 from shardwise.sharding.exchange import exchanged
-from shardwise.sharding.simulate.fabric import AxisKind, Device, Fabric, Physical, Piece, Unit
+from shardwise.sharding.simulate.fabric import AxisKind, AxisPiece, Device, Fabric, Physical, Unit
 from shardwise.work import Exchange, Sends
 
 
@@ -63,7 +63,7 @@ def fabric_of(placement: Placement, names: Sequence[str], *, one_way: bool = Fal
         named |= {"networks": axis.outer, "chip": axis.within}
         for name, part in named.items():
             if int(part.size) > 1:
-                group.append(Piece(axis=name, size=int(part.size), stride=int(part.stride)))
+                group.append(AxisPiece(axis=name, size=int(part.size), stride=int(part.stride)))
     return Fabric(axes=tuple(axes), group=tuple(group))
 
 

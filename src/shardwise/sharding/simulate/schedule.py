@@ -12,12 +12,12 @@ from itertools import product
 from math import ceil, lcm, log2, prod
 from typing import NamedTuple
 
-from shardwise.sharding.simulate.fabric import TORUS, Device, Dim, Fabric, Hop
+from shardwise.sharding.simulate.fabric import TORUS, Device, Fabric, GroupDim, Hop
 from shardwise.sharding.simulate.orders import best_shares
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BlockPart:
     """A part of every block, from the fraction `start` of it to `stop`.
 
     It visits the dims numbered in `order`; `half` says which way is longer on rings.
@@ -59,7 +59,7 @@ class Edge(NamedTuple):
     way: int
 
 
-def parts(fabric: Fabric) -> tuple[Part, ...]:
+def parts(fabric: Fabric) -> tuple[BlockPart, ...]:
     """How every block is cut: orders of the torus axes in the best shares, each in two halves if a
     ring has an even size. Networks come first and the devices of a chip last.
     """
@@ -80,7 +80,7 @@ def parts(fabric: Fabric) -> tuple[Part, ...]:
         chain = tuple(stage for i in order for stage in chains[i])
         for half in halves:
             stop = start + share / len(halves)
-            found.append(Part((*before, *chain, *after), half, start, stop))
+            found.append(BlockPart((*before, *chain, *after), half, start, stop))
             start = stop
     return tuple(found)
 
@@ -156,7 +156,7 @@ def backwards(sends: list[Send]) -> list[Send]:
     ]
 
 
-def _cost(fabric: Fabric, chain: list[Dim]) -> Fraction:
+def _cost(fabric: Fabric, chain: list[GroupDim]) -> Fraction:
     """Seconds per block, in units of the first torus axis' link; the slow pieces come first."""
     cost, before = Fraction(0), 1
     unit = fabric.axes[fabric.torus[0]].rate if fabric.torus else 1.0
@@ -169,7 +169,7 @@ def _cost(fabric: Fabric, chain: list[Dim]) -> Fraction:
 
 
 def _spread(
-    fabric: Fabric, origin: Device, number: int, part: Part, mirrored: bool
+    fabric: Fabric, origin: Device, number: int, part: BlockPart, mirrored: bool
 ) -> Iterator[Send]:
     reached, clock = [origin], 0
     for stage in part.order:
@@ -187,14 +187,14 @@ def _spread(
         clock += duration(dim)
 
 
-def _hops(fabric: Fabric, dim: Dim, src: Device, dst: Device, edge: Edge) -> tuple[Hop, ...]:
+def _hops(fabric: Fabric, dim: GroupDim, src: Device, dst: Device, edge: Edge) -> tuple[Hop, ...]:
     if dim.kind in TORUS:
         return tuple(fabric.walk(src, dim.axis, dim.stride, edge.way))
     return (fabric.jump(src, dst),)
 
 
 @lru_cache(maxsize=65536)
-def tree(dim: Dim, root: int, half: int, mirrored: bool = False) -> tuple[Edge, ...]:
+def tree(dim: GroupDim, root: int, half: int, mirrored: bool = False) -> tuple[Edge, ...]:
     """How a block of member `root` reaches all members of one dimension.
 
     Torus: from neighbour to neighbour, both ways on a line or ring. Switch and tree: Bruck's
@@ -213,7 +213,7 @@ def tree(dim: Dim, root: int, half: int, mirrored: bool = False) -> tuple[Edge, 
     return tuple(edges)
 
 
-def _chains(dim: Dim, root: int, half: int, mirrored: bool) -> Iterator[Edge]:
+def _chains(dim: GroupDim, root: int, half: int, mirrored: bool) -> Iterator[Edge]:
     n = dim.size
     if dim.kind == "one_way":
         up, down = (0, n - 1) if mirrored else (n - 1, 0)
@@ -229,7 +229,7 @@ def _chains(dim: Dim, root: int, half: int, mirrored: bool) -> Iterator[Edge]:
 
 
 @lru_cache(maxsize=4096)
-def duration(dim: Dim) -> int:
+def duration(dim: GroupDim) -> int:
     """Rounds of one phase."""
     if dim.kind == "ring":
         return dim.size // 2 * dim.stride
@@ -260,7 +260,7 @@ def _route(
             at = fabric.moved(at, stage, ahead)
 
 
-def _way(dim: Dim, ahead: int, half: int, one_way: bool) -> tuple[int, int]:
+def _way(dim: GroupDim, ahead: int, half: int, one_way: bool) -> tuple[int, int]:
     """Steps and direction of the shorter way to a member `ahead` places on."""
     if dim.kind == "line":
         return abs(ahead), 1 if ahead > 0 else -1
@@ -287,7 +287,7 @@ def _sorted_by(stages: list[int], number: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(member for _, member in sorted(zip(stages, number, strict=True)))
 
 
-def _cycle(dim: Dim) -> list[int]:
+def _cycle(dim: GroupDim) -> list[int]:
     """The members in the order of a permute: round the ring, or a line folded in two."""
     members = list(range(dim.size))
     if dim.kind == "line":

@@ -9,7 +9,7 @@ from shardwise.sharding.simulate.fabric import Device, Fabric, Link
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class BlockTransfer:
     """One block over one hop, in one round. `stage` is the dimension of the group it serves."""
 
     src: Device | str
@@ -21,7 +21,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class CollectiveTrace:
     """All transfers of one collective, round by round; in a round every transfer takes one hop.
 
     `lockstep`: the rounds of all devices follow each other (a gather); else every message goes its
@@ -31,7 +31,7 @@ class Trace:
     kind: str
     algorithm: str
     fabric: Fabric
-    rounds: tuple[tuple[Transfer, ...], ...]
+    rounds: tuple[tuple[BlockTransfer, ...], ...]
     lockstep: bool
 
     @cached_property

@@ -15,7 +15,7 @@ def work(method="all_gather", context=4, cfg=None, **choices):
 
 
 def attention(w):
-    return over(w, "context").where(lambda o: o.component == "attention")
+    return over(w, "context").where(lambda o: o.component == "attention_core")
 
 
 def sent(o, members):

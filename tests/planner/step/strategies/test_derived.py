@@ -13,7 +13,8 @@ from shardwise.planner.step.parts import (
 )
 from shardwise.planner.step.work import train_work
 from shardwise.sharding import Mesh
-from shardwise.sharding.backward import derive, forward
+from shardwise.sharding.backward import derive
+from shardwise.sharding.backward.forward import forward
 from shardwise.sharding.steps import COMMUNICATION, group_bytes
 
 NAMES = {"X": "fsdp", "Y": "tensor", "Z": "data"}

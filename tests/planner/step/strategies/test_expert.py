@@ -22,7 +22,9 @@ def expert_flops(w):
 
 def forward_wires(w):
     return w.where(
-        lambda o: o.component == "experts" and o.collective is not None and o.phase == "forward"
+        lambda o: (
+            o.component == "routed_experts" and o.collective is not None and o.phase == "forward"
+        )
     )
 
 

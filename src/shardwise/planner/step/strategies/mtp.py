@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.parameter import Place
+from shardwise.models.parameter import LayerPlace
 from shardwise.models.parameters import layer_rows
 from shardwise.models.specs import Layer
 
@@ -24,7 +24,7 @@ def last_layer(cfg: ModelConfig) -> Layer:
 
 def mtp_rows(cfg: ModelConfig, modules: int) -> tuple[Parameter, ...]:
     """Tensors of all modules; they belong to the end of the model, not to a layer group."""
-    place = Place(d_model=cfg.d_model)
+    place = LayerPlace(d_model=cfg.d_model)
     d, both = {"D": cfg.d_model}, {"C": 2 * cfg.d_model}
     rows = [
         *place.norm("norm.stream", d),

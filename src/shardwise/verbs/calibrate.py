@@ -1,0 +1,170 @@
+"""`calibrate`: measure what runs here or elsewhere, and write it as a hardware file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from shardwise.boundary import number
+from shardwise.errors import BadRequest
+from shardwise.evidence.calibration.endpoint import load, measure
+from shardwise.evidence.calibration.machine import (
+    Calibration,
+    calibrate_machine,
+)
+from shardwise.evidence.calibration.machine import calibration_result as machine_result
+from shardwise.evidence.calibration.replay import Machine, ServedRequest, read_records
+from shardwise.evidence.calibration.server import (
+    ServerCalibration,
+    calibrate_records,
+    calibration_result,
+    engine_text,
+    hardware_text,
+    machine_of_plan,
+)
+from shardwise.units import format_rate, format_seconds, sig
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.request import Progress, verb
+from shardwise.workflows.inputs import ChipWords, flag_of, whole_number
+
+MACHINE = ("cpu_devices", "name", "timeout")
+"""Keywords of a calibration of the devices here; the others are of a server's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrateRequest(ChipWords):
+    """Measure the devices here, or the server of a plan.
+
+    Without `plan`: matmuls, memory, attention and collectives of this machine, or of `cpu_devices`
+    virtual devices, within `timeout` seconds, as a chip called `name`. With the file of a serving
+    plan: the chip's and the engine's own numbers, fitted on a short load on a live server
+    (`endpoint`, an OpenAI-compatible URL: `requests` at `rate` per second, for its `served_model`)
+    or on records of one (`records_path`); `kv_tokens` is what its cache holds, `engine` where to
+    start from. The answer's `files` are what the command writes.
+    """
+
+    plan: str | Path | None = field(default=None, kw_only=False)
+    cpu_devices: int | str | None = None
+    name: str = "here"
+    timeout: float | str = 900.0
+    endpoint: str | None = None
+    records_path: str | Path | None = None
+    served_model: str | None = None
+    requests: int | str = 64
+    rate: float | str = 4.0
+    kv_tokens: int | str = 0
+    engine: str = ""
+
+    def answer(self, progress: Progress | None = None, watch: Any = None) -> "CalibrationAnswer":
+        """Measure and fit; `watch` hears what a child that measures here is at."""
+        given = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+        for name in given:
+            if self.plan is None and name not in MACHINE:
+                raise BadRequest(f"{flag_of(name)} is of servers; name their PLAN")
+            if self.plan is not None and name in MACHINE:
+                raise BadRequest(f"{flag_of(name)} is of this machine's devices; leave PLAN out")
+        return self._machine(watch) if self.plan is None else self._server(progress)
+
+    def _machine(self, watch: Any) -> "CalibrationAnswer":
+        devices = self.cpu_devices
+        if devices is not None:
+            devices = whole_number(devices, "--cpu-devices", least=1, most=4096)
+        seconds = number(self.timeout, "--timeout", above=0, most=1e7, suffix=True)
+        found = calibrate_machine(self.name, cpu_devices=devices, seconds=seconds, watch=watch)
+        return CalibrationAnswer(found=found, files=[found.text], result=machine_result(found))
+
+    def _server(self, progress: Progress | None) -> "CalibrationAnswer":
+        if bool(self.endpoint) == bool(self.records_path):
+            raise BadRequest("give either --endpoint URL or --records FILE")
+        tokens = whole_number(self.kv_tokens, "--kv-tokens", most=10**12)
+        machine = machine_of_plan(
+            Path(str(self.plan)), self.hardware, kv_tokens=tokens, engine=self.engine
+        )
+        records = self._records(machine, progress)
+        hear = (lambda n: progress(n, 0)) if progress else None
+        found = calibrate_records(records, machine, hear)
+        where = self.endpoint or self.records_path
+        source = f"calibrated on {found.records} requests of {where} on {date.today().isoformat()}"
+        texts = [hardware_text(found, source), engine_text(found.after.engine, source)]
+        return CalibrationAnswer(found=found, files=texts, result=calibration_result(found))
+
+    def _records(self, machine: Machine, progress: Progress | None) -> list[ServedRequest]:
+        if self.records_path:
+            return read_records(Path(self.records_path))
+        plan = machine.plan
+        many = whole_number(self.requests, "--requests", least=1, most=100_000)
+        rate = number(self.rate, "--rate", above=0, most=1e6, suffix=True)
+        asks = load(many, rate, plan.input_length, plan.output_length)
+        name = self.served_model or plan.model
+        vocabulary = machine.cfg.vocabulary
+        return measure(str(self.endpoint), name, vocabulary, asks, progress=progress)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CalibrationAnswer(Answer):
+    """What was measured; `files` are the text of a hardware file and, of a server, that of its
+    engine's file."""
+
+    found: Calibration | ServerCalibration
+    files: Sequence[str]
+
+    def table(self) -> list[Row]:
+        """One row per figure."""
+        values = self.result.get("values")
+        if values is None:
+            return [self.result]
+        return [{"value": name, **both} for name, both in values.items()]
+
+    def page(self) -> Page:
+        """The figures."""
+        if isinstance(self.found, Calibration):
+            return _machine_page(self.result)
+        return _server_page(self.found, self.result)
+
+
+calibrate = verb("calibrate", CalibrateRequest)
+
+
+def _machine_page(r: Mapping[str, Any]) -> Page:
+    yield f"{r['devices']} x '{r['kind']}', each with all at work"
+    yield ""
+    rows = [
+        [f"matmul {dtype}, best", format_rate(rate, "FLOP/s")]
+        for dtype, rate in r["peak_flops"].items()
+    ]
+    rows += [[f"matmul {d}, of all sizes", f"{100 * s:.0f} %"] for d, s in r["matmul"].items()]
+    rows += [
+        ["a matmul's ramp", format_seconds(r["matmul_ramp_seconds"])],
+        ["attention", f"{100 * r['attention']:.0f} %"],
+        ["memory", format_rate(r["hbm_bandwidth"], "B/s")],
+        ["elementwise work", f"{100 * r['hbm']:.0f} %"],
+        ["an op's overhead", format_seconds(r["op_overhead_seconds"])],
+    ]
+    if r["pair_oneway"]:
+        rows.append(["link of a pair", format_rate(r["pair_oneway"], "B/s")])
+        rows.append(["hop", format_seconds(r["hop_seconds"])])
+    yield TextTable(["measured", "per device"], rows)
+
+
+def _server_page(found: ServerCalibration, result: Mapping[str, Any]) -> Page:
+    yield (f"{result['chip']} with {result['engine']}, calibrated on {found.records} requests\n")
+    values = result["values"]
+    yield TextTable(
+        ["value", "before", "after"],
+        [[name, sig(v["before"]), sig(v["after"])] for name, v in values.items()],
+    )
+    yield ""
+    errors, measured = result["errors"], result["measured"]
+    yield TextTable(
+        ["of the load", "measured", "predicted before", "after"],
+        [
+            [
+                name,
+                format_seconds(measured[name]),
+                f"{errors['before'][name]:+.1%}",
+                f"{errors['after'][name]:+.1%}",
+            ]
+            for name in measured
+        ],
+    )

@@ -1,0 +1,124 @@
+"""`compile`: a plan, or any JAX function, by the real compiler for a slice elsewhere."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.plans import ServePlan, TrainPlan
+from shardwise.plans.train import mesh_text
+from shardwise.units import format_bytes, format_count, format_gib, format_seconds, many
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.programs import ProgramRequest
+from shardwise.verbs.request import verb
+from shardwise.workflows.compile import Program, program_result
+from shardwise.workflows.inputs import Words, words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileRequest(ProgramRequest):
+    """Compile for a slice that is not here, by the real compiler; no accelerator is needed.
+
+    `phases` are those of a serving plan, "decode" and "prefill"; all where none is given. The other
+    keywords are those of ProgramRequest.
+    """
+
+    phases: Words = ()
+
+    def answer(self, watch: Any = None) -> "CompiledPrograms":
+        """Compile; `watch` hears what the compiling process is at, and for how long."""
+        made = self.programs(words(self.phases), watch)
+        results = [program_result(program, made.plan) for program in made.programs]
+        return CompiledPrograms(
+            programs=made.programs,
+            plan=made.plan,
+            result={"programs": results},
+            warnings=[*made.warnings, *(_uncounted(r) for r in results if r["unknown_ops"])],
+            provenance={"versions": results[0]["versions"]},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CompiledPrograms(Answer):
+    """Programs, each with what was predicted beside what the compiler made."""
+
+    programs: tuple[Program, ...]
+    plan: TrainPlan | ServePlan | None
+
+    @property
+    def misses(self) -> list[str]:
+        """Why programs do not fit."""
+        return [r["shortfall"] for r in self.result["programs"] if not r["fits"]]
+
+    def table(self) -> list[Row]:
+        """Of each program its figures, predicted and compiled."""
+        return [
+            {"phase": r["phase"], "figure": name, **{side: r[name][side] for side in _SIDES}}
+            for r in self.result["programs"]
+            for name in ("peak_bytes", "flops")
+        ]
+
+    def page(self) -> Page:
+        """One table per program."""
+        for result in self.result["programs"]:
+            yield from _program_page(result)
+            yield ""
+
+
+_SIDES = ("predicted", "compiled")
+compile = verb("compile", CompileRequest)
+
+
+def _program_page(r: Mapping[str, Any]) -> Page:
+    mesh = mesh_text({axis: n for axis, n in r["mesh"].items() if n > 1})
+    yield f"{r['phase']} on {r['slice']}, {mesh}: {'fits' if r['fits'] else 'does not fit'}"
+    seconds, peak = r["seconds"], r["process_peak_bytes"]
+    took = f"compiled in {format_seconds(seconds['compile'])}, process {format_gib(peak)}"
+    yield f"  {'from the cache; ' if r['cached'] else ''}{took}"
+    yield ""
+    said = [r[name]["predicted"] is not None for name in ("peak_bytes", "flops")]
+    rows = [
+        ["peak memory", *_two(r["peak_bytes"], format_gib)],
+        ["usable", "", format_gib(r["usable_bytes"]), ""],
+        ["FLOPs per step", *_two(r["flops"], format_count)],
+    ]
+    for row in r["collectives"]:
+        both = {side: row[side] and row[side]["bytes"] for side in ("predicted", "compiled")}
+        times = [f"{row[s]['count']:g}" if row[s] else "-" for s in ("predicted", "compiled")]
+        name = f"{row['kind']} over {'+'.join(row['axes']) or '?'} ({' / '.join(times)} times)"
+        rows.append([name, *_two(both, format_bytes)])
+    times = {side: r["step_seconds"][side] for side in ("predicted", "compiled")}
+    if times["compiled"]:
+        both = {side: bounds and bounds["expected"] for side, bounds in times.items()}
+        rows.insert(3, ["step time, expected", *_two(both, format_seconds)])
+    header = ["per device", "predicted", "compiled", "difference"]
+    if not any(said):
+        header, rows = ["per device", "compiled"], [[row[0], row[2]] for row in rows]
+    yield TextTable(header, rows)
+    if r["memory_by_kind"]["compiled"]:
+        yield ""
+        kinds = {**r["memory_by_kind"]["arguments"], **_parts(r["memory_by_kind"]["compiled"])}
+        yield TextTable(
+            ["memory as compiled", "bytes"], [[k, format_bytes(v)] for k, v in kinds.items()]
+        )
+
+
+def _uncounted(r: Mapping[str, Any]) -> str:
+    """The warning that a program has ops which the compiled text says nothing of."""
+    names = r["unknown_ops"]
+    some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return (
+        f"{r['phase']}: {many(len(names), 'op')} without FLOPs or bytes in the compiled text, such "
+        f"as kernels of Pallas, are not in its figures: {some}"
+    )
+
+
+def _parts(memory: Mapping[str, int]) -> dict[str, int]:
+    return {k: v for k, v in memory.items() if v and k not in ("arguments", "peak")}
+
+
+def _two(pair: Mapping[str, Any], text: Any) -> list[str]:
+    one, other = pair["predicted"], pair["compiled"]
+    if one is None:
+        return ["-", text(other), ""]
+    part = f"{100 * (other / one - 1):+.1f} %" if one and other else ""
+    return [text(one), text(other), part]

@@ -1,0 +1,77 @@
+"""`export`: a plan in the words of another framework or launcher, and back."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+from shardwise.boundary import read_text
+from shardwise.errors import BadRequest
+from shardwise.planner.export import EXPORTERS
+from shardwise.planner.export.serving import SERVE_EXPORTERS
+from shardwise.plans import ServePlan, TrainPlan
+from shardwise.plans.files import flat_plan, plan_dict
+from shardwise.verbs.answer import Answer, Page, Row
+from shardwise.verbs.request import Progress, verb
+from shardwise.workflows.export import export_given, parse_text
+from shardwise.workflows.plan_file import GivenPlan
+
+TARGETS = (*EXPORTERS, *SERVE_EXPORTERS)
+EXPORT_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportRequest:
+    """Write a plan for another program, or read what was written for one back.
+
+    `path` is a plan's file, "audit:NAME" or a plan, and `to` the program ("maxtext"); or `path` is
+    the file of an export and `from_` the program that it is for. Raises BadRequest for a plan that
+    the program cannot run.
+    """
+
+    path: GivenPlan = field(kw_only=False)
+    to: str | None = None
+    from_: str | None = None
+
+    def answer(self, progress: Progress | None = None) -> "PlanExport":
+        """The text for the program, or the plan that a text says."""
+        if self.to is not None and self.from_ is None:
+            return self._written(self.to)
+        if self.from_ is not None and self.to is None and isinstance(self.path, str | Path):
+            return self._read(Path(self.path), self.from_)
+        raise BadRequest(f"give either --to or --from, one of {'|'.join(TARGETS)}")
+
+    def _written(self, target: str) -> "PlanExport":
+        made = export_given(self.path, target)
+        lost = made.not_expressed
+        return PlanExport(
+            plan=made.plan,
+            text=made.text,
+            result={"target": target, "text": made.text, "not_expressed": lost},
+            resolved={k: {"value": v, "origin": "file"} for k, v in flat_plan(made.plan).items()},
+            warnings=[f"{target} will not do this: {line}" for line in lost],
+        )
+
+    def _read(self, path: Path, origin: str) -> "PlanExport":
+        plan = parse_text(read_text(path, "the export", most=EXPORT_BYTES), origin)
+        text = yaml.safe_dump(plan_dict(plan), sort_keys=False)
+        return PlanExport(plan=plan, text=text, result={"plan": flat_plan(plan)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlanExport(Answer):
+    """A plan and its text: for another program, or read back from one as YAML."""
+
+    plan: TrainPlan | ServePlan
+    text: str
+
+    def table(self) -> list[Row]:
+        """Every choice of the plan."""
+        return [{"choice": name, "value": value} for name, value in flat_plan(self.plan).items()]
+
+    def page(self) -> Page:
+        """The text."""
+        yield self.text.removesuffix("\n")
+
+
+export = verb("export", ExportRequest)

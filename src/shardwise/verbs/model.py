@@ -1,0 +1,322 @@
+"""`model list`, `model show` and `model diff`: parameters, FLOPs, cache and design decisions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardwise.boundary import whole
+from shardwise.errors import BadRequest
+from shardwise.models import (
+    ModelConfig,
+    kv_bytes_per_token,
+    load_model,
+    params_active,
+    params_total,
+    zoo_names,
+)
+from shardwise.models.describe import design_decisions, model_facts, model_warnings
+from shardwise.models.remat import remat_row
+from shardwise.units import (
+    dtype_bytes,
+    format_bytes,
+    format_count,
+    format_flops,
+    format_gib,
+    parse_count,
+    sig,
+)
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.request import Progress, verb
+from shardwise.workflows.inputs import Words, words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelListRequest:
+    """Every model of the zoo."""
+
+    def answer(self, progress: Progress | None = None) -> "ModelList":
+        """Count them all."""
+        return ModelList(result={"models": [_listed(load_model(name)) for name in zoo_names()]})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ModelList(Answer):
+    """The zoo."""
+
+    def table(self) -> list[Row]:
+        """One row per model."""
+        return [dict(zip(_LISTED, facts.values(), strict=True)) for facts in self.result["models"]]
+
+    def page(self) -> Page:
+        """One line per model."""
+        rows = [
+            [
+                f["name"],
+                f["architecture"],
+                f["source"],
+                f"{f['layers']}",
+                format_count(f["params"]),
+                format_count(f["active"]),
+                f"{f['KV bytes per token']:,.0f}",
+            ]
+            for f in self.table()
+        ]
+        yield TextTable(_LISTED, rows, f"{len(rows)} models; KV cache in bf16", left=3)
+
+
+_LISTED = ("name", "architecture", "source", "layers", "params", "active", "KV bytes per token")
+
+
+def _listed(cfg: ModelConfig) -> dict[str, Any]:
+    return {
+        "name": cfg.name,
+        "architecture": cfg.architecture,
+        "source": cfg.provenance["hf_id"],
+        "layers": cfg.layers,
+        "params_total": params_total(cfg),
+        "params_active": params_active(cfg),
+        "kv_bytes_per_token": kv_bytes_per_token(cfg, "bf16"),
+    }
+
+
+model_list = verb("model_list", ModelListRequest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextRequest:
+    """Sequences of `seq` tokens with a KV cache in `dtype`."""
+
+    seq: int | str = 8192
+    dtype: str = "bf16"
+
+    def context(self) -> int:
+        """The tokens. Raises BadRequest for words that are no length or no dtype."""
+        dtype_bytes(self.dtype)
+        tokens = parse_count(self.seq, "--seq")
+        return whole(tokens, "--seq", least=1, most=2**40, form="a whole number of tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest(ContextRequest):
+    """One model, by zoo name, by its config.json, or by a directory with one: parameters, FLOPs and
+    cache at sequences of `seq` tokens, the KV cache in `dtype`."""
+
+    name: str | Path = field(kw_only=False)
+
+    def answer(self, progress: Progress | None = None) -> "ModelFacts":
+        """Count it."""
+        cfg, context = load_model(self.name), self.context()
+        return ModelFacts(
+            cfg=cfg,
+            result=model_facts(cfg, context, self.dtype),
+            resolved={k: {"value": v, "origin": cfg.defaults_source} for k, v in cfg.defaulted},
+            warnings=model_warnings(cfg),
+            provenance=cfg.provenance,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ModelFacts(Answer):
+    """One model, counted."""
+
+    cfg: ModelConfig
+
+    def table(self) -> list[Row]:
+        """Parameters by component."""
+        params = self.result["params_by_component"]
+        return [{"component": name, "params": count} for name, count in params.items()]
+
+    def page(self) -> Page:
+        """Layers, decisions, parameters, FLOPs and bytes."""
+        return _model_page(self.cfg, self.result)
+
+
+model_show = verb("model_show", ModelRequest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDiffRequest(ContextRequest):
+    """The design decisions of two or more models side by side, at sequences of `seq` tokens, the KV
+    cache in `dtype`."""
+
+    names: Words = field(kw_only=False)
+
+    def answer(self, progress: Progress | None = None) -> "ModelsCompared":
+        """Count them."""
+        names = words(self.names)
+        if len(names) < 2:
+            only = "".join(names)
+            raise BadRequest(
+                f"model diff has only '{only}' to compare; name two models or more, "
+                f"such as `shardwise model diff {only} llama-3-70b`"
+            )
+        context = self.context()
+        cfgs = [load_model(name) for name in names]
+        columns = [design_decisions(cfg, context, self.dtype) for cfg in cfgs]
+        rows = {key: [column[key] for column in columns] for key in columns[0]}
+        differing = [key for key, values in rows.items() if any(v != values[0] for v in values)]
+        return ModelsCompared(
+            title=f"Sequences of {context:,} tokens, KV cache in {self.dtype}",
+            result={"models": list(names), "decisions": rows, "differing": differing},
+            warnings=[line for cfg in cfgs for line in model_warnings(cfg)],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ModelsCompared(Answer):
+    """Models beside each other; * marks what differs."""
+
+    title: str
+
+    def table(self) -> list[Row]:
+        """One row per decision."""
+        names = self.result["models"]
+        return [
+            {"decision": key, **dict(zip(names, map(_raw, values), strict=True))}
+            for key, values in self.result["decisions"].items()
+        ]
+
+    def page(self) -> Page:
+        """One line per decision."""
+        shown = [
+            ["*" if key in self.result["differing"] else "", key, *(_shown(key, v) for v in values)]
+            for key, values in self.result["decisions"].items()
+        ]
+        yield TextTable(["", "decision", *self.result["models"]], shown, self.title, left=2)
+
+
+model_diff = verb("model_diff", ModelDiffRequest)
+
+
+def _model_page(cfg: ModelConfig, facts: Mapping[str, Any]) -> Page:
+    source = cfg.provenance.get("hf_id", "your config.json")
+    yield (
+        f"{cfg.name} ({cfg.architecture}, {source}): {format_count(facts['params_total'])} "
+        f"parameters, {format_count(facts['params_active'])} active per token"
+    )
+    yield ""
+    yield _layers(facts)
+    yield ""
+    design = facts["design"]
+    names = [key for key, value in design.items() if value is not None and key not in ELSEWHERE]
+    yield TextTable(
+        ["decision", "value"], [[key, _shown(key, design[key])] for key in names], left=2
+    )
+    yield ""
+    yield from _components(facts)
+    yield ""
+    yield _bytes(facts)
+
+
+ELSEWHERE = (
+    "architecture",
+    "attention",
+    "MLP",
+    "norms",
+    "params, text model",
+    "params, active",
+    "KV bytes per token",
+    "KV bytes per sequence",
+    "training FLOPs per token",
+)
+"""Decisions that `show` prints in its other tables."""
+
+
+def _layers(facts: Mapping[str, Any]) -> TextTable:
+    keys = ("layers", "heads", "kv_heads", "head_dim", "d_ff", "experts", "experts_per_token")
+    return TextTable(
+        ["mixer", "MLP", "norms", "layers", "N", "K", "H", "F", "E", "k"],
+        [
+            [row["mixer"], row["mlp"], ", ".join(row["norms"]), *(_cell(row[key]) for key in keys)]
+            for row in facts["layer_groups"]
+        ],
+        "Layers, by kind",
+        left=3,
+    )
+
+
+def _components(facts: Mapping[str, Any]) -> Page:
+    params, flops = facts["params_by_component"], facts["flops_per_token_by_component"]
+    total = facts["params_total"]
+    rows = []
+    for name in dict.fromkeys([*params, *flops]):
+        count, cost = params.get(name, 0), flops.get(name)
+        rows.append(
+            [
+                name,
+                f"{count:,}" if count else "",
+                f"{count / total:.1%}" if count else "",
+                format_flops(cost["forward"]) if cost else "",
+                format_flops(cost["training"]) if cost else "",
+            ]
+        )
+    whole = (facts["forward_flops_per_token"], facts["training_flops_per_token"])
+    rows.append(["total", f"{total:,}", "", *map(format_flops, whole)])
+    yield TextTable(
+        ["component", "params", "of all", "forward per token", "training per token"],
+        rows,
+        f"Parameters, and FLOPs per token at {facts['context']:,} tokens (causal)",
+    )
+    crossover = facts["attention_crossover"]
+    reached = "at no context" if crossover is None else f"at {crossover:,} tokens (causal)"
+    yield (
+        f"  6 N of the active parameters: {format_flops(facts['training_flops_per_token_6n'])}; "
+        f"attention costs as much as the layers' matmuls {reached}"
+    )
+
+
+def _bytes(facts: Mapping[str, Any]) -> TextTable:
+    kv, kept = facts["kv_dtype"], facts["activation_dtype"]
+    stored = ", ".join(dict.fromkeys(facts["weight_dtypes"].values()))
+    rows = [
+        [f"Weights as published ({stored})", format_gib(facts["weight_bytes"])],
+        [f"KV cache per token ({kv})", f"{facts['kv_bytes_per_token']:,.0f} B"],
+        [
+            f"KV cache of {facts['context']:,} tokens ({kv})",
+            format_gib(facts["kv_bytes_per_sequence"]),
+        ],
+    ]
+    for name, dtype in (("index", "fp8"), ("state", "f32")):
+        size = facts[f"{name}_bytes_per_sequence"]
+        label = {"index": "Indexer keys", "state": "Recurrent state"}[name]
+        rows += [[f"{label} per sequence ({dtype})", format_bytes(size)]] if size else []
+    for policy, size in facts["activation_bytes_per_token"].items():
+        where = ", in host memory" if remat_row(policy).offloads else ""
+        rows.append([f"Activations per token ({kept}), remat {policy}{where}", format_bytes(size)])
+    return TextTable(["memory", "bytes"], rows)
+
+
+def _shown(key: str, value: Any) -> str:
+    """A decision for a person: counts with suffixes, bytes and FLOPs with units."""
+    if isinstance(value, tuple):
+        return " / ".join(_shown(key, v) for v in value)
+    if key.startswith("params"):
+        return format_count(value)
+    if key == "KV bytes per sequence":
+        return format_gib(value)
+    if key.endswith("FLOPs per token"):
+        return format_flops(value)
+    return _cell(value)
+
+
+def _raw(value: Any) -> Any:
+    """A decision for a file: distinct values joined, everything else as it is."""
+    return " / ".join(map(str, value)) if isinstance(value, tuple) else value
+
+
+def _cell(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.0f}" if value.is_integer() else sig(value)
+        case str():
+            return value
+        case _:
+            parts: Sequence[Any] = value
+            return " / ".join(_cell(v) for v in parts)

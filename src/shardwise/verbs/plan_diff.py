@@ -1,0 +1,96 @@
+"""`plan diff`: what changes between two plans, and what it does to the estimate."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shardwise.units import format_bytes, format_gib, format_seconds, sig
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.request import Progress, verb
+from shardwise.workflows.inputs import ChipWords
+from shardwise.workflows.plan_diff import PlanDiff, diff_plans
+from shardwise.workflows.plan_file import GivenPlan, price_given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDiffRequest(ChipWords):
+    """What changes from one plan to another, each a file, "audit:NAME" or a plan, and what it does
+    to the estimate. `sets` change both. Raises BadRequest where one trains and the other serves."""
+
+    first: GivenPlan = field(kw_only=False)
+    second: GivenPlan = field(kw_only=False)
+    constants: str | None = None
+
+    def answer(self, progress: Progress | None = None) -> "PlansCompared":
+        """Price both."""
+        both = (self.first, self.second)
+        names = [
+            str(p) if isinstance(p, str | Path) else n
+            for p, n in zip(both, ("first", "second"), strict=True)
+        ]
+        a, b = (price_given(plan, self) for plan in both)
+        found = diff_plans(a, b)
+        misses = zip(names, found.misses, strict=True)
+        return PlansCompared(
+            found=found,
+            first=names[0],
+            second=names[1],
+            result={
+                "changed": found.changed,
+                "effect": found.effect,
+                "bound_by": found.bound_by,
+                "memory_by_kind": found.memory_by_kind,
+            },
+            warnings=[
+                *dict.fromkeys([*a.warnings, *b.warnings]),
+                *(f"{name}: {miss}" for name, miss in misses if miss),
+            ],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlansCompared(Answer):
+    """Two plans beside each other."""
+
+    found: PlanDiff
+    first: str
+    second: str
+
+    def table(self) -> list[Row]:
+        """The choices that differ, then what they do."""
+        pairs = {**self.found.changed, **self.found.effect}
+        return [{"name": name, "first": x, "second": y} for name, (x, y) in pairs.items()]
+
+    def page(self) -> Page:
+        """Choices, estimates and memory, those that differ."""
+        found, both = self.found, (self.first, self.second)
+        rows = [[name, str(old), str(new)] for name, (old, new) in found.changed.items()]
+        yield TextTable(["choice", *both], rows or [["(no choice differs)", "", ""]])
+        yield ""
+        rows = [[name, *_pair(name, x, y)] for name, (x, y) in found.effect.items()]
+        rows += [[f"{phase} bound by", *pair, ""] for phase, pair in found.bound_by.items()]
+        yield TextTable(["predicted", *both, "ratio"], rows)
+        moved = {kind: pair for kind, pair in found.memory_by_kind.items() if pair[0] != pair[1]}
+        if moved:
+            yield ""
+            rows = [
+                [kind, format_bytes(x), format_bytes(y), _ratio(x, y)]
+                for kind, (x, y) in moved.items()
+            ]
+            yield TextTable(["HBM per chip at the peak", *both, "ratio"], rows)
+
+
+def _pair(name: str, x: float, y: float) -> list[str]:
+    return [_shown(name, x), _shown(name, y), _ratio(x, y)]
+
+
+def _ratio(x: float, y: float) -> str:
+    return f"{y / x:.3f}" if x else "new"
+
+
+def _shown(name: str, value: float) -> str:
+    if "seconds" in name:
+        return format_seconds(value)
+    return format_gib(value) if "bytes" in name else sig(value, 4)
+
+
+plan_diff = verb("plan_diff", PlanDiffRequest)

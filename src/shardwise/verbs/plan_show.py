@@ -1,0 +1,101 @@
+"""`plan show`: price a plan as written or edited by hand, and hold it against the book's rules."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwise.book.rules.audit import audit_result
+from shardwise.plans import TrainPlan
+from shardwise.plans.files import flat_plan
+from shardwise.units import sig
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.request import Progress, verb
+from shardwise.verbs.serve_page import serve_page
+from shardwise.verbs.train_page import train_page
+from shardwise.workflows.inputs import ChipWords, plan_changes
+from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanShowRequest(ChipWords):
+    """Price a plan: `path` is its file, "audit:NAME" of a published run, or a plan.
+
+    `sets` change fields of the plan first ({"remat": "block"}), or numbers of its chip. Raises
+    BadRequest, and NoFeasiblePlan where the plan needs more memory than a chip has.
+    """
+
+    path: GivenPlan = field(kw_only=False)
+    constants: str | None = None
+
+    def answer(self, progress: Progress | None = None) -> "PlanShown":
+        """Price it."""
+        priced = price_given(self.path, self)
+        check_fits(priced)
+        result = priced.result
+        if isinstance(priced.plan, TrainPlan):
+            answer = priced.answer
+            result["audit"] = audit_result(priced.plan, answer.cfg, answer.piece)
+        return PlanShown(
+            priced=priced,
+            result=result,
+            resolved=self._resolved(priced.plan),
+            warnings=priced.warnings,
+        )
+
+    def _resolved(self, plan: Any) -> dict[str, Any]:
+        """Every choice with its value, and whether --set or --constants gave it."""
+        changed = set(plan_changes(self.sets)[0]) | ({"constants"} if self.constants else set())
+        return {
+            k: {"value": v, "origin": "flag" if {k, k.partition(".")[0]} & changed else "file"}
+            for k, v in flat_plan(plan).items()
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class PlanShown(Answer):
+    """A plan with its estimate."""
+
+    priced: Priced
+
+    @property
+    def best(self) -> Any:
+        """The plan, priced; called as that of a search."""
+        return self.priced.answer
+
+    def table(self) -> list[Row]:
+        """The headline figures."""
+        return [dict(self.priced.headline)]
+
+    def page(self) -> Page:
+        """One priced plan and, where it trains, the book's rules."""
+        if isinstance(self.priced.plan, TrainPlan):
+            yield from train_page(self.best, self.result)
+            yield from _audit_page(self.result["audit"])
+        else:
+            yield from serve_page(self.best, self.result)
+
+
+def _audit_page(audited: Mapping[str, Any]) -> Page:
+    """The book's rules for each strategy: what the plan has, what it needs, and why."""
+    if not audited["verdicts"]:
+        return
+    yield ""
+    yield TextTable(
+        ["book rule", "degree", "has", "needs", "in", "compute-bound"],
+        [
+            [
+                v["strategy"],
+                f"{v['degree']:,}",
+                sig(v["have"]),
+                f"{'>=' if v['at_least'] else '<='} {sig(v['need'])}",
+                v["unit"],
+                "yes" if v["ok"] else "no",
+            ]
+            for v in audited["verdicts"]
+        ],
+    )
+    for v in audited["verdicts"]:
+        yield f"  {v['text']} ({v['source']})"
+
+
+plan_show = verb("plan_show", PlanShowRequest)

@@ -1,0 +1,323 @@
+"""`plan train`: the fastest training plan that fits, and why."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardwise.book.thresholds import book_result
+from shardwise.errors import BadRequest
+from shardwise.evidence.against import (
+    Against,
+    against_result,
+    gain_text,
+    published_plan,
+    set_against,
+)
+from shardwise.hardware import Spelling
+from shardwise.models.describe import unpriced
+from shardwise.planner.price.goodput import Overheads
+from shardwise.planner.training import TrainAnswer, TrainPlanning
+from shardwise.plans.train import mesh_text
+from shardwise.units import (
+    format_count,
+    format_gib,
+    format_seconds,
+    format_usd,
+    parse_seconds,
+    sig,
+)
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.request import Progress, verb
+from shardwise.verbs.train_page import train_page
+from shardwise.workflows.inputs import flag_of, parse_pins, parse_share, parse_total
+from shardwise.workflows.predict import (
+    TrainChoices,
+    batch_hints,
+    caveats,
+    plan_training,
+    planning_result,
+    run_result,
+    slower_text,
+    unused_choices,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlanRequest(TrainChoices):
+    """The best training plan that fits: mesh, microbatches, schedule, storage and remat.
+
+    `model` is a zoo name, a config.json or a folder with one; `on` a slice ("v5p:16x16x16"), or a
+    bare chip for the smallest of its slices that a plan fits; `batch` tokens ("4Mi") or sequences
+    ("1024seq") per step; `seq` tokens per sequence; `top` how many of the next best meshes to show.
+    The choices that may be fixed are those of TrainChoices.
+
+    `tokens` ("15T") adds days and dollars of a whole run, at the expected step time or at `mfu` of
+    6*N*tokens, N being `params` where given; `straggler` (1.05), `chip_mtbf` ("10y"),
+    `checkpoint_time`, `checkpoint_interval` and `restart_time` are what it loses. `against` is a
+    plan file or "audit:NAME" to price beside the best plan. Raises BadRequest, or NoFeasiblePlan
+    with the nearest miss.
+    """
+
+    model: str | Path = field(kw_only=False)
+    on: str = field(kw_only=False)
+    batch: str | int
+    seq: str | int
+    top: int | str = 3
+    tokens: float | str | None = None
+    mfu: float | str | None = None
+    params: float | str | None = None
+    straggler: float | str | None = None
+    chip_mtbf: float | str | None = None
+    checkpoint_time: float | str | None = None
+    checkpoint_interval: float | str | None = None
+    restart_time: float | str | None = None
+    against: str | Path | None = None
+
+    def answer(self, progress: Progress | None = None) -> "TrainPlanned":
+        """Search, and price what was asked for beside it."""
+        run = self._run()
+        published = published_plan(str(self.against)) if self.against else None
+        planning = plan_training(
+            self.model,
+            self.on,
+            batch=self.batch,
+            seq=self.seq,
+            top=self.top,
+            choices=self,
+            progress=progress,
+        )
+        best = planning.best
+        result = planning_result(planning)
+        result["book"] = book_result(best, self.hardware)
+        against = None
+        if published is not None:
+            against = set_against(planning, published, str(self.against), self.hardware)
+            result["against"] = against_result(against)
+        if run:
+            result["run"] = run_result(best, **run)
+        return TrainPlanned(
+            planning=planning,
+            against=against,
+            result=result,
+            resolved=self._resolved(best),
+            warnings=[
+                *self._notes(best),
+                *unpriced(planning.request.cfg),
+                *unused_choices(planning, self.schedule, self.context_method),
+                *batch_hints(planning),
+                *caveats(best),
+                *planning.rank_changes,
+            ],
+            provenance={"efficiency": best.piece.chip.efficiency.source},
+        )
+
+    def _notes(self, best: TrainAnswer) -> list[str]:
+        found = self.hardware.target(self.on)
+        if isinstance(found, Spelling):
+            return list(found.notes)
+        return [f"{best.piece} is the smallest slice of {found.id} that fits"]
+
+    def _run(self) -> dict[str, Any] | None:
+        """Arguments of `run_result`, or None without tokens. Raises for choices without effect."""
+        if self.params and not self.mfu:
+            raise BadRequest("--params changes only the arithmetic of --mfu; give --mfu too")
+        for name in ("mfu", "straggler", *_LOSSES):
+            if getattr(self, name) and not self.tokens:
+                raise BadRequest(
+                    f"{flag_of(name)} changes only the days of a run; give --tokens too"
+                )
+        if not self.tokens:
+            return None
+        return {
+            "tokens": parse_total(self.tokens, "--tokens"),
+            "mfu": parse_share(self.mfu, "--mfu") if self.mfu else None,
+            "params": parse_total(self.params, "--params") if self.params else None,
+            "overheads": self._overheads(),
+        }
+
+    def _overheads(self) -> Overheads:
+        given = {
+            name: parse_seconds(getattr(self, option), flag_of(option))
+            for option, name in _LOSSES.items()
+            if getattr(self, option)
+        }
+        if self.straggler:
+            given["straggler"] = parse_total(self.straggler, "--straggler")
+        return Overheads(**given)
+
+    def _resolved(self, best: TrainAnswer) -> dict[str, Any]:
+        """Every choice with its value and where it came from."""
+        fixed = {"slice", "global_batch_sequences", "sequence_length", *self.fixed}
+        plan, pinned = best.plan, parse_pins(self.pins)
+        values = {name: (getattr(plan, name), name in fixed) for name in _RESOLVED}
+        values |= {f"mesh.{axis}": (n, axis in pinned) for axis, n in plan.mesh.items()}
+        return {
+            name: {"value": value, "origin": "flag" if flag else "computed"}
+            for name, (value, flag) in values.items()
+        }
+
+
+_LOSSES = {
+    "chip_mtbf": "chip_mtbf",
+    "checkpoint_time": "checkpoint",
+    "checkpoint_interval": "interval",
+    "restart_time": "restart",
+}
+"""Keyword -> field of Overheads."""
+_RESOLVED = (
+    "slice",
+    "global_batch_sequences",
+    "sequence_length",
+    "microbatches",
+    "remat",
+    "zero",
+    "layers_per_stage",
+    "storage_axes",
+    "reshard_after_forward",
+    "context_method",
+    "pipeline_schedule",
+    "virtual_stages",
+    "optimizer",
+    "stack",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TrainPlanned(Answer):
+    """A search of training plans: the best, the next best meshes, and why."""
+
+    planning: TrainPlanning
+    against: Against | None
+
+    @property
+    def best(self) -> TrainAnswer:
+        """The best plan, priced."""
+        return self.planning.best
+
+    @property
+    def runners_up(self) -> tuple[TrainAnswer, ...]:
+        """The next best meshes, priced."""
+        return self.planning.runners_up
+
+    def table(self) -> list[Row]:
+        """The best plan and its runners-up."""
+        return [
+            {
+                "mesh": mesh_text(r["mesh"]),
+                "microbatches": r["microbatches"],
+                "remat": r["remat"],
+                **{f"{bound}_s": seconds for bound, seconds in r["step_seconds"].items()},
+                "mfu": r["mfu"],
+                "bytes": r["peak_bytes_per_chip"],
+            }
+            for r in (self.result, *self.result["runners_up"])
+        ]
+
+    def page(self) -> Page:
+        """The plan, its time and memory, why, and what else there was."""
+        yield from train_page(self.best, self.result)
+        yield "\nWhy"
+        yield from (f"  - {reason}" for reason in self.result["why"])
+        yield from _runners_up(self.result)
+        yield from (f"\nBook rule: {line}" for line in self.result["book"]["lines"])
+        if "run" in self.result:
+            yield from _run_page(self.result["run"])
+        s = self.result["search"]
+        yield (
+            f"\nSearched {s['enumerated']:,} plans, {s['legal']:,} legal, {s['candidates']:,} "
+            f"priced in full (floors rule out the others), in {format_seconds(s['seconds'])}"
+        )
+        if self.against is not None:
+            yield from _against_page(self.against, self.result)
+
+
+plan_train = verb("plan_train", TrainPlanRequest)
+
+
+def _runners_up(result: Mapping[str, Any]) -> Page:
+    if not result["runners_up"]:
+        return
+    yield ""
+    yield TextTable(
+        ["runner-up", "micro", "remat", "expected", "slower", "MFU", "HBM per chip", "bound by"],
+        [
+            [
+                mesh_text(r["mesh"]),
+                str(r["microbatches"]),
+                r["remat"],
+                format_seconds(r["step_seconds"]["expected"]),
+                slower_text(r["times_slower"]),
+                f"{r['mfu']:.1%}",
+                f"{sig(r['peak_bytes_per_chip'] / 2**30)} GiB",
+                r["bound_by"],
+            ]
+            for r in result["runners_up"]
+        ],
+    )
+
+
+def _run_page(run: Mapping[str, Any]) -> Page:
+    cost = "cost unknown: the catalogue has no price (give --price CHIP=USD)"
+    if run["usd"] is not None:
+        price = f"${run['usd_per_chip_hour']:.2f} per chip-hour"
+        source = f"({run['price_as_of']}, {run['price_source']})"
+        cost = f"{format_usd(run['usd'])}{_idle_text(run)} at {price} {source}"
+    yield (
+        f"\nRun of {format_count(run['tokens'])} tokens at {run['basis']}: "
+        f"{sig(run['days'])} days, {format_count(run['chip_hours'])} chip-hours, {cost}"
+    )
+    if "goodput" in run:
+        yield _lost_text(run["goodput"])
+
+
+def _idle_text(run: Mapping[str, Any]) -> str:
+    return f" ({format_usd(run['usd_idle'])} of it for idle chips)" if run["usd_idle"] else ""
+
+
+def _lost_text(good: Mapping[str, float]) -> str:
+    """Where the time that does not train goes."""
+    parts = [f"{name} {good[name]:.1%}" for name in ("straggler", "checkpoint", "failures")]
+    every = f", a checkpoint every {format_seconds(good['interval'])}" if good["checkpoint"] else ""
+    return f"  trains {good['share']:.1%} of the time; lost to {', '.join(parts)}{every}"
+
+
+def _against_page(found: Against, result: Mapping[str, Any]) -> Page:
+    """The two plans' figures, the choices that differ, and why."""
+    theirs, slower = result["against"], found.times_slower
+    told = slower_text(slower) if slower >= 1 else f"{1 - slower:.1%} faster"
+    yield f"\nAgainst {found.name}: {told} than the best plan"
+    for note in found.notes:
+        yield f"  {note}"
+    yield ""
+    yield TextTable(["predicted", "ours", "theirs"], figures(result, theirs))
+    yield ""
+    rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in found.differences]
+    yield TextTable(
+        ["choice", "ours", "theirs", "theirs with ours"],
+        rows or [["(no choice differs)", "", "", ""]],
+        left=3,
+    )
+    for reason in found.reasons:
+        yield f"  - {reason}"
+
+
+def figures(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[list[str]]:
+    """Headline figures of both."""
+    both = ours, theirs
+    return [
+        ["seconds per step", *(format_seconds(r["step_seconds"]["expected"]) for r in both)],
+        ["tokens/s", *(format_count(r["tokens_per_second"]) for r in both)],
+        ["MFU", *(f"{r['mfu']:.1%}" for r in both)],
+        ["HBM per chip", *(format_gib(r["peak_bytes_per_chip"]) for r in both)],
+        ["bound by", *(r["bound_by"] for r in both)],
+    ]
+
+
+def shown(value: Any) -> str:
+    """A choice in a table."""
+    if isinstance(value, dict):
+        return mesh_text(value)
+    if isinstance(value, tuple):
+        return "+".join(map(str, value))
+    return str(value)

@@ -1,0 +1,340 @@
+"""`shard`: arrays and computations in the book's notation.
+
+One array: what each device of a mesh holds of it. A product, a chain or a reshard: the cheapest way
+to compute it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import islice
+from math import inf
+from typing import Any
+
+from shardwise.errors import BadRequest, unknown
+from shardwise.sharding import (
+    Einsum,
+    Layout,
+    Mesh,
+    Sizes,
+    Strategy,
+    block,
+    bytes_per_device,
+    bytes_total,
+    copies,
+    global_shape,
+    local_shape,
+    parse_sizes,
+    shards,
+)
+from shardwise.sharding.backward import backward_boxes
+from shardwise.sharding.notation import read_product
+from shardwise.units import format_bytes, parse_bytes
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.request import Progress, verb
+from shardwise.verbs.shard_page import (
+    HEADER_BYTES,
+    HEADER_TIME,
+    extras_page,
+    product_page,
+    strategy_rows,
+)
+from shardwise.workflows.inputs import (
+    HardwareWords,
+    Words,
+    check_choice,
+    flag_of,
+    whole_number,
+    words,
+)
+from shardwise.workflows.shard import Sharding, shard_expression, shard_result
+from shardwise.workflows.shard_run import ShardRun, run_program, to_source
+
+MOST_ROWS = 32
+MOST_LISTED = 65_536
+Rows = list[tuple[tuple[int, ...], tuple[slice, ...]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRequest(HardwareWords):
+    """What each device holds of an array, or the cheapest way to compute with sharded arrays.
+
+    `expression` is an array "A[I_X, J]", a product "A[I_X, J] * B[J, K_Y] -> C[I_X, K_Y]" of two or
+    more arrays (any einsum; leave out -> for a free result), or a reshard "A[I_XY] -> A[I_Y]"; with
+    `backward` also lines separated by ';'. `dims` are the sizes ("I=8192,J=8192" or a mapping),
+    `mesh` axes and degrees. `on` a slice ranks by time; `out` is another layout of the result, or
+    "free"; `free` names inputs whose layout is chosen; `max_hbm` is bytes per device, `top` how
+    many strategies are shown. `backward` derives the backward pass, `store` says how gradients and
+    optimizer state are stored, `input` which arrays are no parameters. `to` gives a program ("jax",
+    "explicit"), `run` compiles and runs the best on virtual CPU devices.
+    """
+
+    expression: str = field(kw_only=False)
+    dims: Words
+    mesh: Words
+    dtype: str = "bf16"
+    on: str | None = None
+    out: str | None = None
+    free: Words = ()
+    max_hbm: float | str | None = None
+    top: int | str | None = None
+    backward: bool = False
+    store: Words = ()
+    input: Words = ()
+    to: str | None = None
+    run: bool = False
+
+    def answer(self, progress: Progress | None = None) -> "Listing | ShardedArray | Sharded":
+        """The answer of the kind that the expression asks for."""
+        if not self.backward and (self.store or self.input):
+            raise BadRequest("--store and --input belong to --backward; add it")
+        if self.is_listing:
+            self._refuse(_NOT_FOR_LISTINGS, "does nothing for lines separated by ';'")
+            return Listing(result={"backward": self._backward(None).splitlines()})
+        if self.is_array:
+            rule = "does nothing for a single array; give a product, or a reshard with '->'"
+            self._refuse(_FOR_PRODUCTS, rule)
+            return self._array()
+        return self._product()
+
+    @property
+    def is_listing(self) -> bool:
+        """Whether it is lines of a longer computation, of which the backward pass is derived."""
+        return self.backward and ";" in self.expression
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it is one array."""
+        operands, wanted = read_product(self.expression)
+        return len(operands) == 1 and wanted is None
+
+    def _refuse(self, names: Sequence[str], why: str) -> None:
+        """Raise BadRequest for the first of these keywords that was given, as it does nothing."""
+        for f in fields(self):
+            if f.name in names and getattr(self, f.name) != f.default:
+                raise BadRequest(f"{flag_of(f.name)} {why}")
+
+    def _sizes(self) -> Sizes:
+        return parse_sizes(",".join(words(self.dims)))
+
+    def _degrees(self) -> Mesh:
+        return Mesh.parse(",".join(words(self.mesh)))
+
+    def _array(self) -> "ShardedArray":
+        layout, mesh, sizes = Layout.parse(self.expression), self._degrees(), self._sizes()
+        for name in sizes:
+            if name not in layout.letters:
+                raise unknown("dim", name, layout.letters, f"the array is '{layout}'")
+        result = _result(layout, sizes, mesh, self.dtype)
+        rows = [(at, block(layout, sizes, mesh, at)) for at in islice(mesh.devices(), MOST_LISTED)]
+        devices = [{"at": at, "block": [(s.start, s.stop) for s in held]} for at, held in rows]
+        cut = f"the first {MOST_LISTED:,} of {mesh.size:,} devices are listed"
+        return ShardedArray(
+            layout=layout,
+            mesh=mesh,
+            sizes=sizes,
+            dtype=self.dtype,
+            rows=rows,
+            result=result | {"devices": devices},
+            warnings=(cut,) if mesh.size > MOST_LISTED else (),
+        )
+
+    def _product(self) -> "Sharded":
+        changed = bool(self.hw_files or self.sets or self.prices) or self.constants != "vendor"
+        if not self.on and changed:
+            raise BadRequest(
+                "--constants, --hw, --set and --price change chips; say which with --on SLICE"
+            )
+        check_choice(self.to, "--to", ("jax", "explicit"))
+        found = shard_expression(
+            self.expression,
+            dims=",".join(words(self.dims)),
+            mesh=",".join(words(self.mesh)),
+            on=self.on or "",
+            dtype=self.dtype,
+            out=self.out or "",
+            free_inputs=words(self.free),
+            max_hbm=inf if self.max_hbm is None else parse_bytes(self.max_hbm, "--max-hbm"),
+            top=5 if self.top is None else whole_number(self.top, "--top", least=-1),
+            hardware=self.hardware,
+        )
+        extras = self._extras(found)
+        result = shard_result(found) | extras
+        limit = "--max-hbm" if self.max_hbm else "the chip" if self.on else ""
+        return Sharded(
+            found=found,
+            extras=extras,
+            result=result,
+            resolved={
+                "expression": {"value": str(found.einsum), "origin": "computed"},
+                "max_bytes_per_device": {"value": result["max_bytes_per_device"], "origin": limit},
+            },
+            warnings=found.notes,
+        )
+
+    def _extras(self, found: Sharding) -> dict[str, Any]:
+        """Only what was asked for, to go into the result."""
+        if (self.run or self.to) and not found.best.program.steps:
+            flag = "--run" if self.run else "--to"
+            raise BadRequest(f"{flag}: '{found.einsum}' takes no step, so there is nothing to run")
+        extras: dict[str, Any] = {}
+        if self.backward:
+            extras["backward"] = self._backward(found.einsum).splitlines()
+        if self.to:
+            extras["source"] = to_source(found.best.program, self.to)  # type: ignore[arg-type]
+        if self.run:
+            extras["run"] = _run_result(run_program(found.best.program))
+        return extras
+
+    def _backward(self, einsum: Einsum | None) -> str:
+        """The derived steps of forward and backward; of a listing where there is no einsum."""
+        expression = self.expression
+        if einsum is not None:
+            product = " * ".join(map(str, einsum.operands))
+            expression = product if einsum.free else f"{product} -> {einsum.result}"
+        return backward_boxes(
+            expression,
+            self._degrees(),
+            storage=words(self.store),
+            inputs=words(self.input),
+            sizes=self._sizes(),
+        )
+
+
+_CHIPS = ("constants", "hw_files", "sets", "prices")
+_FOR_PRODUCTS = ("on", "out", "free", "max_hbm", "top", "backward", "to", "run", *_CHIPS)
+_NOT_FOR_LISTINGS = ("on", "out", "free", "max_hbm", "top", "to", "run", *_CHIPS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Listing(Answer):
+    """Forward and backward of a longer computation."""
+
+    def table(self) -> list[Row]:
+        """One row per line."""
+        return [{"line": line} for line in self.result["backward"]]
+
+    def page(self) -> Page:
+        """The lines."""
+        yield "\n".join(self.result["backward"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ShardedArray(Answer):
+    """What each device holds of an array."""
+
+    layout: Layout
+    mesh: Mesh
+    sizes: Sizes
+    dtype: str
+    rows: Rows
+
+    def table(self) -> list[Row]:
+        """One row per device: where it is, and what it holds of each dim."""
+        letters = [f"dim {n}" if n in self.mesh else n for n in self.layout.letters]
+        return [dict(zip([*self.mesh, *letters], row, strict=True)) for row in _cells(self.rows)]
+
+    def page(self) -> Page:
+        """Shapes, bytes and blocks."""
+        return _array_page(self.layout, self.mesh, self.dtype, self.result, self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Sharded(Answer):
+    """The cheapest ways to compute with sharded arrays; `extras` are what was asked beside it."""
+
+    found: Sharding
+    extras: Mapping[str, Any]
+
+    @property
+    def best(self) -> Strategy:
+        """The quickest strategy on the slice; without one that which sends the fewest bytes."""
+        return self.found.best
+
+    def table(self) -> list[Row]:
+        """One row per strategy."""
+        header = HEADER_TIME if self.found.ranking else HEADER_BYTES
+        return [dict(zip(header, row, strict=True)) for row in strategy_rows(self.result)]
+
+    def page(self) -> Page:
+        """Steps, arrays and strategies; the program alone, where one was asked for, so that it can
+        be piped."""
+        if "source" in self.extras:
+            yield self.extras["source"]
+            return
+        yield from product_page(self.found, self.result)
+        yield from extras_page(self.extras)
+
+
+shard = verb("shard", ShardRequest)
+
+
+def _run_result(run: ShardRun) -> dict[str, Any]:
+    names = ("predicted", "shard_map", "jit")
+    return {
+        "programs": {
+            style: {
+                "equal": ran.equal,
+                "error": ran.error,
+                "gradient_error": ran.gradient_error,
+            }
+            for style, ran in run.runs.items()
+        },
+        "as_predicted": run.as_predicted,
+        "collectives": [
+            {
+                "kind": row.kind,
+                "axes": list(row.axes),
+                **{n: dict(zip(("count", "bytes"), getattr(row, n), strict=True)) for n in names},
+            }
+            for row in run.rows
+        ],
+        "notes": list(run.notes),
+    }
+
+
+def _result(layout: Layout, sizes: Sizes, mesh: Mesh, dtype: str) -> dict[str, Any]:
+    name = layout.name or str(layout)
+    return {
+        "array": str(layout),
+        "mesh": dict(mesh),
+        "spec": layout.spec(),
+        "unreduced": layout.unreduced,
+        "global_shapes": {name: global_shape(layout, sizes)},
+        "local_shapes": {name: local_shape(layout, sizes, mesh)},
+        "blocks": shards(layout, mesh),
+        "copies": copies(layout, mesh),
+        "bytes_per_device": bytes_per_device(layout, sizes, mesh, dtype),
+        "bytes_total": bytes_total(layout, sizes, mesh, dtype),
+    }
+
+
+def _cells(rows: Rows) -> list[list[str]]:
+    return [[*map(str, at), *(f"{s.start}:{s.stop}" for s in held)] for at, held in rows]
+
+
+def _exact(size: float) -> str:
+    exact = f"{size:,.1f}".removesuffix(".0") + " B"
+    return f"{exact} ({format_bytes(size)})" if size >= 1000 else exact
+
+
+def _array_page(
+    layout: Layout, mesh: Mesh, dtype: str, result: Mapping[str, Any], rows: Rows
+) -> Page:
+    name = layout.name or str(layout)
+    each, total = result["bytes_per_device"], result["bytes_total"]
+    facts = [
+        ("global shape", f"{dtype}{list(result['global_shapes'][name])}"),
+        ("local shape", f"{dtype}{list(result['local_shapes'][name])}"),
+        ("blocks x copies", f"{result['blocks']} x {result['copies']}"),
+        ("bytes per device", _exact(each)),
+        ("bytes in total", _exact(total)),
+    ]
+    if layout.unreduced:
+        facts.append(("partial sums over", ", ".join(layout.unreduced)))
+    yield TextTable(
+        ("", "value"), facts, title=f"{layout} on mesh {mesh} ({mesh.size:,} devices)", left=2
+    )
+    yield ""
+    yield TextTable([*mesh, *layout.letters], _cells(rows[:MOST_ROWS]), title="Who holds what")
+    if mesh.size > MOST_ROWS:
+        yield f"  and {mesh.size - MOST_ROWS:,} more devices (--json or --csv lists them)"

@@ -1,0 +1,60 @@
+"""`train`: run a training plan on the devices at hand."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardwise.units import format_count, format_seconds
+from shardwise.verbs.answer import Answer, Page, Row
+from shardwise.verbs.request import verb
+from shardwise.workflows.train import Progress, TrainRunRequest, train_plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Trained(Answer):
+    """A run that is done."""
+
+    def table(self) -> list[Row]:
+        """One row: loss, speed, and where its files are."""
+        return [self.result]
+
+    def page(self) -> Page:
+        """Loss, speed and the prediction beside it."""
+        return _run_page(self.result)
+
+
+def run_training(request: TrainRunRequest, hear: Progress = lambda *_: None) -> Trained:
+    """Train; `hear` is told each step. Raises BadRequest before anything is started where plan,
+    data or devices do not fit."""
+    result = train_plan(request, hear)
+    return Trained(result=result, warnings=result.pop("notes"))
+
+
+train = verb("train", TrainRunRequest, run_training)
+
+
+def _run_page(result: Mapping[str, Any]) -> Page:
+    if result["loss"] is None:
+        yield f"all {result['steps']} steps were done already"
+    else:
+        yield (f"{result['steps']} steps (from {result['from_step']}), loss {result['loss']:.4f}")
+    if result["tokens_per_second"] is not None:
+        times = result["step_seconds"]
+        yield (
+            f"{format_count(result['tokens_per_second'])} tokens/s on {result['devices']}, "
+            f"{format_seconds(times['measured'])} per step{_beside(result)}"
+        )
+    yield f"checkpoint: {result['checkpoint']}"
+    if result["hf_checkpoint"]:
+        yield f"for transformers: {result['hf_checkpoint']}"
+
+
+def _beside(result: Mapping[str, Any]) -> str:
+    """The prediction, and whether it is one for these devices."""
+    predicted = result["step_seconds"]["predicted"]
+    if predicted is None:
+        return ""
+    said = f"; {format_seconds(predicted)} predicted for {result['slice']}"
+    if result["devices_are_the_plans"]:
+        return said
+    return f"{said}, which these devices are not: their times do not test the plan"

@@ -1,0 +1,308 @@
+"""`validate`: predicted against measured times of published training and serving runs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from shardwise.errors import BadRequest, ThresholdMissed, unknown
+from shardwise.evidence.serving.runs import PUBLISHED_SERVING, ServingTable, read_serving
+from shardwise.evidence.serving.validate import (
+    ServingValidation,
+    serving_result,
+    tpot_summary,
+    ttft_summary,
+    validate_serving,
+    worst,
+)
+from shardwise.evidence.training.table import PUBLISHED, read_table
+from shardwise.evidence.training.validate import Summary, Validation, validation_result
+from shardwise.evidence.training.validate import validate as validate_training
+from shardwise.units import format_seconds
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.request import Progress, verb
+from shardwise.workflows.inputs import Words, parse_share, words
+
+_WORST = 10
+Efficiency = Literal["fitted", "roofline"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateRequest:
+    """Price every run of a table of measurements on its own plan and compare times.
+
+    `path` is a CSV; without one the published runs that come with shardwise, each with its
+    citation, are taken: of training, or with `serving` of serving (time per output token, TTFT).
+    `source` and `grade` keep the rows of some sources and of one grade; `no_fit` prices by chip
+    rates alone; `verbose` names every row that is left out, and the worst. With `check` ("10%")
+    `checked()` raises where the median absolute error is larger.
+    """
+
+    path: str | Path | None = field(default=None, kw_only=False)
+    serving: bool = False
+    source: Words = ()
+    grade: str | None = None
+    no_fit: bool = False
+    check: float | str | None = None
+    verbose: bool = False
+
+    def answer(self, progress: Progress | None = None) -> "Validated":
+        """Price them all."""
+        limit = None if self.check is None else _limit(self.check)
+        efficiency = "roofline" if self.no_fit else "fitted"
+        found = (self._servers if self.serving else self._runs)(efficiency, progress)
+        training = isinstance(found, Validation)
+        return Validated(
+            found=found,
+            limit=limit,
+            verbose=self.verbose,
+            result=validation_result(found) if training else serving_result(found),
+            warnings=() if self.serving else read_table(self.table).warnings,
+        )
+
+    @property
+    def table(self) -> Path:
+        """The file that is read."""
+        return Path(self.path or (PUBLISHED_SERVING if self.serving else PUBLISHED))
+
+    def _runs(self, efficiency: Efficiency, progress: Progress | None) -> Validation:
+        rows = _chosen(read_table(self.table).rows, words(self.source), self.grade)
+        found = validate_training(
+            rows,
+            folder=self.table.parent,
+            efficiency=efficiency,
+            progress=progress,
+        )
+        if not found.rows:
+            reason = found.left_out[0].reason if found.left_out else "it is empty"
+            raise BadRequest(f"no row of '{self.table}' can be priced; the first: {reason}")
+        return found
+
+    def _servers(self, efficiency: Efficiency, progress: Progress | None) -> ServingValidation:
+        if self.grade:
+            raise BadRequest("--grade cannot take effect with --serving; leave it out")
+        runs = _chosen_servers(read_serving(self.table), words(self.source))
+        return validate_serving(runs, efficiency=efficiency, progress=progress)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Validated(Answer):
+    """Runs with their predicted and measured times."""
+
+    found: Validation | ServingValidation
+    limit: float | None
+    verbose: bool
+
+    def table(self) -> list[Row]:
+        """One row per run; a range as two columns."""
+        left_out = ("interval", "mesh", "inferred")
+        rows = []
+        for row in self.result["rows"]:
+            low, high = row["interval"] or ("", "")
+            flat = {name: value for name, value in row.items() if name not in left_out}
+            rows.append({**flat, "interval_low": low, "interval_high": high})
+        return rows
+
+    def page(self) -> Page:
+        """Errors by source, chip and the like."""
+        if isinstance(self.found, Validation):
+            return _training_page(self.found, self.result, self.verbose)
+        return _serving_page(self.found, self.verbose)
+
+    def checked(self) -> None:
+        """Raise ThresholdMissed where the median absolute error is beyond what was asked for; of
+        servers that of TPOT, over the runs of the newest releases."""
+        if isinstance(self.found, Validation):
+            summary, of = self.found.summary, ""
+        else:
+            summary, of = tpot_summary(self.found.gating), " of TPOT"
+        median = summary.median_abs_error
+        if self.limit is not None and median is not None and median > self.limit:
+            raise ThresholdMissed(
+                f"the median absolute error{of} is {median:.1%} over {summary.n} runs; "
+                f"--check asks for at most {self.limit:.1%}"
+            )
+
+
+validate = verb("validate", ValidateRequest)
+
+
+def _limit(text: float | str) -> float:
+    """A median error; 1 alone would pass everything and means 1 %."""
+    limit = parse_share(text, "--check")
+    if limit == 1 and not str(text).endswith("%"):
+        raise BadRequest(f"--check '{text}' would allow errors of 100%; write 1% or 100%")
+    return limit
+
+
+def _chosen(
+    rows: Sequence[Mapping[str, str]], sources: Sequence[str], grade: str | None
+) -> list[Mapping[str, str]]:
+    """The rows of the sources and the grade asked for. BadRequest where there are none."""
+    held = dict.fromkeys(row.get("source", "") for row in rows)
+    for source in sources:
+        if source not in held:
+            raise unknown("source", source, held, "a run without --source shows all")
+    grades = dict.fromkeys(row.get("grade") or "" for row in rows)
+    if grade is not None and grade not in grades:
+        raise unknown("grade", grade, grades)
+    return [
+        row
+        for row in rows
+        if (not sources or row.get("source", "") in sources) and grade in (None, row.get("grade"))
+    ]
+
+
+def _chosen_servers(runs: ServingTable, sources: Sequence[str]) -> ServingTable:
+    """The runs of the sources asked for. BadRequest where there are none."""
+    if not runs.runs:
+        reason = next(iter(runs.left_out), "it is empty")
+        raise BadRequest(f"no row of the table can be priced; the first: {reason}")
+    held = dict.fromkeys(run.source for run in runs.runs)
+    for source in sources:
+        if source not in held:
+            raise unknown("source", source, held, "a run without --source shows all")
+    kept = tuple(r for r in runs.runs if not sources or r.source in sources)
+    return ServingTable(rows=runs.rows, runs=kept, left_out=runs.left_out)
+
+
+def _training_page(found: Validation, result: Mapping[str, Any], verbose: bool) -> Page:
+    constants = "fitted constants" if found.efficiency == "fitted" else "chip rates alone, no fit"
+    yield f"{len(found.rows)} runs priced with {constants}, {len(found.left_out)} left out"
+    keys: dict[str, Callable[..., str]] = {
+        "source": lambda r: r.run.source,
+        "chip": lambda r: r.run.chip,
+        "bound by": lambda r: r.bound_by,
+        "software": lambda r: r.run.stack,
+    }
+    for title, key in keys.items():
+        yield ""
+        yield summaries_table(title, found.by(key), "rank of MFU")
+    yield ""
+    yield summaries_table("runs that are", found.gates(), "rank of MFU")
+    yield ""
+    yield from _orders(result)
+    yield ""
+    yield from _checks(result)
+    if verbose:
+        yield from _details(found)
+    elif found.left_out:
+        yield f"\nleft out: {len(found.left_out)} rows (--verbose names each)"
+
+
+def _checks(result: Mapping[str, Any]) -> Page:
+    """Ranges and memory."""
+    coverage, memory = result["coverage"], result["memory"]
+    rows = [
+        ["runs inside their 80 % range", share_text(coverage["in_sample"])],
+        ["the same, range from other groups only", share_text(coverage["held_out_by_group"])],
+    ]
+    if memory["n"]:
+        what = f"peak memory, median |error| of {memory['n']} runs"
+        rows.append([what, share_text(memory["median_abs_error"])])
+    unfit = f"{len(result['would_not_fit'])} of {len(result['rows'])}"
+    rows.append(["runs whose counted memory exceeds usable HBM", unfit])
+    yield TextTable(["check", ""], rows)
+
+
+def _orders(result: Mapping[str, Any]) -> Page:
+    """How well plans of one model are ordered, and all plans of its source beside a plain guess."""
+    rows = []
+    for source, every in result["against_size"].items():
+        for one in (o for o in result["within_model"] if o["source"] == source):
+            ours = rank_text(one["rank_correlation"])
+            rows.append([f"MFU of {one['model']}", str(one["n"]), ours, ""])
+        ranks = [rank_text(every["predicted"]), rank_text(every["one_over_parameters"])]
+        rows.append([f"tokens/s per chip of {source}", str(every["n"]), *ranks])
+    if rows:
+        yield TextTable(["order of plans by", "runs", "rank", "rank of 1/parameters"], rows)
+
+
+def _details(found: Validation) -> Page:
+    worst = sorted(found.rows, key=lambda r: -abs(r.log_ratio))[:_WORST]
+    yield ""
+    rows = [
+        [
+            r.run.id,
+            format_seconds(r.predicted),
+            format_seconds(r.measured),
+            signed_text(r.error),
+            r.bound_by,
+        ]
+        for r in worst
+    ]
+    yield TextTable(["worst", "predicted", "measured", "error", "bound by"], rows)
+    for row in found.left_out:
+        yield f"left out: {row.id}: {row.reason}"
+
+
+def _serving_page(found: ServingValidation, verbose: bool) -> Page:
+    constants = "fitted constants" if found.efficiency == "fitted" else "chip rates alone, no fit"
+    yield (
+        f"{len(found.rows)} runs of {found.table.rows} rows priced with {constants}; "
+        f"{len(found.gating)} are of the newest release of their engine, for its model and chip"
+    )
+    yield "\nTime per output token; throughput is concurrency / TPOT"
+    yield summaries_table("newest releases", {"all": tpot_summary(found.gating)}, "rank")
+    keys = {
+        "source": lambda r: r.run.source,
+        "chip": lambda r: r.run.chip,
+        "model": lambda r: r.run.model,
+        "engine": lambda r: r.run.family,
+    }
+    for title, key in keys.items():
+        yield ""
+        yield summaries_table(title, found.by(key), "rank")
+    if found.coverage is not None:
+        yield f"\n{found.coverage:.0%} of them inside their 80 % range"
+    yield "\nTime to the first token"
+    yield summaries_table("newest releases", {"all": ttft_summary(found.gating)}, "rank")
+    if verbose:
+        yield ""
+        yield summaries_table("release", found.by(lambda r: r.run.engine, gates=False), "rank")
+        yield from _serving_details(found)
+    elif found.table.left_out:
+        number = sum(found.table.left_out.values())
+        yield f"\nleft out: {number:,} rows (--verbose says why)"
+
+
+def _serving_details(found: ServingValidation) -> Page:
+    rows = [
+        [r.run.id, format_seconds(r.tpot), format_seconds(r.run.tpot), signed_text(r.error)]
+        for r in worst(found.gating, _WORST)
+    ]
+    yield ""
+    yield TextTable(["worst", "predicted", "measured", "error"], rows)
+    for reason, number in sorted(found.table.left_out.items(), key=lambda item: -item[1]):
+        yield f"left out: {number:,} rows: {reason}"
+
+
+def summaries_table(title: str, summaries: Mapping[str, Summary], rank: str) -> TextTable:
+    """One line per summary; `rank` says what is ranked."""
+    rows = [
+        [
+            name,
+            str(s.n),
+            share_text(s.median_abs_error),
+            share_text(s.p90_abs_error),
+            signed_text(s.median_error),
+            rank_text(s.rank_correlation),
+        ]
+        for name, s in summaries.items()
+    ]
+    return TextTable([title, "runs", "median |error|", "90th %", "median error", rank], rows)
+
+
+def share_text(value: float | None) -> str:
+    """5.1%, or nothing."""
+    return "" if value is None else f"{value:.1%}"
+
+
+def signed_text(value: float | None) -> str:
+    """+5.1%, or nothing."""
+    return "" if value is None else f"{value:+.1%}"
+
+
+def rank_text(value: float | None) -> str:
+    """A rank correlation, or nothing."""
+    return "" if value is None else f"{value:.2f}"

@@ -1,0 +1,23 @@
+"""Class names are unique over the package: a name in a message or a review means one thing."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[1] / "src" / "shardwise"
+SHARED = {
+    *("Fleet", "Layout", "Meshes", "Point", "Program", "Row", "Step"),
+    *("Table", "TrainRequest"),
+}
+"""Names that two classes still have; the list only becomes shorter."""
+
+
+def test_every_class_has_a_name_of_its_own():
+    places = defaultdict(list)
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places[node.name.lstrip("_")].append(str(path.relative_to(SOURCE)))
+    twice = {name: where for name, where in places.items() if len(where) > 1}
+    assert not {name: where for name, where in twice.items() if name not in SHARED}
+    assert set(twice) == SHARED, "take the names that are unique now off the list"

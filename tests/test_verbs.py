@@ -1,0 +1,142 @@
+"""Python and the command line ask the same: every option of every command is a keyword."""
+
+import inspect
+
+import pytest
+from tests.apps.commands import answered
+from tests.apps.test_files import ALL
+
+import shardwise as sw
+from shardwise.errors import BadRequest
+
+OUTPUT = {
+    "as_json": "prints the document that `answer.result` is part of",
+    "csv_path": "writes the rows of `answer.table()`",
+    "plot_path": "writes a picture",
+    "trace_path": "writes the pipeline of `answer.best` as a trace",
+    "animate_path": "writes or prints a picture",
+    "draw": "prints a picture",
+    "force": "is about files that are overwritten",
+}
+"""Options that only say where output goes, or in which form."""
+FILES = {
+    ("plan", "train", "output"): "writes `answer.best.plan`",
+    ("plan", "serve", "plan_path"): "writes `answer.best.plan`",
+    ("export", "output"): "writes `answer.text`",
+    ("compile", "out"): "writes a report of the answer",
+    ("calibrate", "out"): "writes `answer.files`",
+    ("simulate", "steps_path"): "writes the steps that were kept as a trace",
+    ("simulate", "perfetto_until"): "says where that trace ends",
+}
+"""The same, where the name means something else elsewhere."""
+VERBS = {path: "_".join(path) for path in ALL}
+VERBS["roofline",] = "matmul_roofline"  # the package has a folder `roofline`
+SERVING = {("plan", "serve"), ("simulate",)}
+MADE = [path for path in ALL if path not in SERVING]
+
+
+def keywords(path):
+    return inspect.signature(getattr(sw, VERBS[path])).parameters
+
+
+def asked(path):
+    """The options and arguments of a command that do not only say where output goes."""
+    names = [p.name for p in ALL[path].params if p.expose_value]
+    return [n for n in names if n not in OUTPUT and (*path, n) not in FILES]
+
+
+@pytest.mark.parametrize("path", MADE, ids=" ".join)
+def test_every_option_is_a_keyword(path):
+    """And every keyword an option."""
+    assert set(asked(path)) == set(keywords(path))
+
+
+@pytest.mark.parametrize("path", MADE, ids=" ".join)
+def test_an_option_that_is_left_out_is_the_keyword_that_is_left_out(path):
+    """With the same default, so that both answer the same."""
+    found = keywords(path)
+    for option in ALL[path].params:
+        if option.name not in found or option.required:
+            continue
+        default, other = ALL[path].make_context("it", [], resilient_parsing=True), ""
+        default, other = default.params[option.name], found[option.name].default
+        assert str(default) == str(other) or (not default and not other), option.name
+
+
+def test_the_lists_of_outputs_hold_what_is_there():
+    names = {p.name for command in ALL.values() for p in command.params}
+    assert set(OUTPUT) <= names
+    assert all(path[-1] in {p.name for p in ALL[path[:-1]].params} for path in FILES)
+
+
+JOB = {"batch": "32seq", "seq": 2048, "remat": "block", "pins": {"stage": 1}}
+WORDS = ("plan", "train", "--model", "llama-3-8b", "--on", "v5e:4x4", "--batch", "32seq")
+WORDS += ("--seq", "2048", "--remat", "block", "--pin", "stage=1")
+
+
+def lines(text):
+    """Without the line that says how long the search took."""
+    return [line for line in text.splitlines() if "Searched" not in line]
+
+
+def test_an_answer_prints_as_the_command_does():
+    found = sw.plan_train("llama-3-8b", "v5e:4x4", **JOB, tokens="1T")
+    assert lines(str(found)) == lines(answered(*WORDS, "--tokens", "1T")[0])
+    assert repr(found) == str(found)
+    assert found.table()[0]["mesh"] == "fsdp=16"
+    assert found.result["run"]["usd"] > 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        (lambda: sw.hw_show("v5e"), ("hw", "show", "v5e")),
+        (lambda: sw.model_show("gpt2", seq="4k"), ("model", "show", "gpt2", "--seq", "4k")),
+        (
+            lambda: sw.matmul_roofline(on="v5e", matmul=(240, 8192, 32768)),
+            ("roofline", "--on", "v5e", "--matmul", "240x8192x32768"),
+        ),
+        (
+            lambda: sw.shard("A[I_X, J]", dims={"I": 8, "J": 4}, mesh={"X": 2}),
+            ("shard", "A[I_X, J]", "--dims", "I=8,J=4", "--mesh", "X=2"),
+        ),
+        (lambda: sw.plan_show("audit:megatron-16b"), ("plan", "show", "audit:megatron-16b")),
+        (lambda: sw.book_list(chapter=5), ("book", "list", "--chapter", "5")),
+    ],
+)
+def test_words_and_values_ask_the_same(verb, words):
+    found = verb()
+    assert str(found) == answered(*words)[0].removesuffix("\n")
+    assert found.table()
+
+
+def test_numbers_are_texts_or_numbers():
+    small = {**JOB, "seq": "2Ki"}
+    first = sw.plan_train("llama-3-8b", "v5e:4x4", **JOB, max_hbm=14e9, top="1")
+    second = sw.plan_train("llama-3-8b", "v5e:4x4", **small, max_hbm="14GB", top=1)
+    assert first.table() == second.table()
+    assert len(first.table()) == 2
+
+
+def test_a_plan_is_a_file_a_name_or_a_value():
+    plan = sw.load_plan("audit:megatron-16b")
+    assert str(sw.plan_show(plan)) == str(sw.plan_show("audit:megatron-16b"))
+    found = sw.plan_diff(plan, plan, sets={"remat": "none"})
+    assert found.result["changed"] == {}
+    assert "maxtext" not in sw.export(plan, to="megatron").text
+
+
+@pytest.mark.parametrize(
+    ("keywords", "said"),
+    [
+        ({"remat": "blok"}, "unknown value of --remat 'blok'; did you mean 'block'?"),
+        ({"pins": {"tensro": 2}}, "did you mean 'tensor'?"),
+        ({"zero": 3}, "--zero is 3; it must be a whole number of at least 0 and at most 2"),
+        ({"top": "many"}, "--top is 'many'; it must be a whole number"),
+        ({"mfu": "40%"}, "--mfu changes only the days of a run; give --tokens too"),
+    ],
+)
+def test_python_is_refused_as_the_command_is(keywords, said):
+    with pytest.raises(BadRequest) as refusal:
+        sw.plan_train("llama-3-8b", "v5e:4x4", **JOB | keywords)
+    assert said in str(refusal.value)
