@@ -26,10 +26,14 @@ from shardwise.models import ModelConfig
 from shardwise.models.counts import params_active
 from shardwise.models.flops import model_flops_per_token, six_nd
 from shardwise.models.parameters import parameters
-from shardwise.planner.price.memory.step import train_memory
-from shardwise.planner.price.plan import PricedStep, price_step
-from shardwise.planner.price.seconds import stack_for
-from shardwise.planner.price.stages import spread, timeline_factor
+from shardwise.planner.price.memory import train_memory
+from shardwise.planner.price.plan import (
+    PricedStep,
+    price_step,
+    spread,
+    stack_for,
+    timeline_factor,
+)
 from shardwise.planner.price.usage import Usage
 from shardwise.planner.search.loop import (
     Found,
@@ -40,7 +44,7 @@ from shardwise.planner.search.loop import (
     search,
 )
 from shardwise.planner.search.plan_choices import check_choices
-from shardwise.planner.step.work import TrainShape, count_step
+from shardwise.planner.step.work import TrainShape, count_parts
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.laws import EXPERTS, HEADS, SEQUENCE
 from shardwise.plans.train import check_layers, mesh_text
@@ -200,14 +204,16 @@ def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnsw
     check_plan(plan, cfg, piece)
     placement, shape = _placed(plan, piece), plan_shape(plan, cfg)
     stack = stack_for(plan.stack, plan.constants)
-    priced = price_step(cfg, shape, count_step(cfg, shape), piece.chip, placement, stack)
+    priced = price_step(cfg, shape, count_parts(cfg, shape), piece.chip, placement, stack)
     return TrainAnswer(
         plan=plan,
         cfg=cfg,
         piece=piece,
         placement=placement,
         priced=priced,
-        estimate=priced.estimate(timeline_factor(plan, cfg, priced)),
+        estimate=priced.estimate(
+            timeline_factor(plan, cfg, priced) if plan.degree("stage") > 1 else 1.0
+        ),
         memory=train_memory(cfg, shape),
     )
 

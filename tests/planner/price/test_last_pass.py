@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import BadRequest
-from shardwise.planner.price.last_pass import last_pass
-from shardwise.planner.price.timeline import costs_of, timeline
+from shardwise.planner.price.pipeline import costs_of, last_pass
+from shardwise.planner.price.timeline import timeline
 from shardwise.scheduling import pipeline_schedule
 
 KINDS = ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe")

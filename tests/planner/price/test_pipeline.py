@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import BadRequest
-from shardwise.planner.price.pipeline import pipeline_seconds
-from shardwise.planner.price.timeline import costs_of, timeline
+from shardwise.planner.price.pipeline import costs_of, pipeline_seconds
+from shardwise.planner.price.timeline import timeline
 from shardwise.scheduling import pipeline_schedule, schedule_row
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import BadRequest
-from shardwise.planner.price.timeline import StageCosts, costs_of, timeline
+from shardwise.planner.price.pipeline import StageCosts, costs_of
+from shardwise.planner.price.timeline import timeline
 from shardwise.scheduling import pipeline_schedule
 
 

@@ -13,7 +13,7 @@ from tests.planner.search.test_train_search import bytes_of, request, seconds
 from tests.planner.steps import moe, runs, step
 
 from shardwise.hardware import parse_slice, place
-from shardwise.planner.price.seconds import stack_for
+from shardwise.planner.price.plan import stack_for
 from shardwise.planner.search.loop import search
 from shardwise.planner.step.work import train_work
 from shardwise.planner.training import plan_of

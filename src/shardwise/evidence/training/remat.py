@@ -28,7 +28,7 @@ from shardwise.evidence.training.models import Row, whole
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import RematPolicy, Saved, SavedKind, remat_row
-from shardwise.planner.price.memory.step import train_memory
+from shardwise.planner.price.memory import train_memory
 from shardwise.planner.training import plan_shape
 from shardwise.plans import TrainPlan
 from shardwise.plans.stacks import stack_row

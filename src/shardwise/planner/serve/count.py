@@ -29,20 +29,14 @@ from shardwise.models.specs import (
     RecurrentMixer,
     SoftmaxMixer,
 )
-from shardwise.planner.step.layer import (
-    LayerShape,
-    chain,
-    forward_layer,
-    kv_heads,
-    matmul_op,
-    tensor_step,
-)
-from shardwise.planner.step.ops import exchange, make_op
+from shardwise.planner.step.layer import chain, forward_layer, matmul_op
+from shardwise.planner.step.shape import LayerShape, kv_heads
 from shardwise.planner.step.strategies.stationary import cut_by_width, sums
+from shardwise.planner.step.strategies.tensor import tensor_step
 from shardwise.plans.layouts import compute_share
 from shardwise.plans.serve import CHECKPOINT, KvSharding, ServeDtypes
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, Quantity, Work
+from shardwise.work import CollectiveKind, Op, Quantity, Work, exchange, make_op
 
 SPLIT_AXES = ("data", "expert")
 """Axes that cut the batch in decode and the tokens of the prompt in prefill."""
@@ -387,7 +381,7 @@ def _read_elements(mixer: SoftmaxMixer) -> int:
     return kv_elements(mixer)
 
 
-def _spread_exchange(op_id: str, kind: str, size: Quantity, spread: Quantity) -> Op:
+def _spread_exchange(op_id: str, kind: CollectiveKind, size: Quantity, spread: Quantity) -> Op:
     """All-to-all between heads and sequences (ch. 7.3.3), or the sum of the answers of a sequence's
     parts, each with its largest score and its sum. It stays within the devices that share a KV
     head; it is priced over all of `tensor`, which is a little slower."""

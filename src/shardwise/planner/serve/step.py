@@ -29,11 +29,10 @@ from shardwise.planner.serve.count import (
     prefill_scan,
     stack_ops,
 )
-from shardwise.planner.step.layer import LayerShape, kv_heads
-from shardwise.planner.step.ops import exchange, make_op
+from shardwise.planner.step.shape import LayerShape, kv_heads
 from shardwise.scheduling.step import StepShape
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, Quantity, Work
+from shardwise.work import Op, Quantity, Work, exchange, make_op
 
 STEP = "step"
 
