@@ -22,7 +22,7 @@ from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.counts import params_total
 from shardwise.models.flops import flops_by_op, model_flops_per_token
-from shardwise.planner.training import check_plan
+from shardwise.planner.checks import check_plan
 from shardwise.plans import TrainPlan
 
 COLUMNS = (

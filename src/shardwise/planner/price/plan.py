@@ -10,10 +10,11 @@ first, the logits on the last. `timeline_factor` is what it takes over the count
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
-from shardwise.hardware import Chip, Placement
+from shardwise.hardware import Chip, Placement, Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.price.composition import Reduced, Seconds, Stored
 from shardwise.planner.price.figures import Figures, Steps, figures_of, period_of
@@ -30,7 +31,7 @@ from shardwise.roofline.price import price_ops
 from shardwise.roofline.stacks import IDEAL, Stack, load_stack
 from shardwise.scheduling import Schedule, pipeline_schedule
 from shardwise.scheduling.pipeline import PLAIN, check_counts
-from shardwise.work import Quantity
+from shardwise.work import MemoryTimeline, Quantity
 
 Times = tuple[OpTime, ...]
 
@@ -319,3 +320,37 @@ def spread(layers: int, stages: int) -> tuple[int, ...]:
     order: Sequence[int] = [*range(1, stages - 1), 0, stages - 1] if stages > 1 else [0]
     extra = set(order[:more])
     return tuple(whole + (stage in extra) for stage in range(stages))
+
+
+# Answers ------------------------------------------------------------------------------------------
+
+
+class Usage:
+    """Chips and bytes of an answer that has a plan, a slice and a memory timeline per device."""
+
+    __slots__ = ()
+
+    plan: Any  # a TrainPlan or a ServePlan
+    piece: Slice
+    memory: MemoryTimeline
+
+    @property
+    def chips_used(self) -> int:
+        """Chips that the mesh uses."""
+        return self.plan.devices // self.piece.chip.jax_devices_per_chip
+
+    @property
+    def chips_idle(self) -> int:
+        """Chips of the slice that the mesh leaves out; they are paid for."""
+        return self.piece.chips - self.chips_used
+
+    @property
+    def peak_bytes_per_chip(self) -> float:
+        """Peak HBM bytes of one chip (all its devices)."""
+        return float(self.memory.peak()) * self.piece.chip.jax_devices_per_chip
+
+    @property
+    def memory_by_kind(self) -> dict[str, float]:
+        """Bytes per chip by kind at the peak."""
+        devices = self.piece.chip.jax_devices_per_chip
+        return {k: float(v) * devices for k, v in self.memory.peak_point()[1].items()}

@@ -271,9 +271,7 @@ class Chunk:
             microbatches=self.columns.microbatches.astype(float),
             share=np.ceil(request.cfg.layers / stages) / request.cfg.layers,
             n=len(self),
-            pairs=any(
-                schedule_row(kind).pairs_passes for kind in request.searched["pipeline_schedule"]
-            ),
+            pairs=any(schedule_row(kind).pairs_passes for kind in kinds),
             shape=self.shape,
             figures=lambda part, structure: self._at(self.parts.seconds(part, structure)),
         )

@@ -15,7 +15,7 @@ from math import inf, prod
 from shardwise.errors import BadRequest, NoFeasiblePlan, ShardwiseError
 from shardwise.hardware import Placement, Slice, parse_slice
 from shardwise.models import ModelConfig
-from shardwise.planner.price.usage import Usage
+from shardwise.planner.price.plan import Usage
 from shardwise.planner.serve.count import decode_work, prefill_work
 from shardwise.planner.serve.memory import serve_memory
 from shardwise.planner.serve.misses import misfit, no_slice_fits, targets_missed
