@@ -16,7 +16,7 @@ from shardwise.models.activations import ActivationKind
 from shardwise.models.components import CORE, SCAN
 from shardwise.models.flops import attention_flops_per_token, scan_flops_per_token
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
-from shardwise.planner.step.shape import LayerShape, kv_heads
+from shardwise.planner.step.shape import LayerShape, Yield, kv_heads
 from shardwise.planner.step.strategies.context import context_exchanges
 from shardwise.planner.step.strategies.expert import block_share, expert_batch, expert_steps
 from shardwise.planner.step.strategies.packing import packed_flops
@@ -30,9 +30,6 @@ from shardwise.planner.step.strategies.tensor import tensor_step
 from shardwise.plans.layouts import is_expert, tensor_letter
 from shardwise.units import dtype_bytes
 from shardwise.work import Matmul, Op, Quantity, make_op
-
-Yield = tuple[ActivationKind, Op]
-"""An op of the forward pass, and the kind of activation that it yields."""
 
 SCORE_BYTES = 2.0
 """Scores and probabilities are kept in 16 bits (Megatron-LM)."""

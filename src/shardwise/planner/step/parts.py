@@ -16,14 +16,13 @@ from shardwise.models.activations import Activation, saved_activations, saved_sc
 from shardwise.models.parameters import parameters
 from shardwise.models.specs import Layer
 from shardwise.planner.step.layer import (
-    Yield,
     backward_layer,
     chain,
     layer_ops,
     matmul_op,
     tensor_step,
 )
-from shardwise.planner.step.shape import TrainShape
+from shardwise.planner.step.shape import TrainShape, Yield
 from shardwise.planner.step.strategies.accumulation import gradient_accumulation
 from shardwise.planner.step.strategies.data import gradient_reduction
 from shardwise.planner.step.strategies.fsdp import parameter_exchanges

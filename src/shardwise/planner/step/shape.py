@@ -13,11 +13,15 @@ from math import prod
 import numpy as np
 
 from shardwise.models import Parameter
+from shardwise.models.activations import ActivationKind
 from shardwise.models.specs import SoftmaxMixer
 from shardwise.plans.layouts import DATA_AXES, compute_share, replica_axes, stored_share
 from shardwise.plans.train import STORAGE_AXES, USUAL, Structure
 from shardwise.units import dtype_bytes
-from shardwise.work import Quantity, total
+from shardwise.work import Op, Quantity, total
+
+Yield = tuple[ActivationKind, Op]
+"""An op of the forward pass, and the kind of activation that it yields."""
 
 EXACT = frozenset({"router", "lm_head"})
 """Components that fp8 recipes leave in 16 bits (Transformer Engine quantises the layers' linears

@@ -18,8 +18,7 @@ import numpy as np
 from shardwise.models.activations import Activation, statuses
 from shardwise.models.remat import SAVED_KINDS, Saved
 from shardwise.models.specs import Layer, Moe
-from shardwise.planner.step.layer import Yield
-from shardwise.planner.step.shape import TrainShape
+from shardwise.planner.step.shape import TrainShape, Yield
 from shardwise.units import dtype_bytes
 from shardwise.work import Op, Quantity, make_op, total
 
