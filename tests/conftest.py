@@ -89,6 +89,16 @@ def pytest_configure(config):
     counter().install()  # in this process; others import it as they start
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _search_once():
+    """Plans are searched once for each request; `searched.py` has the reason."""
+    from searched import search
+
+    from shardwise.planner import training
+
+    training.search = search
+
+
 def counter():
     """`startup/sitecustomize.py`, which may not be the one that Python has imported."""
     path = HERE / "startup" / "sitecustomize.py"
