@@ -93,7 +93,6 @@ def pytest_configure(config):
 def _search_once():
     """Plans are searched once for each request; `searched.py` has the reason."""
     from searched import search
-
     from shardwise.planner import training
 
     training.search = search
