@@ -92,7 +92,8 @@ def pytest_configure(config):
 @pytest.fixture(autouse=True, scope="session")
 def _search_once():
     """Plans are searched once for each request; `searched.py` has the reason."""
-    from searched import search
+    from tests.searched import search
+
     from shardwise.planner import training
 
     training.search = search

@@ -101,7 +101,9 @@ def test_a_small_run_in_a_process_of_its_own(tmp_path, text):
     assert (tmp_path / result["checkpoint"] / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_an_interrupted_run_says_where_to_go_on(tmp_path, text, number):
     save_plan(make_plan(tmp_path), tmp_path / PLAN)
     # A shell's background jobs, CI's perhaps, are started with SIGINT ignored.

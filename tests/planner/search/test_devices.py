@@ -11,7 +11,8 @@ from shardwise.workflows.predict import TrainChoices, plan_training
 
 
 def plan(on, **more):
-    return plan_training("llama-3-8b", on, batch="64seq", seq=4096, choices=TrainChoices(**more))
+    choices = TrainChoices(**{"schedule": "1f1b", **more})
+    return plan_training("llama-3-8b", on, batch="64seq", seq=4096, choices=choices)
 
 
 @pytest.mark.parametrize(
