@@ -122,7 +122,10 @@ def test_segments():
     ]
 
 
-@pytest.mark.parametrize("name", ["qwen2-moe", pytest.param("gemma3", marks=pytest.mark.slow)])
+LARGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2-moe", "gemma3")]
+
+
+@pytest.mark.parametrize("name", ["llama", *LARGER])
 def test_a_scan_is_the_loop_written_out(name):
     cfg, params = tiny(name)
     close(step(cfg, params, Options()), step(cfg, params, Options(scan=False)), 1e-5)
