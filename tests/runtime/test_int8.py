@@ -55,7 +55,10 @@ def test_logits_are_off_by_half_a_scale_per_input(spec, summed):
     assert wide.dtype == jnp.float32  # as an unquantised head gives
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma", "gpt-oss", "opt"])
+@pytest.mark.parametrize(
+    "name",
+    ["llama", "opt", *(pytest.param(n, marks=pytest.mark.slow) for n in ("gemma", "gpt-oss"))],
+)
 def test_all_but_vectors_and_routers_are_int8(name):
     """What the planner counts at 8 bits is kept in 8 bits, scales and vectors aside."""
     cfg = goldens.config(name)

@@ -83,6 +83,7 @@ def test_killed_at_random_moments_it_ends_bit_identical(tmp_path):
     assert last(out) == last(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_grow_is_told(tmp_path):
     """RLIMIT_FSIZE stands in for a full disk: a write fails in the middle of a checkpoint."""
     first = call(command(tmp_path, "out", steps=5), timeout=200)
