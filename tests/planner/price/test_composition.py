@@ -41,7 +41,7 @@ def random_plans(many: int = 50):
             pins=pins,
         )
         try:
-            planning = plan_train(asked, top=3)
+            planning = plan_train(asked, top=1)
         except BadRequest:
             continue
         found += [(a.plan, cfg, asked.piece) for a in (planning.best, *planning.runners_up)]
