@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from runtime.trainer.made import QUICK, make_plan, make_text
+from runtime.trainer.made import TRAINER, make_plan, make_text
 from shardwise.models import load_model
 from shardwise.plans import save_plan
 from shardwise.runtime import load, shapes
@@ -34,11 +34,11 @@ def command(folder, out, *flags, plan=None, steps=30):
 
 
 def call(args, **options):
-    return subprocess.run(list(map(str, args)), env=QUICK, **QUIET, **options)
+    return subprocess.run(list(map(str, args)), env=TRAINER, **QUIET, **options)
 
 
 def started(args):
-    return subprocess.Popen(list(map(str, args)), env=QUICK, **QUIET)
+    return subprocess.Popen(list(map(str, args)), env=TRAINER, **QUIET)
 
 
 def steps_done(out):
