@@ -35,6 +35,10 @@ SECONDS: Counter[str] = Counter()
 EXEMPT = {e["id"] for e in tomllib.loads((HERE / "exempt.toml").read_text())["exempt"]}
 
 
+def pytest_addoption(parser):
+    parser.addoption("--cpu-report", metavar="FILE", help="write CPU seconds by test, as CSV")
+
+
 def cpu_seconds():
     """Of this process and of its children that have ended and were waited for."""
     return sum(os.times()[:4])
@@ -127,6 +131,10 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(f"tests that took more than {LONG} s of CPU: {len(slow)}")
     for test, seconds in slow:
         terminalreporter.write_line(f"  {seconds:.0f} s: {test}")
+    report = terminalreporter.config.getoption("--cpu-report")
+    if report:
+        rows = [f'{seconds:.2f},"{test}"' for test, seconds in SECONDS.most_common()]
+        Path(report).write_text("\n".join(["seconds,test", *rows, ""]), encoding="utf-8")
     found = compiles()
     if found:
         line = f"programs compiled for TPUs: {len(found)}, of at most {MOST}"
