@@ -7,6 +7,7 @@ import tracemalloc
 import pytest
 from tests.apps.commands import document, run
 from tests.apps.commands import refused as refusal
+from tests.apps.test_plan_train import HELD
 
 from shardwise.models import load_model
 from shardwise.plans import ServePlan, ServeScheduling, model_hash, save_plan
@@ -256,7 +257,7 @@ def test_a_trace_that_says_lengths_takes_no_others(plan_file, capsys, tmp_path):
 def test_a_training_plan_answers_no_requests(capsys, tmp_path):
     path = tmp_path / "train.yaml"
     train = ("plan", "train", "--model", "llama-3-8b", "--on", "v5e:4x4", "--batch", "32seq")
-    document(capsys, *train, "--seq", "2048", "-o", path)
+    document(capsys, *train, "--seq", "2048", *HELD, "-o", path)
     assert "a training plan answers no requests" in refused(capsys, path, *MADE)
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.every import over_every
 
 from shardwise.errors import BadRequest
 from shardwise.evidence.training.models import model_of
@@ -163,7 +164,7 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("name", PLANS)
+@over_every(PLANS)
 def test_the_plan_says_what_the_row_says(name):
     plan = read_run(ROWS[name]).plan
     for field, value in PLANS[name].items():
@@ -182,7 +183,7 @@ def test_every_row_of_the_table_is_a_run_or_has_a_reason():
     assert left_out[0].reason
 
 
-@pytest.mark.parametrize("name", sorted(ROWS))
+@over_every(sorted(ROWS))
 def test_no_rule_reads_a_row_s_id(name):
     run, other = read_run(ROWS[name]), read_run({**ROWS[name], "id": "another", "grade": "C"})
     assert (other.plan, other.measured_seconds) == (run.plan, run.measured_seconds)
@@ -296,7 +297,7 @@ def test_layers_are_spread_with_the_ends_short():
 # Models -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [n for n in ROWS if "n_params" in ROWS[n]["extra_metrics"]])
+@over_every([n for n in ROWS if "n_params" in ROWS[n]["extra_metrics"]])
 def test_parameters_are_those_that_the_source_counts(name):
     counted = params_total(model_of(ROWS[name]))
     assert counted == pytest.approx(extra(ROWS[name])["n_params"], rel=1e-3)
@@ -369,7 +370,7 @@ BOTH = [
 ]
 
 
-@pytest.mark.parametrize("name", BOTH)
+@over_every(BOTH)
 def test_conventions_agree_with_rows_that_publish_flops_and_tokens(name):
     """TFLOP/s over tokens/s is the source's FLOPs per token; ours by its convention."""
     given, figures = ROWS[name], extra(ROWS[name])

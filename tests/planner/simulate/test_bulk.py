@@ -5,6 +5,7 @@ from random import Random
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import on_drawn
 from tests.planner.simulate.servers import Linear, pool
 
 from shardwise.planner.simulate.metrics import latencies, summary
@@ -86,8 +87,7 @@ def told(outcome):
     return jobs, outcome.placed, replicas, outcome.end
 
 
-@settings(max_examples=120, deadline=None)
-@given(CHOICES, st.integers(0, 10**6), st.sampled_from([float("inf"), 700.0]))
+@on_drawn(120, CHOICES, st.integers(0, 10**6), st.sampled_from([float("inf"), 700.0]))
 def test_together_is_one_by_one(choices, seed, knee):
     fleet = Fleet(pool=pool(Linear(knee=knee), **choices))
     together, single = both(workload(seed), fleet)

@@ -36,7 +36,7 @@ def assert_equal(a, b):
     ("mesh", "changes"),
     [
         ({}, {}),
-        ({"fsdp": 2, "tensor": 2}, {}),
+        pytest.param({"fsdp": 2, "tensor": 2}, {}, marks=pytest.mark.slow),
         ({"stage": 2}, {"microbatches": 2, "layers_per_stage": (1, 1)}),
     ],
     ids=["one", "fsdp2-tensor2", "stage2"],
