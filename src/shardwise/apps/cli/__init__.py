@@ -8,7 +8,8 @@ that were asked for, and shows the answer. Planning: `plan.py` is the group, wit
 (the options that fix its choices in `plan_train_options.py`), `plan_serve.py`, `plan_sweep.py`,
 `plan_show.py`, `plan_diff.py` and `plan_schema.py`. `simulate.py` puts a load on a serving plan and
 `export.py` writes a plan for other software. Programs: `compile.py`, `compare.py`, `explain.py`,
-`profile.py` and `train.py`. Sharding: `shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`, `book.py`.
+`profile.py` and `train.py`. Sharding: `shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`,
+`book.py`.
 How right it is:
 `validate.py`, `calibrate.py`.
 
