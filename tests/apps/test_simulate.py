@@ -213,7 +213,7 @@ def test_a_model_without_room_for_a_cache_has_no_plan(plan_file, capsys):
         ((*MADE, "--rate", "1e-9"), "a load of at most 1e+09 s (30 years) can be simulated"),
         ((*MADE, "--seed", "-1"), "--seed is '-1'; it must be a whole number of at least 0"),
         ((*MADE, "--seed", "9" * 5000), "it must be a whole number"),
-        ((*MADE, "--requests", "1e12"), "--requests is 1000000000000.0; it must be a whole number"),
+        ((*MADE, "--requests", "1e12"), "--requests is '1e12'; it must be a whole number"),
         ((*MADE, "--requests", "1e9"), "at most 500,000 can be simulated"),
         ((*MADE, "--tile", "1e5"), "at most 500,000 can be simulated"),
         ((*MADE, "--tile", "0"), "--tile is '0'; it must be a whole number of at least 1"),

@@ -12,7 +12,7 @@ from shardwise.errors import BadRequest, MissingPart
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import device_coordinates, mesh_coordinates
 from shardwise.planner.serve.memory import prefill_memory
-from shardwise.planner.serve.replica import shape_of
+from shardwise.planner.serve.server import server_of
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
@@ -202,12 +202,12 @@ def predicted_of(priced: Priced, phase: str) -> dict[str, Any]:
         memory = dict(answer.memory.peak_point()[1])
     else:
         prefill = phase == "prefill"
-        work = answer.prefill_work if prefill else answer.decode_work
+        work = (answer.prefill if prefill else answer.decode).work
         seconds = answer.prefill_seconds if prefill else answer.tpot_seconds
         memory = dict(dict(answer.memory.points)[phase])
         if prefill:  # sequences that wait meanwhile are no part of the program
-            shape = shape_of(answer.plan, answer.piece.chip)
-            memory = prefill_memory(answer.cfg, shape)
+            server = server_of(answer.plan, answer.cfg, answer.piece)
+            memory = prefill_memory(answer.cfg, server.shape(float(answer.plan.batch)))
     return {
         "peak_bytes": sum(map(float, memory.values())),
         "memory_by_kind": {kind: float(size) for kind, size in memory.items()},
@@ -222,7 +222,8 @@ def said_of(priced: Priced, phase: str) -> tuple[Any, Any]:
     answer: Any = priced.answer
     if phase == "train":
         return answer.work, answer.estimate
-    return getattr(answer, f"{phase}_work"), getattr(answer, phase)
+    said = getattr(answer, phase)
+    return said.work, said.estimate
 
 
 def collectives_of(

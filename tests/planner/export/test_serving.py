@@ -12,7 +12,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
 from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, parse_serve
-from shardwise.planner.serve.search import fewest_kv_heads
+from shardwise.planner.serve.server import fewest_kv_heads
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.plans.serve import KV_SHARDINGS, ROUTINGS, ServeScheduling
 

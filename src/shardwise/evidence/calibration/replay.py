@@ -20,9 +20,8 @@ from shardwise.boundary import number, parse_json, read_lines, whole
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.serve.cost import engine_cost
-from shardwise.planner.serve.replica import replica_of, shape_of
-from shardwise.planner.serve.search import place_mesh
+from shardwise.planner.serve.replica import replica_of
+from shardwise.planner.serve.server import server_of
 from shardwise.planner.simulate.clock import seconds
 from shardwise.planner.simulate.cost import ReplicaModel
 from shardwise.planner.simulate.run import Fleet, Pool, simulate
@@ -102,14 +101,9 @@ class Machine:
 
     def replica(self) -> ReplicaModel:
         """The machine as the simulator sees it."""
-        placement = place_mesh(self.piece, self.plan.mesh, self.plan.box)
-        cost = engine_cost(
-            self.cfg, shape_of(self.plan, self.chip), self.chip, placement, self.engine
-        )
-        if self.kv_tokens:
-            return ReplicaModel(cost=cost, kv_tokens=self.kv_tokens)
-        counted = replica_of(self.plan, self.cfg, self.piece, memory_share=self.memory_share)
-        return replace(counted, cost=cost)
+        server = server_of(self.plan, self.cfg, self.piece, engine=self.engine)
+        counted = replica_of(server, memory_share=self.memory_share)
+        return replace(counted, kv_tokens=self.kv_tokens or counted.kv_tokens)
 
 
 _NEEDED = (
