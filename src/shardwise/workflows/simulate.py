@@ -19,7 +19,7 @@ from shardwise.planner.serve.server import server_of
 from shardwise.planner.simulate.clock import TICKS, seconds
 from shardwise.planner.simulate.cost import ReplicaModel
 from shardwise.planner.simulate.metrics import Objectives, summary
-from shardwise.planner.simulate.run import Fleet, Outcome, Pool, simulate
+from shardwise.planner.simulate.run import Outcome, Pool, SimulatedFleet, simulate
 from shardwise.planner.simulate.traces import (
     MOST_REQUESTS,
     Lengths,
@@ -107,7 +107,7 @@ class Simulated:
     """What a plan did under a load."""
 
     plan: ServePlan
-    fleet: Fleet
+    fleet: SimulatedFleet
     outcome: Outcome
     result: dict[str, Any]
     warnings: list[str]
@@ -179,7 +179,7 @@ def _check_size(requests: list[Request], plan: ServePlan) -> None:
 
 def fleet_of(
     plan: ServePlan, cfg: ModelConfig, piece: Slice, prefill_piece: Slice | None = None
-) -> Fleet:
+) -> SimulatedFleet:
     """The replicas of a plan; `prefill_piece` is the slice of its prefill pool, where it has one of
     its own."""
     wanted, speculation = plan.scheduling, None
@@ -196,7 +196,7 @@ def fleet_of(
         if plan.prefill is not None:
             source = _replica(plan.prefill_plan, cfg, prefill_piece or piece)
         prefill = _pool(plan, source, plan.prefill_replicas, prefill=True)
-    return Fleet(pool=pool, prefill=prefill, speculation=speculation)
+    return SimulatedFleet(pool=pool, prefill=prefill, speculation=speculation)
 
 
 def _pool(plan: ServePlan, model: ReplicaModel, replicas: int, *, prefill: bool = False) -> Pool:
@@ -323,7 +323,7 @@ def _traced(load: Load, plan: ServePlan, path: Path) -> list[Request]:
     return scaled(requests, speed) if speed is not None else requests
 
 
-def cache_of(fleet: Fleet) -> dict[str, int]:
+def cache_of(fleet: SimulatedFleet) -> dict[str, int]:
     """The pages of one replica."""
     config = fleet.pool.config
     return {

@@ -24,7 +24,7 @@ from shardwise.planner.serve.replica import replica_of
 from shardwise.planner.serve.server import server_of
 from shardwise.planner.simulate.clock import seconds
 from shardwise.planner.simulate.cost import ReplicaModel
-from shardwise.planner.simulate.run import Fleet, Pool, simulate
+from shardwise.planner.simulate.run import Pool, SimulatedFleet, simulate
 from shardwise.plans import ServePlan
 from shardwise.roofline.engines import Engine
 from shardwise.scheduling import Request, SchedulerConfig
@@ -204,7 +204,7 @@ def replay(records: Sequence[ServedRequest], machine: Machine) -> list[ServedReq
         Request(id=r.id, arrival=r.arrival - start, prompt=r.prompt, output=r.output, keys=r.keys)
         for r in records
     ]
-    outcome = simulate(requests, Fleet(pool=Pool(model=model, config=config)))
+    outcome = simulate(requests, SimulatedFleet(pool=Pool(model=model, config=config)))
     jobs = {job.request.id: job for job in outcome.jobs}
     refused = [job for job in outcome.jobs if job.finished is None or job.first_token is None]
     if refused:

@@ -17,7 +17,7 @@ import numpy as np
 
 from shardwise.models import ModelConfig
 from shardwise.planner.price.pipeline import Pipeline
-from shardwise.planner.step.parts import Part, Tensors
+from shardwise.planner.step.parts import StepPart, Tensors
 from shardwise.planner.step.shape import TrainShape
 from shardwise.planner.step.work import Body
 from shardwise.plans.train import Structure
@@ -112,8 +112,8 @@ class Steps:
     """Steps to be priced together: one plan, or candidates that use the same mesh axes.
 
     `shape` gives their numbers under a structure, `figures` the seconds of one of their parts,
-    thing by thing as `Part.count` has them. `pairs` says whether some schedule among the choices
-    runs a forward and a backward pass of two microbatches together.
+    thing by thing as `StepPart.count` has them. `pairs` says whether some schedule among the
+    choices runs a forward and a backward pass of two microbatches together.
     """
 
     tensors: Tensors
@@ -124,7 +124,7 @@ class Steps:
     n: int
     pairs: bool
     shape: Callable[[Structure], TrainShape]
-    figures: Callable[[Part, Structure], tuple[Figures, ...]]
+    figures: Callable[[StepPart, Structure], tuple[Figures, ...]]
 
     @property
     def cfg(self) -> ModelConfig:

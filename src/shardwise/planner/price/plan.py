@@ -20,7 +20,7 @@ from shardwise.planner.price.composition import Reduced, Seconds, Stored
 from shardwise.planner.price.figures import Figures, Steps, figures_of, period_of
 from shardwise.planner.price.pipeline import StageCosts, costs_of, last_pass
 from shardwise.planner.price.timeline import Timeline, timeline
-from shardwise.planner.step.parts import Bodies, Part, tensors_of
+from shardwise.planner.step.parts import Bodies, StepPart, tensors_of
 from shardwise.planner.step.shape import TrainShape
 from shardwise.planner.step.work import Counted, Loop, Step, loops_of, step_of
 from shardwise.plans import TrainPlan
@@ -58,7 +58,7 @@ def price_step(
     n = _trials(times)
     tensors = tensors_of(cfg, shape)
 
-    def figures(part: Part, _: Structure) -> tuple[Figures, ...]:
+    def figures(part: StepPart, _: Structure) -> tuple[Figures, ...]:
         return tuple(figures_of(bodies, part.layers(cfg), n) for bodies in times[part.name])
 
     steps = Steps(

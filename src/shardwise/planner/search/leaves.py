@@ -1,9 +1,9 @@
 """The parts of a training step on the few distinct rows of candidates that each depends on.
 
 A layer's chain depends on the tokens of a microbatch and the inner degrees, a gather on the degrees
-that store parameters, and so on: every `Part` says it. `StepParts` counts and prices each part, or
-counts its bytes, once per distinct row and choice; a `Chunk` of candidates gathers the figures, and
-`price/composition.py` and `price/memory.py` put its candidates together.
+that store parameters, and so on: every `StepPart` says it. `StepParts` counts and prices each part,
+or counts its bytes, once per distinct row and choice; a `Chunk` of candidates gathers the figures,
+and `price/composition.py` and `price/memory.py` put its candidates together.
 """
 
 from collections.abc import Callable, Iterable
@@ -37,7 +37,7 @@ from shardwise.planner.search.columns import Columns, Keys, Meshes, keys_of
 from shardwise.planner.search.legality import batch_shards
 from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.search.space import Allowed
-from shardwise.planner.step.parts import LAYER, Bodies, Part, Tensors, tensors_of
+from shardwise.planner.step.parts import LAYER, Bodies, StepPart, Tensors, tensors_of
 from shardwise.planner.step.shape import TrainShape
 from shardwise.plans.train import Structure
 from shardwise.roofline.bodies import OpTime
@@ -90,31 +90,31 @@ def _in_flight(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
 _SIZES = ("=expert", "=context", "=tensor")
 """Inner axes by degree alone: bytes do not depend on links."""
 
-RESIDENT = Part(
+RESIDENT = StepPart(
     name="resident bytes",
     count=_resident,
     choices=lambda s: (s.storage_axes, s.zero, s.ends),
     keys=("=stage", "copies", *_SIZES, "=fsdp", "loop"),
 )
-KEPT = Part(
+KEPT = StepPart(
     name="kept bytes",
     count=_kept,
     choices=lambda s: (s.remat,),
     keys=("tokens", *_SIZES),
 )
-GATHERED = Part(
+GATHERED = StepPart(
     name="gathered bytes",
     count=_gathered,
     choices=lambda s: (s.storage_axes, s.reshard_after_forward, s.zero > 0),
     keys=("=stage", "copies", *_SIZES, "=fsdp"),
 )
-WORKING = Part(
+WORKING = StepPart(
     name="working bytes",
     count=_working,
     choices=lambda s: (s.remat, s.context_method),
     keys=("tokens", *_SIZES),
 )
-IN_FLIGHT = Part(
+IN_FLIGHT = StepPart(
     name="microbatches in flight",
     count=_in_flight,
     choices=lambda s: (s.pipeline_schedule, s.virtual_stages),
@@ -156,7 +156,7 @@ class StepParts:
         self._times: dict[tuple[int, str, str], dict[Known, OpTime]] = {}
         self._placements: dict[bytes, Placement] = {}
 
-    def seconds(self, part: Part, structure: Structure) -> OnKeys:
+    def seconds(self, part: StepPart, structure: Structure) -> OnKeys:
         """The figures of a part."""
 
         def make(columns: Columns, counted: tuple[Bodies, ...]) -> tuple[Figures, ...]:
@@ -170,12 +170,12 @@ class StepParts:
 
         return self._made(part, structure, make)
 
-    def bytes(self, part: Part, structure: Structure) -> OnKeys:
+    def bytes(self, part: StepPart, structure: Structure) -> OnKeys:
         """The bytes of a part."""
         return self._made(part, structure, lambda columns, counted: counted)
 
     def _made(
-        self, part: Part, structure: Structure, make: Callable[[Columns, Any], tuple[Any, ...]]
+        self, part: StepPart, structure: Structure, make: Callable[[Columns, Any], tuple[Any, ...]]
     ) -> OnKeys:
         at = (part.name, *part.choices(structure))
         if at not in self._parts:
@@ -211,7 +211,9 @@ class StepParts:
             return [c.degrees["stage"] > 1]
         return [c.microbatches]
 
-    def _known(self, part: Part, group: int, structure: Structure) -> dict[Known, OpTime] | None:
+    def _known(
+        self, part: StepPart, group: int, structure: Structure
+    ) -> dict[Known, OpTime] | None:
         """Times of a kind of layer's ops that some remat policy has shown: a policy says which ops
         run again, and changes none but the copies to the host."""
         if part is not LAYER:

@@ -25,7 +25,7 @@ from shardwise.models.specs import (
 from shardwise.planner.serve.shape import MIXER_AXES, ServeShape, cached_heads
 from shardwise.planner.step.layer import LayerShape, kv_heads
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, Quantity, exchange, make_op
+from shardwise.work import CollectiveKind, Op, Quantity, exchange, make_op
 
 INDEX_BYTES = dtype_bytes("fp8")
 """An indexer's keys are kept in fp8 (DeepSeek-V3.2 reference kernels)."""
@@ -125,7 +125,7 @@ def _read_elements(mixer: SoftmaxMixer) -> int:
     return kv_elements(mixer)
 
 
-def _spread_exchange(op_id: str, kind: str, size: Quantity, spread: Quantity) -> Op:
+def _spread_exchange(op_id: str, kind: CollectiveKind, size: Quantity, spread: Quantity) -> Op:
     """All-to-all between heads and sequences (ch. 7.3.3), or the sum of the answers of a sequence's
     parts, each with its largest score and its sum. It stays within the devices that share a KV
     head; it is priced over all of `tensor`, which is a little slower."""

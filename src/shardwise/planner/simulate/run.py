@@ -41,7 +41,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class SimulatedFleet:
     """All replicas: `pool` answers requests; where there is a pool `prefill`, it prefills them
     first and hands their caches over (disaggregated serving)."""
 
@@ -71,7 +71,7 @@ class Outcome:
     """What came of a trace: every request's state at the end, on which replica, and what each
     replica did. Times in ticks; `replicas` are those that answer, then those that prefill."""
 
-    fleet: Fleet
+    fleet: SimulatedFleet
     jobs: Sequence[Job]
     placed: Sequence[int]
     replicas: Sequence[Replica]
@@ -84,7 +84,7 @@ Progress = Callable[[int, int], None]
 
 def simulate(
     requests: Iterable[Request],
-    fleet: Fleet,
+    fleet: SimulatedFleet,
     *,
     seed: int = 0,
     single_steps: bool = False,
@@ -100,7 +100,7 @@ class _Simulation:
     def __init__(
         self,
         requests: Iterable[Request],
-        fleet: Fleet,
+        fleet: SimulatedFleet,
         seed: int,
         single_steps: bool,
         keep_steps: bool,

@@ -1,7 +1,7 @@
 """The parts of a training step, each counted by itself: what one device does per round.
 
-A `Part` is a row: what counts it, and what it depends on. `work.py` puts the parts of a plan into a
-tree; a search counts each part on the few rows of candidates that differ in what it depends on.
+A `StepPart` is a row: what counts it, and what it depends on. `work.py` puts the parts of a plan
+into a tree; a search counts each part on the few rows of candidates that differ in what it depends on.
 Every function broadcasts over candidates and yields ops without body or count. In what they yield,
 CHAIN ops follow one another by `after`; SIDE ops, collectives and host copies off the chain, wait
 for nothing or are waited for by nobody.
@@ -78,7 +78,7 @@ def tensors_of(cfg: ModelConfig, shape: TrainShape) -> Tensors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class StepPart:
     """A part of a step, and what it depends on beside the model.
 
     `count` gives the ops of one thing or of several (a layer's forward and backward pass), body by
@@ -343,53 +343,53 @@ STORED = ("fsdp", *INNER)
 """Axes that the storage and the gathers of a parameter depend on."""
 COPIES = ("replica", "data", *STORED)
 
-LAYER = Part(
+LAYER = StepPart(
     name="layer",
     count=_layers,
     choices=lambda s: (s.remat, s.context_method, s.paired),
     keys=(*INNER, "tokens"),
     layers=_of_each_kind,
 )
-LAYER_EXCHANGES = Part(
+LAYER_EXCHANGES = StepPart(
     name="layer exchanges",
     count=_layer_exchanges,
     choices=lambda s: (s.storage_axes,),
     keys=(*STORED, "loop"),
     layers=_of_each_kind,
 )
-REDUCTION = Part(
+REDUCTION = StepPart(
     name="reduction",
     count=_reductions,
     choices=lambda s: (s.storage_axes, s.zero == 0),
     keys=COPIES,
     layers=_of_each_kind,
 )
-TRANSFER = Part(
+TRANSFER = StepPart(
     name="transfer",
     count=_transfer,
     choices=lambda s: (),
     keys=("stage", "tensor", "tokens"),
     layers=lambda cfg: [float(cfg.layers)],
 )
-ENDS = Part(
+ENDS = StepPart(
     name="ends",
     count=_ends,
     choices=lambda s: (s.remat, s.context_method, s.paired),
     keys=(*INNER, "tokens"),
 )
-END_EXCHANGES = Part(
+END_EXCHANGES = StepPart(
     name="end exchanges",
     count=_end_exchanges,
     choices=lambda s: (s.storage_axes, s.ends == "apart"),
     keys=(*STORED, "loop", "piped"),
 )
-END_REDUCTIONS = Part(
+END_REDUCTIONS = StepPart(
     name="end reductions",
     count=_end_reductions,
     choices=lambda s: (s.storage_axes, s.zero == 0, s.ends == "apart"),
     keys=("stage", *COPIES),
 )
-UPDATE = Part(
+UPDATE = StepPart(
     name="update",
     count=_update,
     choices=lambda s: (s.storage_axes, s.zero > 0, s.ends),

@@ -37,7 +37,7 @@ from shardwise.planner.step.parts import (
     TRANSFER,
     UPDATE,
     Bodies,
-    Part,
+    StepPart,
     tensors_of,
 )
 from shardwise.planner.step.shape import TrainShape
@@ -95,9 +95,9 @@ class Step(Generic[T]):
 
 
 def step_of(parts: Mapping[str, tuple[tuple[T, ...], ...]]) -> Step[T]:
-    """The tree of all parts by name, things and bodies as `Part.count` has them: ops, or times."""
+    """The tree of all parts by name: ops, or times, by thing and body as in `StepPart.count`."""
 
-    def part(row: Part) -> tuple[tuple[T, ...], ...]:
+    def part(row: StepPart) -> tuple[tuple[T, ...], ...]:
         return parts[row.name]
 
     layers = zip(*part(LAYER), *part(LAYER_EXCHANGES), strict=True)
@@ -243,7 +243,7 @@ def loops_of(
 ) -> list[Loop[T]]:
     """The loops of a step whose parts are ops, or anything that has an op."""
     tensors = tensors_of(cfg, shape)
-    lay = _Layout(op_of, with_op)
+    lay = _LoopLayout(op_of, with_op)
     loops = list(_end_loops(lay, shape, step))
     chunks = float(shape.virtual_stages)
     ahead, again = gathers_per_round(shape)
@@ -272,7 +272,7 @@ def loops_of(
 
 
 def _end_loops(
-    lay: "_Layout[T]", shape: TrainShape, step: Step[tuple[T, ...]]
+    lay: "_LoopLayout[T]", shape: TrainShape, step: Step[tuple[T, ...]]
 ) -> Iterator[Loop[T]]:
     """Both ends of the model; gradients are reduced once, under ZeRO-2 in every round."""
     met = shape.ends_share * shape.microbatches
@@ -287,7 +287,7 @@ def _end_loops(
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout(Generic[T]):
+class _LoopLayout(Generic[T]):
     """Lays bodies out: ids made unique, who waits for whom, counts per step."""
 
     op_of: Callable[[T], Op]
