@@ -1,9 +1,9 @@
 """The parts of a training step, each counted by itself: what one device does per round.
 
 A `StepPart` is a row: what counts it, and what it depends on. `work.py` puts the parts of a plan
-into a tree; a search counts each part on the few rows of candidates that differ in what it depends on.
-Every function broadcasts over candidates and yields ops without body or count. In what they yield,
-CHAIN ops follow one another by `after`; SIDE ops, collectives and host copies off the chain, wait
+into a tree; a search counts each part on the few rows of candidates that differ in what it depends
+on. Every function broadcasts over candidates and yields ops without body or count. Of these, CHAIN
+ops follow one another by `after`; SIDE ops, collectives and host copies off the chain, wait
 for nothing or are waited for by nobody.
 """
 
