@@ -16,7 +16,7 @@ import pytest
 from fuzz.kinds import KINDS
 
 ROOT = Path(__file__).parent.parent.parent
-CASES = 80
+CASES = 200
 WHOLE = 12
 SEED = 14
 
