@@ -94,7 +94,7 @@ def test_only_the_experts_that_are_hit_are_read(batch):
 
     def experts(tokens):
         work = decode_work(cfg, shape_of(batch=float(tokens), dtypes=BF16))
-        ops = work.where(lambda op: op.component == "routed_experts")
+        ops = work.where(lambda op: op.component == "routed_experts" and op.matmul is not None)
         activations = sum(
             float(op.matmul.m * (op.matmul.k + op.matmul.n) * op.matmul.batch * op.count) * 2
             for op in ops.ops
