@@ -90,6 +90,7 @@ def python(arguments):
     subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env=alone)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_goldens_are_what_transformers_gives(tmp_path):
     script = str(ROOT / "scripts" / "make_golden.py")
@@ -116,6 +117,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_saved_checkpoints_load_in_transformers(tmp_path):
     folders = []

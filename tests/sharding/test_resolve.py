@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import on_drawn
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
@@ -158,8 +159,7 @@ def einsums(draw):
     return (einsum.freed() if draw(st.booleans()) else einsum), mesh, sizes
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(einsums(), st.integers(0, 2**32 - 1))
+@on_drawn(50, einsums(), st.integers(0, 2**32 - 1))
 def test_every_strategy_computes_the_einsum(case, seed):
     einsum, mesh, sizes = case
     rng = np.random.default_rng(seed)

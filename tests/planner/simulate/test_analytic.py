@@ -13,7 +13,9 @@ SERVICE = 0.05
 ALONE = Linear(base=SERVICE, read=0, decode=0, prefill=0, pairs=0)
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize(
+    "load", [0.6, *(pytest.param(load, marks=pytest.mark.slow) for load in (0.3, 0.8))]
+)
 def test_one_server_of_fixed_time_waits_as_m_d_1_says(load):
     """Poisson arrivals, one prompt a step, answers of one token: M/D/1, whose mean wait is
     load * service / (2 * (1 - load)) (Pollaczek-Khinchine)."""

@@ -3,8 +3,8 @@ the search's columns say of every server what its plan says, all three bounds.""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import on_drawn
 
 from shardwise.book.rules.serving import step_seconds
 from shardwise.hardware import load_chip, parse_slice
@@ -68,8 +68,7 @@ def book_seconds(answer: ServeAnswer, bandwidth: float, peak: float) -> float:
     )
 
 
-@settings(max_examples=40, deadline=None)
-@given(requests(), st.randoms(use_true_random=False))
+@on_drawn(40, requests(), st.randoms(use_true_random=False))
 def test_no_decode_step_is_bound_below_by_more_than_the_book_says(request, random):
     points = search_slice(request, request.pieces[0]).points
     for point in random.sample(points, min(len(points), 4)):
@@ -88,8 +87,7 @@ def test_no_decode_step_is_bound_below_by_more_than_the_book_says(request, rando
             assert 0 < bounds["lower"] <= bounds["expected"] <= bounds["upper"]
 
 
-@settings(max_examples=40, deadline=None)
-@given(requests(), st.randoms(use_true_random=False))
+@on_drawn(40, requests(), st.randoms(use_true_random=False))
 def test_a_server_takes_what_the_search_said(request, random):
     """Whoever else is priced beside it."""
     points = search_slice(request, request.pieces[0]).points
