@@ -194,6 +194,7 @@ def test_another_mesh_goes_on(tmp_path):
     np.testing.assert_allclose([x for _, x in losses(one)], [x for _, x in losses(many)], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_stages_are_trained_and_resumed(tmp_path):
     plan = make_plan(tmp_path, {"stage": 2}, microbatches=2, layers_per_stage=(1, 1))
     whole = make_run(tmp_path, plan, save_every=2, out=tmp_path / "whole")
