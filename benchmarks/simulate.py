@@ -21,7 +21,7 @@ from pathlib import Path
 
 from shardwise.models import load_model
 from shardwise.planner.simulate.metrics import completed, summary
-from shardwise.planner.simulate.run import Fleet, Outcome, simulate
+from shardwise.planner.simulate.run import Outcome, SimulatedFleet, simulate
 from shardwise.planner.simulate.traces import read_trace, tiled
 from shardwise.plans import ServePlan, load_plan
 from shardwise.scheduling import Request
@@ -54,13 +54,15 @@ def plan_of(name: str) -> ServePlan:
     return plan
 
 
-def fleet_for(plan: ServePlan) -> Fleet:
+def fleet_for(plan: ServePlan) -> SimulatedFleet:
     """Its replicas."""
     hardware = Hardware(constants=plan.constants)
     return fleet_of(plan, load_model(plan.model), hardware.slice(plan.slice).slice)
 
 
-def timed(requests: Sequence[Request], fleet: Fleet, **choices) -> tuple[Outcome, float, float]:
+def timed(
+    requests: Sequence[Request], fleet: SimulatedFleet, **choices
+) -> tuple[Outcome, float, float]:
     """The outcome, CPU seconds and wall seconds of one simulation."""
     cpu, wall = time.process_time(), time.perf_counter()
     outcome = simulate(requests, fleet, **choices)
@@ -140,7 +142,7 @@ def policy_of(plan: ServePlan, policy: str) -> ServePlan:
     return replace(plan, scheduling=replace(plan.scheduling, **wanted))
 
 
-def crowded(fleet: Fleet, requests: Sequence[Request]) -> Fleet:
+def crowded(fleet: SimulatedFleet, requests: Sequence[Request]) -> SimulatedFleet:
     """The fleet with room for one and a half of the longest request, so that it must preempt."""
     config = fleet.pool.config
     longest = max(r.prompt + r.most for r in requests)

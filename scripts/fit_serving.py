@@ -61,7 +61,7 @@ which none is fitted here, and four constants of the engine's family, which belo
 chip, model or run. They minimise Huber's loss of log(predicted / measured) of TPOT, a
 tenth counting as one sigma, and with a weight of 0.3 of TTFT, plus the squared sigmas by
 which they leave their priors, on the runs that gate: those of the newest release of each
-family, per model and chip. `planner/serve/loop.py` says what a closed loop of requests
+family, per model and chip. `evidence/serving/loop.py` says what a closed loop of requests
 makes of the steps, `evidence/serving/runs.py` what a row leaves open."""
 _WORST = 12
 FILTER = """{rows:,} rows of the table, {runs:,} runs, {gates} of them gate.

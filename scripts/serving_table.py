@@ -15,13 +15,13 @@ from made import table
 
 from shardwise.hardware import Chip
 from shardwise.planner.serve.answer import mesh_text
-from shardwise.planner.serve.fleet import Fleet, Looked, cheapest, look
-from shardwise.planner.serve.grid import FleetRequest
+from shardwise.planner.serve.fleet import Fleet, FleetSearch, cheapest, search_fleets
+from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans.serve import CHECKPOINT
 from shardwise.units import format_seconds, sig
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict_fleet import fleet_request
+from shardwise.workflows.serve_words import ServeWords
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "serving_plans.md"
@@ -89,18 +89,19 @@ class Row:
         servers = f"{f.piece}"
         if f.prefill_replicas:
             servers = f"{f.replicas} + {f.prefill_replicas} x {f.piece}"
-        mesh = mesh_text(f.mesh)
+        mesh = mesh_text(f.server.mesh)
         if f.prefiller is not None:
-            servers = f"{f.replicas} x {f.piece} + {f.prefill_replicas} x {f.prefiller.piece}"
-            mesh += f" + {mesh_text(f.prefiller.mesh)}"
+            other = f.prefiller.server
+            servers = f"{f.replicas} x {f.piece} + {f.prefill_replicas} x {other.piece}"
+            mesh += f" + {mesh_text(other.mesh)}"
         return [
             *head,
             *(("unknown" if usd[k] is None else f"{usd[k]:.3f}") for k in ("input", "output")),
             *(sig(hours[k]) for k in ("input", "output")),
             servers,
             mesh,
-            f.dtypes.weights,
-            f.dtypes.kv,
+            f.server.dtypes.weights,
+            f.server.dtypes.kv,
             f"{f.chunk:,}",
             f"{f.running:,.0f}",
             format_seconds(f.ttft),
@@ -109,22 +110,23 @@ class Row:
         ]
 
 
-def request_of(model: str, chip: str) -> FleetRequest:
+def request_of(model: str, chip: str) -> ServeRequest:
     """What is asked of a chip, for all objectives at once."""
-    return fleet_request(
+    return ServeWords(
         model,
         chip,
+        objective="cost",
         input=INPUT,
         output=OUTPUT,
         percentile=PERCENTILE,
-        slowest=max(goal.tpot for goal in GOALS.values()),
+        tpot=max(goal.tpot for goal in GOALS.values()),
         engine=ENGINE,
-    )
+    ).request()
 
 
-def rows_of(model: str, chip: str) -> tuple[Looked, list[Row]]:
+def rows_of(model: str, chip: str) -> tuple[FleetSearch, list[Row]]:
     """The three rows of a model on a chip."""
-    looked = look(request_of(model, chip))
+    looked = search_fleets(request_of(model, chip))
     kept = [g for g in looked.grids if g.server.dtypes.weights == CHECKPOINT]
     plain = tuple(g for g in kept if g.server.dtypes.kv == "bf16")
     found = [

@@ -35,6 +35,10 @@ SECONDS: Counter[str] = Counter()
 EXEMPT = {e["id"] for e in tomllib.loads((HERE / "exempt.toml").read_text())["exempt"]}
 
 
+def pytest_addoption(parser):
+    parser.addoption("--cpu-report", metavar="FILE", help="write CPU seconds by test, as CSV")
+
+
 def cpu_seconds():
     """Of this process and of its children that have ended and were waited for."""
     return sum(os.times()[:4])
@@ -89,6 +93,16 @@ def pytest_configure(config):
     counter().install()  # in this process; others import it as they start
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _search_once():
+    """Plans are searched once for each request; `searched.py` has the reason."""
+    from tests.searched import search
+
+    from shardwise.planner import training
+
+    training.search = search
+
+
 def counter():
     """`startup/sitecustomize.py`, which may not be the one that Python has imported."""
     path = HERE / "startup" / "sitecustomize.py"
@@ -117,6 +131,10 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(f"tests that took more than {LONG} s of CPU: {len(slow)}")
     for test, seconds in slow:
         terminalreporter.write_line(f"  {seconds:.0f} s: {test}")
+    report = terminalreporter.config.getoption("--cpu-report")
+    if report:
+        rows = [f'{seconds:.2f},"{test}"' for test, seconds in SECONDS.most_common()]
+        Path(report).write_text("\n".join(["seconds,test", *rows, ""]), encoding="utf-8")
     found = compiles()
     if found:
         line = f"programs compiled for TPUs: {len(found)}, of at most {MOST}"

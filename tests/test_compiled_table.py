@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.every import over_every
 
 from shardwise.workflows.compile import predicted_of
 from shardwise.workflows.inputs import Hardware
@@ -37,7 +38,7 @@ def test_the_page_and_the_sums_are_of_the_rows():
     assert (ROOT / "docs" / "compiled.md").read_text() == page(DOC)
 
 
-@pytest.mark.parametrize("name", PLANS)
+@over_every(PLANS)
 def test_the_planner_still_says_so(name):
     row, hardware = PLANS[name], Hardware()
     phase = "decode" if isinstance(row, Decode) else "train"

@@ -14,7 +14,6 @@ from shardwise.roofline import load_stack
 
 NAMES = [
     "Layout",
-    "Load",
     "Mesh",
     "ServePlan",
     "TrainPlan",
@@ -88,7 +87,7 @@ def test_importing_the_package_loads_nothing():
 
 def test_a_plan_that_serves_is_simulated():
     planning = shardwise.plan_serve("llama-3-8b", "v5e:2x2", input=512, output=32)
-    found = shardwise.simulate(planning.best.plan, shardwise.Load(rate=2.0, requests=20))
+    found = shardwise.simulate(planning.best.plan, rate=2.0, requests=20)
     assert found.result["completed"] == 20
 
 
@@ -107,11 +106,11 @@ def test_a_path_is_a_path_or_its_text(tmp_path, kind):
     assert shardwise.load_plan(saved) == trained
     trace = tmp_path / "trace.jsonl"
     trace.write_text('{"arrival": 0.0, "prompt": 10, "output": 5}\n')
-    found = shardwise.simulate(served, shardwise.Load(trace=kind(trace)))
+    found = shardwise.simulate(served, trace=kind(trace))
     assert found.result["completed"] == 1
     missing = kind(tmp_path / "none.csv")
     with pytest.raises(BadRequest, match=r"none\.csv"):
-        shardwise.simulate(served, shardwise.Load(rate=1.0, lengths=(missing, "all")))
+        shardwise.simulate(served, rate=1.0, lengths=f"{missing}:all")
     with pytest.raises(BadRequest, match=r"none\.csv"):
         shardwise.load_plan(missing)
     with pytest.raises(BadRequest, match=r"none\.csv"):

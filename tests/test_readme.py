@@ -20,8 +20,11 @@ readme = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(readme)
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = readme.examples(TEXT)
-LONG = ("shardwise explain", "shardwise plan sweep", "v5p:16x20x28")
-"""What compiles for a TPU or searches for many seconds."""
+LONG = (
+    *("shardwise explain", "shardwise plan sweep", "shardwise validate", "v5p:16x20x28"),
+    "--objective cost",
+)
+"""What compiles for a TPU, or searches and validates for many seconds."""
 
 
 def example(command, output):

@@ -9,6 +9,7 @@ them.
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ count where what they are compared with is called after the choice."""
 MOST_FILES = 3
 
 
+@cache
 def sources() -> dict[str, ast.Module]:
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
@@ -137,6 +139,7 @@ def test_a_decision_by_name_is_found(code):
     assert deciding(names, called, ast.parse(code))
 
 
+@cache
 def strings_of(tree: ast.Module) -> set[str]:
     """Strings of a file that are no docstring or comment."""
     prose = {

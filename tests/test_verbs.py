@@ -31,8 +31,6 @@ FILES = {
 """The same, where the name means something else elsewhere."""
 VERBS = {path: "_".join(path) for path in ALL}
 VERBS["roofline",] = "matmul_roofline"  # the package has a folder `roofline`
-SERVING = {("plan", "serve"), ("simulate",)}
-MADE = [path for path in ALL if path not in SERVING]
 
 
 def keywords(path):
@@ -45,13 +43,13 @@ def asked(path):
     return [n for n in names if n not in OUTPUT and (*path, n) not in FILES]
 
 
-@pytest.mark.parametrize("path", MADE, ids=" ".join)
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_every_option_is_a_keyword(path):
     """And every keyword an option."""
     assert set(asked(path)) == set(keywords(path))
 
 
-@pytest.mark.parametrize("path", MADE, ids=" ".join)
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_an_option_that_is_left_out_is_the_keyword_that_is_left_out(path):
     """With the same default, so that both answer the same."""
     found = keywords(path)

@@ -15,7 +15,7 @@ from shardwise.plans.files import plan_dict
 from shardwise.profiler.ahead import CompileCache, CompiledProgram, Limits, compile_ahead, target_of
 from shardwise.profiler.ahead.cache import key_of, read_entry, write_entry
 from shardwise.profiler.ahead.compile import compiled_of
-from shardwise.workflows.compile import PLAN_BUILDER, Program, predicted_of, program_of
+from shardwise.workflows.compile import PLAN_BUILDER, PlanProgram, predicted_of, program_of
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced, price_plan
 
@@ -44,7 +44,7 @@ class Case:
 
     plan: TrainPlan | ServePlan
     priced: Priced
-    program: Program
+    program: PlanProgram
 
 
 def compiled_case(plan: TrainPlan | ServePlan, hardware: Hardware, root: Path) -> Case:

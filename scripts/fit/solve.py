@@ -20,13 +20,10 @@ from fit.constants import (
 )
 from shardwise.evidence.training.runs import PublishedRun
 from shardwise.hardware import Chip, Placement
-from shardwise.planner.price.plan import PricedStep, price_step
-from shardwise.planner.price.stages import timeline_factor
-from shardwise.planner.step.tree import Step
-from shardwise.planner.step.work import count_step
+from shardwise.planner.price.plan import PricedStep, price_step, timeline_factor
+from shardwise.planner.step.work import Counted, count_parts
 from shardwise.planner.training import evaluate_train, plan_shape
 from shardwise.roofline.stacks import IDEAL, Stack
-from shardwise.work import Op
 
 ROBUST = 0.15
 """Residuals beyond this (in log) count linearly: a run with a mistake must not drag the rest."""
@@ -39,7 +36,7 @@ class Case:
     """A run, counted and placed; `idle` is what its pipeline takes over a device's own work."""
 
     run: PublishedRun
-    counted: Step[tuple[Op, ...]]
+    counted: Counted
     placement: Placement
     idle: float
 
@@ -61,7 +58,7 @@ class Prior:
 def case_of(run: PublishedRun) -> Case:
     """The run as `evaluate_train` counts and places it."""
     answer = evaluate_train(run.plan, run.cfg, run.piece)
-    counted = count_step(run.cfg, plan_shape(run.plan, run.cfg))
+    counted = count_parts(run.cfg, plan_shape(run.plan, run.cfg))
     return Case(run=run, counted=counted, placement=answer.placement, idle=1.0)
 
 

@@ -19,7 +19,7 @@ command, and `apps/` are the screens. Read `work.py` first.
 >>> import shardwise as sw
 >>> planning = sw.plan_train("llama-3-8b", "v5p:2x2x2", batch="64seq", seq=4096)
 >>> planning.best.chips_used, planning.table()[0]["mesh"]
-(8, 'fsdp=8')
+(8, 'fsdp=4 x context=2')
 """
 
 import importlib
@@ -45,23 +45,21 @@ if TYPE_CHECKING:
     from shardwise.verbs.model import model_diff, model_list, model_show
     from shardwise.verbs.plan_diff import plan_diff
     from shardwise.verbs.plan_schema import plan_schema
+    from shardwise.verbs.plan_serve import plan_serve
     from shardwise.verbs.plan_show import plan_show
     from shardwise.verbs.plan_sweep import plan_sweep
     from shardwise.verbs.plan_train import plan_train
     from shardwise.verbs.profile import profile
     from shardwise.verbs.roofline import matmul_roofline
     from shardwise.verbs.shard import shard
+    from shardwise.verbs.simulate import simulate
     from shardwise.verbs.train import train
     from shardwise.verbs.validate import validate
     from shardwise.workflows.plan_file import count_plan as count
-    from shardwise.workflows.predict_serve import plan_serving as plan_serve
     from shardwise.workflows.shard import shard_expression as resolve
-    from shardwise.workflows.simulate import Load
-    from shardwise.workflows.simulate import simulate_plan as simulate
 
 _HOMES = {
     "Layout": ("shardwise.sharding", "Layout"),
-    "Load": ("shardwise.workflows.simulate", "Load"),
     "Mesh": ("shardwise.sharding", "Mesh"),
     "ServePlan": ("shardwise.plans", "ServePlan"),
     "TrainPlan": ("shardwise.plans", "TrainPlan"),
@@ -90,7 +88,7 @@ _HOMES = {
     "place": ("shardwise.hardware", "place"),
     "plan_diff": ("shardwise.verbs.plan_diff", "plan_diff"),
     "plan_schema": ("shardwise.verbs.plan_schema", "plan_schema"),
-    "plan_serve": ("shardwise.workflows.predict_serve", "plan_serving"),
+    "plan_serve": ("shardwise.verbs.plan_serve", "plan_serve"),
     "plan_show": ("shardwise.verbs.plan_show", "plan_show"),
     "plan_sweep": ("shardwise.verbs.plan_sweep", "plan_sweep"),
     "plan_train": ("shardwise.verbs.plan_train", "plan_train"),
@@ -99,7 +97,7 @@ _HOMES = {
     "resolve": ("shardwise.workflows.shard", "shard_expression"),
     "save_plan": ("shardwise.plans", "save_plan"),
     "shard": ("shardwise.verbs.shard", "shard"),
-    "simulate": ("shardwise.workflows.simulate", "simulate_plan"),
+    "simulate": ("shardwise.verbs.simulate", "simulate"),
     "slice_of": ("shardwise.hardware", "parse_slice"),
     "train": ("shardwise.verbs.train", "train"),
     "validate": ("shardwise.verbs.validate", "validate"),
@@ -108,7 +106,6 @@ _HOMES = {
 
 __all__ = [
     "Layout",
-    "Load",
     "Mesh",
     "ServePlan",
     "TrainPlan",

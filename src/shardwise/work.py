@@ -8,6 +8,7 @@ broadcast, so that one Work can describe thousands of candidate plans at once.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -140,6 +141,56 @@ class Op:
         )
 
 
+def make_op(
+    op_id: str,
+    component: str,
+    op_class: OpClass,
+    *,
+    phase: str = "",
+    hbm_bytes: Quantity = 0.0,
+    hbm_least: Quantity = 0.0,
+    **fields,
+) -> Op:
+    """An op whose name is its id. `hbm_least` of its HBM bytes are of the step's arguments and
+    results; the others are activations, which may stay on the chip."""
+    return Op(
+        id=op_id,
+        name=op_id,
+        phase=phase,
+        component=component,
+        op_class=op_class,
+        hbm_bytes=hbm_bytes,
+        on_chip_bytes=hbm_bytes - hbm_least,
+        **fields,
+    )
+
+
+def exchange(
+    op_id: str,
+    kind: CollectiveKind,
+    component: str,
+    axes: tuple[str, ...],
+    size: Quantity,
+    *,
+    fan_out: Quantity | None = None,
+    **fields,
+) -> Op:
+    """A collective of `size` = V bytes over `axes`, on the network of the first of them."""
+    return make_op(
+        op_id,
+        component,
+        "collective",
+        collective=Collective(kind=kind, axes=axes, bytes=size, fan_out=fan_out),
+        stream=stream_of(axes),
+        **fields,
+    )
+
+
+def stream_of(axes: tuple[str, ...]) -> str:
+    """The network stream of a collective: one per leading mesh axis."""
+    return f"net:{axes[0]}"
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """Ops in program order. `a + b` runs a then b, `w * n` runs w n times."""
@@ -160,7 +211,7 @@ class Work:
 
     def flops(self, dtype: str | None = None) -> Quantity:
         """FLOPs per step on one device, of one dtype or of all."""
-        return _sum(
+        return total(
             f * op.count
             for op in self.ops
             for name, f in op.flops.items()
@@ -169,11 +220,11 @@ class Work:
 
     def hbm_bytes(self) -> Quantity:
         """HBM bytes moved per step on one device."""
-        return _sum(op.hbm_bytes * op.count for op in self.ops)
+        return total(op.hbm_bytes * op.count for op in self.ops)
 
     def collective_bytes(self, kind: str | None = None) -> Quantity:
         """Logical bytes V of all collectives per step, of one kind or of all."""
-        return _sum(
+        return total(
             op.collective.bytes * op.count
             for op in self.ops
             if op.collective is not None and kind in (None, op.collective.kind)
@@ -193,7 +244,7 @@ class Work:
                 "flops": Work(tuple(ops)).flops(),
                 "hbm_bytes": Work(tuple(ops)).hbm_bytes(),
                 "collective_bytes": Work(tuple(ops)).collective_bytes(),
-                "runs": _sum(op.count for op in ops),
+                "runs": total(op.count for op in ops),
             }
             for key, ops in grouped(self.ops, lambda op: op.key).items()
         }
@@ -211,16 +262,15 @@ class MemoryTimeline:
 
     def total_at(self, index: int) -> Quantity:
         """Bytes alive at one point."""
-        return _sum(self.points[index][1].values())
+        return total(self.points[index][1].values())
 
     def peak(self) -> Quantity:
         """The largest total over the step, in bytes."""
-        totals = [np.asarray(self.total_at(i), float) for i in range(len(self.points))]
-        return np.max(np.stack(np.broadcast_arrays(*totals)), axis=0)
+        return reduce(np.maximum, map(self.total_at, range(len(self.points))))
 
     def peak_point(self) -> tuple[str, Mapping[str, Quantity]]:
         """Name and contents of the fullest point; for scalar timelines."""
-        return max(self.points, key=lambda point: float(_sum(point[1].values())))
+        return max(self.points, key=lambda point: float(total(point[1].values())))
 
 
 def tally(amounts: Iterable[tuple[K, float]]) -> dict[K, float]:
@@ -256,8 +306,18 @@ def _over(op: Op, degrees: Mapping[str, int]) -> Op | None:
     return replace(op, collective=replace(op.collective, axes=axes))
 
 
-def _sum(values: Iterable[Quantity]) -> Quantity:
-    total: Quantity = 0.0
+def total(values: Iterable[Quantity]) -> Quantity:
+    """The sum; 0 of nothing."""
+    some = iter(values)
+    added = next(some, 0.0)
+    for value in some:
+        added = added + value
+    return added
+
+
+def largest(values: Iterable[Quantity]) -> Quantity:
+    """The largest; 0 of nothing."""
+    most: Quantity = 0.0
     for value in values:
-        total = total + value
-    return total
+        most = np.maximum(most, value)
+    return most

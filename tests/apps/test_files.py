@@ -130,8 +130,8 @@ def no_work(monkeypatch):
         raise AssertionError("the work has begun")
 
     for name in (
-        "apps.cli.plan_serve.plan_serving",
-        "apps.cli.simulate.simulate_plan",
+        "verbs.plan_serve.ServePlanRequest.answer",
+        "verbs.simulate.simulate_plan",
         "verbs.plan_train.TrainPlanRequest.answer",
         "verbs.plan_show.PlanShowRequest.answer",
         "verbs.plan_sweep.SweepRequest.answer",

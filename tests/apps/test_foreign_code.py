@@ -91,12 +91,12 @@ def run(folder: Path, start: tuple[str, ...], args: list[str], **around: str):
     return done, ran.read_text().split() if ran.exists() else []
 
 
-LONG = "train --processes 2"
+LONG = ("train", "train --processes 2")
 
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name == LONG else ()) for name in COMMANDS],
+    [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in COMMANDS],
 )
 def test_modules_in_the_current_folder_are_not_run(folder, name):
     done, ran = run(folder, SCRIPT, COMMANDS[name])
@@ -107,7 +107,10 @@ def test_modules_in_the_current_folder_are_not_run(folder, name):
     assert said.get(name, "") in done.stderr
 
 
-@pytest.mark.parametrize("name", ["shard --run", "plan show", "profile"])
+LONGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("shard --run", "profile")]
+
+
+@pytest.mark.parametrize("name", ["plan show", *LONGER])
 def test_nor_where_python_leads_its_path_with_that_folder(folder, name):
     """`python -m shardwise` puts the current folder first; we take it off again."""
     done, ran = run(folder, MODULE, COMMANDS[name])

@@ -8,7 +8,8 @@ import pytest
 from shardwise.apps.cli import pipeline_chart
 from shardwise.apps.cli.pipeline_chart import COLOURS, draw_pipeline, title_of
 from shardwise.errors import BadRequest, MissingPart
-from shardwise.planner.price.timeline import costs_of, timeline
+from shardwise.planner.price.pipeline import costs_of
+from shardwise.planner.price.timeline import timeline
 from shardwise.scheduling import pipeline_schedule
 
 

@@ -59,6 +59,7 @@ def test_a_long_table_is_cut_and_says_so(capsys):
     assert "and 32 more devices (--json or --csv lists them)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_huge_mesh_lists_the_first_devices(capsys):
     run("A[I_X]", "--dims", "I=1Mi", "--mesh", "X=1048576,Y=1000000", "--json")
     doc = json.loads(capsys.readouterr().out)

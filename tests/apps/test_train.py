@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from tests.apps.commands import refused as refusal
 
-from runtime.trainer.made import QUICK, make_plan
+from runtime.trainer.made import TRAINER, make_plan
 from shardwise.plans import save_plan
 from shardwise.workflows.train import TrainRunRequest, run_of
 
@@ -85,7 +85,12 @@ def test_a_small_run_in_a_process_of_its_own(tmp_path, text):
     start = [sys.executable, "-c", "from shardwise.apps.cli import main; main()", "train"]
     flags = ["--data", text, "--steps", "2", "--cpu-devices", "1", "--json"]
     done = subprocess.run(
-        [*start, PLAN, *flags], capture_output=True, text=True, cwd=tmp_path, check=True, env=QUICK
+        [*start, PLAN, *flags],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=True,
+        env=TRAINER,
     )
     found = json.loads(done.stdout)
     result = found["result"]
@@ -101,7 +106,9 @@ def test_a_small_run_in_a_process_of_its_own(tmp_path, text):
     assert (tmp_path / result["checkpoint"] / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_an_interrupted_run_says_where_to_go_on(tmp_path, text, number):
     save_plan(make_plan(tmp_path), tmp_path / PLAN)
     # A shell's background jobs, CI's perhaps, are started with SIGINT ignored.
@@ -109,7 +116,9 @@ def test_an_interrupted_run_says_where_to_go_on(tmp_path, text, number):
     code = f"{listening}; from shardwise.apps.cli import main; main()"
     flags = ["--data", text, "--steps", "1000000", "--cpu-devices", "1", "--save-every", "0"]
     start = [sys.executable, "-c", code, "train", PLAN, *flags]
-    with subprocess.Popen(start, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=QUICK) as run:
+    with subprocess.Popen(
+        start, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=TRAINER
+    ) as run:
         assert run.stderr
         too_late = threading.Timer(300, run.kill)
         too_late.daemon = True

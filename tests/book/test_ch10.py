@@ -12,7 +12,7 @@ from shardwise.profiler import QUICK_COMPILE, run_function, run_source
 from shardwise.profiler.hlo import read_collectives, read_matmuls
 from shardwise.sharding import Layout, Mesh
 from shardwise.sharding.program_text import program_source
-from shardwise.sharding.steps import Program, Step
+from shardwise.sharding.steps import Program, ShardStep
 
 TESTED.add("10.timing")
 
@@ -147,8 +147,8 @@ def test_what_xla_multiplies_on_one_device(e):
     layouts = map(Layout.parse, ("In[B_X, D_Y]", "W[D_Y, F]", "Out[B_X, F]{U_Y}", "Out[B_X, F]"))
     x, w, partial_sums, out = layouts
     steps = (
-        Step(kind="einsum", inputs=(x, w), output=partial_sums),
-        Step(kind="all_reduce", inputs=(partial_sums,), output=out, axes=("Y",)),
+        ShardStep(kind="einsum", inputs=(x, w), output=partial_sums),
+        ShardStep(kind="all_reduce", inputs=(partial_sums,), output=out, axes=("Y",)),
     )
     sizes = {"B": 8, "D": 2048, "F": 8192}
     program = Program(mesh=Mesh.parse("X=4,Y=2"), sizes=sizes, dtype="bf16", steps=steps)

@@ -3,6 +3,7 @@
 from math import prod
 
 import jax
+import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 from tests.equivalence import cases
@@ -82,9 +83,14 @@ def lower(name, plan, tensor_matmul):
         made.weights.lower(mine, kept, out, left, sums)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
-@given(plans(), st.sampled_from(("plain", *TENSOR_MATMULS)))
-def test_a_plan_lowers_or_is_refused(case, tensor_matmul):
+@pytest.mark.parametrize("examples", [3, pytest.param(12, marks=pytest.mark.slow)])
+def test_a_plan_lowers_or_is_refused(examples):
+    drawn = given(plans(), st.sampled_from(("plain", *TENSOR_MATMULS)))
+    limits = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+    settings(max_examples=examples, **limits)(drawn(_lowers_or_is_refused))()
+
+
+def _lowers_or_is_refused(case, tensor_matmul):
     name, plan = case
     try:
         check(plan, cases.config(name), tensor_matmul)

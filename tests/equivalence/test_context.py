@@ -7,8 +7,8 @@ from tests.equivalence import cases
     ("llama", {"context": 4}, {"context_method": "all_gather"}),
     ("llama", {"context": 4}, {"context_method": "ring", "remat": "block"}),
     ("llama", {"context": 4}, {"context_method": "ulysses"}),
-    ("llama", {"fsdp": 2, "context": 2, "tensor": 2}, {"context_method": "ring"}),
     slow=[
+        ("llama", {"fsdp": 2, "context": 2, "tensor": 2}, {"context_method": "ring"}),
         ("llama", {"data": 2, "context": 2, "tensor": 2}, {"context_method": "ulysses"}),
         ("gemma2", {"fsdp": 2, "context": 2, "tensor": 2}, {"context_method": "ring"}),
         ("llama", {"data": 2, "context": 2}, {"context_method": "ring", "bits": 64}),

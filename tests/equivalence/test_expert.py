@@ -14,11 +14,11 @@ SLOTS = {"expert_dispatch": "dense", "expert_capacity": 2.0}
 
 
 @cases.combinations(
-    ("mixtral", {"expert": 4}, RAGGED),
     ("mixtral", {"expert": 2}, SLOTS),
     ("mixtral", {"fsdp": 2, "expert": 2, "tensor": 2}, RAGGED),
-    ("mixtral", {"fsdp": 2, "expert": 2, "tensor": 2}, {**SPREAD, "remat": "block"}),
     slow=[
+        ("mixtral", {"expert": 4}, RAGGED),
+        ("mixtral", {"fsdp": 2, "expert": 2, "tensor": 2}, {**SPREAD, "remat": "block"}),
         ("mixtral", {"expert": 2, "tensor": 2}, {**SLOTS, "remat": "block"}),
         ("mixtral", {"expert": 2, "tensor": 2}, {**RAGGED, "sequence_parallel": False}),
         ("mixtral", {"data": 2, "expert": 2}, {"microbatches": 2, "expert_capacity": 2.0}),
@@ -49,8 +49,8 @@ def sent(rows, room, axis, offsets, counts, places, coming):
 
 @cases.combinations(
     ("mixtral", {"expert": 4}, RAGGED),
-    ("mixtral", {"expert": 2, "tensor": 2}, SPREAD),
     slow=[
+        ("mixtral", {"expert": 2, "tensor": 2}, SPREAD),
         ("gpt-oss", {"expert": 2, "tensor": 2}, RAGGED),
         ("mixtral", {"expert": 2, "tensor": 4}, RAGGED),
     ],

@@ -13,10 +13,10 @@ PACKED = {"packed_lengths": (5, 8, 3)}  # documents that cross the cuts of conte
 
 
 @cases.combinations(
-    ("gpt2", {"data": 2, "tensor": 2}, {**PACKED, "microbatches": 2}),
     ("gpt2", {"context": 4}, {**PACKED, "context_method": "ring"}),
-    ("gpt2", {"context": 2, "tensor": 2}, {**PACKED, "context_method": "all_gather"}),
     slow=[
+        ("gpt2", {"data": 2, "tensor": 2}, {**PACKED, "microbatches": 2}),
+        ("gpt2", {"context": 2, "tensor": 2}, {**PACKED, "context_method": "all_gather"}),
         ("gpt2", {"fsdp": 2, "context": 2}, {**PACKED, "context_method": "ulysses"}),
         ("gpt2", {"stage": 2, "context": 2}, {**PACKED, "microbatches": 2}),
     ],

@@ -53,6 +53,7 @@ def test_rings_without_an_exchange_are_refused(mesh, choices, tensor_matmul, mes
         loss_and_grads(plan, cases.config("llama"), mesh_of({"data": 1}), tensor_matmul)
 
 
+@pytest.mark.slow
 def test_a_row_that_finds_no_slot_is_dropped_shard_by_shard():
     """Capacity 1: the loss on 2 x 2 devices is that of each shard's sequences run alone."""
     cfg, batch = cases.config("mixtral"), cases.batch_of(weighted=False)

@@ -15,13 +15,13 @@ from shardwise.runtime.parallel.step import mesh_loss_and_grads
 
 
 @cases.combinations(
-    ("llama", {"tensor": 2}, {}),
     ("llama", {"tensor": 4}, {"remat": "block"}),  # K = 2: KV heads on several devices
     ("llama", {"tensor": 2}, {"sequence_parallel": False}),
-    ("llama", {"data": 2, "fsdp": 2, "tensor": 2}, {"remat": "block", "microbatches": 2}),
     ("llama", {"tensor": 2}, {"tensor_matmul": "one_way"}),
-    ("llama", {"tensor": 4}, {"tensor_matmul": "both_ways", "remat": "block"}),
     slow=[
+        ("llama", {"tensor": 2}, {}),
+        ("llama", {"data": 2, "fsdp": 2, "tensor": 2}, {"remat": "block", "microbatches": 2}),
+        ("llama", {"tensor": 4}, {"tensor_matmul": "both_ways", "remat": "block"}),
         ("llama", {"fsdp": 2, "tensor": 2}, {"attention_kernel": "scores"}),
         ("gemma2", {"fsdp": 2, "tensor": 2}, {"remat_kinds": {"attention": "recompute"}}),
         ("llama", {"fsdp": 2, "tensor": 2}, {"bits": 64}),

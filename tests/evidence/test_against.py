@@ -13,7 +13,7 @@ from shardwise.planner.training import evaluate_train, plan_train
 
 @pytest.fixture(scope="module")
 def planning():
-    return plan_train(request(on="2*h100:4", sequences=32), top=1)
+    return plan_train(request(on="2*h100:4", sequences=32, remat=("block",)), top=1)
 
 
 def test_a_plan_of_the_same_job_is_priced_beside_the_best(planning):

@@ -8,7 +8,7 @@ import pytest
 from shardwise.evidence.proof import draw, prove, report
 
 
-@pytest.fixture(scope="module", params=[10, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[4, pytest.param(50, marks=pytest.mark.slow)])
 def count(request):
     return request.param
 

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from tests.every import over_every
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import Alone, FullMesh, Switched, Torus, catalogue, chip_ids, load_chip
@@ -12,7 +13,7 @@ from shardwise.hardware.totals import fat_tree, node_egress
 CHIPS = [chip for constants in ("vendor", "book") for chip in catalogue(constants)]
 
 
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: f"{chip.id}-{chip.constants}")
+@over_every(CHIPS, lambda chip: f"{chip.id}-{chip.constants}")
 def test_every_number_has_a_source(chip):
     for path in chip.numbers():
         source = chip.sources[path]
@@ -21,7 +22,7 @@ def test_every_number_has_a_source(chip):
         assert source.split(";")[0] not in ("vendor", "jax", "ptx", "book2", "book12")
 
 
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: f"{chip.id}-{chip.constants}")
+@over_every(CHIPS, lambda chip: f"{chip.id}-{chip.constants}")
 def test_numbers_are_sane(chip):
     assert chip.peak_flops
     assert all(1e12 < rate < 1e17 for rate in chip.peak_flops.values())
@@ -33,7 +34,7 @@ def test_numbers_are_sane(chip):
         assert 0.9 * chip.hbm_bytes < chip.hbm_usable_bytes <= chip.hbm_bytes
 
 
-@pytest.mark.parametrize("chip", CHIPS, ids=lambda chip: f"{chip.id}-{chip.constants}")
+@over_every(CHIPS, lambda chip: f"{chip.id}-{chip.constants}")
 def test_a_switched_chips_levels_agree_with_its_links(chip):
     network = chip.network
     if not isinstance(network, Switched):

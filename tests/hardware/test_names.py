@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.every import over_every
 
 import shardwise
 from shardwise.errors import BadRequest
@@ -29,7 +30,7 @@ PLATFORMS = {"cpu"}
 """Also a name of JAX's for all devices of a kind, which code may ask for."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@over_every(FILES, lambda path: path.stem)
 def test_the_names_of_a_chip_lie_in_its_first_paragraph(path):
     record = tomllib.loads(path.read_text(encoding="utf-8"))
     assert record["id"] == path.stem

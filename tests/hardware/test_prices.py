@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from tests.every import over_every
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import catalogue, load_chip, parse_price
@@ -10,7 +11,7 @@ from shardwise.hardware import catalogue, load_chip, parse_price
 PRICED = [chip for chip in catalogue() if chip.price is not None]
 
 
-@pytest.mark.parametrize("chip", PRICED, ids=lambda chip: chip.id)
+@over_every(PRICED, lambda chip: chip.id)
 def test_a_price_has_a_date_and_a_source(chip):
     for price in (chip.price, chip.price_low, chip.price_high):
         assert re.fullmatch(r"20\d\d-\d\d-\d\d", price.as_of)

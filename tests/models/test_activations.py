@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from tests.every import over_every
 
 from shardwise.errors import BadRequest
 from shardwise.models import load_model, zoo_names
@@ -80,7 +81,7 @@ def test_qk_norm_and_post_norms_need_their_inputs():
     assert "post_mlp norm input" in kept(load_model("gemma-2-9b"), "none")
 
 
-@pytest.mark.parametrize("name", zoo_names())
+@over_every(zoo_names())
 def test_policies_shrink_for_every_model(name):
     cfg = load_model(name)
     sizes = [activation_bytes(cfg, policy) for policy in ("none", "matmul_outputs", "block")]

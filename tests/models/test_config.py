@@ -1,6 +1,6 @@
 """What is read from configs: layers, their kinds, and the families' peculiarities."""
 
-import pytest
+from tests.every import over_every
 from tests.models.cases import llama
 
 from shardwise.models import Mlp, Moe, from_hf, load_model, zoo_names
@@ -12,7 +12,7 @@ def kinds(name: str) -> list[str]:
     return [cfg.layer(i).mixer.kind for i in range(cfg.layers)]
 
 
-@pytest.mark.parametrize("name", zoo_names())
+@over_every(zoo_names())
 def test_groups_and_pattern_agree(name):
     cfg = load_model(name)
     groups = cfg.layer_groups()

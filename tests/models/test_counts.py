@@ -1,6 +1,7 @@
 """Every model of the zoo against an independent count (transformers on meta tensors)."""
 
 import pytest
+from tests.every import over_every
 from tests.models.cases import expected
 
 from shardwise.models import (
@@ -32,7 +33,7 @@ def test_all_rows_are_here():
     assert len(COUNTED) == 120
 
 
-@pytest.mark.parametrize("row", COUNTED, ids=ids)
+@over_every(COUNTED, ids)
 def test_counts_are_exact(row):
     cfg = load_model(row["slug"])
     assert params_total(cfg) == int(row["params_total_exact"])
@@ -40,7 +41,7 @@ def test_counts_are_exact(row):
     assert params_active(cfg) == int(row["params_active_exact"])
 
 
-@pytest.mark.parametrize("row", COUNTED, ids=ids)
+@over_every(COUNTED, ids)
 def test_components_are_exact(row):
     counted = params_by_component(load_model(row["slug"]))
     want = {OUR_NAMES.get(c, c[2:]): int(row[c]) for c in COMPONENTS}
@@ -50,14 +51,14 @@ def test_components_are_exact(row):
     assert counted == {name: count for name, count in want.items() if count}
 
 
-@pytest.mark.parametrize("row", [r for r in COUNTED if r["p_bias_subset"]], ids=ids)
+@over_every([r for r in COUNTED if r["p_bias_subset"]], ids)
 def test_biases_are_exact(row):
     # The oracle counts the biases by name, so the towers' are not in it.
     rows = parameters(load_model(row["slug"]))
     assert sum(p.params for p in rows if p.role == "bias") == int(row["p_bias_subset"])
 
 
-@pytest.mark.parametrize("row", ROWS, ids=ids)
+@over_every(ROWS, ids)
 def test_layers_and_tying(row):
     cfg = load_model(row["slug"])
     if row["layers"]:
@@ -66,7 +67,7 @@ def test_layers_and_tying(row):
         assert cfg.tied_embeddings == (row["tied_embeddings"] == "yes")
 
 
-@pytest.mark.parametrize("row", ROWS, ids=ids)
+@over_every(ROWS, ids)
 def test_rows_are_honest(row):
     cfg = load_model(row["slug"])
     rows = parameters(cfg)

@@ -1,6 +1,6 @@
 """KV cache: the zoo against the index, windows and compression by hand."""
 
-import pytest
+from tests.every import over_every
 from tests.models.cases import expected
 
 from shardwise.models import (
@@ -20,14 +20,14 @@ def test_all_rows_are_here():
     assert len(KNOWN) == 120
 
 
-@pytest.mark.parametrize("row", KNOWN, ids=lambda r: r["slug"])
+@over_every(KNOWN, lambda row: row["slug"])
 def test_bytes_per_token_are_exact(row):
     cfg = load_model(row["slug"])
     assert kv_bytes_per_token(cfg) == int(row["kv_bytes_per_token_bf16"])
     assert kv_bytes_per_token(cfg, "int8") == int(row["kv_bytes_per_token_bf16"]) / 2
 
 
-@pytest.mark.parametrize("row", KNOWN, ids=lambda r: r["slug"])
+@over_every(KNOWN, lambda row: row["slug"])
 def test_only_layers_without_a_window_grow(row):
     cfg = load_model(row["slug"])
     long = 1 << 20
@@ -35,7 +35,7 @@ def test_only_layers_without_a_window_grow(row):
     assert growth == int(row["kv_bytes_per_token_bf16_unwindowed"])
 
 
-@pytest.mark.parametrize("name", zoo_names())
+@over_every(zoo_names())
 def test_never_more_than_without_windows(name):
     cfg = load_model(name)
     assert kv_bytes(cfg, 64) <= kv_bytes(cfg, 4096) <= kv_bytes(cfg, 1 << 20)

@@ -7,6 +7,7 @@ as a difference, so that an error which cancels in the published sizes still sho
 import json
 
 import pytest
+from tests.every import over_every
 
 from shardwise.models import from_hf, kv_bytes_per_token, params_active, params_text
 from shardwise.models.zoo import DATA, unpack
@@ -98,13 +99,13 @@ def whole(name: str, c: dict) -> int:
     return heads * c[V] * c[D] + c[L] * block(name, c) + c[D]
 
 
-@pytest.mark.parametrize("name", DENSE)
+@over_every(DENSE)
 def test_dense_as_it_is(name):
     config = config_of(name)
     assert counted(config)[0] == whole(name, config)
 
 
-@pytest.mark.parametrize("name", DENSE)
+@over_every(DENSE)
 def test_dense_one_more_layer(name):
     config = config_of(name)
     before, _, kv = counted(config)
@@ -118,7 +119,7 @@ def test_dense_one_more_layer(name):
     assert kv_after - kv == 2 * k * h * 2
 
 
-@pytest.mark.parametrize("name", DENSE)
+@over_every(DENSE)
 def test_dense_twice_the_vocabulary(name):
     config = config_of(name)
     before, _, kv = counted(config)
@@ -127,7 +128,7 @@ def test_dense_twice_the_vocabulary(name):
     assert kv_after == kv
 
 
-@pytest.mark.parametrize("name", [n for n in DENSE if config_of(n)[N] % 2 == 0])
+@over_every([n for n in DENSE if config_of(n)[N] % 2 == 0])
 def test_dense_half_the_heads(name):
     config = config_of(name)
     d, n, k, h, _ = shape(config)
@@ -186,7 +187,7 @@ def dense_layers(c: dict) -> int:
     return c.get("first_k_dense_replace", 0)
 
 
-@pytest.mark.parametrize("name", EXPERTS)
+@over_every(EXPERTS)
 def test_experts_one_more_layer(name):
     config = config_of(name)
     c = text_of(config)
@@ -201,7 +202,7 @@ def test_experts_one_more_layer(name):
         assert kv_after - kv == 2 * (c["kv_lora_rank"] + c["qk_rope_head_dim"])
 
 
-@pytest.mark.parametrize("name", EXPERTS)
+@over_every(EXPERTS)
 def test_experts_one_more_expert(name):
     config = config_of(name)
     c = text_of(config)
@@ -213,7 +214,7 @@ def test_experts_one_more_expert(name):
     assert active_after - active == sparse * c[D]
 
 
-@pytest.mark.parametrize("name", [n for n in EXPERTS if "kv_lora_rank" in config_of(n)])
+@over_every([n for n in EXPERTS if "kv_lora_rank" in config_of(n)])
 def test_latent_half_the_heads(name):
     config = config_of(name)
     half = changed(name, num_attention_heads=config[N] // 2)
@@ -223,7 +224,7 @@ def test_latent_half_the_heads(name):
     assert kv_after == kv
 
 
-@pytest.mark.parametrize("name", EXPERTS)
+@over_every(EXPERTS)
 def test_experts_twice_the_vocabulary(name):
     config = config_of(name)
     c = text_of(config)

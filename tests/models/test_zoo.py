@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+from tests.every import over_every
 from tests.models.cases import llama
 
 from shardwise.errors import BadRequest
@@ -73,7 +74,7 @@ def test_a_config_may_begin_with_a_byte_order_mark(tmp_path):
     assert load_model(path).d_model == 64
 
 
-@pytest.mark.parametrize("name", zoo_names())
+@over_every(zoo_names())
 def test_every_model_says_where_it_is_from(name):
     cfg = load_model(name)
     assert cfg.provenance["repository"]
@@ -82,7 +83,7 @@ def test_every_model_says_where_it_is_from(name):
     assert cfg.defaults_source
 
 
-@pytest.mark.parametrize("name", zoo_names())
+@over_every(zoo_names())
 def test_no_counts_are_stored(name):
     held = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
     assert set(held) <= {"provenance", "config", "runs"}

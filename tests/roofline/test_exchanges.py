@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.drawn import on_drawn
 from tests.sharding.bounds import lower_bound
 
 from shardwise.hardware import load_chip, parse_slice, place
@@ -196,8 +197,7 @@ def simulated(program, here):
     return spent
 
 
-@given(einsums())
-@settings(deadline=None, max_examples=100)
+@on_drawn(100, einsums())
 def test_expected_holds_every_chain_and_lower_is_below_what_is_executed(case):
     piece, mesh, sizes, einsum = case
     here = place(piece, dict(mesh))

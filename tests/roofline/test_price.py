@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
+from tests.drawn import on_drawn
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice, place
@@ -291,8 +292,7 @@ def random_work(draw):
     return Work(tuple(ops))
 
 
-@settings(max_examples=250, deadline=None)
-@given(st.sampled_from(sorted(MESHES)), random_work())
+@on_drawn(250, st.sampled_from(sorted(MESHES)), random_work())
 def test_lower_expected_upper_stand_in_order(text, work):
     piece = parse_slice(text)
     placement = place(piece, MESHES[text])
@@ -308,8 +308,7 @@ def test_lower_expected_upper_stand_in_order(text, work):
         assert o.derated <= o.serial * TINY
 
 
-@settings(max_examples=250, deadline=None)
-@given(random_work())
+@on_drawn(250, random_work())
 def test_overlap_lies_between_the_busiest_stream_and_the_sum(work):
     """Before any clipping: no stream works faster than it can, and something always runs."""
     piece = parse_slice("v5p:4x4x4")

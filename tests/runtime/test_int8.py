@@ -1,5 +1,7 @@
 """int8 tables, heads and caches: what the values say, and how far that is from what was rounded."""
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +23,7 @@ prefill = jax.jit(prefill_prompts, static_argnums=(4,))
 decode = jax.jit(decode_step, static_argnums=(3, 4))
 
 
+@cache
 def int8_of(cfg):
     return jax.jit(lambda key: quantise_params(initialise(cfg, key), cfg))(jax.random.key(0))
 
@@ -52,7 +55,10 @@ def test_logits_are_off_by_half_a_scale_per_input(spec, summed):
     assert wide.dtype == jnp.float32  # as an unquantised head gives
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma", "gpt-oss", "opt"])
+@pytest.mark.parametrize(
+    "name",
+    ["llama", "opt", *(pytest.param(n, marks=pytest.mark.slow) for n in ("gemma", "gpt-oss"))],
+)
 def test_all_but_vectors_and_routers_are_int8(name):
     """What the planner counts at 8 bits is kept in 8 bits, scales and vectors aside."""
     cfg = goldens.config(name)
@@ -194,7 +200,7 @@ def run(program, *arguments):
     ("mesh", "kv"),
     [
         ({"fsdp": 2, "tensor": 4}, "int8"),
-        ({"data": 2}, "int8"),
+        pytest.param({"data": 2}, "int8", marks=pytest.mark.slow),
         pytest.param({"tensor": 4}, "int8", marks=pytest.mark.slow),
         pytest.param({"tensor": 2}, "f32", marks=pytest.mark.slow),
     ],
@@ -221,7 +227,13 @@ def close(a, b):
     np.testing.assert_allclose(a.astype("f4"), b.astype("f4"), rtol=1e-2, atol=atol)
 
 
-@pytest.mark.parametrize("mesh", [{"data": 2, "tensor": 2}, {"fsdp": 2, "tensor": 2}])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        {"fsdp": 2, "tensor": 2},
+        pytest.param({"data": 2, "tensor": 2}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_sharded_chunk_of_a_prompt_is_that_of_one_device(mesh):
     """The second chunk reads the first from the int8 cache."""
     cfg, program = serving(mesh, "prefill")

@@ -1,7 +1,7 @@
 """The forward pass and the loss: remat, scans, precision, packing, and what is refused."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,7 @@ BATCH = {
 }
 
 
+@cache
 def tiny(name="llama"):
     cfg = goldens.config(name)
     return cfg, initialise(cfg, jax.random.key(0))
@@ -56,7 +57,7 @@ def close(a, b, limit=1e-6):
 @pytest.fixture(scope="module")
 def kept():
     """A model, and its step that keeps all."""
-    cfg, params = tiny("gemma2")
+    cfg, params = tiny()
     return cfg, params, step(cfg, params, Options())
 
 
@@ -121,7 +122,10 @@ def test_segments():
     ]
 
 
-@pytest.mark.parametrize("name", ["qwen2-moe", pytest.param("gemma3", marks=pytest.mark.slow)])
+LARGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("qwen2-moe", "gemma3")]
+
+
+@pytest.mark.parametrize("name", ["llama", *LARGER])
 def test_a_scan_is_the_loop_written_out(name):
     cfg, params = tiny(name)
     close(step(cfg, params, Options()), step(cfg, params, Options(scan=False)), 1e-5)

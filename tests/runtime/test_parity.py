@@ -38,7 +38,30 @@ def test_at_least_ten_families():
     assert len({goldens.config(name).model_type for name in goldens.NAMES}) >= 20
 
 
-@pytest.mark.parametrize("name", goldens.NAMES)
+RELATIVES = {
+    *(
+        "cohere",
+        "deepseek-v2",
+        "deepseek-v2-lite",
+        "gemma",
+        "gemma3",
+        "glm4-moe",
+        "gptj",
+        "granite",
+    ),
+    *("llama-3.1", "llama-linear", "llama-yarn", "mistral", "mixtral", "olmo2", "phi", "phi3"),
+    *("qwen2", "qwen2-moe", "qwen3-moe", "smollm3", "stablelm", "starcoder2"),
+}
+"""Models whose parts another one has too, but for a number or two."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in RELATIVES else ())
+        for name in goldens.NAMES
+    ],
+)
 def test_logits_and_greedy_tokens(name, tmp_path):
     cfg, params = loaded(name, tmp_path)
     assert parameter_count(params) == params_text(cfg)
@@ -49,7 +72,10 @@ def test_logits_and_greedy_tokens(name, tmp_path):
     assert np.asarray(got).tolist() == wanted
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "gpt-oss", "deepseek-v3"])
+OTHERS = [pytest.param(n, marks=pytest.mark.slow) for n in ("qwen2-moe", "gpt-oss", "deepseek-v3")]
+
+
+@pytest.mark.parametrize("name", ["mixtral", *OTHERS])
 def test_ragged_dispatch_has_the_same_logits(name, tmp_path):
     cfg, params = loaded(name, tmp_path)
     run = jax.jit(partial(forward, cfg=cfg, options=Options(experts="ragged")))
@@ -64,6 +90,7 @@ def python(arguments):
     subprocess.run([sys.executable, *arguments], check=True, capture_output=True, env=alone)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_goldens_are_what_transformers_gives(tmp_path):
     script = str(ROOT / "scripts" / "make_golden.py")
@@ -90,6 +117,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_saved_checkpoints_load_in_transformers(tmp_path):
     folders = []

@@ -66,7 +66,9 @@ def alone(request):
 
 
 @pytest.mark.parametrize(
-    "axes", MESHES, ids=lambda axes: "x".join(f"{a}{n}" for a, n in axes.items())
+    "axes",
+    [MESHES[0], MESHES[-1], *(pytest.param(m, marks=pytest.mark.slow) for m in MESHES[1:-1])],
+    ids=lambda axes: "x".join(f"{a}{n}" for a, n in axes.items()),
 )
 def test_loss_and_gradients_of_one_device(alone, axes):
     cfg, params, (wanted_loss, wanted) = alone
@@ -129,7 +131,7 @@ def cut_to(whole, padded):
     return jax.tree.map(lambda a, b: np.asarray(b)[tuple(map(slice, a.shape))], whole, padded)
 
 
-@pytest.mark.parametrize("name", ["llama", "phi"])
+@pytest.mark.parametrize("name", ["llama", pytest.param("phi", marks=pytest.mark.slow)])
 def test_uneven_widths_and_vocabularies_are_padded(name, tmp_path):
     """V = 63 and F = 47 over tensor = 2: same loss and gradients, and a save leaves no trace."""
     raw = {**goldens.document(name)["config"], "vocab_size": 63, "intermediate_size": 47}

@@ -5,8 +5,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import on_drawn
 
 from shardwise.errors import BadRequest
 from shardwise.scheduling import Action, pipeline_schedule, ready_order
@@ -28,8 +28,7 @@ def schedules(draw):
     return pipeline_schedule(kind, S, M, v if S > 1 else 1)
 
 
-@settings(max_examples=300, deadline=None)
-@given(schedules())
+@on_drawn(300, schedules())
 def test_every_pass_of_every_stage_is_there_once(schedule):
     found = Counter(
         (action.kind, schedule.stage_of(rank, action.chunk), action.microbatch)
@@ -47,8 +46,7 @@ def test_every_pass_of_every_stage_is_there_once(schedule):
     assert set(found.values()) == {1}
 
 
-@settings(max_examples=300, deadline=None)
-@given(schedules())
+@on_drawn(300, schedules())
 def test_ready_order_runs_everything_after_what_it_needs(schedule):
     at: dict[tuple[int, Action], int] = {}
     lists = [list(actions) for actions in schedule.ranks]
@@ -71,8 +69,7 @@ def _inputs(kind, stage, stages):
     return [("F", stage)] + [("B", s) for s in [stage + 1] if s < stages]
 
 
-@settings(max_examples=200, deadline=None)
-@given(schedules())
+@on_drawn(200, schedules())
 def test_a_stage_is_where_its_rank_says(schedule):
     for microbatch in {0, schedule.microbatches - 1}:
         for stage in range(schedule.global_stages):
@@ -81,8 +78,7 @@ def test_a_stage_is_where_its_rank_says(schedule):
             assert Action("F", microbatch, chunk) in schedule.ranks[rank]
 
 
-@settings(max_examples=200, deadline=None)
-@given(schedules())
+@on_drawn(200, schedules())
 def test_in_flight_stays_within_the_known_peaks(schedule):
     S, M, v = schedule.stages, schedule.microbatches, schedule.chunks
     peaks = [schedule.in_flight(rank) for rank in range(S)]

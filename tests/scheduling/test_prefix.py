@@ -2,8 +2,8 @@
 
 from random import Random
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import on_drawn
 
 from shardwise.scheduling import PagePool, PrefixTree
 
@@ -100,8 +100,7 @@ def paths(tree):
     return device, host
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.integers(0, 2**32), st.integers(6, 16), st.sampled_from([0, 0, 3, 8]))
+@on_drawn(300, st.integers(0, 2**32), st.integers(6, 16), st.sampled_from([0, 0, 3, 8]))
 def test_hits_and_evictions_are_those_of_a_naive_cache(seed, size, host_pages):
     pool = PagePool(size)
     tree, oracle = PrefixTree(pool, host_pages), Oracle(host_pages)

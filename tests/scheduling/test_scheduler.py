@@ -3,8 +3,8 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import on_drawn
 from tests.scheduling.drive import config, drive, request
 
 from shardwise.errors import BadRequest
@@ -62,8 +62,7 @@ def made(values):
     return config(**values)
 
 
-@settings(max_examples=500, deadline=None)
-@given(SETTINGS, workloads(), st.integers(0, 99))
+@on_drawn(500, SETTINGS, workloads(), st.integers(0, 99))
 def test_every_request_finishes_or_is_refused_and_every_token_is_accounted_for(
     values, requests, seed
 ):
@@ -88,8 +87,7 @@ def test_every_request_finishes_or_is_refused_and_every_token_is_accounted_for(
     assert scheduler.tree.unlocked == scheduler.tree.device
 
 
-@settings(max_examples=200, deadline=None)
-@given(SETTINGS, workloads())
+@on_drawn(200, SETTINGS, workloads())
 def test_reserved_and_forecast_admission_never_preempts(values, requests):
     values = values | {"order": "fcfs", "lookahead": 0}
     if values["admission"] == "optimistic":
@@ -98,8 +96,7 @@ def test_reserved_and_forecast_admission_never_preempts(values, requests):
     assert not any(job.preemptions for job in driven.jobs)
 
 
-@settings(max_examples=200, deadline=None)
-@given(SETTINGS, workloads())
+@on_drawn(200, SETTINGS, workloads())
 def test_a_plan_that_may_be_repeated_is_what_the_next_steps_say(values, requests):
     """While `repeat` lasts and nothing arrives, the scheduler plans the same batch again."""
     setting = made(values | {"lookahead": 0, "refuse_late": False})
@@ -119,8 +116,8 @@ def _at_zero(r):
     return {name: getattr(r, name) for name in r.__slots__} | {"arrival": 0}
 
 
-@settings(max_examples=200, deadline=None)
-@given(
+@on_drawn(
+    200,
     st.sampled_from(["static", "interleaved", "chunked"]),
     st.sampled_from(["optimistic", "reserve", "forecast"]),
     workloads(),

@@ -14,7 +14,7 @@ from shardwise.sharding.backward.boxes import backward_lines, forward_lines
 from shardwise.sharding.backward.forward import forward
 from shardwise.sharding.backward.infer import forward_of
 from shardwise.sharding.backward.transpose import transpose
-from shardwise.sharding.steps import Step
+from shardwise.sharding.steps import ShardStep
 
 MESH = Mesh.parse("X=4,Y=2,Z=2")
 
@@ -233,7 +233,7 @@ def test_what_the_backward_moves_is_the_transpose_of_what_the_forward_moved(name
 def test_transposes():
     def step(kind, before, after, axes, dim="", to_dim=""):
         layouts = Layout.parse(before), Layout.parse(after)
-        return Step(
+        return ShardStep(
             kind=kind, inputs=layouts[:1], output=layouts[1], axes=axes, dim=dim, to_dim=to_dim
         )
 

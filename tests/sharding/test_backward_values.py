@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import on_drawn
 from tests.sharding.devices import Devices, call, einsum
 from tests.sharding.strategies import STRATEGIES, strategy
 
@@ -169,8 +170,7 @@ PRODUCTS = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.data())
+@on_drawn(200, st.data())
 def test_any_layouts_of_a_product(data):
     """Whatever the layouts: the step is legal and its gradients are right."""
     *reads, made = data.draw(st.sampled_from(PRODUCTS))

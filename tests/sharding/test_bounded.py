@@ -35,6 +35,7 @@ def test_a_mesh_of_one_device_still_answers():
     assert answer.best.result == Layout.parse("A[I]")
 
 
+@pytest.mark.slow
 def test_many_axes_are_tried_in_fewer_orders_and_the_answer_says_so():
     text = "A[I_{c,b}, J, K_a] * B[J_d, K, L] -> C[I_{e,b}, L]"
     mesh = "a=2,b=2,c=2,d=2,e=2"

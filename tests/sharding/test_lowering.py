@@ -5,14 +5,14 @@ import pytest
 from shardwise.errors import BadRequest
 from shardwise.sharding import Layout, Mesh
 from shardwise.sharding.lowering import lowered, permutation, predicted_collectives, small_sizes
-from shardwise.sharding.steps import Program, Step
+from shardwise.sharding.steps import Program, ShardStep
 
 MESH = Mesh.parse("X=2,Y=2,Z=2")
 
 
 def step(kind, before, after, axes="", dim="", to_dim=""):
     layouts = (Layout.parse(before), Layout.parse(after))
-    return Step(
+    return ShardStep(
         kind=kind, inputs=layouts[:1], output=layouts[1], axes=tuple(axes), dim=dim, to_dim=to_dim
     )
 

@@ -9,7 +9,7 @@ import pytest
 from shardwise.errors import BadRequest
 from shardwise.sharding import Layout, Mesh
 from shardwise.sharding.program_text import program_inputs, program_source
-from shardwise.sharding.steps import Program, Step
+from shardwise.sharding.steps import Program, ShardStep
 
 
 def layouts(text):
@@ -20,8 +20,8 @@ def matmul(dtype="f32", extra=()):
     """Book 3.2, case 3, with names that need care."""
     a, w, c, out = layouts("lax[heads, J_X] * W'[J_X, K] * C[heads, K]{U_X} * C[heads_X, K]")
     steps = (
-        Step(kind="einsum", inputs=(a, w), output=c),
-        Step(kind="reduce_scatter", inputs=(c,), output=out, axes=("X",), dim="heads"),
+        ShardStep(kind="einsum", inputs=(a, w), output=c),
+        ShardStep(kind="reduce_scatter", inputs=(c,), output=out, axes=("X",), dim="heads"),
         *extra,
     )
     sizes = {"heads": 8, "J": 4, "K": 2}
@@ -78,7 +78,7 @@ def test_inputs_are_the_layouts_that_no_step_makes():
         (
             matmul(
                 extra=(
-                    Step(
+                    ShardStep(
                         kind="map",
                         inputs=layouts("C[heads_X, K]"),
                         output=Layout.parse("C'[heads_X, K]"),
@@ -99,8 +99,8 @@ def test_refusals(program, styles, said):
 def test_the_explicit_style_cannot_multiply_sums_that_it_made():
     a, w, c, v, out = layouts("A[I, J_X] * W[J_X, K] * C[I, K]{U_X} * V[K, L] * D[I, L]{U_X}")
     steps = (
-        Step(kind="einsum", inputs=(a, w), output=c),
-        Step(kind="einsum", inputs=(c, v), output=out),
+        ShardStep(kind="einsum", inputs=(a, w), output=c),
+        ShardStep(kind="einsum", inputs=(c, v), output=out),
     )
     sizes = dict.fromkeys("IJKL", 4)
     program = Program(mesh=Mesh.parse("X=2"), sizes=sizes, dtype="f32", steps=steps)

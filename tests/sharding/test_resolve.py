@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import on_drawn
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
@@ -20,7 +21,7 @@ from shardwise.sharding import (
     Layout,
     Mesh,
     Program,
-    Step,
+    ShardStep,
     block,
     compute_shardings,
     count,
@@ -158,8 +159,7 @@ def einsums(draw):
     return (einsum.freed() if draw(st.booleans()) else einsum), mesh, sizes
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
-@given(einsums(), st.integers(0, 2**32 - 1))
+@on_drawn(50, einsums(), st.integers(0, 2**32 - 1))
 def test_every_strategy_computes_the_einsum(case, seed):
     einsum, mesh, sizes = case
     rng = np.random.default_rng(seed)
@@ -190,7 +190,9 @@ def by_hand(einsum, way, mesh, sizes):
     made = Layout(name="Z", dims=dims, unreduced=node.unreduced)
     if made.unreduced:
         reduced = Layout(name="Z", dims=dims)
-        steps.append(Step(kind="all_reduce", inputs=(made,), output=reduced, axes=made.unreduced))
+        steps.append(
+            ShardStep(kind="all_reduce", inputs=(made,), output=reduced, axes=made.unreduced)
+        )
         made = reduced
     steps += gathered_to(made, [dim.axes for dim in einsum.result.dims])
     program = Program(mesh=mesh, sizes=sizes, dtype="bf16", steps=tuple(steps))
@@ -209,7 +211,7 @@ def gathered_to(layout, cuts):
             dims = tuple(kept if d.name == dim.name else d for d in layout.dims)
             after = Layout(name=layout.name, dims=dims)
             steps.append(
-                Step(
+                ShardStep(
                     kind="all_gather",
                     inputs=(layout,),
                     output=after,
@@ -271,7 +273,9 @@ def one_step(a, b, sizes, mesh, cost):
         kind, axes = "all_to_all", less[lost[0]]
     prices = []
     if kind is not None:
-        step = Step(kind=kind, inputs=(a,), output=b, axes=axes, dim=changed[0] if changed else "")
+        step = ShardStep(
+            kind=kind, inputs=(a,), output=b, axes=axes, dim=changed[0] if changed else ""
+        )
         size = group_bytes(step, sizes, mesh, {"A": "bf16"})
         prices.append(cost(collective_op(kind, tuple(x for x in mesh if x in axes), size)))
     same = all(prod(mesh[x] for x in c[0]) == prod(mesh[x] for x in c[1]) for c in cut.values())

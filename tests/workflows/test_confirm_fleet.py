@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardwise.planner.serve.fleet import Fleet, cheapest, look
+from shardwise.planner.serve.fleet import Fleet, cheapest, search_fleets
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.scheduling import Request
 from shardwise.workflows.confirm_fleet import (
@@ -17,17 +17,18 @@ from shardwise.workflows.confirm_fleet import (
     spread,
     too_long,
 )
-from shardwise.workflows.predict_fleet import fleet_request
+from shardwise.workflows.serve_words import ServeWords
 
 
 @pytest.fixture(scope="module")
 def request_():
-    return fleet_request("llama-3-8b", "h100:8", input=1000, output=200, rate=40_000, kv=("bf16",))
+    words = {"input": 1000, "output": 200, "rate": 40_000, "kv": "bf16", "engine": "ideal"}
+    return ServeWords("llama-3-8b", "h100:8", objective="cost", **words).request()
 
 
 @pytest.fixture(scope="module")
 def fleet(request_) -> Fleet:
-    return cheapest(look(request_), Objectives(tpot=0.02), layouts=("mixed",))
+    return cheapest(search_fleets(request_), Objectives(tpot=0.02), layouts=("mixed",))
 
 
 def pools(fleet: Fleet, decode: int, prefill: int) -> Fleet:

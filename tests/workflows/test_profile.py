@@ -173,6 +173,7 @@ def test_no_steps_and_no_devices_are_refused(here, steps, devices):
         profile_function("mine:mlp", "mine:args", {"x": 1}, steps=steps, cpu_devices=devices)
 
 
+@pytest.mark.slow
 def test_a_plan_stands_beside_its_prediction(tmp_path, monkeypatch):
     for name, value in QUICK.items():  # the child compiles in a quarter of the time
         monkeypatch.setenv(name, value)

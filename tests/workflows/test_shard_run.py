@@ -7,14 +7,16 @@ import pytest
 from shardwise.errors import BadRequest
 from shardwise.profiler import run_source
 from shardwise.sharding import Layout, Mesh
-from shardwise.sharding.steps import Program, Step
+from shardwise.sharding.steps import Program, ShardStep
 from shardwise.workflows.shard_run import run_all, run_program, to_source
 
 
 def step(kind, before, after, axes="", dim="", to_dim=""):
     inputs = tuple(map(Layout.parse, before.split(" * ")))
     output = Layout.parse(after)
-    return Step(kind=kind, inputs=inputs, output=output, axes=tuple(axes), dim=dim, to_dim=to_dim)
+    return ShardStep(
+        kind=kind, inputs=inputs, output=output, axes=tuple(axes), dim=dim, to_dim=to_dim
+    )
 
 
 def program(*steps, dtype="f32", mesh="X=2,Y=2,Z=2", **sizes):

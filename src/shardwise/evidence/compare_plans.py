@@ -10,7 +10,7 @@ from typing import Any
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.price.stages import spread
+from shardwise.planner.price.plan import spread
 from shardwise.planner.training import evaluate_train
 from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.plans.train import CHOICES

@@ -299,8 +299,8 @@ def _outer_part(piece: Slice, take: _Take) -> Part:
         if piece.count > 1:
             raise BadRequest(
                 f"'{piece}' needs the data-centre network, whose bandwidth the catalogue lacks for "
-                f"{piece.chip.id}; give it with --set chip.data_centre.chip_oneway=NUMBER "
-                f"or --hw FILE, or use one domain"
+                f"{piece.chip.id}; give it with --set chip.data_centre.chip_oneway=NUMBER --set "
+                f"chip.data_centre.hop_seconds=NUMBER or --hw FILE, or use one domain"
             )
         return Part(size=_plain(take.factor), oneway=0.0, ring=False, hop_seconds=0.0, stride=1)
     oneway: Quantity = centre.chip_oneway

@@ -169,7 +169,7 @@ def node_egress(chip: Chip) -> float:
     if chip.data_centre is None:
         raise BadRequest(
             f"chip '{chip.id}' has no data-centre link in the catalogue; give it with "
-            f"--set chip.data_centre.chip_oneway=NUMBER"
+            f"--set chip.data_centre.chip_oneway=NUMBER --set chip.data_centre.hop_seconds=NUMBER"
         )
     return network.domain * chip.data_centre.chip_oneway
 

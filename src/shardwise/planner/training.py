@@ -8,17 +8,11 @@ attention, over the dense peak of all chips of the slice, used or idle; `mfu_6nd
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
-
-import numpy as np
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import (
     Placement,
     Slice,
-    describe,
-    enough,
-    every_part,
     place,
     place_or_refuse,
 )
@@ -26,26 +20,29 @@ from shardwise.models import ModelConfig
 from shardwise.models.counts import params_active
 from shardwise.models.flops import model_flops_per_token, six_nd
 from shardwise.models.parameters import parameters
-from shardwise.planner.price.memory.step import train_memory
-from shardwise.planner.price.plan import PricedStep, price_step
-from shardwise.planner.price.seconds import stack_for
-from shardwise.planner.price.stages import spread, timeline_factor
-from shardwise.planner.price.usage import Usage
+from shardwise.planner.checks import check_pins, check_plan
+from shardwise.planner.price.memory import train_memory
+from shardwise.planner.price.plan import (
+    PricedStep,
+    Usage,
+    price_step,
+    spread,
+    stack_for,
+    timeline_factor,
+)
 from shardwise.planner.search.loop import (
     Found,
     SearchReport,
     TrainRequest,
-    batch_units,
     rank_of,
     search,
 )
-from shardwise.planner.search.plan_choices import check_choices
-from shardwise.planner.step.work import TrainShape, count_step
+from shardwise.planner.search.misses import nearest_miss, no_legal_plan
+from shardwise.planner.step.work import TrainShape, count_parts
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
-from shardwise.plans.laws import EXPERTS, HEADS, SEQUENCE
-from shardwise.plans.train import check_layers, mesh_text
+from shardwise.plans.train import mesh_text
 from shardwise.roofline import Estimate
-from shardwise.units import DAY, format_bytes, format_gib, format_seconds
+from shardwise.units import DAY, format_seconds
 from shardwise.work import MemoryTimeline, Work
 
 _LOOKED_UP = "embedding_per_layer"
@@ -135,12 +132,15 @@ def plan_train(
     Raises NoFeasiblePlan with the nearest miss where nothing fits, BadRequest where the batch
     divides over no mesh.
     """
-    _check_pins(request)
+    check_pins(request)
     report = search(request, keep=top + 1 + _SPARE, progress=progress, exhaustive=exhaustive)
     if report.legal == 0:
-        raise BadRequest(_no_legal_plan(request))
+        raise BadRequest(no_legal_plan(request))
     if not report.best:
-        raise NoFeasiblePlan(_nearest_miss(request, report))
+        assert report.nearest is not None
+        leanest = plan_of(request, report.nearest)
+        kinds = train_memory(request.cfg, plan_shape(leanest, request.cfg)).peak_point()[1]
+        raise NoFeasiblePlan(nearest_miss(request, report.nearest, leanest, kinds))
     answers = [_answer(request, found) for found in report.best]
     ranked = sorted(answers, key=lambda a: _order(request, a))
     best, *others = ranked
@@ -200,14 +200,16 @@ def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnsw
     check_plan(plan, cfg, piece)
     placement, shape = _placed(plan, piece), plan_shape(plan, cfg)
     stack = stack_for(plan.stack, plan.constants)
-    priced = price_step(cfg, shape, count_step(cfg, shape), piece.chip, placement, stack)
+    priced = price_step(cfg, shape, count_parts(cfg, shape), piece.chip, placement, stack)
     return TrainAnswer(
         plan=plan,
         cfg=cfg,
         piece=piece,
         placement=placement,
         priced=priced,
-        estimate=priced.estimate(timeline_factor(plan, cfg, priced)),
+        estimate=priced.estimate(
+            timeline_factor(plan, cfg, priced) if plan.degree("stage") > 1 else 1.0
+        ),
         memory=train_memory(cfg, shape),
     )
 
@@ -236,28 +238,6 @@ def plan_shape(plan: TrainPlan, cfg: ModelConfig) -> TrainShape:
         stage_share=max(plan.layers_per_stage) / cfg.layers,
         **plan.choices,
     )
-
-
-def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
-    """Raise BadRequest where a plan does not suit its model or slice."""
-    check_layers(plan, cfg)
-    if plan.slices > piece.count:
-        raise BadRequest(f"slices is {plan.slices}; {piece} has {piece.count}, so use at most that")
-    devices = prod(plan.box) * plan.slices * piece.chip.jax_devices_per_chip
-    if len(plan.box) != len(piece.shape) or any(
-        not 1 <= used <= size for used, size in zip(plan.box, piece.shape, strict=True)
-    ):
-        raise BadRequest(
-            f"box {'x'.join(map(str, plan.box))} is no part of {piece}; give one size per physical "
-            f"axis, at most {'x'.join(map(str, piece.shape))}"
-        )
-    if plan.devices != devices:
-        raise BadRequest(
-            f"the mesh {mesh_text(plan.mesh)} has {plan.devices:,} devices; {plan.slices} slice(s) "
-            f"x box {'x'.join(map(str, plan.box))} of {piece} have {devices:,}: make them equal by "
-            "the mesh, by `slices` (how many are used) or by `box` (chips used per axis)"
-        )
-    check_choices(plan, cfg)
 
 
 def run_of(tokens: float, tokens_per_second: float, piece: Slice) -> dict[str, float]:
@@ -294,46 +274,6 @@ def plan_of(request: TrainRequest, found: Found) -> TrainPlan:
     )
 
 
-def _no_legal_plan(request: TrainRequest) -> str:
-    pins = f" with {mesh_text(request.pins)} pinned" if request.pins else ""
-    near = nearest_batches(request)
-    if not near:
-        return (
-            f"no mesh on {request.piece}{pins} can be placed on any part of it; "
-            "pin fewer axes, or degrees that are powers of two"
-        )
-    return (
-        f"no mesh on {request.piece}{pins} divides a batch of {request.sequences} sequences x "
-        f"{request.sequence_length} tokens; nearest legal batches: "
-        + " or ".join(f"{n} sequences" for n in near)
-    )
-
-
-def _check_pins(request: TrainRequest) -> None:
-    """Raise BadRequest for a pinned degree that no mesh on this slice can have."""
-    pins, cfg = request.pins, request.cfg
-    for problem in (
-        HEADS.problem(cfg, pins),
-        EXPERTS.problem(cfg, pins),
-        SEQUENCE.problem(request.sequence_length, pins),
-    ):
-        if problem:
-            raise BadRequest(problem)
-    if pins.get("stage", 1) > cfg.layers:
-        raise BadRequest(
-            f"mesh axis 'stage' is pinned to {pins['stage']}, but {cfg.name} has {cfg.layers} "
-            f"layers; every stage needs one, so pin at most {cfg.layers}"
-        )
-    pinned, per_chip = prod(pins.values()), request.piece.chip.jax_devices_per_chip
-    devices = [prod(box) * part.count * per_chip for part, box in every_part(request.piece)]
-    if all(n % pinned for n in devices):
-        raise BadRequest(
-            f"{mesh_text(pins)} pinned needs a multiple of {pinned:,} devices; "
-            f"no part of {request.piece} ({max(devices):,} devices) has that, so pin degrees whose "
-            f"product divides {max(devices):,}"
-        )
-
-
 def better_batches(request: TrainRequest, best: TrainAnswer) -> list[tuple[int, float]]:
     """Batches (sequences, tokens per second) near the one asked for, at least a tenth faster.
 
@@ -358,39 +298,6 @@ def better_batches(request: TrainRequest, best: TrainAnswer) -> list[tuple[int, 
 
 _EVEN = 64  # a batch of so round a number splits well unless it leaves chips idle
 _NEAR = 0.15  # a batch further off is another experiment, not the nearest one
-
-
-def nearest_batches(request: TrainRequest) -> list[int]:
-    """The nearest smaller and larger batches (in sequences) that some mesh divides."""
-    units = batch_units(request)
-    if not units.size:
-        return []
-    below = int(np.max(request.sequences // units * units))
-    above = int(np.min(-(-request.sequences // units) * units))
-    return [n for n in (below, above) if n]
-
-
-def _nearest_miss(request: TrainRequest, report: SearchReport) -> str:
-    nearest = report.nearest
-    assert nearest is not None
-    plan = plan_of(request, nearest)
-    shape = plan_shape(plan, request.cfg)
-    kinds = train_memory(request.cfg, shape).peak_point()[1]
-    largest = max(kinds, key=lambda k: float(kinds[k]))
-    over = nearest.memory - request.max_hbm_bytes
-    state = sum(float(np.max(kinds[k])) for k in ("params", "gradients", "optimizer"))
-    chips = int(np.ceil(request.piece.chips * nearest.memory / request.max_hbm_bytes))
-    remedy = (
-        enough(request.piece.chip, chips)
-        if state > request.max_hbm_bytes / 2
-        else "use a smaller batch or shorter sequences"
-    )
-    return (
-        f"no plan fits {describe(request.piece)}: the leanest ({mesh_text(plan.mesh)}, "
-        f"{plan.microbatches} microbatches, remat {plan.remat}) needs {format_gib(nearest.memory)} "
-        f"per device of {format_gib(request.max_hbm_bytes)} usable, {format_bytes(over)} too much, "
-        f"most of it {largest} ({format_bytes(float(kinds[largest]))}); {remedy}"
-    )
 
 
 def default_dtypes(compute: str) -> TrainDtypes:

@@ -1,6 +1,6 @@
 """Context methods as rows: how attention sees a sequence that is cut over the mesh axis `context`.
 
-Counting (`planner/step/strategies/context.py`), memory (`planner/price/memory/working.py`), the law
+Counting (`planner/step/strategies/context.py`), memory (`planner/price/memory.py`), the law
 on heads (`laws.py`) and the runtime (`runtime/parallel/context.py`) read the row.
 """
 

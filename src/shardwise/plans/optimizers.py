@@ -1,6 +1,6 @@
 """Optimizers as rows: what each keeps of a parameter, and how it makes the step of a gradient.
 
-Counting (`planner/step/strategies/optimizer.py`), memory (`planner/price/memory/state.py`) and the
+Counting (`planner/step/strategies/optimizer.py`), memory (`planner/price/memory.py`) and the
 trainer (`runtime/trainer/optimizer.py`) read the row.
 """
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardwise.roofline.stacks import IDEAL, Stack
-from shardwise.work import Op, Quantity
+from shardwise.work import Op, Quantity, largest, total
 
 _ROUNDS = 3  # the third round of a body no longer feels how the pipeline of streams was filled
 
@@ -80,12 +80,18 @@ def closed_form(
 ) -> BodyTime:
     """A body from the seconds of one round: of the chain on the chip, of the collectives within it
     (`wire`), and of each stream of side ops: the formulas at the top of this file."""
-    along = chain + wire
-    side = largest(sides)
-    hidden = stack.overlap * np.minimum(along, side)
-    period = along + side - hidden
+    period, hidden = round_form(chain, wire, sides, stack)
     fill = hidden * np.minimum(count, 1.0)
     return BodyTime(count=count, period=period, fill=fill, expected=count * period + fill)
+
+
+def round_form(
+    chain: Quantity, wire: Quantity, sides: Iterable[Quantity], stack: Stack
+) -> tuple[Quantity, Quantity]:
+    """The period of a body, and what one round hides: overlap x min(chain, side)."""
+    along, side = chain + wire, largest(sides)
+    hidden = stack.overlap * np.minimum(along, side)
+    return along + side - hidden, hidden
 
 
 def sides_of(ops: tuple[OpTime, ...]) -> frozenset[str]:
@@ -180,19 +186,3 @@ def _totals(body: tuple[OpTime, ...]) -> dict[str, Quantity]:
     for t in body:
         totals[t.op.stream] = totals.get(t.op.stream, 0.0) + t.total
     return totals
-
-
-def total(values: Iterable[Quantity]) -> Quantity:
-    """The sum; 0 of nothing."""
-    added: Quantity = 0.0
-    for value in values:
-        added = added + value
-    return added
-
-
-def largest(values: Iterable[Quantity]) -> Quantity:
-    """The largest; 0 of nothing."""
-    most: Quantity = 0.0
-    for value in values:
-        most = np.maximum(most, value)
-    return most

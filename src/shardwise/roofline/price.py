@@ -12,18 +12,18 @@ Constants: the chip's (`Chip.efficiency`) and the stack's (`roofline.stacks`). `
 ops of a loop on its streams.
 """
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.placement import AxisLinks, Placement
-from shardwise.roofline.bodies import BodyTime, OpTime, body_time, largest, total
+from shardwise.roofline.bodies import BodyTime, OpTime, body_time
 from shardwise.roofline.collectives import collective_seconds
 from shardwise.roofline.matmul import padded_flops
 from shardwise.roofline.stacks import IDEAL, Stack
-from shardwise.work import Collective, Op, Quantity, Work
+from shardwise.work import Collective, Op, Quantity, Work, largest, total
 
 MATH, HBM, HOST = "math", "HBM", "host link"
 _KERNELS = frozenset({"matmul", "attention"})
@@ -91,24 +91,23 @@ def price_ops(
     stack: Stack = IDEAL,
     known: MutableMapping[Known, OpTime] | None = None,
 ) -> tuple[OpTime, ...]:
-    """`price_op` of every op in program order; the links are derated once. Products of one input
+    """`price_op` of every op in program order. Products of one input
     that follow each other (queries, keys and values; gate and up) are one kernel: one ramp.
 
     `known` are times of ops that were priced before, by id and which columns have a ramp: ops of
     one id must then do the same work. They are taken from there, and new ones added.
     """
-    links = _derated(placement, chip)
     found: list[OpTime] = []
     before: Op | None = None
     for op in ops:
         ramp = np.logical_not(_one_kernel(before, op))
         before = op
         if known is None:
-            found.append(_op_time(op, chip, placement, links, stack, ramp=ramp))
+            found.append(_op_time(op, chip, placement, stack, ramp=ramp))
             continue
         key = op.id, ramp.tobytes()
         if key not in known:
-            known[key] = _op_time(op, chip, placement, links, stack, ramp=ramp)
+            known[key] = _op_time(op, chip, placement, stack, ramp=ramp)
         found.append(replace(known[key], op=op))
     return tuple(found)
 
@@ -134,14 +133,13 @@ def price_op(op: Op, chip: Chip, placement: Placement, stack: Stack = IDEAL) -> 
     share of the chip's rates. The stack multiplies the memory traffic of elementwise work, save
     that of the optimizer, which all stacks run as one fused kernel.
     """
-    return _op_time(op, chip, placement, _derated(placement, chip), stack)
+    return _op_time(op, chip, placement, stack)
 
 
 def _op_time(
     op: Op,
     chip: Chip,
     placement: Placement,
-    links: Mapping[str, AxisLinks],
     stack: Stack,
     *,
     ramp: bool | np.ndarray = True,
@@ -168,10 +166,11 @@ def _op_time(
         peak[HOST] = op.host_bytes * devices / chip.require("host_link_oneway")
         parts.append(peak[HOST])
     if op.collective is not None:
-        wire = op.collective
-        peak[op.stream] = _collective(wire, placement.axes, mode="bound").bandwidth
+        wire, links = op.collective, [placement.axes[axis] for axis in op.collective.axes]
+        peak[op.stream] = _collective(wire, links, mode="bound").bandwidth
         # The book's formulas have nothing measured on switches: ramp, SHARP's gain, ring steps.
-        found = _collective(wire, links, measured=chip.constants != "book")
+        derated = [_derated(each, chip) for each in links]
+        found = _collective(wire, derated, measured=chip.constants != "book")
         parts.append(found.bandwidth + stack.hops * found.latency)
     if op.stream == "compute" or (stack.grouped and op.collective is not None):
         extra = extra + stack.launch_seconds * _kernels(op, stack) * np.greater(largest(parts), 0)
@@ -198,26 +197,22 @@ def _unfused(op: Op) -> bool:
     return op.op_class in _UNFUSED and op.component != "optimizer"
 
 
-def _collective(wire: Collective, links: Mapping[str, AxisLinks], **mode):
-    axes = [links[axis] for axis in wire.axes]
+def _collective(wire: Collective, links: Sequence[AxisLinks], **mode):
     return collective_seconds(
-        wire.kind, wire.bytes, axes, fan_out=wire.fan_out, exchange=wire.exchange, **mode
+        wire.kind, wire.bytes, links, fan_out=wire.fan_out, exchange=wire.exchange, **mode
     )
 
 
-def _derated(placement: Placement, chip: Chip) -> dict[str, AxisLinks]:
+def _derated(links: AxisLinks, chip: Chip) -> AxisLinks:
     """The links at the rates that large messages reach: inside by `network`, outside by
     `outer_network`."""
     inside, outside = chip.efficiency.network, chip.efficiency.outer_network
-    return {
-        axis: replace(
-            links,
-            within=replace(links.within, oneway=links.within.oneway * inside),
-            parts=tuple(replace(part, oneway=part.oneway * inside) for part in links.parts),
-            outer=replace(links.outer, oneway=links.outer.oneway * outside),
-        )
-        for axis, links in placement.axes.items()
-    }
+    return replace(
+        links,
+        within=replace(links.within, oneway=links.within.oneway * inside),
+        parts=tuple(replace(part, oneway=part.oneway * inside) for part in links.parts),
+        outer=replace(links.outer, oneway=links.outer.oneway * outside),
+    )
 
 
 def _padding(op: Op, chip: Chip) -> Quantity:

@@ -23,7 +23,7 @@ from shardwise.sharding.chain import Resolution, Strategy, distinct, short
 from shardwise.sharding.count import Quantities, collective_op, count, product_op, wire_bytes
 from shardwise.sharding.layout import Layout
 from shardwise.sharding.reshard import Cost
-from shardwise.sharding.steps import Program, Step
+from shardwise.sharding.steps import Program, ShardStep
 from shardwise.units import dtype_bytes, format_seconds, sig
 from shardwise.work import Op, Quantity, Work
 
@@ -273,16 +273,21 @@ def _reasons(order: Sequence[PricedStrategy]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _reader(steps: Sequence[Step], layout: Layout) -> Step | None:
+def _reader(steps: Sequence[ShardStep], layout: Layout) -> ShardStep | None:
     return next((s for s in steps if s.kind == "einsum" and layout in s.inputs), None)
 
 
-def _maker(steps: Sequence[Step], layout: Layout) -> Step | None:
+def _maker(steps: Sequence[ShardStep], layout: Layout) -> ShardStep | None:
     return next((s for s in steps if s.kind == "einsum" and s.output == layout), None)
 
 
 def _chunks(
-    program: Program, product: Step, step: Step, whole: Op, collective: Op, placement: Placement
+    program: Program,
+    product: ShardStep,
+    step: ShardStep,
+    whole: Op,
+    collective: Op,
+    placement: Placement,
 ) -> list[Op]:
     """Permutes and partial products in program order."""
     assert collective.collective is not None
@@ -322,7 +327,7 @@ def _chunks(
     return ops
 
 
-def _partial_product(program: Program, product: Step, dim: str, parts: int) -> Op:
+def _partial_product(program: Program, product: ShardStep, dim: str, parts: int) -> Op:
     """One of `parts` equal products, cut along a dim."""
     mesh, sizes = program.mesh, program.sizes
 

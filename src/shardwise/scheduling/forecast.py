@@ -1,7 +1,7 @@
 """How many cache pages will be in use: the peak over the rest of what runs now.
 
 All decoding sequences grow by a token a step and give their pages back when they end, so the use
-rises between two ends and the peak lies just before one. Admitting by this forecast fills the cache
+rises between two ends and peaks just before one. Admitting by this forecast fills the cache
 further than reserving every request's longest answer at once, and still never has to preempt
 (tokasaurus forecasts blocks for the same reason).
 """

@@ -1,4 +1,5 @@
-"""A pool of cache pages with reference counts; pages are numbers, their contents lie elsewhere.
+"""A pool of cache pages with reference counts; a page is a number here,
+its contents are the caller's.
 
 Every page is free or has as many references as holders. A holder that wants to write a page which
 others hold too gets a copy (`writable`). Taking and releasing cost time in proportion to the pages
@@ -25,7 +26,7 @@ class PagePool:
 
     @property
     def free(self) -> int:
-        """Pages that nobody holds."""
+        """Pages without a reference."""
         return self.size - len(self._references) + len(self._released)
 
     def references(self, page: int) -> int:

@@ -63,7 +63,7 @@ class View(Protocol):
         ...
 
     def parked(self) -> Iterator[Job]:
-        """Sequences whose whole cache lies elsewhere, in order."""
+        """Sequences whose whole cache is on the host or on another replica, in order."""
         ...
 
     def want(self, job: Job) -> Want:

@@ -52,7 +52,7 @@ class Scheduler:
         self.tokens_per_decode = 1 + config.lookahead
         self._policy = POLICIES[config.policy]
         self._displaces = config.order == "priority" and config.policy != "static"
-        self._closed = False  # nobody starts in a step that had to preempt
+        self._closed = False  # no request starts in a step that had to preempt
         self._margin = int(config.margin * config.pages)
         self._waiting = OrderedQueue()
         self._parked = OrderedQueue()
@@ -67,7 +67,7 @@ class Scheduler:
         return iter(self._waiting)
 
     def parked(self) -> Iterator[Sequence]:
-        """Sequences whose whole cache lies elsewhere, in order."""
+        """Sequences whose whole cache is on the host or on another replica, in order."""
         return iter(self._parked)
 
     @property

@@ -10,7 +10,7 @@ class StepShape(NamedTuple):
 
     `decodes` sequences put `decode_tokens` through the model (as many, without speculation) and
     read `decode_context` cached tokens in all. `prefills` chunks of prompts hold `prefill_tokens`,
-    padding included; `prefill_context` cached tokens stand before them in all, and
+    padding included; `prefill_context` tokens of their prompts are cached before them in all, and
     `prefill_pairs` is the number of (query, key) pairs of their causal attention: a chunk of t
     tokens after c cached ones has t*c + t*(t+1)/2. `samples` sequences get a token from the step.
 

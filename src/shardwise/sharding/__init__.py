@@ -30,7 +30,7 @@ from shardwise.sharding.local import (
 from shardwise.sharding.mesh import Mesh
 from shardwise.sharding.reshard import reshard
 from shardwise.sharding.resolve import compute_shardings
-from shardwise.sharding.steps import Program, Step, group_bytes
+from shardwise.sharding.steps import Program, ShardStep, group_bytes
 
 __all__ = [
     "Dim",
@@ -40,8 +40,8 @@ __all__ = [
     "Mesh",
     "Program",
     "Resolution",
+    "ShardStep",
     "Sizes",
-    "Step",
     "Strategy",
     "block",
     "blocks",

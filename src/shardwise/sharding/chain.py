@@ -38,7 +38,7 @@ from shardwise.sharding.reshard import (
     wire,
 )
 from shardwise.sharding.resolve import ComputeSharding, compute_shardings, product_cost
-from shardwise.sharding.steps import Program, Step
+from shardwise.sharding.steps import Program, ShardStep
 from shardwise.units import format_bytes
 from shardwise.work import Work
 
@@ -78,7 +78,7 @@ class Strategy:
         return ", ".join(map(short, self.collectives)) or "no communication"
 
     @property
-    def collectives(self) -> tuple[Step, ...]:
+    def collectives(self) -> tuple[ShardStep, ...]:
         """The steps that move bytes, in order."""
         return tuple(step for step in self.program.steps if step.communicates)
 
@@ -100,7 +100,7 @@ class Resolution:
         return self.strategies[0]
 
 
-def short(step: Step) -> str:
+def short(step: ShardStep) -> str:
     """A communication step without its layouts, such as 'AllGather_X(A)'."""
     return f"{step.title}{print_axes(step.axes)}({step.output.name})"
 
@@ -425,7 +425,7 @@ class _Search:
             return None
         return self.strategy(last, graph, self.steps(last, graph))
 
-    def steps(self, label: Label, graph: Graph) -> tuple[Step, ...]:
+    def steps(self, label: Label, graph: Graph) -> tuple[ShardStep, ...]:
         """All steps up to a label of a running product."""
         end = label
         while isinstance(end.before, Label):
@@ -446,11 +446,11 @@ class _Search:
             side.layout(right.name, made.way.needs(product, 1)),
         )
         output = graph.layout(name, end.node)
-        local = Step(kind="einsum", inputs=inputs, output=output)
+        local = ShardStep(kind="einsum", inputs=inputs, output=output)
         after = steps_to(graph, name, label)
         return (*before, *steps_to(side, right.name, made.right), local, *after)
 
-    def strategy(self, label: Label, graph: Graph, steps: tuple[Step, ...]) -> Strategy:
+    def strategy(self, label: Label, graph: Graph, steps: tuple[ShardStep, ...]) -> Strategy:
         program = Program(mesh=self.mesh, sizes=self.sizes, dtype=self.dtype, steps=steps)
         made = self.origins(label)
         stored = made[0].left if made else label

@@ -10,7 +10,7 @@ from typing import cast
 
 from shardwise.sharding.exchange import exchange_of
 from shardwise.sharding.layout import Layout
-from shardwise.sharding.steps import Program, Step
+from shardwise.sharding.steps import Program, ShardStep
 from shardwise.units import dtype_bytes
 from shardwise.work import Collective, CollectiveKind, Exchange, Matmul, Op, Quantity, Sends, Work
 
@@ -45,7 +45,7 @@ def count(
 
 
 def op_of(
-    step: Step,
+    step: ShardStep,
     sizes: Quantities,
     degrees: Quantities,
     dtype: str,
@@ -67,7 +67,7 @@ def op_of(
     )
 
 
-def step_exchange(step: Step, axes: Sequence[str]) -> Exchange:
+def step_exchange(step: ShardStep, axes: Sequence[str]) -> Exchange:
     """Whose block each device gets in a permute step, over its axes in the order of the mesh.
 
     A partial sum is a block too: the axes that are unreduced on both sides stay with it.
@@ -135,7 +135,9 @@ def collective_op(
     )
 
 
-def collective_bytes(step: Step, sizes: Quantities, degrees: Quantities, dtype: str) -> Quantity:
+def collective_bytes(
+    step: ShardStep, sizes: Quantities, degrees: Quantities, dtype: str
+) -> Quantity:
     """V of a communication step; `steps.group_bytes` for sizes and degrees of any kind."""
     before = _product(_local(step.inputs[0], sizes, degrees).values()) * dtype_bytes(dtype)
     if step.kind in ("all_gather", "all_to_all"):

@@ -16,7 +16,7 @@ from shardwise.errors import BadRequest
 from shardwise.sharding.exchange import block_numbers, places, sources
 from shardwise.sharding.layout import Dim, Layout
 from shardwise.sharding.mesh import Mesh
-from shardwise.sharding.steps import Program, Step, group_bytes
+from shardwise.sharding.steps import Program, ShardStep, group_bytes
 from shardwise.work import Collective, CollectiveKind
 
 MOST_SMALL = 2**24
@@ -54,7 +54,7 @@ def predicted_collectives(program: Program) -> tuple[Collective, ...]:
     return tuple(found)
 
 
-def permutation(step: Step, mesh: Mesh) -> tuple[tuple[int, int], ...]:
+def permutation(step: ShardStep, mesh: Mesh) -> tuple[tuple[int, int], ...]:
     """(source, target) pairs of a permute, as positions in the group `step.axes`, major to minor.
 
     A device keeps its block where it may. Raises BadRequest if no exchange within the group turns
@@ -71,7 +71,7 @@ def permutation(step: Step, mesh: Mesh) -> tuple[tuple[int, int], ...]:
     return answers.pop()
 
 
-def moved_axes(step: Step, mesh: Mesh) -> tuple[str, ...]:
+def moved_axes(step: ShardStep, mesh: Mesh) -> tuple[str, ...]:
     """The axes along which a permute's source and target differ, in the step's order."""
     places = list(product(*(range(mesh[axis]) for axis in step.axes)))
     pairs = [(places[s], places[t]) for s, t in permutation(step, mesh)]
@@ -97,7 +97,7 @@ def small_sizes(program: Program) -> dict[str, int]:
     return small
 
 
-def _parts(step: Step, mesh: Mesh) -> tuple[Step, ...]:
+def _parts(step: ShardStep, mesh: Mesh) -> tuple[ShardStep, ...]:
     if step.kind in ("einsum", "all_reduce", "map", "reshape"):
         return (step,)
     if step.kind == "permute":
@@ -112,7 +112,7 @@ def _parts(step: Step, mesh: Mesh) -> tuple[Step, ...]:
     return (*_permute(first, begin, mesh), core, *_permute(end, step.output, mesh))
 
 
-def _renamed(step: Step) -> Step:
+def _renamed(step: ShardStep) -> ShardStep:
     """A permute that moves nothing: a slice over no axes, which is no operation."""
     return replace(step, kind="slice", axes=(), dim="", to_dim="")
 
@@ -123,13 +123,13 @@ def _minor(layout: Layout, dim: str, axes: Sequence[str]) -> Layout:
     return _with(layout, dim, rest + tuple(axis for axis in held if axis in axes))
 
 
-def _order(step: Step, begin: Layout) -> tuple[str, ...]:
+def _order(step: ShardStep, begin: Layout) -> tuple[str, ...]:
     """The order of the group: that of the dim it comes from, else that of the dim it goes to."""
     where = step.output if step.kind in ("reduce_scatter", "slice") else begin
     return tuple(axis for axis in where.dim(step.dim).axes if axis in step.axes)
 
 
-def _natural(step: Step, begin: Layout, axes: tuple[str, ...]) -> Layout:
+def _natural(step: ShardStep, begin: Layout, axes: tuple[str, ...]) -> Layout:
     """What one tiled collective makes of `begin`."""
     held = begin.dim(step.dim).axes
     if step.kind == "all_gather":
@@ -146,11 +146,11 @@ def _natural(step: Step, begin: Layout, axes: tuple[str, ...]) -> Layout:
     return replace(end, name=step.output.name)
 
 
-def _permute(before: Layout, after: Layout, mesh: Mesh) -> tuple[Step, ...]:
+def _permute(before: Layout, after: Layout, mesh: Mesh) -> tuple[ShardStep, ...]:
     if before.spec() == after.spec():
         return ()
     axes = tuple(axis for axis in mesh if axis in before.axes)
-    return _parts(Step(kind="permute", inputs=(before,), output=after, axes=axes), mesh)
+    return _parts(ShardStep(kind="permute", inputs=(before,), output=after, axes=axes), mesh)
 
 
 def _with(layout: Layout, dim: str, axes: tuple[str, ...]) -> Layout:
@@ -158,7 +158,7 @@ def _with(layout: Layout, dim: str, axes: tuple[str, ...]) -> Layout:
     return replace(layout, dims=dims)
 
 
-def _exchange(step: Step, mesh: Mesh, rest: dict[str, int]) -> tuple[tuple[int, int], ...]:
+def _exchange(step: ShardStep, mesh: Mesh, rest: dict[str, int]) -> tuple[tuple[int, int], ...]:
     at = rest | dict(zip(step.axes, places([mesh[axis] for axis in step.axes]), strict=True))
     before, after = _cuts(step.inputs[0]), _cuts(step.output)
     if [_count(cut, mesh) for cut in before] != [_count(cut, mesh) for cut in after]:

@@ -28,7 +28,7 @@ from shardwise.sharding.local import Sizes, global_shape
 from shardwise.sharding.lowering import lowered, permutation, small_sizes
 from shardwise.sharding.mesh import Mesh
 from shardwise.sharding.program_frames import EXPLICIT, HEAD, JIT, SHARD_MAP, TAIL
-from shardwise.sharding.steps import Program, Step
+from shardwise.sharding.steps import Program, ShardStep
 
 Style = Literal["shard_map", "jit", "explicit"]
 JAX_DTYPES = {
@@ -164,7 +164,7 @@ class _Writer:
             rows.append(f"    {(*lead, *global_shape(layout, sizes))},  # {layout}")
         return "\n".join(rows)
 
-    def equation(self, step: Step) -> str:
+    def equation(self, step: ShardStep) -> str:
         """`ij,jk->ik`: one letter per dim."""
         terms = ["".join(self.letters[dim] for dim in x.letters) for x in step.inputs]
         return f"{','.join(terms)}->{''.join(self.letters[d] for d in step.output.letters)}"
@@ -182,7 +182,7 @@ class _Writer:
         check = "" if self.proves_copies() else ", check_vma=False"
         return SHARD_MAP.format(arguments=", ".join(arguments), body=_indent(body, 8), check=check)
 
-    def by_hand(self, step: Step, names: _Names) -> list[str]:
+    def by_hand(self, step: ShardStep, names: _Names) -> list[str]:
         """One step of one device, with the notation above it."""
         sources = [names.of(layout) for layout in step.inputs]
         target = names.new(step.output)
@@ -217,7 +217,7 @@ class _Writer:
                 lines += self.sliced(step, source, target, over, at)
         return lines
 
-    def sliced(self, step: Step, source: str, target: str, over: str, at: int) -> list[str]:
+    def sliced(self, step: ShardStep, source: str, target: str, over: str, at: int) -> list[str]:
         parts = prod(self.mesh[axis] for axis in step.axes)
         if parts == 1:
             return [f"{target} = {source}"]
@@ -295,7 +295,7 @@ class _Writer:
         form = f'"{lead}{letters}->{letters}"'
         return f"{name} = jnp.einsum({form}, {name}, out_sharding={_typed(layout)})"
 
-    def of_parts(self, step: Step, names: _Names, stacked: set[str]) -> list[str]:
+    def of_parts(self, step: ShardStep, names: _Names, stacked: set[str]) -> list[str]:
         """A product with partial sums: JAX's types refuse it, so each device multiplies its own."""
         for layout in step.inputs:
             if layout.unreduced and str(layout) not in stacked:

@@ -25,7 +25,7 @@ from shardwise.sharding.exchange import exchange_of
 from shardwise.sharding.layout import Dim, Layout
 from shardwise.sharding.local import Sizes, local_shape
 from shardwise.sharding.mesh import Mesh
-from shardwise.sharding.steps import Step, StepKind
+from shardwise.sharding.steps import ShardStep, StepKind
 from shardwise.units import dtype_bytes
 from shardwise.work import Exchange, Op
 
@@ -278,7 +278,7 @@ class Graph:
 
 def reshard(
     start: Layout, goal: Layout, *, mesh: Mesh, sizes: Sizes, dtype: str, cost: Cost | None = None
-) -> tuple[Step, ...]:
+) -> tuple[ShardStep, ...]:
     """The cheapest steps that turn one layout of an array into another; no step if they are equal.
 
     Raises BadRequest where sizes do not divide, or where the goal leaves sums open that the start
@@ -375,16 +375,16 @@ def remaining(
     return best
 
 
-def steps_to(graph: Graph, name: str, label: Label) -> tuple[Step, ...]:
+def steps_to(graph: Graph, name: str, label: Label) -> tuple[ShardStep, ...]:
     """The moves that led to a label, as steps; slices of one dim in a row become one."""
     path: list[tuple[Node, Move]] = []
     while label.move is not None:
         assert isinstance(label.before, Label)
         path.append((label.before.node, label.move))
         label = label.before
-    steps: list[Step] = []
+    steps: list[ShardStep] = []
     for node, move in reversed(path):
-        step = Step(
+        step = ShardStep(
             kind=move.kind,
             inputs=(graph.layout(name, node),),
             output=graph.layout(name, move.node),
@@ -394,7 +394,7 @@ def steps_to(graph: Graph, name: str, label: Label) -> tuple[Step, ...]:
         )
         last = steps[-1] if steps else step
         if steps and last.kind == step.kind == "slice" and last.dim == step.dim:
-            steps[-1] = Step(
+            steps[-1] = ShardStep(
                 kind="slice",
                 inputs=last.inputs,
                 output=step.output,

@@ -43,7 +43,7 @@ COMMUNICATION: frozenset[StepKind] = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ShardStep:
     """One step of a program: `inputs` are the layouts read, `output` the one made.
 
     A communication or slice step has one input. `axes` are the mesh axes that it runs over, major
@@ -90,7 +90,7 @@ class Program:
     mesh: Mesh
     sizes: Sizes
     dtype: str
-    steps: tuple[Step, ...]
+    steps: tuple[ShardStep, ...]
 
     @property
     def output(self) -> Layout:
@@ -98,7 +98,7 @@ class Program:
         return self.steps[-1].output
 
 
-def group_bytes(step: Step, sizes: Sizes, mesh: Mesh, dtypes: Mapping[str, str]) -> float:
+def group_bytes(step: ShardStep, sizes: Sizes, mesh: Mesh, dtypes: Mapping[str, str]) -> float:
     """V of a communication step, the logical array of one group in bytes (see `work.Collective`).
 
     The gathered array of an all-gather, the input of a reduce-scatter, the buffer of an all-reduce,

@@ -10,7 +10,7 @@ from shardwise.units import format_bytes, format_count, format_gib, format_secon
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.programs import ProgramRequest
 from shardwise.verbs.request import verb
-from shardwise.workflows.compile import Program, program_result
+from shardwise.workflows.compile import PlanProgram, program_result
 from shardwise.workflows.inputs import Words, words
 
 
@@ -41,7 +41,7 @@ class CompileRequest(ProgramRequest):
 class CompiledPrograms(Answer):
     """Programs, each with what was predicted beside what the compiler made."""
 
-    programs: tuple[Program, ...]
+    programs: tuple[PlanProgram, ...]
     plan: TrainPlan | ServePlan | None
 
     @property

@@ -9,7 +9,7 @@ from shardwise.units import format_bytes, format_seconds
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.programs import ProgramRequest
 from shardwise.verbs.request import verb
-from shardwise.workflows.compile import Program, shortfall
+from shardwise.workflows.compile import PlanProgram, shortfall
 from shardwise.workflows.explain import explain_result, explained
 from shardwise.workflows.inputs import Hardware
 
@@ -48,7 +48,7 @@ class ExplainRequest(ProgramRequest):
 class ProgramExplained(Answer):
     """One program, explained; `misses` says why it does not fit."""
 
-    program: Program
+    program: PlanProgram
     misses: Sequence[str]
 
     def table(self) -> list[Row]:

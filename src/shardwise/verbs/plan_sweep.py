@@ -13,7 +13,7 @@ from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import Words, parse_batch, parse_length, parse_total, words
 from shardwise.workflows.predict import TrainChoices
-from shardwise.workflows.sweep import Point, slices_between, sweep, sweep_result
+from shardwise.workflows.sweep import SweepPoint, slices_between, sweep, sweep_result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class Swept(Answer):
     """A sweep: a point for each slice, batch and length, and what follows from them."""
 
     name: str
-    points: tuple[Point, ...]
+    points: tuple[SweepPoint, ...]
 
     def table(self) -> list[Row]:
         """One row per point."""
@@ -117,7 +117,7 @@ _COLUMNS = (
 )
 
 
-def _cells(point: Point, run: bool) -> list[str]:
+def _cells(point: SweepPoint, run: bool) -> list[str]:
     start = [str(point.piece)]
     asked = [point.batch, str(point.sequence_length)]
     if point.answer is None:
@@ -138,7 +138,7 @@ def _cells(point: Point, run: bool) -> list[str]:
     ]
 
 
-def _usd(point: Point) -> str:
+def _usd(point: SweepPoint) -> str:
     return "unknown" if point.usd is None else format_usd(point.usd)
 
 

@@ -12,7 +12,7 @@ from shardwise.sharding import Mesh
 from shardwise.units import parse_bytes
 from shardwise.workflows.compile import (
     CompiledPlan,
-    Program,
+    PlanProgram,
     compile_function,
     compile_plan,
     limits_of,
@@ -26,7 +26,7 @@ from shardwise.workflows.plan_file import Priced, given_plan
 class Programs:
     """Compiled programs, the plan with its price if they are a plan's, and warnings."""
 
-    programs: tuple[Program, ...]
+    programs: tuple[PlanProgram, ...]
     priced: Priced | None
     warnings: Sequence[str]
 

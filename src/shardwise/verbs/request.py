@@ -13,7 +13,7 @@ Progress = Callable[[int, int], None]
 """Hears how many parts of how many are done."""
 
 
-class Request(Protocol[Found]):
+class VerbRequest(Protocol[Found]):
     """What a verb is asked, in the words of a person; the command line makes the same."""
 
     def answer(self) -> Found:
@@ -21,7 +21,7 @@ class Request(Protocol[Found]):
         ...
 
 
-def answered(request: Request[Found]) -> Found:
+def answered(request: VerbRequest[Found]) -> Found:
     """The answer of a request."""
     return request.answer()
 

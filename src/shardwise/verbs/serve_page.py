@@ -81,8 +81,8 @@ def _cost(result: Mapping[str, Any]) -> str:
 
 def _ops(answer: ServeAnswer, result: Mapping[str, Any]) -> TextTable:
     wholes = {
-        "prefill": float(answer.prefill.expected),
-        "decode": float(answer.decode.expected),
+        "prefill": float(answer.prefill.estimate.expected),
+        "decode": float(answer.decode.estimate.expected),
     }
     rows = [
         [f"{t['name']} ({phase})", t["stream"], format_seconds(t["seconds"]),
@@ -91,3 +91,8 @@ def _ops(answer: ServeAnswer, result: Mapping[str, Any]) -> TextTable:
         for t in result["top_ops"][phase][:4]
     ]  # fmt: skip
     return TextTable(["op (derated seconds)", "stream", "seconds", "of phase"], rows, left=2)
+
+
+def usd_text(value: float | None) -> str:
+    """Dollars, where there is a price."""
+    return "unknown" if value is None else format_usd(value)

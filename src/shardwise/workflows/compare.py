@@ -26,7 +26,7 @@ from shardwise.profiler.hlo.work import HloOp
 from shardwise.profiler.trace import Capture, MeasuredProgram, measure, read_trace
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
 from shardwise.work import Key, Work, tally
-from shardwise.workflows.compile import Program, compile_plan, said_of, short_op, short_source
+from shardwise.workflows.compile import PlanProgram, compile_plan, said_of, short_op, short_source
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import Priced
 
@@ -104,7 +104,9 @@ def compare(
     return tuple(compare_program(done.priced, program, captured) for program in done.programs)
 
 
-def compare_program(priced: Priced, program: Program, captured: Capture | None = None) -> Compared:
+def compare_program(
+    priced: Priced, program: PlanProgram, captured: Capture | None = None
+) -> Compared:
     """One compiled program of a plan beside what the planner says of it.
 
     `captured` is a capture of that program. Raises BadRequest for one that has none of its ops.
@@ -169,14 +171,16 @@ def _doing(key: Key) -> str:
 # Rows ---------------------------------------------------------------------------------------------
 
 
-def _step(program: Program, measured: MeasuredProgram | None) -> Iterator[Row]:
+def _step(program: PlanProgram, measured: MeasuredProgram | None) -> Iterator[Row]:
     t, said = program.timeline, program.predicted["seconds"]
     for bound in ("lower", "expected", "upper"):
         spent = measured.step_seconds if measured is not None and bound == "expected" else None
         yield Row("step", bound, said[bound], t and getattr(t, bound), spent)
 
 
-def _seconds(priced: Priced, program: Program, measured: MeasuredProgram | None) -> Iterator[Row]:
+def _seconds(
+    priced: Priced, program: PlanProgram, measured: MeasuredProgram | None
+) -> Iterator[Row]:
     """Seconds by op class."""
     _, estimate = said_of(priced, program.phase)
     rows = program.timeline.rows if program.timeline else ()
@@ -230,7 +234,7 @@ def _pairs(part: str, said: Mapping[str, float], made: Mapping[str, float]) -> I
             yield Row(part, what, *pair)
 
 
-def _memory(program: Program, found: Sequence[BufferPlace]) -> Iterator[Row]:
+def _memory(program: PlanProgram, found: Sequence[BufferPlace]) -> Iterator[Row]:
     peak = program.predicted["peak_bytes"], float(program.compiled.needed_bytes)
     yield Row("memory", "peak", *peak)
     yield from _pairs("memory", program.predicted["memory_by_kind"], memory_of(found))
@@ -240,7 +244,10 @@ def _memory(program: Program, found: Sequence[BufferPlace]) -> Iterator[Row]:
 
 
 def memory_sentences(
-    plan: TrainPlan | ServePlan, program: Program, rows: Sequence[Row], found: Sequence[BufferPlace]
+    plan: TrainPlan | ServePlan,
+    program: PlanProgram,
+    rows: Sequence[Row],
+    found: Sequence[BufferPlace],
 ) -> Iterator[str]:
     """What the compiler keeps that the plan does not, and the other way round, by kind."""
     at = {row.what: row for row in rows if row.part == "memory"}
@@ -270,7 +277,7 @@ def memory_sentences(
             yield f"the program assigns {format_gib(-row.difference)} less {what} than planned"
 
 
-def difference_sentences(program: Program, rows: Sequence[Row], part: str) -> Iterator[str]:
+def difference_sentences(program: PlanProgram, rows: Sequence[Row], part: str) -> Iterator[str]:
     """The rows of a part that differ by more than a little of its total: by how much, and the
     operation of JAX that has most of what is more."""
     mine = {row.what: row for row in rows if row.part == part}
@@ -295,7 +302,7 @@ def _named(row: Row) -> str:
     return f"{'FLOPs' if row.part == 'flops' else 'HBM bytes'} in {row.what} ops"
 
 
-def _remark(program: Program, rows: Mapping[str, Row], row: Row) -> str:
+def _remark(program: PlanProgram, rows: Mapping[str, Row], row: Row) -> str:
     """Of all-reduces that they stand for reduce-scatters, of matmuls what runs again."""
     twin = rows.get(row.what.replace("all_reduce", "reduce_scatter"), row)
     if row.difference > 0 > twin.difference:
@@ -310,7 +317,7 @@ def _remark(program: Program, rows: Mapping[str, Row], row: Row) -> str:
 MEANINGS = {**rules.RULES, **ADDED}
 
 
-def rewrite_sentences(priced: Priced, program: Program, cfg: ModelConfig) -> Iterator[str]:
+def rewrite_sentences(priced: Priced, program: PlanProgram, cfg: ModelConfig) -> Iterator[str]:
     """Which of the compiler's rewrites explain the differences, and what is left."""
     if program.phase == "prefill" or program.compiled.refusal:
         return  # the rules are of whole steps; loops of a refused program are not as they would run
@@ -330,7 +337,7 @@ def rewrite_sentences(priced: Priced, program: Program, cfg: ModelConfig) -> Ite
         yield f"{format_bytes(found.left)} of collectives are explained by no rewrite"
 
 
-def _largest(program: Program, part: str, what: str) -> HloOp | None:
+def _largest(program: PlanProgram, part: str, what: str) -> HloOp | None:
     """The op of which a step has most of a part's row, None where none has any."""
 
     def size(item: HloOp) -> float:
@@ -346,7 +353,7 @@ def _where(item: HloOp) -> str:
     return f"{short_op(item.op_name) or item.name}{source}"
 
 
-def exposed_sentences(program: Program) -> Iterator[str]:
+def exposed_sentences(program: PlanProgram) -> Iterator[str]:
     """Streams that the compute stream waits for."""
     t = program.timeline
     for stream, seconds in sorted((t.exposed if t else {}).items(), key=lambda pair: -pair[1]):

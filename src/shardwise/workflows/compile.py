@@ -12,7 +12,7 @@ from shardwise.errors import BadRequest, MissingPart
 from shardwise.hardware import Slice
 from shardwise.hardware.device_order import device_coordinates, mesh_coordinates
 from shardwise.planner.serve.memory import prefill_memory
-from shardwise.planner.serve.replica import shape_of
+from shardwise.planner.serve.server import server_of
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_dict
@@ -43,7 +43,7 @@ MOST_BUFFERS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
+class PlanProgram:
     """One compiled program with its counted work; `phase` is train, decode or prefill, or the name
     of a function. `predicted` is what the planner counts for it on one device: peak bytes, FLOPs,
     seconds, collectives. `timeline` is None where the program runs on a part of its
@@ -66,7 +66,7 @@ class CompiledPlan:
     """A priced plan and its programs."""
 
     priced: Priced
-    programs: tuple[Program, ...]
+    programs: tuple[PlanProgram, ...]
 
 
 def compile_plan(
@@ -118,7 +118,7 @@ def compile_function(
     options: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
     watch: Watch | None = None,
-) -> Program:
+) -> PlanProgram:
     """Compile `module:function` with the arguments of `module:abstract_args`, which is given the
     mesh: of the axes asked for, or else one axis per physical axis of the slice."""
     need_parts()
@@ -143,7 +143,7 @@ def limits_of(*, seconds: float, memory_bytes: int, cache_bytes: int | None) -> 
 
 def program_of(
     phase: str, compiled: CompiledProgram, piece: Slice, predicted: Mapping[str, Any]
-) -> Program:
+) -> PlanProgram:
     """A compiled program, read. Axes of a server's mesh that are parts of the plan's `tensor` are
     that again (`runtime/programs/serve.py`)."""
     mesh = dict(compiled.mesh)
@@ -151,7 +151,7 @@ def program_of(
         mesh["tensor"] = mesh["tensor"] * spread
     work = module_work(read_module(compiled.hlo), Mesh(tuple(mesh.items())))
     timeline = _timeline(work, piece)
-    return Program(
+    return PlanProgram(
         phase=phase, compiled=compiled, work=work, timeline=timeline, predicted=predicted
     )
 
@@ -202,12 +202,12 @@ def predicted_of(priced: Priced, phase: str) -> dict[str, Any]:
         memory = dict(answer.memory.peak_point()[1])
     else:
         prefill = phase == "prefill"
-        work = answer.prefill_work if prefill else answer.decode_work
+        work = (answer.prefill if prefill else answer.decode).work
         seconds = answer.prefill_seconds if prefill else answer.tpot_seconds
         memory = dict(dict(answer.memory.points)[phase])
         if prefill:  # sequences that wait meanwhile are no part of the program
-            shape = shape_of(answer.plan, answer.piece.chip)
-            memory = prefill_memory(answer.cfg, shape)
+            server = server_of(answer.plan, answer.cfg, answer.piece)
+            memory = prefill_memory(answer.cfg, server.shape(float(answer.plan.batch)))
     return {
         "peak_bytes": sum(map(float, memory.values())),
         "memory_by_kind": {kind: float(size) for kind, size in memory.items()},
@@ -222,7 +222,8 @@ def said_of(priced: Priced, phase: str) -> tuple[Any, Any]:
     answer: Any = priced.answer
     if phase == "train":
         return answer.work, answer.estimate
-    return getattr(answer, f"{phase}_work"), getattr(answer, phase)
+    said = getattr(answer, phase)
+    return said.work, said.estimate
 
 
 def collectives_of(
@@ -238,7 +239,7 @@ def collectives_of(
     return found
 
 
-def shortfall(program: Program, plan: TrainPlan | ServePlan | None = None) -> str:
+def shortfall(program: PlanProgram, plan: TrainPlan | ServePlan | None = None) -> str:
     """By how much a program does not fit, its largest buffers and what would help; empty if it
     does. What the compiler holds against the HBM is everything that it had assigned when it gave
     up, fragments included."""
@@ -302,7 +303,9 @@ def short_source(source: str) -> str:
 # ---- the document --------------------------------------------------------------------------------
 
 
-def program_result(program: Program, plan: TrainPlan | ServePlan | None = None) -> dict[str, Any]:
+def program_result(
+    program: PlanProgram, plan: TrainPlan | ServePlan | None = None
+) -> dict[str, Any]:
     """One program: predicted and compiled side by side, per device. Bytes and FLOPs are of one
     step, with loops counted as often as they run."""
     compiled, said = program.compiled, program.predicted
@@ -338,7 +341,7 @@ def program_result(program: Program, plan: TrainPlan | ServePlan | None = None) 
     }
 
 
-def _seconds(program: Program) -> dict[str, Any] | None:
+def _seconds(program: PlanProgram) -> dict[str, Any] | None:
     """The timeline of the compiled schedule; None for a program on a part of its slice."""
     t = program.timeline
     if t is None:
@@ -348,12 +351,12 @@ def _seconds(program: Program) -> dict[str, Any] | None:
     return {**bounds, "exposed": exposed} if exposed else bounds
 
 
-def cycles_of(program: Program) -> float:
+def cycles_of(program: PlanProgram) -> float:
     """The compiler's estimates, each as often as it runs; ops without one count nothing."""
     return sum(item.cycles * float(item.op.count) for item in program.work.ops if item.cycles)
 
 
-def collective_rows(program: Program) -> list[dict[str, Any]]:
+def collective_rows(program: PlanProgram) -> list[dict[str, Any]]:
     """Each kind over each set of axes: runs per step and V in bytes, predicted and compiled."""
     said, made = program.predicted.get("collectives", {}), program.collectives
     rows = []

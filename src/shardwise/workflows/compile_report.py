@@ -21,7 +21,7 @@ from shardwise.errors import BadRequest
 from shardwise.planner.price.trace import write_events
 from shardwise.plans import ServePlan, TrainPlan, save_plan
 from shardwise.profiler.timeline import HloTimeline, OpRow
-from shardwise.workflows.compile import Program, short_source
+from shardwise.workflows.compile import PlanProgram, short_source
 
 OPS = (
     *("op", "opcode", "class", "phase", "scope", "source", "stream"),
@@ -36,7 +36,7 @@ MEMORY = ("instruction", "bytes_in_use")
 
 def write_report(
     folder: Path,
-    programs: Sequence[Program],
+    programs: Sequence[PlanProgram],
     plan: TrainPlan | ServePlan | None,
     doc: Mapping[str, Any],
 ) -> list[str]:
@@ -57,7 +57,7 @@ def write_report(
     return names
 
 
-def _write_program(folder: Path, program: Program) -> Iterator[str]:
+def _write_program(folder: Path, program: PlanProgram) -> Iterator[str]:
     stem, compiled = program.phase.replace(":", "."), program.compiled
 
     def path(ending: str) -> Path:
@@ -95,7 +95,7 @@ def _op_row(row: OpRow) -> list[Any]:
 # ---- the trace ---------------------------------------------------------------------------------
 
 
-def timeline_events(program: Program) -> dict[str, Any]:
+def timeline_events(program: PlanProgram) -> dict[str, Any]:
     """The timeline of a program in the Trace Event Format: a track per stream, a counter of HBM.
 
     Times are microseconds from the start of the step. Raises BadRequest without a timeline.

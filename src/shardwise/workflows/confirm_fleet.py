@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import BadRequest
-from shardwise.planner.serve.fleet import Fleet, plan_of
-from shardwise.planner.serve.grid import FleetRequest
+from shardwise.planner.serve.fleet import Fleet
+from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.simulate.metrics import REQUEST_COLUMNS, Objectives, request_rows
 from shardwise.planner.simulate.run import simulate
 from shardwise.planner.simulate.traces import poisson, read_trace, scaled
@@ -86,7 +86,7 @@ class Confirmation:
         return self.order != list(range(len(self.fleets)))
 
 
-def too_long(request: FleetRequest) -> str:
+def too_long(request: ServeRequest) -> str:
     """Why a request is not simulated, in words; nothing where it is."""
     tokens, most = request.input_length + request.output_length, _MOST_TOKENS // _FEWEST
     if tokens <= most:
@@ -95,7 +95,7 @@ def too_long(request: FleetRequest) -> str:
 
 
 def confirm(
-    request: FleetRequest,
+    request: ServeRequest,
     fleets: Sequence[Fleet],
     goal: Objectives,
     *,
@@ -114,7 +114,7 @@ def confirm(
 
 
 def _confirmed(
-    request: FleetRequest, fleet: Fleet, goal: Objectives, trace: Sequence[Request], seed: int
+    request: ServeRequest, fleet: Fleet, goal: Objectives, trace: Sequence[Request], seed: int
 ) -> Confirmed:
     runs: list[tuple[float, np.ndarray, int, int]] = []
     for share in SHARES:
@@ -140,20 +140,20 @@ def _confirmed(
     )
 
 
-def _most(request: FleetRequest) -> int:
+def _most(request: ServeRequest) -> int:
     """Requests of one simulation."""
     tokens = request.input_length + request.output_length
     return int(min(max(_MOST_TOKENS / tokens, _FEWEST), _MOST))
 
 
-def _share(request: FleetRequest, fleet: Fleet, share: float = 1.0) -> float:
+def _share(request: ServeRequest, fleet: Fleet, share: float = 1.0) -> float:
     """The part of a fleet's load, over times of one request, that may be simulated; at most 1."""
     most = _most(request)
     return most / max(_SPAN * fleet.e2e * fleet.rate * share, most)
 
 
 def simulated(
-    request: FleetRequest,
+    request: ServeRequest,
     fleet: Fleet,
     share: float = 1.0,
     trace: Sequence[Request] = (),
@@ -168,8 +168,7 @@ def simulated(
     if trace:
         load = scaled(spread(trace, thinned)[:most], share)
     span = load[-1].arrival - load[0].arrival
-    prefill = None if fleet.prefiller is None else fleet.prefiller.piece
-    servers = fleet_of(plan_of(request, fleet), request.cfg, fleet.piece, prefill)
+    servers = fleet_of(fleet.plan(), request.cfg, fleet.piece, fleet.prefill_server.piece)
     outcome = simulate(load, servers, seed=seed)
     rows = [dict(zip(REQUEST_COLUMNS, r, strict=True)) for r in request_rows(outcome)]
     answered = [r for r in rows if not r["refusal"]]
@@ -227,7 +226,7 @@ def confirmation_result(found: Confirmation) -> dict[str, Any]:
         "fleets": [
             {
                 "slice": str(c.fleet.piece),
-                "mesh": dict(c.fleet.mesh),
+                "mesh": c.fleet.server.mesh,
                 "layout": c.fleet.layout,
                 "kept": c.kept,
                 "share_of_rate": c.share,

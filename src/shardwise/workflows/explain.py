@@ -12,7 +12,7 @@ from shardwise.profiler.ahead.live import ExportedFunction, export, renamed
 from shardwise.profiler.explain import Explanation, TimeShare, explain_program
 from shardwise.profiler.explain.finding import WORTH
 from shardwise.workflows.compile import (
-    Program,
+    PlanProgram,
     need_parts,
     program_of,
 )
@@ -22,7 +22,7 @@ LIVE_BUILDER = "shardwise.profiler.ahead.live:loaded_program"
 
 def compile_live(
     function: Any, args: tuple[Any, ...], piece: Slice, mesh: Any = None, **common: Any
-) -> Program:
+) -> PlanProgram:
     """Compile a function of this process: traced here, compiled in a child."""
     need_parts()
     platform = "tpu" if piece.chip.vendor == "google" else "cuda"
@@ -42,7 +42,7 @@ def compile_live(
     return program_of(name, renamed(compiled, sent.names), piece, {})
 
 
-def explained(program: Program, piece: Slice) -> Explanation:
+def explained(program: PlanProgram, piece: Slice) -> Explanation:
     """The explanation of a compiled program."""
     return explain_program(
         program.compiled.hlo,

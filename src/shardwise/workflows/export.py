@@ -5,11 +5,11 @@ from pathlib import Path
 
 from shardwise.errors import BadRequest
 from shardwise.models import load_model
+from shardwise.planner.checks import check_plan
 from shardwise.planner.export import EXPORTERS, export_plan, parse_export
 from shardwise.planner.export.notes import UNSAID
 from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, parse_serve
 from shardwise.planner.serve.answer import check_serve_plan
-from shardwise.planner.training import check_plan
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.plan_file import GivenPlan, given_plan

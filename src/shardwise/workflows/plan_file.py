@@ -8,7 +8,7 @@ from typing import Any
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
-from shardwise.planner.price.stages import step_timeline
+from shardwise.planner.price.plan import step_timeline
 from shardwise.planner.price.timeline import Timeline
 from shardwise.planner.serve.answer import evaluate_serve
 from shardwise.planner.training import TrainAnswer, evaluate_train

@@ -11,7 +11,7 @@ from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
 from shardwise.models import ModelConfig, load_model, params_total
 from shardwise.models.describe import context_warning
 from shardwise.planner.price.goodput import Overheads, goodput
-from shardwise.planner.price.memory.step import stage_memory
+from shardwise.planner.price.memory import stage_memory
 from shardwise.planner.search.loop import policies
 from shardwise.planner.search.request import OBJECTIVES, SEARCHED, TrainRequest
 from shardwise.planner.training import (

@@ -1,134 +1,67 @@
-"""Plan a server and shape the answer as a document's `result` (the design fixes its names)."""
+"""What `plan serve` answers, shaped as a document's `result` (the design fixes its names)."""
 
-from collections.abc import Mapping
-from math import inf
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
-from shardwise.models import ModelConfig, load_model, params_total
+from shardwise.hardware import Chip, describe
+from shardwise.models import ModelConfig
 from shardwise.models.specs import Attention, SoftmaxMixer
-from shardwise.planner.serve.answer import ServeAnswer, ServePlanning, costs, plan_serve
-from shardwise.planner.serve.count import SPLIT_AXES, cached_heads
-from shardwise.planner.serve.search import Point, ServeRequest, Utilisation
-from shardwise.plans.serve import ServeDtypes
-from shardwise.roofline import Estimate
+from shardwise.planner.serve.answer import ServeAnswer, costs
+from shardwise.planner.serve.fleet import Fleet, trade_off
+from shardwise.planner.serve.planning import FleetPlanning
+from shardwise.planner.serve.search import Point
+from shardwise.planner.serve.server import Phase
+from shardwise.planner.serve.shape import SPLIT_AXES, cached_heads
+from shardwise.planner.serve.smallest import ServerPlanning
 from shardwise.roofline.engines import load_engine
 from shardwise.units import format_seconds, many, sig
-from shardwise.workflows.inputs import Hardware
-
-MOST_CHIPS = 512
-"""A bare chip is searched up to slices of so many chips; larger replicas only copy the weights."""
 
 _SHOWN_OPS = 6
 _WORTH_SAYING = 1.1
 
 
-def plan_serving(
-    model: str | Path,
-    on: str,
-    *,
-    input: int,
-    output: int,
-    tpot: float = inf,
-    ttft: float = inf,
-    batch: int = 0,
-    dtypes: ServeDtypes | None = None,
-    prefill_chunk: int = 8192,
-    pins: Mapping[str, int] | None = None,
-    mfu: float | None = None,
-    params: float | None = None,
-    top: int = 3,
-    engine: str = "ideal",
-    hardware: Hardware | None = None,
-) -> ServePlanning:
-    """The smallest slice that serves within the targets, and the mesh and batch with most tokens
-    per second and chip on it.
-
-    `model` is a zoo name, a config.json or a folder with one; `on` a slice, or a bare chip for the
-    smallest of its slices; `input` and `output` tokens per request; `tpot` and `ttft` seconds that
-    the expected times must not exceed; `batch` fixes the batch where it is not 0; `mfu` prefills at
-    that share of the peak by 2 * `params` * tokens; `engine` is the software that serves. Raises
-    BadRequest, or NoFeasiblePlan with the nearest miss.
-    """
-    hardware = hardware or Hardware()
-    cfg, target = load_model(model), hardware.target(on)
-    pieces = (target.slice,) if isinstance(target, Spelling) else candidate_slices(target)
-    utilisation = None
-    if mfu is not None:
-        utilisation = Utilisation(share=mfu, params=params or params_total(cfg))
-    request = ServeRequest(
-        cfg=cfg,
-        model=str(model),
-        pieces=pieces,
-        input_length=input,
-        output_length=output,
-        dtypes=dtypes or ServeDtypes(compute=default_compute(pieces[0].chip)),
-        prefill_chunk=prefill_chunk,
-        batch=batch,
-        max_tpot=tpot,
-        max_ttft=ttft,
-        pins=pins or {},
-        utilisation=utilisation,
-        engine=load_engine(engine),
-    )
-    return plan_serve(request, top=top, constants=hardware.constants)
+def _named(of: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in names}
 
 
-def candidate_slices(chip: Chip) -> tuple[Slice, ...]:
-    """The slices of a chip that a server may take, smallest first; several domains where the chip
-    has a data-centre network."""
-    domains = MOST_CHIPS if chip.data_centre is not None else 1
-    return tuple(p for p in slices_of(chip, domains=domains) if p.chips <= MOST_CHIPS)
-
-
-def default_compute(chip: Chip) -> str:
-    """bf16 where the chip has it, else the first dtype of its peaks."""
-    return "bf16" if "bf16" in chip.peak_flops else next(iter(chip.peak_flops))
+_RATES = (
+    "tokens_per_second_per_chip",
+    "tokens_per_second_per_chip_with_prefill",
+    "requests_per_second_per_chip",
+    "prefill_servers_per_decode_server",
+    "usd_per_million_tokens",
+    "peak_bytes_per_chip",
+)
 
 
 def serve_result(answer: ServeAnswer) -> dict[str, Any]:
     """One priced serving plan under the stable names of the design."""
     piece, plan = answer.piece, answer.plan
+    phases = {"prefill": answer.prefill, "decode": answer.decode}
     return {
         "slice": str(piece),
         "slice_means": describe(piece),
         "mesh": dict(plan.mesh),
         "box": list(plan.box),
         "placement": answer.placement.describe(),
-        "kv_sharding": plan.kv_sharding,
-        "engine": plan.engine,
+        **_named(plan, ("kv_sharding", "engine", "batch", "input_length", "output_length")),
         "kv_layout": cache_text(answer.cfg, plan.mesh, plan.kv_sharding),
-        "batch": plan.batch,
-        "input_length": plan.input_length,
-        "output_length": plan.output_length,
-        "chips_used": answer.chips_used,
-        "chips_idle": answer.chips_idle,
-        "prefill_seconds": answer.prefill_seconds,
-        "ttft_seconds": answer.ttft_seconds,
-        "tpot_seconds": answer.tpot_seconds,
+        **_named(answer, ("chips_used", "chips_idle")),
+        **_named(answer, ("prefill_seconds", "ttft_seconds", "tpot_seconds")),
         "tpot_interval": _interval(answer),
-        "tokens_per_second_per_chip": answer.tokens_per_second_per_chip,
-        "tokens_per_second_per_chip_with_prefill": answer.tokens_per_second_per_chip_with_prefill,
-        "requests_per_second_per_chip": answer.requests_per_second_per_chip,
-        "prefill_servers_per_decode_server": answer.prefill_servers_per_decode_server,
-        "usd_per_million_tokens": answer.usd_per_million_tokens,
+        **_named(answer, _RATES),
         "price": price_of(piece.chip),
-        "peak_bytes_per_chip": answer.peak_bytes_per_chip,
         "usable_bytes_per_chip": piece.chip.require("hbm_usable_bytes"),
         "memory_by_kind": answer.memory_by_kind,
         "memory_peak_at": answer.memory.peak_point()[0],
-        "bound_by": {"prefill": answer.prefill.bound_by(), "decode": answer.decode.bound_by()},
-        "resource_seconds": {
-            "prefill": _resources(answer.prefill),
-            "decode": _resources(answer.decode),
-        },
-        "top_ops": {"prefill": _top(answer.prefill), "decode": _top(answer.decode)},
+        "bound_by": {name: phase.estimate.bound_by() for name, phase in phases.items()},
+        "resource_seconds": {name: _resources(phase) for name, phase in phases.items()},
+        "top_ops": {name: _top(phase) for name, phase in phases.items()},
     }
 
 
 def cache_text(cfg: ModelConfig, mesh: Mapping[str, int], kv_sharding: str) -> str:
-    """How the KV cache lies on the mesh: who holds which sequences, and which heads of them."""
+    """How the KV cache is cut over the mesh: by sequences, by heads, along tokens."""
     mixers = [layer.mixer for layer in cfg.groups if isinstance(layer.mixer, SoftmaxMixer)]
     if not mixers:
         return "no KV cache, only recurrent states"
@@ -145,9 +78,8 @@ def cache_text(cfg: ModelConfig, mesh: Mapping[str, int], kv_sharding: str) -> s
 
 def _interval(answer: ServeAnswer) -> list[float] | None:
     """The 80 % range of the time per output token, where the engine's was measured."""
-    found = load_engine(answer.plan.engine).range
-    expected = answer.tpot_seconds["expected"]
-    return None if found is None else [expected * found[0], expected * found[1]]
+    found, expected = load_engine(answer.plan.engine).range, answer.tpot_seconds["expected"]
+    return found and [expected * share for share in found]
 
 
 _BEYOND = {
@@ -182,100 +114,77 @@ def price_of(chip: Chip) -> dict[str, Any] | None:
     """The price behind the dollars, with date and source; None where the catalogue has none."""
     if chip.price is None:
         return None
-    return {
-        "usd_per_chip_hour": chip.price.usd_per_chip_hour,
-        "as_of": chip.price.as_of,
-        "source": chip.price.source,
-        "kind": chip.price.kind,
-    }
+    return _named(chip.price, ("usd_per_chip_hour", "as_of", "source", "kind"))
 
 
-def _resources(estimate: Estimate) -> dict[str, float]:
+def _resources(phase: Phase) -> dict[str, float]:
     """Seconds of each resource at peak rates."""
-    return {name: float(seconds) for name, seconds in estimate.resources.items()}
+    return {name: float(seconds) for name, seconds in phase.estimate.resources.items()}
 
 
-def _top(estimate: Estimate) -> list[dict[str, Any]]:
+def _top(phase: Phase) -> list[dict[str, Any]]:
     return [
         {
-            "name": t.op.name,
-            "component": t.op.component,
-            "stream": t.op.stream,
+            **_named(t.op, ("name", "component", "stream")),
             "count": float(t.op.count),
             "seconds": float(t.total),
         }
-        for t in estimate.top(_SHOWN_OPS)
+        for t in phase.estimate.top(_SHOWN_OPS)
         if float(t.total) > 0
     ]
 
 
-def serving_result(planning: ServePlanning) -> dict[str, Any]:
+def serving_result(planning: ServerPlanning) -> dict[str, Any]:
     """The best plan, the front, the runners-up and the slices that were too small."""
-    best = planning.best
     return {
-        **serve_result(best),
+        **serve_result(planning.best),
         "why": serving_reasons(planning),
-        "front": [_point(p, planning.request) for p in planning.front],
+        "front": [_point(p) for p in planning.front],
         "runners_up": [_runner_up(a) for a in planning.runners_up],
         "too_small": [{"slice": str(t.piece), "why": t.why} for t in planning.too_small],
         "search": {"candidates": planning.candidates},
     }
 
 
-def _point(p: Point, request: ServeRequest) -> dict[str, Any]:
-    price = p.piece.chip.price
-    usd = {"input": None, "output": None}
-    prefill = float(p.ttft.expected) - float(p.tpot.expected)
-    if price is not None:
-        usd = costs(
-            usd_per_chip_hour=price.usd_per_chip_hour,
-            chips=p.piece.chips,
-            prefill=prefill / request.input_length,
-            decode=float(p.tpot.expected) / p.batch,
-        )
+def _point(p: Point) -> dict[str, Any]:
+    server, request, (ttft, tpot) = p.server, p.server.request, p.times
+    usd = costs(server.piece, prefill=(ttft - tpot) / request.input_length, decode=tpot / p.batch)
     return {
-        "slice": str(p.piece),
-        "mesh": dict(p.mesh),
-        "kv_sharding": p.kv_sharding,
-        "batch": p.batch,
+        "slice": str(server.piece),
+        "mesh": server.mesh,
+        "kv_sharding": server.kv_sharding,
         "ttft_seconds": p.ttft.as_dict(),
         "tpot_seconds": p.tpot.as_dict(),
-        "tokens_per_second_per_chip": p.tokens_per_second_per_chip,
+        **_named(p, ("batch", "tokens_per_second_per_chip")),
         "usd_per_million_tokens": usd,
-        "meets_targets": p.meets(request),
+        "meets_targets": request.goal.met(ttft, tpot),
     }
 
 
 def _runner_up(answer: ServeAnswer) -> dict[str, Any]:
-    return {
-        "slice": str(answer.piece),
-        "mesh": dict(answer.plan.mesh),
-        "kv_sharding": answer.plan.kv_sharding,
-        "batch": answer.plan.batch,
-        "ttft_seconds": answer.ttft_seconds,
-        "tpot_seconds": answer.tpot_seconds,
-        "tokens_per_second_per_chip": answer.tokens_per_second_per_chip,
-        "peak_bytes_per_chip": answer.peak_bytes_per_chip,
-        "bound_by": {"prefill": answer.prefill.bound_by(), "decode": answer.decode.bound_by()},
-    }
+    found = serve_result(answer)
+    return {name: found[name] for name in _RUNNER_UP}
 
 
-def serving_reasons(planning: ServePlanning) -> list[str]:
+_RUNNER_UP = (
+    *("slice", "mesh", "kv_sharding", "batch", "ttft_seconds", "tpot_seconds"),
+    *("tokens_per_second_per_chip", "peak_bytes_per_chip", "bound_by"),
+)
+
+
+def serving_reasons(planning: ServerPlanning) -> list[str]:
     """What bounds both phases, why no smaller slice, and where tokens would be cheaper."""
     best, densest = planning.best, planning.densest
-    said = [
-        _bound_text("prefill", best.prefill, best.prefill_seconds["expected"]),
-        _bound_text("decode", best.decode, best.tpot_seconds["expected"]),
-    ]
+    said = [_bound_text("prefill", best.prefill), _bound_text("decode", best.decode)]
     if planning.too_small:
         last = planning.too_small[-1]
         said.append(f"{last.piece} is too small: {last.why}")
     gain = densest.tokens_per_second_per_chip / best.tokens_per_second_per_chip
     if gain > _WORTH_SAYING:
-        step = format_seconds(float(densest.tpot.expected))
+        step = format_seconds(densest.times[1])
         said.append(
-            f"{densest.piece} at batch {densest.batch} has {sig(gain)}x the tokens/s per chip "
-            f"within the same targets (expected TPOT {step})"
+            f"{densest.server.piece} at batch {densest.batch} has {sig(gain)}x the tokens/s per "
+            f"chip within the same targets (expected TPOT {step})"
         )
     if best.chips_idle:
         said.append(
@@ -284,10 +193,44 @@ def serving_reasons(planning: ServePlanning) -> list[str]:
     return said
 
 
-def _bound_text(phase: str, estimate: Estimate, expected: float) -> str:
-    bound = estimate.bound_by()
-    alone = float(estimate.resources[bound])
+def _bound_text(name: str, phase: Phase) -> str:
+    bound = phase.estimate.bound_by()
+    alone, expected = phase.estimate.resources[bound], phase.bounds.expected
     return (
-        f"{bound} binds {phase}: at peak rates it alone takes {format_seconds(alone)} of the "
-        f"expected {format_seconds(expected)}"
+        f"{bound} binds {name}: at peak rates it alone takes {format_seconds(float(alone))} of the "
+        f"expected {format_seconds(float(expected))}"
     )
+
+
+def fleet_result(planning: FleetPlanning, fleet: Fleet | None = None) -> dict[str, Any]:
+    """One fleet under stable names, the best unless told."""
+    fleet = fleet or planning.best
+    server, price = fleet.server, fleet.piece.chip.price
+    prefill = fleet.prefill_server if fleet.prefill_replicas else None
+    return {
+        "chip": server.piece.chip.id,
+        "slice": str(server.piece),
+        "mesh": server.mesh,
+        "kv_sharding": server.kv_sharding,
+        **_named(fleet, ("layout", "replicas", "prefill_replicas", "chips", "running")),
+        "prefill_slice": prefill and str(prefill.piece),
+        "prefill_mesh": prefill and prefill.mesh,
+        **_named(server.dtypes, ("weights", "kv")),
+        "prefill_chunk": fleet.chunk,
+        "batch": fleet.slots,
+        "requests_per_second": fleet.rate,
+        "percentile": planning.request.percentile,
+        "ttft_seconds": fleet.ttft,
+        "tpot_seconds": fleet.tpot,
+        "e2e_seconds": fleet.e2e,
+        "chip_hours_per_million_tokens": fleet.chip_hours_per_million,
+        "usd_per_million_tokens": fleet.usd_per_million,
+        "usd_per_chip_hour": price and price.usd_per_chip_hour,
+        "columns": planning.searched.columns,
+    }
+
+
+def fleet_front(planning: FleetPlanning) -> list[dict[str, Any]]:
+    """The front of time per output token and cost, TTFT within its objective."""
+    fleets = trade_off(planning.searched, planning.request.goal)
+    return [fleet_result(planning, fleet) for fleet in fleets]

@@ -44,7 +44,7 @@ class StyleRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class StyleRow:
     """One kind of collective over the same axes: (how many, V in bytes together) by producer."""
 
     kind: str
@@ -64,7 +64,7 @@ class ShardRun:
     program: Program
     run_sizes: Mapping[str, int]
     runs: Mapping[str, StyleRun]
-    rows: tuple[Row, ...]
+    rows: tuple[StyleRow, ...]
     as_predicted: bool
     notes: tuple[str, ...]
 
@@ -167,12 +167,14 @@ def _style_run(program: Program, style: Style, answer: Mapping[str, Any]) -> Sty
     )
 
 
-def _rows(predicted: Sequence[Collective], shard_map: StyleRun, jit: StyleRun) -> tuple[Row, ...]:
+def _rows(
+    predicted: Sequence[Collective], shard_map: StyleRun, jit: StyleRun
+) -> tuple[StyleRow, ...]:
     each = [sums(some) for some in (predicted, shard_map.collectives, jit.collectives)]
     keys = dict.fromkeys(key for some in each for key in some)
     none = (0, 0.0)
     return tuple(
-        Row(
+        StyleRow(
             kind=kind,
             axes=axes,
             predicted=each[0].get((kind, axes), none),
@@ -183,7 +185,7 @@ def _rows(predicted: Sequence[Collective], shard_map: StyleRun, jit: StyleRun) -
     )
 
 
-def _notes(program: Program, rows: Sequence[Row], runs: Mapping[str, StyleRun]) -> list[str]:
+def _notes(program: Program, rows: Sequence[StyleRow], runs: Mapping[str, StyleRun]) -> list[str]:
     """Why the three lists differ, one sentence per reason."""
     notes = []
     small = small_sizes(program)
@@ -206,7 +208,7 @@ def _notes(program: Program, rows: Sequence[Row], runs: Mapping[str, StyleRun]) 
     return notes + _other_choices(rows)
 
 
-def _other_choices(rows: Sequence[Row]) -> list[str]:
+def _other_choices(rows: Sequence[StyleRow]) -> list[str]:
     """What XLA chose where it did not choose the predicted collectives."""
     more = [row for row in rows if row.jit[1] > row.predicted[1]]
     less = [row for row in rows if row.jit[1] < row.predicted[1]]

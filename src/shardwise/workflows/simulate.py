@@ -1,25 +1,28 @@
 """A serving plan under a load: the plan becomes a fleet, the load a list of requests."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shardwise.boundary import number
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
 from shardwise.planner.serve.answer import check_serve_plan
 from shardwise.planner.serve.replica import replica_of
+from shardwise.planner.serve.server import server_of
 from shardwise.planner.simulate.clock import TICKS, seconds
 from shardwise.planner.simulate.cost import ReplicaModel
 from shardwise.planner.simulate.metrics import Objectives, summary
-from shardwise.planner.simulate.run import Fleet, Outcome, Pool, simulate
+from shardwise.planner.simulate.run import Outcome, Pool, SimulatedFleet, simulate
 from shardwise.planner.simulate.traces import (
+    MOST_REQUESTS,
+    Lengths,
     check_count,
     from_quantiles,
     from_rates,
@@ -35,34 +38,68 @@ from shardwise.plans import ServePlan, TrainPlan
 from shardwise.roofline.engines import engine_warning
 from shardwise.scheduling import Request, SchedulerConfig, Speculation
 from shardwise.units import format_seconds
-from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.inputs import HardwareWords, plan_changes, whole_number
 from shardwise.workflows.plan_file import stale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """The requests: a trace, or `requests` made ones of `input` and `output` tokens.
+class Load(HardwareWords):
+    """The requests: a trace, or `requests` made ones of `input` and `output` tokens; and how the
+    chips of the plan are read.
 
-    `requests` cuts a trace (0: all of it) before `tile` repeats it. `rate` in requests per second
-    is the made ones', else the trace is sped up to it; `speed` speeds it up by a factor. `cv` is
-    that of the gaps between made ones. `lengths` is a file with ServeGen's quantiles and the
-    category in it, for made requests and for traces that hold rates alone.
+    `requests` cuts a trace (None: all of it) before `tile` repeats it. `rate` in requests per
+    second is the made ones', else the trace is sped up to it; `speed` speeds it up by a factor.
+    `cv` is that of the gaps between made ones. `lengths` is "FILE:CATEGORY", a file with ServeGen's
+    quantiles and the category in it, for made requests and for traces that hold rates alone.
     """
 
+    constants: str | None = None
     trace: Path | str | None = None
-    requests: int = 0
-    tile: int = 1
-    rate: float | None = None
-    speed: float | None = None
-    cv: float | None = None
-    input: int | None = None
-    output: int | None = None
-    lengths: tuple[Path | str, str] | None = None
-    seed: int = 0
+    requests: int | str | None = None
+    tile: int | str = 1
+    rate: float | str | None = None
+    speed: float | str | None = None
+    cv: float | str | None = None
+    input: int | str | None = None
+    output: int | str | None = None
+    lengths: str | None = None
+    seed: int | str = 0
+
+    def number(self, name: str) -> float | None:
+        """A rate, speed or variation as a number; None where it is not given."""
+        least, most = (0, 100) if name == "cv" else (1e-9, 1e6)
+        words = getattr(self, name)
+        if words is None:
+            return None
+        return number(words, f"--{name}", least=least, most=most, suffix=True)
+
+    def whole(self, name: str, most: int = 2**31) -> int:
+        """A count; 0 where it is not given."""
+        words = getattr(self, name)
+        return 0 if words is None else whole_number(words, f"--{name}", least=1, most=most)
+
+    @property
+    def first_seed(self) -> int:
+        """Of everything that is drawn; NumPy takes 32 bits."""
+        return whole_number(self.seed, "--seed", most=2**32 - 1)
+
+    def drawn_lengths(self) -> tuple[Lengths, Lengths]:
+        """What draws prompts and answers."""
+        file, _, category = str(self.lengths).rpartition(":")
+        prompts = read_quantiles(Path(file), category, "input_tokens")
+        outputs = read_quantiles(Path(file), category, "output_tokens")
+        return from_quantiles(prompts), from_quantiles(outputs)
+
+    def verify(self) -> None:
+        """Raise BadRequest for words that make no sense, whether they are used or not."""
+        for name in ("rate", "speed", "cv"):
+            self.number(name)
+        if self.lengths is not None and ":" not in str(self.lengths):
+            raise BadRequest(f"--lengths '{self.lengths}' is not FILE:CATEGORY")
 
 
 MADE = 1000
-"""Requests that are made where nobody says how many."""
+"""Requests that are made where their number is not given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +107,7 @@ class Simulated:
     """What a plan did under a load."""
 
     plan: ServePlan
-    fleet: Fleet
+    fleet: SimulatedFleet
     outcome: Outcome
     result: dict[str, Any]
     warnings: list[str]
@@ -80,7 +117,6 @@ def simulate_plan(
     plan: ServePlan | TrainPlan,
     load: Load,
     *,
-    hardware: Hardware | None = None,
     objectives: Objectives | None = None,
     keep_steps: bool = False,
     progress: Callable[[int, int], None] | None = None,
@@ -92,12 +128,15 @@ def simulate_plan(
     """
     if isinstance(plan, TrainPlan):
         raise BadRequest("a training plan answers no requests; give a serving plan to simulate")
-    hardware = hardware or Hardware(constants=plan.constants)
+    chips = replace(load, sets=plan_changes(load.sets)[1]).hardware
+    hardware = replace(chips, constants=load.constants or plan.constants)
     cfg, piece = load_model(plan.model), hardware.slice(plan.slice).slice
     requests = requests_of(load, plan)
     _check_size(requests, plan)
     fleet = fleet_of(plan, cfg, piece, hardware.slice(plan.prefill_plan.slice).slice)
-    outcome = simulate(requests, fleet, seed=load.seed, keep_steps=keep_steps, progress=progress)
+    outcome = simulate(
+        requests, fleet, seed=load.first_seed, keep_steps=keep_steps, progress=progress
+    )
     result = {**summary(outcome, objectives), "cache": cache_of(fleet)}
     return Simulated(
         plan=plan,
@@ -140,12 +179,10 @@ def _check_size(requests: list[Request], plan: ServePlan) -> None:
 
 def fleet_of(
     plan: ServePlan, cfg: ModelConfig, piece: Slice, prefill_piece: Slice | None = None
-) -> Fleet:
+) -> SimulatedFleet:
     """The replicas of a plan; `prefill_piece` is the slice of its prefill pool, where it has one of
     its own."""
-    model = _replica(plan, cfg, piece)
-    speculation = None
-    wanted = plan.scheduling
+    wanted, speculation = plan.scheduling, None
     if wanted.guesses:
         speculation = Speculation(
             method="draft" if wanted.guess_cost else "ngram",
@@ -153,32 +190,28 @@ def fleet_of(
             acceptance=wanted.acceptance,
             cost=wanted.guess_cost,
         )
-    config = _config(plan, model, prefill=False)
-    pool = Pool(
-        model=model,
-        config=config,
-        replicas=plan.replicas,
-        routing=plan.routing,
-        affinity=_affinity(plan),
-    )
-    prefill = None
+    pool, prefill = _pool(plan, _replica(plan, cfg, piece), plan.replicas), None
     if plan.prefill_replicas:
-        source = model
+        source = pool.model
         if plan.prefill is not None:
             source = _replica(plan.prefill_plan, cfg, prefill_piece or piece)
-        prefill = Pool(
-            model=source,
-            config=_config(plan, source, prefill=True),
-            replicas=plan.prefill_replicas,
-            routing=plan.routing,
-            affinity=_affinity(plan),
-        )
-    return Fleet(pool=pool, prefill=prefill, speculation=speculation)
+        prefill = _pool(plan, source, plan.prefill_replicas, prefill=True)
+    return SimulatedFleet(pool=pool, prefill=prefill, speculation=speculation)
+
+
+def _pool(plan: ServePlan, model: ReplicaModel, replicas: int, *, prefill: bool = False) -> Pool:
+    return Pool(
+        model=model,
+        config=_config(plan, model, prefill=prefill),
+        replicas=replicas,
+        routing=plan.routing,
+        affinity=max(1, AFFINITY_TOKENS // plan.scheduling.page_size),
+    )
 
 
 def _replica(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> ReplicaModel:
     check_serve_plan(plan, cfg, piece)
-    model = replica_of(plan, cfg, piece, memory_share=plan.scheduling.memory_share)
+    model = replica_of(server_of(plan, cfg, piece), memory_share=plan.scheduling.memory_share)
     if model.kv_tokens < plan.scheduling.page_size:
         raise NoFeasiblePlan(
             f"{plan.model} leaves no room for a cache on {piece}: {model.kv_tokens:,} tokens fit "
@@ -192,10 +225,6 @@ def _replica(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> ReplicaModel:
 AFFINITY_TOKENS = 1024
 """Tokens of a prompt that routing by hash goes by: longer than the system prompt that all share,
 shorter than a conversation (two of Mooncake's blocks; ours)."""
-
-
-def _affinity(plan: ServePlan) -> int:
-    return max(1, AFFINITY_TOKENS // plan.scheduling.page_size)
 
 
 def _config(plan: ServePlan, model: ReplicaModel, *, prefill: bool) -> SchedulerConfig:
@@ -231,16 +260,11 @@ def _config(plan: ServePlan, model: ReplicaModel, *, prefill: bool) -> Scheduler
 
 def requests_of(load: Load, plan: ServePlan) -> list[Request]:
     """The requests of a load; what it leaves open is the plan's."""
-    for name in ("rate", "speed", "cv"):
-        value = getattr(load, name)
-        if value is not None and not (
-            isfinite(value) and (value > 0 or (value, name) == (0, "cv"))
-        ):
-            least = "0 or more" if name == "cv" else "above 0"
-            raise BadRequest(f"--{name} is {value:g}; it must be a finite number, {least}")
-    check_count(load.requests * load.tile)
+    load.verify()
+    tile = load.whole("tile", MOST_REQUESTS)
+    check_count(load.whole("requests") * tile)
     requests = _made(load, plan) if load.trace is None else _traced(load, plan, Path(load.trace))
-    found = tiled(requests, load.tile) if load.tile > 1 else requests
+    found = tiled(requests, tile) if tile > 1 else requests
     last = max(r.arrival for r in found)
     if not last <= _LONGEST:
         raise BadRequest(
@@ -256,32 +280,22 @@ _LONGEST = 1e9
 
 
 def _made(load: Load, plan: ServePlan) -> list[Request]:
-    if load.rate is None or load.speed is not None:
+    rate, cv, seed = load.number("rate"), load.number("cv"), load.first_seed
+    if rate is None or load.speed is not None:
         raise BadRequest("a load needs --trace FILE, or --rate for requests that are made")
-    count = load.requests or MADE
-    cv = 1.0 if load.cv is None else load.cv
     requests = poisson(
-        load.rate,
-        count,
-        load.input or plan.input_length,
-        load.output or plan.output_length,
-        cv=cv,
-        seed=load.seed,
+        rate,
+        load.whole("requests") or MADE,
+        load.whole("input") or plan.input_length,
+        load.whole("output") or plan.output_length,
+        cv=1.0 if cv is None else cv,
+        seed=seed,
     )
     if load.lengths is None:
         return requests
     if load.input or load.output:
         raise BadRequest("--lengths says how long requests are; leave --input and --output out")
-    prompts, outputs = map(from_quantiles, _quantiles(load.lengths))
-    return with_lengths(requests, prompts, outputs, load.seed)
-
-
-def _quantiles(
-    lengths: tuple[Path | str, str],
-) -> tuple[Mapping[float, float], Mapping[float, float]]:
-    path, category = Path(lengths[0]), lengths[1]
-    prompts = read_quantiles(path, category, "input_tokens")
-    return prompts, read_quantiles(path, category, "output_tokens")
+    return with_lengths(requests, *load.drawn_lengths(), seed)
 
 
 def _traced(load: Load, plan: ServePlan, path: Path) -> list[Request]:
@@ -290,26 +304,26 @@ def _traced(load: Load, plan: ServePlan, path: Path) -> list[Request]:
         for name in ("input", "output", "cv", "lengths"):
             if getattr(load, name) is not None:
                 raise BadRequest(f"--{name} takes no effect: the trace '{path}' says it itself")
-        requests = read_trace(path, plan.scheduling.page_size, load.requests)
+        requests = read_trace(path, plan.scheduling.page_size, load.whole("requests"))
     else:
         if load.lengths is None:
             raise BadRequest(
                 f"'{path}' holds rates of arrival alone; give lengths with --lengths FILE:CATEGORY"
             )
-        prompts, outputs = map(from_quantiles, _quantiles(load.lengths))
-        requests = from_rates(windows, prompts, outputs, most=load.requests, seed=load.seed)
-    speed = load.speed
-    if load.rate is not None:
+        most, seed = load.whole("requests"), load.first_seed
+        requests = from_rates(windows, *load.drawn_lengths(), most=most, seed=seed)
+    rate, speed = load.number("rate"), load.number("speed")
+    if rate is not None:
         if speed is not None:
             raise BadRequest("--rate and --speed both say how fast requests come; give one")
         span = requests[-1].arrival - requests[0].arrival
         if not span:
             raise BadRequest(f"all requests of '{path}' come at once; --rate cannot stretch that")
-        speed = load.rate * span / max(len(requests) - 1, 1)
+        speed = rate * span / max(len(requests) - 1, 1)
     return scaled(requests, speed) if speed is not None else requests
 
 
-def cache_of(fleet: Fleet) -> dict[str, int]:
+def cache_of(fleet: SimulatedFleet) -> dict[str, int]:
     """The pages of one replica."""
     config = fleet.pool.config
     return {

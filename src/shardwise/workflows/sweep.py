@@ -25,7 +25,7 @@ _MOST_DOMAINS = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class SweepPoint:
     """One planned job. `answer` is None where nothing fits or divides, and `miss` says why.
 
     `days` and `usd` are of the whole run of `tokens`; `usd` is None without a price. `efficiency`
@@ -80,7 +80,7 @@ def sweep(
     tokens: float | None = None,
     choices: TrainChoices | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[Point, ...]:
+) -> tuple[SweepPoint, ...]:
     """Plan every slice x batch x sequence length.
 
     `tokens` of a run adds days, and dollars where the chip has a price. Raises BadRequest where no
@@ -90,7 +90,7 @@ def sweep(
     points = []
     for done, (batch, length, piece) in enumerate(jobs):
         inside = _inside(progress, done, len(jobs)) if progress else None
-        point = Point(piece=piece, batch=batch, sequence_length=length, answer=None)
+        point = SweepPoint(piece=piece, batch=batch, sequence_length=length, answer=None)
         points.append(_planned(point, model, tokens, choices, inside))
     if progress:
         progress(len(jobs), len(jobs))
@@ -107,12 +107,12 @@ def _inside(
 
 
 def _planned(
-    asked: Point,
+    asked: SweepPoint,
     model: str | Path,
     tokens: float | None,
     choices: TrainChoices | None,
     progress: Callable[[int, int], None] | None,
-) -> Point:
+) -> SweepPoint:
     """The point with its plan, or with the reason why it has none."""
     try:
         planning = plan_training(
@@ -139,16 +139,16 @@ def _planned(
     return replace(asked, answer=answer, days=days, usd=usd)
 
 
-def _scaling(points: Sequence[Point]) -> list[Point]:
+def _scaling(points: Sequence[SweepPoint]) -> list[SweepPoint]:
     """Efficiency along each series of one chip, batch and length, by number of chips."""
 
-    def series(p: Point) -> tuple:
+    def series(p: SweepPoint) -> tuple:
         return p.piece.chip.id, p.batch, p.sequence_length
 
-    done: list[Point] = []
+    done: list[SweepPoint] = []
     for _, same in groupby(sorted(points, key=lambda p: (*series(p), p.piece.chips)), series):
-        first: Point | None = None
-        last: Point | None = None
+        first: SweepPoint | None = None
+        last: SweepPoint | None = None
         for point in same:
             if point.answer is None:
                 done.append(point)
@@ -164,18 +164,18 @@ def _scaling(points: Sequence[Point]) -> list[Point]:
     return done
 
 
-def _rate(point: Point) -> float:
+def _rate(point: SweepPoint) -> float:
     assert point.answer is not None
     return point.answer.tokens_per_second
 
 
-def _front(points: Sequence[Point]) -> tuple[Point, ...]:
+def _front(points: Sequence[SweepPoint]) -> tuple[SweepPoint, ...]:
     """Mark what no other point beats in tokens/s and in cost: dollars per token where every chip
     has a price, else chips."""
     priced = all(p.piece.chip.price for p in points)
     planned = [p for p in points if p.answer is not None]
 
-    def cost(p: Point) -> float:
+    def cost(p: SweepPoint) -> float:
         price = p.piece.chip.price
         return (
             p.piece.chips / _rate(p) * price.usd_per_chip_hour
@@ -191,7 +191,7 @@ def _front(points: Sequence[Point]) -> tuple[Point, ...]:
     return tuple(replace(p, on_front=id(p) in front) for p in points)
 
 
-def verdicts(points: Sequence[Point], *, days: float | None = None) -> list[str]:
+def verdicts(points: Sequence[SweepPoint], *, days: float | None = None) -> list[str]:
     """Where scaling stops being worth it, and the cheapest point within `days`."""
     said = [line for line in map(_stop, _series(points)) if line]
     if days is None:
@@ -217,14 +217,14 @@ def verdicts(points: Sequence[Point], *, days: float | None = None) -> list[str]
     return [*said, text]
 
 
-def _series(points: Sequence[Point]) -> list[list[Point]]:
-    def key(p: Point) -> tuple:
+def _series(points: Sequence[SweepPoint]) -> list[list[SweepPoint]]:
+    def key(p: SweepPoint) -> tuple:
         return p.piece.chip.id, p.batch, p.sequence_length
 
     return [[p for p in same if p.answer] for _, same in groupby(points, key)]
 
 
-def _stop(series: Sequence[Point]) -> str:
+def _stop(series: Sequence[SweepPoint]) -> str:
     for before, point in pairwise(series):
         if point.marginal is not None and point.marginal < WORTH and point.answer:
             return (
@@ -237,12 +237,12 @@ def _stop(series: Sequence[Point]) -> str:
     return ""
 
 
-def sweep_result(points: Sequence[Point], days: float | None) -> dict[str, Any]:
+def sweep_result(points: Sequence[SweepPoint], days: float | None) -> dict[str, Any]:
     """The sweep as a document's `result`."""
     return {"points": [_row(p) for p in points], "verdicts": verdicts(points, days=days)}
 
 
-def _row(point: Point) -> dict[str, Any]:
+def _row(point: SweepPoint) -> dict[str, Any]:
     row: dict[str, Any] = {
         "slice": str(point.piece),
         "chip": point.piece.chip.id,

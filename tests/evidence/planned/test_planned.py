@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.every import over_every
 
 from shardwise.evidence.planned.plans import DENSE, small_plans
 from shardwise.evidence.planned.steps import (
@@ -42,7 +43,7 @@ def found(name):
     return found_of(ROWS[name])
 
 
-@pytest.mark.parametrize("name", PLANS)
+@over_every(PLANS)
 def test_what_is_planned_is_what_runs(name):
     plan, cfg = PLANS[name]
     one = found(name)

@@ -55,6 +55,7 @@ def test_throughput_is_concurrency_over_tpot(found):
     assert tpot_summary(found.gating).rank_correlation > 0.9
 
 
+@pytest.mark.slow
 def test_the_engines_constants_are_worth_having(found):
     roofline = validate_serving(found.table, efficiency="roofline")
     assert tpot_summary(roofline.gating).median_abs_error > 0.18

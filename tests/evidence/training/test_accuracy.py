@@ -75,6 +75,7 @@ def test_ranges_hold_left_out_runs(found):
     assert 0.70 <= found.coverage(held_out=True) <= 0.90
 
 
+@pytest.mark.slow
 def test_the_fit_is_better_than_chip_rates_alone(found):
     alone = validate(read_table(PUBLISHED).rows, efficiency="roofline")
     assert found.summary.median_abs_error < 0.5 * alone.summary.median_abs_error

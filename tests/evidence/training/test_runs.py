@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from tests.every import over_every
 
 from shardwise.errors import BadRequest
 from shardwise.evidence.training.models import model_of as model_in
@@ -164,7 +165,7 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("name", PLANS)
+@over_every(PLANS)
 def test_the_plan_says_what_the_row_says(name):
     plan = read_run(ROWS[name]).plan
     for field, value in PLANS[name].items():

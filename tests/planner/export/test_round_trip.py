@@ -4,8 +4,8 @@ by the name of the field."""
 from dataclasses import fields
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import on_drawn
 from tests.planner.export.exporting import MIXED, MODELS, STORED_F32, a_plan, plans
 
 from shardwise.errors import BadRequest
@@ -114,8 +114,7 @@ def runs_as_it_is(target: str, plan: TrainPlan) -> bool:
 
 
 @pytest.mark.parametrize("target", EXPORTERS)
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
+@on_drawn(150, data=st.data())
 def test_what_a_target_can_run_parses_back(target, data):
     plan, cfg, piece = data.draw(st.one_of(*ACCEPTED[target]))
     if not runs_as_it_is(target, plan):
@@ -143,8 +142,7 @@ FIELDS = [f.name for f in fields(TrainPlan)]
 
 
 @pytest.mark.parametrize("target", EXPORTERS)
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
+@on_drawn(150, data=st.data())
 def test_any_plan_parses_back_or_is_refused_by_field(target, data):
     tpu = data.draw(st.booleans())
     plan, cfg, piece = data.draw(plans(tpu=tpu, **ANYTHING))

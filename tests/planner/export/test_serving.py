@@ -4,15 +4,15 @@ import re
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import on_drawn
 from tests.planner.export.exporting import MODELS
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
 from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, parse_serve
-from shardwise.planner.serve.search import fewest_kv_heads
+from shardwise.planner.serve.server import fewest_kv_heads
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.plans.serve import KV_SHARDINGS, ROUTINGS, ServeScheduling
 
@@ -83,8 +83,7 @@ def serving_plans(draw):
 
 
 @pytest.mark.parametrize("target", SERVE_EXPORTERS)
-@settings(max_examples=300, deadline=None)
-@given(made=serving_plans())
+@on_drawn(300, made=serving_plans())
 def test_any_plan_comes_back_or_is_refused_by_its_field(target, made):
     plan, cfg, piece = made
     try:

@@ -11,7 +11,7 @@ from tests.planner.steps import dense, moe
 
 from shardwise.errors import BadRequest
 from shardwise.models.remat import REMAT_POLICIES
-from shardwise.planner.price.seconds import stack_for
+from shardwise.planner.price.plan import stack_for
 from shardwise.planner.training import plan_train
 from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.roofline import body_times

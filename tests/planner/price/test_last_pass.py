@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import BadRequest
-from shardwise.planner.price.last_pass import last_pass
-from shardwise.planner.price.timeline import costs_of, timeline
+from shardwise.planner.price.pipeline import costs_of, last_pass
+from shardwise.planner.price.timeline import timeline
 from shardwise.scheduling import pipeline_schedule
+from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
-KINDS = ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe")
 CHUNKS = {"interleaved": 3, "zb_v": 2, "dualpipe": 2}
 SECONDS = st.floats(0.0, 5.0, allow_subnormal=False)
 
@@ -19,7 +19,7 @@ SECONDS = st.floats(0.0, 5.0, allow_subnormal=False)
 @st.composite
 def pipelines(draw):
     """A schedule with uneven stages and uneven, perhaps slow, transfers."""
-    kind = draw(st.sampled_from(KINDS))
+    kind = draw(st.sampled_from(PIPELINE_KINDS))
     S, rounds = 2 * draw(st.integers(1, 3)), draw(st.integers(2, 3))
     schedule = pipeline_schedule(kind, S, rounds * S, CHUNKS.get(kind, 1))
 
@@ -43,7 +43,7 @@ def test_it_is_when_the_last_pass_of_the_timeline_ends(pipeline):
     assert last_pass(schedule, costs) == timeline(schedule, costs).makespan
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PIPELINE_KINDS)
 def test_reductions_and_updates_come_after_it(kind):
     schedule = pipeline_schedule(kind, 4, 8, CHUNKS.get(kind, 1))
     costs = costs_of(schedule, forward=1.0, backward=1.0, weight=1.0, transfer=0.25)

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import on_drawn
 
 from shardwise.errors import BadRequest
-from shardwise.planner.price.pipeline import pipeline_seconds
-from shardwise.planner.price.timeline import costs_of, timeline
+from shardwise.planner.price.pipeline import costs_of, pipeline_seconds
+from shardwise.planner.price.timeline import timeline
 from shardwise.scheduling import pipeline_schedule, schedule_row
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
@@ -40,22 +40,19 @@ def ends(shape, forward, backward, weight, transfer=0.0):
 seconds = st.integers(0, 40).map(lambda n: 60.0 * n)
 
 
-@settings(max_examples=400, deadline=None)
-@given(pipelines(), seconds, seconds, seconds)
+@on_drawn(400, pipelines(), seconds, seconds, seconds)
 def test_closed_form_is_the_timeline(shape, F, B, W):
     assert pipeline_seconds(*shape, F, B, W) == ends(shape, F, B, W).makespan
 
 
-@settings(max_examples=400, deadline=None)
-@given(pipelines(), seconds, seconds, seconds, st.floats(0, 1))
+@on_drawn(400, pipelines(), seconds, seconds, seconds, st.floats(0, 1))
 def test_closed_form_with_transfers_up_to_a_pass(shape, F, B, W, share):
     v = 1 if shape[0] == "dualpipe" else shape[3]
     t = float(int(share * min(F, B) / v))
     assert pipeline_seconds(*shape, F, B, W, t) == ends(shape, F, B, W, t).makespan
 
 
-@settings(max_examples=150, deadline=None)
-@given(pipelines(), seconds, seconds, seconds, seconds)
+@on_drawn(150, pipelines(), seconds, seconds, seconds, seconds)
 def test_closed_form_with_long_transfers_is_a_lower_bound(shape, F, B, W, t):
     assert pipeline_seconds(*shape, F, B, W, t) <= ends(shape, F, B, W, t).makespan
 
@@ -78,8 +75,7 @@ def test_closed_form_of_large_pipelines(shape):
             assert pipeline_seconds(*shape, F, B, W, t) == ends(shape, F, B, W, t).makespan
 
 
-@settings(max_examples=200, deadline=None)
-@given(pipelines())
+@on_drawn(200, pipelines())
 def test_in_flight_is_the_fullest_rank(shape):
     schedule = pipeline_schedule(*shape)
     parts = 1 if shape[0] == "dualpipe" else shape[3]
@@ -87,8 +83,9 @@ def test_in_flight_is_the_fullest_rank(shape):
     assert schedule_row(shape[0]).in_flight(*shape[1:]) * parts == pytest.approx(counted)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.sampled_from(PIPELINE_KINDS), st.integers(1, 8), st.integers(1, 20), st.integers(1, 4))
+@on_drawn(
+    300, st.sampled_from(PIPELINE_KINDS), st.integers(1, 8), st.integers(1, 20), st.integers(1, 4)
+)
 def test_takes_is_the_rule_of_the_tables(kind, S, M, v):
     try:
         pipeline_schedule(kind, S, M, v)

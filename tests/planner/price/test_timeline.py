@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardwise.errors import BadRequest
-from shardwise.planner.price.timeline import StageCosts, costs_of, timeline
+from shardwise.planner.price.pipeline import StageCosts, costs_of
+from shardwise.planner.price.timeline import timeline
 from shardwise.scheduling import pipeline_schedule
+from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
 
 def laid(kind="1f1b", S=2, M=2, v=1, *, F=1.0, B=1.0, W=1.0, **more):
@@ -108,7 +110,7 @@ def test_dualpipe_reduces_and_updates_both_copies():
 
 @st.composite
 def uneven(draw):
-    kind = draw(st.sampled_from(["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe"]))
+    kind = draw(st.sampled_from(PIPELINE_KINDS))
     S = draw(st.sampled_from([2, 4, 6]))
     v = {"interleaved": 3, "zb_v": 2, "dualpipe": 2}.get(kind, 1)
     schedule = pipeline_schedule(kind, S, S * draw(st.integers(2, 3)), v)

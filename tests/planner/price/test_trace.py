@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 
 from shardwise.errors import BadRequest
-from shardwise.planner.price.timeline import costs_of, timeline
+from shardwise.planner.price.pipeline import costs_of
+from shardwise.planner.price.timeline import timeline
 from shardwise.planner.price.trace import trace_events, write_trace
 from shardwise.scheduling import pipeline_schedule
 

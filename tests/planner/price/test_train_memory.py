@@ -26,7 +26,7 @@ from tests.planner.steps import (
 )
 
 from shardwise.models import load_model, params_total
-from shardwise.planner.price.memory.step import checkpoint_bytes, layer_bytes, train_memory
+from shardwise.planner.price.memory import checkpoint_bytes, layer_bytes, train_memory
 from shardwise.plans import TrainDtypes
 
 TOKENS = 4 * 128

@@ -6,12 +6,12 @@ import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip
-from shardwise.workflows.inputs import Hardware
 from shardwise.workflows.predict import TrainChoices, plan_training
 
 
 def plan(on, **more):
-    return plan_training("llama-3-8b", on, batch="64seq", seq=4096, choices=TrainChoices(**more))
+    choices = TrainChoices(**{"schedule": "1f1b", **more})
+    return plan_training("llama-3-8b", on, batch="64seq", seq=4096, choices=choices)
 
 
 @pytest.mark.parametrize(
@@ -57,14 +57,14 @@ def test_tensor_two_stays_inside_the_chip():
 
 
 def test_a_slower_die_link_is_no_faster():
-    slow = Hardware(overrides=["chip.device_link_oneway=10e9"])
+    slow = {"sets": {"chip.device_link_oneway": 10e9}}
     pins = {"fsdp": 4, "tensor": 2}
-    fast, slower = (plan("tpu7x:2x2x1", pins=pins, **m).best for m in ({}, {"hardware": slow}))
+    fast, slower = (plan("tpu7x:2x2x1", pins=pins, **m).best for m in ({}, slow))
     assert slower.step_seconds["expected"] > fast.step_seconds["expected"]
 
 
 def test_an_unknown_die_link_is_asked_for_and_can_be_given():
     with pytest.raises(BadRequest, match=r"chip 'v3'.*--set chip.device_link_oneway=NUMBER"):
         plan("v3:4x4")
-    given = Hardware(overrides=["chip.device_link_oneway=1e11"])
-    assert plan("v3:8x8", hardware=given).best.plan.devices == 128
+    given = {"chip.device_link_oneway": 1e11}
+    assert plan("v3:8x8", sets=given).best.plan.devices == 128

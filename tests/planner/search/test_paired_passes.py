@@ -11,10 +11,10 @@ import pytest
 from tests.planner.closed import closed_form
 from tests.planner.search.test_train_search import bytes_of, request, seconds
 from tests.planner.steps import moe, runs, step
+from tests.searched import search
 
 from shardwise.hardware import parse_slice, place
-from shardwise.planner.price.seconds import stack_for
-from shardwise.planner.search.loop import search
+from shardwise.planner.price.plan import stack_for
 from shardwise.planner.step.work import train_work
 from shardwise.planner.training import plan_of
 from shardwise.plans import MESH_AXES

@@ -3,17 +3,19 @@
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from math import prod
 
 import pytest
 from tests.planner.closed import closed_form
 from tests.planner.steps import dense, moe
+from tests.searched import search
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice, parts
 from shardwise.models.remat import REMAT_POLICIES
-from shardwise.planner.search.loop import batch_units, search
+from shardwise.planner.search.loop import batch_units
 from shardwise.planner.search.request import SEARCHED, STORAGES, TrainRequest
 from shardwise.planner.training import TrainAnswer, plan_of
 from shardwise.plans import MESH_AXES, TrainPlan, model_hash
@@ -32,6 +34,8 @@ PLAIN = {
     "context_method": ("all_gather",),
 }
 """One structure per remat policy."""
+HELD = {"on": "v5e:4x4", "sequences": 32, "remat": ("block",)}
+"""A quarter of the structures, for what is not about remat policies."""
 
 
 def request(cfg=DENSE, on="v5e:2x2", sequences=16, **changes) -> TrainRequest:
@@ -180,6 +184,13 @@ def test_brute_force_agrees_on_random_spaces(seed):
     assert found.candidates == found.legal >= len(whole)
 
 
+@cache
+def plain(cfg, on, sequences, *remat):
+    """A request of plain structures, and every plan of it."""
+    asked = request(cfg, on, sequences, remat=remat, **PLAIN)
+    return asked, tuple(brute(asked))
+
+
 @pytest.mark.parametrize(
     ("cfg", "on", "sequences", "remat"),
     [
@@ -189,8 +200,8 @@ def test_brute_force_agrees_on_random_spaces(seed):
     ],
 )
 def test_brute_force_agrees(cfg, on, sequences, remat):
-    asked = request(cfg, on, sequences, remat=remat, **PLAIN)
-    fitting = [a for a in brute(asked) if bytes_of(a) <= asked.max_hbm_bytes]
+    asked, everything = plain(cfg, on, sequences, *remat)
+    fitting = [a for a in everything if bytes_of(a) <= asked.max_hbm_bytes]
     best = min(map(seconds, fitting))
     found = search(asked, keep=3)
     assert found.best[0].seconds == pytest.approx(best, rel=1e-9)
@@ -198,8 +209,8 @@ def test_brute_force_agrees(cfg, on, sequences, remat):
 
 
 def test_memory_limits_the_choice_as_brute_force_does():
-    asked = request(remat=("none", "block"), **PLAIN)
-    everything = sorted(brute(asked), key=bytes_of)
+    asked, everything = plain(DENSE, "v5e:2x2", 16, "none", "block")
+    everything = sorted(everything, key=bytes_of)
     limit = bytes_of(everything[len(everything) // 3])
     best = min(seconds(a) for a in everything if bytes_of(a) <= limit)
     found = search(replace(asked, max_hbm_bytes=limit), keep=1).best[0]
@@ -236,7 +247,7 @@ def test_the_figures_of_the_search_are_those_of_the_plan(on, cfg, sequences, exh
 @pytest.mark.parametrize(("on", "cfg", "sequences"), CASES[:4])
 def test_floors_leave_out_nothing_that_belongs_to_the_answer(on, cfg, sequences):
     asked = request(cfg, on, sequences)
-    some, all_ = search(asked, keep=4), search(asked, keep=4, exhaustive=True)
+    some, all_ = search(asked, keep=12), search(asked, keep=12, exhaustive=True)
     assert all_.candidates == all_.legal == some.legal
     assert some.candidates < all_.candidates
     for mine, theirs in zip(some.best, all_.best, strict=True):
@@ -245,7 +256,7 @@ def test_floors_leave_out_nothing_that_belongs_to_the_answer(on, cfg, sequences)
 
 @pytest.mark.parametrize(("on", "cfg", "sequences"), CASES)
 def test_the_report_counts_what_was_looked_at(on, cfg, sequences):
-    report = search(request(cfg, on, sequences), keep=3)
+    report = search(request(cfg, on, sequences), keep=12)
     assert report.enumerated >= report.legal >= report.candidates > 0
     assert report.nearest is None
     assert 0 < report.seconds < 10
@@ -267,7 +278,7 @@ def test_the_report_counts_what_was_looked_at(on, cfg, sequences):
     ],
 )
 def test_pins_are_honoured(pins):
-    report = search(request(on="v5e:4x4", sequences=32, pins=pins), keep=4)
+    report = search(request(**HELD, pins=pins), keep=4)
     assert report.best
     for found in report.best:
         assert {axis: found.mesh.get(axis, 1) for axis in pins} == pins
@@ -290,15 +301,15 @@ def test_a_pinned_remat_is_the_only_one():
     ],
 )
 def test_a_choice_that_is_asked_for_is_the_only_one(choice, value, pins):
-    report = search(request(on="v5e:4x4", sequences=32, pins=pins, **{choice: value}), keep=4)
+    report = search(request(**HELD, pins=pins, **{choice: value}), keep=4)
     assert report.best
     assert {getattr(f.structure, choice) for f in report.best} == set(value)
 
 
 def test_pinning_never_makes_a_plan_faster():
-    free = search(request(on="v5e:4x4", sequences=32), keep=1).best[0].seconds
+    free = search(request(**HELD), keep=1).best[0].seconds
     for pins in ({"tensor": 4}, {"stage": 4}, {"fsdp": 16}):
-        pinned = search(request(on="v5e:4x4", sequences=32, pins=pins), keep=1)
+        pinned = search(request(**HELD, pins=pins), keep=1)
         assert pinned.best[0].seconds >= free * (1 - 1e-12)
 
 
@@ -307,7 +318,7 @@ def chips_of(found) -> int:
 
 
 def test_cost_pays_for_the_chips_in_use_only():
-    asked = request(on="v5e:4x4", sequences=32)
+    asked = request(**HELD)
     fast = search(asked, keep=1).best[0]
     cheap = search(replace(asked, objective="cost"), keep=1, exhaustive=True).best[0]
     assert cheap.rank == pytest.approx(chips_of(cheap) * cheap.seconds)
@@ -318,7 +329,7 @@ def test_cost_pays_for_the_chips_in_use_only():
 
 
 def test_chips_is_the_smallest_part_on_which_a_plan_fits():
-    asked = request(on="v5e:4x4", sequences=32, objective="chips")
+    asked = request(**HELD, objective="chips")
     assert chips_of(search(asked, keep=1).best[0]) == 1
     # With less memory a single chip holds no plan any more.
     alone = search(replace(asked, piece=parse_slice("v5e:1x1")), keep=1, exhaustive=True).best

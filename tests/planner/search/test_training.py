@@ -9,25 +9,27 @@ from tests.planner.steps import dense, moe
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model, params_active, params_total
+from shardwise.planner.search.misses import nearest_batches
 from shardwise.planner.training import (
     better_batches,
     check_plan,
     default_dtypes,
     evaluate_train,
-    nearest_batches,
     plan_train,
     run_of,
     tokens_per_second_at,
 )
 from shardwise.plans import MESH_AXES, TrainDtypes
 
+HELD = {"remat": ("block",)}
+"""A quarter of the structures, for what is not about remat policies."""
 SLICES = ["v5p:4x4x4", "v5e:4x8", "4*h100:8", "2*v5p:2x2x4", "tpu7x:2x2x2", "h100:1"]
 
 
 @pytest.mark.parametrize("on", SLICES)
 @pytest.mark.parametrize("cfg", [dense(), moe()], ids=lambda c: c.name)
 def test_every_plan_returned_passes_its_own_checks(on, cfg):
-    asked = request(cfg, on, 64)
+    asked = request(cfg, on, 64, remat=("none", "block"))
     planning = plan_train(asked, top=4)
     for answer in (planning.best, *planning.runners_up):
         check_plan(answer.plan, cfg, asked.piece)
@@ -48,7 +50,7 @@ def test_every_plan_returned_passes_its_own_checks(on, cfg):
 def test_rates_and_utilisation_by_hand():
     """tokens/s x 6 N over all chips' peak; mfu leaves the lookup out and adds attention."""
     cfg = load_model("llama-3-8b")
-    answer = plan_train(request(cfg, "v5p:4x4x4", 64, sequence_length=4096)).best
+    answer = plan_train(request(cfg, "v5p:4x4x4", 64, sequence_length=4096, **HELD)).best
     rate = 64 * 4096 / answer.step_seconds["expected"]
     assert answer.tokens_per_second == pytest.approx(rate)
     peak = 64 * answer.piece.chip.peak_flops["bf16"]
@@ -69,7 +71,7 @@ def test_idle_chips_are_in_the_denominator():
 
 
 def test_runners_up_are_as_many_meshes_as_asked_for_at_least():
-    planning = plan_train(request(on="v5e:4x4", sequences=32), top=5)
+    planning = plan_train(request(on="v5e:4x4", sequences=32, **HELD), top=5)
     assert len(planning.runners_up) >= 5
 
 
@@ -78,7 +80,7 @@ def test_runners_up_are_as_many_meshes_as_asked_for_at_least():
 
 def test_the_nearest_miss_says_by_how_much_and_what_would_do():
     cfg = load_model("llama-3-70b")
-    asked = request(cfg, "v5e:4x4", 64, sequence_length=4096)
+    asked = request(cfg, "v5e:4x4", 64, sequence_length=4096, **HELD)
     with pytest.raises(NoFeasiblePlan) as missed:
         plan_train(asked)
     said = str(missed.value)
@@ -90,7 +92,7 @@ def test_the_nearest_miss_says_by_how_much_and_what_would_do():
     chips = parse_slice(larger).chips
     assert chips >= 16 * need / asked.max_hbm_bytes
     # The slice that the message spells is indeed enough, or the next one is.
-    assert plan_train(request(cfg, "v5e:8x16", 64, sequence_length=4096)).best
+    assert plan_train(request(cfg, "v5e:8x16", 64, sequence_length=4096, **HELD)).best
     assert chips in (64, 128)
 
 
@@ -102,7 +104,7 @@ def test_a_batch_too_large_is_told_apart_from_too_few_chips():
 
 
 def test_a_limit_below_the_chip_is_honoured():
-    asked = request(on="v5e:4x4", sequences=64, sequence_length=2048)
+    asked = request(on="v5e:4x4", sequences=64, sequence_length=2048, **HELD)
     free = plan_train(asked).best.peak_bytes_per_chip
     tight = plan_train(replace(asked, max_hbm_bytes=free / 2)).best
     assert tight.peak_bytes_per_chip <= free / 2
@@ -186,7 +188,7 @@ def test_experts_that_do_not_divide():
 
 @pytest.fixture(scope="module")
 def priced():
-    asked = request(dense(), "v5e:4x4", 64)
+    asked = request(dense(), "v5e:4x4", 64, **HELD)
     return asked, plan_train(asked).best.plan
 
 
@@ -216,7 +218,7 @@ def test_plans_that_do_not_suit_model_or_slice(priced, changes, said):
 
 
 def test_a_batch_that_splits_badly_is_offered_a_better_one():
-    asked = request(on="v5p:4x4x4", sequences=255, cfg=load_model("llama-3-8b"))
+    asked = request(on="v5p:4x4x4", sequences=255, cfg=load_model("llama-3-8b"), **HELD)
     asked = replace(asked, sequence_length=4096)
     best = plan_train(asked).best
     offers = better_batches(asked, best)
@@ -229,7 +231,7 @@ def test_a_batch_that_splits_badly_is_offered_a_better_one():
 
 
 def test_a_batch_that_splits_well_is_left_alone():
-    asked = request(on="v5e:4x4", sequences=256)
+    asked = request(on="v5e:4x4", sequences=256, **HELD)
     assert better_batches(asked, plan_train(asked).best) == []
 
 

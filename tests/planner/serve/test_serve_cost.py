@@ -7,10 +7,10 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice
 from shardwise.models import load_model
 from shardwise.planner.serve.cost import MOST_TOKENS, engine_cost
-from shardwise.planner.serve.count import ServeShape
-from shardwise.planner.serve.search import place_mesh
-from shardwise.planner.serve.step import step_work
-from shardwise.plans.serve import ServeDtypes
+from shardwise.planner.serve.count import step_work
+from shardwise.planner.serve.request import ServeRequest
+from shardwise.planner.serve.server import Server, place_mesh
+from shardwise.plans.serve import SERVE_AXES, ServeDtypes
 from shardwise.roofline import price
 from shardwise.roofline.engines import IDEAL_ENGINE, load_engine
 from shardwise.scheduling.step import StepShape
@@ -34,23 +34,30 @@ UNEVEN = [
 ]
 
 
-class Server:
+class Case:
     """A model on a slice, with its cost and its price of one step."""
 
     def __init__(self, model, slice_, mesh, kv_sharding, engine="vllm"):
         self.cfg, piece = load_model(model), parse_slice(slice_)
         self.chip, self.engine = piece.chip, load_engine(engine)
         self.placement = place_mesh(piece, mesh, piece.shape)
-        self.shape = ServeShape(
-            degrees={axis: float(d) for axis, d in mesh.items()},
-            batch=1.0,
+        request = ServeRequest(
+            cfg=self.cfg,
+            model=model,
+            pieces=(piece,),
             input_length=1,
             output_length=1,
-            prefill_chunk=8192,
+            engine=self.engine,
+        )
+        server = Server(
+            request=request,
+            piece=piece,
+            box=piece.shape,
+            degrees={axis: mesh.get(axis, 1) for axis in SERVE_AXES},
             kv_sharding=kv_sharding,
             dtypes=ServeDtypes(),
         )
-        self.cost = engine_cost(self.cfg, self.shape, self.chip, self.placement, self.engine)
+        self.shape, self.cost = server.shape(), engine_cost(server)
 
     def priced(self, step):
         work = step_work(self.cfg, self.shape, step)
@@ -81,21 +88,21 @@ def steps(seed, number):
 
 @pytest.mark.parametrize("case", EXACT, ids=lambda case: f"{case[0]}-{case[3]}")
 def test_equal_to_the_pricer(case):
-    server = Server(*case)
+    server = Case(*case)
     for step in steps(0, 25):
         assert server.cost.seconds(step) == pytest.approx(server.priced(step), rel=1e-9), step
 
 
 @pytest.mark.parametrize("case", UNEVEN, ids=lambda case: f"{case[0]}-{case[3]}")
 def test_near_the_pricer_where_a_cut_is_uneven(case):
-    server = Server(*case)
+    server = Case(*case)
     for step in steps(1, 25):
         assert server.cost.seconds(step) == pytest.approx(server.priced(step), rel=0.01), step
 
 
 @pytest.mark.parametrize("case", [*EXACT, *UNEVEN], ids=lambda case: f"{case[0]}-{case[3]}")
 def test_a_line_is_the_steps_that_it_stands_for(case):
-    cost = Server(*case).cost
+    cost = Case(*case).cost
     for n, mean in ((1, 1), (7, 100), (64, 127), (64, 3000), (200, 40)):
         line = cost.decode_line(n, n * mean)
         far = min(line.until, n * (mean + 5000.0))
@@ -107,7 +114,7 @@ def test_a_line_is_the_steps_that_it_stands_for(case):
 
 
 def test_a_window_ends_a_line():
-    cost = Server(*EXACT[1]).cost
+    cost = Case(*EXACT[1]).cost
     line = cost.decode_line(4, 4 * 100)
     assert line.until == 4 * 128
     beyond = cost.decode_line(4, 4 * 128)
@@ -116,13 +123,13 @@ def test_a_window_ends_a_line():
 
 
 def test_steps_beyond_the_table_go_on_along_their_slope():
-    server = Server(*EXACT[0])
+    server = Case(*EXACT[0])
     long = StepShape(prefills=1, prefill_tokens=2 * MOST_TOKENS, prefill_pairs=1, samples=1)
     assert server.cost.seconds(long) == pytest.approx(server.priced(long), rel=0.02)
 
 
 def test_the_engine_is_in_every_step():
-    ideal, real = (Server(*EXACT[0], engine=name) for name in ("ideal", "vllm"))
+    ideal, real = (Case(*EXACT[0], engine=name) for name in ("ideal", "vllm"))
     step = StepShape(decodes=8, decode_tokens=8, decode_context=8000, samples=8)
     assert IDEAL_ENGINE.sequence_seconds == 0
     added = real.cost.seconds(step) - ideal.cost.seconds(step)
@@ -130,12 +137,12 @@ def test_the_engine_is_in_every_step():
 
 
 def test_moving_a_cache():
-    cost, chip = Server(*EXACT[0]).cost, load_chip("h100")
+    cost, chip = Case(*EXACT[0]).cost, load_chip("h100")
     assert cost.kv_bytes_per_token == 327680
     rate = 8 * chip.data_centre.chip_oneway * chip.efficiency.outer_network
     seconds = chip.data_centre.hop_seconds + 1000 * 327680 / rate
     assert cost.transfer_seconds(1000) == pytest.approx(seconds)
     assert cost.host_seconds(1000) == pytest.approx(1000 * 327680 / 8 / chip.host_link_oneway)
-    alone = Server("llama-3.1-8b", "rtx4090:1", {}, "heads").cost
+    alone = Case("llama-3.1-8b", "rtx4090:1", {}, "heads").cost
     with pytest.raises(BadRequest, match="no data-centre network"):
         alone.transfer_seconds(1)

@@ -10,13 +10,11 @@ from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.planner.serve.answer import evaluate_serve
 from shardwise.planner.serve.fleet import (
     LAYOUTS,
-    Looked,
+    FleetSearch,
     cheapest,
-    front,
-    look,
-    plan_of,
     ranked,
     refined,
+    search_fleets,
     trade_off,
 )
 from shardwise.planner.serve.grid import grids
@@ -27,17 +25,23 @@ from shardwise.planner.serve.limits import (
     speculation,
     verdicts,
 )
+from shardwise.planner.serve.planning import plan_serve
+from shardwise.planner.serve.search import front
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import ServeDtypes
 from shardwise.roofline.engines import load_engine
-from shardwise.workflows.predict_fleet import dtypes_for, fleet_request, plan_fleet
+from shardwise.workflows.serve_words import ServeWords, dtypes_for
 
 GOAL = Objectives(ttft=1.0, tpot=0.03)
 
 
+def asked(model, on, **words):
+    return ServeWords(model, on, objective="cost", **{"engine": "ideal", **words}).request()
+
+
 @pytest.fixture(scope="module")
-def looked() -> Looked:
-    return look(fleet_request("llama-3-8b", "v5e", input=1024, output=256, engine="others"))
+def looked() -> FleetSearch:
+    return search_fleets(asked("llama-3-8b", "v5e", input=1024, output=256, engine="others"))
 
 
 def test_no_column_is_cheaper(looked):
@@ -60,17 +64,15 @@ def test_a_wider_search_is_no_dearer_and_a_tighter_target_no_cheaper(looked):
 
 def test_a_rate_is_carried_by_whole_replicas():
     each = cheapest(
-        look(fleet_request("llama-3-8b", "v5e:2x2", input=1024, output=256, kv=("bf16",))), GOAL
+        search_fleets(asked("llama-3-8b", "v5e:2x2", input=1024, output=256, kv="bf16")), GOAL
     )
     rate = 3.5 * each.rate
-    request = fleet_request(
-        "llama-3-8b", "v5e:2x2", input=1024, output=256, kv=("bf16",), rate=rate
-    )
-    fleet = cheapest(look(request), GOAL, layouts=("mixed",))
+    request = asked("llama-3-8b", "v5e:2x2", input=1024, output=256, kv="bf16", rate=rate)
+    fleet = cheapest(search_fleets(request), GOAL, layouts=("mixed",))
     assert fleet.rate == rate
     assert fleet.replicas >= ceil(rate / each.rate) - 1
     assert fleet.chip_seconds == pytest.approx(fleet.chips / rate)
-    apart = cheapest(look(request), GOAL, layouts=("disaggregated",))
+    apart = cheapest(search_fleets(request), GOAL, layouts=("disaggregated",))
     assert apart.prefill_replicas >= 1
     assert apart.chips == 4 * (apart.replicas + apart.prefill_replicas)
 
@@ -90,7 +92,7 @@ def test_dollars_are_chip_hours_at_the_price(looked):
 def test_the_plan_holds_what_is_in_flight(looked):
     """The plan is a legal one, its batch fits, and it is priced with the same steps."""
     fleet = cheapest(looked, GOAL)
-    plan = plan_of(looked.request, fleet)
+    plan = fleet.plan()
     answer = evaluate_serve(plan, looked.request.cfg, fleet.piece)
     assert plan.batch >= fleet.running
     longest = replace(plan, batch=max(1, int(fleet.running)))
@@ -100,33 +102,29 @@ def test_the_plan_holds_what_is_in_flight(looked):
 
 
 def test_nothing_fits_and_nothing_is_fast_enough():
-    request = fleet_request("llama-3-70b", "v5e:1x1", input=1024, output=256)
+    request = asked("llama-3-70b", "v5e:1x1", input=1024, output=256)
     with pytest.raises(NoFeasiblePlan, match="fits no slice of v5e"):
-        plan_fleet(request, GOAL)
-    request = fleet_request("llama-3-8b", "v5e:2x2", input=1024, output=256, kv=("bf16",))
+        plan_serve(replace(request, goal=GOAL))
+    request = asked("llama-3-8b", "v5e:2x2", input=1024, output=256, kv="bf16")
     with pytest.raises(NoFeasiblePlan, match=r"the nearest, on v5e:2x2 .* has TTFT"):
-        plan_fleet(request, Objectives(ttft=0.001, tpot=0.05))
+        plan_serve(replace(request, goal=Objectives(ttft=0.001, tpot=0.05)))
     with pytest.raises(BadRequest, match="percentile is 1"):
-        fleet_request("llama-3-8b", "v5e", input=8, output=8, percentile=1.0)
+        asked("llama-3-8b", "v5e", input=8, output=8, percentile=1.0)
 
 
 def test_8_bit_weights_are_offered_where_most_are_wider():
-    request = fleet_request("llama-3-8b", "h100", input=8, output=8)
+    request = asked("llama-3-8b", "h100", input=8, output=8)
     cfg, h100 = request.cfg, request.pieces[0].chip
     assert [d.weights for d in dtypes_for(cfg, h100)] == ["checkpoint"] * 2 + ["fp8"] * 2
-    small = fleet_request("gpt-oss-20b", "v5e", input=8, output=8)
+    small = asked("gpt-oss-20b", "v5e", input=8, output=8)
     assert {d.weights for d in small.dtypes} == {"checkpoint"}
     assert [d.kv for d in small.dtypes] == ["bf16", "int8"]
-    assert dtypes_for(cfg, h100, ("bf16",), ("bf16",)) == (
-        ServeDtypes(weights="bf16", matmuls="stored"),
-    )
+    assert dtypes_for(cfg, h100, "bf16", "bf16") == (ServeDtypes(weights="bf16", matmuls="stored"),)
 
 
 def test_quantized_weights_are_multiplied_as_stored():
     """fp8 matmuls of an H100 are faster than bf16 ones of the same fp8 weights."""
-    request = fleet_request(
-        "llama-3-8b", "h100:1", input=1024, output=256, weights=("fp8",), kv=("bf16",)
-    )
+    request = asked("llama-3-8b", "h100:1", input=1024, output=256, weights="fp8", kv="bf16")
     (dtypes,) = request.dtypes
     stored, computed = (
         grids(request, request.pieces[0], replace(dtypes, matmuls=m))[0]
@@ -150,7 +148,11 @@ def test_the_front_is_one(looked):
 def test_refining_stays_on_the_mesh(looked):
     fleet = ranked(looked, GOAL)[0]
     for fine in refined(looked.request, fleet, GOAL):
-        assert (fine.mesh, fine.piece, fine.chunk) == (fleet.mesh, fleet.piece, fleet.chunk)
+        assert (fine.server.mesh, fine.piece, fine.chunk) == (
+            fleet.server.mesh,
+            fleet.piece,
+            fleet.chunk,
+        )
 
 
 def test_the_parts_of_a_step(looked):
@@ -172,7 +174,7 @@ def test_all_of_the_engine_is_its_part(looked):
     engine = load_engine("vllm")
     parts = breakdown(replace(looked.request, engine=engine), fleet, running).engine
     layers = looked.request.cfg.layers
-    sequences = engine.sequence_seconds * running / fleet.mesh.get("data", 1)
+    sequences = engine.sequence_seconds * running / fleet.server.mesh.get("data", 1)
     assert np.all(parts > sequences + 4 * layers * engine.kernel_seconds)
     quick = replace(engine, kernel_seconds=0.0)
     less = breakdown(replace(looked.request, engine=quick), fleet, running).engine
@@ -182,9 +184,9 @@ def test_all_of_the_engine_is_its_part(looked):
 def test_what_limits():
     """Where TPOT is short, bandwidth: batches stay small; without a target of time, not capacity
     alone decides; network is nothing on one chip; no gain is negative or more than the tenth."""
-    request = fleet_request("llama-3-8b", "h100:1", input=64, output=512, kv=("bf16",))
+    request = asked("llama-3-8b", "h100:1", input=64, output=512, kv="bf16")
     goal = Objectives(ttft=1.0, tpot=0.012)
-    fleet = cheapest(look(request), goal)
+    fleet = cheapest(search_fleets(request), goal)
     gains = limits(request, fleet, goal)
     assert list(gains.values()) == sorted(gains.values(), reverse=True)
     assert gains["network"] == pytest.approx(0, abs=1e-12)
@@ -205,9 +207,9 @@ def test_why_it_does_not_help(looked):
 
 
 def test_no_network_no_disaggregation():
-    request = fleet_request("llama-3-8b", "rtx4090:1", input=64, output=64, weights=("fp8",))
+    request = asked("llama-3-8b", "rtx4090:1", input=64, output=64, weights="fp8")
     goal = Objectives(tpot=0.2)
-    looked = look(request)
+    looked = search_fleets(request)
     found = disaggregation(looked, goal, cheapest(looked, goal))
     assert not found.helps
     assert "no data-centre network" in found.why
@@ -216,8 +218,8 @@ def test_no_network_no_disaggregation():
 def test_speculation_pays_where_steps_wait_for_memory():
     """One sequence: a step with guesses costs no more, so any acceptance pays; a full batch of a
     long-context model less so."""
-    request = fleet_request("llama-3-8b", "v5e:2x2", input=64, output=64, kv=("bf16",))
-    fleet = cheapest(look(request), Objectives(tpot=0.2))
+    request = asked("llama-3-8b", "v5e:2x2", input=64, output=64, kv="bf16")
+    fleet = cheapest(search_fleets(request), Objectives(tpot=0.2))
     alone, full = (speculation(request, replace(fleet, running=n)) for n in (1.0, 2000.0))
     assert alone.helps
     assert not full.helps

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.planner.serve.fleet import Fleet, cheapest, look
+from shardwise.planner.serve.fleet import Fleet, cheapest, search_fleets
 from shardwise.planner.serve.load import Steady, mixed_times, most_busy, waiting
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.workflows.confirm_fleet import simulated
-from shardwise.workflows.predict_fleet import fleet_request
+from shardwise.workflows.serve_words import ServeWords
 
 
 def steady(running, chunk=4096, **changes):
@@ -85,9 +85,11 @@ def test_closed_forms_agree_with_the_simulation(model: str, on: str, layout):
     """TPOT of one pool within a tenth. The closed TTFT is an upper end, as a step takes all prompts
     that wait; so is TPOT of two pools, as their ratio of small whole numbers leaves decode servers
     emptier than they may be."""
-    request = fleet_request(model, on, input=512, output=128, engine="others", kv=("bf16",))
+    request = ServeWords(
+        model, on, objective="cost", input=512, output=128, engine="others", kv="bf16"
+    ).request()
     goal = Objectives(ttft=1.0, tpot=0.03)
-    fleet: Fleet = cheapest(look(request), goal, layouts=(layout,))
+    fleet: Fleet = cheapest(search_fleets(request), goal, layouts=(layout,))
     assert fleet.meets(goal)
     (ttft, tpot, e2e), counted, _ = simulated(request, fleet)
     assert counted > 100

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shardwise.planner.serve.loop import ClosedLoop, loop_times
+from shardwise.evidence.serving.loop import ClosedLoop, loop_times
 
 LOOP = ClosedLoop(concurrency=64.0, input_length=1024.0, output_length=512.0)
 

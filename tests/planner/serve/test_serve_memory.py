@@ -2,11 +2,13 @@
 
 import pytest
 
+from shardwise.hardware import parse_slice
 from shardwise.models import kv_bytes, load_model
-from shardwise.planner.serve.count import ServeShape, decode_work
+from shardwise.planner.serve.count import decode_work
 from shardwise.planner.serve.memory import prefill_memory, serve_memory
-from shardwise.planner.serve.search import counts_scales
-from shardwise.plans import ServeDtypes
+from shardwise.planner.serve.server import server_of
+from shardwise.planner.serve.shape import ServeShape
+from shardwise.plans import ServeDtypes, ServePlan
 
 
 def shape_of(**changes):
@@ -40,8 +42,20 @@ def test_an_int8_cache_has_two_bytes_of_scale_for_each_head(model, width):
 
 
 def test_the_book_counts_no_scales():
-    assert counts_scales("vendor")
-    assert not counts_scales("book")
+    for constants, counted in (("vendor", True), ("book", False)):
+        plan = ServePlan(
+            model="llama-3-70b",
+            model_hash="",
+            slice="v5e:4x4",
+            mesh={"tensor": 16},
+            box=(4, 4),
+            batch=1,
+            input_length=8,
+            output_length=8,
+            constants=constants,
+        )
+        server = server_of(plan, load_model("llama-3-70b"), parse_slice("v5e:4x4"))
+        assert server.shape().kv_scales == counted
 
 
 @pytest.mark.parametrize("degrees", [{"tensor": 8.0}, {"fsdp": 2.0, "tensor": 4.0}])

@@ -8,10 +8,14 @@ import pytest
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
 from shardwise.planner.serve.answer import evaluate_serve
-from shardwise.planner.serve.fleet import cheapest, look, plan_of
+from shardwise.planner.serve.fleet import cheapest, search_fleets
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import PrefillServer, ServePlan, model_hash
-from shardwise.workflows.predict_fleet import fleet_request
+from shardwise.workflows.serve_words import ServeWords
+
+
+def asked(model, on, **words):
+    return ServeWords(model, on, objective="cost", engine="ideal", **words).request()
 
 
 def test_prompts_are_priced_on_the_servers_of_their_pool():
@@ -42,36 +46,36 @@ def test_prompts_are_priced_on_the_servers_of_their_pool():
 def test_a_prefill_pool_takes_the_cheapest_server_for_prompts():
     """With a tight time per token decoding is cut over chips that prompts need not pay for."""
     goal = Objectives(ttft=2.0, tpot=0.012)
-    request = fleet_request("llama-3-8b", "h100", input=2048, output=256, kv=("bf16",))
-    searched = look(request)
+    request = asked("llama-3-8b", "h100", input=2048, output=256, kv="bf16")
+    searched = search_fleets(request)
     fleet = cheapest(searched, goal, layouts=("disaggregated",))
     own = cheapest(replace(searched, prefillers=()), goal, layouts=("disaggregated",))
     other = fleet.prefiller
     assert other is not None
     assert own.prefiller is None
     assert fleet.chip_seconds < own.chip_seconds
-    chips = fleet.piece.chips * fleet.replicas + other.piece.chips * fleet.prefill_replicas
+    chips = fleet.piece.chips * fleet.replicas + other.server.piece.chips * fleet.prefill_replicas
     assert fleet.chips == chips
     assert fleet.chip_seconds == pytest.approx(chips / fleet.rate)
     # Nothing alike that was looked at answers a prompt for fewer chip-seconds.
     alike = [
         g.server.chips * g.prefill[np.asarray(g.load.chunk) == other.chunk]
         for g in searched.grids
-        if g.server.dtypes == other.dtypes
+        if g.server.dtypes == other.server.dtypes
     ]
-    assert other.chips * other.seconds <= 1.02 * np.min(np.concatenate(alike))
-    plan = plan_of(request, fleet)
+    assert other.server.chips * other.seconds <= 1.02 * np.min(np.concatenate(alike))
+    plan = fleet.plan()
     assert plan.prefill is not None
-    assert (plan.prefill.slice, plan.prefill.mesh) == (str(other.piece), other.mesh)
+    assert (plan.prefill.slice, plan.prefill.mesh) == (str(other.server.piece), other.server.mesh)
     prompts = evaluate_serve(plan, request.cfg, fleet.piece).prefill_seconds["expected"]
     assert prompts == pytest.approx(other.seconds, rel=0.15)
-    assert other.on(request, other.piece.chip).seconds == pytest.approx(other.seconds)
+    assert other.on(other.server.piece.chip).seconds == pytest.approx(other.seconds)
 
 
 def test_a_server_too_slow_to_decode_may_prefill():
-    dtypes = {"weights": ("bf16",), "kv": ("bf16",)}
-    request = fleet_request("llama-3-8b", "h100", input=2048, output=256, **dtypes)
-    tight = look(replace(request, slowest=0.004))
+    dtypes = {"weights": "bf16", "kv": "bf16"}
+    request = asked("llama-3-8b", "h100", input=2048, output=256, **dtypes)
+    tight = search_fleets(replace(request, goal=Objectives(tpot=0.004)))
     decoding = {str(g.server.piece) for g in tight.grids}
     assert "h100:1" not in decoding
-    assert {str(p.piece) for p in tight.prefillers} >= {"h100:1", *decoding}
+    assert {str(p.server.piece) for p in tight.prefillers} >= {"h100:1", *decoding}

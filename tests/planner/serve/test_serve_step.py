@@ -7,8 +7,8 @@ import pytest
 
 from shardwise.models import load_model
 from shardwise.models.specs import Attention
-from shardwise.planner.serve.count import ServeShape, decode_work, prefill_work
-from shardwise.planner.serve.step import step_work
+from shardwise.planner.serve.count import decode_work, prefill_work, step_work
+from shardwise.planner.serve.shape import ServeShape
 from shardwise.plans.serve import ServeDtypes
 from shardwise.scheduling.step import StepShape
 

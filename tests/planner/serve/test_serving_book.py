@@ -11,10 +11,11 @@ import pytest
 
 from shardwise.hardware import load_chip, parse_slice
 from shardwise.models import kv_bytes_per_token, load_model, weight_bytes
-from shardwise.planner.serve.answer import evaluate_serve, plan_serve
-from shardwise.planner.serve.search import ServeRequest, Utilisation
+from shardwise.planner.serve.answer import evaluate_serve
+from shardwise.planner.serve.planning import plan_serve
+from shardwise.planner.serve.request import ServeRequest, Utilisation
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
-from shardwise.workflows.predict_serve import candidate_slices
+from shardwise.workflows.serve_words import candidate_slices
 
 DTYPES = {w: ServeDtypes(weights=w, kv=w) for w in ("bf16", "int8", "int4")}
 
@@ -50,9 +51,9 @@ def plan_70b(dtype, pieces=None):
             pieces=pieces or candidate_slices(load_chip("v5e", constants="book")),
             input_length=7680,
             output_length=512,
-            dtypes=DTYPES[dtype],
-        ),
-        constants="book",
+            dtypes=(DTYPES[dtype],),
+            constants="book",
+        )
     )
 
 
@@ -105,7 +106,7 @@ def test_decode_steps_of_70b(slice_, seconds, rel):
     answer = book_answer("llama-3-70b", slice_, 32, 8192, "int8")
     assert answer.tpot_seconds["lower"] == pytest.approx(seconds, rel=rel)
     assert answer.tpot_seconds["lower"] <= seconds
-    assert answer.decode.bound_by() == "HBM"
+    assert answer.decode.estimate.bound_by() == "HBM"
 
 
 def test_a_full_chip_steps_in_its_hbm_time():

@@ -9,11 +9,12 @@ from shardwise.book.rules.serving import weight_stationary_chips
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model, parameters
-from shardwise.planner.serve.answer import plan_serve
-from shardwise.planner.serve.count import ServeShape, decode_work, prefill_work
+from shardwise.planner.serve.count import decode_work, prefill_work, step_work
 from shardwise.planner.serve.memory import kv_bytes_per_device, weight_bytes_per_device
-from shardwise.planner.serve.search import ServeRequest, legal_degrees
-from shardwise.planner.serve.step import step_work
+from shardwise.planner.serve.planning import plan_serve
+from shardwise.planner.serve.request import ServeRequest
+from shardwise.planner.serve.server import legal_degrees
+from shardwise.planner.serve.shape import ServeShape
 from shardwise.planner.step.layer import layer_rows, matmul_op
 from shardwise.plans.serve import ServeDtypes
 from shardwise.scheduling.step import StepShape
@@ -128,7 +129,7 @@ def asked(model, on, **changes):
         pieces=(parse_slice(on),),
         input_length=128,
         output_length=128,
-        dtypes=ServeDtypes(),
+        dtypes=(ServeDtypes(),),
         **changes,
     )
 

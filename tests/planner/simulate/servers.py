@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from shardwise.planner.simulate.cost import DecodeLine, ReplicaModel, StepShape
-from shardwise.planner.simulate.run import Fleet, Pool
+from shardwise.planner.simulate.run import Pool, SimulatedFleet
 from shardwise.scheduling import SchedulerConfig
 
 
@@ -58,5 +58,5 @@ def pool(cost=None, replicas=1, routing="round_robin", usd=None, chips=1, **chan
     return Pool(model=model, config=setting, replicas=replicas, routing=routing)
 
 
-def fleet(cost=None, **changes) -> Fleet:
-    return Fleet(pool=pool(cost, **changes))
+def fleet(cost=None, **changes) -> SimulatedFleet:
+    return SimulatedFleet(pool=pool(cost, **changes))

@@ -5,7 +5,7 @@ import pytest
 from tests.planner.simulate.servers import Linear, fleet, pool
 
 from shardwise.planner.simulate.metrics import latencies, summary
-from shardwise.planner.simulate.run import Fleet, simulate
+from shardwise.planner.simulate.run import SimulatedFleet, simulate
 from shardwise.planner.simulate.traces import poisson
 from shardwise.scheduling import Request
 
@@ -13,7 +13,9 @@ SERVICE = 0.05
 ALONE = Linear(base=SERVICE, read=0, decode=0, prefill=0, pairs=0)
 
 
-@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize(
+    "load", [0.6, *(pytest.param(load, marks=pytest.mark.slow) for load in (0.3, 0.8))]
+)
 def test_one_server_of_fixed_time_waits_as_m_d_1_says(load):
     """Poisson arrivals, one prompt a step, answers of one token: M/D/1, whose mean wait is
     load * service / (2 * (1 - load)) (Pollaczek-Khinchine)."""
@@ -89,7 +91,7 @@ BOOK_DECODE = Linear(base=0.019, read=0, decode=0, prefill=0, pairs=0, move=0)
 
 def disaggregated(prefills, requests):
     shared = {"pages": 40_000, "page_size": 64, "prefix_cache": False}
-    parts = Fleet(
+    parts = SimulatedFleet(
         pool=pool(BOOK_DECODE, batch=32, **shared),
         prefill=pool(
             BOOK,
@@ -131,7 +133,7 @@ def test_both_sides_are_busy_at_that_ratio():
 def test_moving_the_cache_adds_to_the_second_token_alone():
     def times(move):
         cost = Linear(move=move)
-        parts = Fleet(pool=pool(cost), prefill=pool(cost, policy="prefill"))
+        parts = SimulatedFleet(pool=pool(cost), prefill=pool(cost, policy="prefill"))
         return latencies(simulate([Request(id=0, arrival=0, prompt=100, output=5)], parts))
 
     slow, fast = times(1e-3), times(0)
@@ -145,7 +147,7 @@ def test_speculation_brings_the_tokens_that_its_formula_says(acceptance):
     from shardwise.scheduling import Speculation
 
     guess = Speculation(tokens=4, acceptance=acceptance)
-    parts = Fleet(pool=pool(ALONE, lookahead=4, batch=1), speculation=guess)
+    parts = SimulatedFleet(pool=pool(ALONE, lookahead=4, batch=1), speculation=guess)
     requests = [Request(id=0, arrival=0, prompt=16, output=4000)]
     outcome = simulate(requests, parts)
     steps = outcome.replicas[0].record.step_count - 1

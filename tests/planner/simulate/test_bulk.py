@@ -5,11 +5,12 @@ from random import Random
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import on_drawn
 from tests.planner.simulate.servers import Linear, pool
 
 from shardwise.planner.simulate.metrics import latencies, summary
 from shardwise.planner.simulate.replica import Replica
-from shardwise.planner.simulate.run import Fleet, simulate
+from shardwise.planner.simulate.run import SimulatedFleet, simulate
 from shardwise.scheduling import Request
 
 CHOICES = st.fixed_dictionaries(
@@ -86,10 +87,9 @@ def told(outcome):
     return jobs, outcome.placed, replicas, outcome.end
 
 
-@settings(max_examples=120, deadline=None)
-@given(CHOICES, st.integers(0, 10**6), st.sampled_from([float("inf"), 700.0]))
+@on_drawn(120, CHOICES, st.integers(0, 10**6), st.sampled_from([float("inf"), 700.0]))
 def test_together_is_one_by_one(choices, seed, knee):
-    fleet = Fleet(pool=pool(Linear(knee=knee), **choices))
+    fleet = SimulatedFleet(pool=pool(Linear(knee=knee), **choices))
     together, single = both(workload(seed), fleet)
     assert told(together) == told(single)
     a, b = latencies(together).itl, latencies(single).itl
@@ -102,7 +102,7 @@ def test_together_is_one_by_one(choices, seed, knee):
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([25, 1000]), st.integers(1, 2), st.integers(1, 2))
 def test_disaggregated_together_is_one_by_one(seed, pages, prefills, decodes):
-    fleet = Fleet(
+    fleet = SimulatedFleet(
         pool=pool(replicas=decodes, routing="shortest_queue", pages=pages),
         prefill=pool(replicas=prefills, policy="prefill", pages=40),
     )
@@ -116,7 +116,7 @@ def test_disaggregated_together_is_one_by_one(seed, pages, prefills, decodes):
 @settings(max_examples=80, deadline=None)
 @given(CHOICES, st.integers(0, 10**6), st.booleans())
 def test_what_happens_at_the_same_moment_does_not_tell_them_apart(choices, seed, split):
-    parts = Fleet(
+    parts = SimulatedFleet(
         pool=pool(GRID, **choices),
         prefill=pool(GRID, policy="prefill", routing=choices["routing"])
         if split and choices["policy"] != "static"
@@ -127,7 +127,7 @@ def test_what_happens_at_the_same_moment_does_not_tell_them_apart(choices, seed,
 
 
 def test_runs_are_fewer_than_steps():
-    outcome = simulate(workload(1), Fleet(pool=pool()))
+    outcome = simulate(workload(1), SimulatedFleet(pool=pool()))
     record = outcome.replicas[0].record
     assert record.runs < record.step_count / 2
 
@@ -135,7 +135,7 @@ def test_runs_are_fewer_than_steps():
 def test_the_tokens_between_are_the_tokens():
     """One time between tokens for each token but the first of each request."""
     for choices in ({}, {"pages": 20}, {"policy": "interleaved"}, {"replicas": 2}):
-        outcome = simulate(workload(7), Fleet(pool=pool(**choices)))
+        outcome = simulate(workload(7), SimulatedFleet(pool=pool(**choices)))
         jobs = [job for job in outcome.jobs if not job.refusal]
         times = latencies(outcome)
         assert times.itl.size == sum(job.emitted - 1 for job in jobs)

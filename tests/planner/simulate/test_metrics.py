@@ -19,7 +19,7 @@ from shardwise.planner.simulate.metrics import (
     request_rows,
     summary,
 )
-from shardwise.planner.simulate.run import Fleet, simulate
+from shardwise.planner.simulate.run import SimulatedFleet, simulate
 from shardwise.planner.simulate.step_trace import step_events
 from shardwise.scheduling import Request, Speculation
 
@@ -126,7 +126,7 @@ def test_levels_over_time():
 def test_guesses_cost_their_share_of_a_step():
     def duration(cost):
         guess = Speculation(method="draft", tokens=2, acceptance=0, cost=cost)
-        parts = Fleet(pool=pool(STEP, lookahead=2), speculation=guess)
+        parts = SimulatedFleet(pool=pool(STEP, lookahead=2), speculation=guess)
         return summary(simulate([request(0, 0, 16, 11)], parts))["duration"]
 
     assert duration(0.0) == pytest.approx(1.1)
@@ -175,7 +175,7 @@ def _without_async(document):
 )
 def test_fleets_that_make_no_sense_are_refused(changes, text):
     with pytest.raises(BadRequest) as error:
-        Fleet(**{"pool": pool(), **changes})
+        SimulatedFleet(**{"pool": pool(), **changes})
     assert text in str(error.value)
 
 
@@ -189,7 +189,7 @@ def test_loads_that_make_no_sense_are_refused():
 
 
 def test_what_the_decode_pool_cannot_hold_is_refused_before_it_is_prefilled():
-    parts = Fleet(pool=pool(pages=10), prefill=pool(policy="prefill", pages=100))
+    parts = SimulatedFleet(pool=pool(pages=10), prefill=pool(policy="prefill", pages=100))
     outcome = simulate([request(0, 0, 100, 100), request(1, 0, 100, 20)], parts)
     assert "the cache has 10" in outcome.jobs[0].refusal
     assert outcome.jobs[0].prefilled == 0

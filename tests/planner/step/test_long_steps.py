@@ -4,8 +4,8 @@ import pytest
 
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
-from shardwise.planner.price import stages
-from shardwise.planner.price.stages import passes_end
+from shardwise.planner.price import plan as priced_plan
+from shardwise.planner.price.plan import passes_end
 from shardwise.planner.training import evaluate_train
 from shardwise.plans import TrainPlan, model_hash
 
@@ -46,8 +46,8 @@ def test_two_short_steps_tell_a_long_one(schedule, chunks, layers, microbatches,
     made = plan(schedule, chunks, layers, microbatches)
     priced = evaluate_train(made, CFG, PIECE).priced
     short = passes_end(made, CFG, priced)
-    monkeypatch.setattr(stages, "_SETTLED", microbatches)
+    monkeypatch.setattr(priced_plan, "_SETTLED", microbatches)
     assert short == pytest.approx(passes_end(made, CFG, priced), rel=1e-9)
-    events = stages.step_timeline(made, CFG, priced).events
+    events = priced_plan.step_timeline(made, CFG, priced).events
     passes = [e.end for e in events if e.stream == "compute" and e.kind in "FBW"]
     assert short == pytest.approx(max(passes), rel=1e-9)

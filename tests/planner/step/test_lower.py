@@ -3,14 +3,16 @@ the search's columns say of every server what its plan says, all three bounds.""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.drawn import on_drawn
 
 from shardwise.book.rules.serving import step_seconds
 from shardwise.hardware import load_chip, parse_slice
 from shardwise.models import kv_bytes_per_token, load_model, params_text, state_bytes, weight_bytes
-from shardwise.planner.serve.answer import ServeAnswer, answer_of, evaluate_serve
-from shardwise.planner.serve.search import ServeRequest, search_slice
+from shardwise.planner.serve.answer import ServeAnswer, evaluate_serve
+from shardwise.planner.serve.request import ServeRequest
+from shardwise.planner.serve.search import search_slice
+from shardwise.planner.serve.smallest import answer_of
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.roofline.price import HBM
 from shardwise.workflows.predict import TrainChoices, plan_training
@@ -36,10 +38,12 @@ def requests(draw):
         pieces=(parse_slice(on),),
         input_length=draw(st.integers(1, 20_000)),
         output_length=draw(st.integers(1, 2_000)),
-        prefill_chunk=draw(st.sampled_from((512, 8192))),
-        dtypes=ServeDtypes(
-            weights=draw(st.sampled_from(("bf16", "int8", "checkpoint"))),
-            kv=draw(st.sampled_from(("bf16", "fp8"))),
+        chunks=(draw(st.sampled_from((512, 8192))),),
+        dtypes=(
+            ServeDtypes(
+                weights=draw(st.sampled_from(("bf16", "int8", "checkpoint"))),
+                kv=draw(st.sampled_from(("bf16", "fp8"))),
+            ),
         ),
         batch=draw(st.integers(1, 600)),
     )
@@ -64,19 +68,18 @@ def book_seconds(answer: ServeAnswer, bandwidth: float, peak: float) -> float:
     )
 
 
-@settings(max_examples=40, deadline=None)
-@given(requests(), st.randoms(use_true_random=False))
+@on_drawn(40, requests(), st.randoms(use_true_random=False))
 def test_no_decode_step_is_bound_below_by_more_than_the_book_says(request, random):
     points = search_slice(request, request.pieces[0]).points
     for point in random.sample(points, min(len(points), 4)):
-        answer = answer_of(request, point, "vendor")
+        answer = answer_of(point)
         chip = answer.piece.chip
         share = 1 / chip.jax_devices_per_chip
         bandwidth, peak = chip.require("hbm_bandwidth") * share, chip.peak("bf16") * share
         memory = book_seconds(answer, bandwidth, np.inf)
-        found = answer.decode.resources
+        found = answer.decode.estimate.resources
         assert found[HBM] <= memory * CLOSE
-        attention = answer.decode_work.where(lambda op: op.op_class in ("attention", "scan"))
+        attention = answer.decode.work.where(lambda op: op.op_class in ("attention", "scan"))
         book = book_seconds(answer, bandwidth, peak) + float(attention.flops()) / peak
         networks = [seconds for name, seconds in found.items() if name.startswith("net:")]
         assert answer.tpot_seconds["lower"] <= max(book, *networks, 0.0) * CLOSE
@@ -84,13 +87,12 @@ def test_no_decode_step_is_bound_below_by_more_than_the_book_says(request, rando
             assert 0 < bounds["lower"] <= bounds["expected"] <= bounds["upper"]
 
 
-@settings(max_examples=40, deadline=None)
-@given(requests(), st.randoms(use_true_random=False))
+@on_drawn(40, requests(), st.randoms(use_true_random=False))
 def test_a_server_takes_what_the_search_said(request, random):
     """Whoever else is priced beside it."""
     points = search_slice(request, request.pieces[0]).points
     for point in random.sample(points, min(len(points), 4)):
-        answer = answer_of(request, point, "vendor")
+        answer = answer_of(point)
         for name in ("lower", "expected", "upper"):
             assert float(getattr(point.tpot, name)) == pytest.approx(
                 answer.tpot_seconds[name], rel=1e-12
@@ -109,11 +111,11 @@ def test_every_server_of_a_slice_takes_what_the_search_said(model, on):
         pieces=(parse_slice(on),),
         input_length=4096,
         output_length=1024,
-        dtypes=ServeDtypes(),
+        dtypes=(ServeDtypes(),),
         batch=145,
     )
     for point in search_slice(request, request.pieces[0]).points:
-        answer = answer_of(request, point, "vendor")
+        answer = answer_of(point)
         assert float(point.tpot.expected) == pytest.approx(answer.tpot_seconds["expected"])
 
 

@@ -3,6 +3,9 @@
 They train the same few programs again and again, so what was compiled is kept for the run.
 """
 
+import os
+from pathlib import Path
+
 import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
@@ -17,16 +20,11 @@ def as_many_devices_as_the_mesh_has(monkeypatch, request):
         monkeypatch.setattr(loop, "check_devices", lambda plan: None)
 
 
-@pytest.fixture(scope="session")
-def kept_programs(tmp_path_factory):
-    return str(tmp_path_factory.mktemp("programs"))
-
-
 @pytest.fixture(autouse=True)
-def programs_compile_once(kept_programs):
+def programs_compile_once():
     """In these tests alone: others read what the compiler itself answers."""
     settings = {
-        "jax_compilation_cache_dir": kept_programs,
+        "jax_compilation_cache_dir": str(Path(os.environ["XDG_CACHE_HOME"]) / "programs"),
         "jax_persistent_cache_min_compile_time_secs": 0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }

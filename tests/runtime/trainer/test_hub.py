@@ -36,8 +36,12 @@ def assert_equal(a, b):
     ("mesh", "changes"),
     [
         ({}, {}),
-        ({"fsdp": 2, "tensor": 2}, {}),
-        ({"stage": 2}, {"microbatches": 2, "layers_per_stage": (1, 1)}),
+        pytest.param({"fsdp": 2, "tensor": 2}, {}, marks=pytest.mark.slow),
+        pytest.param(
+            {"stage": 2},
+            {"microbatches": 2, "layers_per_stage": (1, 1)},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["one", "fsdp2-tensor2", "stage2"],
 )

@@ -1,6 +1,6 @@
 """The pictures of `plan serve`: the front of speed and cost, and where a decode step goes (8.2)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from shardwise.planner.serve.answer import mesh_text
 PARTS = ("matmuls", "kv", "flops", "network", "other", "engine")
 
 
-def plot_servers(result: dict[str, Any], model: str, path: Path) -> None:
+def plot_servers(result: Mapping[str, Any], model: str, path: Path) -> None:
     """Over the time per output token: answer tokens per second and chip, and, with a price, dollars
     per million of them; one colour a slice."""
     points = result["front"]
@@ -25,7 +25,7 @@ def plot_servers(result: dict[str, Any], model: str, path: Path) -> None:
     save_figure(figure, path)
 
 
-def _by_slice(axis, points: Sequence[dict[str, Any]], height) -> None:
+def _by_slice(axis, points: Sequence[Mapping[str, Any]], height) -> None:
     for name in dict.fromkeys(p["slice"] for p in points):
         mine = [p for p in points if p["slice"] == name]
         axis.scatter(
@@ -39,7 +39,7 @@ def _by_slice(axis, points: Sequence[dict[str, Any]], height) -> None:
     axis.legend(fontsize=8)
 
 
-def plot_fleets(result: dict[str, Any], model: str, path: Path) -> None:
+def plot_fleets(result: Mapping[str, Any], model: str, path: Path) -> None:
     """Left: cost over the time per output token. Right: a decode step over the sequences in flight,
     each part alone at peak rates, stacked, and the expected step."""
     figure = new_figure(11, 4.2)
@@ -61,7 +61,7 @@ def plot_fleets(result: dict[str, Any], model: str, path: Path) -> None:
     save_figure(figure, path)
 
 
-def _parts(axis, curve: Sequence[dict[str, float]], title: str) -> None:
+def _parts(axis, curve: Sequence[Mapping[str, float]], title: str) -> None:
     running = [p["running"] for p in curve]
     axis.stackplot(running, *([1e3 * p[n] for p in curve] for n in PARTS), labels=PARTS, alpha=0.8)
     axis.plot(running, [1e3 * p["expected"] for p in curve], color="black", label="expected")

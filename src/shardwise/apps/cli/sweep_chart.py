@@ -5,10 +5,10 @@ from itertools import groupby
 from pathlib import Path
 
 from shardwise.apps.cli.pictures import new_figure, save_figure
-from shardwise.workflows.sweep import Point
+from shardwise.workflows.sweep import SweepPoint
 
 
-def plot_sweep(points: Sequence[Point], model: str, path: Path) -> None:
+def plot_sweep(points: Sequence[SweepPoint], model: str, path: Path) -> None:
     """Left: tokens/s over chips with perfect scaling dashed; right: MFU, labelled by what binds.
 
     With a run's length also its cost over its days, the front joined by a line.
@@ -43,7 +43,7 @@ def plot_sweep(points: Sequence[Point], model: str, path: Path) -> None:
     save_figure(figure, path)
 
 
-def _cost(axis, planned: Sequence[Point]) -> None:
+def _cost(axis, planned: Sequence[SweepPoint]) -> None:
     priced = [p for p in planned if p.usd is not None]
     axis.scatter([p.days for p in priced], [(p.usd or 0.0) / 1e6 for p in priced])
     front = sorted((p for p in priced if p.on_front), key=lambda p: p.days or 0.0)
@@ -63,5 +63,5 @@ def _label(axis, x: str, y: str, title: str) -> None:
     axis.grid(visible=True, alpha=0.3)
 
 
-def _series(point: Point) -> tuple[str, str, int]:
+def _series(point: SweepPoint) -> tuple[str, str, int]:
     return point.piece.chip.id, point.batch, point.sequence_length

@@ -20,12 +20,11 @@ from shardwise.boundary import number, parse_json, read_lines, whole
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.serve.cost import engine_cost
-from shardwise.planner.serve.replica import replica_of, shape_of
-from shardwise.planner.serve.search import place_mesh
+from shardwise.planner.serve.replica import replica_of
+from shardwise.planner.serve.server import server_of
 from shardwise.planner.simulate.clock import seconds
 from shardwise.planner.simulate.cost import ReplicaModel
-from shardwise.planner.simulate.run import Fleet, Pool, simulate
+from shardwise.planner.simulate.run import Pool, SimulatedFleet, simulate
 from shardwise.plans import ServePlan
 from shardwise.roofline.engines import Engine
 from shardwise.scheduling import Request, SchedulerConfig
@@ -102,14 +101,9 @@ class Machine:
 
     def replica(self) -> ReplicaModel:
         """The machine as the simulator sees it."""
-        placement = place_mesh(self.piece, self.plan.mesh, self.plan.box)
-        cost = engine_cost(
-            self.cfg, shape_of(self.plan, self.chip), self.chip, placement, self.engine
-        )
-        if self.kv_tokens:
-            return ReplicaModel(cost=cost, kv_tokens=self.kv_tokens)
-        counted = replica_of(self.plan, self.cfg, self.piece, memory_share=self.memory_share)
-        return replace(counted, cost=cost)
+        server = server_of(self.plan, self.cfg, self.piece, engine=self.engine)
+        counted = replica_of(server, memory_share=self.memory_share)
+        return replace(counted, kv_tokens=self.kv_tokens or counted.kv_tokens)
 
 
 _NEEDED = (
@@ -210,7 +204,7 @@ def replay(records: Sequence[ServedRequest], machine: Machine) -> list[ServedReq
         Request(id=r.id, arrival=r.arrival - start, prompt=r.prompt, output=r.output, keys=r.keys)
         for r in records
     ]
-    outcome = simulate(requests, Fleet(pool=Pool(model=model, config=config)))
+    outcome = simulate(requests, SimulatedFleet(pool=Pool(model=model, config=config)))
     jobs = {job.request.id: job for job in outcome.jobs}
     refused = [job for job in outcome.jobs if job.finished is None or job.first_token is None]
     if refused:

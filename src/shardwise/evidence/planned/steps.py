@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.models import ModelConfig
-from shardwise.planner.price.memory.step import stage_memory
+from shardwise.planner.price.memory import stage_memory
 from shardwise.planner.step.work import train_work
 from shardwise.planner.training import plan_shape
 from shardwise.plans import TrainPlan

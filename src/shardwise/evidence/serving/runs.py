@@ -29,7 +29,7 @@ from shardwise.hardware.catalogue import load_chip
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.specs import LatentAttention
 from shardwise.models.zoo import zoo_names
-from shardwise.planner.serve.search import heads_divide
+from shardwise.planner.serve.server import heads_divide
 from shardwise.work import grouped
 
 Row = Mapping[str, str]

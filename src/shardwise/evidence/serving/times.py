@@ -10,15 +10,15 @@ from math import prod
 
 import numpy as np
 
+from shardwise.evidence.serving.loop import ClosedLoop, LoopTimes, loop_times
 from shardwise.evidence.serving.runs import ServingRun
 from shardwise.hardware import Chip, Placement
 from shardwise.hardware.boxes import boxes
 from shardwise.models import ModelConfig
-from shardwise.planner.serve.count import ServeShape
-from shardwise.planner.serve.loop import ClosedLoop, LoopTimes, loop_times
+from shardwise.planner.serve.count import step_work
 from shardwise.planner.serve.memory import kv_bytes_per_device, weight_bytes_per_device
-from shardwise.planner.serve.search import compute_dtypes, place_mesh, usable_bytes
-from shardwise.planner.serve.step import step_work
+from shardwise.planner.serve.server import compute_dtypes, place_mesh, usable_bytes
+from shardwise.planner.serve.shape import ServeShape
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.roofline import price
 from shardwise.roofline.engines import IDEAL_ENGINE, Engine

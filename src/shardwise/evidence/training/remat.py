@@ -33,7 +33,7 @@ from shardwise.models.remat import (
     SavedKind,
     remat_row,
 )
-from shardwise.planner.price.memory.step import train_memory
+from shardwise.planner.price.memory import train_memory
 from shardwise.planner.training import plan_shape
 from shardwise.plans import TrainPlan
 from shardwise.plans.stacks import stack_row

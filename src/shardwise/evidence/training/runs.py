@@ -16,7 +16,7 @@ from shardwise.evidence.training.table import PUBLISHED, RunRow, row_of
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.flops import model_flops_per_token
-from shardwise.planner.training import check_plan
+from shardwise.planner.checks import check_plan
 from shardwise.plans import TrainPlan
 
 

@@ -10,8 +10,7 @@ from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export.flags import Flags, words_of
 from shardwise.planner.export.notes import Fields, number, refused
-from shardwise.planner.serve.replica import cache_tokens, shape_of
-from shardwise.planner.serve.search import fewest_kv_heads
+from shardwise.planner.serve.server import fewest_kv_heads, server_of
 from shardwise.plans import ServePlan
 from shardwise.plans.serve import CHECKPOINT
 
@@ -77,8 +76,8 @@ def longest(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> int:
     Half of the cache, as the server counts its own otherwise than we do; the plan's sequences in
     any case; in steps of 1,024 tokens.
     """
-    share = plan.scheduling.memory_share
-    counted = float(cache_tokens(cfg, shape_of(plan, piece.chip), piece, share))
+    server, share = server_of(plan, cfg, piece), plan.scheduling.memory_share
+    counted = float(server.cache_tokens(server.shape(float(plan.batch)), share))
     cache = counted / (plan.degree("data") * plan.degree("expert"))
     most = cfg.max_context or 0
     if cache >= most:

@@ -5,8 +5,8 @@
     seconds    the schedule too: what a pipeline idles, and the bounds
 
 The stages are those of the search's loops, from what costs most to what costs least; what a later
-one needs again is kept. A plan goes through all three once. Rounds are put together as `step/tree`
-says, from `Figures`; each is the closed form of `roofline/bodies.py`.
+one needs again is kept. A plan goes through all three once. Bodies are those of `step/work.py`, put
+together from `Figures`; each takes the closed form of `roofline/bodies.py`.
 
     expected = layers + ends + (factor - 1) (layers + ends, without what comes once) + update
 
@@ -14,95 +14,50 @@ says, from `Figures`; each is the closed form of `roofline/bodies.py`.
 or for one plan what the timeline of its own stages says.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from functools import cached_property
 
 import numpy as np
 
-from shardwise.models import ModelConfig, Parameter
-from shardwise.planner.price.figures import SERIAL, Figures, Sums
-from shardwise.planner.price.seconds import Passes, idle_factor
-from shardwise.planner.step.shape import TrainShape
-from shardwise.planner.step.strategies.fsdp import end_gathers_again, gathers_per_round
-from shardwise.planner.step.tree import (
-    Body,
+from shardwise.planner.price.figures import (
+    SERIAL,
+    Figures,
+    Period,
+    Round,
+    Steps,
+    Sums,
+    Time,
+    period_of,
+    round_of,
+    summed,
+)
+from shardwise.planner.price.pipeline import Passes
+from shardwise.planner.step.parts import (
+    END_EXCHANGES,
+    END_REDUCTIONS,
+    ENDS,
+    LAYER,
+    LAYER_EXCHANGES,
+    REDUCTION,
+    TRANSFER,
+    UPDATE,
+)
+from shardwise.planner.step.work import (
     EndParts,
     LayerParts,
     backward_body,
     end_body,
+    end_gathers_again,
     forward_body,
+    gathers_per_round,
+    reductions,
 )
-from shardwise.planner.step.work import reductions
 from shardwise.plans.train import Structure
-from shardwise.roofline.bodies import BodyTime, closed_form
-from shardwise.roofline.stacks import Stack
 from shardwise.scheduling.pipeline import PLAIN
-from shardwise.work import Quantity
+from shardwise.work import Quantity, total
 
 _TRANSFER = "net:stage"
-
-
-class Steps(Protocol):
-    """Steps to be priced together: one plan, or candidates that use the same mesh axes; their
-    numbers, and what each of their parts takes under a structure.
-
-    `share` is the part of all layers that the counted device has, `piped` whether there are stages,
-    `pairs` whether some schedule among the choices runs a forward and a backward pass of two
-    microbatches together.
-    """
-
-    @property
-    def cfg(self) -> ModelConfig: ...
-    @property
-    def stack(self) -> Stack: ...
-    @property
-    def groups(self) -> Sequence[Sequence[Parameter]]: ...
-    @property
-    def layers(self) -> Sequence[float]: ...
-    @property
-    def stages(self) -> Quantity: ...
-    @property
-    def microbatches(self) -> Quantity: ...
-    @property
-    def share(self) -> Quantity: ...
-    @property
-    def piped(self) -> bool: ...
-    @property
-    def pairs(self) -> bool: ...
-    def __len__(self) -> int: ...
-    def shape(self, structure: Structure) -> TrainShape:
-        """The steps as numbers."""
-        ...
-
-    def layer_parts(self, structure: Structure) -> LayerParts[Figures]:
-        """A layer of every kind, one per row."""
-        ...
-
-    def end_parts(
-        self, structure: Structure
-    ) -> tuple[EndParts[Figures], EndParts[Figures], Quantity, Quantity]:
-        """Both ends, and the part of the last one's time, and of both ones', that is forward."""
-        ...
-
-    def reduction(self, structure: Structure) -> Figures:
-        """The gradient reduction of a layer of every kind."""
-        ...
-
-    def end_reductions(self, structure: Structure) -> tuple[Figures, Figures]:
-        """Those of the ends."""
-        ...
-
-    def transfer(self, structure: Structure) -> Figures:
-        """The share per layer of sending activations on, with one chunk per stage."""
-        ...
-
-    def update(self, structure: Structure) -> Figures:
-        """The optimizer's update."""
-        ...
-
-
-C = TypeVar("C", bound=Steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,69 +70,6 @@ class Seconds:
     upper: Quantity
     resources: Mapping[str, Quantity]
     factor: Quantity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """Seconds of one round of a body, or one row per kind of layer: see `Figures`."""
-
-    chain: Quantity = 0.0
-    wire: Quantity = 0.0
-    sides: Sums
-    totals: Sums
-    weight: Quantity = 0.0
-
-    def beside(self, seconds: Mapping[str, Quantity], times: Quantity = 1.0) -> "Round":
-        """The round with more beside its chain; the totals are left as they are."""
-        return replace(self, sides=Sums(self.sides).add(seconds, times))
-
-
-def round_of(body: Body[Figures]) -> Round:
-    """The parts of a body added up, each as often as it comes."""
-    chain: Quantity = 0.0
-    wire: Quantity = 0.0
-    weight: Quantity = 0.0
-    sides, totals = Sums(), Sums()
-    for part, times in body:
-        chain = _plus(chain, part.chain, times)
-        wire = _plus(wire, part.wire, times)
-        weight = _plus(weight, part.weight, times)
-        sides.add(part.sides, times)
-        totals.add(part.totals, times)
-    return Round(chain=chain, wire=wire, sides=sides, totals=totals, weight=weight)
-
-
-def _plus(total: Quantity, value: Quantity, times: Quantity) -> Quantity:
-    """total + value x times, without arrays of what adds nothing."""
-    if not isinstance(value, np.ndarray):
-        return total + value * times if value else total
-    return total + (value if np.ndim(times) == 0 and times == 1.0 else value * times)
-
-
-def round_time(found: Round, count: Quantity, stack: Stack) -> BodyTime:
-    """All rounds, by the closed form of a body."""
-    return closed_form(found.chain, found.wire, found.sides.values(), count, stack)
-
-
-@dataclass(frozen=True, slots=True)
-class Time:
-    """Seconds per step of bodies; `plain` leaves out what comes once (`BodyTime.fill`)."""
-
-    seconds: Quantity
-    plain: Quantity
-
-    def __add__(self, other: "Time") -> "Time":
-        return Time(self.seconds + other.seconds, self.plain + other.plain)
-
-
-def time_of(found: Round, count: Quantity, stack: Stack) -> Time:
-    """All rounds of a body, its kinds of layers added up."""
-    time = round_time(found, count, stack)
-    return Time(_summed(time.expected), _summed(count * time.period))
-
-
-def _summed(rows: Quantity) -> Quantity:
-    return np.sum(rows, axis=0) if np.ndim(rows) > 1 else rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,17 +109,20 @@ class Around:
     forward_part: Quantity
 
 
-class Stored(Generic[C]):
+class Stored:
     """Steps whose layers and storage are chosen: all but ZeRO and the pipeline schedule."""
 
-    def __init__(self, steps: C, structure: Structure) -> None:
+    def __init__(self, steps: Steps, structure: Structure) -> None:
         self.steps, self.structure = steps, structure
         self.shape = steps.shape(structure)
         self.ahead, self.again = gathers_per_round(self.shape)
-        self.rounds = np.asarray(steps.layers)[:, None] * (steps.share * steps.microbatches)
+        layers = np.array([float(many) for _, many in steps.cfg.layer_groups()])
+        self.rounds = layers[:, None] * steps.rounds
+        self.sent = steps.figures(TRANSFER, structure)[0] if steps.piped else None
         # What a schedule makes of the layers: whether it pairs passes.
         self.kinds = (False, True) if steps.piped and steps.pairs and self._travels() else (False,)
         self._layers: dict[bool, Layers] = {}
+        self._periods: dict[tuple[int, bool], tuple[Time, Round, Period]] = {}
         self._ends: dict[tuple[bool, bool], Ends] = {}
 
     def _travels(self) -> bool:
@@ -252,16 +147,43 @@ class Stored(Generic[C]):
         return self._layers[paired]
 
     def _make_layers(self, paired: bool) -> Layers:
-        parts = self.steps.layer_parts(self.structure.with_pairing(paired))
+        structure, steps = self.structure.with_pairing(paired), self.steps
+        chains, others = steps.figures(LAYER, structure), steps.figures(LAYER_EXCHANGES, structure)
+        parts = LayerParts(*chains, *others)
         forward = round_of(forward_body(parts, self.ahead))
         backward = round_of(backward_body(parts, self.again))
         once = Sums(forward.totals).add(backward.totals)
         return Layers(
             forward=forward,
             backward=backward,
-            totals=Sums().add(once, self.steps.share * self.steps.microbatches),
-            weight=_summed(backward.weight * self.rounds),
+            totals=Sums().add(once, steps.rounds),
+            weight=summed(backward.weight * self.rounds),
         )
+
+    def periods(self, chunks: int, paired: bool) -> tuple[Time, Round, Period]:
+        """With a number of chunks per stage, or without transfers (0): all forward rounds, and a
+        backward round without reductions with its period."""
+        if (chunks, paired) not in self._periods:
+            ahead, early = self.rounds_of(chunks, paired)
+            stack = self.steps.stack
+            forward = period_of(ahead, stack).times(self.rounds)
+            self._periods[chunks, paired] = forward, early, period_of(early, stack)
+        return self._periods[chunks, paired]
+
+    def rounds_of(self, chunks: int, paired: bool) -> tuple[Round, Round]:
+        """A forward and a backward round with their transfers, without reductions."""
+        layers = self.layers(paired)
+        if not chunks or self.sent is None:
+            return layers.forward, layers.backward
+        sent = self.sent.sides
+        return layers.forward.beside(sent, chunks), layers.backward.beside(sent, chunks)
+
+    @cached_property
+    def transfer_seconds(self) -> Quantity:
+        """One transfer of a microbatch's activations to the next stage."""
+        if self.sent is None:
+            return 0.0
+        return self.sent.sides[_TRANSFER][0] * (self.steps.cfg.layers * self.steps.share)
 
     def floor(self) -> Quantity:
         """Seconds that no ZeRO stage and no schedule goes below.
@@ -273,10 +195,9 @@ class Stored(Generic[C]):
         gathers) is left out, as `Reduced.floor` counts it.
         """
         least: Quantity = np.inf
-        for layers in map(self.layers, self.kinds):
-            forward = time_of(layers.forward, self.rounds, self.steps.stack).plain
-            backward = time_of(layers.backward, self.rounds, self.steps.stack).plain
-            least = np.minimum(least, forward + backward)
+        for paired in self.kinds:
+            forward, _, early = self.periods(0, paired)
+            least = np.minimum(least, forward.plain + early.times(self.rounds).plain)
         return least
 
     def ends(self, structure: Structure) -> Ends:
@@ -287,36 +208,37 @@ class Stored(Generic[C]):
         return self._ends[key]
 
     def _make_ends(self, structure: Structure, apart: bool, paired: bool) -> Ends:
-        found = self.steps.end_parts(structure.with_pairing(paired))
-        first, last, last_forward, both_forward = found
-        rounds = self.steps.microbatches / 2 if paired else self.steps.microbatches
+        structure, steps = structure.with_pairing(paired), self.steps
+        first, last = steps.figures(ENDS, structure)
+        others = steps.figures(END_EXCHANGES, structure)
+        rounds = steps.microbatches / 2 if paired else steps.microbatches
+        both = EndParts(first, *others[:5]), EndParts(last, *others[5:])
         before, after = (
             round_of(end_body(parts, again))
-            for parts, again in zip((first, last), end_gathers_again(self.shape), strict=True)
+            for parts, again in zip(both, end_gathers_again(self.shape), strict=True)
         )
         here = [after] if apart else [before, after]
         totals, weight = Sums(), 0.0
         for body in here:
             totals.add(body.totals, rounds)
-            weight = weight + _summed(body.weight) * rounds
+            weight = weight + summed(body.weight) * rounds
         return Ends(
             rounds=rounds,
             bodies=(None if apart else before, after),
             totals=totals,
             weight=weight,
-            forward_part=last_forward if apart else both_forward,
+            forward_part=_forward_part((last,) if apart else (first, last)),
         )
 
 
-class Reduced(Generic[C]):
+class Reduced:
     """Steps whose ZeRO stage is chosen too: all but the pipeline schedule."""
 
-    def __init__(self, stored: Stored[C], structure: Structure) -> None:
+    def __init__(self, stored: Stored, structure: Structure) -> None:
         self.stored, self.steps, self.structure = stored, stored.steps, structure
         self.shape = replace(stored.shape, zero=structure.zero)
         self.often = structure.zero == 2
-        self.reduction = self.steps.reduction(structure)
-        self._once: np.ndarray | None = None
+        (self.reduction,) = self.steps.figures(REDUCTION, structure)
         self._around: dict[tuple[bool, bool], Around] = {}
         self._by_chunks: dict[tuple[int, bool], tuple[Time, Time]] = {}
 
@@ -355,23 +277,22 @@ class Reduced(Generic[C]):
     def _make_around(self, structure: Structure) -> Around:
         steps, stored = self.steps, self.stored
         ends, layers = stored.ends(structure), stored.layers(stored.paired(structure))
-        update = self.steps.update(structure)
+        (update,) = self.steps.figures(UPDATE, structure)
         totals, once = Sums(layers.totals).add(ends.totals), Sums(update.totals)
         # No idle time repeats what comes once.
         reduced = totals if self.often else once
-        reduced.add(
-            self.reduction.totals, steps.share * (steps.microbatches if self.often else 1.0)
-        )
+        reduced.add(self.reduction.totals, steps.rounds if self.often else steps.share)
         time, times = Time(0.0, 0.0), ends.rounds if self.often else 1.0
-        for body, reduction in zip(ends.bodies, steps.end_reductions(structure), strict=True):
+        reduced_ends = steps.figures(END_REDUCTIONS, structure)
+        for body, reduction in zip(ends.bodies, reduced_ends, strict=True):
             if body is not None:
                 reduced.add(reduction.totals, times)
                 whole = body.beside(reduction.sides, times / ends.rounds)
-                time = time + time_of(whole, ends.rounds, steps.stack)
+                time = time + period_of(whole, steps.stack).times(ends.rounds)
         whole = Round(chain=update.chain, wire=update.wire, sides=Sums(update.sides), totals=Sums())
         return Around(
             ends=time,
-            update=time_of(whole, 1.0, steps.stack).seconds,
+            update=period_of(whole, steps.stack).times(1.0).seconds,
             totals=totals,
             once=once,
             weight=ends.weight,
@@ -388,33 +309,24 @@ class Reduced(Generic[C]):
         own = forward + backward + around.ends
         if factor is None:
             factor = self._idle_factor(structure, forward, backward, around)
-        moved = self.steps.transfer(structure)
-        often = 2 * chunks * self.steps.share * self.steps.microbatches
-        totals = Sums(around.totals).add(moved.totals, often)
+        totals = Sums(around.totals)
+        if self.stored.sent is not None:
+            totals.add(self.stored.sent.totals, 2 * chunks * self.steps.rounds)
         expected = own.seconds + (factor - 1) * own.plain + around.update
         return _bounded(totals, around.once, factor, expected)
 
     def _idle_factor(
         self, structure: Structure, forward: Time, backward: Time, around: Around
     ) -> Quantity:
-        steps, m, part = self.steps, self.steps.microbatches, around.forward_part
+        pipeline, share = self.steps.pipeline(structure)
         weight = self.stored.layers(self.stored.paired(structure)).weight
-        ends = around.ends.plain
-        return idle_factor(
-            structure.pipeline_schedule,
-            steps.stages,
-            m,
-            structure.virtual_stages,
-            Passes(forward.plain / m, backward.plain / m, weight / m),
-            Passes(ends * part / m, ends * (1 - part) / m, around.weight / m),
-            self.transfer_seconds(structure),
-            steps.cfg.layers,
+        ends, part = around.ends.plain, around.forward_part
+        return pipeline.idle_factor(
+            Passes(forward.plain, backward.plain, weight),
+            Passes(ends * part, ends * (1 - part), around.weight),
+            self.stored.transfer_seconds * self.steps.microbatches,
+            share,
         )
-
-    def transfer_seconds(self, structure: Structure) -> Quantity:
-        """One transfer of a microbatch's activations to the next stage."""
-        sent = self.steps.transfer(structure).sides[_TRANSFER][0]
-        return sent * (self.steps.cfg.layers * self.steps.share)
 
     def layers_time(self, structure: Structure) -> tuple[Time, Time]:
         """The forward and the backward bodies of all layers under a schedule."""
@@ -428,36 +340,34 @@ class Reduced(Generic[C]):
             self._by_chunks[chunks, paired] = self._make_layers(chunks, paired)
         return self._by_chunks[chunks, paired]
 
-    def rounds_of(self, chunks: int, paired: bool) -> tuple[Round, Round]:
-        """A forward and a backward round with their transfers, without reductions."""
-        layers = self.stored.layers(paired)
-        sent = self.steps.transfer(self.structure).sides if chunks else {}
-        return layers.forward.beside(sent, chunks), layers.backward.beside(sent, chunks)
-
     def _make_layers(self, chunks: int, paired: bool) -> tuple[Time, Time]:
-        steps, rounds, stack = self.steps, self.stored.rounds, self.steps.stack
-        ahead, early = self.rounds_of(chunks, paired)
-        forward = time_of(ahead, rounds, stack)
+        steps, rounds = self.steps, self.stored.rounds
+        forward, early, period = self.stored.periods(chunks, paired)
         if not self.reduction.sides:
-            return forward, time_of(early, rounds, stack)
-        once = self.rounds_reduced()
-        late = early.beside(self.reduction.sides)
-        usual, last = time_of(early, rounds - once, stack), time_of(late, once, stack)
+            return forward, period.times(rounds)
+        once = self.rounds_reduced
+        last = period_of(early.beside(self.reduction.sides), steps.stack).times(once)
         if not self.often:
             # The reduction comes once: where other microbatches stand before, it is no usual round.
-            plain = time_of(early, once, stack).plain
+            plain = summed(once * period.seconds)
             last = Time(last.seconds, np.where(steps.microbatches > 1, plain, last.plain))
-        return forward, usual + last
+        return forward, period.times(rounds - once) + last
 
+    @cached_property
     def rounds_reduced(self) -> np.ndarray:
         """Rounds of every kind of layer whose backward pass reduces gradients."""
-        if self._once is None:
-            times = [
-                np.broadcast_to(reductions(rows, self.shape), (len(self.steps),))
-                for rows in self.steps.groups
-            ]
-            self._once = self.stored.rounds * (np.stack(times) / self.steps.microbatches)
-        return self._once
+        times = [
+            np.broadcast_to(reductions(rows, self.shape), (self.steps.n,))
+            for rows in self.steps.tensors.groups
+        ]
+        return self.stored.rounds * (np.stack(times) / self.steps.microbatches)
+
+
+def _forward_part(chains: tuple[Figures, ...]) -> Quantity:
+    """The part of the time of ends that is the forward pass."""
+    forward = summed(total(each.forward for each in chains))
+    spent = summed(total(each.chain + each.wire + total(each.sides.values()) for each in chains))
+    return forward / np.maximum(spent, 1e-300)
 
 
 def _bounded(totals: Sums, once: Sums, factor: Quantity, expected: Quantity) -> Seconds:

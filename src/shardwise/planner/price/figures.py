@@ -1,17 +1,32 @@
-"""Seconds of the parts of a training step: priced ops added up to what the closed form of a body
-and the bounds need, for one plan or for columns of them. `composition.py` puts them together.
+"""Seconds of the parts of a training step, and of rounds of its bodies, which are made of them.
+
+    Figures   priced ops of one part, added up to what bodies and bounds need
+    Round     the parts of a body added up, each as often as it comes
+    Period    a round in the long run, by the closed form of `roofline/bodies.py`
+    Time      all rounds of a step
+    Steps     what is priced together: one plan, or candidates of a search
+
+For one plan, or for columns of them. `composition.py` makes a step's seconds of these.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from shardwise.roofline.bodies import OpTime, sides_of
+from shardwise.models import ModelConfig
+from shardwise.planner.price.pipeline import Pipeline
+from shardwise.planner.step.parts import StepPart, Tensors
+from shardwise.planner.step.shape import TrainShape
+from shardwise.planner.step.work import Body
+from shardwise.plans.train import Structure
+from shardwise.roofline.bodies import OpTime, round_form, sides_of
+from shardwise.roofline.stacks import Stack
 from shardwise.work import Quantity
 
-WEIGHT = "weight"
-"""The phase of weight gradients."""
+PHASES = ("weight", "forward")
+"""The phases that are told apart: weight gradients, and the forward pass of an end."""
 
 SERIAL = "serial"
 """The row of totals that adds up to the upper bound; the other rows are resources."""
@@ -22,9 +37,9 @@ class Figures:
     """Seconds of one part on its keys.
 
     Per body (rows) and round: `chain` on the compute stream, `wire` of the collectives within the
-    chain, `sides` per stream of what runs beside it; `weight` are the weight gradients among the
-    chain. `totals` are sums over the bodies, each times its layers: the serial seconds, and every
-    resource at peak rates.
+    chain, `sides` per stream of what runs beside it; among the chain `weight` are the weight
+    gradients, and `forward` what is marked as forward pass. `totals` are sums over the bodies, each
+    times its layers: the serial seconds, and every resource at peak rates.
     """
 
     chain: Quantity
@@ -32,6 +47,7 @@ class Figures:
     sides: Mapping[str, np.ndarray]
     totals: Mapping[str, np.ndarray]
     weight: Quantity
+    forward: Quantity
 
     def at(self, index: np.ndarray) -> "Figures":
         """The figures of the keys at an index."""
@@ -41,6 +57,7 @@ class Figures:
             sides={name: _at(rows, index) for name, rows in self.sides.items()},
             totals={name: _at(row, index) for name, row in self.totals.items()},
             weight=_at(self.weight, index),
+            forward=_at(self.forward, index),
         )
 
 
@@ -66,13 +83,14 @@ def figures_of(bodies: Sequence[Sequence[OpTime]], layers: Sequence[float], n: i
             add(rows, name, (len(bodies), n), body, t.total)
             for resource, seconds in ((SERIAL, t.serial), *t.peak.items()):
                 add(totals, resource, (n,), ..., seconds * (t.op.count * many))
-            if t.op.phase == WEIGHT:
-                add(rows, WEIGHT, (len(bodies), n), body, t.total)
+            if t.op.phase in PHASES:
+                add(rows, t.op.phase, (len(bodies), n), body, t.total)
     return Figures(
         chain=rows.get("chain", 0.0),
         wire=rows.get("wire", 0.0),
         sides={name[5:]: row for name, row in rows.items() if name.startswith("side ")},
-        weight=rows.get(WEIGHT, 0.0),
+        weight=rows.get("weight", 0.0),
+        forward=rows.get("forward", 0.0),
         totals=totals,
     )
 
@@ -88,6 +106,129 @@ class Sums(dict[str, Quantity]):
             self[name] = self[name] + more if name in self else more
         return self
 
-    def copy(self) -> "Sums":
-        """The same seconds, to add others to."""
-        return Sums(self)
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """Steps to be priced together: one plan, or candidates that use the same mesh axes.
+
+    `shape` gives their numbers under a structure, `figures` the seconds of one of their parts,
+    thing by thing as `StepPart.count` has them. `pairs` says whether some schedule among the
+    choices runs a forward and a backward pass of two microbatches together.
+    """
+
+    tensors: Tensors
+    stack: Stack
+    stages: Quantity
+    microbatches: Quantity
+    share: Quantity
+    n: int
+    pairs: bool
+    shape: Callable[[Structure], TrainShape]
+    figures: Callable[[StepPart, Structure], tuple[Figures, ...]]
+
+    @property
+    def cfg(self) -> ModelConfig:
+        return self.tensors.cfg
+
+    @cached_property
+    def piped(self) -> bool:
+        """Whether there are several stages: the same for all steps."""
+        return bool(np.max(self.stages) > 1)
+
+    @cached_property
+    def rounds(self) -> Quantity:
+        """Rounds of a layer on the counted device: its share of the layers, every microbatch."""
+        return self.share * self.microbatches
+
+    @cached_property
+    def _pipelines(self) -> dict[tuple[str, int], tuple[Pipeline, Quantity]]:
+        return {}
+
+    def pipeline(self, structure: Structure) -> tuple[Pipeline, Quantity]:
+        """The pipeline of a structure, and the last stage's layers over the most of any."""
+        kind, chunks = structure.pipeline_schedule, structure.virtual_stages
+        if (kind, chunks) not in self._pipelines:
+            made = Pipeline(kind, self.stages, self.microbatches, chunks)
+            self._pipelines[kind, chunks] = made, made.last_share(self.cfg.layers)
+        return self._pipelines[kind, chunks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Seconds of one round of a body, or one row per kind of layer: see `Figures`."""
+
+    chain: Quantity = 0.0
+    wire: Quantity = 0.0
+    sides: Sums
+    totals: Sums
+    weight: Quantity = 0.0
+
+    def beside(self, seconds: Mapping[str, Quantity], times: Quantity = 1.0) -> "Round":
+        """The round with more beside its chain; the totals are left as they are."""
+        return Round(
+            chain=self.chain,
+            wire=self.wire,
+            sides=Sums(self.sides).add(seconds, times),
+            totals=self.totals,
+            weight=self.weight,
+        )
+
+
+def round_of(body: Body[Figures]) -> Round:
+    """The parts of a body added up, each as often as it comes."""
+    chain: Quantity = 0.0
+    wire: Quantity = 0.0
+    weight: Quantity = 0.0
+    sides, totals = Sums(), Sums()
+    for part, times in body:
+        chain = _plus(chain, part.chain, times)
+        wire = _plus(wire, part.wire, times)
+        weight = _plus(weight, part.weight, times)
+        sides.add(part.sides, times)
+        totals.add(part.totals, times)
+    return Round(chain=chain, wire=wire, sides=sides, totals=totals, weight=weight)
+
+
+def _plus(total: Quantity, value: Quantity, times: Quantity) -> Quantity:
+    """total + value x times, without arrays of what adds nothing."""
+    if not isinstance(value, np.ndarray):
+        return total + value * times if value else total
+    return total + (value if np.ndim(times) == 0 and times == 1.0 else value * times)
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Seconds per step of bodies; `plain` leaves out what comes once (`BodyTime.fill`)."""
+
+    seconds: Quantity
+    plain: Quantity
+
+    def __add__(self, other: "Time") -> "Time":
+        return Time(self.seconds + other.seconds, self.plain + other.plain)
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Seconds of a round in the long run, and what one round hides, which the first must show."""
+
+    seconds: Quantity
+    hidden: Quantity
+
+    def times(self, count: Quantity) -> Time:
+        """So many rounds, kinds of layers added up."""
+        plain = count * self.seconds
+        once = self.hidden * np.minimum(count, 1.0)
+        return Time(summed(plain + once), summed(plain))
+
+
+def period_of(found: Round, stack: Stack) -> Period:
+    """A round in the long run, by the closed form of a body."""
+    return Period(*round_form(found.chain, found.wire, found.sides.values(), stack))
+
+
+def summed(rows: Quantity) -> Quantity:
+    """One row for all kinds of layers."""
+    if np.ndim(rows) < 2:
+        return rows
+    kinds = np.asarray(rows)
+    return kinds[0] if len(kinds) == 1 else np.sum(kinds, axis=0)

@@ -1,176 +1,105 @@
 """One plan's step, priced: a column of length one, whose ops are kept to say where time goes.
 
 Constants of the chip or of the stack may be arrays of n trial values; then n steps are priced.
+
+Counting describes one device, the one with the most layers and the head. A pipeline is laid out in
+time with what each of its own, uneven stages really holds: its layers by kind, the embedding on the
+first, the logits on the last. `timeline_factor` is what it takes over the counted device's work.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
-from shardwise.hardware import Chip, Placement
-from shardwise.models import ModelConfig, Parameter
+from shardwise.hardware import Chip, Placement, Slice
+from shardwise.models import ModelConfig
 from shardwise.planner.price.composition import Reduced, Seconds, Stored
-from shardwise.planner.price.figures import Figures, figures_of
-from shardwise.planner.price.seconds import forward_share
-from shardwise.planner.step.parts import step_rows
+from shardwise.planner.price.figures import Figures, Steps, figures_of, period_of
+from shardwise.planner.price.pipeline import StageCosts, costs_of, last_pass
+from shardwise.planner.price.timeline import Timeline, timeline
+from shardwise.planner.step.parts import Bodies, StepPart, tensors_of
 from shardwise.planner.step.shape import TrainShape
-from shardwise.planner.step.tree import EndParts, LayerParts, Step, mapped
-from shardwise.planner.step.work import Loop, loops_of
+from shardwise.planner.step.work import Counted, Loop, Step, loops_of, step_of
+from shardwise.plans import TrainPlan
 from shardwise.plans.train import Structure
 from shardwise.roofline import Estimate
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import price_ops
-from shardwise.roofline.stacks import Stack
-from shardwise.work import Op, Quantity
+from shardwise.roofline.stacks import IDEAL, Stack, load_stack
+from shardwise.scheduling import Schedule, pipeline_schedule
+from shardwise.scheduling.pipeline import PLAIN, check_counts
+from shardwise.work import MemoryTimeline, Quantity
 
 Times = tuple[OpTime, ...]
+
+
+def stack_for(name: str, constants: str) -> Stack:
+    """The constants of a plan's software; the book derates no rate and overlaps all that may."""
+    return IDEAL if constants == "book" else load_stack(name)
 
 
 def price_step(
     cfg: ModelConfig,
     shape: TrainShape,
-    counted: Step[tuple[Op, ...]],
+    counted: Counted,
     chip: Chip,
     placement: Placement,
     stack: Stack,
 ) -> "PricedStep":
-    """A counted step (`count_step`) on a placed mesh, under a stack of software."""
-    times = mapped(counted, lambda ops: price_ops(ops, chip, placement, stack))
-    rows = step_rows(cfg, shape)
-    steps = PlanSteps(
-        cfg=cfg,
-        plan_shape=shape,
-        times=times,
+    """Counted parts (`count_parts`) on a placed mesh, under a stack of software."""
+
+    def priced(bodies: Bodies) -> tuple[Times, ...]:
+        return tuple(price_ops(ops, chip, placement, stack) for ops in bodies)
+
+    times = {name: tuple(map(priced, things)) for name, things in counted.items()}
+    n = _trials(times)
+    tensors = tensors_of(cfg, shape)
+
+    def figures(part: StepPart, _: Structure) -> tuple[Figures, ...]:
+        return tuple(figures_of(bodies, part.layers(cfg), n) for bodies in times[part.name])
+
+    steps = Steps(
+        tensors=tensors,
         stack=stack,
-        groups=[[r for r in rows if r.group == g] for g in range(len(cfg.groups))],
-        layers=[float(n) for _, n in cfg.layer_groups()],
-        n=_trials(times),
+        stages=shape.degree("stage"),
+        microbatches=shape.microbatches,
+        share=shape.stage_share,
+        n=n,
+        pairs=shape.paired,
+        shape=lambda _: shape,
+        figures=figures,
     )
     reduced = Reduced(Stored(steps, shape), shape)
-    return PricedStep(steps=steps, structure=shape, reduced=reduced)
+    tree = step_of(times)
+    return PricedStep(steps=steps, shape=shape, times=tree, reduced=reduced)
 
 
-def _trials(times: Step[Times]) -> int:
+def _trials(times: Mapping[str, tuple[tuple[Times, ...], ...]]) -> int:
     """Trial values that are priced at once."""
-    shapes: list[tuple[int, ...]] = []
-    mapped(times, lambda part: shapes.extend(np.shape(t.derated) for t in part))
+    bodies = (ops for things in times.values() for bodies in things for ops in bodies)
+    shapes = [np.shape(t.derated) for ops in bodies for t in ops]
     return int(np.prod(np.broadcast_shapes(*shapes), dtype=int))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSteps:
-    """One plan as `composition.Steps`: its structure is its own, whatever is asked."""
-
-    cfg: ModelConfig
-    plan_shape: TrainShape
-    times: Step[Times]
-    stack: Stack
-    groups: Sequence[Sequence[Parameter]]
-    layers: Sequence[float]
-    n: int
-
-    def __len__(self) -> int:
-        return self.n
-
-    @property
-    def stages(self) -> Quantity:
-        return self.plan_shape.degree("stage")
-
-    @property
-    def microbatches(self) -> Quantity:
-        return self.plan_shape.microbatches
-
-    @property
-    def share(self) -> Quantity:
-        return self.plan_shape.stage_share
-
-    @property
-    def piped(self) -> bool:
-        return self.plan_shape.has("stage")
-
-    @property
-    def pairs(self) -> bool:
-        return self.plan_shape.paired
-
-    def shape(self, structure: Structure) -> TrainShape:
-        """The step as numbers."""
-        return self.plan_shape
-
-    def layer_parts(self, structure: Structure) -> LayerParts[Figures]:
-        """A layer of every kind, one per row."""
-        layers = self.times.layers
-        return LayerParts(
-            forward=self._rows([p.forward for p in layers]),
-            backward=self._rows([p.backward for p in layers]),
-            gathers=self._rows([p.gathers for p in layers]),
-            scatters=self._rows([p.scatters for p in layers]),
-            accumulation=self._rows([p.accumulation for p in layers]),
-            casts=self._rows([p.casts for p in layers]),
-        )
-
-    def end_parts(
-        self, structure: Structure
-    ) -> tuple[EndParts[Figures], EndParts[Figures], Quantity, Quantity]:
-        """Both ends, and the part of the last one's time, and of both ones', that is forward."""
-        spent, forward = [], []
-        for end in self.times.ends:
-            spent.append(sum(t.total for t in end.chain))
-            forward.append(sum(t.total for t in end.chain if t.op.phase == "forward"))
-        shares = forward_share(forward[1], spent[1]), forward_share(sum(forward), sum(spent))
-        first, last = (self._end(end) for end in self.times.ends)
-        return first, last, *shares
-
-    def _end(self, end: EndParts[Times]) -> EndParts[Figures]:
-        return EndParts(
-            chain=self._row(end.chain),
-            gathers=self._row(end.gathers),
-            regathers=self._row(end.regathers),
-            scatters=self._row(end.scatters),
-            accumulation=self._row(end.accumulation),
-            casts=self._row(end.casts),
-        )
-
-    def reduction(self, structure: Structure) -> Figures:
-        """The gradient reduction of a layer of every kind."""
-        return self._rows(self.times.reductions)
-
-    def end_reductions(self, structure: Structure) -> tuple[Figures, Figures]:
-        """Those of the ends."""
-        first, last = self.times.end_reductions
-        return self._row(first), self._row(last)
-
-    def transfer(self, structure: Structure) -> Figures:
-        """The share per layer of sending activations on, with one chunk per stage."""
-        return self._row(self.times.transfer, float(self.cfg.layers))
-
-    def update(self, structure: Structure) -> Figures:
-        """The optimizer's update."""
-        return self._row(self.times.update)
-
-    def _rows(self, parts: Sequence[Times]) -> Figures:
-        return figures_of(parts, self.layers, self.n)
-
-    def _row(self, part: Times, layers: float = 1.0) -> Figures:
-        return figures_of([part], [layers], self.n)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PricedStep:
     """A step whose ops have times, put together but for what a pipeline idles."""
 
-    steps: PlanSteps
-    structure: Structure
-    reduced: Reduced[PlanSteps]
+    steps: Steps
+    shape: TrainShape
+    times: Step[Times]
+    reduced: Reduced
 
     @cached_property
     def loops(self) -> list[Loop[OpTime]]:
         """The step's ops with their times, loop by loop."""
         return loops_of(
             self.steps.cfg,
-            self.steps.plan_shape,
-            self.steps.times,
+            self.shape,
+            self.times,
             lambda t: t.op,
             lambda t, op: replace(t, op=op),
         )
@@ -179,12 +108,12 @@ class PricedStep:
     def own(self) -> Quantity:
         """Seconds of the counted device's own work in the pipeline's rounds, without what comes
         once."""
-        forward, backward = self.reduced.layers_time(self.structure)
-        return _one((forward + backward + self.reduced.around(self.structure).ends).plain)
+        forward, backward = self.reduced.layers_time(self.shape)
+        return _one((forward + backward + self.reduced.around(self.shape).ends).plain)
 
     def seconds(self, factor: Quantity | None = None) -> Seconds:
         """The bounds with a pipeline's `factor`, by default the closed form's."""
-        found = self.reduced.seconds(self.structure, factor)
+        found = self.reduced.seconds(self.shape, factor)
         return Seconds(
             lower=_one(found.lower),
             expected=_one(found.expected),
@@ -217,3 +146,211 @@ class PricedStep:
 def _one(values: Quantity) -> Quantity:
     """A number where there is one."""
     return values if np.size(values) > 1 else float(np.reshape(values, ()))
+
+
+# Stages -------------------------------------------------------------------------------------------
+
+PHASES = ("forward", "backward", "weight")
+"""Passes of a pipeline. What is recomputed belongs to the backward pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageSeconds:
+    """Seconds per microbatch of each stage of a plan, and once per step its exposed reduction."""
+
+    forward: tuple[float, ...]
+    backward: tuple[float, ...]
+    weight: tuple[float, ...]
+    reduction: tuple[float, ...]
+    transfer: float
+    optimizer: float
+
+
+def step_timeline(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep) -> Timeline:
+    """The timeline of a plan whose step was priced; one stage gives a timeline of one rank."""
+    schedule = schedule_of(plan)
+    return timeline(schedule, stage_costs(schedule, stage_seconds(plan, cfg, priced)))
+
+
+def stage_costs(schedule: Schedule, seconds: StageSeconds) -> StageCosts:
+    return costs_of(
+        schedule,
+        forward=seconds.forward,
+        backward=seconds.backward,
+        weight=seconds.weight,
+        transfer=seconds.transfer,
+        reduction=seconds.reduction,
+        optimizer=seconds.optimizer,
+    )
+
+
+def schedule_of(plan: TrainPlan) -> Schedule:
+    """The plan's table of passes; BadRequest where its counts do not suit the schedule."""
+    stages = plan.degree("stage")
+    kind = plan.pipeline_schedule if stages > 1 else PLAIN
+    return _schedule(kind, stages, plan.microbatches, plan.virtual_stages)
+
+
+@lru_cache(maxsize=32)
+def _schedule(kind: str, stages: int, microbatches: int, chunks: int) -> Schedule:
+    return pipeline_schedule(kind, stages, microbatches, chunks)
+
+
+def timeline_factor(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep) -> float:
+    """A pipeline's seconds, from the first pass to the last, over those of the counted device's own
+    work. Bubbles raise it. It falls where the counted device, which has the
+    most layers and the head, stands for stages with less."""
+    return passes_end(plan, cfg, priced) / float(priced.own)
+
+
+def passes_end(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep) -> float:
+    """When the last pass of the step's timeline ends, in seconds.
+
+    In the middle of a long step every further round (a microbatch per stage) takes as long as the
+    one before, so two short steps tell it: of 80 published plans 79 come out equal, one with a
+    stage of two thirds of the layers 1 % off.
+    """
+    stages = plan.degree("stage")
+    rounds, over = divmod(plan.microbatches, stages)
+    seconds = stage_seconds(plan, cfg, priced)
+    if rounds <= _SETTLED + 1:
+        return _last_pass(plan, seconds, plan.microbatches)
+    first = _last_pass(plan, seconds, _SETTLED * stages + over)
+    further = _last_pass(plan, seconds, (_SETTLED + 1) * stages + over) - first
+    return first + (rounds - _SETTLED) * further
+
+
+_SETTLED = 2  # rounds after which a schedule repeats itself
+
+
+def _last_pass(plan: TrainPlan, seconds: StageSeconds, microbatches: int) -> float:
+    schedule = _schedule(
+        plan.pipeline_schedule, plan.degree("stage"), microbatches, plan.virtual_stages
+    )
+    return last_pass(schedule, stage_costs(schedule, seconds))
+
+
+def stage_seconds(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep) -> StageSeconds:
+    """What each stage computes per microbatch, from the rounds of the priced step."""
+    layers = layers_of_stages(plan, cfg)
+    rounds = _rounds(priced)
+    passes = {
+        phase: [
+            float(sum(n * r for n, r in zip(held, rounds[phase], strict=True))) for held in layers
+        ]
+        for phase in (*PHASES, "reduction")
+    }
+    for stage, end in zip((0, -1), priced.times.ends, strict=True):
+        for part in (end.chain, end.casts, end.accumulation):
+            for phase, seconds in _compute(part).items():
+                passes[phase if phase in PHASES else "backward"][stage] += seconds
+    transfers = priced.times.transfer
+    return StageSeconds(
+        forward=tuple(passes["forward"]),
+        backward=tuple(passes["backward"]),
+        weight=tuple(passes["weight"]),
+        reduction=tuple(passes["reduction"]),
+        transfer=max((float(t.derated) for t in transfers), default=0.0),
+        optimizer=float(np.sum(priced.reduced.around(priced.shape).update)),
+    )
+
+
+def _rounds(priced: PricedStep) -> dict[str, np.ndarray]:
+    """Seconds of one layer of every kind and one microbatch by phase, and its exposed reduction.
+
+    Weight gradients have the share of a backward round that they have of its compute."""
+    reduced, stack = priced.reduced, priced.steps.stack
+    chunks = priced.shape.virtual_stages if priced.steps.piped else 0
+    ahead, early = reduced.stored.rounds_of(chunks, reduced.stored.paired(priced.shape))
+    late = early.beside(reduced.reduction.sides)
+    forward, usual, last = (
+        np.reshape(period_of(each, stack).seconds, -1) for each in (ahead, early, late)
+    )
+    weight = np.reshape(early.weight / np.maximum(early.chain, 1e-300), -1)
+    whole = last if reduced.often else usual
+    exposed = (last - whole) * (reduced.rounds_reduced[:, 0] > 0)
+    return {
+        "forward": forward,
+        "backward": whole * (1 - weight),
+        "weight": whole * weight,
+        "reduction": np.maximum(exposed, 0.0),
+    }
+
+
+def _compute(part: Times) -> dict[str, float]:
+    """Seconds on the compute stream by phase. The first stage's end runs on another device than the
+    counted one, where it counts 0: hence of one run."""
+    seconds: dict[str, float] = {}
+    for t in part:
+        if t.op.stream == "compute":
+            seconds[t.op.phase] = seconds.get(t.op.phase, 0.0) + float(t.derated)
+    return seconds
+
+
+def _places(plan: TrainPlan) -> Schedule:
+    """The plan's schedule without its passes: where every chunk lies."""
+    stages, microbatches, chunks = plan.degree("stage"), plan.microbatches, plan.virtual_stages
+    kind = plan.pipeline_schedule if stages > 1 else PLAIN
+    checked = check_counts(kind, stages, microbatches, chunks)
+    return Schedule(kind=checked, stages=stages, microbatches=microbatches, chunks=chunks, ranks=())
+
+
+def layers_of_stages(plan: TrainPlan, cfg: ModelConfig) -> tuple[tuple[int, ...], ...]:
+    """Layers of each group that each stage of the plan holds, in the order of `layers_per_stage`.
+
+    Layers go to global stages in order; a stage with chunks holds several that lie apart.
+    """
+    schedule = _places(plan)
+    count = [[0] * len(cfg.groups) for _ in plan.layers_per_stage]
+    for stage, (first, last) in enumerate(schedule.bounds(plan.layers_per_stage)):
+        rank, _ = schedule.place_of(stage, 0)
+        for group in cfg.pattern[first:last]:
+            count[rank][group] += 1
+    return tuple(tuple(row) for row in count)
+
+
+def spread(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers per stage as even as they go; the first and the last, which also hold the embedding
+    and the logits, get fewer where some must (as Llama-3-405B did: 126 over 16 stages).
+
+    >>> spread(126, 16)[0], spread(126, 16)[1], spread(126, 16)[-1]
+    (7, 8, 7)
+    """
+    whole, more = divmod(layers, stages)
+    order: Sequence[int] = [*range(1, stages - 1), 0, stages - 1] if stages > 1 else [0]
+    extra = set(order[:more])
+    return tuple(whole + (stage in extra) for stage in range(stages))
+
+
+# Answers ------------------------------------------------------------------------------------------
+
+
+class Usage:
+    """Chips and bytes of an answer that has a plan, a slice and a memory timeline per device."""
+
+    __slots__ = ()
+
+    plan: Any  # a TrainPlan or a ServePlan
+    piece: Slice
+    memory: MemoryTimeline
+
+    @property
+    def chips_used(self) -> int:
+        """Chips that the mesh uses."""
+        return self.plan.devices // self.piece.chip.jax_devices_per_chip
+
+    @property
+    def chips_idle(self) -> int:
+        """Chips of the slice that the mesh leaves out; they are paid for."""
+        return self.piece.chips - self.chips_used
+
+    @property
+    def peak_bytes_per_chip(self) -> float:
+        """Peak HBM bytes of one chip (all its devices)."""
+        return float(self.memory.peak()) * self.piece.chip.jax_devices_per_chip
+
+    @property
+    def memory_by_kind(self) -> dict[str, float]:
+        """Bytes per chip by kind at the peak."""
+        devices = self.piece.chip.jax_devices_per_chip
+        return {k: float(v) * devices for k, v in self.memory.peak_point()[1].items()}

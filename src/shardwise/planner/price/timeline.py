@@ -4,42 +4,17 @@ A schedule's table (`scheduling/pipeline/`) says the order of the passes of each
 starts as soon as its rank is free and its inputs have arrived. Stages may be uneven. Streams of a
 rank run side by side: "compute" (passes, optimizer), "send" (activations and their gradients to
 other ranks, one at a time per destination) and "network" (gradient reductions). That they slow
-each other down where they share links is not modelled. `pipeline.py` has the closed forms that the
-search uses; for uniform stages both agree. `last_pass.py` tells when the last pass ends without
-listing events.
+each other down where they share links is not modelled. `pipeline.py` tells when the last pass ends
+without listing events, and for uniform stages in closed form.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from shardwise.errors import BadRequest
+from shardwise.planner.price.pipeline import StageCosts, check_costs
 from shardwise.scheduling import Action, Schedule, ready_order
 
 Stream = Literal["compute", "send", "network"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageCosts:
-    """Seconds per microbatch of one chunk, by global stage; `costs_of` fills it.
-
-    `backward` is the gradient of the input with what it recomputes, `weight` that of the weights;
-    a schedule that does not split them runs both as one pass. `transfer[s]` is the time between
-    stages s and s+1, the same both ways, and nothing where they lie on one rank. `reduction` is the
-    data-parallel reduction of a chunk's gradients, `optimizer` the update of its parameters, once
-    per step. With `buckets` a chunk's reduction starts after its own last backward pass and runs
-    beside later passes; without, after the last pass of the rank. With `global_norm` no update
-    starts before every rank's gradients are reduced (clipping needs their norm).
-    """
-
-    forward: tuple[float, ...]
-    backward: tuple[float, ...]
-    weight: tuple[float, ...]
-    transfer: tuple[float, ...]
-    reduction: tuple[float, ...]
-    optimizer: tuple[float, ...]
-    buckets: bool = False
-    global_norm: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,44 +64,6 @@ class Timeline:
     def bubble_share(self) -> float:
         """Idle share of all ranks together, 0 to 1; (S-1)/(M+S-1) for uniform 1F1B."""
         return sum(self.bubble) / len(self.idle)
-
-
-def costs_of(
-    schedule: Schedule,
-    *,
-    forward: float | Sequence[float],
-    backward: float | Sequence[float],
-    weight: float | Sequence[float],
-    transfer: float | Sequence[float] = 0.0,
-    reduction: float | Sequence[float] = 0.0,
-    optimizer: float | Sequence[float] = 0.0,
-    buckets: bool = False,
-    global_norm: bool = False,
-) -> StageCosts:
-    """Costs of a schedule's chunks from those of whole stages, one number or one per rank.
-
-    What a plan calls a stage is all chunks of a rank together: each has an equal share. Where
-    stages exist twice a rank holds two whole ones (its own and the mirrored one), and a microbatch
-    meets one of them. `transfer` is one number, or one per boundary between global stages. Raises
-    BadRequest for a wrong count or a negative number.
-    """
-
-    def spread(name: str, given: float | Sequence[float]) -> tuple[float, ...]:
-        stages = _numbers(name, given, schedule.stages)
-        share = schedule.global_stages // schedule.stages
-        places = (schedule.place_of(s, 0)[0] for s in range(schedule.global_stages))
-        return tuple(stages[rank] / share for rank in places)
-
-    return StageCosts(
-        forward=spread("forward", forward),
-        backward=spread("backward", backward),
-        weight=spread("weight", weight),
-        transfer=_numbers("transfer", transfer, schedule.global_stages - 1),
-        reduction=spread("reduction", reduction),
-        optimizer=spread("optimizer", optimizer),
-        buckets=buckets,
-        global_norm=global_norm,
-    )
 
 
 def timeline(schedule: Schedule, costs: StageCosts) -> Timeline:
@@ -251,28 +188,3 @@ class _Run:
             to=to,
         )
         self.events.append(event)
-
-
-def _numbers(name: str, given: float | Sequence[float], count: int) -> tuple[float, ...]:
-    numbers = tuple(given) if isinstance(given, Sequence) else (given,) * count
-    if len(numbers) != count:
-        raise BadRequest(
-            f"{name} has {len(numbers)} entries; the pipeline has {count} places for them, so give "
-            f"{count} or one number for all"
-        )
-    return tuple(float(number) for number in numbers)
-
-
-def check_costs(schedule: Schedule, costs: StageCosts) -> None:
-    """Raise BadRequest where costs are of another pipeline, or no seconds."""
-    for name in ("forward", "backward", "weight", "transfer", "reduction", "optimizer"):
-        numbers = getattr(costs, name)
-        count = schedule.global_stages - (name == "transfer")
-        if len(numbers) != count:
-            raise BadRequest(
-                f"{name} has {len(numbers)} entries; the schedule has {schedule.global_stages} "
-                f"stages in all, so give {count} (costs_of does)"
-            )
-        if any(not 0 <= number < float("inf") for number in numbers):
-            worst = next(number for number in numbers if not 0 <= number < float("inf"))
-            raise BadRequest(f"{name} holds {worst}; seconds are finite and 0 or more")

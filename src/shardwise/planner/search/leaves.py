@@ -1,63 +1,49 @@
 """The parts of a training step on the few distinct rows of candidates that each depends on.
 
 A layer's chain depends on the tokens of a microbatch and the inner degrees, a gather on the degrees
-that store parameters, and so on. Each part is counted by `step/parts.py` and priced by `price_ops`
-there, once per structural choice that it depends on; `composition.py` gathers the figures and puts
-candidates together.
+that store parameters, and so on: every `StepPart` says it. `StepParts` counts and prices each part,
+or counts its bytes, once per distinct row and choice; a `Chunk` of candidates gathers the figures,
+and `price/composition.py` and `price/memory.py` put its candidates together.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from shardwise.hardware.placement import Placement
-from shardwise.models import ModelConfig, Parameter
-from shardwise.planner.price.figures import Figures, figures_of
-from shardwise.planner.price.memory.step import resident_bytes
-from shardwise.planner.price.memory.working import (
+from shardwise.planner.price.figures import Figures, Steps, figures_of
+from shardwise.planner.price.memory import (
+    Kept,
+    Resident,
+    Working,
+    busiest_stages,
+    fuller_update,
     gathered_bytes,
     gathered_ends,
     in_transit_bytes,
     kept_bytes,
     layer_bytes,
     logit_bytes,
+    memory,
     module_bytes,
+    resident,
+    working_of,
 )
-from shardwise.planner.price.seconds import forward_share, stack_for
+from shardwise.planner.price.plan import stack_for
 from shardwise.planner.search.columns import Columns, Keys, Meshes, keys_of
 from shardwise.planner.search.legality import batch_shards
 from shardwise.planner.search.request import TrainRequest
-from shardwise.planner.step.parts import (
-    end_chains,
-    end_rows,
-    gradient_accumulation,
-    gradient_reduction,
-    layer_chains,
-    optimizer_ops,
-    parameter_casts,
-    parameter_exchanges,
-    step_rows,
-)
+from shardwise.planner.search.space import Allowed
+from shardwise.planner.step.parts import LAYER, Bodies, StepPart, Tensors, tensors_of
 from shardwise.planner.step.shape import TrainShape
-from shardwise.planner.step.strategies.pipeline import (
-    rank_in_flight,
-    stage_transfer,
-    tied_reduction,
-)
-from shardwise.planner.step.tree import EndParts, LayerParts
 from shardwise.plans.train import Structure
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.price import Known, price_ops
-from shardwise.roofline.stacks import Stack
-from shardwise.scheduling.pipeline import schedule_row
-from shardwise.work import Op, Quantity
-
-INNER = ("expert", "context", "tensor")
-STORED = ("fsdp", *INNER)
-"""Axes that the storage and the gathers of a parameter depend on."""
-COPIES = ("replica", "data", *STORED)
+from shardwise.scheduling.pipeline import PLAIN, schedule_row
+from shardwise.work import Op, Quantity, total
 
 
 def column_shape(request: TrainRequest, columns: Columns, structure: Structure) -> TrainShape:
@@ -74,238 +60,129 @@ def column_shape(request: TrainRequest, columns: Columns, structure: Structure) 
     )
 
 
+# Bytes --------------------------------------------------------------------------------------------
+
+
+def _resident(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
+    """The fields of `Resident`, the state of all kinds together, on both end stages."""
+    both = (resident(tensors, shape, stage) for stage in busiest_stages(shape))
+    return tuple(x for r in both for x in (total(r.state.values()), r.update, r.early, r.late))
+
+
+def _kept(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
+    """The fields of `Kept`, of all layers of the model."""
+    cfg = tensors.cfg
+    return kept_bytes(cfg, shape), module_bytes(cfg, shape), in_transit_bytes(cfg, shape)
+
+
+def _gathered(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
+    return gathered_bytes(tensors, shape, shape.stage_share), *gathered_ends(tensors, shape)
+
+
+def _working(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
+    return layer_bytes(tensors.cfg, shape), *logit_bytes(tensors.cfg, shape)
+
+
+def _in_flight(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
+    return shape.in_flight(0.0), shape.in_flight(shape.degree("stage") - 1.0)
+
+
+_SIZES = ("=expert", "=context", "=tensor")
+"""Inner axes by degree alone: bytes do not depend on links."""
+
+RESIDENT = StepPart(
+    name="resident bytes",
+    count=_resident,
+    choices=lambda s: (s.storage_axes, s.zero, s.ends),
+    keys=("=stage", "copies", *_SIZES, "=fsdp", "loop"),
+)
+KEPT = StepPart(
+    name="kept bytes",
+    count=_kept,
+    choices=lambda s: (s.remat,),
+    keys=("tokens", *_SIZES),
+)
+GATHERED = StepPart(
+    name="gathered bytes",
+    count=_gathered,
+    choices=lambda s: (s.storage_axes, s.reshard_after_forward, s.zero > 0),
+    keys=("=stage", "copies", *_SIZES, "=fsdp"),
+)
+WORKING = StepPart(
+    name="working bytes",
+    count=_working,
+    choices=lambda s: (s.remat, s.context_method),
+    keys=("tokens", *_SIZES),
+)
+IN_FLIGHT = StepPart(
+    name="microbatches in flight",
+    count=_in_flight,
+    choices=lambda s: (s.pipeline_schedule, s.virtual_stages),
+    keys=("=stage", "microbatches"),
+)
+
+# Parts on keys ------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class OnKeys:
-    """Figures of one part of a step, one for each distinct row (key) of what they depend on."""
+    """Values of one part of a step, for each distinct row (key) of what they depend on."""
 
     keys: Keys
-    value: Any
+    values: tuple[Any, ...]
 
-    def at(self, index: np.ndarray) -> Any:
-        """The value of the candidates at an index."""
-        return _at(self.value, self.keys.inverse[index])
-
-
-def _at(value: Any, index: np.ndarray) -> Any:
-    if isinstance(value, Figures):
-        return value.at(index)
-    if isinstance(value, tuple):
-        return tuple(_at(v, index) for v in value)
-    return np.take(value, index, axis=-1) if np.ndim(value) else value
+    def at(self, index: np.ndarray) -> tuple[Any, ...]:
+        """The values of the candidates at an index."""
+        rows = self.keys.inverse[index]
+        return tuple(
+            v.at(rows) if isinstance(v, Figures) else v[rows] if np.ndim(v) else v
+            for v in self.values
+        )
 
 
 class StepParts:
-    """The parts of a step of all candidates laid out in one way on one part of the slice.
-
-    Every method makes a part once per choice that it depends on; `structure` may differ in others.
-    """
+    """The parts of a step of all candidates laid out in one way on one part of the slice, each made
+    once per choice that it depends on."""
 
     def __init__(
-        self,
-        request: TrainRequest,
-        meshes: Meshes,
-        columns: Columns,
-        any_structure: Structure,
+        self, request: TrainRequest, meshes: Meshes, columns: Columns, any_structure: Structure
     ) -> None:
         self.request, self.meshes, self.columns = request, meshes, columns
-        self.rows = step_rows(request.cfg, column_shape(request, columns, any_structure))
-        self.layers = [float(n) for _, n in request.cfg.layer_groups()]
-        self.groups = [[r for r in self.rows if r.group == g] for g in range(len(self.layers))]
-        self.stack = stack_for(any_structure.stack, any_structure.constants)
-        self.eager = any_structure.software.eager
+        shape = column_shape(request, columns, any_structure)
+        self.tensors, self.eager = tensors_of(request.cfg, shape), shape.eager
+        self.stack = stack_for(shape.stack, shape.constants)
         self._keys: dict[tuple[str, ...], Keys] = {}
         self._parts: dict[tuple, OnKeys] = {}
         self._times: dict[tuple[int, str, str], dict[Known, OpTime]] = {}
         self._placements: dict[bytes, Placement] = {}
 
-    def layer(self, structure: Structure) -> OnKeys:
-        """(forward, backward) of one layer of every group."""
+    def seconds(self, part: StepPart, structure: Structure) -> OnKeys:
+        """The figures of a part."""
 
-        def make(columns: Columns) -> tuple[Figures, Figures]:
-            shape = self._shape(columns, structure)
-            chains = [
-                layer_chains(self.request.cfg, group, self.rows, shape)
-                for group in range(len(self.groups))
-            ]
-            times = [self._known(group, structure) for group in range(len(chains))]
-            forward, backward = zip(*chains, strict=True)
-            return (
-                self._figures(columns, forward, known=times),
-                self._figures(columns, backward, known=times),
-            )
+        def make(columns: Columns, counted: tuple[Bodies, ...]) -> tuple[Figures, ...]:
+            layers, n = part.layers(self.request.cfg), len(columns)
+            found = []
+            for bodies in counted:
+                known = [self._known(part, i, structure) for i in range(len(bodies))]
+                priced = map(self._priced, [columns] * len(bodies), bodies, known)
+                found.append(figures_of(tuple(priced), layers, n))
+            return tuple(found)
 
-        choices = (structure.remat, structure.context_method, structure.paired)
-        return self._made("layer", choices, (*INNER, "tokens"), make)
+        return self._made(part, structure, make)
 
-    def exchanges(self, structure: Structure) -> OnKeys:
-        """(gathers, scatters, accumulation, casts) of one layer of every group."""
-
-        def make(columns: Columns) -> tuple[Figures, ...]:
-            shape = self._shape(columns, structure)
-            moved = [parameter_exchanges(rows, shape) for rows in self.groups]
-            gathers, scatters = zip(*moved, strict=True)
-            summed = [gradient_accumulation(rows, shape) for rows in self.groups]
-            casts = [parameter_casts(rows, shape) for rows in self.groups]
-            bodies = (gathers, scatters, summed, casts)
-            return tuple(self._figures(columns, ops) for ops in bodies)
-
-        return self._made("exchanges", (structure.storage_axes,), (*STORED, "loop"), make)
-
-    def reduction(self, structure: Structure) -> OnKeys:
-        """Gradient reduction of one layer of every group."""
-
-        def make(columns: Columns) -> Figures:
-            shape = self._shape(columns, structure)
-            return self._figures(columns, [gradient_reduction(g, shape) for g in self.groups])
-
-        choices = (structure.storage_axes, structure.zero == 0)
-        return self._made("reduction", choices, COPIES, make)
-
-    def transfer(self, structure: Structure) -> OnKeys:
-        """The share per layer of sending activations on, with one chunk per stage."""
-
-        def make(columns: Columns) -> Figures:
-            shape = self._shape(columns, structure)
-            ops = stage_transfer(self.request.cfg, shape)
-            return self._figures(columns, [ops], [float(self.request.cfg.layers)])
-
-        return self._made("transfer", (), ("stage", "tensor", "tokens"), make)
-
-    def ends(self, structure: Structure) -> OnKeys:
-        """(first, last, forward part of last, of both) of both ends' chains."""
-
-        def make(columns: Columns) -> tuple[Any, ...]:
-            ends = end_chains(self.request.cfg, self.rows, self._shape(columns, structure))
-            timed, spent, forward = [], [], []
-            for end in (ends["first"], ends["last"]):
-                timed.append(self._priced(columns, (*end.forward, *end.backward)))
-                spent.append(sum(t.total for t in timed[-1]))
-                forward.append(sum(t.total for t in timed[-1] if t.op.phase == "forward"))
-            n = len(columns)
-            shares = (forward_share(forward[1], spent[1]), forward_share(sum(forward), sum(spent)))
-            first, last = (figures_of([ops], [1.0], n) for ops in timed)
-            return (first, last, *(np.broadcast_to(share, (n,)) for share in shares))
-
-        choices = (structure.remat, structure.context_method, structure.paired)
-        return self._made("ends", choices, (*INNER, "tokens"), make)
-
-    def end_exchanges(self, structure: Structure) -> OnKeys:
-        """((gathers, scatters, accumulation, casts) of first, the same of last)."""
-
-        def make(columns: Columns) -> tuple[tuple[Figures, ...], ...]:
-            shape = self._shape(columns, structure)
-            return tuple(
-                tuple(
-                    self._figures(columns, [ops], [1.0])
-                    for ops in (
-                        *parameter_exchanges(rows, shape),
-                        gradient_accumulation(rows, shape),
-                        parameter_casts(rows, shape),
-                    )
-                )
-                for rows in end_rows(self.rows)
-            )
-
-        choices = (structure.storage_axes, structure.ends == "apart")
-        return self._made("end exchanges", choices, (*STORED, "loop", "piped"), make)
-
-    def end_reduction(self, structure: Structure) -> OnKeys:
-        """Gradient reduction of (first, last), a tied head's among them."""
-
-        def make(columns: Columns) -> tuple[Figures, ...]:
-            shape = self._shape(columns, structure)
-            return tuple(
-                self._figures(
-                    columns,
-                    [(*gradient_reduction(rows, shape), *tied_reduction(rows, shape))],
-                    [1.0],
-                )
-                for rows in end_rows(self.rows)
-            )
-
-        choices = (structure.storage_axes, structure.zero == 0, structure.ends == "apart")
-        return self._made("end reduction", choices, ("stage", *COPIES), make)
-
-    def optimizer(self, structure: Structure) -> OnKeys:
-        """The update of the parameters of a stage."""
-
-        def make(columns: Columns) -> Figures:
-            ops = optimizer_ops(self.request.cfg, self.rows, self._shape(columns, structure))
-            return self._figures(columns, [ops], [1.0])
-
-        choices = (structure.storage_axes, structure.zero > 0, structure.ends)
-        return self._made("optimizer", choices, ("stage", *COPIES), make)
-
-    def resident(self, structure: Structure) -> OnKeys:
-        """Bytes that stay on the device through the step (`resident_bytes`): on the first stage, on
-        the last, on the fuller of both during the update, and a microbatch's gradients on the
-        first."""
-
-        def make(columns: Columns) -> np.ndarray:
-            shape = self._shape(columns, structure)
-            return np.stack(np.broadcast_arrays(*resident_bytes(self.request.cfg, shape)))
-
-        choices = (structure.storage_axes, structure.zero, structure.ends)
-        keys = ("=stage", "copies", *_SIZES, "=fsdp", "loop")
-        return self._made("resident", choices, keys, make)
-
-    def kept(self, structure: Structure) -> OnKeys:
-        """Bytes of activations: those that all layers keep for one microbatch, those on their way
-        to the host, and those that multi-token prediction modules keep."""
-
-        def make(columns: Columns) -> np.ndarray:
-            cfg, shape = self.request.cfg, self._shape(columns, structure)
-            some = kept_bytes(cfg, shape), in_transit_bytes(cfg, shape), module_bytes(cfg, shape)
-            return np.stack([np.broadcast_to(size, (len(columns),)) for size in some])
-
-        return self._made("kept", (structure.remat,), ("tokens", *_SIZES), make)
-
-    def in_flight(self, structure: Structure) -> OnKeys:
-        """Microbatches in flight on the first stage and on the last, and on the first at the end of
-        a backward pass, when the activations of one of them are gone."""
-
-        def make(columns: Columns) -> np.ndarray:
-            shape = self._shape(columns, structure)
-            ranks = (0.0, shape.degree("stage") - 1.0)
-            held = [rank_in_flight(shape, rank) for rank in ranks]
-            held.append(np.maximum(held[0] - 1.0, 0.0))
-            return np.stack([np.broadcast_to(size, (len(columns),)) for size in held])
-
-        choices = (structure.pipeline_schedule, structure.virtual_stages)
-        return self._made("in flight", choices, ("=stage", "microbatches"), make)
-
-    def gathered(self, structure: Structure) -> OnKeys:
-        """Bytes of gathered layers in the backward pass and at the loss, of gathered ends, and of
-        their gradients."""
-
-        def make(columns: Columns) -> np.ndarray:
-            cfg, shape = self.request.cfg, self._shape(columns, structure)
-            layers = gathered_bytes(cfg, self.rows, shape, shape.stage_share)
-            stays = 0.0 if structure.reshard_after_forward else layers
-            some = layers, stays, *gathered_ends(self.rows, shape)
-            return np.stack([np.broadcast_to(size, (len(columns),)) for size in some])
-
-        choices = (structure.storage_axes, structure.reshard_after_forward, structure.zero > 0)
-        return self._made("gathered", choices, ("=stage", "copies", *_SIZES, "=fsdp"), make)
-
-    def working(self, structure: Structure) -> OnKeys:
-        """Bytes that a layer's backward pass needs, of the logits, and of their gradients."""
-
-        def make(columns: Columns) -> np.ndarray:
-            cfg, shape = self.request.cfg, self._shape(columns, structure)
-            some = layer_bytes(cfg, shape), *logit_bytes(cfg, shape)
-            return np.stack([np.broadcast_to(size, (len(columns),)) for size in some])
-
-        choices = (structure.remat, structure.context_method)
-        return self._made("working", choices, ("tokens", *_SIZES), make)
+    def bytes(self, part: StepPart, structure: Structure) -> OnKeys:
+        """The bytes of a part."""
+        return self._made(part, structure, lambda columns, counted: counted)
 
     def _made(
-        self, name: str, choices: tuple, keys: tuple[str, ...], make: Callable[[Columns], Any]
+        self, part: StepPart, structure: Structure, make: Callable[[Columns, Any], tuple[Any, ...]]
     ) -> OnKeys:
-        at = (name, *choices)
+        at = (part.name, *part.choices(structure))
         if at not in self._parts:
-            found = self._distinct(keys)
-            self._parts[at] = OnKeys(found, make(self.columns.take(found.first)))
+            keys = self._distinct(part.keys)
+            columns = self.columns.take(keys.first)
+            counted = part.count(self.tensors, column_shape(self.request, columns, structure))
+            self._parts[at] = OnKeys(keys, make(columns, counted))
         return self._parts[at]
 
     def _distinct(self, names: tuple[str, ...]) -> Keys:
@@ -334,23 +211,13 @@ class StepParts:
             return [c.degrees["stage"] > 1]
         return [c.microbatches]
 
-    def _shape(self, columns: Columns, structure: Structure) -> TrainShape:
-        return column_shape(self.request, columns, structure)
-
-    def _figures(
-        self,
-        columns: Columns,
-        bodies: Sequence[Sequence[Op]],
-        layers: Sequence[float] | None = None,
-        known: Sequence[dict[Known, OpTime]] | None = None,
-    ) -> Figures:
-        times = known or [None] * len(bodies)
-        timed = [self._priced(columns, ops, t) for ops, t in zip(bodies, times, strict=True)]
-        return figures_of(timed, layers or self.layers, len(columns))
-
-    def _known(self, group: int, structure: Structure) -> dict[Known, OpTime]:
-        """Times of a group's ops that some remat policy has shown: a policy says which ops run
-        again, and changes none but the copies to the host."""
+    def _known(
+        self, part: StepPart, group: int, structure: Structure
+    ) -> dict[Known, OpTime] | None:
+        """Times of a kind of layer's ops that some remat policy has shown: a policy says which ops
+        run again, and changes none but the copies to the host."""
+        if part is not LAYER:
+            return None
         own = structure.remat if "offload" in structure.remat_kinds.values() else ""
         return self._times.setdefault((group, structure.context_method, own), {})
 
@@ -378,103 +245,96 @@ class StepParts:
         return self._placements[at]
 
 
-_SIZES = ("=expert", "=context", "=tensor")
-"""Inner axes by degree alone: bytes do not depend on links."""
+# Candidates ---------------------------------------------------------------------------------------
 
 
 class Chunk:
-    """Candidates that use the same axes, few enough to stay in cache: `composition.Steps`."""
+    """Candidates that use the same axes, few enough to stay in cache."""
 
     def __init__(self, parts: StepParts, index: np.ndarray) -> None:
         self.parts, self.index = parts, index
         self.columns = parts.columns.take(index)
-        stages, layers = self.columns.degrees["stage"], parts.request.cfg.layers
-        self.stages, self.piped = stages, bool(stages[0] > 1)
-        self.microbatches = self.columns.microbatches.astype(float)
-        self.share = np.ceil(layers / stages) / layers
-        self._gathered: dict[int, Any] = {}
+        self._gathered: dict[int, tuple[Any, ...]] = {}
+        self._memory: dict[tuple, Any] = {}
+        self._shape: TrainShape | None = None
 
     def __len__(self) -> int:
         return len(self.index)
 
-    @property
-    def cfg(self) -> ModelConfig:
-        return self.parts.request.cfg
-
-    @property
-    def stack(self) -> Stack:
-        return self.parts.stack
-
-    @property
-    def groups(self) -> Sequence[Sequence[Parameter]]:
-        return self.parts.groups
-
-    @property
-    def layers(self) -> Sequence[float]:
-        return self.parts.layers
-
-    @property
-    def pairs(self) -> bool:
-        return any(
-            schedule_row(kind).pairs_passes
-            for kind in self.parts.request.searched["pipeline_schedule"]
+    @cached_property
+    def steps(self) -> Steps:
+        """The candidates as steps to be priced."""
+        request, stages = self.parts.request, self.columns.degrees["stage"]
+        kinds = request.searched["pipeline_schedule"]
+        return Steps(
+            tensors=self.parts.tensors,
+            stack=self.parts.stack,
+            stages=stages,
+            microbatches=self.columns.microbatches.astype(float),
+            share=np.ceil(request.cfg.layers / stages) / request.cfg.layers,
+            n=len(self),
+            pairs=any(schedule_row(kind).pairs_passes for kind in kinds),
+            shape=self.shape,
+            figures=lambda part, structure: self._at(self.parts.seconds(part, structure)),
         )
 
-    def at(self, part: OnKeys) -> Any:
-        """A part's figures of these candidates."""
+    @cached_property
+    def allowed(self) -> Allowed:
+        """For which candidates the rules allow a structure."""
+        return Allowed(self.parts.request, self.columns)
+
+    def shape(self, structure: Structure) -> TrainShape:
+        """The candidates as one shape of arrays."""
+        if self._shape is None:
+            self._shape = column_shape(self.parts.request, self.columns, structure)
+        return self._shape.under(structure)
+
+    def _at(self, part: OnKeys) -> tuple[Any, ...]:
+        """A part's values of these candidates."""
         if id(part) not in self._gathered:
             self._gathered[id(part)] = part.at(self.index)
         return self._gathered[id(part)]
 
-    def shape(self, structure: Structure) -> TrainShape:
-        """The candidates as one shape of arrays."""
-        return column_shape(self.parts.request, self.columns, structure)
+    def least_memory(self, structure: Structure) -> np.ndarray:
+        """Bytes that no ZeRO stage and no schedule goes below: those with ZeRO-2, and with the
+        plain schedule, which has the fewest microbatches in flight and both ends apart."""
+        return self.memory(replace(structure, zero=2, pipeline_schedule=PLAIN, virtual_stages=1))
 
-    def layer_parts(self, structure: Structure) -> LayerParts[Figures]:
-        """A layer of every group, one per row."""
-        forward, backward = self.at(self.parts.layer(structure))
-        gathers, scatters, summed, casts = self.at(self.parts.exchanges(structure))
-        return LayerParts(
-            forward=forward,
-            backward=backward,
-            gathers=gathers,
-            scatters=scatters,
-            accumulation=summed,
-            casts=casts,
+    def memory(self, structure: Structure) -> np.ndarray:
+        """Bytes per device at the fullest point of the step."""
+        (first, last, update), kept, working = self._held(structure)
+        held, held_last = self._at(self.parts.bytes(IN_FLIGHT, structure))
+        return np.asarray(memory(first, last, kept, working, (held, held_last), update).peak())
+
+    def _held(self, structure: Structure) -> tuple[Any, Kept, Working]:
+        """All that `memory` needs but the microbatches in flight, which a schedule decides."""
+        ways = (RESIDENT, self._resident), (KEPT, self._kept), (GATHERED, WORKING, self._working)
+        s = structure
+        whole = (s.remat, s.context_method, s.storage_axes, s.reshard_after_forward, s.zero, s.ends)
+        if whole not in self._memory:
+            self._memory[whole] = tuple(self._once(structure, *about) for about in ways)
+        return self._memory[whole]
+
+    def _once(self, structure: Structure, *about: Any) -> Any:
+        """What a function makes of a structure, once per choice of the parts before it."""
+        *parts, make = about
+        at = tuple((part.name, part.choices(structure)) for part in parts)
+        if at not in self._memory:
+            self._memory[at] = make(structure)
+        return self._memory[at]
+
+    def _resident(self, structure: Structure) -> tuple[Resident, Resident, dict[str, Quantity]]:
+        sizes = self._at(self.parts.bytes(RESIDENT, structure))
+        first, last = (Resident({"state": s[0]}, *s[1:]) for s in (sizes[:4], sizes[4:]))
+        return first, last, {"all": total(fuller_update(first, last).values())}
+
+    def _kept(self, structure: Structure) -> Kept:
+        layers, modules, in_transit = self._at(self.parts.bytes(KEPT, structure))
+        return Kept(layers * self.steps.share, modules, in_transit)
+
+    def _working(self, structure: Structure) -> Working:
+        gathered, *ends = self._at(self.parts.bytes(GATHERED, structure))
+        layer, *logits = self._at(self.parts.bytes(WORKING, structure))
+        return working_of(
+            gathered, layer, ends, logits, self.parts.eager, not structure.reshard_after_forward
         )
-
-    def end_parts(
-        self, structure: Structure
-    ) -> tuple[EndParts[Figures], EndParts[Figures], Quantity, Quantity]:
-        """Both ends, and the part of the last one's time, and of both ones', that is forward."""
-        first, last, last_forward, both_forward = self.at(self.parts.ends(structure))
-        one, other = (
-            EndParts(
-                chain=chain,
-                gathers=gathers,
-                regathers=gathers,
-                scatters=scatters,
-                accumulation=summed,
-                casts=casts,
-            )
-            for chain, (gathers, scatters, summed, casts) in zip(
-                (first, last), self.at(self.parts.end_exchanges(structure)), strict=True
-            )
-        )
-        return one, other, last_forward, both_forward
-
-    def reduction(self, structure: Structure) -> Figures:
-        """The gradient reduction of a layer of every group."""
-        return self.at(self.parts.reduction(structure))
-
-    def end_reductions(self, structure: Structure) -> tuple[Figures, Figures]:
-        """Those of the ends."""
-        return self.at(self.parts.end_reduction(structure))
-
-    def transfer(self, structure: Structure) -> Figures:
-        """The share per layer of sending activations on, with one chunk per stage."""
-        return self.at(self.parts.transfer(structure))
-
-    def update(self, structure: Structure) -> Figures:
-        """The optimizer's update."""
-        return self.at(self.parts.optimizer(structure))

@@ -23,10 +23,8 @@ from shardwise.planner.search.columns import (
     Meshes,
 )
 from shardwise.planner.search.leaves import Chunk, StepParts
-from shardwise.planner.search.memory import least_memory, memory_of
 from shardwise.planner.search.request import LEVELS, TrainRequest
 from shardwise.planner.search.space import (
-    Allowed,
     alike,
     batch_units,
     candidates_of,
@@ -268,13 +266,13 @@ class _Look:
         most of the others need not be looked at."""
         chunks = [Chunk(self.parts, index) for index in alike(self.columns)]
         for chunk in chunks:
-            self.tally.legal += count_legal(Allowed(self.request, chunk.columns), self.tree)
+            self.tally.legal += count_legal(chunk.allowed, self.tree)
         if not self.tally.exhaustive:
             for chunk in chunks:
                 self._chunk(chunk, self.usual, counted=False)
             self._tighten()
-        for chunk in chunks:
-            self._chunk(chunk, self.tree, counted=True)
+        while chunks:  # none is kept: what it has gathered is no longer needed
+            self._chunk(chunks.pop(0), self.tree, counted=True)
             self._tighten()
         self._keep_best()
         unfit = self.tally.unfit
@@ -311,7 +309,7 @@ class _Look:
         self.limit = np.maximum(mesh, np.minimum(own, sixth)[self.strategy])
 
     def _chunk(self, chunk: Chunk, tree: dict, counted: bool) -> None:
-        allowed = Allowed(self.request, chunk.columns)
+        allowed = chunk.allowed
         for layer, storages in tree.items():
             if (by_layer := allowed(layer, 0)) is None:
                 continue
@@ -327,40 +325,42 @@ class _Look:
         """One choice of layers and storage with all that is left to choose."""
         chunk, alive = self._dense(chunk, legal)
         if not self.tally.exhaustive:
-            fits = least_memory(chunk, storage) <= self.request.max_hbm_bytes
+            fits = chunk.least_memory(storage) <= self.request.max_hbm_bytes
             chunk, alive = self._dense(chunk, alive & fits)
             if not alive.any():
                 return
-        stored = Stored(chunk, storage)
+        stored = Stored(chunk.steps, storage)
         if not self.tally.exhaustive:
             dense, alive = self._dense(chunk, alive & (stored.floor() < self.limit[chunk.index]))
             if not alive.any():
                 return
             if dense is not chunk:
-                chunk, stored = dense, Stored(dense, storage)
-        allowed = Allowed(self.request, chunk.columns)
+                chunk, stored = dense, Stored(dense.steps, storage)
+        allowed = chunk.allowed
         for zero, schedules in zeros.items():
             if (by_zero := allowed(zero, 2)) is not None and (mine := alive & by_zero).any():
-                self._reduced(stored, zero, schedules, mine, counted)
+                self._reduced(chunk, stored, zero, schedules, mine, counted)
 
     def _reduced(
         self,
-        stored: Stored[Chunk],
+        chunk: Chunk,
+        stored: Stored,
         zero: Structure,
         schedules: list[Structure],
         legal: np.ndarray,
         counted: bool,
     ) -> None:
         """One choice of the ZeRO stage, under all schedules."""
-        chunk, legal = self._dense(stored.steps, legal)
-        reduced = Reduced(stored if chunk is stored.steps else Stored(chunk, zero), zero)
+        chunk, legal = self._dense(chunk, legal)
+        same = chunk.steps is stored.steps
+        reduced = Reduced(stored if same else Stored(chunk.steps, zero), zero)
         if not self.tally.exhaustive:
             dense, legal = self._dense(chunk, legal & (reduced.floor() < self.limit[chunk.index]))
             if not legal.any():
                 return
             if dense is not chunk:
-                chunk, reduced = dense, Reduced(Stored(dense, zero), zero)
-        allowed = Allowed(self.request, chunk.columns)
+                chunk, reduced = dense, Reduced(Stored(dense.steps, zero), zero)
+        allowed = chunk.allowed
         for last in schedules:
             by_schedule = allowed(last, 3)
             if by_schedule is not None and (mine := legal & by_schedule).any():
@@ -382,7 +382,7 @@ class _Look:
         counted: bool,
     ) -> None:
         """Keep what is better than the best structure of its candidate so far."""
-        index, memory = chunk.index, memory_of(chunk, structure)
+        index, memory = chunk.index, chunk.memory(structure)
         if counted:
             self.tally.candidates += int(np.count_nonzero(legal))
         fits = legal & (memory <= self.request.max_hbm_bytes)
@@ -410,7 +410,7 @@ class _Look:
         """The leanest plan where floors left out all: memory alone, of every structure."""
         for index in alike(self.columns):
             chunk = Chunk(self.parts, index)
-            allowed = Allowed(self.request, chunk.columns)
+            allowed = chunk.allowed
             for layer, storages in self.tree.items():
                 for storage, zeros in storages.items():
                     for zero, schedules in zeros.items():
@@ -419,7 +419,7 @@ class _Look:
                             masks = [m for i, s in levels if (m := allowed(s, i)) is not None]
                             if len(masks) == len(LEVELS):
                                 legal = np.logical_and.reduce(masks)
-                                self._leanest(chunk, last, memory_of(chunk, last), legal)
+                                self._leanest(chunk, last, chunk.memory(last), legal)
 
     def _keep_best(self) -> None:
         """The best meshes, and the best one of every strategy."""

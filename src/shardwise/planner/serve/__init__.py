@@ -1,9 +1,11 @@
-"""Serving: the smallest slice within targets, and the cheapest fleet under a load.
+"""Serving planned: one request, answered with the smallest slice or with the cheapest fleet.
 
-`count.py` counts a plan's steps and `step.py` any step of an engine; `memory.py` is what a server
-holds. `search.py` looks through meshes and batches, `answer.py` finds the smallest slice and says
-what it costs, `misses.py` why none serves. A fleet: `grid.py` prices servers as columns, `load.py`
-makes latencies of them, `prefill.py` the pool for prompts, `fleet.py` the cheapest, `limits.py`
-what binds it. `loop.py` is a closed loop of requests in closed form. `cost.py` and `replica.py` are
-what the simulator reads. Read `answer.py` first.
+`request.py` is what is asked, and `planning.py` answers it. `shape.py` holds the numbers of a
+replica, `count.py` counts a step of it (`attention.py` its mixers), `memory.py` what it holds;
+`server.py` prices one mesh or columns of them by the same methods, and `answer.py` a plan. The
+smallest slice: `search.py` looks through meshes and batches, `smallest.py` through slices,
+`misses.py` says why none serves. The cheapest fleet: `grid.py` prices servers under a load,
+`load.py` makes latencies of them, `prefill.py` has the pool for prompts, `fleet.py` chooses,
+`limits.py` says what binds. `cost.py` and `replica.py` are what the simulator reads. Read
+`server.py` first.
 """

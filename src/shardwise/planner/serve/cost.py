@@ -1,6 +1,6 @@
 """A server's step time as tables and lines: what a simulation asks a hundred thousand times.
 
-Every op of a step (`serve_step.step_work`) is priced by the roofline once, when the cost is made:
+Every op of a step (`count.step_work`) is priced by the roofline once, when the cost is made:
 
 - what depends on the tokens of the step alone (matmuls, norms, collectives) and on the samples
   (head) is a table over whole tokens, priced at each of them;
@@ -21,8 +21,8 @@ from math import ceil, inf
 import numpy as np
 
 from shardwise.errors import BadRequest
-from shardwise.hardware import Chip, Placement
-from shardwise.models import ModelConfig, kv_bytes_per_token
+from shardwise.hardware import Placement
+from shardwise.models import kv_bytes_per_token
 from shardwise.models.specs import (
     Attention,
     CompressedAttention,
@@ -31,11 +31,13 @@ from shardwise.models.specs import (
     RecurrentMixer,
     SoftmaxMixer,
 )
-from shardwise.planner.serve.count import ServeShape, decode_core
-from shardwise.planner.serve.step import prefill_ops, prompt_flops, step_work
+from shardwise.planner.serve.attention import decode_core
+from shardwise.planner.serve.count import prefill_ops, prompt_flops, step_work
+from shardwise.planner.serve.server import Server
+from shardwise.planner.serve.shape import ServeShape
 from shardwise.planner.simulate.cost import DecodeLine
-from shardwise.roofline import Estimate, body_times, price, price_op
-from shardwise.roofline.engines import Engine
+from shardwise.roofline import Estimate, body_times, price_op
+from shardwise.roofline.stacks import Stack
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Op, Quantity
 
@@ -213,26 +215,31 @@ class EngineCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pricer:
-    """A server whose ops are being priced."""
+    """A server whose ops are being priced, and its numbers for counting."""
 
-    cfg: ModelConfig
-    server: ServeShape
-    chip: Chip
+    server: Server
+    shape: ServeShape
     placement: Placement
-    engine: Engine
+
+    @property
+    def stack(self) -> Stack:
+        return self.server.request.engine.stack
+
+    @property
+    def layers(self) -> Sequence[tuple[Layer, int]]:
+        return self.server.request.cfg.layer_groups()
 
     def estimate(self, step: StepShape) -> Estimate:
-        work = step_work(self.cfg, self.server, step)
-        return price(work, self.chip, self.placement, stack=self.engine.stack)
+        return self.server.price(step_work(self.server.request.cfg, self.shape, step))
 
     def body(self, found: Estimate, name: str) -> Quantity:
         """Seconds of one body of a step."""
-        return body_times(found.ops, self.engine.stack)[name].expected
+        return body_times(found.ops, self.stack)[name].expected
 
     def op(self, op: Op) -> np.ndarray:
         """Seconds of one run of one op."""
-        found = price_op(op, self.chip, self.placement, self.engine.stack).derated
-        return np.asarray(found, float)
+        priced = price_op(op, self.server.piece.chip, self.placement, self.stack)
+        return np.asarray(priced.derated, float)
 
     def math(self, op: Op) -> np.ndarray:
         return self.op(replace(op, hbm_bytes=0.0, on_chip_bytes=0.0))
@@ -241,13 +248,10 @@ class _Pricer:
         return self.op(replace(op, flops={}))
 
 
-def engine_cost(
-    cfg: ModelConfig, server: ServeShape, chip: Chip, placement: Placement, engine: Engine
-) -> EngineCost:
-    """The cost of a server's steps. `server` gives degrees, dtypes and how the cache is cut; its
-    batch and lengths are not read."""
-    pricer = _Pricer(cfg=cfg, server=server, chip=chip, placement=placement, engine=engine)
-    chips = float(np.max(placement.chips_used))
+def engine_cost(server: Server) -> EngineCost:
+    """The cost of the steps of a server of one mesh; its batch and lengths are not read."""
+    shape, chip, engine = server.shape(), server.piece.chip, server.request.engine
+    pricer = _Pricer(server=server, shape=shape, placement=server.placement)
     centre = chip.data_centre
     rate = 0.0 if centre is None else centre.chip_oneway * chip.efficiency.outer_network
     return EngineCost(
@@ -255,14 +259,14 @@ def engine_cost(
         head=_head(pricer),
         exchanges=_exchanges(pricer),
         gathers=_gathers(pricer),
-        decodes=[_decodes(pricer, layer, n) for layer, n in cfg.layer_groups() if _keeps(layer)],
-        chunks=[_chunks(pricer, layer, n) for layer, n in cfg.layer_groups() if _attends(layer)],
-        splits=float(server.splits),
-        stationary=float(server.stationary),
+        decodes=[_decodes(pricer, layer, n) for layer, n in pricer.layers if _keeps(layer)],
+        chunks=[_chunks(pricer, layer, n) for layer, n in pricer.layers if _attends(layer)],
+        splits=float(shape.splits),
+        stationary=float(shape.stationary),
         sequence_seconds=float(engine.sequence_seconds),
-        kv_bytes_per_token=kv_bytes_per_token(cfg, server.dtypes.kv),
-        host_bandwidth=chips * (chip.host_link_oneway or 0.0),
-        transfer_bandwidth=chips * rate,
+        kv_bytes_per_token=kv_bytes_per_token(server.request.cfg, shape.dtypes.kv),
+        host_bandwidth=server.chips * (chip.host_link_oneway or 0.0),
+        transfer_bandwidth=server.chips * rate,
         transfer_latency=0.0 if centre is None else centre.hop_seconds,
     )
 
@@ -278,7 +282,7 @@ def _attends(layer: Layer) -> bool:
 def _matmuls(p: _Pricer) -> list[float]:
     """Every op of the layers but attention, the embedding, and the head of one sample."""
     tokens = np.arange(1.0, MOST_TOKENS + 1)
-    whole = tokens * p.server.splits
+    whole = tokens * p.shape.splits
     step = StepShape(decodes=whole, decode_tokens=whole, samples=1)  # type: ignore[arg-type]
     found = p.estimate(step)
     total = p.body(found, "step.embed") + p.body(found, "step.sample")
@@ -291,7 +295,7 @@ def _matmuls(p: _Pricer) -> list[float]:
 def _head(p: _Pricer) -> list[float]:
     """What more samples than one add."""
     samples = np.arange(1.0, MOST_SAMPLES + 1)
-    whole = samples * p.server.splits
+    whole = samples * p.shape.splits
     step = StepShape(decodes=1, decode_tokens=1, samples=whole)  # type: ignore[arg-type]
     body = np.broadcast_to(p.body(p.estimate(step), "step.sample"), samples.shape)
     return _table(body - body[0], samples)
@@ -301,8 +305,8 @@ def _exchanges(p: _Pricer) -> list[float] | None:
     """Sequences spread over the devices that share a KV head, and back."""
     batch = np.arange(1.0, MOST_SAMPLES + 1)
     total: Quantity = 0.0
-    for layer, layers in p.cfg.layer_groups():
-        for op in decode_core(p.server, layer, p.server.seen(batch, 1.0)):
+    for layer, layers in p.layers:
+        for op in decode_core(p.shape, layer, p.shape.seen(batch, 1.0)):
             if op.collective is not None:
                 total = total + layers * op.count * p.op(op)
     return _table(total, batch) if np.any(total) else None
@@ -313,8 +317,8 @@ def _gathers(p: _Pricer) -> list[float] | None:
     tokens = np.arange(1.0, MOST_TOKENS + 1)
     step = _prompt(tokens, 0.0)
     total: Quantity = 0.0
-    for layer, layers in p.cfg.layer_groups():
-        for op in prefill_ops(p.server, step, layer, p.server.seen(tokens / p.server.splits, 1.0)):
+    for layer, layers in p.layers:
+        for op in prefill_ops(p.shape, step, layer, p.shape.seen(tokens / p.shape.splits, 1.0)):
             if not op.id.endswith(_PREFILL):
                 total = total + layers * op.count * p.op(op)
     return _table(total, tokens) if np.any(total) else None
@@ -339,17 +343,17 @@ def _prompt(tokens: Quantity, context: Quantity) -> StepShape:
 
 def _decodes(p: _Pricer, layer: Layer, layers: int) -> Slower:
     """Both lines of a layer's decode core, from what it costs at the bends and far beyond."""
-    spread, apart = float(p.server.spread(layer.mixer)), float(p.server.stationary)
+    spread, apart = float(p.shape.spread(layer.mixer)), float(p.shape.stationary)
     knots = _bends(layer)
     contexts = np.array([*knots, knots[-1] + _FAR])
 
     def core(batch: float) -> Op:
-        ops = decode_core(p.server, layer, p.server.seen(batch * spread * apart, contexts))
+        ops = decode_core(p.shape, layer, p.shape.seen(batch * spread * apart, contexts))
         return next(op for op in ops if op.collective is None)
 
     one, two, shape = core(1.0), core(2.0), contexts.shape
     math_one, math_two = (np.broadcast_to(p.math(op), shape) for op in (one, two))
-    kernel = float(p.engine.kernel_seconds)
+    kernel = float(p.stack.launch_seconds)
     memory = np.broadcast_to(p.memory(two) - p.memory(one), shape)
     return Slower(
         knots=knots,
@@ -359,7 +363,7 @@ def _decodes(p: _Pricer, layer: Layer, layers: int) -> Slower:
         kernel=kernel,
         count=float(layers),
         spread=spread,
-        cut=p.server.kv_sharding == "heads_then_batch_then_sequence",
+        cut=p.shape.kv_sharding == "heads_then_batch_then_sequence",
     )
 
 
@@ -382,10 +386,10 @@ def _pieces(contexts: np.ndarray, values: np.ndarray) -> list[tuple[float, float
 
 def _chunks(p: _Pricer, layer: Layer, layers: int) -> Chunks:
     """Prefill attention from four prices: twice the pairs, and more keys."""
-    tokens, kernel = float(MOST_TOKENS), float(p.engine.kernel_seconds)
+    tokens, kernel = float(MOST_TOKENS), float(p.stack.launch_seconds)
 
     def core(step: StepShape) -> Op:
-        ops = prefill_ops(p.server, step, layer, p.server.seen(tokens / p.server.splits, 1.0))
+        ops = prefill_ops(p.shape, step, layer, p.shape.seen(tokens / p.shape.splits, 1.0))
         return next(op for op in ops if op.id.endswith(_PREFILL))
 
     alone = _prompt(tokens, 0.0)
@@ -416,7 +420,7 @@ def _pairs(layer: Layer) -> list[float] | None:
 
 def _at(table: Sequence[float], place: float) -> float:
     """A table at a place: along a line between whole places, and beyond its end along that of its
-    second half (a single step may lie in one tile)."""
+    second half (the last step alone may be one tile)."""
     last = len(table) - 1
     if place >= last:
         half = last // 2

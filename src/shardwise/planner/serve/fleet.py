@@ -1,4 +1,4 @@
-"""The cheapest fleet of servers for a load within its objectives, from the columns of `grid.py`.
+"""Fleets of servers for a load, from the columns of `grid.py`: what each costs and how fast it is.
 
 Cost is chip-seconds per request: the chips of all replicas over the requests that come. With a rate
 the replicas are whole numbers that carry it; without one, a single replica is as full as the
@@ -9,13 +9,13 @@ takes longer for its chunks, or the chips of each pool.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from shardwise.hardware import Slice
-from shardwise.planner.serve.answer import mesh_text
-from shardwise.planner.serve.grid import FleetRequest, Grid, Server, grid_of, grids
+from shardwise.planner.serve.answer import MILLION, mesh_text
+from shardwise.planner.serve.grid import Grid, grid_of, grids
 from shardwise.planner.serve.load import most_busy, waiting
 from shardwise.planner.serve.prefill import (
     POOLS,
@@ -25,20 +25,16 @@ from shardwise.planner.serve.prefill import (
     prefill_columns,
     prefillers,
 )
+from shardwise.planner.serve.request import ServeRequest
+from shardwise.planner.serve.search import front
+from shardwise.planner.serve.server import Server
 from shardwise.planner.simulate.metrics import Objectives
-from shardwise.plans import ServePlan, model_hash
-from shardwise.plans.serve import (
-    SERVE_AXES,
-    KvSharding,
-    PrefillServer,
-    ServeDtypes,
-    ServeScheduling,
-)
+from shardwise.plans import ServePlan
+from shardwise.plans.serve import PrefillServer
 
 Layout = Literal["mixed", "disaggregated"]
 LAYOUTS: tuple[Layout, ...] = ("mixed", "disaggregated")
 
-MILLION = 1e6
 SIZES = 4
 """Slices looked at from the first that fits, each at least twice as large as the one before."""
 
@@ -61,18 +57,13 @@ class Fleet:
     that of the decode pool.
     """
 
-    piece: Slice
-    box: tuple[int, ...]
-    mesh: Mapping[str, int]
-    kv_sharding: KvSharding
-    dtypes: ServeDtypes
+    server: Server
     layout: Layout
     chunk: int
     running: float
     slots: int
     replicas: int
     prefill_replicas: int
-    chips: int
     rate: float
     ttft: float
     tpot: float
@@ -81,15 +72,34 @@ class Fleet:
     prompt_share: float
     step: float
     prefill: float
-    input_length: int
-    output_length: int
     prefiller: Prefiller | None = None
 
     def __str__(self) -> str:
         """Slices and meshes of the pools, and the layout."""
-        pools = [self] if self.prefiller is None else [self, self.prefiller]
+        pools = [self.server] if self.prefiller is None else [self.server, self.prefiller.server]
         slices = " + ".join(str(pool.piece) for pool in pools)
         return f"{slices} ({' + '.join(mesh_text(pool.mesh) for pool in pools)}, {self.layout})"
+
+    @property
+    def piece(self) -> Slice:
+        """The slice of a replica that decodes."""
+        return self.server.piece
+
+    @property
+    def prefill_server(self) -> Server:
+        """The server of the prefill pool."""
+        return self.server if self.prefiller is None else self.prefiller.server
+
+    @property
+    def chips(self) -> int:
+        """Chips of all replicas."""
+        prefill = self.prefill_server.chips * self.prefill_replicas
+        return self.server.chips * self.replicas + prefill
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Of the front: time per output token, and cost."""
+        return self.tpot, self.chip_seconds
 
     @property
     def chip_hours_per_million(self) -> dict[str, float]:
@@ -105,27 +115,41 @@ class Fleet:
         return dict(self._per_million(price.usd_per_chip_hour / 3600))
 
     def _per_million(self, each: float) -> dict[str, float]:
-        cost = MILLION * each * self.chip_seconds
+        cost, request = MILLION * each * self.chip_seconds, self.server.request
         return {
-            "input": cost * self.prompt_share / self.input_length,
-            "output": cost * (1 - self.prompt_share) / self.output_length,
-            "all": cost / (self.input_length + self.output_length),
+            "input": cost * self.prompt_share / request.input_length,
+            "output": cost * (1 - self.prompt_share) / request.output_length,
+            "all": cost / (request.input_length + request.output_length),
         }
 
     def meets(self, goal: Objectives) -> bool:
         """Whether all times are within the objectives."""
-        return self.ttft <= goal.ttft and self.tpot <= goal.tpot and self.e2e <= goal.e2el
+        return goal.met(self.ttft, self.tpot, self.e2e)
 
     def excess(self, goal: Objectives) -> float:
         """By which factor the worst objective is missed."""
-        return max(self.ttft / goal.ttft, self.tpot / goal.tpot, self.e2e / goal.e2el)
+        return goal.excess(self.ttft, self.tpot, self.e2e)
+
+    def plan(self) -> ServePlan:
+        """The fleet as a plan that can be saved, priced and simulated."""
+        other = None
+        if self.prefiller is not None:
+            own = self.prefiller.server
+            other = PrefillServer(slice=str(own.piece), mesh=own.mesh, box=own.box)
+        return self.server.plan(
+            batch=self.slots,
+            chunk=self.chunk,
+            replicas=self.replicas,
+            prefill_replicas=self.prefill_replicas,
+            prefill=other,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class FleetSearch:
     """All columns of a request, priced once, to be asked for any objectives."""
 
-    request: FleetRequest
+    request: ServeRequest
     grids: tuple[Grid, ...]
     prefillers: tuple[Prefiller, ...] = ()
 
@@ -135,8 +159,12 @@ class Looked:
         return sum(map(len, self.grids))
 
 
-def look(request: FleetRequest, progress: Callable[[int, int], None] | None = None) -> Looked:
-    """Price every column on the first slices that hold the model."""
+Progress = Callable[[int, int], None]
+
+
+def search_fleets(request: ServeRequest, progress: Progress | None = None) -> FleetSearch:
+    """Price every column on the first slices that hold the model; those whose decode step is longer
+    than the goal's time per output token are left out."""
     found: list[Grid] = []
     pools: list[Prefiller] = []
     for number, dtypes in enumerate(request.dtypes):
@@ -145,21 +173,23 @@ def look(request: FleetRequest, progress: Callable[[int, int], None] | None = No
             if len(fitted) == SIZES or (fitted and piece.chips < 2 * fitted[-1].chips):
                 continue
             here = grids(request, piece, dtypes)
-            if request.disaggregate and piece.chip.data_centre is not None:
+            if piece.chip.data_centre is not None:
                 pools += prefillers(request, piece, dtypes)
             if here:
                 fitted.append(piece)
                 found += here
         if progress is not None:
             progress(number + 1, len(request.dtypes))
-    return Looked(request=request, grids=tuple(found), prefillers=tuple(pools))
+    return FleetSearch(request=request, grids=tuple(found), prefillers=tuple(pools))
 
 
-def cheapest(looked: Looked, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS) -> Fleet:
+def cheapest(
+    searched: FleetSearch, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS
+) -> Fleet:
     """The cheapest fleet within the objectives, in one pool unless two are `WORTH` it; where there
     is none, the nearest miss (ask `meets`). The number in flight of the best few is refined."""
-    best = ranked(looked, goal, layouts=layouts)
-    fine = [f for fleet in best[:_REFINED] for f in refined(looked.request, fleet, goal)]
+    best = ranked(searched, goal, layouts=layouts)
+    fine = [f for fleet in best[:_REFINED] for f in refined(searched.request, fleet, goal)]
     good = [f for f in (*best, *fine) if f.meets(goal)]
     if good:
         return min(good, key=lambda f: (f.chip_seconds * _burden(f), f.chips))
@@ -171,107 +201,149 @@ def _burden(fleet: Fleet) -> float:
     return apart if fleet.prefiller is None else WORTH * apart
 
 
-def ranked(looked: Looked, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS) -> list[Fleet]:
+def ranked(
+    searched: FleetSearch, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS
+) -> list[Fleet]:
     """The best fleet of every grid, mesh and layout, cheapest first; the nearest miss alone where
     none is within the objectives."""
     good: list[Fleet] = []
     missed: list[Fleet] = []
-    other = cheapest_prefillers(looked.prefillers, goal.ttft, looked.request.percentile)
-    for grid in looked.grids:
-        tables = [_mixed(looked.request, grid, goal)] if "mixed" in layouts else []
-        if "disaggregated" in layouts and _can_part(looked.request, grid):
-            tables += [_parted(looked.request, grid, goal, c) for c in (None, other)]
-        for table in tables:
-            inside = np.flatnonzero(table.excess <= 1)
-            for index in _one_per_mesh(grid, table, inside):
-                good.append(_fleet(looked.request, grid, table, index))
+    percentile = searched.request.percentile
+    other = cheapest_prefillers(searched.prefillers, goal.ttft, percentile)
+    for grid in searched.grids:
+        columns = [_mixed(grid, goal)] if "mixed" in layouts else []
+        if "disaggregated" in layouts and grid.server.piece.chip.data_centre is not None:
+            columns += [_parted(grid, goal, choice) for choice in (None, other)]
+        for fleets in columns:
+            inside = np.flatnonzero(fleets.excess <= 1)
+            good += [fleets.at(index) for index in fleets.one_per_mesh(inside)]
             if not len(inside):
-                missed.append(_fleet(looked.request, grid, table, int(np.argmin(table.excess))))
+                missed.append(fleets.at(int(np.argmin(fleets.excess))))
     if good:
         return sorted(good, key=lambda f: (f.chip_seconds, f.chips))
     return sorted(missed, key=lambda f: f.excess(goal))[:1]
 
 
-def _can_part(request: FleetRequest, grid: Grid) -> bool:
-    return request.disaggregate and np.isfinite(grid.handover)
-
-
-def refined(request: FleetRequest, fleet: Fleet, goal: Objectives) -> list[Fleet]:
+def refined(request: ServeRequest, fleet: Fleet, goal: Objectives) -> list[Fleet]:
     """The same server with numbers in flight around that of a fleet."""
     running = np.unique(np.maximum(np.round(fleet.running * _FINE), 1.0))
     one = replace(request, chunks=(fleet.chunk,))
-    grid = grid_of(server_of(one, fleet), running)
+    grid = grid_of(replace(fleet.server, request=one), running)
     if grid is None:
         return []
     if fleet.layout == "mixed":
-        table = _mixed(one, grid, goal)
+        fleets = _mixed(grid, goal)
     else:
         p = fleet.prefiller
-        table = _parted(one, grid, goal, None if p is None else {(p.dtypes, p.chunk): p})
-    cost = np.where(table.excess <= 1, table.cost, np.inf)
-    index = int(np.argmin(cost if np.any(np.isfinite(cost)) else table.excess))
-    return [_fleet(one, grid, table, index)]
-
-
-def server_of(request: FleetRequest, fleet: Fleet) -> Server:
-    """The mesh of a fleet as the only column of a server."""
-    return Server(
-        request=request,
-        piece=fleet.piece,
-        box=fleet.box,
-        degrees={axis: np.array([fleet.mesh.get(axis, 1)]) for axis in SERVE_AXES},
-        kv_sharding=fleet.kv_sharding,
-        dtypes=fleet.dtypes,
-    )
+        choice = None if p is None else {(p.server.dtypes, p.chunk): p}
+        fleets = _parted(grid, goal, choice)
+    cost = np.where(fleets.excess <= 1, fleets.cost, np.inf)
+    return [fleets.at(int(np.argmin(cost if np.any(np.isfinite(cost)) else fleets.excess)))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
-    """What each column comes to under one layout, with the prefill servers of a `choice`."""
+class Fleets:
+    """The fleets that the columns of a grid make under one layout, with the prefill servers of a
+    `choice`: `figures` are the numbers of `Fleet`, `excess` by which factor they miss the goal."""
 
+    grid: Grid
     layout: Layout
     choice: Choice | None
-    prefill: np.ndarray
-    cost: np.ndarray
     excess: np.ndarray
-    ttft: np.ndarray
-    tpot: np.ndarray
-    e2e: np.ndarray
-    rate: np.ndarray
-    replicas: np.ndarray
-    prefill_replicas: np.ndarray
-    prompt_share: np.ndarray
+    figures: Mapping[str, np.ndarray]
+
+    @property
+    def cost(self) -> np.ndarray:
+        """Chip-seconds per request."""
+        return self.figures["chip_seconds"]
+
+    def at(self, index: int) -> Fleet:
+        """The fleet of one column."""
+        server = self.grid.server.at(index)
+        figures: dict[str, Any] = {k: v[index].item() for k, v in self.figures.items()}
+        other = (self.choice or {}).get((server.dtypes, figures["chunk"]))
+        if other and (other.server.piece, other.server.mesh) == (server.piece, server.mesh):
+            other = None
+        return Fleet(server=server, layout=self.layout, prefiller=other, **figures)
+
+    def one_per_mesh(self, inside: np.ndarray) -> list[int]:
+        """The cheapest of some columns for every mesh."""
+        order = inside[np.argsort(self.cost[inside], kind="stable")]
+        degrees = self.grid.server.take(order).degrees
+        _, first = np.unique(
+            np.stack([degrees[a] for a in sorted(degrees)]), axis=1, return_index=True
+        )
+        return [int(order[i]) for i in np.sort(first)]
 
 
-def _mixed(request: FleetRequest, grid: Grid, goal: Objectives) -> _Table:
+def _fleets(
+    grid: Grid,
+    goal: Objectives,
+    layout: Layout,
+    choice: Choice | None,
+    *,
+    slots: np.ndarray,
+    replicas: np.ndarray,
+    prefill_replicas: np.ndarray,
+    **figures: np.ndarray,
+) -> Fleets:
+    """The figures of all columns, made complete."""
+    output = grid.server.request.output_length
+    ttft, tpot = figures["ttft"], figures["tpot"]
+    e2e = ttft + ((output - 1) * tpot if output > 1 else 0.0)
+    with np.errstate(invalid="ignore"):  # infinite times without a target
+        excess = np.maximum(np.maximum(ttft / goal.ttft, tpot / goal.tpot), e2e / goal.e2el)
+    counts = {
+        "chunk": grid.chunks,
+        "slots": slots,
+        "replicas": replicas,
+        "prefill_replicas": prefill_replicas,
+    }
+    return Fleets(
+        grid=grid,
+        layout=layout,
+        choice=choice,
+        excess=np.where(np.isnan(excess), np.inf, excess),
+        figures={
+            **{name: count.astype(int) for name, count in counts.items()},
+            **figures,
+            "e2e": e2e,
+            "running": np.asarray(grid.load.running),
+            "step": grid.decode,
+        },
+    )
+
+
+def _mixed(grid: Grid, goal: Objectives) -> Fleets:
     """Every replica takes prompts and answers."""
-    each = np.asarray(grid.mixed.rate)
+    each, asked = np.asarray(grid.mixed.rate), grid.server.request.rate
     replicas, rate = np.ones_like(each), each
-    if request.rate:
-        replicas = np.ceil(request.rate / each)
-        rate = np.full_like(each, request.rate)
-    return _table(
+    if asked:
+        replicas, rate = np.ceil(asked / each), np.full_like(each, asked)
+    return _fleets(
+        grid,
         goal,
         "mixed",
         None,
+        slots=grid.mixed_slots,
+        replicas=replicas,
+        prefill_replicas=np.zeros_like(each),
+        rate=rate,
         prefill=grid.prefill,
         ttft=np.asarray(grid.mixed.ttft),
         tpot=np.asarray(grid.mixed.tpot),
-        output=request.output_length,
-        cost=grid.server.chips * replicas / rate,
-        rate=rate,
-        replicas=replicas,
-        prefill_replicas=np.zeros_like(each),
+        chip_seconds=grid.server.chips * replicas / rate,
         prompt_share=np.asarray(grid.mixed.prompt_share),
     )
 
 
-def _parted(request: FleetRequest, grid: Grid, goal: Objectives, choice: Choice | None) -> _Table:
+def _parted(grid: Grid, goal: Objectives, choice: Choice | None) -> Fleets:
     """Prompts on servers of their own, as busy as TTFT lets them be."""
+    request, own = grid.server.request, grid.server.chips
     answers = np.asarray(grid.load.running) / (request.output_length * grid.decode)
     by = prefill_columns(grid, choice)
-    # A column without a prefill server takes forever; a finite forever keeps the arithmetic.
-    prefill, own = np.minimum(by.seconds, _FOREVER), grid.server.chips
+    # Infinite seconds of a column without a prefill server would become NaN in what follows.
+    prefill = np.minimum(by.seconds, _FOREVER)
     x, prompts = _prompts(request, goal, prefill)
     if request.rate:
         # The fewest that carry the rate in time; the most that were looked at where none do.
@@ -282,21 +354,22 @@ def _parted(request: FleetRequest, grid: Grid, goal: Objectives, choice: Choice 
         y, rate = np.ceil(request.rate / answers), np.full_like(answers, request.rate)
     else:
         y, x, rate = _ratio(prompts, answers, by.chips, own)
-    ttft = prefill + waiting(prefill, rate / x * prefill, request.percentile, x)
+    chips = by.chips * x + own * y
     steps = max(request.output_length - 1, 1)
-    return _table(
+    return _fleets(
+        grid,
         goal,
         "disaggregated",
         choice,
-        prefill=prefill,
-        ttft=ttft,
-        tpot=grid.alone_tpot + by.handover / steps,
-        output=request.output_length,
-        cost=(by.chips * x + own * y) / rate,
-        rate=rate,
+        slots=grid.alone_slots,
         replicas=y,
         prefill_replicas=x,
-        prompt_share=by.chips * x / (by.chips * x + own * y),
+        rate=rate,
+        prefill=prefill,
+        ttft=prefill + waiting(prefill, rate / x * prefill, request.percentile, x),
+        tpot=grid.alone_tpot + by.handover / steps,
+        chip_seconds=chips / rate,
+        prompt_share=by.chips * x / chips,
     )
 
 
@@ -304,7 +377,7 @@ _FOREVER = 1e9
 
 
 def _prompts(
-    request: FleetRequest, goal: Objectives, prefill: np.ndarray
+    request: ServeRequest, goal: Objectives, prefill: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each column numbers of prefill replicas to try, and the prompts per second of each."""
     seconds, back = np.unique(prefill, return_inverse=True)  # few: one per mesh and chunk
@@ -330,115 +403,23 @@ def _ratio(
     return y + 1.0, x + 1.0, rates[np.arange(len(rates)), best]
 
 
-def _table(
-    goal: Objectives, layout: Layout, choice: Choice | None, *, output: int, **columns: np.ndarray
-) -> _Table:
-    e2e = columns["ttft"] + ((output - 1) * columns["tpot"] if output > 1 else 0.0)
-    with np.errstate(invalid="ignore"):  # infinite times without a target
-        excess = np.maximum(columns["ttft"] / goal.ttft, columns["tpot"] / goal.tpot)
-        excess = np.maximum(excess, e2e / goal.e2el)
-    excess = np.where(np.isnan(excess), np.inf, excess)
-    return _Table(layout=layout, choice=choice, e2e=e2e, excess=excess, **columns)
-
-
-def _one_per_mesh(grid: Grid, table: _Table, inside: np.ndarray) -> list[int]:
-    """The cheapest column of every mesh."""
-    order = inside[np.argsort(table.cost[inside], kind="stable")]
-    names = np.stack([grid.server.degrees[a][order] for a in sorted(grid.server.degrees)])
-    _, first = np.unique(names, axis=1, return_index=True)
-    return [int(order[i]) for i in np.sort(first)]
-
-
-def _fleet(request: FleetRequest, grid: Grid, table: _Table, index: int) -> Fleet:
-    server, replicas, layout = grid.server, int(table.replicas[index]), table.layout
-    prefills = int(table.prefill_replicas[index])
-    chunk = int(np.asarray(grid.load.chunk)[index])
-    other = (table.choice or {}).get((server.dtypes, chunk))
-    if other and (other.piece, other.mesh) == (server.piece, server.mesh_at(index)):
-        other = None
-    prefill_chips = server.chips if other is None else other.chips
-    return Fleet(
-        prefiller=other,
-        piece=server.piece,
-        box=server.box,
-        mesh=server.mesh_at(index),
-        kv_sharding=server.kv_sharding,
-        dtypes=server.dtypes,
-        layout=layout,
-        chunk=chunk,
-        running=float(np.asarray(grid.load.running)[index]),
-        slots=int((grid.mixed_slots if layout == "mixed" else grid.alone_slots)[index]),
-        replicas=replicas,
-        prefill_replicas=prefills,
-        chips=server.chips * replicas + prefill_chips * prefills,
-        rate=float(table.rate[index]),
-        ttft=float(table.ttft[index]),
-        tpot=float(table.tpot[index]),
-        e2e=float(table.e2e[index]),
-        chip_seconds=float(table.cost[index]),
-        prompt_share=float(table.prompt_share[index]),
-        step=float(grid.decode[index]),
-        prefill=float(table.prefill[index]),
-        input_length=request.input_length,
-        output_length=request.output_length,
-    )
-
-
-def front(fleets: Sequence[Fleet]) -> list[Fleet]:
-    """Fleets that no other beats in both time per output token and cost, fastest first."""
-    kept: list[Fleet] = []
-    for fleet in sorted(fleets, key=lambda f: (f.tpot, f.chip_seconds)):
-        if not kept or fleet.chip_seconds < kept[-1].chip_seconds:
-            kept.append(fleet)
-    return kept
-
-
-def trade_off(looked: Looked, goal: Objectives, points: int = 12) -> list[Fleet]:
+def trade_off(searched: FleetSearch, goal: Objectives, points: int = 12) -> tuple[Fleet, ...]:
     """The front of latency and cost within the objectives: the cheapest fleet at times per output
     token between the fastest and the target. The last is the cheapest of all; what is cheaper than
     it by less than its second pool is `WORTH` is no point of the front."""
-    best = cheapest(looked, goal)
-    tighter = [replace(goal, tpot=limit) for limit in _limits(looked, goal, points)]
-    found = [(cheapest(looked, each), each) for each in tighter]
+    best = cheapest(searched, goal)
+    tighter = [replace(goal, tpot=limit) for limit in _limits(searched, goal, points)]
+    found = [(cheapest(searched, each), each) for each in tighter]
     dearer = [f for f, each in found if f.meets(each) and f.chip_seconds > best.chip_seconds]
     return front([*dearer, *([best] if best.meets(goal) else [])])
 
 
-def _limits(looked: Looked, goal: Objectives, points: int) -> list[float]:
+def _limits(searched: FleetSearch, goal: Objectives, points: int) -> list[float]:
     """Times per output token to ask for below the target, evenly spaced in the logarithm."""
-    every = np.concatenate([np.asarray(g.mixed.tpot) for g in looked.grids])
+    every = np.concatenate([np.asarray(g.mixed.tpot) for g in searched.grids])
     every = every[np.isfinite(every)]
     if not len(every):
         return []
     low, high = float(np.min(every)), min(float(np.max(every)), goal.tpot)
     limits = np.geomspace(low * 1.001, high, points).tolist()
     return [b for a, b in pairwise([0.0, *limits]) if b > a]
-
-
-def plan_of(request: FleetRequest, fleet: Fleet, constants: str = "vendor") -> ServePlan:
-    """The fleet as a plan that can be saved, priced and simulated."""
-    return ServePlan(
-        model=request.model,
-        model_hash=model_hash(request.cfg),
-        slice=str(fleet.piece),
-        mesh=fleet.mesh,
-        box=fleet.box,
-        batch=fleet.slots,
-        input_length=request.input_length,
-        output_length=request.output_length,
-        prefill_chunk=fleet.chunk,
-        kv_sharding=fleet.kv_sharding,
-        dtypes=fleet.dtypes,
-        constants=constants,  # type: ignore[arg-type]
-        engine=request.engine.name,
-        replicas=fleet.replicas,
-        prefill_replicas=fleet.prefill_replicas,
-        prefill=None
-        if fleet.prefiller is None
-        else PrefillServer(
-            slice=str(fleet.prefiller.piece),
-            mesh=fleet.prefiller.mesh,
-            box=fleet.prefiller.box,
-        ),
-        scheduling=ServeScheduling(memory_share=request.memory_share),
-    )

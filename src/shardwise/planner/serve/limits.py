@@ -13,21 +13,18 @@ from typing import Any
 import numpy as np
 
 from shardwise.hardware import Chip
+from shardwise.planner.serve.count import step_work
 from shardwise.planner.serve.fleet import (
     LAYOUTS,
     WORTH,
     Fleet,
-    Looked,
+    FleetSearch,
     cheapest,
     refined,
-    server_of,
 )
-from shardwise.planner.serve.grid import FleetRequest
-from shardwise.planner.serve.load import Steady
-from shardwise.planner.serve.search import place_mesh
-from shardwise.planner.serve.step import step_work
+from shardwise.planner.serve.grid import steady
+from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.simulate.metrics import Objectives
-from shardwise.roofline import price
 from shardwise.roofline.engines import IDEAL_ENGINE, Engine
 from shardwise.roofline.price import HBM, HOST, MATH
 from shardwise.units import format_seconds, sig
@@ -59,22 +56,12 @@ class Breakdown:
         return {f.name: float(getattr(self, f.name)[index]) for f in fields(self)}
 
 
-def breakdown(request: FleetRequest, fleet: Fleet, running: np.ndarray) -> Breakdown:
+def breakdown(request: ServeRequest, fleet: Fleet, running: np.ndarray) -> Breakdown:
     """The parts of a decode step at numbers in flight; `other` is memory traffic of neither
     matmuls nor cache (norms, embeddings, sampling)."""
-    server = server_of(request, fleet)
-    running = np.asarray(running, float)
-    columns = server.take(np.zeros(len(running), int))
-    load = Steady(
-        running=running,
-        input_length=request.input_length,
-        output_length=request.output_length,
-        chunk=fleet.chunk,
-        percentile=request.percentile,
-    )
-    work = step_work(request.cfg, columns.shape(), load.decode_step())
-    placement = place_mesh(fleet.piece, columns.degrees, fleet.box)
-    found = price(work, fleet.piece.chip, placement, stack=request.engine.stack)
+    server, running = replace(fleet.server, request=request), np.asarray(running, float)
+    load = steady(request, running, fleet.chunk).decode_step()
+    found = server.price(step_work(request.cfg, server.shape(), load))
     parts = {name: np.zeros(len(running)) for name in ("matmuls", "kv", "other", "network")}
     bandwidth = fleet.piece.chip.require("hbm_bandwidth") / fleet.piece.chip.jax_devices_per_chip
     for t in found.ops:
@@ -83,15 +70,11 @@ def breakdown(request: FleetRequest, fleet: Fleet, running: np.ndarray) -> Break
         for resource, seconds in t.peak.items():
             if resource not in (HBM, MATH, HOST):
                 parts["network"] += np.broadcast_to(seconds * t.op.count, len(running))
-    expected, bare = (
-        server_of(replace(request, engine=engine), fleet)
-        .take(np.zeros(len(running), int))
-        .seconds(load.decode_step())
-        for engine in (request.engine, _bare(request.engine))
-    )
+    bare = replace(server, request=replace(request, engine=_bare(request.engine)))
+    expected = server.seconds(load)
     return Breakdown(
         running=running,
-        engine=expected - bare,
+        engine=expected - bare.seconds(load),
         expected=expected,
         flops=np.broadcast_to(found.resources.get(MATH, 0.0), len(running)),
         **parts,
@@ -126,20 +109,21 @@ RESOURCES: Mapping[str, Callable[[Chip, float], Chip]] = {
 """How a chip gets more of each resource; the network's rate, not its latency."""
 
 
-def limits(request: FleetRequest, fleet: Fleet, goal: Objectives) -> dict[str, float]:
+def limits(request: ServeRequest, fleet: Fleet, goal: Objectives) -> dict[str, float]:
     """By which share a tenth more of each resource makes a token cheaper on the same mesh, the
     number in flight chosen anew; largest first."""
     now = _cost(request, fleet, goal)
     gains = {}
     for name, scaled in RESOURCES.items():
         chip = scaled(fleet.piece.chip, MORE)
-        other = None if fleet.prefiller is None else fleet.prefiller.on(request, chip)
-        more = replace(fleet, piece=replace(fleet.piece, chip=chip), prefiller=other)
+        other = None if fleet.prefiller is None else fleet.prefiller.on(chip)
+        server = replace(fleet.server, piece=replace(fleet.piece, chip=chip))
+        more = replace(fleet, server=server, prefiller=other)
         gains[name] = 1 - _cost(request, more, goal) / now
     return dict(sorted(gains.items(), key=lambda item: -item[1]))
 
 
-def _cost(request: FleetRequest, fleet: Fleet, goal: Objectives) -> float:
+def _cost(request: ServeRequest, fleet: Fleet, goal: Objectives) -> float:
     """Chip-seconds per request of a mesh as full as it may be, whatever the rate."""
     free = replace(request, rate=0.0)
     found = [f for f in refined(free, fleet, goal) if f.meets(goal)]
@@ -161,22 +145,24 @@ class Verdict:
         return {"what": self.what, "helps": self.helps, "factor": self.factor, "why": self.why}
 
 
-def verdicts(looked: Looked, goal: Objectives, best: Fleet) -> list[Verdict]:
+def verdicts(searched: FleetSearch, goal: Objectives, best: Fleet) -> list[Verdict]:
     """Disaggregation, a bigger slice and speculation, each with the reason."""
     return [
-        disaggregation(looked, goal, best),
-        bigger_slice(looked, goal, best),
-        speculation(looked.request, best),
+        disaggregation(searched, goal, best),
+        bigger_slice(searched, goal, best),
+        speculation(searched.request, best),
     ]
 
 
-def disaggregation(looked: Looked, goal: Objectives, best: Fleet) -> Verdict:
+def disaggregation(searched: FleetSearch, goal: Objectives, best: Fleet) -> Verdict:
     """The cheapest fleets of both layouts side by side."""
     what = "disaggregation"
-    if looked.request.pieces[0].chip.data_centre is None:
+    if searched.request.pieces[0].chip.data_centre is None:
         why = "the chip has no data-centre network in the catalogue to hand caches over"
         return Verdict(what=what, helps=False, factor=None, why=why)
-    found = {k: best if best.layout == k else cheapest(looked, goal, layouts=(k,)) for k in LAYOUTS}
+    found = {
+        k: best if best.layout == k else cheapest(searched, goal, layouts=(k,)) for k in LAYOUTS
+    }
     mixed, apart = found["mixed"], found["disaggregated"]
     if not apart.meets(goal):
         why = f"no pools of their own meet the objectives; the nearest has {_times(apart)}"
@@ -197,19 +183,19 @@ def disaggregation(looked: Looked, goal: Objectives, best: Fleet) -> Verdict:
     return Verdict(what=what, helps=factor > WORTH, factor=factor, why=f"{shares}; {held}")
 
 
-def bigger_slice(looked: Looked, goal: Objectives, best: Fleet) -> Verdict:
+def bigger_slice(searched: FleetSearch, goal: Objectives, best: Fleet) -> Verdict:
     """The cheapest fleet of slices at least twice as large."""
     what = "a bigger slice"
-    wide = tuple(g for g in looked.grids if g.server.piece.chips >= 2 * best.piece.chips)
+    wide = tuple(g for g in searched.grids if g.server.piece.chips >= 2 * best.piece.chips)
     if not wide:
         why = f"none larger than {best.piece} was looked at"
         return Verdict(what=what, helps=False, factor=None, why=why)
-    other = cheapest(replace(looked, grids=wide), goal)
+    other = cheapest(replace(searched, grids=wide), goal)
     if not other.meets(goal):
         why = f"none meets the objectives; the nearest, {other.piece}, has {_times(other)}"
         return Verdict(what=what, helps=False, factor=None, why=why)
     factor = best.chip_seconds / other.chip_seconds
-    here, there = (_network_share(looked.request, f) for f in (best, other))
+    here, there = (_network_share(searched.request, f) for f in (best, other))
     why = (
         f"{other} takes {sig(other.chip_seconds)} "
         f"chip-seconds per request, {best.piece} {sig(best.chip_seconds)}; the network alone is "
@@ -218,26 +204,20 @@ def bigger_slice(looked: Looked, goal: Objectives, best: Fleet) -> Verdict:
     return Verdict(what=what, helps=factor > WORTH, factor=factor, why=why)
 
 
-def _network_share(request: FleetRequest, fleet: Fleet) -> float:
+def _network_share(request: ServeRequest, fleet: Fleet) -> float:
     found = breakdown(request, fleet, np.array([fleet.running]))
     return float(found.network[0] / found.expected[0])
 
 
-def speculation(request: FleetRequest, fleet: Fleet, guesses: int = GUESSES) -> Verdict:
+def speculation(request: ServeRequest, fleet: Fleet, guesses: int = GUESSES) -> Verdict:
     """The acceptance above which guessing pays, at the number in flight.
 
     A step with g guesses of each sequence brings (1 - a^(g+1)) / (1 - a) tokens at acceptance a
     (Leviathan et al. 2023, eq. 1); guesses that cost nothing (n-grams) pay where that is more than
     the step's slowdown.
     """
-    step = Steady(
-        running=np.array([fleet.running]),
-        input_length=request.input_length,
-        output_length=request.output_length,
-        chunk=fleet.chunk,
-        percentile=request.percentile,
-    ).decode_step()
-    server = server_of(request, fleet)
+    step = steady(request, np.array([fleet.running]), fleet.chunk).decode_step()
+    server = replace(fleet.server, request=request)
     wide = step._replace(
         decode_tokens=step.decode_tokens * (guesses + 1), samples=step.samples * (guesses + 1)
     )

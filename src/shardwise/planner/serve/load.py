@@ -112,7 +112,7 @@ class Steady:
 
 
 def _chunk(length: int, chunks: Quantity) -> dict[str, Any]:
-    """The mean chunk of a prompt cut into so many: it stands in the middle."""
+    """The mean of so many chunks of a prompt: half of the prompt's other tokens come before it."""
     tokens = length / np.asarray(chunks, float)
     return {
         "prefills": 1 + 0 * tokens,

@@ -8,15 +8,8 @@ import numpy as np
 
 from shardwise.models import ModelConfig, kv_elements, kv_tokens
 from shardwise.models.specs import Attention, Layer, Moe, RecurrentMixer, SoftmaxMixer
-from shardwise.planner.serve.count import (
-    INDEX_BYTES,
-    STATE_BYTES,
-    ServeShape,
-    head_share,
-    held_share,
-    scale_bytes,
-    served_rows,
-)
+from shardwise.planner.serve.attention import INDEX_BYTES, STATE_BYTES, head_share, scale_bytes
+from shardwise.planner.serve.shape import ServeShape, served_rows
 from shardwise.plans.layouts import tensor_share
 from shardwise.units import dtype_bytes
 from shardwise.work import MemoryTimeline, Quantity
@@ -54,7 +47,7 @@ def weight_bytes_per_device(cfg: ModelConfig, shape: ServeShape) -> Quantity:
     for row in served_rows(cfg):
         size = row.params * dtype_bytes(shape.stored(cfg, row))
         if size:
-            total = total + size * held_share(row, shape)
+            total = total + size * shape.held_share(row)
     return total
 
 

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from math import ceil, inf
 
 from shardwise.hardware import enough
-from shardwise.planner.serve.memory import serve_memory
-from shardwise.planner.serve.search import Point, ServeRequest, SliceFound, serve_shape
+from shardwise.planner.serve.answer import mesh_text
+from shardwise.planner.serve.request import ServeRequest
+from shardwise.planner.serve.search import Point, SliceFound
 from shardwise.plans.serve import CHECKPOINT
 from shardwise.units import dtype_bytes, format_bytes, format_gib, format_seconds, many
 
@@ -33,11 +34,13 @@ def no_slice_fits(request: ServeRequest, searched: Sequence[SliceFound]) -> str:
     tried = f"{largest.piece}" if len(searched) == 1 else f"any of {len(searched)} slices"
     if largest.need == inf:
         return f"{request.cfg.name} cannot be served on {tried}: {misfit(request, largest)}"
-    kinds = _kinds(request, largest)
+    assert largest.leanest is not None
+    mesh, memory = largest.leanest.mesh, largest.leanest.memory(float(max(request.batch, 1)))
+    kinds = {kind: float(size) for kind, size in memory.peak_point()[1].items()}
     most = max(kinds, key=lambda k: kinds[k])
-    copies = largest.leanest.get("data", 1) if most == "weights" else 1
+    copies = mesh.get("data", 1) if most == "weights" else 1
     limit = (
-        f" (tensor={largest.leanest.get('tensor', 1)} divides the heads, more does not, so "
+        f" (tensor={mesh.get('tensor', 1)} divides the heads, more does not, so "
         f"{copies} copies of the weights lie on the slice)"
     )
     return (
@@ -49,18 +52,17 @@ def no_slice_fits(request: ServeRequest, searched: Sequence[SliceFound]) -> str:
 
 def targets_missed(request: ServeRequest, searched: Sequence[SliceFound]) -> str:
     """The message where the model fits but no slice meets the targets: the nearest miss."""
-    nearest = min(
-        (p for found in searched for p in found.points), key=lambda p: _excess(request, p)
-    )
-    flags = []
-    if float(nearest.tpot.expected) > request.max_tpot:
-        flags.append(f"--tpot {format_target(float(nearest.tpot.expected))}")
-    if float(nearest.ttft.expected) > request.max_ttft:
-        flags.append(f"--ttft {format_target(float(nearest.ttft.expected))}")
+    nearest = _nearest(request, [p for found in searched for p in found.points])
+    flags = [
+        f"--{name.lower()} {format_target(time)}"
+        for name, time, target in _beside(request, nearest)
+        if time > target
+    ]
     smaller = "" if request.batch == 0 else "a smaller --batch, "
     return (
         f"no plan for {request.cfg.name} meets {_targets(request)}; the nearest, on "
-        f"{nearest.piece} ({_mesh(nearest)}, batch {nearest.batch}), has {_reached(nearest)}: "
+        f"{nearest.server.piece} ({mesh_text(nearest.server.mesh)}, batch {nearest.batch}), has "
+        f"{_reached(nearest)}: "
         f"ask for {' '.join(flags)}, or use {smaller}smaller dtypes (--weights int8, --kv int8), "
         "shorter prompts or another chip"
     )
@@ -71,54 +73,47 @@ def format_target(seconds: float) -> str:
     return format_seconds(seconds * _MARGIN).replace(" ", "")
 
 
-def _excess(request: ServeRequest, p: Point) -> float:
-    """By which factor a point misses its worst target."""
-    return max(float(p.tpot.expected) / request.max_tpot, float(p.ttft.expected) / request.max_ttft)
+def _nearest(request: ServeRequest, points: Sequence[Point]) -> Point:
+    """The point that misses its worst target by the smallest factor."""
+    return min(points, key=lambda p: request.goal.excess(*p.times))
+
+
+def _beside(request: ServeRequest, p: Point) -> list[tuple[str, float, float]]:
+    """Name, time and target of both; TPOT first."""
+    ttft, tpot = p.times
+    return [("TPOT", tpot, request.goal.tpot), ("TTFT", ttft, request.goal.ttft)]
 
 
 def _times_missed(request: ServeRequest, points: Sequence[Point]) -> str:
-    nearest = min(points, key=lambda p: _excess(request, p))
+    nearest = _nearest(request, points)
+    missed = [
+        f"{name} {format_seconds(target)}"
+        for name, time, target in _beside(request, nearest)
+        if time > target
+    ]
     return (
-        f"it fits, but misses {_targets(request, nearest)}: at best {_reached(nearest)} "
-        f"({_mesh(nearest)}, batch {nearest.batch})"
+        f"it fits, but misses {' and '.join(missed)}: at best {_reached(nearest)} "
+        f"({mesh_text(nearest.server.mesh)}, batch {nearest.batch})"
     )
 
 
-def _targets(request: ServeRequest, missed_by: Point | None = None) -> str:
-    """The targets in words: all that are set, or those that a point misses."""
-    p = missed_by
-    words = []
-    if request.max_tpot < (inf if p is None else float(p.tpot.expected)):
-        words.append(f"TPOT {format_seconds(request.max_tpot)}")
-    if request.max_ttft < (inf if p is None else float(p.ttft.expected)):
-        words.append(f"TTFT {format_seconds(request.max_ttft)}")
-    return " and ".join(words)
+def _targets(request: ServeRequest) -> str:
+    """The targets that are set, in words."""
+    pairs = (("TPOT", request.goal.tpot), ("TTFT", request.goal.ttft))
+    return " and ".join(f"{name} {format_seconds(t)}" for name, t in pairs if t < inf)
 
 
 def _reached(p: Point) -> str:
-    return (
-        f"expected TPOT {format_seconds(float(p.tpot.expected))} and "
-        f"TTFT {format_seconds(float(p.ttft.expected))}"
-    )
-
-
-def _mesh(p: Point) -> str:
-    return " x ".join(f"{a}={d}" for a, d in p.mesh.items()) or "one device"
+    ttft, tpot = p.times
+    return f"expected TPOT {format_seconds(tpot)} and TTFT {format_seconds(ttft)}"
 
 
 def _need(request: ServeRequest) -> str:
-    weights = "stored" if request.dtypes.weights == CHECKPOINT else request.dtypes.weights
+    weights = "stored" if request.dtypes[0].weights == CHECKPOINT else request.dtypes[0].weights
     return (
         f"{weights} weights and {many(max(request.batch, 1), 'sequence')} of "
         f"{request.input_length + request.output_length:,} tokens"
     )
-
-
-def _kinds(request: ServeRequest, found: SliceFound) -> dict[str, float]:
-    """Memory by kind of the leanest mesh."""
-    degrees = {a: float(d) for a, d in found.leanest.items()}
-    shape = serve_shape(request, degrees, float(max(request.batch, 1)), "heads_then_batch")
-    return {k: float(v) for k, v in serve_memory(request.cfg, shape).peak_point()[1].items()}
 
 
 def _remedy(request: ServeRequest, found: SliceFound, most: str, chips_help: bool) -> str:
@@ -126,11 +121,11 @@ def _remedy(request: ServeRequest, found: SliceFound, most: str, chips_help: boo
     offers = []
     if most == "weights":
         stored = [dtype_bytes(d) for d in request.cfg.weight_dtypes.values()]
-        now = request.dtypes.weights
+        now = request.dtypes[0].weights
         offers += _smaller("--weights", min(stored) if now == CHECKPOINT else dtype_bytes(now))
     elif most == "kv":
         offers += ["a smaller --batch"] if request.batch > 1 else []
-        offers += ["shorter sequences", *_smaller("--kv", dtype_bytes(request.dtypes.kv))]
+        offers += ["shorter sequences", *_smaller("--kv", dtype_bytes(request.dtypes[0].kv))]
     else:
         offers += ["a smaller --prefill-chunk"]
     last = f"{'or ' if offers else ''}chips with more HBM"

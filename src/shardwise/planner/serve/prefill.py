@@ -11,17 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shardwise.hardware import Chip, Slice, boxes
-from shardwise.planner.serve.grid import (
-    FleetRequest,
-    Grid,
-    Server,
-    handover,
-    holds,
-    servers,
-    steady,
-)
+from shardwise.planner.serve.grid import Grid, handover, holds, steady
 from shardwise.planner.serve.load import most_busy
-from shardwise.plans.serve import SERVE_AXES, KvSharding, ServeDtypes
+from shardwise.planner.serve.request import ServeRequest
+from shardwise.planner.serve.server import Server, servers
+from shardwise.plans.serve import ServeDtypes
 
 POOLS = np.arange(1.0, 9.0)
 """Replicas of either pool where no rate says how many: ratios up to 8 to 1."""
@@ -31,42 +25,28 @@ POOLS = np.arange(1.0, 9.0)
 class Prefiller:
     """A server that only prefills: `seconds` of a prompt alone in steps of `chunk` tokens."""
 
-    piece: Slice
-    box: tuple[int, ...]
-    mesh: Mapping[str, int]
-    kv_sharding: KvSharding
-    dtypes: ServeDtypes
+    server: Server
     chunk: int
-    chips: int
     seconds: float
 
-    def on(self, request: FleetRequest, chip: Chip) -> "Prefiller":
+    def on(self, chip: Chip) -> "Prefiller":
         """The same server on a changed chip."""
-        piece = replace(self.piece, chip=chip)
-        server = Server(
-            request=request,
-            piece=piece,
-            box=self.box,
-            degrees={axis: np.array([self.mesh.get(axis, 1)]) for axis in SERVE_AXES},
-            kv_sharding=self.kv_sharding,
-            dtypes=self.dtypes,
-        )
-        seconds = float(_seconds(server, np.array([self.chunk]))[0])
-        return replace(self, piece=piece, seconds=seconds)
+        server = replace(self.server, piece=replace(self.server.piece, chip=chip))
+        return replace(self, server=server, seconds=float(_seconds(server, self.chunk)))
 
 
-def _seconds(server: Server, chunks: np.ndarray) -> np.ndarray:
+def _seconds(server: Server, chunks: np.ndarray | int) -> np.ndarray:
     """A prompt alone on each mesh, with a chunk for each."""
     request = server.request
-    steps = np.maximum(request.input_length / chunks, 1.0)
+    steps = np.maximum(request.input_length / np.asarray(chunks), 1.0)
     return server.seconds(steady(request, 1.0, chunks).prompt_step()) * steps
 
 
-def prefillers(request: FleetRequest, piece: Slice, dtypes: ServeDtypes) -> list[Prefiller]:
+def prefillers(request: ServeRequest, piece: Slice, dtypes: ServeDtypes) -> list[Prefiller]:
     """Every mesh of a slice with every chunk that a request fits beside, however slowly it would
-    decode; how the cache is cut is of no matter."""
+    decode; how the cache is cut does not change the time of a prompt."""
     for box in boxes(piece):
-        for server in servers(request, piece, box, dtypes)[:1]:
+        for server in servers(request, piece, box, dtypes, ("heads",)):
             numbers = (np.arange(len(server)), np.array(request.chunks, float))
             mesh, chunks = (g.ravel() for g in np.meshgrid(*numbers, indexing="ij"))
             fits = holds(server.take(mesh), steady(request, np.ones(len(mesh)), chunks))
@@ -77,16 +57,7 @@ def prefillers(request: FleetRequest, piece: Slice, dtypes: ServeDtypes) -> list
 
 def _priced(server: Server, chunks: np.ndarray) -> list[Prefiller]:
     return [
-        Prefiller(
-            piece=server.piece,
-            box=server.box,
-            mesh=server.mesh_at(index),
-            kv_sharding=server.kv_sharding,
-            dtypes=server.dtypes,
-            chunk=int(chunks[index]),
-            chips=server.chips,
-            seconds=float(seconds),
-        )
+        Prefiller(server=server.at(index), chunk=int(chunks[index]), seconds=float(seconds))
         for index, seconds in enumerate(_seconds(server, chunks))
     ]
 
@@ -101,8 +72,8 @@ def cheapest_prefillers(found: Sequence[Prefiller], ttft: float, percentile: flo
     busy = np.asarray(most_busy(seconds, ttft, percentile, POOLS[-1]))
     best: dict[tuple[ServeDtypes, int], tuple[float, Prefiller]] = {}
     for p, share in zip(found, busy.tolist(), strict=True):
-        cost = p.chips * p.seconds / share if share else np.inf
-        key = (p.dtypes, p.chunk)
+        cost = p.server.chips * p.seconds / share if share else np.inf
+        key = (p.server.dtypes, p.chunk)
         if np.isfinite(cost) and (key not in best or cost < best[key][0]):
             best[key] = (cost, p)
     return {key: p for key, (_, p) in best.items()}
@@ -122,18 +93,13 @@ def prefill_columns(grid: Grid, choice: Choice | None) -> PrefillColumns:
     """The columns' own servers, or those of a choice."""
     own = float(grid.server.chips)
     if choice is None:
-        shape = np.ones(len(grid))
-        return PrefillColumns(
-            seconds=grid.prefill, chips=own * shape, handover=grid.handover * shape
-        )
-    chunks = np.asarray(grid.load.chunk)
-    seconds, chips = np.full(len(grid), np.inf), np.full(len(grid), own)
-    for (dtypes, chunk), p in choice.items():
-        if dtypes == grid.server.dtypes:
-            seconds[chunks == chunk], chips[chunks == chunk] = p.seconds, p.chips
-    slower = {n: handover(grid.server, n) for n in np.unique(np.minimum(chips, own)).tolist()}
-    return PrefillColumns(
-        seconds=seconds,
-        chips=chips,
-        handover=np.array([slower[n] for n in np.minimum(chips, own).tolist()]),
-    )
+        seconds, chips = grid.prefill, np.full(len(grid), own)
+    else:
+        seconds, chips = np.full(len(grid), np.inf), np.full(len(grid), own)
+        for (dtypes, chunk), p in choice.items():
+            if dtypes == grid.server.dtypes:
+                here = grid.chunks == chunk
+                seconds[here], chips[here] = p.seconds, p.server.chips
+    numbers, back = np.unique(np.minimum(chips, own), return_inverse=True)
+    slower = np.array([handover(grid.server, n) for n in numbers.tolist()])
+    return PrefillColumns(seconds=seconds, chips=chips, handover=slower[back])

@@ -56,6 +56,14 @@ class Objectives:
         """Whether any is set."""
         return any(getattr(self, f.name) < float("inf") for f in fields(self))
 
+    def met(self, ttft: float, tpot: float, e2el: float = 0.0) -> bool:
+        """Whether times are within all of them."""
+        return ttft <= self.ttft and tpot <= self.tpot and e2el <= self.e2el
+
+    def excess(self, ttft: float, tpot: float, e2el: float = 0.0) -> float:
+        """By which factor the worst is missed; at most 1 where none is."""
+        return max(ttft / self.ttft, tpot / self.tpot, e2el / self.e2el)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
@@ -153,7 +161,7 @@ def _spread(name: str, seconds: np.ndarray) -> dict[str, float | None]:
 
 
 def _cache(done: Sequence[Job]) -> dict[str, Any]:
-    """How the prompts were come by, and what was done twice."""
+    """Prompt tokens found in the cache or computed, and those computed twice."""
     prompt = sum(job.request.prompt for job in done)
     first = sum(job.first_hit for job in done)
     return {

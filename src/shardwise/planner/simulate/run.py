@@ -41,7 +41,7 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fleet:
+class SimulatedFleet:
     """All replicas: `pool` answers requests; where there is a pool `prefill`, it prefills them
     first and hands their caches over (disaggregated serving)."""
 
@@ -71,7 +71,7 @@ class Outcome:
     """What came of a trace: every request's state at the end, on which replica, and what each
     replica did. Times in ticks; `replicas` are those that answer, then those that prefill."""
 
-    fleet: Fleet
+    fleet: SimulatedFleet
     jobs: Sequence[Job]
     placed: Sequence[int]
     replicas: Sequence[Replica]
@@ -84,7 +84,7 @@ Progress = Callable[[int, int], None]
 
 def simulate(
     requests: Iterable[Request],
-    fleet: Fleet,
+    fleet: SimulatedFleet,
     *,
     seed: int = 0,
     single_steps: bool = False,
@@ -100,7 +100,7 @@ class _Simulation:
     def __init__(
         self,
         requests: Iterable[Request],
-        fleet: Fleet,
+        fleet: SimulatedFleet,
         seed: int,
         single_steps: bool,
         keep_steps: bool,
@@ -188,6 +188,7 @@ class _Simulation:
                 assert job is not None
                 source = self.handed_from.pop(job)
                 source.scheduler.hand_over(job)
+                self._sync(self.decoders, now)
                 target = self.decode_router(job.request, self.decoders)
                 self.decoders[target].scheduler.receive(job)
                 self.placed[number] = target
@@ -206,9 +207,7 @@ class _Simulation:
 
     def _arrive(self, request: Request, now: int) -> set[int]:
         """Route a request; the replicas touched."""
-        if self.must_sync:
-            for replica in self.entrances:
-                replica.sync(now)
+        self._sync(self.entrances, now)
         chosen = self.entrances[self.entry_router(request, self.entrances)]
         job = chosen.scheduler.add(request, now)
         if self.prefillers and not job.refusal:
@@ -220,6 +219,12 @@ class _Simulation:
         self.jobs.append(job)
         self.placed.append(chosen.index)
         return set() if job.refusal else {chosen.index}
+
+    def _sync(self, replicas: Sequence[Replica], now: int) -> None:
+        """Bring caches up to date for a router that looks at them."""
+        if self.must_sync:
+            for replica in replicas:
+                replica.sync(now)
 
     def _plan(self, touched: set[int], now: int) -> None:
         """Let idle replicas begin, and end runs after the step under way where something came."""

@@ -13,13 +13,13 @@ import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
 from shardwise.models.activations import ActivationKind
-from shardwise.models.components import SCAN
-from shardwise.models.flops import scan_flops_per_token
+from shardwise.models.components import CORE, SCAN
+from shardwise.models.flops import attention_flops_per_token, scan_flops_per_token
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
-from shardwise.planner.step.layer_shape import LayerShape
-from shardwise.planner.step.ops import Yield, make_op
-from shardwise.planner.step.strategies.context import attention_core, kv_heads
+from shardwise.planner.step.shape import LayerShape, Yield, kv_heads
+from shardwise.planner.step.strategies.context import context_exchanges
 from shardwise.planner.step.strategies.expert import block_share, expert_batch, expert_steps
+from shardwise.planner.step.strategies.packing import packed_flops
 from shardwise.planner.step.strategies.stationary import (
     contracts_width,
     local_matmul,
@@ -29,20 +29,13 @@ from shardwise.planner.step.strategies.stationary import (
 from shardwise.planner.step.strategies.tensor import tensor_step
 from shardwise.plans.layouts import is_expert, tensor_letter
 from shardwise.units import dtype_bytes
-from shardwise.work import Matmul, Op, Quantity
+from shardwise.work import Matmul, Op, Quantity, make_op
 
-__all__ = [
-    "LayerShape",
-    "backward_layer",
-    "chain",
-    "forward_layer",
-    "kv_heads",
-    "layer_ops",
-    "layer_rows",
-    "matmul_op",
-    "mixer_core",
-    "tensor_step",
-]
+SCORE_BYTES = 2.0
+"""Scores and probabilities are kept in 16 bits (Megatron-LM)."""
+
+SCORE_PASSES = 4
+"""QK^T writes the scores, scale, mask and softmax as one read and write them, PV reads them."""
 
 MIXER_COMPONENTS = frozenset({"attention", "linear_attention"})
 """Components of the mixer's rows; all other rows of a layer belong to its MLP block."""
@@ -105,10 +98,8 @@ def _mixer_block(
     inner = _head_norm(layer, shape)
     if core is mixer_core:  # serving's kernels rotate while they write the cache
         inner += _rotary(cfg, layer, shape)
-    into = tensor_step("attention.gather", "all_gather", "attention", cfg, shape)
-    out = tensor_step("attention.scatter", "reduce_scatter", "attention", cfg, shape)
-    summed = sums("attention.sums", "attention", rows, shape)
-    whole = parts("attention.parts", "attention", rows, shape)
+    into, out = _over_tensor("attention", "attention", cfg, shape)
+    summed, whole = _over_width("attention", "attention", rows, rows, shape)
     return [
         ("norm", _norm("attention", cfg, norms, shape)),
         *_all("norm", into),
@@ -135,10 +126,8 @@ def _mlp_block(
     share = block_share(moe, shape) if moe else 1.0
     into, out = expert_steps(cfg, moe, shape) if moe else ([], [])
     component = "routed_experts" if moe else "mlp_dense"
-    gather = tensor_step("mlp.gather", "all_gather", component, cfg, shape, share)
-    scatter = tensor_step("mlp.scatter", "reduce_scatter", component, cfg, shape, share)
-    summed = sums("mlp.sums", component, [*rows, *router], shape)
-    whole = parts("mlp.parts", component, rows, shape)
+    gather, scatter = _over_tensor("mlp", component, cfg, shape, share)
+    summed, whole = _over_width("mlp", component, [*rows, *router], rows, shape)
     return [
         ("norm", _norm("mlp", cfg, norms, shape)),
         *_all("norm", gather),
@@ -149,6 +138,34 @@ def _mlp_block(
         *_all("mlp_out", [matmul(r, shape) for r in rows if _yields_d(r)]),
         *_all("mlp_out", [*out, *scatter]),
     ]
+
+
+def _over_tensor(
+    block: str, component: str, cfg: ModelConfig, shape: LayerShape, share: Quantity = 1.0
+) -> tuple[list[Op], list[Op]]:
+    """What goes over tensor before and after a block."""
+    if "tensor" not in shape.strategies:
+        return [], []
+    return (
+        tensor_step(f"{block}.gather", "all_gather", component, cfg, shape, share),
+        tensor_step(f"{block}.scatter", "reduce_scatter", component, cfg, shape, share),
+    )
+
+
+def _over_width(
+    block: str,
+    component: str,
+    inward: Sequence[Parameter],
+    outward: Sequence[Parameter],
+    shape: LayerShape,
+) -> tuple[list[Op], list[Op]]:
+    """Where weights lie cut along D: sums after a block's first products, parts before its last."""
+    if "stationary" not in shape.strategies:
+        return [], []
+    return (
+        sums(f"{block}.sums", component, inward, shape),
+        parts(f"{block}.parts", component, outward, shape),
+    )
 
 
 def _matmuls_in(
@@ -189,7 +206,9 @@ def matmul_op(row: Parameter, shape: LayerShape) -> Op:
     if is_expert(row):
         m, batch = expert_batch(float(row.active), row.batches, shape)
         tensor = 1.0 if shape.choices.expert_over_tensor else tensor
-    m, k, n = local_matmul(row, m, *_local_dims(row, tensor), shape.stationary)
+    k, n = _local_dims(row, tensor)
+    if "stationary" in shape.strategies:
+        m, k, n = local_matmul(row, m, k, n, shape.stationary)
     exact = row.component in shape.exact
     stored = dtype_bytes(shape.activations if exact else shape.weights)
     moved = (m * k + m * n) * batch * dtype_bytes(shape.activations)
@@ -256,12 +275,52 @@ def _output_gate(layer: Layer, shape: LayerShape) -> list[Op]:
 def mixer_core(layer: Layer, shape: LayerShape) -> list[Op]:
     """The mixer between its projections: attention or a scan over the whole sequence."""
     if isinstance(layer.mixer, SoftmaxMixer):
-        return attention_core(layer, layer.mixer, shape)
+        return _attention(layer, layer.mixer, shape)
     flops = scan_flops_per_token(layer) * shape.tokens / shape.degree("tensor")
     mixer = layer.mixer
     width = getattr(mixer, "width", 0) or getattr(mixer, "heads", 0) * _width(mixer)
     traffic = 4 * width * shape.tokens / shape.degree("tensor") * dtype_bytes(shape.activations)
     return [make_op("scan", SCAN, "scan", flops={shape.compute: flops}, hbm_bytes=traffic)]
+
+
+def _attention(layer: Layer, mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]:
+    """Attention with its exchange over context.
+
+    Flash attention: scores never leave the chip; Q, K, V are read and the output is written. With
+    the kernel "scores" all T x S of them are computed, masked or not, and pass through memory.
+    """
+    whole = shape.choices.attention_kernel == "scores"
+    flops_of = packed_flops if "packing" in shape.strategies else _attention_flops
+    width = (mixer.head_dim + mixer.v_head_dim) * dtype_bytes(shape.activations)
+    tensor = shape.degree("tensor")
+    # Bytes per token of queries and output, and of keys and values, of which a device reads those
+    # of the whole sequence.
+    queries, keys = mixer.heads / tensor * width, np.ceil(kv_heads(mixer) / tensor) * width
+    flops = flops_of(layer, shape, shape.causal and not whole)
+    core = make_op(
+        "attention.scores" if whole else "attention.core",
+        CORE,
+        "attention",
+        # Recipes that multiply in fp8 leave the core in 16 bits (Transformer Engine's default,
+        # MaxText fp8, DeepSeek-V3 section 3.3.1).
+        flops={shape.activations: flops * shape.tokens / tensor},
+        hbm_bytes=shape.tokens * (queries + keys * shape.degree("context")),
+    )
+    ops = [core, *_softmax(mixer, shape)] if whole else [core]
+    if "context" not in shape.strategies:
+        return ops
+    before, after = context_exchanges(mixer, queries, keys, shape)
+    return [*before, *ops, *after]
+
+
+def _attention_flops(layer: Layer, shape: LayerShape, causal: bool) -> Quantity:
+    return attention_flops_per_token(layer, shape.context, causal=causal)
+
+
+def _softmax(mixer: SoftmaxMixer, shape: LayerShape) -> list[Op]:
+    scores = mixer.heads / shape.degree("tensor") * shape.tokens * shape.context
+    size = SCORE_PASSES * SCORE_BYTES * scores
+    return [make_op("attention.softmax", CORE, "elementwise", hbm_bytes=size)]
 
 
 def _width(mixer: object) -> int:

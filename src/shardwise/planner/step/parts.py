@@ -1,12 +1,15 @@
-"""The parts of a training step: what layers, ends and the optimizer do on one device, per round.
+"""The parts of a training step, each counted by itself: what one device does per round.
 
-Every function broadcasts over candidate plans and yields ops without body or count. In what
-they yield, CHAIN ops follow one another by `after`; SIDE ops, collectives and host copies off the
-chain, wait for nothing or are waited for by nobody. `work.py` composes them.
+A `StepPart` is a row: what counts it, and what it depends on. `work.py` puts the parts of a plan
+into a tree; a search counts each part on the few rows of candidates that differ in what it depends
+on. Every function broadcasts over candidates and yields ops without body or count. Of these, CHAIN
+ops follow one another by `after`; SIDE ops, collectives and host copies off the chain, wait
+for nothing or are waited for by nobody.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from shardwise.models import ModelConfig, Parameter
 from shardwise.models.activations import Activation, saved_activations, saved_scores
@@ -19,32 +22,22 @@ from shardwise.planner.step.layer import (
     matmul_op,
     tensor_step,
 )
-from shardwise.planner.step.ops import Yield, make_op
-from shardwise.planner.step.shape import TrainShape
+from shardwise.planner.step.shape import TrainShape, Yield
 from shardwise.planner.step.strategies.accumulation import gradient_accumulation
 from shardwise.planner.step.strategies.data import gradient_reduction
-from shardwise.planner.step.strategies.fsdp import held, parameter_casts, parameter_exchanges
+from shardwise.planner.step.strategies.fsdp import parameter_exchanges
 from shardwise.planner.step.strategies.lora import adapters
 from shardwise.planner.step.strategies.mtp import PREFIX, last_layer, mtp_rows, rows_of
-from shardwise.planner.step.strategies.offload import host_copy
 from shardwise.planner.step.strategies.optimizer import copies, update_ops
-from shardwise.planner.step.strategies.remat import recomputed, regathers
+from shardwise.planner.step.strategies.pipeline import stage_transfer, tied_reduction
+from shardwise.planner.step.strategies.remat import host_copy, recomputed, regathers
+from shardwise.plans.train import Structure
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, Quantity
+from shardwise.work import Op, Quantity, make_op
 
-__all__ = [
-    "End",
-    "end_chains",
-    "end_rows",
-    "gradient_accumulation",
-    "gradient_reduction",
-    "layer_chains",
-    "optimizer_ops",
-    "parameter_casts",
-    "parameter_exchanges",
-    "stage_local",
-    "step_rows",
-]
+Ops = tuple[Op, ...]
+Bodies = tuple[Ops, ...]
+"""What runs in a round: of every kind of layer, or of the one thing that there is."""
 
 SIDE = ("attention.ring",)
 """Ops of a layer that run beside its chain: hops of keys and values under the attention."""
@@ -54,11 +47,74 @@ PAIRED = ("experts.dispatch", "experts.combine")
 3.2.1, figure 4: each pass's all-to-alls under the other's attention and MLP)."""
 
 
-def step_rows(cfg: ModelConfig, shape: TrainShape) -> tuple[Parameter, ...]:
-    """The tensors of one step: the model's without towers, adapters, and prediction modules."""
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """The tensors of a step: the model's without towers, adapters, and prediction modules."""
+
+    cfg: ModelConfig
+    rows: tuple[Parameter, ...]
+
+    @property
+    def groups(self) -> list[list[Parameter]]:
+        """Those of every kind of layer."""
+        return [[r for r in self.rows if r.group == g] for g in range(len(self.cfg.groups))]
+
+    @property
+    def ends(self) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]]:
+        """Those before the layers (embeddings), and after them (final norm, head, modules)."""
+        groups = [r.group for r in self.rows]
+        start = next((i for i, g in enumerate(groups) if g is not None), len(groups))
+        return self.rows[:start], tuple(r for r in self.rows[start:] if r.group is None)
+
+
+def tensors_of(cfg: ModelConfig, shape: TrainShape) -> Tensors:
+    """The tensors of a step."""
     rows = tuple(r for r in parameters(cfg) if r.role != "tower")
-    extra = adapters(rows, shape.lora_rank) if shape.lora_rank else ()
-    return (*rows, *extra, *mtp_rows(cfg, shape.mtp_layers))
+    if shape.lora_rank:
+        rows += adapters(rows, shape.lora_rank)
+    if shape.mtp_layers:
+        rows += mtp_rows(cfg, shape.mtp_layers)
+    return Tensors(cfg, rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPart:
+    """A part of a step, and what it depends on beside the model.
+
+    `count` gives the ops of one thing or of several (a layer's forward and backward pass), body by
+    body; `layers` is how many layers of the model are like each body. Two steps have the same part
+    where they agree in `choices` and in `keys`: mesh axes (degree and links) and other columns of
+    candidates (`search/leaves.py`).
+    """
+
+    name: str
+    count: Callable[[Tensors, TrainShape], tuple[Any, ...]]
+    choices: Callable[[Structure], tuple]
+    keys: tuple[str, ...]
+    layers: Callable[[ModelConfig], list[float]] = lambda cfg: [1.0]
+
+
+# Layers -------------------------------------------------------------------------------------------
+
+
+def _layers(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
+    """(forward, backward) of one layer of every kind, one microbatch."""
+    groups = range(len(tensors.cfg.groups))
+    chains = [layer_chains(tensors.cfg, group, tensors.rows, shape) for group in groups]
+    return tuple(zip(*chains, strict=True))
+
+
+def _layer_exchanges(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
+    """(gathers, scatters, accumulation, casts) of one layer of every kind."""
+    return tuple(zip(*(_exchanges(rows, shape) for rows in tensors.groups), strict=True))
+
+
+def _exchanges(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Ops, Ops, Ops, Ops]:
+    """What parameters and gradients of some rows take per round: see `LayerParts`."""
+    used = shape.strategies
+    gathers, scatters = parameter_exchanges(rows, shape) if "fsdp" in used else ((), ())
+    summed = gradient_accumulation(rows, shape) if "accumulation" in used else ()
+    return gathers, scatters, summed, parameter_casts(rows, shape)
 
 
 def layer_chains(
@@ -66,9 +122,7 @@ def layer_chains(
 ) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
     """Forward and backward of one layer of a group, one microbatch, with the side ops of each.
 
-    The first op of a chain waits for the last op of the round
-    before, which is the layer before. They depend on
-    tokens, on the degrees of tensor, expert and context, and on structural choices only.
+    The first op of a chain waits for the last op of the round before, which is the layer before.
     """
     layer = cfg.groups[group]
     mine = [r for r in rows if r.group == group and r.role == "matmul"]
@@ -117,33 +171,41 @@ def _chained(ops: Sequence[Op], shape: TrainShape) -> list[Op]:
     return [*side, replace(first, after=((rest or [first])[-1].id,)), *rest]
 
 
+def parameter_casts(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
+    """Stored parameters of 4 bytes cast to the compute dtype before each use (MaxText): read them,
+    write the copy that is gathered; nothing where they are stored as they are computed with."""
+    param, weights = dtype_bytes(shape.dtypes.param), dtype_bytes(shape.weights)
+    if param == weights:
+        return ()
+    size = shape.stored(rows) * (param + weights)
+    return (make_op("cast.params", "parameters", "elementwise", hbm_bytes=size),)
+
+
+def _reductions(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
+    """The gradient reduction of one layer of every kind."""
+    return (tuple(_reduction(rows, shape) for rows in tensors.groups),)
+
+
+def _reduction(rows: Sequence[Parameter], shape: TrainShape) -> Ops:
+    return gradient_reduction(rows, shape) if "data" in shape.strategies else ()
+
+
+def _transfer(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
+    """The share per layer and chunk of sending activations to the next stage."""
+    sent = stage_transfer(tensors.cfg, shape) if "pipeline" in shape.strategies else ()
+    return ((sent,),)
+
+
 # Ends ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """One end of the model: its rows, and the chains of one microbatch."""
-
-    rows: tuple[Parameter, ...]
-    forward: tuple[Op, ...]
-    backward: tuple[Op, ...]
-
-
-def end_rows(rows: Sequence[Parameter]) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]]:
-    """Rows before the stack (embeddings), and after it (final norm, head, prediction modules)."""
-    groups = [r.group for r in rows]
-    start = next((i for i, g in enumerate(groups) if g is not None), len(groups))
-    before = tuple(rows[:start])
-    return before, tuple(r for r in rows[start:] if r.group is None)
-
-
-def end_chains(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> dict[str, End]:
-    """`first`: embedding lookup and what stands before the stack. `last`: final norm, logits, loss,
-    and the modules that predict further tokens.
+def _ends(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
+    """Both passes of both ends, one microbatch. First: embedding lookup and what stands before the
+    layers. Last: final norm, logits, loss, and the modules that predict further tokens.
 
     The table is cut by rows over tensor: partial sums in, gathered activations out.
     """
-    before, after = end_rows(rows)
+    cfg, (before, after) = tensors.cfg, tensors.ends
     inner = shape.layer_shape
     lookup = make_op(
         "embedding.lookup",
@@ -151,20 +213,18 @@ def end_chains(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -
         "gather",
         hbm_bytes=2 * shape.tokens * cfg.d_model * dtype_bytes(inner.activations),
     )
-    first = [
-        lookup,
-        *(matmul_op(r, inner) for r in before if r.role == "matmul"),
-        *tensor_step("embedding.scatter", "reduce_scatter", "embedding", cfg, inner),
-    ]
+    first = [lookup, *(matmul_op(r, inner) for r in before if r.role == "matmul")]
+    if "tensor" in shape.strategies:
+        first += tensor_step("embedding.scatter", "reduce_scatter", "embedding", cfg, inner)
     head = _head(cfg, after, shape)
     forward, back = list(head), list(backward_layer(head))
     for module in range(shape.mtp_layers):
         ops, returned = _mtp(cfg, after, shape, module)
         forward, back = [*forward, *ops], [*returned, *back]
-    return {
-        "first": _end(before, first, backward_layer(first), shape),
-        "last": _end(after, forward, back, shape),
-    }
+    return (
+        (_both_passes(before, first, backward_layer(first), shape),),
+        (_both_passes(after, forward, back, shape),),
+    )
 
 
 def _head(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> list[Op]:
@@ -174,9 +234,12 @@ def _head(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> lis
     width = inner.norm_tokens * cfg.d_model * dtype_bytes(inner.activations)
     logits = cfg.vocabulary / shape.degree("tensor") * shape.tokens
     heads = [r for r in rows if r.role == "matmul" and not r.name.startswith(PREFIX)]
+    gather = []
+    if "tensor" in shape.strategies:
+        gather = tensor_step("head.gather", "all_gather", "lm_head", cfg, inner)
     return [
         make_op("final.norm", "norms", "elementwise", hbm_bytes=4 * width),
-        *tensor_step("head.gather", "all_gather", "lm_head", cfg, inner),
+        *gather,
         *(matmul_op(r, inner) for r in heads),
         make_op("logits.softmax", "lm_head", "elementwise", hbm_bytes=2 * 4.0 * logits),
     ]
@@ -204,28 +267,55 @@ def _prefixed(ops: Sequence[Op], module: int) -> list[Op]:
     return [replace(op, id=f"{PREFIX}{module}/{op.id}") for op in ops]
 
 
-def _end(
+def _both_passes(
     rows: tuple[Parameter, ...], forward: Sequence[Op], back: Sequence[Op], shape: TrainShape
-) -> End:
+) -> Ops:
     """Both passes as one chain; frozen matrices have no dW."""
     frozen = {f"dW {r.name}" for r in rows if not shape.trains(r)}
     forth = [replace(op, phase=op.phase or "forward") for op in forward]
     both = _chained([*forth, *(op for op in back if op.name not in frozen)], shape)
-    return End(
-        rows=rows,
-        forward=tuple(op for op in both if op.phase == "forward"),
-        backward=tuple(op for op in both if op.phase != "forward"),
-    )
+    return tuple(sorted(both, key=lambda op: op.phase != "forward"))
+
+
+def _end_exchanges(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
+    """(gathers, regathers, scatters, accumulation, casts) of both ends: see `EndParts`."""
+    found: list[Bodies] = []
+    for rows in tensors.ends:
+        gathers, scatters, summed, casts = _exchanges(rows, shape)
+        regathers = (replace(g, id=f"re.{g.id}") for g in gathers)
+        found += [
+            (_phase(gathers, "forward"),),
+            (_phase(regathers, "backward"),),
+            (_phase(scatters, "backward"),),
+            (_phase(summed, "backward"),),
+            (_phase(casts, "forward"),),
+        ]
+    return tuple(found)
+
+
+def _end_reductions(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
+    """The gradient reduction of both ends, a tied head's with the last one's."""
+    tied = tied_reduction if "pipeline" in shape.strategies else lambda rows, shape: ()
+    both = ((*_reduction(rows, shape), *tied(rows, shape)) for rows in tensors.ends)
+    return tuple((_phase(ops, "backward"),) for ops in both)
+
+
+def _phase(ops: Iterable[Op], phase: str) -> Ops:
+    return tuple(replace(op, phase=phase) for op in ops)
 
 
 # Optimizer ----------------------------------------------------------------------------------------
 
 
-def optimizer_ops(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
+def _update(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
     """The optimizer's update of the busiest stage, and the gather of the new parameters."""
-    trained = [r for r in rows if shape.trains(r)]
-    first = {id(r) for r in end_rows(rows)[0]}
-    return update_ops(trained, shape, lambda part: stage_local(part, first, shape) * copies(shape))
+    trained = [r for r in tensors.rows if shape.trains(r)]
+    first = {id(r) for r in tensors.ends[0]}
+
+    def local(rows: Sequence[Parameter]) -> Quantity:
+        return stage_local(rows, first, shape) * copies(shape)
+
+    return ((update_ops(trained, shape, local),),)
 
 
 def stage_local(part: Sequence[Parameter], first: set[int], shape: TrainShape) -> Quantity:
@@ -237,5 +327,74 @@ def stage_local(part: Sequence[Parameter], first: set[int], shape: TrainShape) -
         if id(row) in first:
             share = 1.0 - shape.apart
         size = row.size * row.layers * shape.stored_share(row)
-        total = total + held(row, shape) * size * share
+        total = total + shape.held(row) * size * share
     return total
+
+
+# The table ----------------------------------------------------------------------------------------
+
+
+def _of_each_kind(cfg: ModelConfig) -> list[float]:
+    return [float(many) for _, many in cfg.layer_groups()]
+
+
+INNER = ("expert", "context", "tensor")
+STORED = ("fsdp", *INNER)
+"""Axes that the storage and the gathers of a parameter depend on."""
+COPIES = ("replica", "data", *STORED)
+
+LAYER = StepPart(
+    name="layer",
+    count=_layers,
+    choices=lambda s: (s.remat, s.context_method, s.paired),
+    keys=(*INNER, "tokens"),
+    layers=_of_each_kind,
+)
+LAYER_EXCHANGES = StepPart(
+    name="layer exchanges",
+    count=_layer_exchanges,
+    choices=lambda s: (s.storage_axes,),
+    keys=(*STORED, "loop"),
+    layers=_of_each_kind,
+)
+REDUCTION = StepPart(
+    name="reduction",
+    count=_reductions,
+    choices=lambda s: (s.storage_axes, s.zero == 0),
+    keys=COPIES,
+    layers=_of_each_kind,
+)
+TRANSFER = StepPart(
+    name="transfer",
+    count=_transfer,
+    choices=lambda s: (),
+    keys=("stage", "tensor", "tokens"),
+    layers=lambda cfg: [float(cfg.layers)],
+)
+ENDS = StepPart(
+    name="ends",
+    count=_ends,
+    choices=lambda s: (s.remat, s.context_method, s.paired),
+    keys=(*INNER, "tokens"),
+)
+END_EXCHANGES = StepPart(
+    name="end exchanges",
+    count=_end_exchanges,
+    choices=lambda s: (s.storage_axes, s.ends == "apart"),
+    keys=(*STORED, "loop", "piped"),
+)
+END_REDUCTIONS = StepPart(
+    name="end reductions",
+    count=_end_reductions,
+    choices=lambda s: (s.storage_axes, s.zero == 0, s.ends == "apart"),
+    keys=("stage", *COPIES),
+)
+UPDATE = StepPart(
+    name="update",
+    count=_update,
+    choices=lambda s: (s.storage_axes, s.zero > 0, s.ends),
+    keys=("stage", *COPIES),
+)
+PARTS = (
+    LAYER, LAYER_EXCHANGES, REDUCTION, TRANSFER, ENDS, END_EXCHANGES, END_REDUCTIONS, UPDATE,
+)  # fmt: skip

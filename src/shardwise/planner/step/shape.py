@@ -1,16 +1,27 @@
-"""TrainShape: one training step as numbers that may be arrays over candidate plans."""
+"""What counting sees of a plan: numbers that may be arrays over candidates, and its choices.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+`TrainShape` is a whole training step, `LayerShape` what one device sees of one layer, training or
+serving. `strategies` of either says which files of `strategies/` some candidate uses: what stands
+there is asked for its ops, nothing else is called.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
 
 import numpy as np
 
 from shardwise.models import Parameter
-from shardwise.planner.step.layer_shape import LayerShape
-from shardwise.plans.layouts import compute_share, stored_share
-from shardwise.plans.train import Structure
+from shardwise.models.activations import ActivationKind
+from shardwise.models.specs import SoftmaxMixer
+from shardwise.plans.layouts import DATA_AXES, compute_share, replica_axes, stored_share
+from shardwise.plans.train import STORAGE_AXES, USUAL, Structure
 from shardwise.units import dtype_bytes
-from shardwise.work import Quantity
+from shardwise.work import Op, Quantity, total
+
+Yield = tuple[ActivationKind, Op]
+"""An op of the forward pass, and the kind of activation that it yields."""
 
 EXACT = frozenset({"router", "lm_head"})
 """Components that fp8 recipes leave in 16 bits (Transformer Engine quantises the layers' linears
@@ -20,7 +31,92 @@ ADAPTERS = (".lora_a", ".lora_b")
 """How the names of LoRA's rows end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def kv_heads(mixer: SoftmaxMixer) -> int:
+    """KV heads as computed with: latent attention expands its latent to every query head."""
+    return getattr(mixer, "kv_heads", mixer.heads)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerShape:
+    """What one device sees of one layer: `tokens` of its microbatch, `context` tokens attended.
+
+    `tokens` are this device's after batch and context sharding, before tensor. `exact` are
+    components whose matmuls run in the activations' dtype whatever `compute` is. A server may cut D
+    of its weights over `stationary` devices, and leave them there; its `choices` are the defaults.
+    """
+
+    tokens: Quantity
+    context: Quantity
+    degrees: Mapping[str, Quantity]
+    compute: str
+    weights: str
+    activations: str
+    choices: Structure = USUAL
+    causal: bool = True
+    exact: frozenset[str] = frozenset()
+    stationary: Quantity = 1.0
+
+    def degree(self, axis: str) -> Quantity:
+        """Degree of a mesh axis; 1 where there is none."""
+        return self.degrees.get(axis, 1)
+
+    @cached_property
+    def strategies(self) -> frozenset[str]:
+        """The strategies that change a layer of some candidate."""
+        axes = ("tensor", "context")
+        return frozenset(
+            [
+                *(axis for axis in axes if np.any(np.asarray(self.degree(axis)) > 1)),
+                *(["stationary"] if np.any(np.asarray(self.stationary) > 1) else []),
+                *(["packing"] if self.choices.packed_lengths else []),
+            ]
+        )
+
+    @property
+    def norm_tokens(self) -> Quantity:
+        """Tokens per device between blocks: also cut by tensor under sequence parallelism."""
+        return (
+            self.tokens / self.degree("tensor") if self.choices.sequence_parallel else self.tokens
+        )
+
+    @property
+    def mixer_tokens(self) -> Quantity:
+        """Tokens per device between a mixer's projections: cut over `stationary`, too."""
+        return self.tokens / self.stationary
+
+    @property
+    def together(self) -> Quantity:
+        """Devices that work on the same tokens. What each of them has a copy of (norms, KV heads
+        fewer than devices) one could read and send to the others, so a bound counts it once."""
+        return self.degree("tensor") * self.stationary
+
+    @property
+    def expert_axes(self) -> tuple[str, ...]:
+        """Axes over which whole experts lie apart."""
+        return ("expert", "tensor") if self.choices.expert_over_tensor else ("expert",)
+
+    @property
+    def expert_group(self) -> Quantity:
+        """Devices that share the experts between them, whole ones each."""
+        group: Quantity = 1.0
+        for axis in self.expert_axes:
+            group = group * self.degree(axis)
+        return group
+
+    @property
+    def expert_tokens(self) -> Quantity:
+        """Tokens that one device sends to experts: its own, in pieces where tensor cuts experts
+        apart rather than their width."""
+        return (
+            self.tokens / self.degree("tensor") if self.choices.expert_over_tensor else self.tokens
+        )
+
+    def compute_share(self, row: Parameter) -> Quantity:
+        """Share of a row that one device computes with."""
+        return compute_share(row, self.degrees, self.choices.expert_over_tensor)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainShape(Structure):
     """One training step as numbers that may be arrays over candidates.
 
@@ -38,6 +134,23 @@ class TrainShape(Structure):
     def degree(self, axis: str) -> Quantity:
         """Degree of a mesh axis; 1 where there is none."""
         return self.degrees.get(axis, 1)
+
+    @cached_property
+    def strategies(self) -> frozenset[str]:
+        """The strategies that some candidate uses, those of its layers among them."""
+        used = {
+            "fsdp": self.has(*self.storage_axes),
+            "data": self.has(*DATA_AXES, *(set(STORAGE_AXES) - set(self.storage_axes))),
+            "accumulation": bool(np.any(np.asarray(self.microbatches) > 1)),
+            "pipeline": self.has("stage"),
+            "lora": self.lora_rank > 0,
+            "mtp": self.mtp_layers > 0,
+        }
+        return self.layer_shape.strategies | {name for name, is_used in used.items() if is_used}
+
+    def under(self, structure: Structure) -> "TrainShape":
+        """The same numbers under other choices."""
+        return replace(self, **structure.choices)
 
     @property
     def tokens(self) -> Quantity:
@@ -94,13 +207,31 @@ class TrainShape(Structure):
         spans = self.expert_over_tensor
         return stored_share(row, self.degrees, self.storage_axes, spans, not self.eager)
 
+    def replicas(self, row: Parameter) -> Quantity:
+        """How many devices hold the same stored piece of a row; ZeRO-1/2 cut its state."""
+        return prod((self.degree(axis) for axis in replica_axes(row, self.storage_axes)), start=1.0)
+
+    def held(self, row: Parameter) -> Quantity:
+        """1 for a row with storage of its own; a tied head has its own copy only where the
+        embedding lies on another stage."""
+        return self.apart if row.shares else 1.0
+
+    def stored(self, rows: Sequence[Parameter]) -> Quantity:
+        """Parameters of one layer on one device between uses."""
+        return total(self.held(row) * row.size * self.stored_share(row) for row in rows)
+
+    def in_flight(self, rank: Quantity) -> Quantity:
+        """Microbatches whose activations a rank of `stage` holds, in units of a whole stage's."""
+        stages, row = self.degree("stage"), self.schedule
+        return row.in_flight(stages, self.microbatches, self.virtual_stages, rank)
+
     def trains(self, row: Parameter) -> bool:
         """Whether a row gets gradients: not if its component is frozen, nor beside adapters."""
         if self.lora_rank:
             return row.name.endswith(ADAPTERS)
         return row.component not in self.frozen
 
-    @property
+    @cached_property
     def layer_shape(self) -> LayerShape:
         """The shape that one layer sees; causal attention sees half of the context on average."""
         return LayerShape(

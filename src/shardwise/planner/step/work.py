@@ -1,121 +1,214 @@
-"""Count one training step on the busiest device: forward, backward, gradient reduction, optimizer.
+"""One training step of the busiest device: its parts as a tree, and the tree laid out as loops.
 
-`count_step` counts its parts as a tree (`tree.py`), `loops_of` lays the tree out as a few loops
-over layers and microbatches, `train_work` lists their ops. What can hide behind what is in the ops'
-streams and `after` ids (the algorithm boxes of ch. 5.1): parameter gathers wait for nothing and run
-ahead, gradient reductions are waited for by nobody, tensor and expert exchanges stand between the
-matmuls. Loops: `forward.g`, `backward.g` and `backward_last.g` (the microbatch that also reduces
-gradients) of each layer group g; `first` and `last`, the two ends of the model, forward and
-backward told apart by phase; `optimizer`. Where stages exist twice two devices hold both ends, and
-each runs them for half of the microbatches. Everything broadcasts over candidate plans.
+    forward    gathers, as often as ahead | layer, casts                       | transfer
+    backward   gathers, as often as again | layer, casts, accumulation         | transfer, scatters
+    an end     gathers, ahead and again   | forward, backward, casts, accum.   | scatters
+
+A *body* is a loop. In the middle stands its chain, whose ops follow one another; left of it what
+the chain waits for, and right of it what the chain does not wait for. The gradient reduction comes
+at the end of those backward rounds whose microbatch is the last one (with ZeRO-2 of all).
+
+`count_parts` counts the parts (`parts.py`), `loops_of` lays them out as a few loops over layers and
+microbatches, `train_work` lists their ops. What can hide behind what is in the ops' streams and
+`after` ids (the algorithm boxes of ch. 5.1): parameter gathers wait for nothing and run ahead,
+gradient reductions are waited for by nobody, tensor and expert exchanges stand between the matmuls.
+Loops: `forward.g`, `backward.g` and `backward_last.g` (the microbatch that also reduces gradients)
+of each layer group g; `first` and `last`, the two ends of the model, forward and backward told
+apart by phase; `optimizer`. Where stages exist twice two devices hold both ends, and each runs them
+for half of the microbatches. Everything broadcasts over candidate plans.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
 from shardwise.planner.step.parts import (
-    end_chains,
-    gradient_accumulation,
-    gradient_reduction,
-    layer_chains,
-    optimizer_ops,
-    parameter_casts,
-    parameter_exchanges,
-    step_rows,
+    END_EXCHANGES,
+    END_REDUCTIONS,
+    ENDS,
+    LAYER,
+    LAYER_EXCHANGES,
+    PARTS,
+    REDUCTION,
+    TRANSFER,
+    UPDATE,
+    Bodies,
+    StepPart,
+    tensors_of,
 )
 from shardwise.planner.step.shape import TrainShape
-from shardwise.planner.step.strategies.fsdp import end_gathers_again, gathers_per_round
-from shardwise.planner.step.strategies.pipeline import stage_transfer, tied_reduction
-from shardwise.planner.step.tree import (
-    Body,
-    EndParts,
-    LayerParts,
-    Step,
-    backward_body,
-    end_body,
-    forward_body,
-    with_reduction,
-    with_transfer,
-)
 from shardwise.plans.layouts import replica_axes
 from shardwise.work import Op, Quantity, Work
 
-__all__ = ["Loop", "TrainShape", "count_step", "loops_of", "reductions", "train_work"]
+__all__ = ["Loop", "TrainShape", "count_parts", "loops_of", "reductions", "train_work"]
 
 Ops = tuple[Op, ...]
+Counted = Mapping[str, tuple[Bodies, ...]]
+"""The ops of every part of a step, by its name."""
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParts(Generic[T]):
+    """One layer and microbatch, in the order of `LAYER` and `LAYER_EXCHANGES`: both chains, the
+    gathers of its parameters, the scatters of their gradients, adding these to those of earlier
+    microbatches, casts of parameters."""
+
+    forward: T
+    backward: T
+    gathers: T
+    scatters: T
+    accumulation: T
+    casts: T
+
+
+@dataclass(frozen=True, slots=True)
+class EndParts(Generic[T]):
+    """One end of the model and one microbatch: its chain of both passes, and what parameters and
+    gradients take. `regathers` are the gathers once more, for the backward pass."""
+
+    chain: T
+    gathers: T
+    regathers: T
+    scatters: T
+    accumulation: T
+    casts: T
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Generic[T]):
+    """One step of the counted device: parts of a layer of every kind and of both ends, the gradient
+    reductions of each, the transfer to the next stage as a share per layer and chunk, the
+    update."""
+
+    layers: tuple[LayerParts[T], ...]
+    ends: tuple[EndParts[T], EndParts[T]]
+    reductions: tuple[T, ...]
+    end_reductions: tuple[T, T]
+    transfer: T
+    update: T
+
+
+def step_of(parts: Mapping[str, tuple[tuple[T, ...], ...]]) -> Step[T]:
+    """The tree of all parts by name: ops, or times, by thing and body as in `StepPart.count`."""
+
+    def part(row: StepPart) -> tuple[tuple[T, ...], ...]:
+        return parts[row.name]
+
+    layers = zip(*part(LAYER), *part(LAYER_EXCHANGES), strict=True)
+    (first,), (last,) = part(ENDS)
+    exchanges = [ops for (ops,) in part(END_EXCHANGES)]
+    ((transfer,),), ((update,),) = part(TRANSFER), part(UPDATE)
+    (first_reduction,), (last_reduction,) = part(END_REDUCTIONS)
+    return Step(
+        layers=tuple(LayerParts(*each) for each in layers),
+        ends=(EndParts(first, *exchanges[:5]), EndParts(last, *exchanges[5:])),
+        reductions=part(REDUCTION)[0],
+        end_reductions=(first_reduction, last_reduction),
+        transfer=transfer,
+        update=update,
+    )
+
+
+def count_parts(cfg: ModelConfig, shape: TrainShape) -> Counted:
+    """The parts of a step, each once: a layer of every kind, the ends, the update."""
+    tensors = tensors_of(cfg, shape)
+    return {part.name: part.count(tensors, shape) for part in PARTS}
 
 
 def train_work(cfg: ModelConfig, shape: TrainShape) -> Work:
     """All ops of one step on the busiest device, which with pipeline stages holds the head: body
     `first` is then another device's and counts 0. Towers are left out: they are never priced."""
-    loops = loops_of(cfg, shape, count_step(cfg, shape))
+    counted = count_parts(cfg, shape)
+    loops = loops_of(cfg, shape, step_of(counted))
     return Work(tuple(op for loop in loops for op in loop.items))
 
 
-def count_step(cfg: ModelConfig, shape: TrainShape) -> Step[Ops]:
-    """The parts of a step, each once: a layer of every kind, the ends, the update."""
-    rows = step_rows(cfg, shape)
-    groups = [[r for r in rows if r.group == g] for g in range(len(cfg.groups))]
-    first, last = end_chains(cfg, rows, shape).values()
-    return Step(
-        layers=tuple(layer_parts(cfg, g, rows, mine, shape) for g, mine in enumerate(groups)),
-        ends=(end_parts(first, shape), end_parts(last, shape)),
-        reductions=tuple(gradient_reduction(mine, shape) for mine in groups),
-        end_reductions=(end_reduction(first.rows, shape), end_reduction(last.rows, shape)),
-        transfer=stage_transfer(cfg, shape),
-        update=optimizer_ops(cfg, rows, shape),
+# Bodies ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body(Generic[T]):
+    """One round of a loop: each part with how often it comes. The chain waits for `before`, `after`
+    waits for the chain; `beside` and the chain do not wait for each other."""
+
+    before: tuple[tuple[T, Quantity], ...] = ()
+    chain: tuple[tuple[T, Quantity], ...]
+    after: tuple[tuple[T, Quantity], ...] = ()
+    beside: tuple[tuple[T, Quantity], ...] = ()
+
+    def __iter__(self) -> Iterator[tuple[T, Quantity]]:
+        yield from (*self.before, *self.chain, *self.after, *self.beside)
+
+
+def forward_body(parts: LayerParts[T], ahead: Quantity) -> Body[T]:
+    """A forward round, in which parameters are gathered `ahead` times."""
+    return Body(
+        before=((parts.gathers, ahead),), chain=((parts.forward, 1.0), (parts.casts, ahead))
     )
 
 
-def layer_parts(
-    cfg: ModelConfig,
-    group: int,
-    rows: Sequence[Parameter],
-    mine: Sequence[Parameter],
-    shape: TrainShape,
-) -> LayerParts[Ops]:
-    """One layer of a group; `mine` are its rows of the step's `rows`."""
-    forward, backward = layer_chains(cfg, group, rows, shape)
-    gathers, scatters = parameter_exchanges(mine, shape)
-    return LayerParts(
-        forward=forward,
-        backward=backward,
-        gathers=gathers,
-        scatters=scatters,
-        accumulation=gradient_accumulation(mine, shape),
-        casts=parameter_casts(mine, shape),
+def backward_body(parts: LayerParts[T], again: Quantity) -> Body[T]:
+    """A backward round without the gradient reduction; parameters are gathered `again` times."""
+    return Body(
+        before=((parts.gathers, again),),
+        chain=((parts.backward, 1.0), (parts.casts, again), (parts.accumulation, 1.0)),
+        after=((parts.scatters, 1.0),),
     )
 
 
-def end_parts(end, shape: TrainShape) -> EndParts[Ops]:
-    """One end of the model (`parts.End`)."""
-    gathers, scatters = parameter_exchanges(end.rows, shape)
-    return EndParts(
-        chain=(*end.forward, *end.backward),
-        gathers=_phase(gathers, "forward"),
-        regathers=tuple(replace(g, id=f"re.{g.id}", phase="backward") for g in gathers),
-        scatters=_phase(scatters, "backward"),
-        accumulation=_phase(gradient_accumulation(end.rows, shape), "backward"),
-        casts=_phase(parameter_casts(end.rows, shape), "forward"),
+def end_body(parts: EndParts[T], again: Quantity) -> Body[T]:
+    """Both passes of an end, without the gradient reduction."""
+    return Body(
+        before=((parts.gathers, 1.0), (parts.regathers, again)),
+        chain=((parts.chain, 1.0), (parts.casts, 1.0), (parts.accumulation, 1.0)),
+        after=((parts.scatters, 1.0),),
     )
 
 
-def end_reduction(rows: Sequence[Parameter], shape: TrainShape) -> Ops:
-    """The gradient reduction of an end, a tied head's with it."""
-    return _phase((*gradient_reduction(rows, shape), *tied_reduction(rows, shape)), "backward")
+def gathers_per_round(shape: TrainShape) -> tuple[Quantity, Quantity]:
+    """How often parameters are gathered per forward and per backward round.
+
+    Once each; without `reshard_after_forward` the backward pass finds them gathered. With pipeline
+    stages some microbatch is always between its two passes, so that they then stay for the whole
+    step: one gather for all microbatches.
+    """
+    if shape.reshard_after_forward:
+        return 1.0, 1.0
+    return np.where(shape.piped > 0, 1.0 / shape.microbatches, 1.0), 0.0
+
+
+def end_gathers_again(shape: TrainShape) -> tuple[Quantity, Quantity]:
+    """How often the parameters before and after the stack are gathered for the backward pass.
+
+    Not at all without pipeline stages: the backward pass of a lookup reads no table, and that of
+    the head follows its forward pass while the head is still gathered. With stages the head's two
+    passes are apart, and each gathers.
+    """
+    _, again = gathers_per_round(shape)
+    return 0.0, again * shape.piped
+
+
+def with_transfer(body: Body[T], transfer: T, chunks: Quantity) -> Body[T]:
+    """The round of a stage, which also sends a share of its activations on, once per chunk."""
+    return replace(body, beside=(*body.beside, (transfer, chunks)))
+
+
+def with_reduction(body: Body[T], reduction: T, times: Quantity = 1.0) -> Body[T]:
+    """The round with the gradient reduction at its end."""
+    return replace(body, after=(*body.after, (reduction, times)))
 
 
 def reductions(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
     """Microbatches whose backward pass reduces gradients: the last one, or under ZeRO-2 all. None
     where there are no replicas: then all rounds of a candidate are alike."""
-    copies: Quantity = 1.0
-    for axis in {axis for r in rows for axis in replica_axes(r, shape.storage_axes)}:
-        copies = copies * shape.degree(axis)
+    axes = {axis for r in rows for axis in replica_axes(r, shape.storage_axes)}
+    copies = prod((shape.degree(axis) for axis in axes), start=1.0)
     each = 1.0 if shape.zero < 2 else shape.microbatches
     return np.where(np.asarray(copies) > 1, each, 0.0)
 
@@ -149,13 +242,14 @@ def loops_of(
     with_op: Callable[[T, Op], T] = _other,  # type: ignore[assignment]
 ) -> list[Loop[T]]:
     """The loops of a step whose parts are ops, or anything that has an op."""
-    rows = step_rows(cfg, shape)
-    lay = _Layout(op_of, with_op)
+    tensors = tensors_of(cfg, shape)
+    lay = _LoopLayout(op_of, with_op)
     loops = list(_end_loops(lay, shape, step))
     chunks = float(shape.virtual_stages)
     ahead, again = gathers_per_round(shape)
-    for group, (_, layers) in enumerate(cfg.layer_groups()):
-        mine = [r for r in rows if r.group == group]
+    for group, ((_, layers), mine) in enumerate(
+        zip(cfg.layer_groups(), tensors.groups, strict=True)
+    ):
         rounds, parts, reduction = (
             layers * shape.stage_share,
             step.layers[group],
@@ -178,7 +272,7 @@ def loops_of(
 
 
 def _end_loops(
-    lay: "_Layout[T]", shape: TrainShape, step: Step[tuple[T, ...]]
+    lay: "_LoopLayout[T]", shape: TrainShape, step: Step[tuple[T, ...]]
 ) -> Iterator[Loop[T]]:
     """Both ends of the model; gradients are reduced once, under ZeRO-2 in every round."""
     met = shape.ends_share * shape.microbatches
@@ -193,7 +287,7 @@ def _end_loops(
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout(Generic[T]):
+class _LoopLayout(Generic[T]):
     """Lays bodies out: ids made unique, who waits for whom, counts per step."""
 
     op_of: Callable[[T], Op]
@@ -274,7 +368,3 @@ def _waiting(chain: Sequence[Op], gathers: Sequence[Op]) -> list[Op]:
 def _within(op: Op, phase: str) -> bool:
     """Whether an op belongs to a pass; weight gradients belong to the backward pass."""
     return not phase or (op.phase == "forward") == (phase == "forward")
-
-
-def _phase(ops: Iterable[Op], phase: str) -> Ops:
-    return tuple(replace(op, phase=phase) for op in ops)

@@ -22,7 +22,7 @@ from shardwise.runtime.parallel.context import zigzag
 from shardwise.runtime.parallel.data import deferred_axes
 from shardwise.runtime.parallel.passes import ChunkPrograms, passes
 from shardwise.runtime.parallel.setup import Setup, one_or_all
-from shardwise.runtime.parallel.stages import Pipeline, Tree, held, stream_shape
+from shardwise.runtime.parallel.stages import StagePipeline, Tree, held, stream_shape
 from shardwise.runtime.parallel.step import options_for
 from shardwise.runtime.precision import dtype_of
 from shardwise.runtime.stack import run_stack
@@ -33,7 +33,7 @@ Chunk = Callable[[Tree, jax.Array, Batch], jax.Array]
 
 
 def programs(
-    pipe: Pipeline, params: tuple[Tree, ...], parts: list[Batch]
+    pipe: StagePipeline, params: tuple[Tree, ...], parts: list[Batch]
 ) -> dict[tuple[int, int], ChunkPrograms]:
     """The programs of every (rank, chunk), traced; they are compiled when first run. `parts` is a
     microbatch of every rank."""
@@ -110,7 +110,7 @@ def _mapped(run: Chunk, setup: Setup) -> Chunk:
     return mapped
 
 
-def _chunk(pipe: Pipeline, stage: int, options: Options) -> Chunk:
+def _chunk(pipe: StagePipeline, stage: int, options: Options) -> Chunk:
     cfg, in_order = pipe.cfg, not zigzag(pipe.plan, pipe.cfg)
     first, last = pipe.bounds[stage]
 

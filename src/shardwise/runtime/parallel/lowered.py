@@ -24,7 +24,7 @@ from shardwise.runtime.parallel.refusals import check
 from shardwise.runtime.parallel.run import train_step
 from shardwise.runtime.parallel.setup import Setup
 from shardwise.runtime.parallel.stages import (
-    Pipeline,
+    StagePipeline,
     held,
     pipeline_of,
     stream_shape,
@@ -171,12 +171,12 @@ def received(
     return size, 2 * plan.microbatches * sum(stage > 0 for stage in pipe.stages_of(rank))
 
 
-def _stream(pipe: Pipeline, rank: int) -> Any:
+def _stream(pipe: StagePipeline, rank: int) -> Any:
     x = stream_shape(pipe)
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=stream_sharding(pipe.setup(rank)))
 
 
-def _part(pipe: Pipeline, setup: Setup) -> dict[str, jax.ShapeDtypeStruct]:
+def _part(pipe: StagePipeline, setup: Setup) -> dict[str, jax.ShapeDtypeStruct]:
     """A microbatch of a rank."""
     shape, whole = stream_shape(pipe).shape[:2], setup.sharding(PartitionSpec())
     ids = jax.ShapeDtypeStruct(shape, jnp.int32, sharding=batch_sharding(setup.mesh))
@@ -184,7 +184,7 @@ def _part(pipe: Pipeline, setup: Setup) -> dict[str, jax.ShapeDtypeStruct]:
     return {"tokens": ids, "targets": ids, "count": count}
 
 
-def _sums(pipe: Pipeline, rank: int, params: Any) -> Any:
+def _sums(pipe: StagePipeline, rank: int, params: Any) -> Any:
     """A rank's sums of gradients."""
     setup, dtype = pipe.setup(rank), dtype_of(pipe.plan.dtypes.grad)
     first = (count,) if (count := deferred_count(setup)) else ()

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: the table of `scheduling.pipeline`, executed.
+"""StagePipeline parallelism: the table of `scheduling.pipeline`, executed.
 
 Each rank of the pipeline is a mesh of its own (`stages.py`); each pass of the table is a compiled
 program on it (`chunks.py`, `passes.py`), started in the order of the table as soon as what it needs
@@ -22,7 +22,7 @@ from shardwise.runtime.parallel.context import dealt
 from shardwise.runtime.parallel.data import optimizer_spec
 from shardwise.runtime.parallel.packing import with_documents
 from shardwise.runtime.parallel.stages import (
-    Pipeline,
+    StagePipeline,
     Tree,
     held,
     layout,
@@ -41,7 +41,7 @@ Batch = Mapping[str, jax.Array]
 class PipelineRun:
     """One step under way: what was kept, what was sent, and the sums so far."""
 
-    def __init__(self, pipe: Pipeline, params: tuple[Tree, ...], parts: list[list[Batch]]):
+    def __init__(self, pipe: StagePipeline, params: tuple[Tree, ...], parts: list[list[Batch]]):
         self.pipe, self.params, self.parts = pipe, params, parts
         self.schedule = pipe.schedule
         self.kept: dict[tuple[int, int, int], Any] = {}
@@ -110,7 +110,7 @@ class PipelineRun:
             self.sent[kind, stage, microbatch] = x
 
 
-def loss_and_grads(pipe: Pipeline, params: tuple[Tree, ...], batch: Batch) -> tuple[Any, Any]:
+def loss_and_grads(pipe: StagePipeline, params: tuple[Tree, ...], batch: Batch) -> tuple[Any, Any]:
     """Run the table once: the loss and every rank's gradients, as the optimizer's pieces."""
     schedule = pipe.schedule
     parts = [list(microbatches(pipe, rank, batch)) for rank in range(schedule.stages)]
@@ -130,7 +130,7 @@ def loss_and_grads(pipe: Pipeline, params: tuple[Tree, ...], batch: Batch) -> tu
     return loss, tuple(_shared(pipe, grads))
 
 
-def microbatches(pipe: Pipeline, rank: int, batch: Batch) -> Iterator[Batch]:
+def microbatches(pipe: StagePipeline, rank: int, batch: Batch) -> Iterator[Batch]:
     """The microbatches on one rank's devices, and beside each the count of the whole batch."""
     setup, plan = pipe.setup(rank), pipe.plan
     told = with_documents(batch, plan)
@@ -142,7 +142,7 @@ def microbatches(pipe: Pipeline, rank: int, batch: Batch) -> Iterator[Batch]:
         yield {**placed, "count": jax.device_put(count)}
 
 
-def reduction(pipe: Pipeline, rank: int) -> Any:
+def reduction(pipe: StagePipeline, rank: int) -> Any:
     """A rank's sums -> its gradients in the optimizer's pieces: what was left for the end."""
     several, pieces = deferred_count(pipe.setup(rank)), layout(pipe, rank, optimizer_spec)
 
@@ -155,7 +155,7 @@ def reduction(pipe: Pipeline, rank: int) -> Any:
     return reduce
 
 
-def _shared(pipe: Pipeline, grads: list[Tree]) -> list[Tree]:
+def _shared(pipe: StagePipeline, grads: list[Tree]) -> list[Tree]:
     """Gradients of copies added up, the same sum in every place."""
     for places in pipe.copies():
         if len(places) == 1:

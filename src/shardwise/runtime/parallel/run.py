@@ -16,7 +16,7 @@ from shardwise.runtime.init import padded_shape, rows_tree, stacked_shape
 from shardwise.runtime.parallel import pipeline, stages
 from shardwise.runtime.parallel.refusals import check
 from shardwise.runtime.parallel.setup import Setup, TensorMatmul
-from shardwise.runtime.parallel.stages import Pipeline, pipeline_of
+from shardwise.runtime.parallel.stages import StagePipeline, pipeline_of
 from shardwise.runtime.parallel.step import mesh_loss_and_grads, shardings
 from shardwise.runtime.parallel.update import State, Update, clipping, square_norm
 from shardwise.runtime.precision import dtype_of
@@ -145,7 +145,7 @@ def step_program(
 
 
 def _pipeline_step(
-    pipe: Pipeline, optimizer: optax.GradientTransformation, clip: float | None
+    pipe: StagePipeline, optimizer: optax.GradientTransformation, clip: float | None
 ) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
     updates = _updates(pipe, optimizer)
     steps = [jax.jit(update.step, donate_argnums=0) for update in updates]
@@ -178,6 +178,6 @@ def _update(
     return Update(setup=setup, rows=rows_tree(cfg), optimizer=optimizer)
 
 
-def _updates(pipe: Pipeline, optimizer: optax.GradientTransformation) -> list[Update]:
+def _updates(pipe: StagePipeline, optimizer: optax.GradientTransformation) -> list[Update]:
     ranks = range(pipe.schedule.stages)
     return [Update(setup=pipe.setup(r), rows=pipe.rows(r), optimizer=optimizer) for r in ranks]

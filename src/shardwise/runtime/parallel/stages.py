@@ -31,7 +31,7 @@ Tree = Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pipeline:
+class StagePipeline:
     """A plan with stages: its table, a mesh for every rank, and its programs once they are made.
 
     `bounds[stage]` are the first layer and the one after the last of a global stage, `outside` the
@@ -98,12 +98,12 @@ def pipeline_of(
     cfg: ModelConfig,
     mesh: jax.sharding.Mesh,
     tensor_matmul: TensorMatmul = "plain",
-) -> Pipeline:
+) -> StagePipeline:
     """The pipeline of a plan, nothing compiled yet."""
     schedule = pipeline_schedule(
         plan.pipeline_schedule, plan.degree("stage"), plan.microbatches, plan.virtual_stages
     )
-    return Pipeline(
+    return StagePipeline(
         plan=plan,
         cfg=cfg,
         schedule=schedule,
@@ -139,7 +139,7 @@ def _between(leaf: Any, start: int, stop: int) -> Any:
     return leaf if isinstance(leaf, Parameter) else leaf[start:stop]
 
 
-def layout(pipe: Pipeline, rank: int, spec: Any) -> Tree:
+def layout(pipe: StagePipeline, rank: int, spec: Any) -> Tree:
     """The tree of NamedShardings of a rank; `spec(row, setup)` is a PartitionSpec."""
     setup = pipe.setup(rank)
     return jax.tree.map(lambda row: setup.sharding(spec(row, setup)), pipe.rows(rank))
@@ -150,7 +150,7 @@ def stored_spec(row: Parameter, setup: Setup) -> Any:
     return setup.stored(row)
 
 
-def place(pipe: Pipeline, params: Tree) -> tuple[Tree, ...]:
+def place(pipe: StagePipeline, params: Tree) -> tuple[Tree, ...]:
     """Whole parameters -> every rank's own, padded and on its devices."""
 
     def put(row: Parameter, sharding: NamedSharding, w: jax.Array) -> jax.Array:
@@ -165,7 +165,7 @@ def place(pipe: Pipeline, params: Tree) -> tuple[Tree, ...]:
     )
 
 
-def whole(pipe: Pipeline, ranks: tuple[Tree, ...]) -> Tree:
+def whole(pipe: StagePipeline, ranks: tuple[Tree, ...]) -> Tree:
     """The inverse: one tree on the host, of the first copy of everything, the padding cut off."""
     rows, schedule, layers = rows_tree(pipe.cfg), pipe.schedule, []
     held = [schedule.place_of(stage, 0) for stage in range(schedule.global_stages)]
@@ -187,7 +187,7 @@ def _cut(row: Parameter, w: np.ndarray) -> np.ndarray:
     return w[tuple(map(slice, stacked_shape(row)))]
 
 
-def held(pipe: Pipeline, tree: Tree, stage: int, chunk: int) -> Tree:
+def held(pipe: StagePipeline, tree: Tree, stage: int, chunk: int) -> Tree:
     """What one chunk reads of a rank's tree, in the shape that the model takes."""
     outside = {name: tree["outside"][name] for name in pipe.outside[stage]}
     return {**outside, "layers": tree["chunks"][chunk]}
@@ -198,7 +198,7 @@ def stream_sharding(setup: Setup) -> NamedSharding:
     return setup.sharding(setup.stream)
 
 
-def stream_shape(pipe: Pipeline) -> jax.ShapeDtypeStruct:
+def stream_shape(pipe: StagePipeline) -> jax.ShapeDtypeStruct:
     """x[B, T, D] of one microbatch."""
     p = pipe.plan
     b = p.global_batch_sequences // p.microbatches
@@ -218,7 +218,7 @@ def replaced(tree: Tree, key: Any, value: Any) -> Tree:
     return {**tree, "chunks": (*chunks[:key], value, *chunks[key + 1 :])}
 
 
-def first_copies(pipe: Pipeline, ranks: tuple[Tree, ...]) -> list[Tree]:
+def first_copies(pipe: StagePipeline, ranks: tuple[Tree, ...]) -> list[Tree]:
     """Every rank's tree without what another rank or chunk before has too."""
     kept = list(ranks)
     for places in pipe.copies():

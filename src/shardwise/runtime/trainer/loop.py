@@ -265,7 +265,7 @@ def _steps(
     with ExitStack() as ends:
         ends.callback(told.close)
         ends.callback(lambda: None if signals.urgent else keeper.settle())
-        tracing = _Profile(run, start) if run.profile else None
+        tracing = _ProfileWindow(run, start) if run.profile else None
         batch = feed.batch(start, made.batch) if start < steps else {}
         for step in range(start, steps):
             if tracing:
@@ -347,7 +347,7 @@ class _Told:
             self._record.close()
 
 
-class _Profile:
+class _ProfileWindow:
     """A trace of a few steps once the program is warm, in OUT/profile."""
 
     def __init__(self, run: TrainRun, start: int) -> None:

@@ -37,11 +37,11 @@ def numbered(phases: Iterable[Phase], first: tuple[int, ...] = (0, 0)) -> Iterat
     owed: deque[str] = deque()
     for name in chain.from_iterable(passes.split() * times for passes, times in phases):
         if name[0] == "B":
-            owed.append(name[1])
+            owed.append(name[1:])
         if name == "W":
             name += owed[0]
         if name[0] == "W":
-            owed.remove(name[1])
+            owed.remove(name[1:])
         number = counts[name] = counts.get(name, -1) + 1
-        chunk = int(name[1])
+        chunk = int(name[1:])
         yield Action(_PASSES[name[0]], first[chunk] + number, chunk)

@@ -15,7 +15,7 @@ from shardwise.sharding.backward.product import WEIGHT
 from shardwise.sharding.layout import Layout
 from shardwise.sharding.local import Sizes, local_shape
 from shardwise.sharding.mesh import Mesh
-from shardwise.sharding.steps import Step, group_bytes
+from shardwise.sharding.steps import ShardStep, group_bytes
 
 STATE_BYTES: Mapping[str, float] = {"parameter": 2.0, "gradient": 2.0, "optimizer": 8.0}
 """Bytes per element: bf16 parameters and gradients, two f32 moments of Adam (book 5.1.1)."""
@@ -32,7 +32,7 @@ class Note:
     be left out if that copy, one of the `keepable` copies of the forward, is not freed.
     """
 
-    step: Step
+    step: ShardStep
     waits: bool
     feeds: bool
     frees: tuple[Layout, ...]
@@ -116,7 +116,7 @@ def _ends(source: Forward, phase: PhaseName) -> tuple[set[Layout], set[Layout]]:
             return set(), set()
 
 
-def _downstream(steps: Sequence[Step], given: set[Layout]) -> list[bool]:
+def _downstream(steps: Sequence[ShardStep], given: set[Layout]) -> list[bool]:
     reached, found = set(given), []
     for step in steps:
         found.append(any(array in reached for array in step.inputs))
@@ -125,7 +125,7 @@ def _downstream(steps: Sequence[Step], given: set[Layout]) -> list[bool]:
     return found
 
 
-def _upstream(steps: Sequence[Step], wanted: set[Layout]) -> list[bool]:
+def _upstream(steps: Sequence[ShardStep], wanted: set[Layout]) -> list[bool]:
     reached, found = set(wanted), []
     for step in reversed(steps):
         found.append(step.output in reached)
@@ -147,7 +147,7 @@ def _kept(derivation: Derivation, phase: PhaseName) -> set[Layout]:
     return {*stored, *gradients, *wanted, *constants}
 
 
-def _frees(steps: Sequence[Step], kept: set[Layout]) -> list[tuple[Layout, ...]]:
+def _frees(steps: Sequence[ShardStep], kept: set[Layout]) -> list[tuple[Layout, ...]]:
     last = {array: i for i, step in enumerate(steps) for array in step.inputs}
     return [
         tuple(a for a in dict.fromkeys(step.inputs) if last[a] == i and a not in kept)
@@ -155,7 +155,7 @@ def _frees(steps: Sequence[Step], kept: set[Layout]) -> list[tuple[Layout, ...]]
     ]
 
 
-def _shared(derivation: Derivation) -> dict[Step, int]:
+def _shared(derivation: Derivation) -> dict[ShardStep, int]:
     """Backward steps on activations that the forward does as well, with the forward's number."""
     return {
         step: number

@@ -10,7 +10,7 @@ from shardwise.sharding.layout import Layout
 from shardwise.sharding.local import Sizes
 from shardwise.sharding.mesh import Mesh
 from shardwise.sharding.notation import print_axes
-from shardwise.sharding.steps import Step
+from shardwise.sharding.steps import ShardStep
 
 _NO_SIZES: Sizes = MappingProxyType({})
 
@@ -75,7 +75,7 @@ def backward_lines(derivation: Derivation) -> list[str]:
     return given + [_line(note, wanted) for note in analyse(derivation, "backward")]
 
 
-def step_text(step: Step) -> str:
+def step_text(step: ShardStep) -> str:
     """One step in the book's notation, such as `Tmp[B_X, F] = In[B_X, D] *_D W_in[D, F]`."""
     if step.kind == "einsum":
         return f"{step.output} = {_product(step)}"
@@ -122,7 +122,7 @@ def _numbered(lines: Sequence[str]) -> list[str]:
     return [f"{i:3}. {line}" for i, line in enumerate(lines, 1)]
 
 
-def _product(step: Step) -> str:
+def _product(step: ShardStep) -> str:
     """Operands joined by `*_D`, where D are the dims that no later operand and no result has."""
     text = str(step.inputs[0])
     for i in range(1, len(step.inputs)):

@@ -25,7 +25,7 @@ from shardwise.sharding.backward.reshapes import local_reshape
 from shardwise.sharding.layout import Layout
 from shardwise.sharding.local import Sizes, check_mesh
 from shardwise.sharding.mesh import Mesh
-from shardwise.sharding.steps import Program, Step
+from shardwise.sharding.steps import Program, ShardStep
 
 PhaseName = Literal["forward", "backward", "update"]
 
@@ -41,11 +41,11 @@ class Derivation:
     source: Forward
     mesh: Mesh
     sizes: Sizes
-    forward: tuple[Step, ...]
-    backward: tuple[Step, ...]
-    update: tuple[Step, ...]
+    forward: tuple[ShardStep, ...]
+    backward: tuple[ShardStep, ...]
+    update: tuple[ShardStep, ...]
 
-    def steps(self, phase: PhaseName) -> tuple[Step, ...]:
+    def steps(self, phase: PhaseName) -> tuple[ShardStep, ...]:
         """The steps of one phase, in order."""
         return {"forward": self.forward, "backward": self.backward, "update": self.update}[phase]
 
@@ -93,16 +93,16 @@ def gradient_layout(source: Forward, name: str) -> Layout:
     return replace(source.arrays[name], name=gradient_name(name), unreduced=())
 
 
-class _Phase:
+class _PassPhase:
     """The steps so far and the layouts in which each array exists by now."""
 
     def __init__(self, stored: Sequence[Layout], mesh: Mesh, sizes: Sizes) -> None:
         self.mesh, self.sizes = mesh, sizes
         self.at = {layout.name: layout for layout in stored}
         self.known = set(stored)
-        self.steps: list[Step] = []
+        self.steps: list[ShardStep] = []
 
-    def add(self, step: Step) -> None:
+    def add(self, step: ShardStep) -> None:
         if step.output not in self.known:
             self.steps.append(step)
             self.known.add(step.output)
@@ -130,7 +130,7 @@ class _Phase:
         """The local product, its operands brought where it needs them; returns how it came out."""
         needed, made = local_product(operands, wanted)
         inputs = tuple(self.bring(n.name, n) for n in needed)
-        self.add(Step(kind="einsum", inputs=inputs, output=made))
+        self.add(ShardStep(kind="einsum", inputs=inputs, output=made))
         return made
 
     def map(self, function: str, operands: Sequence[Layout], output: Layout, over: str) -> Layout:
@@ -140,19 +140,19 @@ class _Phase:
         local = replace(first, dims=dims, unreduced=())
         inputs = tuple(self.bring(o.name, local) for o in operands)
         made = replace(local, name=output.name)
-        self.add(Step(kind="map", inputs=inputs, output=made, function=function, dim=over))
+        self.add(ShardStep(kind="map", inputs=inputs, output=made, function=function, dim=over))
         return made
 
     def reshape(self, before: Layout, after: Layout) -> Layout:
         needed, made = local_reshape(before, after, self.sizes, self.mesh)
         given = self.bring(before.name, needed)
-        self.add(Step(kind="reshape", inputs=(given,), output=made))
+        self.add(ShardStep(kind="reshape", inputs=(given,), output=made))
         return made
 
 
-def _forward(source: Forward, mesh: Mesh, sizes: Sizes) -> tuple[Step, ...]:
+def _forward(source: Forward, mesh: Mesh, sizes: Sizes) -> tuple[ShardStep, ...]:
     given = [a for name, a in source.arrays.items() if name not in source.made]
-    phase = _Phase(given, mesh, sizes)
+    phase = _PassPhase(given, mesh, sizes)
     for line in source.lines:
         if not line.function:
             made = phase.product(line.inputs, line.output)
@@ -170,14 +170,14 @@ class _Backward:
     def __init__(self, source: Forward, mesh: Mesh, sizes: Sizes) -> None:
         given = [gradient_layout(source, name) for name in source.outputs]
         self.source = source
-        self.phase = _Phase([*source.arrays.values(), *given], mesh, sizes)
+        self.phase = _PassPhase([*source.arrays.values(), *given], mesh, sizes)
         self.wants = _wants_gradient(source)
         self.uses = Counter(
             a.name for line in source.lines if line.output.name in self.wants for a in line.inputs
         )
         self.parts: dict[str, list[Layout]] = {}
 
-    def run(self) -> tuple[Step, ...]:
+    def run(self) -> tuple[ShardStep, ...]:
         for line in reversed(self.source.lines):
             if line.output.name not in self.wants:
                 continue
@@ -236,7 +236,7 @@ class _Backward:
                 parts[i] = replace(wanted, name=part.name)
                 self.phase.settle(part, parts[i])
         total = replace(parts[0], name=wanted.name)
-        self.phase.add(Step(kind="map", inputs=tuple(parts), output=total, function="add"))
+        self.phase.add(ShardStep(kind="map", inputs=tuple(parts), output=total, function="add"))
         self.phase.settle(total, wanted)
 
 
@@ -249,15 +249,15 @@ def _wants_gradient(source: Forward) -> frozenset[str]:
     return frozenset(wants)
 
 
-def _update(source: Forward) -> tuple[Step, ...]:
+def _update(source: Forward) -> tuple[ShardStep, ...]:
     """Each device updates the part whose optimizer state it holds, then parameters are restored."""
-    steps: list[Step] = []
+    steps: list[ShardStep] = []
     for name, stored in source.storage.items():
         mine = replace(stored.optimizer, name=name)
         gradient = replace(stored.optimizer, name=stored.gradient.name)
         steps += moves(stored.gradient, gradient)
         steps += moves(stored.parameter, mine)
         inputs = (mine, gradient, stored.optimizer)
-        steps.append(Step(kind="map", inputs=inputs, output=mine, function="update"))
+        steps.append(ShardStep(kind="map", inputs=inputs, output=mine, function="update"))
         steps += moves(mine, stored.parameter)
     return tuple(steps)

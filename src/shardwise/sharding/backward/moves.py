@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from shardwise.sharding.layout import Dim, Layout
-from shardwise.sharding.steps import Step, StepKind
+from shardwise.sharding.steps import ShardStep, StepKind
 
 
-def moves(before: Layout, after: Layout) -> tuple[Step, ...]:
+def moves(before: Layout, after: Layout) -> tuple[ShardStep, ...]:
     """Steps that take an array from `before` to `after`; the names and dims are the same.
 
     Unreduced axes of `after` must be unreduced in `before`: partial sums come of products only.
@@ -43,7 +43,7 @@ class _Walk:
 
     def __init__(self, start: Layout) -> None:
         self.at = start
-        self.steps: list[Step] = []
+        self.steps: list[ShardStep] = []
 
     def go(
         self,
@@ -59,7 +59,9 @@ class _Walk:
         unreduced = tuple(a for a in self.at.unreduced if not (reduced and a in over))
         changed = tuple(Dim(d.name, dims.get(d.name, d.axes)) for d in self.at.dims)
         after = Layout(name=self.at.name, dims=changed, unreduced=unreduced)
-        step = Step(kind=kind, inputs=(self.at,), output=after, axes=over, dim=dim, to_dim=to_dim)
+        step = ShardStep(
+            kind=kind, inputs=(self.at,), output=after, axes=over, dim=dim, to_dim=to_dim
+        )
         self.steps.append(step)
         self.at = after
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from shardwise.sharding.backward.forward import gradient_name
 from shardwise.sharding.layout import Layout
-from shardwise.sharding.steps import Step, StepKind
+from shardwise.sharding.steps import ShardStep, StepKind
 
 _TRANSPOSES: dict[StepKind, StepKind] = {
     "all_gather": "reduce_scatter",
@@ -30,13 +30,13 @@ _TRANSPOSES: dict[StepKind, StepKind] = {
 }
 
 
-def transpose(step: Step, *, partial: bool) -> Step | None:
+def transpose(step: ShardStep, *, partial: bool) -> ShardStep | None:
     """The step that takes the cotangent of a step's result to that of its input.
 
     `partial`: the cotangent of a gathered or all-reduced result comes as partial sums over the
     step's axes; it says nothing of the other kinds. None where nothing has to be done.
 
-    >>> gather = Step(kind="all_gather", inputs=(Layout.parse("A[I_X]"),),
+    >>> gather = ShardStep(kind="all_gather", inputs=(Layout.parse("A[I_X]"),),
     ...               output=Layout.parse("A[I]"), axes=("X",), dim="I")
     >>> str(transpose(gather, partial=True)), str(transpose(gather, partial=False))
     ('dA[I_X] = ReduceScatter_X(dA[I]{U_X}, I)', 'dA[I_X] = Slice_X(dA[I])')
@@ -53,7 +53,7 @@ def transpose(step: Step, *, partial: bool) -> Step | None:
     axes = step.axes
     if kind == "permute":
         axes = step.inputs[0].dim(step.dim).axes
-    return Step(kind=kind, inputs=(after,), output=before, axes=axes, dim=dim, to_dim=to_dim)
+    return ShardStep(kind=kind, inputs=(after,), output=before, axes=axes, dim=dim, to_dim=to_dim)
 
 
 def _cotangent(layout: Layout) -> Layout:

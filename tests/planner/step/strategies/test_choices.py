@@ -5,7 +5,7 @@ from tests.planner.steps import dense, moe
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
-from shardwise.planner.training import check_plan
+from shardwise.planner.checks import check_plan
 from shardwise.plans import TrainPlan, model_hash
 
 

@@ -9,7 +9,7 @@ from shardwise.planner.step.parts import (
     gradient_reduction,
     layer_chains,
     parameter_exchanges,
-    step_rows,
+    tensors_of,
 )
 from shardwise.planner.step.work import train_work
 from shardwise.sharding import Mesh
@@ -61,7 +61,7 @@ def counted(ops, phase) -> Counter:
 
 def mlp_of(cfg, shape):
     """What the planner counts for the MLP's three matrices and its exchanges."""
-    rows = step_rows(cfg, shape)
+    rows = tensors_of(cfg, shape).rows
     forth, back = layer_chains(cfg, 0, rows, shape)
     ours = [r for r in rows if r.name.startswith("mlp.") and r.group == 0]
     gathers, scatters = parameter_exchanges(ours, shape)

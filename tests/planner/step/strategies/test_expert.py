@@ -3,7 +3,7 @@
 import pytest
 from tests.planner.steps import ATTENTION, EXPERTS_PER_TOKEN, FE, D, E, L, moe, named, over, step
 
-from shardwise.planner.price.memory.working import layer_bytes
+from shardwise.planner.price.memory import layer_bytes
 from shardwise.planner.step.work import train_work
 
 TOKENS = 4 * 128

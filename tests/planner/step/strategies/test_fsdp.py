@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.planner.steps import LAYER, PARAMS, D, V, dense, over, runs, step
 
-from shardwise.planner.price.memory.step import train_memory
+from shardwise.planner.price.memory import train_memory
 from shardwise.planner.step.work import train_work
 from shardwise.plans import TrainDtypes
 

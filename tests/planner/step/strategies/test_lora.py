@@ -20,8 +20,8 @@ from tests.planner.steps import (
 )
 
 from shardwise.models import load_model, params_total
-from shardwise.planner.price.memory.step import train_memory
-from shardwise.planner.step.parts import step_rows
+from shardwise.planner.price.memory import train_memory
+from shardwise.planner.step.parts import tensors_of
 from shardwise.planner.step.strategies.lora import adapters
 from shardwise.planner.step.work import train_work
 
@@ -36,14 +36,14 @@ def lora(**degrees):
 
 
 def test_an_adapter_has_a_rank_of_both_sides():
-    rows = adapters(step_rows(dense(), step()), RANK)
+    rows = adapters(tensors_of(dense(), step()).rows, RANK)
     assert sum(r.params for r in rows) == L * RANK * WIDTHS
 
 
 def test_a_known_count_of_adapters():
     """Llama 2 7B, r = 16 on all linear layers: 39,976,960 trained parameters, as PEFT prints."""
     cfg = load_model("llama-2-7b")
-    trained = sum(r.params for r in adapters(step_rows(cfg, step()), 16))
+    trained = sum(r.params for r in adapters(tensors_of(cfg, step()).rows, 16))
     assert trained == 39_976_960
 
 
@@ -87,7 +87,7 @@ def test_tensor_cuts_adapters_where_it_cuts_the_matrix():
 
 
 def test_routed_experts_have_no_adapters():
-    rows = adapters(step_rows(moe(), step()), RANK)
+    rows = adapters(tensors_of(moe(), step()).rows, RANK)
     assert rows
     assert not any("experts" in r.name for r in rows)
 

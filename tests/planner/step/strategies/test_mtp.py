@@ -4,7 +4,7 @@ import pytest
 from tests.planner.steps import ATTENTION, LAYER, MLP, PARAMS, D, H, N, V, dense, over, step
 
 from shardwise.models import load_model
-from shardwise.planner.price.memory.step import train_memory
+from shardwise.planner.price.memory import train_memory
 from shardwise.planner.step.strategies.mtp import mtp_rows
 from shardwise.planner.step.work import train_work
 

@@ -4,7 +4,7 @@ import pytest
 from tests.planner.steps import PARAMS, D, F, L, V, dense, named, over, step
 
 from shardwise.models import load_model, params_total
-from shardwise.planner.price.memory.step import train_memory
+from shardwise.planner.price.memory import train_memory
 from shardwise.planner.step.work import train_work
 from shardwise.plans import TrainDtypes
 

@@ -6,7 +6,7 @@ from tests.planner.steps import D, F, H, K, L, N, dense, moe, over, step
 from shardwise.models import load_model
 from shardwise.models.activations import statuses
 from shardwise.models.remat import REMAT_POLICIES, SAVED_KINDS
-from shardwise.planner.price.memory.step import checkpoint_bytes
+from shardwise.planner.price.memory import checkpoint_bytes
 from shardwise.planner.step.work import train_work
 
 TOKENS, T = 4 * 128, 128

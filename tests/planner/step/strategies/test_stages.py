@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from tests.planner.steps import LAYER, PARAMS, D, L, V, dense, moe, named, step
 
-from shardwise.planner.price.memory.step import stage_memory, train_memory
-from shardwise.planner.step.strategies.pipeline import rank_in_flight
+from shardwise.planner.price.memory import stage_memory, train_memory
 from shardwise.planner.step.work import train_work
 from shardwise.plans import TrainDtypes
 from shardwise.scheduling import pipeline_schedule
@@ -44,7 +43,7 @@ def held_by_table(schedule, stages, microbatches, chunks, rank):
 )
 def test_every_rank_holds_what_its_table_says(schedule, stages, microbatches, chunks):
     for rank in range(stages):
-        got = rank_in_flight(shape(schedule, stages, float(microbatches), chunks), float(rank))
+        got = shape(schedule, stages, float(microbatches), chunks).in_flight(float(rank))
         want = held_by_table(schedule, stages, microbatches, chunks, rank)
         assert float(got) == pytest.approx(want), rank
 
@@ -52,7 +51,7 @@ def test_every_rank_holds_what_its_table_says(schedule, stages, microbatches, ch
 @pytest.mark.parametrize("schedule", ["zb_h1", "zb_v", "dualpipe"])
 def test_split_schedules_hold_as_many_on_the_fullest_rank(schedule):
     chunks = 1 if schedule == "zb_h1" else 2
-    got = rank_in_flight(shape(schedule, 4, 12.0, chunks), 0.0)
+    got = shape(schedule, 4, 12.0, chunks).in_flight(0.0)
     want = max(held_by_table(schedule, 4, 12, chunks, rank) for rank in range(4))
     assert float(got) == pytest.approx(want)
 

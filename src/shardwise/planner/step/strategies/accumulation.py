@@ -9,18 +9,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwise.models import Parameter
-from shardwise.planner.step.ops import make_op
 from shardwise.planner.step.shape import TrainShape
-from shardwise.planner.step.strategies.fsdp import stored
 from shardwise.units import dtype_bytes
-from shardwise.work import Op
+from shardwise.work import Op, make_op
 
 
 def gradient_accumulation(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
     """Adding a microbatch's gradients to the sum of the earlier ones, once per round."""
     share = np.where(np.asarray(shape.microbatches) > 1, 1.0, 0.0)
     trained = [r for r in rows if shape.trains(r)]
-    size = 3 * dtype_bytes(shape.dtypes.grad) * stored(trained, shape) * share
+    size = 3 * dtype_bytes(shape.dtypes.grad) * shape.stored(trained) * share
     if not np.any(size):
         return ()
     return (make_op("accumulate.gradients", "gradients", "elementwise", hbm_bytes=size),)

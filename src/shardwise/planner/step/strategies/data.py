@@ -11,12 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwise.models import Parameter
-from shardwise.planner.step.ops import exchange
 from shardwise.planner.step.shape import TrainShape
-from shardwise.planner.step.strategies.fsdp import split, stored
+from shardwise.planner.step.strategies.fsdp import split
 from shardwise.plans.layouts import replica_axes
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, Quantity
+from shardwise.work import Op, exchange
 
 
 def gradient_reduction(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
@@ -25,15 +24,7 @@ def gradient_reduction(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op
     ops = []
     for name, part in split([r for r in rows if shape.trains(r)]):
         axes = replica_axes(part[0], shape.storage_axes)
-        size = stored(part, shape) * dtype_bytes(shape.dtypes.grad)
+        size = shape.stored(part) * dtype_bytes(shape.dtypes.grad)
         if shape.has(*axes) and np.any(size):
             ops.append(exchange(f"reduce.{name}", kind, "gradients", axes, size))
     return tuple(ops)
-
-
-def replicas(row: Parameter, shape: TrainShape) -> Quantity:
-    """How many devices hold the same stored piece of a row (over which ZeRO-1/2 cut its state)."""
-    copies: Quantity = 1.0
-    for axis in replica_axes(row, shape.storage_axes):
-        copies = copies * shape.degree(axis)
-    return copies

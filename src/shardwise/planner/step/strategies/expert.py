@@ -17,11 +17,10 @@ import numpy as np
 
 from shardwise.models import ModelConfig
 from shardwise.models.specs import Moe
-from shardwise.planner.step.layer_shape import LayerShape
-from shardwise.planner.step.ops import exchange, make_op
+from shardwise.planner.step.shape import LayerShape
 from shardwise.planner.step.strategies.tensor import tensor_step
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, Quantity
+from shardwise.work import Op, Quantity, exchange, make_op
 
 
 def expert_steps(cfg: ModelConfig, moe: Moe, shape: LayerShape) -> tuple[list[Op], list[Op]]:
@@ -70,6 +69,8 @@ def _over_tensor(
     width: int, moe: Moe, cfg: ModelConfig, shape: LayerShape
 ) -> tuple[list[Op], list[Op]]:
     """Dispatched tokens gathered over tensor, and results scattered, where tensor cuts F."""
+    if "tensor" not in shape.strategies:
+        return [], []
     if shape.choices.expert_over_tensor or not shape.choices.sequence_parallel:
         return [], []
     apart = np.where(np.asarray(shape.degree("expert")) > 1, 1.0, 0.0)

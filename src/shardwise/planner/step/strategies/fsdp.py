@@ -11,11 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwise.models import Parameter
-from shardwise.planner.step.ops import exchange, make_op
 from shardwise.planner.step.shape import TrainShape
 from shardwise.plans.layouts import gather_axes, is_expert
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, Quantity
+from shardwise.work import CollectiveKind, Op, Quantity, exchange, total
 
 
 def parameter_exchanges(
@@ -33,7 +32,7 @@ def parameter_exchanges(
 
 def _over_storage(
     step: str,
-    kind: str,
+    kind: CollectiveKind,
     component: str,
     rows: Sequence[Parameter],
     shape: TrainShape,
@@ -49,39 +48,6 @@ def _over_storage(
     return tuple(ops)
 
 
-def parameter_casts(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
-    """Stored parameters of 4 bytes cast to the compute dtype before each use (MaxText): read them,
-    write the copy that is gathered; nothing where they are stored as they are computed with."""
-    param, weights = dtype_bytes(shape.dtypes.param), dtype_bytes(shape.weights)
-    if param == weights:
-        return ()
-    size = stored(rows, shape) * (param + weights)
-    return (make_op("cast.params", "parameters", "elementwise", hbm_bytes=size),)
-
-
-def gathers_per_round(shape: TrainShape) -> tuple[Quantity, Quantity]:
-    """How often parameters are gathered per forward and per backward round.
-
-    Once each; without `reshard_after_forward` the backward pass finds them gathered. With pipeline
-    stages some microbatch is always between its two passes, so that they then stay for the whole
-    step: one gather for all microbatches.
-    """
-    if shape.reshard_after_forward:
-        return 1.0, 1.0
-    return np.where(shape.piped > 0, 1.0 / shape.microbatches, 1.0), 0.0
-
-
-def end_gathers_again(shape: TrainShape) -> tuple[Quantity, Quantity]:
-    """How often the parameters before and after the stack are gathered for the backward pass.
-
-    Not at all without pipeline stages: the backward pass of a lookup reads no table, and that of
-    the head follows its forward pass while the head is still gathered. With stages the head's two
-    passes are apart, and each gathers.
-    """
-    _, again = gathers_per_round(shape)
-    return 0.0, again * shape.piped
-
-
 def split(rows: Sequence[Parameter]) -> list[tuple[str, list[Parameter]]]:
     """Rows by how their storage is cut: experts, and everything else."""
     parts = [("experts", [r for r in rows if is_expert(r)])]
@@ -91,21 +57,4 @@ def split(rows: Sequence[Parameter]) -> list[tuple[str, list[Parameter]]]:
 
 def in_use(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
     """Parameters of one layer on one device while in use."""
-    total: Quantity = 0.0
-    for row in rows:
-        total = total + held(row, shape) * row.size * shape.compute_share(row)
-    return total
-
-
-def stored(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
-    """Parameters of one layer on one device between uses."""
-    total: Quantity = 0.0
-    for row in rows:
-        total = total + held(row, shape) * row.size * shape.stored_share(row)
-    return total
-
-
-def held(row: Parameter, shape: TrainShape) -> Quantity:
-    """1 for a row with storage of its own; a tied head has its own copy only on another stage than
-    the embedding."""
-    return shape.apart if row.shares else 1.0
+    return total(shape.held(row) * row.size * shape.compute_share(row) for row in rows)

@@ -14,15 +14,13 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.models import Parameter
-from shardwise.planner.step.ops import exchange, make_op
 from shardwise.planner.step.shape import TrainShape
-from shardwise.planner.step.strategies.data import replicas
 from shardwise.planner.step.strategies.fsdp import split
 from shardwise.planner.step.strategies.pipeline import mirror_exchanges
 from shardwise.plans.layouts import gather_axes, is_expert, replica_axes
 from shardwise.plans.optimizers import matrix_of, optimizer_row, orthogonalised
 from shardwise.units import dtype_bytes
-from shardwise.work import Matmul, Op, Quantity
+from shardwise.work import CollectiveKind, Matmul, Op, Quantity, exchange, make_op
 
 NEWTON_SCHULZ = 5
 UPDATE_DTYPE = "bf16"
@@ -41,7 +39,7 @@ Local = Callable[[Sequence[Parameter]], Quantity]
 
 def pieces(row: Parameter, shape: TrainShape) -> Quantity:
     """Into how many parts ZeRO-1/2 cut the update of a stored row."""
-    return replicas(row, shape) if shape.zero else 1.0
+    return shape.replicas(row) if shape.zero else 1.0
 
 
 def update_ops(rows: Sequence[Parameter], shape: TrainShape, local: Local) -> tuple[Op, ...]:
@@ -66,7 +64,9 @@ def update_ops(rows: Sequence[Parameter], shape: TrainShape, local: Local) -> tu
         traffic = traffic + mine * (grad + 2 * state_bytes(row, shape) + read + param)
         least = least + mine * (read + param)
     least = least if shape.offload_optimizer else least + 2 * state
-    summed, returned = mirror_exchanges(local(rows) / copies(shape), shape)
+    summed, returned = (), ()
+    if shape.doubled and "pipeline" in shape.strategies:
+        summed, returned = mirror_exchanges(local(rows) / copies(shape), shape)
     chain = [*summed, make_op("optimizer.norm", "optimizer", "elementwise", hbm_bytes=norm)]
     if optimizer_row(shape.optimizer).orthogonalises:
         chain += _muon(rows, shape, local)
@@ -94,7 +94,7 @@ def copies(shape: TrainShape) -> Quantity:
 
 def _gathers(rows: Sequence[Parameter], shape: TrainShape, local: Local, update: str) -> list[Op]:
     """New parameters over the replicas, each of which updated a piece."""
-    if not shape.zero:
+    if not shape.zero or "data" not in shape.strategies:
         return []
     ops = []
     for name, part in split(rows):
@@ -126,7 +126,7 @@ def _muon(rows: Sequence[Parameter], shape: TrainShape, local: Local) -> list[Op
 
 
 def _wires(
-    name: str, kind: str, axes: tuple[str, ...], size: Quantity, shape: TrainShape
+    name: str, kind: CollectiveKind, axes: tuple[str, ...], size: Quantity, shape: TrainShape
 ) -> list[Op]:
     if not axes or not shape.has(*axes):
         return []

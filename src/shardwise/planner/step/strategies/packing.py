@@ -6,14 +6,12 @@ else counts tokens and does not change.
 
 from shardwise.models.flops import attention_flops_per_token
 from shardwise.models.specs import Layer
+from shardwise.planner.step.shape import LayerShape
 from shardwise.work import Quantity
 
 
-def attention_flops(
-    layer: Layer, context: Quantity, documents: tuple[int, ...], causal: bool
-) -> Quantity:
+def packed_flops(layer: Layer, shape: LayerShape, causal: bool) -> Quantity:
     """Forward attention FLOPs per token: the mean over tokens of what each document costs."""
-    if not documents:
-        return attention_flops_per_token(layer, context, causal=causal)
-    costs = (n * attention_flops_per_token(layer, float(n), causal=causal) for n in documents)
-    return sum(costs) / sum(documents)
+    lengths = shape.choices.packed_lengths
+    costs = (n * attention_flops_per_token(layer, float(n), causal=causal) for n in lengths)
+    return sum(costs) / sum(lengths)

@@ -11,11 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.planner.step.ops import exchange
 from shardwise.planner.step.shape import TrainShape
-from shardwise.planner.step.strategies.fsdp import stored
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, Quantity
+from shardwise.work import Op, Quantity, exchange
 
 
 def stage_transfer(cfg: ModelConfig, shape: TrainShape) -> tuple[Op, ...]:
@@ -26,8 +24,6 @@ def stage_transfer(cfg: ModelConfig, shape: TrainShape) -> tuple[Op, ...]:
     tensor rank sends its share, also where all hold the whole (Megatron's scatter and gather, SC21
     section 4.1); what they then gather from each other is left out, a hundredth of a stage's work.
     """
-    if not shape.has("stage"):
-        return ()
     inner = shape.layer_shape
     share = inner.tokens / inner.degree("tensor")
     size = share * cfg.d_model * dtype_bytes(inner.activations)
@@ -39,10 +35,8 @@ def stage_transfer(cfg: ModelConfig, shape: TrainShape) -> tuple[Op, ...]:
 def tied_reduction(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
     """The gradient of a tied head to the embedding's stage and back, once per step."""
     tied = [r for r in rows if r.shares]
-    if not tied or not shape.has("stage"):
-        return ()
-    size = stored(tied, shape) * dtype_bytes(shape.dtypes.grad)
-    if not np.any(size):
+    size = shape.stored(tied) * dtype_bytes(shape.dtypes.grad)
+    if not tied or not np.any(size):
         return ()
     return (exchange("reduce.tied", "permute", "gradients", ("stage",), size),)
 
@@ -55,18 +49,9 @@ def mirror_exchanges(local: Quantity, shape: TrainShape) -> tuple[tuple[Op, ...]
     `local` are the trained elements of one copy; a device holds two, of different stages, and
     exchanges them with the device opposite.
     """
-    if not shape.doubled or not shape.has("stage"):
-        return (), ()
     half = 0.5 if shape.zero else 1.0
     sent = 2 * local * half * shape.piped
     grad, param = dtype_bytes(shape.dtypes.grad), dtype_bytes(shape.dtypes.param)
     summed = exchange("reduce.mirror", "permute", "gradients", ("stage",), sent * grad)
     returned = exchange("gather.mirror", "permute", "parameters", ("stage",), sent * param)
     return (summed,), ((returned,) if shape.zero else ())
-
-
-def rank_in_flight(shape: TrainShape, rank: Quantity) -> Quantity:
-    """Microbatches whose activations a rank holds, in units of a whole stage's."""
-    return shape.schedule.in_flight(
-        shape.degree("stage"), shape.microbatches, shape.virtual_stages, rank
-    )

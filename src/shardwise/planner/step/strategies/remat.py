@@ -1,22 +1,26 @@
-"""Rematerialisation: which ops the backward pass runs again, and which activations are kept.
+"""What becomes of a layer's activations: kept, recomputed, or offloaded to host memory.
 
-A policy's row (`models/remat.py`) says for every kind of activation whether it is kept, recomputed
-or offloaded, and `remat_kinds` overrides it (ch. 4.4.2). An op runs again if its kind is recomputed
-and something in the backward pass needs it: everything is needed, by a weight gradient or by the
-gradient of the op that reads it, except a layer's last sum into the stream. XLA drops that one as
-dead code and PyTorch stops early; Megatron-LM's checkpoint runs the whole block
-(`recompute_whole`).
+A policy's row (`models/remat.py`) says it for every kind of activation, and `remat_kinds` overrides
+it (ch. 4.4.2). An op runs again if its kind is recomputed and something in the backward pass needs
+it: everything is needed, by a weight gradient or by the gradient of the op that reads it, except a
+layer's last sum into the stream. XLA drops that one as dead code and PyTorch stops early;
+Megatron-LM's checkpoint runs the whole block (`recompute_whole`).
+
+Activations of the offloaded kinds are copied out after the forward pass of a layer and back before
+its backward pass, on the host stream; the chain does not wait for the way out.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardwise.models.activations import statuses
-from shardwise.models.remat import SAVED_KINDS
+import numpy as np
+
+from shardwise.models.activations import Activation, statuses
+from shardwise.models.remat import SAVED_KINDS, Saved
 from shardwise.models.specs import Layer, Moe
-from shardwise.planner.step.ops import Yield
-from shardwise.planner.step.shape import TrainShape
-from shardwise.work import Op
+from shardwise.planner.step.shape import TrainShape, Yield
+from shardwise.units import dtype_bytes
+from shardwise.work import Op, Quantity, make_op, total
 
 
 def recomputed(layer: Layer, yields: Sequence[Yield], shape: TrainShape) -> list[Op]:
@@ -56,3 +60,48 @@ def regathers(yields: Sequence[Yield], shape: TrainShape) -> list[Op]:
         and table[kind] != "recompute"
         and op.id not in whole
     ]
+
+
+def host_copy(saved: Sequence[Activation], shape: TrainShape, step: str) -> list[Op]:
+    """One layer's offloaded activations to host memory ("save") or back ("load")."""
+    size = saved_bytes(saved, shape, "offload")
+    if not np.any(size):
+        return []
+    return [make_op(f"{step}.activations", "offload", "copy", host_bytes=size, stream="host")]
+
+
+def saved_bytes(saved: Sequence[Activation], shape: TrainShape, place: str) -> Quantity:
+    """Bytes per layer and microbatch of what the policy keeps on the device ("keep") or on the host
+    ("offload"). Sharded activations are cut by tensor, the others under sequence parallelism."""
+    return bytes_of([a for a in saved if place_of(a, shape) == place], shape)
+
+
+def bytes_of(saved: Sequence[Activation], shape: TrainShape) -> Quantity:
+    """Bytes of some activations of one layer and microbatch on one device."""
+    inner = shape.layer_shape
+    size = dtype_bytes(inner.activations)
+
+    def tokens(a: Activation) -> Quantity:
+        if shape.software.keeps_gathered and a.kind == "norm" and not a.f32:
+            return shape.tokens
+        return shape.tokens / shape.degree("tensor") if a.sharded else inner.norm_tokens
+
+    return total(a.bytes_per_token(size) * _load(a, shape) * tokens(a) for a in saved)
+
+
+def _load(a: Activation, shape: TrainShape) -> Quantity:
+    """Rows of an activation over k per token. A compiled dropless exchange (`expert_room`) weights
+    the experts' outputs after their way back: what is kept of them are the sender's own rows."""
+    if not a.name.startswith(ROUTED):
+        return 1.0
+    own = a.kind == "mlp_out" and shape.ragged and not shape.eager
+    return 1.0 if own else shape.expert_room
+
+
+ROUTED = ("experts", "dispatched")
+"""How the names of activations begin that grow with the rows that a device's experts hold."""
+
+
+def place_of(activation: Activation, shape: TrainShape) -> Saved:
+    """Where the step's policy leaves an activation."""
+    return activation.place(shape.remat, shape.remat_kinds)

@@ -19,10 +19,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from shardwise.models import Parameter
-from shardwise.planner.step.layer_shape import LayerShape
-from shardwise.planner.step.ops import exchange
+from shardwise.planner.step.shape import LayerShape
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, Quantity
+from shardwise.work import CollectiveKind, Op, Quantity, exchange
 
 AXIS = "fsdp"
 
@@ -60,7 +59,7 @@ def parts(op_id: str, component: str, rows: Sequence[Parameter], shape: LayerSha
 
 def _moved(
     op_id: str,
-    kind: str,
+    kind: CollectiveKind,
     component: str,
     sides: Sequence[tuple[Parameter, int]],
     shape: LayerShape,

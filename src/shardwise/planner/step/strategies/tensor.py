@@ -9,15 +9,14 @@ Between blocks the stream is `x[B, T_tensor, D]` with sequence parallelism (Mega
 import numpy as np
 
 from shardwise.models import ModelConfig
-from shardwise.planner.step.layer_shape import LayerShape
-from shardwise.planner.step.ops import exchange
+from shardwise.planner.step.shape import LayerShape
 from shardwise.units import dtype_bytes
-from shardwise.work import Op, Quantity
+from shardwise.work import CollectiveKind, Op, Quantity, exchange
 
 
 def tensor_step(
     op_id: str,
-    kind: str,
+    kind: CollectiveKind,
     component: str,
     cfg: ModelConfig,
     shape: LayerShape,

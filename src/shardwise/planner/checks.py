@@ -1,15 +1,43 @@
-"""Choices of a training plan that its model or mesh cannot follow: each a BadRequest."""
+"""What is refused before anything is priced: plans that their model or slice cannot follow, choices
+that cannot take effect, and pins that no mesh can have. Each is a BadRequest.
+"""
 
 from collections.abc import Iterator
+from math import prod
 
 from shardwise.errors import BadRequest, unknown
+from shardwise.hardware import Slice, every_part
 from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
 from shardwise.models.remat import SAVED_KINDS, TREATMENTS
 from shardwise.models.specs import Moe
+from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.step.strategies.mtp import mtp_rows
 from shardwise.plans import TrainPlan
-from shardwise.plans.train import broken_laws
+from shardwise.plans.laws import EXPERTS, HEADS, SEQUENCE
+from shardwise.plans.train import broken_laws, check_layers, mesh_text
+
+
+def check_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> None:
+    """Raise BadRequest where a plan does not suit its model or slice."""
+    check_layers(plan, cfg)
+    if plan.slices > piece.count:
+        raise BadRequest(f"slices is {plan.slices}; {piece} has {piece.count}, so use at most that")
+    devices = prod(plan.box) * plan.slices * piece.chip.jax_devices_per_chip
+    if len(plan.box) != len(piece.shape) or any(
+        not 1 <= used <= size for used, size in zip(plan.box, piece.shape, strict=True)
+    ):
+        raise BadRequest(
+            f"box {'x'.join(map(str, plan.box))} is no part of {piece}; give one size per physical "
+            f"axis, at most {'x'.join(map(str, piece.shape))}"
+        )
+    if plan.devices != devices:
+        raise BadRequest(
+            f"the mesh {mesh_text(plan.mesh)} has {plan.devices:,} devices; {plan.slices} slice(s) "
+            f"x box {'x'.join(map(str, plan.box))} of {piece} have {devices:,}: make them equal by "
+            "the mesh, by `slices` (how many are used) or by `box` (chips used per axis)"
+        )
+    check_choices(plan, cfg)
 
 
 def check_choices(plan: TrainPlan, cfg: ModelConfig) -> None:
@@ -34,7 +62,8 @@ def _check_remat(plan: TrainPlan) -> None:
 
 
 def _check_frozen(plan: TrainPlan, cfg: ModelConfig) -> None:
-    rows = [r for r in (*parameters(cfg), *mtp_rows(cfg, plan.mtp_layers)) if r.role != "tower"]
+    modules = mtp_rows(cfg, plan.mtp_layers) if plan.mtp_layers else ()
+    rows = [r for r in (*parameters(cfg), *modules) if r.role != "tower"]
     components = sorted({r.component for r in rows})
     for name in plan.frozen:
         if name not in components:
@@ -86,4 +115,29 @@ def _experts(plan: TrainPlan, cfg: ModelConfig) -> Iterator[str]:
         yield (
             "expert_over_tensor is set, but the mesh has no axis 'tensor' to spread experts over; "
             "leave it out"
+        )
+
+
+def check_pins(request: TrainRequest) -> None:
+    """Raise BadRequest for a pinned degree that no mesh on this slice can have."""
+    pins, cfg = request.pins, request.cfg
+    for problem in (
+        HEADS.problem(cfg, pins),
+        EXPERTS.problem(cfg, pins),
+        SEQUENCE.problem(request.sequence_length, pins),
+    ):
+        if problem:
+            raise BadRequest(problem)
+    if pins.get("stage", 1) > cfg.layers:
+        raise BadRequest(
+            f"mesh axis 'stage' is pinned to {pins['stage']}, but {cfg.name} has {cfg.layers} "
+            f"layers; every stage needs one, so pin at most {cfg.layers}"
+        )
+    pinned, per_chip = prod(pins.values()), request.piece.chip.jax_devices_per_chip
+    devices = [prod(box) * part.count * per_chip for part, box in every_part(request.piece)]
+    if all(n % pinned for n in devices):
+        raise BadRequest(
+            f"{mesh_text(pins)} pinned needs a multiple of {pinned:,} devices; "
+            f"no part of {request.piece} ({max(devices):,} devices) has that, so pin degrees whose "
+            f"product divides {max(devices):,}"
         )

@@ -1,0 +1,62 @@
+"""What is said where no training plan is legal, or none fits."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from shardwise.hardware import describe, enough
+from shardwise.planner.search.loop import Found
+from shardwise.planner.search.request import TrainRequest
+from shardwise.planner.search.space import batch_units
+from shardwise.plans import TrainPlan
+from shardwise.plans.train import mesh_text
+from shardwise.units import format_bytes, format_gib
+from shardwise.work import Quantity
+
+
+def no_legal_plan(request: TrainRequest) -> str:
+    """That no mesh is legal, and the nearest batches that some mesh divides."""
+    pins = f" with {mesh_text(request.pins)} pinned" if request.pins else ""
+    near = nearest_batches(request)
+    if not near:
+        return (
+            f"no mesh on {request.piece}{pins} can be placed on any part of it; "
+            "pin fewer axes, or degrees that are powers of two"
+        )
+    return (
+        f"no mesh on {request.piece}{pins} divides a batch of {request.sequences} sequences x "
+        f"{request.sequence_length} tokens; nearest legal batches: "
+        + " or ".join(f"{n} sequences" for n in near)
+    )
+
+
+def nearest_batches(request: TrainRequest) -> list[int]:
+    """The nearest smaller and larger batches (in sequences) that some mesh divides."""
+    units = batch_units(request)
+    if not units.size:
+        return []
+    below = int(np.max(request.sequences // units * units))
+    above = int(np.min(-(-request.sequences // units) * units))
+    return [n for n in (below, above) if n]
+
+
+def nearest_miss(
+    request: TrainRequest, nearest: Found, plan: TrainPlan, kinds: Mapping[str, Quantity]
+) -> str:
+    """That nothing fits: how much the leanest plan needs, most of it what, and a remedy. `kinds`
+    are its bytes at the fullest point."""
+    largest = max(kinds, key=lambda k: float(kinds[k]))
+    over = nearest.memory - request.max_hbm_bytes
+    state = sum(float(np.max(kinds[k])) for k in ("params", "gradients", "optimizer"))
+    chips = int(np.ceil(request.piece.chips * nearest.memory / request.max_hbm_bytes))
+    remedy = (
+        enough(request.piece.chip, chips)
+        if state > request.max_hbm_bytes / 2
+        else "use a smaller batch or shorter sequences"
+    )
+    return (
+        f"no plan fits {describe(request.piece)}: the leanest ({mesh_text(plan.mesh)}, "
+        f"{plan.microbatches} microbatches, remat {plan.remat}) needs {format_gib(nearest.memory)} "
+        f"per device of {format_gib(request.max_hbm_bytes)} usable, {format_bytes(over)} too much, "
+        f"most of it {largest} ({format_bytes(float(kinds[largest]))}); {remedy}"
+    )

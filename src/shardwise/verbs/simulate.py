@@ -1,0 +1,168 @@
+"""`simulate`: a serving plan under a trace or a made load, request by request."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shardwise.errors import BadRequest, ThresholdMissed
+from shardwise.planner.serve.answer import mesh_text
+from shardwise.planner.simulate.metrics import (
+    DEFINITIONS,
+    REQUEST_COLUMNS,
+    Objectives,
+    request_rows,
+)
+from shardwise.plans import ServePlan
+from shardwise.plans.files import flat_plan
+from shardwise.units import format_seconds, format_usd, many, parse_seconds, sig
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.request import Progress, verb
+from shardwise.workflows.inputs import parse_share, plan_changes
+from shardwise.workflows.plan_file import GivenPlan, given_plan
+from shardwise.workflows.simulate import Load, Simulated, simulate_plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateRequest(Load):
+    """Run a load through the replicas of a serving plan with the scheduler that would run them.
+
+    `path` is the plan's file, or a plan; `sets` change fields of it first
+    ({"scheduling.policy": "interleaved"}), or numbers of its chip. The words of the load are those
+    of Load. `ttft`, `tpot` and `e2el` ("2s", or seconds) are objectives; where a smaller share than
+    `check` ("99%") of the requests meets them, ThresholdMissed is raised by `verify`.
+    """
+
+    path: GivenPlan = field(kw_only=False)
+    ttft: float | str | None = None
+    tpot: float | str | None = None
+    e2el: float | str | None = None
+    check: float | str | None = None
+
+    def answer(
+        self, progress: Progress | None = None, *, keep_steps: bool = False
+    ) -> "LoadSimulated":
+        """Simulate it; every step is kept for a trace file where asked."""
+        objectives, least = self._objectives(), None
+        if self.check is not None:
+            least = parse_share(self.check, "--check")
+            if not objectives.given:
+                raise BadRequest("--check needs objectives; give --ttft, --tpot or --e2el")
+        fields = plan_changes(self.sets)[0]
+        plan = given_plan(self.path, fields)
+        found = simulate_plan(
+            plan, self, objectives=objectives, keep_steps=keep_steps, progress=progress
+        )
+        return LoadSimulated(
+            simulated=found,
+            objectives=objectives,
+            least=least,
+            result=found.result,
+            resolved={
+                k: {"value": v, "origin": "flag" if k in fields else "file"}
+                for k, v in flat_plan(plan).items()
+            },
+            warnings=found.warnings,
+            provenance={"definitions": DEFINITIONS},
+        )
+
+    def _objectives(self) -> Objectives:
+        names = [n for n in ("ttft", "tpot", "e2el") if getattr(self, n) is not None]
+        return Objectives(**{n: parse_seconds(getattr(self, n), f"--{n}") for n in names})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoadSimulated(Answer):
+    """What a plan did under a load; `least` is the share of `check`."""
+
+    simulated: Simulated
+    objectives: Objectives
+    least: float | None
+
+    def verify(self) -> None:
+        """Raise ThresholdMissed where fewer requests than `least` met the objectives."""
+        if self.least is not None and (share := self.result["good_share"]) < self.least:
+            raise ThresholdMissed(
+                f"{share:.1%} of the requests met the objectives, below --check {self.least:.1%}"
+            )
+
+    def table(self) -> list[Row]:
+        """A row for each request."""
+        rows = request_rows(self.simulated.outcome)
+        return [dict(zip(REQUEST_COLUMNS, row, strict=True)) for row in rows]
+
+    def page(self) -> Page:
+        """The fleet, latencies, load, cache and cost."""
+        plan, result = self.simulated.plan, self.result
+        yield (
+            f"{plan.model} on {_fleet_text(plan)}, {mesh_text(plan.mesh)} each, engine "
+            f"{plan.engine}: {plan.scheduling.policy}, batch {plan.batch:,}, "
+            f"{plan.prefill_chunk:,} tokens a step, "
+            f"{result['cache']['pages']:,} pages of {result['cache']['page_size']}\n"
+        )
+        rows = [
+            [name.upper(), *(_ms(result[f"{kind}_{name}_ms"]) for kind in _KINDS)]
+            for name in ("ttft", "tpot", "itl", "e2el")
+        ]
+        yield TextTable(["simulated", *_KINDS], rows)
+        yield ""
+        yield TextTable(["", "simulated"], _figures(result, self.objectives))
+        yield ""
+        yield TextTable(
+            ["replica", "requests", "busy", "waiting", "running", "most waiting", "cache at most"],
+            [
+                [
+                    f"{r['index']}" + (" (prefill)" if r["role"] == "prefill" else ""),
+                    f"{r['requests']:,}",
+                    f"{r['utilisation']:.0%}",
+                    sig(r["mean_waiting"]),
+                    sig(r["mean_running"]),
+                    f"{r['max_waiting']:,}",
+                    f"{r['peak_cache_use']:.0%}",
+                ]
+                for r in result["replicas"]
+            ],
+        )
+        yield "\nDefinitions, as of vllm bench where it has them"
+        for name, text in DEFINITIONS.items():
+            yield f"  {name}: {text}"
+
+
+simulate = verb("simulate", SimulateRequest)
+
+_KINDS = ("mean", "median", "p90", "p95", "p99")
+
+
+def _fleet_text(plan: ServePlan) -> str:
+    text = f"{plan.replicas} x {plan.slice}"
+    if not plan.prefill_replicas:
+        return text
+    other = "" if plan.prefill is None else f" x {plan.prefill.slice}"
+    return f"{text} + {plan.prefill_replicas}{other} to prefill"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else format_seconds(value / 1e3)
+
+
+def _figures(result: Mapping[str, Any], objectives: Objectives) -> list[list[str]]:
+    rows = [
+        ["completed", f"{result['completed']:,} in {format_seconds(result['duration'])}"],
+        ["request_throughput", f"{sig(result['request_throughput'])}/s"],
+        ["output_throughput", f"{sig(result['output_throughput'])} tokens/s"],
+        ["total_token_throughput", f"{sig(result['total_token_throughput'])} tokens/s"],
+    ]
+    if objectives.given:
+        share = f"{result['good_share']:.1%} of the requests"
+        rows.append(["request_goodput", f"{sig(result['request_goodput'])}/s, {share}"])
+    rows += [
+        ["utilisation", f"{result['utilisation']:.1%}"],
+        ["hit_rate", f"{result['hit_rate']:.1%}"],
+        ["preemptions", f"{result['preemptions']:,}, {result['recomputed_tokens']:,} tokens lost"],
+        ["steps", f"{result['steps']:,}"],
+        ["chips", f"{many(result['chips'], 'chip')}, {sig(result['chip_hours'])} chip-hours"],
+    ]
+    usd = result["usd_per_million_tokens"]
+    if result["usd"] is not None:
+        parts = ", ".join(f"{format_usd(v)} {k}" for k, v in usd.items() if v is not None)
+        rows.append(["usd_per_million_tokens", parts])
+    return rows
