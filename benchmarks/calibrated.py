@@ -20,8 +20,9 @@ from shardwise.evidence.calibration.machine import Calibration, calibrate_machin
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.profiler.micro.job import REFERENCE
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import TrainChoices, plan_training
+from shardwise.workflows.predict import plan_training
 from shardwise.workflows.profile import Profiled, profile_plan
+from shardwise.workflows.train_choices import TrainChoices
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

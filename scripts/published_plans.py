@@ -22,7 +22,8 @@ from shardwise.plans.named import audit_about
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_seconds
 from shardwise.verbs.plan_train import figures, shown
-from shardwise.workflows.predict import TrainChoices, plan_training, slower_text, train_result
+from shardwise.workflows.predict import plan_training, slower_text, train_result
+from shardwise.workflows.train_choices import TrainChoices
 
 ROOT = Path(__file__).resolve().parent.parent
 OUT = ROOT / "docs" / "published_plans.md"

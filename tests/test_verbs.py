@@ -138,3 +138,11 @@ def test_python_is_refused_as_the_command_is(keywords, said):
     with pytest.raises(BadRequest) as refusal:
         sw.plan_train("llama-3-8b", "v5e:4x4", **JOB | keywords)
     assert said in str(refusal.value)
+
+
+def test_keywords_that_there_are_not_and_that_are_missing_are_told():
+    asked = {"batch": "64seq", "seq": 4096}
+    with pytest.raises(BadRequest, match="keyword of plan_train 'remt'; did you mean 'remat'"):
+        sw.plan_train("llama-3-8b", "v5e:4x4", remt="none", **asked)
+    with pytest.raises(BadRequest, match=r"plan_train: missing a required .*'on'"):
+        sw.plan_train("llama-3-8b", **asked)

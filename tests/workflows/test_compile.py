@@ -20,7 +20,8 @@ from shardwise.profiler.ahead import CompileCache, Limits, compile_ahead, target
 from shardwise.workflows.compile import compile_function, compile_plan, program_result, shortfall
 from shardwise.workflows.compile_report import write_report
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import TrainChoices, plan_training
+from shardwise.workflows.predict import plan_training
+from shardwise.workflows.train_choices import TrainChoices
 
 CONFIG = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512,
 "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 64,

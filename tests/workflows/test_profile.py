@@ -10,7 +10,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.profiler.trace import read_trace
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import TrainChoices, plan_training
+from shardwise.workflows.predict import plan_training
 from shardwise.workflows.profile import (
     profile_function,
     profile_plan,
@@ -19,6 +19,7 @@ from shardwise.workflows.profile import (
     trace_result,
     write_profile,
 )
+from shardwise.workflows.train_choices import TrainChoices
 
 CONFIG = {
     "model_type": "llama",

@@ -8,8 +8,8 @@ import pytest
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import TrainChoices
 from shardwise.workflows.sweep import slices_between, sweep, sweep_result, verdicts
+from shardwise.workflows.train_choices import TrainChoices
 
 HARDWARE = Hardware()
 

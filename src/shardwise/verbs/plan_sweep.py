@@ -12,8 +12,8 @@ from shardwise.units import format_count, format_seconds, format_usd, parse_coun
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import Words, parse_batch, parse_length, parse_total, words
-from shardwise.workflows.predict import TrainChoices
 from shardwise.workflows.sweep import SweepPoint, slices_between, sweep, sweep_result
+from shardwise.workflows.train_choices import TrainChoices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,6 @@ from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.train_page import train_page
 from shardwise.workflows.inputs import flag_of, parse_pins, parse_share, parse_total
 from shardwise.workflows.predict import (
-    TrainChoices,
     batch_hints,
     caveats,
     plan_training,
@@ -41,6 +40,7 @@ from shardwise.workflows.predict import (
     slower_text,
     unused_choices,
 )
+from shardwise.workflows.train_choices import TrainChoices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,8 @@ class TrainPlanRequest(TrainChoices):
     `model` is a zoo name, a config.json or a folder with one; `on` a slice ("v5p:16x16x16"), or a
     bare chip for the smallest of its slices that a plan fits; `batch` tokens ("4Mi") or sequences
     ("1024seq") per step; `seq` tokens per sequence; `top` how many of the next best meshes to show.
-    The choices that may be fixed are those of TrainChoices.
+    `remat`, `schedule`, `zero`, `pins` and their like fix what is else searched:
+    `shardwise plan train --help` has what each takes.
 
     `tokens` ("15T") adds days and dollars of a whole run, at the expected step time or at `mfu` of
     6*N*tokens, N being `params` where given; `straggler` (1.05), `chip_mtbf` ("10y"),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from inspect import Signature, signature
 from typing import ParamSpec, Protocol, TypeVar
 
+from shardwise.errors import BadRequest, unknown
 from shardwise.verbs.answer import Answer
 
 Given = ParamSpec("Given")
@@ -31,13 +32,23 @@ def verb(
     request: Callable[Given, Asked],
     answer: Callable[[Asked], Found] = answered,  # type: ignore[assignment]
 ) -> Callable[Given, Found]:
-    """The function that makes the request of its arguments and answers it."""
+    """The function that makes the request of its arguments and answers it.
+
+    It raises BadRequest for a keyword that there is not, and for one that is missing.
+    """
+    asked = signature(request).replace(return_annotation=Signature.empty)
 
     def call(*args: Given.args, **keywords: Given.kwargs) -> Found:
+        for keyword in keywords:
+            if keyword not in asked.parameters:
+                raise unknown(f"keyword of {name}", keyword, asked.parameters)
+        try:
+            asked.bind(*args, **keywords)
+        except TypeError as error:
+            raise BadRequest(f"{name}: {error}; help({name}) lists what it takes") from None
         return answer(request(*args, **keywords))
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = request.__doc__
-    asked = signature(request).replace(return_annotation=Signature.empty)
     call.__signature__ = asked  # type: ignore[attr-defined]
     return call

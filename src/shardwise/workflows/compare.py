@@ -8,26 +8,21 @@ hides it.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model
-from shardwise.plans import ServePlan, TrainPlan, load_plan
-from shardwise.plans.named import plan_path
-from shardwise.profiler.ahead import Limits
+from shardwise.plans import ServePlan, TrainPlan
 from shardwise.profiler.buffer_kinds import BufferPlace, memory_of, places
-from shardwise.profiler.child import Watch
 from shardwise.profiler.collectives import rules
 from shardwise.profiler.collectives.added import ADDED
 from shardwise.profiler.collectives.lines import lines_of, read_lines
 from shardwise.profiler.hlo.door import read_module
 from shardwise.profiler.hlo.work import HloOp
-from shardwise.profiler.trace import Capture, MeasuredProgram, measure, read_trace
+from shardwise.profiler.trace import Capture, MeasuredProgram, measure
+from shardwise.profiler.trace import read_trace as read_trace
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
 from shardwise.work import Key, Work, tally
-from shardwise.workflows.compile import PlanProgram, compile_plan, said_of, short_op, short_source
-from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.compile import PlanProgram, said_of, short_op, short_source
 from shardwise.workflows.plan_file import Priced
 
 UNITS: Mapping[str, str] = {"flops": "FLOPs", "collective_runs": "runs"} | dict.fromkeys(
@@ -76,32 +71,6 @@ class Compared:
     def of(self, part: str) -> tuple[Row, ...]:
         """The rows of one part."""
         return tuple(row for row in self.rows if row.part == part)
-
-
-def compare(
-    what: TrainPlan | ServePlan | Path | str,
-    *,
-    on: str | None = None,
-    phases: Sequence[str] = (),
-    trace: Path | str | None = None,
-    options: Mapping[str, Any] | None = None,
-    limits: Limits | None = None,
-    watch: Watch | None = None,
-) -> tuple[Compared, ...]:
-    """A plan, or a plan's file, beside its programs, compiled for its own slice or for `on`.
-
-    `phases` are train, or decode and prefill; `trace` is a capture of the one phase named. Raises
-    as `compile_plan`, and BadRequest for a capture of another program.
-    """
-    plan = what if isinstance(what, TrainPlan | ServePlan) else load_plan(plan_path(str(what)))
-    hardware = Hardware()
-    captured = None if trace is None else read_trace(Path(trace))
-    done = compile_plan(
-        plan, hardware, on=on, phases=phases, options=options, limits=limits, watch=watch
-    )
-    if trace is not None and len(done.programs) > 1:
-        raise BadRequest("a capture is of one program; say which with phases=('decode',)")
-    return tuple(compare_program(done.priced, program, captured) for program in done.programs)
 
 
 def compare_program(

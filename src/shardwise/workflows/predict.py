@@ -1,138 +1,43 @@
 """Plan and price, and shape the answer as a document's `result` (the design fixes its names)."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict
 from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
-from shardwise.models import ModelConfig, load_model, params_total
+from shardwise.models import load_model, params_total
 from shardwise.models.describe import context_warning
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory import stage_memory
 from shardwise.planner.search.loop import policies
-from shardwise.planner.search.request import OBJECTIVES, SEARCHED, TrainRequest
+from shardwise.planner.search.request import SEARCHED
 from shardwise.planner.training import (
     TrainAnswer,
     TrainPlanning,
     better_batches,
-    default_dtypes,
     plan_shape,
     plan_train,
     run_of,
     tokens_per_second_at,
 )
-from shardwise.plans import TrainDtypes, TrainPlan, layout_table
-from shardwise.plans.optimizers import OPTIMIZERS
-from shardwise.plans.stacks import STACKS, stack_row
-from shardwise.plans.train import Structure, mesh_text
+from shardwise.plans import TrainPlan, layout_table
+from shardwise.plans.train import mesh_text
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.residuals import ALL, groups_of, read_residuals
-from shardwise.units import format_seconds, parse_bytes, sig
+from shardwise.units import format_seconds, sig
 from shardwise.workflows.inputs import (
-    HardwareWords,
-    Words,
-    check_choice,
-    flag_of,
     parse_batch,
     parse_length,
-    parse_pins,
     whole_number,
 )
+from shardwise.workflows.train_choices import TrainChoices
 
 _SHOWN_OPS = 8
 _MOST_SHOWN = 50
 """Next best meshes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainChoices(HardwareWords):
-    """What a search of training plans may not choose, and what is best. None leaves the choice
-    open.
-
-    `pins` fixes mesh degrees ({"tensor": 8}); `dtype` is that of the matmuls; `param_dtype`,
-    `grad_dtype`, `master` (the optimizer's own copy, or "none") and `moments` follow it where not
-    given; `max_hbm` is bytes per chip; `objective` is "time", "cost" or "chips" (see TrainRequest);
-    with `exhaustive` every legal plan is priced, which gives the same answer more slowly.
-    """
-
-    pins: Words = ()
-    remat: str | None = None
-    schedule: str | None = None
-    zero: int | str | None = None
-    context_method: str | None = None
-    stack: str = "xla"
-    optimizer: str = "adam"
-    max_hbm: float | str | None = None
-    objective: str = "time"
-    exhaustive: bool = False
-    dtype: str = "bf16"
-    param_dtype: str | None = None
-    grad_dtype: str | None = None
-    master: str | None = None
-    moments: str | None = None
-
-    @property
-    def fixed(self) -> dict[str, Any]:
-        """The choices of a search that are made already, by field of the plan."""
-        given = {name: getattr(self, keyword) for keyword, name in FIXED.items()}
-        return {name: value for name, value in given.items() if value is not None}
-
-    @property
-    def dtypes(self) -> TrainDtypes:
-        """Of every array of the training state."""
-        others = {"param": self.param_dtype, "grad": self.grad_dtype}
-        others |= {"master": self.master, "moments": self.moments}
-        return replace(default_dtypes(self.dtype), **{k: v for k, v in others.items() if v})  # type: ignore[arg-type]
-
-    def request(
-        self, cfg: ModelConfig, model: str | Path, piece: Slice, sequences: int, length: int
-    ) -> TrainRequest:
-        """The search of one slice."""
-        _check_stack(self.stack, piece)
-        limit, given = piece.chip.require("hbm_usable_bytes"), self.max_hbm
-        most = limit if given is None else min(limit, parse_bytes(given, "--max-hbm"))
-        return TrainRequest(
-            cfg=cfg,
-            model=str(model),
-            piece=piece,
-            sequences=sequences,
-            sequence_length=length,
-            pins=parse_pins(self.pins),
-            searched=SEARCHED | {name: (value,) for name, value in self.fixed.items()},
-            structure=Structure(
-                dtypes=self.dtypes,
-                optimizer=self.optimizer,  # type: ignore[arg-type]
-                stack=self.stack,  # type: ignore[arg-type]
-                constants=self.constants,  # type: ignore[arg-type]
-            ),
-            objective=self.objective,  # type: ignore[arg-type]
-            max_hbm_bytes=most / piece.chip.jax_devices_per_chip,
-        )
-
-    def checked(self) -> Self:
-        """The same, its numbers read. Raises BadRequest for a word that is no choice, and for a
-        choice without effect."""
-        zero = None if self.zero is None else whole_number(self.zero, "--zero", most=2)
-        for keyword, name in FIXED.items():
-            if keyword != "zero":
-                check_choice(getattr(self, keyword), flag_of(keyword), SEARCHED[name])
-        check_choice(self.stack, "--stack", STACKS)
-        check_choice(self.optimizer, "--optimizer", OPTIMIZERS)
-        check_choice(self.objective, "--objective", OBJECTIVES)
-        _check_effect(parse_pins(self.pins), self.schedule, zero, self.context_method)
-        return replace(self, zero=zero)
-
-
-FIXED = {
-    "remat": "remat",
-    "zero": "zero",
-    "schedule": "pipeline_schedule",
-    "context_method": "context_method",
-}
-"""Keyword -> field of the plan, of choices that a search makes where they are not fixed."""
 
 
 def plan_training(
@@ -165,31 +70,6 @@ def plan_training(
     if isinstance(target, Spelling):
         return planned(target.slice)
     return _smallest(target, planned)
-
-
-def _check_effect(
-    pins: Mapping[str, int], schedule: str | None, zero: int | None, method: str | None
-) -> None:
-    """Raise BadRequest for a choice about an axis that is pinned to one."""
-    for option, value, axes in (
-        ("--schedule", schedule, ("stage",)),
-        ("--context-method", method, ("context",)),
-        ("--zero", zero, ("data", "replica")),
-    ):
-        if value is not None and all(pins.get(axis) == 1 for axis in axes):
-            pinned = " and ".join(f"{axis}=1" for axis in axes)
-            raise BadRequest(
-                f"{option} {value} cannot take effect with {pinned} pinned; leave one of them out"
-            )
-
-
-def _check_stack(stack: str, piece: Slice) -> None:
-    """Raise BadRequest for software that does not run on the chip."""
-    if piece.chip.vendor == "google" and not stack_row(stack).tpus:
-        use = " or ".join(name for name in STACKS if stack_row(name).tpus)
-        raise BadRequest(
-            f"software stack '{stack}' does not run on {piece.chip.id}, a TPU; use --stack {use}"
-        )
 
 
 def unused_choices(planning: TrainPlanning, schedule: str | None, method: str | None) -> list[str]:

@@ -16,7 +16,8 @@ from shardwise.hardware import Slice, Spelling, slices_of
 from shardwise.planner.training import TrainAnswer
 from shardwise.units import DAY, format_count, format_usd, sig
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import TrainChoices, plan_training
+from shardwise.workflows.predict import plan_training
+from shardwise.workflows.train_choices import TrainChoices
 
 WORTH = 0.5
 """Below this share of the added chips' speed, more chips count as not worth it."""

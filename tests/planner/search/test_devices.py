@@ -6,7 +6,8 @@ import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip
-from shardwise.workflows.predict import TrainChoices, plan_training
+from shardwise.workflows.predict import plan_training
+from shardwise.workflows.train_choices import TrainChoices
 
 
 def plan(on, **more):

@@ -15,7 +15,8 @@ from shardwise.planner.serve.search import search_slice
 from shardwise.planner.serve.smallest import answer_of
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.roofline.price import HBM
-from shardwise.workflows.predict import TrainChoices, plan_training
+from shardwise.workflows.predict import plan_training
+from shardwise.workflows.train_choices import TrainChoices
 
 MODELS = (
     "llama-3-8b",

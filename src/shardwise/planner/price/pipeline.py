@@ -99,21 +99,6 @@ class Pipeline:
         return np.where(np.remainder(count, self.stages) == self.stages - 1, 1.0, share)
 
 
-def pipeline_seconds(
-    kind: str,
-    stages: Quantity,
-    microbatches: Quantity,
-    virtual_stages: Quantity,
-    forward: Quantity,
-    backward: Quantity,
-    weight: Quantity,
-    transfer: Quantity = 0.0,
-) -> Quantity:
-    """Seconds from the first pass to the last, of uniform stages; every argument broadcasts."""
-    costs = (microbatches * each for each in (forward, backward, weight, transfer))
-    return Pipeline(kind, stages, microbatches, virtual_stages).seconds(*costs)
-
-
 # Stages of their own ------------------------------------------------------------------------------
 
 
