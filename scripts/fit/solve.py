@@ -5,7 +5,7 @@ quadratic problem with bounds, solved in milliseconds; a fit goes on from there 
 more. Residuals beyond `ROBUST` count linearly. All of it is deterministic.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,8 +19,10 @@ NOISE = 0.10
 """One sigma of a run's log residual, beside the effect of its group."""
 REACH = 2.0
 """Scales by which a constant moves at most before runs are priced anew."""
-SETTLED = 0.01
+SETTLED = 0.05
 """Scales below which a constant has not moved."""
+RELAID = 0.5
+"""Scales above which a move lays pipelines out in time anew."""
 _REWEIGHED = 8
 
 
@@ -111,7 +113,7 @@ def solved(
     pull = np.concatenate([penalty.target, np.zeros(len(known))])
     free = np.full(len(pull) - n, np.inf)
     low, high = np.concatenate([bounds[0], -free]), np.concatenate([bounds[1], free])
-    weights = np.ones(len(target))
+    weights, z = np.ones(len(target)), np.zeros(len(pull))
     for _ in range(_REWEIGHED):
         heavy = design.T * (weights / NOISE**2)
         z = least(heavy @ design + matrix, heavy @ target + pull, low, high)
@@ -145,33 +147,35 @@ def fit_all(
     levels: Levels,
     start: Mapping[str, float] | None = None,
     *,
-    frozen: Collection[str] = (),
     rounds: int = 8,
 ) -> tuple[Fit, list[Case]]:
-    """Solve, price and lay out anew where it leads to, until nothing moves; the cases as they
-    stand at the end. Constants that are `frozen` stay where they start, by default at their
-    priors."""
+    """Solve, price and lay out anew where it leads to, until nothing moves, from the priors on;
+    the cases as they stand at the end. Values are those that three digits can say, as the files
+    of the catalogue have them."""
     values = dict(start or {n: p.value for n, p in hierarchy.priors.items()})
     penalty = hierarchy.penalty(levels)
-    for done in range(rounds + 1):
-        cases = laid_out(cases, values)
+    moved = np.inf
+    for _ in range(rounds):
+        cases = laid_out(cases, values) if moved > RELAID else list(cases)
         linear = linear_at(cases, values)
-        found = solved(linear, penalty, levels, reach(linear, frozen))
+        found = solved(linear, penalty, levels, reach(linear))
         moved = float(np.max(np.abs(found.values - linear.point), initial=0.0))
-        if moved < SETTLED or done == rounds:
+        if moved < SETTLED:
             break
         values = values_of(linear, found.values)
-    return Fit(values=values, columns=found.columns, linear=linear, weights=found.weights), cases
+    values = {name: float(f"{value:.3g}") for name, value in values.items()}
+    cases = laid_out(cases, values)
+    linear = linear_at(cases, values)
+    found = solved(linear, penalty, levels, reach(linear))
+    fit = Fit(values=values, columns=found.columns, linear=linear, weights=found.weights)
+    return fit, cases
 
 
-def reach(linear: Linear, frozen: Collection[str] = ()) -> tuple[np.ndarray, np.ndarray]:
+def reach(linear: Linear) -> tuple[np.ndarray, np.ndarray]:
     """Bounds around a point: those of the constants, and how far one step may go."""
     low, high = bounds_of(linear.names)
-    stay = np.array([n in frozen for n in linear.names], bool)
-    far = np.where(stay, 0.0, REACH)
-    return np.minimum(np.maximum(low, linear.point - far), linear.point), np.maximum(
-        np.minimum(high, linear.point + far), linear.point
-    )
+    low, high = np.maximum(low, linear.point - REACH), np.minimum(high, linear.point + REACH)
+    return np.minimum(low, linear.point), np.maximum(high, linear.point)
 
 
 def values_of(linear: Linear, scaled: np.ndarray) -> dict[str, float]:
