@@ -301,13 +301,14 @@ def layer_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
 
 def _layer(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quantity:
     saved = kept_activations(cfg, layer, shape)
-    tape = [a for a in saved if a.tape]
+    tape = [a for a in saved if a.tape and (shape.eager or a.kind not in ("activation", "norm"))]
     again = [a for a in tape if place_of(a, shape) != "keep"]
     return (
         bytes_of(again, shape)
         + _gradients(cfg, tape, shape)
         + _expert_buffers(cfg, layer, shape)
         + _context_buffers(layer, shape)
+        + _tensor_buffers(cfg, shape)
     )
 
 
@@ -331,6 +332,16 @@ def _expert_buffers(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quanti
     return np.where(np.asarray(inner.expert_group) > 1, 2 * slots * width, 0.0)
 
 
+def _tensor_buffers(cfg: ModelConfig, shape: TrainShape) -> Quantity:
+    """What lies whole under sequence parallelism while XLA works on an MLP's gradient: the gathered
+    input, the gathered gradient of the output, and the sum that is to be scattered."""
+    inner = shape.layer_shape
+    if shape.eager or not shape.sequence_parallel:
+        return 0.0
+    whole = inner.tokens * cfg.d_model * dtype_bytes(inner.activations)
+    return np.where(np.asarray(inner.degree("tensor")) > 1, 3 * whole, 0.0)
+
+
 def _context_buffers(layer: Layer, shape: TrainShape) -> Quantity:
     """Keys and values that a device has at once by its context method, and their gradients."""
     inner, mixer = shape.layer_shape, layer.mixer
@@ -344,12 +355,15 @@ def _context_buffers(layer: Layer, shape: TrainShape) -> Quantity:
 
 
 def gathered_bytes(tensors: Tensors, shape: TrainShape, share: Quantity) -> Quantity:
-    """Gathered parameters: the layer in use, the next one, and the layer's whole gradient. Without
-    `reshard_after_forward` all layers of the stage stay gathered."""
+    """Gathered parameters: the layer in use and the whole gradient of its largest matrix, as XLA
+    scatters each where it is made. Op by op (FSDP) the next layer is gathered ahead and the layer's
+    whole gradient is scattered at its end. Without `reshard_after_forward` all layers of the stage
+    stay gathered."""
     groups = [[r for r in rows if not r.shares] for rows in tensors.groups]
-    weight = dtype_bytes(shape.weights)
-    grad = largest(sum(_extra(r, shape) * shape.trains(r) for r in mine) for mine in groups)
-    held = 2 * largest(sum(_extra(r, shape) for r in mine) for mine in groups)
+    weight, several = dtype_bytes(shape.weights), sum if shape.eager else largest
+    grad = largest(several(_extra(r, shape) * shape.trains(r) for r in mine) for mine in groups)
+    ahead = 2 if shape.eager else 1
+    held = ahead * largest(sum(_extra(r, shape) for r in mine) for mine in groups)
     if not shape.reshard_after_forward:
         layers = sum(_extra(r, shape) * r.layers for mine in groups for r in mine)
         held = layers * share
