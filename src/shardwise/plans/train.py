@@ -104,8 +104,9 @@ class Structure:
     apart over `expert`): those of `expert` and `context` that are not among them replicate
     parameters like `data`. What they store is gathered `weight_gather`: before every pass, once for
     both passes of a microbatch, or once a step; its gradients are summed and scattered
-    `gradient_reduce`: after every microbatch, or once a step, until when they are whole. With `sequence_parallel` the activations between matmuls are sharded over
-    `tensor`. With `virtual_stages` each pipeline stage is cut into so many chunks.
+    `gradient_reduce`: after every microbatch, or once a step, until when they are whole. With
+    `sequence_parallel` the activations between matmuls are sharded over `tensor`. With
+    `virtual_stages` each pipeline stage is cut into so many chunks.
 
     `remat_kinds` overrides the policy `remat` by kind of activation. `expert_capacity` is the slots
     of an expert over its mean load (dense dispatch), `expert_imbalance` the load of the busiest
