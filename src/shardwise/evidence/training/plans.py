@@ -18,7 +18,7 @@ What a row states is taken; what it leaves open follows from these rules, the sa
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
+from math import ceil, prod, sqrt
 from pathlib import Path
 
 from shardwise.errors import BadRequest
@@ -32,7 +32,7 @@ from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.context_methods import context_row
 from shardwise.plans.laws import BATCH_AXES
 from shardwise.plans.optimizers import optimizer_row
-from shardwise.plans.stacks import StackName, stack_row
+from shardwise.plans.stacks import Reduces, StackName, StackRow, stack_row
 from shardwise.plans.train import STORAGE_AXES
 from shardwise.scheduling.pipeline import PLAIN, schedule_row
 
@@ -121,7 +121,12 @@ def _plan(
         # With fsdp above 1 the replicas hold whole copies of its pieces.
         zero=0 if row.fsdp > 1 else min(row.zero or 0, 2),
         storage_axes=STORAGE_AXES if software.stores_widely else ("fsdp",),
-        reshard_after_forward=row.weight_gather in (None, "per_pass"),
+        weight_gather=row.weight_gather or (software.piped_gather if row.pp > 1 else "per_pass"),
+        gradient_reduce=_reduces(row, software),
+        gradient_accumulation=row.gradient_accumulation,
+        overlap=row.overlap,
+        compiled=row.compiled,
+        packed_lengths=packed(row.seq_len, row.attention_length),
         sequence_parallel=_or(row.sequence_parallel, not software.eager),
         attention_kernel=row.attention_kernel,
         pipeline_schedule=schedule,  # type: ignore[arg-type]
@@ -137,6 +142,32 @@ def _plan(
         dtypes=dtypes_of(row),
         stack=stack_of(row),
     )
+
+
+def _reduces(row: RunRow, software: StackRow) -> Reduces:
+    """How often gradients of pieces are reduced."""
+    if row.fsdp == 1:
+        return "per_microbatch"
+    return row.gradient_reduce or (software.piped_reduce if row.pp > 1 else "per_microbatch")
+
+
+def packed(length: int, mean: float | None) -> tuple[int, ...]:
+    """Documents of one sequence whose attention costs what is stated, () for one document.
+
+    `mean` is the sum of their squared lengths over their sum. Of n documents n - 1 are b long and
+    one a, where n is the fewest with length / n <= mean and
+
+        a + (n - 1) b = length,   a^2 + (n - 1) b^2 = mean x length
+
+    >>> packed(8192, None), packed(8192, 4096.0), packed(100, 62.5)
+    ((), (4096, 4096), (75, 25))
+    """
+    if mean is None or mean >= length:
+        return ()
+    count = min(ceil(length / mean), length)
+    spread = max(count * mean - length, 0.0) * length / (count - 1)
+    short = max(round((length - sqrt(spread)) / count), 1)
+    return (length - (count - 1) * short, *[short] * (count - 1))
 
 
 def _or(stated: bool | None, rule: bool) -> bool:
