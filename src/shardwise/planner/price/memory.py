@@ -18,8 +18,9 @@ import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
 from shardwise.planner.price.working import Working, working
-from shardwise.planner.step.parts import Tensors, kept_activations, tensors_of
+from shardwise.planner.step.parts import Tensors, tensors_of
 from shardwise.planner.step.shape import TrainShape
+from shardwise.planner.step.strategies.kept import kept_activations
 from shardwise.planner.step.strategies.optimizer import copies, pieces, state_bytes
 from shardwise.planner.step.strategies.remat import saved_bytes
 from shardwise.units import dtype_bytes
@@ -65,7 +66,8 @@ def memory(
     """
     held, held_last = in_flight
     less = np.maximum(held - 1.0, 0.0)
-    some, fewer, at_loss = (kept.layers * n + kept.in_transit for n in (held, less, held_last))
+    some, fewer = (kept.layers * n + kept.in_transit for n in (held, less))
+    at_loss = kept.layers * held_last + kept.in_transit / 2
     backward, loss = working.backward + first.early, working.loss + last.early
     return MemoryTimeline(
         (
@@ -244,7 +246,8 @@ def kept_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
 
 
 def in_transit_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
-    """Offloaded activations on their way: those of the layer at work and of one neighbour."""
+    """Offloaded activations on their way: those of the layer at work and of one neighbour. At the
+    loss no layer is at work."""
     return 2 * largest(
         saved_bytes(kept_activations(cfg, layer, shape), shape, "offload") for layer in cfg.groups
     )

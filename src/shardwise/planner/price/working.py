@@ -6,15 +6,16 @@ and activations never lie in memory while a layer is at work. Op by op all of th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
 from shardwise.models.activations import Activation
 from shardwise.models.specs import Layer, Moe, SoftmaxMixer
-from shardwise.planner.step.parts import Tensors, kept_activations
+from shardwise.planner.step.parts import Tensors
 from shardwise.planner.step.shape import TrainShape, kv_heads
+from shardwise.planner.step.strategies.kept import kept_activations
 from shardwise.planner.step.strategies.remat import bytes_of, place_of
 from shardwise.plans.context_methods import context_row
 from shardwise.units import dtype_bytes
@@ -74,6 +75,7 @@ def _gradients(cfg: ModelConfig, tape: Sequence[Activation], shape: TrainShape) 
     """Gradients alive at once: of what goes into and comes out of the widest elementwise op (an
     MLP's activation, or queries, keys and values), and of the stream."""
     inner = shape.layer_shape
+    tape = [replace(a, fed=False) for a in tape]  # gradients are not quantised
     mlp = bytes_of([a for a in tape if a.kind in ("mlp_in", "activation") and a.sharded], shape)
     mixer = bytes_of([a for a in tape if a.kind in ("qkv", "attention") and a.sharded], shape)
     stream = inner.norm_tokens * cfg.d_model * dtype_bytes(inner.activations)
@@ -157,9 +159,12 @@ def _extra(row: Parameter, shape: TrainShape) -> Quantity:
 def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity]:
     """Logits of one microbatch in f32, and their gradient in the dtype of the activations, in which
     the matmuls of the backward pass read it. Run op by op (PyTorch) the gradient is f32 first, and
-    16-bit logits and their gradient stand beside their f32 copy and the f32 probabilities."""
+    16-bit logits and their gradient stand beside their f32 copy and the f32 probabilities; where
+    the loss works in place, only one of either."""
     size = dtype_bytes(shape.layer_shape.activations)
     logits = shape.tokens * cfg.vocabulary / shape.degree("tensor")
+    if shape.software.loss_in_place:
+        return 4.0 * logits, size * logits
     if shape.eager:
         return 4.0 * logits, (4.0 + (2 * size if size < 4 else 0.0)) * logits
     return 4.0 * logits, size * logits
