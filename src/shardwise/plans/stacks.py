@@ -39,6 +39,7 @@ class StackRow:
     `context_method`: how its attention meets a sequence that is cut. `overlap`: whose transfers it
     runs beside compute. `compiled`: a compiler fuses its elementwise work. `piped_gather` and
     `piped_reduce`: how often fsdp gathers weights and sums gradients under a pipeline.
+    `fills_stages`: pipeline stages get layers one after the other until each exceeds its share.
     """
 
     name: StackName
@@ -56,6 +57,7 @@ class StackRow:
     compiled: bool = False
     piped_gather: Gathers = "per_pass"
     piped_reduce: Reduces = "per_microbatch"
+    fills_stages: bool = False
 
     @property
     def fuses_accumulation(self) -> bool:
@@ -93,8 +95,9 @@ STACK_ROWS = (
     # PyTorch's non-reentrant checkpoint stops early. Its pipeline stages gather weights and reduce
     # gradients once a step (torch/distributed/pipelining/stage.py).
     StackRow(name="fsdp", piped_gather="per_step", piped_reduce="per_step"),
-    # Checkpoints as Megatron-LM; tp_recompute_allgather is off.
-    StackRow(name="nanotron", recompute_whole=True, keeps_gathered=True),
+    # Checkpoints as Megatron-LM; tp_recompute_allgather is off. Stages are built in the order of
+    # the blocks (src/nanotron/models/base.py, build_model).
+    StackRow(name="nanotron", recompute_whole=True, keeps_gathered=True, fills_stages=True),
 )
 _BY_NAME: Mapping[str, StackRow] = {row.name: row for row in STACK_ROWS}
 

@@ -85,6 +85,7 @@ RANGES: Ranges = {
     "expert_imbalance": (1, 1e6),
     "lora_rank": (0, 2**24),
     "mtp_layers": (0, 1000),
+    "logit_chunks": (1, 1e6),
     "packed_lengths": (1, 1e12),
 }
 """What each number of a training plan can be."""
@@ -113,6 +114,8 @@ class Structure:
     device over the mean (ragged dispatch). `lora_rank` 0 trains the parameters themselves;
     `frozen` names components that are not trained. `packed_lengths` are the documents of one
     sequence, () for one document. `attention_kernel` "scores" writes the T x S scores to memory.
+    With `logit_chunks` the loss is made of so many pieces of a microbatch one after the other; the
+    backward pass makes the logits of each again.
     `stack` is the software whose constants price the plan. What it does by default, unless the plan
     says it: whether matmuls of weight gradients add into the sum (`gradient_accumulation`), whose
     transfers run beside compute (`overlap`), and whether elementwise work is fused (`compiled`).
@@ -138,6 +141,7 @@ class Structure:
     lora_rank: int = 0
     frozen: tuple[str, ...] = ()
     mtp_layers: int = 0
+    logit_chunks: int = 1
     packed_lengths: tuple[int, ...] = ()
     dtypes: TrainDtypes = field(default_factory=TrainDtypes)
     stack: StackName = "xla"

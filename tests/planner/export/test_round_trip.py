@@ -35,6 +35,7 @@ MAXTEXT = ABOUT | {
     "optimizer": ["adam", "muon", "sgd"],
     "offload_optimizer": [True, False],
     "mtp_layers": [0, 1],
+    "logit_chunks": [1, 4],
     "dtypes": [MIXED, STORED_F32, TrainDtypes(compute="fp8"), TrainDtypes(compute="int8")],
     "packed_lengths": [(), (128, 128)],
 }

@@ -28,6 +28,7 @@ from tests.planner.steps import (
 from shardwise.models import load_model, params_total
 from shardwise.planner.price.memory import checkpoint_bytes, train_memory
 from shardwise.planner.price.working import layer_bytes
+from shardwise.planner.step.work import train_work
 from shardwise.plans import TrainDtypes
 
 TOKENS = 4 * 128
@@ -201,6 +202,14 @@ def test_logits_are_f32_and_their_gradient_is_written_by_eager_software_alone():
     eager = kinds(dense(), step(choices={"stack": "fsdp"}), "loss")["transient"]
     assert eager == pytest.approx((2 * 4 + 2 * 2) * TOKENS * V)
     assert kinds(dense(), step(tensor=2), "loss")["transient"] == pytest.approx(got / 2)
+
+
+def test_logits_in_pieces_are_there_one_piece_at_a_time_and_made_again():
+    whole, pieces = (step(choices={"logit_chunks": n}) for n in (1, 4))
+    got = [kinds(dense(), shape, "loss")["transient"] for shape in (whole, pieces)]
+    assert got == pytest.approx([4 * TOKENS * V, TOKENS * V])
+    flops = [train_work(dense(), shape).flops() for shape in (whole, pieces)]
+    assert flops[1] - flops[0] == pytest.approx(2 * TOKENS * D * V)
 
 
 def test_the_peak_point_follows_what_is_large():

@@ -11,8 +11,9 @@ What a row states is taken; what it leaves open follows from these rules, the sa
   recompute, where that is not stated either).
 - Schedule: interleaved without `vpp` takes the fewest chunks that divide a stage. Layers that do
   not divide the chunks are spread evenly, ends of the pipeline last, since they hold the embedding
-  and the head. A stage with fewer layers than chunks, or chunks that no schedule has, takes the
-  next fewer, one that divides the stage if there is one.
+  and the head; or stage by stage where the software does (`filled`). A stage with fewer layers
+  than chunks, or chunks that no schedule has, takes the next fewer, one that divides the stage if
+  there is one.
 - Recompute: see `remat.py`. Dtypes: see `dtypes_of`.
 """
 
@@ -28,6 +29,7 @@ from shardwise.hardware import Chip, Slice, Torus, load_chip
 from shardwise.hardware.shapes import shapes_with
 from shardwise.hardware.slices import domain_of
 from shardwise.models import ModelConfig
+from shardwise.models.specs import Attention, Mlp
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.context_methods import context_row
 from shardwise.plans.laws import BATCH_AXES
@@ -139,6 +141,7 @@ def _plan(
         lora_rank=row.lora_rank,
         frozen=row.frozen or (),
         mtp_layers=row.mtp_layers,
+        logit_chunks=row.logit_chunks,
         dtypes=dtypes_of(row),
         stack=stack_of(row),
     )
@@ -247,7 +250,7 @@ def _microbatches(row: RunRow, shards: int, devices: int) -> list[int]:
 
 def _pipeline(row: RunRow, cfg: ModelConfig) -> tuple[tuple[int, ...], str, int]:
     """Layers per stage, the schedule and its chunks per stage."""
-    layers, chunks = spread(cfg.layers, row.pp), row.vpp or 0
+    layers, chunks = _layers_per_stage(row, cfg), row.vpp or 0
     several = chunks > 1 or (row.vpp is None and "pipeline" in (row.overlap or ()))
     named = row.schedule or (INTERLEAVED.name if several else PLAIN)
     stated = schedule_row(named)
@@ -275,6 +278,38 @@ def _chunks(row: RunRow, schedule: ScheduleRow, layers: tuple[int, ...]) -> int:
     fits = [n for n in schedule.chunks if max(layers) % n == 0 and n <= min(layers)]
     idle = ((n, (row.pp - 1) / (n * microbatches)) for n in fits)
     return next((n for n, share in idle if share <= MOST_IDLE), max(fits, default=1))
+
+
+def _layers_per_stage(row: RunRow, cfg: ModelConfig) -> tuple[int, ...]:
+    """Layers per stage as the software lays them, where they are all alike."""
+    mixer, mlp = cfg.groups[0].mixer, cfg.groups[0].mlp
+    by_cost = stack_row(stack_of(row)).fills_stages and len(cfg.groups) == 1
+    if not by_cost or not isinstance(mixer, Attention) or not isinstance(mlp, Mlp):
+        return spread(cfg.layers, row.pp)
+    layer = 4 * mixer.heads * mixer.head_dim + 3 * mlp.d_ff
+    return filled(cfg.layers, row.pp, cfg.vocabulary / layer)
+
+
+def filled(layers: int, stages: int, head: float) -> tuple[int, ...]:
+    """Layers of stages that are filled one after the other until they exceed their share of the
+    work, with a head that costs as much as so many layers.
+
+    A stage has one layer at least, from its neighbour.
+
+    >>> filled(16, 2, 0.0), filled(32, 4, 2.2)
+    ((9, 7), (9, 9, 8, 6))
+    """
+    counts, share = [0] * stages, (layers + head) / stages
+    stage = 0
+    for done in range(1, layers + 1):
+        counts[stage] += 1
+        if done > share * (stage + 1):
+            stage += 1
+    for index in range(stages - 1, 0, -1):
+        missing = max(1 - counts[index], 0)
+        counts[index] += missing
+        counts[index - 1] -= missing
+    return tuple(counts)
 
 
 def spread(layers: int, stages: int) -> tuple[int, ...]:

@@ -215,6 +215,9 @@ class RunRow(BaseModel):
         None, gt=0, le=1e6, description="slots of an expert over its mean load"
     )
     mtp_layers: int = Field(0, ge=0, le=1000, description="layers of multi-token prediction")
+    logit_chunks: int = Field(
+        1, ge=1, le=10**6, description="pieces in which a microbatch's logits are made and used"
+    )
     # What was measured.
     step_seconds: float | None = Field(None, gt=0, le=1e18, description="seconds per step")
     metric: Metric | None = Field(None, description="what `value` is, without `step_seconds`")

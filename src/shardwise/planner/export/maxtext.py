@@ -258,6 +258,7 @@ def _methods(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
         "context_parallel_strategy": CONTEXT[plan.context_method],
         "opt_type": named(TARGET, "optimizer", plan.optimizer, OPTIMIZERS),
         "mtp_num_layers": plan.mtp_layers,
+        "num_vocab_tiling": plan.logit_chunks,
     }
     if cfg.has_experts:
         dense = plan.expert_dispatch == "dense"
@@ -294,6 +295,7 @@ def read(text: str) -> Fields:
         said["context_method"] = given.word("context_parallel_strategy", CONTEXT)
     said["optimizer"] = given.word("opt_type", OPTIMIZERS)
     said["mtp_layers"] = given.number("mtp_num_layers", "0")
+    said["logit_chunks"] = given.count("num_vocab_tiling", "1", "write the pieces out, 1 or more")
     once = given.get("pipeline_fsdp_ag_once") == "true"
     said |= {
         "weight_gather": "per_microbatch" if once else "per_pass",

@@ -157,12 +157,12 @@ def _extra(row: Parameter, shape: TrainShape) -> Quantity:
 
 
 def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity]:
-    """Logits of one microbatch in f32, and their gradient in the dtype of the activations, in which
-    the matmuls of the backward pass read it. Run op by op (PyTorch) the gradient is f32 first, and
-    16-bit logits and their gradient stand beside their f32 copy and the f32 probabilities; where
-    the loss works in place, only one of either."""
+    """Logits of one microbatch, or of one of its pieces, in f32, and their gradient in the dtype of
+    the activations, in which the matmuls of the backward pass read it. Run op by op (PyTorch) the
+    gradient is f32 first, and 16-bit logits and their gradient stand beside their f32 copy and the
+    f32 probabilities; where the loss works in place, only one of either."""
     size = dtype_bytes(shape.layer_shape.activations)
-    logits = shape.tokens * cfg.vocabulary / shape.degree("tensor")
+    logits = shape.tokens / shape.logit_chunks * cfg.vocabulary / shape.degree("tensor")
     if shape.software.loss_in_place:
         return 4.0 * logits, size * logits
     if shape.eager:

@@ -254,7 +254,7 @@ def _ends(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
     if "tensor" in shape.strategies:
         first += tensor_step("embedding.scatter", "reduce_scatter", "embedding", cfg, inner)
     head = _head(cfg, after, shape)
-    forward, back = list(head), list(backward_layer(head))
+    forward, back = list(head), [*_made_again(head, shape), *backward_layer(head)]
     for module in range(shape.mtp_layers):
         ops, returned = _mtp(cfg, after, shape, module)
         forward, back = [*forward, *ops], [*returned, *back]
@@ -262,6 +262,15 @@ def _ends(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
         (_both_passes(before, first, backward_layer(first), shape),),
         (_both_passes(after, forward, back, shape),),
     )
+
+
+def _made_again(head: Sequence[Op], shape: TrainShape) -> list[Op]:
+    """The matmuls of the head that the backward pass runs again where the loss is made in pieces:
+    their logits are not kept (MaxText's num_vocab_tiling)."""
+    if shape.logit_chunks == 1:
+        return []
+    again = [op for op in head if op.op_class == "matmul"]
+    return [replace(op, id=f"re.{op.id}", name=f"re {op.name}", phase="recompute") for op in again]
 
 
 def _head(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> list[Op]:

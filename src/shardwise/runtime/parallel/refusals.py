@@ -54,6 +54,11 @@ def _training(plan: TrainPlan) -> Iterator[str]:
         yield (
             f"mtp_layers is {plan.mtp_layers}; the runtime predicts one token ahead, so set it to 0"
         )
+    if plan.logit_chunks > 1:
+        yield (
+            f"logit_chunks is {plan.logit_chunks}; the runtime makes all logits of a microbatch at "
+            "once, so set it to 1"
+        )
     if plan.offload_optimizer:
         yield (
             "offload_optimizer is set; the runtime keeps optimizer state on the devices, so shard "
