@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from shardwise import boundary
 from shardwise.errors import BadRequest, shown, unknown
-from shardwise.plans.stacks import StackName
+from shardwise.plans.stacks import Gathers, Overlapped, Reduces, StackName
 
 PUBLISHED = Path(__file__).parent / "data" / "training_runs.csv"
 """416 published runs, each with its source and citation."""
@@ -29,7 +29,6 @@ Metric = Literal[
     "tflops_per_device",
     "device_hours_per_trillion_tokens",
 ]
-Overlapped = Literal["data", "tensor", "context", "expert", "pipeline"]
 
 
 SPELT: Mapping[str, str] = {
@@ -161,10 +160,8 @@ class RunRow(BaseModel):
     micro_batch_per: Literal["shard", "device"] = Field(
         "shard", description="whether `micro_batch` is of one shard of the batch or of one device"
     )
-    weight_gather: Literal["per_pass", "per_microbatch", "per_step"] | None = Field(
-        None, description="how often fsdp gathers the weights"
-    )
-    gradient_reduce: Literal["per_microbatch", "per_step"] | None = Field(
+    weight_gather: Gathers | None = Field(None, description="how often fsdp gathers the weights")
+    gradient_reduce: Reduces | None = Field(
         None, description="how often gradients are summed over dp and fsdp"
     )
     gradient_accumulation: Literal["fused", "separate"] | None = Field(

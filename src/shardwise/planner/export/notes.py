@@ -290,7 +290,7 @@ def _without_effect(plan: TrainPlan, cfg: ModelConfig) -> frozenset[str]:
     if copies(plan) == 1:
         idle.add("zero")
     if not stored_axes(plan):
-        idle.add("reshard_after_forward")
+        idle |= {"weight_gather", "gradient_reduce"}
     idle.add("storage_axes")  # the exporters check it where it has an effect
     return frozenset(idle)
 

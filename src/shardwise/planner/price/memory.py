@@ -179,7 +179,8 @@ def state(tensors: Tensors, shape: TrainShape, stage: Stage) -> dict[str, Quanti
         cut = shape.replicas(row) if shape.zero == 2 else 1.0
         mine = local / held * copies(shape) if row.group is not None else local
         updated = mine / pieces(row, shape) * state_bytes(row, shape)
-        totals["gradients"] = totals["gradients"] + local / cut * dtype_bytes(shape.dtypes.grad)
+        summed = local / cut * _gathered_share(row, shape)
+        totals["gradients"] = totals["gradients"] + summed * dtype_bytes(shape.dtypes.grad)
         totals["optimizer"] = totals["optimizer"] + updated
     return totals
 
@@ -198,6 +199,12 @@ def _local(
         else:
             local = local * (stage.first if id(row) in first else stage.last)
         yield row, local
+
+
+def _gathered_share(row: Parameter, shape: TrainShape) -> Quantity:
+    """Elements of a row's gradient over those that are stored, while gradients are summed."""
+    whole = shape.compute_share(row) / shape.stored_share(row)
+    return 1.0 + (whole - 1.0) * shape.whole_gradients
 
 
 def _copies(shape: TrainShape) -> Quantity:
@@ -275,7 +282,7 @@ def working(tensors: Tensors, shape: TrainShape, share: Quantity) -> Working:
     """What comes and goes on a stage with a share of the layers."""
     cfg, gathered = tensors.cfg, gathered_bytes(tensors, shape, share)
     ends, logits = gathered_ends(tensors, shape), logit_bytes(cfg, shape)
-    stays = not shape.reshard_after_forward
+    stays = shape.weight_gather != "per_pass"
     return working_of(gathered, layer_bytes(cfg, shape), ends, logits, shape.eager, stays)
 
 
@@ -344,13 +351,13 @@ def _context_buffers(layer: Layer, shape: TrainShape) -> Quantity:
 
 
 def gathered_bytes(tensors: Tensors, shape: TrainShape, share: Quantity) -> Quantity:
-    """Gathered parameters: the layer in use, the next one, and the layer's whole gradient. Without
-    `reshard_after_forward` all layers of the stage stay gathered."""
+    """Gathered parameters: the layer in use, the next one, and the layer's whole gradient. All
+    layers of the stage stay gathered where they are not gathered before every pass."""
     groups = [[r for r in rows if not r.shares] for rows in tensors.groups]
     weight = dtype_bytes(shape.weights)
     grad = largest(sum(_extra(r, shape) * shape.trains(r) for r in mine) for mine in groups)
     held = 2 * largest(sum(_extra(r, shape) for r in mine) for mine in groups)
-    if not shape.reshard_after_forward:
+    if shape.weight_gather != "per_pass":
         layers = sum(_extra(r, shape) * r.layers for mine in groups for r in mine)
         held = layers * share
     return held * weight + grad * dtype_bytes(shape.dtypes.grad)

@@ -60,6 +60,17 @@ def _training(plan: TrainPlan) -> Iterator[str]:
             "it (zero, fsdp) or leave it out"
         )
 
+    if plan.weight_gather == "per_step" and plan.microbatches > 1:
+        yield (
+            "weight_gather is per_step; the runtime gathers for every microbatch, so set it to "
+            "per_pass or per_microbatch"
+        )
+    if plan.gradient_reduce == "per_step" and plan.microbatches > 1:
+        yield (
+            "gradient_reduce is per_step; the runtime scatters gradients after every microbatch, "
+            "so set it to per_microbatch"
+        )
+
 
 def _cuts(plan: TrainPlan) -> Iterator[str]:
     tensor, context = plan.degree("tensor"), plan.degree("context")
