@@ -32,6 +32,9 @@ class StackRow:
     its end, although nobody needs its result. `sums_apart`: a microbatch's gradients stand beside
     the sum of the earlier ones until all are there. `keeps_gathered`: inputs that tensor gathers
     are kept whole for the weight gradients, rather than in pieces and gathered again.
+    `fuses_mlp`: an MLP's activation, gate and experts' weights are one kernel that keeps its inputs
+    alone. `keeps_quantised`: what quantised matmuls read is kept as they read it. `loss_in_place`:
+    the loss turns the f32 logits into their gradient where they lie.
     `stores_widely`: what fsdp stores in pieces is cut over expert and context too.
     `context_method`: how its attention meets a sequence that is cut. `overlap`: whose transfers it
     runs beside compute. `compiled`: a compiler fuses its elementwise work. `piped_gather` and
@@ -44,6 +47,9 @@ class StackRow:
     recompute_whole: bool = False
     sums_apart: bool = True
     keeps_gathered: bool = False
+    fuses_mlp: bool = False
+    keeps_quantised: bool = False
+    loss_in_place: bool = False
     stores_widely: bool = True
     context_method: ContextMethod = "all_gather"
     overlap: frozenset[Overlapped] = frozenset({"data", "context"})
@@ -70,11 +76,16 @@ STACK_ROWS = (
     # Its CheckpointFunction runs blocks whole; its matmuls add to the sum of gradients themselves
     # (gradient accumulation fusion). Under interleaving it sends and receives beside the passes
     # (overlap_p2p_comm), and with sequence parallelism it cuts gathers and scatters of tensor into
-    # pieces beside the products (tp_comm_overlap, on in NVIDIA's recipes).
+    # pieces beside the products (tp_comm_overlap, on in NVIDIA's recipes). Its fused kernels and
+    # Transformer Engine: `planner/step/strategies/kept.py`. Its cross entropy writes the softmax
+    # over the f32 logits and returns it as their gradient (core/tensor_parallel/cross_entropy.py)
     StackRow(
         name="megatron",
         recompute_whole=True,
         sums_apart=False,
+        fuses_mlp=True,
+        keeps_quantised=True,
+        loss_in_place=True,
         stores_widely=False,
         context_method="ring",
         overlap=frozenset({"data", "tensor", "context", "pipeline"}),

@@ -178,19 +178,22 @@ def dtypes_of(row: RunRow) -> TrainDtypes:
     """Dtypes as stated; else 16-bit compute is f16, and
 
     - where a compiler lays the step out: f32 parameters that are cast for compute, no master copy
-      (MaxText and Pax defaults);
+      (MaxText and Pax defaults), gradients and moments as the parameters (`jax.grad` and optax's
+      `zeros_like(params)`);
     - else 16-bit parameters with an f32 master copy, gradients in f32, those of fp16 runs in fp16
       (Megatron-LM sums them so unless told otherwise).
     """
     compute = row.compute_dtype or "f16"
     half = "f16" if compute == "f16" else "bf16"
     eager = stack_row(stack_of(row)).eager
+    param = row.param_dtype or (half if eager else "f32")
+    made = ("f16" if compute == "f16" else "f32") if eager else param
     return TrainDtypes(
-        param=row.param_dtype or (half if eager else "f32"),
+        param=param,
         compute=compute,
-        grad=row.grad_dtype or ("f16" if eager and compute == "f16" else "f32"),
+        grad=row.grad_dtype or made,
         master=row.master_dtype or ("f32" if eager else "none"),
-        moments=row.moments_dtype,
+        moments=row.moments_dtype or ("f32" if eager else param),
     )
 
 

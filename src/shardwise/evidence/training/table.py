@@ -193,11 +193,16 @@ class RunRow(BaseModel):
     )
     compute_dtype: Word = Field("", description="of the matmuls; where empty, f16")
     param_dtype: Word = Field("", description="where empty: f32 on xla, else that of compute")
-    grad_dtype: Word = Field("", description="where empty, f32; with f16 compute, f16")
+    grad_dtype: Word = Field(
+        "", description="where empty, f32; with f16 compute, f16; on xla that of the parameters"
+    )
     master_dtype: Word = Field(
         "", description="of the optimizer's own copy, or none; where empty, none on xla, else f32"
     )
-    moments_dtype: Word = Field("f32", description="of the optimizer's moments")
+    moments_dtype: Word = Field(
+        "",
+        description="of the optimizer's moments; where empty, f32; on xla, of the parameters",
+    )
     optimizer: Word = Field("adam", description="adam, adafactor, muon, sgd, adam8bit")
     frozen: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = Field(
         None, description="components that are not trained, with commas"

@@ -18,21 +18,23 @@ from shardwise.planner.price.figures import Figures, Steps, figures_of
 from shardwise.planner.price.memory import (
     Kept,
     Resident,
-    Working,
     busiest_stages,
     fuller_update,
-    gathered_bytes,
-    gathered_ends,
     in_transit_bytes,
     kept_bytes,
-    layer_bytes,
-    logit_bytes,
     memory,
     module_bytes,
     resident,
-    working_of,
 )
 from shardwise.planner.price.plan import stack_for
+from shardwise.planner.price.working import (
+    Working,
+    gathered_bytes,
+    gathered_ends,
+    layer_bytes,
+    logit_bytes,
+    working_of,
+)
 from shardwise.planner.search.columns import Columns, Keys, Meshes, keys_of
 from shardwise.planner.search.legality import batch_shards
 from shardwise.planner.search.request import TrainRequest

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.activations import Activation, saved_activations, saved_scores
 from shardwise.models.parameters import parameters
 from shardwise.models.specs import Layer
 from shardwise.planner.step.layer import (
@@ -26,6 +25,7 @@ from shardwise.planner.step.shape import TrainShape, Yield
 from shardwise.planner.step.strategies.accumulation import adding, gradient_accumulation
 from shardwise.planner.step.strategies.data import gradient_reduction
 from shardwise.planner.step.strategies.fsdp import gradient_scatters, parameter_gathers
+from shardwise.planner.step.strategies.kept import kept_activations
 from shardwise.planner.step.strategies.lora import adapters
 from shardwise.planner.step.strategies.mtp import PREFIX, last_layer, mtp_rows, rows_of
 from shardwise.planner.step.strategies.optimizer import copies, update_ops
@@ -169,17 +169,6 @@ def layer_chains(
     back = _backward(layer, mine, yields, shape)
     ready = [*regathers(yields, shape), *host_copy(saved, shape, "load")]
     return tuple(forward), (*ready, *_chained(back, shape))
-
-
-def kept_activations(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> tuple[Activation, ...]:
-    """The activations of one layer that some policy keeps. XLA keeps what the backward pass reads
-    and cannot fuse into what reads it; op by op all of the tape stays."""
-    saved = saved_activations(cfg, layer)
-    if not shape.eager:
-        saved = tuple(a for a in saved if not a.remade)
-    if shape.attention_kernel == "scores":
-        saved += saved_scores(layer, float(shape.sequence_length))
-    return saved
 
 
 def _backward(

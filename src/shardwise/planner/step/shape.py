@@ -258,6 +258,11 @@ class TrainShape(Structure):
         )
 
     @property
+    def quantises_kept(self) -> bool:
+        """Whether inputs of matmuls narrower than 16 bits are kept as narrow as they are read."""
+        return self.software.keeps_quantised and dtype_bytes(self.dtypes.compute) < 2
+
+    @property
     def weights(self) -> str:
         """The dtype that matmuls read their weights in."""
         return self.dtypes.compute if self.dtypes.compute != "f32" else self.dtypes.param
