@@ -40,12 +40,10 @@ CHIP_KINDS: Mapping[str, Kind] = {
     "attention": SHARE,
     "matmul_ramp": Kind(least=0.0, most=5e-5, scale=5e-6),
     "matmul_fp8": Kind(least=0.3, most=0.8, scale=0.1),
-    "outer_network": Kind(least=0.4, most=1.0, scale=0.1),
 }
 """Fitted constants of a generation; no fp8 kernel reaches a larger share of its peak than bf16's
-do, 0.7 to 0.82 where measured, and no nccl-tests table over nodes is below 0.4 of the NICs at
-large messages, whatever slow software may suggest. The other three, `matmul`, `hbm` and `network`,
-are measured by benchmarks of kernels and links, chip by chip, and stay as measured."""
+do, 0.7 to 0.82 where measured. The other four, `matmul`, `hbm`, `network` and `outer_network`, are
+measured by benchmarks of kernels and links and stay as measured (docs/rates.md)."""
 STACK_KINDS: Mapping[str, Kind] = {
     "overlap": Kind(least=0.0, most=1.0, scale=0.2),
     "attention": Kind(least=0.2, most=1.0, scale=0.1),

@@ -66,7 +66,7 @@ PLANS = {
         "slice": "64*h100:8",
         "mesh": {"fsdp": 512},
         "microbatches": 1,
-        "reshard_after_forward": False,  # SHARD_GRAD_OP
+        "weight_gather": "per_microbatch",  # SHARD_GRAD_OP
         "stack": "fsdp",
         "remat": "none",
     },
