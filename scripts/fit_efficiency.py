@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Fit the constants of chip generations and software stacks on published training runs.
 
-    python scripts/fit_efficiency.py TRAINING_CSV [--microbench CSV] [--kernels DIR] [--date DAY]
+    python scripts/fit_efficiency.py TRAINING_CSV [--kernels DIR] [--date DAY]
                                      [--leave-one-source-out] [--dry-run]
 
 TRAINING_CSV has one measured run a row (`evidence/training/runs.py` makes plans of them). Priors
-come from kernel benchmarks: `microbench.csv` and `kernels/gemm_best.csv.gz`, by default beside it.
+come from kernel benchmarks, `kernels/gemm_best.csv.gz`, by default beside it, and from what
+compilers schedule (`scripts/fit/tpu_compiler.csv`).
 Prints the errors and the constants. Unless --dry-run, writes a file per chip generation,
 src/shardwise/hardware/data/generations/*.toml, and src/shardwise/roofline/data/stacks.toml, and
 with --leave-one-source-out, which leaves every group of runs out in turn, also docs/fit.md, the
@@ -45,8 +46,7 @@ def main() -> None:
     cases = counted(asked.table)
     say(f"{len(cases)} runs counted")
     folder = asked.table.parent
-    microbench = asked.microbench or folder / "microbench.csv"
-    hierarchy = Hierarchy(prior_values(microbench, asked.kernels or folder / "kernels"))
+    hierarchy = Hierarchy(prior_values(asked.kernels or folder / "kernels"))
     start = fitted(cases, hierarchy)
     say(f"fitted: {summary(start.fit.residuals)} in-sample, sigmas {start.levels}")
     found = explain(start.fit, start.cases, hierarchy, start.levels)
@@ -123,7 +123,7 @@ def clock() -> Callable[[str], None]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("table", type=Path, metavar="TRAINING_CSV")
-    parser.add_argument("--microbench", type=Path)
+    parser.add_argument("--microbench", type=Path, help="no longer read")
     parser.add_argument("--kernels", type=Path)
     parser.add_argument("--date", default=date.today().isoformat())
     parser.add_argument("--leave-one-source-out", action="store_true")

@@ -48,7 +48,7 @@ MATCHED: Mapping[str, Train | Decode] = {
     "FSDP, v5e": Train("llama-3.2-3b", "v5e:4x4", {"fsdp": 16}, 32, 2048),
     "FSDP, v4": Train("llama-3-8b", "v4:4x4x4", {"fsdp": 64}, 64, 4096),
     "FSDP kept, v5p": Train(
-        "llama-3-8b", "v5p:4x4x4", {"fsdp": 64}, 128, 4096, {"reshard_after_forward": False}
+        "llama-3-8b", "v5p:4x4x4", {"fsdp": 64}, 128, 4096, {"weight_gather": "per_microbatch"}
     ),
     "FSDP, no remat": Train("qwen3-4b", "v6e:8x8", {"fsdp": 64}, 64, 2048, {"remat": "none"}),
     "FSDP, matmul outputs": Train(

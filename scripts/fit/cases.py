@@ -13,7 +13,14 @@ import numpy as np
 from fit.constants import Values, chip_with, ideal_chip, kind_of, parts_of, stack_with
 from shardwise.evidence.training.runs import PublishedRun
 from shardwise.hardware import Chip, Placement
-from shardwise.planner.price.plan import PricedStep, price_step, timeline_factor
+from shardwise.planner.price.plan import (
+    COMPILED,
+    EAGER,
+    PricedStep,
+    fused,
+    price_step,
+    timeline_factor,
+)
 from shardwise.planner.step.work import Counted, count_parts
 from shardwise.planner.training import evaluate_train, plan_shape
 from shardwise.roofline.stacks import IDEAL, Stack
@@ -41,6 +48,15 @@ class Case:
     def owners(self) -> tuple[str, str]:
         """Generation and stack."""
         return self.run.piece.chip.generation, self.run.stack
+
+    @property
+    def felt(self) -> tuple[str, ...]:
+        """The owners, and whose constants else the run feels: those of another kind of software
+        where a compiler was switched on or off."""
+        plan = self.run.plan
+        if plan.fuses_elementwise == plan.software.compiled:
+            return self.owners
+        return *self.owners, COMPILED if plan.fuses_elementwise else EAGER
 
     @property
     def pair(self) -> str:
@@ -93,7 +109,7 @@ def roofline_logs(cases: Sequence[Case]) -> np.ndarray:
 
 def linearised(case: Case, values: Mapping[str, float]) -> tuple[float, dict[str, float]]:
     """log(predicted / measured) and its derivatives per scale of each constant that it feels."""
-    mine = [n for n in values if parts_of(n)[0] in case.owners]
+    mine = [n for n in values if parts_of(n)[0] in case.felt]
     columns: dict[str, np.ndarray] = {}
     steps = {}
     for i, name in enumerate(mine):
@@ -109,8 +125,11 @@ def linearised(case: Case, values: Mapping[str, float]) -> tuple[float, dict[str
 
 
 def _priced(case: Case, values: Values) -> PricedStep:
+    def load(name: str) -> Stack:
+        return stack_with(name, values)
+
     chip = chip_with(case.run.piece.chip, values)
-    return _on(case, chip, stack_with(case.run.stack, values))
+    return _on(case, chip, fused(load(case.run.stack), case.run.plan, load))
 
 
 def _on(case: Case, chip: Chip, stack: Stack) -> PricedStep:

@@ -79,19 +79,10 @@ CHIP_KINDS: Mapping[str, Kind] = {
         source="assumed: somewhat below bf16's share of its peak",
         by_dtype="fp8",
     ),
-    "outer_network": Kind(
-        least=0.4,
-        most=1.0,
-        scale=0.1,
-        expected=0.75,
-        source="nccl-tests of large all-reduces over 2 and 4 nodes reach 0.4 to 0.95",
-        idle=1.0,
-    ),
 }
 """Fitted constants of a generation; no fp8 kernel reaches a larger share of its peak than bf16's
-do, 0.7 to 0.82 where measured, and no nccl-tests table over nodes is below 0.4 of the NICs at
-large messages, whatever slow software may suggest. The other three, `matmul`, `hbm` and `network`,
-are measured by benchmarks of kernels and links, chip by chip, and stay as measured."""
+do, 0.7 to 0.82 where measured. The other four, `matmul`, `hbm`, `network` and `outer_network`, are
+measured by benchmarks of kernels and links and stay as measured (docs/rates.md)."""
 STACK_KINDS: Mapping[str, Kind] = {
     "overlap": Kind(
         least=0.0,

@@ -80,7 +80,7 @@ def _explained(
         value=value,
         prior=prior,
         expected=float(np.clip(prior.value + kind.scale * above, kind.least, kind.most)),
-        information=total * levels.own**2,
+        information=total * (levels.own * prior.closeness(kind.scale)) ** 2,
         by_group={g: t / total for g, t in told.items() if total > 0 and t > 0},
         runs={g: n for g, n in runs.items() if n},
     )

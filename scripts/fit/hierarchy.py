@@ -25,10 +25,16 @@ from fit.constants import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prior:
-    """What a constant is expected to be, and why."""
+    """What a constant is expected to be, why, and one sigma of what was measured of it: where that
+    is less than its scale, it is drawn so much closer."""
 
     value: float
     source: str
+    sigma: float | None = None
+
+    def closeness(self, scale: float) -> float:
+        """By what its own sigma shrinks."""
+        return 1.0 if self.sigma is None else min(1.0, self.sigma / scale)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +97,8 @@ class Hierarchy:
             row[i] = 1.0
             if name in self.priors:
                 row[[at[above] for above in self.above(name)]] = -1.0
-                mean, sigma = self.priors[name].value / kind_of(name).scale, levels.own
+                prior, scale = self.priors[name], kind_of(name).scale
+                mean, sigma = prior.value / scale, levels.own * prior.closeness(scale)
             else:
                 sigma = levels.vendor if ":" in name else levels.common
             matrix += np.outer(row, row) / sigma**2

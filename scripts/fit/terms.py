@@ -32,6 +32,14 @@ def _no_offload(plan: TrainPlan) -> TrainPlan:
 
 
 TERMS = (
+    Term(
+        name="gradients added inside the matmul",
+        without=_plain(gradient_accumulation="separate"),
+    ),
+    Term(name="gradients reduced once a step", without=_plain(gradient_reduce="per_microbatch")),
+    Term(name="weights gathered less than per pass", without=_plain(weight_gather="per_pass")),
+    Term(name="transfers beside compute", without=_plain(overlap=())),
+    Term(name="a compiler on or off", without=_plain(compiled=None)),
     Term(name="documents shorter than the row", without=_plain(packed_lengths=())),
     Term(name="scores of attention in memory", without=_plain(attention_kernel="flash")),
     Term(name="uneven load of experts", without=_plain(expert_capacity=1.0, expert_imbalance=1.0)),

@@ -11,6 +11,7 @@ from tests.equivalence import cases
 from shardwise.errors import BadRequest
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.plans.context_methods import CONTEXT_METHODS
+from shardwise.plans.stacks import GATHERS
 from shardwise.plans.train import MESH_AXES
 from shardwise.runtime import mesh_of
 from shardwise.runtime.parallel import check, place
@@ -43,7 +44,7 @@ def plans(draw):
             microbatches=draw(st.sampled_from([1, 2, 4, 8])),
             zero=draw(st.sampled_from([0, 1, 2])),
             storage_axes=draw(st.sampled_from(STORAGE)),
-            reshard_after_forward=draw(st.booleans()),
+            weight_gather=draw(st.sampled_from(GATHERS[:2])),
             sequence_parallel=draw(st.booleans()),
             remat=draw(st.sampled_from(REMAT_POLICIES)),
             attention_kernel=draw(st.sampled_from(["flash", "scores"])),

@@ -4,12 +4,12 @@ from tests.equivalence import cases
 
 
 @cases.combinations(
-    ("llama", {"fsdp": 4}, {"reshard_after_forward": False, "remat": "block"}),
+    ("llama", {"fsdp": 4}, {"weight_gather": "per_microbatch", "remat": "block"}),
     ("llama", {"fsdp": 2, "context": 2}, {"storage_axes": ("fsdp",), "zero": 2}),
     slow=[
         ("llama", {"fsdp": 8}, {}),
         ("llama", {"data": 2, "fsdp": 2}, {"remat": "offload", "microbatches": 2}),
-        ("llama", {"fsdp": 2}, {"reshard_after_forward": False}),
+        ("llama", {"fsdp": 2}, {"weight_gather": "per_microbatch"}),
         ("llama", {"fsdp": 2, "context": 2}, {"remat": "matmul_outputs", "bits": 64}),
     ],
 )

@@ -50,7 +50,8 @@ def plans() -> Mapping[str, bytes]:
                 main([*words.split(), str(path)])
             found[name] = path.read_bytes()
     # What every framework on GPUs can do: gather weights again for the backward pass, no ZeRO-1.
-    for key, old, new in ((b"reshard_after_forward", b"false", b"true"), (b"zero", b"1", b"0")):
+    changed = ((b"weight_gather", b"per_microbatch", b"per_pass"), (b"zero", b"1", b"0"))
+    for key, old, new in changed:
         found["node"] = found["node"].replace(key + b": " + old, key + b": " + new)
     return found
 

@@ -80,7 +80,7 @@ def test_arguments_are_told_by_their_names():
 
 @pytest.mark.parametrize(("reshard", "said"), [(True, True), (False, False)])
 def test_weights_that_stay_gathered_are_named_where_the_plan_drops_them(reshard, said):
-    p = plan({"fsdp": 8}, reshard_after_forward=reshard)
+    p = plan({"fsdp": 8}, weight_gather="per_pass" if reshard else "per_microbatch")
     found = places([buffer(f"bf16[{L},{D},{F}]", size=int(1.2 * 2**30))], p, CFG)
     rows = [Row("memory", "peak", 2.0**31, 2.0**31)]
     sentences = list(memory_sentences(p, None, rows, found))

@@ -48,7 +48,8 @@ class Activation:
     `kind` is what a plan calls it; `result` marks the one that the kind is named after, `tape` one
     that an autograd tape keeps. `f32` marks statistics and probabilities, which stay in f32
     whatever the activations are. `remade`: a compiler need not keep it, since it is elementwise of
-    others that are kept, or nothing but the sum into the stream reads it.
+    others that are kept, or nothing but the sum into the stream reads it. `fed`: nothing but
+    matmuls reads it, so that it may be kept as they quantise it.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Activation:
     tape: bool = True
     f32: bool = False
     remade: bool = False
+    fed: bool = False
 
     @property
     def sharded(self) -> bool:
@@ -155,8 +157,11 @@ def _kept(
     letter: str = "",
     f32: bool = False,
     remade: bool = False,
+    fed: bool = False,
 ) -> Activation:
-    return Activation(name=name, width=width, letter=letter, kind=kind, f32=f32, remade=remade)
+    return Activation(
+        name=name, width=width, letter=letter, kind=kind, f32=f32, remade=remade, fed=fed
+    )
 
 
 def _stream(cfg: ModelConfig, layer: Layer) -> list[Activation]:
@@ -170,7 +175,8 @@ def _stream(cfg: ModelConfig, layer: Layer) -> list[Activation]:
         saved.append(_kept("attention_out", "stream after mixer", stream))
     for norm in layer.norms:
         side = "input" if norm.startswith("post_") else "output"
-        saved.append(_kept("norm", f"{norm} norm {side}", D))
+        routed = norm == "mlp" and isinstance(layer.mlp, Moe)  # the router is never quantised
+        saved.append(_kept("norm", f"{norm} norm {side}", D, fed=side == "output" and not routed))
     saved.append(_kept("norm", "norm statistics", len(layer.norms), f32=True))
     return saved
 
@@ -214,9 +220,9 @@ def _mixer(mixer: Mixer | None) -> list[Activation]:
         case Attention():
             return [*_normed_heads(mixer), *_core(mixer, mixer.output_gate)]
         case LatentAttention():
-            saved = [_kept("qkv", "normed kv latent", mixer.kv_lora_rank)]
+            saved = [_kept("qkv", "normed kv latent", mixer.kv_lora_rank, fed=True)]
             if mixer.q_lora_rank is not None:
-                saved.append(_kept("qkv", "normed query latent", mixer.q_lora_rank))
+                saved.append(_kept("qkv", "normed query latent", mixer.q_lora_rank, fed=True))
             saved.append(
                 _kept("qkv", "rotary keys of all heads", mixer.heads * mixer.rope_head_dim, "N")
             )
@@ -290,7 +296,7 @@ def _mlp(cfg: ModelConfig, mlp: Mlp | Moe | None) -> list[Activation]:
     k, width = mlp.experts_per_token, mlp.latent_dim or cfg.d_model
     saved = [
         _kept("mlp_in", "router probabilities", mlp.experts, f32=True),
-        _kept("dispatch", "dispatched tokens", k * width),
+        _kept("dispatch", "dispatched tokens", k * width, fed=True),
         *_activated("experts", k * mlp.d_ff, mlp.gated),
     ]
     if mlp.latent_dim:
@@ -304,8 +310,12 @@ def _mlp(cfg: ModelConfig, mlp: Mlp | Moe | None) -> list[Activation]:
 
 def _activated(name: str, width: int, gated: bool) -> list[Activation]:
     """The activation function's result, and its product with the other half where gated."""
-    saved = [_kept("activation", f"{name} activated", width, "F", remade=gated)]
-    return [*saved, _kept("activation", f"{name} product", width, "F")] if gated else saved
+    if not gated:
+        return [_kept("activation", f"{name} activated", width, "F", fed=True)]
+    return [
+        _kept("activation", f"{name} activated", width, "F", remade=True),
+        _kept("activation", f"{name} product", width, "F", fed=True),
+    ]
 
 
 def saved_scores(layer: Layer, context: float) -> tuple[Activation, ...]:

@@ -199,7 +199,7 @@ def evaluate_train(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> TrainAnsw
     """
     check_plan(plan, cfg, piece)
     placement, shape = _placed(plan, piece), plan_shape(plan, cfg)
-    stack = stack_for(plan.stack, plan.constants)
+    stack = stack_for(plan)
     priced = price_step(cfg, shape, count_parts(cfg, shape), piece.chip, placement, stack)
     return TrainAnswer(
         plan=plan,

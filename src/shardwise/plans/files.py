@@ -82,7 +82,7 @@ def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
     """A plan from plain values; `origin` names the file in errors."""
     from pydantic import TypeAdapter, ValidationError
 
-    rest = dict(data)
+    rest = _renewed(data, origin)
     kind = rest.pop("kind", "")
     if not isinstance(kind, str) or kind not in KINDS:
         kind = kind if isinstance(kind, str) else shown(kind)
@@ -97,6 +97,25 @@ def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
         where = ".".join(str(part) for part in first["loc"])
         got = "" if first["type"] == "missing" else f" (got {shown(first['input'])})"
         raise BadRequest(f"'{origin}': key '{where}': {first['msg'].lower()}{got}") from None
+
+
+_FORMER = "reshard_after_forward"
+"""Key of plans written before `weight_gather`, true or false."""
+
+
+def _renewed(data: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """The values under the keys of today; BadRequest where an old one is no switch."""
+    rest = dict(data)
+    if _FORMER not in rest:
+        return rest
+    dropped = rest.pop(_FORMER)
+    if not isinstance(dropped, bool) or "weight_gather" in rest:
+        raise BadRequest(
+            f"'{origin}': key '{_FORMER}' is {shown(dropped)}; it was true or false, and is "
+            "`weight_gather` now: per_pass, per_microbatch or per_step"
+        )
+    rest["weight_gather"] = "per_pass" if dropped else "per_microbatch"
+    return rest
 
 
 def _check_keys(values: Mapping[str, Any], cls: type, origin: str, prefix: str = "") -> None:

@@ -14,6 +14,14 @@ from shardwise.plans.context_methods import ContextMethod
 StackName = Literal["xla", "megatron", "fsdp", "nanotron"]
 STACKS: tuple[StackName, ...] = get_args(StackName)
 
+Overlapped = Literal["data", "tensor", "context", "expert", "pipeline"]
+"""Whose transfers may run beside compute: of parameters and gradients (data), or of activations."""
+OVERLAPPED: tuple[Overlapped, ...] = get_args(Overlapped)
+Gathers = Literal["per_pass", "per_microbatch", "per_step"]
+GATHERS: tuple[Gathers, ...] = get_args(Gathers)
+Reduces = Literal["per_microbatch", "per_step"]
+REDUCES: tuple[Reduces, ...] = get_args(Reduces)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackRow:
@@ -24,8 +32,14 @@ class StackRow:
     its end, although nobody needs its result. `sums_apart`: a microbatch's gradients stand beside
     the sum of the earlier ones until all are there. `keeps_gathered`: inputs that tensor gathers
     are kept whole for the weight gradients, rather than in pieces and gathered again.
+    `fuses_mlp`: an MLP's activation, gate and experts' weights are one kernel that keeps its inputs
+    alone. `keeps_quantised`: what quantised matmuls read is kept as they read it. `loss_in_place`:
+    the loss turns the f32 logits into their gradient where they lie.
     `stores_widely`: what fsdp stores in pieces is cut over expert and context too.
-    `context_method`: how its attention meets a sequence that is cut.
+    `context_method`: how its attention meets a sequence that is cut. `overlap`: whose transfers it
+    runs beside compute. `compiled`: a compiler fuses its elementwise work. `piped_gather` and
+    `piped_reduce`: how often fsdp gathers weights and sums gradients under a pipeline.
+    `fills_stages`: pipeline stages get layers one after the other until each exceeds its share.
     """
 
     name: StackName
@@ -34,28 +48,58 @@ class StackRow:
     recompute_whole: bool = False
     sums_apart: bool = True
     keeps_gathered: bool = False
+    fuses_mlp: bool = False
+    keeps_quantised: bool = False
+    loss_in_place: bool = False
     stores_widely: bool = True
     context_method: ContextMethod = "all_gather"
+    overlap: frozenset[Overlapped] = frozenset({"data", "context"})
+    compiled: bool = False
+    piped_gather: Gathers = "per_pass"
+    piped_reduce: Reduces = "per_microbatch"
+    fills_stages: bool = False
+
+    @property
+    def fuses_accumulation(self) -> bool:
+        """Whether the matmuls of weight gradients add into the sum themselves."""
+        return not self.sums_apart
 
 
-_ROWS = (
-    # XLA drops what nobody reads.
-    StackRow(name="xla", eager=False, tpus=True),
+STACK_ROWS = (
+    # XLA drops what nobody reads, and cuts the gathers and scatters of tensor into rings of
+    # permutes beside the products (collective matmuls).
+    StackRow(
+        name="xla",
+        eager=False,
+        tpus=True,
+        compiled=True,
+        overlap=frozenset({"data", "tensor", "context"}),
+    ),
     # Its CheckpointFunction runs blocks whole; its matmuls add to the sum of gradients themselves
-    # (gradient accumulation fusion).
+    # (gradient accumulation fusion). Under interleaving it sends and receives beside the passes
+    # (overlap_p2p_comm), and with sequence parallelism it cuts gathers and scatters of tensor into
+    # pieces beside the products (tp_comm_overlap, on in NVIDIA's recipes). Its fused kernels and
+    # Transformer Engine: `planner/step/strategies/kept.py`. Its cross entropy writes the softmax
+    # over the f32 logits and returns it as their gradient (core/tensor_parallel/cross_entropy.py)
     StackRow(
         name="megatron",
         recompute_whole=True,
         sums_apart=False,
+        fuses_mlp=True,
+        keeps_quantised=True,
+        loss_in_place=True,
         stores_widely=False,
         context_method="ring",
+        overlap=frozenset({"data", "tensor", "context", "pipeline"}),
     ),
-    # PyTorch's non-reentrant checkpoint stops early.
-    StackRow(name="fsdp"),
-    # Checkpoints as Megatron-LM; tp_recompute_allgather is off.
-    StackRow(name="nanotron", recompute_whole=True, keeps_gathered=True),
+    # PyTorch's non-reentrant checkpoint stops early. Its pipeline stages gather weights and reduce
+    # gradients once a step (torch/distributed/pipelining/stage.py).
+    StackRow(name="fsdp", piped_gather="per_step", piped_reduce="per_step"),
+    # Checkpoints as Megatron-LM; tp_recompute_allgather is off. Stages are built in the order of
+    # the blocks (src/nanotron/models/base.py, build_model).
+    StackRow(name="nanotron", recompute_whole=True, keeps_gathered=True, fills_stages=True),
 )
-_BY_NAME: Mapping[str, StackRow] = {row.name: row for row in _ROWS}
+_BY_NAME: Mapping[str, StackRow] = {row.name: row for row in STACK_ROWS}
 
 
 def stack_row(name: str) -> StackRow:

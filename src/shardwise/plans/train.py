@@ -24,7 +24,15 @@ from shardwise.plans.laws import (
 )
 from shardwise.plans.optimizers import Optimizer
 from shardwise.plans.ranges import Ranges, check_range, check_ranges
-from shardwise.plans.stacks import StackName, StackRow, stack_row
+from shardwise.plans.stacks import (
+    OVERLAPPED,
+    Gathers,
+    Overlapped,
+    Reduces,
+    StackName,
+    StackRow,
+    stack_row,
+)
 from shardwise.scheduling.pipeline import (
     PIPELINE_KINDS,
     PLAIN,
@@ -77,6 +85,7 @@ RANGES: Ranges = {
     "expert_imbalance": (1, 1e6),
     "lora_rank": (0, 2**24),
     "mtp_layers": (0, 1000),
+    "logit_chunks": (1, 1e6),
     "packed_lengths": (1, 1e12),
 }
 """What each number of a training plan can be."""
@@ -94,21 +103,28 @@ class Structure:
     `zero` is 0, 1 or 2: what replicas keep in pieces, the optimizer state (1) and gradients (2).
     The `storage_axes` shard parameters, gradients and optimizer state (ZeRO-3; experts already lie
     apart over `expert`): those of `expert` and `context` that are not among them replicate
-    parameters like `data`. Without `reshard_after_forward` gathered parameters stay until the
-    backward pass. With `sequence_parallel` the activations between matmuls are sharded over
-    `tensor`. With `virtual_stages` each pipeline stage is cut into so many chunks.
+    parameters like `data`. What they store is gathered `weight_gather`: before every pass, once for
+    both passes of a microbatch, or once a step; its gradients are summed and scattered
+    `gradient_reduce`: after every microbatch, or once a step, until when they are whole. With
+    `sequence_parallel` the activations between matmuls are sharded over `tensor`. With
+    `virtual_stages` each pipeline stage is cut into so many chunks.
 
     `remat_kinds` overrides the policy `remat` by kind of activation. `expert_capacity` is the slots
     of an expert over its mean load (dense dispatch), `expert_imbalance` the load of the busiest
     device over the mean (ragged dispatch). `lora_rank` 0 trains the parameters themselves;
     `frozen` names components that are not trained. `packed_lengths` are the documents of one
     sequence, () for one document. `attention_kernel` "scores" writes the T x S scores to memory.
-    `stack` is the software whose constants price the plan.
+    With `logit_chunks` the loss is made of so many pieces of a microbatch one after the other; the
+    backward pass makes the logits of each again.
+    `stack` is the software whose constants price the plan. What it does by default, unless the plan
+    says it: whether matmuls of weight gradients add into the sum (`gradient_accumulation`), whose
+    transfers run beside compute (`overlap`), and whether elementwise work is fused (`compiled`).
     """
 
     zero: int = 1
     storage_axes: tuple[str, ...] = STORAGE_AXES
-    reshard_after_forward: bool = True
+    weight_gather: Gathers = "per_pass"
+    gradient_reduce: Reduces = "per_microbatch"
     sequence_parallel: bool = True
     remat: RematPolicy = "block"
     remat_kinds: Mapping[SavedKind, Saved] = field(default_factory=dict, hash=False)
@@ -125,9 +141,13 @@ class Structure:
     lora_rank: int = 0
     frozen: tuple[str, ...] = ()
     mtp_layers: int = 0
+    logit_chunks: int = 1
     packed_lengths: tuple[int, ...] = ()
     dtypes: TrainDtypes = field(default_factory=TrainDtypes)
     stack: StackName = "xla"
+    gradient_accumulation: Literal["fused", "separate"] | None = None
+    overlap: tuple[Overlapped, ...] | None = None
+    compiled: bool | None = None
     constants: Literal["vendor", "book"] = "vendor"
 
     @property
@@ -144,6 +164,32 @@ class Structure:
     def software(self) -> StackRow:
         """What the stack does beside the algebra."""
         return stack_row(self.stack)
+
+    @property
+    def hidden(self) -> frozenset[Overlapped]:
+        """Whose transfers run beside compute. Tensor's do where its activations lie in pieces
+        between blocks, a pipeline's where its schedule has several chunks to go on with, those of
+        experts where it pairs passes."""
+        hidden = self.software.overlap if self.overlap is None else frozenset(self.overlap)
+        absent: set[Overlapped] = set()
+        if not self.sequence_parallel:
+            absent.add("tensor")
+        if self.virtual_stages == 1:
+            absent.add("pipeline")
+        paired: set[Overlapped] = {"expert"} if self.paired else set()
+        return (hidden | paired) - absent
+
+    @property
+    def fuses_accumulation(self) -> bool:
+        """Whether the matmuls of weight gradients add into the sum themselves."""
+        if self.gradient_accumulation is None:
+            return self.software.fuses_accumulation
+        return self.gradient_accumulation == "fused"
+
+    @property
+    def fuses_elementwise(self) -> bool:
+        """Whether a compiler fuses elementwise work."""
+        return self.software.compiled if self.compiled is None else self.compiled
 
     @property
     def ends(self) -> str:
@@ -258,6 +304,14 @@ class TrainPlan(Structure):
         if "fsdp" not in self.storage_axes:
             raise BadRequest(
                 "storage_axes lacks 'fsdp'; name it, and replicate over mesh axis 'data'"
+            )
+        for name in self.overlap or ():
+            if name not in OVERLAPPED:
+                raise unknown("overlap", name, OVERLAPPED)
+        if self.zero == 2 and self.gradient_reduce == "per_step":
+            raise BadRequest(
+                "zero is 2, which sums gradients after every microbatch, but gradient_reduce is "
+                "per_step; set zero to 1 or gradient_reduce to per_microbatch"
             )
         if self.packed_lengths and sum(self.packed_lengths) != self.sequence_length:
             raise BadRequest(

@@ -98,8 +98,10 @@ def _choices_text(plan: TrainPlan) -> str:
         said.append(f"context by {plan.context_method}")
     if plan.degree("context") * plan.degree("expert") > 1:
         said.append(f"parameters stored over {'+'.join(plan.storage_axes)}")
-    if not plan.reshard_after_forward:
-        said.append("gathered parameters kept")
+    if plan.weight_gather != "per_pass":
+        said.append(f"parameters gathered once {plan.weight_gather.removeprefix('per_')}")
+    if plan.gradient_reduce == "per_step":
+        said.append("gradients reduced once a step")
     return "".join(f", {text}" for text in said)
 
 

@@ -222,7 +222,7 @@ def memory_sentences(
     at = {row.what: row for row in rows if row.part == "memory"}
     least = WORTH * (at["peak"].compiled or 0.0)
     kept = [p for p in found if p.gathered and p.layers > 1]
-    if kept and isinstance(plan, TrainPlan) and plan.reshard_after_forward:
+    if kept and isinstance(plan, TrainPlan) and plan.weight_gather == "per_pass":
         names = ", ".join(dict.fromkeys(name for p in kept for name in p.of))
         size = sum(p.buffer.bytes for p in kept)
         yield (

@@ -66,7 +66,7 @@ PLANS = {
         "slice": "64*h100:8",
         "mesh": {"fsdp": 512},
         "microbatches": 1,
-        "reshard_after_forward": False,  # SHARD_GRAD_OP
+        "weight_gather": "per_microbatch",  # SHARD_GRAD_OP
         "stack": "fsdp",
         "remat": "none",
     },
@@ -237,7 +237,13 @@ def test_expert_parallelism_takes_ranks_of_dp_then_of_fsdp_or_is_a_factor():
         ("offload:block_input;keep:qkv", "", "offload", {"qkv": "keep"}),
         ("block", "5", "none", {}),
         ("block", "20", "block", {}),
-        ("offload:block_input,mlp_in,activation", "6", "none", {"activation": "offload"}),
+        # A quarter of 2 D norms, block input, attention, its projection, 3 D qkv, 4 D and 4 D.
+        (
+            "offload:block_input,mlp_in,activation",
+            "6",
+            "none",
+            {"block_input": "offload", "qkv": "offload"},
+        ),
     ],
 )
 def test_what_is_recomputed(text, layers, remat, kinds):

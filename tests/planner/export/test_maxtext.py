@@ -74,6 +74,7 @@ EDITS = [
     ("attention=flash", "attention=dot_product", "attention_kernel", "scores"),
     ("base_num_decoder_layers=24", "base_num_decoder_layers=12", "layers_per_stage", (12,)),
     ("mtp_num_layers=0", "mtp_num_layers=1", "mtp_layers", 1),
+    ("num_vocab_tiling=1", "num_vocab_tiling=4", "logit_chunks", 4),
     ("offload=false", "offload=true", "offload_optimizer", True),
 ]
 

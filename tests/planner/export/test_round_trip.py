@@ -35,6 +35,7 @@ MAXTEXT = ABOUT | {
     "optimizer": ["adam", "muon", "sgd"],
     "offload_optimizer": [True, False],
     "mtp_layers": [0, 1],
+    "logit_chunks": [1, 4],
     "dtypes": [MIXED, STORED_F32, TrainDtypes(compute="fp8"), TrainDtypes(compute="int8")],
     "packed_lengths": [(), (128, 128)],
 }
@@ -48,7 +49,8 @@ TORCHTITAN = ABOUT | {
     "uneven": True,
     "zero": [0],
     "sequence_parallel": [True, False],
-    "reshard_after_forward": [True, False],
+    "weight_gather": ["per_pass", "per_microbatch"],
+    "gradient_reduce": ["per_microbatch", "per_step"],
     "remat": ["none", "matmul_outputs", "block"],
     "expert_dispatch": ["ragged"],
     "expert_over_tensor": [True],
@@ -110,6 +112,10 @@ def runs_as_it_is(target: str, plan: TrainPlan) -> bool:
         )
         copied = plan.degree("replica") * plan.degree("data") > 1
         return not stored or not (missing or (copied and plan.zero == 2))
+    if target == "torchtitan":
+        stored = any(plan.degree(axis) > 1 for axis in plan.storage_axes)
+        reduces = "per_step" if plan.degree("stage") > 1 else "per_microbatch"
+        return not stored or plan.microbatches == 1 or plan.gradient_reduce == reduces
     return True
 
 
@@ -132,7 +138,7 @@ def test_what_a_target_can_run_parses_back(target, data):
 ANYTHING = {
     **JAX,
     "remat": REMAT_POLICIES,
-    "reshard_after_forward": [True, False],
+    "weight_gather": ["per_pass", "per_microbatch"],
     "expert_dispatch": ["dense", "ragged"],
     "expert_over_tensor": [True, False],
     "uneven": True,

@@ -73,7 +73,7 @@ def test_torchtitan_runs_as_python(torch_experts):
         ),
         ("SelectiveAC.Config()", "None", "remat", "none"),
         ("max_context_length = 256", "max_context_length = 128", "sequence_length", 128),
-        ("'always'", "'never'", "reshard_after_forward", False),
+        ("'always'", "'never'", "weight_gather", "per_microbatch"),
         ("sequence_parallel = True", "sequence_parallel = False", "sequence_parallel", False),
     ],
 )
@@ -94,6 +94,7 @@ def test_torchtitan_uneven_stages_are_named_layers():
         {"stage": 2, "fsdp": 4},
         layers_per_stage=(11, 13),
         microbatches=4,
+        gradient_reduce="per_step",
         pipeline_schedule="zb_v",
         virtual_stages=2,
     )

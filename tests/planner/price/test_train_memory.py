@@ -26,7 +26,9 @@ from tests.planner.steps import (
 )
 
 from shardwise.models import load_model, params_total
-from shardwise.planner.price.memory import checkpoint_bytes, layer_bytes, train_memory
+from shardwise.planner.price.memory import checkpoint_bytes, train_memory
+from shardwise.planner.price.working import layer_bytes
+from shardwise.planner.step.work import train_work
 from shardwise.plans import TrainDtypes
 
 TOKENS = 4 * 128
@@ -171,10 +173,26 @@ def _only(cfg, layer):
 
 
 def test_gathered_layers_are_transient():
-    """FSDP holds this layer and the next one whole in bf16, and one layer's gradients."""
-    without = kinds(dense(), step(sequences=0.5))["transient"]
-    gathered = kinds(dense(), step(sequences=0.5, fsdp=8))["transient"]
-    assert gathered - without == pytest.approx(LAYER * (1 - 1 / 8) * (2 * 2 + 2))
+    """XLA holds this layer whole in bf16, and one matrix's gradient; PyTorch's FSDP this layer and
+    the next one, and one layer's gradients."""
+    for stack, whole in (("xla", 2 * LAYER + 2 * D * F), ("fsdp", (2 * 2 + 2) * LAYER)):
+        without, gathered = (
+            kinds(dense(), step(sequences=0.5, choices={"stack": stack}, **mesh))["transient"]
+            for mesh in ({}, {"fsdp": 8})
+        )
+        assert gathered - without == pytest.approx(whole * (1 - 1 / 8))
+
+
+def test_what_tensor_gathers_and_sums_lies_whole_for_a_moment():
+    """An MLP's input, the gradient of its output, and the sum that is scattered."""
+    cfg = dense()
+    apart, cut = (
+        float(layer_bytes(cfg, step(tensor=2, sequence_parallel=parallel, remat="block")))
+        for parallel in (False, True)
+    )
+    stream = TOKENS * D * 2
+    recomputed = 2 * stream  # the stream after the mixer, and its gradient
+    assert cut - apart == pytest.approx(3 * stream - recomputed / 2)
 
 
 def test_logits_are_f32_and_their_gradient_is_written_by_eager_software_alone():
@@ -184,6 +202,14 @@ def test_logits_are_f32_and_their_gradient_is_written_by_eager_software_alone():
     eager = kinds(dense(), step(choices={"stack": "fsdp"}), "loss")["transient"]
     assert eager == pytest.approx((2 * 4 + 2 * 2) * TOKENS * V)
     assert kinds(dense(), step(tensor=2), "loss")["transient"] == pytest.approx(got / 2)
+
+
+def test_logits_in_pieces_are_there_one_piece_at_a_time_and_made_again():
+    whole, pieces = (step(choices={"logit_chunks": n}) for n in (1, 4))
+    got = [kinds(dense(), shape, "loss")["transient"] for shape in (whole, pieces)]
+    assert got == pytest.approx([4 * TOKENS * V, TOKENS * V])
+    flops = [train_work(dense(), shape).flops() for shape in (whole, pieces)]
+    assert flops[1] - flops[0] == pytest.approx(2 * TOKENS * D * V)
 
 
 def test_the_peak_point_follows_what_is_large():

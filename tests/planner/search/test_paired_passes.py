@@ -14,11 +14,11 @@ from tests.planner.steps import moe, runs, step
 from tests.searched import search
 
 from shardwise.hardware import parse_slice, place
-from shardwise.planner.price.plan import stack_for
 from shardwise.planner.step.work import train_work
 from shardwise.planner.training import plan_of
 from shardwise.plans import MESH_AXES
 from shardwise.roofline import body_times, price
+from shardwise.roofline.stacks import IDEAL
 from shardwise.work import Work
 
 M = 16.0
@@ -59,7 +59,7 @@ def test_paired_passes_take_as_long_as_exchanges_or_the_rest_where_all_hides():
     placement = place(piece, {axis: mesh.get(axis, 1) for axis in MESH_AXES})
     shape = step(microbatches=M, length=4096, choices=PAIRED, stage=2, expert=4, data=8)
     work = train_work(moe(), shape)
-    estimate = price(work, piece.chip, placement, stack=stack_for("xla", "book"))
+    estimate = price(work, piece.chip, placement, stack=IDEAL)
     streams: dict[str, float] = {}
     for t in estimate.ops:
         if t.op.body == "forward.0":

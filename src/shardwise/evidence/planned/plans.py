@@ -44,7 +44,7 @@ PLANS: Mapping[str, tuple[str, Mapping[str, int], Mapping[str, Any]]] = {
     "ZeRO-1": ("dense", {"data": 8}, {"zero": 1}),
     "ZeRO-2, 2 microbatches": ("dense", {"data": 8}, {"zero": 2, "microbatches": 2}),
     "FSDP": ("dense", {"fsdp": 8}, {}),
-    "FSDP, kept gathered": ("dense", {"fsdp": 8}, {"reshard_after_forward": False}),
+    "FSDP, kept gathered": ("dense", {"fsdp": 8}, {"weight_gather": "per_microbatch"}),
     "FSDP, no remat": ("dense", {"fsdp": 8}, {"remat": "none"}),
     "TP": ("dense", {"tensor": 4}, {"sequence_parallel": False}),
     "TP + SP": ("dense", {"tensor": 4}, {}),

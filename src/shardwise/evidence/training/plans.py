@@ -11,14 +11,15 @@ What a row states is taken; what it leaves open follows from these rules, the sa
   recompute, where that is not stated either).
 - Schedule: interleaved without `vpp` takes the fewest chunks that divide a stage. Layers that do
   not divide the chunks are spread evenly, ends of the pipeline last, since they hold the embedding
-  and the head. A stage with fewer layers than chunks, or chunks that no schedule has, takes the
-  next fewer, one that divides the stage if there is one.
+  and the head; or stage by stage where the software does (`filled`). A stage with fewer layers
+  than chunks, or chunks that no schedule has, takes the next fewer, one that divides the stage if
+  there is one.
 - Recompute: see `remat.py`. Dtypes: see `dtypes_of`.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
+from math import ceil, prod, sqrt
 from pathlib import Path
 
 from shardwise.errors import BadRequest
@@ -28,13 +29,14 @@ from shardwise.hardware import Chip, Slice, Torus, load_chip
 from shardwise.hardware.shapes import shapes_with
 from shardwise.hardware.slices import domain_of
 from shardwise.models import ModelConfig
+from shardwise.models.specs import Attention, Mlp
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.context_methods import context_row
 from shardwise.plans.laws import BATCH_AXES
 from shardwise.plans.optimizers import optimizer_row
-from shardwise.plans.stacks import StackName, stack_row
+from shardwise.plans.stacks import Reduces, StackName, StackRow, stack_row
 from shardwise.plans.train import STORAGE_AXES
-from shardwise.scheduling.pipeline import PLAIN, schedule_row
+from shardwise.scheduling.pipeline import PLAIN, ScheduleRow, schedule_row
 
 INTERLEAVED = schedule_row("interleaved")
 """What `vpp` above 1 means."""
@@ -96,7 +98,7 @@ def plan_of(row: RunRow, cfg: ModelConfig, piece: Slice) -> TrainPlan:
     """The plan of a run. Raises BadRequest where a TrainPlan cannot say it."""
     mesh = _mesh(row, piece)
     shards = prod(mesh.get(a, 1) for a in BATCH_AXES)
-    counts = _microbatches(row, shards)
+    counts = _microbatches(row, shards, piece.devices)
     plan = _plan(row, cfg, piece, mesh, counts[0])
     return with_remat(row, [replace(plan, microbatches=n) for n in counts], cfg, piece)
 
@@ -121,7 +123,12 @@ def _plan(
         # With fsdp above 1 the replicas hold whole copies of its pieces.
         zero=0 if row.fsdp > 1 else min(row.zero or 0, 2),
         storage_axes=STORAGE_AXES if software.stores_widely else ("fsdp",),
-        reshard_after_forward=row.weight_gather in (None, "per_pass"),
+        weight_gather=row.weight_gather or (software.piped_gather if row.pp > 1 else "per_pass"),
+        gradient_reduce=_reduces(row, software),
+        gradient_accumulation=row.gradient_accumulation,
+        overlap=row.overlap,
+        compiled=row.compiled,
+        packed_lengths=packed(row.seq_len, row.attention_length),
         sequence_parallel=_or(row.sequence_parallel, not software.eager),
         attention_kernel=row.attention_kernel,
         pipeline_schedule=schedule,  # type: ignore[arg-type]
@@ -134,9 +141,36 @@ def _plan(
         lora_rank=row.lora_rank,
         frozen=row.frozen or (),
         mtp_layers=row.mtp_layers,
+        logit_chunks=row.logit_chunks,
         dtypes=dtypes_of(row),
         stack=stack_of(row),
     )
+
+
+def _reduces(row: RunRow, software: StackRow) -> Reduces:
+    """How often gradients of pieces are reduced."""
+    if row.fsdp == 1:
+        return "per_microbatch"
+    return row.gradient_reduce or (software.piped_reduce if row.pp > 1 else "per_microbatch")
+
+
+def packed(length: int, mean: float | None) -> tuple[int, ...]:
+    """Documents of one sequence whose attention costs what is stated, () for one document.
+
+    `mean` is the sum of their squared lengths over their sum. Of n documents n - 1 are b long and
+    one a, where n is the fewest with length / n <= mean and
+
+        a + (n - 1) b = length,   a^2 + (n - 1) b^2 = mean x length
+
+    >>> packed(8192, None), packed(8192, 4096.0), packed(100, 62.5)
+    ((), (4096, 4096), (75, 25))
+    """
+    if mean is None or mean >= length:
+        return ()
+    count = min(ceil(length / mean), length)
+    spread = max(count * mean - length, 0.0) * length / (count - 1)
+    short = max(round((length - sqrt(spread)) / count), 1)
+    return (length - (count - 1) * short, *[short] * (count - 1))
 
 
 def _or(stated: bool | None, rule: bool) -> bool:
@@ -147,19 +181,22 @@ def dtypes_of(row: RunRow) -> TrainDtypes:
     """Dtypes as stated; else 16-bit compute is f16, and
 
     - where a compiler lays the step out: f32 parameters that are cast for compute, no master copy
-      (MaxText and Pax defaults);
+      (MaxText and Pax defaults), gradients and moments as the parameters (`jax.grad` and optax's
+      `zeros_like(params)`);
     - else 16-bit parameters with an f32 master copy, gradients in f32, those of fp16 runs in fp16
       (Megatron-LM sums them so unless told otherwise).
     """
     compute = row.compute_dtype or "f16"
     half = "f16" if compute == "f16" else "bf16"
     eager = stack_row(stack_of(row)).eager
+    param = row.param_dtype or (half if eager else "f32")
+    made = ("f16" if compute == "f16" else "f32") if eager else param
     return TrainDtypes(
-        param=row.param_dtype or (half if eager else "f32"),
+        param=param,
         compute=compute,
-        grad=row.grad_dtype or ("f16" if eager and compute == "f16" else "f32"),
+        grad=row.grad_dtype or made,
         master=row.master_dtype or ("f32" if eager else "none"),
-        moments=row.moments_dtype,
+        moments=row.moments_dtype or ("f32" if eager else param),
     )
 
 
@@ -188,11 +225,12 @@ def _subdivided(data: int, fsdp: int, tensor: int, expert: int) -> tuple[int, in
     raise BadRequest(f"ep {expert} does not divide the {data} x {fsdp} ranks of dp and fsdp")
 
 
-def _microbatches(row: RunRow, shards: int) -> list[int]:
+def _microbatches(row: RunRow, shards: int, devices: int) -> list[int]:
     """Microbatches per step: what is stated, or what may have been, fewest first."""
-    if row.micro_batch_per == "device":
-        return [1]
     batch = row.global_batch_seqs
+    if row.micro_batch_per == "device":
+        each = (row.micro_batch or batch) * devices
+        return [max(round(batch / each), 1) if batch % each == 0 else 1]
     if batch % shards:
         raise BadRequest(f"a batch of {batch} does not divide over {shards} shards")
     each = batch // shards
@@ -212,21 +250,66 @@ def _microbatches(row: RunRow, shards: int) -> list[int]:
 
 def _pipeline(row: RunRow, cfg: ModelConfig) -> tuple[tuple[int, ...], str, int]:
     """Layers per stage, the schedule and its chunks per stage."""
-    layers, chunks = spread(cfg.layers, row.pp), row.vpp or 0
-    named = row.schedule or (INTERLEAVED.name if chunks > 1 else PLAIN)
+    layers, chunks = _layers_per_stage(row, cfg), row.vpp or 0
+    several = chunks > 1 or (row.vpp is None and "pipeline" in (row.overlap or ()))
+    named = row.schedule or (INTERLEAVED.name if several else PLAIN)
     stated = schedule_row(named)
     if row.pp == 1:
         return layers, PLAIN, 1
     if len(stated.chunks) == 1:
         return layers, stated.name, stated.chunks[0]
     if not chunks:
-        fits = (n for n in stated.chunks if layers[0] % n == 0)
-        chunks = next(fits, 1) if len(set(layers)) == 1 else 1
+        chunks = _chunks(row, stated, layers)
     allowed = [n for n in stated.chunks if n <= min(chunks, *layers)]
     if not allowed:
         return layers, PLAIN, 1
     even = [n for n in allowed if max(layers) % n == 0]
     return layers, stated.name, chunks if chunks in allowed else max(even or allowed)
+
+
+MOST_IDLE = 0.1
+"""Share of a step up to which a pipeline may idle before one would cut its stages further."""
+
+
+def _chunks(row: RunRow, schedule: ScheduleRow, layers: tuple[int, ...]) -> int:
+    """Chunks per stage where they are not stated: the fewest that divide the layers of a stage and
+    with which the pipeline idles for little, (S - 1) / (v M); the most that there are otherwise."""
+    microbatches = row.global_batch_seqs / (row.dp * row.fsdp * (row.micro_batch or 1.0))
+    fits = [n for n in schedule.chunks if max(layers) % n == 0 and n <= min(layers)]
+    idle = ((n, (row.pp - 1) / (n * microbatches)) for n in fits)
+    return next((n for n, share in idle if share <= MOST_IDLE), max(fits, default=1))
+
+
+def _layers_per_stage(row: RunRow, cfg: ModelConfig) -> tuple[int, ...]:
+    """Layers per stage as the software lays them, where they are all alike."""
+    mixer, mlp = cfg.groups[0].mixer, cfg.groups[0].mlp
+    by_cost = stack_row(stack_of(row)).fills_stages and len(cfg.groups) == 1
+    if not by_cost or not isinstance(mixer, Attention) or not isinstance(mlp, Mlp):
+        return spread(cfg.layers, row.pp)
+    layer = 4 * mixer.heads * mixer.head_dim + 3 * mlp.d_ff
+    return filled(cfg.layers, row.pp, cfg.vocabulary / layer)
+
+
+def filled(layers: int, stages: int, head: float) -> tuple[int, ...]:
+    """Layers of stages that are filled one after the other until they exceed their share of the
+    work, with a head that costs as much as so many layers.
+
+    A stage has one layer at least, from its neighbour.
+
+    >>> filled(16, 2, 0.0), filled(32, 4, 2.2)
+    ((9, 7), (9, 9, 8, 6))
+    """
+    counts, share = [0] * stages, (layers + head) / stages
+    stage = 0
+    for done in range(1, layers + 1):
+        counts[stage] += 1
+        if done > share * (stage + 1):
+            stage += 1
+    for index in range(stages - 1, 0, -1):
+        missing = max(1 - counts[index], 0)
+        counts[index] += missing
+        counts[index - 1] -= missing
+    return tuple(counts)
 
 
 def spread(layers: int, stages: int) -> tuple[int, ...]:

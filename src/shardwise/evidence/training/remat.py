@@ -6,9 +6,8 @@ others, `offload:block_input;keep:qkv` too, `recompute:norm` keeps them;
 those of MaxText's policies (`TENSORS`).
 
 - A policy for some of the layers has no word in a plan, which treats all layers alike: recompute
-  counts where more layers do it than not; of what is offloaded, the kinds nearest to that share of
-  a layer's bytes are: a gated MLP's activation (about 2 of 9 parts) up to a third of the layers,
-  its inputs (4 of 9) up to two thirds, all above.
+  counts where more layers do it than not; of what is offloaded, the kinds whose bytes are nearest
+  to that share of a layer's.
 - Where the catalogue has no host link for the chip, what is offloaded counts as kept: its copies
   as hidden. The memory of such a plan is too high.
 - Not stated: the cheapest of none, matmul outputs and block whose peak fits usable HBM by this
@@ -19,6 +18,7 @@ those of MaxText's policies (`TENSORS`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.evidence.training.table import RunRow
@@ -34,6 +34,8 @@ from shardwise.models.remat import (
     remat_row,
 )
 from shardwise.planner.price.memory import train_memory
+from shardwise.planner.step.strategies.kept import kept_activations
+from shardwise.planner.step.strategies.remat import bytes_of
 from shardwise.planner.training import plan_shape
 from shardwise.plans import TrainPlan
 from shardwise.plans.stacks import stack_row
@@ -58,7 +60,7 @@ def with_remat(
     by policy and then by plan, that fits. Raises BadRequest for a text of no known form."""
     if not row.remat:
         return _fitting(plans, cfg, piece)
-    remat, kinds = _in_part(row, cfg, *stated(row.remat))
+    remat, kinds = _in_part(row, plans[0], cfg, *stated(row.remat))
     if piece.chip.host_link_oneway is None:
         remat = "block" if remat_row(remat).offloads else remat
         kinds = {kind: "keep" if how == "offload" else how for kind, how in kinds.items()}
@@ -100,14 +102,14 @@ def _kind(name: str) -> SavedKind:
 
 
 def _in_part(
-    row: RunRow, cfg: ModelConfig, remat: RematPolicy, kinds: Kinds
+    row: RunRow, plan: TrainPlan, cfg: ModelConfig, remat: RematPolicy, kinds: Kinds
 ) -> tuple[RematPolicy, Kinds]:
     """The policy that stands for one of some of the layers."""
     share = min(1.0, (row.remat_layers or cfg.layers) / cfg.layers)
     if share == 1:
         return remat, kinds
     if offloads(remat, kinds):
-        return "none", _offloaded(share)
+        return "none", _offloaded(share, plan, cfg)
     return (remat, kinds) if 2 * share >= 1 else ("none", {})
 
 
@@ -116,13 +118,17 @@ def offloads(remat: RematPolicy, kinds: Kinds) -> bool:
     return remat_row(remat).offloads or "offload" in kinds.values()
 
 
-def _offloaded(share: float) -> Kinds:
-    """The kinds whose bytes are nearest to a share of a layer's."""
-    if share <= 1 / 3:
-        return {"activation": "offload"}
-    if share <= 2 / 3:
-        return {"mlp_in": "offload"}
-    return {"block_input": "offload", "mlp_in": "offload", "activation": "offload"}
+def _offloaded(share: float, plan: TrainPlan, cfg: ModelConfig) -> Kinds:
+    """The kinds whose bytes are nearest to a share of what a layer keeps, the fewest of those."""
+    shape = plan_shape(plan, cfg)
+    saved = [a for layer in cfg.groups for a in kept_activations(cfg, layer, shape) if a.tape]
+    sizes = {
+        kind: float(bytes_of([a for a in saved if a.kind == kind], shape)) for kind in SAVED_KINDS
+    }
+    goal = share * sum(sizes.values())
+    some = (c for n in range(len(sizes)) for c in combinations(SAVED_KINDS, n + 1))
+    best = min(some, key=lambda c: (abs(sum(sizes[k] for k in c) - goal), len(c)))
+    return dict.fromkeys(best, "offload")
 
 
 def _fitting(plans: Sequence[TrainPlan], cfg: ModelConfig, piece: Slice) -> TrainPlan:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from shardwise import boundary
 from shardwise.errors import BadRequest, shown, unknown
-from shardwise.plans.stacks import StackName
+from shardwise.plans.stacks import Gathers, Overlapped, Reduces, StackName
 
 PUBLISHED = Path(__file__).parent / "data" / "training_runs.csv"
 """416 published runs, each with its source and citation."""
@@ -29,7 +29,6 @@ Metric = Literal[
     "tflops_per_device",
     "device_hours_per_trillion_tokens",
 ]
-Overlapped = Literal["data", "tensor", "context", "expert", "pipeline"]
 
 
 SPELT: Mapping[str, str] = {
@@ -161,10 +160,8 @@ class RunRow(BaseModel):
     micro_batch_per: Literal["shard", "device"] = Field(
         "shard", description="whether `micro_batch` is of one shard of the batch or of one device"
     )
-    weight_gather: Literal["per_pass", "per_microbatch", "per_step"] | None = Field(
-        None, description="how often fsdp gathers the weights"
-    )
-    gradient_reduce: Literal["per_microbatch", "per_step"] | None = Field(
+    weight_gather: Gathers | None = Field(None, description="how often fsdp gathers the weights")
+    gradient_reduce: Reduces | None = Field(
         None, description="how often gradients are summed over dp and fsdp"
     )
     gradient_accumulation: Literal["fused", "separate"] | None = Field(
@@ -196,11 +193,16 @@ class RunRow(BaseModel):
     )
     compute_dtype: Word = Field("", description="of the matmuls; where empty, f16")
     param_dtype: Word = Field("", description="where empty: f32 on xla, else that of compute")
-    grad_dtype: Word = Field("", description="where empty, f32; with f16 compute, f16")
+    grad_dtype: Word = Field(
+        "", description="where empty, f32; with f16 compute, f16; on xla that of the parameters"
+    )
     master_dtype: Word = Field(
         "", description="of the optimizer's own copy, or none; where empty, none on xla, else f32"
     )
-    moments_dtype: Word = Field("f32", description="of the optimizer's moments")
+    moments_dtype: Word = Field(
+        "",
+        description="of the optimizer's moments; where empty, f32; on xla, of the parameters",
+    )
     optimizer: Word = Field("adam", description="adam, adafactor, muon, sgd, adam8bit")
     frozen: Annotated[tuple[str, ...] | None, BeforeValidator(_listed)] = Field(
         None, description="components that are not trained, with commas"
@@ -213,6 +215,9 @@ class RunRow(BaseModel):
         None, gt=0, le=1e6, description="slots of an expert over its mean load"
     )
     mtp_layers: int = Field(0, ge=0, le=1000, description="layers of multi-token prediction")
+    logit_chunks: int = Field(
+        1, ge=1, le=10**6, description="pieces in which a microbatch's logits are made and used"
+    )
     # What was measured.
     step_seconds: float | None = Field(None, gt=0, le=1e18, description="seconds per step")
     metric: Metric | None = Field(None, description="what `value` is, without `step_seconds`")

@@ -207,7 +207,7 @@ def _pipeline(plan: TrainPlan) -> dict[str, Any]:
         "num_pipeline_microbatches": plan.microbatches,
         "num_layers_per_pipeline_stage": layers[0] // plan.virtual_stages,
         "num_pipeline_repeats": plan.virtual_stages,
-        "pipeline_fsdp_ag_once": not plan.reshard_after_forward,
+        "pipeline_fsdp_ag_once": plan.weight_gather != "per_pass",
     }
 
 
@@ -258,6 +258,7 @@ def _methods(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
         "context_parallel_strategy": CONTEXT[plan.context_method],
         "opt_type": named(TARGET, "optimizer", plan.optimizer, OPTIMIZERS),
         "mtp_num_layers": plan.mtp_layers,
+        "num_vocab_tiling": plan.logit_chunks,
     }
     if cfg.has_experts:
         dense = plan.expert_dispatch == "dense"
@@ -294,7 +295,12 @@ def read(text: str) -> Fields:
         said["context_method"] = given.word("context_parallel_strategy", CONTEXT)
     said["optimizer"] = given.word("opt_type", OPTIMIZERS)
     said["mtp_layers"] = given.number("mtp_num_layers", "0")
-    said["reshard_after_forward"] = given.get("pipeline_fsdp_ag_once") != "true"
+    said["logit_chunks"] = given.count("num_vocab_tiling", "1", "write the pieces out, 1 or more")
+    once = given.get("pipeline_fsdp_ag_once") == "true"
+    said |= {
+        "weight_gather": "per_microbatch" if once else "per_pass",
+        "gradient_reduce": "per_microbatch",
+    }
     said |= {"expert_over_tensor": False, "lora_rank": 0, "frozen": []}
     if "capacity_factor" in given:
         capacity = given.number("capacity_factor", kind=float)

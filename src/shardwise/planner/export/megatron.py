@@ -256,7 +256,8 @@ def read(text: str, world: int | None = None) -> Fields:
         "optimizer": given.word("--optimizer", OPTIMIZERS, "adam"),
         "offload_optimizer": "--optimizer-cpu-offload" in given,
         "mtp_layers": given.number("--mtp-num-layers", "0"),
-        "reshard_after_forward": True,
+        "weight_gather": "per_pass",
+        "gradient_reduce": "per_microbatch",
         "lora_rank": 0,
         "frozen": [],
     }

@@ -50,7 +50,7 @@ NOTE, UNSAID = "# shardwise: ", "# not expressed: "
 ABOUT_THE_PLAN = frozenset(
     (
         *("model", "model_hash", "slice", "slices", "box", "placement", "stack", "constants"),
-        *("expert_imbalance", "packed_lengths"),
+        *("expert_imbalance", "packed_lengths", "gradient_accumulation", "overlap", "compiled"),
     )
 )
 """Where the plan is from and what it was priced for: no framework has to carry these out."""
@@ -290,7 +290,9 @@ def _without_effect(plan: TrainPlan, cfg: ModelConfig) -> frozenset[str]:
     if copies(plan) == 1:
         idle.add("zero")
     if not stored_axes(plan):
-        idle.add("reshard_after_forward")
+        idle.add("weight_gather")
+    if not stored_axes(plan) or plan.microbatches == 1:
+        idle.add("gradient_reduce")
     idle.add("storage_axes")  # the exporters check it where it has an effect
     return frozenset(idle)
 

@@ -23,6 +23,7 @@ from shardwise.planner.export.notes import (
     mesh_of,
     named,
     refused,
+    stored_axes,
     stored_dtype,
     whole,
 )
@@ -45,7 +46,7 @@ SCHEDULES = {
     "interleaved": "Interleaved1F1B",
     "zb_v": "ZBVZeroBubble",
 }
-RESHARD = {True: "always", False: "never"}
+RESHARD = {"per_pass": "always", "per_microbatch": "never"}
 POLICIES = {"none": "None", "matmul_outputs": "SelectiveAC", "block": "FullAC"}
 
 _HEAD = '''from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
@@ -66,6 +67,7 @@ def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
         raise refused(TARGET, "zero", plan.zero, "dp_replicate replicates the optimizer too (0)")
     if plan.degree("context") > 1 and plan.context_method != "all_gather":
         raise refused(TARGET, "context_method", plan.context_method, "it gathers K and V")
+    check_reduction(plan)
     sections = {
         "training": _training(plan),
         "parallelism": _degrees(plan, cfg) | _pipeline(plan),
@@ -118,7 +120,9 @@ def _degrees(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
         "tensor_parallel_degree": plan.degree("tensor"),
         "expert_parallel_degree": _expert_degree(plan, cfg),
         "enable_sequence_parallel": plan.sequence_parallel,
-        "fsdp_reshard_after_forward": RESHARD[plan.reshard_after_forward],
+        "fsdp_reshard_after_forward": RESHARD[
+            "per_pass" if plan.weight_gather == "per_pass" else "per_microbatch"
+        ],
     }
 
 
@@ -150,6 +154,21 @@ def _pipeline(plan: TrainPlan) -> dict[str, Any]:
         "num_pp_microbatches": plan.microbatches,
         "pipeline_parallel_module_fqns_per_model_part": parts,
     }
+
+
+def check_reduction(plan: TrainPlan) -> None:
+    """Raise BadRequest where gradients are not reduced as often as it does: once a step under a
+    pipeline, else after every microbatch."""
+    if plan.microbatches == 1 or not stored_axes(plan):
+        return
+    does = reduces(plan.degree("stage"))
+    if plan.gradient_reduce != does:
+        raise refused(TARGET, "gradient_reduce", plan.gradient_reduce, f"it reduces {does}")
+
+
+def reduces(stages: int) -> str:
+    """How often it reduces gradients."""
+    return "per_step" if stages > 1 else "per_microbatch"
 
 
 def chunk_sizes(plan: TrainPlan) -> list[int]:
@@ -190,12 +209,13 @@ def read(text: str) -> Fields:
         "storage_axes": list(STORAGE_AXES),
         "expert_over_tensor": spans,
         "sequence_parallel": bool(given.get("parallelism.enable_sequence_parallel", True)),
-        "reshard_after_forward": meant(
+        "weight_gather": meant(
             TARGET,
             "fsdp_reshard_after_forward",
             given.get("parallelism.fsdp_reshard_after_forward", ""),
             RESHARD,
         ),
+        "gradient_reduce": reduces(stages),
         "remat": meant(TARGET, "activation_checkpoint", given.get("ac", ""), POLICIES),
         "remat_kinds": {},
         "offload_optimizer": bool(given.get("training.enable_cpu_offload", False)),

@@ -178,10 +178,16 @@ class Stored:
         sent = self.sent.sides
         return layers.forward.beside(sent, chunks), layers.backward.beside(sent, chunks)
 
-    @cached_property
-    def transfer_seconds(self) -> Quantity:
-        """One transfer of a microbatch's activations to the next stage."""
-        if self.sent is None:
+    def sends(self, structure: Structure) -> int:
+        """How often a layer's round sends activations on beside its work: once per chunk; never
+        where the schedule waits for them."""
+        beside = self.steps.piped and "pipeline" in structure.hidden
+        return structure.virtual_stages if beside else 0
+
+    def transfer_seconds(self, structure: Structure) -> Quantity:
+        """For how long a stage waits for the activations of a microbatch from the one before: one
+        transfer, nothing where it has other passes to run meanwhile."""
+        if self.sent is None or "pipeline" in structure.hidden:
             return 0.0
         return self.sent.sides[_TRANSFER][0] * (self.steps.cfg.layers * self.steps.share)
 
@@ -324,15 +330,13 @@ class Reduced:
         return pipeline.idle_factor(
             Passes(forward.plain, backward.plain, weight),
             Passes(ends * part, ends * (1 - part), around.weight),
-            self.stored.transfer_seconds * self.steps.microbatches,
+            self.stored.transfer_seconds(structure) * self.steps.microbatches,
             share,
         )
 
     def layers_time(self, structure: Structure) -> tuple[Time, Time]:
         """The forward and the backward bodies of all layers under a schedule."""
-        return self._layers(
-            structure.virtual_stages if self.steps.piped else 0, self.stored.paired(structure)
-        )
+        return self._layers(self.stored.sends(structure), self.stored.paired(structure))
 
     def _layers(self, chunks: int, paired: bool) -> tuple[Time, Time]:
         """With a number of chunks per stage, or without transfers."""

@@ -17,9 +17,10 @@ import numpy as np
 
 from shardwise.models import ModelConfig
 from shardwise.planner.price.pipeline import Pipeline
-from shardwise.planner.step.parts import StepPart, Tensors
+from shardwise.planner.step.parts import StepPart, Tensors, runs_beside
 from shardwise.planner.step.shape import TrainShape
 from shardwise.planner.step.work import Body
+from shardwise.plans.stacks import Overlapped
 from shardwise.plans.train import Structure
 from shardwise.roofline.bodies import OpTime, round_form, sides_of
 from shardwise.roofline.stacks import Stack
@@ -65,8 +66,14 @@ def _at(rows, index: np.ndarray):
     return np.take(rows, index, axis=-1) if isinstance(rows, np.ndarray) else rows
 
 
-def figures_of(bodies: Sequence[Sequence[OpTime]], layers: Sequence[float], n: int) -> Figures:
-    """Add up the priced ops of some bodies on n keys; `layers` is how many layers are like each."""
+def figures_of(
+    bodies: Sequence[Sequence[OpTime]],
+    layers: Sequence[float],
+    n: int,
+    hidden: frozenset[Overlapped],
+) -> Figures:
+    """Add up the priced ops of some bodies on n keys; `layers` is how many layers are like each,
+    `hidden` says whose transfers run beside compute."""
     rows: dict[str, np.ndarray] = {}
     totals: dict[str, np.ndarray] = {}
 
@@ -79,7 +86,8 @@ def figures_of(bodies: Sequence[Sequence[OpTime]], layers: Sequence[float], n: i
         aside = sides_of(tuple(ops))
         for t in ops:
             place = "wire" if t.op.collective is not None else "chain"
-            name = f"side {t.op.stream}" if t.op.id in aside else place
+            beside = runs_beside(t.op, t.op.id in aside, hidden)
+            name = f"side {t.op.stream}" if beside else place
             add(rows, name, (len(bodies), n), body, t.total)
             for resource, seconds in ((SERIAL, t.serial), *t.peak.items()):
                 add(totals, resource, (n,), ..., seconds * (t.op.count * many))

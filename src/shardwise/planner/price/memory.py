@@ -11,19 +11,18 @@ what comes and goes (`Working`). A search counts these once per row of candidate
 what they depend on. Everything broadcasts.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.activations import Activation
-from shardwise.models.specs import Layer, Moe, SoftmaxMixer
-from shardwise.planner.step.parts import Tensors, kept_activations, tensors_of
-from shardwise.planner.step.shape import TrainShape, kv_heads
+from shardwise.planner.price.working import Working, working
+from shardwise.planner.step.parts import Tensors, tensors_of
+from shardwise.planner.step.shape import TrainShape
+from shardwise.planner.step.strategies.kept import kept_activations
 from shardwise.planner.step.strategies.optimizer import copies, pieces, state_bytes
-from shardwise.planner.step.strategies.remat import bytes_of, place_of, saved_bytes
-from shardwise.plans.context_methods import context_row
+from shardwise.planner.step.strategies.remat import saved_bytes
 from shardwise.units import dtype_bytes
 from shardwise.work import MemoryTimeline, Quantity, largest, total
 
@@ -50,14 +49,6 @@ class Kept:
     in_transit: Quantity
 
 
-@dataclass(frozen=True, slots=True)
-class Working:
-    """What comes and goes: in the backward pass of a layer, and at the loss."""
-
-    backward: Quantity
-    loss: Quantity
-
-
 def memory(
     first: Resident,
     last: Resident,
@@ -75,7 +66,8 @@ def memory(
     """
     held, held_last = in_flight
     less = np.maximum(held - 1.0, 0.0)
-    some, fewer, at_loss = (kept.layers * n + kept.in_transit for n in (held, less, held_last))
+    some, fewer = (kept.layers * n + kept.in_transit for n in (held, less))
+    at_loss = kept.layers * held_last + kept.in_transit / 2
     backward, loss = working.backward + first.early, working.loss + last.early
     return MemoryTimeline(
         (
@@ -179,7 +171,8 @@ def state(tensors: Tensors, shape: TrainShape, stage: Stage) -> dict[str, Quanti
         cut = shape.replicas(row) if shape.zero == 2 else 1.0
         mine = local / held * copies(shape) if row.group is not None else local
         updated = mine / pieces(row, shape) * state_bytes(row, shape)
-        totals["gradients"] = totals["gradients"] + local / cut * dtype_bytes(shape.dtypes.grad)
+        summed = local / cut * _gathered_share(row, shape)
+        totals["gradients"] = totals["gradients"] + summed * dtype_bytes(shape.dtypes.grad)
         totals["optimizer"] = totals["optimizer"] + updated
     return totals
 
@@ -198,6 +191,12 @@ def _local(
         else:
             local = local * (stage.first if id(row) in first else stage.last)
         yield row, local
+
+
+def _gathered_share(row: Parameter, shape: TrainShape) -> Quantity:
+    """Elements of a row's gradient over those that are stored, while gradients are summed."""
+    whole = shape.compute_share(row) / shape.stored_share(row)
+    return 1.0 + (whole - 1.0) * shape.whole_gradients
 
 
 def _copies(shape: TrainShape) -> Quantity:
@@ -247,7 +246,8 @@ def kept_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
 
 
 def in_transit_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
-    """Offloaded activations on their way: those of the layer at work and of one neighbour."""
+    """Offloaded activations on their way: those of the layer at work and of one neighbour. At the
+    loss no layer is at work."""
     return 2 * largest(
         saved_bytes(kept_activations(cfg, layer, shape), shape, "offload") for layer in cfg.groups
     )
@@ -266,146 +266,3 @@ def checkpoint_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
     """Activations kept for backward on the first stage, when a backward pass begins."""
     saved = kept(cfg, shape, shape.stage_share)
     return saved.layers * shape.in_flight(0.0) + saved.in_transit
-
-
-# What comes and goes ------------------------------------------------------------------------------
-
-
-def working(tensors: Tensors, shape: TrainShape, share: Quantity) -> Working:
-    """What comes and goes on a stage with a share of the layers."""
-    cfg, gathered = tensors.cfg, gathered_bytes(tensors, shape, share)
-    ends, logits = gathered_ends(tensors, shape), logit_bytes(cfg, shape)
-    stays = not shape.reshard_after_forward
-    return working_of(gathered, layer_bytes(cfg, shape), ends, logits, shape.eager, stays)
-
-
-def working_of(
-    gathered: Quantity,
-    layer: Quantity,
-    ends: Sequence[Quantity],
-    logits: Sequence[Quantity],
-    eager: bool,
-    stays: bool,
-) -> Working:
-    """From `gathered_bytes`, `layer_bytes`, `gathered_ends` and `logit_bytes`; `stays` says whether
-    the layers are still gathered at the loss."""
-    loss = loss_bytes(ends, logits, eager)
-    return Working(backward=gathered + layer, loss=loss + gathered if stays else loss)
-
-
-def layer_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
-    """What the backward pass of the widest layer needs on top of what is kept: what it recomputes,
-    the gradients at work, and buffers of its exchanges."""
-    return largest(_layer(cfg, layer, shape) for layer in cfg.groups)
-
-
-def _layer(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quantity:
-    saved = kept_activations(cfg, layer, shape)
-    tape = [a for a in saved if a.tape]
-    again = [a for a in tape if place_of(a, shape) != "keep"]
-    return (
-        bytes_of(again, shape)
-        + _gradients(cfg, tape, shape)
-        + _expert_buffers(cfg, layer, shape)
-        + _context_buffers(layer, shape)
-    )
-
-
-def _gradients(cfg: ModelConfig, tape: Sequence[Activation], shape: TrainShape) -> Quantity:
-    """Gradients alive at once: of what goes into and comes out of the widest elementwise op (an
-    MLP's activation, or queries, keys and values), and of the stream."""
-    inner = shape.layer_shape
-    mlp = bytes_of([a for a in tape if a.kind in ("mlp_in", "activation") and a.sharded], shape)
-    mixer = bytes_of([a for a in tape if a.kind in ("qkv", "attention") and a.sharded], shape)
-    stream = inner.norm_tokens * cfg.d_model * dtype_bytes(inner.activations)
-    return np.maximum(mlp, mixer) + stream
-
-
-def _expert_buffers(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quantity:
-    """What an all-to-all receives: the rows of a device, in and out."""
-    inner = shape.layer_shape
-    if not isinstance(layer.mlp, Moe):
-        return 0.0
-    width = (layer.mlp.latent_dim or cfg.d_model) * dtype_bytes(inner.activations)
-    slots = inner.norm_tokens * layer.mlp.experts_per_token * shape.expert_room
-    return np.where(np.asarray(inner.expert_group) > 1, 2 * slots * width, 0.0)
-
-
-def _context_buffers(layer: Layer, shape: TrainShape) -> Quantity:
-    """Keys and values that a device has at once by its context method, and their gradients."""
-    inner, mixer = shape.layer_shape, layer.mixer
-    if not isinstance(mixer, SoftmaxMixer):
-        return 0.0
-    width = np.ceil(kv_heads(mixer) / inner.degree("tensor")) * (mixer.head_dim + mixer.v_head_dim)
-    block = inner.tokens * width * dtype_bytes(inner.activations)
-    context = inner.degree("context")
-    held = 2 * block * context_row(shape.context_method).held(context)
-    return np.where(np.asarray(context) > 1, held, 0.0)
-
-
-def gathered_bytes(tensors: Tensors, shape: TrainShape, share: Quantity) -> Quantity:
-    """Gathered parameters: the layer in use, the next one, and the layer's whole gradient. Without
-    `reshard_after_forward` all layers of the stage stay gathered."""
-    groups = [[r for r in rows if not r.shares] for rows in tensors.groups]
-    weight = dtype_bytes(shape.weights)
-    grad = largest(sum(_extra(r, shape) * shape.trains(r) for r in mine) for mine in groups)
-    held = 2 * largest(sum(_extra(r, shape) for r in mine) for mine in groups)
-    if not shape.reshard_after_forward:
-        layers = sum(_extra(r, shape) * r.layers for mine in groups for r in mine)
-        held = layers * share
-    return held * weight + grad * dtype_bytes(shape.dtypes.grad)
-
-
-RING_PIECES = (8, 32)
-"""XLA cuts a matmul into a ring of at most 32 pieces: `max_windowed_einsum_iteration` by default
-(openxla/xla, xla/service/spmd/spmd_partitioner.h). Of 4 pieces none was made (docs/log.md)."""
-
-
-def gathered_ends(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
-    """Bytes of the gathered vocabulary matrix and of its gradient before that is scattered, and 1
-    where XLA stores the gradient of the logits, else 0.
-
-    It stores it where the matrix's gradient is scattered by a ring of `RING_PIECES` devices, which
-    reads the logits' gradient piece by piece, and where only one dim of the tokens is cut.
-    """
-    size = largest(_extra(r, shape) for r in tensors.rows if r.group is None)
-    stored = np.asarray(shape.degree("fsdp") * shape.degree("expert"))
-    copies = shape.degree("data") * shape.degree("replica") if shape.zero else 1.0
-    pieces = np.where(stored > 1, stored, copies)
-    least, most = RING_PIECES
-    alone = np.asarray(shape.degree("context")) == 1
-    written = np.where((pieces >= least) & (pieces <= most) & alone, 1.0, 0.0)
-    return size * dtype_bytes(shape.weights), size * dtype_bytes(shape.dtypes.grad), written
-
-
-def _extra(row: Parameter, shape: TrainShape) -> Quantity:
-    """Elements of a row that are on the device only while gathered."""
-    return row.size * (shape.compute_share(row) - shape.stored_share(row))
-
-
-def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity]:
-    """Logits of one microbatch in f32, and their gradient in the dtype of the activations, in which
-    the matmuls of the backward pass read it. Run op by op (PyTorch) the gradient is f32 first, and
-    16-bit logits and their gradient stand beside their f32 copy and the f32 probabilities."""
-    size = dtype_bytes(shape.layer_shape.activations)
-    logits = shape.tokens * cfg.vocabulary / shape.degree("tensor")
-    if shape.eager:
-        return 4.0 * logits, (4.0 + (2 * size if size < 4 else 0.0)) * logits
-    return 4.0 * logits, size * logits
-
-
-def loss_bytes(ends: Sequence[Quantity], logits: Sequence[Quantity], eager: bool) -> Quantity:
-    """Bytes at the fullest moment of the loss, from `gathered_ends` and `logit_bytes`.
-
-        op by op (PyTorch)                 matrix + its gradient + logits + their gradient
-        XLA, logits' gradient stored       matrix + logits' gradient + max(logits, its gradient)
-        XLA, logits' gradient not stored   matrix + logits + its gradient
-
-    Where it is stored, the logits are freed before the matrix's gradient is made. Where it is not,
-    the matmuls that read it compute it from the logits, which stay until both have run.
-    """
-    (matrix, matrix_gradient, written), (made, gradient) = ends, logits
-    if eager:
-        return matrix + matrix_gradient + made + gradient
-    apart = gradient + np.maximum(made, matrix_gradient)
-    return matrix + np.where(np.asarray(written) > 0, apart, made + matrix_gradient)

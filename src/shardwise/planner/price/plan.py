@@ -7,7 +7,7 @@ time with what each of its own, uneven stages really holds: its layers by kind, 
 first, the logits on the last. `timeline_factor` is what it takes over the counted device's work.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -24,6 +24,7 @@ from shardwise.planner.step.parts import Bodies, StepPart, tensors_of
 from shardwise.planner.step.shape import TrainShape
 from shardwise.planner.step.work import Counted, Loop, Step, loops_of, step_of
 from shardwise.plans import TrainPlan
+from shardwise.plans.stacks import STACK_ROWS
 from shardwise.plans.train import Structure
 from shardwise.roofline import Estimate
 from shardwise.roofline.bodies import OpTime
@@ -36,9 +37,26 @@ from shardwise.work import MemoryTimeline, Quantity
 Times = tuple[OpTime, ...]
 
 
-def stack_for(name: str, constants: str) -> Stack:
+def stack_for(structure: Structure) -> Stack:
     """The constants of a plan's software; the book derates no rate and overlaps all that may."""
-    return IDEAL if constants == "book" else load_stack(name)
+    if structure.constants == "book":
+        return IDEAL
+    return fused(load_stack(structure.stack), structure, load_stack)
+
+
+def fused(stack: Stack, structure: Structure, load: Callable[[str], Stack]) -> Stack:
+    """The stack with a compiler that it has not by itself, or without the one that it has. What
+    elementwise work moves and ops cost the host are then those of the other kind of software."""
+    own = structure.software.compiled
+    if structure.fuses_elementwise == own:
+        return stack
+    other = load(EAGER if own else COMPILED)
+    return replace(stack, passes=other.passes, launch_seconds=other.launch_seconds)
+
+
+COMPILED, EAGER = (
+    next(row.name for row in STACK_ROWS if row.compiled == compiled) for compiled in (True, False)
+)
 
 
 def price_step(
@@ -59,7 +77,9 @@ def price_step(
     tensors = tensors_of(cfg, shape)
 
     def figures(part: StepPart, _: Structure) -> tuple[Figures, ...]:
-        return tuple(figures_of(bodies, part.layers(cfg), n) for bodies in times[part.name])
+        return tuple(
+            figures_of(bodies, part.layers(cfg), n, shape.hidden) for bodies in times[part.name]
+        )
 
     steps = Steps(
         tensors=tensors,
@@ -244,13 +264,13 @@ def stage_seconds(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep) -> Stag
         for part in (end.chain, end.casts, end.accumulation):
             for phase, seconds in _compute(part).items():
                 passes[phase if phase in PHASES else "backward"][stage] += seconds
-    transfers = priced.times.transfer
+    transfers, beside = priced.times.transfer, priced.reduced.stored.sends(priced.shape)
     return StageSeconds(
         forward=tuple(passes["forward"]),
         backward=tuple(passes["backward"]),
         weight=tuple(passes["weight"]),
         reduction=tuple(passes["reduction"]),
-        transfer=max((float(t.derated) for t in transfers), default=0.0),
+        transfer=0.0 if beside else max((float(t.derated) for t in transfers), default=0.0),
         optimizer=float(np.sum(priced.reduced.around(priced.shape).update)),
     )
 
@@ -260,8 +280,8 @@ def _rounds(priced: PricedStep) -> dict[str, np.ndarray]:
 
     Weight gradients have the share of a backward round that they have of its compute."""
     reduced, stack = priced.reduced, priced.steps.stack
-    chunks = priced.shape.virtual_stages if priced.steps.piped else 0
-    ahead, early = reduced.stored.rounds_of(chunks, reduced.stored.paired(priced.shape))
+    sends = reduced.stored.sends(priced.shape)
+    ahead, early = reduced.stored.rounds_of(sends, reduced.stored.paired(priced.shape))
     late = early.beside(reduced.reduction.sides)
     forward, usual, last = (
         np.reshape(period_of(each, stack).seconds, -1) for each in (ahead, early, late)

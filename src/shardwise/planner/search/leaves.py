@@ -18,21 +18,23 @@ from shardwise.planner.price.figures import Figures, Steps, figures_of
 from shardwise.planner.price.memory import (
     Kept,
     Resident,
-    Working,
     busiest_stages,
     fuller_update,
-    gathered_bytes,
-    gathered_ends,
     in_transit_bytes,
     kept_bytes,
-    layer_bytes,
-    logit_bytes,
     memory,
     module_bytes,
     resident,
-    working_of,
 )
 from shardwise.planner.price.plan import stack_for
+from shardwise.planner.price.working import (
+    Working,
+    gathered_bytes,
+    gathered_ends,
+    layer_bytes,
+    logit_bytes,
+    working_of,
+)
 from shardwise.planner.search.columns import Columns, Keys, Meshes, keys_of
 from shardwise.planner.search.legality import batch_shards
 from shardwise.planner.search.request import TrainRequest
@@ -93,7 +95,7 @@ _SIZES = ("=expert", "=context", "=tensor")
 RESIDENT = StepPart(
     name="resident bytes",
     count=_resident,
-    choices=lambda s: (s.storage_axes, s.zero, s.ends),
+    choices=lambda s: (s.storage_axes, s.gradient_reduce, s.zero, s.ends),
     keys=("=stage", "copies", *_SIZES, "=fsdp", "loop"),
 )
 KEPT = StepPart(
@@ -105,7 +107,7 @@ KEPT = StepPart(
 GATHERED = StepPart(
     name="gathered bytes",
     count=_gathered,
-    choices=lambda s: (s.storage_axes, s.reshard_after_forward, s.zero > 0),
+    choices=lambda s: (s.storage_axes, s.weight_gather, s.zero > 0),
     keys=("=stage", "copies", *_SIZES, "=fsdp"),
 )
 WORKING = StepPart(
@@ -150,7 +152,7 @@ class StepParts:
         self.request, self.meshes, self.columns = request, meshes, columns
         shape = column_shape(request, columns, any_structure)
         self.tensors, self.eager = tensors_of(request.cfg, shape), shape.eager
-        self.stack = stack_for(shape.stack, shape.constants)
+        self.stack = stack_for(shape)
         self._keys: dict[tuple[str, ...], Keys] = {}
         self._parts: dict[tuple, OnKeys] = {}
         self._times: dict[tuple[int, str, str], dict[Known, OpTime]] = {}
@@ -165,7 +167,7 @@ class StepParts:
             for bodies in counted:
                 known = [self._known(part, i, structure) for i in range(len(bodies))]
                 priced = map(self._priced, [columns] * len(bodies), bodies, known)
-                found.append(figures_of(tuple(priced), layers, n))
+                found.append(figures_of(tuple(priced), layers, n, structure.hidden))
             return tuple(found)
 
         return self._made(part, structure, make)
@@ -310,7 +312,8 @@ class Chunk:
         """All that `memory` needs but the microbatches in flight, which a schedule decides."""
         ways = (RESIDENT, self._resident), (KEPT, self._kept), (GATHERED, WORKING, self._working)
         s = structure
-        whole = (s.remat, s.context_method, s.storage_axes, s.reshard_after_forward, s.zero, s.ends)
+        stored = (s.storage_axes, s.weight_gather, s.gradient_reduce, s.zero)
+        whole = (s.remat, s.context_method, *stored, s.ends)
         if whole not in self._memory:
             self._memory[whole] = tuple(self._once(structure, *about) for about in ways)
         return self._memory[whole]
@@ -336,5 +339,5 @@ class Chunk:
         gathered, *ends = self._at(self.parts.bytes(GATHERED, structure))
         layer, *logits = self._at(self.parts.bytes(WORKING, structure))
         return working_of(
-            gathered, layer, ends, logits, self.parts.eager, not structure.reshard_after_forward
+            gathered, layer, ends, logits, self.parts.eager, structure.weight_gather != "per_pass"
         )

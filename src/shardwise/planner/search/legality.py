@@ -194,10 +194,27 @@ def _storage(request: TrainRequest, c: Columns, s: Structure) -> Mask:
 
 
 def _reshard(request: TrainRequest, c: Columns, s: Structure) -> Mask:
+    return (s.weight_gather == request.usual("weight_gather")) | _stored(c, s)
+
+
+def _stored(c: Columns, s: Structure) -> Mask:
+    """Where some axis stores parameters in pieces."""
     stored = np.ones(len(c), np.int64)
     for axis in s.storage_axes:
         stored = stored * c.degrees[axis]
-    return (s.reshard_after_forward == request.usual("reshard_after_forward")) | (stored > 1)
+    return stored > 1
+
+
+def _reduce(request: TrainRequest, c: Columns, s: Structure) -> Mask:
+    if len(request.searched["gradient_reduce"]) == 1:
+        return np.ones(len(c), bool)
+    piped = _stored(c, s) & (c.microbatches > 1) & (c.degrees["stage"] > 1)
+    usual = s.gradient_reduce == request.usual("gradient_reduce")
+    return np.where(piped, s.gradient_reduce == s.software.piped_reduce, usual)
+
+
+def _reduce_zero(request: TrainRequest, c: Columns, s: Structure) -> Mask:
+    return np.full(len(c), s.zero < 2 or s.gradient_reduce != "per_step")
 
 
 def _context(request: TrainRequest, c: Columns, s: Structure) -> Mask:
@@ -246,10 +263,27 @@ STRUCTURE_RULES: tuple[StructureRule, ...] = (
     StructureRule(
         name="reshard",
         kind="law",
-        about=("reshard_after_forward", "storage_axes"),
+        about=("weight_gather", "storage_axes"),
         rule="keeping gathered parameters is chosen only where some axis stores them in pieces",
         reason="else nothing is gathered",
         holds=_reshard,
+    ),
+    StructureRule(
+        name="reduce",
+        kind="law",
+        about=("gradient_reduce", "storage_axes"),
+        rule="gradients of parameters in pieces are reduced after every microbatch, or as the "
+        "software's pipeline does it",
+        reason="no software lets one choose",
+        holds=_reduce,
+    ),
+    StructureRule(
+        name="reduce_zero",
+        kind="law",
+        about=("zero", "gradient_reduce"),
+        rule="with ZeRO-2 gradients are reduced after every microbatch",
+        reason="a device keeps only its pieces of them",
+        holds=_reduce_zero,
     ),
     StructureRule(
         name="context_method",

@@ -8,6 +8,7 @@ from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.plans.context_methods import CONTEXT_METHODS
+from shardwise.plans.stacks import GATHERS, REDUCES
 from shardwise.plans.train import STORAGE_AXES, USUAL, Structure
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
@@ -20,7 +21,7 @@ that context and expert replicate what is not an expert (Megatron-LM)."""
 
 LEVELS: tuple[Mapping[str, tuple], ...] = (
     {"remat": REMAT_POLICIES, "context_method": CONTEXT_METHODS},
-    {"storage_axes": STORAGES, "reshard_after_forward": (True, False)},
+    {"storage_axes": STORAGES, "weight_gather": GATHERS[:2], "gradient_reduce": REDUCES},
     {"zero": (0, 1, 2)},
     {"pipeline_schedule": PIPELINE_KINDS},
 )

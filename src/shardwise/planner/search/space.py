@@ -32,6 +32,7 @@ from shardwise.planner.search.legality import (
 )
 from shardwise.planner.search.request import LEVELS, TrainRequest
 from shardwise.plans import MESH_AXES
+from shardwise.plans.stacks import Reduces
 from shardwise.plans.train import PLACINGS, Placing, Structure
 from shardwise.scheduling.pipeline import PLAIN, PipelineKind, schedule_row
 from shardwise.work import Quantity
@@ -123,7 +124,7 @@ _POWERS = 2 ** np.arange(10)
 
 def structures_of(request: TrainRequest) -> tuple[Structure, ...]:
     """Every structural choice, whether it makes a difference or not."""
-    tried = {**request.searched, "remat": policies(request)}
+    tried = {**request.searched, "remat": policies(request), "gradient_reduce": reduces(request)}
     schedules = _schedules(tried.pop(_SCHEDULE))
     return tuple(
         replace(
@@ -143,6 +144,14 @@ def policies(request: TrainRequest) -> tuple[RematPolicy, ...]:
     if request.piece.chip.host_link_oneway is not None or len(tried) == 1:
         return tried
     return tuple(remat for remat in tried if not remat_row(remat).offloads)
+
+
+def reduces(request: TrainRequest) -> tuple[Reduces, ...]:
+    """How often gradients may be reduced: as the software does it, or as it was asked for."""
+    tried = request.searched["gradient_reduce"]
+    if len(tried) == 1:
+        return tried
+    return tuple(dict.fromkeys((tried[0], request.structure.software.piped_reduce)))
 
 
 def _schedules(kinds: tuple[PipelineKind, ...]) -> list[tuple[PipelineKind, int]]:
@@ -173,7 +182,7 @@ def usual_of(structures: tuple[Structure, ...]) -> tuple[Structure, ...]:
     """One structure per remat policy: where they can be, the defaults of a plan."""
     found: dict[str, Structure] = {}
     for s in structures:
-        odd = (s.zero != 1) + (s.pipeline_schedule != PLAIN) + (not s.reshard_after_forward)
+        odd = (s.zero != 1) + (s.pipeline_schedule != PLAIN) + (s.weight_gather != "per_pass")
         if s.remat not in found or odd == 0:
             found.setdefault(s.remat, s)
             if odd == 0 and found[s.remat].zero != 1:

@@ -96,16 +96,18 @@ def _mixer_block(
     core: Callable[[Layer, LayerShape], Sequence[Op]],
 ) -> list[Yield]:
     inner = _head_norm(layer, shape)
+    casts, more = (), ()
     if core is mixer_core:  # serving's kernels rotate while they write the cache
         inner += _rotary(cfg, layer, shape)
+        casts, more = _casts("attention", rows, shape)
     into, out = _over_tensor("attention", "attention", cfg, shape)
     summed, whole = _over_width("attention", "attention", rows, rows, shape)
     return [
         ("norm", _norm("attention", cfg, norms, shape)),
-        *_all("norm", into),
+        *_all("norm", [*into, *casts]),
         *_all("qkv", _matmuls_in(rows, shape, matmul, summed)),
         *_all("qkv", inner),
-        *_all("attention", [*core(layer, shape), *_output_gate(layer, shape), *whole]),
+        *_all("attention", [*core(layer, shape), *_output_gate(layer, shape), *whole, *more]),
         *_all("attention_out", [matmul(r, shape) for r in rows if _yields_d(r)]),
         *_all("attention_out", out),
     ]
@@ -128,13 +130,14 @@ def _mlp_block(
     component = "routed_experts" if moe else "mlp_dense"
     gather, scatter = _over_tensor("mlp", component, cfg, shape, share)
     summed, whole = _over_width("mlp", component, [*rows, *router], rows, shape)
+    casts, more = _casts("mlp", rows, shape) if matmul is matmul_op else ((), ())
     return [
         ("norm", _norm("mlp", cfg, norms, shape)),
         *_all("norm", gather),
         *_all("mlp_in", [matmul(r, shape) for r in router]),
-        *_all("dispatch", into),
+        *_all("dispatch", [*into, *casts]),
         *_all("mlp_in", _matmuls_in(rows, shape, matmul, summed)),
-        *_all("activation", [*_activation(component, rows, shape), *whole]),
+        *_all("activation", [*_activation(component, rows, shape), *whole, *more]),
         *_all("mlp_out", [matmul(r, shape) for r in rows if _yields_d(r)]),
         *_all("mlp_out", [*out, *scatter]),
     ]
@@ -237,6 +240,43 @@ def _local_dims(row: Parameter, tensor: Quantity) -> tuple[Quantity, Quantity]:
     local = np.ceil(size / tensor)
     # Multiplied last: a rounding error above a whole number would cost a tile of padding.
     return (k / size * local, n) if letter in row.contracts else (k, n / size * local)
+
+
+QUANTISED = 2.0
+"""Copies of one byte per element of a quantised input: as it is for the product with the weight,
+transposed for that of the weight's gradient (Transformer Engine's cast_transpose; an mxfp8 tensor
+has a row-wise and a column-wise copy, as its scales lie along the contracted dim)."""
+
+
+def _casts(
+    block: str, rows: Sequence[Parameter], shape: LayerShape
+) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
+    """What casts the inputs of a block's first and last products where these are quantised.
+
+    Products of one input share its copies. The transposed op is the cast of the gradients that come
+    back. Weights are cast once a step, which is left out.
+    """
+    wide, narrow = dtype_bytes(shape.activations), dtype_bytes(shape.compute)
+    if narrow >= wide:
+        return (), ()
+    first = [r for r in rows if not _yields_d(r)][:1]
+    last = [r for r in rows if _yields_d(r)][:1]
+    traffic = wide + QUANTISED * narrow
+    return tuple(
+        tuple(
+            make_op(f"{block}.{name}", row.component, "elementwise", hbm_bytes=size * traffic)
+            for row in part
+            if np.any(size := _input_size(row, shape))
+        )
+        for name, part in (("cast_in", first), ("cast_out", last))
+    )  # type: ignore[return-value]
+
+
+def _input_size(row: Parameter, shape: LayerShape) -> Quantity:
+    """Elements of a product's left input on one device."""
+    product = matmul_op(row, shape).matmul
+    assert product is not None
+    return product.m * product.k * product.batch
 
 
 def _head_norm(layer: Layer, shape: LayerShape) -> list[Op]:

@@ -7,12 +7,11 @@ ops follow one another by `after`; SIDE ops, collectives and host copies off the
 for nothing or are waited for by nobody.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.activations import Activation, saved_activations, saved_scores
 from shardwise.models.parameters import parameters
 from shardwise.models.specs import Layer
 from shardwise.planner.step.layer import (
@@ -23,14 +22,16 @@ from shardwise.planner.step.layer import (
     tensor_step,
 )
 from shardwise.planner.step.shape import TrainShape, Yield
-from shardwise.planner.step.strategies.accumulation import gradient_accumulation
+from shardwise.planner.step.strategies.accumulation import adding, gradient_accumulation
 from shardwise.planner.step.strategies.data import gradient_reduction
-from shardwise.planner.step.strategies.fsdp import parameter_exchanges
+from shardwise.planner.step.strategies.fsdp import gradient_scatters, parameter_gathers
+from shardwise.planner.step.strategies.kept import kept_activations
 from shardwise.planner.step.strategies.lora import adapters
 from shardwise.planner.step.strategies.mtp import PREFIX, last_layer, mtp_rows, rows_of
 from shardwise.planner.step.strategies.optimizer import copies, update_ops
 from shardwise.planner.step.strategies.pipeline import stage_transfer, tied_reduction
 from shardwise.planner.step.strategies.remat import host_copy, recomputed, regathers
+from shardwise.plans.stacks import Overlapped
 from shardwise.plans.train import Structure
 from shardwise.units import dtype_bytes
 from shardwise.work import Op, Quantity, make_op
@@ -38,6 +39,9 @@ from shardwise.work import Op, Quantity, make_op
 Ops = tuple[Op, ...]
 Bodies = tuple[Ops, ...]
 """What runs in a round: of every kind of layer, or of the one thing that there is."""
+
+EXCHANGED = ("parameters", "gradients", "optimizer")
+"""Components of the transfers that come of sharding or replicating parameters."""
 
 SIDE = ("attention.ring",)
 """Ops of a layer that run beside its chain: hops of keys and values under the attention."""
@@ -112,9 +116,42 @@ def _layer_exchanges(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
 def _exchanges(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Ops, Ops, Ops, Ops]:
     """What parameters and gradients of some rows take per round: see `LayerParts`."""
     used = shape.strategies
-    gathers, scatters = parameter_exchanges(rows, shape) if "fsdp" in used else ((), ())
+    gathers = parameter_gathers(rows, shape) if "fsdp" in used else ()
+    scatters = () if shape.reduces_once else _scatters(rows, shape)
     summed = gradient_accumulation(rows, shape) if "accumulation" in used else ()
     return gathers, scatters, summed, parameter_casts(rows, shape)
+
+
+def _scatters(rows: Sequence[Parameter], shape: TrainShape) -> Ops:
+    return gradient_scatters(rows, shape) if "fsdp" in shape.strategies else ()
+
+
+def overlapped_of(op: Op) -> Overlapped | None:
+    """Whose transfer a collective is; None of an op that is none."""
+    if op.collective is None:
+        return None
+    if op.component in EXCHANGED:
+        return "data"
+    names = op.collective.axes
+    return _OF_AXIS.get(names[0], "expert")
+
+
+_OF_AXIS: Mapping[str, Overlapped] = {
+    "stage": "pipeline",
+    "context": "context",
+    "tensor": "tensor",
+}
+
+
+def runs_beside(op: Op, aside: bool, hidden: frozenset[Overlapped]) -> bool:
+    """Whether a transfer runs beside its body's chain: of those that nothing waits for (`aside`)
+    the hidden ones, and activations over tensor or expert, in pieces beside the products that read
+    or make them, where these are hidden. When a stage waits for another one is its schedule's
+    matter."""
+    whose = overlapped_of(op)
+    if whose in (None, "pipeline"):
+        return aside
+    return whose in hidden and (aside or whose in ("tensor", "expert"))
 
 
 def layer_chains(
@@ -134,24 +171,19 @@ def layer_chains(
     return tuple(forward), (*ready, *_chained(back, shape))
 
 
-def kept_activations(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> tuple[Activation, ...]:
-    """The activations of one layer that some policy keeps. XLA keeps what the backward pass reads
-    and cannot fuse into what reads it; op by op all of the tape stays."""
-    saved = saved_activations(cfg, layer)
-    if not shape.eager:
-        saved = tuple(a for a in saved if not a.remade)
-    if shape.attention_kernel == "scores":
-        saved += saved_scores(layer, float(shape.sequence_length))
-    return saved
-
-
 def _backward(
     layer: Layer, rows: Sequence[Parameter], yields: Sequence[Yield], shape: TrainShape
 ) -> list[Op]:
     """What backward runs again, then the backward pass; frozen matrices have no dW."""
+    back = _trained(rows, backward_layer([op for _, op in yields]), shape)
+    return [*recomputed(layer, yields, shape), *back]
+
+
+def _trained(rows: Sequence[Parameter], back: Sequence[Op], shape: TrainShape) -> list[Op]:
+    """A backward pass without dW of frozen matrices; all others add to the sum of gradients where
+    matmuls do that."""
     frozen = {f"dW {r.name}" for r in rows if not shape.trains(r)}
-    back = backward_layer([op for _, op in yields])
-    return [*recomputed(layer, yields, shape), *(op for op in back if op.name not in frozen)]
+    return [adding(op, shape) for op in back if op.name not in frozen]
 
 
 def _chained(ops: Sequence[Op], shape: TrainShape) -> list[Op]:
@@ -173,9 +205,11 @@ def _chained(ops: Sequence[Op], shape: TrainShape) -> list[Op]:
 
 def parameter_casts(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
     """Stored parameters of 4 bytes cast to the compute dtype before each use (MaxText): read them,
-    write the copy that is gathered; nothing where they are stored as they are computed with."""
+    write the copy that is gathered; nothing where they are stored as they are computed with. Op by
+    op narrow copies are made once a step, for all microbatches (Transformer Engine's
+    `is_first_microbatch`), which is left out."""
     param, weights = dtype_bytes(shape.dtypes.param), dtype_bytes(shape.weights)
-    if param == weights:
+    if param == weights or (shape.eager and weights < param):
         return ()
     size = shape.stored(rows) * (param + weights)
     return (make_op("cast.params", "parameters", "elementwise", hbm_bytes=size),)
@@ -187,7 +221,10 @@ def _reductions(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
 
 
 def _reduction(rows: Sequence[Parameter], shape: TrainShape) -> Ops:
-    return gradient_reduction(rows, shape) if "data" in shape.strategies else ()
+    scatters = _scatters(rows, shape) if shape.reduces_once else ()
+    if "data" not in shape.strategies:
+        return scatters
+    return (*scatters, *gradient_reduction(rows, shape))
 
 
 def _transfer(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
@@ -217,7 +254,7 @@ def _ends(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
     if "tensor" in shape.strategies:
         first += tensor_step("embedding.scatter", "reduce_scatter", "embedding", cfg, inner)
     head = _head(cfg, after, shape)
-    forward, back = list(head), list(backward_layer(head))
+    forward, back = list(head), [*_made_again(head, shape), *backward_layer(head)]
     for module in range(shape.mtp_layers):
         ops, returned = _mtp(cfg, after, shape, module)
         forward, back = [*forward, *ops], [*returned, *back]
@@ -225,6 +262,15 @@ def _ends(tensors: Tensors, shape: TrainShape) -> tuple[Bodies, ...]:
         (_both_passes(before, first, backward_layer(first), shape),),
         (_both_passes(after, forward, back, shape),),
     )
+
+
+def _made_again(head: Sequence[Op], shape: TrainShape) -> list[Op]:
+    """The matmuls of the head that the backward pass runs again where the loss is made in pieces:
+    their logits are not kept (MaxText's num_vocab_tiling)."""
+    if shape.logit_chunks == 1:
+        return []
+    again = [op for op in head if op.op_class == "matmul"]
+    return [replace(op, id=f"re.{op.id}", name=f"re {op.name}", phase="recompute") for op in again]
 
 
 def _head(cfg: ModelConfig, rows: Sequence[Parameter], shape: TrainShape) -> list[Op]:
@@ -271,9 +317,8 @@ def _both_passes(
     rows: tuple[Parameter, ...], forward: Sequence[Op], back: Sequence[Op], shape: TrainShape
 ) -> Ops:
     """Both passes as one chain; frozen matrices have no dW."""
-    frozen = {f"dW {r.name}" for r in rows if not shape.trains(r)}
     forth = [replace(op, phase=op.phase or "forward") for op in forward]
-    both = _chained([*forth, *(op for op in back if op.name not in frozen)], shape)
+    both = _chained([*forth, *_trained(rows, back, shape)], shape)
     return tuple(sorted(both, key=lambda op: op.phase != "forward"))
 
 
@@ -353,14 +398,14 @@ LAYER = StepPart(
 LAYER_EXCHANGES = StepPart(
     name="layer exchanges",
     count=_layer_exchanges,
-    choices=lambda s: (s.storage_axes,),
+    choices=lambda s: (s.storage_axes, s.gradient_reduce),
     keys=(*STORED, "loop"),
     layers=_of_each_kind,
 )
 REDUCTION = StepPart(
     name="reduction",
     count=_reductions,
-    choices=lambda s: (s.storage_axes, s.zero == 0),
+    choices=lambda s: (s.storage_axes, s.gradient_reduce, s.zero == 0),
     keys=COPIES,
     layers=_of_each_kind,
 )
@@ -380,13 +425,13 @@ ENDS = StepPart(
 END_EXCHANGES = StepPart(
     name="end exchanges",
     count=_end_exchanges,
-    choices=lambda s: (s.storage_axes, s.ends == "apart"),
+    choices=lambda s: (s.storage_axes, s.gradient_reduce, s.ends == "apart"),
     keys=(*STORED, "loop", "piped"),
 )
 END_REDUCTIONS = StepPart(
     name="end reductions",
     count=_end_reductions,
-    choices=lambda s: (s.storage_axes, s.zero == 0, s.ends == "apart"),
+    choices=lambda s: (s.storage_axes, s.gradient_reduce, s.zero == 0, s.ends == "apart"),
     keys=("stage", *COPIES),
 )
 UPDATE = StepPart(

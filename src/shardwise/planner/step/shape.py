@@ -180,6 +180,18 @@ class TrainShape(Structure):
         return 1.0 - 0.5 * self.piped if self.doubled else 1.0
 
     @property
+    def reduces_once(self) -> bool:
+        """Whether gradients of parameters stored in pieces are reduced once a step."""
+        return self.gradient_reduce == "per_step"
+
+    @property
+    def whole_gradients(self) -> Quantity:
+        """1 where a device holds its whole gradients until they are reduced, else 0: of a single
+        microbatch each layer's are reduced when they are made."""
+        several = np.asarray(self.microbatches) > 1
+        return np.where(several, 1.0, 0.0) if self.reduces_once else 0.0
+
+    @property
     def eager(self) -> bool:
         """Whether ops run one by one, as PyTorch does: every cast makes a copy. XLA cuts arrays
         evenly instead: KV heads that tensor does not divide are all on every device."""
@@ -244,6 +256,11 @@ class TrainShape(Structure):
             choices=self,
             exact=EXACT,
         )
+
+    @property
+    def quantises_kept(self) -> bool:
+        """Whether inputs of matmuls narrower than 16 bits are kept as narrow as they are read."""
+        return self.software.keeps_quantised and dtype_bytes(self.dtypes.compute) < 2
 
     @property
     def weights(self) -> str:

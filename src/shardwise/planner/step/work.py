@@ -41,7 +41,7 @@ from shardwise.planner.step.parts import (
     tensors_of,
 )
 from shardwise.planner.step.shape import TrainShape
-from shardwise.plans.layouts import replica_axes
+from shardwise.plans.layouts import gather_axes, replica_axes
 from shardwise.work import Op, Quantity, Work
 
 __all__ = ["Loop", "TrainShape", "count_parts", "loops_of", "reductions", "train_work"]
@@ -174,13 +174,14 @@ def end_body(parts: EndParts[T], again: Quantity) -> Body[T]:
 def gathers_per_round(shape: TrainShape) -> tuple[Quantity, Quantity]:
     """How often parameters are gathered per forward and per backward round.
 
-    Once each; without `reshard_after_forward` the backward pass finds them gathered. With pipeline
-    stages some microbatch is always between its two passes, so that they then stay for the whole
-    step: one gather for all microbatches.
+    Once each `per_pass`; else the backward pass finds them gathered. With pipeline stages some
+    microbatch is always between its two passes, so that what stays for both stays for the whole
+    step: one gather for all microbatches, as `per_step` has it.
     """
-    if shape.reshard_after_forward:
+    if shape.weight_gather == "per_pass":
         return 1.0, 1.0
-    return np.where(shape.piped > 0, 1.0 / shape.microbatches, 1.0), 0.0
+    stays = shape.piped if shape.weight_gather == "per_microbatch" else 1.0
+    return np.where(np.asarray(stays) > 0, 1.0 / np.asarray(shape.microbatches), 1.0), 0.0
 
 
 def end_gathers_again(shape: TrainShape) -> tuple[Quantity, Quantity]:
@@ -208,6 +209,8 @@ def reductions(rows: Sequence[Parameter], shape: TrainShape) -> Quantity:
     """Microbatches whose backward pass reduces gradients: the last one, or under ZeRO-2 all. None
     where there are no replicas: then all rounds of a candidate are alike."""
     axes = {axis for r in rows for axis in replica_axes(r, shape.storage_axes)}
+    if shape.reduces_once:
+        axes |= {axis for r in rows for axis in gather_axes(r, shape.storage_axes)}
     copies = prod((shape.degree(axis) for axis in axes), start=1.0)
     each = 1.0 if shape.zero < 2 else shape.microbatches
     return np.where(np.asarray(copies) > 1, each, 0.0)

@@ -2,7 +2,7 @@
 
 W is stored as `W[D_{fsdp,expert,context}, F_tensor]` and used as `W[D, F_tensor]`: an AllGather in
 the compute dtype just before the layer, and for dW its transpose, a ReduceScatter. The plan's
-`storage_axes` say which axes store; with `reshard_after_forward` the gathered copy is dropped and
+`storage_axes` say which axes store; gathered per pass, the copy is dropped and
 gathered again for the backward pass, else it is kept (`Options.gathered`).
 """
 

@@ -54,10 +54,26 @@ def _training(plan: TrainPlan) -> Iterator[str]:
         yield (
             f"mtp_layers is {plan.mtp_layers}; the runtime predicts one token ahead, so set it to 0"
         )
+    if plan.logit_chunks > 1:
+        yield (
+            f"logit_chunks is {plan.logit_chunks}; the runtime makes all logits of a microbatch at "
+            "once, so set it to 1"
+        )
     if plan.offload_optimizer:
         yield (
             "offload_optimizer is set; the runtime keeps optimizer state on the devices, so shard "
             "it (zero, fsdp) or leave it out"
+        )
+
+    if plan.weight_gather == "per_step" and plan.microbatches > 1:
+        yield (
+            "weight_gather is per_step; the runtime gathers for every microbatch, so set it to "
+            "per_pass or per_microbatch"
+        )
+    if plan.gradient_reduce == "per_step" and plan.microbatches > 1:
+        yield (
+            "gradient_reduce is per_step; the runtime scatters gradients after every microbatch, "
+            "so set it to per_microbatch"
         )
 
 

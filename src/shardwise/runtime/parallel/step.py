@@ -51,7 +51,7 @@ def options_for(setup: Setup) -> Options:
         kernel=kernel_for(setup),
         at=Stream(setup),
         use=gather,
-        gathered="recompute" if plan.reshard_after_forward and gather.moves else "keep",
+        gathered="recompute" if plan.weight_gather == "per_pass" and gather.moves else "keep",
         into=into,
         out_of=out_of,
         rows=alone,

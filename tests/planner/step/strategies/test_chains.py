@@ -14,7 +14,7 @@ CHOICES = [
     {"attention_kernel": "scores", "packed_lengths": (64, 64)},
     {"expert_dispatch": "ragged", "expert_imbalance": 1.5},
     {"expert_over_tensor": True},
-    {"storage_axes": ("fsdp",), "reshard_after_forward": False},
+    {"storage_axes": ("fsdp",), "weight_gather": "per_microbatch"},
     {"optimizer": "muon"},
     {"optimizer": "adafactor", "offload_optimizer": True},
     {"lora_rank": 4},

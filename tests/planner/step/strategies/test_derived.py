@@ -7,8 +7,9 @@ from tests.planner.steps import D, F, dense, step
 
 from shardwise.planner.step.parts import (
     gradient_reduction,
+    gradient_scatters,
     layer_chains,
-    parameter_exchanges,
+    parameter_gathers,
     tensors_of,
 )
 from shardwise.planner.step.work import train_work
@@ -64,7 +65,7 @@ def mlp_of(cfg, shape):
     rows = tensors_of(cfg, shape).rows
     forth, back = layer_chains(cfg, 0, rows, shape)
     ours = [r for r in rows if r.name.startswith("mlp.") and r.group == 0]
-    gathers, scatters = parameter_exchanges(ours, shape)
+    gathers, scatters = parameter_gathers(ours, shape), gradient_scatters(ours, shape)
     mlp = [[o for o in ops if "mlp." in o.id] for ops in (forth, back)]
     reduced = gradient_reduction(ours, shape)
     return counted([*gathers, *mlp[0]], "forward") + counted(

@@ -32,7 +32,7 @@ def test_axes_that_do_not_store_replicate():
 
 
 def test_without_resharding_a_microbatch_gathers_once():
-    kept = {"reshard_after_forward": False}
+    kept = {"weight_gather": "per_microbatch"}
     wires = over(train_work(dense(), step(fsdp=8, microbatches=4.0, choices=kept)), "fsdp")
     assert wires.collective_bytes("all_gather") == pytest.approx(4 * 2 * PARAMS)
     assert wires.collective_bytes("reduce_scatter") == pytest.approx(4 * 2 * PARAMS)
@@ -41,7 +41,7 @@ def test_without_resharding_a_microbatch_gathers_once():
 def test_without_resharding_pipeline_stages_gather_once_per_step():
     """Some microbatch is always between its passes, so the layers stay gathered; the ends' gathers
     run per microbatch."""
-    kept = {"reshard_after_forward": False}
+    kept = {"weight_gather": "per_microbatch"}
     shape = step(fsdp=8, microbatches=6.0, stage=3, choices=kept)
     work = train_work(dense(), shape)
     layers = work.where(lambda o: o.body.startswith("forward.") and o.name == "gather.params")
@@ -50,16 +50,16 @@ def test_without_resharding_pipeline_stages_gather_once_per_step():
 
 
 def test_gathered_layers_that_stay_take_room():
-    """Three layers whole instead of two at a time."""
+    """Three layers whole instead of one at a time."""
     transient = [
         float(
-            dict(train_memory(dense(), step(fsdp=8, choices={"reshard_after_forward": r})).points)[
+            dict(train_memory(dense(), step(fsdp=8, choices={"weight_gather": r})).points)[
                 "backward"
             ]["transient"]
         )
-        for r in (True, False)
+        for r in ("per_pass", "per_microbatch")
     ]
-    assert transient[1] - transient[0] == pytest.approx((L - 2) * LAYER * (1 - 1 / 8) * 2)
+    assert transient[1] - transient[0] == pytest.approx((L - 1) * LAYER * (1 - 1 / 8) * 2)
 
 
 def test_f32_parameters_are_cast_before_each_use():

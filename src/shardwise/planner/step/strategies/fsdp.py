@@ -17,17 +17,16 @@ from shardwise.units import dtype_bytes
 from shardwise.work import CollectiveKind, Op, Quantity, exchange, total
 
 
-def parameter_exchanges(
-    rows: Sequence[Parameter], shape: TrainShape
-) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-    """The all-gathers of some rows' parameters before one use, and the reduce-scatters of their
-    gradients after a backward pass; both once per round. Gathers travel in the compute dtype."""
-    gathers = _over_storage("gather", "all_gather", "parameters", rows, shape, shape.weights)
+def parameter_gathers(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
+    """The all-gathers of some rows' parameters before one use, in the dtype of the matmuls."""
+    return _over_storage("gather", "all_gather", "parameters", rows, shape, shape.weights)
+
+
+def gradient_scatters(rows: Sequence[Parameter], shape: TrainShape) -> tuple[Op, ...]:
+    """The reduce-scatters of some rows' gradients after a backward pass."""
     trained = [r for r in rows if shape.trains(r)]
-    scatters = _over_storage(
-        "scatter", "reduce_scatter", "gradients", trained, shape, shape.dtypes.grad
-    )
-    return gathers, scatters
+    grad = shape.dtypes.grad
+    return _over_storage("scatter", "reduce_scatter", "gradients", trained, shape, grad)
 
 
 def _over_storage(

@@ -80,13 +80,16 @@ def bytes_of(saved: Sequence[Activation], shape: TrainShape) -> Quantity:
     """Bytes of some activations of one layer and microbatch on one device."""
     inner = shape.layer_shape
     size = dtype_bytes(inner.activations)
+    narrow = dtype_bytes(shape.dtypes.compute) if shape.quantises_kept else size
 
     def tokens(a: Activation) -> Quantity:
         if shape.software.keeps_gathered and a.kind == "norm" and not a.f32:
             return shape.tokens
         return shape.tokens / shape.degree("tensor") if a.sharded else inner.norm_tokens
 
-    return total(a.bytes_per_token(size) * _load(a, shape) * tokens(a) for a in saved)
+    return total(
+        a.bytes_per_token(narrow if a.fed else size) * _load(a, shape) * tokens(a) for a in saved
+    )
 
 
 def _load(a: Activation, shape: TrainShape) -> Quantity:

@@ -1,0 +1,187 @@
+"""Bytes that come and go while a layer's backward pass or the loss is at work, on one device.
+
+Gathered parameters, what is recomputed, gradients of activations, buffers of exchanges, logits.
+XLA computes what is elementwise of arrays at hand inside the matmuls that read it: outputs of norms
+and activations never lie in memory while a layer is at work. Op by op all of them do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shardwise.models import ModelConfig, Parameter
+from shardwise.models.activations import Activation
+from shardwise.models.specs import Layer, Moe, SoftmaxMixer
+from shardwise.planner.step.parts import Tensors
+from shardwise.planner.step.shape import TrainShape, kv_heads
+from shardwise.planner.step.strategies.kept import kept_activations
+from shardwise.planner.step.strategies.remat import bytes_of, place_of
+from shardwise.plans.context_methods import context_row
+from shardwise.units import dtype_bytes
+from shardwise.work import Quantity, largest
+
+
+@dataclass(frozen=True, slots=True)
+class Working:
+    """What comes and goes: in the backward pass of a layer, and at the loss."""
+
+    backward: Quantity
+    loss: Quantity
+
+
+def working(tensors: Tensors, shape: TrainShape, share: Quantity) -> Working:
+    """What comes and goes on a stage with a share of the layers."""
+    cfg, gathered = tensors.cfg, gathered_bytes(tensors, shape, share)
+    ends, logits = gathered_ends(tensors, shape), logit_bytes(cfg, shape)
+    stays = shape.weight_gather != "per_pass"
+    return working_of(gathered, layer_bytes(cfg, shape), ends, logits, shape.eager, stays)
+
+
+def working_of(
+    gathered: Quantity,
+    layer: Quantity,
+    ends: Sequence[Quantity],
+    logits: Sequence[Quantity],
+    eager: bool,
+    stays: bool,
+) -> Working:
+    """From `gathered_bytes`, `layer_bytes`, `gathered_ends` and `logit_bytes`; `stays` says whether
+    the layers are still gathered at the loss."""
+    loss = loss_bytes(ends, logits, eager)
+    return Working(backward=gathered + layer, loss=loss + gathered if stays else loss)
+
+
+def layer_bytes(cfg: ModelConfig, shape: TrainShape) -> Quantity:
+    """What the backward pass of the widest layer needs on top of what is kept: what it recomputes,
+    the gradients at work, and buffers of its exchanges."""
+    return largest(_layer(cfg, layer, shape) for layer in cfg.groups)
+
+
+def _layer(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quantity:
+    saved = kept_activations(cfg, layer, shape)
+    tape = [a for a in saved if a.tape and (shape.eager or a.kind not in ("activation", "norm"))]
+    again = [a for a in tape if place_of(a, shape) != "keep"]
+    return (
+        bytes_of(again, shape)
+        + _gradients(cfg, tape, shape)
+        + _expert_buffers(cfg, layer, shape)
+        + _context_buffers(layer, shape)
+        + _tensor_buffers(cfg, shape)
+    )
+
+
+def _gradients(cfg: ModelConfig, tape: Sequence[Activation], shape: TrainShape) -> Quantity:
+    """Gradients alive at once: of what goes into and comes out of the widest elementwise op (an
+    MLP's activation, or queries, keys and values), and of the stream."""
+    inner = shape.layer_shape
+    tape = [replace(a, fed=False) for a in tape]  # gradients are not quantised
+    mlp = bytes_of([a for a in tape if a.kind in ("mlp_in", "activation") and a.sharded], shape)
+    mixer = bytes_of([a for a in tape if a.kind in ("qkv", "attention") and a.sharded], shape)
+    stream = inner.norm_tokens * cfg.d_model * dtype_bytes(inner.activations)
+    return np.maximum(mlp, mixer) + stream
+
+
+def _expert_buffers(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> Quantity:
+    """What an all-to-all receives: the rows of a device, in and out."""
+    inner = shape.layer_shape
+    if not isinstance(layer.mlp, Moe):
+        return 0.0
+    width = (layer.mlp.latent_dim or cfg.d_model) * dtype_bytes(inner.activations)
+    slots = inner.norm_tokens * layer.mlp.experts_per_token * shape.expert_room
+    return np.where(np.asarray(inner.expert_group) > 1, 2 * slots * width, 0.0)
+
+
+def _tensor_buffers(cfg: ModelConfig, shape: TrainShape) -> Quantity:
+    """What lies whole under sequence parallelism while XLA works on an MLP's gradient: the gathered
+    input, the gathered gradient of the output, and the sum that is to be scattered."""
+    inner = shape.layer_shape
+    if shape.eager or not shape.sequence_parallel:
+        return 0.0
+    whole = inner.tokens * cfg.d_model * dtype_bytes(inner.activations)
+    return np.where(np.asarray(inner.degree("tensor")) > 1, 3 * whole, 0.0)
+
+
+def _context_buffers(layer: Layer, shape: TrainShape) -> Quantity:
+    """Keys and values that a device has at once by its context method, and their gradients."""
+    inner, mixer = shape.layer_shape, layer.mixer
+    if not isinstance(mixer, SoftmaxMixer):
+        return 0.0
+    width = np.ceil(kv_heads(mixer) / inner.degree("tensor")) * (mixer.head_dim + mixer.v_head_dim)
+    block = inner.tokens * width * dtype_bytes(inner.activations)
+    context = inner.degree("context")
+    held = 2 * block * context_row(shape.context_method).held(context)
+    return np.where(np.asarray(context) > 1, held, 0.0)
+
+
+def gathered_bytes(tensors: Tensors, shape: TrainShape, share: Quantity) -> Quantity:
+    """Gathered parameters: the layer in use, and the whole gradient of its largest matrix, as XLA
+    scatters each where it is made. Op by op the next layer is there too, and the whole gradient of
+    a layer (PyTorch's FSDP prefetches, and scatters at the layer's end). All layers of the stage
+    stay gathered where they are not gathered before every pass."""
+    groups = [[r for r in rows if not r.shares] for rows in tensors.groups]
+    ahead, at_once = (2, sum) if shape.eager else (1, largest)
+    grad = largest(at_once(_extra(r, shape) * shape.trains(r) for r in mine) for mine in groups)
+    held = ahead * largest(sum(_extra(r, shape) for r in mine) for mine in groups)
+    if shape.weight_gather != "per_pass":
+        layers = sum(_extra(r, shape) * r.layers for mine in groups for r in mine)
+        held = layers * share
+    return held * dtype_bytes(shape.weights) + grad * dtype_bytes(shape.dtypes.grad)
+
+
+RING_PIECES = (8, 32)
+"""XLA cuts a matmul into a ring of at most 32 pieces: `max_windowed_einsum_iteration` by default
+(openxla/xla, xla/service/spmd/spmd_partitioner.h). Of 4 pieces none was made (docs/log.md)."""
+
+
+def gathered_ends(tensors: Tensors, shape: TrainShape) -> tuple[Quantity, ...]:
+    """Bytes of the gathered vocabulary matrix and of its gradient before that is scattered, and 1
+    where XLA stores the gradient of the logits, else 0.
+
+    It stores it where the matrix's gradient is scattered by a ring of `RING_PIECES` devices, which
+    reads the logits' gradient piece by piece, and where only one dim of the tokens is cut.
+    """
+    size = largest(_extra(r, shape) for r in tensors.rows if r.group is None)
+    stored = np.asarray(shape.degree("fsdp") * shape.degree("expert"))
+    copies = shape.degree("data") * shape.degree("replica") if shape.zero else 1.0
+    pieces = np.where(stored > 1, stored, copies)
+    least, most = RING_PIECES
+    alone = np.asarray(shape.degree("context")) == 1
+    written = np.where((pieces >= least) & (pieces <= most) & alone, 1.0, 0.0)
+    return size * dtype_bytes(shape.weights), size * dtype_bytes(shape.dtypes.grad), written
+
+
+def _extra(row: Parameter, shape: TrainShape) -> Quantity:
+    """Elements of a row that are on the device only while gathered."""
+    return row.size * (shape.compute_share(row) - shape.stored_share(row))
+
+
+def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity]:
+    """Logits of one microbatch, or of one of its pieces, in f32, and their gradient in the dtype of
+    the activations, in which the matmuls of the backward pass read it. Run op by op (PyTorch) the
+    gradient is f32 first, and 16-bit logits and their gradient stand beside their f32 copy and the
+    f32 probabilities; where the loss works in place, only one of either."""
+    size = dtype_bytes(shape.layer_shape.activations)
+    logits = shape.tokens / shape.logit_chunks * cfg.vocabulary / shape.degree("tensor")
+    if shape.software.loss_in_place:
+        return 4.0 * logits, size * logits
+    if shape.eager:
+        return 4.0 * logits, (4.0 + (2 * size if size < 4 else 0.0)) * logits
+    return 4.0 * logits, size * logits
+
+
+def loss_bytes(ends: Sequence[Quantity], logits: Sequence[Quantity], eager: bool) -> Quantity:
+    """Bytes at the fullest moment of the loss, from `gathered_ends` and `logit_bytes`.
+
+        op by op (PyTorch)                 matrix + its gradient + logits + their gradient
+        XLA, logits' gradient stored       matrix + logits' gradient + max(logits, its gradient)
+        XLA, logits' gradient not stored   matrix + logits + its gradient
+
+    Where it is stored, the logits are freed before the matrix's gradient is made. Where it is not,
+    the matmuls that read it compute it from the logits, which stay until both have run.
+    """
+    (matrix, matrix_gradient, written), (made, gradient) = ends, logits
+    if eager:
+        return matrix + matrix_gradient + made + gradient
+    apart = gradient + np.maximum(made, matrix_gradient)
+    return matrix + np.where(np.asarray(written) > 0, apart, made + matrix_gradient)
