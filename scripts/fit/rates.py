@@ -157,13 +157,13 @@ def gemm_priors(table: Table) -> dict[str, Prior]:
             found[f"{generation}.matmul_fp8"] = Prior(
                 value=round(float(np.mean([p.share for p in fp8])), 3),
                 sigma=0.05,
-                source=f"measured: fp8 matmuls with all dims >= 1024 less their casts, {GEMM_WHERE}",
+                source=f"measured: fp8 matmuls with dims >= 1024 less their casts, {GEMM_WHERE}",
             )
     return found
 
 
 def _products(table: Table, system: str, dtype: str, least: int) -> np.ndarray:
-    """m, n, k and seconds of the products of one system and dtype with all dims at least `least`."""
+    """m, n, k and seconds of the products of a system and dtype with all dims at least `least`."""
     found = [
         (float(r["m"]), float(r["n"]), float(r["k"]), float(r["latency"]) / 1e3)
         for r in table
