@@ -1,30 +1,40 @@
 #!/usr/bin/env python3
 """Fit the constants of chip generations and software stacks on published training runs.
 
-    python scripts/fit_efficiency.py TRAINING_CSV [--microbench CSV] [--kernels DIR] [--date DAY]
+    python scripts/fit_efficiency.py TRAINING_CSV [--kernels DIR] [--date DAY]
                                      [--leave-one-source-out] [--dry-run]
 
 TRAINING_CSV has one measured run a row (`evidence/training/runs.py` makes plans of them). Priors
-come from kernel benchmarks: `microbench.csv` and `kernels/gemm_best.csv.gz`, by default beside it.
+come from kernel benchmarks, `kernels/gemm_best.csv.gz`, by default beside it, and from what
+compilers schedule (`scripts/fit/tpu_compiler.csv`).
 Prints the errors and the constants. Unless --dry-run, writes a file per chip generation,
 src/shardwise/hardware/data/generations/*.toml, and src/shardwise/roofline/data/stacks.toml, and
-with --leave-one-source-out also docs/fit.md and the residual quantiles behind the 80 % ranges,
-which need the left-out fits. The same input gives the same output.
+with --leave-one-source-out, which leaves every group of runs out in turn, also docs/fit.md, the
+residuals behind the 80 % ranges and the left-out prediction of every run, which is what
+`shardwise validate` shows of them. The same input gives the same output.
 """
 
 import argparse
+import time
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
 import numpy as np
+from fit.baseline import baseline_logs, constant_mfu
+from fit.cases import Case, case_of, roofline_logs
 from fit.explain import explain
-from fit.leave_out import leave_out, table_of
-from fit.outputs import ROOT, write_constants
+from fit.folds import chosen_levels, folds, together
+from fit.hierarchy import Hierarchy, Levels
+from fit.outputs import PAGE, unseen_runs, write_constants
 from fit.priors import prior_values
-from fit.report import report
-from fit.solve import case_of, fit_all, roofline_logs
+from fit.ranges import chosen_rule, ranges_by, samples_of
+from fit.report import Results, report
+from fit.solve import fit_all
+from fit.worth import Fitted, without_constant, worths
 
-from shardwise.evidence.training.residuals import write_residuals
+from shardwise.evidence.training import unseen
+from shardwise.evidence.training.residuals import residuals, write_residuals
 from shardwise.evidence.training.runs import read_runs
 from shardwise.evidence.training.table import read_table
 from shardwise.roofline.residuals import DATA
@@ -32,36 +42,88 @@ from shardwise.roofline.residuals import DATA
 
 def main() -> None:
     asked = arguments()
-    runs, left_out = read_runs(read_table(asked.table).rows, asked.table.parent)
-    for row in left_out:
-        print(f"left out: {row.id}: {row.reason}")
-    cases = [case_of(run) for run in runs]
+    say = clock()
+    cases = counted(asked.table)
+    say(f"{len(cases)} runs counted")
     folder = asked.table.parent
-    microbench = asked.microbench or folder / "microbench.csv"
-    priors = prior_values(microbench, asked.kernels or folder / "kernels")
-    fit, cases = fit_all(cases, priors)
-    found = explain(fit, cases, priors)
-    left = leave_out(fit, cases, priors) if asked.leave_one_source_out else ()
-    outside = {s.source: s.left for s in left}
-    table = table_of(cases, outside) if left else {}
-    page = report(asked.date, cases, fit.residuals, roofline_logs(cases), found, left, table)
+    hierarchy = Hierarchy(prior_values(asked.kernels or folder / "kernels"))
+    start = fitted(cases, hierarchy)
+    say(f"fitted: {summary(start.fit.residuals)} in-sample, sigmas {start.levels}")
+    found = explain(start.fit, start.cases, hierarchy, start.levels)
+    if not asked.dry_run:
+        write_constants(found, hierarchy, start.fit.columns, asked.date)
+    if asked.leave_one_source_out:
+        leave_out(start, found, asked, say)
+
+
+def counted(path: Path) -> list[Case]:
+    """The runs of a table that can be priced."""
+    runs, left_out = read_runs(read_table(path).rows, path.parent)
+    for row in left_out:
+        print(f"not priced: {row.id}: {row.reason}")
+    return [case_of(run) for run in runs]
+
+
+def fitted(cases: list[Case], hierarchy: Hierarchy) -> Fitted:
+    """The fit of all runs, at the sigmas of the least left-out error."""
+    fit, cases = fit_all(cases, hierarchy, Levels())
+    levels = chosen_levels(fit.linear, hierarchy)
+    fit, cases = fit_all(cases, hierarchy, levels, fit.values)
+    return Fitted(fit=fit, cases=cases, hierarchy=hierarchy, levels=levels)
+
+
+def leave_out(start: Fitted, found: dict, asked: argparse.Namespace, say: Callable) -> None:
+    """Every group left out, what each constant is worth, and the page of it all."""
+    cases = start.cases
+    left_folds = folds(start.fit, cases, start.hierarchy, say)
+    left, baseline = together(left_folds), baseline_logs(cases)
+    say(f"left out: {summary(left)}; a constant MFU: {summary(baseline)}")
+    samples = samples_of(cases, left)
+    rule = chosen_rule(samples)
+    results = Results(
+        date=asked.date,
+        cases=cases,
+        fitted=start.fit.residuals,
+        left=left,
+        baseline=baseline,
+        roofline=roofline_logs(cases),
+        mfu=constant_mfu(cases),
+        levels=start.levels,
+        folds=left_folds,
+        found=found,
+        rule=rule,
+        ranges=ranges_by(rule, samples),
+        worths=worths(start),
+        single={name: without_constant(start, name) for name in start.fit.values},
+    )
+    page = report(results)
     print(page)
-    print(f"loss {fit.loss:.2f}, median error {np.median(np.abs(np.expm1(fit.residuals))):.3f}")
-    if asked.dry_run:
-        return
-    write_constants(found, asked.date)
-    if left:
-        (ROOT / "docs" / "fit.md").write_text(page, encoding="utf-8")
-        text = (
-            f"scripts/fit_efficiency.py on {asked.date}: {len(cases)} published runs, docs/fit.md"
-        )
-        write_residuals(DATA, table, text)
+    say("done")
+    if not asked.dry_run:
+        PAGE.write_text(page, encoding="utf-8")
+        of = f"scripts/fit_efficiency.py on {asked.date}: {len(cases)} published runs, docs/fit.md"
+        write_residuals(DATA, residuals(samples, rule), of)
+        rows = unseen_runs(cases, results.fitted, left, baseline, results.ranges)
+        unseen.write_unseen(unseen.DATA, rows)
+
+
+def summary(logs: np.ndarray) -> str:
+    """Median, 90th percentile and signed median of errors."""
+    errors = np.expm1(logs)
+    size = np.abs(errors)
+    return f"{np.median(size):.1%} (90th {np.quantile(size, 0.9):.1%}, {np.median(errors):+.1%})"
+
+
+def clock() -> Callable[[str], None]:
+    """A printer of lines with the seconds since now."""
+    start = time.monotonic()
+    return lambda text: print(f"[{time.monotonic() - start:4.0f} s] {text}", flush=True)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("table", type=Path, metavar="TRAINING_CSV")
-    parser.add_argument("--microbench", type=Path)
+    parser.add_argument("--microbench", type=Path, help="no longer read")
     parser.add_argument("--kernels", type=Path)
     parser.add_argument("--date", default=date.today().isoformat())
     parser.add_argument("--leave-one-source-out", action="store_true")

@@ -42,7 +42,7 @@ from shardwise.evidence.serving.validate import (
     ttft_summary,
     worst,
 )
-from shardwise.evidence.training.validate import Summary
+from shardwise.evidence.training.scores import Summary
 from shardwise.roofline.engines import ENGINE_CONSTANTS, IDEAL_ENGINE, Engine
 
 ROOT = Path(__file__).parents[1]

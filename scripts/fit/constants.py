@@ -1,7 +1,8 @@
 """The constants that are fitted: names, bounds and scales, and how they enter chips and stacks.
 
-A constant is named "owner.name": the owner is a chip generation or a software stack. Values may be
-columns (one per trial), as everything that prices broadcasts.
+A constant is named "owner.constant": the owner is a chip generation or a software stack. Values may
+be columns (one per trial), as everything that prices broadcasts. A further constant is a row of
+`CHIP_KINDS` or `STACK_KINDS` here, and a field of `Efficiency` or `Stack` there.
 """
 
 from collections.abc import Mapping
@@ -18,63 +19,144 @@ from shardwise.roofline.stacks import CONSTANTS
 Values = Mapping[str, float | np.ndarray]
 
 OTHERS = "others"
-"""The generation of chips that no published run uses: the medians of the rest."""
+"""The generation of chips that no published run uses: they take what the hierarchy expects."""
 GENERATIONS: Mapping[str, tuple[str, ...]] = {
     name: chips for name, chips in generations().items() if name != OTHERS
 }
 """Chips that share constants: one design of core, so that the same kernels run on them."""
+VENDORS: Mapping[str, str] = {c.generation: c.vendor for c in catalogue() if c.generation != OTHERS}
+"""Who makes the chips of a generation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Bounds of a constant, and the step in which it is varied and regularised."""
+    """A constant that every owner has: its bounds, the unit in which it is drawn and varied, what
+    it is expected to be where nothing measured says so, and why.
+
+    `idle` is the value at which it changes nothing, None where there is none. `by_dtype` names the
+    peak that a chip needs beyond bf16's for the constant to mean anything.
+    """
 
     least: float
     most: float
     scale: float
+    expected: float
+    source: str
+    idle: float | None = None
+    by_dtype: str = ""
 
 
-SHARE = Kind(least=0.05, most=1.0, scale=0.1)
 CHIP_KINDS: Mapping[str, Kind] = {
-    "sustained": Kind(least=0.3, most=1.0, scale=0.1),
-    "attention": SHARE,
-    "matmul_ramp": Kind(least=0.0, most=5e-5, scale=5e-6),
-    "matmul_fp8": Kind(least=0.3, most=0.8, scale=0.1),
+    "sustained": Kind(
+        least=0.3,
+        most=1.0,
+        scale=0.1,
+        expected=0.88,
+        source="assumed: power limits and shared units cost a tenth",
+        idle=1.0,
+    ),
+    "attention": Kind(
+        least=0.05,
+        most=1.0,
+        scale=0.1,
+        expected=0.5,
+        source="assumed: no public kernel timing of this chip",
+        idle=1.0,
+    ),
+    "matmul_ramp": Kind(
+        least=0.0,
+        most=5e-5,
+        scale=5e-6,
+        expected=2.3e-6,
+        source="assumed: as the matmuls of Ironwood",
+        idle=0.0,
+    ),
+    "matmul_fp8": Kind(
+        least=0.3,
+        most=0.9,
+        scale=0.1,
+        expected=0.7,
+        source="assumed: somewhat below bf16's share of its peak",
+        by_dtype="fp8",
+    ),
 }
 """Fitted constants of a generation; no fp8 kernel reaches a larger share of its peak than bf16's
-do, 0.7 to 0.82 where measured. The other four, `matmul`, `hbm`, `network` and `outer_network`, are
+do, 0.7 to 0.9 where measured. The other four, `matmul`, `hbm`, `network` and `outer_network`, are
 measured by benchmarks of kernels and links and stay as measured (docs/rates.md)."""
 STACK_KINDS: Mapping[str, Kind] = {
-    "overlap": Kind(least=0.0, most=1.0, scale=0.2),
-    "attention": Kind(least=0.2, most=1.0, scale=0.1),
-    "launch_seconds": Kind(least=0.0, most=1e-4, scale=1e-5),
-    "passes": Kind(least=1.0, most=6.0, scale=0.5),
+    "overlap": Kind(
+        least=0.0,
+        most=1.0,
+        scale=0.2,
+        expected=0.8,
+        source="assumed: most of what order allows hides",
+        idle=1.0,
+    ),
+    "attention": Kind(
+        least=0.2,
+        most=1.0,
+        scale=0.1,
+        expected=0.6,
+        source="FlashAttention-3 paper: version 2 reaches half of version 3 on an H100",
+        idle=1.0,
+    ),
+    "launch_seconds": Kind(
+        least=0.0,
+        most=1e-4,
+        scale=1e-5,
+        expected=4e-6,
+        source="assumed: a kernel launch of CUDA takes 2 to 10 us of the host",
+        idle=0.0,
+    ),
+    "passes": Kind(
+        least=1.0,
+        most=6.0,
+        scale=0.5,
+        expected=2.0,
+        source="assumed: eager frameworks fuse part of it",
+        idle=1.0,
+    ),
 }
+"""Fitted constants of a stack."""
 
 
 def kind_of(name: str) -> Kind:
-    """Bounds and scale of "owner.constant"."""
-    owner, _, constant = name.partition(".")
-    return CHIP_KINDS[constant] if owner in GENERATIONS else STACK_KINDS[constant]
+    """Bounds, scale and expectation of "owner.constant"."""
+    owner, constant = parts_of(name)
+    return (STACK_KINDS if owner in stack_names() else CHIP_KINDS)[constant]
+
+
+def parts_of(name: str) -> tuple[str, str]:
+    """Owner and constant of "owner.constant"."""
+    owner, _, constant = name.rpartition(".")
+    return owner, constant
+
+
+def family_of(name: str) -> str:
+    """What the same constant of all owners is called: "chip.sustained", "stack.overlap"."""
+    owner, constant = parts_of(name)
+    return f"stack.{constant}" if owner in stack_names() else f"chip.{constant}"
 
 
 def names() -> tuple[str, ...]:
-    """Every fitted constant; `matmul_fp8` of the generations to which fp8 is faster than bf16."""
-    chips = [f"{g}.{c}" for g in GENERATIONS for c in CHIP_KINDS]
-    peaks = {chip.generation: chip.peak_flops for chip in catalogue()}
-    narrow = {g for g, p in peaks.items() if p.get("fp8", 0.0) > p.get("bf16", 0.0)}
-    chips = [n for n in chips if not n.endswith("fp8") or n.split(".")[0] in narrow]
+    """Every fitted constant; those `by_dtype` of the generations to which it is faster than
+    bf16."""
+    chips = [f"{g}.{c}" for g in GENERATIONS for c, kind in CHIP_KINDS.items() if _has(g, kind)]
     return (*chips, *(f"{s}.{c}" for s in stack_names() for c in STACK_KINDS))
+
+
+def _has(generation: str, kind: Kind) -> bool:
+    peaks = [chip.peak_flops for chip in catalogue() if chip.generation == generation]
+    wanted = kind.by_dtype
+    return not wanted or any(p.get(wanted, 0.0) > p.get("bf16", 0.0) for p in peaks)
 
 
 def chip_with(chip: Chip, values: Values) -> Chip:
     """The chip at its generation's constants."""
     own = _of(chip.generation, values)
-    fp8 = own.pop("matmul_fp8", None)
-    narrow = dict(chip.efficiency.matmul_by_dtype)
-    if fp8 is not None:
-        narrow |= dict.fromkeys(("fp8", "fp4"), fp8)
-    return replace(chip, efficiency=replace(chip.efficiency, **own, matmul_by_dtype=narrow))
+    apart = {CHIP_KINDS[c].by_dtype: own.pop(c) for c in list(own) if CHIP_KINDS[c].by_dtype}
+    apart = {**chip.efficiency.matmul_by_dtype, **apart}
+    return replace(chip, efficiency=replace(chip.efficiency, **own, matmul_by_dtype=apart))
 
 
 def stack_with(name: str, values: Values) -> Stack:
@@ -99,11 +181,7 @@ def ideal_chip(chip: Chip) -> Chip:
 
 
 def _of(owner: str, values: Values) -> dict:
-    return {
-        name.partition(".")[2]: value
-        for name, value in values.items()
-        if name.startswith(f"{owner}.")
-    }
+    return {parts_of(n)[1]: value for n, value in values.items() if parts_of(n)[0] == owner}
 
 
 assert set(STACK_KINDS) == set(CONSTANTS)

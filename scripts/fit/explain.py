@@ -1,4 +1,4 @@
-"""Where each fitted constant comes from: its prior, the runs that determine it, how firmly."""
+"""Where a fitted constant comes from: what it was drawn from, and which runs tell it how well."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -6,87 +6,94 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fit.cases import Case
 from fit.constants import kind_of
-from fit.solve import NOISE, ROBUST, Case, Fit, Prior, loss_of
+from fit.hierarchy import Hierarchy, Levels, Prior
+from fit.solve import NOISE, Fit
 
 WEAK = 1.0
-"""Below this the runs say less about a constant than its prior."""
+"""Below this the runs say less about a constant than what it is drawn from."""
 SINGLE = 0.9
-"""Share of one source's information above which a constant rests on that source."""
+"""Share of one group's information above which a constant rests on that group."""
+FELT = 0.01
+"""Log seconds by which a run feels a tenth of a constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
     """A constant with what determined it.
 
-    `information` is that of the runs over the prior's, `by_source` its shares, `runs` how many runs
-    feel the constant at least a hundredth per tenth of it, `rises` by how much the loss rises when
-    the constant alone moves a tenth down or up (of its scale where it is zero).
+    `expected` is what the levels above it say, `information` that of the runs over theirs,
+    `by_group` its shares, `runs` how many runs of a group feel a tenth of the constant.
     """
 
     name: str
     value: float
     prior: Prior
+    expected: float
     information: float
-    by_source: Mapping[str, float]
+    by_group: Mapping[str, float]
     runs: Mapping[str, int]
-    top: tuple[str, ...]
-    rises: tuple[float, float]
 
     @property
     def single(self) -> str:
-        """The source that the constant rests on, "" where it is more than one."""
-        best = max(self.by_source, key=lambda s: self.by_source[s], default="")
-        return best if self.information >= WEAK and self.by_source[best] > SINGLE else ""
+        """The group that the constant rests on, "" where it is more than one."""
+        best = max(self.by_group, key=lambda g: self.by_group[g], default="")
+        return best if self.information >= WEAK and self.by_group[best] > SINGLE else ""
 
     @property
     def source(self) -> str:
         """The citation for the catalogue."""
         prior = f"prior {self.prior.value:.3g} ({self.prior.source})"
         if self.information < WEAK:
-            return f"mostly its prior, as no run tells it well: {prior}"
-        shares = sorted(self.by_source.items(), key=lambda item: -item[1])
-        named = ", ".join(f"{s} {self.runs.get(s, 0)}" for s, share in shares if share >= 0.05)
+            return f"mostly as expected of its kind, as no run tells it well: {prior}"
+        shares = sorted(self.by_group.items(), key=lambda item: -item[1])
+        named = ", ".join(f"{g} {self.runs.get(g, 0)}" for g, share in shares if share >= 0.05)
         return f"fitted on published runs ({named}; docs/fit.md); {prior}"
 
 
-def explain(fit: Fit, cases: Sequence[Case], priors: Mapping[str, Prior]) -> dict[str, Explained]:
-    """Every constant explained, in the order of the fit."""
-    weight = np.minimum(1.0, ROBUST / np.maximum(np.abs(fit.residuals), 1e-12)) / NOISE**2
-    return {name: _explained(name, fit, cases, priors, weight) for name in fit.values}
+def explain(
+    fit: Fit, cases: Sequence[Case], hierarchy: Hierarchy, levels: Levels
+) -> dict[str, Explained]:
+    """Every constant explained, in the order of the fit.
+
+    A group of n runs with an effect of its own tells a constant what its slopes leave beside that
+    effect: per group, s'Ws - (s'W1)^2 / (1'W1 + 1 / sigma^2).
+    """
+    groups = [c.run.group for c in cases]
+    return {name: _explained(name, fit, groups, hierarchy, levels) for name in fit.values}
 
 
 def _explained(
-    name: str, fit: Fit, cases: Sequence[Case], priors: Mapping[str, Prior], weight: np.ndarray
+    name: str, fit: Fit, groups: Sequence[str], hierarchy: Hierarchy, levels: Levels
 ) -> Explained:
-    slopes = np.array([s.get(name, 0.0) for s in fit.slopes])
-    told = weight * slopes**2
-    by_source: dict[str, float] = defaultdict(float)
-    runs: Counter[str] = Counter()
-    scale = kind_of(name).scale
-    tenth = 0.1 * fit.values[name] / scale or 0.1
-    for case, part, slope in zip(cases, told, slopes, strict=True):
-        by_source[case.run.source] += float(part)
-        runs[case.run.source] += abs(slope) * tenth > 0.01
-    total = float(told.sum())
-    order = np.argsort(-told)[:3]
+    kind, value = kind_of(name), fit.values[name]
+    slopes = fit.linear.slopes[:, fit.linear.names.index(name)]
+    told, runs = _told(slopes, fit.weights / NOISE**2, groups, levels), Counter()
+    for group, slope in zip(groups, slopes, strict=True):
+        runs[group] += abs(slope) * (0.1 * value / kind.scale or 0.1) > FELT
+    total = sum(told.values())
+    above = sum(fit.columns[column] for column in hierarchy.above(name))
+    prior = hierarchy.priors[name]
     return Explained(
         name=name,
-        value=fit.values[name],
-        prior=priors[name],
-        information=total / (scale / priors[name].sigma) ** 2,
-        by_source={s: v / total for s, v in by_source.items() if total > 0 and v > 0},
-        runs={s: n for s, n in runs.items() if n},
-        top=tuple(cases[i].run.id for i in order if told[i] > 0),
-        rises=(_rise(name, fit, slopes, priors, -1), _rise(name, fit, slopes, priors, 1)),
+        value=value,
+        prior=prior,
+        expected=float(np.clip(prior.value + kind.scale * above, kind.least, kind.most)),
+        information=total * (levels.own * prior.closeness(kind.scale)) ** 2,
+        by_group={g: t / total for g, t in told.items() if total > 0 and t > 0},
+        runs={g: n for g, n in runs.items() if n},
     )
 
 
-def _rise(name: str, fit: Fit, slopes: np.ndarray, priors: Mapping[str, Prior], sign: int) -> float:
-    """Rise of the loss when the constant moves by a tenth, the others as they are; to first order
-    in every run's residual."""
-    kind = kind_of(name)
-    step = 0.1 * fit.values[name] or 0.1 * kind.scale
-    moved = float(np.clip(fit.values[name] + sign * step, kind.least, kind.most))
-    residuals = fit.residuals + slopes * (moved - fit.values[name]) / kind.scale
-    return loss_of(residuals, {**fit.values, name: moved}, priors) - fit.loss
+def _told(
+    slopes: np.ndarray, weights: np.ndarray, groups: Sequence[str], levels: Levels
+) -> dict[str, float]:
+    """What each group tells of a constant, beside its own effect."""
+    sums: dict[str, np.ndarray] = defaultdict(lambda: np.zeros(3))
+    for group, s, w in zip(groups, slopes, weights, strict=True):
+        sums[group] += (w * s * s, w * s, w)
+    return {
+        group: float(max(square - cross**2 / (weight + levels.group**-2), 0.0))
+        for group, (square, cross, weight) in sums.items()
+    }

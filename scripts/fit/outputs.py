@@ -1,46 +1,69 @@
-"""What the fit writes: constants of generations and stacks as TOML, residual quantiles."""
+"""What the fit writes: constants of generations and stacks, ranges, the left-out runs."""
 
 import json
-import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fit.constants import CHIP_KINDS, GENERATIONS, OTHERS, STACK_KINDS
+import numpy as np
+
+from fit.cases import Case
+from fit.constants import CHIP_KINDS, GENERATIONS, OTHERS, STACK_KINDS, VENDORS
 from fit.explain import Explained
+from fit.hierarchy import Hierarchy
+from fit.ranges import Range
+from shardwise.evidence.training.unseen import UnseenPrediction
 from shardwise.hardware.catalogue import GENERATIONS as GENERATION_FILES
 from shardwise.roofline import stack_names
 
 ROOT = Path(__file__).parents[2]
 STACKS = ROOT / "src" / "shardwise" / "roofline" / "data" / "stacks.toml"
+PAGE = ROOT / "docs" / "fit.md"
+MADE = "# Made by scripts/fit_efficiency.py on {date}; docs/fit.md says how."
 
 
-def write_constants(found: Mapping[str, Explained], date: str) -> None:
+def write_constants(
+    found: Mapping[str, Explained], hierarchy: Hierarchy, columns: Mapping[str, float], date: str
+) -> None:
     """A file per generation, one for the chips that no published run uses, and the stacks'."""
-    for generation in (*GENERATIONS, OTHERS):
+    for generation in GENERATIONS:
         text = generation_toml(generation, found, date)
         (GENERATION_FILES / f"{generation}.toml").write_text(text, encoding="utf-8")
+    text = others_toml(hierarchy, columns, date)
+    (GENERATION_FILES / f"{OTHERS}.toml").write_text(text, encoding="utf-8")
     STACKS.write_text(stacks_toml(found, date), encoding="utf-8")
 
 
 def generation_toml(generation: str, found: Mapping[str, Explained], date: str) -> str:
-    """The constants of one generation; those of `OTHERS` are the medians of all generations."""
-    lines = [f"# Made by scripts/fit_efficiency.py on {date}; docs/fit.md says how."]
-    for constant in CHIP_KINDS:
-        own = found.get(f"{generation}.{constant}")
-        if own is not None:
-            lines.append(_entry(constant, own.value, own.source))
-        elif generation == OTHERS and constant != "matmul_fp8":
-            values = [found[f"{g}.{constant}"].value for g in GENERATIONS]
-            source = f"assumed: median of the {len(values)} generations of docs/fit.md"
-            lines.append(_entry(constant, statistics.median(values), source))
+    """The constants of one generation."""
+    own = {c: e for c in CHIP_KINDS if (e := found.get(f"{generation}.{c}")) is not None}
+    entries = [_entry(constant, e.value, e.source) for constant, e in own.items()]
+    return "\n".join([MADE.format(date=date), *entries]) + "\n"
+
+
+def others_toml(hierarchy: Hierarchy, columns: Mapping[str, float], date: str) -> str:
+    """What is expected of chips that no published run uses: by vendor, and of any other."""
+    lines = [MADE.format(date=date)]
+    of_all = f"expected of any chip, from the {len(GENERATIONS)} generations of docs/fit.md"
+    lines += _expected(hierarchy, columns, "", of_all)
+    for vendor in dict.fromkeys(VENDORS.values()):
+        known = sum(v == vendor for v in VENDORS.values())
+        source = f"expected of a chip of {vendor}, from its {known} generations of docs/fit.md"
+        lines += ["", f"[vendors.{vendor}]", *_expected(hierarchy, columns, vendor, source)]
     return "\n".join(lines) + "\n"
+
+
+def _expected(
+    hierarchy: Hierarchy, columns: Mapping[str, float], vendor: str, source: str
+) -> list[str]:
+    return [
+        _entry(constant, hierarchy.expected(vendor, constant, columns), source)
+        for constant in CHIP_KINDS
+    ]
 
 
 def stacks_toml(found: Mapping[str, Explained], date: str) -> str:
     """One table per software stack."""
-    lines = [
-        f"# Made by scripts/fit_efficiency.py on {date}; docs/fit.md says how they were found.",
-    ]
+    lines = [MADE.format(date=date)]
     for stack in stack_names():
         lines += ["", f"[{stack}]"]
         for constant in STACK_KINDS:
@@ -51,3 +74,31 @@ def stacks_toml(found: Mapping[str, Explained], date: str) -> str:
 
 def _entry(name: str, value: float, source: str) -> str:
     return f"{name} = {{ value = {value:.3g}, source = {json.dumps(source)} }}"
+
+
+def unseen_runs(
+    cases: Sequence[Case],
+    fitted: np.ndarray,
+    left: np.ndarray,
+    baseline: np.ndarray,
+    ranges: Sequence[Range],
+) -> list[UnseenPrediction]:
+    """Every run as it was predicted; the logs are of predicted over measured."""
+    found = []
+    for i, (case, range_) in enumerate(zip(cases, ranges, strict=True)):
+        measured = case.run.measured_seconds
+        predicted = measured * float(np.exp(left[i]))
+        low, high = range_.residual.interval(predicted)
+        found.append(
+            UnseenPrediction(
+                fingerprint=case.run.fingerprint,
+                predicted=predicted,
+                fitted=measured * float(np.exp(fitted[i])),
+                constant_mfu=measured * float(np.exp(baseline[i])),
+                low=low,
+                high=high,
+                range_class=range_.name,
+                range_rows=range_.residual.n,
+            )
+        )
+    return found

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from fit.solve import Prior
+from fit.hierarchy import Prior
 from shardwise.hardware import Chip, load_chip
 
 Table = Sequence[Mapping[str, str]]
@@ -140,7 +140,9 @@ def gemm_priors(table: Table) -> dict[str, Prior]:
     found: dict[str, Prior] = {}
     for generation, systems in SYSTEMS.items():
         chips = {s: load_chip(s) for s in systems}
-        plain = [product_rate(table, s, "bfloat16", c.peak("bf16"), cast=False) for s, c in chips.items()]
+        plain = [
+            product_rate(table, s, "bfloat16", c.peak("bf16"), cast=False) for s, c in chips.items()
+        ]
         found[f"{generation}.matmul_ramp"] = Prior(
             value=round(float(np.mean([p.ramp for p in plain])), 8),
             sigma=2e-6,
@@ -155,13 +157,13 @@ def gemm_priors(table: Table) -> dict[str, Prior]:
             found[f"{generation}.matmul_fp8"] = Prior(
                 value=round(float(np.mean([p.share for p in fp8])), 3),
                 sigma=0.05,
-                source=f"measured: fp8 matmuls with all dims >= 1024 less their casts, {GEMM_WHERE}",
+                source=f"measured: fp8 matmuls with dims >= 1024 less their casts, {GEMM_WHERE}",
             )
     return found
 
 
 def _products(table: Table, system: str, dtype: str, least: int) -> np.ndarray:
-    """m, n, k and seconds of the products of one system and dtype with all dims at least `least`."""
+    """m, n, k and seconds of the products of a system and dtype with all dims at least `least`."""
     found = [
         (float(r["m"]), float(r["n"]), float(r["k"]), float(r["latency"]) / 1e3)
         for r in table

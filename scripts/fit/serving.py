@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import least_squares
 
-from fit.solve import Prior
 from shardwise.evidence.serving.runs import ServingRun, gating
 from shardwise.evidence.serving.times import RunFeatures
 from shardwise.roofline.engines import ENGINE_BOUNDS, ENGINE_CONSTANTS, IDEAL_ENGINE, Engine
@@ -22,6 +21,15 @@ _NOTHING = 1e-6
 """Sigmas from its lower bound, 0, at which a constant is that."""
 
 Keep = Callable[[ServingRun], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """What a constant of an engine is expected to be, how sure that is (one sigma), and why."""
+
+    value: float
+    sigma: float
+    source: str
 
 
 PRIORS: Mapping[str, Prior] = {

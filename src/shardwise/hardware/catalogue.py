@@ -84,9 +84,12 @@ def _read(chip_id: str) -> dict[str, Any]:
 def _with_generation(record: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """A chip's record with the constants of the generation that it names laid under its own.
 
-    The peaks, which say whether it has fp8, are its own or those of the chip it starts from.
+    A generation that no published run uses has those that its vendor's other chips let expect. The
+    peaks, which say whether it has fp8, are its own or those of the chip it starts from.
     """
     fitted = _generation(record["generation"], record["id"])
+    vendors = fitted.pop("vendors", {})
+    fitted |= vendors.get(record.get("vendor"), {})
     if "fp8" not in {**_table(base, "peak_flops"), **_table(record, "peak_flops")}:
         fitted.pop("matmul_fp8", None)
     own = record.get("efficiency", {})

@@ -1,8 +1,9 @@
 """The 80 % range around a predicted step time, from how far published runs were missed.
 
-`data/train_residuals.toml` holds `q10` and `q90` of log(measured / predicted) per group
-"generation/stack", with a fallback per generation class ("gpu", "tpu") and one over all rows; a
-prediction takes the most specific group that is there. `evidence/training/residuals.py` makes it.
+`data/train_residuals.toml` holds `q10` and `q90` of log(measured / predicted) per class of runs:
+generation and stack, stack, vendor, all. Each run was predicted by constants that had not seen its
+group. A prediction takes the most specific class that is there; classes of few runs are not.
+`scripts/fit_efficiency.py` makes it, `evidence/training/residuals.py` says how.
 """
 
 import math
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from shardwise.boundary import read_toml
 from shardwise.errors import BadRequest
-from shardwise.hardware import Chip, Torus
+from shardwise.hardware import Chip
 
 DATA = Path(__file__).parent / "data" / "train_residuals.toml"
 ALL = "all"
@@ -21,27 +22,33 @@ ALL = "all"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """10 % and 90 % quantiles of log(measured / predicted) over `n` runs."""
+    """The range that holds 80 % of log(measured / predicted) of a class: of `n` runs of `groups`
+    groups, each left out of the fit with its group."""
 
     q10: float
     q90: float
     n: int
+    groups: int
 
     def interval(self, seconds: float) -> tuple[float, float]:
         """The 80 % range around a prediction."""
         return seconds * math.exp(self.q10), seconds * math.exp(self.q90)
 
 
-def groups_of(chip: Chip, stack: str) -> tuple[str, ...]:
-    """The groups of a run, most specific first."""
-    kind = "tpu" if isinstance(chip.network, Torus) else "gpu"
-    own = (f"{chip.generation}/{stack}", chip.generation) if chip.generation else ()
-    return *own, kind, ALL
+def classes_of(chip: Chip, stack: str) -> tuple[str, ...]:
+    """The classes of a run, most specific first.
+
+    >>> from shardwise.hardware import load_chip
+    >>> classes_of(load_chip("h200"), "xla")
+    ('hopper/xla', 'xla', 'nvidia', 'all')
+    """
+    own = (f"{chip.generation}/{stack}",) if chip.generation else ()
+    return *own, stack, chip.vendor, ALL
 
 
-def residual_of(table: Mapping[str, Residual], groups: Iterable[str]) -> Residual | None:
-    """The residual of the most specific group that the table has; None for an empty table."""
-    return next((table[group] for group in groups if group in table), None)
+def class_of(table: Mapping[str, Residual], classes: Iterable[str]) -> str | None:
+    """The most specific class that the table has; None for an empty table."""
+    return next((name for name in classes if name in table), None)
 
 
 @lru_cache(maxsize=8)
@@ -49,6 +56,6 @@ def read_residuals(path: Path = DATA) -> Mapping[str, Residual]:
     """The table in a file. Raises BadRequest for a file that holds none."""
     held = read_toml(path, "the table of residuals")
     try:
-        return {name: Residual(**group) for name, group in held["groups"].items()}
+        return {name: Residual(**one) for name, one in held["classes"].items()}
     except (KeyError, TypeError, AttributeError) as error:
         raise BadRequest(f"{path}: no table of residuals ({error})") from None

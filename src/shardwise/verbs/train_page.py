@@ -43,8 +43,8 @@ def train_page(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
     if found:
         yield (
             f"  80 % range of the expected step: {format_seconds(found['low'])} to "
-            f"{format_seconds(found['high'])} (from how {found['runs']} published runs of "
-            f"{found['group']} missed; docs/fit.md)"
+            f"{format_seconds(found['high'])} (as {found['runs']} published runs of class "
+            f"'{found['class']}' were missed, left out of the fit; docs/fit.md)"
         )
     yield (
         f"  expected MFU {result['mfu']:.1%} (6*N*D counting: {result['mfu_6nd']:.1%}) of dense "

@@ -15,8 +15,9 @@ from shardwise.evidence.serving.validate import (
     validate_serving,
     worst,
 )
+from shardwise.evidence.training.scores import Summary
 from shardwise.evidence.training.table import PUBLISHED, read_table
-from shardwise.evidence.training.validate import Summary, Validation, validation_result
+from shardwise.evidence.training.validate import Validation, validation_result
 from shardwise.evidence.training.validate import validate as validate_training
 from shardwise.units import format_seconds
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
@@ -33,9 +34,11 @@ class ValidateRequest:
 
     `path` is a CSV; without one the published runs that come with shardwise, each with its
     citation, are taken: of training, or with `serving` of serving (time per output token, TTFT).
-    `source` and `grade` keep the rows of some sources and of one grade; `no_fit` prices by chip
-    rates alone; `verbose` names every row that is left out, and the worst. With `check` ("10%")
-    `checked()` raises where the median absolute error is larger.
+    A training run that the constants were fitted on is predicted by constants without its group,
+    so that every error is one of a run not seen; the in-sample error stands second. `source` and
+    `grade` keep the rows of some sources and of one grade; `no_fit` prices by chip rates alone;
+    `verbose` names every row that is not priced, and the worst. With `check` ("10%") `checked()`
+    raises where the median absolute error is larger.
     """
 
     path: str | Path | None = field(default=None, kw_only=False)
@@ -169,6 +172,8 @@ def _chosen_servers(runs: ServingTable, sources: Sequence[str]) -> ServingTable:
 def _training_page(found: Validation, result: Mapping[str, Any], verbose: bool) -> Page:
     constants = "fitted constants" if found.efficiency == "fitted" else "chip rates alone, no fit"
     yield f"{len(found.rows)} runs priced with {constants}, {len(found.left_out)} left out"
+    yield ""
+    yield summaries_table("error of", _headline(found), "rank of MFU")
     keys: dict[str, Callable[..., str]] = {
         "source": lambda r: r.run.source,
         "chip": lambda r: r.run.chip,
@@ -190,13 +195,25 @@ def _training_page(found: Validation, result: Mapping[str, Any], verbose: bool) 
         yield f"\nleft out: {len(found.left_out)} rows (--verbose names each)"
 
 
+def _headline(found: Validation) -> dict[str, Summary]:
+    """The error of runs not seen first, the baseline beside it, the in-sample error last."""
+    seen = found.in_sample()
+    if not seen.n:
+        return {"chip rates" if found.efficiency == "roofline" else "runs not seen": found.summary}
+    own = "runs, each by a fit without its group" if seen.n == len(found.rows) else "runs not seen"
+    return {
+        own: found.summary,
+        "a constant MFU per dtype, likewise": found.constant_mfu(),
+        "in-sample: runs that were fitted on": seen,
+    }
+
+
 def _checks(result: Mapping[str, Any]) -> Page:
     """Ranges and memory."""
     coverage, memory = result["coverage"], result["memory"]
-    rows = [
-        ["runs inside their 80 % range", share_text(coverage["in_sample"])],
-        ["the same, range from other groups only", share_text(coverage["held_out_by_group"])],
-    ]
+    rows = [["runs inside their 80 % range", share_text(coverage["all"])]]
+    for name, one in coverage["by_class"].items():
+        rows.append([f"  from runs of class '{name}' ({one['n']})", share_text(one["inside"])])
     if memory["n"]:
         what = f"peak memory, median |error| of {memory['n']} runs"
         rows.append([what, share_text(memory["median_abs_error"])])

@@ -26,7 +26,7 @@ from shardwise.planner.training import (
 from shardwise.plans import TrainPlan, layout_table
 from shardwise.plans.train import mesh_text
 from shardwise.roofline.bodies import OpTime
-from shardwise.roofline.residuals import ALL, groups_of, read_residuals
+from shardwise.roofline.residuals import class_of, classes_of, read_residuals
 from shardwise.units import format_seconds, sig
 from shardwise.workflows.inputs import (
     parse_batch,
@@ -110,7 +110,7 @@ def caveats(answer: TrainAnswer) -> list[str]:
     chip = answer.piece.chip
     said = context_warning(answer.cfg, answer.plan.sequence_length)
     found = expected_range(answer)
-    if found is not None and found["group"] in ("gpu", "tpu", ALL):
+    if found is not None and chip.generation in _UNSEEN:
         said.append(
             f"no published run of a {chip.id} is behind its 80 % range, which is that of "
             f"{found['runs']} runs on other chips (docs/fit.md)"
@@ -148,19 +148,23 @@ def _part_tiles(answer: TrainAnswer) -> list[str]:
 
 
 def expected_range(answer: TrainAnswer) -> dict[str, Any] | None:
-    """The 80 % range of the expected step time, from how published runs of the same chips and
-    software missed; None for the book's constants, which derate nothing."""
+    """The 80 % range of the expected step time, from how far published runs of its class were
+    missed, each by constants without its group; None for the book's constants, which derate
+    nothing."""
     if answer.plan.constants == "book":
         return None
-    table, groups = read_residuals(), groups_of(answer.piece.chip, answer.plan.stack)
-    group = next((g for g in groups if g in table), None)
-    if group is None:
+    table = read_residuals()
+    name = class_of(table, classes_of(answer.piece.chip, answer.plan.stack))
+    if name is None:
         return None
-    low, high = table[group].interval(answer.step_seconds["expected"])
-    return {"low": low, "high": high, "group": group, "runs": table[group].n}
+    low, high = table[name].interval(answer.step_seconds["expected"])
+    runs, groups = table[name].n, table[name].groups
+    return {"low": low, "high": high, "class": name, "runs": runs, "groups": groups}
 
 
 _TIGHT = 0.98
+_UNSEEN = ("", "others")
+"""Generations of chips that no published run uses."""
 _TILE_ROWS = 8
 """Rows of a tile of two-byte numbers, T(8,128)(2,1) in compiled programs (docs/log.md)."""
 

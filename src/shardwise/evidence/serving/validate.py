@@ -14,7 +14,7 @@ import numpy as np
 
 from shardwise.evidence.serving.runs import ServingRun, ServingTable, gating
 from shardwise.evidence.serving.times import RunFeatures, features
-from shardwise.evidence.training.validate import Summary, plain_summaries, share_inside, summary_of
+from shardwise.evidence.training.scores import Summary, plain_summaries, share_inside, summary_of
 from shardwise.roofline.engines import IDEAL_ENGINE, Engine, engine_names, load_engine
 
 OTHERS = "others"

@@ -13,6 +13,7 @@ from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.evidence.training.models import model_of
 from shardwise.evidence.training.plans import inferences, plan_of, slice_of
 from shardwise.evidence.training.table import PUBLISHED, RunRow, row_of
+from shardwise.evidence.training.unseen import fingerprint
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.flops import model_flops_per_token
@@ -24,7 +25,7 @@ from shardwise.plans import TrainPlan
 class PublishedRun:
     """One measured run as a plan on a slice; seconds per step, bytes per chip. `group` is whose
     runs are left out together; `inferred` says what the row leaves open or a plan cannot say, and
-    what was taken."""
+    what was taken. `fingerprint` stands for the row's facts (`unseen.py`)."""
 
     id: str
     source: str
@@ -39,6 +40,7 @@ class PublishedRun:
     peak_mem_bytes: float | None
     moe: bool
     inferred: tuple[str, ...] = ()
+    fingerprint: str = ""
 
     @property
     def stack(self) -> str:
@@ -91,6 +93,7 @@ def read_run(cells: Mapping[str, str], folder: Path = PUBLISHED.parent) -> Publi
         peak_mem_bytes=None if row.memory_gib is None else row.memory_gib * 2**30,
         moe=cfg.has_experts,
         inferred=inferences(row, plan, piece),
+        fingerprint=fingerprint(row),
     )
 
 

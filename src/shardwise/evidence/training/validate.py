@@ -3,6 +3,10 @@
 `validate` prices runs (`runs.read_runs`) and returns a `Validation`: one `ScoredRun` per run,
 summaries over all of them and by source, chip, binding term, grade and software, the gates, memory
 and rank checks, and how often the 80 % ranges hold. error = predicted / measured - 1.
+
+A run that the constants were fitted on is predicted by constants without its group (`unseen.py`);
+what the constants say that have seen it stands second, as its in-sample prediction. Any other run
+is unseen as it is.
 """
 
 import math
@@ -14,14 +18,21 @@ from typing import Any, Literal
 import numpy as np
 
 from shardwise.errors import ShardwiseError
-from shardwise.evidence.training.residuals import residuals
 from shardwise.evidence.training.runs import LeftOut, PublishedRun, read_runs
+from shardwise.evidence.training.scores import (
+    Summary,
+    plain_summaries,
+    share_inside,
+    spearman,
+    summary_of,
+)
 from shardwise.evidence.training.table import PUBLISHED
+from shardwise.evidence.training.unseen import UnseenPrediction, read_unseen
 from shardwise.hardware import Slice, Torus
 from shardwise.hardware.chip import EFFICIENCIES
 from shardwise.models.counts import params_total
 from shardwise.planner.training import TrainAnswer, evaluate_train
-from shardwise.roofline.residuals import Residual, groups_of, read_residuals, residual_of
+from shardwise.roofline.residuals import Residual, class_of, classes_of, read_residuals
 from shardwise.units import dtype_bytes
 
 EfficiencyOf = Literal["fitted", "roofline"]
@@ -32,8 +43,10 @@ Progress = Callable[[int, int], None]
 class ScoredRun:
     """One run priced. Seconds per step; `mfu` of the prediction; bytes per chip.
 
-    `log_ratio` is log(measured / predicted), `interval` the 80 % range of the measured seconds that
-    the prediction expects, `held_out` the same from the residuals of other groups alone.
+    `predicted` is by constants that have not seen the run's group; where those of today have,
+    `in_sample` is what they say, and `constant_mfu` what one MFU per dtype of the other groups
+    does. `interval` is the 80 % range of the measured seconds, from how `range_rows` runs of
+    `range_class` were missed, none of them of this run's group.
     """
 
     run: PublishedRun
@@ -42,8 +55,11 @@ class ScoredRun:
     mfu: float
     peak_bytes: float
     bound_by: str
+    in_sample: float | None = None
+    constant_mfu: float | None = None
     interval: tuple[float, float] | None = None
-    held_out: tuple[float, float] | None = None
+    range_class: str = ""
+    range_rows: int = 0
 
     @property
     def measured(self) -> float:
@@ -62,21 +78,18 @@ class ScoredRun:
         return self.mfu * self.predicted / self.measured
 
     @property
-    def groups(self) -> tuple[str, ...]:
-        """Residual groups, most specific first."""
-        return groups_of(self.run.piece.chip, self.run.stack)
+    def classes(self) -> tuple[str, ...]:
+        """Classes of runs that are missed alike, most specific first."""
+        return classes_of(self.run.piece.chip, self.run.stack)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
-    """Errors of some runs. `rank_correlation` is Spearman's, of predicted and measured MFU; None
-    below three runs or where all are equal. Zero runs have no medians."""
-
-    n: int
-    median_abs_error: float | None = None
-    p90_abs_error: float | None = None
-    rank_correlation: float | None = None
-    median_error: float | None = None
+    @property
+    def inside(self) -> bool | None:
+        """Whether the measured time lies in the range; None without one."""
+        return (
+            None
+            if self.interval is None
+            else (self.interval[0] <= self.measured <= self.interval[1])
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +115,23 @@ class Validation:
             name: summarise([r for r in self.rows if among(r)]) for name, among in GATES.items()
         }
 
-    def coverage(self, held_out: bool = False) -> float | None:
+    def in_sample(self) -> Summary:
+        """Errors of the constants of today on the runs that they were fitted on."""
+        return _against(self.rows, lambda r: r.in_sample)
+
+    def constant_mfu(self) -> Summary:
+        """Errors of one MFU per compute dtype on the same runs, left out likewise."""
+        return _against(self.rows, lambda r: r.constant_mfu)
+
+    def coverage(self) -> float | None:
         """Share of runs whose measured time lies in the 80 % range."""
-        return share_inside((r.held_out if held_out else r.interval, r.measured) for r in self.rows)
+        return share_inside((r.interval, r.measured) for r in self.rows)
+
+    def coverage_by_class(self) -> dict[str, tuple[int, float]]:
+        """The runs of every class of ranges, and the share inside."""
+        names = sorted({r.range_class for r in self.rows if r.interval is not None})
+        inside = {n: [bool(r.inside) for r in self.rows if r.range_class == n] for n in names}
+        return {name: (len(some), float(np.mean(some))) for name, some in inside.items()}
 
     def memory(self) -> Summary:
         """Predicted against measured peak memory, of the runs that publish it."""
@@ -119,10 +146,6 @@ class Validation:
             if row.peak_bytes > (row.run.piece.chip.hbm_usable_bytes or float("inf"))
         ]
 
-    def residuals(self) -> dict[str, Residual]:
-        """The residual table of these runs, for `residuals.write_residuals`."""
-        return residuals((r.groups, r.log_ratio) for r in self.rows)
-
 
 def validate(
     rows: Iterable[Mapping[str, str]],
@@ -130,16 +153,19 @@ def validate(
     folder: Path = PUBLISHED.parent,
     efficiency: EfficiencyOf = "fitted",
     table: Mapping[str, Residual] | None = None,
+    unseen: Mapping[str, UnseenPrediction] | None = None,
     progress: Progress | None = None,
 ) -> Validation:
     """Price every row that a plan can express. `efficiency` "roofline" prices with chip rates
-    alone: every share of peak is 1 and no constant of a software stack applies.
+    alone: every share of peak is 1, no constant of a software stack applies, and there is no range.
 
-    `folder` is the table's. `table` holds the residuals behind the ranges; the packaged ones where
-    it is None.
+    `folder` is the table's. `table` holds the residuals behind the ranges, `unseen` what the fit
+    said of its own runs; the packaged ones where they are None.
     """
     runs, left_out = read_runs(rows, folder)
-    return score(runs, left_out, efficiency=efficiency, table=table, progress=progress)
+    return score(
+        runs, left_out, efficiency=efficiency, table=table, unseen=unseen, progress=progress
+    )
 
 
 def score(
@@ -148,6 +174,7 @@ def score(
     *,
     efficiency: EfficiencyOf = "fitted",
     table: Mapping[str, Residual] | None = None,
+    unseen: Mapping[str, UnseenPrediction] | None = None,
     progress: Progress | None = None,
 ) -> Validation:
     """As `validate`, of runs already read."""
@@ -160,12 +187,11 @@ def score(
             failed.append(LeftOut(id=run.id, source=run.source, reason=str(error)))
         if progress is not None:
             progress(done, len(runs))
-    fitted = read_residuals() if table is None else table
-    return Validation(
-        efficiency=efficiency,
-        rows=tuple(_with_ranges(scored, fitted)),
-        left_out=(*left_out, *failed),
-    )
+    if efficiency == "fitted":
+        ranges = read_residuals() if table is None else table
+        known = read_unseen() if unseen is None else unseen
+        scored = [_with_range(row, ranges, known.get(row.run.fingerprint)) for row in scored]
+    return Validation(efficiency=efficiency, rows=tuple(scored), left_out=(*left_out, *failed))
 
 
 def priced(run: PublishedRun, efficiency: EfficiencyOf = "fitted") -> TrainAnswer:
@@ -199,71 +225,40 @@ def _scored(run: PublishedRun, efficiency: EfficiencyOf) -> ScoredRun:
     )
 
 
-def _with_ranges(rows: Sequence[ScoredRun], table: Mapping[str, Residual]) -> list[ScoredRun]:
-    """The rows with their ranges, and those of tables that have not seen their group."""
-    others = {
-        group: residuals((r.groups, r.log_ratio) for r in rows if r.run.group != group)
-        for group in dict.fromkeys(r.run.group for r in rows)
-    }
-    return [
-        replace(
-            row,
-            interval=_interval(row, table),
-            held_out=_interval(row, others[row.run.group]),
-        )
-        for row in rows
-    ]
+def _with_range(
+    row: ScoredRun, table: Mapping[str, Residual], seen: UnseenPrediction | None
+) -> ScoredRun:
+    """The row with its range; a run of the fit as it was predicted without its group."""
+    if seen is None:
+        name = class_of(table, row.classes)
+        if name is None:
+            return row
+        interval = table[name].interval(row.predicted)
+        return replace(row, interval=interval, range_class=name, range_rows=table[name].n)
+    off, priced_anew = seen.predicted / seen.fitted, row.predicted / seen.fitted
+    return replace(
+        row,
+        predicted=row.predicted * off,
+        bounds=(row.bounds[0] * off, row.bounds[1] * off),
+        mfu=row.mfu / off,
+        in_sample=row.predicted,
+        constant_mfu=seen.constant_mfu,
+        interval=(seen.low * priced_anew, seen.high * priced_anew),
+        range_class=seen.range_class,
+        range_rows=seen.range_rows,
+    )
 
 
-def _interval(row: ScoredRun, table: Mapping[str, Residual]) -> tuple[float, float] | None:
-    found = residual_of(table, row.groups)
-    return None if found is None else found.interval(row.predicted)
-
-
-def share_inside(ranges: Iterable[tuple[tuple[float, float] | None, float]]) -> float | None:
-    """Share of the measured seconds that lie in their range, of those with a range."""
-    inside = [range_[0] <= seconds <= range_[1] for range_, seconds in ranges if range_ is not None]
-    return float(np.mean(inside)) if inside else None
+def _against(rows: Sequence[ScoredRun], said: Callable[[ScoredRun], float | None]) -> Summary:
+    """Errors of another prediction of the runs, of those that have one."""
+    pairs = [(row, other) for row in rows if (other := said(row)) is not None]
+    ranked = [(row.mfu * row.predicted / other, row.measured_mfu) for row, other in pairs]
+    return summary_of([other / row.measured - 1 for row, other in pairs], ranked)
 
 
 def summarise(rows: Sequence[ScoredRun]) -> Summary:
     """Errors of some runs, and whether the order of their MFU is predicted."""
     return summary_of([r.error for r in rows], [(r.mfu, r.measured_mfu) for r in rows])
-
-
-def summary_of(errors: Sequence[float], pairs: Sequence[tuple[float, float]]) -> Summary:
-    """Errors as a summary, with the rank correlation of (predicted, measured) pairs."""
-    if not errors:
-        return Summary(n=0)
-    sizes = np.abs(errors)
-    return Summary(
-        n=len(errors),
-        median_abs_error=float(np.median(sizes)),
-        p90_abs_error=float(np.quantile(sizes, 0.9)),
-        rank_correlation=spearman(*zip(*pairs, strict=True)),
-        median_error=float(np.median(errors)),
-    )
-
-
-def spearman(left: Sequence[float], right: Sequence[float]) -> float | None:
-    """Rank correlation, ties at their mean rank; None below three pairs or where all are equal.
-
-    >>> spearman([1, 2, 3, 4], [10, 20, 40, 30])
-    0.8
-    """
-    if len(left) < 3:
-        return None
-    a, b = _ranks(left), _ranks(right)
-    if np.ptp(a) == 0 or np.ptp(b) == 0:
-        return None
-    return float(round(np.corrcoef(a, b)[0, 1], 12))
-
-
-def _ranks(values: Sequence[float]) -> np.ndarray:
-    given = np.asarray(values, float)
-    _, inverse, counts = np.unique(given, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return ((last - counts + 1 + last) / 2)[inverse]
 
 
 def within_models(rows: Sequence[ScoredRun]) -> list[dict[str, Any]]:
@@ -335,6 +330,8 @@ def validation_result(found: Validation) -> dict[str, Any]:
         "efficiency": found.efficiency,
         "summary": {
             **asdict(found.summary),
+            "in_sample": asdict(found.in_sample()),
+            "constant_mfu": asdict(found.constant_mfu()),
             "by_group": plain_summaries(found.by(lambda r: r.run.group)),
             "by_source": plain_summaries(found.by(lambda r: r.run.source)),
             "by_chip": plain_summaries(found.by(lambda r: r.run.chip)),
@@ -346,8 +343,11 @@ def validation_result(found: Validation) -> dict[str, Any]:
         "memory": asdict(found.memory()),
         "would_not_fit": found.unfit(),
         "coverage": {
-            "in_sample": found.coverage(),
-            "held_out_by_group": found.coverage(held_out=True),
+            "all": found.coverage(),
+            "by_class": {
+                name: {"n": n, "inside": inside}
+                for name, (n, inside) in found.coverage_by_class().items()
+            },
         },
         "within_model": within,
         "against_size": {s: against_size(found.rows, s) for s in ranked},
@@ -373,7 +373,11 @@ def row_result(row: ScoredRun) -> dict[str, Any]:
         "predicted": row.predicted,
         "measured": row.measured,
         "error": row.error,
+        "in_sample": row.in_sample,
+        "constant_mfu": row.constant_mfu,
         "interval": row.interval,
+        "range_class": row.range_class,
+        "range_rows": row.range_rows,
         "lower": row.bounds[0],
         "upper": row.bounds[1],
         "mfu": row.mfu,
@@ -383,8 +387,3 @@ def row_result(row: ScoredRun) -> dict[str, Any]:
         "measured_peak_bytes_per_chip": run.peak_mem_bytes,
         "inferred": list(run.inferred),
     }
-
-
-def plain_summaries(summaries: Mapping[str, Summary]) -> dict[str, dict[str, Any]]:
-    """Summaries as plain values."""
-    return {name: asdict(summary) for name, summary in summaries.items()}

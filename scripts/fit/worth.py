@@ -1,0 +1,124 @@
+"""What each constant and each term is worth: the left-out error without it, over that with it.
+
+Without a constant, it stays at its prior; without a term, the constant behind it at the value at
+which it changes nothing, or the plans say what they would without it (`terms.py`). All others are
+then fitted again, without each group in turn. Errors are to first order around the fit of what is
+left.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fit.cases import Case, case_of, laid_out
+from fit.constants import family_of, kind_of
+from fit.folds import left_out_logs, score
+from fit.hierarchy import Hierarchy, Levels, bounds_of
+from fit.solve import Fit, Linear, linear_at, solved, values_of
+from fit.terms import TERMS, Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """Left-out errors without something: the median, the 90th percentile, and the `score` by
+    which sigmas are chosen; `touched` runs are priced otherwise where it is a term of plans."""
+
+    name: str
+    median: float
+    p90: float
+    score: float
+    touched: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """What every comparison starts from."""
+
+    fit: Fit
+    cases: Sequence[Case]
+    hierarchy: Hierarchy
+    levels: Levels
+
+    @property
+    def whole(self) -> Worth:
+        """With everything."""
+        return worth_of(
+            "all of them",
+            left_out_logs(self.fit.linear, self.hierarchy, self.levels),
+            self.fit.linear,
+        )
+
+
+def worth_of(name: str, logs: np.ndarray, linear: Linear, touched: int | None = None) -> Worth:
+    """The errors in a row."""
+    errors = np.abs(np.expm1(logs))
+    return Worth(
+        name=name,
+        median=float(np.median(errors)),
+        p90=float(np.quantile(errors, 0.9)),
+        score=score(logs, linear.groups),
+        touched=touched,
+    )
+
+
+def without_constant(start: Fitted, name: str) -> Worth:
+    """One constant of one owner at its prior."""
+    linear = start.fit.linear
+    bounds = _bounds(linear, {name: start.hierarchy.priors[name].value})
+    return worth_of(name, left_out_logs(linear, start.hierarchy, start.levels, bounds), linear)
+
+
+def without_family(start: Fitted, values: Mapping[str, float], name: str) -> Worth:
+    """The constants of `values` held there, all others fitted again: from where the fit's slopes
+    say that leads to, priced anew."""
+    linear = start.fit.linear
+    penalty = start.hierarchy.penalty(start.levels)
+    there = solved(linear, penalty, start.levels, _bounds(linear, values))
+    again = linear_at(start.cases, {**values_of(linear, there.values), **values})
+    logs = left_out_logs(again, start.hierarchy, start.levels, _bounds(again, values))
+    return worth_of(name, logs, again)
+
+
+def _bounds(linear: Linear, held: Mapping[str, float]) -> tuple[np.ndarray, np.ndarray]:
+    """Those of all constants, some of which are held."""
+    low, high = bounds_of(linear.names)
+    for name, value in held.items():
+        at = linear.names.index(name)
+        low[at] = high[at] = value / kind_of(name).scale
+    return low, high
+
+
+def without_term(start: Fitted, term: Term) -> Worth:
+    """Plans that say what they would without a term of the step's model."""
+    plans = [c.run.plan for c in start.cases]
+    touched = [i for i, plan in enumerate(plans) if term.without(plan) != plan]
+    runs = [replace(start.cases[i].run, plan=term.without(plans[i])) for i in touched]
+    again = linear_at(laid_out([case_of(run) for run in runs], start.fit.values), start.fit.values)
+    linear = start.fit.linear
+    residuals, slopes = linear.residuals.copy(), linear.slopes.copy()
+    residuals[touched], slopes[touched] = again.residuals, again.slopes
+    linear = replace(linear, residuals=residuals, slopes=slopes)
+    logs = left_out_logs(linear, start.hierarchy, start.levels)
+    return worth_of(term.name, logs, linear, len(touched))
+
+
+def families(hierarchy: Hierarchy) -> dict[str, list[str]]:
+    """The constants of all owners, by what they are."""
+    found: dict[str, list[str]] = {}
+    for name in hierarchy.names:
+        found.setdefault(family_of(name), []).append(name)
+    return found
+
+
+def worths(start: Fitted) -> tuple[Worth, ...]:
+    """With everything; each family at its priors; each at the value that changes nothing; each
+    term of plans."""
+    found = [start.whole]
+    for family, some in families(start.hierarchy).items():
+        priors = {name: start.hierarchy.priors[name].value for name in some}
+        found.append(without_family(start, priors, f"{family} at its prior"))
+        idle = kind_of(some[0]).idle
+        if idle is not None:
+            found.append(without_family(start, dict.fromkeys(some, idle), f"{family} = {idle:g}"))
+    return (*found, *(without_term(start, term) for term in TERMS))

@@ -1,0 +1,89 @@
+"""What the fit said of its own runs before it had seen them.
+
+The constants are fitted on the published runs, so that their error on those is in-sample. The fit
+therefore also predicts every group of runs by constants without that group, and leaves here what
+came out: `data/left_out_runs.csv`, one line per run of the fit. A run is found by its facts
+(`fingerprint`), not by its name; a run that is not here is itself unseen.
+"""
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+
+from shardwise.boundary import read_table, write_text
+from shardwise.errors import BadRequest
+from shardwise.evidence.training.table import RunRow
+
+DATA = Path(__file__).parent / "data" / "left_out_runs.csv"
+FOR_PEOPLE = frozenset({"id", "source", "grade", "citation", "converted_from", "notes"})
+"""Columns that say nothing of the run itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnseenPrediction:
+    """A run of the fit, predicted without its group; seconds per step.
+
+    `fitted` is the prediction of the constants as they are, `constant_mfu` that of one MFU per
+    compute dtype of the other groups. `low` and `high` are the 80 % range, from the class
+    `range_class` of `range_rows` runs of other groups.
+    """
+
+    fingerprint: str
+    predicted: float
+    fitted: float
+    constant_mfu: float
+    low: float
+    high: float
+    range_class: str
+    range_rows: int
+
+
+def fingerprint(row: RunRow) -> str:
+    """Twelve digits that stand for what was run and measured, whatever it is called."""
+    facts = row.model_dump(mode="json", exclude=set(FOR_PEOPLE), exclude_defaults=True)
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def write_unseen(path: Path, found: Iterable[UnseenPrediction]) -> None:
+    """Write a table, one line per run."""
+    names = [f.name for f in fields(UnseenPrediction)]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for one in found:
+        writer.writerow([_cell(getattr(one, name)) for name in names])
+    write_text(path, out.getvalue())
+    read_unseen.cache_clear()
+
+
+@cache
+def read_unseen(path: Path = DATA) -> Mapping[str, UnseenPrediction]:
+    """The table in a file by fingerprint. Raises BadRequest for a file that holds none."""
+    rows = read_table(path, "the table of left-out runs").rows
+    try:
+        return {row["fingerprint"]: _prediction(row) for row in rows}
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadRequest(f"{path}: no table of left-out runs ({error})") from None
+
+
+def _prediction(row: Mapping[str, str]) -> UnseenPrediction:
+    return UnseenPrediction(
+        fingerprint=row["fingerprint"],
+        predicted=float(row["predicted"]),
+        fitted=float(row["fitted"]),
+        constant_mfu=float(row["constant_mfu"]),
+        low=float(row["low"]),
+        high=float(row["high"]),
+        range_class=row["range_class"],
+        range_rows=int(row["range_rows"]),
+    )
+
+
+def _cell(value: float | int | str) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
