@@ -15,18 +15,34 @@ pytest.importorskip("scipy")
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from fit import leave_out, outputs  # noqa: E402
-from fit.constants import CHIP_KINDS, GENERATIONS, STACK_KINDS, kind_of, names  # noqa: E402
+from fit import outputs  # noqa: E402
+from fit.baseline import baseline_logs, constant_mfu  # noqa: E402
+from fit.cases import case_of, logs_at, seconds  # noqa: E402
+from fit.constants import (  # noqa: E402
+    CHIP_KINDS,
+    GENERATIONS,
+    STACK_KINDS,
+    VENDORS,
+    family_of,
+    kind_of,
+    names,
+)
 from fit.explain import explain  # noqa: E402
-from fit.solve import Prior, at, case_of, fit_all, seconds  # noqa: E402
+from fit.folds import chosen_levels, folds, left_out_logs, score, together  # noqa: E402
+from fit.hierarchy import Hierarchy, Levels, Prior, bounds_of  # noqa: E402
+from fit.solve import fit_all, least, linear_at, solved, values_of  # noqa: E402
+from fit.terms import TERMS, Term  # noqa: E402
+from fit.worth import Fitted, without_constant, without_family, without_term  # noqa: E402
 
 TABLE = ROOT / "src" / "shardwise" / "evidence" / "training" / "data" / "training_runs.csv"
+FREE = Levels(common=10.0, vendor=10.0, own=20.0, group=0.001)
+"""The runs decide, and no group has an effect of its own."""
 
 
 def is_small(row: dict[str, str]) -> bool:
     """Dense runs of one stage on an H100: quick to count, told apart by size and length."""
     return (
-        row["source"].startswith(("mosaicml", "nanotron"))
+        row["group"].startswith(("mosaicml", "huggingface"))
         and row["hardware"].startswith("H100")
         and (row["pp"] or "1") == "1"
         and row["compute_dtype"] == "bf16"
@@ -40,101 +56,233 @@ def cases():
 
 
 @pytest.fixture(scope="module")
-def priors():
+def hierarchy():
     owners = ("hopper", "fsdp", "nanotron")
     start = {"sustained": 0.8, "matmul_ramp": 5e-6, "launch_seconds": 5e-6, "passes": 2.0}
-    return {
-        name: Prior(
-            value=start.get(name.partition(".")[2], 0.6),
-            sigma=kind_of(name).scale * 20,  # the runs decide
-            source="a test",
-        )
-        for name in names()
-        if name.split(".")[0] in owners
-    }
+    return Hierarchy(
+        {
+            name: Prior(value=start.get(name.partition(".")[2], 0.6), source="a test")
+            for name in names()
+            if name.split(".")[0] in owners
+        }
+    )
 
 
 @pytest.fixture(scope="module")
-def truth(priors):
+def truth(hierarchy):
     """Other values than the priors', inside the bounds."""
-    chosen = {"hopper.sustained": 0.9, "hopper.attention": 0.7, "hopper.outer_network": 0.8}
+    chosen = {"hopper.sustained": 0.9, "hopper.attention": 0.7}
     chosen |= {"nanotron.passes": 2.6, "fsdp.passes": 1.5, "fsdp.attention": 0.5}
-    return {name: chosen.get(name, p.value) for name, p in priors.items()}
+    return {name: chosen.get(name, p.value) for name, p in hierarchy.priors.items()}
 
 
 @pytest.fixture(scope="module")
 def made(cases, truth):
     """The same runs, measured on the machine of `truth`."""
+    logs = logs_at(cases, truth)
     return [
-        replace(c, run=replace(c.run, measured_seconds=float(seconds(c, truth)))) for c in cases
+        replace(c, run=replace(c.run, measured_seconds=c.run.measured_seconds * float(np.exp(log))))
+        for c, log in zip(cases, logs, strict=True)
     ]
 
 
 @pytest.fixture(scope="module")
-def fitted(made, priors):
-    return fit_all(made, priors)
+def fitted(made, hierarchy):
+    fit, cases = fit_all(made, hierarchy, FREE)
+    return Fitted(fit=fit, cases=cases, hierarchy=hierarchy, levels=FREE)
 
 
-def test_the_constants_behind_the_times_are_found_again(made, priors, truth, fitted):
-    before = at(made, {n: p.value for n, p in priors.items()}, priors)
-    fit, _ = fitted
+@pytest.fixture(scope="module")
+def left(fitted):
+    return folds(fitted.fit, fitted.cases, fitted.hierarchy)
+
+
+# The fit ------------------------------------------------------------------------------------------
+
+
+def test_the_constants_behind_the_times_are_found_again(made, hierarchy, truth, fitted):
+    before = linear_at(made, {n: p.value for n, p in hierarchy.priors.items()})
     assert np.median(np.abs(before.residuals)) > 0.05
-    assert np.max(np.abs(fit.residuals)) < 0.02
+    assert np.max(np.abs(fitted.fit.residuals)) < 0.02
     # What every run feels is recovered; what nearly none does may stay at its prior.
     for name in ("hopper.sustained", "nanotron.passes", "fsdp.passes"):
-        assert fit.values[name] == pytest.approx(truth[name], rel=0.05), name
+        assert fitted.fit.values[name] == pytest.approx(truth[name], rel=0.05), name
 
 
-def test_a_run_with_a_mistake_does_not_drag_the_rest(made, priors, truth, fitted):
+def test_a_run_with_a_mistake_does_not_drag_the_rest(made, hierarchy, truth):
     wrong = replace(made[0], run=replace(made[0].run, measured_seconds=1e3))
-    fit, _ = fit_all([wrong, *made[1:]], priors)
+    fit, _ = fit_all([wrong, *made[1:]], hierarchy, FREE)
     assert fit.values["hopper.sustained"] == pytest.approx(truth["hopper.sustained"], rel=0.05)
     assert np.median(np.abs(fit.residuals[1:])) < 0.02
 
 
-def test_it_says_what_determines_a_constant(made, priors, fitted):
-    fit, cases = fitted
-    found = explain(fit, cases, priors)
-    assert set(found) == set(priors)
-    assert found["nanotron.passes"].single == "nanotron-ultrascale"
-    assert found["hopper.sustained"].single == ""
-    assert "nanotron-ultrascale" in found["nanotron.passes"].source
-    for e in found.values():
-        assert min(e.rises) >= -0.05, e.name  # a minimum, but for what the last round left
+def test_the_same_runs_give_the_same_constants(made, hierarchy, fitted, left):
+    again, cases = fit_all(made, hierarchy, FREE)
+    assert again.values == fitted.fit.values
+    assert np.array_equal(again.residuals, fitted.fit.residuals)
+    assert np.array_equal(together(folds(again, cases, hierarchy)), together(left))
 
 
-def test_a_source_left_out_is_predicted_from_the_others(made, priors, fitted):
-    fit, cases = fitted
-    left = {s.source: s for s in leave_out.leave_out(fit, cases, priors)}
-    assert set(left) == {"mosaicml-llm-foundry", "nanotron-ultrascale"}
-    for s in left.values():
-        assert s.other_chip
-        assert not s.other_stack
-        assert len(s.left) == len(s.fitted) > 3
-        assert np.median(np.abs(s.left)) >= np.median(np.abs(s.fitted))
+def test_values_are_what_three_digits_say(fitted):
+    """What is written is what was priced."""
+    for name, value in fitted.fit.values.items():
+        assert value == float(f"{value:.3g}"), name
 
 
-def test_at_most_eight_constants_a_generation_and_four_a_stack():
-    measured = ("matmul", "hbm", "network")
-    assert len(CHIP_KINDS) + len(measured) <= 8
+def test_a_quadratic_problem_with_bounds():
+    """0.5 z'Az - b'z over z <= 1: the free minimum (2, 0.5) is cut to (1, 1)."""
+    matrix, pull = np.array([[2.0, 1.0], [1.0, 1.5]]), np.array([4.5, 2.75])
+    assert np.linalg.solve(matrix, pull) == pytest.approx([2.0, 0.5])
+    high = np.array([1.0, np.inf])
+    z = least(matrix, pull, np.full(2, -np.inf), high)
+    assert z == pytest.approx([1.0, (2.75 - 1.0) / 1.5])
+
+
+# The hierarchy ------------------------------------------------------------------------------------
+
+
+def test_few_rows_move_a_constant_little(made, hierarchy):
+    """A row moves it less than ten of two groups do, and ten of one group hardly more than one."""
+    slow = [replace(c, run=replace(c.run, measured_seconds=c.run.measured_seconds * 1.3))
+            for c in made]  # fmt: skip
+    levels = Levels(own=0.5)
+    linear = linear_at(slow, {n: p.value for n, p in hierarchy.priors.items()})
+    at = linear.names.index("hopper.sustained")
+
+    def moved(rows) -> float:
+        some = linear.rows(np.array(rows))
+        found = solved(some, hierarchy.penalty(levels), levels, bounds_of(linear.names))
+        return abs(found.values[at] - linear.point[at])
+
+    first = [i for i, g in enumerate(linear.groups) if g == linear.groups[0]]
+    other = [i for i, g in enumerate(linear.groups) if g != linear.groups[0]]
+    one = moved(first[:1])
+    assert one < 0.5 * moved([*first[:5], *other[:5]]) or one < 0.2
+    assert moved(first[:1] * 10) < 2 * one
+
+
+def test_a_chip_without_runs_is_expected_to_be_like_its_vendors(hierarchy):
+    priors = {f"{g}.sustained": Prior(value=0.8, source="a test") for g in GENERATIONS}
+    tree = Hierarchy(priors)
+    found = {"chip.sustained": 0.5, "google:chip.sustained": 0.3}
+    assert tree.expected("google", "sustained", found) == pytest.approx(0.8 + 0.1 * 0.8)
+    assert tree.expected("nvidia", "sustained", found) == pytest.approx(0.8 + 0.1 * 0.5)
+    assert tree.expected("", "sustained", {"chip.sustained": 9.0}) == 1.0
+
+
+def test_a_measured_prior_is_left_less():
+    assert Prior(value=1.0, source="assumed").closeness(0.1) == 1.0
+    assert Prior(value=1.0, source="measured", sigma=0.05).closeness(0.1) == 0.5
+    assert Prior(value=1.0, source="measured", sigma=0.5).closeness(0.1) == 1.0
+
+
+def test_at_most_six_constants_a_generation_and_four_a_stack():
+    assert len(CHIP_KINDS) <= 6
     assert len(STACK_KINDS) <= 4
     chips = [chip for group in GENERATIONS.values() for chip in group]
     assert len(chips) == len(set(chips))
+    assert set(VENDORS) == set(GENERATIONS)
+    assert family_of("hopper.sustained") == "chip.sustained"
+    assert family_of("fsdp.attention") == "stack.attention"
 
 
-def test_what_is_written_reads_back(fitted, priors):
-    fit, cases = fitted
-    found = explain(fit, cases, priors)
+# Left out -----------------------------------------------------------------------------------------
+
+
+def test_a_group_left_out_is_predicted_from_the_others(made, fitted, left):
+    assert {f.group for f in left} == {"mosaicml/llm-foundry", "huggingface/nanotron"}
+    logs = together(left)
+    for fold in left:
+        assert [made[i].run.group == fold.group for i in fold.rows] == [True] * len(fold.rows)
+        assert np.array_equal(logs[fold.rows], fold.logs)
+        assert np.median(np.abs(fold.logs)) >= np.median(np.abs(fitted.fit.residuals[fold.rows]))
+
+
+def test_the_left_out_group_has_no_part_in_its_fold(made, fitted, hierarchy, left):
+    """Its measurements may be anything: what is predicted of it stays."""
+    fold = left[0]
+    mad = [
+        replace(c, run=replace(c.run, measured_seconds=c.run.measured_seconds * (1 + 9 * (i % 2))))
+        if i in fold.rows
+        else c
+        for i, c in enumerate(fitted.cases)
+    ]
+    linear = linear_at(mad, fitted.fit.values)
+    again = folds(replace(fitted.fit, linear=linear), mad, hierarchy)[0]
+    assert again.levels == fold.levels
+    assert again.values == pytest.approx(fold.values)
+
+
+def test_sigmas_are_chosen_by_the_left_out_error(fitted, hierarchy):
+    linear = fitted.fit.linear
+    best = chosen_levels(linear, hierarchy)
+    worse = left_out_logs(linear, hierarchy, Levels())
+    chosen = left_out_logs(linear, hierarchy, best)
+    assert score(chosen, linear.groups) <= score(worse, linear.groups)
+
+
+def test_a_constant_mfu_is_left_out_likewise(made):
+    """The logs of a group are full rate over measured, over the MFU of the other group."""
+    logs = baseline_logs(made)
+    groups = np.array([c.run.group for c in made])
+    mine = groups == groups[0]
+    mfu = constant_mfu([c for c, m in zip(made, mine, strict=True) if not m])["bf16"]
+    one = made[0]
+    assert logs[0] == pytest.approx(np.log(one.full_rate / one.run.measured_seconds / mfu))
+    assert 0.1 < mfu < 0.9
+
+
+# What it says -------------------------------------------------------------------------------------
+
+
+def test_it_says_what_determines_a_constant(fitted):
+    found = explain(fitted.fit, fitted.cases, fitted.hierarchy, fitted.levels)
+    assert set(found) == set(fitted.hierarchy.priors)
+    assert found["nanotron.passes"].single == "huggingface/nanotron"
+    assert found["hopper.sustained"].single == ""
+    assert "huggingface/nanotron" in found["nanotron.passes"].source
+
+
+def test_what_a_constant_is_worth(fitted):
+    """Without one that the times were made with, the left-out error is larger."""
+    whole = fitted.whole
+    held = {"hopper.sustained": 0.5}
+    assert without_family(fitted, held, "half").score > whole.score
+    assert without_constant(fitted, "hopper.sustained").name == "hopper.sustained"
+
+
+def test_what_a_term_of_plans_is_worth(fitted):
+    nothing = Term(name="nothing", without=lambda plan: plan)
+    same = without_term(fitted, nothing)
+    assert (same.touched, same.score) == (0, fitted.whole.score)
+    remat = Term(name="recompute", without=lambda plan: replace(plan, remat="block"))
+    other = without_term(fitted, remat)
+    assert other.touched
+    assert other.score != same.score
+    assert len({term.name for term in TERMS}) == len(TERMS)
+
+
+def test_what_is_written_reads_back(fitted):
+    found = explain(fitted.fit, fitted.cases, fitted.hierarchy, fitted.levels)
     everything = {
         name: found.get(name) or replace(found["hopper.sustained"], name=name, value=0.5)
         for name in names()
     }
-    hopper, others = (
-        tomllib.loads(outputs.generation_toml(name, everything, "a day"))
-        for name in ("hopper", "others")
-    )
-    assert hopper["sustained"]["value"] == pytest.approx(fit.values["hopper.sustained"], rel=0.01)
+    full = Hierarchy({name: Prior(value=kind_of(name).expected, source="") for name in names()})
+    hopper = tomllib.loads(outputs.generation_toml("hopper", everything, "a day"))
+    others = tomllib.loads(outputs.others_toml(full, fitted.fit.columns, "a day"))
+    assert hopper["sustained"]["value"] == fitted.fit.values["hopper.sustained"]
     assert set(hopper) == {*CHIP_KINDS}
-    assert set(others) == {*CHIP_KINDS} - {"matmul_fp8"}
+    assert set(others) == {*CHIP_KINDS, "vendors"}
+    assert set(others["vendors"]) == set(VENDORS.values())
     stacks = tomllib.loads(outputs.stacks_toml(everything, "a day"))
-    assert stacks["fsdp"]["passes"]["value"] == pytest.approx(fit.values["fsdp.passes"], rel=0.01)
+    assert stacks["fsdp"]["passes"]["value"] == fitted.fit.values["fsdp.passes"]
+
+
+def test_seconds_at_the_values_of_a_fit(fitted):
+    """`values_of` undoes the scales, and prices as the fit did."""
+    linear = fitted.fit.linear
+    assert values_of(linear, linear.point) == pytest.approx(fitted.fit.values)
+    case, log = fitted.cases[0], linear.residuals[0]
+    predicted = float(seconds(case, fitted.fit.values))
+    assert predicted == pytest.approx(case.run.measured_seconds * np.exp(log))

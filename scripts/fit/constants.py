@@ -73,7 +73,7 @@ CHIP_KINDS: Mapping[str, Kind] = {
     ),
     "matmul_fp8": Kind(
         least=0.3,
-        most=0.8,
+        most=0.9,
         scale=0.1,
         expected=0.7,
         source="assumed: somewhat below bf16's share of its peak",
@@ -81,7 +81,7 @@ CHIP_KINDS: Mapping[str, Kind] = {
     ),
 }
 """Fitted constants of a generation; no fp8 kernel reaches a larger share of its peak than bf16's
-do, 0.7 to 0.82 where measured. The other four, `matmul`, `hbm`, `network` and `outer_network`, are
+do, 0.7 to 0.9 where measured. The other four, `matmul`, `hbm`, `network` and `outer_network`, are
 measured by benchmarks of kernels and links and stay as measured (docs/rates.md)."""
 STACK_KINDS: Mapping[str, Kind] = {
     "overlap": Kind(
