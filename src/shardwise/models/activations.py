@@ -13,7 +13,7 @@ from shardwise.models.config import ModelConfig
 from shardwise.models.flops import flops_by_op
 from shardwise.models.parameter import Parameter
 from shardwise.models.parameters import parameters
-from shardwise.models.remat import Saved, SavedKind, remat_row
+from shardwise.models.remat import PART_OF, RematKind, Saved, remat_row
 from shardwise.models.specs import (
     Attention,
     CompressedAttention,
@@ -31,10 +31,12 @@ from shardwise.models.specs import (
 from shardwise.units import dtype_bytes
 from shardwise.work import Quantity
 
-ActivationKind = SavedKind | Literal["dispatch"]
+ActivationKind = RematKind | Literal["dispatch"]
 """Kinds of activations, and "dispatch", the tokens sent to experts, which are copies of a norm's
 output but follow `mlp_in` where a plan overrides that."""
 
+GATE = ".gate"
+"""How the names of matmuls end whose result a gated MLP's activation is applied to."""
 SCAN_CHUNK: Mapping[str, int] = {"mamba": 256, "delta": 64, "lightning": 256}
 """Tokens between two saved states of a recurrence, by the kernels' defaults: mamba_ssm chunk_size,
 flash-linear-attention chunk size, MiniMax-01 block."""
@@ -67,14 +69,15 @@ class Activation:
         """Whether the tensor axis cuts it even without sequence parallelism."""
         return bool(self.letter)
 
-    def place(self, policy: str, kinds: Mapping[SavedKind, Saved] | None = None) -> Saved:
+    def place(self, policy: str, kinds: Mapping[RematKind, Saved] | None = None) -> Saved:
         """Where a policy leaves it: "keep", "offload", or "recompute" where it is stored nowhere.
 
         `kinds` overrides the policy; a kind that is overridden is kept as a tape keeps it.
         """
         row, overrides = remat_row(policy), kinds or {}
-        named: SavedKind = "mlp_in" if self.kind == "dispatch" else self.kind
-        stays = self.tape if row.tape or named in overrides else self.result
+        whole = "mlp_in" if self.kind == "dispatch" else PART_OF.get(self.kind)
+        named = self.kind in overrides or whole in overrides
+        stays = self.tape if row.tape or named else self.result
         return statuses(policy, overrides)[self.kind] if stays else "recompute"
 
     def bytes_per_token(self, element_bytes: float) -> float:
@@ -82,7 +85,7 @@ class Activation:
         return self.width * (4.0 if self.f32 else element_bytes)
 
 
-def statuses(policy: str, kinds: Mapping[SavedKind, Saved]) -> Mapping[ActivationKind, Saved]:
+def statuses(policy: str, kinds: Mapping[RematKind, Saved]) -> Mapping[ActivationKind, Saved]:
     """What becomes of every kind of activation under a policy that `kinds` overrides. Tokens sent
     to experts are kept with the norms that they are copies of, unless `mlp_in` is overridden.
 
@@ -90,7 +93,8 @@ def statuses(policy: str, kinds: Mapping[SavedKind, Saved]) -> Mapping[Activatio
     'offload'
     """
     row = remat_row(policy).kinds
-    return {**row, **kinds, "dispatch": kinds.get("mlp_in", row["norm"])}
+    gate = kinds.get("mlp_gate", kinds.get("mlp_in", row["mlp_in"]))
+    return {**row, **kinds, "mlp_gate": gate, "dispatch": kinds.get("mlp_in", row["norm"])}
 
 
 def saved_activations(cfg: ModelConfig, layer: Layer) -> tuple[Activation, ...]:
@@ -139,12 +143,12 @@ def recompute_flops_per_token(
     nothing but the block's input the layers' whole forward pass does (6ND becomes 8ND). The head is
     never repeated.
     """
-    kinds = remat_row(policy).kinds
+    kinds = statuses(policy, {})
     rows = {(r.group, r.name): r for r in parameters(cfg) if r.role == "matmul"}
     total: Quantity = 0.0 * context
     for op in flops_by_op(cfg, context, causal):
         row = rows.get((op.group, op.name))
-        kind: SavedKind = "attention" if row is None else _output_kind(row)
+        kind: RematKind = "attention" if row is None else _output_kind(row)
         if op.group is not None and kinds[kind] == "recompute":
             total = total + op.forward
     return total
@@ -206,12 +210,14 @@ def _letters(row: Parameter) -> list[str]:
     return [d for d, _ in row.dims if d not in row.contracts + row.batch]
 
 
-def _output_kind(row: Parameter) -> SavedKind:
+def _output_kind(row: Parameter) -> RematKind:
     """What a matmul's result is called; rows that are not the mixer's belong to the MLP."""
     into_stream = "D" in _letters(row)
     if row.component in ("attention", "linear_attention"):
         return "attention_out" if into_stream else "qkv"
-    return "mlp_out" if into_stream else "mlp_in"
+    if into_stream:
+        return "mlp_out"
+    return "mlp_gate" if row.name.endswith(GATE) else "mlp_in"
 
 
 def _mixer(mixer: Mixer | None) -> list[Activation]:

@@ -1,7 +1,7 @@
 """Remat policies as rows: of every kind of activation whether it is kept, recomputed or offloaded.
 
 The policies of ch. 4.4.2. Counting (`planner/step/strategies/remat.py`), memory
-(`activations.py`, `planner/price/memory/working.py`) and `jax.checkpoint` (`runtime/options.py`)
+(`activations.py`, `planner/price/working.py`) and `jax.checkpoint` (`runtime/options.py`)
 read the row.
 """
 
@@ -17,10 +17,17 @@ SavedKind = Literal[
 """Kinds of activations that a policy may treat apart: the layer's input; outputs of the norms; of
 the projections into the mixer; of the mixer's core; of its out projection; of the matmuls into the
 MLP; of its activation; of its matmul out. The forward pass marks each of them by this name."""
+PartKind = Literal["mlp_gate"]
+"""Parts of a kind that a plan may treat apart: of the matmuls into a gated MLP, the one whose
+result the activation is applied to. Where a plan does not name it, it is treated as the whole."""
+RematKind = SavedKind | PartKind
 Saved = Literal["keep", "recompute", "offload"]
 RematPolicy = Literal["none", "matmul_outputs", "block", "offload"]
 
 SAVED_KINDS: tuple[SavedKind, ...] = get_args(SavedKind)
+PART_OF: Mapping[str, SavedKind] = {"mlp_gate": "mlp_in"}
+REMAT_KINDS: tuple[RematKind, ...] = (*SAVED_KINDS, *get_args(PartKind))
+"""What `remat_kinds` of a plan may name."""
 TREATMENTS: tuple[Saved, ...] = get_args(Saved)
 REMAT_POLICIES: tuple[RematPolicy, ...] = get_args(RematPolicy)
 

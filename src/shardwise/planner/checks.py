@@ -9,7 +9,7 @@ from shardwise.errors import BadRequest, unknown
 from shardwise.hardware import Slice, every_part
 from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
-from shardwise.models.remat import SAVED_KINDS, TREATMENTS
+from shardwise.models.remat import REMAT_KINDS, TREATMENTS
 from shardwise.models.specs import Moe
 from shardwise.planner.search.request import TrainRequest
 from shardwise.planner.step.strategies.mtp import mtp_rows
@@ -50,8 +50,8 @@ def check_choices(plan: TrainPlan, cfg: ModelConfig) -> None:
 
 def _check_remat(plan: TrainPlan) -> None:
     for kind, saved in plan.remat_kinds.items():
-        if kind not in SAVED_KINDS:
-            raise unknown("kind of activation", kind, SAVED_KINDS)
+        if kind not in REMAT_KINDS:
+            raise unknown("kind of activation", kind, REMAT_KINDS)
         if saved not in TREATMENTS:
             raise unknown("treatment of an activation", saved, TREATMENTS)
     if plan.remat_kinds.get("block_input") == "recompute":

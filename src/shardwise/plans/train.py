@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, get_args
 from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
-from shardwise.models.remat import RematPolicy, Saved, SavedKind
+from shardwise.models.remat import RematKind, RematPolicy, Saved
 from shardwise.models.training_state import training_state
 from shardwise.plans.context_methods import ContextMethod, context_row
 from shardwise.plans.laws import (
@@ -127,7 +127,7 @@ class Structure:
     gradient_reduce: Reduces = "per_microbatch"
     sequence_parallel: bool = True
     remat: RematPolicy = "block"
-    remat_kinds: Mapping[SavedKind, Saved] = field(default_factory=dict, hash=False)
+    remat_kinds: Mapping[RematKind, Saved] = field(default_factory=dict, hash=False)
     attention_kernel: Literal["flash", "scores"] = "flash"
     pipeline_schedule: PipelineKind = PLAIN
     virtual_stages: int = 1

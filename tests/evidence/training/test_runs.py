@@ -235,6 +235,7 @@ def test_expert_parallelism_takes_ranks_of_dp_then_of_fsdp_or_is_a_factor():
         ("keep:qkv,mlpwo", "", "block", {"qkv": "keep", "mlp_out": "keep"}),
         ("offload:block_input,mlp_out", "", "offload", {"mlp_out": "offload"}),
         ("offload:block_input;keep:qkv", "", "offload", {"qkv": "keep"}),
+        ("keep:qkv,mlpwi_0", "", "block", {"qkv": "keep", "mlp_gate": "keep"}),
         ("block", "5", "none", {}),
         ("block", "20", "block", {}),
         # A quarter of 2 D norms, block input, attention, its projection, 3 D qkv, 4 D and 4 D.

@@ -25,12 +25,14 @@ from shardwise.evidence.training.table import RunRow
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import (
+    PART_OF,
+    REMAT_KINDS,
     REMAT_POLICIES,
     SAVED_KINDS,
     TREATMENTS,
+    RematKind,
     RematPolicy,
     Saved,
-    SavedKind,
     remat_row,
 )
 from shardwise.planner.price.memory import train_memory
@@ -40,14 +42,15 @@ from shardwise.planner.training import plan_shape
 from shardwise.plans import TrainPlan
 from shardwise.plans.stacks import stack_row
 
-Kinds = Mapping[SavedKind, Saved]
+Kinds = Mapping[RematKind, Saved]
 
-TENSORS: Mapping[str, SavedKind] = {
+TENSORS: Mapping[str, RematKind] = {
     "decoder_layer_input": "block_input",
     "context": "attention",
     "qkv_proj": "qkv",
     "out_proj": "attention_out",
     "mlpwi": "mlp_in",
+    "mlpwi_0": "mlp_gate",
     "mlpwo": "mlp_out",
 }
 """Tensors as MaxText's configuration names them, as kinds of activations."""
@@ -76,13 +79,13 @@ def stated(text: str) -> tuple[RematPolicy, Kinds]:
     policy, *parts = (part.strip() for part in text.split(";"))
     if policy not in REMAT_POLICIES:
         policy, parts = "", [policy, *parts]
-    kinds: dict[SavedKind, Saved] = {}
+    kinds: dict[RematKind, Saved] = {}
     for part in parts:
         how, colon, names = part.partition(":")
         if not colon or how not in TREATMENTS:
             raise BadRequest(
                 f"remat is '{text}'; it is {', '.join(REMAT_POLICIES)}, or keep:, offload: or "
-                f"recompute: with kinds of {', '.join(SAVED_KINDS)}, or both with `;` between"
+                f"recompute: with kinds of {', '.join(REMAT_KINDS)}, or both with `;` between"
             )
         kinds |= {_kind(name.strip()): how for name in names.split(",")}  # type: ignore[misc]
     if policy:
@@ -93,11 +96,11 @@ def stated(text: str) -> tuple[RematPolicy, Kinds]:
     return ("offload" if whole_input == "offload" else "block"), kinds
 
 
-def _kind(name: str) -> SavedKind:
+def _kind(name: str) -> RematKind:
     if name in TENSORS:
         return TENSORS[name]
-    if name not in SAVED_KINDS:
-        raise unknown("kind of activations", name, SAVED_KINDS)
+    if name not in REMAT_KINDS:
+        raise unknown("kind of activations", name, REMAT_KINDS)
     return name
 
 
@@ -123,7 +126,8 @@ def _offloaded(share: float, plan: TrainPlan, cfg: ModelConfig) -> Kinds:
     shape = plan_shape(plan, cfg)
     saved = [a for layer in cfg.groups for a in kept_activations(cfg, layer, shape) if a.tape]
     sizes = {
-        kind: float(bytes_of([a for a in saved if a.kind == kind], shape)) for kind in SAVED_KINDS
+        kind: float(bytes_of([a for a in saved if PART_OF.get(a.kind, a.kind) == kind], shape))
+        for kind in SAVED_KINDS
     }
     goal = share * sum(sizes.values())
     some = (c for n in range(len(sizes)) for c in combinations(SAVED_KINDS, n + 1))

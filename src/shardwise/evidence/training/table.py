@@ -175,8 +175,9 @@ class RunRow(BaseModel):
     remat: Word = Field(
         "",
         description="none, block, matmul_outputs; or `keep:KINDS`, `offload:KINDS`, "
-        "`recompute:KINDS`, several with `;`, of the kinds in `models/remat.py`. What `keep` and "
-        "`offload` leave unnamed is recomputed, what `recompute` does is kept",
+        "`recompute:KINDS`, several with `;`, of the kinds in `models/remat.py` (`mlp_gate` is "
+        "half of `mlp_in`). What `keep` and `offload` leave unnamed is recomputed, what "
+        "`recompute` does is kept",
     )
     remat_layers: Size | None = Field(
         None, description="layers that `remat` holds for, all others keep everything; all if empty"

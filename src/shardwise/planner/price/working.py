@@ -76,7 +76,9 @@ def _gradients(cfg: ModelConfig, tape: Sequence[Activation], shape: TrainShape) 
     MLP's activation, or queries, keys and values), and of the stream."""
     inner = shape.layer_shape
     tape = [replace(a, fed=False) for a in tape]  # gradients are not quantised
-    mlp = bytes_of([a for a in tape if a.kind in ("mlp_in", "activation") and a.sharded], shape)
+    mlp = bytes_of(
+        [a for a in tape if a.kind in ("mlp_in", "mlp_gate", "activation") and a.sharded], shape
+    )
     mixer = bytes_of([a for a in tape if a.kind in ("qkv", "attention") and a.sharded], shape)
     stream = inner.norm_tokens * cfg.d_model * dtype_bytes(inner.activations)
     return np.maximum(mlp, mixer) + stream

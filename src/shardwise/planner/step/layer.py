@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.models import ModelConfig, Parameter
-from shardwise.models.activations import ActivationKind
+from shardwise.models.activations import GATE, ActivationKind
 from shardwise.models.components import CORE, SCAN
 from shardwise.models.flops import attention_flops_per_token, scan_flops_per_token
 from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, SoftmaxMixer
@@ -136,7 +136,10 @@ def _mlp_block(
         *_all("norm", gather),
         *_all("mlp_in", [matmul(r, shape) for r in router]),
         *_all("dispatch", [*into, *casts]),
-        *_all("mlp_in", _matmuls_in(rows, shape, matmul, summed)),
+        *(
+            ("mlp_gate" if op.name.endswith(GATE) else "mlp_in", op)
+            for op in _matmuls_in(rows, shape, matmul, summed)
+        ),
         *_all("activation", [*_activation(component, rows, shape), *whole, *more]),
         *_all("mlp_out", [matmul(r, shape) for r in rows if _yields_d(r)]),
         *_all("mlp_out", [*out, *scatter]),

@@ -9,6 +9,7 @@ import jax
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.models import ModelConfig
+from shardwise.models.remat import PART_OF
 from shardwise.models.runnable import numerics_of
 from shardwise.models.specs import Moe
 from shardwise.plans.train import TrainPlan, broken_laws, check_layers
@@ -54,6 +55,8 @@ def _training(plan: TrainPlan) -> Iterator[str]:
         yield (
             f"mtp_layers is {plan.mtp_layers}; the runtime predicts one token ahead, so set it to 0"
         )
+    for part in (kind for kind in plan.remat_kinds if kind in PART_OF):
+        yield (f"remat_kinds names {part}; the runtime treats {PART_OF[part]} as one, so name that")
     if plan.logit_chunks > 1:
         yield (
             f"logit_chunks is {plan.logit_chunks}; the runtime makes all logits of a microbatch at "

@@ -5,7 +5,7 @@ from tests.planner.steps import D, F, H, K, L, N, dense, moe, over, step
 
 from shardwise.models import load_model
 from shardwise.models.activations import statuses
-from shardwise.models.remat import REMAT_POLICIES, SAVED_KINDS
+from shardwise.models.remat import REMAT_KINDS, REMAT_POLICIES, SAVED_KINDS
 from shardwise.planner.price.memory import checkpoint_bytes
 from shardwise.planner.step.work import train_work
 
@@ -41,7 +41,7 @@ def test_a_policy_is_its_table():
         spelt = train_work(dense(), step(remat=policy, choices={"remat_kinds": table})).by_key()
         flops = {k: v["flops"] for k, v in plain.items()}
         assert flops == {k: v["flops"] for k, v in spelt.items()}
-    assert set(statuses("none", {})) == {*SAVED_KINDS, "dispatch"}
+    assert set(statuses("none", {})) == {*REMAT_KINDS, "dispatch"}
 
 
 def test_keeping_a_kind_saves_its_ops_and_costs_its_bytes():
@@ -88,6 +88,21 @@ def test_megatron_keeps_pieces_and_gathers_again_and_nanotron_keeps_whole_inputs
     assert gathered[0] - gathered[1] == pytest.approx(2 * L * TOKENS * D * 2)
     kept = [float(checkpoint_bytes(dense(), s)) for s in (megatron, nanotron)]
     assert kept[1] - kept[0] == pytest.approx(L * (2 * TOKENS * D * 2 / 2 + TOKENS * F * 2 / 2))
+
+
+def test_the_gate_of_an_mlp_can_be_kept_alone():
+    """torchtitan's selective checkpoints save every other matmul; a plan that does not name the
+    gate treats it as the matmul beside it."""
+    half = {"remat": "block", "choices": {"remat_kinds": {"mlp_gate": "keep"}}}
+    assert "mlp.up" in names(again(dense(), **half))
+    assert "mlp.gate" not in names(again(dense(), **half))
+    both = {"remat": "block", "choices": {"remat_kinds": {"mlp_in": "keep"}}}
+    assert not {"mlp.up", "mlp.gate"} & set(names(again(dense(), **both)))
+    alone, whole, none = (
+        float(checkpoint_bytes(dense(), step(**x))) for x in (half, both, {"remat": "block"})
+    )
+    assert alone - none == pytest.approx(L * TOKENS * F * 2)
+    assert whole - none == pytest.approx(2 * L * TOKENS * F * 2)
 
 
 def test_the_activations_of_a_gpt_layer():

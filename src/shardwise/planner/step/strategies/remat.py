@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from shardwise.models.activations import Activation, statuses
-from shardwise.models.remat import SAVED_KINDS, Saved
+from shardwise.models.remat import REMAT_KINDS, Saved
 from shardwise.models.specs import Layer, Moe
 from shardwise.planner.step.shape import TrainShape, Yield
 from shardwise.units import dtype_bytes
@@ -27,7 +27,7 @@ def recomputed(layer: Layer, yields: Sequence[Yield], shape: TrainShape) -> list
     """The ops of a layer's forward pass that its backward pass runs again, in order."""
     table = statuses(shape.remat, shape.remat_kinds)
     whole = shape.software.recompute_whole and all(
-        table[kind] == "recompute" for kind in SAVED_KINDS if kind != "block_input"
+        table[kind] == "recompute" for kind in REMAT_KINDS if kind != "block_input"
     )
     again = {kind for kind in table if table[kind] == "recompute"}
     if not whole and not needs_result(layer):

@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+"""docs/rates.md: what benchmarks measured of links and kernels, and what the catalogue makes of it.
+
+    python scripts/measured_rates.py MEASURED [--date DAY]
+
+MEASURED is the folder of `collectives.csv` and `kernels/gemm_best.csv.gz`. The tables beside
+`fit/rates.py`, nccl-tests over nodes and libtpu's schedules, are in the repository.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+from fit import rates
+from fit.rates import Spread, Table
+
+from shardwise.hardware import Chip, load_chip, parse_slice, place
+from shardwise.roofline.collectives import collective_seconds
+from shardwise.work import CollectiveKind
+
+PAGE = Path(__file__).parents[1] / "docs" / "rates.md"
+KINDS: Mapping[str, CollectiveKind] = {
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "all_reduce": "all_reduce",
+    "alltoall": "all_to_all",
+}
+SIZES: Mapping[str, tuple[float, float]] = {
+    "below 1 MiB": (0, 2**20),
+    "1 to 32 MiB": (2**20, 2**25),
+    "32 MiB and more": (2**25, float("inf")),
+}
+
+INTRODUCTION = """# Rates that benchmarks measured
+
+Made by `scripts/measured_rates.py` on {date}; do not edit by hand. No training run is read for it.
+What stands in a chip's file as measured comes from these tables, and so do the priors of the
+constants that are fitted (docs/fit.md). A range is the tenth to the ninetieth percentile.
+"""
+NICS = """## The data-centre network
+
+The share of its nodes' NICs that a large collective of nccl-tests uses. NCCL gathers, scatters and
+mostly reduces over one ring of all N devices, whose every link carries (N-1)/N of the array, those
+between nodes included, so `busbw` over the NICs is that share; over two nodes a tree needs half.
+The median of all is `efficiency.outer_network` of every chip. A cluster of one's own is told by
+`--set chip.efficiency.outer_network=SHARE`, a run in a table by its column `hw`.
+
+The share falls with the fabric and its set-up more than with the nodes: 0.95 over 2, 3 and 5 nodes
+and 0.85 and 0.88 over 32 and 248, but 0.6 and 0.75 over two that were not tuned.
+"""
+STEPS = """## A step over the network
+
+Seconds per step of the ring of a gather or scatter beyond its bytes, (t - V (N-1)/N / NICs)/(N-1),
+in jobs on AWS p5 (nanotron's playbook, EFA, means of noisy probes of 256 MiB). NCCL's own model has
+14 us, which is `data_centre.hop_seconds`, and an all-gather of 2 GiB over 256 H100 on RoCE takes 17
+us at 0.85 of the NICs (NVIDIA/nccl issue 1218). Rows of clusters on EFA have the median, 46 us.
+"""
+INSIDE = """## Inside a domain
+
+Seconds of the model at the catalogue's `network`, `ramp_bytes` and `hop_seconds` over those of
+nccl-tests (data/measured/collectives.csv), median and range. `network` is fitted to gathers and
+scatters of 512 MiB; all-reduces with NVLS and all-to-alls follow from the formulas. All-reduces of
+less than 1 MiB take less than the model has, by a quarter over 8 GPUs and a third over 4.
+"""
+GEMM = """## Matmuls of GPUs
+
+Best kernel per shape (ai-dynamo/aiconfigurator@095f58a). `large`: share of the dense peak with all
+dims of 4,096 and more. `share`, `ramp` and `cast`: seconds = FLOPs / (peak x share) + ramp + cast
+bytes per element of the left input, fitted to all dims from 1,024. The timings of fp8 include the
+cast of the left input, which a step pays apart: `matmul_fp8` means the share without it. These are
+kernels of inference engines. `best` is the best of many shapes in PyTorch (MAMF,
+stas00/ml-engineering@744d01e), whose library training calls too; times {typical:.2f}, the median of
+`large` over `best` in bf16, it is what is expected of fp8 in training.
+"""
+TPU = """## TPUs as libtpu schedules them
+
+`scripts/tpu_rates.py` on {date}, {compiler}: cycles that the compiler expects of products of
+training with all dims of 4,096 and more, operands in HBM, over the peak; what products below take
+beyond that; and splash attention at head width 128 in blocks of 512, forward and backward, from the
+bundles of its final schedule. On the one chip with a public benchmark, Ironwood, it has 0.81 where
+0.82 was measured, 0.65 for 0.59 at 2,048 and 0.27 for 0.30 at 1,024. `matmul` of a chip is the
+ninetieth percentile: within a step the scheduler fetches operands ahead, which it does here for
+some, and published steps need it (v5e 0.89 of the peak in all, v5p 0.91, recomputation included).
+The attention is a lower bound and used nowhere: blocks of 1,024 reach 0.27 on a v6e in place of
+0.24, and runs of 131,072 tokens need 0.4 of an Ironwood's peak.
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("measured", type=Path, metavar="MEASURED")
+    parser.add_argument("--date", default=date.today().isoformat())
+    asked = parser.parse_args()
+    PAGE.write_text(page(asked.measured, asked.date), encoding="utf-8")
+
+
+def page(measured: Path, day: str) -> str:
+    """The whole page."""
+    collectives = rates.read_csv(measured / "collectives.csv")
+    gemm = rates.read_csv(measured / "kernels" / "gemm_best.csv.gz")
+    compiled = rates.read_csv(rates.COMPILED)
+    told = {"date": compiled[0]["date"], "compiler": compiled[0]["compiler"]}
+    parts = [
+        INTRODUCTION.format(date=day),
+        NICS,
+        *_lines(("network", "tables", "median", "range"), _fabrics()),
+        *_lines(("network", "chip", "nodes", "collective", "share", "source"), _nics()),
+        STEPS,
+        *_lines(("nodes", "collective", "us per step"), _steps(collectives)),
+        INSIDE,
+        *_lines(("chip", "devices", "collective", *SIZES), _inside(collectives)),
+        GEMM.format(typical=rates.typical_over_best(gemm)),
+        *_lines(
+            ("chip", "dtype", "n", "large", "range", "share", "ramp", "cast", "error", "best"),
+            _gemm(gemm),
+        ),
+        TPU.format(**told),
+        *_lines(("chip", "dtype", "n", "median", "range", "ramp", "attention"), _tpus(compiled)),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _lines(head: Sequence[str], rows: Iterator[Sequence[str]]) -> list[str]:
+    table = ["| " + " | ".join(cells) + " |" for cells in (head, *rows)]
+    return [table[0], "|" + "---|" * len(head), *table[1:], ""]
+
+
+def _range(spread: Spread) -> str:
+    return f"{spread.low:.3g} to {spread.high:.3g}"
+
+
+def _fabrics() -> Iterator[Sequence[str]]:
+    for fabric, spread in rates.nic_shares().items():
+        yield fabric or "all", str(spread.n), f"{spread.median:.3f}", _range(spread)
+
+
+def _nics() -> Iterator[Sequence[str]]:
+    for row in rates.read_csv(rates.LINKS):
+        share = f"{rates.nic_share(row):.2f}" + (" (a fault)" if row["fault"] else "")
+        yield row["fabric"], row["chip"], row["nodes"], row["collective"], share, row["source"]
+
+
+def _steps(table: Table) -> Iterator[Sequence[str]]:
+    for row in table:
+        if row["source"] != "ultrascale-playbook" or row["nodes"] in ("", "1", "2"):
+            continue
+        if row["collective"] != "all_reduce":
+            us = rates.ring_step(row, load_chip("h100")) * 1e6
+            yield row["nodes"], row["collective"], f"{us:.0f}"
+
+
+def _inside(table: Table) -> Iterator[Sequence[str]]:
+    groups: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
+    for row in table:
+        if row["source"] == "aiconfigurator-nccl":
+            key = row["hardware"].split(" (")[0], row["devices"], row["collective"]
+            groups.setdefault(key, []).append(row)
+    for (name, devices, kind), rows in groups.items():
+        chip = load_chip(name)
+        cells = []
+        for least, most in SIZES.values():
+            chosen = [r for r in rows if least <= float(r["bytes"]) < most]
+            ratios = [_predicted(chip, r) / (float(r["time_us"]) * 1e-6) for r in chosen]
+            spread = Spread.of(ratios)
+            cells.append(f"{spread.median:.2f} ({_range(spread)})")
+        yield chip.id, devices, kind, *cells
+
+
+def _predicted(chip: Chip, row: Mapping[str, str]) -> float:
+    """Seconds of a collective in one domain, as a step is priced."""
+    devices, kind = int(row["devices"]), KINDS[row["collective"]]
+    axis = place(parse_slice(f"{chip.id}:{devices}"), {"x": devices}).axes["x"]
+    share = chip.efficiency.network
+    derated = replace(axis, parts=tuple(replace(p, oneway=p.oneway * share) for p in axis.parts))
+    size = float(row["bytes"]) * (devices if kind == "all_to_all" else 1)
+    return float(collective_seconds(kind, size, [derated], measured=True).total)
+
+
+def _gemm(table: Table) -> Iterator[Sequence[str]]:
+    for system in (s for systems in rates.SYSTEMS.values() for s in systems):
+        chip = load_chip(system)
+        for dtype, name in (("bfloat16", "bf16"), ("fp8", "fp8")):
+            if name not in chip.peak_flops:
+                continue
+            large = rates.large_share(table, system, dtype, chip.peak(name))
+            fit = rates.product_rate(table, system, dtype, chip.peak(name), cast=name == "fp8")
+            cast = f"{fit.cast_bytes:.1f} B" if fit.cast_bytes else ""
+            ramp = f"{fit.ramp * 1e6:.1f} us"
+            share, error = f"{fit.share:.3f}", f"{fit.error:.1%}"
+            median, spread = f"{large.median:.3f}", _range(large)
+            top = rates.best_shares(name).get(chip.id)
+            best = f"{top:.3f}" if top else ""
+            yield chip.id, name, str(fit.n), median, spread, share, ramp, cast, error, best
+
+
+def _tpus(table: Table) -> Iterator[Sequence[str]]:
+    for name in dict.fromkeys(r["chip"] for r in table):
+        chip = load_chip(name)
+        for dtype in ("bf16", "int8", "fp8"):
+            spread = rates.compiled_share(table, name, dtype)
+            if spread is None:
+                continue
+            ramp, attention = "", ""
+            if dtype == "bf16":
+                ramp = f"{rates.compiled_ramp(table, chip) * 1e6:.1f} us"
+                attention = f"{rates.compiled_attention(table, name):.3f}"
+            yield (
+                name,
+                dtype,
+                str(spread.n),
+                f"{spread.median:.3f}",
+                _range(spread),
+                ramp,
+                attention,
+            )
+
+
+if __name__ == "__main__":
+    main()
