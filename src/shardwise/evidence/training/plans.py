@@ -7,7 +7,7 @@ What a row states is taken; what it leaves open follows from these rules, the sa
   it spans tp too. On several slices of a torus dp crosses them, and where there is none fsdp does.
 - Microbatches: one where `micro_batch` is of a device (such rows accumulate no gradients). Not
   stated: 1 sequence under pipelining; the whole batch of a shard where a compiler lays the step
-  out; else the most sequences, a power of two, that make no more than 8,192 tokens (and fit without
+  out; else the most sequences, a power of two, that make no more than 8,192 tokens and fit (without
   recompute, where that is not stated either).
 - Schedule: interleaved without `vpp` takes the fewest chunks that divide a stage. Layers that do
   not divide the chunks are spread evenly, ends of the pipeline last, since they hold the embedding

@@ -59,15 +59,17 @@ TENSORS: Mapping[str, RematKind] = {
 def with_remat(
     row: RunRow, plans: Sequence[TrainPlan], cfg: ModelConfig, piece: Slice
 ) -> TrainPlan:
-    """The first of the plans with the recompute that is stated; where none is, the first of them,
-    by policy and then by plan, that fits. Raises BadRequest for a text of no known form."""
+    """The first of the plans that fits with the recompute that is stated, else the last; where none
+    is stated, the first by policy and then by plan. Raises BadRequest for a text of no known form.
+    """
     if not row.remat:
         return _fitting(plans, cfg, piece)
     remat, kinds = _in_part(row, plans[0], cfg, *stated(row.remat))
     if piece.chip.host_link_oneway is None:
         remat = "block" if remat_row(remat).offloads else remat
         kinds = {kind: "keep" if how == "offload" else how for kind, how in kinds.items()}
-    return replace(plans[0], remat=remat, remat_kinds=kinds)
+    made = [replace(plan, remat=remat, remat_kinds=kinds) for plan in plans]
+    return next((plan for plan in made[:-1] if _fits(plan, cfg, piece)), made[-1])
 
 
 def stated(text: str) -> tuple[RematPolicy, Kinds]:
@@ -137,11 +139,15 @@ def _offloaded(share: float, plan: TrainPlan, cfg: ModelConfig) -> Kinds:
 
 def _fitting(plans: Sequence[TrainPlan], cfg: ModelConfig, piece: Slice) -> TrainPlan:
     """The plan that recomputes least among those that fit; else the last with all recomputed."""
-    room = piece.chip.require("hbm_usable_bytes") / piece.chip.jax_devices_per_chip
     least: tuple[RematPolicy, ...] = ("none", "matmul_outputs", "block")
     for remat in least[not stack_row(plans[0].stack).eager :]:
         for plan in plans:
             made = replace(plan, remat=remat)
-            if float(train_memory(cfg, plan_shape(made, cfg)).peak()) <= room:
+            if _fits(made, cfg, piece):
                 return made
     return replace(plans[-1], remat="block")
+
+
+def _fits(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> bool:
+    room = piece.chip.require("hbm_usable_bytes") / piece.chip.jax_devices_per_chip
+    return float(train_memory(cfg, plan_shape(plan, cfg)).peak()) <= room
