@@ -91,14 +91,15 @@ stas00/ml-engineering@744d01e), whose library training calls too; times {typical
 TPU = """## TPUs as libtpu schedules them
 
 `scripts/tpu_rates.py` on {date}, {compiler}: cycles that the compiler expects of products of
-training with all dims of 4,096 and more, operands in HBM, over the peak; what products below take
-beyond that; and splash attention at head width 128 in blocks of 512, forward and backward, from the
-bundles of its final schedule. On the one chip with a public benchmark, Ironwood, it has 0.81 where
-0.82 was measured, 0.65 for 0.59 at 2,048 and 0.27 for 0.30 at 1,024. `matmul` of a chip is the
-ninetieth percentile: within a step the scheduler fetches operands ahead, which it does here for
-some, and published steps need it (v5e 0.89 of the peak in all, v5p 0.91, recomputation included).
-The attention is a lower bound and used nowhere: blocks of 1,024 reach 0.27 on a v6e in place of
-0.24, and runs of 131,072 tokens need 0.4 of an Ironwood's peak.
+training with all dims of 4,096 and more, each alone in a program so that the scheduler has VMEM to
+fetch operands ahead, over the peak; what products below take beyond that; and splash attention at
+head width 128 in blocks of 512, forward and backward, from the bundles of its final schedule. On
+the one chip with a public benchmark, Ironwood, it has 0.81 where 0.82 was measured, 0.72 for 0.59
+at 2,048 and 0.29 for 0.30 at 1,024. The median is `matmul` of the other four. In one program with
+others, operands in HBM, the same products reach 0.88 on a v5e and 0.70 on a v6e: published steps
+are faster than that (v5e 0.89 of the peak in all, recomputation included). The attention is a lower
+bound and used nowhere: blocks of 1,024 reach 0.27 on a v6e in place of 0.24, and runs of 131,072
+tokens need 0.4 of an Ironwood's peak.
 """
 
 
