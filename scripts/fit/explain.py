@@ -73,14 +73,15 @@ def _explained(
     for group, slope in zip(groups, slopes, strict=True):
         runs[group] += abs(slope) * (0.1 * value / kind.scale or 0.1) > FELT
     total = sum(told.values())
-    above = sum(fit.columns[column] for column in hierarchy.above(name))
     prior = hierarchy.priors[name]
+    close = prior.closeness(kind.scale)
+    above = close * sum(fit.columns[column] for column in hierarchy.above(name))
     return Explained(
         name=name,
         value=value,
         prior=prior,
         expected=float(np.clip(prior.value + kind.scale * above, kind.least, kind.most)),
-        information=total * (levels.own * prior.closeness(kind.scale)) ** 2,
+        information=total * (levels.own * close) ** 2,
         by_group={g: t / total for g, t in told.items() if total > 0 and t > 0},
         runs={g: n for g, n in runs.items() if n},
     )

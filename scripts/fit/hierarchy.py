@@ -3,8 +3,9 @@ common one.
 
 In units of its scale, a constant is x = prior + common + vendor + own. The three are normal around
 zero with the sigmas of `Levels`, the same for all constants; a stack's has no vendor. The prior is
-what kernels say of this owner, or what is assumed of all. A group of runs has an effect of its own
-on top, so that eighty rows of one publisher are not eighty looks at a machine.
+what kernels say of this owner, or what is assumed of all; where it was measured, all three count
+the less, the closer it is known. A group of runs has an effect of its own on top, so that eighty
+rows of one publisher are not eighty looks at a machine.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -96,9 +97,10 @@ class Hierarchy:
             row, mean = np.zeros(len(at)), 0.0
             row[i] = 1.0
             if name in self.priors:
-                row[[at[above] for above in self.above(name)]] = -1.0
                 prior, scale = self.priors[name], kind_of(name).scale
-                mean, sigma = prior.value / scale, levels.own * prior.closeness(scale)
+                close = prior.closeness(scale)
+                row[[at[above] for above in self.above(name)]] = -close
+                mean, sigma = prior.value / scale, levels.own * close
             else:
                 sigma = levels.vendor if ":" in name else levels.common
             matrix += np.outer(row, row) / sigma**2
@@ -112,9 +114,9 @@ class Hierarchy:
         kind, family = CHIP_KINDS[constant], f"chip.{constant}"
         off = found.get(family, 0.0) + found.get(f"{vendor}:{family}", 0.0)
         every = {g: p for g in GENERATIONS if (p := self.priors.get(f"{g}.{constant}"))}
-        own = [p.value for g, p in every.items() if VENDORS[g] == vendor]
-        means = own or [p.value for p in every.values()]
-        return float(np.clip(np.mean(means) + kind.scale * off, kind.least, kind.most))
+        own = [p for g, p in every.items() if VENDORS[g] == vendor] or list(every.values())
+        off *= kind.scale * float(np.mean([p.closeness(kind.scale) for p in own]))
+        return float(np.clip(np.mean([p.value for p in own]) + off, kind.least, kind.most))
 
 
 def scales_of(names: Iterable[str]) -> np.ndarray:

@@ -1,11 +1,12 @@
 """The 80 % range of every left-out run, from the residuals of other groups, and the rule for it.
 
-Of `RULES`, the one is taken whose ranges keep the bounds of coverage (`BOUNDS`, over all runs and
-in every class) and, of those, have the best interval score: width, plus what a miss lies outside
-times 2 / (1 - `INSIDE`). All groups weigh in by the root of their size, as in the choice of the
-hierarchy.
+Of `RULES`, those count whose ranges keep the bounds of coverage best (`BOUNDS`, over all runs and
+in every class). Of these the most specific classes are taken whose interval score is within `NEAR`
+of the best: width, plus what a miss lies outside times 2 / (1 - `INSIDE`), each group weighing in
+by the root of its size, as in the choice of the hierarchy.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -18,6 +19,8 @@ from shardwise.roofline.residuals import Residual, class_of, classes_of
 
 BOUNDS = ((0.75, 0.85), (0.65, 0.95))
 """Share of the runs inside: of all, and of any class."""
+NEAR = 1.05
+"""By what a rule of more specific classes may score worse than the best."""
 RULES = tuple(
     RangeRule(widest=widest, least_groups=groups, even_groups=even, both_signs=both)
     for widest, groups, even, both in product((4, 3, 2, 1), (1, 2, 3), (True, False), (True, False))
@@ -73,14 +76,18 @@ def _range(sample: ResidualSample, table: Mapping[str, Residual]) -> Range:
 
 
 def chosen_rule(samples: Sequence[ResidualSample]) -> RangeRule:
-    """The rule that keeps the bounds best, and then scores best."""
-    weights = np.array([1.0 / len([t for t in samples if t.group == s.group]) for s in samples])
-    return min(RULES, key=lambda rule: _badness(ranges_by(rule, samples), weights**0.5))
-
-
-def _badness(found: Sequence[Range], weights: np.ndarray) -> tuple[float, float]:
-    score = float(np.average([r.score for r in found], weights=weights))
-    return round(beyond_bounds(found), 9), score
+    """The rule that keeps the bounds best, is specific, and scores well."""
+    sizes = Counter(s.group for s in samples)
+    weights = np.array([sizes[s.group] ** -0.5 for s in samples])
+    found = {rule: ranges_by(rule, samples) for rule in RULES}
+    beyond = {rule: round(beyond_bounds(ranges), 9) for rule, ranges in found.items()}
+    scores = {
+        rule: float(np.average([r.score for r in found[rule]], weights=weights))
+        for rule in RULES
+        if beyond[rule] == min(beyond.values())
+    }
+    near = [rule for rule in scores if scores[rule] <= NEAR * min(scores.values())]
+    return max(near, key=lambda rule: (rule.widest, -rule.least_groups, -scores[rule]))
 
 
 def beyond_bounds(found: Sequence[Range]) -> float:

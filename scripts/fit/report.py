@@ -24,12 +24,13 @@ Made by `scripts/fit_efficiency.py` on {date} from {n} published training runs o
 
 Each run's own plan is counted once. The constants below, and nothing else, turn counts into the
 expected time; they belong to a chip generation or to a software stack, never to a pair of them, a
-source, a model or a run. `matmul`, `hbm` and `network` of a chip are measured by kernel and link
-benchmarks and are not fitted.
+source, a model or a run. `matmul`, `hbm`, `network` and `outer_network` of a chip are measured by
+benchmarks of kernels and links and are not fitted (docs/rates.md).
 
 Every error here but the one called in-sample is of runs left out with their whole group: the
 sigmas of the hierarchy, the constants and the ranges are found without it. Beside it stands one
-constant MFU per compute dtype, fitted and left out in the same way ({mfu} over all groups).
+constant MFU per compute dtype, fitted and left out in the same way; over all groups it is
+{mfu}.
 """
 
 CONSTANTS_TEXT = """A constant is its prior, plus what all owners are off by (common), plus what a

@@ -115,6 +115,16 @@ def test_a_new_chip_can_be_tried_before_it_lies_in_the_catalogue(tmp_path):
     assert chip.compiler == load_chip("v6e").compiler
 
 
+def test_a_chip_without_runs_has_what_its_vendors_chips_let_expect():
+    others = tomllib.loads((GENERATIONS / "others.toml").read_text(encoding="utf-8"))
+    vendors = others.pop("vendors")
+    for chip_id, table in (("v2", vendors["google"]), ("l4", vendors["nvidia"]), ("trn2", others)):
+        chip = load_chip(chip_id)
+        assert chip.generation == "others"
+        assert chip.efficiency.sustained == table["sustained"]["value"]
+        assert chip.sources["efficiency.sustained"] == table["sustained"]["source"]
+
+
 def test_a_chip_made_from_another_has_no_names_of_it(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('id = "lab"\nbase = "h100"\n')
