@@ -57,9 +57,7 @@ def page(before: Mapping[str, Mapping], after: Mapping[str, Mapping]) -> str:
     lines = [
         "# Golden answers that changed",
         "",
-        f"Made by `scripts/golden_changes.py`. Of {len(before)} requests before and {len(after)} "
-        + f"after {sum(map(len, kinds.values()))} are the same. A cell is the median change of the "
-        + "requests that have the figure, with the 10th and 90th percentiles.",
+        _INTRODUCTION.format(len(before), len(after), sum(map(len, kinds.values()))),
         "",
         "| kind | requests | changed | " + " | ".join(HEADLINES.values()) + " |",
         "|---" * (3 + len(HEADLINES)) + "|",
@@ -70,6 +68,13 @@ def page(before: Mapping[str, Mapping], after: Mapping[str, Mapping]) -> str:
         cells = [cell([r for old, new in pairs for r in ratios(old, new, f)]) for f in HEADLINES]
         lines.append(f"| {kind} | {len(names)} | {changed} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+_INTRODUCTION = (
+    "Made by `scripts/golden_changes.py`. Of {} requests before and {} after {} are the same. A "
+    "cell is the median change of the requests that have the figure, with the 10th and 90th "
+    "percentiles."
+)
 
 
 def same(old: Any, new: Any) -> bool:
