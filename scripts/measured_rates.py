@@ -85,8 +85,7 @@ dims of 4,096 and more. `share`, `ramp` and `cast`: seconds = FLOPs / (peak x sh
 bytes per element of the left input, fitted to all dims from 1,024. The timings of fp8 include the
 cast of the left input, which a step pays apart: `matmul_fp8` means the share without it. These are
 kernels of inference engines. `best` is the best of many shapes in PyTorch (MAMF,
-stas00/ml-engineering@744d01e), whose library training calls too; times {typical:.2f}, the median of
-`large` over `best` in bf16, it is what is expected of fp8 in training.
+stas00/ml-engineering@744d01e), whose library training calls too: what is expected of fp8 there.
 """
 TPU = """## TPUs as libtpu schedules them
 
@@ -129,7 +128,7 @@ def page(measured: Path, day: str) -> str:
         *_lines(("cluster", "nodes", "collective", *FAR_SIZES), _over(collectives)),
         INSIDE,
         *_lines(("chip", "devices", "collective", *SIZES), _inside(collectives)),
-        GEMM.format(typical=rates.typical_over_best(gemm)),
+        GEMM,
         *_lines(
             ("chip", "dtype", "n", "large", "range", "share", "ramp", "cast", "error", "best"),
             _gemm(gemm),
