@@ -66,7 +66,7 @@ def counted(path: Path) -> list[Case]:
 
 def fitted(cases: list[Case], hierarchy: Hierarchy) -> Fitted:
     """The fit of all runs, at the sigmas of the least left-out error."""
-    fit, cases = fit_all(cases, hierarchy, Levels())
+    fit, cases = fit_all(cases, hierarchy, Levels(), rounds=3)
     levels = chosen_levels(fit.linear, hierarchy)
     fit, cases = fit_all(cases, hierarchy, levels, fit.values)
     return Fitted(fit=fit, cases=cases, hierarchy=hierarchy, levels=levels)
@@ -123,7 +123,6 @@ def clock() -> Callable[[str], None]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("table", type=Path, metavar="TRAINING_CSV")
-    parser.add_argument("--microbench", type=Path, help="no longer read")
     parser.add_argument("--kernels", type=Path)
     parser.add_argument("--date", default=date.today().isoformat())
     parser.add_argument("--leave-one-source-out", action="store_true")

@@ -52,10 +52,12 @@ and 0.85 and 0.88 over 32 and 248, but 0.6 and 0.75 over two that were not tuned
 """
 STEPS = """## A step over the network
 
-Seconds per step of the ring of a gather or scatter beyond its bytes, (t - V (N-1)/N / NICs)/(N-1),
-in jobs on AWS p5 (nanotron's playbook, EFA, means of noisy probes of 256 MiB). NCCL's own model has
-14 us, which is `data_centre.hop_seconds`, and an all-gather of 2 GiB over 256 H100 on RoCE takes 17
-us at 0.85 of the NICs (NVIDIA/nccl issue 1218). Rows of clusters on EFA have the median, 46 us.
+Seconds per step of the ring of a gather or scatter beyond those of its bytes at a share s of the
+NICs, (t - V (N-1)/N / (s NICs)) / (N-1), in jobs on AWS p5 (nanotron's playbook, means of noisy
+probes of 256 MiB) at EFA's share, {share:.3f}: {median:.0f} us. Runs whose source names EFA have
+both (`efficiency.outer_network` and `data_centre.hop_seconds` in the column `hw`). NCCL's own model
+has 14 us, which every chip has; an all-gather of 2 GiB over 256 H100 on RoCE takes 17 us at 0.85 of
+the NICs (NVIDIA/nccl issue 1218).
 """
 INSIDE = """## Inside a domain
 
@@ -108,7 +110,7 @@ def page(measured: Path, day: str) -> str:
         NICS,
         *_lines(("network", "tables", "median", "range"), _fabrics()),
         *_lines(("network", "chip", "nodes", "collective", "share", "source"), _nics()),
-        STEPS,
+        STEPS.format(**_efa(collectives)),
         *_lines(("nodes", "collective", "us per step"), _steps(collectives)),
         INSIDE,
         *_lines(("chip", "devices", "collective", *SIZES), _inside(collectives)),
@@ -143,13 +145,23 @@ def _nics() -> Iterator[Sequence[str]]:
         yield row["fabric"], row["chip"], row["nodes"], row["collective"], share, row["source"]
 
 
-def _steps(table: Table) -> Iterator[Sequence[str]]:
+def _probes(table: Table) -> Iterator[tuple[Mapping[str, str], float]]:
+    """Gathers and scatters over four nodes and more in jobs on EFA, with seconds per step."""
+    share = rates.nic_shares()["EFA"].median
     for row in table:
-        if row["source"] != "ultrascale-playbook" or row["nodes"] in ("", "1", "2"):
-            continue
-        if row["collective"] != "all_reduce":
-            us = rates.ring_step(row, load_chip("h100")) * 1e6
-            yield row["nodes"], row["collective"], f"{us:.0f}"
+        far = row["nodes"] not in ("", "1", "2")
+        if row["source"] == "ultrascale-playbook" and far and row["collective"] != "all_reduce":
+            yield row, rates.ring_step(row, load_chip("h100"), share)
+
+
+def _efa(table: Table) -> dict[str, float]:
+    steps = [seconds * 1e6 for _, seconds in _probes(table)]
+    return {"share": rates.nic_shares()["EFA"].median, "median": Spread.of(steps).median}
+
+
+def _steps(table: Table) -> Iterator[Sequence[str]]:
+    for row, seconds in _probes(table):
+        yield row["nodes"], row["collective"], f"{seconds * 1e6:.0f}"
 
 
 def _inside(table: Table) -> Iterator[Sequence[str]]:

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from fit import outputs  # noqa: E402
 from fit.baseline import baseline_logs, constant_mfu  # noqa: E402
-from fit.cases import case_of, logs_at, seconds  # noqa: E402
+from fit.cases import case_of, logs_at, roofline_logs, seconds  # noqa: E402
 from fit.constants import (  # noqa: E402
     CHIP_KINDS,
     GENERATIONS,
@@ -30,9 +30,17 @@ from fit.constants import (  # noqa: E402
 from fit.explain import explain  # noqa: E402
 from fit.folds import chosen_levels, folds, left_out_logs, score, together  # noqa: E402
 from fit.hierarchy import Hierarchy, Levels, Prior, bounds_of  # noqa: E402
+from fit.ranges import chosen_rule, ranges_by, samples_of  # noqa: E402
+from fit.report import Results, report  # noqa: E402
 from fit.solve import fit_all, least, linear_at, solved, values_of  # noqa: E402
 from fit.terms import TERMS, Term  # noqa: E402
-from fit.worth import Fitted, without_constant, without_family, without_term  # noqa: E402
+from fit.worth import (  # noqa: E402
+    Fitted,
+    without_constant,
+    without_family,
+    without_term,
+    worths,
+)
 
 TABLE = ROOT / "src" / "shardwise" / "evidence" / "training" / "data" / "training_runs.csv"
 FREE = Levels(common=10.0, vendor=10.0, own=20.0, group=0.001)
@@ -277,6 +285,51 @@ def test_what_is_written_reads_back(fitted):
     assert set(others["vendors"]) == set(VENDORS.values())
     stacks = tomllib.loads(outputs.stacks_toml(everything, "a day"))
     assert stacks["fsdp"]["passes"]["value"] == fitted.fit.values["fsdp.passes"]
+
+
+def results(fitted, left) -> Results:
+    """All that the page shows of the made runs."""
+    cases, logs = fitted.cases, together(left)
+    samples = samples_of(cases, logs)
+    return Results(
+        date="a day",
+        cases=cases,
+        fitted=fitted.fit.residuals,
+        left=logs,
+        baseline=baseline_logs(cases),
+        roofline=roofline_logs(cases),
+        mfu=constant_mfu(cases),
+        levels=fitted.levels,
+        folds=left,
+        found=explain(fitted.fit, cases, fitted.hierarchy, fitted.levels),
+        rule=chosen_rule(samples),
+        ranges=ranges_by(chosen_rule(samples), samples),
+        worths=worths(fitted),
+        single={name: without_constant(fitted, name) for name in fitted.fit.values},
+    )
+
+
+def test_the_same_runs_give_the_same_page(made, hierarchy, fitted, left):
+    fit, cases = fit_all(made, hierarchy, FREE)
+    again = Fitted(fit=fit, cases=cases, hierarchy=hierarchy, levels=FREE)
+    page = report(results(fitted, left))
+    assert page == report(results(again, folds(fit, cases, hierarchy)))
+    headline = next(line for line in page.splitlines() if "left out with their group" in line)
+    errors = np.abs(np.expm1(together(left)))
+    assert f"| {len(made)} | {np.median(errors):.1%} |" in headline
+    for name in ("huggingface/nanotron", "hopper/fsdp", "chip.sustained = 1", "fsdp.passes"):
+        assert f"| {name} |" in page, name
+
+
+def test_what_is_left_of_every_run(fitted, left):
+    r = results(fitted, left)
+    rows = outputs.unseen_runs(r.cases, r.fitted, r.left, r.baseline, r.ranges)
+    assert len({row.fingerprint for row in rows}) == len(rows) == len(r.cases)
+    for row, case, log, range_ in zip(rows, r.cases, r.left, r.ranges, strict=True):
+        assert row.predicted == pytest.approx(case.run.measured_seconds * np.exp(log))
+        assert range_.inside == (row.low <= case.run.measured_seconds <= row.high)
+        others = [c for c in r.cases if c.run.group != case.run.group]
+        assert row.range_rows == len(others)
 
 
 def test_seconds_at_the_values_of_a_fit(fitted):

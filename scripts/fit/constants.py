@@ -103,7 +103,7 @@ STACK_KINDS: Mapping[str, Kind] = {
     "launch_seconds": Kind(
         least=0.0,
         most=1e-4,
-        scale=1e-5,
+        scale=5e-6,
         expected=4e-6,
         source="assumed: a kernel launch of CUDA takes 2 to 10 us of the host",
         idle=0.0,

@@ -43,15 +43,15 @@ class Levels:
 
     common: float = 0.5
     vendor: float = 0.3
-    own: float = 1.0
+    own: float = 0.7
     group: float = 0.1
 
 
 CHOICES: Mapping[str, Sequence[float]] = {
     "common": (0.15, 0.5, 1.5),
     "vendor": (0.1, 0.3, 1.0),
-    "own": (0.3, 1.0, 2.0),
-    "group": (0.03, 0.1, 0.2),
+    "own": (0.5, 0.7, 1.0),
+    "group": (0.05, 0.1, 0.2),
 }
 """The sigmas that are tried; the left-out error of inner groups chooses (`folds.py`)."""
 

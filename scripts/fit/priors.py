@@ -11,25 +11,26 @@ from fit.constants import kind_of, names
 from fit.hierarchy import Prior
 from fit.rates import measured_priors
 
-ATTENTION: Mapping[str, tuple[float, str]] = {
-    "ampere.attention": (
-        0.55,
-        "FlashAttention-2 paper: 50 to 73 % of an A100's peak, least backward",
+ATTENTION: Mapping[str, Prior] = {
+    "ampere.attention": Prior(
+        value=0.55, source="FlashAttention-2 paper: 50 to 73 % of an A100's peak, least backward"
     ),
-    "hopper.attention": (
-        0.55,
-        "FlashAttention-3 paper: 75 % of an H100's peak forward, less backward",
+    "hopper.attention": Prior(
+        value=0.55, source="FlashAttention-3 paper: 75 % of an H100's peak forward, less backward"
     ),
-    "blackwell.attention": (0.50, "assumed: somewhat below hopper's, as its peak grew more"),
+    "blackwell.attention": Prior(
+        value=0.50, source="assumed: somewhat below hopper's, as its peak grew more"
+    ),
 }
-STACKS: Mapping[str, tuple[float, str]] = {
-    "megatron.attention": (
-        0.95,
-        "assumed: cuDNN's fused attention is the best kernel of most chips",
+STACKS: Mapping[str, Prior] = {
+    "megatron.attention": Prior(
+        value=0.95, source="assumed: cuDNN's fused attention is the best kernel of most chips"
     ),
-    "xla.attention": (0.9, "assumed: splash attention on TPU, cuDNN on GPU"),
-    "xla.launch_seconds": (5e-7, "assumed: one program per step, little per op"),
-    "xla.passes": (1.3, "assumed: XLA fuses nearly all elementwise work"),
+    "xla.attention": Prior(value=0.9, source="assumed: splash attention on TPU, cuDNN on GPU"),
+    "xla.launch_seconds": Prior(
+        value=5e-7, sigma=1e-6, source="assumed: one program per step, little per op"
+    ),
+    "xla.passes": Prior(value=1.3, source="assumed: XLA fuses nearly all elementwise work"),
 }
 """Where a stack is expected to differ from the others."""
 
@@ -37,11 +38,7 @@ STACKS: Mapping[str, tuple[float, str]] = {
 def prior_values(kernels: Path) -> dict[str, Prior]:
     """A prior for every fitted constant, measured where kernel timings or a compiler's schedules
     say it."""
-    literature = {
-        name: Prior(value=value, source=source)
-        for name, (value, source) in {**ATTENTION, **STACKS}.items()
-    }
-    known = literature | measured_priors(kernels)
+    known = {**ATTENTION, **STACKS, **measured_priors(kernels)}
     return {name: known.get(name) or _assumed(name) for name in names()}
 
 

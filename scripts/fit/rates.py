@@ -96,11 +96,12 @@ def nic_shares(table: Table | None = None) -> dict[str, Spread]:
     return found
 
 
-def ring_step(row: Mapping[str, str], chip: Chip) -> float:
-    """Seconds per step of a gather's ring over nodes beyond those of its bytes."""
+def ring_step(row: Mapping[str, str], chip: Chip, share: float = 1.0) -> float:
+    """Seconds per step of a gather's ring over nodes beyond those of its bytes at a share of the
+    NICs."""
     nodes, devices, size = (float(row[c]) for c in ("nodes", "devices", "bytes"))
     assert chip.data_centre is not None
-    wire = size * (devices - 1) / devices / (devices / nodes * chip.data_centre.chip_oneway)
+    wire = size * (devices - 1) / devices / (devices / nodes * chip.data_centre.chip_oneway * share)
     return (float(row["time_us"]) * 1e-6 - wire) / (devices - 1)
 
 

@@ -13,13 +13,13 @@ import numpy as np
 from fit.cases import Case, laid_out, linearised
 from fit.hierarchy import Hierarchy, Levels, Penalty, bounds_of, scales_of
 
-ROBUST = 0.15
-"""Residuals beyond this (in log) count linearly: a run with a mistake must not drag the rest."""
-NOISE = 0.10
+NOISE = 0.1
 """One sigma of a run's log residual, beside the effect of its group."""
+ROBUST = NOISE
+"""Residuals beyond this (in log) count linearly: a run with a mistake must not drag the rest."""
 REACH = 2.0
 """Scales by which a constant moves at most before runs are priced anew."""
-SETTLED = 0.05
+SETTLED = 0.1
 """Scales below which a constant has not moved."""
 RELAID = 0.5
 """Scales above which a move lays pipelines out in time anew."""

@@ -105,7 +105,7 @@ def test_a_file_of_the_catalogue_is_a_hardware_file(chip_id, constants):
 def test_a_new_chip_can_be_tried_before_it_lies_in_the_catalogue(tmp_path):
     text = (DATA / "v6e.toml").read_text(encoding="utf-8")
     text = text.replace('id = "v6e"', 'id = "v9z"').replace('"trillium"', '"zeta"')
-    text = text.replace('generation = "others"', 'generation = "v5p"')
+    text = text.replace('generation = "v6e"', 'generation = "v5p"')
     path = tmp_path / "v9z.toml"
     path.write_text(text)
     chip = load_chip("Zeta", hw_files=[path])
@@ -113,6 +113,16 @@ def test_a_new_chip_can_be_tried_before_it_lies_in_the_catalogue(tmp_path):
     assert chip.efficiency.sustained == load_chip("v5p").efficiency.sustained
     assert chip.efficiency.matmul == load_chip("v6e").efficiency.matmul
     assert chip.compiler == load_chip("v6e").compiler
+
+
+def test_a_chip_without_runs_has_what_its_vendors_chips_let_expect():
+    others = tomllib.loads((GENERATIONS / "others.toml").read_text(encoding="utf-8"))
+    vendors = others.pop("vendors")
+    for chip_id, table in (("v2", vendors["google"]), ("l4", vendors["nvidia"]), ("trn2", others)):
+        chip = load_chip(chip_id)
+        assert chip.generation == "others"
+        assert chip.efficiency.sustained == table["sustained"]["value"]
+        assert chip.sources["efficiency.sustained"] == table["sustained"]["source"]
 
 
 def test_a_chip_made_from_another_has_no_names_of_it(tmp_path):
