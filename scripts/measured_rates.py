@@ -27,6 +27,11 @@ KINDS: Mapping[str, CollectiveKind] = {
     "all_reduce": "all_reduce",
     "alltoall": "all_to_all",
 }
+FAR_SIZES: Mapping[str, tuple[float, float]] = {
+    "1 to 32 MiB": (2**20, 2**25),
+    "32 to 512 MiB": (2**25, 2**29),
+    "512 MiB and more": (2**29, float("inf")),
+}
 SIZES: Mapping[str, tuple[float, float]] = {
     "below 1 MiB": (0, 2**20),
     "1 to 32 MiB": (2**20, 2**25),
@@ -59,6 +64,13 @@ both (`efficiency.outer_network` and `data_centre.hop_seconds` in the column `hw
 has 14 us, which every chip has; an all-gather of 2 GiB over 256 H100 on RoCE takes 17 us at 0.85 of
 the NICs (NVIDIA/nccl issue 1218).
 """
+OVER = """## Over nodes, by size
+
+Seconds of the model at the catalogue's rates over those measured, median and range. Large messages
+agree within 6 %, whatever binds: over two nodes that is NVLink. Messages from 1 to 256 MiB take 0.1
+to 0.3 ms more than the model has on every fabric, 1 ms on GPUDirect-TCPXO: the pipeline over nodes
+fills, which is no term of the model, as few steps reduce such messages over nodes.
+"""
 INSIDE = """## Inside a domain
 
 Seconds of the model at the catalogue's `network`, `ramp_bytes` and `hop_seconds` over those of
@@ -73,20 +85,20 @@ dims of 4,096 and more. `share`, `ramp` and `cast`: seconds = FLOPs / (peak x sh
 bytes per element of the left input, fitted to all dims from 1,024. The timings of fp8 include the
 cast of the left input, which a step pays apart: `matmul_fp8` means the share without it. These are
 kernels of inference engines. `best` is the best of many shapes in PyTorch (MAMF,
-stas00/ml-engineering@744d01e), whose library training calls too; times {typical:.2f}, the median of
-`large` over `best` in bf16, it is what is expected of fp8 in training.
+stas00/ml-engineering@744d01e), whose library training calls too: what is expected of fp8 there.
 """
 TPU = """## TPUs as libtpu schedules them
 
 `scripts/tpu_rates.py` on {date}, {compiler}: cycles that the compiler expects of products of
-training with all dims of 4,096 and more, operands in HBM, over the peak; what products below take
-beyond that; and splash attention at head width 128 in blocks of 512, forward and backward, from the
-bundles of its final schedule. On the one chip with a public benchmark, Ironwood, it has 0.81 where
-0.82 was measured, 0.65 for 0.59 at 2,048 and 0.27 for 0.30 at 1,024. `matmul` of a chip is the
-ninetieth percentile: within a step the scheduler fetches operands ahead, which it does here for
-some, and published steps need it (v5e 0.89 of the peak in all, v5p 0.91, recomputation included).
-The attention is a lower bound and used nowhere: blocks of 1,024 reach 0.27 on a v6e in place of
-0.24, and runs of 131,072 tokens need 0.4 of an Ironwood's peak.
+training with all dims of 4,096 and more, each alone in a program so that the scheduler has VMEM to
+fetch operands ahead, over the peak; what products below take beyond that; and splash attention at
+head width 128 in blocks of 512, forward and backward, from the bundles of its final schedule. On
+the one chip with a public benchmark, Ironwood, it has 0.81 where 0.82 was measured, 0.72 for 0.59
+at 2,048 and 0.29 for 0.30 at 1,024. The median is `matmul` of the other four. In one program with
+others, operands in HBM, the same products reach 0.88 on a v5e and 0.70 on a v6e: published steps
+are faster than that (v5e 0.89 of the peak in all, recomputation included). The attention is a lower
+bound and used nowhere: blocks of 1,024 reach 0.27 on a v6e in place of 0.24, and runs of 131,072
+tokens need 0.4 of an Ironwood's peak.
 """
 
 
@@ -112,9 +124,11 @@ def page(measured: Path, day: str) -> str:
         *_lines(("network", "chip", "nodes", "collective", "share", "source"), _nics()),
         STEPS.format(**_efa(collectives)),
         *_lines(("nodes", "collective", "us per step"), _steps(collectives)),
+        OVER,
+        *_lines(("cluster", "nodes", "collective", *FAR_SIZES), _over(collectives)),
         INSIDE,
         *_lines(("chip", "devices", "collective", *SIZES), _inside(collectives)),
-        GEMM.format(typical=rates.typical_over_best(gemm)),
+        GEMM,
         *_lines(
             ("chip", "dtype", "n", "large", "range", "share", "ramp", "cast", "error", "best"),
             _gemm(gemm),
@@ -164,29 +178,48 @@ def _steps(table: Table) -> Iterator[Sequence[str]]:
         yield row["nodes"], row["collective"], f"{seconds * 1e6:.0f}"
 
 
+def _over(table: Table) -> Iterator[Sequence[str]]:
+    tests = ("nccl-tests-output", "rccl-tests-output", "ml-engineering-all_reduce_bench")
+    far = [r for r in table if r["source"] in tests and r["nodes"] not in ("", "1")]
+    for (name, nodes, kind), rows in _grouped(far, "nodes").items():
+        chip = load_chip(name.split(" (")[0].replace("SXM-40GB", "40GB"))
+        yield name, nodes, kind, *_ratios(chip, rows, FAR_SIZES)
+
+
 def _inside(table: Table) -> Iterator[Sequence[str]]:
+    near = [r for r in table if r["source"] == "aiconfigurator-nccl"]
+    for (name, devices, kind), rows in _grouped(near, "devices").items():
+        chip = load_chip(name.split(" (")[0])
+        yield chip.id, devices, kind, *_ratios(chip, rows, SIZES)
+
+
+def _grouped(table: Table, by: str) -> dict[tuple[str, str, str], list[Mapping[str, str]]]:
     groups: dict[tuple[str, str, str], list[Mapping[str, str]]] = {}
     for row in table:
-        if row["source"] == "aiconfigurator-nccl":
-            key = row["hardware"].split(" (")[0], row["devices"], row["collective"]
-            groups.setdefault(key, []).append(row)
-    for (name, devices, kind), rows in groups.items():
-        chip = load_chip(name)
-        cells = []
-        for least, most in SIZES.values():
-            chosen = [r for r in rows if least <= float(r["bytes"]) < most]
-            ratios = [_predicted(chip, r) / (float(r["time_us"]) * 1e-6) for r in chosen]
-            spread = Spread.of(ratios)
-            cells.append(f"{spread.median:.2f} ({_range(spread)})")
-        yield chip.id, devices, kind, *cells
+        groups.setdefault((row["hardware"], row[by], row["collective"]), []).append(row)
+    return groups
+
+
+def _ratios(chip: Chip, rows: Table, sizes: Mapping[str, tuple[float, float]]) -> Iterator[str]:
+    """Predicted over measured seconds by size of the message."""
+    for least, most in sizes.values():
+        chosen = [r for r in rows if least <= float(r["bytes"]) < most]
+        ratios = [_predicted(chip, r) / (float(r["time_us"]) * 1e-6) for r in chosen]
+        spread = Spread.of(ratios) if ratios else None
+        yield f"{spread.median:.2f} ({_range(spread)})" if spread else ""
 
 
 def _predicted(chip: Chip, row: Mapping[str, str]) -> float:
-    """Seconds of a collective in one domain, as a step is priced."""
-    devices, kind = int(row["devices"]), KINDS[row["collective"]]
-    axis = place(parse_slice(f"{chip.id}:{devices}"), {"x": devices}).axes["x"]
-    share = chip.efficiency.network
-    derated = replace(axis, parts=tuple(replace(p, oneway=p.oneway * share) for p in axis.parts))
+    """Seconds of a collective over all devices of some nodes, as a step is priced."""
+    devices, nodes = int(row["devices"]), int(row["nodes"])
+    kind, rated = KINDS[row["collective"]], chip.efficiency
+    piece = parse_slice(f"{nodes}*{chip.id}:{devices // nodes}")
+    axis = place(piece, {"x": devices}).axes["x"]
+    derated = replace(
+        axis,
+        parts=tuple(replace(p, oneway=p.oneway * rated.network) for p in axis.parts),
+        outer=replace(axis.outer, oneway=axis.outer.oneway * rated.outer_network),
+    )
     size = float(row["bytes"]) * (devices if kind == "all_to_all" else 1)
     return float(collective_seconds(kind, size, [derated], measured=True).total)
 

@@ -3,19 +3,18 @@
 
     python scripts/tpu_rates.py [--out scripts/fit/tpu_compiler.csv] [--date DAY] [CHIP ...]
 
-No TPU is needed. Products are compiled as one program per chip and dtype, and `estimated_cycles` of
-each one's fusion is read from the scheduled HLO; all are products of training, forward and for the
-weights' gradients. Splash attention (JAX's Pallas kernel, head width 128) is compiled forward and
-backward, and the bundles of the final schedule in which a matrix or vector unit works are counted
-for one block of queries and keys: a core issues a bundle per cycle and multiplies no faster than
-its peak, so the larger of both is the least that a block takes. Both are lines of one table: cycles
-of a JAX device, FLOPs, and their share of the peak at the catalogue's `compiler_clock_hz`. Five
-chips take some six CPU minutes.
+No TPU is needed. Products of training, forward and for the weights' gradients, are compiled one by
+one, so that the scheduler has all of VMEM to fetch their operands ahead, as it does within a step;
+`estimated_cycles` of their fusions are read from the scheduled HLO. Splash attention (JAX's Pallas
+kernel, head width 128) is compiled forward and backward, and the bundles of the final schedule in
+which a matrix or vector unit works are counted for one block of queries and keys: a core issues a
+bundle per cycle and multiplies no faster than its peak, so the larger of both is the least that a
+block takes. Both are lines of one table: cycles of a JAX device, FLOPs, and their share of the peak
+at the catalogue's `compiler_clock_hz`. Five chips take some eight CPU minutes.
 """
 
 import argparse
 import csv
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
@@ -25,7 +24,7 @@ from typing import Any
 
 from shardwise.hardware import Chip, Torus, load_chip, parse_slice
 from shardwise.hardware.device_order import mesh_coordinates
-from shardwise.profiler.ahead import CompileTarget, compile_ahead, target_of
+from shardwise.profiler.ahead import CompileTarget, target_of
 from shardwise.profiler.ahead.compile import environment
 from shardwise.profiler.child import run_function
 from shardwise.profiler.hlo.door import read_module
@@ -85,42 +84,32 @@ def shapes() -> tuple[tuple[int, int, int], ...]:
     """m, n, k: squares, weights under 8,192 tokens, and those weights' gradients."""
     squares = [(n, n, n) for n in SIZES]
     forward = [(TOKENS, n, k) for k, n in TRAINED]
-    return (*squares, *forward, *((k, n, m) for m, n, k in forward))
+    return tuple(dict.fromkeys((*squares, *forward, *((k, n, m) for m, n, k in forward))))
 
 
-def products(devices: list[Any], dtype: str, sizes: Sequence[Sequence[int]]) -> "Program":
-    """All products as one program on one device, each under a scope of its own."""
+def products(
+    target: dict[str, Any], dtype: str, sizes: Sequence[Sequence[int]]
+) -> tuple[list[float], str]:
+    """Cycles that the compiler expects of each product, alone in a program; its version."""
     import jax
     import jax.numpy as jnp
     import numpy as np
 
-    kinds = {"bf16": jnp.bfloat16, "int8": jnp.int8, "fp8": jnp.float8_e4m3fn}
-    kind = kinds[dtype]
+    from shardwise.profiler.ahead.cache import versions
+    from shardwise.profiler.ahead.job import topology_devices
+
+    kind: Any = {"bf16": jnp.bfloat16, "int8": jnp.int8, "fp8": jnp.float8_e4m3fn}[dtype]
     made = jnp.int32 if dtype == "int8" else jnp.bfloat16
-
-    def every(pairs: Any) -> Any:
-        found = []
-        for i, (x, w) in enumerate(pairs):
-            with jax.named_scope(f"product{i}_"):
-                found.append(jax.lax.dot(x, w, preferred_element_type=made))
-        return found
-
-    mesh = jax.sharding.Mesh(np.array(devices[:1]), ("one",))
+    mesh = jax.sharding.Mesh(np.array(topology_devices(target)[:1]), ("one",))
     whole = jax.sharding.NamedSharding(mesh, jax.P())
-    given = [
-        tuple(jax.ShapeDtypeStruct(s, kind, sharding=whole) for s in ((m, k), (k, n)))
-        for m, n, k in sizes
-    ]
-    return Program(function=jax.jit(every), arguments=(given,), mesh=mesh)
-
-
-@dataclass(frozen=True)
-class Program:
-    """What `compile_ahead` asks of a builder."""
-
-    function: Any
-    arguments: tuple[Any, ...]
-    mesh: Any
+    multiply = jax.jit(lambda x, w: jax.lax.dot(x, w, preferred_element_type=made))
+    found = []
+    for m, n, k in sizes:
+        given = [jax.ShapeDtypeStruct(s, kind, sharding=whole) for s in ((m, k), (k, n))]
+        module = read_module(multiply.lower(*given).compile().as_text() or "")
+        every = (i for c in module.computations.values() for i in c.instructions)
+        found.append(sum(i.cycles for i in every if i.cycles))
+    return found, versions()["libtpu"] or ""
 
 
 def splash(target: dict[str, Any]) -> str:
@@ -164,16 +153,16 @@ def _target(chip: Chip) -> CompileTarget:
 
 def _products(chip: Chip, dtype: str, day: str) -> Iterator[Estimate]:
     target, sizes = _target(chip), shapes()
-    made = compile_ahead(target, "tpu_rates:products", {"dtype": dtype, "sizes": sizes})
-    cycles = dict.fromkeys(range(len(sizes)), 0.0)
-    for computation in read_module(made.hlo).computations.values():
-        for instruction in computation.instructions:
-            scope = re.search(r"product(\d+)_", instruction.op_name)
-            if scope and instruction.cycles:
-                cycles[int(scope[1])] += instruction.cycles
-    compiler = f"libtpu {made.versions['libtpu']}"
-    for i, (m, n, k) in enumerate(sizes):
-        yield _line(chip, "matmul", dtype, (m, n, k), cycles[i], 2.0 * m * n * k, compiler, day)
+    cycles, version = run_function(
+        "tpu_rates:products",
+        {"target": asdict(target), "dtype": dtype, "sizes": sizes},
+        devices=1,
+        seconds=900.0,
+        environment=environment(target),
+    )
+    for (m, n, k), found in zip(sizes, cycles, strict=True):
+        flops, libtpu = 2.0 * m * n * k, f"libtpu {version}"
+        yield _line(chip, "matmul", dtype, (m, n, k), found, flops, libtpu, day)
 
 
 def _attention(chip: Chip, day: str) -> Iterator[Estimate]:

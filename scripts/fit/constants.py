@@ -73,7 +73,7 @@ CHIP_KINDS: Mapping[str, Kind] = {
     ),
     "matmul_fp8": Kind(
         least=0.3,
-        most=0.9,
+        most=0.8,
         scale=0.1,
         expected=0.7,
         source="assumed: somewhat below bf16's share of its peak",

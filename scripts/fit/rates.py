@@ -158,22 +158,11 @@ def best_shares(dtype: str) -> dict[str, float]:
     return found
 
 
-def typical_over_best(table: Table) -> float:
-    """Share of large products over that of the best shape, median of the chips that have both."""
-    best, ratios = best_shares("bf16"), []
-    for system in (s for systems in SYSTEMS.values() for s in systems):
-        chip = load_chip(system)
-        if chip.id in best:
-            large = large_share(table, system, "bfloat16", chip.peak("bf16")).median
-            ratios.append(large / best[chip.id])
-    return float(np.median(ratios))
-
-
 def gemm_priors(table: Table) -> dict[str, Prior]:
-    """Ramp of bf16 products, and share of fp8 ones without the cast of an input: of the library
-    that training calls the best shape is public, so that times what is typical of one."""
+    """Ramp of bf16 products, and share of fp8 ones without the cast of an input: the best shape in
+    the library that training calls, as nothing more of it is public."""
     found: dict[str, Prior] = {}
-    typical, best = typical_over_best(table), best_shares("fp8")
+    best = best_shares("fp8")
     for generation, systems in SYSTEMS.items():
         plain = [
             product_rate(table, s, "bfloat16", load_chip(s).peak("bf16"), cast=False)
@@ -187,10 +176,9 @@ def gemm_priors(table: Table) -> dict[str, Prior]:
         shares = [share for chip, share in best.items() if load_chip(chip).generation == generation]
         if shares:
             found[f"{generation}.matmul_fp8"] = Prior(
-                value=round(typical * float(np.mean(shares)), 3),
-                sigma=0.08,
-                source=f"measured: best fp8 shape of {len(shares)} chips (MAMF, {BEST_WHERE}) x "
-                f"{typical:.2f}, the median of typical over best in bf16",
+                value=round(float(np.mean(shares)), 3),
+                sigma=0.05,
+                source=f"measured: best fp8 shape of {len(shares)} chips (MAMF, {BEST_WHERE})",
             )
     return found
 
