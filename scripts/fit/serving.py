@@ -1,4 +1,9 @@
-"""Fit the constants of serving engines: four per family, on the runs of its newest releases."""
+"""Fit the constants of serving engines: few per family, each drawn from a common value.
+
+A constant is exp(common + the family's own); the common part is drawn from its prior, the family's
+own from 0, so a family with few runs, or none, has the common value. Where a family starts kernels
+one by one and reduces with the communication library (`launch` eager), the priors of both say so.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,114 +11,204 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import least_squares
 
-from fit.solve import Prior
-from shardwise.evidence.serving.runs import ServingRun, gating
+from shardwise.evidence.serving.runs import ServingRun
 from shardwise.evidence.serving.times import RunFeatures
-from shardwise.roofline.engines import ENGINE_BOUNDS, ENGINE_CONSTANTS, IDEAL_ENGINE, Engine
-from shardwise.work import Quantity
+from shardwise.roofline.engines import ENGINE_CONSTANTS, IDEAL_ENGINE, Arrival, Engine
 
-NAMES = tuple(ENGINE_CONSTANTS)
-SIGMA = 0.1
-"""Log error that counts as one sigma; Huber's loss beyond."""
-TTFT_WEIGHT = 0.3
+SIGMA, TTFT_SIGMA = 0.12, 0.3
+"""Log errors of TPOT and of TTFT that count as one sigma; Huber's loss beyond."""
+TTFT_WEIGHT = 0.4
 """What an error of TTFT counts beside one of TPOT: its mean depends on how a benchmark starts."""
 
-_NOTHING = 1e-6
-"""Sigmas from its lower bound, 0, at which a constant is that."""
+EAGER = 3.5
+"""Times by which the priors of eager software lie higher: 14 us a kernel (PyTorch's own launch and
+dispatch, 10 to 20 us; DistServe's fit of an eager engine on A100, 24 ms for the 40 layers of a 13B
+whose weights take 14 ms, is 20 us), and all of the library's latency, hops = 1."""
 
 Keep = Callable[[ServingRun], bool]
 
 
-PRIORS: Mapping[str, Prior] = {
-    "kernel_seconds": Prior(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPrior:
+    """The common value of a constant, and log sigmas: of the common value, and of a family's own
+    about it (0: all families share it)."""
+
+    value: float
+    common: float
+    own: float
+    source: str
+
+
+PRIORS: Mapping[str, LogPrior] = {
+    "kernel_seconds": LogPrior(
         value=4e-6,
-        sigma=4e-6,
+        common=0.5,
+        own=0.3,
         source="assumed: matmul_ramp of docs/fit.md, 3 to 5 us, for the gap after a kernel too",
     ),
-    "sequence_seconds": Prior(
-        value=1.5e-5, sigma=1.5e-5, source="assumed: 4 ms of Python for a batch of 256"
+    "sequence_seconds": LogPrior(
+        value=1.5e-5, common=1.0, own=0.5, source="assumed: 4 ms of Python for a batch of 256"
     ),
-    "hops": Prior(
-        value=0.5,
-        sigma=0.5,
+    "hops": LogPrior(
+        value=0.3,
+        common=0.7,
+        own=0.4,
         source="assumed: an engine's own all-reduce takes fewer steps than the library's ring",
     ),
-    "prefill_wait": Prior(
+    "prefill_wait": LogPrior(
+        value=0.1,
+        common=1.0,
+        own=1.0,
+        source="assumed: ten waves of requests, of which the first waits for half of its prompts",
+    ),
+    "equal_wait": LogPrior(
+        value=0.1, common=1.0, own=1.0, source="assumed: as prefill_wait, up to a half"
+    ),
+    "poll_steps": LogPrior(
+        value=2.0, common=1.0, own=1.0, source="assumed: the step that runs, and the one after"
+    ),
+    "crowd": LogPrior(value=0.5, common=1.0, own=0.0, source="assumed: less than one of a wave"),
+    "handover_seconds": LogPrior(
+        value=0.05, common=1.0, own=0.0, source="assumed: two requests over HTTP and a cache"
+    ),
+    "request_seconds": LogPrior(value=0.01, common=1.0, own=0.0, source="assumed: one over HTTP"),
+    "miss": LogPrior(
         value=0.25,
-        sigma=0.25,
-        source="assumed: between prompts that trickle in (0) and waves (1/2)",
+        common=0.3,
+        own=0.0,
+        source="1 - acceptance; DeepSeek-V3 (section 5.4.3) has 85 to 90 % of second tokens right",
     ),
 }
+_STEP = tuple(ENGINE_CONSTANTS)
+_EAGER = ("kernel_seconds", "hops")
+_MOST_ROUNDS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """The runs of one count that a fit uses."""
+class Column:
+    """Numbers that a fit moves: of one constant, common or one per family."""
 
-    group: RunFeatures
-    used: np.ndarray
-    tpot: np.ndarray
-    ttft: np.ndarray
-
-    def errors(self, engine: Engine) -> tuple[np.ndarray, np.ndarray]:
-        """Log errors of TPOT and TTFT; 0 where a run states no TTFT."""
-        times = self.group.times(engine)
-        tpot = np.log(np.asarray(times.tpot)[self.used] / self.tpot)
-        ttft = np.log(np.asarray(times.ttft)[self.used] / self.ttft)
-        return tpot, np.nan_to_num(ttft)
+    name: str
+    first: int
+    sigma: float
+    families: bool
 
 
-def fit_families(
-    groups: Sequence[RunFeatures], runs: Sequence[ServingRun], keep: Keep = lambda run: True
-) -> dict[str, Engine]:
-    """The constants of every family, on its gating runs that `keep` holds for."""
-    ids = {run.id for run in gating(runs)}
-    families = sorted({run.family for run in runs})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFit:
+    """Moved numbers, and the families they are for."""
 
-    def parts(family: str) -> list[_Part]:
-        def used(run: ServingRun) -> bool:
-            return run.family == family and run.id in ids and keep(run)
+    families: tuple[str, ...]
+    eager: frozenset[str]
+    moves: np.ndarray
 
-        return [part for group in groups if (part := _part(group, used)) is not None]
+    @property
+    def columns(self) -> list[Column]:
+        found, first = [], 0
+        for name, prior in PRIORS.items():
+            found.append(Column(name=name, first=first, sigma=prior.common, families=False))
+            first += 1
+            if prior.own:
+                found.append(Column(name=name, first=first, sigma=prior.own, families=True))
+                first += len(self.families)
+        return found
 
-    return {family: _fit(family, parts(family)) for family in families}
+    def values(self) -> dict[str, np.ndarray]:
+        """Every constant by family."""
+        found = {}
+        for name, prior in PRIORS.items():
+            shift = [EAGER if f in self.eager and name in _EAGER else 1.0 for f in self.families]
+            found[name] = np.log(prior.value) + np.log(shift)
+        for column in self.columns:
+            number = len(self.families) if column.families else 1
+            move = self.moves[column.first : column.first + number]
+            found[column.name] = found[column.name] + move * column.sigma
+        return {name: np.exp(logs) for name, logs in found.items()}
+
+    def over(self, runs: Sequence[ServingRun]) -> Engine:
+        """The constants of each run's family, as arrays."""
+        place = {family: i for i, family in enumerate(self.families)}
+        index = np.array([place[run.family] for run in runs])
+        return _engine("all", {name: v[index] for name, v in self.values().items()})
+
+    def engines(self) -> dict[str, Engine]:
+        """The engine of every family."""
+        values = self.values()
+        return {
+            family: _engine(family, {name: float(v[i]) for name, v in values.items()})
+            for i, family in enumerate(self.families)
+        }
 
 
-def _part(group: RunFeatures, used: Keep) -> _Part | None:
-    mask = np.array([used(run) for run in group.runs])
-    if not mask.any():
-        return None
-    mine = [run for run, taken in zip(group.runs, mask, strict=True) if taken]
-    ttft = np.array([np.nan if run.ttft is None else run.ttft for run in mine])
-    return _Part(group=group, used=mask, tpot=np.array([r.tpot for r in mine]), ttft=ttft)
+def _engine(name: str, values: Mapping) -> Engine:
+    step = {n: values[n] for n in _STEP}
+    own = {n: v for n, v in values.items() if n not in step and n != "miss"}
+    arrival = Arrival(**own, acceptance=np.maximum(1 - values["miss"], 0.05))
+    return replace(IDEAL_ENGINE, name=name, **step, arrival=arrival)
 
 
-def _fit(family: str, parts: Sequence[_Part]) -> Engine:
-    """The constants nearest to the times: Huber's loss of the log errors, and the priors'."""
-    priors = [PRIORS[name] for name in NAMES]
-    start = np.array([p.value for p in priors])
-    sigma = np.array([p.sigma for p in priors])
-    low, high = (np.array(b) for b in zip(*(ENGINE_BOUNDS[n] for n in NAMES), strict=True))
+def begin(runs: Sequence[ServingRun]) -> EngineFit:
+    """All families at their priors."""
+    families = tuple(sorted({run.family for run in runs}))
+    empty = EngineFit(
+        families=families,
+        eager=frozenset(run.family for run in runs if run.eager),
+        moves=np.zeros(0),
+    )
+    last = empty.columns[-1]
+    size = last.first + (len(families) if last.families else 1)
+    return replace(empty, moves=np.zeros(size))
 
-    def loss(scaled: np.ndarray) -> np.ndarray:
-        engine = engine_at(family, start + scaled * sigma)
-        errors = [part.errors(engine) for part in parts]
-        tpot = [_huber(tpot / SIGMA) for tpot, _ in errors]
-        ttft = [_huber(ttft / SIGMA) * TTFT_WEIGHT for _, ttft in errors]
-        return np.concatenate([*tpot, *ttft, scaled])
 
-    bounds = ((low - start) / sigma, (high - start) / sigma)
-    found = least_squares(loss, np.zeros(len(NAMES)), bounds=bounds)
-    values = start + found.x * sigma
-    return engine_at(family, np.where(values < _NOTHING * sigma, 0.0, values))
+def fit_engines(
+    parts: Sequence[RunFeatures],
+    start: EngineFit,
+    keep: Keep = lambda run: True,
+    rounds: int = _MOST_ROUNDS,
+) -> EngineFit:
+    """The constants under which the runs that `keep` holds for take their times: Huber's loss of
+    the log errors, and the squared moves from the priors."""
+    kept = np.concatenate([[keep(run) for run in part.runs] for part in parts])
+    runs = [run for part in parts for run in part.runs]
+    tpot = np.log([run.tpot for run in runs])
+    ttft = np.log([run.ttft or 1.0 for run in runs])
+    told = kept & np.array([run.ttft is not None for run in runs])
+    families = np.array([start.families.index(run.family) for run in runs])
+    columns, number = start.columns, len(runs)
+
+    def loss(moves: np.ndarray) -> np.ndarray:
+        found = replace(start, moves=moves)
+        times = [part.times(found.over(part.runs)) for part in parts]
+        first = np.log(np.concatenate([t.tpot for t in times])) - tpot
+        second = np.log(np.concatenate([t.ttft for t in times])) - ttft
+        return np.concatenate(
+            [
+                np.where(kept, _huber(first / SIGMA), 0.0),
+                np.where(told, _huber(second / TTFT_SIGMA) * TTFT_WEIGHT, 0.0),
+                moves,
+            ]
+        )
+
+    def slopes(moves: np.ndarray) -> np.ndarray:
+        """One shift of a constant for all families at once: no run has two."""
+        now, step = loss(moves), 1e-4
+        found = np.zeros((len(now), len(moves)))
+        found[2 * number :] = np.eye(len(moves))
+        for column in columns:
+            size = len(start.families) if column.families else 1
+            moved = moves.copy()
+            moved[column.first : column.first + size] += step
+            change = ((loss(moved) - now) / step)[: 2 * number]
+            for i in range(size):
+                mine = families == i if column.families else np.ones(number, bool)
+                found[: 2 * number, column.first + i] = np.where(np.tile(mine, 2), change, 0.0)
+        return found
+
+    found = least_squares(loss, start.moves, jac=slopes, max_nfev=rounds, ftol=1e-4)  # type: ignore[arg-type]
+    return replace(start, moves=found.x)
 
 
 def _huber(z: np.ndarray) -> np.ndarray:
     """A residual whose square is Huber's loss with its corner at one sigma."""
     size = np.abs(z)
     return np.sign(z) * np.where(size <= 1, size, np.sqrt(np.maximum(2 * size - 1, 1)))
-
-
-def engine_at(family: str, values: Sequence[Quantity] | np.ndarray) -> Engine:
-    """An engine with some values of its constants."""
-    return replace(IDEAL_ENGINE, name=family, **dict(zip(NAMES, map(float, values), strict=True)))
