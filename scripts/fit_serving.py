@@ -55,8 +55,9 @@ REASONS = PUBLISHED_SERVING.with_name("serving_left_out.json")
 _FEW = 10
 _CLASS = 30
 """Rows that a class of ranges needs; with fewer the wider class is taken."""
-_FOLD_ROUNDS = 12
-"""Rounds of a fold's fit, which begins where the fit of all rows ended."""
+_SHARE = 0.8
+_TAILS = (0.1, 0.09, 0.08, 0.07, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01)
+"""Tails that a range may leave out on either side, the widest first."""
 _WORST = 12
 
 ABOUT = """# The fit of the serving constants
@@ -73,9 +74,10 @@ They minimise Huber's loss of log(predicted / measured) of TPOT and, with a weig
 the table are from."""
 HEADLINE = """Every run predicted by the fit that had not seen its model, its chip, or its release
 (a family and the first two numbers of its version). In-sample is the same fit on all runs; chip
-rates alone are no engine's constants at all. A range is 80 % of the measured over the predicted
-TPOT of the other folds' runs of the same class: a family's dense models or mixtures with {few} runs
-or more, else those of all families; {coverage} of the runs lie in theirs."""
+rates alone are no engine's constants at all. A range is of the measured over the predicted TPOT of
+the other folds' runs of the same class (dense models, or mixtures; all with fewer than {few} runs),
+as wide as ranges made without one of those folds must be to hold 80 % of its runs; {coverage} of
+the runs lie in theirs."""
 FOUND = """{runs:,} runs, {rows:,} rows with a time per output token. Not among them:"""
 UNDER = """Median |error| of TPOT and TTFT, their 90th percentile, and the median signed error of
 TPOT (bias), each run by the fit without the value in the first column."""
@@ -103,8 +105,8 @@ def main() -> None:
     table = read_serving(asked.table)
     groups = features(table.runs)
     whole = fit_engines(stacked(groups), begin(table.runs))
-    rows = price_with(groups, whole.engines(), table.runs)
-    left = [left_out(groups, whole, table.runs, what) for what in FOLDS]
+    rows = price_with(groups, whole.by_release(), table.runs)
+    left = [left_out(groups, table.runs, what) for what in FOLDS]
     page = report(asked.date, table, rows, whole, left, groups)
     print(page)
     if asked.dry_run:
@@ -125,21 +127,22 @@ def arguments() -> argparse.Namespace:
 def price_with(
     groups: Sequence[RunFeatures], engines: Mapping[str, Engine], runs: Sequence[ServingRun]
 ) -> tuple[ScoredServingRun, ...]:
-    return scored(groups, lambda run: engines[run.family], runs)
+    return scored(groups, lambda run: engines[run.release], runs)
 
 
-def left_out(
-    groups: Sequence[RunFeatures], whole: EngineFit, runs: Sequence[ServingRun], what: str
-) -> LeftOutRuns:
-    """Every model, chip or release left out of the fit in turn."""
+def left_out(groups: Sequence[RunFeatures], runs: Sequence[ServingRun], what: str) -> LeftOutRuns:
+    """Every model, chip or release left out in turn, of fits that begin at the priors."""
     parts = stacked(groups)
     found: dict[str, ScoredServingRun] = {}
     engines = []
     for name in sorted({getattr(run, what) for run in runs}):
-        seen: Callable[[ServingRun], bool] = lambda run, name=name: getattr(run, what) != name
-        fold = fit_engines(parts, whole, seen, _FOLD_ROUNDS).engines()
-        engines.append(fold)
-        for row in price_with(groups, fold, runs):
+
+        def seen(run: ServingRun, name: str = name) -> bool:
+            return getattr(run, what) != name
+
+        fold = fit_engines(parts, begin(runs), seen)
+        engines.append(fold.engines())
+        for row in price_with(groups, fold.by_release(), runs):
             if getattr(row.run, what) == name:
                 found[row.run.id] = row
     rows = [found[run.id] for run in runs]
@@ -158,19 +161,35 @@ def left_out(
 
 
 def class_ranges(rows: Sequence[ScoredServingRun], what: str) -> np.ndarray:
-    """80 % of measured over predicted of the other folds' runs of a run's class; see HEADLINE."""
+    """The range of each run from the other folds' residuals; see HEADLINE."""
     ratios = np.array([row.run.tpot / row.tpot for row in rows])
     folds = np.array([getattr(row.run, what) for row in rows])
     kinds = np.array(["mixture" if row.run.mixture else "dense" for row in rows])
-    families = np.array([row.run.family for row in rows])
     found = np.zeros((len(rows), 2))
-    for fold, kind, family in sorted(set(zip(folds, kinds, families, strict=True))):
-        others = (folds != fold) & (kinds == kind)
-        own = others & (families == family)
-        used = own if own.sum() >= _CLASS else others
-        mine = (folds == fold) & (kinds == kind) & (families == family)
-        found[mine] = np.quantile(ratios[used], (0.1, 0.9))
+    for fold, kind in sorted(set(zip(folds, kinds, strict=True))):
+        used = (folds != fold) & (kinds == kind)
+        if used.sum() < _CLASS:
+            used = folds != fold
+        found[(folds == fold) & (kinds == kind)] = fold_range(ratios[used], folds[used])
     return found
+
+
+def fold_range(ratios: np.ndarray, folds: np.ndarray) -> np.ndarray:
+    """The range of a fold that is in none of these: at the tails at which ranges made without a
+    fold hold 80 % of its runs, over all folds."""
+    whole = np.quantile(ratios, (_TAILS[0], 1 - _TAILS[0]))
+    if len(set(folds)) < 2:
+        return whole
+    for tail in _TAILS:
+        inside = 0
+        for fold in set(folds):
+            low, high = np.quantile(ratios[folds != fold], (tail, 1 - tail))
+            held = ratios[folds == fold]
+            inside += int(((low <= held) & (held <= high)).sum())
+        whole = np.quantile(ratios, (tail, 1 - tail))
+        if inside >= _SHARE * len(ratios):
+            return whole
+    return whole
 
 
 def report(
@@ -322,15 +341,14 @@ def engines_toml(
                 f"{low:.3g} to {high:.3g} with a model, a chip or a release left out"
             )
 
-        lines += _tables(family, lambda n, e=engine: value_of(e, n), source, left, {family})
-    told = [e for f, e in engines.items() if f not in whole.eager and len(mine[f]) >= _FEW]
+        lines += _tables(family, lambda n, e=engine: value_of(e, n), source, left)
+    told = [e for f, e in engines.items() if f not in whole.known["eager"] and len(mine[f]) >= _FEW]
     names = ", ".join(e.name for e in told)
     lines += _tables(
         OTHERS,
         lambda n: statistics.median(value_of(e, n) for e in told),
         lambda n: f"assumed: median of {names} (docs/fit_serving.md)",
         left,
-        {e.name for e in told},
     )
     return "\n".join(lines) + "\n"
 
@@ -340,22 +358,23 @@ def _tables(
     value: Callable[[str], float],
     source: Callable[[str], str],
     left: Sequence[LeftOutRuns],
-    families: set[str],
 ) -> list[str]:
     lines = ["", f"[{name}]"]
     lines += [_entry(n, value(n), source(n)) for n in ENGINE_CONSTANTS]
-    lines += _range_entry(left, families)
+    lines += _range_entry(left)
     lines += ["", f"[{name}.arrival]"]
     return lines + [_entry(n, value(n), source(n)) for n in ARRIVAL_CONSTANTS]
 
 
-def _range_entry(left: Sequence[LeftOutRuns], families: set[str]) -> list[str]:
-    """80 % of the measured over the predicted TPOT of runs whose model the fit had not seen."""
-    rows = [r for x in left if x.what == "model" for r in x.rows if r.run.family in families]
-    if len(rows) < _FEW:
-        return []
-    low, high = np.quantile([r.run.tpot / r.tpot for r in rows], (0.1, 0.9))
-    source = f"{len(rows)} runs, each priced by the fit without its model (docs/fit_serving.md)"
+def _range_entry(left: Sequence[LeftOutRuns]) -> list[str]:
+    """The range of a model that the fit had not seen, of all families: those of one are too few."""
+    rows = next(x.rows for x in left if x.what == "model")
+    ratios = np.array([r.run.tpot / r.tpot for r in rows])
+    low, high = fold_range(ratios, np.array([r.run.model for r in rows]))
+    source = (
+        f"{len(rows)} runs of all engines, each priced by the fit without its model "
+        "(docs/fit_serving.md)"
+    )
     return [f"range = {{ low = {low:.3g}, high = {high:.3g}, source = {json.dumps(source)} }}"]
 
 

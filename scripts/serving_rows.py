@@ -16,7 +16,7 @@ here, once, and stands in columns afterwards; `converted_from` says where each i
 
 A row that several entries fit with different guesses is told by its copy in a dump that has none,
 or, where two measured figures are more than 1.2 apart, the faster is the one that guesses; a row
-that still fits several is left out, and its reason is counted (printed, and in docs/fit_serving.md).
+that still fits several is left out, and its reason is counted (and stands in docs/fit_serving.md).
 """
 
 import csv
@@ -298,9 +298,7 @@ def degrees(server: Servers) -> Row:
     }
 
 
-def recipes_of(
-    row: Row, stated: Row, found: Mapping[Key, set[Recipe]], apart: bool
-) -> set[Recipe]:
+def recipes_of(row: Row, stated: Row, found: Mapping[Key, set[Recipe]], apart: bool) -> set[Recipe]:
     """Recipes of a row's software, chip, load and degrees; of its own image where one is."""
     load = re.search(r"concurrency=(\d+)", origin(stated))
     chip, model = row["hardware"].split("_")[0], row["model"]

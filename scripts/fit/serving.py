@@ -1,12 +1,15 @@
 """Fit the constants of serving engines: few per family, each drawn from a common value.
 
-A constant is exp(common + the family's own); the common part is drawn from its prior, the family's
-own from 0, so a family with few runs, or none, has the common value. Where a family starts kernels
-one by one and reduces with the communication library (`launch` eager), the priors of both say so.
+A constant is exp(common + the family's own + the release's own); the common part is drawn from its
+prior, the others from 0, so a family with few runs, or none, has the common value. What a release
+has of its own (a version, and the flags that it was started with) is in no engine that is written.
+What is known of a family's software beforehand shifts its priors (`SHIFTS`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal
 
 import numpy as np
 from scipy.optimize import least_squares
@@ -15,28 +18,38 @@ from shardwise.evidence.serving.runs import ServingRun
 from shardwise.evidence.serving.times import RunFeatures
 from shardwise.roofline.engines import ENGINE_CONSTANTS, IDEAL_ENGINE, Arrival, Engine
 
-SIGMA, TTFT_SIGMA = 0.12, 0.3
+SIGMA, TTFT_SIGMA = 0.12, 0.2
 """Log errors of TPOT and of TTFT that count as one sigma; Huber's loss beyond."""
 TTFT_WEIGHT = 0.4
 """What an error of TTFT counts beside one of TPOT: its mean depends on how a benchmark starts."""
 
-EAGER = 3.5
-"""Times by which the priors of eager software lie higher: 14 us a kernel (PyTorch's own launch and
-dispatch, 10 to 20 us; DistServe's fit of an eager engine on A100, 24 ms for the 40 layers of a 13B
-whose weights take 14 ms, is 20 us), and all of the library's latency, hops = 1."""
+SHIFTS: Mapping[str, Mapping[str, float]] = {
+    "eager": {"kernel_seconds": 3.5, "hops": 3.5},
+    "prefill_first": {"equal_wait": 16.0, "prefill_wait": 1.5},
+}
+"""Times by which priors of a family's constants lie higher.
+
+- Eager software starts kernels one by one: 14 us each (PyTorch's launch and dispatch, 10 to 20 us;
+  DistServe's fit of an eager engine on A100, 24 ms for the 40 layers of a 13B whose weights take
+  14 ms, is 20 us), and pays all of the communication library's latency, hops = 1.
+- Software that prefills before it goes on decoding lets a wave of prompts wait for all of them, so
+  one for half of it: 0.5. Software that mixes both in a step has no such wave.
+"""
 
 Keep = Callable[[ServingRun], bool]
+Level = Literal["common", "family", "release"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPrior:
-    """The common value of a constant, and log sigmas: of the common value, and of a family's own
-    about it (0: all families share it)."""
+    """The common value of a constant, and log sigmas: of the common value, of a family's own about
+    it, and of a release's own about that (0: they share it)."""
 
     value: float
     common: float
     own: float
     source: str
+    release: float = 0.0
 
 
 PRIORS: Mapping[str, LogPrior] = {
@@ -59,13 +72,17 @@ PRIORS: Mapping[str, LogPrior] = {
         value=0.1,
         common=1.0,
         own=1.0,
+        release=0.5,
         source="assumed: ten waves of requests, of which the first waits for half of its prompts",
     ),
     "equal_wait": LogPrior(
-        value=0.1, common=1.0, own=1.0, source="assumed: as prefill_wait, up to a half"
+        value=0.03, common=0.5, own=0.5, source="assumed: prompts beside decodes hardly wait"
     ),
     "poll_steps": LogPrior(
-        value=2.0, common=1.0, own=1.0, source="assumed: the step that runs, and the one after"
+        value=2.0,
+        common=1.0,
+        own=0.5,
+        source="assumed: the step that runs, and the one after",
     ),
     "crowd": LogPrior(value=0.5, common=1.0, own=0.0, source="assumed: less than one of a wave"),
     "handover_seconds": LogPrior(
@@ -80,63 +97,86 @@ PRIORS: Mapping[str, LogPrior] = {
     ),
 }
 _STEP = tuple(ENGINE_CONSTANTS)
-_EAGER = ("kernel_seconds", "hops")
-_MOST_ROUNDS = 40
+_MOST_ROUNDS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """Numbers that a fit moves: of one constant, common or one per family."""
+class FittedColumn:
+    """Numbers that a fit moves: of one constant, `size` of them; one for all runs, or one for each
+    family, or for each release."""
 
     name: str
     first: int
     sigma: float
-    families: bool
+    level: Level
+    size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFit:
-    """Moved numbers, and the families they are for."""
+    """Moved numbers, and the families they are for; `known` are families by what shifts them."""
 
     families: tuple[str, ...]
-    eager: frozenset[str]
+    releases: tuple[tuple[str, str], ...]
+    known: Mapping[str, frozenset[str]]
     moves: np.ndarray
 
     @property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[FittedColumn]:
         found, first = [], 0
         for name, prior in PRIORS.items():
-            found.append(Column(name=name, first=first, sigma=prior.common, families=False))
-            first += 1
-            if prior.own:
-                found.append(Column(name=name, first=first, sigma=prior.own, families=True))
-                first += len(self.families)
+            levels: tuple[tuple[Level, float, int], ...] = (
+                ("common", prior.common, 1),
+                ("family", prior.own, len(self.families)),
+                ("release", prior.release, len(self.releases)),
+            )
+            for level, sigma, size in levels:
+                if sigma:
+                    column = FittedColumn(
+                        name=name, first=first, sigma=sigma, level=level, size=size
+                    )
+                    found.append(column)
+                    first += size
         return found
 
-    def values(self) -> dict[str, np.ndarray]:
-        """Every constant by family."""
+    def values(self, own: bool = True) -> dict[str, np.ndarray]:
+        """Every constant by release, with what each has of its own or without."""
+        families = [family for family, _ in self.releases]
+        place = [self.families.index(family) for family in families]
         found = {}
         for name, prior in PRIORS.items():
-            shift = [EAGER if f in self.eager and name in _EAGER else 1.0 for f in self.families]
-            found[name] = np.log(prior.value) + np.log(shift)
+            found[name] = np.log([prior.value * self._shift(f, name) for f in families])
         for column in self.columns:
-            number = len(self.families) if column.families else 1
-            move = self.moves[column.first : column.first + number]
-            found[column.name] = found[column.name] + move * column.sigma
+            move = self.moves[column.first : column.first + column.size] * column.sigma
+            if column.level == "release" and not own:
+                continue
+            found[column.name] += move[place] if column.level == "family" else move
         return {name: np.exp(logs) for name, logs in found.items()}
 
+    def _shift(self, family: str, name: str) -> float:
+        """Times by which the prior of a family's constant lies higher."""
+        return prod(SHIFTS[k].get(name, 1.0) for k, mine in self.known.items() if family in mine)
+
     def over(self, runs: Sequence[ServingRun]) -> Engine:
-        """The constants of each run's family, as arrays."""
-        place = {family: i for i, family in enumerate(self.families)}
-        index = np.array([place[run.family] for run in runs])
+        """The constants of each run's release, as arrays."""
+        place = {release: i for i, release in enumerate(self.releases)}
+        index = np.array([place[run.family, run.release] for run in runs])
         return _engine("all", {name: v[index] for name, v in self.values().items()})
 
-    def engines(self) -> dict[str, Engine]:
-        """The engine of every family."""
+    def by_release(self) -> dict[str, Engine]:
+        """The engine of every release."""
         values = self.values()
         return {
+            release: _engine(family, {name: float(v[i]) for name, v in values.items()})
+            for i, (family, release) in enumerate(self.releases)
+        }
+
+    def engines(self) -> dict[str, Engine]:
+        """The engine of every family, with nothing of a release's own."""
+        values = self.values(own=False)
+        return {
             family: _engine(family, {name: float(v[i]) for name, v in values.items()})
-            for i, family in enumerate(self.families)
+            for i, (family, _) in enumerate(self.releases)
         }
 
 
@@ -149,22 +189,23 @@ def _engine(name: str, values: Mapping) -> Engine:
 
 def begin(runs: Sequence[ServingRun]) -> EngineFit:
     """All families at their priors."""
-    families = tuple(sorted({run.family for run in runs}))
     empty = EngineFit(
-        families=families,
-        eager=frozenset(run.family for run in runs if run.eager),
+        families=tuple(sorted({run.family for run in runs})),
+        releases=tuple(sorted({(run.family, run.release) for run in runs})),
+        known={
+            "eager": frozenset(run.family for run in runs if run.eager),
+            "prefill_first": frozenset(run.family for run in runs if run.prefill_first),
+        },
         moves=np.zeros(0),
     )
     last = empty.columns[-1]
-    size = last.first + (len(families) if last.families else 1)
-    return replace(empty, moves=np.zeros(size))
+    return replace(empty, moves=np.zeros(last.first + last.size))
 
 
 def fit_engines(
     parts: Sequence[RunFeatures],
     start: EngineFit,
     keep: Keep = lambda run: True,
-    rounds: int = _MOST_ROUNDS,
 ) -> EngineFit:
     """The constants under which the runs that `keep` holds for take their times: Huber's loss of
     the log errors, and the squared moves from the priors."""
@@ -173,7 +214,12 @@ def fit_engines(
     tpot = np.log([run.tpot for run in runs])
     ttft = np.log([run.ttft or 1.0 for run in runs])
     told = kept & np.array([run.ttft is not None for run in runs])
-    families = np.array([start.families.index(run.family) for run in runs])
+    releases = [(run.family, run.release) for run in runs]
+    levels = {
+        "common": np.zeros(len(runs), int),
+        "family": np.array([start.families.index(family) for family, _ in releases]),
+        "release": np.array([start.releases.index(release) for release in releases]),
+    }
     columns, number = start.columns, len(runs)
 
     def loss(moves: np.ndarray) -> np.ndarray:
@@ -190,21 +236,20 @@ def fit_engines(
         )
 
     def slopes(moves: np.ndarray) -> np.ndarray:
-        """One shift of a constant for all families at once: no run has two."""
+        """One shift of a constant for all families, or releases, at once: no run has two."""
         now, step = loss(moves), 1e-4
         found = np.zeros((len(now), len(moves)))
         found[2 * number :] = np.eye(len(moves))
         for column in columns:
-            size = len(start.families) if column.families else 1
             moved = moves.copy()
-            moved[column.first : column.first + size] += step
+            moved[column.first : column.first + column.size] += step
             change = ((loss(moved) - now) / step)[: 2 * number]
-            for i in range(size):
-                mine = families == i if column.families else np.ones(number, bool)
-                found[: 2 * number, column.first + i] = np.where(np.tile(mine, 2), change, 0.0)
+            for i in range(column.size):
+                mine = np.tile(levels[column.level] == i, 2)
+                found[: 2 * number, column.first + i] = np.where(mine, change, 0.0)
         return found
 
-    found = least_squares(loss, start.moves, jac=slopes, max_nfev=rounds, ftol=1e-4)  # type: ignore[arg-type]
+    found = least_squares(loss, start.moves, jac=slopes, max_nfev=_MOST_ROUNDS, ftol=1e-5)  # type: ignore[arg-type]
     return replace(start, moves=found.x)
 
 

@@ -73,6 +73,7 @@ def explicit(rows: Sequence[Row]) -> dict[str, str]:
         "engine": engine,
         "release": release,
         "launch": "eager" if engine == _EAGER else "graph",
+        "schedule": "prefill_first" if engine in _PREFILL_FIRST else "mixed",
         "model": model_of(row["model"]),
         "hardware": row["hardware"],
         **degrees_of(row["parallelism"]),
@@ -100,6 +101,10 @@ def milliseconds(row: Row) -> str:
 
 _EAGER = "vllm-2023"
 """vLLM in its first year: no CUDA graphs, NCCL's own all-reduce, Python between the steps."""
+
+
+_PREFILL_FIRST = ("sglang", "sglang-jax", _EAGER)
+"""SGLang mixes only with `--enable-mixed-chunk`; vLLM mixes since it chunks prompts."""
 
 
 def engine_of(source: str) -> tuple[str, str]:

@@ -38,6 +38,7 @@ EXPLICIT: Mapping[str, str] = {
     "engine": "family of the software that served",
     "release": "its version; empty where it is not stated",
     "launch": "how kernels start: graph (captured), or eager (one by one, library collectives)",
+    "schedule": "mixed (prompts beside decodes in a step), or prefill_first",
     "model": "zoo name",
     "hardware": "chip",
     "tensor": "devices that cut the heads of one sequence",
@@ -88,12 +89,13 @@ class ServingRun:
     requests, times averaged over requests) or "step" (one batch prefilled at once, then decoded).
     `workers` servers of `piece` decode; `prefill` are those that prefill where they are others.
     Lengths lie evenly between `shortest` times the stated ones and these. `eager` software starts
-    kernels one by one."""
+    kernels one by one, `prefill_first` software lets decodes wait for prompts."""
 
     source: str
     family: str
     version: str
     eager: bool
+    prefill_first: bool
     model: str
     cfg: ModelConfig
     piece: Slice
@@ -238,6 +240,7 @@ def run_of(row: Row) -> ServingRun:
         family=row["engine"],
         version=row["release"],
         eager=row["launch"] == "eager",
+        prefill_first=row["schedule"] == "prefill_first",
         model=row["model"],
         cfg=cfg,
         piece=piece,

@@ -232,7 +232,9 @@ def _features(runs: Sequence[ServingRun]) -> RunFeatures:
     loop = replace(loop, splits=float(splits))
     shares = _SHARES if prefill is not None else _SHARES[:1]
     loops = [
-        replace(loop, concurrency=np.maximum(np.minimum(loop.concurrency * s, loop.most_running), 1))
+        replace(
+            loop, concurrency=np.maximum(np.minimum(loop.concurrency * s, loop.most_running), 1)
+        )
         for s in shares
     ]
     prompts = loop.concurrency if run.kind == "step" else np.full(len(runs), float(splits))
@@ -241,7 +243,9 @@ def _features(runs: Sequence[ServingRun]) -> RunFeatures:
         loop=loop,
         running=tuple(np.asarray(part.running, float) for part in loops),
         decode=tuple(server.guessing(part, run.drafts) for part in loops),
-        mixed=server.step(loop.mixed_step()) if prefill is None else server.step(loops[0].decode_step()),
+        mixed=server.step(loop.mixed_step())
+        if prefill is None
+        else server.step(loops[0].decode_step()),
         prompt=before.step(loop.prompt_step(prompts)),
         full=before.step(loop.prompt_step(splits * loop.full_prompts)),
     )
