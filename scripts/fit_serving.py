@@ -1,40 +1,38 @@
 #!/usr/bin/env python3
 """Fit the constants of serving engines on published measurements of TPOT and TTFT.
 
-    python scripts/fit_serving.py SERVING_CSV [--date DAY] [--dry-run]
+    python scripts/fit_serving.py [TABLE] [--date DAY] [--dry-run]
 
-SERVING_CSV has one metric of one configuration a row (`evidence/serving/runs.py` says which rows
-are runs). Chips keep the constants of the catalogue; every engine family gets four of its own.
-Prints the filter's counts, the errors, and those of every model and every chip when left out of the
-fit. Unless --dry-run, writes src/shardwise/roofline/data/engines.toml, the table that the package
-ships (evidence/serving/data/serving_runs.csv) and docs/fit_serving.md. The same input gives the
-same output.
+TABLE is one of serving runs (`evidence/serving/runs.py`); the one that the package ships unless
+told. Chips keep the constants of the catalogue; every engine family gets its own, drawn from common
+ones (`fit/serving.py`). Every model, every chip and every release (a family and the first two
+numbers of its version) is left out of the fit in turn: those errors come first on the page. Unless
+--dry-run, writes src/shardwise/roofline/data/engines.toml, docs/fit_serving.md and
+src/shardwise/evidence/serving/data/left_out.json. The same input gives the same output.
 """
 
 import argparse
-import csv
 import json
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 
 import made
 import numpy as np
-from fit.serving import NAMES, PRIORS, Keep, fit_families
+from fit.serving import PRIORS, EngineFit, begin, fit_engines
 
 from shardwise.evidence.serving.runs import (
     PUBLISHED_SERVING,
     ServingRun,
     ServingTable,
-    gating,
     read_serving,
-    wide_rows,
 )
-from shardwise.evidence.serving.times import RunFeatures, features
+from shardwise.evidence.serving.times import RunFeatures, features, stacked
 from shardwise.evidence.serving.validate import (
+    FOLDS,
+    LEFT_OUT,
     OTHERS,
     ScoredServingRun,
     scored,
@@ -42,72 +40,86 @@ from shardwise.evidence.serving.validate import (
     ttft_summary,
     worst,
 )
-from shardwise.evidence.training.scores import Summary
-from shardwise.roofline.engines import ENGINE_CONSTANTS, IDEAL_ENGINE, Engine
+from shardwise.evidence.training.validate import Summary, share_inside
+from shardwise.roofline.engines import (
+    ARRIVAL_CONSTANTS,
+    ENGINE_CONSTANTS,
+    IDEAL_ENGINE,
+    Engine,
+)
 
 ROOT = Path(__file__).parents[1]
 ENGINES = ROOT / "src" / "shardwise" / "roofline" / "data" / "engines.toml"
 PAGE = ROOT / "docs" / "fit_serving.md"
-OLD = "vllm-2023"
-"""A family of a year that no plan of today uses: not in the median of the others."""
+REASONS = PUBLISHED_SERVING.with_name("serving_left_out.json")
 _FEW = 10
+_CLASS = 30
+"""Rows that a class of ranges needs; with fewer the wider class is taken."""
+_SHARE = 0.8
+_TAILS = (0.1, 0.09, 0.08, 0.07, 0.06, 0.05, 0.04, 0.03, 0.02, 0.01)
+"""Tails that a range may leave out on either side, the widest first."""
+_WORST = 12
+
 ABOUT = """# The fit of the serving constants
 
-Made by `scripts/fit_serving.py` on {day} from {runs} published runs; do not
-edit by hand.
+Made by `scripts/fit_serving.py` on {day} from {runs:,} published runs; do not edit by hand.
 
-A run's steps are counted as Work and priced with the chip's constants (docs/fit.md), of
-which none is fitted here, and four constants of the engine's family, which belong to no
-chip, model or run. They minimise Huber's loss of log(predicted / measured) of TPOT, a
-tenth counting as one sigma, and with a weight of 0.3 of TTFT, plus the squared sigmas by
-which they leave their priors, on the runs that gate: those of the newest release of each
-family, per model and chip. `evidence/serving/loop.py` says what a closed loop of requests
-makes of the steps, `evidence/serving/runs.py` what a row leaves open."""
-_WORST = 12
-FILTER = """{rows:,} rows of the table, {runs:,} runs, {gates} of them gate.
-Left out:"""
-WELL = """TPOT of the runs that gate; throughput is concurrency / TPOT. Chip rates alone, without
-the engines' constants: {alone} in the median."""
-TTFT = """TTFT of the same runs, which the closed form predicts for an even stream of requests (a
-benchmark starts with all of them at once, and its mean has that first wave in it):"""
+A run's steps are counted as Work and priced with the chip's constants (docs/fit.md), of which none
+is fitted here, and with the constants of the engine's family, which belong to no chip, model or
+run. A constant is a common value times the family's own factor; the first is drawn from its prior,
+the second from 1, so that few rows move it little and a family without rows has the common value.
+They minimise Huber's loss of log(predicted / measured) of TPOT and, with a weight of 0.4, of TTFT.
+`evidence/serving/loop.py` says what a closed loop of requests makes of the steps,
+`evidence/serving/runs.py` what a row leaves open, `scripts/serving_rows.py` where the columns of
+the table are from."""
+HEADLINE = """Every run predicted by the fit that had not seen its model, its chip, or its release
+(a family and the first two numbers of its version). In-sample is the same fit on all runs; chip
+rates alone are no engine's constants at all. A range is of the measured over the predicted TPOT of
+the other folds' runs of the same class (dense models, or mixtures; all with fewer than {few} runs),
+as wide as ranges made without one of those folds must be to hold 80 % of its runs; {coverage} of
+the runs lie in theirs."""
+FOUND = """{runs:,} runs, {rows:,} rows with a time per output token. Not among them:"""
+UNDER = """Median |error| of TPOT and TTFT, their 90th percentile, and the median signed error of
+TPOT (bias), each run by the fit without the value in the first column."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOutFit:
-    """The runs of one model or chip, priced by the fit of all others (`rows`); `engines` are that
-    fit's."""
+class LeftOutRuns:
+    """All runs, each by the fit without its value of `what`; `ranges` are shares of the predicted
+    TPOT, `engines` the constants of every such fit."""
 
     what: str
-    name: str
-    fitted: Summary
     rows: tuple[ScoredServingRun, ...]
-    engines: Mapping[str, Engine]
+    ranges: np.ndarray
+    engines: tuple[Mapping[str, Engine], ...]
 
     @property
-    def out(self) -> Summary:
-        return tpot_summary(self.rows)
+    def coverage(self) -> float:
+        """Share of the runs in their range."""
+        inside = share_inside((r.interval, r.run.tpot) for r in self.rows)
+        return float("nan") if inside is None else inside
 
 
 def main() -> None:
     asked = arguments()
     table = read_serving(asked.table)
     groups = features(table.runs)
-    engines = fit_families(groups, table.runs)
-    rows = price_with(groups, engines, table.runs)
-    left = [*left_out(groups, table, rows, "model"), *left_out(groups, table, rows, "chip")]
-    page = report(asked.date, table, rows, engines, left, groups)
+    whole = fit_engines(stacked(groups), begin(table.runs))
+    rows = price_with(groups, whole.by_release(), table.runs)
+    left = [left_out(groups, table.runs, what) for what in FOLDS]
+    page = report(asked.date, table, rows, whole, left, groups)
     print(page)
     if asked.dry_run:
         return
-    ENGINES.write_text(engines_toml(engines, left, table.runs, asked.date), encoding="utf-8")
+    ENGINES.write_text(engines_toml(whole, left, table.runs, asked.date), encoding="utf-8")
     PAGE.write_text(page, encoding="utf-8")
-    write_table(asked.table)
+    LEFT_OUT.write_text(left_out_json(left), encoding="utf-8")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("table", type=Path, metavar="SERVING_CSV")
-    parser.add_argument("--date", default=date.today().isoformat())
+    parser.add_argument("table", type=Path, nargs="?", default=PUBLISHED_SERVING)
+    parser.add_argument("--date", default="2026-11-23")
     parser.add_argument("--dry-run", action="store_true")
     return parser.parse_args()
 
@@ -115,144 +127,159 @@ def arguments() -> argparse.Namespace:
 def price_with(
     groups: Sequence[RunFeatures], engines: Mapping[str, Engine], runs: Sequence[ServingRun]
 ) -> tuple[ScoredServingRun, ...]:
-    return scored(groups, lambda run: engines[run.family], runs)
+    return scored(groups, lambda run: engines[run.release], runs)
 
 
-def left_out(
-    groups: Sequence[RunFeatures],
-    table: ServingTable,
-    rows: Sequence[ScoredServingRun],
-    what: str,
-) -> list[LeftOutFit]:
-    """Every model, or chip, of the gating runs left out of the fit in turn."""
-    found = []
-    for name in sorted({getattr(run, what) for run in gating(table.runs)}):
-        keep: Keep = lambda run, name=name: getattr(run, what) != name  # noqa: E731
-        engines = fit_families(groups, table.runs, keep)
-        mine = [r for r in rows if r.gates and getattr(r.run, what) == name]
-        ids = {r.run.id for r in mine}
-        again = price_with(groups, engines, table.runs)
-        found.append(
-            LeftOutFit(
-                what=what,
-                name=name,
-                fitted=tpot_summary(mine),
-                rows=tuple(r for r in again if r.run.id in ids),
-                engines=engines,
-            )
+def left_out(groups: Sequence[RunFeatures], runs: Sequence[ServingRun], what: str) -> LeftOutRuns:
+    """Every model, chip or release left out in turn, of fits that begin at the priors."""
+    parts = stacked(groups)
+    found: dict[str, ScoredServingRun] = {}
+    engines = []
+    for name in sorted({getattr(run, what) for run in runs}):
+
+        def seen(run: ServingRun, name: str = name) -> bool:
+            return getattr(run, what) != name
+
+        fold = fit_engines(parts, begin(runs), seen)
+        engines.append(fold.engines())
+        for row in price_with(groups, fold.by_release(), runs):
+            if getattr(row.run, what) == name:
+                found[row.run.id] = row
+    rows = [found[run.id] for run in runs]
+    ranges = class_ranges(rows, what)
+    held = [
+        ScoredServingRun(
+            run=row.run,
+            engine=row.engine,
+            tpot=row.tpot,
+            ttft=row.ttft,
+            interval=(row.tpot * float(low), row.tpot * float(high)),
         )
+        for row, (low, high) in zip(rows, ranges, strict=True)
+    ]
+    return LeftOutRuns(what=what, rows=tuple(held), ranges=ranges, engines=tuple(engines))
+
+
+def class_ranges(rows: Sequence[ScoredServingRun], what: str) -> np.ndarray:
+    """The range of each run from the other folds' residuals; see HEADLINE."""
+    ratios = np.array([row.run.tpot / row.tpot for row in rows])
+    folds = np.array([getattr(row.run, what) for row in rows])
+    kinds = np.array(["mixture" if row.run.mixture else "dense" for row in rows])
+    found = np.zeros((len(rows), 2))
+    for fold, kind in sorted(set(zip(folds, kinds, strict=True))):
+        used = (folds != fold) & (kinds == kind)
+        if used.sum() < _CLASS:
+            used = folds != fold
+        found[(folds == fold) & (kinds == kind)] = fold_range(ratios[used], folds[used])
     return found
+
+
+def fold_range(ratios: np.ndarray, folds: np.ndarray) -> np.ndarray:
+    """The range of a fold that is in none of these: at the tails at which ranges made without a
+    fold hold 80 % of its runs, over all folds."""
+    whole = np.quantile(ratios, (_TAILS[0], 1 - _TAILS[0]))
+    if len(set(folds)) < 2:
+        return whole
+    for tail in _TAILS:
+        inside = 0
+        for fold in set(folds):
+            low, high = np.quantile(ratios[folds != fold], (tail, 1 - tail))
+            held = ratios[folds == fold]
+            inside += int(((low <= held) & (held <= high)).sum())
+        whole = np.quantile(ratios, (tail, 1 - tail))
+        if inside >= _SHARE * len(ratios):
+            return whole
+    return whole
 
 
 def report(
     day: str,
     table: ServingTable,
     rows: Sequence[ScoredServingRun],
-    engines: Mapping[str, Engine],
-    left: Sequence[LeftOutFit],
+    whole: EngineFit,
+    left: Sequence[LeftOutRuns],
     groups: Sequence[RunFeatures],
 ) -> str:
-    """The page: filter, errors, what is left out, constants with the rows behind them."""
-    gates = [r for r in rows if r.gates]
+    """The page: left-out errors first, then in-sample ones, constants and what is behind them."""
     ideal = scored(groups, lambda run: IDEAL_ENGINE, table.runs)
-    alone = tpot_summary([r for r in ideal if r.gates])
-    behind = Counter(
-        (r.run.family, r.run.version, r.run.model, r.run.weights, r.run.chip) for r in gates
-    )
+    coverage = ", ".join(f"{x.coverage:.0%} ({x.what})" for x in left)
+    reasons = json.loads(REASONS.read_text(encoding="utf-8")) if REASONS.exists() else {}
+    shown = {f"{x.what} left out": x.rows for x in left}
+    shown |= {"in-sample": tuple(rows), "chip rates alone": ideal}
     parts = [
         ABOUT.format(day=day, runs=len(table.runs)),
-        "## The filter",
-        FILTER.format(rows=table.rows, runs=len(table.runs), gates=len(gates)),
-        made.table(["rows", "why"], [[str(n), why] for why, n in _largest(table.left_out)]),
-        "## How well it predicts",
-        WELL.format(alone=_percent(alone.median_abs_error)),
-        _summaries("runs", {"all": tpot_summary(gates)}),
-        *(_summaries(what, _by(gates, what)) for what in ("family", "chip", "model")),
-        TTFT,
-        _summaries("runs", {"all": ttft_summary(gates), **_by(gates, "family", ttft_summary)}),
-        "## One model, one chip left out",
-        "Median error of TPOT of its runs, fitted on all, and fitted on the runs of others only.",
+        "## Left out",
+        HEADLINE.format(few=_CLASS, coverage=coverage),
         made.table(
-            ["left out", "n", "fitted", "left out", "90th percentile"],
-            [
-                [
-                    f"{x.what} {x.name}",
-                    str(x.out.n),
-                    _percent(x.fitted.median_abs_error),
-                    _percent(x.out.median_abs_error),
-                    _percent(x.out.p90_abs_error),
-                ]
-                for x in left
-            ],
+            ["fit", "runs", "dense", "mixtures", "all", "90th percentile", "bias", "TTFT"],
+            [[name, *_headline(mine)] for name, mine in shown.items()],
+        ),
+        UNDER,
+        *(_by_fold(x) for x in left),
+        "## In-sample",
+        "The same with constants that have seen the run.",
+        *(_by(what, rows) for what in ("model", "chip", "family", "release")),
+        "## The runs",
+        FOUND.format(runs=len(table.runs), rows=len(table.runs) + sum(reasons.values())),
+        made.table(["rows", "why"], [[str(n), why] for why, n in _largest(reasons)]),
+        made.table(
+            ["family", "model", "weights", "chip", "runs"],
+            [[*key, str(n)] for key, n in sorted(_behind(table.runs).items())],
         ),
         "## The constants",
-        "Range: the least and the most over the fits that leave one model or one chip out.",
-        made.table(
-            ["family", "constant", "value", "range", "prior", "what"],
-            [
-                [
-                    family,
-                    name,
-                    f"{getattr(engine, name):.3g}",
-                    "{:.3g} to {:.3g}".format(*_range(left, family, name)),
-                    f"{PRIORS[name].value:.3g}",
-                    ENGINE_CONSTANTS[name],
-                ]
-                for family, engine in engines.items()
-                for name in NAMES
-            ],
-        ),
-        "Priors: "
-        + "; ".join(f"{n} {p.value:.3g} +- {p.sigma:.3g}, {p.source}" for n, p in PRIORS.items())
+        "Range: the least and the most over the fits that leave something out.",
+        _constants(whole, left),
+        "Priors, with the log sigmas of the common value and of a family's own: "
+        + "; ".join(
+            f"{n} {p.value:.3g}, {p.common:.2g} and {p.own:.2g}, {p.source}"
+            for n, p in PRIORS.items()
+        )
         + ".",
-        "The runs behind each family's constants:",
-        made.table(
-            ["family", "release", "model", "weights", "chip", "runs"],
-            [[*key, str(n)] for key, n in sorted(behind.items())],
-        ),
-        "## Every release",
-        "TPOT with the same constants; a release without a number is not stated.",
-        _summaries("release", _by(rows, "engine")),
-        "Where a family's newest release counts alone, whatever it ran and on what:",
-        _summaries("release", _by(_newest_alone(rows), "engine")),
         "## The worst",
         made.table(
             ["run", "predicted ms", "measured ms"],
             [
                 [r.run.id, f"{r.tpot * 1e3:.2f}", f"{r.run.tpot * 1e3:.2f}"]
-                for r in worst(gates, _WORST)
+                for r in worst(rows, _WORST)
             ],
         ),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _newest_alone(rows: Sequence[ScoredServingRun]) -> list[ScoredServingRun]:
-    """The runs of the newest numbered release of each family."""
-    newest: dict[str, tuple[int, ...]] = {}
-    for r in rows:
-        newest[r.run.family] = max(newest.get(r.run.family, ()), r.run.release)
-    return [r for r in rows if r.run.release and r.run.release == newest[r.run.family]]
+def _headline(rows: Sequence[ScoredServingRun]) -> list[str]:
+    dense = tpot_summary([r for r in rows if not r.run.mixture])
+    mixtures = tpot_summary([r for r in rows if r.run.mixture])
+    both, first = tpot_summary(rows), ttft_summary(rows)
+    medians = [_percent(s.median_abs_error) for s in (dense, mixtures, both)]
+    spread = [_percent(both.p90_abs_error), _percent(both.median_error, sign="+")]
+    return [str(both.n), *medians, *spread, _percent(first.median_abs_error)]
 
 
-def _by(rows: Sequence[ScoredServingRun], what: str, summary=tpot_summary) -> dict[str, Summary]:
-    names = sorted({getattr(r.run, what) for r in rows})
-    return {n: summary([r for r in rows if getattr(r.run, what) == n]) for n in names}
+def _by_fold(left: LeftOutRuns) -> str:
+    return _by(left.what, left.rows)
 
 
-def _summaries(title: str, summaries: Mapping[str, Summary]) -> str:
-    rows = [
-        [
-            name,
-            str(s.n),
-            _percent(s.median_abs_error),
-            _percent(s.p90_abs_error),
-            _percent(s.median_error, sign="+"),
-            "" if s.rank_correlation is None else f"{s.rank_correlation:.2f}",
-        ]
-        for name, s in summaries.items()
+def _by(what: str, rows: Sequence[ScoredServingRun]) -> str:
+    """TPOT and TTFT by a property of the run."""
+    lines = []
+    for name in sorted({getattr(r.run, what) for r in rows}):
+        mine = [r for r in rows if getattr(r.run, what) == name]
+        lines.append([name, *_line(tpot_summary(mine), ttft_summary(mine))])
+    heads = ["n", "TPOT", "90th percentile", "bias", "rank", "TTFT", "90th percentile"]
+    return made.table([what, *heads], lines)
+
+
+def _line(tpot: Summary, ttft: Summary) -> list[str]:
+    return [
+        str(tpot.n),
+        _percent(tpot.median_abs_error),
+        _percent(tpot.p90_abs_error),
+        _percent(tpot.median_error, sign="+"),
+        "" if tpot.rank_correlation is None else f"{tpot.rank_correlation:.2f}",
+        _percent(ttft.median_abs_error),
+        _percent(ttft.p90_abs_error),
     ]
-    return made.table([title, "n", "median error", "90th percentile", "bias", "rank"], rows)
 
 
 def _percent(value: float | None, sign: str = "") -> str:
@@ -263,50 +290,91 @@ def _largest(counts: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: -item[1])
 
 
-def _range(left: Sequence[LeftOutFit], family: str, name: str) -> tuple[float, float]:
-    values = [getattr(x.engines[family], name) for x in left]
+def _behind(runs: Sequence[ServingRun]) -> Counter[tuple[str, ...]]:
+    return Counter((r.family, r.model, r.weights, r.chip) for r in runs)
+
+
+def value_of(engine: Engine, name: str) -> float:
+    """A constant of the step or of the arrival."""
+    return float(getattr(engine if name in ENGINE_CONSTANTS else engine.arrival, name))
+
+
+def _range(left: Sequence[LeftOutRuns], family: str, name: str) -> tuple[float, float]:
+    values = [value_of(fold[family], name) for x in left for fold in x.engines]
     return min(values), max(values)
 
 
+def _constants(whole: EngineFit, left: Sequence[LeftOutRuns]) -> str:
+    said = {**ENGINE_CONSTANTS, **ARRIVAL_CONSTANTS}
+    lines = [
+        [
+            family,
+            name,
+            f"{value_of(engine, name):.3g}",
+            "{:.3g} to {:.3g}".format(*_range(left, family, name)),
+            said[name],
+        ]
+        for family, engine in whole.engines().items()
+        for name in said
+    ]
+    return made.table(["family", "constant", "value", "range", "what"], lines)
+
+
 def engines_toml(
-    engines: Mapping[str, Engine], left: Sequence[LeftOutFit], runs: Sequence[ServingRun], day: str
+    whole: EngineFit, left: Sequence[LeftOutRuns], runs: Sequence[ServingRun], day: str
 ) -> str:
-    """One table per family, and the median of those of today for all others."""
+    """Two tables per family, and the median of those of today for all others."""
     lines = [
         f"# Made by scripts/fit_serving.py on {day}; docs/fit_serving.md says how they were found."
     ]
-    mine = {f: [r for r in gating(runs) if r.family == f] for f in engines}
+    engines = whole.engines()
+    mine = {f: [r for r in runs if r.family == f] for f in engines}
     for family, engine in engines.items():
         chips = Counter(r.chip for r in mine[family]).most_common()
         said = ", ".join(f"{chip} {n}" for chip, n in chips)
-        lines += ["", f"[{family}]"]
-        for name in NAMES:
+        few = "mostly its prior, as few runs tell it: " if len(mine[family]) < _FEW else ""
+
+        def source(name: str, family: str = family, said: str = said, few: str = few) -> str:
             low, high = _range(left, family, name)
-            source = (
-                f"fitted on {len(mine[family])} published runs ({said}; docs/fit_serving.md), "
-                f"{low:.3g} to {high:.3g} with a model or a chip left out; prior "
-                f"{PRIORS[name].value:.3g} ({PRIORS[name].source})"
+            return (
+                f"{few}fitted on {len(mine[family])} published runs ({said}; docs/fit_serving.md), "
+                f"{low:.3g} to {high:.3g} with a model, a chip or a release left out"
             )
-            if len(mine[family]) < _FEW:
-                source = f"mostly its prior, as few runs tell it: {source}"
-            lines.append(_entry(name, getattr(engine, name), source))
-        lines += _range_entry(left, {family})
-    told = [e for f, e in engines.items() if f != OLD and len(mine[f]) >= _FEW]
-    lines += ["", f"[{OTHERS}]"]
-    for name in NAMES:
-        source = f"assumed: median of {', '.join(e.name for e in told)} (docs/fit_serving.md)"
-        lines.append(_entry(name, statistics.median(getattr(e, name) for e in told), source))
-    lines += _range_entry(left, {e.name for e in told})
+
+        lines += _tables(family, lambda n, e=engine: value_of(e, n), source, left)
+    told = [e for f, e in engines.items() if f not in whole.known["eager"] and len(mine[f]) >= _FEW]
+    names = ", ".join(e.name for e in told)
+    lines += _tables(
+        OTHERS,
+        lambda n: statistics.median(value_of(e, n) for e in told),
+        lambda n: f"assumed: median of {names} (docs/fit_serving.md)",
+        left,
+    )
     return "\n".join(lines) + "\n"
 
 
-def _range_entry(left: Sequence[LeftOutFit], families: set[str]) -> list[str]:
-    """80 % of the measured over the predicted TPOT of runs whose model the fit had not seen."""
-    rows = [r for x in left if x.what == "model" for r in x.rows if r.run.family in families]
-    if len(rows) < _FEW:
-        return []
-    low, high = np.quantile([r.run.tpot / r.tpot for r in rows], (0.1, 0.9))
-    source = f"{len(rows)} runs, each priced by the fit without its model (docs/fit_serving.md)"
+def _tables(
+    name: str,
+    value: Callable[[str], float],
+    source: Callable[[str], str],
+    left: Sequence[LeftOutRuns],
+) -> list[str]:
+    lines = ["", f"[{name}]"]
+    lines += [_entry(n, value(n), source(n)) for n in ENGINE_CONSTANTS]
+    lines += _range_entry(left)
+    lines += ["", f"[{name}.arrival]"]
+    return lines + [_entry(n, value(n), source(n)) for n in ARRIVAL_CONSTANTS]
+
+
+def _range_entry(left: Sequence[LeftOutRuns]) -> list[str]:
+    """The range of a model that the fit had not seen, of all families: those of one are too few."""
+    rows = next(x.rows for x in left if x.what == "model")
+    ratios = np.array([r.run.tpot / r.tpot for r in rows])
+    low, high = fold_range(ratios, np.array([r.run.model for r in rows]))
+    source = (
+        f"{len(rows)} runs of all engines, each priced by the fit without its model "
+        "(docs/fit_serving.md)"
+    )
     return [f"range = {{ low = {low:.3g}, high = {high:.3g}, source = {json.dumps(source)} }}"]
 
 
@@ -314,16 +382,19 @@ def _entry(name: str, value: float, source: str) -> str:
     return f"{name} = {{ value = {float(f'{value:.3g}')!r}, source = {json.dumps(source)} }}"
 
 
-def write_table(path: Path) -> None:
-    """The runs' rows as the package ships them; nothing where they are read from there."""
-    if path.resolve() == PUBLISHED_SERVING.resolve():
-        return
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = wide_rows([{k: v or "" for k, v in r.items() if k} for r in csv.DictReader(file)])
-    with PUBLISHED_SERVING.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+def left_out_json(left: Sequence[LeftOutRuns]) -> str:
+    """Predicted seconds and ranges of every run by fold, for tests and `validate`."""
+
+    def numbers(values: Sequence[float]) -> list[float]:
+        return [float(f"{value:.5g}") for value in values]
+
+    record = {
+        "ids": [row.run.id for row in left[0].rows],
+        "tpot": {x.what: numbers([r.tpot for r in x.rows]) for x in left},
+        "ttft": {x.what: numbers([r.ttft for r in x.rows]) for x in left},
+        "intervals": {x.what: [numbers(pair) for pair in x.ranges.tolist()] for x in left},
+    }
+    return json.dumps(record, separators=(",", ":")) + "\n"
 
 
 if __name__ == "__main__":

@@ -1,127 +1,259 @@
-"""Fit the constants of serving engines: four per family, on the runs of its newest releases."""
+"""Fit the constants of serving engines: few per family, each drawn from a common value.
+
+A constant is exp(common + the family's own + the release's own); the common part is drawn from its
+prior, the others from 0, so a family with few runs, or none, has the common value. What a release
+has of its own (a version, and the flags that it was started with) is in no engine that is written.
+What is known of a family's software beforehand shifts its priors (`SHIFTS`).
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from shardwise.evidence.serving.runs import ServingRun, gating
+from shardwise.evidence.serving.runs import ServingRun
 from shardwise.evidence.serving.times import RunFeatures
-from shardwise.roofline.engines import ENGINE_BOUNDS, ENGINE_CONSTANTS, IDEAL_ENGINE, Engine
-from shardwise.work import Quantity
+from shardwise.roofline.engines import ENGINE_CONSTANTS, IDEAL_ENGINE, Arrival, Engine
 
-NAMES = tuple(ENGINE_CONSTANTS)
-SIGMA = 0.1
-"""Log error that counts as one sigma; Huber's loss beyond."""
-TTFT_WEIGHT = 0.3
+SIGMA, TTFT_SIGMA = 0.12, 0.2
+"""Log errors of TPOT and of TTFT that count as one sigma; Huber's loss beyond."""
+TTFT_WEIGHT = 0.4
 """What an error of TTFT counts beside one of TPOT: its mean depends on how a benchmark starts."""
 
-_NOTHING = 1e-6
-"""Sigmas from its lower bound, 0, at which a constant is that."""
+SHIFTS: Mapping[str, Mapping[str, float]] = {
+    "eager": {"kernel_seconds": 3.5, "hops": 3.5},
+    "prefill_first": {"equal_wait": 16.0, "prefill_wait": 1.5},
+}
+"""Times by which priors of a family's constants lie higher.
+
+- Eager software starts kernels one by one: 14 us each (PyTorch's launch and dispatch, 10 to 20 us;
+  DistServe's fit of an eager engine on A100, 24 ms for the 40 layers of a 13B whose weights take
+  14 ms, is 20 us), and pays all of the communication library's latency, hops = 1.
+- Software that prefills before it goes on decoding lets a wave of prompts wait for all of them, so
+  one for half of it: 0.5. Software that mixes both in a step has no such wave.
+"""
 
 Keep = Callable[[ServingRun], bool]
+Level = Literal["common", "family", "release"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prior:
-    """What a constant of an engine is expected to be, how sure that is (one sigma), and why."""
+class LogPrior:
+    """The common value of a constant, and log sigmas: of the common value, of a family's own about
+    it, and of a release's own about that (0: they share it)."""
 
     value: float
-    sigma: float
+    common: float
+    own: float
     source: str
+    release: float = 0.0
 
 
-PRIORS: Mapping[str, Prior] = {
-    "kernel_seconds": Prior(
+PRIORS: Mapping[str, LogPrior] = {
+    "kernel_seconds": LogPrior(
         value=4e-6,
-        sigma=4e-6,
+        common=0.5,
+        own=0.3,
         source="assumed: matmul_ramp of docs/fit.md, 3 to 5 us, for the gap after a kernel too",
     ),
-    "sequence_seconds": Prior(
-        value=1.5e-5, sigma=1.5e-5, source="assumed: 4 ms of Python for a batch of 256"
+    "sequence_seconds": LogPrior(
+        value=1.5e-5, common=1.0, own=0.5, source="assumed: 4 ms of Python for a batch of 256"
     ),
-    "hops": Prior(
-        value=0.5,
-        sigma=0.5,
+    "hops": LogPrior(
+        value=0.3,
+        common=0.7,
+        own=0.4,
         source="assumed: an engine's own all-reduce takes fewer steps than the library's ring",
     ),
-    "prefill_wait": Prior(
+    "prefill_wait": LogPrior(
+        value=0.1,
+        common=1.0,
+        own=1.0,
+        release=0.5,
+        source="assumed: ten waves of requests, of which the first waits for half of its prompts",
+    ),
+    "equal_wait": LogPrior(
+        value=0.03, common=0.5, own=0.5, source="assumed: prompts beside decodes hardly wait"
+    ),
+    "poll_steps": LogPrior(
+        value=2.0,
+        common=1.0,
+        own=0.5,
+        source="assumed: the step that runs, and the one after",
+    ),
+    "crowd": LogPrior(value=0.5, common=1.0, own=0.0, source="assumed: less than one of a wave"),
+    "handover_seconds": LogPrior(
+        value=0.05, common=1.0, own=0.0, source="assumed: two requests over HTTP and a cache"
+    ),
+    "request_seconds": LogPrior(value=0.01, common=1.0, own=0.0, source="assumed: one over HTTP"),
+    "miss": LogPrior(
         value=0.25,
-        sigma=0.25,
-        source="assumed: between prompts that trickle in (0) and waves (1/2)",
+        common=0.3,
+        own=0.0,
+        source="1 - acceptance; DeepSeek-V3 (section 5.4.3) has 85 to 90 % of second tokens right",
     ),
 }
+_STEP = tuple(ENGINE_CONSTANTS)
+_MOST_ROUNDS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """The runs of one count that a fit uses."""
+class FittedColumn:
+    """Numbers that a fit moves: of one constant, `size` of them; one for all runs, or one for each
+    family, or for each release."""
 
-    group: RunFeatures
-    used: np.ndarray
-    tpot: np.ndarray
-    ttft: np.ndarray
-
-    def errors(self, engine: Engine) -> tuple[np.ndarray, np.ndarray]:
-        """Log errors of TPOT and TTFT; 0 where a run states no TTFT."""
-        times = self.group.times(engine)
-        tpot = np.log(np.asarray(times.tpot)[self.used] / self.tpot)
-        ttft = np.log(np.asarray(times.ttft)[self.used] / self.ttft)
-        return tpot, np.nan_to_num(ttft)
+    name: str
+    first: int
+    sigma: float
+    level: Level
+    size: int
 
 
-def fit_families(
-    groups: Sequence[RunFeatures], runs: Sequence[ServingRun], keep: Keep = lambda run: True
-) -> dict[str, Engine]:
-    """The constants of every family, on its gating runs that `keep` holds for."""
-    ids = {run.id for run in gating(runs)}
-    families = sorted({run.family for run in runs})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFit:
+    """Moved numbers, and the families they are for; `known` are families by what shifts them."""
 
-    def parts(family: str) -> list[_Part]:
-        def used(run: ServingRun) -> bool:
-            return run.family == family and run.id in ids and keep(run)
+    families: tuple[str, ...]
+    releases: tuple[tuple[str, str], ...]
+    known: Mapping[str, frozenset[str]]
+    moves: np.ndarray
 
-        return [part for group in groups if (part := _part(group, used)) is not None]
+    @property
+    def columns(self) -> list[FittedColumn]:
+        found, first = [], 0
+        for name, prior in PRIORS.items():
+            levels: tuple[tuple[Level, float, int], ...] = (
+                ("common", prior.common, 1),
+                ("family", prior.own, len(self.families)),
+                ("release", prior.release, len(self.releases)),
+            )
+            for level, sigma, size in levels:
+                if sigma:
+                    column = FittedColumn(
+                        name=name, first=first, sigma=sigma, level=level, size=size
+                    )
+                    found.append(column)
+                    first += size
+        return found
 
-    return {family: _fit(family, parts(family)) for family in families}
+    def values(self, own: bool = True) -> dict[str, np.ndarray]:
+        """Every constant by release, with what each has of its own or without."""
+        families = [family for family, _ in self.releases]
+        place = [self.families.index(family) for family in families]
+        found = {}
+        for name, prior in PRIORS.items():
+            found[name] = np.log([prior.value * self._shift(f, name) for f in families])
+        for column in self.columns:
+            move = self.moves[column.first : column.first + column.size] * column.sigma
+            if column.level == "release" and not own:
+                continue
+            found[column.name] += move[place] if column.level == "family" else move
+        return {name: np.exp(logs) for name, logs in found.items()}
+
+    def _shift(self, family: str, name: str) -> float:
+        """Times by which the prior of a family's constant lies higher."""
+        return prod(SHIFTS[k].get(name, 1.0) for k, mine in self.known.items() if family in mine)
+
+    def over(self, runs: Sequence[ServingRun]) -> Engine:
+        """The constants of each run's release, as arrays."""
+        place = {release: i for i, release in enumerate(self.releases)}
+        index = np.array([place[run.family, run.release] for run in runs])
+        return _engine("all", {name: v[index] for name, v in self.values().items()})
+
+    def by_release(self) -> dict[str, Engine]:
+        """The engine of every release."""
+        values = self.values()
+        return {
+            release: _engine(family, {name: float(v[i]) for name, v in values.items()})
+            for i, (family, release) in enumerate(self.releases)
+        }
+
+    def engines(self) -> dict[str, Engine]:
+        """The engine of every family, with nothing of a release's own."""
+        values = self.values(own=False)
+        return {
+            family: _engine(family, {name: float(v[i]) for name, v in values.items()})
+            for i, (family, _) in enumerate(self.releases)
+        }
 
 
-def _part(group: RunFeatures, used: Keep) -> _Part | None:
-    mask = np.array([used(run) for run in group.runs])
-    if not mask.any():
-        return None
-    mine = [run for run, taken in zip(group.runs, mask, strict=True) if taken]
-    ttft = np.array([np.nan if run.ttft is None else run.ttft for run in mine])
-    return _Part(group=group, used=mask, tpot=np.array([r.tpot for r in mine]), ttft=ttft)
+def _engine(name: str, values: Mapping) -> Engine:
+    step = {n: values[n] for n in _STEP}
+    own = {n: v for n, v in values.items() if n not in step and n != "miss"}
+    arrival = Arrival(**own, acceptance=np.maximum(1 - values["miss"], 0.05))
+    return replace(IDEAL_ENGINE, name=name, **step, arrival=arrival)
 
 
-def _fit(family: str, parts: Sequence[_Part]) -> Engine:
-    """The constants nearest to the times: Huber's loss of the log errors, and the priors'."""
-    priors = [PRIORS[name] for name in NAMES]
-    start = np.array([p.value for p in priors])
-    sigma = np.array([p.sigma for p in priors])
-    low, high = (np.array(b) for b in zip(*(ENGINE_BOUNDS[n] for n in NAMES), strict=True))
+def begin(runs: Sequence[ServingRun]) -> EngineFit:
+    """All families at their priors."""
+    empty = EngineFit(
+        families=tuple(sorted({run.family for run in runs})),
+        releases=tuple(sorted({(run.family, run.release) for run in runs})),
+        known={
+            "eager": frozenset(run.family for run in runs if run.eager),
+            "prefill_first": frozenset(run.family for run in runs if run.prefill_first),
+        },
+        moves=np.zeros(0),
+    )
+    last = empty.columns[-1]
+    return replace(empty, moves=np.zeros(last.first + last.size))
 
-    def loss(scaled: np.ndarray) -> np.ndarray:
-        engine = engine_at(family, start + scaled * sigma)
-        errors = [part.errors(engine) for part in parts]
-        tpot = [_huber(tpot / SIGMA) for tpot, _ in errors]
-        ttft = [_huber(ttft / SIGMA) * TTFT_WEIGHT for _, ttft in errors]
-        return np.concatenate([*tpot, *ttft, scaled])
 
-    bounds = ((low - start) / sigma, (high - start) / sigma)
-    found = least_squares(loss, np.zeros(len(NAMES)), bounds=bounds)
-    values = start + found.x * sigma
-    return engine_at(family, np.where(values < _NOTHING * sigma, 0.0, values))
+def fit_engines(
+    parts: Sequence[RunFeatures],
+    start: EngineFit,
+    keep: Keep = lambda run: True,
+) -> EngineFit:
+    """The constants under which the runs that `keep` holds for take their times: Huber's loss of
+    the log errors, and the squared moves from the priors."""
+    kept = np.concatenate([[keep(run) for run in part.runs] for part in parts])
+    runs = [run for part in parts for run in part.runs]
+    tpot = np.log([run.tpot for run in runs])
+    ttft = np.log([run.ttft or 1.0 for run in runs])
+    told = kept & np.array([run.ttft is not None for run in runs])
+    releases = [(run.family, run.release) for run in runs]
+    levels = {
+        "common": np.zeros(len(runs), int),
+        "family": np.array([start.families.index(family) for family, _ in releases]),
+        "release": np.array([start.releases.index(release) for release in releases]),
+    }
+    columns, number = start.columns, len(runs)
+
+    def loss(moves: np.ndarray) -> np.ndarray:
+        found = replace(start, moves=moves)
+        times = [part.times(found.over(part.runs)) for part in parts]
+        first = np.log(np.concatenate([t.tpot for t in times])) - tpot
+        second = np.log(np.concatenate([t.ttft for t in times])) - ttft
+        return np.concatenate(
+            [
+                np.where(kept, _huber(first / SIGMA), 0.0),
+                np.where(told, _huber(second / TTFT_SIGMA) * TTFT_WEIGHT, 0.0),
+                moves,
+            ]
+        )
+
+    def slopes(moves: np.ndarray) -> np.ndarray:
+        """One shift of a constant for all families, or releases, at once: no run has two."""
+        now, step = loss(moves), 1e-4
+        found = np.zeros((len(now), len(moves)))
+        found[2 * number :] = np.eye(len(moves))
+        for column in columns:
+            moved = moves.copy()
+            moved[column.first : column.first + column.size] += step
+            change = ((loss(moved) - now) / step)[: 2 * number]
+            for i in range(column.size):
+                mine = np.tile(levels[column.level] == i, 2)
+                found[: 2 * number, column.first + i] = np.where(mine, change, 0.0)
+        return found
+
+    found = least_squares(loss, start.moves, jac=slopes, max_nfev=_MOST_ROUNDS, ftol=1e-5)  # type: ignore[arg-type]
+    return replace(start, moves=found.x)
 
 
 def _huber(z: np.ndarray) -> np.ndarray:
     """A residual whose square is Huber's loss with its corner at one sigma."""
     size = np.abs(z)
     return np.sign(z) * np.where(size <= 1, size, np.sqrt(np.maximum(2 * size - 1, 1)))
-
-
-def engine_at(family: str, values: Sequence[Quantity] | np.ndarray) -> Engine:
-    """An engine with some values of its constants."""
-    return replace(IDEAL_ENGINE, name=family, **dict(zip(NAMES, map(float, values), strict=True)))

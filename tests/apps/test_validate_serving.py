@@ -12,8 +12,9 @@ from shardwise.evidence.serving.runs import PUBLISHED_SERVING
 def few(tmp_path):
     """Thirty published rows of two engines, and one that no plan expresses."""
     with PUBLISHED_SERVING.open() as file:
-        rows = [r for r in csv.DictReader(file) if r["model"].endswith("Llama-3.1-70B")][::8]
-    rows.append({**rows[0], "model": "another/Model-1B"})
+        rows = [r for r in csv.DictReader(file) if r["model"] == "llama-3.1-70b"][::8]
+    rows = [r for r in rows if r["engine"] in ("vllm", "trtllm")]
+    rows.append({**rows[0], "model": "another-1b"})
     path = tmp_path / "few.csv"
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
@@ -30,20 +31,24 @@ def test_the_document(capsys, few):
     assert set(summary["by_chip"]) == {"h100", "h200", "b200"}
     row = result["rows"][0]
     assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
-    assert row["gates"] is True
     assert row["interval"][0] < row["predicted"] < row["interval"][1]
     assert 0 < result["coverage"] <= 1
-    assert result["filter"]["left_out"] == {"a model that the zoo has not": 2}
+    assert result["filter"]["left_out"] == {"a model that the zoo has not": 1}
+    assert {fold: left["tpot"]["n"] for fold, left in result["left_out"].items()} == {
+        "model": summary["n"],
+        "chip": summary["n"],
+        "release": summary["n"],
+    }
 
 
 def test_the_tables(capsys, few):
     code, out, err = run(capsys, "validate", "--serving", few)
     assert (code, err) == (0, "")
-    for heading in ("newest releases", "source", "chip", "model", "engine"):
+    for heading in ("predicted by a fit with", "in-sample", "source", "chip", "model", "engine"):
         assert any(line.strip().startswith(heading) for line in out.splitlines()), heading
-    assert "left out: 2 rows (--verbose says why)" in out
+    assert "left out: 1 rows (--verbose says why)" in out
     _, out, _ = run(capsys, "validate", "--serving", few, "--verbose")
-    assert "left out: 2 rows: a model that the zoo has not" in out
+    assert "left out: 1 rows: a model that the zoo has not" in out
     assert any(line.strip().startswith("worst") for line in out.splitlines())
 
 

@@ -8,6 +8,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice, place
 from shardwise.roofline import price
 from shardwise.roofline.engines import (
+    ARRIVAL_CONSTANTS,
     ENGINE_CONSTANTS,
     IDEAL_ENGINE,
     engine_names,
@@ -90,6 +91,14 @@ def test_a_record_must_be_whole_and_within_bounds():
         engine_of("mine", {**RECORD, "hops": {"value": 9, "source": "a test"}})
     with pytest.raises(BadRequest, match="it must be a number"):
         engine_of("mine", {**RECORD, "hops": {"value": "1", "source": "a test"}})
+
+
+def test_how_requests_arrive_is_a_table_of_its_own():
+    assert engine_of("mine", RECORD).arrival.poll_steps == 0.5
+    told = {name: {"value": 0.5, "source": "a test"} for name in ARRIVAL_CONSTANTS}
+    assert engine_of("mine", {**RECORD, "arrival": told}).arrival.crowd == 0.5
+    with pytest.raises(BadRequest, match="the arrival of engine 'mine' lacks 'crowd'"):
+        engine_of("mine", {**RECORD, "arrival": {k: v for k, v in told.items() if k != "crowd"}})
 
 
 def test_a_measured_range_is_read_and_checked():

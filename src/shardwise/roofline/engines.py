@@ -2,11 +2,12 @@
 
 An engine is the software that serves (`ServePlan.engine`). Its steps are priced by the chip's
 constants as every other work, plus these four; no number belongs to a pair of chip and engine. They
-lie in `data/engines.toml`, written by `scripts/fit_serving.py`.
+lie in `data/engines.toml`, written by `scripts/fit_serving.py`, with a table `arrival`: what a
+request waits for before its first token, which a published time has in it and a plan has not.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -34,6 +35,40 @@ ENGINE_BOUNDS: Mapping[str, tuple[float, float]] = {
 """The least and the most that each may be."""
 
 
+ARRIVAL_CONSTANTS: Mapping[str, str] = {
+    "equal_wait": "`prefill_wait` where all requests have the same lengths and come in waves",
+    "poll_steps": "decode steps until a request is looked at and its first token is sent",
+    "crowd": "prompts of a wave of equal lengths that a prompt meets, over concurrency^0.36 - 1",
+    "handover_seconds": "seconds between the servers that prefill and those that decode",
+    "request_seconds": "seconds of a request on its way in and out",
+    "acceptance": "chance that a guessed token is right after one that was",
+}
+"""How the requests of a benchmark arrive at an engine; seconds per prompt token are in none."""
+
+ARRIVAL_BOUNDS: Mapping[str, tuple[float, float]] = {
+    "equal_wait": (0.0, 1.0),
+    "poll_steps": (0.0, 200.0),
+    "crowd": (0.0, 10.0),
+    "handover_seconds": (0.0, 10.0),
+    "request_seconds": (0.0, 1.0),
+    "acceptance": (0.0, 1.0),
+}
+"""The least and the most that each may be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """The constants of `ARRIVAL_CONSTANTS`."""
+
+    equal_wait: Quantity = 0.0
+    poll_steps: Quantity = 0.5
+    crowd: Quantity = 0.0
+    handover_seconds: Quantity = 0.0
+    request_seconds: Quantity = 0.0
+    acceptance: Quantity = 0.7
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """The constants of one engine family, as `ENGINE_CONSTANTS` describes them. `range` is what
@@ -48,6 +83,7 @@ class Engine:
     prefill_wait: Quantity
     sources: Mapping[str, str]
     range: tuple[float, float] | None = None
+    arrival: Arrival = field(default_factory=Arrival)
 
     @property
     def stack(self) -> Stack:
@@ -125,7 +161,18 @@ def _engines() -> Mapping[str, Engine]:
 def engine_of(name: str, record: Mapping[str, object]) -> Engine:
     """An Engine from its table of {value, source} entries; BadRequest for what is out of bounds."""
     values, sources = read_constants(f"engine '{name}'", record, ENGINE_CONSTANTS, ENGINE_BOUNDS)
-    return Engine(name=name, sources=sources, range=_range(name, record.get("range")), **values)
+    measured = _range(name, record.get("range"))
+    arrival = _arrival(name, record.get("arrival"))
+    return Engine(name=name, sources=sources, range=measured, arrival=arrival, **values)
+
+
+def _arrival(name: str, record: object) -> Arrival:
+    """The table `arrival` of an engine; half a step of waiting where there is none."""
+    if not isinstance(record, Mapping):
+        return Arrival()
+    whose = f"the arrival of engine '{name}'"
+    values, sources = read_constants(whose, record, ARRIVAL_CONSTANTS, ARRIVAL_BOUNDS)
+    return Arrival(sources=sources, **values)
 
 
 def _range(name: str, entry: object) -> tuple[float, float] | None:

@@ -114,11 +114,11 @@ class Validated(Answer):
 
     def checked(self) -> None:
         """Raise ThresholdMissed where the median absolute error is beyond what was asked for; of
-        servers that of TPOT, over the runs of the newest releases."""
+        servers that of TPOT."""
         if isinstance(self.found, Validation):
             summary, of = self.found.summary, ""
         else:
-            summary, of = tpot_summary(self.found.gating), " of TPOT"
+            summary, of = tpot_summary(self.found.rows), " of TPOT"
         median = summary.median_abs_error
         if self.limit is not None and median is not None and median > self.limit:
             raise ThresholdMissed(
@@ -255,12 +255,13 @@ def _details(found: Validation) -> Page:
 
 def _serving_page(found: ServingValidation, verbose: bool) -> Page:
     constants = "fitted constants" if found.efficiency == "fitted" else "chip rates alone, no fit"
-    yield (
-        f"{len(found.rows)} runs of {found.table.rows} rows priced with {constants}; "
-        f"{len(found.gating)} are of the newest release of their engine, for its model and chip"
-    )
+    yield f"{len(found.rows)} runs of {found.table.rows} rows priced with {constants}"
     yield "\nTime per output token; throughput is concurrency / TPOT"
-    yield summaries_table("newest releases", {"all": tpot_summary(found.gating)}, "rank")
+    if found.left_out:
+        left = {f"a {fold} left out": pair[0] for fold, pair in found.left_out.items()}
+        yield summaries_table("predicted by a fit with", left, "rank")
+        yield ""
+    yield summaries_table("in-sample", {"all": tpot_summary(found.rows)}, "rank")
     keys = {
         "source": lambda r: r.run.source,
         "chip": lambda r: r.run.chip,
@@ -273,10 +274,14 @@ def _serving_page(found: ServingValidation, verbose: bool) -> Page:
     if found.coverage is not None:
         yield f"\n{found.coverage:.0%} of them inside their 80 % range"
     yield "\nTime to the first token"
-    yield summaries_table("newest releases", {"all": ttft_summary(found.gating)}, "rank")
+    if found.left_out:
+        left = {f"a {fold} left out": pair[1] for fold, pair in found.left_out.items()}
+        yield summaries_table("predicted by a fit with", left, "rank")
+        yield ""
+    yield summaries_table("in-sample", {"all": ttft_summary(found.rows)}, "rank")
     if verbose:
         yield ""
-        yield summaries_table("release", found.by(lambda r: r.run.engine, gates=False), "rank")
+        yield summaries_table("release", found.by(lambda r: r.run.engine), "rank")
         yield from _serving_details(found)
     elif found.table.left_out:
         number = sum(found.table.left_out.values())
@@ -286,7 +291,7 @@ def _serving_page(found: ServingValidation, verbose: bool) -> Page:
 def _serving_details(found: ServingValidation) -> Page:
     rows = [
         [r.run.id, format_seconds(r.tpot), format_seconds(r.run.tpot), signed_text(r.error)]
-        for r in worst(found.gating, _WORST)
+        for r in worst(found.rows, _WORST)
     ]
     yield ""
     yield TextTable(["worst", "predicted", "measured", "error"], rows)

@@ -5,14 +5,14 @@ import csv
 import pytest
 
 from shardwise.errors import BadRequest
+from shardwise.evidence.serving.notation import COLUMNS, degrees_of
 from shardwise.evidence.serving.runs import (
-    COLUMNS,
+    EXPLICIT,
     PUBLISHED_SERVING,
-    gating,
+    collected_runs,
     read_serving,
-    release_of,
+    run_of,
     serving_runs,
-    wide_rows,
 )
 from shardwise.models.counts import weight_dtype
 
@@ -33,27 +33,28 @@ ROW = {
     "notes": "agg; id=one",
 }
 FIRST = {**ROW, "metric": "ttft_mean", "value": "164"}
+MIXTURE = {"model": "deepseek-ai/DeepSeek-R1"}
 
 
 def only(**changes):
     """The run of a changed row."""
-    table = serving_runs([{**ROW, **changes}])
+    table = collected_runs([{**ROW, **changes}])
     assert table.left_out == {}
     return table.runs[0]
 
 
 def reason(**changes):
-    table = serving_runs([{**ROW, **changes}])
+    table = collected_runs([{**ROW, **changes}])
     assert table.runs == ()
     return next(iter(table.left_out))
 
 
 def test_a_run():
-    run = serving_runs([ROW, FIRST]).runs[0]
-    assert (run.family, run.version, run.release) == ("vllm", "0.12.0", (0, 12, 0, 99, 0))
+    run = collected_runs([ROW, FIRST]).runs[0]
+    assert (run.family, run.version, run.release) == ("vllm", "0.12.0", "vllm 0.12")
     assert (run.model, run.chip, run.tensor, str(run.piece)) == ("qwen3-32b", "h100", 4, "h100:4")
     assert (run.tpot, run.ttft) == (pytest.approx(0.01185), pytest.approx(0.164))
-    assert run.kind == "served"
+    assert (run.kind, run.input_length, run.prefill) == ("served", 1024, None)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,7 @@ def test_quantized_weights_are_those_of_the_linear_layers():
     cfg = only(dtype_weights="fp8").cfg
     assert weight_dtype(cfg, "mlp_dense") == "fp8"
     assert weight_dtype(cfg, "lm_head") == "bf16"
-    latent = only(model="deepseek-ai/DeepSeek-R1", dtype_weights="fp4").cfg
+    latent = only(**MIXTURE, dtype_weights="fp4").cfg
     assert weight_dtype(latent, "routed_experts") == "nvfp4"
     assert weight_dtype(latent, "attention") == "bf16"
     assert only(model="openai/gpt-oss-120b", dtype_weights="fp8").cfg.weight_dtypes == (
@@ -78,18 +79,44 @@ def test_quantized_weights_are_those_of_the_linear_layers():
 
 
 @pytest.mark.parametrize(
+    ("parallelism", "degrees"),
+    [
+        ("TP8", (8, 1, 1)),
+        ("tp2 pp1 adp0 moe_tp0 moe_ep0", (2, 1, 1)),
+        ("tp8 pp1 adp1 moe_tp8 moe_ep1", (8, 1, 1)),
+        ("tp8 pp1 adp1 moe_tp1 moe_ep8", (8, 1, 8)),
+        ("tp1 pp1 adp8 moe_tp1 moe_ep8", (1, 8, 8)),
+        ("tp2 pp1 adp4 moe_tp1 moe_ep8", (2, 4, 8)),
+        ("tp64 pp1 adp1 moe_tp8 moe_ep8", (8, 1, 8)),
+        ("tp1 pp1 adp16 moe_tp4 moe_ep4", (1, 4, 4)),
+        ("tp4 pp1 adp4 moe_tp1 moe_ep16", (1, 4, 4)),
+    ],
+)
+def test_degrees(parallelism, degrees):
+    found = degrees_of(parallelism)
+    assert tuple(int(found[c]) for c in ("tensor", "data", "expert")) == degrees
+    assert found["workers"] == "0"
+
+
+def test_two_pools_of_servers():
+    run = only(**MIXTURE, parallelism="disagg 2P(tp1,dp4)+3D(tp8,dp1)", hardware="gb200")
+    assert run.prefill is not None
+    assert (run.prefill.workers, run.prefill.tensor, run.prefill.data) == (2, 1, 4)
+    assert (run.workers, run.tensor, str(run.prefill.piece)) == (3, 8, "gb200:4")
+
+
+@pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"metric": "output_throughput"}, "no time per output token"),
-        ({"parallelism": "disagg P(tp4,dp1)+D(tp8,dp1)"}, "disaggregated"),
-        ({"parallelism": "tp4 pp1 adp4 moe_tp1 moe_ep1"}, "attention data parallel"),
-        ({"parallelism": "tp4 pp1 adp1 moe_tp1 moe_ep4"}, "expert parallel"),
-        ({"num_devices": "8"}, "not the number of devices"),
-        ({"model": "MiniMaxAI/MiniMax-M2.5"}, "a model that the zoo has not"),
+        ({"parallelism": "disagg P(tp4,dp1)+D(tp8,dp1)"}, "without the number of servers"),
+        ({"parallelism": "tp2 pp1 adp moe_tp4 moe_ep1"}, "degrees that contradict each other"),
+        ({"parallelism": "TP4DP1"}, "another notation"),
+        ({"model": "another/Model-1B"}, "a model that the zoo has not"),
         ({"hardware": "RTX PRO 9000"}, "a chip that the catalogue has not"),
         ({"hardware": "h100-80gb-pcap"}, "power-capped"),
         ({"input_len": "U(100,1024)"}, "no fixed lengths"),
-        ({"parallelism": "TP24", "hardware": "gb200", "num_devices": "24"}, "does not divide"),
+        ({"parallelism": "TP24", "hardware": "gb200"}, "does not divide"),
     ],
 )
 def test_why_a_row_is_left_out(changes, why):
@@ -104,38 +131,37 @@ def test_tensor_counts_devices_of_which_a_chip_may_have_two():
 def test_one_configuration_is_one_run():
     again = {**ROW, "notes": "agg; id=two"}
     near, far = {**again, "value": "11.9"}, {**again, "value": "14"}
-    assert list(serving_runs([ROW, near]).left_out.values()) == [1]
-    table = serving_runs([ROW, far])
+    assert list(collected_runs([ROW, near]).left_out.values()) == [1]
+    table = collected_runs([ROW, far])
     assert table.runs == ()
     assert next(iter(table.left_out)).startswith("two runs of one configuration")
 
 
-def test_releases_compare():
-    spelled = ["1.2.0rc2", "1.2.0rc2.post2", "1.2.0rc6", "1.2.0", "1.10.0"]
-    assert sorted(spelled, key=release_of) == spelled
-    assert release_of("") == release_of("nightly-dev") == release_of("2023") == ()
+def published():
+    with PUBLISHED_SERVING.open() as file:
+        return list(csv.DictReader(file))
 
 
-def test_the_newest_release_of_a_model_on_a_chip_gates():
-    old = {**ROW, "source": "a/vllm 0.9.1", "value": "14", "notes": "id=old"}
-    other = {**old, "hardware": "h200_sxm", "notes": "id=other"}
-    table = serving_runs([ROW, old, other])
-    assert [r.version for r in gating(table.runs)] == ["0.12.0", "0.9.1"]
-
-
-def test_the_table_of_the_package_is_what_the_filter_keeps(tmp_path):
-    rows = wide_rows([ROW, FIRST, {**ROW, "metric": "duration"}])
-    path = tmp_path / "table.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    assert read_serving(path).runs == serving_runs([ROW, FIRST]).runs
+def test_the_table_of_the_package():
     shipped = read_serving(PUBLISHED_SERVING)
     assert shipped.left_out == {}
-    assert len(shipped.runs) == 1357
-    with PUBLISHED_SERVING.open() as file:
-        assert all(row["citation"] for row in csv.DictReader(file))
+    assert len(shipped.runs) >= 2400
+    rows = published()
+    assert all(row["citation"] for row in rows)
+    assert set(rows[0]) == set(EXPLICIT)
+
+
+def test_lengths_lie_between_the_shortest_and_the_stated():
+    row = next(r for r in published() if r["shortest"] == "0.8")
+    assert run_of(row).input_length == pytest.approx(0.9 * int(row["input_length"]))
+
+
+def test_names_and_prose_of_a_row_change_no_run():
+    rows = published()[::50]
+    told = [{**row, "source": "x", "citation": "y", "converted_from": "z"} for row in rows]
+    for one, other in zip(serving_runs(rows).runs, serving_runs(told).runs, strict=True):
+        assert one.id == other.id
+        assert (one.tpot, one.kv, one.cfg) == (other.tpot, other.kv, other.cfg)
 
 
 def test_a_table_without_the_columns_is_refused(tmp_path):

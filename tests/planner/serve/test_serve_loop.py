@@ -1,11 +1,21 @@
 """The closed loop: what it does to a step's seconds, by hand and by what must not change."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from shardwise.evidence.serving.loop import ClosedLoop, loop_times
+from shardwise.evidence.serving.loop import (
+    ClosedLoop,
+    PoolTimes,
+    loop_times,
+    pool_times,
+    tokens_per_step,
+)
+from shardwise.roofline.engines import IDEAL_ENGINE, Arrival
 
 LOOP = ClosedLoop(concurrency=64.0, input_length=1024.0, output_length=512.0)
+TOKENIZED = 2e-6 * 1024
 
 
 def test_tokens_in_are_tokens_out():
@@ -19,25 +29,66 @@ def test_tokens_in_are_tokens_out():
 
 def test_seconds_by_hand():
     """10 ms, 34 ms with a prompt in it, a prompt alone 30 ms: (34 - 10) / 8 between tokens."""
-    times = loop_times(LOOP, 0.010, 0.034, 0.030, 0.0)
+    times = loop_times(LOOP, 0.010, 0.034, 0.030, IDEAL_ENGINE)
     assert times.tpot == pytest.approx(0.013)
-    assert times.ttft == pytest.approx(0.035)
+    assert times.ttft == pytest.approx(0.035 + TOKENIZED)
 
 
 @pytest.mark.parametrize("wait", [0.0, 0.2, 1.0])
 def test_waiting_moves_time_and_makes_none(wait):
-    times = loop_times(LOOP, 0.010, 0.034, 0.030, wait)
-    assert times.end_to_end(512.0) == pytest.approx(0.035 + 511 * 0.013)
+    engine = replace(IDEAL_ENGINE, prefill_wait=wait)
+    times = loop_times(LOOP, 0.010, 0.034, 0.030, engine)
+    assert times.end_to_end(512.0) == pytest.approx(0.035 + TOKENIZED + 511 * 0.013)
     assert times.tpot == pytest.approx(0.010 + (1 - wait) * 0.003)
+
+
+def test_requests_of_equal_lengths_wait_as_a_wave_and_meet_a_crowd():
+    arrival = Arrival(equal_wait=0.5, crowd=1.0)
+    engine = replace(IDEAL_ENGINE, arrival=arrival)
+    mixed, equal = (loop_times(LOOP, 0.010, 0.034, 0.030, engine, e) for e in (False, True))
+    assert mixed.tpot == pytest.approx(0.013)
+    assert equal.tpot == pytest.approx(0.0115)
+    crowd = 0.030 * (64**0.36 - 1)
+    assert equal.ttft - mixed.ttft == pytest.approx(crowd + 511 * 0.0015)
+
+
+def test_guesses_yield_tokens():
+    assert tokens_per_step(0.0, 0.9) == 1
+    assert tokens_per_step(3.0, 0.5) == pytest.approx(1 + 0.5 + 0.25 + 0.125)
+    two = replace(LOOP, yields=2.0)
+    assert two.mixed_share == 2 * LOOP.mixed_share
+    assert loop_times(two, 0.010, 0.034, 0.030, IDEAL_ENGINE).tpot == pytest.approx(0.016 / 2)
 
 
 def test_those_beyond_the_memory_wait_their_turn():
     full = ClosedLoop(
         concurrency=128.0, input_length=1024.0, output_length=512.0, most_running=64.0
     )
-    alone, queued = (loop_times(x, 0.010, 0.034, 0.030, 0.0) for x in (LOOP, full))
+    alone, queued = (loop_times(x, 0.010, 0.034, 0.030, IDEAL_ENGINE) for x in (LOOP, full))
     assert queued.tpot == alone.tpot
     assert queued.ttft == pytest.approx(alone.ttft + alone.end_to_end(512.0))
+
+
+def pools(prefill_servers, concurrency=64.0):
+    return PoolTimes(
+        loop=replace(LOOP, concurrency=np.array([concurrency]), output_length=np.array([501.0])),
+        servers=np.array([2.0]),
+        prefill_servers=np.array([prefill_servers]),
+        prompt=np.array([0.100]),
+        full=np.array([0.800]),
+        decode=lambda running: 0.010 + 0.0001 * np.asarray(running),
+    )
+
+
+def test_two_pools_go_round_at_the_rate_of_the_slower():
+    """Prompts of 100 ms: one server takes 10 a second, so 2 x 64 requests go round in 12.8 s; with
+    many of them nobody waits, and 64 sequences decode on each of two servers."""
+    found = pool_times(pools(1.0), IDEAL_ENGINE)
+    assert found.ttft + 500 * found.tpot == pytest.approx(12.8)
+    many = pool_times(pools(1000.0), IDEAL_ENGINE)
+    assert many.ttft == pytest.approx(0.1 + TOKENIZED + 0.5 * many.tpot, rel=0.01)
+    assert many.tpot == pytest.approx(0.0164, rel=0.01)
+    assert found.tpot < many.tpot
 
 
 def test_the_steps_hold_what_is_in_flight():

@@ -1,22 +1,33 @@
-"""A closed loop of requests in closed form: TTFT and TPOT from the times of three steps.
+"""A closed loop of requests in closed form: TTFT and TPOT from the times of a few steps.
 
 `concurrency` requests of I prompt and O answer tokens are always in flight; at most `most_running`
-of them fit into the cache, n of them decode. A decode step lets n/O requests finish, so as many
-prompts come in: q = n I / O prompt tokens per step. They come in lumps of a prompt (of q where that
-is more, of the token budget where that is less), so a share f = q / lump of the steps is mixed:
+of them fit into the cache, n of them decode. A decode step yields y tokens a sequence (1 without
+guesses) and lets n y / O requests finish, so as many prompts come in: q = n y I / O prompt tokens
+per step. They come in lumps of a prompt (of q where that is more, of the token budget where that is
+less), so a share f = q / lump of the steps is mixed:
 
     mean step = D + f (M - D)           D a decode step, M a mixed one of n sequences and a lump
-    E2E       = P + D/2 + (O - 1) x mean step          P the prefill of a prompt alone
+    TPOT      = (D + (1 - w) f (M - D)) / y
+    TTFT      = P + poll_steps D + w f (M - D) (O / y - 1)          P the prefill of a prompt alone
 
-An engine moves a part w (`prefill_wait`) of the others' prefill f (M - D) (O - 1) from the time
-between tokens to the time before the first: w is 0 where prompts trickle in beside decodes, and
-half where all of a wave wait for its prompts. Requests beyond n queue for their turn.
+An engine moves a part w of the others' prefill from the time between tokens to the time before the
+first: `prefill_wait` where lengths differ, so that prompts trickle in beside decodes (beyond the
+first wave), `equal_wait` where all have the same lengths and come back together; then a prompt also
+meets `crowd` (c^0.36 - 1) others at its prefill. Requests beyond n queue for their turn.
+
+Where servers of their own prefill (`pools`), decode steps hold no prompts, and the loop goes round
+at the rate X that the slower pool allows:
+
+    X = min(c / (P + handover + poll_steps D + O TPOT), rate of prefill),  n = X O TPOT per server
+    TTFT = c / X - O TPOT + w c / rate
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from shardwise.roofline.engines import Engine
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity
 
@@ -24,16 +35,28 @@ TOKEN_BUDGET = 8192
 """Tokens of one step: the default of vLLM (`max_num_batched_tokens`) on chips of 80 GB, of SGLang
 (`chunked_prefill_size`) and of TensorRT-LLM (`max_num_tokens`)."""
 
+CROWD_POWER = 0.36
+"""How the crowd of a wave grows with concurrency: between its root and its logarithm."""
+
+TOKEN_SECONDS = 2e-6
+"""Seconds per prompt token of a tokenizer, assumed: half a million tokens a second."""
+
+_ROUNDS = 8
+"""Rounds of the fixed point of two pools, each half way."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:
-    """What is in flight; numbers or arrays over candidates."""
+    """What is in flight at one server; numbers or arrays over candidates. `yields` are the tokens
+    of one step and sequence, `splits` parts of the batch that prefill prompts of their own."""
 
     concurrency: Quantity
     input_length: Quantity
     output_length: Quantity
     most_running: Quantity = np.inf
     token_budget: Quantity = TOKEN_BUDGET
+    yields: Quantity = 1.0
+    splits: Quantity = 1.0
 
     @property
     def running(self) -> Quantity:
@@ -43,7 +66,7 @@ class ClosedLoop:
     @property
     def prompt_tokens(self) -> Quantity:
         """q: prompt tokens that come in per step."""
-        return self.input_length * self.running / self.output_length
+        return self.input_length * self.running * self.yields / self.output_length
 
     @property
     def lump(self) -> Quantity:
@@ -61,11 +84,22 @@ class ClosedLoop:
         """Steps of the prefill of one prompt."""
         return np.maximum(self.input_length / self.token_budget, 1.0)
 
-    def decode_step(self) -> StepShape:
-        """n sequences at the mean context: the prompt and half of the answer."""
+    @property
+    def full_prompts(self) -> Quantity:
+        """Whole prompts that one part of the batch prefills in a step."""
+        return np.maximum(np.floor(self.token_budget / self.input_length), 1.0)
+
+    def decode_step(self, queries: Quantity = 1.0) -> StepShape:
+        """n sequences at the mean context, the prompt and half of the answer, of `queries` tokens
+        each."""
         context = self.input_length + self.output_length / 2
         n = self.running
-        return StepShape(decodes=n, decode_tokens=n, decode_context=n * context, samples=n)  # type: ignore[arg-type]
+        return StepShape(
+            decodes=n,  # type: ignore[arg-type]
+            decode_tokens=n * queries,  # type: ignore[arg-type]
+            decode_context=n * context,  # type: ignore[arg-type]
+            samples=n * queries,  # type: ignore[arg-type]
+        )
 
     def mixed_step(self) -> StepShape:
         """The decode step with a lump of prompts in it."""
@@ -105,14 +139,96 @@ class LoopTimes:
         return self.ttft + (output_length - 1) * self.tpot
 
 
+def tokens_per_step(drafts: Quantity, acceptance: Quantity) -> Quantity:
+    """y: tokens that a step with `drafts` guesses yields, each right with probability `acceptance`
+    after one that was: 1 + a + ... + a^drafts.
+
+    >>> round(float(tokens_per_step(2, 0.5)), 2)
+    1.75
+    """
+    a = np.minimum(acceptance, 0.999)
+    return (1 - a ** (drafts + 1)) / (1 - a)
+
+
+def waiting(engine: Engine, equal: Quantity) -> Quantity:
+    """w: of requests of equal lengths, or not."""
+    return np.minimum(np.where(equal, engine.arrival.equal_wait, engine.prefill_wait), 1.0)
+
+
+def arriving(loop: ClosedLoop, engine: Engine) -> Quantity:
+    """Seconds of a request on its way in and out, and of its tokens."""
+    return engine.arrival.request_seconds + TOKEN_SECONDS * loop.input_length
+
+
 def loop_times(
-    loop: ClosedLoop, decode: Quantity, mixed: Quantity, prompt: Quantity, wait: Quantity
+    loop: ClosedLoop,
+    decode: Quantity,
+    mixed: Quantity,
+    prompt: Quantity,
+    engine: Engine,
+    equal: Quantity = False,
 ) -> LoopTimes:
-    """TTFT and TPOT from the seconds of a decode step, a mixed step and a prompt's chunk; `wait` is
-    the engine's `prefill_wait`."""
-    steps = np.maximum(loop.output_length - 1, 1.0)
-    others = loop.mixed_share * (mixed - decode)
-    tpot = decode + (1 - wait) * others
-    served = prompt * loop.chunks + decode / 2 + wait * others * steps
-    queued = np.maximum(loop.concurrency / loop.running - 1, 0.0) * (served + steps * tpot)
+    """TTFT and TPOT from the seconds of a decode step, a mixed step and a prompt's chunk. `mixed`
+    is of one query a sequence where `yields` is 1; its prompts count, over a step without them."""
+    wait, arrival = waiting(engine, equal), engine.arrival
+    steps = np.maximum(loop.output_length / loop.yields - 1, 1.0)
+    others = loop.mixed_share * np.maximum(mixed - decode, 0.0)
+    tpot = (decode + (1 - wait) * others) / loop.yields
+    met = np.where(equal, arrival.crowd * (np.asarray(loop.concurrency) ** CROWD_POWER - 1), 0.0)
+    alone = prompt * loop.chunks * (1 + met) + arrival.poll_steps * decode
+    served = arriving(loop, engine) + alone + wait * others * steps
+    answer = (loop.output_length - 1) * tpot
+    queued = np.maximum(loop.concurrency / loop.running - 1, 0.0) * (served + answer)
     return LoopTimes(ttft=served + queued, tpot=tpot)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolTimes:
+    """What two pools of servers take: `prompt` seconds of a prompt's chunk on each part of a
+    prefill server at once, `full` of as many prompts as a step holds, and the seconds of a decode
+    step by the sequences of one server."""
+
+    loop: ClosedLoop
+    servers: Quantity
+    prefill_servers: Quantity
+    prompt: Quantity
+    full: Quantity
+    decode: Callable[[Quantity], Quantity]
+
+
+def pool_times(pools: PoolTimes, engine: Engine, equal: Quantity = False) -> LoopTimes:
+    """TTFT and TPOT where servers of their own prefill; see the head of this file. `concurrency` of
+    the loop is of one decode server."""
+    loop, arrival = pools.loop, engine.arrival
+    flying = loop.concurrency * pools.servers
+    prefill = pools.prompt * loop.chunks
+    rate = pools.prefill_servers * np.maximum(
+        loop.splits / prefill, loop.splits * loop.full_prompts / (pools.full * loop.chunks)
+    )
+    before = arriving(loop, engine) + arrival.handover_seconds + prefill
+    tokens = np.maximum(loop.output_length - 1, 1.0)
+    running = loop.running
+    for _ in range(_ROUNDS):
+        _, _, held, _ = _round(pools, arrival.poll_steps, before, rate, tokens, running)
+        running = (running + held) / 2
+    tpot, goes, _, polled = _round(pools, arrival.poll_steps, before, rate, tokens, running)
+    first = np.maximum(flying / goes - tokens * tpot, before + polled)
+    return LoopTimes(ttft=first + waiting(engine, equal) * flying / rate, tpot=tpot)
+
+
+def _round(
+    pools: PoolTimes,
+    poll_steps: Quantity,
+    before: Quantity,
+    rate: Quantity,
+    tokens: Quantity,
+    running: Quantity,
+) -> tuple[Quantity, Quantity, Quantity, Quantity]:
+    """TPOT, requests per second, sequences of a server, and seconds polled, at some sequences."""
+    loop = pools.loop
+    step = pools.decode(running)
+    tpot, polled = step / loop.yields, poll_steps * step
+    flying = loop.concurrency * pools.servers
+    goes = np.minimum(flying / (before + polled + tokens * tpot), rate)
+    held = np.minimum(goes * tokens * tpot / pools.servers, loop.most_running)
+    return tpot, goes, np.maximum(held, 1e-3), polled

@@ -1,93 +1,138 @@
-"""Published serving measurements: rows of a table -> runs that a plan can express.
+"""Published serving measurements: rows of explicit columns -> runs that a plan can express.
 
-The table has one metric of one configuration a row, or as the package ships it (`wide_rows`) one
-configuration. Kept are runs cut over tensor alone, of a model in the zoo, on a chip of the
-catalogue, at a fixed concurrency and fixed lengths, with a time per output token; every other row
-has a reason and is counted. What rows leave open:
+A table has one configuration a row in the columns `EXPLICIT`, or one metric a row in the notation
+of collected tables (`notation.py`), which is turned into those columns first. Every row that is no
+run has a reason and is counted. What a row leaves open:
 
-- `dtype_kv` empty: what the engine takes by default. TensorRT-LLM keeps the cache in fp8 where the
+- `kv` empty: what the engine takes by default. TensorRT-LLM keeps the cache in fp8 where the
   checkpoint is quantized (`kv_cache_quant_algo`), vLLM and SGLang in bf16 ("auto").
 - fp8 and fp4 weights name the linear layers; embeddings, router and head stay bf16. An fp4 model
   with latent attention keeps its attention in bf16 (nvidia/DeepSeek-R1-FP4), and gpt-oss is what
   its checkpoint says, whatever the row calls it.
 - A configuration published twice with the same figures is one run; one published with times more
-  than 5 % apart differs in something that no column names (speculation), so both are left out.
-- Whether a row ran with speculation is otherwise not stated; it is taken as without.
+  than 5 % apart differs in something that no column names, so both are left out.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from shardwise import boundary
-from shardwise.boundary import number, whole
+from shardwise.boundary import number
 from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.evidence.serving import notation
+from shardwise.evidence.serving.notation import Row
 from shardwise.hardware import Slice, Torus, parse_slice, slices_of
 from shardwise.hardware.catalogue import load_chip
 from shardwise.models import ModelConfig, load_model
-from shardwise.models.specs import LatentAttention
+from shardwise.models.specs import LatentAttention, Moe
 from shardwise.models.zoo import zoo_names
 from shardwise.planner.serve.server import heads_divide
 from shardwise.work import grouped
 
-Row = Mapping[str, str]
-
-COLUMNS = (
-    *("source", "model", "hardware", "num_devices", "parallelism", "dtype_weights", "dtype_kv"),
-    *("batch_or_concurrency", "input_len", "output_len", "metric", "value", "unit", "notes"),
-)
-"""Columns that a table of serving measurements has."""
-
-WIDE = ("ttft_ms", "tpot_ms")
-"""Columns of a table with one configuration a row, in place of metric, value and unit."""
+EXPLICIT: Mapping[str, str] = {
+    "source": "who published it; reports alone read it",
+    "citation": "where it was read",
+    "engine": "family of the software that served",
+    "release": "its version; empty where it is not stated",
+    "launch": "how kernels start: graph (captured), or eager (one by one, library collectives)",
+    "schedule": "mixed (prompts beside decodes in a step), or prefill_first",
+    "model": "zoo name",
+    "hardware": "chip",
+    "tensor": "devices that cut the heads of one sequence",
+    "data": "parts of the batch with attention of their own",
+    "expert": "devices over which whole experts lie apart; 1 where they are cut like an MLP",
+    "workers": "servers that decode; 0 where prompts and answers share their servers",
+    "prefill_workers": "servers that prefill alone",
+    "prefill_tensor": "their tensor",
+    "prefill_data": "their data",
+    "drafts": "tokens guessed per step and sequence",
+    "weights": "dtype of the linear layers",
+    "kv": "dtype of the cache",
+    "concurrency": "requests in flight",
+    "input_length": "tokens of the longest prompt",
+    "output_length": "tokens of the longest answer",
+    "shortest": "the shortest of either, as a share of the longest; lengths lie evenly between",
+    "kind": "served (a closed loop of requests), or step (one batch prefilled, then decoded)",
+    "ttft_ms": "mean time to the first token",
+    "tpot_ms": "mean time per output token",
+    "converted_from": "what told the columns that the published row does not state",
+}
+"""Columns of a table of serving runs."""
 
 PUBLISHED_SERVING = Path(__file__).parent / "data" / "serving_runs.csv"
 """The runs that the filter keeps of tables published by ai-dynamo/aiconfigurator and
 sgl-project/sglang-jax (Apache-2.0) and Mutinifni/splitwise-sim (MIT), each with its citation;
-scripts/fit_serving.py writes it."""
+scripts/serving_rows.py wrote it."""
 
-_TPOT = {"tpot_mean": "served", "decode_step_median": "step"}
-_TTFT = ("ttft_mean", "prefill_time_median")
+KINDS = ("served", "step")
 _SAME = 1.05
 _CAPPED = "pcap"
-_MODEL_NAMES = {
-    "deepseek-r1": "deepseek-v3",
-    "deepseek-v3.1": "deepseek-v3",
-    "llama-3.3-70b": "llama-3.1-70b",
-    "llama2-70b": "llama-2-70b",
-}
-"""Names of tables -> the zoo's model of the same shape."""
 _LINEAR = ("attention", "linear_attention", "mlp_dense", "routed_experts", "shared_experts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillWorkers:
+    """The servers of a disaggregated deployment that prefill."""
+
+    workers: int
+    piece: Slice
+    tensor: int
+    data: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRun:
     """One measured configuration. Seconds; `kind` is "served" (a closed loop of `concurrency`
     requests, times averaged over requests) or "step" (one batch prefilled at once, then decoded).
-    `release` orders the versions of a family; () where the version is not a release."""
+    `workers` servers of `piece` decode; `prefill` are those that prefill where they are others.
+    Lengths lie evenly between `shortest` times the stated ones and these. `eager` software starts
+    kernels one by one, `prefill_first` software lets decodes wait for prompts."""
 
     source: str
     family: str
     version: str
-    release: tuple[int, ...]
+    eager: bool
+    prefill_first: bool
     model: str
     cfg: ModelConfig
     piece: Slice
     tensor: int
+    data: int
+    expert: int
+    workers: int
+    prefill: PrefillWorkers | None
+    drafts: int
     weights: str
     kv: str
     concurrency: int
-    input_length: int
-    output_length: int
+    longest_input: int
+    longest_output: int
+    shortest: float
     kind: str
     tpot: float
     ttft: float | None
 
     @property
+    def input_length(self) -> float:
+        """Mean tokens of a prompt."""
+        return self.longest_input * (1 + self.shortest) / 2
+
+    @property
+    def output_length(self) -> float:
+        """Mean tokens of an answer."""
+        return self.longest_output * (1 + self.shortest) / 2
+
+    @property
     def chip(self) -> str:
         return self.piece.chip.id
+
+    @property
+    def mixture(self) -> bool:
+        """Whether the model has routed experts."""
+        return any(isinstance(layer.mlp, Moe) for layer in self.cfg.groups)
 
     @property
     def engine(self) -> str:
@@ -95,11 +140,26 @@ class ServingRun:
         return f"{self.family} {self.version}".strip()
 
     @property
+    def release(self) -> str:
+        """Family and the first two numbers of its version: what is left out together."""
+        found = re.match(r"\d+\.\d+", self.version)
+        name = found.group(0) if found else self.version.partition("-")[0] or "unstated"
+        return f"{self.family} {name}"
+
+    @property
     def id(self) -> str:
         """What tells a run from all others."""
-        lengths = f"{self.input_length}x{self.output_length}"
+        lengths = f"{self.longest_input}x{self.longest_output}"
+        parts = [f"{self.chip}:{self.tensor}x{self.data}"]
+        if self.prefill is not None:
+            p = self.prefill
+            parts = [f"{self.chip}:{p.workers}x{p.tensor}x{p.data}+{self.workers}x{parts[0]}"]
+        if self.expert > 1:
+            parts.append(f"ep{self.expert}")
+        if self.drafts:
+            parts.append(f"mtp{self.drafts}")
         return (
-            f"{self.engine}/{self.model}/{self.weights}/{self.chip}:{self.tensor}/{lengths}/"
+            f"{self.engine}/{self.model}/{self.weights}/kv-{self.kv}/{'/'.join(parts)}/{lengths}/"
             f"c{self.concurrency}"
         )
 
@@ -117,30 +177,38 @@ def read_serving(path: Path) -> ServingTable:
     """The runs of a CSV table. Raises BadRequest where it cannot be read, lacks a column, or has a
     time that no run can have: such a table is damaged."""
     table = boundary.read_table(path, "the table", remedy="give a CSV file")
-    is_wide = all(column in table.columns for column in WIDE)
-    boundary.check_columns(table, [c for c in COLUMNS if c not in ("value", "unit") or not is_wide])
+    collected = "parallelism" in table.columns
+    boundary.check_columns(table, notation.COLUMNS if collected else tuple(EXPLICIT))
+    times = ("value",) if collected else ("tpot_ms", "ttft_ms")
     for index, row in enumerate(table.rows):
         try:
-            for column in WIDE if is_wide else ("value",):
-                if row[column].strip() or not is_wide:
+            for column in times:
+                if row[column].strip() or collected:
                     number(row[column].strip(), column, least=1e-9, most=1e15)
         except BadRequest as error:
             raise BadRequest(f"{table.at(index)}: {error}") from None
-    if is_wide:
-        return serving_runs([row for wide in table.rows for row in _long(wide)])
-    return serving_runs(table.rows)
+    return collected_runs(table.rows) if collected else serving_runs(table.rows)
+
+
+def collected_runs(rows: Sequence[Row]) -> ServingTable:
+    """The runs of rows in the notation of collected tables, one metric a row."""
+    configurations, left_out = notation.configurations(rows)
+    found = serving_runs(configurations)
+    for reason, count in found.left_out.items():
+        left_out[reason] = left_out.get(reason, 0) + count
+    return replace(found, rows=len(rows), left_out=left_out)
 
 
 def serving_runs(rows: Sequence[Row]) -> ServingTable:
-    """Rows as runs, one per configuration, and the reasons for the others."""
+    """Rows of explicit columns as runs, and the reasons for the others."""
     left_out: dict[str, int] = {}
     runs: list[ServingRun] = []
-    for group in _configurations(rows):
+    for row in rows:
         try:
-            runs.append(_run(group))
+            runs.append(run_of(row))
         except ShardwiseError as error:
             reason = str(error)
-            left_out[reason] = left_out.get(reason, 0) + len(group)
+            left_out[reason] = left_out.get(reason, 0) + 1
     kept, twice, apart = _distinct(runs)
     for reason, rows_out in (
         ("the same configuration and times are there already", twice),
@@ -151,153 +219,73 @@ def serving_runs(rows: Sequence[Row]) -> ServingTable:
     return ServingTable(rows=len(rows), runs=tuple(kept), left_out=left_out)
 
 
-def wide_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
-    """The rows behind the runs, one per configuration: what the package ships."""
-    wanted = {run.id for run in serving_runs(rows).runs}
-    kept: dict[str, dict[str, str]] = {}
-    for group in _configurations(rows):
-        try:
-            run = _run(group)
-        except ShardwiseError:
-            continue
-        if run.id in wanted and run.id not in kept:
-            shared = {c: group[0][c] for c in COLUMNS[: COLUMNS.index("metric")]}
-            metric = next(m for m in _TPOT if any(r["metric"] == m for r in group))
-            times = {"tpot_ms": f"{run.tpot * 1e3:.6g}"}
-            times["ttft_ms"] = "" if run.ttft is None else f"{run.ttft * 1e3:.6g}"
-            said = {"metric": metric, "notes": "", "citation": group[0].get("citation", "")}
-            kept[run.id] = {**shared, **times, **said}
-    return list(kept.values())
-
-
-def _long(row: Row) -> list[Row]:
-    """A row of `wide_rows` as one row per metric."""
-    first = {"tpot_mean": "ttft_mean", "decode_step_median": "prefill_time_median"}
-    pairs = ((row["metric"], row["tpot_ms"]), (first.get(row["metric"], ""), row["ttft_ms"]))
-    found: list[Row] = [
-        {**row, "metric": m, "value": v, "unit": "ms"} for m, v in pairs if v.strip() and m
-    ]
-    return found or [{**row, "value": "", "unit": "ms"}]
-
-
-def newest(runs: Iterable[ServingRun]) -> dict[tuple[str, str, str], tuple[int, ...]]:
-    """The newest release of a family that ran a model on a chip; the runs that gate have it."""
-    found: dict[tuple[str, str, str], tuple[int, ...]] = {}
-    for run in runs:
-        key = run.family, run.chip, run.cfg.name
-        found[key] = max(found.get(key, ()), run.release)
-    return found
-
-
-def gating(runs: Sequence[ServingRun]) -> tuple[ServingRun, ...]:
-    """The runs of the newest release of each family, per model and chip."""
-    best = newest(runs)
-    return tuple(r for r in runs if r.release == best[r.family, r.chip, r.cfg.name])
-
-
-def _configurations(rows: Iterable[Row]) -> list[list[Row]]:
-    """Rows of one configuration: all its metrics."""
-
-    def configuration(row: Row) -> tuple[str, ...]:
-        mark = re.search(r"id=(\S+)", row["notes"])
-        columns = [row[c] for c in COLUMNS[: COLUMNS.index("metric")]]
-        return (*columns, mark.group(1) if mark else "")
-
-    return list(grouped(rows, configuration).values())
-
-
-def _run(rows: Sequence[Row]) -> ServingRun:
+def run_of(row: Row) -> ServingRun:
     """One configuration. The message of the BadRequest is a reason shared by many rows."""
-    row = rows[0]
-    timed = [r for r in rows if r["metric"] in {*_TPOT, *_TTFT} and r["value"]]
-    values = {r["metric"]: _seconds(r) for r in timed}
-    tpot = next((m for m in _TPOT if m in values), None)
-    if tpot is None:
+    if row["kind"] not in KINDS or not row["tpot_ms"].strip():
         raise BadRequest("no time per output token (throughput, phases or percentiles only)")
-    tensor = tensor_of(row["parallelism"])
-    model, cfg = served_model(row["model"], row["dtype_weights"])
-    piece = served_slice(row["hardware"], row["num_devices"])
-    if tensor != piece.devices:
-        raise BadRequest("a tensor degree that is not the number of devices")
-    if not heads_divide(cfg, tensor):
-        raise BadRequest("a tensor degree that does not divide the model's heads")
-    concurrency, lengths = row["batch_or_concurrency"], (row["input_len"], row["output_len"])
-    if not all(re.fullmatch(r"0*[1-9]\d{0,8}", text, re.ASCII) for text in (concurrency, *lengths)):
+    cfg = served_model(row["model"], row["weights"])
+    tensor, data = _count(row, "tensor"), _count(row, "data")
+    piece = served_slice(row["hardware"], tensor * data)
+    lengths = [row[c] for c in ("concurrency", "input_length", "output_length")]
+    if not all(re.fullmatch(r"0*[1-9]\d{0,8}", text, re.ASCII) for text in lengths):
         raise BadRequest("no fixed concurrency or no fixed lengths")
-    family, version = engine_of(row["source"])
-    kv = row["dtype_kv"] or kv_of(family, row["dtype_weights"])
+    prefill = _prefill(row)
+    for degree in (tensor, prefill.tensor if prefill else 1):
+        if not heads_divide(cfg, degree):
+            raise BadRequest("a tensor degree that does not divide the model's heads")
+    kv = row["kv"] or notation.kv_of(row["engine"], row["weights"])
+    ttft = row["ttft_ms"].strip()
     return ServingRun(
         source=row["source"].split("/")[0],
-        family=family,
-        version=version,
-        release=release_of(version),
-        model=model,
+        family=row["engine"],
+        version=row["release"],
+        eager=row["launch"] == "eager",
+        prefill_first=row["schedule"] == "prefill_first",
+        model=row["model"],
         cfg=cfg,
         piece=piece,
         tensor=tensor,
-        weights=row["dtype_weights"],
+        data=data,
+        expert=_count(row, "expert"),
+        workers=_count(row, "workers") if prefill else 1,
+        prefill=prefill,
+        drafts=int(row["drafts"] or 0),
+        weights=row["weights"],
         kv={"fp16": "f16"}.get(kv, kv),
-        concurrency=int(concurrency),
-        input_length=int(lengths[0]),
-        output_length=int(lengths[1]),
-        kind=_TPOT[tpot],
-        tpot=values[tpot],
-        ttft=next((values[m] for m in _TTFT if m in values), None),
+        concurrency=int(row["concurrency"]),
+        longest_input=int(row["input_length"]),
+        longest_output=int(row["output_length"]),
+        shortest=number(row["shortest"] or "1", "shortest", least=0.0, most=1.0),
+        kind=row["kind"],
+        tpot=_seconds(row["tpot_ms"]),
+        ttft=_seconds(ttft) if ttft else None,
     )
 
 
-def _seconds(row: Row) -> float:
-    scales = {"ms": 1e-3, "s": 1.0}
-    if row["unit"] not in scales:
-        raise BadRequest("a unit that is neither ms nor s")
-    return number(row["value"].strip(), "value", least=1e-9, most=1e15) * scales[row["unit"]]
-
-
-def tensor_of(parallelism: str) -> int:
-    """The tensor degree of "TP8" or of "tp8 pp1 adp1 moe_tp8 moe_ep1"; BadRequest with others."""
-    plain = re.fullmatch(r"TP(\d{1,6})", parallelism)
-    if plain:
-        return int(plain.group(1))
-    parts = re.fullmatch(
-        r"tp(\d{1,6}) pp1 adp(\d{0,6}) moe_tp(\d{1,6}) moe_ep(\d{1,6})", parallelism
+def _prefill(row: Row) -> PrefillWorkers | None:
+    if row["workers"] in ("", "0"):
+        return None
+    tensor, data = _count(row, "prefill_tensor"), _count(row, "prefill_data")
+    return PrefillWorkers(
+        workers=_count(row, "prefill_workers"),
+        piece=served_slice(row["hardware"], tensor * data),
+        tensor=tensor,
+        data=data,
     )
-    if parts is None:
-        raise BadRequest("not tensor alone: disaggregated, or another notation")
-    tensor, data, expert_tensor, expert = (int(p or 1) for p in parts.groups())
-    # A dense model has no expert degrees; tables then say 0 or 1.
-    if data > 1 or expert > 1 or expert_tensor not in (0, 1, tensor):
-        raise BadRequest("not tensor alone: attention data parallel or expert parallel")
-    return tensor
 
 
-def engine_of(source: str) -> tuple[str, str]:
-    """Family and version of "aiconfigurator-silicon/vllm 0.19.0" and other spellings."""
-    name = source.split("/")[-1]
-    if name.startswith("Splitwise"):
-        # Its first year: no CUDA graphs, scheduling and sampling in Python between the steps.
-        return "vllm-2023", ""
-    family, _, version = name.partition(" ")
-    return family, version.strip()
+def _count(row: Row, column: str) -> int:
+    if not re.fullmatch(r"[1-9]\d{0,5}", row[column]):
+        raise BadRequest(f"no number of '{column}'")
+    return int(row[column])
 
 
-def kv_of(family: str, weights: str) -> str:
-    """The cache's dtype where a row does not state it: see the head of this file."""
-    return "fp8" if family == "trtllm" and weights in ("fp8", "fp4") else "bf16"
+def _seconds(text: str) -> float:
+    return number(text.strip(), "value", least=1e-9, most=1e15) * 1e-3
 
 
-def release_of(version: str) -> tuple[int, ...]:
-    """A version as numbers that compare: (1, 2, 0, 6, 3) for 1.2.0rc6.post3, with a final release
-    above its candidates; () for a name, a nightly build, a year, or none."""
-    n = r"\d{1,9}"
-    match = re.fullmatch(rf"({n})\.({n})\.({n})(?:-?rc({n}))?(?:\.(?:post|pre)({n}))?", version)
-    if match is None:
-        return ()
-    major, minor, patch, candidate, post = match.groups()
-    return (int(major), int(minor), int(patch), int(candidate or 99), int(post or 0))
-
-
-def served_slice(hardware: str, devices: str) -> Slice:
-    """The slice of a row: one node of the chip, or part of it; on a torus the most even box."""
+def served_slice(hardware: str, devices: int) -> Slice:
+    """The slice of a server: as few nodes of the chip as hold it; on a torus the most even box."""
     if _CAPPED in hardware:
         raise BadRequest("a power-capped chip, which the catalogue has not")
     try:
@@ -307,30 +295,29 @@ def served_slice(hardware: str, devices: str) -> Slice:
             chip = load_chip(hardware.lower())
         except BadRequest:
             raise BadRequest("a chip that the catalogue has not") from None
+    chips, rest = divmod(devices, chip.jax_devices_per_chip)
     try:
         if isinstance(chip.network, Torus):
-            wanted = whole(devices, "num_devices", least=1)
-            return next(p for p in slices_of(chip) if p.chips == wanted)
-        return parse_slice(f"{chip.id}:{devices}")
+            return next(p for p in slices_of(chip) if p.chips == chips and not rest)
+        return parse_slice(f"{chip.id}:{chips}")
     except (BadRequest, StopIteration):
         raise BadRequest("a number of devices that is no slice of the chip") from None
 
 
 @cache
-def served_model(name: str, weights: str) -> tuple[str, ModelConfig]:
-    """The zoo's model by a table's name, with its linear layers stored in `weights`."""
-    short = name.split("/")[-1].lower()
-    short = re.sub(r"-(instruct|fp8|nvfp4|0528)\b", "", short)
-    short = _MODEL_NAMES.get(short, short)
-    if short not in zoo_names():
+def served_model(name: str, weights: str) -> ModelConfig:
+    """The zoo's model, with its linear layers stored in `weights`."""
+    if name not in zoo_names():
         raise BadRequest("a model that the zoo has not")
-    return short, with_weights(load_model(short), weights)
+    return with_weights(load_model(name), weights)
 
 
 def with_weights(cfg: ModelConfig, weights: str) -> ModelConfig:
     """The model as its quantized checkpoint stores it; see the head of this file."""
-    if weights in ("bf16", "fp16") or "mxfp4" in cfg.weight_dtypes.values():
+    if "mxfp4" in cfg.weight_dtypes.values():
         return cfg
+    if weights in ("bf16", "fp16"):
+        return replace(cfg, weight_dtypes={"": "bf16"})
     stored = {"fp4": "nvfp4"}.get(weights, weights)
     latent = any(isinstance(layer.mixer, LatentAttention) for layer in cfg.groups)
     kept = ("attention",) if stored == "nvfp4" and latent else ()

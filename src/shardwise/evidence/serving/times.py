@@ -10,9 +10,16 @@ from math import prod
 
 import numpy as np
 
-from shardwise.evidence.serving.loop import ClosedLoop, LoopTimes, loop_times
+from shardwise.evidence.serving.loop import (
+    ClosedLoop,
+    LoopTimes,
+    PoolTimes,
+    loop_times,
+    pool_times,
+    tokens_per_step,
+)
 from shardwise.evidence.serving.runs import ServingRun
-from shardwise.hardware import Chip, Placement
+from shardwise.hardware import Placement, Slice
 from shardwise.hardware.boxes import boxes
 from shardwise.models import ModelConfig
 from shardwise.planner.serve.count import step_work
@@ -31,6 +38,9 @@ MEMORY_SHARE = 0.9
 _ALONE = replace(IDEAL_ENGINE, hops=0.0)
 _PROBES = (_ALONE, replace(_ALONE, kernel_seconds=1e-6), replace(_ALONE, hops=1.0))
 
+_SHARES = (1.0, 0.7, 0.4, 0.15)
+"""Shares of a decode server's requests at which its step is priced where others prefill."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFeatures:
@@ -43,7 +53,7 @@ class StepFeatures:
     sequences: np.ndarray
 
     def seconds(self, engine: Engine) -> np.ndarray:
-        """Seconds of the step with an engine's constants."""
+        """Seconds of the step with an engine's constants, numbers or arrays over runs."""
         return (
             self.fixed
             + self.kernels * engine.kernel_seconds
@@ -54,114 +64,251 @@ class StepFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFeatures:
-    """Runs with the features of their three steps; all arrays are over `runs`."""
+    """Runs with the features of their steps; all arrays are over `runs`.
+
+    `decode` are the features of a decode step at the `running` sequences beside them, one row of
+    either per share of `_SHARES`; the first is of all that are in flight. `full` is a step of as
+    many prompts as the token budget holds.
+    """
 
     runs: tuple[ServingRun, ...]
     loop: ClosedLoop
-    decode: StepFeatures
+    running: tuple[np.ndarray, ...]
+    decode: tuple[StepFeatures, ...]
     mixed: StepFeatures
     prompt: StepFeatures
+    full: StepFeatures
 
     def times(self, engine: Engine) -> LoopTimes:
         """TTFT and TPOT of every run; a run of kind "step" is one batch, and nothing else comes."""
-        decode, prompt = self.decode.seconds(engine), self.prompt.seconds(engine)
-        looped = loop_times(
-            self.loop, decode, self.mixed.seconds(engine), prompt, engine.prefill_wait
-        )
+        drafts = np.array([float(run.drafts) for run in self.runs])
+        yields = tokens_per_step(drafts, engine.arrival.acceptance)
+        equal = np.array([run.shortest == 1 for run in self.runs])
+        loop = replace(self.loop, yields=yields)
+        decode, prompt = self.decode[0].seconds(engine), self.prompt.seconds(engine)
+        if self.runs[0].prefill is not None:
+            return pool_times(self._pools(loop, prompt, engine), engine, equal)
+        looped = loop_times(loop, decode, self.mixed.seconds(engine), prompt, engine, equal)
         alone = np.array([run.kind == "step" for run in self.runs])
         return LoopTimes(
-            ttft=np.where(alone, prompt * self.loop.chunks, looped.ttft),
+            ttft=np.where(alone, prompt * loop.chunks, looped.ttft),
             tpot=np.where(alone, decode, looped.tpot),
         )
+
+    def _pools(self, loop: ClosedLoop, prompt: np.ndarray, engine: Engine) -> PoolTimes:
+        steps = [step.seconds(engine) for step in self.decode]
+        return PoolTimes(
+            loop=loop,
+            servers=np.array([float(run.workers) for run in self.runs]),
+            prefill_servers=np.array(
+                [float(run.prefill.workers) for run in self.runs if run.prefill]
+            ),
+            prompt=prompt,
+            full=self.full.seconds(engine),
+            decode=lambda running: _between(running, self.running, steps),
+        )
+
+
+def _between(
+    at: Quantity, places: Sequence[np.ndarray], values: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Values at falling places along lines; beyond the ends, those of the ends."""
+    at = np.clip(at, places[-1], places[0])
+    found = values[-1]
+    for i in reversed(range(len(places) - 1)):
+        low, high = places[i + 1], places[i]
+        share = (at - low) / np.maximum(high - low, 1e-9)
+        found = np.where(at >= low, values[i + 1] + share * (values[i] - values[i + 1]), found)
+    return np.where(at >= places[0], values[0], found)
 
 
 def features(
     runs: Sequence[ServingRun], progress: Callable[[int, int], None] | None = None
 ) -> list[RunFeatures]:
-    """The features of runs, together where only their concurrency and lengths differ."""
-    groups = grouped(runs, lambda r: (r.model, r.weights, r.kv, str(r.piece), r.tensor, r.kind))
+    """The features of runs, together where only their software, servers' numbers, concurrency and
+    lengths differ."""
+
+    def alike(r: ServingRun) -> tuple:
+        prefill = r.prefill and (str(r.prefill.piece), r.prefill.tensor, r.prefill.data)
+        model = (r.model, r.weights, r.kv, r.drafts, r.kind)
+        return (*model, str(r.piece), r.tensor, r.data, prefill)
+
     found: list[RunFeatures] = []
-    for group in groups.values():
+    for group in grouped(runs, alike).values():
         found.append(_features(group))
         if progress is not None:
             progress(sum(len(f.runs) for f in found), len(runs))
     return found
 
 
+def stacked(groups: Sequence[RunFeatures]) -> list[RunFeatures]:
+    """The groups as two at most: runs of one kind of server, and runs of two pools."""
+
+    def kind(group: RunFeatures) -> bool:
+        return group.runs[0].prefill is not None
+
+    return [_joined(parts) for parts in grouped(groups, kind).values()]
+
+
+def _joined(groups: Sequence[RunFeatures]) -> RunFeatures:
+    sizes = [len(g.runs) for g in groups]
+
+    def join(parts: Sequence[Quantity]) -> np.ndarray:
+        return np.concatenate(
+            [np.broadcast_to(np.asarray(p, float), (n,)) for p, n in zip(parts, sizes, strict=True)]
+        )
+
+    def steps(parts: Sequence[StepFeatures]) -> StepFeatures:
+        names = ("fixed", "kernels", "latency", "sequences")
+        return StepFeatures(**{n: join([getattr(p, n) for p in parts]) for n in names})
+
+    loops = [g.loop for g in groups]
+    names = ("concurrency", "input_length", "output_length", "most_running", "splits")
+    shares = range(len(groups[0].decode))
+    return RunFeatures(
+        runs=tuple(run for g in groups for run in g.runs),
+        loop=ClosedLoop(**{n: join([getattr(loop, n) for loop in loops]) for n in names}),
+        running=tuple(join([g.running[i] for g in groups]) for i in shares),
+        decode=tuple(steps([g.decode[i] for g in groups]) for i in shares),
+        mixed=steps([g.mixed for g in groups]),
+        prompt=steps([g.prompt for g in groups]),
+        full=steps([g.full for g in groups]),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counter:
+    """A server whose steps are counted and priced, for `number` runs."""
+
+    cfg: ModelConfig
+    shape: ServeShape
+    piece: Slice
+    placement: Placement
+    number: int
+
+    def step(self, step: StepShape) -> StepFeatures:
+        """A step's seconds at three engines, which tell its linear parts."""
+        work = step_work(self.cfg, self.shape, step)
+        prices = [
+            price(work, self.piece.chip, self.placement, stack=e.stack).expected for e in _PROBES
+        ]
+        fixed, kernels, latency = (self._over(t) for t in prices)
+        sequences = np.asarray(step.decodes + step.prefills, float) / self.shape.splits
+        return StepFeatures(
+            fixed=fixed,
+            kernels=(kernels - fixed) / _PROBES[1].kernel_seconds,
+            latency=latency - fixed,
+            sequences=self._over(sequences),
+        )
+
+    def guessing(self, loop: ClosedLoop, drafts: int) -> StepFeatures:
+        """A decode step that checks `drafts` guesses, each made by one more layer and the head."""
+        one = self.step(loop.decode_step())
+        if not drafts:
+            return one
+        checked = self.step(loop.decode_step(drafts + 1.0))
+        layer = drafts / sum(count for _, count in self.cfg.layer_groups())
+        return StepFeatures(
+            fixed=checked.fixed + layer * one.fixed,
+            kernels=checked.kernels + layer * one.kernels,
+            latency=checked.latency + layer * one.latency,
+            sequences=checked.sequences,
+        )
+
+    def _over(self, value: Quantity) -> np.ndarray:
+        return np.broadcast_to(np.asarray(value, float), (self.number,))
+
+
 def _features(runs: Sequence[ServingRun]) -> RunFeatures:
     run = runs[0]
-    shape, placement = server_of(run), placement_of(run)
-    concurrency = np.array([float(r.concurrency) for r in runs])
-    loop = ClosedLoop(
-        concurrency=concurrency,
-        input_length=np.array([float(r.input_length) for r in runs]),
-        output_length=np.array([float(r.output_length) for r in runs]),
-        most_running=np.array([float(most_running(r, shape)) for r in runs]),
-    )
-    prompts = concurrency if run.kind == "step" else np.ones(len(runs))
-
-    def of(step: StepShape) -> StepFeatures:
-        return step_features(run.cfg, shape, step, run.piece.chip, placement, len(runs))
-
+    server = _counter(run, run.piece, run.tensor, run.data, len(runs))
+    loop = loop_of(runs, server.shape)
+    prefill = run.prefill
+    if prefill is None:
+        before, splits = server, run.data
+    else:
+        pool = (prefill.piece, prefill.tensor, prefill.data)
+        before, splits = _counter(run, *pool, len(runs)), prefill.data
+    loop = replace(loop, splits=float(splits))
+    shares = _SHARES if prefill is not None else _SHARES[:1]
+    loops = [
+        replace(
+            loop, concurrency=np.maximum(np.minimum(loop.concurrency * s, loop.most_running), 1)
+        )
+        for s in shares
+    ]
+    prompts = loop.concurrency if run.kind == "step" else np.full(len(runs), float(splits))
     return RunFeatures(
         runs=tuple(runs),
         loop=loop,
-        decode=of(loop.decode_step()),
-        mixed=of(loop.mixed_step()),
-        prompt=of(loop.prompt_step(prompts)),
+        running=tuple(np.asarray(part.running, float) for part in loops),
+        decode=tuple(server.guessing(part, run.drafts) for part in loops),
+        mixed=server.step(loop.mixed_step())
+        if prefill is None
+        else server.step(loops[0].decode_step()),
+        prompt=before.step(loop.prompt_step(prompts)),
+        full=before.step(loop.prompt_step(splits * loop.full_prompts)),
     )
 
 
-def step_features(
-    cfg: ModelConfig,
-    shape: ServeShape,
-    step: StepShape,
-    chip: Chip,
-    placement: Placement,
-    number: int,
-) -> StepFeatures:
-    """A step's seconds at three engines, which tell its linear parts."""
-    work = step_work(cfg, shape, step)
-    found = [price(work, chip, placement, stack=e.stack).expected for e in _PROBES]
-    fixed, kernels, latency = (np.broadcast_to(np.asarray(t, float), (number,)) for t in found)
-    sequences = np.asarray(step.decodes + step.prefills, float) / shape.splits
-    return StepFeatures(
-        fixed=fixed,
-        kernels=(kernels - fixed) / _PROBES[1].kernel_seconds,
-        latency=latency - fixed,
-        sequences=np.broadcast_to(sequences, (number,)),
+def loop_of(runs: Sequence[ServingRun], shape: ServeShape) -> ClosedLoop:
+    """What is in flight at one decode server of each run."""
+    return ClosedLoop(
+        concurrency=np.array([r.concurrency / r.workers for r in runs]),
+        input_length=np.array([r.input_length for r in runs]),
+        output_length=np.array([r.output_length for r in runs]),
+        most_running=np.array([float(most_running(r, shape)) for r in runs]),
     )
 
 
-def server_of(run: ServingRun) -> ServeShape:
+def _counter(run: ServingRun, piece: Slice, tensor: int, data: int, number: int) -> _Counter:
+    mesh = mesh_of(run, tensor, data)
+    return _Counter(
+        cfg=run.cfg,
+        shape=shape_of(run, piece, mesh),
+        piece=piece,
+        placement=placement_of(piece, mesh, tensor * data),
+        number=number,
+    )
+
+
+def mesh_of(run: ServingRun, tensor: int, data: int) -> dict[str, int]:
+    """Axes of a server: attention data parallel cuts the experts of a mixture, too. Experts apart
+    over the devices of tensor have the bytes that experts cut like an MLP have."""
+    mesh = {"tensor": tensor, "expert" if run.mixture else "data": data}
+    return {axis: degree for axis, degree in mesh.items() if degree > 1}
+
+
+def shape_of(run: ServingRun, piece: Slice, mesh: dict[str, int]) -> ServeShape:
     """The run's degrees and dtypes; the batch and lengths that a step replaces."""
     activations = "f16" if run.weights == "fp16" else "bf16"
     return ServeShape(
-        degrees={"tensor": float(run.tensor)} if run.tensor > 1 else {},
-        batch=float(run.concurrency),
-        input_length=run.input_length,
-        output_length=run.output_length,
-        prefill_chunk=run.input_length,
+        degrees={axis: float(degree) for axis, degree in mesh.items()},
+        batch=1.0,
+        input_length=run.longest_input,
+        output_length=run.longest_output,
+        prefill_chunk=run.longest_input,
         kv_sharding="heads",
         dtypes=ServeDtypes(
             weights=CHECKPOINT, kv=run.kv, activations=activations, compute=activations
         ),
-        compute_of=compute_dtypes(run.piece.chip),
+        compute_of=compute_dtypes(piece.chip),
     )
 
 
-def placement_of(run: ServingRun) -> Placement:
-    """Tensor over the devices of the run's slice."""
-    piece = run.piece
+def placement_of(piece: Slice, mesh: dict[str, int], devices: int) -> Placement:
+    """The mesh over the devices of the slice."""
+    axes = mesh or {"tensor": 1}
     for box in boxes(piece):
-        if prod(box) * piece.count * piece.chip.jax_devices_per_chip == run.tensor:
-            return place_mesh(piece, {"tensor": run.tensor}, box)
-    return place_mesh(piece, {"tensor": run.tensor}, piece.shape)
+        if prod(box) * piece.count * piece.chip.jax_devices_per_chip == devices:
+            return place_mesh(piece, axes, box)
+    return place_mesh(piece, axes, piece.shape)
 
 
 def most_running(run: ServingRun, shape: ServeShape) -> Quantity:
-    """Sequences whose cache fits beside the weights, at the mean length."""
-    mean = run.input_length + run.output_length // 2
+    """Sequences of a server whose cache fits beside the weights, at the mean length."""
+    mean = int(run.input_length + run.output_length / 2)
     one = replace(shape, batch=1.0, input_length=mean, output_length=0)
     free = MEMORY_SHARE * usable_bytes(run.piece) - weight_bytes_per_device(run.cfg, one)
-    return np.maximum(np.floor(free / kv_bytes_per_device(run.cfg, one)), 1.0)
+    fits = np.maximum(np.floor(free / kv_bytes_per_device(run.cfg, one)), 1.0)
+    return fits * run.data

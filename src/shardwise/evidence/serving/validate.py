@@ -1,18 +1,21 @@
 """Predicted against measured: TPOT and TTFT of every published serving run.
 
-`validate_serving` prices runs (`runs.read_serving`) with the constants of their engine's
-family and returns one `ScoredServingRun` per run. error = predicted / measured - 1; throughput is
-concurrency / TPOT, so its error is that of TPOT the other way round. The runs that gate are those
-of the newest release of each family, per model and chip; older ones are reported beside them.
+`validate_serving` prices runs (`runs.read_serving`) with the constants of their engine's family and
+returns one `ScoredServingRun` per run. error = predicted / measured - 1; throughput is concurrency
+/ TPOT, so its error is that of TPOT the other way round. On the published runs this error is
+in-sample; what runs of a model, a chip or a release cost that the fit had not seen is in
+`data/left_out.json` (`read_left_out`), which scripts/fit_serving.py writes, and comes first.
 """
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from shardwise.evidence.serving.runs import ServingRun, ServingTable, gating
+from shardwise.evidence.serving.runs import ServingRun, ServingTable
 from shardwise.evidence.serving.times import RunFeatures, features
 from shardwise.evidence.training.scores import Summary, plain_summaries, share_inside, summary_of
 from shardwise.roofline.engines import IDEAL_ENGINE, Engine, engine_names, load_engine
@@ -20,19 +23,47 @@ from shardwise.roofline.engines import IDEAL_ENGINE, Engine, engine_names, load_
 OTHERS = "others"
 """The engine of families without constants of their own: the median of those that have some."""
 
+FOLDS = ("model", "chip", "release")
+"""What is left out of a fit, one value at a time."""
+
+LEFT_OUT = Path(__file__).parent / "data" / "left_out.json"
+"""Left-out predictions of the published runs."""
+
 EngineOf = Callable[[ServingRun], Engine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutTimes:
+    """Seconds of the published runs by the fits that had not seen their model, chip or release;
+    `intervals` are shares of the predicted TPOT, from the residuals of other folds alone."""
+
+    ids: tuple[str, ...]
+    tpot: Mapping[str, np.ndarray]
+    ttft: Mapping[str, np.ndarray]
+    intervals: Mapping[str, np.ndarray]
+
+
+def read_left_out(path: Path = LEFT_OUT) -> LeftOutTimes:
+    """What scripts/fit_serving.py wrote."""
+    record = json.loads(path.read_text(encoding="utf-8"))
+    return LeftOutTimes(
+        ids=tuple(record["ids"]),
+        **{
+            name: {fold: np.array(record[name][fold], float) for fold in FOLDS}
+            for name in ("tpot", "ttft", "intervals")
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredServingRun:
-    """One run priced; seconds. `gates` says whether it is of its family's newest release,
-    `interval` is the 80 % range of the TPOT that the engine's constants expect."""
+    """One run priced; seconds. `interval` is the 80 % range of the TPOT that the engine's constants
+    expect."""
 
     run: ServingRun
     engine: str
     tpot: float
     ttft: float
-    gates: bool
     interval: tuple[float, float] | None = None
 
     @property
@@ -46,27 +77,24 @@ class ScoredServingRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingValidation:
-    """What `validate_serving` found. `efficiency` says whether engines' constants priced."""
+    """What `validate_serving` found. `efficiency` says whether engines' constants priced;
+    `left_out` are summaries of TPOT and TTFT by fold, where the runs are those published."""
 
     efficiency: Literal["fitted", "roofline"]
     rows: tuple[ScoredServingRun, ...]
     table: ServingTable
-
-    @property
-    def gating(self) -> tuple[ScoredServingRun, ...]:
-        return tuple(row for row in self.rows if row.gates)
+    left_out: Mapping[str, tuple[Summary, Summary]]
 
     @property
     def coverage(self) -> float | None:
-        """Share of the runs that gate whose measured TPOT lies in its 80 % range."""
-        return share_inside((r.interval, r.run.tpot) for r in self.gating)
+        """Share of the runs whose measured TPOT lies in its 80 % range."""
+        return share_inside((r.interval, r.run.tpot) for r in self.rows)
 
-    def by(self, key: Callable[[ScoredServingRun], str], gates: bool = True) -> dict[str, Summary]:
-        """Summaries of TPOT by a property, of the runs that gate or of all."""
-        rows = self.gating if gates else self.rows
+    def by(self, key: Callable[[ScoredServingRun], str]) -> dict[str, Summary]:
+        """Summaries of TPOT by a property."""
         return {
-            name: tpot_summary([r for r in rows if key(r) == name])
-            for name in sorted(set(map(key, rows)))
+            name: tpot_summary([r for r in self.rows if key(r) == name])
+            for name in sorted(set(map(key, self.rows)))
         }
 
 
@@ -84,26 +112,50 @@ def validate_serving(
     """Price every run of a table, by its engine's constants or by chip rates alone."""
     of = family_engine if efficiency == "fitted" else lambda run: IDEAL_ENGINE
     rows = scored(features(table.runs, progress), of, table.runs)
-    return ServingValidation(efficiency=efficiency, rows=rows, table=table)
+    left = left_out_summaries(table.runs) if efficiency == "fitted" else {}
+    return ServingValidation(efficiency=efficiency, rows=rows, table=table, left_out=left)
+
+
+def left_out_summaries(runs: Sequence[ServingRun]) -> dict[str, tuple[Summary, Summary]]:
+    """TPOT and TTFT of published runs, each by the fit that had not seen its model (chip, release);
+    nothing where some run is not among them."""
+    found = read_left_out()
+    place = {name: i for i, name in enumerate(found.ids)}
+    if not runs or any(run.id not in place for run in runs):
+        return {}
+    index = [place[run.id] for run in runs]
+    return {
+        fold: times_summaries(runs, found.tpot[fold][index], found.ttft[fold][index])
+        for fold in FOLDS
+    }
+
+
+def times_summaries(
+    runs: Sequence[ServingRun], tpot: np.ndarray, ttft: np.ndarray
+) -> tuple[Summary, Summary]:
+    """Of predicted TPOT and TTFT."""
+    rows = [
+        ScoredServingRun(run=run, engine="", tpot=float(a), ttft=float(b))
+        for run, a, b in zip(runs, tpot, ttft, strict=True)
+    ]
+    return tpot_summary(rows), ttft_summary(rows)
 
 
 def scored(
     groups: Sequence[RunFeatures], engine_of: EngineOf, runs: Sequence[ServingRun]
 ) -> tuple[ScoredServingRun, ...]:
     """Counted runs priced with some engines, in the order of `runs`."""
-    ids = {run.id for run in gating(runs)}
     found: dict[str, ScoredServingRun] = {}
     for group in groups:
-        engines = {run.family: engine_of(run) for run in group.runs}
-        times = {family: group.times(engine) for family, engine in engines.items()}
+        engines = {run.release: engine_of(run) for run in group.runs}
+        times = {release: group.times(engine) for release, engine in engines.items()}
         for i, run in enumerate(group.runs):
-            engine, tpot = engines[run.family], float(times[run.family].tpot[i])  # type: ignore[index]
+            engine, tpot = engines[run.release], float(times[run.release].tpot[i])  # type: ignore[index]
             found[run.id] = ScoredServingRun(
                 run=run,
                 engine=engine.name,
                 tpot=tpot,
-                ttft=float(times[run.family].ttft[i]),  # type: ignore[index]
-                gates=run.id in ids,
+                ttft=float(times[run.release].ttft[i]),  # type: ignore[index]
                 interval=interval_of(engine, tpot),
             )
     return tuple(found[run.id] for run in runs)
@@ -132,22 +184,24 @@ def ttft_summary(rows: Sequence[ScoredServingRun]) -> Summary:
 
 
 def serving_result(found: ServingValidation) -> dict[str, Any]:
-    """The document's `result`; `summary` is of the TPOT of the runs that gate."""
+    """The document's `result`; `summary` is of TPOT with constants that saw the runs, `left_out` of
+    fits that had not seen their model, chip or release."""
     return {
         "efficiency": found.efficiency,
+        "left_out": {
+            fold: {"tpot": asdict(tpot), "ttft": asdict(ttft)}
+            for fold, (tpot, ttft) in found.left_out.items()
+        },
         "summary": {
-            **asdict(tpot_summary(found.gating)),
+            **asdict(tpot_summary(found.rows)),
             "by_source": plain_summaries(found.by(lambda r: r.run.source)),
             "by_chip": plain_summaries(found.by(lambda r: r.run.chip)),
             "by_model": plain_summaries(found.by(lambda r: r.run.model)),
             "by_engine": plain_summaries(found.by(lambda r: r.run.family)),
+            "by_release": plain_summaries(found.by(lambda r: r.run.release)),
         },
-        "ttft": asdict(ttft_summary(found.gating)),
+        "ttft": asdict(ttft_summary(found.rows)),
         "coverage": found.coverage,
-        "all_releases": {
-            **asdict(tpot_summary(found.rows)),
-            "by_release": plain_summaries(found.by(lambda r: r.run.engine, gates=False)),
-        },
         "rows": [_row(row) for row in found.rows],
         "filter": {
             "rows": found.table.rows,
@@ -166,7 +220,6 @@ def _row(r: ScoredServingRun) -> dict[str, Any]:
         "constants": r.engine,
         "chip": run.chip,
         "model": run.model,
-        "gates": r.gates,
         "predicted": r.tpot,
         "measured": run.tpot,
         "error": r.error,

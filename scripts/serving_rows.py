@@ -1,0 +1,398 @@
+#!/usr/bin/env python3
+"""Write the table of serving runs that the package ships, from a collected table and its sources.
+
+    scripts/serving_rows.py COLLECTED.csv SAMPLE.csv RECIPES.git
+
+COLLECTED has one metric a row (`evidence/serving/notation.py`). What its rows leave out is read
+here, once, and stands in columns afterwards; `converted_from` says where each is from:
+
+- SAMPLE, the published table that most rows were collected from (ai-dynamo/aiconfigurator,
+  silicon_sample.csv): the number of servers of either phase.
+- RECIPES, the repository of the benchmark that made most of them (SemiAnalysisAI/InferenceX): of
+  every day's nvidia-master.yaml the entries of the same software, chip, precision, lengths and
+  concurrency. An entry tells degrees, servers and guesses per step; the benchmark's scripts tell
+  that lengths lie between 0.8 and 1 of the stated ones, the cache's dtype, and three guesses (two
+  by SGLang on DeepSeek, one by TensorRT-LLM with attention cut by the batch) on single servers.
+
+A row that several entries fit with different guesses is told by its copy in a dump that has none,
+or, where two measured figures are more than 1.2 apart, the faster is the one that guesses; a row
+that still fits several is left out, and its reason is counted (and stands in docs/fit_serving.md).
+"""
+
+import csv
+import json
+import re
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from shardwise.errors import BadRequest
+from shardwise.evidence.serving import notation
+from shardwise.evidence.serving.runs import EXPLICIT, PUBLISHED_SERVING, run_of, serving_runs
+from shardwise.work import grouped
+
+Row = dict[str, str]
+REASONS = PUBLISHED_SERVING.with_name("serving_left_out.json")
+MASTER = ".github/configs/nvidia-master.yaml"
+LAST_DAY = "2026-05-01"
+SOFTWARE = {"trt": "trtllm", "sglang": "sglang", "vllm": "vllm"}
+PREFIXES = {
+    "dsr1": "deepseek-v3",
+    "gptoss": "gpt-oss-120b",
+    "minimaxm2.5": "minimax-m2.5",
+    "kimik2.5": "kimi-k2.5",
+    "glm5": "glm-5",
+    "qwen3.5": "qwen3.5-397b-a17b",
+}
+GUESSING = ("deepseek-v3", "glm-5", "qwen3.5-397b-a17b")
+"""Models that the benchmark also serves with guessed tokens."""
+
+SHORTEST = "0.8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """One phase of a recipe."""
+
+    workers: int
+    devices: int
+    expert: int
+    by_batch: bool
+
+    @property
+    def tensor(self) -> int:
+        return 1 if self.by_batch else self.devices
+
+    @property
+    def data(self) -> int:
+        return self.devices if self.by_batch else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """An entry of the benchmark's list; `guesses` is None where it guesses an unstated number."""
+
+    image: str
+    guesses: int | None
+    prefill: Servers | None
+    decode: Servers
+
+
+Key = tuple[str, str, str, str, int, int, int, bool]
+
+
+def main() -> None:
+    collected, sample, repository = map(Path, sys.argv[1:4])
+    stated = {row["id"]: row for row in read(sample)}
+    found = recipes(repository)
+    rows, reasons = converted(read(collected), stated, found)
+    kept = serving_runs(rows)
+    reasons.update(kept.left_out)
+    wanted = {run.id for run in kept.runs}
+    write(rows, wanted)
+    REASONS.write_text(json.dumps(dict(reasons.most_common()), indent=1) + "\n", encoding="utf-8")
+    print(f"{len(wanted)} runs")
+    for reason, number in reasons.most_common():
+        print(f"{number:6} {reason}")
+
+
+def read(path: Path) -> list[Row]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write(rows: Iterable[Row], wanted: set[str]) -> None:
+    """The first row of every run, as the package ships it."""
+    left = set(wanted)
+    with PUBLISHED_SERVING.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(EXPLICIT), lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            try:
+                name = run_of(row).id
+            except BadRequest:
+                continue
+            if name in left:
+                left.remove(name)
+                writer.writerow({column: row[column] for column in EXPLICIT})
+
+
+def recipes(repository: Path) -> dict[Key, set[Recipe]]:
+    """All entries that the list ever had, by what a row states."""
+    days: dict[str, str] = {}
+    for line in git(repository, "log", "--format=%h %ad", "--date=short", "--", MASTER).split("\n"):
+        commit, _, day = line.partition(" ")
+        if commit and day <= LAST_DAY:
+            days.setdefault(day, commit)
+    found: dict[Key, set[Recipe]] = defaultdict(set)
+    for commit in days.values():
+        text = git(repository, "show", f"{commit}:{MASTER}")
+        for entry in yaml.load(text, Loader=yaml.CSafeLoader).values():
+            for key, recipe in entries(entry):
+                found[key].add(recipe)
+    return found
+
+
+def git(repository: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(repository), *words], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def entries(entry: Mapping) -> Iterable[tuple[Key, Recipe]]:
+    """One software on one chip: its recipes by lengths and concurrency."""
+    software = SOFTWARE.get(entry["framework"].removeprefix("dynamo-"))
+    model = PREFIXES.get(entry["model-prefix"])
+    if software is None or model is None:
+        return
+    chip, image = entry["runner"].split("-")[0], str(entry["image"]).split(":")[-1]
+    for lengths in entry.get("seq-len-configs", []):
+        for space in lengths["search-space"]:
+            recipe = Recipe(
+                image=image,
+                guesses=guesses_of(space, software, model),
+                prefill=servers(space["prefill"]) if "prefill" in space else None,
+                decode=servers(space.get("decode", space)),
+            )
+            for load in loads(space):
+                apart = recipe.prefill is not None
+                about = software, chip, entry["precision"], model
+                yield (*about, lengths["isl"], lengths["osl"], load, apart), recipe
+
+
+def servers(space: Mapping) -> Servers:
+    return Servers(
+        workers=space.get("num-worker", 1),
+        devices=space["tp"],
+        expert=space.get("ep", 1),
+        by_batch=bool(space.get("dp-attn")),
+    )
+
+
+def loads(space: Mapping) -> list[int]:
+    """Concurrencies: a list, or powers of two times the first."""
+    if "conc-list" in space:
+        return list(space["conc-list"])
+    found = [space["conc-start"]]
+    while found[-1] * 2 <= space["conc-end"]:
+        found.append(found[-1] * 2)
+    return found
+
+
+def guesses_of(space: Mapping, software: str, model: str) -> int | None:
+    """Guessed tokens per step: of the recipe's file, or of the scripts of single servers."""
+    if space.get("spec-decoding", "none") == "none":
+        return 0
+    if software == "sglang":
+        return 2 if model == "deepseek-v3" else 3
+    if "prefill" not in space:
+        return 1 if space.get("dp-attn") else 3
+    settings = [*space["prefill"].get("additional-settings", ())]
+    settings += space["decode"].get("additional-settings", ())
+    told = re.findall(r"mtp(\d)", " ".join(s for s in settings if "CONFIG_FILE" in s))
+    return int(told[-1]) if told else None
+
+
+def converted(
+    rows: Sequence[Row], stated: Mapping[str, Row], found: Mapping[Key, set[Recipe]]
+) -> tuple[list[Row], Counter[str]]:
+    """Every configuration with its columns, and why how many are not."""
+    reasons: Counter[str] = Counter()
+    told: list[tuple[Row, str, set[Recipe]]] = []
+    for group in grouped(rows, notation.configuration).values():
+        mark = re.search(r"id=(\S+)", group[0]["notes"])
+        name = mark.group(1) if mark else ""
+        try:
+            told.append(columns(group, name, stated.get(name), found))
+        except BadRequest as error:
+            reasons[str(error)] += 1
+    dumped = {figures(row): row for row, name, _ in told if is_dump(stated.get(name))}
+    measured: dict[tuple[str, ...], set[float]] = defaultdict(set)
+    for row, _, _ in told:
+        measured[same(row)].add(float(row["tpot_ms"]))
+    done: list[Row] = []
+    for row, name, fits in told:
+        try:
+            if not is_dump(stated.get(name)):
+                settle(row, fits, dumped.get(figures(row)), measured[same(row)])
+            done.append(row)
+        except BadRequest as error:
+            reasons[str(error)] += 1
+    return done, reasons
+
+
+def is_dump(row: Row | None) -> bool:
+    """Whether a row is of the dump that holds no run with guesses."""
+    return row is not None and "db-dump" in row["silicon_data_source"]
+
+
+def figures(row: Row) -> tuple[str, ...]:
+    names = ("engine", "model", "hardware", "weights", "concurrency")
+    lengths = (row["input_length"], row["output_length"])
+    return (*(row[n] for n in names), *lengths, f"{float(row['tpot_ms']):.2f}")
+
+
+def same(row: Row) -> tuple[str, ...]:
+    names = ("release", "tensor", "data", "expert", "workers")
+    return (*figures(row)[:-1], *(row[n] for n in names))
+
+
+def columns(
+    group: Sequence[Row], name: str, stated: Row | None, found: Mapping[Key, set[Recipe]]
+) -> tuple[Row, str, set[Recipe]]:
+    """One configuration, with what its source states, and the recipes that fit it."""
+    first = dict(group[0])
+    apart = first["parallelism"].startswith("disagg")
+    numbered = bool(stated and stated["decode_num_workers"])
+    if apart and not numbered:
+        first["parallelism"] = "TP1"  # told by a recipe or a copy
+    row = notation.explicit([first, *group[1:]])
+    benchmark = stated is not None and (is_dump(stated) or "source_file=20" in origin(stated))
+    fits = recipes_of(row, stated, found, apart) if benchmark and stated else set()
+    if apart and not numbered:
+        row |= {"workers": "?", "tensor": "?", "data": "?", "expert": "?"}
+    elif apart and stated:
+        row |= stated_servers(stated)
+    else:
+        decodes = {recipe.decode for recipe in fits}
+        if len(decodes) == 1:
+            row |= degrees(decodes.pop()) | {"converted_from": "the recipe"}
+    row["shortest"] = SHORTEST if benchmark else "1"
+    row["kv"] = row["kv"] or cache_dtype(row, group[0]["model"], benchmark)
+    return row, name, fits
+
+
+def origin(stated: Row) -> str:
+    return stated["silicon_data_source"]
+
+
+def stated_servers(stated: Row) -> Row:
+    """Servers of either phase as the sample states them."""
+
+    def of(phase: str, what: str) -> str:
+        return stated[f"{phase}_{what}"] or "1"
+
+    return {
+        "prefill_workers": of("prefill", "num_workers"),
+        "prefill_tensor": of("prefill", "tp_size"),
+        "prefill_data": of("prefill", "attention_dp_size"),
+        "workers": of("decode", "num_workers"),
+        "tensor": of("decode", "tp_size"),
+        "data": of("decode", "attention_dp_size"),
+        "expert": of("decode", "moe_ep_size"),
+        "converted_from": "the sample states the servers",
+    }
+
+
+def degrees(server: Servers) -> Row:
+    return {
+        "tensor": str(server.tensor),
+        "data": str(server.data),
+        "expert": str(server.expert),
+    }
+
+
+def recipes_of(row: Row, stated: Row, found: Mapping[Key, set[Recipe]], apart: bool) -> set[Recipe]:
+    """Recipes of a row's software, chip, load and degrees; of its own image where one is."""
+    load = re.search(r"concurrency=(\d+)", origin(stated))
+    chip, model = row["hardware"].split("_")[0], row["model"]
+    lengths = int(row["input_length"]), int(row["output_length"])
+    key = (row["engine"], chip, row["weights"], model, *lengths, int(load[1]) if load else 0, apart)
+    fits = {r for r in found.get(key, set()) if fit(r, row, stated)}
+    tag = re.search(r"(?:image=\S+|nvcr\S+|lmsysorg\S+|vllm/\S+)", origin(stated))
+    own = {r for r in fits if tag and tag.group(0).split(":")[-1] == r.image}
+    return own or fits
+
+
+def fit(recipe: Recipe, row: Row, stated: Row) -> bool:
+    """Whether a recipe has the degrees that a row states."""
+
+    def product(*names: str) -> int:
+        value = 1
+        for name in names:
+            value *= int(stated[name] or 1)
+        return value
+
+    if recipe.prefill is None:
+        wanted = int(row["tensor"]) * int(row["data"])
+        return recipe.decode.devices == wanted and recipe.decode.expert == int(row["expert"])
+    prefill = product("prefill_tp_size", "prefill_attention_dp_size")
+    decode = product("decode_tp_size", "decode_attention_dp_size")
+    if prefill == decode and (decode > 16 or decode == 12):  # all devices, said twice
+        pools = (recipe.prefill, recipe.decode)
+        return sum(pool.workers * pool.devices for pool in pools) == decode
+    return (recipe.prefill.devices, recipe.decode.devices) == (prefill, decode)
+
+
+def settle(row: Row, fits: set[Recipe], copy: Row | None, measured: set[float]) -> None:
+    """Servers and guesses of a row that several recipes may fit."""
+    if copy is not None:
+        names = ("tensor", "data", "expert", "workers")
+        pools = ("prefill_workers", "prefill_tensor", "prefill_data")
+        row |= {n: copy[n] for n in (*names, *pools)}
+        row["converted_from"] = "its copy in the later dump"
+        return
+    apart = row["workers"] == "?"
+    if not apart and row["model"] not in GUESSING:
+        return
+    if apart and not fits:
+        raise BadRequest("disaggregated, without the number of servers, and no recipe fits")
+    if len({recipe.guesses != 0 for recipe in fits}) > 1:
+        fits = told_apart(float(row["tpot_ms"]), fits, measured)
+    found = {(r.guesses, r.prefill, r.decode) if apart else (r.guesses,) for r in fits}
+    if len(found) > 1:
+        raise BadRequest("several recipes fit the row")
+    if not fits:
+        return
+    recipe = next(iter(fits))
+    if recipe.guesses is None:
+        raise BadRequest("guesses of an unstated number")
+    row["drafts"] = str(recipe.guesses)
+    if apart and recipe.prefill is not None:
+        row |= degrees(recipe.decode) | {
+            "workers": str(recipe.decode.workers),
+            "prefill_workers": str(recipe.prefill.workers),
+            "prefill_tensor": str(recipe.prefill.tensor),
+            "prefill_data": str(recipe.prefill.data),
+            "converted_from": "the recipe",
+        }
+
+
+def told_apart(tpot: float, fits: set[Recipe], measured: set[float]) -> set[Recipe]:
+    """The recipes with guesses for the faster of two figures, those without for the slower."""
+    if max(measured) < 1.2 * min(measured):
+        raise BadRequest("with or without guesses: nothing tells")
+    if min(measured) * 1.1 < tpot < max(measured) * 0.9:
+        raise BadRequest("with or without guesses: nothing tells")
+    fast = tpot <= min(measured) * 1.1
+    return {recipe for recipe in fits if (recipe.guesses != 0) == fast}
+
+
+def cache_dtype(row: Row, checkpoint: str, benchmark: bool) -> str:
+    """The cache's dtype by the benchmark's scripts, else what the software takes by default: fp8
+    for a checkpoint of NVIDIA's that says so, in TensorRT-LLM."""
+    engine, chip, weights = row["engine"], row["hardware"], row["weights"]
+    blackwell = any(name in chip for name in ("b200", "b300"))
+    if benchmark:
+        fp8 = {
+            "deepseek-v3": engine != "sglang" or not chip.startswith("h"),
+            "gpt-oss-120b": blackwell,
+            "minimax-m2.5": blackwell and row["release"].startswith("0.19"),
+            "qwen3.5-397b-a17b": weights != "bf16",
+            "glm-5": weights == "fp8" and blackwell,
+            "kimi-k2.5": engine == "trtllm",
+        }
+        if row["model"] in fp8:
+            return "fp8" if fp8[row["model"]] else "bf16"
+    by_default = benchmark or checkpoint.startswith("nvidia/")
+    return notation.kv_of(engine, weights) if by_default else "bf16"
+
+
+if __name__ == "__main__":
+    main()
