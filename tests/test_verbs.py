@@ -8,6 +8,7 @@ from tests.apps.test_files import ALL
 
 import shardwise as sw
 from shardwise.errors import BadRequest
+from shardwise.plans.train import mesh_text
 
 OUTPUT = {
     "as_json": "prints the document that `answer.result` is part of",
@@ -81,7 +82,7 @@ def test_an_answer_prints_as_the_command_does():
     found = sw.plan_train("llama-3-8b", "v5e:4x4", **JOB, tokens="1T")
     assert lines(str(found)) == lines(answered(*WORDS, "--tokens", "1T")[0])
     assert repr(found) == str(found)
-    assert found.table()[0]["mesh"] == "fsdp=16"
+    assert found.table()[0]["mesh"] == mesh_text(found.best.plan.mesh)
     assert found.result["run"]["usd"] > 0
 
 

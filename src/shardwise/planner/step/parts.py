@@ -46,9 +46,11 @@ EXCHANGED = ("parameters", "gradients", "optimizer")
 SIDE = ("attention.ring",)
 """Ops of a layer that run beside its chain: hops of keys and values under the attention."""
 
-PAIRED = ("experts.dispatch", "experts.combine")
-"""Those that run beside the chain where two microbatches' passes are paired (DeepSeek-V3, section
-3.2.1, figure 4: each pass's all-to-alls under the other's attention and MLP)."""
+IN_PIECES: frozenset[Overlapped | None] = frozenset({"tensor", "expert"})
+"""Whose transfers stand between the ops that make and read them, and run beside the chain where
+they are hidden: those of tensor cut into pieces, of experts where two microbatches' passes pair
+(DeepSeek-V3, section 3.2.1, figure 4: each pass's all-to-alls under the other's attention and
+MLP)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +147,9 @@ _OF_AXIS: Mapping[str, Overlapped] = {
 
 def runs_beside(op: Op, aside: bool, hidden: frozenset[Overlapped]) -> bool:
     """Whether a transfer runs beside its body's chain: of those that nothing waits for (`aside`)
-    the hidden ones, and activations over tensor or expert, in pieces beside the products that read
-    or make them, where these are hidden. When a stage waits for another one is its schedule's
-    matter."""
+    the hidden ones. When a stage waits for another one is its schedule's matter."""
     whose = overlapped_of(op)
-    if whose in (None, "pipeline"):
-        return aside
-    return whose in hidden and (aside or whose in ("tensor", "expert"))
+    return aside and (whose in (None, "pipeline") or whose in hidden)
 
 
 def layer_chains(
@@ -197,9 +195,10 @@ def _chained(ops: Sequence[Op], shape: TrainShape) -> list[Op]:
     lower bound has the optimizer's state alone, which every step reads and writes.
     """
     ops = [replace(op, on_chip_bytes=op.hbm_bytes) for op in ops]
-    names = (*SIDE, *PAIRED) if shape.paired else SIDE
-    side = [replace(op, after=()) for op in ops if op.name.endswith(names)]
-    first, *rest = chain([op for op in ops if not op.name.endswith(names)])
+    hidden = shape.hidden & IN_PIECES
+    beside = [op.name.endswith(SIDE) or overlapped_of(op) in hidden for op in ops]
+    side = [replace(op, after=()) for op, apart in zip(ops, beside, strict=True) if apart]
+    first, *rest = chain([op for op, apart in zip(ops, beside, strict=True) if not apart])
     return [*side, replace(first, after=((rest or [first])[-1].id,)), *rest]
 
 
