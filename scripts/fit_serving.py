@@ -105,7 +105,7 @@ def main() -> None:
     table = read_serving(asked.table)
     groups = features(table.runs)
     whole = fit_engines(stacked(groups), begin(table.runs))
-    rows = price_with(groups, whole.by_release(), table.runs)
+    rows = price_with(groups, whole.engines(), table.runs)
     left = [left_out(groups, table.runs, what) for what in FOLDS]
     page = report(asked.date, table, rows, whole, left, groups)
     print(page)
@@ -127,7 +127,7 @@ def arguments() -> argparse.Namespace:
 def price_with(
     groups: Sequence[RunFeatures], engines: Mapping[str, Engine], runs: Sequence[ServingRun]
 ) -> tuple[ScoredServingRun, ...]:
-    return scored(groups, lambda run: engines[run.release], runs)
+    return scored(groups, lambda run: engines[run.family], runs)
 
 
 def left_out(groups: Sequence[RunFeatures], runs: Sequence[ServingRun], what: str) -> LeftOutRuns:
@@ -140,9 +140,9 @@ def left_out(groups: Sequence[RunFeatures], runs: Sequence[ServingRun], what: st
         def seen(run: ServingRun, name: str = name) -> bool:
             return getattr(run, what) != name
 
-        fold = fit_engines(parts, begin(runs), seen)
-        engines.append(fold.engines())
-        for row in price_with(groups, fold.by_release(), runs):
+        fold = fit_engines(parts, begin(runs), seen).engines()
+        engines.append(fold)
+        for row in price_with(groups, fold, runs):
             if getattr(row.run, what) == name:
                 found[row.run.id] = row
     rows = [found[run.id] for run in runs]
