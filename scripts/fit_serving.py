@@ -76,9 +76,13 @@ HEADLINE = """Every run predicted by the fit that had not seen its model, its ch
 (a family and the first two numbers of its version). In-sample is the same fit on all runs; chip
 rates alone are no engine's constants at all. A range is of the measured over the predicted TPOT of
 the other folds' runs of the same class (dense models, or mixtures; all with fewer than {few} runs),
-as wide as ranges made without one of those folds must be to hold 80 % of its runs; {coverage} of
-the runs lie in theirs."""
-FOUND = """{runs:,} runs, {rows:,} rows with a time per output token. Not among them:"""
+as wide as ranges made without one of those folds must be to hold 80 % of its runs; {coverage}
+of the runs lie in theirs.
+
+TTFT is the weaker half. It hangs on flags that no column states: after how many steps software
+looks at its queue (10 or 30 in some recipes), after how many it streams, and how a benchmark
+starts; and where pools of servers are near their limit, a tenth of the prefill's rate doubles it."""
+FOUND = """{runs:,} runs of {rows:,} configurations in the collected table. Not among them:"""
 UNDER = """Median |error| of TPOT and TTFT, their 90th percentile, and the median signed error of
 TPOT (bias), each run by the fit without the value in the first column."""
 
@@ -221,7 +225,7 @@ def report(
         *(_by(what, rows) for what in ("model", "chip", "family", "release")),
         "## The runs",
         FOUND.format(runs=len(table.runs), rows=len(table.runs) + sum(reasons.values())),
-        made.table(["rows", "why"], [[str(n), why] for why, n in _largest(reasons)]),
+        made.table(["configurations", "why"], [[str(n), why] for why, n in _largest(reasons)]),
         made.table(
             ["family", "model", "weights", "chip", "runs"],
             [[*key, str(n)] for key, n in sorted(_behind(table.runs).items())],
