@@ -81,7 +81,7 @@ of the runs lie in theirs.
 
 TTFT is the weaker half. It hangs on flags that no column states: after how many steps software
 looks at its queue (10 or 30 in some recipes), after how many it streams, and how a benchmark
-starts; and where pools of servers are near their limit, a tenth of the prefill's rate doubles it."""
+starts. Near the limit of the servers that prefill, a small error of their rate is a large one."""
 FOUND = """{runs:,} runs of {rows:,} configurations in the collected table. Not among them:"""
 UNDER = """Median |error| of TPOT and TTFT, their 90th percentile, and the median signed error of
 TPOT (bias), each run by the fit without the value in the first column."""
