@@ -75,7 +75,7 @@ def test_without_any_run_all_have_their_priors(groups, runs):
 def test_what_is_written_can_be_read(groups, runs):
     table = ServingTable(rows=len(runs), runs=tuple(runs), left_out={})
     whole = fit_engines(stacked(groups), begin(runs))
-    rows = fit_serving.price_with(groups, whole.by_release(), runs)
+    rows = fit_serving.price_with(groups, whole.engines(), runs)
     left = [fit_serving.left_out(groups, runs, what) for what in ("chip", "model")]
     assert [len(x.rows) for x in left] == [len(runs)] * 2
     page = fit_serving.report("2026-01-02", table, rows, whole, left, groups)

@@ -1,9 +1,8 @@
 """Fit the constants of serving engines: few per family, each drawn from a common value.
 
-A constant is exp(common + the family's own + the release's own); the common part is drawn from its
-prior, the others from 0, so a family with few runs, or none, has the common value. What a release
-has of its own (a version, and the flags that it was started with) is in no engine that is written.
-What is known of a family's software beforehand shifts its priors (`SHIFTS`).
+A constant is exp(common + the family's own); the common part is drawn from its prior, the family's
+own from 0, so a family with few runs, or none, has the common value. What is known of a family's
+software beforehand shifts its priors (`SHIFTS`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,19 +36,18 @@ SHIFTS: Mapping[str, Mapping[str, float]] = {
 """
 
 Keep = Callable[[ServingRun], bool]
-Level = Literal["common", "family", "release"]
+Level = Literal["common", "family"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPrior:
-    """The common value of a constant, and log sigmas: of the common value, of a family's own about
-    it, and of a release's own about that (0: they share it)."""
+    """The common value of a constant, and log sigmas: of the common value, and of a family's own
+    about it (0: all families share it)."""
 
     value: float
     common: float
     own: float
     source: str
-    release: float = 0.0
 
 
 PRIORS: Mapping[str, LogPrior] = {
@@ -72,7 +70,6 @@ PRIORS: Mapping[str, LogPrior] = {
         value=0.1,
         common=1.0,
         own=1.0,
-        release=0.5,
         source="assumed: ten waves of requests, of which the first waits for half of its prompts",
     ),
     "equal_wait": LogPrior(
@@ -103,7 +100,7 @@ _MOST_ROUNDS = 60
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedColumn:
     """Numbers that a fit moves: of one constant, `size` of them; one for all runs, or one for each
-    family, or for each release."""
+    family."""
 
     name: str
     first: int
@@ -117,7 +114,6 @@ class EngineFit:
     """Moved numbers, and the families they are for; `known` are families by what shifts them."""
 
     families: tuple[str, ...]
-    releases: tuple[tuple[str, str], ...]
     known: Mapping[str, frozenset[str]]
     moves: np.ndarray
 
@@ -128,7 +124,6 @@ class EngineFit:
             levels: tuple[tuple[Level, float, int], ...] = (
                 ("common", prior.common, 1),
                 ("family", prior.own, len(self.families)),
-                ("release", prior.release, len(self.releases)),
             )
             for level, sigma, size in levels:
                 if sigma:
@@ -139,18 +134,14 @@ class EngineFit:
                     first += size
         return found
 
-    def values(self, own: bool = True) -> dict[str, np.ndarray]:
-        """Every constant by release, with what each has of its own or without."""
-        families = [family for family, _ in self.releases]
-        place = [self.families.index(family) for family in families]
+    def values(self) -> dict[str, np.ndarray]:
+        """Every constant by family."""
         found = {}
         for name, prior in PRIORS.items():
-            found[name] = np.log([prior.value * self._shift(f, name) for f in families])
+            found[name] = np.log([prior.value * self._shift(f, name) for f in self.families])
         for column in self.columns:
-            move = self.moves[column.first : column.first + column.size] * column.sigma
-            if column.level == "release" and not own:
-                continue
-            found[column.name] += move[place] if column.level == "family" else move
+            move = self.moves[column.first : column.first + column.size]
+            found[column.name] += move * column.sigma
         return {name: np.exp(logs) for name, logs in found.items()}
 
     def _shift(self, family: str, name: str) -> float:
@@ -158,25 +149,17 @@ class EngineFit:
         return prod(SHIFTS[k].get(name, 1.0) for k, mine in self.known.items() if family in mine)
 
     def over(self, runs: Sequence[ServingRun]) -> Engine:
-        """The constants of each run's release, as arrays."""
-        place = {release: i for i, release in enumerate(self.releases)}
-        index = np.array([place[run.family, run.release] for run in runs])
+        """The constants of each run's family, as arrays."""
+        place = {family: i for i, family in enumerate(self.families)}
+        index = np.array([place[run.family] for run in runs])
         return _engine("all", {name: v[index] for name, v in self.values().items()})
 
-    def by_release(self) -> dict[str, Engine]:
-        """The engine of every release."""
+    def engines(self) -> dict[str, Engine]:
+        """The engine of every family."""
         values = self.values()
         return {
-            release: _engine(family, {name: float(v[i]) for name, v in values.items()})
-            for i, (family, release) in enumerate(self.releases)
-        }
-
-    def engines(self) -> dict[str, Engine]:
-        """The engine of every family, with nothing of a release's own."""
-        values = self.values(own=False)
-        return {
             family: _engine(family, {name: float(v[i]) for name, v in values.items()})
-            for i, (family, _) in enumerate(self.releases)
+            for i, family in enumerate(self.families)
         }
 
 
@@ -191,7 +174,6 @@ def begin(runs: Sequence[ServingRun]) -> EngineFit:
     """All families at their priors."""
     empty = EngineFit(
         families=tuple(sorted({run.family for run in runs})),
-        releases=tuple(sorted({(run.family, run.release) for run in runs})),
         known={
             "eager": frozenset(run.family for run in runs if run.eager),
             "prefill_first": frozenset(run.family for run in runs if run.prefill_first),
@@ -214,11 +196,9 @@ def fit_engines(
     tpot = np.log([run.tpot for run in runs])
     ttft = np.log([run.ttft or 1.0 for run in runs])
     told = kept & np.array([run.ttft is not None for run in runs])
-    releases = [(run.family, run.release) for run in runs]
     levels = {
         "common": np.zeros(len(runs), int),
-        "family": np.array([start.families.index(family) for family, _ in releases]),
-        "release": np.array([start.releases.index(release) for release in releases]),
+        "family": np.array([start.families.index(run.family) for run in runs]),
     }
     columns, number = start.columns, len(runs)
 
@@ -236,7 +216,7 @@ def fit_engines(
         )
 
     def slopes(moves: np.ndarray) -> np.ndarray:
-        """One shift of a constant for all families, or releases, at once: no run has two."""
+        """One shift of a constant for all families at once: no run has two."""
         now, step = loss(moves), 1e-4
         found = np.zeros((len(now), len(moves)))
         found[2 * number :] = np.eye(len(moves))

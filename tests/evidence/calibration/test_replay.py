@@ -122,6 +122,39 @@ def test_times_of_known_values_are_found_again():
     assert abs(found["hbm"] - 0.9) < 0.5 * abs(values_of(start)["hbm"] - 0.9)
 
 
+def linked(model):
+    """Two cards on PCIe, tensor parallel."""
+    cfg, piece = load_model(model), parse_slice("rtx4090:2")
+    start = machine("rtx4090")
+    plan = replace(
+        start.plan,
+        model=model,
+        model_hash=model_hash(cfg),
+        slice="rtx4090:2",
+        mesh={"tensor": 2},
+        box=piece.shape,
+    )
+    return replace(start, plan=plan, cfg=cfg, piece=piece, kv_tokens=0)
+
+
+@pytest.mark.slow
+def test_calibrated_over_pcie_another_model_is_predicted():
+    """One machine's log carries to another model on it: links of a third of the catalogue's rate
+    and hops of three times the engine's are learned from one, and price the other."""
+    light = [replace(r, arrival=4 * r.arrival, keys=()) for r in records("rtx4090")[:60]]
+    one, other = linked("llama-3.1-8b"), linked("qwen3-4b")
+    priors = values_of(one)
+    true = {**priors, "network": priors["network"] / 3, "hops": 3 * priors["hops"] + 0.3}
+    true["hbm"] = 0.85
+    found = values_of(calibrate(replay(light, moved(one, true)), one))
+    assert abs(found["network"] - true["network"]) < 0.5 * abs(priors["network"] - true["network"])
+    measured = latencies(replay(light, moved(other, true)))
+    errors = latencies(replay(light, moved(other, found))).errors(measured)
+    before = latencies(replay(light, other)).errors(measured)
+    assert all(abs(error) <= 0.05 for error in errors.values()), errors
+    assert abs(errors["itl"]) < 0.5 * abs(before["itl"])
+
+
 def test_a_replay_keeps_arrivals_and_tokens():
     given = records("rtx4090")[:20]
     found = replay(given, machine("rtx4090"))

@@ -23,7 +23,7 @@ from shardwise.evidence.serving.validate import (
 from shardwise.hardware.chip import EFFICIENCIES
 from shardwise.roofline.engines import ENGINE_CONSTANTS
 
-DENSE, MIXTURES, ALL, P90 = 0.09, 0.20, 0.15, 0.40
+DENSE, MIXTURES, ALL, P90, TTFT = 0.09, 0.20, 0.15, 0.40, 0.30
 RANGES = (0.75, 0.85)
 RUNS = 2400
 
@@ -61,6 +61,14 @@ def test_time_per_output_token_left_out(runs, left, fold):
     assert np.median(error[mixture]) <= MIXTURES
     assert np.median(error) <= ALL
     assert np.quantile(error, 0.9) <= P90
+
+
+def test_time_to_the_first_token_of_an_unseen_release(runs, left):
+    """With a model or a chip left out it is 32 %, above the issue's line: docs/fit_serving.md."""
+    told = np.array([run.ttft is not None for run in runs])
+    measured = np.array([run.ttft or 1.0 for run in runs])
+    error = np.abs(left.ttft["release"] / measured - 1)[told]
+    assert np.median(error) <= TTFT
 
 
 @pytest.mark.parametrize("fold", FOLDS)

@@ -3,7 +3,8 @@
 A record is one request as a server's client or log saw it: when it came, its tokens, when its first
 and last token left. `replay` serves the same arrivals in the simulator, `calibrate` moves the few
 numbers that a machine has of its own until the simulated requests take the measured times: the
-chip's shares of bandwidth and of peak, and the engine's seconds per kernel and per sequence. They
+chip's shares of bandwidth, of peak and of its links, and the engine's seconds per kernel and per
+sequence and its share of the links' latency. They
 stay within their priors' reach (the catalogue's and the engine's values), and few requests weigh
 little against those.
 """
@@ -238,8 +239,11 @@ KNOBS: Mapping[str, Knob] = {
     "sustained": Knob(low=0.3, high=1.0, sigma=lambda prior: 0.1),
     "kernel_seconds": Knob(low=0.0, high=5e-5, sigma=lambda prior: max(prior, 1e-6)),
     "sequence_seconds": Knob(low=0.0, high=1e-3, sigma=lambda prior: max(2 * prior, 1e-5)),
+    "network": Knob(low=0.02, high=1.0, sigma=lambda prior: 0.2),
+    "hops": Knob(low=0.0, high=5.0, sigma=lambda prior: 0.5),
 }
-"""Two of the chip, two of the engine. A number of no record's run stays at its prior."""
+"""Three of the chip, three of the engine; those of links move only where a mesh uses them. A number
+of no record's run stays at its prior."""
 
 
 def calibrate(
@@ -252,15 +256,16 @@ def calibrate(
     Least squares of the log errors of every request's time between tokens and from end to end
     (one sigma is `SIGMA`), and of the sigmas by which the values leave their priors.
     """
+    knobs = knobs_of(machine)
     priors = values_of(machine)
-    sigmas = {name: knob.sigma(priors[name]) for name, knob in KNOBS.items()}
+    sigmas = {name: knob.sigma(priors[name]) for name, knob in knobs.items()}
     measured = np.array([[r.tpot, r.e2e] for r in records])
     calls = 0
 
     def at(moves: np.ndarray) -> Machine:
         return moved(
             machine,
-            {n: priors[n] + float(m - 1) * sigmas[n] for n, m in zip(KNOBS, moves, strict=True)},
+            {n: priors[n] + float(m - 1) * sigmas[n] for n, m in zip(knobs, moves, strict=True)},
         )
 
     def loss(moves: np.ndarray) -> np.ndarray:
@@ -275,22 +280,35 @@ def calibrate(
         return np.concatenate([np.nan_to_num(errors).ravel() / SIGMA, moves - 1])
 
     low, high = (
-        np.array([1 + (getattr(k, end) - priors[n]) / sigmas[n] for n, k in KNOBS.items()])
+        np.array([1 + (getattr(k, end) - priors[n]) / sigmas[n] for n, k in knobs.items()])
         for end in ("low", "high")
     )
-    start = np.clip(np.ones(len(KNOBS)), low + 1e-6, high - 1e-6)
+    start = np.clip(np.ones(len(knobs)), low + 1e-6, high - 1e-6)
     # A simulation jumps where a batch changes: slopes are taken over a twentieth of a sigma, which
     # is a share of the moves, so these are counted from 1.
     found = least_squares(
-        loss, start, bounds=(low, high), loss="soft_l1", diff_step=0.05, max_nfev=_MOST_ROUNDS
+        loss,
+        start,
+        bounds=(low, high),
+        loss="soft_l1",
+        diff_step=0.05,
+        max_nfev=_ROUNDS if len(knobs) < len(KNOBS) else _LINKED_ROUNDS,
     )
     return at(found.x)
 
 
-_MOST_ROUNDS = 10
+_ROUNDS, _LINKED_ROUNDS = 10, 25
+"""Links trade against kernels, which takes more rounds to tell apart."""
 
 
-_OF_CHIP = ("hbm", "sustained")
+_OF_CHIP = ("hbm", "sustained", "network")
+_OF_LINKS = ("network", "hops")
+
+
+def knobs_of(machine: Machine) -> dict[str, Knob]:
+    """The numbers that a machine's records can tell."""
+    linked = any(degree > 1 for degree in machine.plan.mesh.values())
+    return {name: knob for name, knob in KNOBS.items() if linked or name not in _OF_LINKS}
 
 
 def values_of(machine: Machine) -> dict[str, float]:

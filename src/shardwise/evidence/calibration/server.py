@@ -95,7 +95,7 @@ def hardware_text(found: ServerCalibration, source: str) -> str:
         f'base = "{chip.id}"',
         "",
         "[efficiency]",
-        *(_entry(name, values[name], source) for name in ("hbm", "sustained")),
+        *(_entry(name, values[name], source) for name in ("hbm", "sustained", "network")),
     ]
     return "\n".join(lines) + "\n"
 

@@ -147,15 +147,15 @@ def scored(
     """Counted runs priced with some engines, in the order of `runs`."""
     found: dict[str, ScoredServingRun] = {}
     for group in groups:
-        engines = {run.release: engine_of(run) for run in group.runs}
-        times = {release: group.times(engine) for release, engine in engines.items()}
+        engines = {run.family: engine_of(run) for run in group.runs}
+        times = {family: group.times(engine) for family, engine in engines.items()}
         for i, run in enumerate(group.runs):
-            engine, tpot = engines[run.release], float(times[run.release].tpot[i])  # type: ignore[index]
+            engine, tpot = engines[run.family], float(times[run.family].tpot[i])  # type: ignore[index]
             found[run.id] = ScoredServingRun(
                 run=run,
                 engine=engine.name,
                 tpot=tpot,
-                ttft=float(times[run.release].ttft[i]),  # type: ignore[index]
+                ttft=float(times[run.family].ttft[i]),  # type: ignore[index]
                 interval=interval_of(engine, tpot),
             )
     return tuple(found[run.id] for run in runs)
