@@ -228,7 +228,7 @@ def test_tables(capsys, tmp_path, flags, text, said):
 def test_a_wide_table_of_servers_without_a_column(capsys, tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("ttft_ms,tpot_ms\n1,2\n")
-    assert "lacks the column(s) source, model" in message(capsys, ["validate", "--serving", path])
+    assert "lacks the column(s) source, citation" in message(capsys, ["validate", "--serving", path])
 
 
 def test_documents_hold_no_infinity(capsys):
