@@ -230,3 +230,14 @@ def test_a_wide_table_of_servers_without_a_column(capsys, tmp_path):
     path.write_text("ttft_ms,tpot_ms\n1,2\n")
     said = message(capsys, ["validate", "--serving", path])
     assert "lacks the column(s) source, citation" in said
+
+
+def test_documents_hold_no_infinity(capsys):
+    """An unset age of a queue, an endless deadline: null, and a warning that says which."""
+    emit(document(inputs={}, result={"a": float("inf"), "b": [float("nan")]}), True, lambda: None)
+    found = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
+    assert found["result"] == {"a": None, "b": [None]}
+    assert found["warnings"] == [
+        "result.a is inf, which JSON has no number for: null",
+        "result.b[0] is nan, which JSON has no number for: null",
+    ]
