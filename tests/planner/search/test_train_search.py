@@ -165,6 +165,8 @@ def random_space(seed: int) -> TrainRequest:
     cfg = rng.choice((DENSE, MOE))
     on = rng.choice(("v5e:2x2", "h100:4", "2*v5p:2x2x1", "2*h100:2", "h100:2"))
     schedule = rng.choice(("gpipe", "interleaved", "zb_h1", "zb_v", "dualpipe"))
+    # With ZeRO-2 gradients are reduced after every microbatch.
+    zero, reduce = rng.choice(((1,), (2,), (0, 1), (1, 2), (0,))), rng.choice(REDUCES)
     return request(
         cfg,
         on,
@@ -174,9 +176,9 @@ def random_space(seed: int) -> TrainRequest:
         microbatches=rng.choice(((1, 4), (2, 4), (4,))),
         storage_axes=rng.choice((STORAGES, STORAGES[:1], STORAGES[1:])),
         weight_gather=(rng.choice(GATHERS),),
-        gradient_reduce=(rng.choice(REDUCES),),
+        gradient_reduce=REDUCES[:1] if zero == (2,) else (reduce,),
         context_method=tuple(rng.sample(CONTEXT_METHODS, rng.choice((1, 2)))),
-        zero=tuple(sorted(rng.sample((0, 1, 2), rng.choice((1, 2))))),
+        zero=zero,
         pipeline_schedule=("1f1b", schedule) if rng.random() < 0.7 else ("1f1b",),
         pins=rng.choice(({}, {}, {"stage": 2}, {"context": 2}, {"data": 2})),
     )

@@ -249,7 +249,7 @@ def run_of(row: Row) -> ServingRun:
         expert=_count(row, "expert"),
         workers=_count(row, "workers") if prefill else 1,
         prefill=prefill,
-        drafts=int(row["drafts"] or 0),
+        drafts=_count(row, "drafts", least=0) if row["drafts"].strip() else 0,
         weights=row["weights"],
         kv={"fp16": "f16"}.get(kv, kv),
         concurrency=int(row["concurrency"]),
@@ -274,10 +274,11 @@ def _prefill(row: Row) -> PrefillWorkers | None:
     )
 
 
-def _count(row: Row, column: str) -> int:
-    if not re.fullmatch(r"[1-9]\d{0,5}", row[column]):
+def _count(row: Row, column: str, least: int = 1) -> int:
+    text = row[column].strip()
+    if not re.fullmatch(r"\d{1,6}", text, re.ASCII) or int(text) < least:
         raise BadRequest(f"no number of '{column}'")
-    return int(row[column])
+    return int(text)
 
 
 def _seconds(text: str) -> float:
