@@ -99,7 +99,7 @@ def _choices_text(plan: TrainPlan) -> str:
     if plan.degree("context") * plan.degree("expert") > 1:
         said.append(f"parameters stored over {'+'.join(plan.storage_axes)}")
     if plan.weight_gather != "per_pass":
-        said.append(f"parameters gathered once {plan.weight_gather.removeprefix('per_')}")
+        said.append(f"parameters gathered once a {plan.weight_gather.removeprefix('per_')}")
     if plan.gradient_reduce == "per_step":
         said.append("gradients reduced once a step")
     return "".join(f", {text}" for text in said)
