@@ -151,6 +151,8 @@ def _degrees(plan: TrainPlan) -> dict[str, Any]:
         values["--cp-comm-type"] = CONTEXT[plan.context_method]
     if plan.sequence_parallel and plan.degree("tensor") > 1:
         values["--sequence-parallel"] = ""
+        if "tensor" in plan.hidden:  # the price counts on it
+            values["--tp-comm-overlap"] = ""
     return values
 
 
