@@ -7,6 +7,7 @@ from shardwise.models.reader import Reader
 from shardwise.models.specs import (
     Attention,
     DeltaNet,
+    GateBias,
     Indexer,
     LatentAttention,
     Lightning,
@@ -34,6 +35,7 @@ class Traits:
     qk_norm_bias: bool = False
     sinks: Switch = False
     output_gate: Switch = False
+    gate_bias: GateBias = "queries"
     head_gate: Switch = False
     out_norm: bool = False
     gated: bool = True
@@ -115,6 +117,7 @@ def softmax(r: Reader, kind: str, t: Traits) -> Mixer:
         qk_norm=t.qk_norm if switch(r, t.qk_norm_if) else "none",
         qk_norm_bias=t.qk_norm_bias,
         output_gate=switch(r, t.output_gate),
+        gate_bias=t.gate_bias,
         head_gate=switch(r, t.head_gate),
         out_norm=t.out_norm,
         sinks=switch(r, t.sinks),

@@ -95,6 +95,29 @@ def heads_by_layer(r: Reader, kinds: list[str], t: Traits) -> list[Mixer]:
     ]
 
 
+def minimax_m3_traits(r: Reader) -> Traits:
+    """MiniMax-M3: refuses its block-sparse attention, whose indexer is not modelled."""
+    if r.has("sparse_attention_config"):
+        key, rule = "sparse_attention_config", "its indexer is not modelled"
+        raise r.error(key, r.get(key), rule, "only the class with dense attention is read")
+    return Traits(qk_norm="head", shared="width")
+
+
+def laguna_traits(r: Reader) -> Traits:
+    """Laguna: `gating` gates heads, else every element of the output is gated."""
+    by_head = r.get("gating") in (True, "per-head")
+    return Traits(
+        qkv_bias="attention_bias",
+        o_bias="attention_bias",
+        qk_norm="head",
+        head_gate=by_head,
+        output_gate=not by_head,
+        gate_bias="none",
+        selection_bias=True,
+        shared="width",
+    )
+
+
 def hyperclova_traits(r: Reader) -> Traits:
     """HyperCLOVA X: a second pair of norms, after attention and MLP, with `use_post_norm`."""
     norms = ("attention", "post_attention", "mlp", "post_mlp")

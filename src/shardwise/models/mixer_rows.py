@@ -47,6 +47,8 @@ def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
     rows = [p.row("attention.q", d | n | h, ATTENTION, "matmul", "D")]
     if a.output_gate:
         rows.append(p.row("attention.gate", d | n | u, ATTENTION, "matmul", "D"))
+    if a.output_gate and a.gate_bias == "heads":
+        rows.append(p.row("attention.gate.head_bias", n, ATTENTION, "bias"))
     if a.head_gate:
         rows.append(p.row("attention.head_gate", d | n, ATTENTION, "matmul", "D"))
     if not a.reuses_kv:
@@ -56,7 +58,7 @@ def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
     rows.append(p.row("attention.o", n | u | d, ATTENTION, "matmul", "N" + value))
     if a.q_bias:
         rows.append(p.row("attention.q.bias", n | h, ATTENTION, "bias"))
-        if a.output_gate:
+        if a.output_gate and a.gate_bias == "queries":
             rows.append(p.row("attention.gate.bias", n | u, ATTENTION, "bias"))
     if a.kv_bias and not a.reuses_kv:
         rows.append(p.row("attention.k.bias", k | h, ATTENTION, "bias"))

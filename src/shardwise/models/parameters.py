@@ -96,8 +96,9 @@ def _mlp(p: LayerPlace, m: Mlp, name: str, component: str) -> list[Parameter]:
         rows.append(p.row(f"{name}.down.bias", d, component, "bias"))
     if m.inner_norm:
         rows.append(p.row(f"{name}.norm", f, component, "norm"))
-    for i in range(m.activation_scalars):
-        rows.append(p.row(f"{name}.activation.{i}", {}, component, "scale"))
+    if m.activation_scalars:
+        scalars = {"c": m.activation_scalars}
+        rows.append(p.row(f"{name}.activation", scalars, component, "scale"))
     return rows
 
 

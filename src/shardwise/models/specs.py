@@ -10,6 +10,10 @@ QkNorm = Literal["none", "head", "heads", "full"]
 """Norm on queries and keys: shared by the heads [H], one per head [N, H], or over all heads."""
 
 
+GateBias = Literal["queries", "heads", "none"]
+"""What is added to the projection of an output gate."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
     """Softmax attention with N query heads and K key/value heads.
@@ -18,7 +22,8 @@ class Attention:
     (aligned blocks), and None where it sees them all. `reuses_kv` marks a layer that reads the
     cache of an earlier layer: it has no K and V projections and caches nothing. "cross" attends
     to the tokens of an image, not to the text. `output_gate` multiplies the output elementwise by a
-    projection of the input, `head_gate` with one number per head; `out_norm` norms what the output
+    projection of the input, biased as the queries are, by a number per head ("heads"), or not at
+    all (`gate_bias`); `head_gate` has one number per head. `out_norm` norms what the output
     projection reads.
     """
 
@@ -34,6 +39,7 @@ class Attention:
     qk_norm: QkNorm = "none"
     qk_norm_bias: bool = False
     output_gate: bool = False
+    gate_bias: GateBias = "queries"
     head_gate: bool = False
     out_norm: bool = False
     sinks: bool = False
