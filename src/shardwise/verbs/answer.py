@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwise.verbs.layout import Facts
+
 Row = Mapping[str, Any]
 """One line of an answer's table, by column."""
 
@@ -36,8 +38,8 @@ class TextTable:
         return "  " + "  ".join(parts).rstrip()
 
 
-Page = Iterator[str | TextTable]
-"""An answer for people, part by part: paragraphs and tables."""
+Page = Iterator[str | TextTable | Facts]
+"""An answer for people, part by part: paragraphs, labelled lines and tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -56,7 +58,11 @@ class Answer(ABC):
 
     @abstractmethod
     def page(self) -> Page:
-        """The answer for people."""
+        """The answer for people: one page, the answer first."""
+
+    def sections(self) -> Mapping[str, Page]:
+        """What the options --detail, --why and --book add below the page, by their names."""
+        return {}
 
     @abstractmethod
     def table(self) -> list[Row]:
