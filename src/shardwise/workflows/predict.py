@@ -200,6 +200,7 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "bound_by": answer.estimate.bound_by(),
         "resource_seconds": {k: float(v) for k, v in answer.estimate.resources.items()},
         "exposed_seconds": answer.exposed_seconds,
+        "where_it_goes": answer.time_parts.named(),
         "top_ops": [_op_row(t, answer) for t in answer.estimate.top(_SHOWN_OPS)],
     }
 
