@@ -359,6 +359,9 @@ def strategy(answer: TrainAnswer) -> str:
     return "+".join(answer.plan.mesh) or "one device"
 
 
+AT_EXPECTED = "expected step time"
+
+
 def run_result(
     answer: TrainAnswer,
     tokens: float,
@@ -371,7 +374,7 @@ def run_result(
     chip of the slice, used or idle."""
     piece = answer.piece
     if mfu is None:
-        rate, basis = answer.tokens_per_second, "expected step time"
+        rate, basis = answer.tokens_per_second, AT_EXPECTED
     else:
         n = params or params_total(answer.cfg)
         rate = tokens_per_second_at(mfu, n, piece, answer.plan.dtypes.compute)
