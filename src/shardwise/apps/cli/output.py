@@ -4,10 +4,12 @@ Warnings and notes go to stderr in JSON mode and under the tables otherwise.
 """
 
 import json
+import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +19,36 @@ from shardwise.apps.cli.files import file_option
 from shardwise.apps.cli.options import given
 from shardwise.apps.cli.streams import say
 from shardwise.verbs.answer import TextTable
+from shardwise.verbs.layout import Facts, Tone, more_line, wrapped
 
 if TYPE_CHECKING:
     from shardwise.verbs.answer import Answer
 
 SCHEMA_VERSION = 1
+Part = str | TextTable | Facts
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 csv_option = file_option("--csv", "csv_path", help="Also write the table to a CSV file.")
+
+SECTIONS = {
+    "detail": "Everything else that is known of the answer: tables, layouts, how it was searched.",
+    "why": "Why this answer and not another.",
+    "book": 'What the rules of "How To Scale Your Model" say beside it.',
+}
+"""Options that print more of an answer below its page, and what each adds."""
+
+
+def sections_options(*names: str) -> Callable[[Any], Any]:
+    """--detail, --why and --book: those that the command's answer has."""
+
+    def decorate(command: Any) -> Any:
+        for name in reversed(names):
+            command = click.option(f"--{name}", f"show_{name}", is_flag=True, help=SECTIONS[name])(
+                command
+            )
+        return command
+
+    return decorate
 
 
 def show_answer(
@@ -33,16 +57,34 @@ def show_answer(
     *,
     inputs: Mapping[str, Any] | None = None,
     doc: Mapping[str, Any] | None = None,
-    page: Iterable[str | TextTable] | None = None,
+    page: Iterable[Part] | None = None,
     more: Iterable[str] = (),
 ) -> None:
     """Write --csv, then print the document or the page; `more` are lines below the page, such as
-    which files were written, and `page` one in place of the answer's own. `inputs` are what was
-    asked, in place of all options given; `doc` is a document that was made before."""
+    which files were written, and `page` one in place of the answer's own; the sections that were
+    asked for follow. `inputs` are what was asked, in place of all options given; `doc` is a
+    document that was made before."""
     if options.get("csv_path"):
         _write_rows(options["csv_path"], answer.table())
     doc = doc or document_of(answer, given(options) if inputs is None else inputs)
-    emit(doc, options["as_json"], lambda: print_page((*(page or answer.page()), *more)))
+    parts = chain(page or answer.page(), more, asked_sections(answer, options), _what_more(options))
+    emit(doc, options["as_json"], lambda: print_page(parts))
+
+
+def asked_sections(answer: "Answer", options: Mapping[str, Any]) -> Iterator[Part]:
+    """What --detail, --why and --book add to the page."""
+    asked = [name for name in SECTIONS if options.get(f"show_{name}")]
+    found = answer.sections() if asked else {}
+    for name in asked:
+        yield ""
+        yield from found[name]
+
+
+def _what_more(options: Mapping[str, Any]) -> Iterator[str]:
+    """The page's last line: which options of the command say more than was asked for."""
+    flags = [f"--{name}" for name in SECTIONS if options.get(f"show_{name}") is False]
+    if flags:
+        yield more_line([*flags, *(["--top N"] if "top" in options else [])])
 
 
 def document_of(answer: "Answer", inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,13 +98,27 @@ def document_of(answer: "Answer", inputs: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def print_page(page: Iterable[str | TextTable]) -> None:
-    """Print an answer for people, its tables as wide as a terminal has them."""
+def print_page(page: Iterable[Part]) -> None:
+    """Print an answer for people: on a terminal in colour, and its tables as wide as it is."""
+    on_terminal = sys.stdout.isatty()
     for part in page:
-        if isinstance(part, TextTable) and sys.stdout.isatty():
+        if isinstance(part, TextTable) and on_terminal:
             _rich_table(part)
+        elif isinstance(part, Facts) and on_terminal and "NO_COLOR" not in os.environ:
+            for label, text, tone in part.lines():
+                click.echo(label + click.style(text, **STYLES[tone]))
         else:
             click.echo(str(part))
+
+
+STYLES: Mapping[Tone, Mapping[str, Any]] = {
+    "": {},
+    "good": {"fg": "green"},
+    "tight": {"fg": "yellow"},
+    "bad": {"fg": "red", "bold": True},
+    "faint": {"dim": True},
+}
+"""How a terminal shows each tone."""
 
 
 def document(
@@ -96,7 +152,7 @@ def emit(doc: Mapping[str, Any], as_json: bool, render: Callable[[], None]) -> N
         return
     render()
     for warning in doc["warnings"]:
-        say(f"warning: {warning}")
+        say(wrapped(f"warning: {warning}", hanging=2))
 
 
 def _spelt(text: str) -> str:
@@ -145,7 +201,7 @@ def _rich_table(found: TextTable) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    hidden = _crowded_out(found)
+    hidden = found.crowded_out(shutil.get_terminal_size().columns, _PADDING)
     kept = [i for i, name in enumerate(found.header) if name not in hidden]
     out = Table(title=found.title or None, title_justify="left", box=None, pad_edge=True)
     for i in kept:
@@ -156,20 +212,6 @@ def _rich_table(found: TextTable) -> None:
     Console().print(out)
     if hidden:
         click.echo(f"No room for: {', '.join(hidden)}; see --csv, --json or a wider terminal.")
-
-
-def _crowded_out(found: TextTable) -> Sequence[str]:
-    """Columns of `spare`, first ones first, that the terminal has no room for."""
-    room, cells = shutil.get_terminal_size().columns, [found.header, *found.rows]
-    widths = {
-        name: max(len(str(row[i])) for row in cells) + _PADDING
-        for i, name in enumerate(found.header)
-    }
-    left_out = 0
-    while sum(widths.values()) > room and left_out < len(found.spare):
-        del widths[found.spare[left_out]]
-        left_out += 1
-    return found.spare[:left_out]
 
 
 _PADDING = 2  # a space on both sides of a column of a terminal's table
