@@ -59,16 +59,17 @@ def show_answer(
     doc: Mapping[str, Any] | None = None,
     page: Iterable[Part] | None = None,
     more: Iterable[str] = (),
+    warnings_first: bool = False,
 ) -> None:
     """Write --csv, then print the document or the page; `more` are lines below the page, such as
     which files were written, and `page` one in place of the answer's own; the sections that were
     asked for follow. `inputs` are what was asked, in place of all options given; `doc` is a
-    document that was made before."""
+    document that was made before; `warnings_first` puts the warnings above a long page."""
     if options.get("csv_path"):
         _write_rows(options["csv_path"], answer.table())
     doc = doc or document_of(answer, given(options) if inputs is None else inputs)
     parts = chain(page or answer.page(), more, asked_sections(answer, options), _what_more(options))
-    emit(doc, options["as_json"], lambda: print_page(parts))
+    emit(doc, options["as_json"], lambda: print_page(parts), warnings_first)
 
 
 def asked_sections(answer: "Answer", options: Mapping[str, Any]) -> Iterator[Part]:
@@ -141,8 +142,13 @@ def document(
     }
 
 
-def emit(doc: Mapping[str, Any], as_json: bool, render: Callable[[], None]) -> None:
-    """Print the document as JSON, or render it for a person and list its warnings."""
+def emit(
+    doc: Mapping[str, Any],
+    as_json: bool,
+    render: Callable[[], None],
+    warnings_first: bool = False,
+) -> None:
+    """Print the document as JSON, or render it for a person, its warnings below or above."""
     if as_json:
         from shardwise.boundary.documents import finite, to_json  # slow to load, for --help
 
@@ -150,9 +156,12 @@ def emit(doc: Mapping[str, Any], as_json: bool, render: Callable[[], None]) -> N
         found["warnings"] += [f"{place}, which JSON has no number for: null" for place in gone[:20]]
         click.echo(_spelt(to_json(found)))
         return
-    render()
+    if not warnings_first:
+        render()
     for warning in doc["warnings"]:
         say(wrapped(f"warning: {warning}", hanging=2))
+    if warnings_first:
+        render()
 
 
 def _spelt(text: str) -> str:
