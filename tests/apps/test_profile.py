@@ -119,7 +119,7 @@ def test_calibrate_writes_a_file_that_prices_a_matmul(capsys, tmp_path, monkeypa
     assert code == 0
     assert f"--hw {file} --on desk:1" in out
     assert "matmul f32, best          40 GFLOP/s" in out
-    code, out, _ = run(capsys, "hw", "show", "desk", "--hw", file)
+    code, out, _ = run(capsys, "hw", "show", "desk", "--hw", file, "--detail")
     assert code == 0
     assert "shardwise calibrate on" in out
 

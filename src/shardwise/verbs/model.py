@@ -27,6 +27,7 @@ from shardwise.units import (
     sig,
 )
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import Fact, Facts, percent, wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import Words, words
 
@@ -128,8 +129,12 @@ class ModelFacts(Answer):
         return [{"component": name, "params": count} for name, count in params.items()]
 
     def page(self) -> Page:
-        """Layers, decisions, parameters, FLOPs and bytes."""
+        """Size, layers, and what a token costs."""
         return _model_page(self.cfg, self.result)
+
+    def sections(self) -> Mapping[str, Page]:
+        """Decisions, parameters and FLOPs by component, and bytes."""
+        return {"detail": _model_detail(self.result)}
 
 
 model_show = verb("model_show", ModelRequest)
@@ -165,7 +170,7 @@ class ModelDiffRequest(ContextRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ModelsCompared(Answer):
-    """Models beside each other; * marks what differs."""
+    """Models beside each other."""
 
     title: str
 
@@ -178,12 +183,23 @@ class ModelsCompared(Answer):
         ]
 
     def page(self) -> Page:
-        """One line per decision."""
+        """One line per decision that differs."""
+        same = [key for key in self.result["decisions"] if key not in self.result["differing"]]
+        yield self._table(self.result["differing"])
+        if same:
+            yield wrapped(f"the same in all: {', '.join(same)}", 2, 4)
+
+    def sections(self) -> Mapping[str, Page]:
+        """One line per decision, * marks what differs."""
+        return {"detail": iter([self._table(list(self.result["decisions"]))])}
+
+    def _table(self, keys: Sequence[str]) -> TextTable:
+        decisions, differing = self.result["decisions"], self.result["differing"]
         shown = [
-            ["*" if key in self.result["differing"] else "", key, *(_shown(key, v) for v in values)]
-            for key, values in self.result["decisions"].items()
+            ["*" if key in differing else "", key, *(_shown(key, v) for v in decisions[key])]
+            for key in keys
         ]
-        yield TextTable(["", "decision", *self.result["models"]], shown, self.title, left=2)
+        return TextTable(["", "decision", *self.result["models"]], shown, self.title, left=2)
 
 
 model_diff = verb("model_diff", ModelDiffRequest)
@@ -191,13 +207,52 @@ model_diff = verb("model_diff", ModelDiffRequest)
 
 def _model_page(cfg: ModelConfig, facts: Mapping[str, Any]) -> Page:
     source = cfg.provenance.get("hf_id", "your config.json")
-    yield (
-        f"{cfg.name} ({cfg.architecture}, {source}): {format_count(facts['params_total'])} "
-        f"parameters, {format_count(facts['params_active'])} active per token"
-    )
+    yield wrapped(f"{cfg.name} ({cfg.architecture}, {source})", hanging=2)
+    yield Facts(_model_facts(facts))
     yield ""
     yield _layers(facts)
-    yield ""
+
+
+def _model_facts(facts: Mapping[str, Any]) -> list[Fact]:
+    design, context = facts["design"], facts["context"]
+    stored = ", ".join(dict.fromkeys(facts["weight_dtypes"].values()))
+    kept = facts["activation_bytes_per_token"]
+    largest = sorted(facts["params_by_component"].items(), key=lambda pair: -pair[1])[:_LARGEST]
+    parts = ", ".join(f"{name} {percent(n / facts['params_total'])}" for name, n in largest)
+    active = format_count(facts["params_active"])
+    return [
+        Fact("parameters", f"{format_count(facts['params_total'])}, {active} active per token"),
+        Fact("of them", parts),
+        Fact("weights", f"{format_gib(facts['weight_bytes'])} as published ({stored})"),
+        Fact(
+            "shape",
+            f"{facts['layers']} layers, D={_cell(design['d_model D'])}, "
+            f"vocabulary {_cell(design['vocabulary V'])}, "
+            f"made for {_cell(design['max context'])} tokens",
+        ),
+        Fact(
+            "a token",
+            f"{format_flops(facts['forward_flops_per_token'])} forward, "
+            f"{format_flops(facts['training_flops_per_token'])} to train, at {context:,} tokens",
+        ),
+        Fact(
+            "KV cache",
+            f"{facts['kv_bytes_per_token']:,.0f} B a token ({facts['kv_dtype']}), "
+            f"{format_gib(facts['kv_bytes_per_sequence'])} for {context:,} tokens",
+        ),
+        Fact(
+            "to train",
+            "kept per token: "
+            + ", ".join(f"{format_bytes(size)} with remat {name}" for name, size in kept.items()),
+        ),
+    ]
+
+
+_LARGEST = 4
+"""Components of a model that its page names."""
+
+
+def _model_detail(facts: Mapping[str, Any]) -> Page:
     design = facts["design"]
     names = [key for key, value in design.items() if value is not None and key not in ELSEWHERE]
     yield TextTable(
@@ -233,6 +288,7 @@ def _layers(facts: Mapping[str, Any]) -> TextTable:
         ],
         "Layers, by kind",
         left=3,
+        spare=("norms",),
     )
 
 

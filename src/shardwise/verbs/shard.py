@@ -30,11 +30,11 @@ from shardwise.sharding.backward import backward_boxes
 from shardwise.sharding.notation import read_product
 from shardwise.units import format_bytes, parse_bytes
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import Verbatim
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.shard_page import (
     HEADER_BYTES,
     HEADER_TIME,
-    extras_page,
     product_page,
     strategy_rows,
 )
@@ -49,7 +49,7 @@ from shardwise.workflows.inputs import (
 from shardwise.workflows.shard import Sharding, shard_expression, shard_result
 from shardwise.workflows.shard_run import ShardRun, run_program, to_source
 
-MOST_ROWS = 32
+MOST_ROWS = 12
 MOST_LISTED = 65_536
 Rows = list[tuple[tuple[int, ...], tuple[slice, ...]]]
 
@@ -237,6 +237,10 @@ class ShardedArray(Answer):
         """Shapes, bytes and blocks."""
         return _array_page(self.layout, self.mesh, self.dtype, self.result, self.rows)
 
+    def sections(self) -> Mapping[str, Page]:
+        """Who holds what, device by device."""
+        return {"detail": iter([_holders(self.layout, self.mesh, self.rows)])}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Sharded(Answer):
@@ -259,10 +263,9 @@ class Sharded(Answer):
         """Steps, arrays and strategies; the program alone, where one was asked for, so that it can
         be piped."""
         if "source" in self.extras:
-            yield self.extras["source"]
+            yield Verbatim(self.extras["source"])
             return
-        yield from product_page(self.found, self.result)
-        yield from extras_page(self.extras)
+        yield from product_page(self.found, self.result, self.extras)
 
 
 shard = verb("shard", ShardRequest)
@@ -335,6 +338,10 @@ def _array_page(
         ("", "value"), facts, title=f"{layout} on mesh {mesh} ({mesh.size:,} devices)", left=2
     )
     yield ""
-    yield TextTable([*mesh, *layout.letters], _cells(rows[:MOST_ROWS]), title="Who holds what")
+    yield _holders(layout, mesh, rows[:MOST_ROWS])
     if mesh.size > MOST_ROWS:
-        yield f"  and {mesh.size - MOST_ROWS:,} more devices (--json or --csv lists them)"
+        yield f"  and {mesh.size - MOST_ROWS:,} more devices (--detail, --json or --csv lists them)"
+
+
+def _holders(layout: Layout, mesh: Mesh, rows: Rows) -> TextTable:
+    return TextTable([*mesh, *layout.letters], _cells(rows), title="Who holds what")

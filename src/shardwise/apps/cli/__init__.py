@@ -17,8 +17,8 @@ Pictures: `pictures.py` alone imports matplotlib, for `pipeline_chart.py` (with 
 `serve_chart.py`, `simulate_chart.py`, `sweep_chart.py`, `validate_plot.py`, `shard_pictures.py`,
 `shard_views.py` and `shard_animation.py`. What all share: `lazy.py`, `options.py`, `numbers.py`
 (options that are numbers), `files.py` (options that name files to write), `parts.py` (packages that
-the plain install leaves out), `output.py` shows answers, `progress.py` how far a run is,
-`streams.py` errors.
+the plain install leaves out), `output.py` shows answers as documents and `pages.py` as pages,
+`progress.py` how far a run is, `streams.py` errors.
 """
 
 import sys

@@ -10,6 +10,7 @@ from shardwise.apps.cli.files import check_outputs, file_option, forced
 from shardwise.apps.cli.numbers import NUMBER, WHOLE
 from shardwise.apps.cli.options import given, hardware_options, refuse, request_of
 from shardwise.apps.cli.output import json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.cli.progress import progress_line, stage_line
 from shardwise.errors import BadRequest
@@ -58,6 +59,7 @@ MACHINE = ("cpu_devices", "name", "timeout")
     help="Hardware file, for --hw; a server's engine goes beside it as FILE.engine.toml.",
 )
 @hardware_options(price=False)
+@sections_options("detail")
 @json_option
 def calibrate(**options: Any) -> None:
     """Measure the devices here, or the server of PLAN, and write what was found.

@@ -9,6 +9,7 @@ from shardwise.apps.cli.files import check_outputs, folder_option
 from shardwise.apps.cli.numbers import NUMBER
 from shardwise.apps.cli.options import given, request_of
 from shardwise.apps.cli.output import document_of, json_option, plain, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.progress import stage_line
 from shardwise.errors import NoFeasiblePlan
 
@@ -31,6 +32,7 @@ def compile_options(command: Any) -> Any:
                 "--set", "sets", multiple=True, metavar="PATH=VALUE", help="Change a plan."
             ),
             click.option("--hw", "hw_files", multiple=True, metavar="FILE", help="Adds a chip."),
+            sections_options("detail"),
             json_option,
         )
     ):

@@ -7,6 +7,7 @@ import click
 from shardwise.apps.cli.files import check_outputs
 from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 
 seq_option = click.option("--seq", default="8192", show_default=True, help="Tokens of a sequence.")
 dtype_option = click.option("--dtype", default="bf16", show_default=True, help="Of the KV cache.")
@@ -32,6 +33,7 @@ def list_models(**options: Any) -> None:
 @click.argument("name")
 @seq_option
 @dtype_option
+@sections_options("detail")
 @json_option
 def show(**options: Any) -> None:
     """One model, by zoo name, by its config.json, or by a directory with one."""
@@ -47,6 +49,7 @@ def show(**options: Any) -> None:
 @seq_option
 @dtype_option
 @csv_option
+@sections_options("detail")
 @json_option
 def diff(**options: Any) -> None:
     """The design decisions of two or more models side by side; * marks what differs."""

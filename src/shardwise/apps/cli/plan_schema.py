@@ -2,7 +2,7 @@
 
 import click
 
-from shardwise.apps.cli.output import print_page
+from shardwise.apps.cli.pages import print_page
 
 
 @click.command()

@@ -8,7 +8,8 @@ import click
 from shardwise.apps.cli.files import check_outputs, file_option
 from shardwise.apps.cli.numbers import WHOLE
 from shardwise.apps.cli.options import hardware_options, request_of
-from shardwise.apps.cli.output import csv_option, json_option, sections_options, show_answer
+from shardwise.apps.cli.output import csv_option, json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.plan_train_options import run_options, search_options
 from shardwise.apps.cli.progress import progress_line
 from shardwise.apps.cli.timeline import timeline_options, write_timeline

@@ -10,6 +10,7 @@ from shardwise.apps.cli.files import check_outputs, folder_option
 from shardwise.apps.cli.numbers import NUMBER, WHOLE
 from shardwise.apps.cli.options import given, request_of
 from shardwise.apps.cli.output import document_of, json_option, plain, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.progress import stage_line
 
 PATH = click.Path(dir_okay=True, path_type=Path)
@@ -35,6 +36,7 @@ PATH = click.Path(dir_okay=True, path_type=Path)
 @click.option("--hw", "hw_files", multiple=True, metavar="FILE", help="Adds a chip.")
 @click.option("--timeout", type=NUMBER, default=900.0, metavar="SECONDS", help="[900]")
 @folder_option("--out", metavar="DIR", help="Keep capture, tables and compiled text.")
+@sections_options("detail")
 @json_option
 def profile(**options: Any) -> None:
     """Time steps of a plan or of a function on the devices here, op by op.

@@ -6,6 +6,7 @@ import click
 
 from shardwise.apps.cli.options import hardware_options, request_of
 from shardwise.apps.cli.output import json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 
 
 @click.command()
@@ -18,6 +19,7 @@ from shardwise.apps.cli.output import json_option, show_answer
     "--weights", metavar="DTYPE", help="How the [K, N] operand is stored, if not --dtype."
 )
 @hardware_options(price=False)
+@sections_options("detail")
 @json_option
 def roofline(**options: Any) -> None:
     """Whether a matmul is bound by math or by memory, on one chip."""

@@ -8,6 +8,7 @@ from shardwise.apps.cli.files import check_outputs, file_option, plot_option
 from shardwise.apps.cli.numbers import WHOLE
 from shardwise.apps.cli.options import hardware_options, refuse, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.errors import BadRequest
 
 
@@ -42,6 +43,7 @@ from shardwise.errors import BadRequest
 @click.option("--to", type=click.Choice(("jax", "explicit")), help="Print a runnable program.")
 @click.option("--run", is_flag=True, help="Compile and run the best on virtual CPU devices.")
 @hardware_options()
+@sections_options("detail")
 @json_option
 @csv_option
 def shard(**options: Any) -> None:
