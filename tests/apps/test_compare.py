@@ -60,7 +60,7 @@ def test_a_program_that_does_not_fit_ends_with_code_3(capsys, compiler):
     [
         (["mycode:mlp"], "'mycode:mlp' is a function, of which nothing is planned"),
         ([PLAN, "--phase", "decode"], "--phase decode is none of this plan's: train"),
-        ([PLAN, "--trace", "none.json"], "none.json"),
+        ([PLAN, "--capture", "none.json"], "none.json"),
         (["nowhere.yaml"], "nowhere.yaml"),
     ],
 )

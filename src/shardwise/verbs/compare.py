@@ -38,23 +38,23 @@ LEAST = 0.01
 class CompareRequest(ProgramRequest):
     """Hold a plan beside its programs, as compiled for a slice that is not here.
 
-    `phase` is one of "train", "decode" and "prefill", all where not given; `trace` a capture of
+    `phase` is one of "train", "decode" and "prefill", all where not given; `capture` one of
     that program, whose measured seconds stand beside both. The other keywords are those of
     ProgramRequest.
     """
 
     phase: str | None = None
-    trace: str | Path | None = None
+    capture: str | Path | None = None
 
     def answer(self, watch: Any = None) -> "ProgramsCompared":
         """Compile and compare; `watch` hears what the compiling process is at."""
         if is_function(self.what):
             name = f"'{self.what}' is a function, of which nothing is planned"
             raise BadRequest(f"{name}; name a plan's file")
-        captured = None if self.trace is None else read_trace(Path(self.trace))
+        captured = None if self.capture is None else read_trace(Path(self.capture))
         done = self.planned(words(self.phase or ()), watch)
-        if self.trace is not None and len(done.programs) > 1:
-            raise BadRequest("--trace is a capture of one program; say which with --phase")
+        if self.capture is not None and len(done.programs) > 1:
+            raise BadRequest("--capture is a capture of one program; say which with --phase")
         compared = tuple(compare_program(done.priced, p, captured) for p in done.programs)
         lacking = [p for p in done.programs if not p.compiled.fits]
         return ProgramsCompared(

@@ -86,14 +86,14 @@ model_list = verb("model_list", ModelListRequest)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRequest:
-    """Sequences of `seq` tokens with a KV cache in `dtype`."""
+    """Sequences of `seq` tokens with a KV cache in `kv`."""
 
     seq: int | str = 8192
-    dtype: str = "bf16"
+    kv: str = "bf16"
 
     def context(self) -> int:
         """The tokens. Raises BadRequest for words that are no length or no dtype."""
-        dtype_bytes(self.dtype)
+        dtype_bytes(self.kv)
         tokens = parse_count(self.seq, "--seq")
         return whole(tokens, "--seq", least=1, most=2**40, form="a whole number of tokens")
 
@@ -101,7 +101,7 @@ class ContextRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest(ContextRequest):
     """One model, by zoo name, by its config.json, or by a directory with one: parameters, FLOPs and
-    cache at sequences of `seq` tokens, the KV cache in `dtype`."""
+    cache at sequences of `seq` tokens, the KV cache in `kv`."""
 
     name: str | Path = field(kw_only=False)
 
@@ -110,7 +110,7 @@ class ModelRequest(ContextRequest):
         cfg, context = load_model(self.name), self.context()
         return ModelFacts(
             cfg=cfg,
-            result=model_facts(cfg, context, self.dtype),
+            result=model_facts(cfg, context, self.kv),
             resolved={k: {"value": v, "origin": cfg.defaults_source} for k, v in cfg.defaulted},
             warnings=model_warnings(cfg),
             provenance=cfg.provenance,
@@ -143,7 +143,7 @@ model_show = verb("model_show", ModelRequest)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDiffRequest(ContextRequest):
     """The design decisions of two or more models side by side, at sequences of `seq` tokens, the KV
-    cache in `dtype`."""
+    cache in `kv`."""
 
     names: Words = field(kw_only=False)
 
@@ -158,11 +158,11 @@ class ModelDiffRequest(ContextRequest):
             )
         context = self.context()
         cfgs = [load_model(name) for name in names]
-        columns = [design_decisions(cfg, context, self.dtype) for cfg in cfgs]
+        columns = [design_decisions(cfg, context, self.kv) for cfg in cfgs]
         rows = {key: [column[key] for column in columns] for key in columns[0]}
         differing = [key for key, values in rows.items() if any(v != values[0] for v in values)]
         return ModelsCompared(
-            title=f"Sequences of {context:,} tokens, KV cache in {self.dtype}",
+            title=f"Sequences of {context:,} tokens, KV cache in {self.kv}",
             result={"models": list(names), "decisions": rows, "differing": differing},
             warnings=[line for cfg in cfgs for line in model_warnings(cfg)],
         )

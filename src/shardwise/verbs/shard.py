@@ -61,10 +61,10 @@ class ShardRequest(HardwareWords):
     `expression` is an array "A[I_X, J]", a product "A[I_X, J] * B[J, K_Y] -> C[I_X, K_Y]" of two or
     more arrays (any einsum; leave out -> for a free result), or a reshard "A[I_XY] -> A[I_Y]"; with
     `backward` also lines separated by ';'. `dims` are the sizes ("I=8192,J=8192" or a mapping),
-    `mesh` axes and degrees. `on` a slice ranks by time; `out` is another layout of the result, or
+    `mesh` axes and degrees. `on` a slice ranks by time; `result` is another layout of it, or
     "free"; `free` names inputs whose layout is chosen; `max_hbm` is bytes per device, `top` how
     many strategies are shown. `backward` derives the backward pass, `store` says how gradients and
-    optimizer state are stored, `input` which arrays are no parameters. `to` gives a program ("jax",
+    optimizer state are stored, `no_parameter` which arrays are none. `to` gives a program ("jax",
     "explicit"), `run` compiles and runs the best on virtual CPU devices.
     """
 
@@ -73,20 +73,20 @@ class ShardRequest(HardwareWords):
     mesh: Words
     dtype: str = "bf16"
     on: str | None = None
-    out: str | None = None
+    result: str | None = None
     free: Words = ()
     max_hbm: float | str | None = None
     top: int | str | None = None
     backward: bool = False
     store: Words = ()
-    input: Words = ()
+    no_parameter: Words = ()
     to: str | None = None
     run: bool = False
 
     def answer(self, progress: Progress | None = None) -> "Listing | ShardedArray | Sharded":
         """The answer of the kind that the expression asks for."""
-        if not self.backward and (self.store or self.input):
-            raise BadRequest("--store and --input belong to --backward; add it")
+        if not self.backward and (self.store or self.no_parameter):
+            raise BadRequest("--store and --no-parameter belong to --backward; add it")
         if self.is_listing:
             self._refuse(_NOT_FOR_LISTINGS, "does nothing for lines separated by ';'")
             return Listing(result={"backward": self._backward(None).splitlines()})
@@ -151,7 +151,7 @@ class ShardRequest(HardwareWords):
             mesh=",".join(words(self.mesh)),
             on=self.on or "",
             dtype=self.dtype,
-            out=self.out or "",
+            out=self.result or "",
             free_inputs=words(self.free),
             max_hbm=inf if self.max_hbm is None else parse_bytes(self.max_hbm, "--max-hbm"),
             top=5 if self.top is None else whole_number(self.top, "--top", least=-1),
@@ -195,14 +195,14 @@ class ShardRequest(HardwareWords):
             expression,
             self._degrees(),
             storage=words(self.store),
-            inputs=words(self.input),
+            inputs=words(self.no_parameter),
             sizes=self._sizes(),
         )
 
 
 _CHIPS = ("constants", "hw_files", "sets", "prices")
-_FOR_PRODUCTS = ("on", "out", "free", "max_hbm", "top", "backward", "to", "run", *_CHIPS)
-_NOT_FOR_LISTINGS = ("on", "out", "free", "max_hbm", "top", "to", "run", *_CHIPS)
+_FOR_PRODUCTS = ("on", "result", "free", "max_hbm", "top", "backward", "to", "run", *_CHIPS)
+_NOT_FOR_LISTINGS = ("on", "result", "free", "max_hbm", "top", "to", "run", *_CHIPS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

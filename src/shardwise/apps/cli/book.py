@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerGroup
 from shardwise.apps.cli.files import check_outputs, plot_option
 from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from shardwise.book.figures import Figure
 
 
-@click.group()
+@click.group(cls=AnswerGroup)
 def book() -> None:
     """The book's figures as data, and the published plans that it audits."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, forced
 from shardwise.apps.cli.numbers import NUMBER, WHOLE
 from shardwise.apps.cli.options import given, hardware_options, refuse, request_of
@@ -22,7 +23,7 @@ MACHINE = ("cpu_devices", "name", "timeout")
 """Options of a calibration of the devices here; the others are of a server's."""
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.argument("plan", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--cpu-devices", type=WHOLE, metavar="N", help="Here: measure N virtual CPU devices.")
 @click.option("--name", default="here", show_default=True, help="Here: of the chip in the file.")

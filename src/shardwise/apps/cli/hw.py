@@ -4,13 +4,14 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerGroup
 from shardwise.apps.cli.files import check_outputs
 from shardwise.apps.cli.options import hardware_options, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 
 
-@click.group()
+@click.group(cls=AnswerGroup)
 def hw() -> None:
     """Chips, networks, slices and prices of the catalogue."""
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option
 from shardwise.apps.cli.numbers import WHOLE
 from shardwise.apps.cli.options import hardware_options, request_of
@@ -16,7 +17,7 @@ from shardwise.apps.cli.timeline import timeline_options, write_timeline
 from shardwise.verbs.layout import wrapped
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
 @click.option("--on", required=True, help="Slice such as v5p:16x16x16, or a bare chip.")
 @click.option("--batch", required=True, help="Tokens (4Mi) or sequences (1024seq) per step.")

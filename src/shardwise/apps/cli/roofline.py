@@ -4,12 +4,13 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.options import hardware_options, request_of
 from shardwise.apps.cli.output import json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.option("--on", required=True, metavar="CHIP", help="A chip, such as v5e or h100.")
 @click.option(
     "--matmul", required=True, metavar="MxKxN", help="[M, K] x [K, N], as 240x8192x32768."
