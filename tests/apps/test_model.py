@@ -77,9 +77,9 @@ def test_show_reads_a_config_and_its_directory(capsys, tmp_path):
 
 
 def test_show_prints_tables(capsys):
-    run("show", "deepseek-v3")
+    run("show", "deepseek-v3", "--detail")
     out = capsys.readouterr().out
-    assert "671B parameters, 37.6B active per token" in out
+    assert "671B, 37.6B active per token" in out
     assert "gated, 8 of 256 experts + 1 shared" in out
     assert "latent (q 1,536, kv 512 + 64)" in out
     assert "attention_core" in out
@@ -117,6 +117,9 @@ def test_diff_marks_what_differs(capsys, tmp_path):
     run("diff", *names, "--csv", str(path))
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("  *  d_model D") for line in lines)
+    assert "  the same in all: architecture, vocabulary V" in "\n".join(lines)
+    run("diff", *names, "--detail")
+    lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("     vocabulary V") for line in lines)
     with path.open() as file:
         table = {row[0]: row[1:] for row in csv.reader(file)}

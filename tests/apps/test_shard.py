@@ -51,12 +51,13 @@ def test_the_tables(capsys):
         "  0  1  0:4  0:4\n"
         "  1  0  4:8  0:4\n"
         "  1  1  4:8  0:4\n"
+        "  more: --detail  --top N\n"
     )
 
 
 def test_a_long_table_is_cut_and_says_so(capsys):
     run("A[I_X]", "--dims", "I=64", "--mesh", "X=64")
-    assert "and 32 more devices (--json or --csv lists them)" in capsys.readouterr().out
+    assert "and 52 more devices (--detail, --json or --csv" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -175,6 +176,7 @@ def test_the_answer_for_a_person(capsys):
         "  2  AllToAll_X(A), AllGather_X(B)       180 B  384 FLOPs       368 B\n"
         "  ranked by the bytes that one device sends; give a slice with --on to rank by time\n"
         "  next best sends 84 B more, 1.88x: AllToAll_X(A), AllGather_X(B)\n"
+        "  more: --detail  --top N\n"
     )
     assert err == "warning: J padded from 9 to 12, as its blocks must be equal\n"
 
