@@ -106,9 +106,10 @@ def print_answer(
     warnings: Sequence[str],
     page: Iterable[Part] | None = None,
     more: Sequence[str] = (),
+    warnings_first: bool = False,
 ) -> None:
     """Print the page (`page` in place of the answer's own), the lines `more`, the sections that
-    were asked for, and on stderr the warnings."""
+    were asked for, and on stderr the warnings, above a long page with `warnings_first`."""
     shown = list(page or answer.page())
     said = list(_warning_lines(warnings, options))
     below = [] if wanted("quiet") else [*more, *_what_more(options)]
@@ -119,8 +120,10 @@ def print_answer(
     elif options.get("show_detail") is False:
         others = sum(text.count("\n") + 1 for text in (*below, *said))
         shown = fitted(shown, HEIGHT - others, tables=not sys.stdout.isatty())
+    for warning in said if warnings_first else ():
+        say(warning)
     print_page([*shown, *below, *_asked(answer, options)])
-    for warning in said:
+    for warning in () if warnings_first else said:
         say(warning)
 
 

@@ -52,5 +52,6 @@ def validate(**options: Any) -> None:
 
         plot(answer.found, options["plot_path"])  # type: ignore[arg-type]
     asked = {name: value for name, value in options.items() if name != "path"}
-    show_answer(answer, options, inputs={"path": str(request.table), **given(asked)})
+    inputs = {"path": str(request.table), **given(asked)}
+    show_answer(answer, options, inputs=inputs, warnings_first=True)
     answer.checked()
