@@ -45,5 +45,5 @@ def sweep(**options: Any) -> None:
     if options["plot_path"]:
         from shardwise.apps.cli.sweep_chart import plot_sweep
 
-        plot_sweep(answer.points, answer.name, options["plot_path"])
+        plot_sweep(answer.points, answer.name, options["plot_path"], answer.days)
     show_answer(answer, options)
