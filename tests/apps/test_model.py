@@ -44,7 +44,7 @@ def test_show_counts_flops_at_the_context(capsys):
 
 
 def test_show_takes_the_dtype_of_the_cache(capsys):
-    result = document_of(capsys, "show", "llama-3-70b", "--dtype", "int8")["result"]
+    result = document_of(capsys, "show", "llama-3-70b", "--kv", "int8")["result"]
     assert result["kv_bytes_per_token"] == 163840
     assert result["activation_dtype"] == "bf16"
 
@@ -138,7 +138,7 @@ def test_diff_of_three_shows_mixed_layers(capsys):
     ("args", "message"),
     [
         (("show", "lama-3-70b"), r"unknown model 'lama-3-70b'; did you mean 'llama-3-70b'"),
-        (("show", "llama-3-70b", "--dtype", "bf17"), r"unknown dtype 'bf17'; did you mean 'bf16'"),
+        (("show", "llama-3-70b", "--kv", "bf17"), r"unknown dtype 'bf17'; did you mean 'bf16'"),
         (("show", "llama-3-70b", "--seq", "0.5"), "it must be a whole number of tokens"),
         (("show", "llama-3-70b", "--seq", "-4"), "must be positive and finite"),
         (("diff", "llama-3-70b"), "model diff has only 'llama-3-70b' to compare"),

@@ -90,7 +90,7 @@ def test_csv(capsys, tmp_path):
         ),
         ((*QUIZ, "--on", "v5e:4x4"), "--on does nothing for a single array; give a product"),
         ((*QUIZ, "--max-hbm", "1GB"), "--max-hbm does nothing for a single array"),
-        ((*QUIZ, "--store", "dA[I]"), "--store and --input belong to --backward"),
+        ((*QUIZ, "--store", "dA[I]"), "--store and --no-parameter belong to --backward"),
         (
             ("A[I_X]", "--dims", "I=9", "--mesh", "X=2"),
             "dim 'I' of size 9 .* blocks must be equal, so pad to 10",
@@ -184,8 +184,8 @@ def test_the_answer_for_a_person(capsys):
 def test_the_result_may_be_asked_for_otherwise(capsys):
     text = "A[I, J_X] * B[J_X, K] -> C[I, K]"
     assert "AllReduce_X" in result_of(capsys, text, *SMALL)["steps"][-1]
-    assert "ReduceScatter_X" in result_of(capsys, text, *SMALL, "--out", "free")["steps"][-1]
-    wanted = result_of(capsys, text, *SMALL, "--out", "C[I, K_X]")
+    assert "ReduceScatter_X" in result_of(capsys, text, *SMALL, "--result", "free")["steps"][-1]
+    wanted = result_of(capsys, text, *SMALL, "--result", "C[I, K_X]")
     assert wanted["layouts"]["C"] == "C[I, K_X]"
 
 
@@ -246,7 +246,7 @@ def test_strategies_as_csv(capsys, tmp_path):
         ((FSDP_TP, *SQUARE, "--top", "0"), "--top 0 shows nothing; give 1 or more"),
         ((FSDP_TP, *SQUARE, "--free", "W"), "unknown array 'W'; known: A, B"),
         ((FSDP_TP, *SQUARE, "--set", "chip.hbm_bandwidth=1e12"), "say which with --on SLICE"),
-        ((FSDP_TP, *SQUARE, "--out", "C[I_X, L]"), "unknown dim 'L'"),
+        ((FSDP_TP, *SQUARE, "--result", "C[I_X, L]"), "unknown dim 'L'"),
         ((FSDP_TP, *SQUARE, "--to", "jax", "--run"), "--to prints a program and nothing else"),
         (("A[I] -> A[I]", "--dims", "I=8", "--mesh", "X=2", "--run"), "takes no step"),
         (

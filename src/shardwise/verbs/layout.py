@@ -114,7 +114,8 @@ class TextTable:
 
     @property
     def _above(self) -> int:
-        return bool(self.title) + 1 + self.ruled
+        """Lines above the rows."""
+        return (self.title.count("\n") + 1 if self.title else 0) + 1 + self.ruled
 
 
 _LEAST_CELL = 12
