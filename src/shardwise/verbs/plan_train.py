@@ -149,7 +149,8 @@ class TrainPlanRequest(TrainChoices):
 
     def _resolved(self, best: TrainAnswer) -> dict[str, Any]:
         """Every choice with its value and where it came from."""
-        fixed = {"slice", "global_batch_sequences", "sequence_length", *self.fixed}
+        fixed = {"software"} if self.software else set()
+        fixed |= {"slice", "global_batch_sequences", "sequence_length", *self.fixed}
         plan, pinned = best.plan, parse_pins(self.pins)
         values = {name: (getattr(plan, name), name in fixed) for name in _RESOLVED}
         values |= {f"mesh.{axis}": (n, axis in pinned) for axis, n in plan.mesh.items()}
@@ -181,6 +182,7 @@ _RESOLVED = (
     "pipeline_schedule",
     "virtual_stages",
     "optimizer",
+    "software",
     "stack",
 )
 
@@ -219,6 +221,7 @@ class TrainPlanned(Answer):
     def page(self) -> Page:
         """The plan, its time and memory, why, and what else there was."""
         yield from train_page(self.best, self.result)
+        yield _runs_line(self.result)
         yield "\nWhy"
         yield from (f"  - {reason}" for reason in self.result["why"])
         yield from _runners_up(self.result)
@@ -235,6 +238,19 @@ class TrainPlanned(Answer):
 
 
 plan_train = verb("plan_train", TrainPlanRequest)
+
+
+def _runs_line(result: Mapping[str, Any]) -> str:
+    """What runs the plan, and how much faster one is that it does not run."""
+    runs = result["runs_in"]
+    said = f"Runs in {runs}" if runs else "For no program in particular (--for any)"
+    other = result["faster_outside"]
+    if other is None:
+        return said
+    return (
+        f"{said}; faster, but not in it: {mesh_text(other['mesh'])}, remat {other['remat']}: "
+        f"{format_seconds(other['step_seconds']['expected'])} (--for any)"
+    )
 
 
 def _runners_up(result: Mapping[str, Any]) -> Page:

@@ -5,11 +5,12 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.numbers import WHOLE
+from shardwise.apps.cli.options import renamed
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.request import OBJECTIVES
 from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.optimizers import OPTIMIZERS
-from shardwise.plans.stacks import STACKS
+from shardwise.plans.stacks import WANTED
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
 _OPTIONS = (
@@ -25,12 +26,13 @@ _OPTIONS = (
         help="Fix how attention sees a sequence that is cut over `context`.",
     ),
     click.option(
-        "--stack",
-        type=click.Choice(STACKS),
-        default="xla",
-        show_default=True,
-        help="Software whose constants price the plan.",
+        "--for",
+        "software",
+        type=click.Choice(WANTED),
+        help="Program that is to run the plan, or any for every plan that can be priced. "
+        "Default: what the chip's users run (TPU: maxtext, GPU: megatron or torchtitan).",
     ),
+    renamed("--stack", "--for PROGRAM prices a plan by its own stack; or --for any --set stack={}"),
     click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="adam", show_default=True),
     click.option("--max-hbm", help="Bytes per chip to stay under, such as 80GiB."),
     click.option(
