@@ -57,8 +57,8 @@ def section(name: str, on: str) -> str:
     ours, theirs = train_result(planning.best), against_result(found)
     command = (
         f"shardwise plan train --model {plan.model} --on '{on}' "
-        f"--batch {plan.global_batch_sequences}seq --seq {plan.sequence_length} --for any --set stack={STACK} "
-        f"--against audit:{name}"
+        f"--batch {plan.global_batch_sequences}seq --seq {plan.sequence_length} --for any "
+        f"--set stack={STACK} --against audit:{name}"
     )
     lines = [f"## {plan.model} on {on}", "", f"`{command}`", "", audit_about(name), ""]
     lines += [headline(found), "", *(f"- {note}" for note in found.notes), ""]

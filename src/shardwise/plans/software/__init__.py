@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from shardwise.errors import unknown
 from shardwise.hardware import Chip
 from shardwise.plans.serve import ServePlan
-from shardwise.plans.software.candidates import Candidates, candidates_of_plan
+from shardwise.plans.software.candidates import Candidates, candidates_of_plan, matters
 from shardwise.plans.software.jax import JAX
 from shardwise.plans.software.limit import Limit, Obstacle
 from shardwise.plans.software.maxtext import MAXTEXT
@@ -62,6 +62,7 @@ __all__ = [
     "SoftwareRow",
     "candidates_of_plan",
     "made_elsewhere",
+    "matters",
     "software_row",
     "usual_software",
     "usual_stack",

@@ -18,7 +18,12 @@ QKV_BIAS, ALL_BIASES = "biases of queries, keys and values", "biases of all matm
 HEAD_NORM = "norms of queries and keys per head"
 UNGATED, LAYER_NORM, GELU = "MLPs without a gate", "layer norms", "gelu"
 LEARNED, PARTIAL = "learned positions", "rotation of a part of a head"
-LLAMA3, YARN, LINEAR = "llama3 rope scaling", "yarn rope scaling", "linear rope scaling"
+LLAMA3, YARN = "llama3 rope scaling", "yarn rope scaling"
+LLAMA3_FACTOR = "llama3 rope scaling by another factor than 8"
+
+
+USUAL_FACTOR = 8.0
+"""Of Llama 3.1."""
 
 
 @lru_cache(maxsize=64)
@@ -130,7 +135,9 @@ def _of_rotations(cfg: ModelConfig, n: Numerics) -> Iterator[str]:
     if not known and not cfg.position_rows:
         yield "no positions"
     for rope in known:
-        if rope.scaling != "none":
+        if rope.scaling == "llama3" and rope.factor != USUAL_FACTOR:
+            yield LLAMA3_FACTOR
+        elif rope.scaling != "none":
             yield f"{rope.scaling} rope scaling"
         mixer = cfg.groups[0].mixer
         if isinstance(mixer, Attention) and rope.dim != mixer.head_dim:

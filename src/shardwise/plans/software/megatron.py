@@ -14,6 +14,7 @@ from shardwise.plans.software.features import (
     LEADING,
     LEARNED,
     LLAMA3,
+    LLAMA3_FACTOR,
     MIXED,
     PARTIAL,
     QKV_BIAS,
@@ -162,6 +163,7 @@ MEGATRON = SoftwareRow(
     ),
     builds=(
         *(ALL_BIASES, EXPERTS, GELU, HEAD_NORM, LATENT, LAYER_NORM, LEADING, LEARNED, LLAMA3),
+        LLAMA3_FACTOR,
         *(MIXED, PARTIAL, QKV_BIAS, SHARED, SHARED_GATE, UNGATED, YARN),
     ),
     usual={"expert_dispatch": "ragged", "dtypes.grad": "f32"},

@@ -63,7 +63,7 @@ TORCHTITAN = SoftwareRow(
     stack="fsdp",
     vendors=("nvidia", "amd"),
     words={
-        "remat": {"none": "NoAC", "matmul_outputs": "SelectiveAC", "block": "FullAC"},
+        "remat": {"none": "None", "matmul_outputs": "SelectiveAC", "block": "FullAC"},
         "pipeline_schedule": {
             "1f1b": "1F1B",
             "gpipe": "GPipe",
@@ -89,6 +89,13 @@ TORCHTITAN = SoftwareRow(
     own=(
         stores_all(),
         *dtype_of_store(DTYPES),
+        about_choices(
+            "remat",
+            ("remat",),
+            lambda c: c.structure.remat != "matmul_outputs",
+            "its SelectiveAC recomputes every second matmul besides",
+            "set remat to block or none",
+        ),
         about_choices(
             "remat_kinds",
             ("remat",),
