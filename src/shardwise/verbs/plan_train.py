@@ -29,7 +29,7 @@ from shardwise.units import (
     sig,
 )
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
-from shardwise.verbs.layout import WIDTH, Fact, wrapped
+from shardwise.verbs.layout import Fact, wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.inputs import flag_of, parse_pins, parse_share, parse_total
@@ -280,7 +280,7 @@ def _runners_up(result: Mapping[str, Any]) -> Page:
         ],
         spare=("microbatches", "memory", "remat"),
         ruled=False,
-    ).within(WIDTH)
+    )
 
 
 def _close_detail(result: Mapping[str, Any]) -> Page:
@@ -359,7 +359,7 @@ def _against_page(found: Against, result: Mapping[str, Any]) -> Page:
             left=3,
             spare=("ours",),
             ruled=False,
-        ).within(WIDTH)
+        )
     left = len(rows) - _CHOICES
     yield f"  ({left} more choices differ: --detail)" if left > 0 else "  (no other choice differs)"
 
