@@ -10,7 +10,8 @@ them for another side op. Its closed form is
 
 where `side` is the busiest stream of collectives, `overlap` the stack's, and `copies` the stream to
 host memory: a copy engine moves them, which neither computes nor waits for a link between chips, so
-all of them hide but what is longer than a round. The last two terms are what one round's side
+all of them hide but what is longer than a round (MaxText's HOST_OFFLOAD_FLAGS let 24 be under way,
+xla_tpu_host_transfer_overlap_limit). The last two terms are what one round's side
 cannot hide behind (the first gather, the last scatter, the first copy). A body that is no such
 chain is laid out round by round.
 """
