@@ -27,8 +27,8 @@ class ExportRequest:
     `path` is a plan's file, "audit:NAME" or a plan, and `to` the program ("maxtext"); or `path` is
     the file of an export and `from_` the program that it is for; any file of the program's own will
     do, MaxText's YAML with a model_name, TorchTitan's module or flags, Megatron's arguments.
-    `model` and `on` say what such a file leaves out. Raises BadRequest for a plan that the program cannot
-    run, and by name for what is missing.
+    `model` and `on` say what such a file leaves out. Raises BadRequest for a plan that the program
+    cannot run, and by name for what is missing.
     """
 
     path: GivenPlan = field(kw_only=False)

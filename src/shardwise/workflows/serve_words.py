@@ -11,6 +11,7 @@ from shardwise.hardware import Chip, Slice, Spelling, slices_of
 from shardwise.models import ModelConfig, load_model, params_text, params_total, weight_bytes
 from shardwise.planner.serve.request import ServeRequest, Utilisation
 from shardwise.planner.simulate.metrics import Objectives
+from shardwise.plans.batch_words import parse_length
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.roofline.engines import Engine, load_engine
 from shardwise.units import parse_count, parse_seconds
@@ -18,7 +19,6 @@ from shardwise.workflows.inputs import (
     HardwareWords,
     Words,
     check_choice,
-    parse_length,
     parse_pins,
     parse_share,
 )
