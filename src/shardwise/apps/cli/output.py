@@ -36,17 +36,17 @@ def show_answer(
     more: Sequence[str] = (),
     warnings_first: bool = False,
 ) -> None:
-    """Write --csv, then print the document or the page; `more` are lines below the page, such as
+    """Print the document or the page, then write --csv; `more` are lines below the page, such as
     which files were written, and `page` one in place of the answer's own. `inputs` are what was
     asked, in place of all options given; `doc` is a document that was made before;
     `warnings_first` puts the warnings above a long page."""
-    if options.get("csv_path"):
-        _write_rows(options["csv_path"], answer.table())
     doc = doc or document_of(answer, given(options) if inputs is None else inputs)
     if options["as_json"]:
         print_document(doc)
     else:
         print_answer(answer, options, doc["warnings"], page, more, warnings_first)
+    if options.get("csv_path"):
+        _write_rows(options["csv_path"], answer.table())
 
 
 def document_of(answer: "Answer", inputs: Mapping[str, Any]) -> dict[str, Any]:

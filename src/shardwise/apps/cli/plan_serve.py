@@ -92,9 +92,9 @@ def serve(**options: Any) -> None:
             then = "price it again with: shardwise plan show"
             answer = replace(answer, warnings=[*answer.warnings, answer.apart(path)])
         more = (f"Plan written to {path}; {then} {path}",)
+    show_answer(answer, options, more=more)
     if options["plot_path"]:
         from shardwise.apps.cli.serve_chart import plot_fleets, plot_servers
 
         plot = plot_servers if isinstance(answer, ServerPlanned) else plot_fleets
         plot(answer.result, answer.planning.request.cfg.name, options["plot_path"])
-    show_answer(answer, options, more=more)

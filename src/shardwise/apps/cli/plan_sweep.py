@@ -42,8 +42,8 @@ def sweep(**options: Any) -> None:
 
     check_outputs()
     answer = request_of(SweepRequest, options).answer(progress_line("planning"))
+    show_answer(answer, options)
     if options["plot_path"]:
         from shardwise.apps.cli.sweep_chart import plot_sweep
 
         plot_sweep(answer.points, answer.name, options["plot_path"], answer.days)
-    show_answer(answer, options)
