@@ -3,10 +3,8 @@
 Warnings go to stderr below the page; in a document they are part of it.
 """
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +67,8 @@ def document(
     provenance: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The envelope that every command's JSON shares. `resolved` maps a name to value and origin."""
+    from importlib.metadata import version  # slow to load, for --help
+
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": version("shardwise"),
@@ -94,6 +94,8 @@ def _spelt(text: str) -> str:
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
+        import json
+
         return json.dumps(json.loads(text), indent=2)
     return text
 

@@ -1,5 +1,7 @@
-"""A progress line on stderr for what takes longer than two seconds; silent without a terminal and with
--q."""
+"""A progress line on stderr for what takes longer than two seconds.
+
+Silent without a terminal and with -q.
+"""
 
 import sys
 import time
