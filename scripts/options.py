@@ -22,7 +22,7 @@ from shardwise.models.remat import REMAT_POLICIES
 from shardwise.planner.search.request import OBJECTIVES
 from shardwise.plans.context_methods import CONTEXT_METHODS
 from shardwise.plans.optimizers import OPTIMIZERS
-from shardwise.plans.stacks import STACKS
+from shardwise.plans.stacks import WANTED
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
 from shardwise.verbs.layout import WIDTH
 
@@ -77,7 +77,7 @@ def takers() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path, command in commands():
         for option in command.params:
-            if isinstance(option, click.Option):
+            if isinstance(option, click.Option) and not option.hidden:
                 found.setdefault(named(option), []).append(path)
     return found
 
@@ -108,7 +108,7 @@ ROWS = {
     "remat": REMAT_POLICIES,
     "schedule": PIPELINE_KINDS,
     "context_method": CONTEXT_METHODS,
-    "stack": STACKS,
+    "for": WANTED,
     "optimizer": OPTIMIZERS,
     "objective": OBJECTIVES,
 }

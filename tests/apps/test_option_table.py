@@ -47,7 +47,7 @@ def test_help_shows_the_names_of_rows(capsys, option):
 def test_all_options_of_a_command_stand_in_groups():
     for path, command in COMMANDS.items():
         for option in command.params:
-            if isinstance(option, click.Option):
+            if isinstance(option, click.Option) and not option.hidden:
                 assert group_of(option.opts), f"{path} {option.opts}"
 
 

@@ -152,7 +152,8 @@ class TrainPlanRequest(TrainChoices):
 
     def _resolved(self, best: TrainAnswer) -> dict[str, Any]:
         """Every choice with its value and where it came from."""
-        fixed = {"slice", "global_batch_sequences", "sequence_length", *self.fixed}
+        fixed = {"software"} if self.software else set()
+        fixed |= {"slice", "global_batch_sequences", "sequence_length", *self.fixed}
         plan, pinned = best.plan, parse_pins(self.pins)
         values = {name: (getattr(plan, name), name in fixed) for name in _RESOLVED}
         values |= {f"mesh.{axis}": (n, axis in pinned) for axis, n in plan.mesh.items()}
@@ -184,6 +185,7 @@ _RESOLVED = (
     "pipeline_schedule",
     "virtual_stages",
     "optimizer",
+    "software",
     "stack",
 )
 
@@ -223,7 +225,7 @@ class TrainPlanned(Answer):
         """The plan, its time and memory, where the step goes, and what else was close; with
         `against` the other plan instead of these."""
         more = _run_facts(self.result["run"], self.result) if "run" in self.result else []
-        yield from train_page(self.best, self.result, more)
+        yield from train_page(self.best, self.result, [*more, *_faster_outside(self.result)])
         if self.against is not None:
             yield from _against_page(self.against, self.result)
         else:
@@ -259,6 +261,16 @@ def _why(result: Mapping[str, Any]) -> Page:
     yield "why this plan"
     for reason in result["why"]:
         yield wrapped(f"- {reason}", 2, 4)
+
+
+def _faster_outside(result: Mapping[str, Any]) -> list[Fact]:
+    """The plan that is faster, but that the program does not run."""
+    other = result["faster_outside"]
+    if other is None:
+        return []
+    took = format_seconds(other["step_seconds"]["expected"])
+    plan = f"{mesh_text(other['mesh'])}, remat {other['remat']}"
+    return [Fact("faster", f"{took}, but not in {result['runs_in']}: {plan} (--for any)")]
 
 
 def _runners_up(result: Mapping[str, Any]) -> Page:

@@ -262,6 +262,7 @@ def _row(point: SweepPoint) -> dict[str, Any]:
         return row
     answer = point.answer
     return row | {
+        "software": answer.plan.software,
         "batch_tokens": answer.plan.tokens,
         "mesh": dict(answer.plan.mesh),
         "microbatches": answer.plan.microbatches,

@@ -24,6 +24,7 @@ from shardwise.models.flops import model_flops_per_token
 from shardwise.models.specs import Moe
 from shardwise.models.zoo import hf_config
 from shardwise.plans import TrainPlan, load_plan, model_hash
+from shardwise.plans.software import made_elsewhere
 from shardwise.runtime.trainer.checkpoint import Keeper
 from shardwise.runtime.trainer.lock import sole
 from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
@@ -201,7 +202,7 @@ class _Last:
 
 def _warnings(plan: TrainPlan, cfg: ModelConfig, expected: Expected) -> tuple[str, ...]:
     """What a reader of the losses and times must know; said before the first step."""
-    found = [expected.why] if expected.why else []
+    found = [*([expected.why] if expected.why else []), *made_elsewhere(plan)]
     moes = [group.mlp for group in cfg.groups if isinstance(group.mlp, Moe)]
     # Every row of a device may choose the same experts: R k rows, of which R for each.
     free = max((moe.experts / moe.experts_per_token for moe in moes), default=0.0)

@@ -7,7 +7,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "remat": ("none", "matmul_outputs", "block", "offload"),
     "schedule": ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "dualpipe"),
     "context_method": ("all_gather", "ring", "ulysses"),
-    "stack": ("xla", "megatron", "fsdp", "nanotron"),
+    "for": ("maxtext", "megatron", "torchtitan", "jax", "any"),
     "optimizer": ("adam", "adam8bit", "adafactor", "muon", "sgd"),
     "objective": ("time", "cost", "chips"),
 }

@@ -16,6 +16,8 @@ from shardwise.apps.cli.output import json_option, show_answer
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--to", metavar="TARGET", help="Write the plan for this target.")
 @click.option("--from", "from_", metavar="TARGET", help="Read an export back into a plan file.")
+@click.option("--model", help="With --from: the model, where the file does not say it.")
+@click.option("--on", help="With --from: the slice, where the file does not say it.")
 @file_option("-o", "output", metavar="FILE", help="Write here, not to stdout.")
 @json_option
 def export(**options: Any) -> None:

@@ -67,7 +67,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--kv": "the dtype of the KV cache",
         "--activations": "the dtype between matmuls",
         "--prefill-chunk": "most prompt tokens of a step",
-        "--stack": "the training software whose constants price the plan",
+        "--for": "the program that is to run the plan",
         "--engine": "the serving software whose constants price the plan",
         "--free": "an input array whose layout may be chosen",
         "--result": "the layout that the result shall have",

@@ -52,16 +52,17 @@ def train(**options: Any) -> None:
     path = options["plan_path"]
     if path:
         save_plan(answer.best.plan, path)
-    show_answer(answer, options, more=next_lines(path))
+    show_answer(answer, options, more=next_lines(path, answer.best.plan.software))
     write_timeline(answer.best, options)
 
 
-def next_lines(path: Path | None) -> tuple[str, ...]:
+def next_lines(path: Path | None, software: str) -> tuple[str, ...]:
     """What to type next: with a plan that was written, or to have it written."""
+    target = "TARGET" if software == "any" else software
     if path is None:
-        return (
-            "",
-            "  next: the same with -o plan.yaml, then: shardwise export plan.yaml --to TARGET",
-        )
-    then = f"shardwise export {path} --to TARGET, compile {path}, or train {path}"
+        again = "the same with -o plan.yaml, then: shardwise export plan.yaml"
+        return ("", wrapped(f"next: {again} --to {target}", 2, 4))
+    then = f"shardwise export {path} --to {target}"
+    if target in ("TARGET", "jax"):
+        then += f", compile {path}, or train {path}"
     return ("", wrapped(f"{path} written; next: {then}", 2, 4))

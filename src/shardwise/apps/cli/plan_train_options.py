@@ -9,6 +9,7 @@ import click
 
 from shardwise.apps.cli.choice_table import CHOICES
 from shardwise.apps.cli.numbers import WHOLE
+from shardwise.apps.cli.options import renamed
 
 _OPTIONS = (
     click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help="Fix a mesh degree."),
@@ -29,12 +30,13 @@ _OPTIONS = (
         help="Fix how attention sees a sequence that is cut over `context`.",
     ),
     click.option(
-        "--stack",
-        type=click.Choice(CHOICES["stack"]),
-        default="xla",
-        show_default=True,
-        help="Software whose constants price the plan.",
+        "--for",
+        "software",
+        type=click.Choice(CHOICES["for"]),
+        help="Program that is to run the plan, or any for every plan that can be priced. Default: "
+        "what the chip's users run (TPU: maxtext, GPU: megatron or torchtitan).",
     ),
+    renamed("--stack", "--for PROGRAM prices a plan by its own stack; or --for any --set stack={}"),
     click.option(
         "--optimizer",
         type=click.Choice(CHOICES["optimizer"]),
