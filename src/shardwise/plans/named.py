@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shardwise.errors import unknown
+from shardwise.models.zoo import split_family, with_family
 from shardwise.plans.serve import ServePlan
 from shardwise.plans.train import TrainPlan
 
@@ -38,6 +39,9 @@ def plan_path(text: str) -> Path:
 
 def with_neighbour(plan: TrainPlan | ServePlan, path: Path) -> TrainPlan | ServePlan:
     """The plan with its model found beside the plan's file, where it names a file there."""
-    beside = path.parent / plan.model
-    named_file = plan.model.endswith(".json") and not Path(plan.model).is_absolute()
-    return replace(plan, model=str(beside)) if named_file and beside.is_file() else plan
+    word, family = split_family(plan.model)
+    beside = path.parent / word
+    named_file = word.endswith(".json") and not Path(word).is_absolute()
+    if not (named_file and beside.is_file()):
+        return plan
+    return replace(plan, model=str(with_family(beside, family)))
