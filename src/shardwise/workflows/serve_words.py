@@ -9,6 +9,7 @@ from typing import Any
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice, Spelling, slices_of
 from shardwise.models import ModelConfig, load_model, params_text, params_total, weight_bytes
+from shardwise.models.zoo import with_family
 from shardwise.planner.serve.request import ServeRequest, Utilisation
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans.batch_words import parse_length
@@ -43,7 +44,8 @@ _WIDE = 1.5
 class ServeWords(HardwareWords):
     """What is to be served, on what, and how well.
 
-    `model` is a zoo name, a config.json or a folder with one; `on` a slice, or a bare chip for the
+    `model` is a zoo name, a config.json or a folder with one, which is read as the class or model
+    type `as_` where its own is not known; `on` a slice, or a bare chip for the
     smallest of its slices; `input` and `output` are tokens of a request; `tpot`, `ttft` and `e2e`
     ("15ms", or seconds) are not to be exceeded; `pins` fixes mesh degrees ({"tensor": 8}); `engine`
     is the software that serves: "vllm", "sglang", "trtllm", "others", or "ideal", which adds
@@ -58,6 +60,7 @@ class ServeWords(HardwareWords):
 
     model: str | Path = field(kw_only=False)
     on: str = field(kw_only=False)
+    as_: str | None = None
     input: float | str | None = None
     output: float | str | None = None
     tpot: float | str | None = None
@@ -80,11 +83,12 @@ class ServeWords(HardwareWords):
     def request(self) -> ServeRequest:
         """The words as values. Raises BadRequest for a word that has none or takes no effect."""
         self.check()
-        cfg, target = load_model(self.model), self.hardware.target(self.on)
+        model = with_family(self.model, self.as_)
+        cfg, target = load_model(model), self.hardware.target(self.on)
         pieces = (target.slice,) if isinstance(target, Spelling) else candidate_slices(target)
         shared = {
             "cfg": cfg,
-            "model": str(self.model),
+            "model": str(model),
             "pieces": pieces,
             "input_length": _count(self.input, "--input", MOST_LENGTH),
             "output_length": _count(self.output, "--output", MOST_LENGTH),

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "What is planned": {
         "--model": "the model: a zoo name, a config.json, or a folder with one",
+        "--as": "the class or model type that a config.json is read as, where its own is unknown",
         "--on": "the chips: a slice (v5p:4x4x8, 4*h100:8), or a chip to look through",
         "--batch": "the sequences of a training step together: tokens (4Mi) or sequences (1024seq)",
         "--seq": "tokens of a sequence",
@@ -67,7 +68,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--kv": "the dtype of the KV cache",
         "--activations": "the dtype between matmuls",
         "--prefill-chunk": "most prompt tokens of a step",
-        "--stack": "the training software whose constants price the plan",
+        "--for": "the program that is to run the plan",
         "--engine": "the serving software whose constants price the plan",
         "--free": "an input array whose layout may be chosen",
         "--result": "the layout that the result shall have",

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 Made = TypeVar("Made")
 
 
+as_option = click.option(
+    "--as", "as_", metavar="FAMILY", help="Class or model type to read an unknown config.json as."
+)
+
+
 def hardware_options(
     constants: str | None = "vendor", *, sets: bool = True, price: bool = True
 ) -> Callable[[Any], Any]:

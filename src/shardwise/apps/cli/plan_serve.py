@@ -9,13 +9,14 @@ import click
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, plot_option
 from shardwise.apps.cli.numbers import WHOLE
-from shardwise.apps.cli.options import hardware_options, request_of
+from shardwise.apps.cli.options import as_option, hardware_options, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.progress import progress_line
 
 
 @click.command(cls=AnswerCommand)
 @click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
+@as_option
 @click.option("--on", required=True, help="A bare chip (v5e) or a slice (v5e:4x4).")
 @click.option("--input", help="Tokens of the prompt, such as 8192.")
 @click.option("--output", help="Tokens of the answer, such as 512.")
@@ -92,9 +93,9 @@ def serve(**options: Any) -> None:
             then = "price it again with: shardwise plan show"
             answer = replace(answer, warnings=[*answer.warnings, answer.apart(path)])
         more = (f"Plan written to {path}; {then} {path}",)
+    show_answer(answer, options, more=more)
     if options["plot_path"]:
         from shardwise.apps.cli.serve_chart import plot_fleets, plot_servers
 
         plot = plot_servers if isinstance(answer, ServerPlanned) else plot_fleets
         plot(answer.result, answer.planning.request.cfg.name, options["plot_path"])
-    show_answer(answer, options, more=more)
