@@ -52,7 +52,7 @@ def flag_of(keyword: str) -> str:
     >>> flag_of("cpu_devices"), flag_of("hw_files"), flag_of("records_path")
     ('--cpu-devices', '--hw', '--records')
     """
-    plurals = {"hw_files": "hw", "sets": "set", "prices": "price", "pins": "pin"}
+    plurals = {"hw_files": "hw", "sets": "set", "prices": "price", "pins": "pin", "software": "for"}
     name = plurals.get(keyword, keyword.removesuffix("_path").rstrip("_"))
     return "--" + name.replace("_", "-")
 
@@ -106,7 +106,7 @@ class CatalogueWords:
         return Hardware(
             constants=self.constants or "vendor",
             files=self.hw_files,
-            overrides=getattr(self, "sets", ()),
+            overrides=getattr(self, "chip_sets", ()),
             prices=getattr(self, "prices", ()),
         )
 
@@ -116,6 +116,11 @@ class ChipWords(CatalogueWords):
     """Keywords of every verb that prices. `sets` override numbers: {"chip.hbm_bandwidth": 3e12}."""
 
     sets: Words = ()
+
+    @property
+    def chip_sets(self) -> Words:
+        """Those that are about the chip."""
+        return self.sets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +140,13 @@ def parse_batch(text: str | int, sequence_length: int) -> int:
     if text.strip().lower().endswith("seq"):
         return whole(parse_count(text.strip()[:-3], "batch"), f"batch '{text}'")
     tokens = parse_count(text, "batch")
+    if tokens < sequence_length:
+        many = max(int(tokens), 1)
+        raise BadRequest(
+            f"batch '{text}' is {tokens:,.0f} tokens, less than one sequence of "
+            f"{sequence_length:,}; to mean sequences write --batch {many}seq, which is "
+            f"{many * sequence_length:,} tokens"
+        )
     if tokens % sequence_length:
         lower = whole(tokens // sequence_length, f"batch '{text}' in sequences")
         options = " or ".join(

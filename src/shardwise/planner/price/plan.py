@@ -47,7 +47,7 @@ def stack_for(structure: Structure) -> Stack:
 def fused(stack: Stack, structure: Structure, load: Callable[[str], Stack]) -> Stack:
     """The stack with a compiler that it has not by itself, or without the one that it has. What
     elementwise work moves and ops cost the host are then those of the other kind of software."""
-    own = structure.software.compiled
+    own = structure.stack_row.compiled
     if structure.fuses_elementwise == own:
         return stack
     other = load(EAGER if own else COMPILED)
@@ -238,6 +238,18 @@ def passes_end(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep) -> float:
     first = _last_pass(plan, seconds, _SETTLED * stages + over)
     further = _last_pass(plan, seconds, (_SETTLED + 1) * stages + over) - first
     return first + (rounds - _SETTLED) * further
+
+
+def microbatch_costs(
+    plan: TrainPlan, cfg: ModelConfig, priced: PricedStep
+) -> tuple[Schedule, StageCosts]:
+    """A short pipeline of the plan, and what its passes cost: each of them comes as often per
+    microbatch as in a long one."""
+    stages = plan.degree("stage")
+    rounds, over = divmod(plan.microbatches, stages)
+    few = min(rounds, _SETTLED) * stages + over
+    schedule = _schedule(plan.pipeline_schedule, stages, few, plan.virtual_stages)
+    return schedule, stage_costs(schedule, stage_seconds(plan, cfg, priced))
 
 
 _SETTLED = 2  # rounds after which a schedule repeats itself
