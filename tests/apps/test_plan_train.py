@@ -489,4 +489,4 @@ def test_a_slice_on_which_the_usual_program_has_no_mesh_is_planned_for_the_next(
     assert result["chips_idle"] > 0
     code, _, err = run(capsys, *BOOK, "--for", "maxtext")
     assert code == 2
-    assert "no mesh on v5p:16x20x28 among those that MaxText runs" in err
+    assert "among those that MaxText runs is legal for a batch of 1024 sequences" in err
