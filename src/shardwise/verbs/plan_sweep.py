@@ -9,12 +9,13 @@ from shardwise.hardware import Chip
 from shardwise.models import load_model
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import with_family
+from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_seconds, format_usd, parse_count, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.chips_beside import ChipsBeside, chips_beside
 from shardwise.verbs.request import Progress, verb
-from shardwise.workflows.inputs import Words, parse_batch, parse_length, parse_total, words
+from shardwise.workflows.inputs import Words, parse_total, words
 from shardwise.workflows.side_by_side import BesideRequest, side_by_side
 from shardwise.workflows.sweep import SweepPoint, slices_between, sweep, sweep_result
 from shardwise.workflows.train_choices import TrainChoices

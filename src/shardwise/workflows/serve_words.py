@@ -12,6 +12,7 @@ from shardwise.models import ModelConfig, load_model, params_text, params_total,
 from shardwise.models.zoo import with_family
 from shardwise.planner.serve.request import ServeRequest, Utilisation
 from shardwise.planner.simulate.metrics import Objectives
+from shardwise.plans.batch_words import parse_length
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.roofline.engines import Engine, load_engine
 from shardwise.units import parse_count, parse_seconds
@@ -19,7 +20,6 @@ from shardwise.workflows.inputs import (
     HardwareWords,
     Words,
     check_choice,
-    parse_length,
     parse_pins,
     parse_share,
 )
