@@ -7,8 +7,8 @@ from shardwise.hardware import load_chip
 from shardwise.hardware.prices import price_range
 from shardwise.models import load_model
 from shardwise.verbs.layout import HEIGHT, WIDTH
+from shardwise.verbs.side_by_side import by_deadline
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.side_by_side import by_deadline
 from shardwise.workflows.sweep import SweepPoint, slices_between
 
 JOB = ("--model", "llama-3.2-1b", "--batch", "256seq", "--seq", "2048", "--remat", "block")

@@ -9,7 +9,7 @@ from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_usd, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, Facts, wrapped
-from shardwise.workflows.side_by_side import BesideRequest, ChipChoice, choice_row
+from shardwise.verbs.side_by_side import BesideRequest, ChipChoice, choice_row
 from shardwise.workflows.sweep import SweepPoint
 
 UNIT = 1e12

@@ -15,8 +15,8 @@ from shardwise.units import format_count, format_seconds, format_usd, parse_coun
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.chips_beside import ChipsBeside, chips_beside
 from shardwise.verbs.request import Progress, verb
+from shardwise.verbs.side_by_side import BesideRequest, side_by_side
 from shardwise.workflows.inputs import Words, parse_total, words
-from shardwise.workflows.side_by_side import BesideRequest, side_by_side
 from shardwise.workflows.sweep import SweepPoint, slices_between, sweep, sweep_result
 from shardwise.workflows.train_choices import TrainChoices
 
