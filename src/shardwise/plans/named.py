@@ -38,7 +38,8 @@ def plan_path(text: str) -> Path:
 
 def from_folder(model: str, folder: Path) -> str:
     """A model as a plan's file in a folder names it: a path that exists seen from there, else what
-    it says (a name of the zoo, or a path seen from where the program runs)."""
+    it says (a name of the zoo, or a path seen from where the program runs). The family behind its
+    '#' stays."""
     word, family = split_family(model)
     beside = folder / word
     if Path(word).is_absolute() or word in zoo_names() or not _is_model(beside):
