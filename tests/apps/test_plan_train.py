@@ -483,7 +483,7 @@ def test_a_plan_of_another_job_is_refused_with_the_flags_that_plan_it(capsys):
 
 
 def test_a_slice_on_which_the_usual_program_has_no_mesh_is_planned_for_the_next(capsys):
-    """8,960 chips divide no power of two: MaxText, which uses them all, has no mesh for the batch."""
+    """8,960 chips are no power of two: MaxText, which uses them all, has no mesh for the batch."""
     result = document(capsys, *BOOK)["result"]
     assert result["runs_in"] == "JAX (shardwise train)"
     assert result["chips_idle"] > 0
