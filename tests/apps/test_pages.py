@@ -132,3 +132,7 @@ def test_a_page_of_many_lines_is_cut_with_a_hint():
     lines = check(printed(words))
     assert lines[-2].strip().startswith("and 52 more devices")
     assert len(printed([*words, "--detail"]).splitlines()) > 64
+
+
+def test_a_difference_of_plans_with_long_paths_is_a_page():
+    check(printed(["plan", "diff", "audit:megatron-7.1b", "audit:megatron-70b"]))

@@ -88,17 +88,17 @@ class TextTable:
 
     def within(self, room: int) -> "TextTable":
         """The table in a width: without the columns of `spare` that it has no room for, and then
-        with the ends of the longest cells left out."""
+        with the ends of the widest columns' cells left out."""
         out = self.crowded_out(room)
         kept = [i for i, name in enumerate(self.header) if name not in out]
         cells = [[str(row[i]) for i in kept] for row in [self.header, *self.rows]]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        over = sum(widths) + 2 * len(widths) - room
-        if over > 0:
-            widest = widths.index(max(widths))
-            most = max(widths[widest] - over, _LEAST_CELL)
+        while (over := sum(widths) + 2 * len(widths) - room) > 0 and max(widths) > _LEAST_CELL:
+            *_, second, first = sorted([_LEAST_CELL, *widths])
+            widest = widths.index(first)
+            widths[widest] = max(first - over, min(second, first - 1), _LEAST_CELL)
             for row in cells:
-                row[widest] = _cut(row[widest], most)
+                row[widest] = _cut(row[widest], widths[widest])
         return replace(self, header=cells[0], rows=cells[1:], spare=())
 
     def _line(self, row: Sequence[str], widths: Sequence[int]) -> str:
