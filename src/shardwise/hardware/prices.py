@@ -1,12 +1,27 @@
-"""What a chip costs per hour, from whom, as of when; and the spelling of `--price CHIP=USD`."""
+"""What a chip costs per hour, from whom, as of when; and the spelling of `--price CHIP=USD`.
 
+A chip's file has the price that an answer takes unless it is told another. `data/prices.csv` lists
+what providers ask, on demand and on the spot market: the range that stands beside every sum, and
+what `--provider` and `--spot` choose from.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from pathlib import Path
 
+from shardwise.boundary import read_table
 from shardwise.boundary.numbers import number
-from shardwise.errors import BadRequest, shown
+from shardwise.errors import BadRequest, shown, unknown
 
 LEAST, MOST = 1e-6, 1e6
 """US dollars for one chip for one hour."""
+
+STALE_DAYS = 183
+"""A price older than half a year is marked."""
+
+_LIST = Path(__file__).parent / "data" / "prices.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +37,108 @@ class Price:
     source: str
     kind: str
     includes_host: bool
+
+    @property
+    def provider(self) -> str:
+        """Whose price it is: the first word of its source."""
+        return "you" if self.kind == "override" else self.source.split()[0]
+
+    def stale(self, today: date | None = None) -> bool:
+        """Whether it is older than half a year."""
+        given = _day(self.as_of)
+        return given is not None and ((today or date.today()) - given).days > STALE_DAYS
+
+    def __str__(self) -> str:
+        """As answers print it: `$3.99 (runpod, 2026-11)`."""
+        if self.kind == "override":
+            return f"${self.usd_per_chip_hour:.2f} (yours)"
+        said = f"{self.provider}, {self.as_of[:7]}"
+        said += ", spot" if self.kind == "spot" else ""
+        return f"${self.usd_per_chip_hour:.2f} ({said}{': old' if self.stale() else ''})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceRange:
+    """The cheapest price of the cheapest and of the dearest provider."""
+
+    low: Price
+    high: Price
+    providers: int
+
+    def __str__(self) -> str:
+        """As answers print it: `$2.69 (runpod, 2026-11) to $12.29 (azure, 2026-11)`."""
+        if self.providers == 1:
+            return f"{self.low}, the only provider"
+        return f"{self.low} to {self.high}, {self.providers} providers"
+
+
+def price_range(chip: str, *, spot: bool = False) -> PriceRange | None:
+    """The range over providers, each at its cheapest price that is not stale (or at all, where it
+    has none); None for a chip that none lists."""
+    cheapest = [_fresh(rows) for rows in _providers(chip, spot).values()]
+    if not cheapest:
+        return None
+    ordered = sorted(cheapest, key=lambda price: price.usd_per_chip_hour)
+    return PriceRange(low=ordered[0], high=ordered[-1], providers=len(ordered))
+
+
+def listed_price(chip: str, provider: str | None = None, *, spot: bool = False) -> Price:
+    """What a provider asks for a chip, or the cheapest one; BadRequest where none is listed."""
+    found = _providers(chip, spot)
+    kind = "spot price" if spot else "price on demand"
+    if not found:
+        raise BadRequest(
+            f"no {kind} of '{chip}' is listed; give one with --price {chip}=USD, or leave out "
+            f"{'--spot' if spot else '--provider'}"
+        )
+    if provider is None:
+        return min(map(_fresh, found.values()), key=lambda price: price.usd_per_chip_hour)
+    if provider not in found:
+        raise unknown(f"provider of '{chip}' with a {kind}", provider, found)
+    return _fresh(found[provider])
+
+
+def _fresh(rows: Sequence[Price]) -> Price:
+    """The cheapest of one provider, of those that are not stale where there are some."""
+    new = [row for row in rows if not row.stale()]
+    return min(new or rows, key=lambda price: price.usd_per_chip_hour)
+
+
+def _providers(chip: str, spot: bool) -> dict[str, list[Price]]:
+    found: dict[str, list[Price]] = {}
+    for name, price in _listed():
+        if name == chip and (price.kind == "spot") == spot:
+            found.setdefault(price.provider, []).append(price)
+    return found
+
+
+@cache
+def _listed() -> tuple[tuple[str, Price], ...]:
+    return tuple(_rows(read_table(_LIST, "the list of prices").rows))
+
+
+def _rows(rows: Iterable) -> Iterable[tuple[str, Price]]:
+    for row in rows:
+        undated = "; the list bears no date, as_of is the day it was read"
+        source = f"{row['provider']} {row['region']} {row['sku']}: {row['source']}"
+        yield (
+            row["chip"],
+            Price(
+                usd_per_chip_hour=float(row["usd_per_chip_hour"]),
+                as_of=row["as_of"],
+                source=source + ("" if row["dated"] == "yes" else undated),
+                kind=row["kind"],
+                includes_host=True,
+            ),
+        )
+
+
+def _day(text: str) -> date | None:
+    """The first day that a date such as 2024-12 may mean; None where it is none."""
+    parts = text.split("-")
+    if not all(part.isdigit() for part in parts) or len(parts) < 2:
+        return None
+    return date(int(parts[0]), int(parts[1]), int(parts[2]) if len(parts) > 2 else 1)
 
 
 def parse_price(text: str) -> tuple[str, Price]:

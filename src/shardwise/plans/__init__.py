@@ -1,7 +1,7 @@
 """Plans: choices only, frozen and keyword-only; nothing here prices or searches.
 
 `train.py` and `serve.py` hold the two plans. Choices of a training plan that are rows: `stacks.py`
-(software), `context_methods.py` and `optimizers.py`. `ranges.py` checks the plans' numbers,
+(software), `context_methods.py` and `optimizers.py`; of a serving plan `servers.py`. `ranges.py` checks the plans' numbers,
 `files.py` loads and saves them as YAML, `schema.py` is their JSON Schema, `laws.py` has the laws
 that bind a mesh to its model, `named.py` finds the plans of published runs by name (`data/audits`),
 `layouts.py` maps a plan to the Layout of every parameter and activation. Read `train.py` first.
@@ -9,7 +9,7 @@ that bind a mesh to its model, `named.py` finds the plans of published runs by n
 
 from shardwise.plans.files import load_plan, save_plan
 from shardwise.plans.layouts import activation_layout, layout_table, parameter_layout
-from shardwise.plans.serve import PrefillServer, ServeDtypes, ServePlan, ServeScheduling
+from shardwise.plans.serve import PrefillServer, ServeDtypes, ServePlan, ServeScheduling, Workload
 from shardwise.plans.train import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "ServeScheduling",
     "TrainDtypes",
     "TrainPlan",
+    "Workload",
     "activation_layout",
     "layout_table",
     "load_plan",

@@ -19,7 +19,7 @@ from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import parse_share, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, given_plan
-from shardwise.workflows.simulate import Load, Simulated, simulate_plan
+from shardwise.workflows.simulate import Load, Simulated, simulate_plan, targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +28,17 @@ class SimulateRequest(Load):
 
     `path` is the plan's file, or a plan; `sets` change fields of it first
     ({"scheduling.policy": "interleaved"}), or numbers of its chip. The words of the load are those
-    of Load. `ttft`, `tpot` and `e2el` ("2s", or seconds) are objectives; where a smaller share than
-    `check` ("99%") of the requests meets them, ThresholdMissed is raised by `verify`.
+    of Load; a plan of `plan serve` has a load of its own. `ttft`, `tpot` and `e2e` ("2s", or
+    seconds) are objectives, those of the plan's load unless given; where a smaller share than
+    `check` ("99%") of the requests meets them, ThresholdMissed is raised by `verify`. `find_rate`
+    looks for the largest rate at which 95 % meet them.
     """
 
     path: GivenPlan = field(kw_only=False)
     ttft: float | str | None = None
     tpot: float | str | None = None
-    e2el: float | str | None = None
+    e2e: float | str | None = None
+    find_rate: bool = False
     check: float | str | None = None
 
     def answer(
@@ -45,16 +48,22 @@ class SimulateRequest(Load):
         objectives, least = self._objectives(), None
         if self.check is not None:
             least = parse_share(self.check, "--check")
-            if not objectives.given:
-                raise BadRequest("--check needs objectives; give --ttft, --tpot or --e2el")
         fields = plan_changes(self.sets)[0]
         plan = given_plan(self.path, fields)
+        own = isinstance(plan, ServePlan) and targets(plan).given
+        if least is not None and not objectives.given and not own:
+            raise BadRequest("--check needs objectives; give --ttft, --tpot or --e2e")
         found = simulate_plan(
-            plan, self, objectives=objectives, keep_steps=keep_steps, progress=progress
+            plan,
+            self,
+            objectives=objectives,
+            find_rate=self.find_rate,
+            keep_steps=keep_steps,
+            progress=progress,
         )
         return LoadSimulated(
             simulated=found,
-            objectives=objectives,
+            objectives=found.objectives,
             least=least,
             result=found.result,
             resolved={
@@ -66,8 +75,15 @@ class SimulateRequest(Load):
         )
 
     def _objectives(self) -> Objectives:
-        names = [n for n in ("ttft", "tpot", "e2el") if getattr(self, n) is not None]
-        return Objectives(**{n: parse_seconds(getattr(self, n), f"--{n}") for n in names})
+        given = {"ttft": self.ttft, "tpot": self.tpot, "e2el": self.e2e}
+        flags = {"e2el": "--e2e"}
+        return Objectives(
+            **{
+                name: parse_seconds(words, flags.get(name, f"--{name}"))
+                for name, words in given.items()
+                if words is not None
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -99,6 +115,8 @@ class LoadSimulated(Answer):
             f"{plan.prefill_chunk:,} tokens a step, "
             f"{result['cache']['pages']:,} pages of {result['cache']['page_size']}\n"
         )
+        if "largest_rate" in result:
+            yield f"largest rate that holds: {sig(result['largest_rate'])} requests/s\n"
         rows = [
             [name.upper(), *(_ms(result[f"{kind}_{name}_ms"]) for kind in _KINDS)]
             for name in ("ttft", "tpot", "itl", "e2el")

@@ -1,7 +1,7 @@
 """A serving plan under a load: the plan becomes a fleet, the load a list of requests."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,16 @@ from shardwise.planner.simulate.clock import TICKS, seconds
 from shardwise.planner.simulate.cost import ReplicaModel
 from shardwise.planner.simulate.metrics import Objectives, summary
 from shardwise.planner.simulate.run import Outcome, Pool, SimulatedFleet, simulate
+from shardwise.planner.simulate.steady import (
+    COUNTED,
+    Demand,
+    demand_of,
+    guessed_rate,
+    largest_rate,
+    part_of,
+    steady_run,
+    steady_summary,
+)
 from shardwise.planner.simulate.traces import (
     MOST_REQUESTS,
     Lengths,
@@ -79,6 +89,17 @@ class Load(HardwareWords):
         return 0 if words is None else whole_number(words, f"--{name}", least=1, most=most)
 
     @property
+    def plain(self) -> bool:
+        """Whether nothing but a rate and lengths is said of the load."""
+        odd = (self.trace, self.speed, self.cv, self.lengths)
+        return all(words is None for words in odd) and self.whole("tile") == 1
+
+    @property
+    def own_lengths(self) -> bool:
+        """Whether lengths are left to the plan."""
+        return self.input is None and self.output is None
+
+    @property
     def first_seed(self) -> int:
         """Of everything that is drawn; NumPy takes 32 bits."""
         return whole_number(self.seed, "--seed", most=2**32 - 1)
@@ -111,6 +132,7 @@ class Simulated:
     outcome: Outcome
     result: dict[str, Any]
     warnings: list[str]
+    objectives: Objectives = field(default_factory=Objectives)
 
 
 def simulate_plan(
@@ -118,12 +140,14 @@ def simulate_plan(
     load: Load,
     *,
     objectives: Objectives | None = None,
+    find_rate: bool = False,
     keep_steps: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Simulated:
     """Run a load through the replicas of a serving plan, priced by its own engine and chip.
 
-    Raises BadRequest for a plan or load that makes no sense, NoFeasiblePlan where the weights
+    Where the plan has a workload and no other load is given, and to find the largest rate within
+    the objectives, it is simulated in the steady state (`planner/simulate/steady.py`). Raises BadRequest for a plan or load that makes no sense, NoFeasiblePlan where the weights
     leave no room for a cache.
     """
     if isinstance(plan, TrainPlan):
@@ -131,9 +155,13 @@ def simulate_plan(
     chips = replace(load, sets=plan_changes(load.sets)[1]).hardware
     hardware = replace(chips, constants=load.constants or plan.constants)
     cfg, piece = load_model(plan.model), hardware.slice(plan.slice).slice
+    fleet = fleet_of(plan, cfg, piece, hardware.slice(plan.prefill_plan.slice).slice)
+    given = objectives if objectives is not None and objectives.given else targets(plan)
+    if find_rate or (plan.workload is not None and load.plain):
+        return _steady(plan, cfg, fleet, load, given, find_rate, progress)
+    objectives = given
     requests = requests_of(load, plan)
     _check_size(requests, plan)
-    fleet = fleet_of(plan, cfg, piece, hardware.slice(plan.prefill_plan.slice).slice)
     outcome = simulate(
         requests, fleet, seed=load.first_seed, keep_steps=keep_steps, progress=progress
     )
@@ -144,6 +172,83 @@ def simulate_plan(
         outcome=outcome,
         result=result,
         warnings=[*unpriced(cfg), *stale(plan, cfg), *_cautions(plan, requests, outcome, result)],
+        objectives=objectives,
+    )
+
+
+def targets(plan: ServePlan) -> Objectives:
+    """The targets of the load that a plan was made for; none where it was made for none."""
+    load = plan.workload
+    given = {} if load is None else {"ttft": load.ttft, "tpot": load.tpot, "e2el": load.e2e}
+    return Objectives(**{name: time for name, time in given.items() if time is not None})
+
+
+def demand_for(plan: ServePlan, load: Load | None = None) -> Demand:
+    """What the requests of a plan's load hold, or those of another load."""
+    load = load or Load()
+    trace = load.trace
+    if trace is None and load.own_lengths and plan.workload is not None:
+        trace = plan.workload.trace
+    if trace is not None:
+        return demand_of(read_trace(Path(trace), plan.scheduling.page_size))
+    prompt = load.whole("input") or plan.input_length
+    return Demand(prompts=(prompt,), outputs=(load.whole("output") or plan.output_length,))
+
+
+TTFT_TARGET = 2.0
+"""Seconds to the first token that are asked for where no target is given."""
+
+
+def _steady(
+    plan: ServePlan,
+    cfg: ModelConfig,
+    fleet: SimulatedFleet,
+    load: Load,
+    objectives: Objectives,
+    find_rate: bool,
+    progress: Callable[[int, int], None] | None,
+) -> Simulated:
+    """One run in the steady state, at the largest rate that holds where that is asked for."""
+    demand, found = demand_for(plan, load), None
+    rate = load.number("rate") or (plan.workload.rate if plan.workload else 0.0)
+    if find_rate:
+        goal = objectives if objectives.given else Objectives(ttft=TTFT_TARGET)
+        steps = iter(range(1, 1000))
+        held = largest_rate(
+            fleet,
+            demand,
+            goal,
+            rate or guessed_rate(fleet, demand),
+            progress=lambda: progress(next(steps), 0) if progress else None,
+        )
+        if held is None:
+            raise NoFeasiblePlan(
+                "no rate holds: even a request alone misses the targets; allow more time (--ttft, "
+                "--tpot), or use more chips per server"
+            )
+        objectives, rate, found = goal, held.rate, held
+    part, share = part_of(fleet, demand, rate)
+    counted = load.whole("requests", MOST_REQUESTS) or COUNTED
+    run = steady_run(part, demand, share, seed=load.first_seed, counted=counted)
+    parts = part.pool.replicas + (part.prefill.replicas if part.prefill else 0)
+    result = {**steady_summary(run, objectives), "cache": cache_of(fleet), "rate": rate}
+    result |= {"simulated_servers": parts, "good_share": run.good(objectives)}
+    if found is not None:
+        result["largest_rate"] = rate
+    said = engine_warning(plan.engine, "--set engine=vllm")
+    whole = plan.replicas + plan.prefill_replicas
+    if parts < whole:
+        said.append(
+            f"{parts:,} of {whole:,} servers were simulated, with their share of the load: "
+            "requests fill them"
+        )
+    return Simulated(
+        plan=plan,
+        fleet=fleet,
+        outcome=run.outcome,
+        result=result,
+        warnings=[*unpriced(cfg), *stale(plan, cfg), *said],
+        objectives=objectives,
     )
 
 

@@ -18,7 +18,7 @@ Made = TypeVar("Made")
 def hardware_options(
     constants: str | None = "vendor", *, sets: bool = True, price: bool = True
 ) -> Callable[[Any], Any]:
-    """--constants, --hw, --set and --price of commands that read chips.
+    """--constants, --hw, --set, --price, --provider and --spot of commands that read chips.
 
     With `constants` None the plan says which; without `sets` no number can be changed, without
     `price` the command has no dollars to change.
@@ -53,14 +53,48 @@ def hardware_options(
             metavar="CHIP=USD",
             help="Dollars per chip-hour, such as h100=2.5; for the chip that is priced.",
         ),
+        click.option("--provider", help="Whose price to take, such as aws, gcp or runpod."),
+        click.option("--spot", is_flag=True, help="Prices of the spot market."),
     ]
 
     def decorate(command: Any) -> Any:
-        for option in reversed(options[: 2 + sets + price]):
+        for option in reversed(options[: 2 + sets + 3 * price]):
             command = option(command)
         return command
 
     return decorate
+
+
+def former_options(former: Mapping[str, str]) -> Callable[[Any], Any]:
+    """Spellings of before, each refused with what to write instead."""
+
+    def decorate(command: Any) -> Any:
+        for flag, remedy in former.items():
+            command = click.option(
+                flag,
+                _hidden(flag),
+                hidden=True,
+                expose_value=False,
+                is_flag=False,
+                flag_value="",
+                callback=_refuses(flag, remedy),
+            )(command)
+        return command
+
+    return decorate
+
+
+def _hidden(flag: str) -> str:
+    """The name of a parameter that no command reads."""
+    return "former_" + flag.strip("-").replace("-", "_")
+
+
+def _refuses(flag: str, remedy: str) -> Callable[[Any, Any, str | None], None]:
+    def refuse_it(context: Any, parameter: Any, value: str | None) -> None:
+        if value is not None:
+            raise BadRequest(f"{flag} is no option any more: {remedy}")
+
+    return refuse_it
 
 
 def request_of(request: Callable[..., Made], options: Mapping[str, Any]) -> Made:
@@ -72,7 +106,9 @@ def hardware_of(options: dict[str, Any]) -> "Hardware":
     """The hardware settings of `hardware_options`."""
     from shardwise.workflows.inputs import HardwareWords  # slow to load, for --help
 
-    return request_of(HardwareWords, {"prices": (), **options}).hardware
+    return request_of(
+        HardwareWords, {"prices": (), "provider": None, "spot": False, **options}
+    ).hardware
 
 
 def on_command_line(name: str) -> bool:
