@@ -13,7 +13,7 @@ is laid out round by round.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,13 +28,16 @@ class OpTime:
     """Seconds of one run of one op.
 
     `derated` is the slowest of its math, memory and network at derated rates, `serial` their sum,
-    both with ramp and launch; `peak` what it takes of each resource at peak rates.
+    both with ramp and launch; `peak` what it takes of each resource at peak rates, `rated` at
+    derated ones (a network is "net"), `launch` what the host or the kernel's start adds to both.
     """
 
     op: Op
     derated: Quantity
     serial: Quantity
     peak: Mapping[str, Quantity]
+    rated: Mapping[str, Quantity] = field(default_factory=dict)
+    launch: Quantity = 0.0
 
     @property
     def total(self) -> Quantity:
@@ -56,7 +59,7 @@ class BodyTime:
 def body_time(ops: tuple[OpTime, ...], stack: Stack = IDEAL) -> BodyTime:
     """Seconds of one body of ops in program order; closed form where it is a chain."""
     sides = sides_of(ops)
-    if not _is_chain(ops, sides):
+    if not is_chain(ops, sides):
         return _laid_out(ops, stack)
     count = largest(t.op.count for t in ops)
     # An op that runs less often than its body (one in four layers) adds its average.
@@ -105,7 +108,7 @@ def sides_of(ops: tuple[OpTime, ...]) -> frozenset[str]:
     )
 
 
-def _is_chain(ops: tuple[OpTime, ...], sides: frozenset[str]) -> bool:
+def is_chain(ops: tuple[OpTime, ...], sides: frozenset[str]) -> bool:
     """Whether all other ops stand one after the other and no side op waits for another one.
 
     Sides are taken to run side by side, which two that wait for each other do not.

@@ -219,7 +219,7 @@ def _parts(curve: Sequence[Mapping[str, float]]) -> Page:
 
 def next_line(path: Path | None, answer: ServePlanned) -> str:
     """Where the plan is and what to type next."""
-    rate = sig(answer.served.rate)
+    rate = f"{answer.served.rate:g}"
     if path is None:
         return "  -o plan.yaml writes it"
     return f"  {path} written; next: shardwise simulate {path} --rate {rate}"

@@ -5,15 +5,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.book.rules.audit import audit_result
-from shardwise.plans import TrainPlan
+from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan
 from shardwise.units import sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
-from shardwise.verbs.serve_page import serve_page
-from shardwise.verbs.train_page import train_page
+from shardwise.verbs.serve_page import serve_detail, serve_page
+from shardwise.verbs.served_page import served_page
+from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.inputs import ChipWords, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
+from shardwise.workflows.predict_fleet import DEFINITIONS, served_cautions, served_result
+from shardwise.workflows.serving import Served, served_as_given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,9 +31,11 @@ class PlanShowRequest(ChipWords):
     path: GivenPlan = field(kw_only=False)
     constants: str | None = None
 
-    def answer(self, progress: Progress | None = None) -> "PlanShown":
-        """Price it."""
+    def answer(self, progress: Progress | None = None) -> "PlanShown | ServedShown":
+        """Price it; a plan that was made for a load is simulated under it."""
         priced = price_given(self.path, self)
+        if isinstance(priced.plan, ServePlan) and priced.plan.workload is not None:
+            return self._under_load(priced)
         check_fits(priced)
         result = priced.result
         if isinstance(priced.plan, TrainPlan):
@@ -40,6 +46,17 @@ class PlanShowRequest(ChipWords):
             result=result,
             resolved=self._resolved(priced.plan),
             warnings=priced.warnings,
+        )
+
+    def _under_load(self, priced: Priced) -> "ServedShown":
+        served = served_as_given(priced)
+        return ServedShown(
+            priced=priced,
+            served=served,
+            result={**priced.result, **served_result(served)},
+            resolved=self._resolved(priced.plan),
+            warnings=[*priced.warnings, *served_cautions(served)],
+            provenance={"definitions": DEFINITIONS},
         )
 
     def _resolved(self, plan: Any) -> dict[str, Any]:
@@ -70,16 +87,49 @@ class PlanShown(Answer):
         """One priced plan and, where it trains, the book's rules."""
         if isinstance(self.priced.plan, TrainPlan):
             yield from train_page(self.best, self.result)
-            yield from _audit_page(self.result["audit"])
         else:
             yield from serve_page(self.best, self.result)
+
+    def sections(self) -> Mapping[str, Page]:
+        """What the figures are made of, and of a training plan the book's rules."""
+        if isinstance(self.priced.plan, TrainPlan):
+            detail = train_detail(self.best, self.result)
+            return {"detail": detail, "book": _audit_page(self.result["audit"])}
+        none = iter(["The book has rules for training plans alone."])
+        return {"detail": serve_detail(self.best, self.result), "book": none}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ServedShown(Answer):
+    """A plan of `plan serve` under the load that it was made for: what that search printed."""
+
+    priced: Priced
+    served: Served
+
+    @property
+    def best(self) -> Any:
+        """One step of the plan, priced; called as that of a search."""
+        return self.priced.answer
+
+    def table(self) -> list[Row]:
+        """The headline figures."""
+        return [dict(self.priced.headline)]
+
+    def page(self) -> Page:
+        """The servers, what they hold, times and cost."""
+        yield from served_page(self.served, self.result)
+
+    def sections(self) -> Mapping[str, Page]:
+        """Where the mesh lies, and the two steps of a full batch."""
+        none = iter(["The book has rules for training plans alone."])
+        return {"detail": serve_detail(self.best, self.priced.result), "book": none}
 
 
 def _audit_page(audited: Mapping[str, Any]) -> Page:
     """The book's rules for each strategy: what the plan has, what it needs, and why."""
     if not audited["verdicts"]:
+        yield "No rule of the book speaks of this mesh."
         return
-    yield ""
     yield TextTable(
         ["book rule", "degree", "has", "needs", "in", "compute-bound"],
         [
@@ -95,7 +145,7 @@ def _audit_page(audited: Mapping[str, Any]) -> Page:
         ],
     )
     for v in audited["verdicts"]:
-        yield f"  {v['text']} ({v['source']})"
+        yield wrapped(f"{v['text']} ({v['source']})", 2, 4)
 
 
 plan_show = verb("plan_show", PlanShowRequest)

@@ -6,9 +6,9 @@ from typing import Any
 from shardwise.planner.serve.answer import mesh_text
 from shardwise.plans.serve import CHECKPOINT
 from shardwise.plans.servers import SERVING_SOFTWARE
-from shardwise.units import format_gib, format_seconds, format_usd, many, sig
+from shardwise.units import format_seconds, format_usd, many, sig
 from shardwise.verbs.answer import Page, TextTable
-from shardwise.verbs.layout import Fact, Facts, Tone, both_ends
+from shardwise.verbs.layout import Fact, Facts, Tone, both_ends, shares_text
 from shardwise.workflows.predict_fleet import Served
 
 Result = Mapping[str, Any]
@@ -18,7 +18,9 @@ def served_page(served: Served, result: Result) -> Page:
     """One plan under its load: the load, the servers, what holds, times, memory, cost."""
     yield headline(served, result)
     yield both_ends(f"  {servers_line(result)}", runs_in(result))
-    yield Facts([*_speed(result), _memory(result), *_cost(served, result)])
+    step = f"{shares_text(result['where_it_goes'])} of a decode step"
+    facts = [*_speed(result), _memory(result), *_cost(served, result), Fact("time", step)]
+    yield Facts(facts)
 
 
 def headline(served: Served, result: Result) -> str:
@@ -84,9 +86,9 @@ def _percent(share: float) -> str:
 def _memory(result: Result) -> Fact:
     memory = result["memory"]
     kinds = ("weights", "cache", "activations")
-    parts = ", ".join(f"{kind} {format_gib(memory[kind])}" for kind in kinds)
-    left = memory["usable"]
-    return Fact("memory", f"{parts} of {format_gib(left)} ({memory['share']:.0%} is used)")
+    parts = ", ".join(f"{kind} {sig(memory[kind] / 2**30)}" for kind in kinds)
+    usable = f"{sig(memory['usable'] / 2**30)} GiB a chip"
+    return Fact("memory", f"{parts} of {usable}, of which servers take {memory['share']:.0%}")
 
 
 def _cost(served: Served, result: Result) -> list[Fact]:

@@ -1,5 +1,5 @@
-"""What else would serve a load: fewer or more chips, other dtypes, pools and chips, as rows; and the
-front of speed and cost.
+"""What else would serve a load: fewer or more chips, other dtypes, pools and chips, as rows; and
+the front of speed and cost.
 
 Rows are closed forms, corrected by what the simulation made of the answer's own. A row keeps the
 targets; nothing here was simulated.

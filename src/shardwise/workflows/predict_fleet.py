@@ -1,12 +1,13 @@
 """What `plan serve` answers, and `plan show` of its file: servers under a load, as a `result`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from shardwise.hardware import Chip
 from shardwise.hardware.prices import price_range
 from shardwise.models.describe import context_warning, unpriced
+from shardwise.planner.serve.answer import evaluate_serve
 from shardwise.planner.serve.replica import replica_of
 from shardwise.planner.serve.server import server_of
 from shardwise.planner.simulate.steady import COUNTED, RUNS
@@ -59,6 +60,7 @@ def served_result(served: Served) -> Result:
         "running": held.running,
         **_times(served, {"ttft": ttft, "tpot": tpot, "e2e": e2e}),
         "memory": memory_of(served),
+        "where_it_goes": decode_parts(served),
         "usd_per_hour": served.usd_per_hour,
         "usd_per_million_tokens": served.usd_per_million,
         "chip_hours_per_million_tokens": served.per_million(float(served.chips)),
@@ -95,8 +97,15 @@ def measured(plan: ServePlan, chip: Chip) -> bool:
     return software is not None and chip.vendor in software.measured
 
 
+def decode_parts(served: Served) -> dict[str, float]:
+    """Where a decode step of the sequences that run at the mean goes."""
+    plan = replace(served.plan, batch=max(1, round(served.held.running)))
+    alone = replace(plan, prefill=None, prefill_replicas=0)
+    return evaluate_serve(alone, served.cfg, served.piece).time_parts.named()
+
+
 def memory_of(served: Served) -> Result:
-    """Bytes of a device: weights, the cache of what runs at the mean, room for cache, and usable."""
+    """Bytes of a device: weights, activations, what is left for the cache, and what is usable."""
     plan, piece = served.plan, served.piece
     server = server_of(plan, served.cfg, piece)
     share = plan.scheduling.memory_share

@@ -28,7 +28,8 @@ from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.run import SimulatedFleet
 from shardwise.planner.simulate.steady import LIMIT, RUNS, Demand, Held, hold, largest_rate
 from shardwise.plans import ServePlan, Workload
-from shardwise.workflows.simulate import fleet_of
+from shardwise.workflows.plan_file import Priced
+from shardwise.workflows.simulate import demand_for, fleet_of
 
 CONTENDERS, CLOSE = 3, 1.05
 """Plans that are simulated, at most, and by how much dearer than the best their closed forms may
@@ -316,3 +317,10 @@ def served_plan(
     return Served(
         plan=plan, cfg=cfg, piece=piece, prefill_piece=prefill_piece, demand=demand, held=held
     )
+
+
+def served_as_given(priced: Priced) -> Served:
+    """A priced plan from a file, under the load that it says."""
+    answer, plan = priced.answer, priced.plan
+    assert isinstance(plan, ServePlan)
+    return served_plan(plan, answer.cfg, answer.piece, answer.prefill_piece, demand_for(plan))

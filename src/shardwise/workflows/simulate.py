@@ -23,6 +23,7 @@ from shardwise.planner.simulate.run import Outcome, Pool, SimulatedFleet, simula
 from shardwise.planner.simulate.steady import (
     COUNTED,
     Demand,
+    about_rate,
     demand_of,
     guessed_rate,
     largest_rate,
@@ -147,8 +148,10 @@ def simulate_plan(
     """Run a load through the replicas of a serving plan, priced by its own engine and chip.
 
     Where the plan has a workload and no other load is given, and to find the largest rate within
-    the objectives, it is simulated in the steady state (`planner/simulate/steady.py`). Raises BadRequest for a plan or load that makes no sense, NoFeasiblePlan where the weights
-    leave no room for a cache.
+    the objectives, it is simulated in the steady state (`planner/simulate/steady.py`).
+
+    Raises BadRequest for a plan or load that makes no sense, NoFeasiblePlan where the weights leave
+    no room for a cache.
     """
     if isinstance(plan, TrainPlan):
         raise BadRequest("a training plan answers no requests; give a serving plan to simulate")
@@ -195,6 +198,13 @@ def demand_for(plan: ServePlan, load: Load | None = None) -> Demand:
     return Demand(prompts=(prompt,), outputs=(load.whole("output") or plan.output_length,))
 
 
+def _near(fleet: SimulatedFleet, demand: Demand, goal: Objectives, rate: float) -> float:
+    """A rate to begin with, found by short runs."""
+    guess = rate or guessed_rate(fleet, demand)
+    found = about_rate(fleet, demand, goal, guess)
+    return guess if found is None else found.rate
+
+
 TTFT_TARGET = 2.0
 """Seconds to the first token that are asked for where no target is given."""
 
@@ -218,7 +228,7 @@ def _steady(
             fleet,
             demand,
             goal,
-            rate or guessed_rate(fleet, demand),
+            _near(fleet, demand, goal, rate),
             progress=lambda: progress(next(steps), 0) if progress else None,
         )
         if held is None:

@@ -19,7 +19,7 @@ from shardwise.apps.cli.files import file_option
 from shardwise.apps.cli.options import given
 from shardwise.apps.cli.streams import say
 from shardwise.verbs.answer import TextTable
-from shardwise.verbs.layout import Facts, Tone, wrapped
+from shardwise.verbs.layout import Facts, Tone, more_line, wrapped
 
 if TYPE_CHECKING:
     from shardwise.verbs.answer import Answer
@@ -67,7 +67,7 @@ def show_answer(
     if options.get("csv_path"):
         _write_rows(options["csv_path"], answer.table())
     doc = doc or document_of(answer, given(options) if inputs is None else inputs)
-    parts = chain(page or answer.page(), more, asked_sections(answer, options))
+    parts = chain(page or answer.page(), more, asked_sections(answer, options), _what_more(options))
     emit(doc, options["as_json"], lambda: print_page(parts))
 
 
@@ -78,6 +78,13 @@ def asked_sections(answer: "Answer", options: Mapping[str, Any]) -> Iterator[Par
     for name in asked:
         yield ""
         yield from found[name]
+
+
+def _what_more(options: Mapping[str, Any]) -> Iterator[str]:
+    """The page's last line: which options of the command say more than was asked for."""
+    flags = [f"--{name}" for name in SECTIONS if options.get(f"show_{name}") is False]
+    if flags:
+        yield more_line([*flags, *(["--top N"] if "top" in options else [])])
 
 
 def document_of(answer: "Answer", inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +201,7 @@ def _rich_table(found: TextTable) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    hidden = _crowded_out(found)
+    hidden = found.crowded_out(shutil.get_terminal_size().columns, _PADDING)
     kept = [i for i, name in enumerate(found.header) if name not in hidden]
     out = Table(title=found.title or None, title_justify="left", box=None, pad_edge=True)
     for i in kept:
@@ -205,20 +212,6 @@ def _rich_table(found: TextTable) -> None:
     Console().print(out)
     if hidden:
         click.echo(f"No room for: {', '.join(hidden)}; see --csv, --json or a wider terminal.")
-
-
-def _crowded_out(found: TextTable) -> Sequence[str]:
-    """Columns of `spare`, first ones first, that the terminal has no room for."""
-    room, cells = shutil.get_terminal_size().columns, [found.header, *found.rows]
-    widths = {
-        name: max(len(str(row[i])) for row in cells) + _PADDING
-        for i, name in enumerate(found.header)
-    }
-    left_out = 0
-    while sum(widths.values()) > room and left_out < len(found.spare):
-        del widths[found.spare[left_out]]
-        left_out += 1
-    return found.spare[:left_out]
 
 
 _PADDING = 2  # a space on both sides of a column of a terminal's table

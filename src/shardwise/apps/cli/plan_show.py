@@ -7,7 +7,7 @@ import click
 
 from shardwise.apps.cli.files import check_outputs
 from shardwise.apps.cli.options import hardware_options, request_of
-from shardwise.apps.cli.output import json_option, show_answer
+from shardwise.apps.cli.output import json_option, sections_options, show_answer
 from shardwise.apps.cli.timeline import timeline_options, write_timeline
 
 plan_file = click.Path(dir_okay=False, path_type=Path)
@@ -17,6 +17,7 @@ plan_file = click.Path(dir_okay=False, path_type=Path)
 @click.argument("path", type=plan_file)
 @timeline_options
 @hardware_options(constants=None, price=False)
+@sections_options("detail", "book")
 @json_option
 def show(**options: Any) -> None:
     """Price the plan in a file and hold it against the book's rules.
@@ -28,6 +29,6 @@ def show(**options: Any) -> None:
 
     check_outputs()
     answer = request_of(PlanShowRequest, options).answer()
-    write_timeline(answer.best, options)
     inputs = {"path": str(options["path"]), "set": list(options["sets"])}
     show_answer(answer, options, inputs=inputs)
+    write_timeline(answer.best, options)
