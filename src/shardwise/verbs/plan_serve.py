@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import NoFeasiblePlan
-from shardwise.hardware import Spelling
+from shardwise.hardware import Chip, Spelling
+from shardwise.planner.serve.instead import alternatives, answer_row, serving_front
 from shardwise.planner.serve.limits import breakdown, limits, speculation
+from shardwise.planner.serve.served import Served, Serving, cheapest_serving
 from shardwise.plans import ServePlan
 from shardwise.roofline.engines import load_engine
 from shardwise.units import format_seconds, many, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.served_page import chips_table, instead_table, served_page
-from shardwise.workflows.inputs import parse_pins
-from shardwise.workflows.instead import alternatives, answer_row, compared, serving_front
+from shardwise.workflows.inputs import Hardware, parse_pins
 from shardwise.workflows.predict_fleet import (
     DEFINITIONS,
     rows_result,
@@ -25,7 +26,6 @@ from shardwise.workflows.predict_fleet import (
     served_result,
 )
 from shardwise.workflows.serve_words import ServeWords
-from shardwise.workflows.serving import Served, Serving, cheapest_serving
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class ServePlanRequest(ServeWords):
         ordered = sorted(found, key=lambda s: (not s.served.held.kept, s.served.dearness))
         best = ordered[0]
         served = best.served
-        others = compared(self.hardware, found) if len(self.places()) == 1 else []
+        others = self._others(served.piece.chip.id) if len(self.places()) == 1 else []
         rows = [answer_row(best), *(alternatives(best, others) if served.held.kept else [])]
         return ServePlanned(
             serving=best,
@@ -89,6 +89,14 @@ class ServePlanRequest(ServeWords):
                 "definitions": DEFINITIONS,
             },
         )
+
+    def _others(self, taken: str) -> list[Chip]:
+        """Chips to compare with: those with a price of the kind that was asked for."""
+        if self.provider is not None or self.spot:
+            return []
+        plain = Hardware(constants=self.hardware.constants)
+        chips = (plain.chip(name) for name in COMPARED if name != taken)
+        return [chip for chip in chips if chip.price is not None]
 
     def _notes(self) -> Sequence[str]:
         found = (self.hardware.target(place) for place in self.places())
@@ -116,6 +124,9 @@ class ServePlanRequest(ServeWords):
         return found
 
 
+COMPARED = ("h100", "h200", "b200", "v5e", "v5p", "v6e")
+"""Chips that an answer is compared with: those that most providers sell (ours)."""
+
 _CURVE = (0.25, 0.5, 1.0, 1.5, 2.0)
 """Multiples of the number in flight of which --detail shows the step."""
 
@@ -127,14 +138,14 @@ class ServePlanned(Answer):
     serving: Serving
 
     @property
-    def served(self) -> Served:
-        """The plan under its load."""
+    def best(self) -> Served:
+        """The plan under its load, simulated."""
         return self.serving.served
 
     @property
     def plan(self) -> ServePlan:
         """The plan to save, to simulate or to export."""
-        return self.served.plan
+        return self.best.plan
 
     def table(self) -> list[Row]:
         """The chips where several were asked for, else the answer and what else would serve."""
@@ -143,7 +154,7 @@ class ServePlanned(Answer):
 
     def page(self) -> Page:
         """The servers, what they hold, and what else would."""
-        yield from served_page(self.served, self.result)
+        yield from served_page(self.best, self.result)
         if len(self.result["chips_compared"]) > 1:
             yield chips_table(self.result["chips_compared"])
         elif len(self.result["instead"]) > 1:
@@ -219,7 +230,7 @@ def _parts(curve: Sequence[Mapping[str, float]]) -> Page:
 
 def next_line(path: Path | None, answer: ServePlanned) -> str:
     """Where the plan is and what to type next."""
-    rate = f"{answer.served.rate:g}"
+    rate = f"{answer.best.rate:g}"
     if path is None:
         return "  -o plan.yaml writes it"
     return f"  {path} written; next: shardwise simulate {path} --rate {rate}"

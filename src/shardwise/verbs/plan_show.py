@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardwise.book.rules.audit import audit_result
+from shardwise.planner.serve.served import Served, served_plan
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan
 from shardwise.units import sig
@@ -17,7 +18,7 @@ from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.inputs import ChipWords, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
 from shardwise.workflows.predict_fleet import DEFINITIONS, served_cautions, served_result
-from shardwise.workflows.serving import Served, served_as_given
+from shardwise.workflows.simulate import demand_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class PlanShowRequest(ChipWords):
         """Price it; a plan that was made for a load is simulated under it."""
         priced = price_given(self.path, self)
         if isinstance(priced.plan, ServePlan) and priced.plan.workload is not None:
-            return self._under_load(priced)
+            return self._under_load(priced, priced.plan)
         check_fits(priced)
         result = priced.result
         if isinstance(priced.plan, TrainPlan):
@@ -48,8 +49,10 @@ class PlanShowRequest(ChipWords):
             warnings=priced.warnings,
         )
 
-    def _under_load(self, priced: Priced) -> "ServedShown":
-        served = served_as_given(priced)
+    def _under_load(self, priced: Priced, plan: ServePlan) -> "ServedShown":
+        answer, demand = priced.answer, demand_for(plan)
+        pieces = (answer.piece, answer.prefill_piece)
+        served = served_plan(plan, answer.cfg, *pieces, demand)
         return ServedShown(
             priced=priced,
             served=served,

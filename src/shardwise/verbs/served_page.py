@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwise.planner.serve.answer import mesh_text
+from shardwise.planner.serve.served import Served
 from shardwise.plans.serve import CHECKPOINT
 from shardwise.plans.servers import SERVING_SOFTWARE
 from shardwise.units import format_seconds, format_usd, many, sig
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.layout import Fact, Facts, Tone, both_ends, shares_text
-from shardwise.workflows.predict_fleet import Served
 
 Result = Mapping[str, Any]
 

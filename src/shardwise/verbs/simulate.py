@@ -16,6 +16,7 @@ from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
 from shardwise.units import format_seconds, format_usd, many, parse_seconds, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import parse_share, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, given_plan
@@ -109,12 +110,14 @@ class LoadSimulated(Answer):
     def page(self) -> Page:
         """The fleet, latencies, load, cache and cost."""
         plan, result = self.simulated.plan, self.result
-        yield (
+        yield wrapped(
             f"{plan.model} on {_fleet_text(plan)}, {mesh_text(plan.mesh)} each, engine "
             f"{plan.engine}: {plan.scheduling.policy}, batch {plan.batch:,}, "
             f"{plan.prefill_chunk:,} tokens a step, "
-            f"{result['cache']['pages']:,} pages of {result['cache']['page_size']}\n"
+            f"{result['cache']['pages']:,} pages of {result['cache']['page_size']}",
+            hanging=2,
         )
+        yield ""
         if "largest_rate" in result:
             yield f"largest rate that holds: {sig(result['largest_rate'])} requests/s\n"
         rows = [
@@ -123,8 +126,14 @@ class LoadSimulated(Answer):
         ]
         yield TextTable(["simulated", *_KINDS], rows)
         yield ""
-        yield TextTable(["", "simulated"], _figures(result, self.objectives))
-        yield ""
+        yield TextTable(["", "simulated"], _figures(result, self.objectives, plan.batch))
+
+    def sections(self) -> Mapping[str, Page]:
+        """Each server, and what the figures mean."""
+        return {"detail": self._detail()}
+
+    def _detail(self) -> Page:
+        result = self.result
         yield TextTable(
             ["replica", "requests", "busy", "waiting", "running", "most waiting", "cache at most"],
             [
@@ -142,7 +151,7 @@ class LoadSimulated(Answer):
         )
         yield "\nDefinitions, as of vllm bench where it has them"
         for name, text in DEFINITIONS.items():
-            yield f"  {name}: {text}"
+            yield wrapped(f"{name}: {text}", 2, 4)
 
 
 simulate = verb("simulate", SimulateRequest)
@@ -162,7 +171,13 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else format_seconds(value / 1e3)
 
 
-def _figures(result: Mapping[str, Any], objectives: Objectives) -> list[list[str]]:
+def _running(result: Mapping[str, Any]) -> str:
+    """Sequences on a server that answers, at the mean."""
+    found = [r["mean_running"] for r in result["replicas"] if r["role"] == "serve"]
+    return sig(sum(found) / len(found))
+
+
+def _figures(result: Mapping[str, Any], objectives: Objectives, batch: int) -> list[list[str]]:
     rows = [
         ["completed", f"{result['completed']:,} in {format_seconds(result['duration'])}"],
         ["request_throughput", f"{sig(result['request_throughput'])}/s"],
@@ -173,7 +188,8 @@ def _figures(result: Mapping[str, Any], objectives: Objectives) -> list[list[str
         share = f"{result['good_share']:.1%} of the requests"
         rows.append(["request_goodput", f"{sig(result['request_goodput'])}/s, {share}"])
     rows += [
-        ["utilisation", f"{result['utilisation']:.1%}"],
+        ["steps run", f"{result['utilisation']:.1%} of the time"],
+        ["running", f"{_running(result)} sequences of at most {batch:,} on a server"],
         ["hit_rate", f"{result['hit_rate']:.1%}"],
         ["preemptions", f"{result['preemptions']:,}, {result['recomputed_tokens']:,} tokens lost"],
         ["steps", f"{result['steps']:,}"],

@@ -8,16 +8,16 @@ from shardwise.hardware import Chip
 from shardwise.hardware.prices import price_range
 from shardwise.models.describe import context_warning, unpriced
 from shardwise.planner.serve.answer import evaluate_serve
+from shardwise.planner.serve.instead import Alternative
 from shardwise.planner.serve.replica import replica_of
+from shardwise.planner.serve.served import Served
 from shardwise.planner.serve.server import server_of
 from shardwise.planner.simulate.steady import COUNTED, RUNS
 from shardwise.plans import ServePlan
 from shardwise.plans.serve import CHECKPOINT
 from shardwise.plans.servers import SERVING_SOFTWARE, ServingSoftware
 from shardwise.roofline.engines import load_engine, serving_error
-from shardwise.workflows.instead import Alternative
 from shardwise.workflows.predict_serve import price_of
-from shardwise.workflows.serving import Served
 
 Result = dict[str, Any]
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from shardwise.boundary import number
 from shardwise.errors import BadRequest
-from shardwise.hardware import Chip, Slice, Spelling, slices_of
-from shardwise.models import ModelConfig, load_model, params_text, weight_bytes
+from shardwise.hardware import Chip, Spelling
+from shardwise.models import load_model
+from shardwise.planner.serve.choices import candidate_slices, default_compute, parts_of
 from shardwise.planner.serve.request import POOLS, ServeRequest
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.steady import Demand, demand_of
@@ -25,9 +26,6 @@ from shardwise.workflows.inputs import (
 )
 from shardwise.workflows.simulate import TTFT_TARGET
 
-MOST_CHIPS = 512
-"""A bare chip is searched up to slices of so many chips; larger replicas only copy the weights."""
-
 MOST_LENGTH = 2**24
 """Tokens of a prompt or answer: above the longest context that a known config states, Llama 4
 Scout's 10,485,760 (ours)."""
@@ -35,9 +33,6 @@ Scout's 10,485,760 (ours)."""
 _MOST_BATCH, _MOST_CHUNK = 1_000_000, 100_000_000
 _CHUNKS = (1024, 4096, 16384)
 """Most tokens of a step that are tried."""
-
-_WIDE = 1.5
-"""Bytes per parameter above which 8-bit weights save memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +107,11 @@ class ServeWords(HardwareWords):
         Raises BadRequest for a word that has none or takes no effect."""
         check_choice(self.pools, "--pools", POOLS)
         cfg, target = load_model(self.model), self.hardware.target(place)
-        given = isinstance(target, Spelling)
-        pieces = parts_of(target.slice) if given else candidate_slices(target)
         most = inf if self.max_chips is None else _count(self.max_chips, "--max-chips")
+        if isinstance(target, Spelling):
+            pieces, most = parts_of(target.slice), min(most, target.slice.chips)
+        else:
+            pieces = candidate_slices(target)
         rows = serving_software(self.software)
         return [
             ServeRequest(
@@ -131,8 +128,8 @@ class ServeWords(HardwareWords):
                 constants=self.hardware.constants,
                 goal=self.goal(),
                 pools=self.pools,  # type: ignore[arg-type]
-                max_chips=min(most, target.slice.chips) if given else most,
-                fill=given,
+                max_chips=most,
+                fill=isinstance(target, Spelling),
                 batch=self._batch(),
                 rate=self._rate(),
             )
@@ -192,39 +189,3 @@ def _count(words: float | str | None, flag: str, most: float = inf) -> int:
     if value > most:
         raise BadRequest(f"{flag} is {value:,}; at most {most:,} makes sense")
     return value
-
-
-def candidate_slices(chip: Chip) -> tuple[Slice, ...]:
-    """The slices of a chip that a server may take, smallest first; several domains where the chip
-    has a data-centre network."""
-    domains = MOST_CHIPS if chip.data_centre is not None else 1
-    return tuple(p for p in slices_of(chip, domains=domains) if p.chips <= MOST_CHIPS)
-
-
-def parts_of(piece: Slice) -> tuple[Slice, ...]:
-    """A slice and the smaller ones that fill it, smallest first: what a server may lie on."""
-    smaller = [
-        part
-        for part in candidate_slices(piece.chip)
-        if part.chips < piece.chips
-        and piece.chips % part.chips == 0
-        and part.count <= piece.count
-        and all(a <= b for a, b in zip(sorted(part.shape), sorted(piece.shape), strict=True))
-    ]
-    return (*smaller, piece)
-
-
-def default_compute(chip: Chip) -> str:
-    """bf16 where the chip has it, else the first dtype of its peaks."""
-    return "bf16" if "bf16" in chip.peak_flops else next(iter(chip.peak_flops))
-
-
-def smaller_dtypes(software: ServingSoftware, cfg: ModelConfig, chip: Chip) -> ServeDtypes | None:
-    """8-bit weights and cache, where the software stores them, the chip multiplies them, and the
-    checkpoint has more bits; None elsewhere."""
-    small = next((name for name in ("fp8", "int8") if name in chip.peak_flops), None)
-    if small is None or (software.weights and small not in software.weights):
-        return None
-    wide = weight_bytes(cfg) > _WIDE * params_text(cfg)
-    weights = small if wide else CHECKPOINT
-    return ServeDtypes(weights=weights, kv=small, compute=default_compute(chip), matmuls="stored")

@@ -10,16 +10,12 @@ import numpy as np
 
 from shardwise.boundary import number
 from shardwise.errors import BadRequest, NoFeasiblePlan
-from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
-from shardwise.planner.serve.answer import check_serve_plan
-from shardwise.planner.serve.replica import replica_of
-from shardwise.planner.serve.server import server_of
-from shardwise.planner.simulate.clock import TICKS, seconds
-from shardwise.planner.simulate.cost import ReplicaModel
+from shardwise.planner.serve.replica import fleet_of
+from shardwise.planner.simulate.clock import seconds
 from shardwise.planner.simulate.metrics import Objectives, summary
-from shardwise.planner.simulate.run import Outcome, Pool, SimulatedFleet, simulate
+from shardwise.planner.simulate.run import Outcome, SimulatedFleet, simulate
 from shardwise.planner.simulate.steady import (
     COUNTED,
     Demand,
@@ -47,7 +43,7 @@ from shardwise.planner.simulate.traces import (
 )
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.roofline.engines import engine_warning
-from shardwise.scheduling import Request, SchedulerConfig, Speculation
+from shardwise.scheduling import Request
 from shardwise.units import format_seconds
 from shardwise.workflows.inputs import HardwareWords, plan_changes, whole_number
 from shardwise.workflows.plan_file import stale
@@ -198,6 +194,16 @@ def demand_for(plan: ServePlan, load: Load | None = None) -> Demand:
     return Demand(prompts=(prompt,), outputs=(load.whole("output") or plan.output_length,))
 
 
+_WHOLE = ("chips", "chip_hours", "usd", "request_throughput", "request_goodput")
+_WHOLE += ("output_throughput", "total_token_throughput")
+
+
+def _of_all(result: dict[str, Any], factor: float) -> dict[str, Any]:
+    """The figures of a part of a fleet as those of all of it."""
+    whole = {k: result[k] * factor for k in _WHOLE if result.get(k) is not None}
+    return {**result, **whole, "chips": round(whole["chips"])}
+
+
 def _near(fleet: SimulatedFleet, demand: Demand, goal: Objectives, rate: float) -> float:
     """A rate to begin with, found by short runs."""
     guess = rate or guessed_rate(fleet, demand)
@@ -241,7 +247,8 @@ def _steady(
     counted = load.whole("requests", MOST_REQUESTS) or COUNTED
     run = steady_run(part, demand, share, seed=load.first_seed, counted=counted)
     parts = part.pool.replicas + (part.prefill.replicas if part.prefill else 0)
-    result = {**steady_summary(run, objectives), "cache": cache_of(fleet), "rate": rate}
+    result = {**_of_all(steady_summary(run, objectives), rate / share), "rate": rate}
+    result |= {"cache": cache_of(fleet)}
     result |= {"simulated_servers": parts, "good_share": run.good(objectives)}
     if found is not None:
         result["largest_rate"] = rate
@@ -290,87 +297,6 @@ def _check_size(requests: list[Request], plan: ServePlan) -> None:
             f"the answers have {tokens:,} tokens in all; at most {MOST_TOKENS:,.0f} can be "
             "simulated, so give fewer --requests or shorter answers (--output)"
         )
-
-
-def fleet_of(
-    plan: ServePlan, cfg: ModelConfig, piece: Slice, prefill_piece: Slice | None = None
-) -> SimulatedFleet:
-    """The replicas of a plan; `prefill_piece` is the slice of its prefill pool, where it has one of
-    its own."""
-    wanted, speculation = plan.scheduling, None
-    if wanted.guesses:
-        speculation = Speculation(
-            method="draft" if wanted.guess_cost else "ngram",
-            tokens=wanted.guesses,
-            acceptance=wanted.acceptance,
-            cost=wanted.guess_cost,
-        )
-    pool, prefill = _pool(plan, _replica(plan, cfg, piece), plan.replicas), None
-    if plan.prefill_replicas:
-        source = pool.model
-        if plan.prefill is not None:
-            source = _replica(plan.prefill_plan, cfg, prefill_piece or piece)
-        prefill = _pool(plan, source, plan.prefill_replicas, prefill=True)
-    return SimulatedFleet(pool=pool, prefill=prefill, speculation=speculation)
-
-
-def _pool(plan: ServePlan, model: ReplicaModel, replicas: int, *, prefill: bool = False) -> Pool:
-    return Pool(
-        model=model,
-        config=_config(plan, model, prefill=prefill),
-        replicas=replicas,
-        routing=plan.routing,
-        affinity=max(1, AFFINITY_TOKENS // plan.scheduling.page_size),
-    )
-
-
-def _replica(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> ReplicaModel:
-    check_serve_plan(plan, cfg, piece)
-    model = replica_of(server_of(plan, cfg, piece), memory_share=plan.scheduling.memory_share)
-    if model.kv_tokens < plan.scheduling.page_size:
-        raise NoFeasiblePlan(
-            f"{plan.model} leaves no room for a cache on {piece}: {model.kv_tokens:,} tokens fit "
-            f"beside the weights into {plan.scheduling.memory_share:.0%} of the usable memory, a "
-            f"page has {plan.scheduling.page_size}; use more chips or smaller weights, or raise "
-            "scheduling.memory_share"
-        )
-    return model
-
-
-AFFINITY_TOKENS = 1024
-"""Tokens of a prompt that routing by hash goes by: longer than the system prompt that all share,
-shorter than a conversation (two of Mooncake's blocks; ours)."""
-
-
-def _config(plan: ServePlan, model: ReplicaModel, *, prefill: bool) -> SchedulerConfig:
-    wanted, size = plan.scheduling, plan.scheduling.page_size
-    host = model.host_kv_tokens // size
-    kept = int(host * wanted.host_cache_share)
-    swaps = wanted.swap and not prefill
-    if (wanted.host_cache_share or swaps) and not host:
-        raise BadRequest(
-            f"the hosts of {plan.slice} have no 'host_dram_bytes' in the catalogue, so nothing can "
-            "be kept there; set scheduling.host_cache_share to 0 and scheduling.swap to false, or "
-            "give it with --set chip.host_dram_bytes=NUMBER"
-        )
-    return SchedulerConfig(
-        pages=model.kv_tokens // size,
-        page_size=size,
-        batch=plan.batch,
-        budget=plan.prefill_chunk,
-        policy="prefill" if prefill else wanted.policy,
-        prefix_cache=wanted.prefix_cache,
-        host_pages=kept,
-        admission=wanted.admission,
-        margin=wanted.margin,
-        preemption="swap" if swaps else "recompute",
-        swap_pages=host - kept if swaps else 0,
-        order=wanted.order,
-        age=int(wanted.age_seconds * TICKS),
-        max_waiting=wanted.max_waiting,
-        refuse_late=wanted.refuse_late,
-        lookahead=0 if prefill else wanted.guesses,
-    )
 
 
 def requests_of(load: Load, plan: ServePlan) -> list[Request]:

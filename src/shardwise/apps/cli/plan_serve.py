@@ -93,4 +93,4 @@ def serve(**options: Any) -> None:
         from shardwise.apps.cli.serve_chart import plot_serving
 
         plot_serving(answer, options["plot_path"])
-    show_answer(answer, options, more=(next_line(path, answer), "  more: --detail  --why"))
+    show_answer(answer, options, more=(next_line(path, answer),))

@@ -31,7 +31,7 @@ def _plot_front(axis, answer: "ServePlanned") -> None:
     axis.plot(times[-1:], costs[-1:], marker="*", markersize=14, color="tab:red")
     axis.annotate("the answer", (times[-1], costs[-1]), fontsize=8, xytext=(-4, 10),
                   textcoords="offset points", ha="right")  # fmt: skip
-    target = answer.served.held.goal.tpot
+    target = answer.best.held.goal.tpot
     if target < float("inf"):
         axis.axvline(1e3 * target, color="gray", linestyle="--", linewidth=1)
         axis.annotate("target", (1e3 * target, max(costs)), fontsize=8, xytext=(-4, 0),

@@ -8,7 +8,7 @@ import click
 
 from shardwise.apps.cli.files import check_outputs, file_option, plot_option
 from shardwise.apps.cli.options import former_options, hardware_options, request_of
-from shardwise.apps.cli.output import csv_option, json_option, show_answer
+from shardwise.apps.cli.output import csv_option, json_option, sections_options, show_answer
 from shardwise.apps.cli.progress import progress_line
 from shardwise.errors import BadRequest
 
@@ -57,6 +57,7 @@ _TRACES = (
 )
 @click.option("--perfetto-until", help="The trace file ends after so much time, such as 60s.")
 @hardware_options(constants=None)
+@sections_options("detail")
 @csv_option
 @json_option
 def simulate(**options: Any) -> None:

@@ -246,7 +246,10 @@ def servers(
     spread only where tensor exceeds the KV heads."""
     degrees = legal_degrees(request, piece, box)
     found = []
-    for kv_sharding in (k for k in kv_shardings if k in request.software.kv_shardings):
+    known = request.software.kv_shardings
+    for kv_sharding in kv_shardings:
+        if kv_sharding not in known:
+            continue
         server = Server(
             request=request,
             piece=piece,

@@ -10,11 +10,12 @@ if over `RUNS` runs
 
 - the mean of that, and twice by how much the runs differ, leaves `ROOM` of the targets;
 - what is answered is at least `ANSWERED` of what comes;
+- the runs' 90th percentiles lie together, the longest within `TOGETHER` of their mean;
 - in none of them waiting grows from one third of the run to the next.
 
 A server on the edge of its queue answers one run well and the next badly; it holds no rate there.
-The times that are given with a rate are those of a slow run: their mean, and one and a half times
-by how much they differ.
+The times that are given with a rate are those of a slow run: their mean, and twice by how much
+they differ.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -33,9 +34,11 @@ from shardwise.scheduling.step import StepShape
 
 COUNTED, RUNS = 2000, 5
 SHARE, ROOM, ANSWERED = 0.95, 0.05, 0.99
-APART, SLOW = 2.0, 1.5
-"""Deviations above the mean of the runs: of the load that must fit, 98 of 100 runs are below; and of
-the times that are given, 93."""
+APART = 2.0
+"""Deviations above the mean of the runs: 98 of 100 runs are below."""
+TOGETHER = 1.25
+LIMIT = 1 - ROOM
+"""Of the load on the targets."""
 PERCENTILE = 0.9
 """Of the times that are printed."""
 
@@ -140,7 +143,7 @@ class SteadyRun:
         done = sum(
             job.emitted
             for job in self.outcome.jobs
-            if not job.refusal and start + later <= job.finished < end + later
+            if not job.refusal and start + later <= float(job.finished or 0) < end + later
         )
         return done / asked
 
@@ -262,7 +265,7 @@ def part_of(fleet: SimulatedFleet, demand: Demand, rate: float) -> tuple[Simulat
     return replace(fleet, pool=small[0], prefill=prefill), rate * kept
 
 
-_FULL, _LEAST = 500.0, 2
+_FULL, _LEAST = 250.0, 2
 """Requests in flight, and replicas, that a part of a fleet has at least."""
 
 
@@ -280,13 +283,20 @@ class Held:
     @property
     def kept(self) -> bool:
         """Whether the rate holds."""
-        enough = len(self.runs) == self.wanted and self.load <= 1 - ROOM
-        return enough and self.answered >= ANSWERED and not any(run.grows for run in self.runs)
+        enough = len(self.runs) == self.wanted and self.load <= LIMIT
+        steady = self.answered >= ANSWERED and not any(run.grows for run in self.runs)
+        return enough and steady and self.together
+
+    @property
+    def together(self) -> bool:
+        """Whether the runs' TTFT and TPOT are alike."""
+        tails = np.array([run.percentiles()[:2] for run in self.runs])
+        return bool(np.all(np.max(tails, axis=0) <= TOGETHER * np.mean(tails, axis=0)))
 
     @property
     def load(self) -> float:
         """Of a slow run."""
-        return float(_slow(np.array([[run.load(self.goal)] for run in self.runs]), APART)[0])
+        return float(_slow(np.array([[run.load(self.goal)] for run in self.runs]))[0])
 
     @property
     def answered(self) -> float:
@@ -297,7 +307,7 @@ class Held:
     @property
     def times(self) -> tuple[float, float, float]:
         """TTFT, TPOT and E2E that `PERCENTILE` of the requests keep, in a slow run."""
-        ttft, tpot, e2e = _slow(np.array([run.percentiles() for run in self.runs]), SLOW).tolist()
+        ttft, tpot, e2e = _slow(np.array([run.percentiles() for run in self.runs])).tolist()
         return ttft, tpot, e2e
 
     @property
@@ -316,11 +326,11 @@ class Held:
         return float(np.mean([run.running for run in self.runs]))
 
 
-def _slow(runs: np.ndarray, apart: float) -> np.ndarray:
-    """Columns of figures of runs: their mean and so many deviations."""
+def _slow(runs: np.ndarray) -> np.ndarray:
+    """Columns of figures of runs: their mean and `APART` deviations."""
     with np.errstate(invalid="ignore"):  # of refused requests, whose times are infinite
         spread = np.std(runs, axis=0, ddof=1) if len(runs) > 1 else 0.0
-        found = np.mean(runs, axis=0) + apart * spread
+        found = np.mean(runs, axis=0) + APART * spread
     return np.where(np.isnan(found), np.inf, found)
 
 
@@ -372,32 +382,37 @@ def largest_rate(
     goal: Objectives,
     guess: float,
     *,
+    least: float = 0.0,
     within: float = 1.025,
     progress: Callable[[], None] = lambda: None,
 ) -> Held | None:
-    """The largest rate that holds, to a factor, of three digits; None where none does."""
+    """The largest rate that holds, to a factor, of three digits; None where none does, or none as
+    large as `least`, below which nothing is tried."""
 
     def tried(rate: float) -> Held:
         progress()
         return hold(fleet, demand, rounded(rate), goal)
 
-    return _largest(tried, guess, within)
+    return _largest(tried, guess, within, least)
 
 
-def _largest(tried: Callable[[float], Held], guess: float, within: float) -> Held | None:
+def _largest(
+    tried: Callable[[float], Held], guess: float, within: float, least: float = 0.0
+) -> Held | None:
     """Try rates, each where the load on the targets should be what it may be, between the largest
     that held and the smallest that did not."""
     best: Held | None = None
     low, high, rate = 0.0, inf, guess
-    while high > within * low and rate > guess * _HOPELESS:
+    while high > max(within * low, least) and rate > guess * _HOPELESS:
         found = tried(rate)
         if found.kept:
             best, low = found, rate
         else:
             high = rate
-        factor = (LIMIT / max(found.load, 1e-3)) ** (1 / _STEEP)
+        load = found.load if len(found.runs) == found.wanted or found.load > 1 else 1.05
+        factor = (LIMIT / max(load, 1e-3)) ** (1 / _STEEP)
         if not found.kept:
-            factor = min(factor, 1 / _NEAREST)
+            factor = min(factor, 1 / _NEAREST if load > LIMIT else _UNSTEADY)
         rate *= min(max(factor, 1 / _FURTHEST), _FURTHEST)
         if low and high < inf and not low * _NEAREST <= rate <= high / _NEAREST:
             rate = (low * high) ** 0.5
@@ -407,7 +422,8 @@ def _largest(tried: Callable[[float], Held], guess: float, within: float) -> Hel
 
 
 _HOPELESS = 1e-4
-LIMIT = 1 - ROOM
+_UNSTEADY = 0.93
+"""Factor to the next rate from one that is within the targets and does not hold."""
 
 
 def rounded(rate: float, digits: int = 3) -> float:

@@ -23,13 +23,12 @@ from shardwise.planner.serve.fleet import (
     search_fleets,
 )
 from shardwise.planner.serve.planning import nothing_found
+from shardwise.planner.serve.replica import fleet_of
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.run import SimulatedFleet
 from shardwise.planner.simulate.steady import LIMIT, RUNS, Demand, Held, hold, largest_rate
 from shardwise.plans import ServePlan, Workload
-from shardwise.workflows.plan_file import Priced
-from shardwise.workflows.simulate import demand_for, fleet_of
 
 CONTENDERS, CLOSE = 3, 1.05
 """Plans that are simulated, at most, and by how much dearer than the best their closed forms may
@@ -159,7 +158,8 @@ def _cheapest(
         if best is not None and fleet.chip_seconds > CLOSE * _cost(best[0]):
             break
         count += 1
-        served = confirmed(request, fleet, demand, trace, progress)
+        least = 0.0 if best is None else fleet.chips / _cost(best[0])
+        served = confirmed(request, fleet, demand, trace, least, progress)
         if served is not None and (best is None or _cost(served) < _cost(best[0])):
             best = (served, fleet)
     if best is None and anyway and searched.grids:
@@ -208,17 +208,20 @@ def confirmed(
     fleet: Fleet,
     demand: Demand,
     trace: str | None = None,
+    least: float = 0.0,
     progress: Callable[[], None] = lambda: None,
 ) -> Served | None:
     """A fleet with what it holds: the largest rate, or the fewest servers for the one asked for;
-    None where it does not hold."""
+    None where it does not hold, or no rate as large as `least`."""
     pieces = (fleet.piece, fleet.prefill_server.piece)
-    plan = fleet.plan()
+    plan = roomy(fleet.plan(), request)
     if request.rate:
         found = _enough(plan, request, pieces, demand, progress)
     else:
         simulated = fleet_of(plan, request.cfg, *pieces)
-        held = largest_rate(simulated, demand, request.goal, fleet.rate, progress=progress)
+        held = largest_rate(
+            simulated, demand, request.goal, fleet.rate, least=least, progress=progress
+        )
         found = None if held is None else (plan, held)
     if found is None:
         return None
@@ -231,6 +234,16 @@ def confirmed(
         demand=demand,
         held=held,
     )
+
+
+_ROOMY = 1.25
+
+
+def roomy(plan: ServePlan, request: ServeRequest) -> ServePlan:
+    """The plan with room for more sequences than the closed form asks for: a server that turns them
+    away lets them wait, and the simulation says whether a longer step is worse."""
+    most = request.batch or min(ceil(_ROOMY * plan.batch), plan.prefill_chunk - 1)
+    return replace(plan, batch=max(plan.batch, most))
 
 
 def workload(rate: float, goal: Objectives, trace: str | None) -> Workload:
@@ -317,10 +330,3 @@ def served_plan(
     return Served(
         plan=plan, cfg=cfg, piece=piece, prefill_piece=prefill_piece, demand=demand, held=held
     )
-
-
-def served_as_given(priced: Priced) -> Served:
-    """A priced plan from a file, under the load that it says."""
-    answer, plan = priced.answer, priced.plan
-    assert isinstance(plan, ServePlan)
-    return served_plan(plan, answer.cfg, answer.piece, answer.prefill_piece, demand_for(plan))

@@ -11,14 +11,13 @@ from math import inf
 
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Chip
+from shardwise.planner.serve.choices import candidate_slices, smaller_dtypes
 from shardwise.planner.serve.fleet import Fleet, cheapest, ranked, search_fleets, trade_off
 from shardwise.planner.serve.request import ServeRequest
+from shardwise.planner.serve.served import Serving
 from shardwise.planner.simulate.steady import LIMIT
 from shardwise.plans.serve import ServeDtypes
 from shardwise.units import sig
-from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.serve_words import candidate_slices, smaller_dtypes
-from shardwise.workflows.serving import Serving
 
 MOST_CORRECTION = 1.25
 """By which a closed form is corrected at most; beyond it another plan is no guide (ours)."""
@@ -199,17 +198,3 @@ def answer_row(serving: Serving) -> Alternative:
         ttft=served.held.times[0],
         tpot=served.held.times[1],
     )
-
-
-def compared(hardware: Hardware, found: Sequence[Serving]) -> list[Chip]:
-    """Chips of today with a price that the request does not name, to compare with."""
-    taken = {serving.served.piece.chip.id for serving in found}
-    if hardware.provider is not None or hardware.spot:
-        return []
-    plain = Hardware(constants=hardware.constants)
-    chips = (plain.chip(name) for name in COMPARED if name not in taken)
-    return [chip for chip in chips if chip.price is not None]
-
-
-COMPARED = ("h100", "h200", "b200", "v5e", "v5p", "v6e")
-"""Chips that an answer is compared with: those that most providers sell (ours)."""
