@@ -51,14 +51,14 @@ def section(name: str, on: str) -> str:
         on,
         batch=f"{plan.global_batch_sequences}seq",
         seq=plan.sequence_length,
-        choices=TrainChoices(stack=STACK),
+        choices=TrainChoices(software="any", sets={"stack": STACK}),
     )
     found = set_against(planning, plan, f"audit:{name}")
     ours, theirs = train_result(planning.best), against_result(found)
     command = (
         f"shardwise plan train --model {plan.model} --on '{on}' "
-        f"--batch {plan.global_batch_sequences}seq --seq {plan.sequence_length} --stack {STACK} "
-        f"--against audit:{name}"
+        f"--batch {plan.global_batch_sequences}seq --seq {plan.sequence_length} --for any "
+        f"--set stack={STACK} --against audit:{name}"
     )
     lines = [f"## {plan.model} on {on}", "", f"`{command}`", "", audit_about(name), ""]
     lines += [headline(found), "", *(f"- {note}" for note in found.notes), ""]

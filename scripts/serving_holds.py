@@ -84,7 +84,7 @@ REQUESTS: Sequence[Mapping[str, Any]] = (
 
 def main(words: Sequence[str] | None = None) -> int:
     """Answer, simulate and write; 1 where something does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--traces", type=Path, default=Path())
     parser.add_argument("--only", type=int, default=len(REQUESTS), help="the first so many")
     parser.add_argument("--again", action="store_true")

@@ -2,8 +2,8 @@
 optimizer decides anything elsewhere.
 
 What depends on one is a field of its row. A new one is written where the row lies, and everything
-else reads it. The exporters' tables say what other software calls a plan's choices, so they name
-them.
+else reads it. The exporters and the rows of other software say what that calls a plan's choices,
+so they name them.
 """
 
 import ast
@@ -30,7 +30,7 @@ CHOICES = {
     "context method": (CONTEXT_METHODS, r"\bmethod\b|context_method", "plans/context_methods.py"),
     "optimizer": (OPTIMIZERS, r"\boptimizer\b|\bupdate\b", "plans/optimizers.py"),
 }
-EXPORTS = "planner/export/"
+EXPORTS = ("planner/export/", "plans/software/")
 ELSEWHERE = {"none", "block", "offload", "interleaved", "xla", "fsdp", "all_gather", "ring"}
 """Names that are other things too (a mesh axis, a compiler, a collective, nothing at all): they
 count where what they are compared with is called after the choice."""

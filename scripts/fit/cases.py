@@ -54,7 +54,7 @@ class Case:
         """The owners, and whose constants else the run feels: those of another kind of software
         where a compiler was switched on or off."""
         plan = self.run.plan
-        if plan.fuses_elementwise == plan.software.compiled:
+        if plan.fuses_elementwise == plan.stack_row.compiled:
             return self.owners
         return *self.owners, COMPILED if plan.fuses_elementwise else EAGER
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.apps.commands import refused, run
 
-from shardwise.apps.cli.output import document, emit
+from shardwise.apps.cli.output import document, print_document
 from shardwise.evidence.serving.runs import PUBLISHED_SERVING
 from shardwise.evidence.training.table import PUBLISHED
 from shardwise.models import load_model
@@ -63,7 +63,7 @@ def replaced(args: list[str], flag: str, value: str) -> list[str]:
         (["model", "show", "llama-3-8b", "--seq", "1e30"], "a whole number of tokens"),
         ([*SHARD, "--dims", "I=8,J=8,K=8", "--mesh", f"X={DIGITS}"], "mesh axis 'X' has degree"),
         ([*SHARD, "--dims", "I=1e30,J=8,K=8", "--mesh", "X=2"], "at most 1e+15 makes sense"),
-        ([*SERVE, "--activations", "zz"], "--activations is no option any more"),
+        ([*SERVE, "--activations", "zz"], "--activations zz is written another way now"),
         (["plan", "sweep", *TRAIN[2:], "--tokens", "1T", "--days", "nan"], "--days is 'nan'"),
         (["train", "p.yaml", "--data", "x", "--steps", "0"], "--steps is 0"),
         (["train", "p.yaml", "--data", "x", "--steps", "1", "--seed", "-1"], "--seed is -1"),
@@ -233,7 +233,7 @@ def test_a_wide_table_of_servers_without_a_column(capsys, tmp_path):
 
 def test_documents_hold_no_infinity(capsys):
     """An unset age of a queue, an endless deadline: null, and a warning that says which."""
-    emit(document(inputs={}, result={"a": float("inf"), "b": [float("nan")]}), True, lambda: None)
+    print_document(document(inputs={}, result={"a": float("inf"), "b": [float("nan")]}))
     found = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
     assert found["result"] == {"a": None, "b": [None]}
     assert found["warnings"] == [

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from shardwise.apps.cli import main
-from shardwise.apps.cli.plan_serve import FORMER, serve
+from shardwise.apps.cli.plan_serve import GONE, serve
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.models import load_model
 from shardwise.plans import ServePlan, load_plan
@@ -244,10 +244,10 @@ def test_a_model_too_large_says_so():
         run("--model", "llama-3-70b", "--on", "v5e:1x1,l4:1", *SMALL[4:])
 
 
-@pytest.mark.parametrize("flag", FORMER)
-def test_old_spellings_give_the_new_one(flag):
+@pytest.mark.parametrize("flag", GONE)
+def test_options_that_are_gone_say_what_there_is(flag):
     for words in ([flag], [flag, "x"]):
-        with pytest.raises(BadRequest, match=f"{flag} is no option any more: "):
+        with pytest.raises(BadRequest, match=f"{flag}( x)? is written another way now: "):
             run(*SMALL, *words)
 
 

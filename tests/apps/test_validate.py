@@ -36,8 +36,8 @@ def test_rows_left_out_are_named(capsys, tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("\n".join([header, row, *rest]) + "\n")
     _, out, _ = run(capsys, "validate", path)
-    assert "left out: 1 rows (--verbose names each)" in out
-    _, out, _ = run(capsys, "validate", path, "--verbose")
+    assert "left out: 1 rows (--detail names each)" in out
+    _, out, _ = run(capsys, "validate", path, "--detail")
     assert f"left out: {first.split(',')[0]}: " in out
     assert "bananas" in out
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardwise.apps.cli.output import print_page
+from shardwise.apps.cli.pages import print_page
 from shardwise.verbs.layout import WIDTH, Fact, Facts, both_ends, shares_text, tone_of, wrapped
 
 

@@ -8,6 +8,7 @@ attention, over the dense peak of all chips of the slice, used or idle; `mfu_6nd
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import (
@@ -114,7 +115,8 @@ class TrainAnswer(Usage):
 class TrainPlanning:
     """The answer of a search: the best plan, the next best meshes, the best of each other strategy
     (set of mesh axes), how much was looked at, and where the timeline ranks plans otherwise than
-    the closed forms of the search did."""
+    the closed forms of the search did. `outside` is the best plan that the program of the request
+    cannot run, where it is faster (`choosing.py`)."""
 
     request: TrainRequest
     best: TrainAnswer
@@ -122,6 +124,12 @@ class TrainPlanning:
     strategies: tuple[TrainAnswer, ...]
     search: SearchReport
     rank_changes: tuple[str, ...]
+    outside: TrainAnswer | None = None
+
+    @property
+    def best_rank(self) -> float:
+        """What the objective makes smallest, of the best plan."""
+        return _rank(self.request, self.best)
 
 
 _SPARE = 3  # meshes priced by the timeline beyond those shown: it may move them up
@@ -143,6 +151,8 @@ def plan_train(
     report = search(request, keep=top + 1 + _SPARE, progress=progress, exhaustive=exhaustive)
     if report.legal == 0:
         raise BadRequest(no_legal_plan(request))
+    if not report.best and request.better_than < inf:
+        raise NoFeasiblePlan("no plan ranks before the one that is known")
     if not report.best:
         assert report.nearest is not None
         leanest = plan_of(request, report.nearest)
@@ -277,6 +287,7 @@ def plan_of(request: TrainRequest, found: Found) -> TrainPlan:
         sequence_length=request.sequence_length,
         microbatches=found.microbatches,
         layers_per_stage=spread(request.cfg.layers, stages),
+        software=request.software.name if request.software else "any",
         **found.structure.choices,
     )
 

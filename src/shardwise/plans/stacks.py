@@ -14,6 +14,13 @@ from shardwise.plans.context_methods import ContextMethod
 StackName = Literal["xla", "megatron", "fsdp", "nanotron"]
 STACKS: tuple[StackName, ...] = get_args(StackName)
 
+Runner = Literal["maxtext", "megatron", "torchtitan", "jax"]
+"""Programs that train a plan (`software/`)."""
+Wanted = Literal["maxtext", "megatron", "torchtitan", "jax", "any"]
+"""What a plan may be for; "any": every choice that can be priced, whether something runs it or
+not."""
+WANTED: tuple[Wanted, ...] = get_args(Wanted)
+
 Overlapped = Literal["data", "tensor", "context", "expert", "pipeline"]
 """Whose transfers may run beside compute: of parameters and gradients (data), or of activations."""
 OVERLAPPED: tuple[Overlapped, ...] = get_args(Overlapped)

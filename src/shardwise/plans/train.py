@@ -31,6 +31,7 @@ from shardwise.plans.stacks import (
     Reduces,
     StackName,
     StackRow,
+    Wanted,
     stack_row,
 )
 from shardwise.scheduling.pipeline import (
@@ -161,7 +162,7 @@ class Structure:
         return schedule_row(self.pipeline_schedule)
 
     @property
-    def software(self) -> StackRow:
+    def stack_row(self) -> StackRow:
         """What the stack does beside the algebra."""
         return stack_row(self.stack)
 
@@ -170,7 +171,7 @@ class Structure:
         """Whose transfers run beside compute. Tensor's do where its activations lie in pieces
         between blocks, a pipeline's where its schedule has several chunks to go on with, those of
         experts where it pairs passes."""
-        hidden = self.software.overlap if self.overlap is None else frozenset(self.overlap)
+        hidden = self.stack_row.overlap if self.overlap is None else frozenset(self.overlap)
         absent: set[Overlapped] = set()
         if not self.sequence_parallel:
             absent.add("tensor")
@@ -183,13 +184,13 @@ class Structure:
     def fuses_accumulation(self) -> bool:
         """Whether the matmuls of weight gradients add into the sum themselves."""
         if self.gradient_accumulation is None:
-            return self.software.fuses_accumulation
+            return self.stack_row.fuses_accumulation
         return self.gradient_accumulation == "fused"
 
     @property
     def fuses_elementwise(self) -> bool:
         """Whether a compiler fuses elementwise work."""
-        return self.software.compiled if self.compiled is None else self.compiled
+        return self.stack_row.compiled if self.compiled is None else self.compiled
 
     @property
     def ends(self) -> str:
@@ -240,7 +241,8 @@ class TrainPlan(Structure):
     domains) and of each the `box`, the part of each physical axis; `placement` gives each axis its
     fastest part of it, or finishes physical axes already begun first, which keeps the rings of the
     others whole. `data` and `replica` replicate parameters, the `storage_axes` shard them.
-    `layers_per_stage` has one entry per stage.
+    `layers_per_stage` has one entry per stage. `software` is the program that the plan is for,
+    "any" for none in particular.
     """
 
     model: str
@@ -254,6 +256,7 @@ class TrainPlan(Structure):
     layers_per_stage: tuple[int, ...]
     slices: int = 1
     placement: Placing = "fastest"
+    software: Wanted = "any"
 
     def __post_init__(self) -> None:
         check_mesh(self.mesh)

@@ -25,16 +25,22 @@ class ExportRequest:
     """Write a plan for another program, or read what was written for one back.
 
     `path` is a plan's file, "audit:NAME" or a plan, and `to` the program ("maxtext"); or `path` is
-    the file of an export and `from_` the program that it is for. Raises BadRequest for a plan that
-    the program cannot run.
+    the file of an export and `from_` the program that it is for; any file of the program's own will
+    do, MaxText's YAML with a model_name, TorchTitan's module or flags, Megatron's arguments.
+    `model` and `on` say what such a file leaves out. Raises BadRequest for a plan that the program cannot
+    run, and by name for what is missing.
     """
 
     path: GivenPlan = field(kw_only=False)
     to: str | None = None
     from_: str | None = None
+    model: str | Path | None = None
+    on: str | None = None
 
     def answer(self, progress: Progress | None = None) -> "PlanExport":
         """The text for the program, or the plan that a text says."""
+        if self.from_ is None and (self.model or self.on):
+            raise BadRequest("--model and --on say what a file leaves out; they go with --from")
         if self.to is not None and self.from_ is None:
             return self._written(self.to)
         if self.from_ is not None and self.to is None and isinstance(self.path, str | Path):
@@ -53,7 +59,8 @@ class ExportRequest:
         )
 
     def _read(self, path: Path, origin: str) -> "PlanExport":
-        plan = parse_text(read_text(path, "the export", most=EXPORT_BYTES), origin)
+        text = read_text(path, "the export", most=EXPORT_BYTES)
+        plan = parse_text(text, origin, self.model, self.on)
         text = yaml.safe_dump(plan_dict(plan), sort_keys=False)
         return PlanExport(plan=plan, text=text, result={"plan": flat_plan(plan)})
 

@@ -29,7 +29,7 @@ from shardwise.units import (
     sig,
 )
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
-from shardwise.verbs.layout import WIDTH, Fact, wrapped
+from shardwise.verbs.layout import Fact, wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.inputs import flag_of, parse_pins, parse_share, parse_total
@@ -152,7 +152,8 @@ class TrainPlanRequest(TrainChoices):
 
     def _resolved(self, best: TrainAnswer) -> dict[str, Any]:
         """Every choice with its value and where it came from."""
-        fixed = {"slice", "global_batch_sequences", "sequence_length", *self.fixed}
+        fixed = {"software"} if self.software else set()
+        fixed |= {"slice", "global_batch_sequences", "sequence_length", *self.fixed}
         plan, pinned = best.plan, parse_pins(self.pins)
         values = {name: (getattr(plan, name), name in fixed) for name in _RESOLVED}
         values |= {f"mesh.{axis}": (n, axis in pinned) for axis, n in plan.mesh.items()}
@@ -184,6 +185,7 @@ _RESOLVED = (
     "pipeline_schedule",
     "virtual_stages",
     "optimizer",
+    "software",
     "stack",
 )
 
@@ -223,7 +225,7 @@ class TrainPlanned(Answer):
         """The plan, its time and memory, where the step goes, and what else was close; with
         `against` the other plan instead of these."""
         more = _run_facts(self.result["run"], self.result) if "run" in self.result else []
-        yield from train_page(self.best, self.result, more)
+        yield from train_page(self.best, self.result, [*more, *_faster_outside(self.result)])
         if self.against is not None:
             yield from _against_page(self.against, self.result)
         else:
@@ -261,6 +263,16 @@ def _why(result: Mapping[str, Any]) -> Page:
         yield wrapped(f"- {reason}", 2, 4)
 
 
+def _faster_outside(result: Mapping[str, Any]) -> list[Fact]:
+    """The plan that is faster, but that the program does not run."""
+    other = result["faster_outside"]
+    if other is None:
+        return []
+    took = format_seconds(other["step_seconds"]["expected"])
+    plan = f"{mesh_text(other['mesh'])}, remat {other['remat']}"
+    return [Fact("faster", f"{took}, but not in {result['runs_in']}: {plan} (--for any)")]
+
+
 def _runners_up(result: Mapping[str, Any]) -> Page:
     if not result["runners_up"]:
         return
@@ -280,7 +292,7 @@ def _runners_up(result: Mapping[str, Any]) -> Page:
         ],
         spare=("microbatches", "memory", "remat"),
         ruled=False,
-    ).within(WIDTH)
+    )
 
 
 def _close_detail(result: Mapping[str, Any]) -> Page:
@@ -359,7 +371,7 @@ def _against_page(found: Against, result: Mapping[str, Any]) -> Page:
             left=3,
             spare=("ours",),
             ruled=False,
-        ).within(WIDTH)
+        )
     left = len(rows) - _CHOICES
     yield f"  ({left} more choices differ: --detail)" if left > 0 else "  (no other choice differs)"
 

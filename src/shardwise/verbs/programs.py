@@ -8,6 +8,7 @@ from typing import Any
 from shardwise.boundary import number
 from shardwise.errors import BadRequest
 from shardwise.plans import ServePlan, TrainPlan
+from shardwise.plans.software import made_elsewhere
 from shardwise.sharding import Mesh
 from shardwise.units import parse_bytes
 from shardwise.workflows.compile import (
@@ -65,9 +66,8 @@ class ProgramRequest:
         """Compile the phases of a plan, all where none is named, or the function."""
         if not is_function(self.what):
             done = self.planned(phases, watch)
-            return Programs(
-                programs=done.programs, priced=done.priced, warnings=done.priced.warnings
-            )
+            warnings = [*done.priced.warnings, *made_elsewhere(done.priced.plan)]
+            return Programs(programs=done.programs, priced=done.priced, warnings=warnings)
         for name in ("args", "on"):
             if getattr(self, name) is None:
                 raise BadRequest(

@@ -29,7 +29,7 @@ def train_page(answer: TrainAnswer, result: Mapping[str, Any], more: Sequence[Fa
         hanging=2,
     )
     yield wrapped(plan_text(plan, result), 2, 4)
-    yield Facts([*_facts(answer, result), *more])
+    yield Facts([*_runs_in(result), *_facts(answer, result), *more])
     yield ""
     yield where_table(result["where_it_goes"], "where the step goes")
 
@@ -41,6 +41,13 @@ def plan_text(plan: TrainPlan, result: Mapping[str, Any]) -> str:
         idle = f"; {result['chips_idle']:,} chips stay idle"
     count = many(plan.microbatches, "microbatch").replace("hs", "hes")
     return f"{mesh_text(result['mesh'])}, {count}, remat {plan.remat}{_choices_text(plan)}{idle}"
+
+
+def _runs_in(result: Mapping[str, Any]) -> list[Fact]:
+    """The program that runs the plan, of an answer that says it."""
+    if "runs_in" not in result:
+        return []
+    return [Fact("runs in", result["runs_in"] or "no program in particular (--for any)")]
 
 
 def _facts(answer: TrainAnswer, result: Mapping[str, Any]) -> list[Fact]:

@@ -52,6 +52,12 @@ def export_given(what: GivenPlan, target: str) -> Exported:
     )
 
 
-def parse_text(text: str, target: str) -> TrainPlan | ServePlan:
-    """The plan that an exported text says."""
-    return (parse_serve if target in SERVE_EXPORTERS else parse_export)(text, target)
+def parse_text(
+    text: str, target: str, model: str | Path | None = None, on: str | None = None
+) -> TrainPlan | ServePlan:
+    """The plan that an exported text says; `model` and `on` say what it leaves out."""
+    if target in SERVE_EXPORTERS:
+        return parse_serve(text, target)
+    named = None if model is None else (str(model), load_model(model))
+    piece = None if on is None else Hardware().slice(on).slice
+    return parse_export(text, target, model=named, piece=piece)

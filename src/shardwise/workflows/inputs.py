@@ -53,7 +53,7 @@ def flag_of(keyword: str) -> str:
     >>> flag_of("cpu_devices"), flag_of("hw_files"), flag_of("records_path")
     ('--cpu-devices', '--hw', '--records')
     """
-    plurals = {"hw_files": "hw", "sets": "set", "prices": "price", "pins": "pin"}
+    plurals = {"hw_files": "hw", "sets": "set", "prices": "price", "pins": "pin", "software": "for"}
     name = plurals.get(keyword, keyword.removesuffix("_path").rstrip("_"))
     return "--" + name.replace("_", "-")
 
@@ -114,7 +114,7 @@ class CatalogueWords:
         return Hardware(
             constants=self.constants or "vendor",
             files=self.hw_files,
-            overrides=getattr(self, "sets", ()),
+            overrides=getattr(self, "chip_sets", ()),
             prices=getattr(self, "prices", ()),
             provider=getattr(self, "provider", None),
             spot=getattr(self, "spot", False),
@@ -126,6 +126,11 @@ class ChipWords(CatalogueWords):
     """Keywords of every verb that prices. `sets` override numbers: {"chip.hbm_bandwidth": 3e12}."""
 
     sets: Words = ()
+
+    @property
+    def chip_sets(self) -> Words:
+        """Those that are about the chip."""
+        return self.sets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

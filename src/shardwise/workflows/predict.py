@@ -10,10 +10,11 @@ from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
 from shardwise.models import load_model, params_total
 from shardwise.models.describe import context_warning
+from shardwise.planner.choosing import plan_for
 from shardwise.planner.price.goodput import Overheads, goodput
 from shardwise.planner.price.memory import stage_memory
 from shardwise.planner.search.loop import policies
-from shardwise.planner.search.request import SEARCHED
+from shardwise.planner.search.request import SEARCHED, TrainRequest
 from shardwise.planner.training import (
     TrainAnswer,
     TrainPlanning,
@@ -24,6 +25,7 @@ from shardwise.planner.training import (
     tokens_per_second_at,
 )
 from shardwise.plans import TrainPlan, layout_table
+from shardwise.plans.software import SOFTWARE
 from shardwise.plans.train import mesh_text
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.residuals import class_of, classes_of, read_residuals
@@ -50,7 +52,7 @@ def plan_training(
     choices: TrainChoices | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TrainPlanning:
-    """The best training plan that fits.
+    """The best training plan that fits, of what a program runs.
 
     `model` is a zoo name, a config.json or a folder with one; `on` a slice, or a bare chip for the
     smallest of its slices that a plan fits; `batch` tokens (4194304, "4Mi") or sequences
@@ -62,9 +64,15 @@ def plan_training(
     cfg, sequences = load_model(model), parse_batch(batch, length)
     shown = whole_number(top, "--top", most=_MOST_SHOWN)
 
+    def searched(request: TrainRequest, top: int) -> TrainPlanning:
+        return plan_train(request, top=top, progress=progress, exhaustive=choices.exhaustive)
+
     def planned(piece: Slice) -> TrainPlanning:
-        request = choices.request(cfg, model, piece, sequences, length)
-        return plan_train(request, top=shown, progress=progress, exhaustive=choices.exhaustive)
+        asked = [
+            [choices.request(cfg, model, piece, sequences, length, row) for row in group]
+            for group in choices.programs(piece.chip)
+        ]
+        return plan_for(asked, searched, shown)
 
     target = choices.hardware.target(on)
     if isinstance(target, Spelling):
@@ -175,6 +183,8 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
     return {
         "slice": str(piece),
         "slice_means": describe(piece),
+        "software": plan.software,
+        "stack": plan.stack,
         "mesh": dict(plan.mesh),
         "slices_used": plan.slices,
         "box": list(plan.box),
@@ -264,11 +274,13 @@ def layouts(answer: TrainAnswer) -> dict[str, str]:
 
 
 def planning_result(planning: TrainPlanning) -> dict[str, Any]:
-    """The best plan, its runners-up and how much was searched."""
-    best = planning.best
+    """The best plan, what runs it, its runners-up and how much was searched."""
+    best, outside = planning.best, planning.outside
     report = planning.search
     return {
         **train_result(best),
+        "runs_in": runs_in(best.plan),
+        "faster_outside": _runner_up(outside, best) if outside else None,
         "why": reasons(planning),
         "runners_up": [_runner_up(a, best) for a in planning.runners_up],
         "strategies": [_runner_up(a, best) for a in planning.strategies],
@@ -279,6 +291,11 @@ def planning_result(planning: TrainPlanning) -> dict[str, Any]:
             "seconds": report.seconds,
         },
     }
+
+
+def runs_in(plan: TrainPlan) -> str:
+    """What runs a plan, as a person calls it; "" where it is for no program in particular."""
+    return SOFTWARE[plan.software].title if plan.software in SOFTWARE else ""
 
 
 def _runner_up(answer: TrainAnswer, best: TrainAnswer) -> dict[str, Any]:

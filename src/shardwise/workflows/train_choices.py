@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from shardwise.errors import BadRequest
-from shardwise.hardware import Slice
+from shardwise.hardware import Chip, Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.search.request import OBJECTIVES, SEARCHED, TrainRequest
 from shardwise.planner.training import (
@@ -14,7 +14,8 @@ from shardwise.planner.training import (
 )
 from shardwise.plans import TrainDtypes
 from shardwise.plans.optimizers import OPTIMIZERS
-from shardwise.plans.stacks import STACKS, stack_row
+from shardwise.plans.software import SoftwareRow, software_row, usual_software, usual_stack
+from shardwise.plans.stacks import STACKS, WANTED, StackName, stack_row
 from shardwise.plans.train import Structure
 from shardwise.units import parse_bytes
 from shardwise.workflows.inputs import (
@@ -22,6 +23,7 @@ from shardwise.workflows.inputs import (
     Words,
     check_choice,
     flag_of,
+    pairs,
     parse_pins,
     whole_number,
 )
@@ -32,10 +34,14 @@ class TrainChoices(HardwareWords):
     """What a search of training plans may not choose, and what is best. None leaves the choice
     open.
 
-    `pins` fixes mesh degrees ({"tensor": 8}); `dtype` is that of the matmuls; `param_dtype`,
-    `grad_dtype`, `master` (the optimizer's own copy, or "none") and `moments` follow it where not
-    given; `max_hbm` is bytes per chip; `objective` is "time", "cost" or "chips" (see TrainRequest);
-    with `exhaustive` every legal plan is priced, which gives the same answer more slowly.
+    `software` is the program that runs the plan: "maxtext", "megatron", "torchtitan" or "jax";
+    "any" for every plan that can be priced; None for what the users of the chip run. Its stack
+    prices the plan; a plan for no program is priced by the stack of the chip's usual one, or that
+    of `sets` {"stack": NAME}. `pins` fixes mesh degrees ({"tensor": 8}); `dtype` is that
+    of the matmuls; `param_dtype`, `grad_dtype`, `master` (the optimizer's own copy, or "none") and
+    `moments` follow it and the program where not given; `max_hbm` is bytes per chip; `objective` is
+    "time", "cost" or "chips" (see TrainRequest); with `exhaustive` every legal plan is priced: the
+    same answer, more slowly.
     """
 
     pins: Words = ()
@@ -43,7 +49,7 @@ class TrainChoices(HardwareWords):
     schedule: str | None = None
     zero: int | str | None = None
     context_method: str | None = None
-    stack: str = "xla"
+    software: str | None = None
     optimizer: str = "adam"
     max_hbm: float | str | None = None
     objective: str = "time"
@@ -61,19 +67,39 @@ class TrainChoices(HardwareWords):
         return {name: value for name, value in given.items() if value is not None}
 
     @property
-    def dtypes(self) -> TrainDtypes:
-        """Of every array of the training state."""
+    def chip_sets(self) -> Words:
+        """Those that are about the chip: all but the stack that prices a plan for no program."""
+        texts = _texts(self.sets)
+        return {name: text for name, text in texts.items() if name != "stack"}
+
+    def programs(self, chip: Chip) -> tuple[tuple[SoftwareRow | None, ...], ...]:
+        """The programs to plan for, None for no program: the one that was asked for, or those that
+        the chip's users train with."""
+        if self.software is None:
+            return usual_software(chip)
+        return ((None if self.software == ANY else software_row(self.software),),)
+
+    def dtypes(self, row: SoftwareRow | None) -> TrainDtypes:
+        """Of every array of the training state: as asked, else as the program's users leave it."""
         others = {"param": self.param_dtype, "grad": self.grad_dtype}
         others |= {"master": self.master, "moments": self.moments}
-        return replace(default_dtypes(self.dtype), **{k: v for k, v in others.items() if v})  # type: ignore[arg-type]
+        usual = {k.partition(".")[2]: v for k, v in _usual(row).items() if k.startswith("dtypes.")}
+        return replace(default_dtypes(self.dtype), **usual | {k: v for k, v in others.items() if v})
 
     def request(
-        self, cfg: ModelConfig, model: str | Path, piece: Slice, sequences: int, length: int
+        self,
+        cfg: ModelConfig,
+        model: str | Path,
+        piece: Slice,
+        sequences: int,
+        length: int,
+        row: SoftwareRow | None = None,
     ) -> TrainRequest:
-        """The search of one slice."""
-        _check_stack(self.stack, piece)
+        """The search of one slice for one program, or for none in particular."""
+        stack = self._stack(row, piece)
         limit, given = piece.chip.require("hbm_usable_bytes"), self.max_hbm
         most = limit if given is None else min(limit, parse_bytes(given, "--max-hbm"))
+        own = {name: value for name, value in _usual(row).items() if "." not in name}
         return TrainRequest(
             cfg=cfg,
             model=str(model),
@@ -83,14 +109,29 @@ class TrainChoices(HardwareWords):
             pins=parse_pins(self.pins),
             searched=SEARCHED | {name: (value,) for name, value in self.fixed.items()},
             structure=Structure(
-                dtypes=self.dtypes,
+                dtypes=self.dtypes(row),
                 optimizer=self.optimizer,  # type: ignore[arg-type]
-                stack=self.stack,  # type: ignore[arg-type]
+                stack=stack,
                 constants=self.constants,  # type: ignore[arg-type]
+                **own,
             ),
             objective=self.objective,  # type: ignore[arg-type]
             max_hbm_bytes=most / piece.chip.jax_devices_per_chip,
+            software=row,
         )
+
+    def _stack(self, row: SoftwareRow | None, piece: Slice) -> StackName:
+        """What prices the plan. Raises BadRequest for a stack that does not run on the chip."""
+        if row is not None:
+            return row.stack
+        stack = _texts(self.sets).get("stack", usual_stack(piece.chip))
+        if piece.chip.vendor == "google" and not stack_row(stack).tpus:
+            use = " or ".join(name for name in STACKS if stack_row(name).tpus)
+            raise BadRequest(
+                f"software stack '{stack}' does not run on {piece.chip.id}, a TPU; use "
+                f"--set stack={use}"
+            )
+        return stack  # type: ignore[return-value]
 
     def checked(self) -> Self:
         """The same, its numbers read. Raises BadRequest for a word that is no choice, and for a
@@ -99,11 +140,34 @@ class TrainChoices(HardwareWords):
         for keyword, name in FIXED.items():
             if keyword != "zero":
                 check_choice(getattr(self, keyword), flag_of(keyword), SEARCHED[name])
-        check_choice(self.stack, "--stack", STACKS)
+        check_choice(self.software, "--for", WANTED)
         check_choice(self.optimizer, "--optimizer", OPTIMIZERS)
         check_choice(self.objective, "--objective", OBJECTIVES)
+        self._check_stack()
         _check_effect(parse_pins(self.pins), self.schedule, zero, self.context_method)
         return replace(self, zero=zero)
+
+    def _check_stack(self) -> None:
+        """Raise BadRequest for a stack that there is not, or beside a program: that has its own."""
+        stack = _texts(self.sets).get("stack")
+        check_choice(stack, "--set stack", STACKS)
+        if stack is not None and self.software != ANY:
+            raise BadRequest(
+                f"--set stack={stack} goes with --for any; what a program runs is priced by its "
+                "own stack"
+            )
+
+
+def _texts(sets: Words) -> dict[str, str]:
+    return pairs(sets, "--set", "PATH=VALUE", "chip.hbm_bandwidth=3e12")
+
+
+ANY = WANTED[-1]
+
+
+def _usual(row: SoftwareRow | None) -> Mapping[str, Any]:
+    """What a program's users leave as it is."""
+    return {} if row is None else row.usual
 
 
 FIXED = {
@@ -129,12 +193,3 @@ def _check_effect(
             raise BadRequest(
                 f"{option} {value} cannot take effect with {pinned} pinned; leave one of them out"
             )
-
-
-def _check_stack(stack: str, piece: Slice) -> None:
-    """Raise BadRequest for software that does not run on the chip."""
-    if piece.chip.vendor == "google" and not stack_row(stack).tpus:
-        use = " or ".join(name for name in STACKS if stack_row(name).tpus)
-        raise BadRequest(
-            f"software stack '{stack}' does not run on {piece.chip.id}, a TPU; use --stack {use}"
-        )

@@ -1,7 +1,31 @@
 """Plans that the tests of several targets export."""
 
+from unittest.mock import patch
+
 import pytest
-from tests.planner.export.exporting import STORED_F32, a_plan
+from tests.planner.export.exporting import MODELS, STORED_F32, a_plan
+
+from shardwise.models import params_total
+from shardwise.plans.software import torchtitan
+
+
+@pytest.fixture(autouse=True, scope="session")
+def registered():
+    """The models of these tests are in TorchTitan's registry, too."""
+    own = tuple(
+        torchtitan.Flavor(
+            module=name,
+            name=name,
+            layers=cfg.layers,
+            d_model=cfg.d_model,
+            vocabulary=cfg.vocabulary,
+            parameters=params_total(cfg),
+        )
+        for name, cfg in MODELS.items()
+    )
+    known = torchtitan.flavors()
+    with patch.object(torchtitan, "flavors", lambda: (*known, *own)):
+        yield
 
 
 @pytest.fixture

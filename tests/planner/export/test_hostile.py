@@ -60,8 +60,11 @@ class Anything:
     def __getattr__(self, name): return self
     def __call__(self, *a, **k): return self
     def __setattr__(self, name, value): pass
+    def __iter__(self): return iter(())
 for name in ("torchtitan", "torchtitan.distributed", "torchtitan.trainer",
-             "torchtitan.distributed.activation_checkpoint"):
+             "torchtitan.distributed.activation_checkpoint", "torchtitan.components",
+             "torchtitan.components.loss", "torchtitan.models", "torchtitan.models.common",
+             "torchtitan.models.common.config_utils", "torchtitan.models.dense"):
     module = types.ModuleType(name)
     module.__getattr__ = lambda _: Anything()
     sys.modules[name] = module
@@ -106,7 +109,7 @@ def shell(tmp_path):
     def run(target, text):
         if target in ("torchtitan", "jax"):
             code = STUBS + f"exec(compile({text!r}, 'export.py', 'exec'), made := {{}})\n"
-            code += "made.get('with_plan', lambda _: 0)(Anything())"
+            code += "made.get('plan', lambda: 0)()"
             command = [sys.executable, "-P", "-c", code]
         else:
             command = ["bash", "-c", yaml.safe_load(text)["run"] if target == "skypilot" else text]
@@ -166,8 +169,8 @@ RUNS = "__import__('os').system('touch ran')"
     [
         ("torchtitan", "degree = 8", f"degree = {RUNS}"),
         ("torchtitan", "FullAC.Config()", RUNS),
-        ("torchtitan", "import FullAC", "import FullAC\nX = {[]: 1}\nimport FullAC"),
-        ("torchtitan", "import FullAC", f"import FullAC\nX = {'-' * 5000}1\nimport FullAC"),
+        ("torchtitan", "import FullAC", "import FullAC\nconfig.a.b = {[]: 1}\nimport FullAC"),
+        ("torchtitan", "import FullAC", f"import FullAC\nconfig.a.b = {'-' * 5000}1\nX = FullAC"),
         ("torchtitan", "degree = 8", f"degree = {'9' * 5000}"),
         ("torchtitan", "degree = 8", f"degree = {'+'.join('1' * 20000)}"),
         ("jax", "MESH_AXES = {'fsdp': 16}", f"MESH_AXES = {RUNS}"),
@@ -193,7 +196,7 @@ RUNS = "__import__('os').system('touch ran')"
         ("skypilot", "num_nodes: 1", "num_nodes: &a [*a, *a]"),
         ("skypilot", "num_nodes: 1", f"num_nodes: {'[' * 5000}"),
         ("skypilot", "tpu-v5litepod-16", "$(touch ran)"),
-        ("torchtitan", "per_train_step = 131072", f"per_train_step = 1{'0' * 400}"),
+        ("torchtitan", "global_batch_size = 512", f"global_batch_size = 1{'0' * 400}"),
         ("megatron", "--attention-backend flash", f"--attention-backend '{'x' * 70000}\x02'"),
         ("torchtitan", "import FullAC", f"import FullAC\n{'a.' * 3000}b = c\nimport FullAC"),
         ("megatron", "--nnodes 1", f"--nnodes 1{'0' * 400}"),

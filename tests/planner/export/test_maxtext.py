@@ -1,5 +1,6 @@
 """MaxText: its flags for known plans, and that they, not the notes, count."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -102,11 +103,19 @@ def test_an_edited_flag_overrules_the_note_beside_it(two_slices):
     assert parse_export(edited, "maxtext").dtypes.param == "f16"
 
 
+def test_a_degree_of_minus_one_takes_what_the_devices_leave(two_slices):
+    text = export_plan(*two_slices, "maxtext").replace("parallelism=16", "parallelism=-1")
+    assert parse_export(text, "maxtext") == two_slices[0]
+    alone = re.sub(r"compile_topology\w*=\S+ ", "", text)
+    with pytest.raises(BadRequest, match=r"is -1, what the devices leave.*with --on"):
+        parse_export(alone, "maxtext")
+
+
 def test_contradicting_maxtext_flags_are_refused(two_slices):
     text = export_plan(*two_slices, "maxtext")
     with pytest.raises(BadRequest, match="dcn_\\* flags multiply to 4 slices, compile_topology"):
         parse_export(text.replace("dcn_data_parallelism=2", "dcn_data_parallelism=4"), "maxtext")
-    with pytest.raises(BadRequest, match="ici_fsdp_parallelism is -1; write the degree out"):
-        parse_export(text.replace("ici_fsdp_parallelism=16", "ici_fsdp_parallelism=-1"), "maxtext")
+    with pytest.raises(BadRequest, match="ici_fsdp_parallelism is -2; write -1, or 1 or more"):
+        parse_export(text.replace("ici_fsdp_parallelism=16", "ici_fsdp_parallelism=-2"), "maxtext")
     with pytest.raises(BadRequest, match="opt_type is 'adam_pax'; a plan can say adamw, muon, sgd"):
         parse_export(text.replace("opt_type=adamw", "opt_type=adam_pax"), "maxtext")

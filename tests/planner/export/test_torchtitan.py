@@ -1,7 +1,6 @@
 """TorchTitan: its fields for known plans, and that they, not the notes, count."""
 
 import re
-from dataclasses import replace
 
 import pytest
 from tests.planner.export.exporting import STORED_F32, a_plan
@@ -36,8 +35,9 @@ def test_torchtitan_fields(torch_experts):
         "expert_parallel_degree": "8",
     }
     # 512 sequences / 16 data ranks / 4 microbatches = 8 sequences of 256 tokens.
-    assert "num_tokens_per_microbatch_per_dp_rank = 2048\n" in text
-    assert "num_tokens_per_train_step = 131072\n" in text
+    assert "config.training.local_batch_size = 8\n" in text
+    assert "config.training.global_batch_size = 512\n" in text
+    assert 'model_registry("moe")' in text
     assert "not expressed" not in text
 
 
@@ -46,14 +46,24 @@ def test_torchtitan_runs_as_python(torch_experts):
     from types import SimpleNamespace
 
     body = export_plan(*torch_experts, "torchtitan").split("from torchtitan.trainer")[1]
-    code = body.partition("\n")[2].replace(": Trainer.Config", "").replace("-> Trainer.Config", "")
-    policy = SimpleNamespace(Config=lambda: "full")
-    scope = {"FullAC": policy, "SelectiveAC": policy}
-    exec(code, scope)
-    config = SimpleNamespace(training=SimpleNamespace(), parallelism=SimpleNamespace())
-    scope["with_plan"](config)
+    rope = SimpleNamespace()
+    layer = SimpleNamespace(attention=SimpleNamespace(rope=rope))
+    spec = SimpleNamespace(model=SimpleNamespace(layers=[layer]))
+    sections = ("training", "parallelism", "compile")
+    scope = {
+        "FullAC": SimpleNamespace(Config=lambda: "full"),
+        "CrossEntropyLoss": SimpleNamespace(Config=lambda **_: "loss"),
+        "Trainer": SimpleNamespace(
+            Config=lambda **_: SimpleNamespace(**{name: SimpleNamespace() for name in sections})
+        ),
+        "model_registry": lambda name: spec,
+        "decoder_vocab_size": lambda _: 256,
+    }
+    exec(body.partition("\n")[2], scope)
+    config = scope["plan"]()
     assert config.parallelism.expert_parallel_degree == 8
     assert config.activation_checkpoint == "full"
+    assert rope.scaling == "none"
 
 
 @pytest.mark.parametrize(
@@ -71,19 +81,18 @@ def test_torchtitan_runs_as_python(torch_experts):
             "mesh",
             {"data": 2, "fsdp": 4, "expert": 2, "tensor": 2},
         ),
-        ("SelectiveAC.Config()", "None", "remat", "none"),
-        ("max_context_length = 256", "max_context_length = 128", "sequence_length", 128),
+        ("FullAC.Config()", "None", "remat", "none"),
+        ("seq_len = 256", "seq_len = 128", "sequence_length", 128),
         ("'always'", "'never'", "weight_gather", "per_microbatch"),
         ("sequence_parallel = True", "sequence_parallel = False", "sequence_parallel", False),
     ],
 )
 def test_an_edited_torchtitan_field_changes_the_plan(torch_experts, old, new, field, value):
-    plan = replace(torch_experts[0], remat="matmul_outputs")
-    text = export_plan(plan, *torch_experts[1:], "torchtitan")
+    text = export_plan(*torch_experts, "torchtitan")
     assert old in text
     edited = text.replace(old, new)
     if "shard_degree = 16" in edited:  # twice the ranks take twice the tokens
-        edited = edited.replace("131072", "262144")
+        edited = edited.replace("global_batch_size = 512", "global_batch_size = 1024")
     assert getattr(parse_export(edited, "torchtitan"), field) == value
 
 
@@ -97,6 +106,7 @@ def test_torchtitan_uneven_stages_are_named_layers():
         gradient_reduce="per_step",
         pipeline_schedule="zb_v",
         virtual_stages=2,
+        dtypes=STORED_F32,
     )
     text = export_plan(plan, cfg, piece, "torchtitan")
     assert parse_export(text, "torchtitan") == plan

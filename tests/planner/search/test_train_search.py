@@ -89,7 +89,7 @@ def reduces(asked: TrainRequest, mesh: dict[str, int]) -> tuple[str, ...]:
     asked_for = asked.searched["gradient_reduce"]
     if len(asked_for) == 1:
         return asked_for
-    return (asked.structure.software.piped_reduce if mesh["stage"] > 1 else "per_microbatch",)
+    return (asked.structure.stack_row.piped_reduce if mesh["stage"] > 1 else "per_microbatch",)
 
 
 def schedules(asked: TrainRequest) -> list[tuple[str, int]]:

@@ -65,36 +65,17 @@ def hardware_options(
     return decorate
 
 
-def former_options(former: Mapping[str, str]) -> Callable[[Any], Any]:
-    """Spellings of before, each refused with what to write instead."""
+def renamed(former: str, remedy: str) -> Callable[[Any], Any]:
+    """An option of the past: whoever gives it is told what to write; {} is the value given."""
 
-    def decorate(command: Any) -> Any:
-        for flag, remedy in former.items():
-            command = click.option(
-                flag,
-                _hidden(flag),
-                hidden=True,
-                expose_value=False,
-                is_flag=False,
-                flag_value="",
-                callback=_refuses(flag, remedy),
-            )(command)
-        return command
-
-    return decorate
-
-
-def _hidden(flag: str) -> str:
-    """The name of a parameter that no command reads."""
-    return "former_" + flag.strip("-").replace("-", "_")
-
-
-def _refuses(flag: str, remedy: str) -> Callable[[Any, Any, str | None], None]:
-    def refuse_it(context: Any, parameter: Any, value: str | None) -> None:
+    def told(_: click.Context, __: click.Parameter, value: str | None) -> None:
         if value is not None:
-            raise BadRequest(f"{flag} is no option any more: {remedy}")
+            given = f"{former} {value}".strip()
+            raise BadRequest(f"{given} is written another way now: {remedy.format(value)}")
 
-    return refuse_it
+    return click.option(
+        former, hidden=True, expose_value=False, is_flag=False, flag_value="", callback=told
+    )
 
 
 def request_of(request: Callable[..., Made], options: Mapping[str, Any]) -> Made:

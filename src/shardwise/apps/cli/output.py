@@ -1,15 +1,12 @@
-"""Show an answer: a JSON document on stdout with --json, else its page.
+"""Show an answer: a JSON document on stdout with --json, else its page (`pages.py`).
 
-Warnings and notes go to stderr in JSON mode and under the tables otherwise.
+Warnings go to stderr below the page; in a document they are part of it.
 """
 
 import json
-import os
-import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,38 +14,16 @@ import click
 
 from shardwise.apps.cli.files import file_option
 from shardwise.apps.cli.options import given
-from shardwise.apps.cli.streams import say
-from shardwise.verbs.answer import TextTable
-from shardwise.verbs.layout import Facts, Tone, more_line, wrapped
+from shardwise.apps.cli.pages import print_answer
+from shardwise.verbs.layout import Part
 
 if TYPE_CHECKING:
     from shardwise.verbs.answer import Answer
 
 SCHEMA_VERSION = 1
-Part = str | TextTable | Facts
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
 csv_option = file_option("--csv", "csv_path", help="Also write the table to a CSV file.")
-
-SECTIONS = {
-    "detail": "Everything else that is known of the answer: tables, layouts, how it was searched.",
-    "why": "Why this answer and not another.",
-    "book": 'What the rules of "How To Scale Your Model" say beside it.',
-}
-"""Options that print more of an answer below its page, and what each adds."""
-
-
-def sections_options(*names: str) -> Callable[[Any], Any]:
-    """--detail, --why and --book: those that the command's answer has."""
-
-    def decorate(command: Any) -> Any:
-        for name in reversed(names):
-            command = click.option(f"--{name}", f"show_{name}", is_flag=True, help=SECTIONS[name])(
-                command
-            )
-        return command
-
-    return decorate
 
 
 def show_answer(
@@ -58,33 +33,20 @@ def show_answer(
     inputs: Mapping[str, Any] | None = None,
     doc: Mapping[str, Any] | None = None,
     page: Iterable[Part] | None = None,
-    more: Iterable[str] = (),
+    more: Sequence[str] = (),
+    warnings_first: bool = False,
 ) -> None:
     """Write --csv, then print the document or the page; `more` are lines below the page, such as
-    which files were written, and `page` one in place of the answer's own; the sections that were
-    asked for follow. `inputs` are what was asked, in place of all options given; `doc` is a
-    document that was made before."""
+    which files were written, and `page` one in place of the answer's own. `inputs` are what was
+    asked, in place of all options given; `doc` is a document that was made before;
+    `warnings_first` puts the warnings above a long page."""
     if options.get("csv_path"):
         _write_rows(options["csv_path"], answer.table())
     doc = doc or document_of(answer, given(options) if inputs is None else inputs)
-    parts = chain(page or answer.page(), more, asked_sections(answer, options), _what_more(options))
-    emit(doc, options["as_json"], lambda: print_page(parts))
-
-
-def asked_sections(answer: "Answer", options: Mapping[str, Any]) -> Iterator[Part]:
-    """What --detail, --why and --book add to the page."""
-    asked = [name for name in SECTIONS if options.get(f"show_{name}")]
-    found = answer.sections() if asked else {}
-    for name in asked:
-        yield ""
-        yield from found[name]
-
-
-def _what_more(options: Mapping[str, Any]) -> Iterator[str]:
-    """The page's last line: which options of the command say more than was asked for."""
-    flags = [f"--{name}" for name in SECTIONS if options.get(f"show_{name}") is False]
-    if flags:
-        yield more_line([*flags, *(["--top N"] if "top" in options else [])])
+    if options["as_json"]:
+        print_document(doc)
+    else:
+        print_answer(answer, options, doc["warnings"], page, more, warnings_first)
 
 
 def document_of(answer: "Answer", inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,29 +58,6 @@ def document_of(answer: "Answer", inputs: Mapping[str, Any]) -> dict[str, Any]:
         warnings=answer.warnings,
         provenance=answer.provenance,
     )
-
-
-def print_page(page: Iterable[Part]) -> None:
-    """Print an answer for people: on a terminal in colour, and its tables as wide as it is."""
-    on_terminal = sys.stdout.isatty()
-    for part in page:
-        if isinstance(part, TextTable) and on_terminal:
-            _rich_table(part)
-        elif isinstance(part, Facts) and on_terminal and "NO_COLOR" not in os.environ:
-            for label, text, tone in part.lines():
-                click.echo(label + click.style(text, **STYLES[tone]))
-        else:
-            click.echo(str(part))
-
-
-STYLES: Mapping[Tone, Mapping[str, Any]] = {
-    "": {},
-    "good": {"fg": "green"},
-    "tight": {"fg": "yellow"},
-    "bad": {"fg": "red", "bold": True},
-    "faint": {"dim": True},
-}
-"""How a terminal shows each tone."""
 
 
 def document(
@@ -141,18 +80,13 @@ def document(
     }
 
 
-def emit(doc: Mapping[str, Any], as_json: bool, render: Callable[[], None]) -> None:
-    """Print the document as JSON, or render it for a person and list its warnings."""
-    if as_json:
-        from shardwise.boundary.documents import finite, to_json  # slow to load, for --help
+def print_document(doc: Mapping[str, Any]) -> None:
+    """Print the document as JSON; numbers that JSON has not become null, which a warning says."""
+    from shardwise.boundary.documents import finite, to_json  # slow to load, for --help
 
-        found, gone = finite(plain(doc))
-        found["warnings"] += [f"{place}, which JSON has no number for: null" for place in gone[:20]]
-        click.echo(_spelt(to_json(found)))
-        return
-    render()
-    for warning in doc["warnings"]:
-        say(wrapped(f"warning: {warning}", hanging=2))
+    found, gone = finite(plain(doc))
+    found["warnings"] += [f"{place}, which JSON has no number for: null" for place in gone[:20]]
+    click.echo(_spelt(to_json(found)))
 
 
 def _spelt(text: str) -> str:
@@ -186,32 +120,3 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     from shardwise.boundary import write_table  # slow to load, for --help
 
     write_table(path, header, rows, option="--csv")
-
-
-def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", left: int = 1
-) -> None:
-    """Print one table."""
-    made = TextTable(header, rows, title, left)
-    _rich_table(made) if sys.stdout.isatty() else click.echo(str(made))
-
-
-def _rich_table(found: TextTable) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    hidden = found.crowded_out(shutil.get_terminal_size().columns, _PADDING)
-    kept = [i for i, name in enumerate(found.header) if name not in hidden]
-    out = Table(title=found.title or None, title_justify="left", box=None, pad_edge=True)
-    for i in kept:
-        justify = "left" if i < found.left else "right"
-        out.add_column(found.header[i], justify=justify, overflow="fold")
-    for row in found.rows:
-        out.add_row(*[Text(str(row[i])) for i in kept])
-    Console().print(out)
-    if hidden:
-        click.echo(f"No room for: {', '.join(hidden)}; see --csv, --json or a wider terminal.")
-
-
-_PADDING = 2  # a space on both sides of a column of a terminal's table

@@ -5,13 +5,14 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, plot_option
-from shardwise.apps.cli.options import former_options, hardware_options, request_of
-from shardwise.apps.cli.output import csv_option, json_option, sections_options, show_answer
+from shardwise.apps.cli.options import hardware_options, renamed, request_of
+from shardwise.apps.cli.output import csv_option, json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.progress import progress_line
 
-FORMER = {
-    "--engine": "write --for vllm, sglang, jax or any",
+GONE = {
     "--objective": "there is one answer now, the cheapest servers for a load; leave it out",
     "--percentile": "a load holds where 95 % of its requests keep the targets; leave it out",
     "--confirm": "every answer is simulated; leave it out",
@@ -22,10 +23,17 @@ FORMER = {
     "--params": "prompts take what the chip's rates say; leave it out",
     "--top": "what else was close stands below the answer, and the front behind --detail",
 }
-"""Options of before, and what to write instead."""
+"""Options of before, and what there is instead."""
 
 
-@click.command()
+def all_gone(command: Any) -> Any:
+    """The command with every option that is gone, refused."""
+    for flag, remedy in GONE.items():
+        command = renamed(flag, remedy)(command)
+    return command
+
+
+@click.command(cls=AnswerCommand)
 @click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
 @click.option(
     "--on", required=True, help="A chip (h100), several (h100,b200,v5p), or a slice (h100:8)."
@@ -75,7 +83,7 @@ FORMER = {
 @plot_option("The front of speed and cost, and a decode step's parts, as a PNG or SVG.")
 @hardware_options()
 @sections_options("detail", "why")
-@former_options(FORMER)
+@all_gone
 @csv_option
 @json_option
 def serve(**options: Any) -> None:

@@ -5,15 +5,17 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs
 from shardwise.apps.cli.options import hardware_options, request_of
-from shardwise.apps.cli.output import json_option, sections_options, show_answer
+from shardwise.apps.cli.output import json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.timeline import timeline_options, write_timeline
 
 plan_file = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.argument("path", type=plan_file)
 @timeline_options
 @hardware_options(constants=None, price=False)

@@ -5,17 +5,19 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option
 from shardwise.apps.cli.numbers import WHOLE
 from shardwise.apps.cli.options import hardware_options, request_of
-from shardwise.apps.cli.output import csv_option, json_option, sections_options, show_answer
+from shardwise.apps.cli.output import csv_option, json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.plan_train_options import run_options, search_options
 from shardwise.apps.cli.progress import progress_line
 from shardwise.apps.cli.timeline import timeline_options, write_timeline
 from shardwise.verbs.layout import wrapped
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
 @click.option("--on", required=True, help="Slice such as v5p:16x16x16, or a bare chip.")
 @click.option("--batch", required=True, help="Tokens (4Mi) or sequences (1024seq) per step.")
@@ -50,16 +52,17 @@ def train(**options: Any) -> None:
     path = options["plan_path"]
     if path:
         save_plan(answer.best.plan, path)
-    show_answer(answer, options, more=next_lines(path))
+    show_answer(answer, options, more=next_lines(path, answer.best.plan.software))
     write_timeline(answer.best, options)
 
 
-def next_lines(path: Path | None) -> tuple[str, ...]:
+def next_lines(path: Path | None, software: str) -> tuple[str, ...]:
     """What to type next: with a plan that was written, or to have it written."""
+    target = "TARGET" if software == "any" else software
     if path is None:
-        return (
-            "",
-            "  next: the same with -o plan.yaml, then: shardwise export plan.yaml --to TARGET",
-        )
-    then = f"shardwise export {path} --to TARGET, compile {path}, or train {path}"
+        again = "the same with -o plan.yaml, then: shardwise export plan.yaml"
+        return ("", wrapped(f"next: {again} --to {target}", 2, 4))
+    then = f"shardwise export {path} --to {target}"
+    if target in ("TARGET", "jax"):
+        then += f", compile {path}, or train {path}"
     return ("", wrapped(f"{path} written; next: {then}", 2, 4))

@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, plot_option
-from shardwise.apps.cli.options import former_options, hardware_options, request_of
-from shardwise.apps.cli.output import csv_option, json_option, sections_options, show_answer
+from shardwise.apps.cli.options import hardware_options, request_of
+from shardwise.apps.cli.output import csv_option, json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.progress import progress_line
 from shardwise.errors import BadRequest
 
@@ -19,7 +21,7 @@ _TRACES = (
 )
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.argument("path", metavar="PLAN", type=_file)
 @click.option("--trace", type=_file, help=_TRACES)
 @click.option("--requests", help="The first so many of a trace, or how many to make (1000).")
@@ -44,7 +46,6 @@ _TRACES = (
 @click.option("--tpot", help="Objective: longest time per output token, such as 50ms.")
 @click.option("--e2e", help="Objective: longest time to the last token, such as 30s.")
 @click.option("--find-rate", is_flag=True, help="The largest rate at which 95 % meet them.")
-@former_options({"--e2el": "write --e2e"})
 @click.option(
     "--check", metavar="SHARE", help="Exit with 4 where fewer meet the objectives, such as 99%."
 )

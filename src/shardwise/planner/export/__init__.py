@@ -1,39 +1,83 @@
 """Export: a TrainPlan in the words of another framework or launcher, and back to the same plan.
 
 One file per target: `maxtext.py`, `torchtitan.py`, `megatron.py`, `jax_mesh.py`, and the launchers
-`xpk.py` and `skypilot.py` (`hardware.py` has the names of slices there). A ServePlan goes through
-`serving.py` to `vllm.py` and `sglang.py`, which share `server_flags.py`; `flags.py` reads the flags
-of all that write a command. Each target has `write(plan, cfg, piece)`, the target's own text, and
-`read(text)`, the fields of the plan that this text says. What a target has no word for stands in
-comment lines beside the text (`notes.py`); a choice that the target would run in another way is
-refused. Nothing is run or installed here: Python is read as a tree (`python_text.py`), and what
-came from outside is quoted for the language that it is written in. Read `notes.py` first.
+`xpk.py` and `skypilot.py` (`hardware.py` has the names of slices there). Of the first three
+`maxtext_model.py` and `megatron_model.py` write what describes the model, `maxtext_read.py`,
+`megatron_read.py` and `torchtitan_read.py` read files that anybody wrote, `which_model.py` says for
+which model; `unsaid.py` lists what such files never say. A ServePlan goes through `serving.py` to
+`vllm.py` and `sglang.py`, which share `server_flags.py`; `flags.py` reads the flags of all that
+write a command. Each target has `write(plan, cfg, piece)`, the target's own text, and
+`read(text, devices)`, the fields of the plan that this text says. What a target has no word for
+stands in comment lines beside the text (`notes.py`); what it would run in another way are the
+limits of its row in `plans/software/`, all of which a refusal names. Nothing is run or installed
+here: Python is read as a tree (`python_text.py`), and what came from outside is quoted for the
+language that it is written in. Read `notes.py` first.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from shardwise.errors import BadRequest, unknown
 from shardwise.hardware import Slice
-from shardwise.models import ModelConfig
-from shardwise.planner.export import jax_mesh, maxtext, megatron, skypilot, torchtitan, xpk
+from shardwise.models import ModelConfig, load_model
+from shardwise.planner.export import (
+    jax_mesh,
+    maxtext,
+    maxtext_read,
+    megatron,
+    megatron_read,
+    skypilot,
+    torchtitan,
+    torchtitan_read,
+    which_model,
+    xpk,
+)
 from shardwise.planner.export.notes import (
     Exporter,
     check_model,
     exporter_of,
     fields_read,
+    noted,
+    train_plan,
     with_notes,
-    without_notes,
 )
-from shardwise.plans import TrainPlan
+from shardwise.plans import TrainPlan, model_hash
+from shardwise.plans.software import Obstacle, candidates_of_plan
+from shardwise.plans.software.maxtext import MAXTEXT
+from shardwise.plans.software.megatron import MEGATRON
+from shardwise.plans.software.torchtitan import TORCHTITAN
+
+ModelNamed = tuple[str, ModelConfig]
+"""A model as a plan calls it, and its config."""
 
 EXPORTERS: Mapping[str, Exporter] = {
-    "maxtext": Exporter(write=maxtext.write, read=maxtext.read, lost=lambda _: maxtext.LOST),
-    "torchtitan": Exporter(
-        write=torchtitan.write, read=torchtitan.read, lost=lambda _: torchtitan.LOST
+    "maxtext": Exporter(
+        write=maxtext.write,
+        read=maxtext_read.read,
+        lost=lambda _: maxtext.LOST,
+        runner=lambda _: MAXTEXT,
+        model=which_model.of_maxtext,
     ),
-    "megatron": Exporter(write=megatron.write, read=megatron.read, lost=lambda _: megatron.LOST),
+    "torchtitan": Exporter(
+        write=torchtitan.write,
+        read=torchtitan_read.read,
+        lost=lambda _: torchtitan.LOST,
+        runner=lambda _: TORCHTITAN,
+        model=which_model.of_torchtitan,
+    ),
+    "megatron": Exporter(
+        write=megatron.write,
+        read=megatron_read.read,
+        lost=lambda _: megatron.LOST,
+        runner=lambda _: MEGATRON,
+        model=which_model.of_megatron,
+    ),
     "jax": Exporter(write=jax_mesh.write, read=jax_mesh.read, lost=lambda _: jax_mesh.LOST),
-    "xpk": Exporter(write=xpk.write, read=xpk.read, lost=lambda _: xpk.LOST),
-    "skypilot": Exporter(write=skypilot.write, read=skypilot.read, lost=skypilot.lost),
+    "xpk": Exporter(
+        write=xpk.write, read=xpk.read, lost=lambda _: xpk.LOST, runner=lambda _: MAXTEXT
+    ),
+    "skypilot": Exporter(
+        write=skypilot.write, read=skypilot.read, lost=skypilot.lost, runner=skypilot.runner
+    ),
 }
 """By the name that `--to` takes."""
 
@@ -42,21 +86,66 @@ def export_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice, target: str) ->
     """The plan as the text of a target; `parse_export` gives back the same plan.
 
     `cfg` and `piece` are the model and the slice that the plan names. Raises BadRequest for an
-    unknown target, a model that is not the plan's, and a choice that the target cannot run.
+    unknown target, a model that is not the plan's, and with all obstacles at once for choices that
+    the target cannot run.
     """
     exporter = exporter_of(EXPORTERS, target, "export target")
     check_model(plan, cfg)
+    runner = exporter.runner(piece)
+    if runner is not None:
+        check_runs(target, runner.obstacles(candidates_of_plan(plan, cfg, piece)))
     text = exporter.write(plan, cfg, piece)
     return with_notes(text, target, plan, cfg, exporter.read(text), exporter.lost(piece))
 
 
-def parse_export(text: str, target: str) -> TrainPlan:
+def check_runs(target: str, obstacles: Sequence[Obstacle]) -> None:
+    """Raise BadRequest with every obstacle and its smallest change, if there is one."""
+    if not obstacles:
+        return
+    changes = "change the plan, or export to another target"
+    if len(obstacles) == 1:
+        raise BadRequest(f"{target} cannot express {obstacles[0]}; {changes}")
+    lines = [f"  {obstacle}" for obstacle in obstacles]
+    head = f"{target} cannot express {len(obstacles)} choices of this plan; {changes}:"
+    raise BadRequest("\n".join([head, *lines]))
+
+
+def parse_export(
+    text: str, target: str, *, model: ModelNamed | None = None, piece: Slice | None = None
+) -> TrainPlan:
     """The plan that an exported text says: its own words first, its notes for the rest.
 
-    Raises BadRequest for text that is no such export, or whose values make no plan.
+    `model` (what a plan calls it, and its config) and `piece` are those that it is for, where the
+    text does not say it. Raises BadRequest for text that is no such export, whose values make no
+    plan, and for what is missing, by name.
     """
-    said = fields_read(exporter_of(EXPORTERS, target, "export target").read, text, target)
-    return without_notes(text, target, said)
+    exporter = exporter_of(EXPORTERS, target, "export target")
+    devices = None if piece is None else piece.chips * piece.chip.jax_devices_per_chip
+    said = fields_read(lambda text: exporter.read(text, devices), text, target)
+    fields = noted(text, said)
+    for key in fields:
+        if key.partition(".")[0] not in TrainPlan.__dataclass_fields__:
+            raise unknown("key", key, TrainPlan.__dataclass_fields__, f"in the {target} export")
+    if piece is not None:
+        fields |= {"slice": str(piece), "box": list(piece.shape), "slices": piece.count}
+    if model is None and "model" not in fields:
+        model = _found(exporter, text, target)
+    if model is not None:
+        name, cfg = model
+        fields |= {"model": name, "model_hash": model_hash(cfg)}
+        fields.setdefault("layers_per_stage", [cfg.layers])
+    return train_plan(fields, target)
+
+
+def _found(exporter: Exporter, text: str, target: str) -> ModelNamed:
+    """The model that the text describes."""
+    name = exporter.model(text)
+    if name is None:
+        raise BadRequest(
+            f"{target}: the text does not say the model in words that a known model has; give it "
+            "with --model"
+        )
+    return name, load_model(name)
 
 
 __all__ = ["EXPORTERS", "export_plan", "parse_export"]

@@ -5,12 +5,10 @@ a name is used only where it reads back as the same slice.
 """
 
 import math
-from dataclasses import replace
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice, parse_slice
 from shardwise.hardware.cloud_names import cloud_names
-from shardwise.planner.export.notes import refused
 from shardwise.plans import MESH_AXES, TrainPlan
 
 
@@ -34,14 +32,6 @@ def _means(name: str, piece: Slice) -> bool:
         return False
 
 
-def whole_slices(target: str, plan: TrainPlan, piece: Slice) -> Slice:
-    """The slices that the plan uses; BadRequest where it leaves chips of one idle."""
-    if plan.box != piece.shape:
-        shape = "x".join(map(str, piece.shape))
-        raise refused(target, "box", list(plan.box), f"a job takes whole slices, here {shape}")
-    return replace(piece, count=plan.slices)
-
-
 def slice_fields(piece: Slice) -> dict[str, object]:
     """The fields of a plan that uses the whole of a slice."""
     return {"slice": str(piece), "slices": piece.count, "box": list(piece.shape)}
@@ -63,5 +53,6 @@ def outer_degrees(plan: TrainPlan) -> dict[str, int]:
 def nodes(plan: TrainPlan, piece: Slice) -> tuple[int, int]:
     """Hosts, and devices per host, that the plan's part of the slice takes."""
     devices = math.prod(plan.box) * piece.chip.jax_devices_per_chip
-    each = math.gcd(devices, piece.chip.chips_per_host * piece.chip.jax_devices_per_chip)
+    host = piece.chip.chips_per_host * piece.chip.jax_devices_per_chip
+    each = devices if devices <= host else math.gcd(devices, host)
     return plan.slices * devices // each, each

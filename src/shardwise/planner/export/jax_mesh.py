@@ -130,7 +130,7 @@ def _shape(row: Parameter) -> str:
     return "[" + ", ".join(f"{letter} {size}" for letter, size in row.dims) + "]"
 
 
-def read(text: str) -> Fields:
+def read(text: str, devices: int | None = None) -> Fields:
     """The fields that the module's constants say; BadRequest where one is missing."""
     given = _constants(text)
     mesh = _literal(given, "MESH_AXES")

@@ -20,8 +20,8 @@ from shardwise.models import ModelConfig
 from shardwise.models.remat import remat_row
 from shardwise.plans import MESH_AXES, ServePlan, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.files import flat_plan, plan_from
+from shardwise.plans.software import SoftwareRow
 from shardwise.plans.train import STORAGE_AXES
-from shardwise.units import dtype_bytes
 
 Fields = dict[str, Any]
 """Fields of a plan by dotted name; `mesh` and `remat_kinds` are one value each."""
@@ -30,12 +30,16 @@ Lost = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exporter:
-    """How a target is written and read. `lost` maps, for a slice, a field that the target has no
-    word for to what becomes of it."""
+    """How a target is written and read. `read` takes how many devices there are, where that is
+    known. `lost` maps, for a slice, a field that the target has no word for to what becomes of it;
+    `runner` is the program that runs there, `model` the name of the zoo of the model that a text
+    describes."""
 
     write: Callable[[Any, ModelConfig, Slice], str]
-    read: Callable[[str], Fields]
+    read: Callable[..., Fields]
     lost: Callable[[Slice], Lost]
+    runner: Callable[[Slice], SoftwareRow | None] = lambda _: None
+    model: Callable[[str], str | None] = lambda _: None
 
 
 def exporter_of(table: Mapping[str, Exporter], target: str, what: str) -> Exporter:
@@ -49,7 +53,8 @@ NOTE, UNSAID = "# shardwise: ", "# not expressed: "
 
 ABOUT_THE_PLAN = frozenset(
     (
-        *("model", "model_hash", "slice", "slices", "box", "placement", "stack", "constants"),
+        *("model", "model_hash", "slice", "slices", "box", "placement", "software", "stack"),
+        "constants",
         *("expert_imbalance", "packed_lengths", "gradient_accumulation", "overlap", "compiled"),
     )
 )
@@ -152,17 +157,29 @@ def fields_read(read: Callable[[str], Fields], text: str, target: str) -> Fields
         raise BadRequest(f"{target}: the text is nested too deep; {rule}") from None
 
 
-def without_notes(text: str, target: str, said: Fields) -> TrainPlan:
-    """The plan: fields that the flags say, and the notes for the others."""
-    plan = noted_plan("train", text, target, said)
+def train_plan(fields: Fields, target: str) -> TrainPlan:
+    """The plan of all fields; BadRequest names the option for one that is missing."""
+    for key, option in _ASKED.items():
+        if key not in fields:
+            raise BadRequest(f"{target}: the text does not say the {key}; give it with {option}")
+    plan = plan_of_fields("train", fields, target)
     assert isinstance(plan, TrainPlan)
     return plan
 
 
+_ASKED = {"model": "--model", "slice": "--on"}
+"""What a text may leave out, and the option that says it."""
+
+
 def noted_plan(kind: str, text: str, target: str, said: Fields) -> TrainPlan | ServePlan:
     """The plan of one kind that the fields of `noted` make."""
+    return plan_of_fields(kind, noted(text, said), target)
+
+
+def plan_of_fields(kind: str, fields: Fields, target: str) -> TrainPlan | ServePlan:
+    """The plan that fields by dotted name make."""
     nested: Fields = {"kind": kind}
-    for key, value in noted(text, said).items():
+    for key, value in fields.items():
         outer, dot, inner = key.partition(".")
         if dot:
             nested.setdefault(outer, {})[inner] = value
@@ -302,13 +319,9 @@ def stored_axes(plan: TrainPlan) -> tuple[str, ...]:
     return tuple(a for a in STORAGE_AXES if a in plan.storage_axes and plan.degree(a) > 1)
 
 
-def stored_dtype(target: str, dtypes: TrainDtypes) -> str:
+def stored_dtype(dtypes: TrainDtypes) -> str:
     """The dtype of the one copy that a framework stores: the master's, where there is one."""
-    if dtypes.master == "none":
-        return dtypes.param
-    if dtype_bytes(dtypes.master) < dtype_bytes(dtypes.param):
-        raise refused(target, "dtypes.master", dtypes.master, "it would lose parameters' bits")
-    return dtypes.master
+    return dtypes.param if dtypes.master == "none" else dtypes.master
 
 
 def copies(plan: TrainPlan) -> int:
@@ -317,21 +330,13 @@ def copies(plan: TrainPlan) -> int:
     return prod(plan.degree(axis) for axis in ("replica", "data", *kept))
 
 
-def check_all_stored(target: str, plan: TrainPlan) -> None:
-    """Raise BadRequest where an axis of degree > 1 replicates parameters that the target cuts."""
-    for axis in STORAGE_AXES:
-        if plan.degree(axis) > 1 and axis not in plan.storage_axes:
-            raise refused(
-                target, "storage_axes", list(plan.storage_axes), f"it stores over '{axis}' too"
-            )
-
-
 def _default(cls: type, key: str) -> Any:
     """A field's value where nobody says it, None where somebody must."""
     outer, _, name = key.rpartition(".")
     if outer:
         hint = get_type_hints(cls)[outer]
-        return _default(next(filter(is_dataclass, get_args(hint)), hint), name)
+        inner = [k for k in get_args(hint) if isinstance(k, type) and is_dataclass(k)]
+        return _default(inner[0] if inner else hint, name)
     field = next(field for field in fields(cls) if field.name == name)
     value = field.default if field.default is not MISSING else None
     if field.default_factory is not MISSING:

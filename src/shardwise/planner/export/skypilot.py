@@ -12,17 +12,19 @@ from shardwise.hardware import Slice, load_chip, parse_slice
 from shardwise.hardware.names import exported
 from shardwise.hardware.slices import domain_of
 from shardwise.models import ModelConfig
-from shardwise.planner.export import maxtext, megatron
+from shardwise.planner.export import maxtext, maxtext_read, megatron, megatron_read
 from shardwise.planner.export.hardware import (
     is_tpu,
     nodes,
     safe_names,
     slice_fields,
-    whole_slices,
 )
 from shardwise.planner.export.notes import Fields, Lost, meant, named, number, refused
 from shardwise.planner.export.xpk import job_name
 from shardwise.plans import TrainPlan
+from shardwise.plans.software import SoftwareRow
+from shardwise.plans.software.maxtext import MAXTEXT
+from shardwise.plans.software.megatron import MEGATRON
 
 TARGET = "skypilot"
 
@@ -30,6 +32,11 @@ TARGET = "skypilot"
 def lost(piece: Slice) -> Lost:
     """What the framework that runs on this slice has no word for."""
     return maxtext.LOST if is_tpu(piece) else megatron.LOST
+
+
+def runner(piece: Slice) -> SoftwareRow:
+    """The framework that runs on this slice."""
+    return MAXTEXT if is_tpu(piece) else MEGATRON
 
 
 _LAUNCH = (
@@ -49,7 +56,7 @@ def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     else:
         hosts, each = nodes(plan, piece)
         accelerators = f"{named(TARGET, 'slice', piece.chip.id, exported(TARGET))}:{each}"
-        words = [*_LAUNCH, *megatron.arguments(plan, cfg, piece)]
+        words = [*megatron.environment(plan), *_LAUNCH, *megatron.arguments(plan, cfg, piece)]
     task = {
         "name": job_name(cfg.name),
         "num_nodes": hosts,
@@ -60,9 +67,8 @@ def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
 
 
 def _tpu(plan: TrainPlan, piece: Slice) -> str:
-    used = whole_slices(TARGET, plan, piece)
-    if used.count > 1:
-        raise refused(TARGET, "slices", used.count, "it starts one TPU slice; use xpk for several")
+    if plan.slices > 1:
+        raise refused(TARGET, "slices", plan.slices, "it starts one TPU slice; use xpk for several")
     names = safe_names(piece)
     if not names:
         raise refused(
@@ -71,7 +77,7 @@ def _tpu(plan: TrainPlan, piece: Slice) -> str:
     return f"tpu-{names[0]}"
 
 
-def read(text: str) -> Fields:
+def read(text: str, devices: int | None = None) -> Fields:
     """The hardware from `resources`, the rest from the command that runs."""
     task = _yaml(text)
     try:
@@ -83,7 +89,7 @@ def read(text: str) -> Fields:
         ) from None
     hosts = whole(task.get("num_nodes", 1), f"{TARGET}: num_nodes", least=1, most=1e6)
     if accelerators.startswith("tpu-"):
-        said = maxtext.read(run)
+        said = maxtext_read.read(run, devices)
         if said["slices"] != hosts:
             raise BadRequest(
                 f"{TARGET}: num_nodes is {hosts}, the command's dcn_* flags multiply to "
@@ -93,7 +99,7 @@ def read(text: str) -> Fields:
     name, _, each = accelerators.partition(":")
     per_host = number(TARGET, "accelerators", each or "1")
     chip = load_chip(meant(TARGET, "accelerators", name, exported(TARGET)))
-    said = megatron.read(run, world=hosts * per_host * chip.jax_devices_per_chip)
+    said = megatron_read.read(run, devices=hosts * per_host * chip.jax_devices_per_chip)
     domain = min(per_host, domain_of(chip))
     each_slice = Slice(chip=chip, count=hosts * per_host // domain, shape=(domain,))
     return said | slice_fields(each_slice)

@@ -7,15 +7,16 @@ where it means this very shape, else the topology is spelt out. The job's comman
 
 import re
 import shlex
+from dataclasses import replace
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice, parse_slice
 from shardwise.hardware.cloud_names import families
 from shardwise.hardware.shapes import shape_text
 from shardwise.models import ModelConfig
-from shardwise.planner.export import maxtext
+from shardwise.planner.export import maxtext, maxtext_read
 from shardwise.planner.export.flags import Flags, words_of
-from shardwise.planner.export.hardware import is_tpu, safe_names, slice_fields, whole_slices
+from shardwise.planner.export.hardware import is_tpu, safe_names, slice_fields
 from shardwise.planner.export.notes import Fields, refused
 from shardwise.plans import TrainPlan
 
@@ -29,7 +30,7 @@ def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     """A shell script with one command; the cluster is a variable of the user's."""
     if not is_tpu(piece):
         raise refused(TARGET, "slice", plan.slice, "it is exported for TPUs; use skypilot")
-    used = whole_slices(TARGET, plan, piece)
+    used = replace(piece, count=plan.slices)
     job = " ".join(maxtext.command(plan, cfg, piece))
     words = [
         "xpk workload create",
@@ -67,7 +68,7 @@ def slice_of_type(text: str, count: int) -> Slice:
     return parse_slice(f"{count}*{text}" if count > 1 else text)
 
 
-def read(text: str) -> Fields:
+def read(text: str, devices: int | None = None) -> Fields:
     """The slices from XPK's own flags, the rest from the command's."""
     words = words_of(TARGET, text)
     given = Flags(TARGET, dict(w.split("=", 1) for w in words if re.match(r"--[\w-]+=", w)))
@@ -75,7 +76,7 @@ def read(text: str) -> Fields:
         if flag not in given:
             raise BadRequest(f"{TARGET}: the flag {flag} is missing; give it")
     count = given.number("--num-slices", "1")
-    said = maxtext.read(given.get("--command"))
+    said = maxtext_read.read(given.get("--command"), devices)
     if said["slices"] != count:
         raise BadRequest(
             f"{TARGET}: --num-slices is {count}, the command's dcn_* flags multiply to "

@@ -213,7 +213,7 @@ def microbatch_gradients(
     of the sum's dtype already. XLA stacks those of a loop over layers whole and cuts them over
     replicas afterwards, so that with ZeRO-2 the only microbatch's are there beside their pieces.
     """
-    if not shape.software.sums_apart:
+    if not shape.stack_row.sums_apart:
         return 0.0
     made = dtype_bytes(shape.layer_shape.activations)
     sum_bytes = dtype_bytes(shape.dtypes.grad)

@@ -47,7 +47,7 @@ def stack_for(structure: Structure) -> Stack:
 def fused(stack: Stack, structure: Structure, load: Callable[[str], Stack]) -> Stack:
     """The stack with a compiler that it has not by itself, or without the one that it has. What
     elementwise work moves and ops cost the host are then those of the other kind of software."""
-    own = structure.software.compiled
+    own = structure.stack_row.compiled
     if structure.fuses_elementwise == own:
         return stack
     other = load(EAGER if own else COMPILED)

@@ -165,7 +165,7 @@ def logit_bytes(cfg: ModelConfig, shape: TrainShape) -> tuple[Quantity, Quantity
     f32 probabilities; where the loss works in place, only one of either."""
     size = dtype_bytes(shape.layer_shape.activations)
     logits = shape.tokens / shape.logit_chunks * cfg.vocabulary / shape.degree("tensor")
-    if shape.software.loss_in_place:
+    if shape.stack_row.loss_in_place:
         return 4.0 * logits, size * logits
     if shape.eager:
         return 4.0 * logits, (4.0 + (2 * size if size < 4 else 0.0)) * logits

@@ -147,9 +147,14 @@ class StepParts:
     once per choice that it depends on."""
 
     def __init__(
-        self, request: TrainRequest, meshes: Meshes, columns: Columns, any_structure: Structure
+        self,
+        request: TrainRequest,
+        meshes: Meshes,
+        columns: Columns,
+        any_structure: Structure,
+        box: tuple[int, ...],
     ) -> None:
-        self.request, self.meshes, self.columns = request, meshes, columns
+        self.request, self.meshes, self.columns, self.box = request, meshes, columns, box
         shape = column_shape(request, columns, any_structure)
         self.tensors, self.eager = tensors_of(request.cfg, shape), shape.eager
         self.stack = stack_for(shape)
@@ -283,7 +288,7 @@ class Chunk:
     @cached_property
     def allowed(self) -> Allowed:
         """For which candidates the rules allow a structure."""
-        return Allowed(self.parts.request, self.columns)
+        return Allowed(self.parts.request, self.columns, self.parts.box)
 
     def shape(self, structure: Structure) -> TrainShape:
         """The candidates as one shape of arrays."""

@@ -27,6 +27,7 @@ from shardwise.plans.laws import (
     ULYSSES,
     Law,
 )
+from shardwise.plans.software import SOFTWARE, Candidates, Limit, SoftwareRow
 from shardwise.plans.train import STORAGE_AXES, Structure
 from shardwise.scheduling.pipeline import SCHEDULES
 
@@ -210,7 +211,7 @@ def _reduce(request: TrainRequest, c: Columns, s: Structure) -> Mask:
         return np.ones(len(c), bool)
     piped = _stored(c, s) & (c.microbatches > 1) & (c.degrees["stage"] > 1)
     usual = s.gradient_reduce == request.usual("gradient_reduce")
-    return np.where(piped, s.gradient_reduce == s.software.piped_reduce, usual)
+    return np.where(piped, s.gradient_reduce == s.stack_row.piped_reduce, usual)
 
 
 def _reduce_zero(request: TrainRequest, c: Columns, s: Structure) -> Mask:
@@ -367,12 +368,38 @@ def legal_meshes(request: TrainRequest, d: Degrees) -> Mask:
     return kept
 
 
-def legal_columns(request: TrainRequest, columns: Columns) -> Mask:
-    """Candidates that break no rule about degrees and microbatches."""
+def legal_columns(request: TrainRequest, columns: Columns, box: tuple[int, ...]) -> Mask:
+    """Candidates that break no rule about degrees and microbatches, and no limit of the software
+    about them."""
     kept = np.ones(len(columns), bool)
     for rule in COLUMN_RULES:
         kept &= rule.holds(request, columns)
+    for limit in limits_of(request):
+        if not limit.about:
+            kept &= limit.mask(columns_for(request, columns, request.structure, box))
     return kept
+
+
+def limits_of(request: TrainRequest) -> tuple[Limit, ...]:
+    """What the software that plans are wanted for cannot run."""
+    return () if request.software is None else request.software.limits
+
+
+def columns_for(
+    request: TrainRequest, columns: Columns, structure: Structure, box: tuple[int, ...]
+) -> Candidates:
+    """Columns under one structure on a part of the slice, as limits of software read them."""
+    return Candidates(
+        cfg=request.cfg,
+        piece=request.piece,
+        structure=structure,
+        degrees=columns.degrees,
+        microbatches=columns.microbatches,
+        sequences=request.sequences,
+        sequence_length=request.sequence_length,
+        box=box,
+        slices=request.piece.count,
+    )
 
 
 def document() -> str:
@@ -381,7 +408,13 @@ def document() -> str:
         f"| `{r.name}` | {r.kind} | {r.rule} | {r.reason}{f' ({r.source})' if r.source else ''} |"
         for r in table()
     )
-    return _DOCUMENT.format(rows=rows)
+    return _DOCUMENT.format(rows=rows, software="\n".join(map(_software, SOFTWARE.values())))
+
+
+def _software(row: SoftwareRow) -> str:
+    """What one program cannot run, a line for each limit."""
+    lines = [f"| `{limit.field}` | {limit.rule} |" for limit in row.limits]
+    return "\n".join([f"| **{row.title}** (`--for {row.name}`) | |", *lines])
 
 
 _DOCUMENT = """# Which training plans the search looks at
@@ -397,6 +430,15 @@ A *scope* rule bounds the search; a plan file may go beyond it, and `shardwise p
 
 A plan that breaks none is *legal*; a legal plan with memory and all three bounds of its step time
 computed is a *candidate*. Memory is no rule: a candidate that does not fit is one all the same.
+
+## What each program runs
+
+A search `--for` a program looks at what it runs alone, by the same limits as `shardwise export`
+refuses a plan (`src/shardwise/plans/software/`); a choice that makes no difference breaks none.
+
+| choice | limit |
+|---|---|
+{software}
 """
 
 

@@ -143,7 +143,8 @@ class _Tally:
 
     def _hopeless(self, chips: int) -> bool:
         """Whether no plan on so few (or, to use few chips, so many) of them can be best."""
-        request, best = self.request, min((f.rank for f in self.found), default=inf)
+        request = self.request
+        best = min((f.rank for f in self.found), default=request.better_than)
         if request.objective == "chips":
             return rank_of(request, chips, 0.0) > best
         return rank_of(request, chips, _ideal_seconds(request, chips)) > best
@@ -168,7 +169,7 @@ class _Tally:
     def report(self) -> SearchReport:
         """The best first."""
         self.found.sort(key=lambda f: f.rank)
-        if not self.found and self.unfit is not None:
+        if not self.found and self.unfit is not None and self.request.better_than == inf:
             self.unfit.find_nearest()
         return SearchReport(
             enumerated=self.enumerated,
@@ -249,14 +250,15 @@ class _Look:
         self.tally, self.request, self.box = tally, request, box
         self.placing: Placing = placing
         self.columns = columns
-        self.parts = StepParts(request, meshes, columns, structures[0])
+        self.parts = StepParts(request, meshes, columns, structures[0], box)
         self.tree, self.usual = tree_of(structures), tree_of(usual_of(structures))
         self.structures: list[Structure] = []
         n = len(columns)
         self.seconds, self.memory = np.full(n, inf), np.full(n, inf)
-        self.limit = np.full(n, inf)
-        self.chosen = np.zeros(n, np.int64)
         self.chips = prod(box) * request.piece.count
+        self.most = seconds_of(request, self.chips, request.better_than)
+        self.limit = np.full(n, self.most)
+        self.chosen = np.zeros(n, np.int64)
         used = sum((d > 1).astype(int) << i for i, d in enumerate(columns.degrees.values()))
         codes, self.strategy = np.unique(np.broadcast_to(used, (n,)), return_inverse=True)
         self.strategies = codes.tolist()
@@ -306,7 +308,7 @@ class _Look:
         sixth = _nth(np.append(own, others), _STRATEGIES)
         # Of this part of the slice, and of the parts before: either bounds the best of both.
         mesh = min(_nth(by_mesh, self.tally.keep), self.tally.worst_mesh(self.chips))
-        self.limit = np.maximum(mesh, np.minimum(own, sixth)[self.strategy])
+        self.limit = np.minimum(np.maximum(mesh, np.minimum(own, sixth)[self.strategy]), self.most)
 
     def _chunk(self, chunk: Chunk, tree: dict, counted: bool) -> None:
         allowed = chunk.allowed
@@ -387,7 +389,7 @@ class _Look:
             self.tally.candidates += int(np.count_nonzero(legal))
         fits = legal & (memory <= self.request.max_hbm_bytes)
         expected = np.asarray(priced.expected)
-        better = fits & (expected < self.seconds[index])
+        better = fits & (expected < np.minimum(self.seconds[index], self.most))
         if better.any():
             at = index[better]
             self.seconds[at], self.memory[at] = expected[better], memory[better]

@@ -17,6 +17,8 @@ from shardwise.work import Quantity
 def no_legal_plan(request: TrainRequest) -> str:
     """That no mesh is legal, and the nearest batches that some mesh divides."""
     pins = f" with {mesh_text(request.pins)} pinned" if request.pins else ""
+    if request.software is not None:
+        pins += f" among those that {request.software.title} runs"
     near = nearest_batches(request)
     if not near:
         return (

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal, get_args
 
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.plans.context_methods import CONTEXT_METHODS
+from shardwise.plans.software import SoftwareRow
 from shardwise.plans.stacks import GATHERS, REDUCES
 from shardwise.plans.train import STORAGE_AXES, USUAL, Structure
 from shardwise.scheduling.pipeline import PIPELINE_KINDS
@@ -38,7 +40,8 @@ class TrainRequest:
     lists the values to try of every choice of `SEARCHED`; all others are those of `structure`.
     `objective`: "time" is the fastest step on the slice; "cost" the fewest dollars per token, where
     only the chips in use are paid for; "chips" the smallest part of the slice on which a plan fits,
-    and the fastest plan there.
+    and the fastest plan there. Only what `software` runs is looked at, None for every plan; and
+    only plans that rank before `better_than`.
     """
 
     cfg: ModelConfig
@@ -52,6 +55,8 @@ class TrainRequest:
     structure: Structure = USUAL
     microbatches: tuple[int, ...] = ()
     objective: Objective = "time"
+    software: SoftwareRow | None = None
+    better_than: float = inf
 
     def usual(self, name: str) -> Any:
         """The value of a searched choice that stands for all where they make no difference."""

@@ -4,7 +4,7 @@ Candidates are meshes times microbatch counts, as columns; structures are the ch
 what is counted, as a tree of four levels in the order in which the search's loops choose them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -26,12 +26,15 @@ from shardwise.planner.search.legality import (
     MAX_MICROBATCHES,
     STRUCTURE_RULES,
     batch_shards,
+    columns_for,
     legal_columns,
     legal_meshes,
+    limits_of,
     pinned_exactly,
 )
 from shardwise.planner.search.request import LEVELS, TrainRequest
 from shardwise.plans import MESH_AXES
+from shardwise.plans.software import Limit
 from shardwise.plans.stacks import Reduces
 from shardwise.plans.train import PLACINGS, Placing, Structure
 from shardwise.scheduling.pipeline import PLAIN, PipelineKind, schedule_row
@@ -59,7 +62,7 @@ def candidates_of(
     degrees = {axis: d[even] for axis, d in degrees.items()}
     counts = microbatch_counts(request)
     columns = with_microbatches(degrees, counts, request.sequences // shards[even])
-    columns = columns.take(legal_columns(request, columns))
+    columns = columns.take(legal_columns(request, columns, box))
     laid = _lay_out(request, degrees, box)
     placed = np.zeros(len(shards[even]), bool)
     for some in laid.values():
@@ -125,6 +128,7 @@ _POWERS = 2 ** np.arange(10)
 def structures_of(request: TrainRequest) -> tuple[Structure, ...]:
     """Every structural choice, whether it makes a difference or not."""
     tried = {**request.searched, "remat": policies(request), "gradient_reduce": reduces(request)}
+    tried = {name: spoken(request, name, values) for name, values in tried.items()}
     schedules = _schedules(tried.pop(_SCHEDULE))
     return tuple(
         replace(
@@ -135,6 +139,13 @@ def structures_of(request: TrainRequest) -> tuple[Structure, ...]:
         )
         for *values, (kind, chunks) in product(*tried.values(), schedules)
     )
+
+
+def spoken(request: TrainRequest, name: str, values: tuple) -> tuple:
+    """The values of a choice that the software has a word for, and the usual one, which stands
+    where the choice makes no difference."""
+    words = request.software.words.get(name) if request.software else None
+    return tuple(v for v in values if words is None or v in words or v == request.usual(name))
 
 
 def policies(request: TrainRequest) -> tuple[RematPolicy, ...]:
@@ -151,7 +162,7 @@ def reduces(request: TrainRequest) -> tuple[Reduces, ...]:
     tried = request.searched["gradient_reduce"]
     if len(tried) == 1:
         return tried
-    return tuple(dict.fromkeys((tried[0], request.structure.software.piped_reduce)))
+    return tuple(dict.fromkeys((tried[0], request.structure.stack_row.piped_reduce)))
 
 
 def _schedules(kinds: tuple[PipelineKind, ...]) -> list[tuple[PipelineKind, int]]:
@@ -228,25 +239,42 @@ def tree_of(structures: tuple[Structure, ...]) -> dict:
 class Allowed:
     """For which candidates of a chunk the rules of a level allow a structure."""
 
-    def __init__(self, request: TrainRequest, columns: Columns) -> None:
-        self.request, self.columns = request, columns
+    def __init__(self, request: TrainRequest, columns: Columns, box: tuple[int, ...]) -> None:
+        self.request, self.columns, self.box = request, columns, box
+        self.limits = [_limits(request, level) for level in range(len(LEVELS))]
         self.masks: dict[tuple, np.ndarray | None] = {}
 
     def __call__(self, structure: Structure, level: int) -> np.ndarray | None:
         """The mask; None where it allows nothing."""
-        rules = _RULES[level]
-        about = [getattr(structure, name) for rule in rules for name in rule.about]
+        rules, limits = _RULES[level], self.limits[level]
+        about = [_at(structure, name) for rule in (*rules, *limits) for name in rule.about]
         at = (level, *about)
         if at not in self.masks:
             mask = np.ones(len(self.columns), bool)
             for rule in rules:
                 mask &= rule.holds(self.request, self.columns, structure)
+            if limits:
+                wanted = columns_for(self.request, self.columns, structure, self.box)
+                for limit in limits:
+                    mask &= limit.mask(wanted)
             self.masks[at] = mask if mask.any() else None
         return self.masks[at]
 
 
+def _at(structure: Structure, name: str) -> object:
+    """A choice as a key."""
+    value = getattr(structure, name)
+    return str(value) if isinstance(value, Mapping) else value
+
+
 def _level(about: tuple[str, ...]) -> int:
-    return max(i for i, names in enumerate(_FIELDS) if set(names) & set(about))
+    """The level that decides a rule; the first where it is about none of their choices."""
+    return max((i for i, names in enumerate(_FIELDS) if set(names) & set(about)), default=0)
+
+
+def _limits(request: TrainRequest, level: int) -> list[Limit]:
+    """The limits of the software that a level decides."""
+    return [m for m in limits_of(request) if m.about and _level(m.about) == level]
 
 
 _RULES = [[rule for rule in STRUCTURE_RULES if _level(rule.about) == i] for i in range(len(LEVELS))]

@@ -195,7 +195,7 @@ class TrainShape(Structure):
     def eager(self) -> bool:
         """Whether ops run one by one, as PyTorch does: every cast makes a copy. XLA cuts arrays
         evenly instead: KV heads that tensor does not divide are all on every device."""
-        return self.software.eager
+        return self.stack_row.eager
 
     @property
     def expert_room(self) -> Quantity:
@@ -260,7 +260,7 @@ class TrainShape(Structure):
     @property
     def quantises_kept(self) -> bool:
         """Whether inputs of matmuls narrower than 16 bits are kept as narrow as they are read."""
-        return self.software.keeps_quantised and dtype_bytes(self.dtypes.compute) < 2
+        return self.stack_row.keeps_quantised and dtype_bytes(self.dtypes.compute) < 2
 
     @property
     def weights(self) -> str:

@@ -36,4 +36,4 @@ def _remade(activation: Activation, shape: TrainShape) -> bool:
         return activation.remade
     gate = activation.remade and activation.kind == "activation"
     weighed = activation.name.startswith("experts") and activation.kind == "mlp_out"
-    return shape.software.fuses_mlp and (gate or weighed)
+    return shape.stack_row.fuses_mlp and (gate or weighed)

@@ -26,7 +26,7 @@ from shardwise.work import Op, Quantity, make_op, total
 def recomputed(layer: Layer, yields: Sequence[Yield], shape: TrainShape) -> list[Op]:
     """The ops of a layer's forward pass that its backward pass runs again, in order."""
     table = statuses(shape.remat, shape.remat_kinds)
-    whole = shape.software.recompute_whole and all(
+    whole = shape.stack_row.recompute_whole and all(
         table[kind] == "recompute" for kind in REMAT_KINDS if kind != "block_input"
     )
     again = {kind for kind in table if table[kind] == "recompute"}
@@ -51,7 +51,7 @@ def regathers(yields: Sequence[Yield], shape: TrainShape) -> list[Op]:
     sequence parallelism; keys over context); the pieces are there, so this waits for nothing.
     Where the reader of a gather is recomputed, the gather is too, unless its own kind is kept."""
     table = statuses(shape.remat, shape.remat_kinds)
-    whole = {"attention.gather", "mlp.gather"} if shape.software.keeps_gathered else set()
+    whole = {"attention.gather", "mlp.gather"} if shape.stack_row.keeps_gathered else set()
     return [
         replace(op, id=f"again.{op.id}", name=f"{op.name} again", phase="backward", after=())
         for kind, op in yields
@@ -83,7 +83,7 @@ def bytes_of(saved: Sequence[Activation], shape: TrainShape) -> Quantity:
     narrow = dtype_bytes(shape.dtypes.compute) if shape.quantises_kept else size
 
     def tokens(a: Activation) -> Quantity:
-        if shape.software.keeps_gathered and a.kind == "norm" and not a.f32:
+        if shape.stack_row.keeps_gathered and a.kind == "norm" and not a.f32:
             return shape.tokens
         return shape.tokens / shape.degree("tensor") if a.sharded else inner.norm_tokens
 

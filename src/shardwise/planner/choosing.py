@@ -1,0 +1,113 @@
+"""Which program a training plan is for: the one that was asked for, or what a chip's users run.
+
+A program that cannot run what is fixed (the model, the chip, a dtype, a pinned degree) is passed
+over; of several the one whose best plan is faster is taken. Beside it stands the best plan that no
+limit of software binds, where that is faster and quickly found.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.planner.search.request import TrainRequest
+from shardwise.planner.search.space import spoken
+from shardwise.planner.training import TrainAnswer, TrainPlanning
+from shardwise.plans.software import Candidates, Obstacle
+
+Planned = Callable[[TrainRequest, int], TrainPlanning]
+"""Plans a request, with so many of the next best meshes."""
+WORTH_SAYING = 0.99
+"""A plan outside the program is said where it takes at most this share of the time."""
+QUICK = 400_000
+"""Legal plans of a search whose plans outside the program are looked for: about a second more."""
+
+
+def plan_for(groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: int) -> TrainPlanning:
+    """The best plan of the first group of which some program runs what is fixed.
+
+    Its `outside` is the best plan of any, where that is faster and quickly found. Raises BadRequest
+    with every obstacle where a single program was asked for and cannot.
+    """
+    able = [[r for r in group if not obstacles_of(r)] for group in groups]
+    requests = next((group for group in able if group), None)
+    if requests is None:
+        requests = [_for_none(groups)]
+    planning = _fastest(requests, planned, top)
+    return replace(planning, outside=_outside(planning, planned))
+
+
+def _for_none(groups: Sequence[Sequence[TrainRequest]]) -> TrainRequest:
+    """A request for no program, where several were tried; one that was asked for is refused."""
+    first = groups[0][0]
+    if len(groups) == 1 and first.software is not None:
+        raise BadRequest(cannot(first))
+    return replace(first, software=None)
+
+
+def cannot(request: TrainRequest) -> str:
+    """The sentence for a program that cannot run what is fixed."""
+    assert request.software is not None
+    lines = [f"{request.software.title} cannot run this, whatever the plan:"]
+    lines += [f"  {obstacle}" for obstacle in obstacles_of(request)]
+    return "\n".join([*lines, "  or use --for any for the best plan, whether something runs it"])
+
+
+def obstacles_of(request: TrainRequest) -> list[Obstacle]:
+    """What the program cannot run of what is fixed: the model, the chip, choices and pins."""
+    if request.software is None:
+        return []
+    first = {name: values[0] for name in request.searched if (values := _known(request, name))}
+    return request.software.obstacles(
+        Candidates(
+            cfg=request.cfg,
+            piece=request.piece,
+            structure=replace(request.structure, **first),
+            degrees=request.pins,
+            microbatches=1,
+            sequences=request.sequences,
+            sequence_length=request.sequence_length,
+            box=request.piece.shape,
+            slices=1,
+        )
+    )
+
+
+def _known(request: TrainRequest, name: str) -> tuple:
+    """The values of a choice that may be tried, those with a word first."""
+    assert request.software is not None
+    words = request.software.words.get(name, {})
+    return tuple(
+        sorted(spoken(request, name, request.searched[name]), key=lambda v: v not in words)
+    )
+
+
+def _fastest(requests: Sequence[TrainRequest], planned: Planned, top: int) -> TrainPlanning:
+    """The planning with the fastest plan; the later programs are looked at for faster ones only."""
+    best: TrainPlanning | None = None
+    miss: NoFeasiblePlan | BadRequest | None = None
+    for request in requests:
+        limit = best.best_rank if best else request.better_than
+        try:
+            found = planned(replace(request, better_than=limit), top)
+        except (NoFeasiblePlan, BadRequest) as error:
+            miss = miss or error
+            continue
+        if best is None or found.best_rank < best.best_rank:
+            best = found
+    if best is None:
+        assert miss is not None
+        raise miss
+    return best
+
+
+def _outside(planning: TrainPlanning, planned: Planned) -> TrainAnswer | None:
+    """The best plan of any, priced by the same stack, where it is faster."""
+    request = planning.request
+    if request.software is None or planning.search.legal > QUICK:
+        return None
+    limit = planning.best_rank * WORTH_SAYING
+    try:
+        found = planned(replace(request, software=None, better_than=limit), 0)
+    except (NoFeasiblePlan, BadRequest):
+        return None
+    return found.best if found.best_rank < limit else None

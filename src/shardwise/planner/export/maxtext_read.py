@@ -1,0 +1,243 @@
+"""Fields of a plan from MaxText's flags or YAML; what a file leaves out is MaxText's default.
+
+A `model_name` stands for the flags of MaxText's own file of that name, a snapshot of which lies in
+`plans/data/software/maxtext_models.json`. A degree of -1 takes the devices that the others leave.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import shardwise.plans.software
+from shardwise.boundary import parse_yaml, read_json
+from shardwise.errors import BadRequest, unknown
+from shardwise.hardware import parse_slice
+from shardwise.planner.export.flags import Flags, words_of
+from shardwise.planner.export.hardware import slice_fields
+from shardwise.planner.export.maxtext import AXES, CUSTOM, PLACES, WORDS, written
+from shardwise.planner.export.notes import Fields, mesh_of, whole
+from shardwise.plans.software.maxtext import DTYPES, MAXTEXT, QUANTIZED, TENSORS
+from shardwise.plans.train import STORAGE_AXES
+
+TARGET = "maxtext"
+_MODELS = Path(shardwise.plans.software.__file__).parents[1] / "data" / "software"
+
+
+@cache
+def own_models() -> Mapping[str, Mapping[str, Any]]:
+    """The flags of every `model_name`, as its file has them."""
+    return read_json(_MODELS / "maxtext_models.json", "the table of MaxText's models")["models"]
+
+
+def given_flags(text: str) -> Flags:
+    """The flags of a command, or the keys of a YAML file, with those of its `model_name`."""
+    given = _flags_of(text)
+    name = given.get("model_name", "default")
+    if name != "default":
+        if name not in own_models():
+            raise unknown("model_name of MaxText", name, own_models())
+        given = {k: written(v) for k, v in own_models()[name].items()} | given
+    return Flags(TARGET, given)
+
+
+def _flags_of(text: str) -> dict[str, str]:
+    plain = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    if re.search(r"(^|\s)[a-z_0-9]+=", plain):
+        words = words_of(TARGET, text)
+        return dict(w.split("=", 1) for w in words if re.match(r"[a-z_0-9]+=", w))
+    table = parse_yaml(plain, f"{TARGET}: the file")
+    if not isinstance(table, dict) or not table:
+        raise BadRequest(f"{TARGET}: the file holds no flag; write key=value words, or YAML")
+    return {str(k): written(v) for k, v in table.items()}
+
+
+def read(text: str, devices: int | None = None) -> Fields:
+    """The fields that the flags say; BadRequest where they contradict each other. `devices` is how
+    many there are, where the file does not say it."""
+    given = given_flags(text)
+    said: Fields = {"software": TARGET, "stack": MAXTEXT.stack}
+    if given.get("compile_topology"):
+        count = max(given.number("compile_topology_num_slices", "1"), 1)
+        times = f"{count}*" if count > 1 else ""
+        piece = parse_slice(times + given.get("compile_topology"))
+        said |= slice_fields(piece)
+        devices = devices or piece.chips * piece.chip.jax_devices_per_chip
+    mesh = _read_mesh(given, devices)
+    if said.get("slices", mesh["slices"]) != mesh["slices"]:
+        raise BadRequest(
+            f"{TARGET}: the dcn_* flags multiply to {mesh['slices']} slices, "
+            f"compile_topology_num_slices is {said['slices']}; make them equal"
+        )
+    said |= mesh
+    said |= _read_batch(given, said["mesh"]) | _read_memory(given) | _read_dtypes(given)
+    return said | _read_methods(given, said["mesh"])
+
+
+def _read_methods(given: Flags, mesh: Mapping[str, int]) -> Fields:
+    kernel = given.get("attention", "autoselected")
+    once = given.get("pipeline_fsdp_ag_once") == "true"
+    said: Fields = {
+        "storage_axes": list(STORAGE_AXES),
+        "attention_kernel": "flash"
+        if kernel == "autoselected"
+        else given.word("attention", WORDS["attention_kernel"]),
+        "optimizer": given.word("opt_type", WORDS["optimizer"], "adamw"),
+        "mtp_layers": given.number("mtp_num_layers", "0"),
+        "logit_chunks": given.count("num_vocab_tiling", "1", "write the pieces out, 1 or more"),
+        "weight_gather": "per_microbatch" if once else "per_pass",
+        "gradient_reduce": "per_microbatch",
+        "expert_over_tensor": False,
+        "lora_rank": 0,
+        "frozen": [],
+    }
+    if "context" in mesh:
+        strategy = WORDS["context_method"]
+        said["context_method"] = given.word("context_parallel_strategy", strategy, "all_gather")
+    if given.number("num_experts", "1") > 1:
+        dense = given.get("sparse_matmul") == "false"
+        said["expert_dispatch"] = "dense" if dense else "ragged"
+        if dense:
+            said["expert_capacity"] = given.number("capacity_factor", kind=float)
+    return said
+
+
+def _read_mesh(given: Flags, devices: int | None) -> Fields:
+    sizes = {(net, word): _degree(given, net, word) for net in ("ici", "dcn") for word in _WORDS}
+    open_ = [at for at, size in sizes.items() if size == _FILL]
+    if open_:
+        _fill(given, sizes, open_, devices)
+
+    def degree(net: str, word: str) -> int:
+        return sizes[net, word]
+
+    both = {word: degree("ici", word) * degree("dcn", word) for word in _WORDS}
+    if both["tensor"] > 1 and both["tensor_sequence"] > 1:
+        raise BadRequest(f"{TARGET}: tensor and tensor_sequence are both cut; a plan has one axis")
+    mesh = {
+        "replica": degree("dcn", "data"),
+        "data": degree("ici", "data"),
+        **{axis: both[AXES[axis]] for axis in ("fsdp", "expert", "context", "stage")},
+        "tensor": both["tensor"] * both["tensor_sequence"],
+    }
+    return {
+        "mesh": mesh_of(mesh),
+        "slices": prod(degree("dcn", word) for word in _WORDS),
+        "sequence_parallel": both["tensor"] == 1,
+    }
+
+
+_WORDS = (*dict.fromkeys(AXES.values()), "tensor", "tensor_sequence")
+_FILL = -1
+_USUAL = {("ici", "fsdp"): _FILL, ("dcn", "data"): _FILL}
+"""Degrees that MaxText fills where nobody gives them."""
+
+
+def _degree(given: Flags, net: str, word: str) -> int:
+    """A degree, or -1 for what the other degrees leave."""
+    name = f"{net}_{word}_parallelism"
+    value = given.number(name, str(_USUAL.get((net, word), 1)))
+    return value if value == _FILL else given.count(name, str(value), "write -1, or 1 or more")
+
+
+def _fill(
+    given: Flags,
+    sizes: dict[tuple[str, str], int],
+    open_: list[tuple[str, str]],
+    devices: int | None,
+) -> None:
+    """Set the degrees of -1: across slices their number, inside one the devices that are left."""
+    slices = max(given.number("compile_topology_num_slices", "1"), 1)
+    for net, word in open_:
+        others = prod(s for at, s in sizes.items() if at[0] == net and s != _FILL)
+        if net == "dcn":
+            sizes[net, word] = whole(TARGET, f"dcn_{word}_parallelism of -1", slices / others)
+            continue
+        if devices is None:
+            raise BadRequest(
+                f"{TARGET}: ici_{word}_parallelism is -1, what the devices leave, and the file "
+                "does not say how many there are; give the slice with --on"
+            )
+        left = devices / (others * slices)
+        sizes[net, word] = whole(TARGET, f"ici_{word}_parallelism of -1", left)
+
+
+def _read_batch(given: Flags, mesh: Mapping[str, int]) -> Fields:
+    each = given.number("per_device_batch_size", "12", kind=float)
+    steps = given.number("gradient_accumulation_steps", "1")
+    stages = mesh.get("stage", 1)
+    batch = each * prod(mesh.values()) * steps
+    said: Fields = {
+        "global_batch_sequences": whole(TARGET, "the batch in sequences", batch),
+        "sequence_length": given.number("max_target_length", "2048"),
+        "microbatches": steps,
+        "virtual_stages": 1,
+    }
+    if stages > 1:
+        return said | _read_pipeline(given, stages, steps)
+    layers = "base_num_decoder_layers"
+    return said | ({"layers_per_stage": [given.count(layers)]} if layers in given else {})
+
+
+def _read_pipeline(given: Flags, stages: int, steps: int) -> Fields:
+    layers = given.number("base_num_decoder_layers", "16")
+    if steps != 1:
+        raise BadRequest(
+            f"{TARGET}: gradient_accumulation_steps is {steps} with a pipeline; a plan's "
+            "microbatches all pass the pipeline in one go, so use num_pipeline_microbatches"
+        )
+    inner = given.number("num_layers_per_pipeline_stage", "1")
+    repeats = given.number("num_pipeline_repeats", "-1")
+    if repeats == _FILL:
+        repeats = whole(TARGET, "num_pipeline_repeats of -1", layers / (stages * inner))
+    if inner * repeats * stages != layers:
+        raise BadRequest(
+            f"{TARGET}: {stages} stages x num_pipeline_repeats {repeats} x "
+            f"num_layers_per_pipeline_stage {inner} are not {layers} layers"
+        )
+    flow = given.number("num_pipeline_microbatches", "-1")
+    return {
+        "microbatches": stages if flow == _FILL else flow,
+        "layers_per_stage": [layers // stages] * stages,
+        "virtual_stages": repeats,
+        "pipeline_schedule": "interleaved" if repeats > 1 else "gpipe",
+    }
+
+
+def _read_memory(given: Flags) -> Fields:
+    said: Fields = {
+        "zero": int(given.get("shard_optimizer_over_data") == "true"),
+        "offload_optimizer": given.get("optimizer_memory_host_offload") == "true",
+        "remat": given.word("remat_policy", WORDS["remat"], "full"),
+        "remat_kinds": {},
+    }
+    if given.get("remat_policy") != CUSTOM:
+        return said
+    defaults = {"block_input": "device"}
+    places = {
+        kind: given.word(names[0], PLACES, defaults.get(kind, "remat"))
+        for kind, names in TENSORS.items()
+    }
+    inner = {kind: place for kind, place in places.items() if place != "recompute"}
+    if inner == {"block_input": "offload"}:
+        return said
+    if inner.get("block_input") == "keep":
+        del inner["block_input"]
+    return said | {"remat": "block", "remat_kinds": inner}
+
+
+def _read_dtypes(given: Flags) -> Fields:
+    compute = given.word("dtype", DTYPES, "bfloat16")
+    if given.get("quantization"):
+        compute = given.word("quantization", QUANTIZED)
+    stored = given.word("weight_dtype", DTYPES, "float32")
+    moments = given.get("mu_dtype") and given.word("mu_dtype", DTYPES)
+    return {
+        "dtypes.param": stored,
+        "dtypes.master": "none",
+        "dtypes.compute": compute,
+        "dtypes.grad": given.word("grad_dtype", DTYPES, "float32"),
+        "dtypes.moments": moments or stored,
+    }

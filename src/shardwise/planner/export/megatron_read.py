@@ -1,0 +1,209 @@
+"""Fields of a plan from Megatron-LM's arguments; what they leave out is Megatron's default."""
+
+import re
+from collections.abc import Mapping
+from math import prod
+
+from shardwise.errors import BadRequest
+from shardwise.models.remat import REMAT_POLICIES
+from shardwise.planner.export.flags import Flags, words_of
+from shardwise.planner.export.megatron import PIECES, WORDS
+from shardwise.planner.export.notes import Fields, meant, mesh_of, placed, whole
+from shardwise.plans.software.megatron import MEGATRON, MODULES, MOMENTS, RECIPES
+from shardwise.plans.train import STORAGE_AXES
+
+TARGET = "megatron"
+
+
+def read(text: str, devices: int | None = None) -> Fields:
+    """The fields that the arguments say; `devices` is how many there are where torchrun's words do
+    not say it."""
+    given = parsed(text)
+    said: Fields = {"software": TARGET, "stack": MEGATRON.stack}
+    said |= _read_mesh(given, _world(given, devices))
+    said |= _read_batch(given, said["mesh"]) | _read_stages(given, said["mesh"].get("stage", 1))
+    said |= _read_memory(given) | _read_dtypes(given)
+    said |= {
+        "sequence_parallel": "--sequence-parallel" in given,
+        "attention_kernel": kernel_of(given),
+        "optimizer": given.word("--optimizer", WORDS["optimizer"], "adam"),
+        "offload_optimizer": "--optimizer-cpu-offload" in given,
+        "mtp_layers": given.number("--mtp-num-layers", "0"),
+        "weight_gather": "per_pass",
+        "gradient_reduce": "per_microbatch",
+        "lora_rank": 0,
+        "frozen": [],
+    }
+    if "context" in said["mesh"]:
+        word = given.get("--cp-comm-type", "p2p").replace("allgather", "all_gather")
+        said["context_method"] = meant(TARGET, "--cp-comm-type", word, WORDS["context_method"])
+    if "--num-experts" in given:
+        capacity = "--moe-expert-capacity-factor"
+        said["expert_dispatch"] = "dense" if capacity in given else "ragged"
+        if capacity in given:
+            said["expert_capacity"] = given.number(capacity, kind=float)
+    return said
+
+
+def _world(given: Flags, devices: int | None) -> int:
+    """How many devices there are, as told or by torchrun; BadRequest where neither says it, or they
+    differ."""
+    words = given.get("--nnodes", "1"), given.get("--nproc-per-node")
+    if devices is not None and not all(word.isdigit() for word in words):
+        return devices  # variables of a launcher
+    if devices is None and not words[1]:
+        raise BadRequest(
+            f"{TARGET}: the arguments do not say how many devices there are; give the slice with "
+            "--on, or torchrun's --nnodes and --nproc-per-node"
+        )
+    world = given.count("--nnodes", "1") * given.count("--nproc-per-node")
+    if devices not in (None, world):
+        raise BadRequest(
+            f"{TARGET}: torchrun's --nnodes and --nproc-per-node make {world} devices, the slice "
+            f"has {devices}; make them equal"
+        )
+    return world
+
+
+def parsed(text: str) -> Flags:
+    """Flags of a command: `--flag value...` or `--flag=value`; the values joined by spaces."""
+    given: dict[str, str] = {}
+    flag = ""
+    for word in words_of(TARGET, text):
+        if word.startswith("--"):
+            flag, _, value = word.partition("=")
+            given[flag] = value
+        elif flag and word != "pretrain_gpt.py":
+            given[flag] = f"{given[flag]} {word}".strip()
+    return Flags(TARGET, given)
+
+
+def _read_mesh(given: Flags, world: int) -> Fields:
+    tensor = given.count("--tensor-model-parallel-size", "1")
+    stage = given.count("--pipeline-model-parallel-size", "1")
+    context = given.count("--context-parallel-size", "1")
+    ep = given.count("--expert-model-parallel-size", "1")
+    etp = given.count("--expert-tensor-parallel-size", str(tensor))
+    spans = etp == 1 and tensor > 1
+    expert = whole(TARGET, "EP over the tensor axis", ep / tensor) if spans else ep
+    if not spans and etp != tensor:
+        raise BadRequest(
+            f"{TARGET}: --expert-tensor-parallel-size is {etp}; a plan has 1 or tensor={tensor}"
+        )
+    data = whole(
+        TARGET,
+        f"DP / EP, of {world} devices,",
+        world / (tensor * stage * context * expert),
+    )
+    stored = _strategy(given) == PIECES
+    outer = given.count("--num-distributed-optimizer-instances", "1") if stored else data
+    fsdp = whole(TARGET, "DP / EP / optimizer instances", data / outer)
+    mesh = {"stage": stage, "data": outer, "fsdp": fsdp, "expert": expert}
+    mesh |= {"context": context, "tensor": tensor}
+    return {
+        "mesh": mesh_of(mesh),
+        "expert_over_tensor": spans,
+        "storage_axes": list(STORAGE_AXES) if stored else ["fsdp"],
+        "zero": _read_zero(given, stored),
+    }
+
+
+def _read_zero(given: Flags, stored: bool) -> int:
+    if stored:
+        return given.word("--outer-dp-sharding-strategy", WORDS["zero"], "no_shard")
+    if _strategy(given) == WORDS["zero"][2]:
+        return 2
+    return int("--use-distributed-optimizer" in given)
+
+
+def _strategy(given: Flags) -> str:
+    """What Megatron-FSDP stores in pieces; "" where it does not run."""
+    if "--use-megatron-fsdp" not in given:
+        return ""
+    return given.get("--data-parallel-sharding-strategy", PIECES)
+
+
+def kernel_of(given: Flags) -> str:
+    """The attention kernel; what Megatron chooses itself, fused or flash, is flash here."""
+    word = given.get("--attention-backend", "auto")
+    if word in ("auto", "fused"):
+        return "flash"
+    return given.word("--attention-backend", WORDS["attention_kernel"])
+
+
+def _read_batch(given: Flags, mesh: Mapping[str, int]) -> Fields:
+    batch = given.count("--global-batch-size")
+    shards = prod(mesh.get(axis, 1) for axis in ("data", "fsdp", "expert"))
+    each = given.count("--micro-batch-size") * shards
+    return {
+        "global_batch_sequences": batch,
+        "sequence_length": given.count("--seq-length"),
+        "microbatches": whole(TARGET, "the number of microbatches", batch / each),
+    }
+
+
+def _read_stages(given: Flags, stages: int) -> Fields:
+    layers = given.count("--num-layers")
+    virtual = given.count("--num-virtual-stages-per-pipeline-rank", "1")
+    if max(layers, stages * virtual) > MOST_LAYERS:
+        raise BadRequest(f"{TARGET}: more than {MOST_LAYERS:,} layers or chunks; correct the flags")
+    if "--num-layers-per-virtual-pipeline-stage" in given:
+        inner = given.count("--num-layers-per-virtual-pipeline-stage")
+        virtual = whole(TARGET, "the number of virtual stages", layers / (stages * inner))
+    if "--pipeline-model-parallel-layout" in given:
+        sizes = _read_layout(given.get("--pipeline-model-parallel-layout"))
+        virtual = whole(TARGET, "the layout's chunks per stage", len(sizes) / stages)
+    else:
+        each = whole(TARGET, "layers per (virtual) stage", layers / (stages * virtual))
+        sizes = [each] * (stages * virtual)
+    if sum(sizes) != layers:
+        raise BadRequest(f"{TARGET}: the layout has {sum(sizes)} layers, --num-layers is {layers}")
+    per_stage = [sum(sizes[stage::stages]) for stage in range(stages)]  # chunks are dealt in turn
+    said: Fields = {"layers_per_stage": per_stage, "virtual_stages": virtual}
+    if stages > 1:
+        said["pipeline_schedule"] = "interleaved" if virtual > 1 else "1f1b"
+    return said
+
+
+MOST_LAYERS = 10_000
+"""As a config.json may say (`models/reader.py`)."""
+
+
+def _read_layout(text: str) -> list[int]:
+    """Layers of every chunk of a layout such as `Et*3|t*2|t*2L`."""
+    sizes = []
+    for chunk in text.split("|"):
+        found = re.findall(r"t(?:\*(\d{1,6}))?", chunk)
+        sizes.append(sum(int(times or 1) for times in found))
+    return sizes
+
+
+def _read_memory(given: Flags) -> Fields:
+    granularity = given.get("--recompute-granularity", "none")
+    whole_layers = {"none": "none", "full": "block"}
+    if granularity in whole_layers:
+        return {"remat": whole_layers[granularity], "remat_kinds": {}}
+    modules = given.get("--recompute-modules", "core_attn").split()
+    kinds = {meant(TARGET, "--recompute-modules", m, MODULES): "recompute" for m in modules}
+    whole_policy = {policy: placed(policy, {}) for policy in REMAT_POLICIES}
+    for policy, places in whole_policy.items():
+        if places == placed("none", kinds):
+            return {"remat": policy, "remat_kinds": {}}
+    return {"remat": "none", "remat_kinds": kinds}
+
+
+def _read_dtypes(given: Flags) -> Fields:
+    mixed = {"--bf16": "bf16", "--fp16": "f16"}
+    kind = next((dtype for flag, dtype in mixed.items() if flag in given), "f32")
+    compute, param = kind, kind
+    if "--fp8-format" in given:
+        compute = given.word("--fp8-recipe", RECIPES, "delayed")
+        param = compute if "--fp8-param-gather" in given else kind
+    moments = given.word("--exp-avg-dtype", MOMENTS, "fp32")
+    return {
+        "dtypes.param": param,
+        "dtypes.compute": compute,
+        "dtypes.grad": "bf16" if "--grad-reduce-in-bf16" in given else "f32",
+        "dtypes.master": "none" if kind == "f32" else "f32",
+        "dtypes.moments": moments,
+    }

@@ -1,0 +1,289 @@
+"""Fields of a plan from a TorchTitan module or its command line.
+
+Read are assignments to `config.SECTION.NAME`, and flags `--SECTION.NAME VALUE` of
+`torchtitan.train`. With `--module` and `--config` of TorchTitan's own registry the values of that
+function come first (`plans/data/software/torchtitan_configs.json`, a snapshot); what nobody says is
+TorchTitan's default. Nothing is run: a module is read as a tree.
+"""
+
+import ast
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import shardwise.plans.software
+from shardwise.boundary import read_json
+from shardwise.errors import BadRequest, shown, unknown
+from shardwise.planner.export.flags import words_of
+from shardwise.planner.export.notes import Fields, meant, mesh_of, whole
+from shardwise.planner.export.python_text import count_of, literal_of, tree_of
+from shardwise.planner.export.torchtitan import NO_POLICY, WORDS, reduces
+from shardwise.plans.software.torchtitan import DTYPES, TORCHTITAN
+from shardwise.plans.train import STORAGE_AXES
+from shardwise.scheduling.pipeline import schedule_row
+
+TARGET = "torchtitan"
+_CONFIGS = Path(shardwise.plans.software.__file__).parents[1] / "data" / "software"
+DEFAULTS: Mapping[str, Any] = {
+    "training.local_batch_size": 8,
+    "training.global_batch_size": -1,
+    "training.seq_len": 2048,
+    "training.dtype": "float32",
+    "training.mixed_precision_param": "bfloat16",
+    "training.mixed_precision_reduce": "float32",
+    "parallelism.data_parallel_shard_degree": -1,
+    "parallelism.fsdp_reshard_after_forward": "default",
+    "parallelism.enable_sequence_parallel": True,
+    "parallelism.pipeline_parallel_schedule": "1F1B",
+    "parallelism.pipeline_parallel_microbatch_size": 1,
+    "activation_checkpoint": "SelectiveAC",
+    "num_chunks": 1,
+}
+"""TorchTitan's own, of what a plan reads."""
+
+
+@cache
+def own_configs() -> Mapping[str, Mapping[str, Any]]:
+    """What the functions of TorchTitan's registry set, by name."""
+    return read_json(_CONFIGS / "torchtitan_configs.json", "TorchTitan's configs")["configs"]
+
+
+def given_values(text: str) -> dict[str, Any]:
+    """What a module or a command says, by dotted name; `module` and `flavor` are the model's."""
+    python = re.search(r"^\s*(def|import|from)\s", text, re.MULTILINE)
+    if python or not re.search(r"(^|\s)--[a-z]", text):
+        return _assignments(text)
+    return _flags(text)
+
+
+def read(text: str, devices: int | None = None) -> Fields:
+    """The fields that a text says; BadRequest where they make no plan. `devices` is how many there
+    are, where a degree of -1 takes what the others leave."""
+    given = {**DEFAULTS, **given_values(text)}
+    stages = _degree(given, "pipeline_parallel_degree")
+    mesh = _mesh(given, devices)
+    said: Fields = {
+        "software": TARGET,
+        "stack": TORCHTITAN.stack,
+        "mesh": mesh_of(mesh),
+        "zero": 0,
+        "storage_axes": list(STORAGE_AXES),
+        "expert_over_tensor": mesh["expert"] > 1 and mesh["tensor"] > 1,
+        "sequence_parallel": bool(given["parallelism.enable_sequence_parallel"]),
+        "weight_gather": _gather(given, stages),
+        "gradient_reduce": reduces(stages),
+        "remat": meant(
+            TARGET, "activation_checkpoint", given["activation_checkpoint"], WORDS["remat"]
+        ),
+        "remat_kinds": {},
+        "offload_optimizer": bool(given.get("training.enable_cpu_offload", False)),
+        "optimizer": "adam",
+        "lora_rank": 0,
+        "frozen": [],
+        "mtp_layers": 0,
+        "attention_kernel": "flash",
+        "expert_dispatch": "ragged",
+        "logit_chunks": count_of(TARGET, "num_chunks", given["num_chunks"]),
+    }
+    if mesh["context"] > 1:
+        said["context_method"] = "all_gather"
+    ranks = mesh["data"] * mesh["fsdp"] * mesh["expert"]
+    return said | _read_batch(given, ranks, stages) | _read_stages(given, stages)
+
+
+def _mesh(given: Mapping[str, Any], devices: int | None) -> dict[str, int]:
+    names = ("pipeline", "context", "tensor", "expert")
+    degrees = {name: _degree(given, f"{name}_parallel_degree") for name in names}
+    replicate = _degree(given, "data_parallel_replicate_degree")
+    others = degrees["pipeline"] * replicate * degrees["context"] * degrees["tensor"]
+    shard = _shard(given, devices, others)
+    tensor, ep = degrees["tensor"], degrees["expert"]
+    spans = ep > 1 and tensor > 1
+    if (spans and ep % tensor) or shard % (expert := ep // tensor if spans else ep):
+        raise BadRequest(
+            f"{TARGET}: expert_parallel_degree {ep} is no multiple of tensor_parallel_degree "
+            f"{tensor} within data_parallel_shard_degree {shard} x it; choose one that is"
+        )
+    return {
+        "stage": degrees["pipeline"],
+        "data": replicate,
+        "fsdp": shard // expert,
+        "expert": expert,
+        "context": degrees["context"],
+        "tensor": tensor,
+    }
+
+
+def _shard(given: Mapping[str, Any], devices: int | None, others: int) -> int:
+    """The degree of FSDP, or what the devices leave for it."""
+    name = "parallelism.data_parallel_shard_degree"
+    if given[name] != -1:
+        return count_of(TARGET, name, given[name])
+    if devices is None:
+        raise BadRequest(
+            f"{TARGET}: {name} is -1, what the devices leave, and the text does not say how many "
+            "there are; give the slice with --on"
+        )
+    return whole(TARGET, f"{name} of -1", devices / others)
+
+
+def _gather(given: Mapping[str, Any], stages: int) -> str:
+    """How often weights are gathered; by default once for both passes under a pipeline alone."""
+    word = given["parallelism.fsdp_reshard_after_forward"]
+    if word == "default":
+        word = WORDS["weight_gather"]["per_microbatch" if stages > 1 else "per_pass"]
+    often = meant(TARGET, "fsdp_reshard_after_forward", word, WORDS["weight_gather"])
+    return "per_step" if stages > 1 and often != "per_pass" else often
+
+
+def _read_batch(given: Mapping[str, Any], ranks: int, stages: int) -> Fields:
+    local = count_of(TARGET, "local_batch_size", given["training.local_batch_size"])
+    total = given["training.global_batch_size"]
+    total = local * ranks if total == -1 else count_of(TARGET, "global_batch_size", total)
+    rounds = whole(TARGET, "the number of microbatches", total / (local * ranks))
+    if stages > 1:
+        if rounds != 1:
+            raise BadRequest(
+                f"{TARGET}: global_batch_size is {rounds} times what the ranks take at once; a "
+                "plan's microbatches all pass the pipeline in one go, so raise local_batch_size"
+            )
+        name = "parallelism.pipeline_parallel_microbatch_size"
+        rounds = whole(
+            TARGET, "the number of microbatches", local / count_of(TARGET, name, given[name])
+        )
+    dtypes = {
+        "dtypes.param": "dtype",
+        "dtypes.compute": "mixed_precision_param",
+        "dtypes.grad": "mixed_precision_reduce",
+        "dtypes.moments": "dtype",
+    }
+    said: Fields = {
+        key: meant(TARGET, name, given[f"training.{name}"], DTYPES) for key, name in dtypes.items()
+    }
+    return said | {
+        "dtypes.master": "none",
+        "sequence_length": count_of(TARGET, "seq_len", given["training.seq_len"]),
+        "global_batch_sequences": total,
+        "microbatches": rounds,
+    }
+
+
+def _read_stages(given: Mapping[str, Any], stages: int) -> Fields:
+    """Layers per stage from the parts' names; without stages the config does not say them."""
+    if stages == 1:
+        return {"virtual_stages": 1}
+    name = "parallelism.module_fqns_per_model_part"
+    parts = given.get(name)
+    if (
+        not isinstance(parts, list)
+        or not all(isinstance(part, list) for part in parts)
+        or len(parts) % stages
+    ):
+        raise BadRequest(f"{TARGET}: {name} is no list of parts, a multiple of {stages} stages")
+    layers = [0] * stages
+    word = given["parallelism.pipeline_parallel_schedule"]
+    schedule = meant(TARGET, "pipeline_parallel_schedule", word, WORDS["pipeline_schedule"])
+    for i, part in enumerate(parts):
+        stage, _ = schedule_row(schedule).place_of(i, stages)
+        layers[stage] += sum(str(module).startswith("layers.") for module in part)
+    return {
+        "layers_per_stage": layers,
+        "virtual_stages": len(parts) // stages,
+        "pipeline_schedule": schedule,
+    }
+
+
+def _assignments(text: str) -> dict[str, Any]:
+    """`config.SECTION.NAME = LITERAL` as {"SECTION.NAME": value}, the policy, the loss's chunks and
+    the model by names of their own."""
+    given: dict[str, Any] = {}
+    for node in ast.walk(tree_of(TARGET, text)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_MODELS):
+            names = {alias.name for alias in node.names}
+            if "model_registry" in names:
+                given["module"] = (node.module or "").removeprefix(_MODELS)
+        if isinstance(node, ast.Call):
+            given |= _called(node)
+        if not isinstance(node, ast.Assign):
+            continue
+        name = ast.unparse(node.targets[0])
+        if not name.startswith("config."):
+            continue
+        name = name.removeprefix("config.")
+        if name == "activation_checkpoint":
+            given[name] = ast.unparse(node.value).removesuffix(".Config()")
+        elif name.count(".") == 1:
+            given[name] = literal_of(TARGET, name, node.value)
+    if not given:
+        raise BadRequest(f"{TARGET}: the module sets no field of a config")
+    return given
+
+
+_MODELS = "torchtitan.models."
+
+
+def _called(node: ast.Call) -> dict[str, Any]:
+    """The model's flavor and the chunks of the loss."""
+    name = ast.unparse(node.func)
+    if name == "model_registry" and node.args and isinstance(node.args[0], ast.Constant):
+        return {"flavor": node.args[0].value}
+    if name == "ChunkedLossWrapper.Config":
+        found = [k.value for k in node.keywords if k.arg == "num_chunks"]
+        return {"num_chunks": literal_of(TARGET, "num_chunks", found[0]) if found else 8}
+    return {}
+
+
+_SWITCH = {"True": True, "False": False, "true": True, "false": False}
+_POLICIES = {"selective": "SelectiveAC", "full": "FullAC", "none": NO_POLICY}
+
+
+def _flags(text: str) -> dict[str, Any]:
+    """`--SECTION.NAME VALUE` and `--SECTION.NAME=VALUE`, those of a registered config first."""
+    given: dict[str, Any] = {}
+    flag = ""
+    for word in words_of(TARGET, text):
+        if word.startswith("--"):
+            flag, equals, value = word[2:].replace("-", "_").partition("=")
+            value = word.partition("=")[2]
+            given[flag] = _value(value) if equals else True
+        elif word.startswith(("activation-checkpoint:", "activation_checkpoint:")):
+            kind = word.partition(":")[2]
+            if kind not in _POLICIES:
+                raise unknown("activation checkpoint", kind, _POLICIES)
+            given["activation_checkpoint"], flag = _POLICIES[kind], ""
+        elif flag:
+            given[flag], flag = _value(word), ""
+    return _registered(given) | given
+
+
+def _registered(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the function of --config sets."""
+    name = given.get("config")
+    if name is None:
+        return {}
+    if name not in own_configs():
+        raise unknown("--config of TorchTitan", str(name), own_configs())
+    return dict(own_configs()[name])
+
+
+def _value(text: str) -> Any:
+    if text in _SWITCH:
+        return _SWITCH[text]
+    return int(text) if re.fullmatch(r"-?\d{1,13}", text) else text
+
+
+def _degree(given: Mapping[str, Any], name: str) -> int:
+    return count_of(TARGET, name, given.get(f"parallelism.{name}", 1))
+
+
+def said_model(text: str) -> tuple[str, str] | None:
+    """Module and flavor of the model that a text names."""
+    given = given_values(text)
+    module, flavor = given.get("module"), given.get("flavor")
+    if not isinstance(module, str) or not isinstance(flavor, str):
+        return None
+    if not module.isidentifier():
+        raise BadRequest(f"{TARGET}: the module {shown(module)} is none of TorchTitan's")
+    return module, flavor

@@ -1,0 +1,86 @@
+"""Which model an export is for: the one of the zoo that would be written with the same flags.
+
+Nothing is looked up by a name: the flags of shape must be equal, and of several models with one
+shape that is taken which has most other flags in common.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from shardwise.models import ModelConfig, load_model
+from shardwise.models.zoo import zoo_names
+from shardwise.planner.export import maxtext_model, maxtext_read, megatron_model, megatron_read
+from shardwise.planner.export.maxtext import written
+from shardwise.planner.export.torchtitan_read import said_model
+from shardwise.plans.software.features import features
+from shardwise.plans.software.maxtext import MAXTEXT
+from shardwise.plans.software.megatron import MEGATRON
+from shardwise.plans.software.torchtitan import flavor_of
+
+Written = Callable[[ModelConfig], Mapping[str, Any]]
+
+MAXTEXT_SHAPE = (
+    *("base_num_decoder_layers", "base_emb_dim", "base_num_query_heads", "base_num_kv_heads"),
+    *("base_mlp_dim", "vocab_size", "head_dim", "num_experts", "base_moe_mlp_dim"),
+    *("q_lora_rank", "kv_lora_rank", "decoder_block"),
+)
+MEGATRON_SHAPE = (
+    *("--num-layers", "--hidden-size", "--num-attention-heads", "--num-query-groups"),
+    *("--ffn-hidden-size", "--vocab-size", "--kv-channels", "--num-experts"),
+    *("--moe-ffn-hidden-size", "--q-lora-rank", "--kv-lora-rank", "--add-qkv-bias"),
+    "--qk-layernorm",
+)
+
+
+def of_maxtext(text: str) -> str | None:
+    """The model of MaxText's flags."""
+    given = maxtext_read.given_flags(text).given
+    return _alike(given, maxtext_model.model_flags, MAXTEXT_SHAPE, MAXTEXT.builds or ())
+
+
+def of_megatron(text: str) -> str | None:
+    """The model of Megatron's arguments."""
+    given = megatron_read.parsed(text).given
+    return _alike(given, megatron_model.model_arguments, MEGATRON_SHAPE, MEGATRON.builds or ())
+
+
+def of_torchtitan(text: str) -> str | None:
+    """The model of TorchTitan's registry that a text names."""
+    said = said_model(text)
+    for name in zoo_names() if said else ():
+        flavor = flavor_of(load_model(name))
+        if flavor is not None and (flavor.module, flavor.name) == said:
+            return name
+    return None
+
+
+def _alike(
+    given: Mapping[str, str], flags: Written, shape: Collection[str], builds: Collection[str]
+) -> str | None:
+    """The model of the zoo whose flags of shape are those given, with most others in common."""
+    best: tuple[int, str] | None = None
+    for name in zoo_names():
+        cfg = load_model(name)
+        if not features(cfg) <= set(builds):
+            continue
+        own = {flag: written(value) for flag, value in flags(cfg).items()}
+        if any(not _same(own.get(flag), given.get(flag)) for flag in shape):
+            continue
+        common = sum(_same(value, given.get(flag)) for flag, value in own.items())
+        if best is None or common > best[0]:
+            best = (common, name)
+    return best and best[1]
+
+
+def _same(mine: str | None, given: str | None) -> bool:
+    """Whether two flags say the same; a number that is not there is none."""
+    if mine is None or given is None:
+        return (mine or "0") in _NOTHING and (given or "0") in _NOTHING and mine != ""
+    try:
+        return float(mine) == float(given)
+    except ValueError:
+        return mine == given
+
+
+_NOTHING = ("0", "1", "false")
+"""What a flag that is not there stands for."""

@@ -1,0 +1,69 @@
+"""Programs that train a plan, a row each: what each can say, and which stack prices it.
+
+`row.py` is what a row has, `limit.py` one thing that a program cannot run, `candidates.py` the
+columns that limits read: a search evaluates them as masks, an export on one plan. `features.py`
+names what models have, `shared.py` has limits of several programs. A file per program:
+`maxtext.py`, `megatron.py`, `torchtitan.py`, `jax.py`. Read `row.py` first.
+"""
+
+from collections.abc import Mapping
+
+from shardwise.errors import unknown
+from shardwise.hardware import Chip
+from shardwise.plans.serve import ServePlan
+from shardwise.plans.software.candidates import Candidates, candidates_of_plan, matters
+from shardwise.plans.software.jax import JAX
+from shardwise.plans.software.limit import Limit, Obstacle
+from shardwise.plans.software.maxtext import MAXTEXT
+from shardwise.plans.software.megatron import MEGATRON
+from shardwise.plans.software.row import SoftwareRow
+from shardwise.plans.software.torchtitan import TORCHTITAN
+from shardwise.plans.stacks import StackName
+from shardwise.plans.train import TrainPlan
+
+SOFTWARE: Mapping[str, SoftwareRow] = {
+    row.name: row for row in (MAXTEXT, MEGATRON, TORCHTITAN, JAX)
+}
+"""By the name that `--for` takes."""
+
+
+def software_row(name: str) -> SoftwareRow:
+    """The row of a program; BadRequest for a name that there is not."""
+    if name not in SOFTWARE:
+        raise unknown("training software", name, SOFTWARE)
+    return SOFTWARE[name]
+
+
+def made_elsewhere(plan: TrainPlan | ServePlan) -> list[str]:
+    """A line where a plan is for another program than the one that runs it here."""
+    if not isinstance(plan, TrainPlan) or plan.software in ("any", JAX.name):
+        return []
+    title = software_row(plan.software).title
+    here = f"what runs here is {JAX.title}, whose step differs"
+    return [f"the plan is for {title}; {here}: plan --for {JAX.name}, or export --to {title}"]
+
+
+def usual_software(chip: Chip) -> tuple[tuple[SoftwareRow, ...], ...]:
+    """What the users of a chip train with: of the first programs that can, the faster one."""
+    torch = ((MEGATRON, TORCHTITAN),) if chip.vendor in MEGATRON.vendors else ()
+    return (*torch, (MAXTEXT,), (JAX,)) if chip.vendor in MAXTEXT.vendors else ((JAX,),)
+
+
+def usual_stack(chip: Chip) -> StackName:
+    """The stack that prices a plan for no program in particular."""
+    return usual_software(chip)[0][0].stack
+
+
+__all__ = [
+    "SOFTWARE",
+    "Candidates",
+    "Limit",
+    "Obstacle",
+    "SoftwareRow",
+    "candidates_of_plan",
+    "made_elsewhere",
+    "matters",
+    "software_row",
+    "usual_software",
+    "usual_stack",
+]

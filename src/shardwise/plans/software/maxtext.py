@@ -1,0 +1,123 @@
+"""MaxText 0.2.5 as a row; its words are those of src/maxtext/configs/base.yml and types.py."""
+
+import numpy as np
+
+from shardwise.models.remat import remat_row
+from shardwise.plans.software.candidates import Candidates
+from shardwise.plans.software.features import (
+    EXPERTS,
+    HEAD_NORM,
+    LATENT,
+    LEADING,
+    LLAMA3,
+    QKV_BIAS,
+    SHARED,
+    YARN,
+)
+from shardwise.plans.software.limit import about_choices, always
+from shardwise.plans.software.row import SoftwareRow
+from shardwise.plans.software.shared import crosses_whole, dtype_of_store, stores_all
+
+TENSORS = {
+    "block_input": ("decoder_layer_input",),
+    "qkv": ("query_proj", "key_proj", "value_proj"),
+    "attention": ("context",),
+    "attention_out": ("out_proj",),
+    "mlp_in": ("mlpwi_0", "mlpwi_1"),
+    "mlp_out": ("mlpwo",),
+}
+"""Names of the tensors that the policy `custom` places, by our kind; norms have none."""
+DTYPES = {"bf16": "bfloat16", "f32": "float32", "f16": "float16"}
+QUANTIZED = {"fp8": "fp8", "int8": "int8", "mxfp8": "te_mxfp8", "nvfp4": "te_nvfp4"}
+
+
+def _placeable(c: Candidates) -> bool:
+    """Kinds of activations that a plan treats apart are among those that it names."""
+    structure = c.structure
+    if not structure.remat_kinds and not remat_row(structure.remat).offloads:
+        return True
+    places = {**remat_row(structure.remat).kinds, **structure.remat_kinds}
+    return all(kind in TENSORS for kind, place in places.items() if place != "recompute")
+
+
+def _one_kind(c: Candidates) -> np.ndarray:
+    return (c.degree("stage") == 1) | (len(c.cfg.groups) == 1)
+
+
+MAXTEXT = SoftwareRow(
+    name="maxtext",
+    title="MaxText",
+    stack="xla",
+    vendors=("google", "nvidia", "amd"),
+    words={
+        "remat": {"matmul_outputs": "minimal", "block": "full", "offload": "custom"},
+        "pipeline_schedule": {"gpipe": "gpipe", "interleaved": "circular"},
+        "zero": {1: "true", 0: "false"},
+        "weight_gather": {"per_pass": "false", "per_microbatch": "true"},
+        "gradient_reduce": {"per_microbatch": ""},
+        "optimizer": {"adam": "adamw", "muon": "muon", "sgd": "sgd"},
+        "attention_kernel": {"flash": "flash", "scores": "dot_product"},
+        "context_method": {"all_gather": "all_gather", "ring": "ring", "ulysses": "ulysses"},
+        "dtypes.grad": DTYPES,
+        "dtypes.compute": DTYPES | QUANTIZED,
+        "expert_over_tensor": {False: ""},
+        "lora_rank": {0: ""},
+        "frozen": {(): ""},
+    },
+    own=(
+        stores_all(),
+        *dtype_of_store(DTYPES),
+        crosses_whole(),
+        always(
+            "box",
+            lambda c: tuple(c.box) == tuple(c.piece.shape),
+            "a job takes whole slices",
+            "use the whole slice, or plan for a smaller one",
+        ),
+        about_choices(
+            "weight_gather",
+            ("weight_gather", "storage_axes"),
+            lambda c: (
+                (c.structure.weight_gather == "per_pass") | ~c.stored | (c.degree("stage") > 1)
+            ),
+            "without a pipeline it gathers weights before every pass",
+            "set weight_gather to per_pass",
+        ),
+        about_choices(
+            "remat_kinds",
+            ("remat",),
+            _placeable,
+            f"it can place only {', '.join(TENSORS)} and recomputes the rest",
+            "leave the other kinds out of remat_kinds",
+        ),
+        about_choices(
+            "layers_per_stage",
+            ("pipeline_schedule", "virtual_stages"),
+            lambda c: (c.degree("stage") == 1) | ~c.uneven,
+            "every (virtual) stage has the same layers",
+            "use a number of stages that divides the layers",
+        ),
+        always(
+            "microbatches",
+            lambda c: (
+                (c.degree("stage") == 1) | (np.asarray(c.microbatches) % c.degree("stage") == 0)
+            ),
+            "a pipeline takes multiples of its stages",
+            "use such a number of microbatches",
+        ),
+        always(
+            "mesh",
+            _one_kind,
+            "its pipeline repeats one kind of layer",
+            "use stage=1",
+        ),
+    ),
+    builds=(EXPERTS, HEAD_NORM, LATENT, LEADING, LLAMA3, QKV_BIAS, SHARED, YARN),
+    usual={
+        "expert_dispatch": "ragged",
+        "dtypes.param": "f32",
+        "dtypes.master": "none",
+        "dtypes.grad": "f32",
+    },
+)
+"""Runs on TPUs, and on GPUs too."""

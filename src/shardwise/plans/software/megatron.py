@@ -1,0 +1,171 @@
+"""Megatron-LM (megatron-core 0.19.2) as a row; its words are those of training/arguments.py."""
+
+import numpy as np
+
+from shardwise.models.remat import remat_row
+from shardwise.plans.software.candidates import Candidates
+from shardwise.plans.software.features import (
+    ALL_BIASES,
+    EXPERTS,
+    GELU,
+    HEAD_NORM,
+    LATENT,
+    LAYER_NORM,
+    LEADING,
+    LEARNED,
+    LLAMA3,
+    LLAMA3_FACTOR,
+    MIXED,
+    PARTIAL,
+    QKV_BIAS,
+    SHARED,
+    SHARED_GATE,
+    UNGATED,
+    YARN,
+)
+from shardwise.plans.software.limit import about_choices, always
+from shardwise.plans.software.row import SoftwareRow
+from shardwise.plans.software.shared import all_stored
+
+MODULES = {"attention": "core_attn", "norm": "layernorm", "activation": "moe_act"}
+"""Kinds of activations that `--recompute-granularity selective` can recompute alone."""
+RECIPES = {"fp8": "delayed", "mxfp8": "mxfp8"}
+MIXED_DTYPES = {"bf16": "--bf16", "f16": "--fp16"}
+MOMENTS = {"f32": "fp32", "f16": "fp16", "fp8": "fp8", "bf16": "bf16"}
+SUMS = {"bf16": "--grad-reduce-in-bf16", "f32": "--accumulate-allreduce-grads-in-fp32"}
+
+
+def _recomputes(c: Candidates) -> bool:
+    """Whole layers, or modules of them; an MLP without experts is never split."""
+    structure = c.structure
+    places = {**remat_row(structure.remat).kinds, **structure.remat_kinds}
+    if places in (remat_row("none").kinds, remat_row("block").kinds):
+        return True
+    known = {kind for kind in MODULES if c.cfg.has_experts or kind != "activation"}
+    again = {kind for kind, place in places.items() if place == "recompute"}
+    return "offload" not in places.values() and again <= known
+
+
+def _one_attention(c: Candidates) -> bool:
+    mixers = {group.mixer for group in c.cfg.groups}
+    return len(mixers) == 1
+
+
+def _f32(c: Candidates) -> bool:
+    d = c.structure.dtypes
+    return d.param == d.compute == "f32"
+
+
+def _computes(c: Candidates) -> bool:
+    d = c.structure.dtypes
+    kind = d.param if d.param in MIXED_DTYPES else "bf16"
+    return _f32(c) or d.compute == kind or d.compute in RECIPES
+
+
+def _parameters(c: Candidates) -> bool:
+    d = c.structure.dtypes
+    return _f32(c) or d.param in MIXED_DTYPES or (d.param == d.compute and d.compute in RECIPES)
+
+
+def _master(c: Candidates) -> bool:
+    return c.structure.dtypes.master == ("none" if _f32(c) else "f32")
+
+
+def _sharded(c: Candidates) -> np.ndarray:
+    """Where Megatron-FSDP runs: parameters in pieces, or gradients too (ZeRO-2)."""
+    return c.stored | ((c.copies > 1) & (c.structure.zero == 2))
+
+
+MEGATRON = SoftwareRow(
+    name="megatron",
+    title="Megatron-LM",
+    stack="megatron",
+    vendors=("nvidia", "amd"),
+    words={
+        "pipeline_schedule": {"1f1b": "1f1b", "interleaved": "interleaved"},
+        "zero": {1: "optim", 0: "no_shard", 2: "optim_grads"},
+        "weight_gather": {"per_pass": ""},
+        "gradient_reduce": {"per_microbatch": ""},
+        "context_method": {"ring": "p2p", "all_gather": "all_gather", "ulysses": "a2a"},
+        "optimizer": {"adam": "adam", "muon": "muon", "sgd": "sgd"},
+        "attention_kernel": {"flash": "flash", "scores": "unfused"},
+        "dtypes.grad": SUMS,
+        "dtypes.moments": MOMENTS,
+        "logit_chunks": {1: ""},
+        "lora_rank": {0: ""},
+        "frozen": {(): ""},
+    },
+    own=(
+        about_choices(
+            "storage_axes",
+            ("storage_axes",),
+            lambda c: ~c.stored | all_stored(c),
+            "Megatron-FSDP stores parameters in pieces over expert and context too",
+            "set storage_axes to [fsdp, expert, context], or fsdp to 1",
+        ),
+        about_choices(
+            "zero",
+            ("zero", "storage_axes"),
+            lambda c: ~c.stored | (c.copies == 1) | (c.structure.zero < 2),
+            "replicas of Megatron-FSDP know no_shard (0) and optim (1)",
+            "set zero to 1",
+        ),
+        about_choices(
+            "optimizer",
+            ("optimizer", "zero", "storage_axes"),
+            lambda c: ~_sharded(c) | (c.structure.optimizer in ("adam", "sgd")),
+            "Megatron-FSDP runs adam and sgd",
+            "set optimizer to adam",
+        ),
+        about_choices(
+            "remat",
+            ("remat",),
+            _recomputes,
+            f"it recomputes whole layers, or of {', '.join(MODULES)} (activations: of experts)",
+            "set remat to block, or to none, with remat_kinds left out",
+        ),
+        about_choices(
+            "dtypes.param",
+            ("dtypes",),
+            _parameters,
+            "parameters are bf16 or f16, or fp8 in fp8 compute alone",
+            "set dtypes.param to bf16",
+        ),
+        about_choices(
+            "dtypes.compute",
+            ("dtypes",),
+            _computes,
+            "it computes as parameters are stored, or in fp8 or mxfp8",
+            "set dtypes.compute to bf16",
+        ),
+        about_choices(
+            "dtypes.master",
+            ("dtypes",),
+            _master,
+            "mixed precision keeps an f32 copy, and f32 none",
+            lambda c: f"set dtypes.master to {'none' if _f32(c) else 'f32'}",
+        ),
+        about_choices(
+            "sequence_parallel",
+            ("sequence_parallel",),
+            lambda c: (
+                c.structure.sequence_parallel | (c.degree("tensor") == 1) | (not c.cfg.has_experts)
+            ),
+            "experts under tensor parallelism need sequence parallelism",
+            "set sequence_parallel to true",
+        ),
+        always(
+            "model",
+            _one_attention,
+            "its arguments describe one kind of attention",
+            "plan for a model with one",
+        ),
+    ),
+    builds=(
+        *(ALL_BIASES, EXPERTS, GELU, HEAD_NORM, LATENT, LAYER_NORM, LEADING, LEARNED, LLAMA3),
+        LLAMA3_FACTOR,
+        *(MIXED, PARTIAL, QKV_BIAS, SHARED, SHARED_GATE, UNGATED, YARN),
+    ),
+    usual={"expert_dispatch": "ragged", "dtypes.grad": "f32"},
+)
+"""The training library that runs of NVIDIA's GPUs start from."""

@@ -1,0 +1,103 @@
+"""SoftwareRow: one program that trains models, as a row."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shardwise.plans.software.candidates import Candidates, matters
+from shardwise.plans.software.features import features
+from shardwise.plans.software.limit import Limit, Obstacle, Words, about_of, always, value_text
+from shardwise.plans.stacks import Runner, StackName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftwareRow:
+    """One program: what a plan may say for it, and what prices such a plan.
+
+    `words` map a choice's values to the program's word for each: what has no word cannot be run.
+    `own` are `Limit`s beyond that. `builds` are the phrases of `features.py` that its flags
+    describe, None for all that shardwise itself can run. `stack` is the row of `stacks.py` that
+    prices it. `usual` are the choices, by dotted name, that its users leave as they are.
+    """
+
+    name: Runner
+    title: str
+    stack: StackName
+    vendors: tuple[str, ...]
+    words: Words
+    own: tuple[Limit, ...] = ()
+    builds: Collection[str] | None = ()
+    usual: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def limits(self) -> tuple[Limit, ...]:
+        """All that a plan must keep to be run by it."""
+        worded = [_worded(field, words) for field, words in self.words.items()]
+        return (self._chips, self._model, *worded, *self.own)
+
+    @property
+    def _chips(self) -> Limit:
+        kinds = "TPUs and GPUs" if "google" in self.vendors else "GPUs"
+        return always(
+            "slice",
+            lambda c: c.piece.chip.vendor in self.vendors,
+            f"it runs on {kinds}",
+            "plan for such a slice",
+        )
+
+    @property
+    def _model(self) -> Limit:
+        return Limit(
+            field="model",
+            about=(),
+            holds=lambda c: not self.unbuilt(c),
+            rule="its flags do not describe every part of the model",
+            remedy=lambda c: f"lacking are {', '.join(sorted(self.unbuilt(c)))}",
+        )
+
+    def unbuilt(self, c: Candidates) -> frozenset[str]:
+        """What the model has that its flags do not describe."""
+        if self.builds is None:
+            return frozenset([c.cfg.not_runnable] if c.cfg.not_runnable else [])
+        return features(c.cfg) - set(self.builds)
+
+    def obstacles(self, c: Candidates) -> list[Obstacle]:
+        """Every reason why one plan cannot be run by it: the limits that it breaks."""
+        return list(self._obstacles(c))
+
+    def _obstacles(self, c: Candidates) -> Iterator[Obstacle]:
+        for limit in self.limits:
+            if not bool(np.all(limit.mask(c))):
+                yield Obstacle(
+                    field=limit.field,
+                    value=_told(c, limit.field),
+                    rule=limit.rule,
+                    remedy=limit.remedy(c),
+                )
+
+
+def _worded(field: str, words: Mapping[Any, str]) -> Limit:
+    """That a choice, where it makes a difference, has a word."""
+    known = ", ".join(value_text(value) for value in words)
+    return Limit(
+        field=field,
+        about=about_of(field),
+        holds=lambda c: (c.value(field) in words) | ~matters(field, c),
+        rule=f"it knows {known}",
+        remedy=lambda c: f"set {field} to {value_text(next(iter(words)))}",
+    )
+
+
+def _told(c: Candidates, field: str) -> Any:
+    """A field's value as the plan has it."""
+    own = {
+        "model": c.cfg.name,
+        "slice": str(c.piece),
+        "mesh": {axis: int(np.max(d)) for axis, d in c.degrees.items()},
+        "box": list(c.box),
+        "layers_per_stage": list(c.layers or ()),
+        "microbatches": int(np.max(c.microbatches)),
+    }
+    return own[field] if field in own else c.value(field)

@@ -1,0 +1,87 @@
+"""Limits that several programs have."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from shardwise.plans.software.candidates import Candidates
+from shardwise.plans.software.limit import Limit, about_choices, always
+from shardwise.plans.train import MESH_AXES, STORAGE_AXES
+from shardwise.units import dtype_bytes
+
+
+def stores_all() -> Limit:
+    """No axis that could store parameters in pieces replicates them."""
+    return about_choices(
+        "storage_axes",
+        ("storage_axes",),
+        lambda c: all_stored(c),
+        "it stores parameters in pieces over expert and context too",
+        f"set storage_axes to [{', '.join(STORAGE_AXES)}]",
+    )
+
+
+def all_stored(c: Candidates) -> np.ndarray:
+    """Where every axis that could store parameters in pieces does."""
+    kept = np.asarray(True)
+    for axis in STORAGE_AXES:
+        if axis not in c.structure.storage_axes:
+            kept = kept & (c.degree(axis) == 1)
+    return kept
+
+
+def stored(c: Candidates) -> str:
+    """The dtype of the one copy that is stored: the master's, where there is one."""
+    d = c.structure.dtypes
+    return d.param if d.master == "none" else d.master
+
+
+def dtype_of_store(words: Mapping[str, str]) -> tuple[Limit, ...]:
+    """One copy of the weights is stored, whose dtype the moments have too."""
+
+    def no_bits_lost(c: Candidates) -> bool:
+        d = c.structure.dtypes
+        return d.master == "none" or dtype_bytes(d.master) >= dtype_bytes(d.param)
+
+    known = ", ".join(words)
+    return (
+        about_choices(
+            "dtypes.master",
+            ("dtypes",),
+            no_bits_lost,
+            "it would lose parameters' bits",
+            "set dtypes.master to f32",
+        ),
+        about_choices(
+            "dtypes.param",
+            ("dtypes",),
+            lambda c: stored(c) in words,
+            f"it stores weights as {known}",
+            "set dtypes.master to f32",
+        ),
+        about_choices(
+            "dtypes.moments",
+            ("dtypes",),
+            lambda c: c.structure.dtypes.moments == stored(c),
+            "moments have the dtype of the stored weights",
+            lambda c: f"set dtypes.moments to {stored(c)}",
+        ),
+    )
+
+
+def crosses_whole() -> Limit:
+    """The outermost axes fill the slices one after the other."""
+    return always(
+        "mesh",
+        fills_slices,
+        "axes cross slices outermost first, each by a whole factor",
+        "give the outermost axes degrees whose product is a multiple of the slices",
+    )
+
+
+def fills_slices(c: Candidates) -> np.ndarray:
+    """Where the degrees, taken outermost first, hold the number of slices as a factor."""
+    left = np.asarray(c.slices)
+    for axis in MESH_AXES:
+        left = left // np.gcd(left, np.asarray(c.degree(axis), np.int64))
+    return left == 1

@@ -1,0 +1,155 @@
+"""TorchTitan 0.3.0 as a row; its words are those of torchtitan/config/configs.py.
+
+It trains the models of its own registry alone: `data/software/torchtitan.toml` has their shapes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from shardwise.boundary import read_toml
+from shardwise.models import ModelConfig, params_total
+from shardwise.plans.software.limit import about_choices, always
+from shardwise.plans.software.row import SoftwareRow
+from shardwise.plans.software.shared import dtype_of_store, stores_all
+
+DTYPES = {"f32": "float32", "bf16": "bfloat16"}
+_FILE = Path(__file__).parents[1] / "data" / "software" / "torchtitan.toml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flavor:
+    """A model of TorchTitan's registry: `model_registry(name)` of `module`, and its shape.
+
+    `ties_weights` marks one embedding for both ends."""
+
+    module: str
+    name: str
+    layers: int
+    d_model: int
+    vocabulary: int
+    parameters: int
+
+
+@cache
+def flavors() -> tuple[Flavor, ...]:
+    """All of them, in the order of the file."""
+    table = read_toml(_FILE, "the table of TorchTitan's models")
+    return tuple(
+        Flavor(module=module, name=name, **_counts(entry))
+        for module, entries in table.items()
+        for name, entry in entries.items()
+    )
+
+
+def _counts(entry: Mapping[str, int]) -> dict[str, int]:
+    return {name: int(entry[name]) for name in ("layers", "d_model", "vocabulary", "parameters")}
+
+
+def flavor_of(cfg: ModelConfig) -> Flavor | None:
+    """The model of the registry with the very shape of this one, if there is one."""
+    mine = (cfg.layers, cfg.d_model, cfg.vocabulary, params_total(cfg))
+    return next((f for f in flavors() if _shape(f) == mine), None)
+
+
+def _shape(f: Flavor) -> tuple[int, int, int, int]:
+    return (f.layers, f.d_model, f.vocabulary, f.parameters)
+
+
+TORCHTITAN = SoftwareRow(
+    name="torchtitan",
+    title="TorchTitan",
+    stack="fsdp",
+    vendors=("nvidia", "amd"),
+    words={
+        "remat": {"none": "None", "matmul_outputs": "SelectiveAC", "block": "FullAC"},
+        "pipeline_schedule": {
+            "1f1b": "1F1B",
+            "gpipe": "GPipe",
+            "interleaved": "Interleaved1F1B",
+            "zb_v": "ZBVZeroBubble",
+        },
+        "zero": {0: ""},
+        "weight_gather": {
+            "per_pass": "always",
+            "per_microbatch": "never",
+        },
+        "context_method": {"all_gather": ""},
+        "optimizer": {"adam": "AdamW"},
+        "offload_optimizer": {False: ""},
+        "attention_kernel": {"flash": ""},
+        "expert_dispatch": {"ragged": ""},
+        "mtp_layers": {0: ""},
+        "dtypes.compute": DTYPES,
+        "dtypes.grad": {"f32": "float32"},
+        "lora_rank": {0: ""},
+        "frozen": {(): ""},
+    },
+    own=(
+        stores_all(),
+        *dtype_of_store(DTYPES),
+        about_choices(
+            "remat",
+            ("remat",),
+            lambda c: c.structure.remat != "matmul_outputs",
+            "its SelectiveAC recomputes every second matmul besides",
+            "set remat to block or none",
+        ),
+        about_choices(
+            "remat_kinds",
+            ("remat",),
+            lambda c: not c.structure.remat_kinds,
+            "it has policies for whole blocks alone",
+            "leave remat_kinds out",
+        ),
+        about_choices(
+            "gradient_reduce",
+            ("gradient_reduce", "storage_axes"),
+            lambda c: (
+                ~(c.stored & (c.microbatches > 1))
+                | ((c.structure.gradient_reduce == "per_step") == (c.degree("stage") > 1))
+            ),
+            "it reduces gradients once a step under a pipeline, else after every microbatch",
+            "set gradient_reduce to per_step with stages, else to per_microbatch",
+        ),
+        about_choices(
+            "weight_gather",
+            ("weight_gather", "storage_axes"),
+            lambda c: (
+                ~c.stored | (c.degree("stage") == 1) | (c.structure.weight_gather == "per_pass")
+            ),
+            "its pipeline gathers weights before every pass, or once a step, which no search tries",
+            "set weight_gather to per_pass",
+        ),
+        about_choices(
+            "expert_over_tensor",
+            ("expert_over_tensor",),
+            lambda c: (
+                c.structure.expert_over_tensor | (c.degree("tensor") == 1) | (not c.cfg.has_experts)
+            ),
+            "its experts span tensor, which does not cut them",
+            "set expert_over_tensor to true",
+        ),
+        always(
+            "mesh",
+            lambda c: (c.degree("stage") == 1) | (not c.cfg.tied_embeddings),
+            "a pipeline cannot tie the embedding to the head",
+            "use stage=1",
+        ),
+        always(
+            "model",
+            lambda c: flavor_of(c.cfg) is not None,
+            "no model of its registry has this shape",
+            "export to another target",
+        ),
+    ),
+    builds=None,
+    usual={
+        "expert_dispatch": "ragged",
+        "dtypes.param": "f32",
+        "dtypes.master": "none",
+        "dtypes.grad": "f32",
+    },
+)
+"""PyTorch's own trainer of large models."""
