@@ -421,7 +421,7 @@ def _largest(
     return best
 
 
-_HOPELESS = 1e-4
+_HOPELESS = 0.01
 _UNSTEADY = 0.93
 """Factor to the next rate from one that is within the targets and does not hold."""
 
