@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The default answers of `plan train` as files for their programs: docs/exports.md and .json.
 
-    scripts/exports.py [--only MODEL] [--slice SLICE]
+    scripts/exports.py [--only MODEL] [--slice SLICE] [--files] [--page]
 
 For ten models on six slices: the default plan and what runs it, its export read back with the
 comments stripped, and its price beside that of `--for any`. Whether the program's own parser took
@@ -32,6 +32,7 @@ from shardwise.plans.software import SOFTWARE
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_seconds
 from shardwise.workflows.predict import plan_training
+from shardwise.workflows.train_choices import TrainChoices
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE, TABLE, CHECKED = DOCS / "exports.md", DOCS / "exports.json", DOCS / "exports_checked.json"
@@ -41,14 +42,16 @@ MODELS = (
 )
 SLICES = ("v5e:16x16", "v5p:8x8x8", "v6e:16x16", "tpu7x:4x4x8", "32*h100:8", "16*b200:8")
 BATCH, LENGTH = "4Mi", 8192
+ASKED_ON = "32*h100:8"
 
 
-def row_of(model: str, on: str) -> dict[str, Any]:
-    """What the default answer is, and how its file fares."""
-    row: dict[str, Any] = {"model": model, "slice": on}
+def row_of(model: str, on: str, asked: str | None = None) -> dict[str, Any]:
+    """What the default answer is, or that for the program that was asked for, and how its file
+    fares."""
+    row: dict[str, Any] = {"model": model, "slice": on, "asked": asked}
     try:
-        plan, seconds, any_seconds = planned(model, on)
-    except NoFeasiblePlan as error:
+        plan, seconds, any_seconds = planned(model, on, asked)
+    except (NoFeasiblePlan, BadRequest) as error:
         return row | {"miss": str(error).split(":")[0]}
     row |= {
         "software": plan.software,
@@ -59,10 +62,11 @@ def row_of(model: str, on: str) -> dict[str, Any]:
     return row | fate(plan)
 
 
-def planned(model: str, on: str) -> tuple[TrainPlan, float, float]:
-    """The default plan, its expected seconds, and those of the best plan that its program need not
-    run, priced with the same stack and dtypes."""
-    planning = plan_training(model, on, batch=BATCH, seq=LENGTH, top=0)
+def planned(model: str, on: str, software: str | None) -> tuple[TrainPlan, float, float]:
+    """The plan for a program, the usual one where none is named, its expected seconds, and those of
+    the best plan that the program need not run, priced with the same stack and dtypes."""
+    choices = TrainChoices(software=software)
+    planning = plan_training(model, on, batch=BATCH, seq=LENGTH, top=0, choices=choices)
     free = plan_train(replace(planning.request, software=None, better_than=inf), top=0)
     seconds = [p.best.step_seconds["expected"] for p in (planning, free)]
     return planning.best.plan, seconds[0], seconds[1]
@@ -95,10 +99,13 @@ def stripped(text: str) -> str:
 
 def page(rows: list[dict[str, Any]], day: str, checked: Mapping[str, Any]) -> str:
     """The table as Markdown, and what no file says."""
-    good = [r for r in rows if "lost" in r and not r["lost"]]
-    possible = [r for r in rows if "miss" not in r]
+    usual = [r for r in rows if not r.get("asked")]
+    asked = [r for r in rows if r.get("asked")]
+    good = [r for r in usual if "lost" in r and not r["lost"]]
+    possible = [r for r in usual if "miss" not in r]
     head = INTRO.format(day=day, good=len(good), possible=len(possible), batch=BATCH, length=LENGTH)
-    lines = [head, COLUMNS, *(line(r, checked) for r in rows), "", *silences()]
+    lines = [head, COLUMNS, *(line(r, checked) for r in usual), ""]
+    lines += [ASKED, COLUMNS, *(line(r, checked) for r in asked), "", *silences()]
     return "\n".join(lines) + "\n"
 
 
@@ -108,9 +115,13 @@ Made by `scripts/exports.py` on {day}: the answer of `shardwise plan train` with
 {batch} tokens in sequences of {length:,}, its export for the program it names, and that file read
 back with its comments stripped. {good} of the {possible} answers come back as the same plan, but
 for what no file says (below). "any" is how much faster the fastest plan is that can be priced with
-the same stack and dtypes, whether the program runs it or not: the price of being runnable. "taken by"
-names what took the file: the program's own parser (docs/exports_checked.json), or the snapshot of
-its flags (docs/exports_flags.json).
+the same stack and dtypes, whether the program runs it or not: the price of being runnable. "taken
+by" names what took the file: the program's own parser (docs/exports_checked.json), or the snapshot
+of its flags (docs/exports_flags.json).
+"""
+ASKED = """## Asked for by name
+
+The answer of `--for` a program that is the faster one nowhere above.
 """
 COLUMNS = "| model | slice | runs in | mesh | step | any | taken by | back |\n|" + "---|" * 8
 
@@ -160,21 +171,48 @@ def main() -> int:
     parser.add_argument("--only", action="append", help="models, instead of all")
     parser.add_argument("--slice", action="append", help="slices, instead of all")
     parser.add_argument("--page", action="store_true", help="the page again, from the table")
+    parser.add_argument(
+        "--files", action="store_true", help="the files again, planned anew where one is refused"
+    )
     asked = parser.parse_args()
     checked = json.loads(CHECKED.read_text()) if CHECKED.exists() else {}
     if asked.page:
         doc = json.loads(TABLE.read_text())
         PAGE.write_text(page(doc["rows"], doc["date"], checked))
         return 0
+    if asked.files:
+        kept = json.loads(TABLE.read_text())["rows"]
+        kept = [again(row | {"asked": row.get("asked")}) for row in kept]
+        return finish([*kept, *others(kept)], checked)
     rows = []
     for model in asked.only or MODELS:
         for on in asked.slice or SLICES:
             rows.append(row_of(model, on))
             print(line(rows[-1], checked), rows[-1].get("refused", ""), flush=True)
-    if not asked.only and not asked.slice:
-        day = date.today().isoformat()
-        TABLE.write_text(json.dumps({"date": day, "rows": rows}, indent=1) + "\n")
-        PAGE.write_text(page(rows, day, checked))
+    return 0 if asked.only or asked.slice else finish([*rows, *others(rows)], checked)
+
+
+def again(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its file written anew, planned anew where that is refused."""
+    if "miss" in row:
+        return row
+    row = {k: v for k, v in row.items() if k not in ("refused", "sha256", "lost")}
+    found = row | fate(read_plan(row))
+    return row_of(row["model"], row["slice"], row["asked"]) if "refused" in found else found
+
+
+def others(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of programs that no default answer is for."""
+    for name in UNSAID:
+        if not any(r.get("software") == name for r in rows):
+            yield from (row_of(model, ASKED_ON, name) for model in MODELS)
+
+
+def finish(rows: list[dict[str, Any]], checked: Mapping[str, Any]) -> int:
+    """Write table and page."""
+    day = date.today().isoformat()
+    TABLE.write_text(json.dumps({"date": day, "rows": rows}, indent=1) + "\n")
+    PAGE.write_text(page(rows, day, checked))
     return 0
 
 

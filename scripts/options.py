@@ -1,20 +1,33 @@
 #!/usr/bin/env python3
-"""docs/options.md: every option of the command line with its one meaning and the commands it is of.
+"""What is written of the command line's own rows: a page of its options, and names for `--help`.
 
-scripts/options.py           writes the page
-scripts/options.py --check   exits with 1 where it is not the page of these commands
+docs/options.md has every option with its one meaning and the commands that take it;
+apps/cli/choice_table.py the names of rows that options take, which `--help` shows without the rows.
+
+scripts/options.py           writes both
+scripts/options.py --check   exits with 1 where they are not those of these commands and rows
 """
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
+from shardwise.apps import cli as screens
 from shardwise.apps.cli import cli
 from shardwise.apps.cli.option_table import FORMER, GROUPS
+from shardwise.models.remat import REMAT_POLICIES
+from shardwise.planner.search.request import OBJECTIVES
+from shardwise.plans.context_methods import CONTEXT_METHODS
+from shardwise.plans.optimizers import OPTIMIZERS
+from shardwise.plans.stacks import WANTED
+from shardwise.scheduling.pipeline import PIPELINE_KINDS
+from shardwise.verbs.layout import WIDTH
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
+TABLE = Path(screens.__file__).with_name("choice_table.py")
 HEAD = """# Options
 
 An option means the same in every command that takes it. This page is written by
@@ -91,11 +104,39 @@ def listed(paths: list[str]) -> str:
     return ", ".join(paths) if len(paths) <= MANY else f"{len(paths)} commands"
 
 
+ROWS = {
+    "remat": REMAT_POLICIES,
+    "schedule": PIPELINE_KINDS,
+    "context_method": CONTEXT_METHODS,
+    "for": WANTED,
+    "optimizer": OPTIMIZERS,
+    "objective": OBJECTIVES,
+}
+"""Options that take the names of rows, and those names, where the rows lie."""
+
+
+def choice_table() -> str:
+    """The text of apps/cli/choice_table.py."""
+    lines = [
+        '"""Names of rows that options take. scripts/options.py writes this file of the rows, so',
+        'that `--help` shows them and imports none."""\n',
+        "from collections.abc import Mapping\n",
+        "CHOICES: Mapping[str, tuple[str, ...]] = {",
+    ]
+    for option, names in ROWS.items():
+        one = f'    "{option}": ({", ".join(json.dumps(name) for name in names)}),'
+        each = [f"        {json.dumps(name)}," for name in names]
+        lines += [one] if len(one) <= WIDTH else [f'    "{option}": (', *each, "    ),"]
+    return "\n".join([*lines, "}"]) + "\n"
+
+
 def main() -> int:
-    """Write the page, or compare it."""
+    """Write both files, or compare them."""
+    made = {PAGE: page(), TABLE: choice_table()}
     if "--check" in sys.argv[1:]:
-        return int(PAGE.read_text() != page())
-    PAGE.write_text(page())
+        return int(any(path.read_text() != text for path, text in made.items()))
+    for path, text in made.items():
+        path.write_text(text)
     return 0
 
 

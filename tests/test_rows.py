@@ -31,6 +31,8 @@ CHOICES = {
     "optimizer": (OPTIMIZERS, r"\boptimizer\b|\bupdate\b", "plans/optimizers.py"),
 }
 EXPORTS = ("planner/export/", "plans/software/")
+WRITTEN = "apps/cli/choice_table.py"
+"""Written of the rows by a script, for `--help` (tests/apps/test_option_table.py)."""
 ELSEWHERE = {"none", "block", "offload", "interleaved", "xla", "fsdp", "all_gather", "ring"}
 """Names that are other things too (a mesh axis, a compiler, a collective, nothing at all): they
 count where what they are compared with is called after the choice."""
@@ -42,7 +44,7 @@ def sources() -> dict[str, ast.Module]:
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
-        if not name.startswith(EXPORTS):
+        if not name.startswith(EXPORTS) and name != WRITTEN:
             found[name] = ast.parse(path.read_text(encoding="utf-8"))
     return found
 

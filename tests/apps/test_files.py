@@ -168,7 +168,16 @@ FILES = {
         ["model", "list"],
         ["model", "diff", "llama-3-8b", "llama-3-70b"],
     ),
-    "--plot": ([*PLAN], [*SERVE, "9"], [*SWEEP, "--seq", "4096"], [*ARRAY], ["validate"]),
+    "--plot": (
+        [*PLAN],
+        [*SERVE, "9"],
+        [*SWEEP, "--seq", "4096"],
+        [*ARRAY],
+        ["plan", "show", "{plan}"],
+        ["simulate", "{plan}", "--rate", "1"],
+        ["validate"],
+        ["book", "figure", "3.1"],
+    ),
     "--perfetto": (
         ["simulate", "{plan}", "--rate", "1"],
         [*PLAN],

@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import options  # noqa: E402
 
+from shardwise.apps.cli.choice_table import CHOICES  # noqa: E402
 from shardwise.apps.cli.option_table import FORMER, GROUPS, group_of  # noqa: E402
 from shardwise.planner.export import EXPORTERS  # noqa: E402
 from shardwise.planner.export.serving import SERVE_EXPORTERS  # noqa: E402
@@ -29,6 +30,18 @@ def test_every_option_has_one_meaning_and_every_meaning_is_of_an_option():
 
 def test_the_page_is_that_of_the_commands():
     assert options.PAGE.read_text() == options.page(), "run scripts/options.py"
+
+
+def test_names_of_rows_are_those_of_the_rows():
+    assert options.TABLE.read_text() == options.choice_table(), "run scripts/options.py"
+    assert dict(CHOICES) == {name: tuple(rows) for name, rows in options.ROWS.items()}
+
+
+@pytest.mark.parametrize("option", CHOICES)
+def test_help_shows_the_names_of_rows(capsys, option):
+    _, out, _ = run(capsys, "plan", "train", "--help")
+    shown = "".join(out.split())
+    assert f"--{option.replace('_', '-')}[{'|'.join(CHOICES[option])}]" in shown
 
 
 def test_all_options_of_a_command_stand_in_groups():

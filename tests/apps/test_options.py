@@ -5,14 +5,15 @@ import pytest
 from click.testing import CliRunner
 
 from shardwise.apps.cli import main
-from shardwise.apps.cli.options import hardware_of, hardware_options
+from shardwise.apps.cli.options import hardware_options, request_of
+from shardwise.workflows.inputs import HardwareWords
 
 
 def command(**choices):
     @click.command()
     @hardware_options(**choices)
     def read(**options):
-        click.echo(repr(hardware_of(options)))
+        click.echo(repr(request_of(HardwareWords, {"prices": (), **options}).hardware))
 
     return read
 

@@ -28,3 +28,11 @@ def test_nothing_is_drawn_at_first_and_then_at_most_every_tenth(monkeypatch):
 def test_without_a_terminal_nobody_is_told(monkeypatch):
     monkeypatch.setattr(progress.sys, "stderr", io.StringIO())
     assert progress.progress_line("searching") is None
+
+
+def test_quiet_draws_nothing(monkeypatch):
+    monkeypatch.setattr(progress.sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "wanted", lambda much: much == "quiet")
+    assert progress.progress_line("searching") is None
+    with progress.stage_line() as watch:
+        assert watch is None

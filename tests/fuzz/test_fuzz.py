@@ -16,8 +16,8 @@ import pytest
 from fuzz.kinds import KINDS
 
 ROOT = Path(__file__).parent.parent.parent
-CASES = 200
-WHOLE = 12
+CASES = 100
+WHOLE = 6
 SEED = 14
 
 

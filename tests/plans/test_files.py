@@ -59,7 +59,7 @@ def train_plans(draw):
 
 
 @settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(plan=train_plans())
 def test_a_plan_reads_back_exactly(plan, tmp_path):

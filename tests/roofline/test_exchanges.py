@@ -66,8 +66,7 @@ def exchanges(draw):
     return place(piece, dict(mesh)), exchange_of(node.dims, move.node.dims, move.axes)
 
 
-@given(exchanges())
-@settings(deadline=None, max_examples=100)
+@on_drawn(100, exchanges())
 def test_what_is_priced_is_what_is_counted(case):
     here, exchange = case
     links = [here.axes[axis] for axis in exchange.axes]

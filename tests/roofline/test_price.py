@@ -5,7 +5,7 @@ from dataclasses import replace
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from tests.drawn import on_drawn
 
 from shardwise.errors import BadRequest
@@ -323,8 +323,7 @@ def test_overlap_lies_between_the_busiest_stream_and_the_sum(work):
         assert got <= sum(streams.values()) * TINY + 1e-15
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(sorted(MESHES)), random_work(), st.data())
+@on_drawn(60, st.sampled_from(sorted(MESHES)), random_work(), st.data())
 def test_columns_price_as_scalars(text, work, data):
     """Every quantity an array over candidates: each column is what it would be alone."""
     piece = parse_slice(text)
@@ -400,8 +399,8 @@ def _shape(degrees, microbatches, remat, zero, sequence_parallel):
     )
 
 
-@settings(max_examples=40, deadline=None)
-@given(
+@on_drawn(
+    40,
     st.sampled_from(MODELS),
     real_case(),
     st.sampled_from(REMAT_POLICIES),

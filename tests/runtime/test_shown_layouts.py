@@ -62,6 +62,7 @@ def case_of(name, mesh, choices):
 
 
 @pytest.fixture(
+    scope="module",
     params=PLANS,
     ids=lambda case: "-".join([case[0], *map("{0[0]}{0[1]}".format, case[1].items()), *case[2]]),
 )

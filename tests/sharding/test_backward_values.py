@@ -5,7 +5,6 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.drawn import on_drawn
 from tests.sharding.devices import Devices, call, einsum
@@ -139,8 +138,7 @@ def test_strategies_equal_the_dense_step(name, keep):
     check(source, MESH, {name: max(2, size) for name, size in sizes.items()}, keep=keep)
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.data())
+@on_drawn(60, st.data())
 def test_strategies_at_random_sizes(data):
     source = strategy(data.draw(st.sampled_from(sorted(STRATEGIES)))).forward()
     mesh = Mesh(tuple((axis, data.draw(st.sampled_from([1, 2, 3]))) for axis in "XYZ"))
@@ -192,8 +190,7 @@ CHAINS = [
 ]
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.data())
+@on_drawn(100, st.data())
 def test_any_layouts_of_a_chain(data):
     """Intermediates in the layouts that `pairs` chooses."""
     reads, made = data.draw(st.sampled_from(CHAINS))

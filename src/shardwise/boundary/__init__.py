@@ -10,29 +10,64 @@ they want is checked by their own readers.
 pipes), `archives.py` what gzip packed;
 `documents.py` JSON, YAML and TOML; `tables.py` CSV; `numbers.py` single numbers; `outputs.py` is
 the one writer and `child.py` the one way to start a process. Read `files.py` first.
+
+Every name loads its file on first use, so that `--help`, which reads nothing, waits for none.
 """
 
-from shardwise.boundary.archives import read_packed
-from shardwise.boundary.documents import (
-    finite,
-    parse_json,
-    parse_toml,
-    parse_yaml,
-    read_json,
-    read_toml,
-    read_yaml,
-    to_json,
-)
-from shardwise.boundary.files import is_file, is_folder, read_bytes, read_lines, read_text
-from shardwise.boundary.numbers import number, whole
-from shardwise.boundary.outputs import (
-    check_folder,
-    check_output,
-    write_bytes,
-    write_table,
-    write_text,
-)
-from shardwise.boundary.tables import Table, check_columns, parse_table, read_table
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shardwise.boundary.archives import read_packed
+    from shardwise.boundary.documents import (
+        finite,
+        parse_json,
+        parse_toml,
+        parse_yaml,
+        read_json,
+        read_toml,
+        read_yaml,
+        to_json,
+    )
+    from shardwise.boundary.files import is_file, is_folder, read_bytes, read_lines, read_text
+    from shardwise.boundary.numbers import number, whole
+    from shardwise.boundary.outputs import (
+        check_folder,
+        check_output,
+        write_bytes,
+        write_table,
+        write_text,
+    )
+    from shardwise.boundary.tables import Table, check_columns, parse_table, read_table
+
+_HOMES = {
+    "Table": "tables",
+    "check_columns": "tables",
+    "check_folder": "outputs",
+    "check_output": "outputs",
+    "finite": "documents",
+    "is_file": "files",
+    "is_folder": "files",
+    "number": "numbers",
+    "parse_json": "documents",
+    "parse_table": "tables",
+    "parse_toml": "documents",
+    "parse_yaml": "documents",
+    "read_bytes": "files",
+    "read_json": "documents",
+    "read_lines": "files",
+    "read_packed": "archives",
+    "read_table": "tables",
+    "read_text": "files",
+    "read_toml": "documents",
+    "read_yaml": "documents",
+    "to_json": "documents",
+    "whole": "numbers",
+    "write_bytes": "outputs",
+    "write_table": "outputs",
+    "write_text": "outputs",
+}
+"""Name -> the file that has it."""
 
 __all__ = [
     "Table",
@@ -61,3 +96,12 @@ __all__ = [
     "write_table",
     "write_text",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name on first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -10,10 +10,9 @@ from typing import Any
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.price.plan import spread
 from shardwise.planner.training import evaluate_train
 from shardwise.plans import MESH_AXES, TrainPlan
-from shardwise.plans.train import CHOICES
+from shardwise.plans.train import CHOICES, spread
 
 _JOB = {"lora_rank", "frozen", "packed_lengths", "remat_kinds", "stack", "constants"}
 """Choices that say what is trained or how it is priced, or another one in more detail."""

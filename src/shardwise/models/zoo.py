@@ -7,7 +7,7 @@ writes them. Counts are never stored: they are computed.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -61,13 +61,29 @@ def split_family(name_or_path: str | Path) -> tuple[str, str]:
     >>> split_family("new/config.json#LlamaForCausalLM"), split_family("llama-3-8b")
     (('new/config.json', 'LlamaForCausalLM'), ('llama-3-8b', ''))
     """
-    word, mark, family = str(name_or_path).rpartition("#")
-    return (word, family) if mark else (family, "")
+    whole = str(name_or_path)
+    word, mark, family = whole.rpartition("#")
+    return (word, family) if mark and "/" not in family else (whole, "")
 
 
 def with_family(name_or_path: str | Path, family: str | None) -> str | Path:
-    """The model's word that has the family of --as behind it."""
+    """The model's word with the family of --as behind it.
+
+    >>> with_family("new/config.json", "LlamaForCausalLM"), with_family("llama-3-8b", None)
+    ('new/config.json#LlamaForCausalLM', 'llama-3-8b')
+    """
     return f"{name_or_path}#{family}" if family else name_or_path
+
+
+def with_families(names: Sequence[str], family: str | None) -> list[str]:
+    """Those of several models' words that are no model of the zoo, with the family of --as behind
+    them. Raises BadRequest where all are of the zoo."""
+    if not family:
+        return list(names)
+    unread = [name for name in names if _find(split_family(name)[0]).parent != DATA]
+    if not unread:
+        raise BadRequest(f"--as {family} is for a config.json, and all these are in the zoo")
+    return [str(with_family(name, family)) if name in unread else name for name in names]
 
 
 def hf_config(name_or_path: str | Path) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from shardwise.planner.price.plan import (
     PricedStep,
     Usage,
     price_step,
-    spread,
     stack_for,
     timeline_factor,
 )
@@ -42,7 +41,7 @@ from shardwise.planner.search.loop import (
 from shardwise.planner.search.misses import nearest_miss, no_legal_plan
 from shardwise.planner.step.work import TrainShape, count_parts
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
-from shardwise.plans.train import mesh_text
+from shardwise.plans.train import mesh_text, spread
 from shardwise.roofline import Estimate
 from shardwise.roofline.time_parts import TimeParts
 from shardwise.units import DAY, format_seconds

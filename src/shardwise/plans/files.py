@@ -10,7 +10,8 @@ from typing import Any, get_args
 
 from shardwise.boundary import parse_yaml, read_yaml, write_text
 from shardwise.errors import BadRequest, shown, unknown
-from shardwise.plans.named import plan_path, with_neighbour
+from shardwise.plans.handwritten import is_handwritten, worked_out
+from shardwise.plans.named import from_folder, plan_path, to_folder
 from shardwise.plans.serve import ServePlan
 from shardwise.plans.train import CHOICES, TrainPlan
 
@@ -18,13 +19,15 @@ KINDS: Mapping[str, type[TrainPlan] | type[ServePlan]] = {"train": TrainPlan, "s
 
 
 def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
-    """Write a plan as YAML, its kind first; the folder must exist."""
+    """Write a plan as YAML, its kind first, a model's path as seen from the file; the folder must
+    exist."""
     import yaml
 
     path = Path(path)
     if not path.parent.is_dir():
         raise BadRequest(f"cannot write '{path}': the folder '{path.parent}' does not exist")
-    write_text(path, yaml.safe_dump(plan_dict(plan), sort_keys=False))
+    values = plan_dict(plan) | {"model": to_folder(plan.model, path.parent)}
+    write_text(path, yaml.safe_dump(values, sort_keys=False))
 
 
 def plan_dict(plan: TrainPlan | ServePlan) -> dict[str, Any]:
@@ -60,15 +63,27 @@ def flat_plan(plan: TrainPlan | ServePlan) -> dict[str, Any]:
 def load_plan(
     path: Path | str, overrides: Mapping[str, str] | None = None
 ) -> TrainPlan | ServePlan:
-    """Read and check a plan file, or that of `audit:NAME`, a published run; a model that lies
-    beside the file is found there. `overrides` maps dotted paths to YAML values (`--set`)."""
+    """Read and check a plan file, or that of `audit:NAME`, a published run; a path of a model is
+    seen from the file's folder. A file may say just what a person writes (`handwritten.py`).
+    `overrides` maps dotted paths to YAML values (`--set`)."""
     path = plan_path(str(path))
     remedy = "`shardwise plan train` and `plan serve` write one with -o FILE"
     data = read_yaml(path, "the plan", remedy=remedy)
     if not isinstance(data, dict):
         raise BadRequest(f"'{path}' is no plan: it holds no mapping of keys to values")
-    data = changed(data, overrides or {}, str(path))
-    return with_neighbour(plan_from(data, str(path)), path)
+    return plan_from(_beside(changed(data, overrides or {}, str(path)), path), str(path))
+
+
+def _beside(data: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The values with the model found beside the file, where it names a file or folder there."""
+    named = data.get("model")
+    return data | {"model": from_folder(named, path.parent)} if isinstance(named, str) else data
+
+
+def keys_written(path: Path | str) -> frozenset[str]:
+    """The keys that a plan's file has, to tell what was written from what was worked out."""
+    data = read_yaml(plan_path(str(path)), "the plan")
+    return frozenset(map(str, data)) if isinstance(data, dict) else frozenset()
 
 
 def changed(data: dict[str, Any], overrides: Mapping[str, str], origin: str) -> dict[str, Any]:
@@ -82,7 +97,7 @@ def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
     """A plan from plain values; `origin` names the file in errors."""
     from pydantic import TypeAdapter, ValidationError
 
-    rest = _renewed(data, origin)
+    rest = _renewed(worked_out(data, origin) if is_handwritten(data) else data, origin)
     kind = rest.pop("kind", "")
     if not isinstance(kind, str) or kind not in KINDS:
         kind = kind if isinstance(kind, str) else shown(kind)

@@ -4,12 +4,12 @@ The files lie in `data/audits`: one plan each, with the source in its first line
 beside it where the zoo lacks the model. A plan file anywhere may name such a neighbour.
 """
 
-from dataclasses import replace
+import os
 from pathlib import Path
 
+from shardwise.boundary import is_file
 from shardwise.errors import unknown
-from shardwise.plans.serve import ServePlan
-from shardwise.plans.train import TrainPlan
+from shardwise.models.zoo import split_family, with_family, zoo_names
 
 DATA = Path(__file__).parent / "data" / "audits"
 PREFIX = "audit:"
@@ -36,8 +36,24 @@ def plan_path(text: str) -> Path:
     return DATA / f"{name}.yaml"
 
 
-def with_neighbour(plan: TrainPlan | ServePlan, path: Path) -> TrainPlan | ServePlan:
-    """The plan with its model found beside the plan's file, where it names a file there."""
-    beside = path.parent / plan.model
-    named_file = plan.model.endswith(".json") and not Path(plan.model).is_absolute()
-    return replace(plan, model=str(beside)) if named_file and beside.is_file() else plan
+def from_folder(model: str, folder: Path) -> str:
+    """A model as a plan's file in a folder names it: a path that exists seen from there, else what
+    it says (a name of the zoo, or a path seen from where the program runs). The family behind its
+    '#' stays."""
+    word, family = split_family(model)
+    beside = folder / word
+    if Path(word).is_absolute() or word in zoo_names() or not _is_model(beside):
+        return model
+    return str(with_family(beside, family))
+
+
+def to_folder(model: str, folder: Path) -> str:
+    """A model as a plan's file in a folder should name it: a path seen from there."""
+    word, family = split_family(model)
+    if Path(word).is_absolute() or word in zoo_names() or not _is_model(Path(word)):
+        return model
+    return str(with_family(os.path.relpath(word, folder), family))
+
+
+def _is_model(path: Path) -> bool:
+    return is_file(path) or is_file(path / "config.json")

@@ -397,3 +397,16 @@ def check_mesh(mesh: Mapping[str, int]) -> None:
             f"mesh axes stand in the order {', '.join(mesh)}; write them outermost first: "
             f"{', '.join(order)}"
         )
+
+
+def spread(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers per stage as even as they go; the first and the last, which also hold the embedding
+    and the logits, get fewer where some must (as Llama-3-405B did: 126 over 16 stages).
+
+    >>> spread(126, 16)[0], spread(126, 16)[1], spread(126, 16)[-1]
+    (7, 8, 7)
+    """
+    whole, more = divmod(layers, stages)
+    order = [*range(1, stages - 1), 0, stages - 1] if stages > 1 else [0]
+    extra = set(order[:more])
+    return tuple(whole + (stage in extra) for stage in range(stages))

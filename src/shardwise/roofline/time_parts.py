@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shardwise.roofline.bodies import OpTime, body_time, is_chain, sides_of
+from shardwise.roofline.bodies import COPIES, OpTime, body_time, is_chain, sides_of
 from shardwise.roofline.price import HBM, HOST, MATH, Estimate
 from shardwise.roofline.stacks import Stack
 from shardwise.work import Op, Quantity, grouped
@@ -83,11 +83,18 @@ class RoundParts:
     def shown(self, stack: Stack) -> tuple[TimeParts, TimeParts]:
         """The parts of a round in the long run, and those of what its first round shows besides:
         `bodies.round_form` told apart."""
-        side = max(self.sides.values(), key=lambda parts: parts.seconds, default=TimeParts())
-        if not side.seconds:
-            return self.chain, TimeParts()
-        hidden = float(stack.overlap) * min(self.chain.seconds, side.seconds) / side.seconds
-        return self.chain + side * (1 - hidden), side * hidden
+        sides = (parts for stream, parts in self.sides.items() if stream != COPIES)
+        side = max(sides, key=lambda parts: parts.seconds, default=TimeParts())
+        copies = self.sides.get(COPIES, TimeParts())
+        hidden = float(stack.overlap) * _share(self.chain, side)
+        shown = self.chain + side * (1 - hidden)
+        behind = _share(shown, copies)
+        return shown + copies * (1 - behind), side * hidden + copies * behind
+
+
+def _share(longer: TimeParts, side: TimeParts) -> float:
+    """The share of `side` that fits beside `longer`."""
+    return min(1.0, longer.seconds / side.seconds) if side.seconds else 1.0
 
 
 def round_parts(items: Iterable[tuple[OpTime, float, bool]], degrees: Degrees) -> RoundParts:

@@ -7,6 +7,7 @@ import yaml
 
 from shardwise.boundary import read_text
 from shardwise.errors import BadRequest
+from shardwise.models.zoo import with_family
 from shardwise.planner.export import EXPORTERS
 from shardwise.planner.export.serving import SERVE_EXPORTERS
 from shardwise.plans import ServePlan, TrainPlan
@@ -27,8 +28,9 @@ class ExportRequest:
     `path` is a plan's file, "audit:NAME" or a plan, and `to` the program ("maxtext"); or `path` is
     the file of an export and `from_` the program that it is for; any file of the program's own will
     do, MaxText's YAML with a model_name, TorchTitan's module or flags, Megatron's arguments.
-    `model` and `on` say what such a file leaves out. Raises BadRequest for a plan that the program cannot
-    run, and by name for what is missing.
+    `model` (read as the class or model type `as_`, where its own is not known) and `on` say what
+    such a file leaves out. Raises BadRequest for a plan that the program cannot run, and by name
+    for what is missing.
     """
 
     path: GivenPlan = field(kw_only=False)
@@ -36,9 +38,12 @@ class ExportRequest:
     from_: str | None = None
     model: str | Path | None = None
     on: str | None = None
+    as_: str | None = None
 
     def answer(self, progress: Progress | None = None) -> "PlanExport":
         """The text for the program, or the plan that a text says."""
+        if self.as_ and not self.model:
+            raise BadRequest("--as says how --model is read; give that too")
         if self.from_ is None and (self.model or self.on):
             raise BadRequest("--model and --on say what a file leaves out; they go with --from")
         if self.to is not None and self.from_ is None:
@@ -60,7 +65,8 @@ class ExportRequest:
 
     def _read(self, path: Path, origin: str) -> "PlanExport":
         text = read_text(path, "the export", most=EXPORT_BYTES)
-        plan = parse_text(text, origin, self.model, self.on)
+        model = None if self.model is None else with_family(self.model, self.as_)
+        plan = parse_text(text, origin, model, self.on)
         text = yaml.safe_dump(plan_dict(plan), sort_keys=False)
         return PlanExport(plan=plan, text=text, result={"plan": flat_plan(plan)})
 

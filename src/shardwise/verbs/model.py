@@ -17,6 +17,7 @@ from shardwise.models import (
 )
 from shardwise.models.describe import design_decisions, model_facts, model_warnings
 from shardwise.models.remat import remat_row
+from shardwise.models.zoo import with_families, with_family
 from shardwise.units import (
     dtype_bytes,
     format_bytes,
@@ -86,10 +87,12 @@ model_list = verb("model_list", ModelListRequest)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRequest:
-    """Sequences of `seq` tokens with a KV cache in `kv`."""
+    """Sequences of `seq` tokens with a KV cache in `kv`; `as_` is the class or model type that a
+    config.json is read as, where its own is not known."""
 
     seq: int | str = 8192
     kv: str = "bf16"
+    as_: str | None = None
 
     def context(self) -> int:
         """The tokens. Raises BadRequest for words that are no length or no dtype."""
@@ -107,7 +110,7 @@ class ModelRequest(ContextRequest):
 
     def answer(self, progress: Progress | None = None) -> "ModelFacts":
         """Count it."""
-        cfg, context = load_model(self.name), self.context()
+        cfg, context = load_model(with_family(self.name, self.as_)), self.context()
         return ModelFacts(
             cfg=cfg,
             result=model_facts(cfg, context, self.kv),
@@ -157,7 +160,7 @@ class ModelDiffRequest(ContextRequest):
                 f"such as `shardwise model diff {only} llama-3-70b`"
             )
         context = self.context()
-        cfgs = [load_model(name) for name in names]
+        cfgs = [load_model(name) for name in with_families(names, self.as_)]
         columns = [design_decisions(cfg, context, self.kv) for cfg in cfgs]
         rows = {key: [column[key] for column in columns] for key in columns[0]}
         differing = [key for key, values in rows.items() if any(v != values[0] for v in values)]

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from shardwise.book.rules.audit import audit_result
 from shardwise.planner.serve.served import Served, served_plan
 from shardwise.plans import ServePlan, TrainPlan
-from shardwise.plans.files import flat_plan
+from shardwise.plans.files import flat_plan, keys_written
+from shardwise.plans.handwritten import COMPUTED, WORD_OF
 from shardwise.units import sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
@@ -25,12 +27,14 @@ from shardwise.workflows.simulate import demand_for
 class PlanShowRequest(ChipWords):
     """Price a plan: `path` is its file, "audit:NAME" of a published run, or a plan.
 
-    `sets` change fields of the plan first ({"remat": "block"}), or numbers of its chip. Raises
+    `sets` change fields of the plan first ({"remat": "block"}), or numbers of its chip; `resolve`
+    shows every choice with its origin. Raises
     BadRequest, and NoFeasiblePlan where the plan needs more memory than a chip has.
     """
 
     path: GivenPlan = field(kw_only=False)
     constants: str | None = None
+    resolve: bool = False
 
     def answer(self, progress: Progress | None = None) -> "PlanShown | ServedShown":
         """Price it; a plan that was made for a load is simulated under it."""
@@ -44,6 +48,7 @@ class PlanShowRequest(ChipWords):
             result["audit"] = audit_result(priced.plan, answer.cfg, answer.piece)
         return PlanShown(
             priced=priced,
+            resolves=self.resolve,
             result=result,
             resolved=self._resolved(priced.plan),
             warnings=priced.warnings,
@@ -66,9 +71,21 @@ class PlanShowRequest(ChipWords):
         """Every choice with its value, and whether --set or --constants gave it."""
         changed = set(plan_changes(self.sets)[0]) | ({"constants"} if self.constants else set())
         return {
-            k: {"value": v, "origin": "flag" if {k, k.partition(".")[0]} & changed else "file"}
-            for k, v in flat_plan(plan).items()
+            key: {
+                "value": value,
+                "origin": "flag" if {key, key.partition(".")[0]} & changed else self._origin(key),
+            }
+            for key, value in flat_plan(plan).items()
         }
+
+    def _origin(self, key: str) -> str:
+        """Where a choice comes from that no flag gave."""
+        if not isinstance(self.path, str | Path):
+            return "file"
+        written = keys_written(self.path)
+        if written & {key, key.partition(".")[0], WORD_OF.get(key, key)}:
+            return "file"
+        return "computed" if key in COMPUTED else "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -76,6 +93,7 @@ class PlanShown(Answer):
     """A plan with its estimate."""
 
     priced: Priced
+    resolves: bool = False
 
     @property
     def best(self) -> Any:
@@ -87,7 +105,13 @@ class PlanShown(Answer):
         return [dict(self.priced.headline)]
 
     def page(self) -> Page:
-        """One priced plan and, where it trains, the book's rules."""
+        """One priced plan and, where it trains, the book's rules; or all choices by origin."""
+        if self.resolves:
+            yield TextTable(
+                ["choice", "value", "from"],
+                [[k, short(v["value"]), v["origin"]] for k, v in self.resolved.items()],
+            )
+            return
         if isinstance(self.priced.plan, TrainPlan):
             yield from train_page(self.best, self.result)
         else:
@@ -126,6 +150,12 @@ class ServedShown(Answer):
         """Where the mesh lies, and the two steps of a full batch."""
         none = iter(["The book has rules for training plans alone."])
         return {"detail": serve_detail(self.best, self.priced.result), "book": none}
+
+
+def short(value: Any) -> str:
+    """A choice in a table of 100 columns."""
+    text = "none" if value in ("", [], {}) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _audit_page(audited: Mapping[str, Any]) -> Page:

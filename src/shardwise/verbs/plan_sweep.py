@@ -7,11 +7,17 @@ from shardwise.boundary import number
 from shardwise.errors import BadRequest
 from shardwise.models import load_model
 from shardwise.models.describe import unpriced
+from shardwise.models.zoo import with_family
+from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_seconds, format_usd, parse_count, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
-from shardwise.workflows.inputs import Words, parse_batch, parse_length, parse_total, words
+from shardwise.workflows.inputs import (
+    Words,
+    parse_total,
+    words,
+)
 from shardwise.workflows.sweep import SweepPoint, slices_between, sweep, sweep_result
 from shardwise.workflows.train_choices import TrainChoices
 
@@ -20,6 +26,7 @@ from shardwise.workflows.train_choices import TrainChoices
 class SweepRequest(TrainChoices):
     """Plan every slice, batch and length: scaling, the front of cost and speed, what is cheapest.
 
+    `as_` is the class or model type that a config.json is read as, where its own is not known.
     `on` are slices, or bare chips for their slices of `chips` ("256..16384") chips, one per
     doubling; `batches` and `lengths` those of a step, in tokens or sequences ("1024seq") and in
     tokens. `tokens` ("15T") adds days and dollars of a whole run, `days` is its deadline. Raises
@@ -27,6 +34,7 @@ class SweepRequest(TrainChoices):
     """
 
     model: str | Path = field(kw_only=False)
+    as_: str | None = None
     on: Words
     chips: str = "1..65536"
     batches: Words
@@ -38,7 +46,8 @@ class SweepRequest(TrainChoices):
         """Search each point."""
         if self.days and not self.tokens:
             raise BadRequest("--days is a deadline for a run; say its length with --tokens")
-        cfg, batches = load_model(self.model), words(self.batches)
+        model, batches = with_family(self.model, self.as_), words(self.batches)
+        cfg = load_model(model)
         lengths = [parse_length(text, "--seq") for text in words(self.lengths)]
         for batch in batches:
             for length in lengths:
@@ -47,7 +56,7 @@ class SweepRequest(TrainChoices):
         found = [p for t in words(self.on) for p in slices_between(t, low, high, self.hardware)]
         pieces = list({str(p): p for p in found}.values())
         points = sweep(
-            self.model,
+            model,
             pieces,
             batches=batches,
             lengths=lengths,

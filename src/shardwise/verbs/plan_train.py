@@ -17,6 +17,7 @@ from shardwise.evidence.against import (
 )
 from shardwise.hardware import Spelling
 from shardwise.models.describe import unpriced
+from shardwise.models.zoo import with_family
 from shardwise.planner.price.goodput import Overheads
 from shardwise.planner.training import TrainAnswer, TrainPlanning
 from shardwise.plans.train import mesh_text
@@ -50,7 +51,8 @@ from shardwise.workflows.train_choices import TrainChoices
 class TrainPlanRequest(TrainChoices):
     """The best training plan that fits: mesh, microbatches, schedule, storage and remat.
 
-    `model` is a zoo name, a config.json or a folder with one; `on` a slice ("v5p:16x16x16"), or a
+    `model` is a zoo name, a config.json or a folder with one, which is read as the class or model
+    type `as_` where its own is not known; `on` a slice ("v5p:16x16x16"), or a
     bare chip for the smallest of its slices that a plan fits; `batch` tokens ("4Mi") or sequences
     ("1024seq") per step; `seq` tokens per sequence; `top` how many of the next best meshes to show.
     `remat`, `schedule`, `zero`, `pins` and their like fix what is else searched:
@@ -65,6 +67,7 @@ class TrainPlanRequest(TrainChoices):
 
     model: str | Path = field(kw_only=False)
     on: str = field(kw_only=False)
+    as_: str | None = None
     batch: str | int
     seq: str | int
     top: int | str = 3
@@ -83,7 +86,7 @@ class TrainPlanRequest(TrainChoices):
         run = self._run()
         published = published_plan(str(self.against)) if self.against else None
         planning = plan_training(
-            self.model,
+            with_family(self.model, self.as_),
             self.on,
             batch=self.batch,
             seq=self.seq,

@@ -25,14 +25,13 @@ from shardwise.planner.training import (
     tokens_per_second_at,
 )
 from shardwise.plans import TrainPlan, layout_table
+from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.software import SOFTWARE
 from shardwise.plans.train import mesh_text
 from shardwise.roofline.bodies import OpTime
 from shardwise.roofline.residuals import class_of, classes_of, read_residuals
 from shardwise.units import format_seconds, sig
 from shardwise.workflows.inputs import (
-    parse_batch,
-    parse_length,
     whole_number,
 )
 from shardwise.workflows.train_choices import TrainChoices

@@ -8,11 +8,13 @@ from shardwise.boundary import number
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Spelling
 from shardwise.models import load_model
+from shardwise.models.zoo import with_family
 from shardwise.planner.serve.choices import candidate_slices, default_compute, parts_of
 from shardwise.planner.serve.request import POOLS, ServeRequest
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.steady import Demand, demand_of
 from shardwise.planner.simulate.traces import read_trace
+from shardwise.plans.batch_words import parse_length
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.plans.servers import VLLM, ServingSoftware, serving_software
 from shardwise.roofline.engines import load_engine
@@ -21,7 +23,6 @@ from shardwise.workflows.inputs import (
     HardwareWords,
     Words,
     check_choice,
-    parse_length,
     parse_pins,
 )
 from shardwise.workflows.simulate import TTFT_TARGET
@@ -39,7 +40,8 @@ _CHUNKS = (1024, 4096, 16384)
 class ServeWords(HardwareWords):
     """What is to be served, on what, and how well.
 
-    `model` is a zoo name, a config.json or a folder with one; `on` a slice, a bare chip, or several
+    `model` is a zoo name, a config.json or a folder with one, read as the class or model
+    type `as_` where its own is not known; `on` a slice, a bare chip, or several
     ("h100,b200,v5p"), of which a slice says how many chips there are; `input` and `output` are
     tokens of a request; `tpot`, `ttft` (2 s unless given) and `e2e` ("15ms", or seconds) are
     targets, which 95 % of the requests keep; `rate` is requests per second, at random; without one
@@ -57,6 +59,7 @@ class ServeWords(HardwareWords):
 
     model: str | Path = field(kw_only=False)
     on: str = field(kw_only=False)
+    as_: str | None = None
     input: float | str | None = None
     output: float | str | None = None
     trace: Path | str | None = None
@@ -106,7 +109,8 @@ class ServeWords(HardwareWords):
         """The words as values on one of the places, a request for each software that may serve.
         Raises BadRequest for a word that has none or takes no effect."""
         check_choice(self.pools, "--pools", POOLS)
-        cfg, target = load_model(self.model), self.hardware.target(place)
+        model = with_family(self.model, self.as_)
+        cfg, target = load_model(model), self.hardware.target(place)
         most = inf if self.max_chips is None else _count(self.max_chips, "--max-chips")
         if isinstance(target, Spelling):
             pieces, most = parts_of(target.slice), min(most, target.slice.chips)
@@ -116,7 +120,7 @@ class ServeWords(HardwareWords):
         return [
             ServeRequest(
                 cfg=cfg,
-                model=str(self.model),
+                model=str(model),
                 pieces=pieces,
                 input_length=max(1, round(demand.prompt)),
                 output_length=max(1, round(demand.output)),

@@ -99,7 +99,8 @@ class TrainChoices(HardwareWords):
         stack = self._stack(row, piece)
         limit, given = piece.chip.require("hbm_usable_bytes"), self.max_hbm
         most = limit if given is None else min(limit, parse_bytes(given, "--max-hbm"))
-        own = {name: value for name, value in _usual(row).items() if "." not in name}
+        idle = () if cfg.has_experts else ("expert_dispatch",)
+        own = {k: v for k, v in _usual(row).items() if "." not in k and k not in idle}
         return TrainRequest(
             cfg=cfg,
             model=str(model),

@@ -81,7 +81,7 @@ LARGE = [
 @pytest.mark.parametrize("shape", LARGE, ids=str)
 def test_closed_form_of_large_pipelines(shape):
     rng = np.random.default_rng(len(shape[0]))
-    for F, B, W in rng.integers(1, 30, (6, 3)) * 60.0:
+    for F, B, W in rng.integers(1, 30, (2, 3)) * 60.0:
         for t in (0.0, 3.0, min(F, B) // 4):
             assert pipeline_seconds(*shape, F, B, W, t) == rounded(ends(shape, F, B, W, t).makespan)
 

@@ -3,7 +3,6 @@
 from random import Random
 
 import numpy as np
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.drawn import on_drawn
 from tests.planner.simulate.servers import Linear, pool
@@ -99,8 +98,9 @@ def test_together_is_one_by_one(choices, seed, knee):
         replica.scheduler.check()
 
 
-@settings(max_examples=40, deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from([25, 1000]), st.integers(1, 2), st.integers(1, 2))
+@on_drawn(
+    40, st.integers(0, 10**6), st.sampled_from([25, 1000]), st.integers(1, 2), st.integers(1, 2)
+)
 def test_disaggregated_together_is_one_by_one(seed, pages, prefills, decodes):
     fleet = SimulatedFleet(
         pool=pool(replicas=decodes, routing="shortest_queue", pages=pages),
@@ -113,8 +113,7 @@ def test_disaggregated_together_is_one_by_one(seed, pages, prefills, decodes):
         replica.scheduler.check()
 
 
-@settings(max_examples=80, deadline=None)
-@given(CHOICES, st.integers(0, 10**6), st.booleans())
+@on_drawn(80, CHOICES, st.integers(0, 10**6), st.booleans())
 def test_what_happens_at_the_same_moment_does_not_tell_them_apart(choices, seed, split):
     parts = SimulatedFleet(
         pool=pool(GRID, **choices),

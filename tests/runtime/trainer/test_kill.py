@@ -114,19 +114,19 @@ def test_stops_of_two_processes_change_nothing():
 
 @pytest.mark.slow
 def test_four_processes_follow_one(tmp_path):
-    one = call(command(tmp_path, "one", "--save-every", 25, steps=50))
+    one = call(command(tmp_path, "one", "--save-every", 8, steps=16))
     assert one.returncode == 0, one.stderr
     plan = make_plan(tmp_path, {"data": 2, "fsdp": 2})
-    flags = ["--save-every", 25, "--processes", 4, "--save-hf", tmp_path / "hf"]
-    four = call(command(tmp_path, "four", *flags, plan=plan, steps=50))
+    flags = ["--save-every", 8, "--processes", 4, "--save-hf", tmp_path / "hf"]
+    four = call(command(tmp_path, "four", *flags, plan=plan, steps=16))
     assert four.returncode == 0, four.stderr
     a, b = losses(tmp_path / "one"), losses(tmp_path / "four")
-    assert len(a) == len(b) == 50
+    assert len(a) == len(b) == 16
     np.testing.assert_allclose([x[1] for x in a], [x[1] for x in b], rtol=1e-4)
-    names = [p.name for p in (tmp_path / "four" / "checkpoints" / "step-00000050").iterdir()]
+    names = [p.name for p in (tmp_path / "four" / "checkpoints" / "step-00000016").iterdir()]
     assert len(names) == 5  # four files of shards and the manifest
     cfg = load_model(plan.model)
-    kept = read_params(tmp_path / "four" / "checkpoints" / "step-00000050", shapes(cfg))
+    kept = read_params(tmp_path / "four" / "checkpoints" / "step-00000016", shapes(cfg))
     saved = load(tmp_path / "hf", cfg)
     jax.tree.map(np.testing.assert_array_equal, saved, kept)
 

@@ -1,5 +1,8 @@
 """The plan's optimizer: dtypes of what it keeps, the master copy, schedules, what decays."""
 
+from dataclasses import replace
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,19 +22,22 @@ from shardwise.runtime.trainer.optimizer import rate_of, sides
 BF16 = TrainDtypes(param="bf16", compute="bf16", grad="bf16", master="f32", moments="bf16")
 
 
+@cache
+def initial(cfg, dtype):
+    return initialise(cfg, jax.random.key(0), dtype)
+
+
 def setting(tmp_path, settings=None, **changes):
     plan = make_plan(tmp_path, **changes)
     cfg = load_model(plan.model)
     optimizer = optimizer_of(plan, cfg, settings or Settings(steps=10, lr=0.01, decay=0.0))
     kind = {"f32": jnp.float32, "bf16": jnp.bfloat16}[plan.dtypes.param]
-    params = initialise(cfg, jax.random.key(0), kind)
-    return optimizer, params
+    return optimizer, initial(replace(cfg, name="tiny"), kind)
 
 
 def noise(params, seed):
-    keys = jax.random.split(jax.random.key(seed), len(jax.tree.leaves(params)))
-    keys = jax.tree.unflatten(jax.tree.structure(params), list(keys))
-    return jax.tree.map(lambda p, k: jax.random.normal(k, p.shape, p.dtype), params, keys)
+    draw = np.random.default_rng(seed).normal
+    return jax.tree.map(lambda p: jnp.asarray(draw(size=p.shape), p.dtype), params)
 
 
 def steps(optimizer, params, n=4):

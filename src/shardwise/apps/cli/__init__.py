@@ -18,9 +18,9 @@ labels), for `pipeline_chart.py` (with `timeline.py`),
 `serve_chart.py`, `simulate_chart.py`, `sweep_chart.py`, `validate_plot.py`, `shard_pictures.py`,
 `shard_views.py` and `shard_animation.py`. What all share: `lazy.py`, `command.py` (groups of
 options in `--help`, of which `option_table.py` is the table), `options.py`, `numbers.py` (options
-that are numbers), `choices.py` (those that are names of rows), `files.py` (options that name files
-to write), `parts.py` (packages that the plain install leaves out), `output.py` shows answers as
-documents and `pages.py` as pages, `progress.py` how far a run is, `streams.py` errors.
+that are numbers), `choice_table.py` (names of rows that options take), `files.py` (options that
+name files to write), `parts.py` (packages that the plain install leaves out), `output.py` shows
+answers as documents and `pages.py` as pages, `progress.py` how far a run is, `streams.py` errors.
 """
 
 import sys

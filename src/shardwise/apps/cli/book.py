@@ -43,9 +43,9 @@ def figure_(**options: Any) -> None:
 
     check_outputs()
     answer = request_of(FigureRequest, options).answer()
+    show_answer(answer, options, inputs={"id": options["figure_id"]})
     if options["plot_path"]:
         _plot(answer.figure, options["plot_path"])
-    show_answer(answer, options, inputs={"id": options["figure_id"]})
 
 
 def _plot(found: "Figure", path: Path) -> None:

@@ -8,7 +8,7 @@ import click
 
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option
-from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.options import as_option, request_of
 from shardwise.apps.cli.output import json_option, show_answer
 
 
@@ -17,6 +17,7 @@ from shardwise.apps.cli.output import json_option, show_answer
 @click.option("--to", metavar="TARGET", help="Write the plan for this target.")
 @click.option("--from", "from_", metavar="TARGET", help="Read an export back into a plan file.")
 @click.option("--model", help="With --from: the model, where the file does not say it.")
+@as_option
 @click.option("--on", help="With --from: the slice, where the file does not say it.")
 @file_option("-o", "output", metavar="FILE", help="Write here, not to stdout.")
 @json_option

@@ -6,7 +6,7 @@ import click
 
 from shardwise.apps.cli.command import AnswerGroup
 from shardwise.apps.cli.files import check_outputs
-from shardwise.apps.cli.options import request_of
+from shardwise.apps.cli.options import as_option, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 
@@ -32,6 +32,7 @@ def list_models(**options: Any) -> None:
 
 @model.command()
 @click.argument("name")
+@as_option
 @seq_option
 @kv_option
 @sections_options("detail")
@@ -41,12 +42,13 @@ def show(**options: Any) -> None:
     from shardwise.verbs.model import ModelRequest
 
     request = request_of(ModelRequest, options)
-    inputs = {"name": options["name"], "seq": request.context(), "kv": options["kv"]}
+    inputs = {"name": options["name"], **_asked(options, request.context())}
     show_answer(request.answer(), options, inputs=inputs)
 
 
 @model.command()
 @click.argument("names", nargs=-1, required=True)
+@as_option
 @seq_option
 @kv_option
 @csv_option
@@ -58,5 +60,11 @@ def diff(**options: Any) -> None:
 
     check_outputs()
     request = request_of(ModelDiffRequest, options)
-    inputs = {"names": options["names"], "seq": request.context(), "kv": options["kv"]}
+    inputs = {"names": options["names"], **_asked(options, request.context())}
     show_answer(request.answer(), options, inputs=inputs)
+
+
+def _asked(options: dict[str, Any], context: int) -> dict[str, Any]:
+    """What else was asked, for a document's `inputs`."""
+    family = {"as": options["as_"]} if options["as_"] else {}
+    return {**family, "seq": context, "kv": options["kv"]}

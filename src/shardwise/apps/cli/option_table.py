@@ -10,6 +10,7 @@ from collections.abc import Mapping
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "What is planned": {
         "--model": "the model: a zoo name, a config.json, or a folder with one",
+        "--as": "the class or model type that a config.json is read as, where its own is unknown",
         "--on": "the chips: a slice (v5p:4x4x8, 4*h100:8), or a chip to look through",
         "--batch": "the sequences of a training step together: tokens (4Mi) or sequences (1024seq)",
         "--seq": "tokens of a sequence",

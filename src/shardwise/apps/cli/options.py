@@ -3,16 +3,18 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from shardwise.errors import BadRequest
 
-if TYPE_CHECKING:
-    from shardwise.workflows.inputs import Hardware
-
 Made = TypeVar("Made")
+
+
+as_option = click.option(
+    "--as", "as_", metavar="FAMILY", help="Class or model type to read an unknown config.json as."
+)
 
 
 def hardware_options(
@@ -81,15 +83,6 @@ def renamed(former: str, remedy: str) -> Callable[[Any], Any]:
 def request_of(request: Callable[..., Made], options: Mapping[str, Any]) -> Made:
     """The request that the command's parameters make: each of its fields is one, by name."""
     return request(**{field.name: options[field.name] for field in fields(request)})  # type: ignore[arg-type]
-
-
-def hardware_of(options: dict[str, Any]) -> "Hardware":
-    """The hardware settings of `hardware_options`."""
-    from shardwise.workflows.inputs import HardwareWords  # slow to load, for --help
-
-    return request_of(
-        HardwareWords, {"prices": (), "provider": None, "spot": False, **options}
-    ).hardware
 
 
 def on_command_line(name: str) -> bool:

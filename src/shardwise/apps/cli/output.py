@@ -3,10 +3,8 @@
 Warnings go to stderr below the page; in a document they are part of it.
 """
 
-import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,17 +34,17 @@ def show_answer(
     more: Sequence[str] = (),
     warnings_first: bool = False,
 ) -> None:
-    """Write --csv, then print the document or the page; `more` are lines below the page, such as
+    """Print the document or the page, then write --csv; `more` are lines below the page, such as
     which files were written, and `page` one in place of the answer's own. `inputs` are what was
     asked, in place of all options given; `doc` is a document that was made before;
     `warnings_first` puts the warnings above a long page."""
-    if options.get("csv_path"):
-        _write_rows(options["csv_path"], answer.table())
     doc = doc or document_of(answer, given(options) if inputs is None else inputs)
     if options["as_json"]:
         print_document(doc)
     else:
         print_answer(answer, options, doc["warnings"], page, more, warnings_first)
+    if options.get("csv_path"):
+        _write_rows(options["csv_path"], answer.table())
 
 
 def document_of(answer: "Answer", inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,6 +67,8 @@ def document(
     provenance: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The envelope that every command's JSON shares. `resolved` maps a name to value and origin."""
+    from importlib.metadata import version  # slow to load, for --help
+
     return {
         "schema_version": SCHEMA_VERSION,
         "tool_version": version("shardwise"),
@@ -94,6 +94,8 @@ def _spelt(text: str) -> str:
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
+        import json
+
         return json.dumps(json.loads(text), indent=2)
     return text
 

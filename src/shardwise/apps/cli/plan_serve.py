@@ -7,7 +7,7 @@ import click
 
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, plot_option
-from shardwise.apps.cli.options import hardware_options, renamed, request_of
+from shardwise.apps.cli.options import as_option, hardware_options, renamed, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.progress import progress_line
@@ -35,6 +35,7 @@ def all_gone(command: Any) -> Any:
 
 @click.command(cls=AnswerCommand)
 @click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
+@as_option
 @click.option(
     "--on", required=True, help="A chip (h100), several (h100,b200,v5p), or a slice (h100:8)."
 )
@@ -97,8 +98,8 @@ def serve(**options: Any) -> None:
     path = options["plan_path"]
     if path:
         save_plan(answer.plan, path)
+    show_answer(answer, options, more=(next_line(path, answer),))
     if options["plot_path"]:
         from shardwise.apps.cli.serve_chart import plot_serving
 
         plot_serving(answer, options["plot_path"])
-    show_answer(answer, options, more=(next_line(path, answer),))

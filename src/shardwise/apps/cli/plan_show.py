@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.command import AnswerCommand
-from shardwise.apps.cli.files import check_outputs
+from shardwise.apps.cli.files import check_outputs, file_option
 from shardwise.apps.cli.options import hardware_options, request_of
 from shardwise.apps.cli.output import json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
@@ -17,6 +17,10 @@ plan_file = click.Path(dir_okay=False, path_type=Path)
 
 @click.command(cls=AnswerCommand)
 @click.argument("path", type=plan_file)
+@click.option(
+    "--resolve", is_flag=True, help="Show every choice with where it comes from: file or computed."
+)
+@file_option("-o", "output", help="With --resolve: the whole plan as a file.")
 @timeline_options
 @hardware_options(constants=None, price=False)
 @sections_options("detail", "book")
@@ -27,10 +31,17 @@ def show(**options: Any) -> None:
     --set remat=block changes a field first. audit:NAME is a plan of a published run
     (`shardwise book list`).
     """
+    from shardwise.errors import BadRequest
+    from shardwise.plans import save_plan
     from shardwise.verbs.plan_show import PlanShowRequest
 
     check_outputs()
+    output = options["output"]
+    if output and not options["resolve"]:
+        raise BadRequest("-o writes the whole plan; it goes with --resolve")
     answer = request_of(PlanShowRequest, options).answer()
+    if output:
+        save_plan(answer.best.plan, output)
     inputs = {"path": str(options["path"]), "set": list(options["sets"])}
     show_answer(answer, options, inputs=inputs)
     write_timeline(answer.best, options)

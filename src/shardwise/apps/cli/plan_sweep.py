@@ -7,7 +7,7 @@ import click
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, plot_option
 from shardwise.apps.cli.numbers import NUMBER
-from shardwise.apps.cli.options import hardware_options, request_of
+from shardwise.apps.cli.options import as_option, hardware_options, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.plan_train_options import search_options
 from shardwise.apps.cli.progress import progress_line
@@ -15,6 +15,7 @@ from shardwise.apps.cli.progress import progress_line
 
 @click.command(cls=AnswerCommand)
 @click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
+@as_option
 @click.option(
     "--on",
     required=True,
@@ -42,8 +43,8 @@ def sweep(**options: Any) -> None:
 
     check_outputs()
     answer = request_of(SweepRequest, options).answer(progress_line("planning"))
+    show_answer(answer, options)
     if options["plot_path"]:
         from shardwise.apps.cli.sweep_chart import plot_sweep
 
         plot_sweep(answer.points, answer.name, options["plot_path"], answer.days)
-    show_answer(answer, options)

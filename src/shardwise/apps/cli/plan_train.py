@@ -8,7 +8,7 @@ import click
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option
 from shardwise.apps.cli.numbers import WHOLE
-from shardwise.apps.cli.options import hardware_options, request_of
+from shardwise.apps.cli.options import as_option, hardware_options, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.plan_train_options import run_options, search_options
@@ -19,6 +19,7 @@ from shardwise.verbs.layout import wrapped
 
 @click.command(cls=AnswerCommand)
 @click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
+@as_option
 @click.option("--on", required=True, help="Slice such as v5p:16x16x16, or a bare chip.")
 @click.option("--batch", required=True, help="Tokens (4Mi) or sequences (1024seq) per step.")
 @click.option("--seq", required=True, help="Tokens per sequence.")

@@ -1,4 +1,7 @@
-"""A progress line on stderr for what takes longer than two seconds; silent without a terminal."""
+"""A progress line on stderr for what takes longer than two seconds.
+
+Silent without a terminal and with -q.
+"""
 
 import sys
 import time
@@ -7,13 +10,15 @@ from contextlib import contextmanager
 
 import click
 
+from shardwise.apps.cli.pages import wanted
+
 _PATIENCE = 2.0
 _PAUSE = 0.1
 
 
 def progress_line(what: str, of: str = "parts of the slice") -> Callable[[int, int], None] | None:
     """A callback (done, of how many; 0: not known) that draws the line, or None: nobody watches."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or wanted("quiet"):
         return None
     started = time.perf_counter()
     drawn = 0.0
@@ -36,7 +41,7 @@ def progress_line(what: str, of: str = "parts of the slice") -> Callable[[int, i
 def stage_line() -> Iterator[Callable[[str, float], None] | None]:
     """A line on a terminal, gone afterwards: what a child is at, and for how long; None where
     nobody watches."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or wanted("quiet"):
         yield None
         return
 

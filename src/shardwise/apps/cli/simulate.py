@@ -74,6 +74,7 @@ def simulate(**options: Any) -> None:
     answer = request_of(SimulateRequest, options).answer(
         progress_line("simulating", "requests"), keep_steps=steps is not None
     )
+    show_answer(answer, options)
     if options["plot_path"]:
         from shardwise.apps.cli.simulate_chart import plot_simulation
 
@@ -83,7 +84,6 @@ def simulate(**options: Any) -> None:
         from shardwise.planner.simulate.step_trace import step_events
 
         write_events(step_events(answer.simulated.outcome, until), steps, "--perfetto")
-    show_answer(answer, options)
     answer.verify()
 
 

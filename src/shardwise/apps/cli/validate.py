@@ -47,11 +47,11 @@ def validate(**options: Any) -> None:
         raise BadRequest("--plot cannot take effect with --serving; leave it out")
     request = request_of(ValidateRequest, options)
     answer = request.answer(progress_line("validating", "runs"))
+    asked = {name: value for name, value in options.items() if name != "path"}
+    inputs = {"path": str(request.table), **given(asked)}
+    show_answer(answer, options, inputs=inputs, warnings_first=True)
     if options["plot_path"]:
         from shardwise.apps.cli.validate_plot import plot
 
         plot(answer.found, options["plot_path"])  # type: ignore[arg-type]
-    asked = {name: value for name, value in options.items() if name != "path"}
-    inputs = {"path": str(request.table), **given(asked)}
-    show_answer(answer, options, inputs=inputs, warnings_first=True)
     answer.checked()

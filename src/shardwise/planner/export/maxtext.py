@@ -9,15 +9,19 @@ the model's flags, `maxtext_read.py` reads flags and YAML.
 
 import math
 import shlex
-from dataclasses import replace
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import shardwise.plans.software
+from shardwise.boundary import read_json
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import remat_row
 from shardwise.planner.export.hardware import is_tpu, outer_degrees, safe_names
 from shardwise.planner.export.maxtext_model import model_flags
-from shardwise.planner.export.notes import one_line, placed, stored_dtype
+from shardwise.planner.export.notes import copies, one_line, placed, stored_dtype
 from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.plans.software.maxtext import DTYPES, MAXTEXT, QUANTIZED, TENSORS
 
@@ -42,8 +46,15 @@ AXES = {
     "stage": "pipeline",
 }
 WORDS = MAXTEXT.words
+_SNAPSHOT = Path(shardwise.plans.software.__file__).parents[1] / "data/software/maxtext.json"
 CUSTOM = "custom"
 PLACES = {"keep": "device", "recompute": "remat", "offload": "offload"}
+
+
+@cache
+def snapshot() -> Mapping[str, Any]:
+    """What MaxText's own files say: its `models` by name, and the `topologies` that it knows."""
+    return read_json(_SNAPSHOT, "the snapshot of MaxText")
 
 
 def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
@@ -74,16 +85,15 @@ def written(value: Any) -> str:
 
 def _hardware(plan: TrainPlan, piece: Slice) -> dict[str, Any]:
     """The topology to compile for ahead of time, where Cloud has an unambiguous name for it."""
-    used = replace(piece, count=plan.slices)
     if not is_tpu(piece):
         return {"hardware": "gpu"}
-    names = safe_names(piece)
+    names = [name for name in safe_names(piece) if name in snapshot()["topologies"]]
     if not names:
         return {"hardware": "tpu"}
     return {
         "hardware": "tpu",
         "compile_topology": names[-1],
-        "compile_topology_num_slices": used.count,
+        "compile_topology_num_slices": plan.slices,
     }
 
 
@@ -130,7 +140,7 @@ def _pipeline(plan: TrainPlan) -> dict[str, Any]:
 
 def _memory(plan: TrainPlan) -> dict[str, Any]:
     values: dict[str, Any] = {
-        "shard_optimizer_over_data": WORDS["zero"].get(plan.zero, "false"),
+        "shard_optimizer_over_data": copies(plan) > 1 and WORDS["zero"].get(plan.zero, "false"),
         "optimizer_memory_host_offload": plan.offload_optimizer,
         "scan_layers": True,
     }

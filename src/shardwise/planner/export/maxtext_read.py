@@ -1,35 +1,30 @@
 """Fields of a plan from MaxText's flags or YAML; what a file leaves out is MaxText's default.
 
 A `model_name` stands for the flags of MaxText's own file of that name, a snapshot of which lies in
-`plans/data/software/maxtext_models.json`. A degree of -1 takes the devices that the others leave.
+`plans/data/software/maxtext.json`. A degree of -1 takes the devices that the others leave.
 """
 
 import re
 from collections.abc import Mapping
-from functools import cache
 from math import prod
-from pathlib import Path
 from typing import Any
 
-import shardwise.plans.software
-from shardwise.boundary import parse_yaml, read_json
+from shardwise.boundary import parse_yaml
 from shardwise.errors import BadRequest, unknown
 from shardwise.hardware import parse_slice
 from shardwise.planner.export.flags import Flags, words_of
 from shardwise.planner.export.hardware import slice_fields
-from shardwise.planner.export.maxtext import AXES, CUSTOM, PLACES, WORDS, written
+from shardwise.planner.export.maxtext import AXES, CUSTOM, PLACES, WORDS, snapshot, written
 from shardwise.planner.export.notes import Fields, mesh_of, whole
 from shardwise.plans.software.maxtext import DTYPES, MAXTEXT, QUANTIZED, TENSORS
 from shardwise.plans.train import STORAGE_AXES
 
 TARGET = "maxtext"
-_MODELS = Path(shardwise.plans.software.__file__).parents[1] / "data" / "software"
 
 
-@cache
 def own_models() -> Mapping[str, Mapping[str, Any]]:
     """The flags of every `model_name`, as its file has them."""
-    return read_json(_MODELS / "maxtext_models.json", "the table of MaxText's models")["models"]
+    return snapshot()["models"]
 
 
 def given_flags(text: str) -> Flags:

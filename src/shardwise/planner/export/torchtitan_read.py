@@ -70,7 +70,7 @@ def read(text: str, devices: int | None = None) -> Fields:
         "mesh": mesh_of(mesh),
         "zero": 0,
         "storage_axes": list(STORAGE_AXES),
-        "expert_over_tensor": mesh["expert"] > 1 and mesh["tensor"] > 1,
+        "expert_over_tensor": mesh["tensor"] > 1 and _degree(given, "expert_parallel_degree") > 1,
         "sequence_parallel": bool(given["parallelism.enable_sequence_parallel"]),
         "weight_gather": _gather(given, stages),
         "gradient_reduce": reduces(stages),

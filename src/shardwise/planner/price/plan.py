@@ -7,7 +7,7 @@ time with what each of its own, uneven stages really holds: its layers by kind, 
 first, the logits on the last. `timeline_factor` is what it takes over the counted device's work.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -339,19 +339,6 @@ def layers_of_stages(plan: TrainPlan, cfg: ModelConfig) -> tuple[tuple[int, ...]
         for group in cfg.pattern[first:last]:
             count[rank][group] += 1
     return tuple(tuple(row) for row in count)
-
-
-def spread(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers per stage as even as they go; the first and the last, which also hold the embedding
-    and the logits, get fewer where some must (as Llama-3-405B did: 126 over 16 stages).
-
-    >>> spread(126, 16)[0], spread(126, 16)[1], spread(126, 16)[-1]
-    (7, 8, 7)
-    """
-    whole, more = divmod(layers, stages)
-    order: Sequence[int] = [*range(1, stages - 1), 0, stages - 1] if stages > 1 else [0]
-    extra = set(order[:more])
-    return tuple(whole + (stage in extra) for stage in range(stages))
 
 
 # Answers ------------------------------------------------------------------------------------------

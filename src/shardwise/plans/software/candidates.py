@@ -105,6 +105,7 @@ EFFECTS = {
     "expert_dispatch": _experts,
     "expert_capacity": lambda c: _experts(c) & (not c.structure.ragged),
     "zero": lambda c: c.copies > 1,
+    "storage_axes": lambda c: c.degree("expert") * c.degree("context") > 1,
     "weight_gather": lambda c: c.stored,
     "gradient_reduce": lambda c: c.stored & (np.asarray(c.microbatches) > 1),
 }

@@ -84,6 +84,13 @@ MAXTEXT = SoftwareRow(
             "set weight_gather to per_pass",
         ),
         about_choices(
+            "zero",
+            ("zero", "storage_axes"),
+            lambda c: (c.copies == 1) | (c.degree("fsdp") == 1) | (c.structure.zero == 0),
+            "beside fsdp it does not shard the optimizer state over data",
+            "set zero to 0",
+        ),
+        about_choices(
             "remat_kinds",
             ("remat",),
             _placeable,
