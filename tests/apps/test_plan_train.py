@@ -480,3 +480,13 @@ def test_a_plan_of_another_job_is_refused_with_the_flags_that_plan_it(capsys):
     code, out, err = run(capsys, *SMALL, "--against", "audit:llama-3-405b-16k")
     assert (code, out) == (2, "")
     assert "--on '2048*h100:8' --batch 2048seq --seq 8192" in err
+
+
+def test_a_slice_on_which_the_usual_program_has_no_mesh_is_planned_for_the_next(capsys):
+    """8,960 chips are no power of two: MaxText, which uses them all, has no mesh for the batch."""
+    result = document(capsys, *BOOK)["result"]
+    assert result["runs_in"] == "JAX (shardwise train)"
+    assert result["chips_idle"] > 0
+    code, _, err = run(capsys, *BOOK, "--for", "maxtext")
+    assert code == 2
+    assert "among those that MaxText runs is legal for a batch of 1024 sequences" in err

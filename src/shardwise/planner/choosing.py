@@ -23,25 +23,33 @@ QUICK = 400_000
 
 
 def plan_for(groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: int) -> TrainPlanning:
-    """The best plan of the first group of which some program runs what is fixed.
+    """The best plan of the first group of which some program runs what is fixed, and has a legal
+    mesh; where several were tried and none has, the best plan of any.
 
     Its `outside` is the best plan of any, where that is faster and quickly found. Raises BadRequest
     with every obstacle where a single program was asked for and cannot.
     """
-    able = [[r for r in group if not obstacles_of(r)] for group in groups]
-    requests = next((group for group in able if group), None)
-    if requests is None:
-        requests = [_for_none(groups)]
-    planning = _fastest(requests, planned, top)
+    able = [ready for group in groups if (ready := [r for r in group if not obstacles_of(r)])]
+    asked = len(groups) == 1 and groups[0][0].software is not None
+    if asked and not able:
+        raise BadRequest(cannot(groups[0][0]))
+    if not asked:
+        able.append([replace(groups[0][0], software=None)])
+    planning = _first(able, planned, top)
     return replace(planning, outside=_outside(planning, planned))
 
 
-def _for_none(groups: Sequence[Sequence[TrainRequest]]) -> TrainRequest:
-    """A request for no program, where several were tried; one that was asked for is refused."""
-    first = groups[0][0]
-    if len(groups) == 1 and first.software is not None:
-        raise BadRequest(cannot(first))
-    return replace(first, software=None)
+def _first(groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: int) -> TrainPlanning:
+    """The planning of the first group that has a legal mesh. A program whose plans do not fit is
+    not passed over: the next would take chips that it has no use for."""
+    miss: BadRequest | None = None
+    for requests in groups:
+        try:
+            return _fastest(requests, planned, top)
+        except BadRequest as error:
+            miss = miss or error
+    assert miss is not None
+    raise miss
 
 
 def cannot(request: TrainRequest) -> str:

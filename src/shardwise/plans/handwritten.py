@@ -32,8 +32,9 @@ COMPUTED = (
 
 
 def is_handwritten(data: Mapping[str, Any]) -> bool:
-    """Whether a file says the batch in words."""
-    return any(name in data for name in WORDS)
+    """Whether the file of a training plan says the batch in words; a serving plan has a `batch` of
+    its own."""
+    return data.get("kind", "train") == "train" and any(name in data for name in WORDS)
 
 
 def worked_out(data: Mapping[str, Any], origin: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from shardwise.boundary import number
 from shardwise.errors import BadRequest
+from shardwise.hardware import Chip
 from shardwise.models import load_model
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import with_family
@@ -12,12 +13,10 @@ from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_seconds, format_usd, parse_count, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.chips_beside import ChipsBeside, chips_beside
 from shardwise.verbs.request import Progress, verb
-from shardwise.workflows.inputs import (
-    Words,
-    parse_total,
-    words,
-)
+from shardwise.verbs.side_by_side import BesideRequest, side_by_side
+from shardwise.workflows.inputs import Words, parse_total, words
 from shardwise.workflows.sweep import SweepPoint, slices_between, sweep, sweep_result
 from shardwise.workflows.train_choices import TrainChoices
 
@@ -29,42 +28,62 @@ class SweepRequest(TrainChoices):
     `as_` is the class or model type that a config.json is read as, where its own is not known.
     `on` are slices, or bare chips for their slices of `chips` ("256..16384") chips, one per
     doubling; `batches` and `lengths` those of a step, in tokens or sequences ("1024seq") and in
-    tokens. `tokens` ("15T") adds days and dollars of a whole run, `days` is its deadline. Raises
-    BadRequest, and NoFeasiblePlan where no point has a plan.
+    tokens. `tokens` ("15T") adds days and dollars of a whole run, `days` is its deadline.
+
+    Several bare chips ("h100,v5p") with `days`, or with one number of `chips`, stand side by side:
+    a row for each, with the fewest chips that keep the deadline. Raises BadRequest, and
+    NoFeasiblePlan where no point has a plan.
     """
 
     model: str | Path = field(kw_only=False)
     as_: str | None = None
     on: Words
-    chips: str = "1..65536"
+    chips: str | int | None = None
     batches: Words
     lengths: Words
     tokens: float | str | None = None
     days: float | str | None = None
 
-    def answer(self, progress: Progress | None = None) -> "Swept":
-        """Search each point."""
+    def answer(self, progress: Progress | None = None) -> "Swept | ChipsBeside":
+        """Search each point, or of each chip the slices that its deadline needs."""
         if self.days and not self.tokens:
             raise BadRequest("--days is a deadline for a run; say its length with --tokens")
+        places = self._places()
         model, batches = with_family(self.model, self.as_), words(self.batches)
         cfg = load_model(model)
         lengths = [parse_length(text, "--seq") for text in words(self.lengths)]
         for batch in batches:
             for length in lengths:
                 parse_batch(batch, length)
-        low, high = _range(self.chips)
-        found = [p for t in words(self.on) for p in slices_between(t, low, high, self.hardware)]
+        tokens = parse_total(self.tokens, "--tokens") if self.tokens else None
+        days = number(self.days, "--days", above=0, most=1e6, suffix=True) if self.days else None
+        low, high = self._range()
+        if self._is_beside(places):
+            if len(batches) != 1 or len(lengths) != 1:
+                raise BadRequest("several chips side by side take one --batch and one --seq")
+            asked = BesideRequest(
+                model=model,
+                places=places,
+                batch=batches[0],
+                length=lengths[0],
+                low=low,
+                high=high,
+                tokens=tokens,
+                days=days,
+                choices=self,
+            )
+            return chips_beside(cfg, asked, side_by_side(asked, progress))
+        found = [p for place in places for p in slices_between(place, low, high, self.hardware)]
         pieces = list({str(p): p for p in found}.values())
         points = sweep(
             model,
             pieces,
             batches=batches,
             lengths=lengths,
-            tokens=parse_total(self.tokens, "--tokens") if self.tokens else None,
+            tokens=tokens,
             choices=self,
             progress=progress,
         )
-        days = number(self.days, "--days", above=0, most=1e6, suffix=True) if self.days else None
         return Swept(
             name=cfg.name,
             points=points,
@@ -73,6 +92,35 @@ class SweepRequest(TrainChoices):
             warnings=unpriced(cfg),
             provenance={p.chip.id: p.chip.efficiency.source for p in pieces},
         )
+
+    def _places(self) -> list[str]:
+        """The slices and chips of `on`, each once."""
+        names = [name.strip() for text in words(self.on) for name in text.split(",")]
+        if not all(names):
+            raise BadRequest(f"--on {','.join(words(self.on))} lacks a name; write h100,v5p")
+        return list(dict.fromkeys(names))
+
+    def _is_beside(self, places: list[str]) -> bool:
+        """Whether it is chips side by side: several bare ones, of one size or with a deadline."""
+        targets = [self.hardware.target(place) for place in places]
+        if len({target.id for target in targets if isinstance(target, Chip)}) < 2:
+            return False
+        if self.chips is None and not self.days:
+            raise BadRequest(
+                "several chips side by side need --chips N, or --tokens with --days; or sweep "
+                "their slices with --chips LOW..HIGH"
+            )
+        return bool(self.days) or ".." not in str(self.chips)
+
+    def _range(self) -> tuple[float, float]:
+        """The fewest and the most chips of a slice; N alone is up to N of several chips."""
+        text = str(self.chips or EVERY_SIZE)
+        if ".." not in text and len(self._places()) > 1:
+            text = f"1..{text}"
+        return _range(text)
+
+
+EVERY_SIZE = "1..65536"
 
 
 def _range(text: str) -> tuple[float, float]:

@@ -83,6 +83,11 @@ class TrainPlanRequest(TrainChoices):
 
     def answer(self, progress: Progress | None = None) -> "TrainPlanned":
         """Search, and price what was asked for beside it."""
+        if "," in self.on:
+            raise BadRequest(
+                f"--on {self.on} names several chips; `shardwise plan sweep --on {self.on}` with "
+                "--chips N, or with --tokens and --days, puts them side by side"
+            )
         run = self._run()
         published = published_plan(str(self.against)) if self.against else None
         planning = plan_training(

@@ -92,7 +92,7 @@ def sweep(
     for done, (batch, length, piece) in enumerate(jobs):
         inside = _inside(progress, done, len(jobs)) if progress else None
         point = SweepPoint(piece=piece, batch=batch, sequence_length=length, answer=None)
-        points.append(_planned(point, model, tokens, choices, inside))
+        points.append(planned_point(point, model, tokens, choices, inside))
     if progress:
         progress(len(jobs), len(jobs))
     if all(point.answer is None for point in points):
@@ -107,7 +107,7 @@ def _inside(
     return lambda *_: progress(done, jobs)
 
 
-def _planned(
+def planned_point(
     asked: SweepPoint,
     model: str | Path,
     tokens: float | None,
@@ -246,10 +246,11 @@ def _stop(series: Sequence[SweepPoint]) -> str:
 
 def sweep_result(points: Sequence[SweepPoint], days: float | None) -> dict[str, Any]:
     """The sweep as a document's `result`."""
-    return {"points": [_row(p) for p in points], "verdicts": verdicts(points, days=days)}
+    return {"points": [sweep_row(p) for p in points], "verdicts": verdicts(points, days=days)}
 
 
-def _row(point: SweepPoint) -> dict[str, Any]:
+def sweep_row(point: SweepPoint) -> dict[str, Any]:
+    """One point in a document."""
     row: dict[str, Any] = {
         "slice": str(point.piece),
         "chip": point.piece.chip.id,

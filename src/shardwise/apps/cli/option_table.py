@@ -135,6 +135,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--why": "why this answer and not another",
         "--book": 'what the rules of "How To Scale Your Model" say beside it',
         "--quiet": "no warnings, no progress, no hints",
+        "--resolve": "write the plan out whole, with what its file left out",
         "--verbose": "where the value of each choice comes from",
         "--brief": "the first lines of the answer alone",
         "--draw": "a map in the terminal",

@@ -20,9 +20,13 @@ from shardwise.apps.cli.progress import progress_line
     "--on",
     required=True,
     multiple=True,
-    help="Slice, or a bare chip for its slices within --chips; may be repeated.",
+    help="Slice, or a bare chip for its slices within --chips; several as h100,v5p or repeated.",
 )
-@click.option("--chips", default="1..65536", show_default=True, metavar="LOW..HIGH", help="Chips.")
+@click.option(
+    "--chips",
+    metavar="N|LOW..HIGH",
+    help="Chips of a slice; N for several chips side by side.  [default: 1..65536]",
+)
 @click.option("--batch", "batches", required=True, multiple=True, help="As in plan train; repeat.")
 @click.option("--seq", "lengths", required=True, multiple=True, help="Tokens; may be repeated.")
 @search_options
@@ -37,7 +41,9 @@ def sweep(**options: Any) -> None:
 
     `eff` is tokens/s per chip over that of the series' smallest slice, `added` the speed that the
     chips added since the row above bring (100% is perfect scaling), `*` marks rows that no other
-    beats in both speed and cost.
+    beats in both speed and cost. Several bare chips with --days, or with --chips N, stand side by
+    side, a row for each: the fewest chips that keep the deadline, what runs the plan, dollars with
+    the range over providers, and the date of each price.
     """
     from shardwise.verbs.plan_sweep import SweepRequest
 

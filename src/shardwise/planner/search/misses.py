@@ -20,6 +20,11 @@ def no_legal_plan(request: TrainRequest) -> str:
     if request.software is not None:
         pins += f" among those that {request.software.title} runs"
     near = nearest_batches(request)
+    if request.sequences in near:
+        return (
+            f"no mesh on {request.piece}{pins} is legal for a batch of {request.sequences} "
+            "sequences; take a slice of 2^n chips, pin fewer axes, or use --for any"
+        )
     if not near:
         return (
             f"no mesh on {request.piece}{pins} can be placed on any part of it; "

@@ -34,8 +34,9 @@ from shardwise.scheduling.step import StepShape
 
 COUNTED, RUNS = 2000, 5
 SHARE, ROOM, ANSWERED = 0.95, 0.05, 0.99
-APART = 2.0
-"""Deviations above the mean of the runs: 98 of 100 runs are below."""
+APART, LEAST_APART = 2.0, 0.02
+"""Deviations above the mean of the runs (98 of 100 runs are below), and what a deviation is at
+least, of the mean, as few runs may lie together by chance."""
 TOGETHER = 1.25
 LIMIT = 1 - ROOM
 """Of the load on the targets."""
@@ -330,7 +331,8 @@ def _slow(runs: np.ndarray) -> np.ndarray:
     """Columns of figures of runs: their mean and `APART` deviations."""
     with np.errstate(invalid="ignore"):  # of refused requests, whose times are infinite
         spread = np.std(runs, axis=0, ddof=1) if len(runs) > 1 else 0.0
-        found = np.mean(runs, axis=0) + APART * spread
+        mean = np.mean(runs, axis=0)
+        found = mean + APART * np.maximum(spread, LEAST_APART * mean if len(runs) > 1 else 0.0)
     return np.where(np.isnan(found), np.inf, found)
 
 
