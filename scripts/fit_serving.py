@@ -51,6 +51,7 @@ from shardwise.roofline.engines import (
 ROOT = Path(__file__).parents[1]
 ENGINES = ROOT / "src" / "shardwise" / "roofline" / "data" / "engines.toml"
 PAGE = ROOT / "docs" / "fit_serving.md"
+ERRORS = ENGINES.with_name("serving_errors.toml")
 REASONS = PUBLISHED_SERVING.with_name("serving_left_out.json")
 _FEW = 10
 _CLASS = 30
@@ -118,6 +119,7 @@ def main() -> None:
     ENGINES.write_text(engines_toml(whole, left, table.runs, asked.date), encoding="utf-8")
     PAGE.write_text(page, encoding="utf-8")
     LEFT_OUT.write_text(left_out_json(left), encoding="utf-8")
+    ERRORS.write_text(errors_toml(left[0].rows, asked.date), encoding="utf-8")
 
 
 def arguments() -> argparse.Namespace:
@@ -384,6 +386,17 @@ def _range_entry(left: Sequence[LeftOutRuns]) -> list[str]:
 
 def _entry(name: str, value: float, source: str) -> str:
     return f"{name} = {{ value = {float(f'{value:.3g}')!r}, source = {json.dumps(source)} }}"
+
+
+def errors_toml(rows: Sequence[ScoredServingRun], day: str) -> str:
+    """How far each class of models is missed by fits that had not seen the model."""
+    lines = [f"# Made by scripts/fit_serving.py on {day}; medians of |error|, model left out."]
+    for name, mixture in (("dense", False), ("mixtures", True)):
+        mine = [r for r in rows if r.run.mixture == mixture]
+        tpot, ttft = tpot_summary(mine).median_abs_error, ttft_summary(mine).median_abs_error
+        lines += ["", f"[{name}]", f"runs = {len(mine)}"]
+        lines += [f"tpot = {tpot:.3g}", f"ttft = {ttft:.3g}"]
+    return "\n".join(lines) + "\n"
 
 
 def left_out_json(left: Sequence[LeftOutRuns]) -> str:

@@ -86,7 +86,7 @@ def test_importing_the_package_loads_nothing():
 
 
 def test_a_plan_that_serves_is_simulated():
-    planning = shardwise.plan_serve("llama-3-8b", "v5e:2x2", input=512, output=32)
+    planning = shardwise.plan_serve("llama-3-8b", "h100:1", input=512, output=32, rate=5)
     found = shardwise.simulate(planning.best.plan, rate=2.0, requests=20)
     assert found.result["completed"] == 20
 
@@ -98,7 +98,7 @@ def test_a_path_is_a_path_or_its_text(tmp_path, kind):
     config.write_text(json.dumps(hf_config("llama-3-8b")))
     saved = kind(tmp_path / "p.yaml")
     asked = {"input": 512, "output": 32}
-    served = shardwise.plan_serve(kind(config), "v5e:2x2", **asked).best.plan
+    served = shardwise.plan_serve(kind(config), "h100:1", rate=5, **asked).best.plan
     shardwise.save_plan(served, saved)
     assert shardwise.load_plan(saved) == served
     trained = shardwise.plan_train(kind(config), "v5p:2x2x2", batch="8seq", seq=512).best.plan

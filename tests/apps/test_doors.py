@@ -18,7 +18,6 @@ DIGITS = "9" * 5000
 MODEL = ("--model", "llama-3-8b")
 TRAIN = ["plan", "train", *MODEL, "--on", "v5e:4x4", "--batch", "64seq", "--seq", "4096"]
 SERVE = ["plan", "serve", *MODEL, "--on", "v5e:2x2", "--input", "1024", "--output", "128"]
-COST = [*SERVE, "--tpot", "50ms", "--objective", "cost", "--rate", "2"]
 SHARD = ["shard", "A[I_X, J] * B[J, K] -> C[I_X, K]"]
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)
@@ -64,7 +63,7 @@ def replaced(args: list[str], flag: str, value: str) -> list[str]:
         (["model", "show", "llama-3-8b", "--seq", "1e30"], "a whole number of tokens"),
         ([*SHARD, "--dims", "I=8,J=8,K=8", "--mesh", f"X={DIGITS}"], "mesh axis 'X' has degree"),
         ([*SHARD, "--dims", "I=1e30,J=8,K=8", "--mesh", "X=2"], "at most 1e+15 makes sense"),
-        ([*COST, "--activations", "zz"], "--activations takes no effect with --objective cost"),
+        ([*SERVE, "--activations", "zz"], "--activations zz is written another way now"),
         (["plan", "sweep", *TRAIN[2:], "--tokens", "1T", "--days", "nan"], "--days is 'nan'"),
         (["train", "p.yaml", "--data", "x", "--steps", "0"], "--steps is 0"),
         (["train", "p.yaml", "--data", "x", "--steps", "1", "--seed", "-1"], "--seed is -1"),

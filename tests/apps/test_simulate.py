@@ -144,7 +144,7 @@ def test_traces_files_and_pictures(plan_file, capsys, tmp_path):
 
 
 def test_a_person_reads_tables_and_definitions(plan_file, capsys):
-    code, out, err = run(capsys, "simulate", plan_file(), *MADE, "--ttft", "1s")
+    code, out, err = run(capsys, "simulate", plan_file(), *MADE, "--ttft", "1s", "--detail")
     assert code == 0
     for text in ("2 x h100:1", "TTFT", "request_goodput", "100.0% of the requests", "as of vllm"):
         assert text in out
@@ -217,7 +217,7 @@ def test_a_model_without_room_for_a_cache_has_no_plan(plan_file, capsys):
         ((*MADE, "--requests", "1e9"), "at most 500,000 can be simulated"),
         ((*MADE, "--tile", "1e5"), "at most 500,000 can be simulated"),
         ((*MADE, "--tile", "0"), "--tile is '0'; it must be a whole number of at least 1"),
-        ((*MADE, "--check", "90%"), "--check needs objectives; give --ttft, --tpot or --e2el"),
+        ((*MADE, "--check", "90%"), "--check needs objectives; give --ttft, --tpot or --e2e"),
         ((*MADE, "--lengths", "q.csv"), "--lengths 'q.csv' is not FILE:CATEGORY"),
         ((*MADE, "--csv", "/nowhere/a.csv"), "the folder '/nowhere' does not exist"),
         (("--trace", "/nowhere/a.csv"), "cannot read the trace '/nowhere/a.csv'"),

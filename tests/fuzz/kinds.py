@@ -265,7 +265,7 @@ OPTIONS = (
     "plan train --model llama-3-8b --on v5e:4x4 --batch 32seq --seq 2048 --tokens 1T --mfu 40%",
     "plan train --model llama-3-8b --on h100:8 --batch 1Mi --seq 4096 --top 3 --pin tensor=2",
     f"{_SERVE} --on v5e:2x2 --tpot 20ms",
-    f"{_SERVE} --on h100:8 --objective cost --rate 2",
+    f"{_SERVE} --on h100:8 --rate 2",
     f"{_SERVE} --on v5e:2x2 --batch 8 --weights int8 --kv int8",
     "plan show p.yaml --set global_batch_sequences=64 --constants book",
     "simulate p.yaml --rate 2 --requests 20 --input 100 --output 10 --seed 3",

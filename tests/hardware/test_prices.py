@@ -1,12 +1,15 @@
 """Prices: defaults with date and source, overrides, bad spellings."""
 
 import re
+from dataclasses import replace
+from datetime import date
 
 import pytest
 from tests.every import over_every
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import catalogue, load_chip, parse_price
+from shardwise.hardware.prices import _listed, listed_price, price_range
 
 PRICED = [chip for chip in catalogue() if chip.price is not None]
 
@@ -51,3 +54,37 @@ def test_a_price_for_another_chip_is_refused_with_both_names():
         "would change nothing; write --price h100=USD, or leave it out"
     )
     assert load_chip("h100-sxm", prices={"H100": 2.0}).require_price().usd_per_chip_hour == 2.0
+
+
+def test_what_providers_ask_is_a_range_with_dates():
+    found = price_range("h100")
+    assert found is not None
+    assert found.low.usd_per_chip_hour < found.high.usd_per_chip_hour
+    assert found.providers >= 5
+    assert f"{found.low.provider}, {found.low.as_of[:7]}" in str(found)
+    assert price_range("mi300x") is None
+
+
+def test_a_provider_and_the_spot_market_can_be_chosen():
+    assert listed_price("h100", "lambda").provider == "lambda"
+    cheapest = listed_price("h100", spot=True)
+    assert cheapest.kind == "spot"
+    assert cheapest.usd_per_chip_hour < listed_price("h100").usd_per_chip_hour
+    with pytest.raises(BadRequest, match="unknown provider of 'h100'"):
+        listed_price("h100", "nobody")
+    with pytest.raises(BadRequest, match="no spot price of 'h200'"):
+        listed_price("h200", spot=True)
+
+
+def test_a_price_of_more_than_half_a_year_ago_is_marked():
+    price = listed_price("v5p")
+    today = date(2026, 11, 23)
+    assert not price.stale(today)
+    assert replace(price, as_of="2024-12").stale(today)
+    assert str(replace(price, as_of="2024-12-23")).endswith(", 2024-12: old)")
+    assert not parse_price("v5p=3")[1].stale(today)
+
+
+def test_every_listed_chip_is_in_the_catalogue():
+    for chip in {name for name, _ in _listed()}:
+        assert load_chip(chip).id == chip

@@ -1,17 +1,17 @@
 """Plans: choices only, frozen and keyword-only; nothing here prices or searches.
 
 `train.py` and `serve.py` hold the two plans. Choices of a training plan that are rows: `stacks.py`
-(software), `context_methods.py` and `optimizers.py`. `ranges.py` checks the plans' numbers,
-`files.py` loads and saves them as YAML, `handwritten.py` those of a few keys with a batch in words
-(`batch_words.py`), `schema.py` is their JSON Schema, `laws.py` has the laws
-that bind a mesh to its model, `software/` the programs that run a plan. `named.py` finds the plans
-of published runs by name (`data/audits`), `layouts.py` maps a plan to the Layout of every parameter
-and activation. Read `train.py` first.
+(software), `context_methods.py` and `optimizers.py`; of a serving plan `servers.py` (software).
+`ranges.py` checks the plans' numbers, `files.py` loads and saves them as YAML, `handwritten.py`
+those of a few keys with a batch in words (`batch_words.py`), `schema.py` is their JSON Schema,
+`laws.py` has the laws that bind a mesh to its model, `software/` the programs that run a plan.
+`named.py` finds the plans of published runs by name (`data/audits`), `layouts.py` maps a plan to
+the Layout of every parameter and activation. Read `train.py` first.
 """
 
 from shardwise.plans.files import load_plan, save_plan
 from shardwise.plans.layouts import activation_layout, layout_table, parameter_layout
-from shardwise.plans.serve import PrefillServer, ServeDtypes, ServePlan, ServeScheduling
+from shardwise.plans.serve import PrefillServer, ServeDtypes, ServePlan, ServeScheduling, Workload
 from shardwise.plans.train import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "ServeScheduling",
     "TrainDtypes",
     "TrainPlan",
+    "Workload",
     "activation_layout",
     "layout_table",
     "load_plan",

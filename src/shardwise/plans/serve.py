@@ -6,7 +6,7 @@ from math import prod
 from typing import Literal, get_args
 
 from shardwise.errors import BadRequest
-from shardwise.plans.ranges import Ranges, check_ranges
+from shardwise.plans.ranges import Ranges, check_range, check_ranges
 from shardwise.plans.train import check_mesh
 from shardwise.units import dtype_bytes
 
@@ -140,6 +140,32 @@ class PrefillServer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The load that a plan was made for and confirmed under: `rate` requests per second at random,
+    of the plan's lengths, or of lengths drawn from a trace's requests; and the longest times that
+    they may take, in seconds (None: any)."""
+
+    rate: float
+    ttft: float | None = None
+    tpot: float | None = None
+    e2e: float | None = None
+    trace: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in WORKLOAD_RANGES.items():
+            if getattr(self, name) is not None:
+                check_range(name, getattr(self, name), least, most)
+
+
+WORKLOAD_RANGES: Ranges = {
+    "rate": (1e-6, 1e6),
+    "ttft": (1e-9, 1e9),
+    "tpot": (1e-9, 1e9),
+    "e2e": (1e-9, 1e9),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServePlan:
     """The choices of one model server.
 
@@ -154,6 +180,8 @@ class ServePlan:
 
     `engine` is the software that serves, whose measured constants add to the chip's times
     (`roofline/engines.py`; "ideal" adds nothing).
+
+    `workload` is what it was made for, where a search made it.
 
     Under load `replicas` such servers answer, each scheduling as `scheduling` says with steps (or
     chunks) of at most `prefill_chunk` tokens; `routing` spreads the requests over them. With
@@ -179,6 +207,7 @@ class ServePlan:
     prefill: PrefillServer | None = None
     routing: Routing = "shortest_queue"
     scheduling: ServeScheduling = field(default_factory=ServeScheduling)
+    workload: Workload | None = None
 
     def __post_init__(self) -> None:
         check_serve_mesh(self.mesh)

@@ -118,6 +118,25 @@ IDEAL_ENGINE = Engine(
 """No time of its own: the chip's efficiencies alone."""
 
 
+_ERRORS = _DATA.with_name("serving_errors.toml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingError:
+    """Medians of |predicted / measured - 1| over published runs of one class of models, each
+    predicted by a fit that had not seen its model."""
+
+    tpot: float
+    ttft: float
+    runs: int
+
+
+def serving_error(*, mixture: bool) -> ServingError:
+    """That of mixtures of experts, or of dense models."""
+    record = read_toml(_ERRORS, "the errors of serving")["mixtures" if mixture else "dense"]
+    return ServingError(tpot=record["tpot"], ttft=record["ttft"], runs=record["runs"])
+
+
 def engine_warning(name: str, flag: str = "--engine vllm") -> list[str]:
     """What a reader of times should know where no engine's own time is in them."""
     if name != IDEAL_ENGINE.name:

@@ -1,274 +1,236 @@
-"""`plan serve`: the smallest slice that serves within the targets, or the cheapest fleet."""
+"""`plan serve`: the cheapest servers for a load within its targets, confirmed by simulation."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import ceil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import BadRequest, NoFeasiblePlan
-from shardwise.hardware import Spelling
-from shardwise.models.describe import context_warning, unpriced
-from shardwise.planner.serve.answer import ServeAnswer, mesh_text
-from shardwise.planner.serve.planning import plan_serve as search
-from shardwise.planner.serve.smallest import ServerPlanning
+import numpy as np
+
+from shardwise.errors import NoFeasiblePlan
+from shardwise.hardware import Chip, Spelling
+from shardwise.planner.serve.instead import alternatives, answer_row, serving_front
+from shardwise.planner.serve.limits import breakdown, limits, speculation
+from shardwise.planner.serve.served import Served, Serving, cheapest_serving
 from shardwise.plans import ServePlan
 from shardwise.roofline.engines import load_engine
 from shardwise.units import format_seconds, many, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
-from shardwise.verbs.fleet_page import FleetPlanned, fleet_planned
 from shardwise.verbs.request import Progress, verb
-from shardwise.verbs.serve_page import serve_detail, serve_page, usd_text
-from shardwise.workflows.confirm_fleet import traced
-from shardwise.workflows.inputs import parse_pins, whole_number
-from shardwise.workflows.predict_serve import full_warning, serving_result
+from shardwise.verbs.served_page import chips_table, instead_table, served_page
+from shardwise.workflows.inputs import Hardware, parse_pins
+from shardwise.workflows.predict_fleet import (
+    DEFINITIONS,
+    rows_result,
+    served_cautions,
+    served_result,
+)
 from shardwise.workflows.serve_words import ServeWords
-
-_SHOWN_FRONT = 14
-_MOST_SHOWN = 50
-"""Runner-up meshes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServePlanRequest(ServeWords):
-    """The best way to serve a model.
+    """The cheapest servers for a load.
 
-    The words are those of ServeWords; with objective "cost" `on` takes several chips, "v5e,h100".
-    `top` is how many runner-up meshes to show. `trace` is a file of requests, for `rate`, `input`
-    and `output`; with `confirm` the best fleets are simulated (None: they are). Raises BadRequest,
-    or NoFeasiblePlan with the nearest miss.
+    The words are those of ServeWords. Raises BadRequest, or NoFeasiblePlan with the nearest miss,
+    unless `anyway` asks for that as a plan.
     """
 
-    trace: Path | str | None = None
-    confirm: bool | None = None
-    top: int | str = 3
+    anyway: bool = False
 
-    def answer(self, progress: Progress | None = None) -> "ServerPlanned | FleetPlanned":
-        """Search, and simulate the best fleets."""
-        return self._fleet(progress) if self.objective == "cost" else self._one_server()
+    def answer(self, progress: Progress | None = None) -> "ServePlanned":
+        """Search and simulate on each chip; the cheapest answers."""
+        demand, places = self.demand(), self.places()
+        asked = {place: self.requests(place, demand) for place in places}
+        steps = 0
 
-    def _one_server(self) -> "ServerPlanned":
-        for name in ("trace", "confirm"):
-            if getattr(self, name) is not None:
-                raise BadRequest(f"--{name} belongs to --objective cost; give that too")
-        top = whole_number(self.top, "--top", most=_MOST_SHOWN)
-        planning = search(self.request(), top=top)
-        assert isinstance(planning, ServerPlanning)
-        result = serving_result(planning)
-        return ServerPlanned(
-            planning=planning,
-            result=result,
-            resolved=self._resolved(planning.best),
-            warnings=[*self._notes(), *_cautions(planning, result)],
-            provenance=_provenance(planning.best, DEFINITIONS),
-        )
+        def step() -> None:
+            nonlocal steps
+            steps += 1
+            if progress is not None:
+                progress(steps, 0)
 
-    def _notes(self) -> Sequence[str]:
-        found = self.hardware.target(self.on)
-        return found.notes if isinstance(found, Spelling) else ()
-
-    def _fleet(self, progress: Progress | None) -> FleetPlanned:
-        """The cheapest on every chip, and the cheapest of those."""
-        asked, trace = self, ()
-        if self.trace is not None:
-            for name in ("input", "output", "rate"):
-                if getattr(self, name) is not None:
-                    raise BadRequest(f"--{name} takes no effect with --trace, which says it")
-            trace, rate, prompt, output = traced(Path(self.trace))
-            asked = replace(self, input=prompt, output=output, rate=rate)
         found, missed = [], []
-        chips = [name.strip() for name in self.on.split(",")]
-        for name in chips:
+        trace = None if self.trace is None else str(self.trace)
+        for place in places:
             try:
-                found.append(search(replace(asked, on=name).request(), progress=progress))
+                serving = cheapest_serving(
+                    asked[place], demand, trace=trace, anyway=self.anyway, progress=step
+                )
+                found.append(serving)
             except NoFeasiblePlan as miss:
-                if len(chips) == 1:
+                missed.append(f"{place}: {miss}")
+                if len(places) == 1:
                     raise
-                missed.append(f"{name}: {miss}")
         if not found:
             raise NoFeasiblePlan("; ".join(missed))
-        answer = fleet_planned(found, trace, self.confirm is not False, progress)
-        return replace(
-            answer,
-            resolved=self._resolved_fleet(answer.planning.plan),
-            warnings=[*missed, *answer.warnings],
+        return self._planned(found, missed)
+
+    def _planned(self, found: Sequence[Serving], missed: Sequence[str]) -> "ServePlanned":
+        ordered = sorted(found, key=lambda s: (not s.served.held.kept, s.served.dearness))
+        best = ordered[0]
+        served = best.served
+        others = self._others(served.piece.chip.id) if len(self.places()) == 1 else []
+        rows = [answer_row(best), *(alternatives(best, others) if served.held.kept else [])]
+        return ServePlanned(
+            serving=best,
+            result={
+                **served_result(served),
+                "instead": rows_result(rows),
+                "front": rows_result(serving_front(best)),
+                "chips_compared": [served_result(s.served) for s in ordered],
+                "search": {"candidates": best.searched.columns, "simulated": best.simulated},
+            },
+            resolved=self._resolved(served.plan),
+            warnings=[*self._notes(), *missed, *served_cautions(served)],
+            provenance={
+                "efficiency": served.piece.chip.efficiency.source,
+                "engine": dict(load_engine(served.plan.engine).sources),
+                "definitions": DEFINITIONS,
+            },
         )
 
-    def _given(self, name: str, other: str) -> str:
-        return other if getattr(self, name) is None else "flag"
+    def _others(self, taken: str) -> list[Chip]:
+        """Chips to compare with: those with a price of the kind that was asked for."""
+        if self.provider is not None or self.spot:
+            return []
+        plain = Hardware(constants=self.hardware.constants)
+        chips = (plain.chip(name) for name in COMPARED if name != taken)
+        return [chip for chip in chips if chip.price is not None]
 
-    def _resolved(self, best: ServeAnswer) -> dict[str, Any]:
+    def _notes(self) -> Sequence[str]:
+        found = (self.hardware.target(place) for place in self.places())
+        return [note for one in found if isinstance(one, Spelling) for note in one.notes]
+
+    def _resolved(self, plan: ServePlan) -> dict[str, Any]:
         """Every choice with its value and where it came from."""
-        plan, pinned = best.plan, parse_pins(self.pins)
-        origins = {
-            "slice": "flag" if str(best.piece) == self.on else "computed",
-            "batch": self._given("batch", "computed"),
-            "kv_sharding": "computed",
-            "input_length": "flag",
-            "output_length": "flag",
-            **{name: self._given(name, "default") for name in _WORDS},
-        }
+        words = {"weights": plan.dtypes.weights, "kv": plan.dtypes.kv, "batch": plan.batch}
+        words |= {"prefill_chunk": plan.prefill_chunk}
         found = {
-            name: {"value": _chosen(plan, name), "origin": origin}
-            for name, origin in origins.items()
+            name: {"value": value, "origin": "computed" if getattr(self, name) is None else "flag"}
+            for name, value in words.items()
         }
+        found["software"] = {"value": self.software, "origin": "flag"}
+        found["slice"] = {"value": plan.slice, "origin": "computed"}
+        assert plan.workload is not None
+        for name in ("rate", "ttft", "tpot", "e2e"):
+            value, given = getattr(plan.workload, name), getattr(self, name) is not None
+            origin = "flag" if given else "default" if name == "ttft" else "computed"
+            found[name] = {"value": value, "origin": origin}
+        pinned = parse_pins(self.pins)
         for axis, degree in plan.mesh.items():
             origin = "flag" if axis in pinned else "computed"
             found[f"mesh.{axis}"] = {"value": degree, "origin": origin}
         return found
 
-    def _resolved_fleet(self, plan: ServePlan) -> dict[str, Any]:
-        given = ("weights", "kv", "compute", "prefill_chunk", "engine")
-        origins = {name: self._given(name, "computed") for name in given}
-        origins |= {"slice": "computed", "batch": "computed"}
-        return {n: {"value": _chosen(plan, n), "origin": o} for n, o in origins.items()}
 
+COMPARED = ("h100", "h200", "b200", "v5e", "v5p", "v6e")
+"""Chips that an answer is compared with: those that most providers sell (ours)."""
 
-_WORDS = ("weights", "kv", "activations", "compute", "prefill_chunk", "engine")
-
-
-def _chosen(plan: ServePlan, name: str) -> Any:
-    return getattr(plan.dtypes, name, None) or getattr(plan, name)
-
-
-DEFINITIONS = {
-    "tpot_seconds": "one decode step of the batch, with the prompt and half of the answer cached",
-    "ttft_seconds": "prefill of one prompt on an idle server plus one decode step; no queueing",
-    "tokens_per_second_per_chip": "answer tokens over all chips of the slice, at expected TPOT, "
-    "prompts being prefilled on other servers",
-    "tokens_per_second_per_chip_with_prefill": "answer tokens over the chips of the decoding "
-    "server and of the servers of the same kind that prefill for it",
-    "usd_per_million_tokens": "chip-seconds of prefill per input token, of decode per output token",
-}
-
-
-def _provenance(best: ServeAnswer, definitions: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "efficiency": best.piece.chip.efficiency.source,
-        "engine": dict(load_engine(best.plan.engine).sources),
-        "definitions": definitions,
-    }
-
-
-def _cautions(planning: ServerPlanning, result: Mapping[str, Any]) -> list[str]:
-    """What a reader of the answer should know before trusting it."""
-    best, chip, said = planning.best, planning.best.piece.chip, []
-    if chip.price is None:
-        remedy = f"give one with --price {chip.id}=USD per chip-hour"
-        said = [
-            f"no public price for {chip.id} in the catalogue: tokens only, no dollars ({remedy})"
-        ]
-    longest = best.plan.input_length + best.plan.output_length
-    return [
-        *said,
-        *context_warning(best.cfg, longest),
-        *full_warning(result),
-        *unpriced(best.cfg),
-    ]
+_CURVE = (0.25, 0.5, 1.0, 1.5, 2.0)
+"""Multiples of the number in flight of which --detail shows the step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class ServerPlanned(Answer):
-    """A search of servers: the best, the front, and why."""
+class ServePlanned(Answer):
+    """The cheapest servers that hold the load."""
 
-    planning: ServerPlanning
+    serving: Serving
 
     @property
-    def best(self) -> ServeAnswer:
-        """The best plan, priced."""
-        return self.planning.best
+    def best(self) -> Served:
+        """The plan under its load, simulated."""
+        return self.serving.served
 
-    def apart(self, path: Path) -> str:
-        """That a plan's file holds the decoding server alone, and how to simulate it with the
-        others."""
-        ratio = self.best.prefill_servers_per_decode_server
-        decode, prefill = (1, ceil(ratio)) if ratio >= 1 else (int(1 / max(ratio, 1e-3)), 1)
-        return (
-            "TPOT is that of a server that decodes alone, and the file holds no prefill servers; "
-            "one that prefills too answers slower: simulate it with: shardwise simulate "
-            f"{path} --rate RATE --set replicas={decode} --set prefill_replicas={prefill}"
-        )
+    @property
+    def plan(self) -> ServePlan:
+        """The plan to save, to simulate or to export."""
+        return self.best.plan
 
     def table(self) -> list[Row]:
-        """The front."""
-        return [
-            {
-                "slice": p["slice"],
-                "mesh": mesh_text(p["mesh"]),
-                "kv_sharding": p["kv_sharding"],
-                "batch": p["batch"],
-                **{
-                    f"{time}_{bound}_seconds": seconds
-                    for time in ("tpot", "ttft")
-                    for bound, seconds in p[f"{time}_seconds"].items()
-                },
-                "tokens_per_second_per_chip": p["tokens_per_second_per_chip"],
-                "usd_per_million_input_tokens": p["usd_per_million_tokens"]["input"],
-                "usd_per_million_output_tokens": p["usd_per_million_tokens"]["output"],
-                "meets_targets": p["meets_targets"],
-            }
-            for p in self.result["front"]
-        ]
+        """The chips where several were asked for, else the answer and what else would serve."""
+        compared = self.result["chips_compared"]
+        return [_flat(row) for row in (compared if len(compared) > 1 else self.result["instead"])]
 
     def page(self) -> Page:
-        """The server, why this one, the front, and what else there was."""
-        yield from serve_page(self.best, self.result)
+        """The servers, what they hold, and what else would."""
+        yield from served_page(self.best, self.result)
+        if len(self.result["chips_compared"]) > 1:
+            yield chips_table(self.result["chips_compared"])
+        elif len(self.result["instead"]) > 1:
+            yield instead_table(self.result["instead"])
+
+    def sections(self) -> Mapping[str, Page]:
+        """The front and the parts of a step; what limits the servers."""
+        return {"detail": self._detail(), "why": self._why()}
+
+    def breakdown(self) -> dict[str, Any]:
+        """Where a decode step goes at the number in flight of the closed form, and around it."""
+        fleet, request = self.serving.fleet, self.serving.request
+        running = np.unique(np.maximum(np.round(fleet.running * np.array(_CURVE)), 1.0))
+        parts = breakdown(request, fleet, running)
+        return {"curve": [parts.at(i) for i in range(len(running))], "running": fleet.running}
+
+    def _detail(self) -> Page:
+        yield _front(self.result["front"])
         yield ""
-        yield from serve_detail(self.best, self.result)
-        yield "\nWhy"
-        yield from (f"  - {reason}" for reason in self.result["why"])
-        yield from _front(self.result["front"])
-        if self.result["runners_up"]:
-            yield ""
-            yield _runners_up(self.result)
-        if self.result["too_small"]:
-            yield "\nToo small"
-            yield from (f"  - {t['slice']}: {t['why']}" for t in self.result["too_small"])
-        yield f"\n{many(self.planning.candidates, 'server')} (mesh x batch) priced"
+        yield from _parts(self.breakdown()["curve"])
+        search = self.result["search"]
+        yield (
+            f"\n{many(search['candidates'], 'server')} (mesh x number in flight x chunk) priced, "
+            f"{many(search['simulated'], 'plan')} simulated"
+        )
+
+    def _why(self) -> Page:
+        request, fleet = self.serving.request, self.serving.fleet
+        yield "What limits it: a tenth more makes tokens cheaper by"
+        gains = limits(request, fleet, request.within)
+        yield from (f"  {name:13} {gain:.1%}" for name, gain in gains.items())
+        found = speculation(request, fleet)
+        yield f"Speculation {'helps' if found.helps else 'does not help'}: {found.why}"
 
 
 plan_serve = verb("plan_serve", ServePlanRequest)
 
 
-def _times(p: Mapping[str, Any]) -> list[str]:
-    return [
-        mesh_text(p["mesh"]),
-        f"{p['batch']:,}",
-        format_seconds(p["tpot_seconds"]["expected"]),
-        format_seconds(p["ttft_seconds"]["expected"]),
-        sig(p["tokens_per_second_per_chip"]),
-    ]
+def _flat(row: Mapping[str, Any]) -> Row:
+    """A result as one line: times and prices of one number each."""
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{name}_{key}": inner for key, inner in value.items()}
+        else:
+            flat[name] = value
+    return flat
 
 
-_TIMES = ("batch", "TPOT", "TTFT", "tokens/s/chip")
-
-
-def _front(rows: Sequence[Mapping[str, Any]]) -> Page:
-    step = max(1, -(-len(rows) // _SHOWN_FRONT))
-    shown = sorted({*range(0, len(rows), step), len(rows) - 1})
-    yield ""
-    yield TextTable(
-        ["slice", "mesh", *_TIMES, "$/M out", "in target"],
+def _front(rows: Sequence[Mapping[str, Any]]) -> TextTable:
+    cells = [
         [
-            [
-                p["slice"],
-                *_times(p),
-                usd_text(p["usd_per_million_tokens"]["output"]),
-                "yes" if p["meets_targets"] else "no",
-            ]
-            for p in (rows[i] for i in shown)
-        ],
-        "Pareto front: no other point has a faster step and more tokens/s per chip",
-        left=2,
-    )
-    yield f"  expected times; {len(shown)} of {len(rows)} points (--json or --csv has all)"
+            row["servers"],
+            f"{row['chips']:,}",
+            format_seconds(row["ttft_seconds"]),
+            format_seconds(row["tpot_seconds"]),
+            "unknown" if row["usd_per_million_tokens"] is None
+            else f"${sig(row['usd_per_million_tokens'])}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    header = ["faster for more money", "chips", "TTFT", "TPOT", "$/M all"]
+    return TextTable(header, cells, "Front of speed and cost; the last is the answer")
 
 
-def _runners_up(result: Mapping[str, Any]) -> TextTable:
-    return TextTable(
-        ["runner-up", *_TIMES, "HBM per chip", "bound by"],
-        [
-            [*_times(r), f"{sig(r['peak_bytes_per_chip'] / 2**30)} GiB", r["bound_by"]["decode"]]
-            for r in result["runners_up"]
-        ],
-    )
+def _parts(curve: Sequence[Mapping[str, float]]) -> Page:
+    parts = ("matmuls", "kv", "flops", "network", "other", "engine", "expected")
+    rows = [[f"{p['running']:,.0f}", *(format_seconds(p[name]) for name in parts)] for p in curve]
+    header = ["in flight", "matmuls", "KV", "FLOPs", "network", "other", "engine", "expected"]
+    yield TextTable(header, rows, "A decode step, each part alone at peak rates (book, 8.2)")
+    yield "  matmuls, KV, other: memory traffic (matmuls: of weights and activations)"
+
+
+def next_line(path: Path | None, answer: ServePlanned) -> str:
+    """Where the plan is and what to type next."""
+    rate = f"{answer.best.rate:g}"
+    if path is None:
+        return "  -o plan.yaml writes it"
+    return f"  {path} written; next: shardwise simulate {path} --rate {rate}"

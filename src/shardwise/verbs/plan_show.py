@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.book.rules.audit import audit_result
-from shardwise.plans import TrainPlan
+from shardwise.planner.serve.served import Served, served_plan
+from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, keys_written
 from shardwise.plans.handwritten import COMPUTED, WORD_OF
 from shardwise.units import sig
@@ -14,9 +15,12 @@ from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.serve_page import serve_detail, serve_page
+from shardwise.verbs.served_page import served_page
 from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.inputs import ChipWords, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
+from shardwise.workflows.predict_fleet import DEFINITIONS, served_cautions, served_result
+from shardwise.workflows.simulate import demand_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +36,11 @@ class PlanShowRequest(ChipWords):
     constants: str | None = None
     resolve: bool = False
 
-    def answer(self, progress: Progress | None = None) -> "PlanShown":
-        """Price it."""
+    def answer(self, progress: Progress | None = None) -> "PlanShown | ServedShown":
+        """Price it; a plan that was made for a load is simulated under it."""
         priced = price_given(self.path, self)
+        if isinstance(priced.plan, ServePlan) and priced.plan.workload is not None:
+            return self._under_load(priced, priced.plan)
         check_fits(priced)
         result = priced.result
         if isinstance(priced.plan, TrainPlan):
@@ -46,6 +52,19 @@ class PlanShowRequest(ChipWords):
             result=result,
             resolved=self._resolved(priced.plan),
             warnings=priced.warnings,
+        )
+
+    def _under_load(self, priced: Priced, plan: ServePlan) -> "ServedShown":
+        answer, demand = priced.answer, demand_for(plan)
+        pieces = (answer.piece, answer.prefill_piece)
+        served = served_plan(plan, answer.cfg, *pieces, demand)
+        return ServedShown(
+            priced=priced,
+            served=served,
+            result={**priced.result, **served_result(served)},
+            resolved=self._resolved(priced.plan),
+            warnings=[*priced.warnings, *served_cautions(served)],
+            provenance={"definitions": DEFINITIONS},
         )
 
     def _resolved(self, plan: Any) -> dict[str, Any]:
@@ -105,6 +124,32 @@ class PlanShown(Answer):
             return {"detail": detail, "book": _audit_page(self.result["audit"])}
         none = iter(["The book has rules for training plans alone."])
         return {"detail": serve_detail(self.best, self.result), "book": none}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ServedShown(Answer):
+    """A plan of `plan serve` under the load that it was made for: what that search printed."""
+
+    priced: Priced
+    served: Served
+
+    @property
+    def best(self) -> Any:
+        """One step of the plan, priced; called as that of a search."""
+        return self.priced.answer
+
+    def table(self) -> list[Row]:
+        """The headline figures."""
+        return [dict(self.priced.headline)]
+
+    def page(self) -> Page:
+        """The servers, what they hold, times and cost."""
+        yield from served_page(self.served, self.result)
+
+    def sections(self) -> Mapping[str, Page]:
+        """Where the mesh lies, and the two steps of a full batch."""
+        none = iter(["The book has rules for training plans alone."])
+        return {"detail": serve_detail(self.best, self.priced.result), "book": none}
 
 
 def short(value: Any) -> str:

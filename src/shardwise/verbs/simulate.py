@@ -16,10 +16,11 @@ from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
 from shardwise.units import format_seconds, format_usd, many, parse_seconds, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import parse_share, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, given_plan
-from shardwise.workflows.simulate import Load, Simulated, simulate_plan
+from shardwise.workflows.simulate import Load, Simulated, simulate_plan, targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +29,17 @@ class SimulateRequest(Load):
 
     `path` is the plan's file, or a plan; `sets` change fields of it first
     ({"scheduling.policy": "interleaved"}), or numbers of its chip. The words of the load are those
-    of Load. `ttft`, `tpot` and `e2el` ("2s", or seconds) are objectives; where a smaller share than
-    `check` ("99%") of the requests meets them, ThresholdMissed is raised by `verify`.
+    of Load; a plan of `plan serve` has a load of its own. `ttft`, `tpot` and `e2e` ("2s", or
+    seconds) are objectives, those of the plan's load unless given; where a smaller share than
+    `check` ("99%") of the requests meets them, ThresholdMissed is raised by `verify`. `find_rate`
+    looks for the largest rate at which 95 % meet them.
     """
 
     path: GivenPlan = field(kw_only=False)
     ttft: float | str | None = None
     tpot: float | str | None = None
-    e2el: float | str | None = None
+    e2e: float | str | None = None
+    find_rate: bool = False
     check: float | str | None = None
 
     def answer(
@@ -45,16 +49,22 @@ class SimulateRequest(Load):
         objectives, least = self._objectives(), None
         if self.check is not None:
             least = parse_share(self.check, "--check")
-            if not objectives.given:
-                raise BadRequest("--check needs objectives; give --ttft, --tpot or --e2el")
         fields = plan_changes(self.sets)[0]
         plan = given_plan(self.path, fields)
+        own = isinstance(plan, ServePlan) and targets(plan).given
+        if least is not None and not objectives.given and not own:
+            raise BadRequest("--check needs objectives; give --ttft, --tpot or --e2e")
         found = simulate_plan(
-            plan, self, objectives=objectives, keep_steps=keep_steps, progress=progress
+            plan,
+            self,
+            objectives=objectives,
+            find_rate=self.find_rate,
+            keep_steps=keep_steps,
+            progress=progress,
         )
         return LoadSimulated(
             simulated=found,
-            objectives=objectives,
+            objectives=found.objectives,
             least=least,
             result=found.result,
             resolved={
@@ -66,8 +76,15 @@ class SimulateRequest(Load):
         )
 
     def _objectives(self) -> Objectives:
-        names = [n for n in ("ttft", "tpot", "e2el") if getattr(self, n) is not None]
-        return Objectives(**{n: parse_seconds(getattr(self, n), f"--{n}") for n in names})
+        given = {"ttft": self.ttft, "tpot": self.tpot, "e2el": self.e2e}
+        flags = {"e2el": "--e2e"}
+        return Objectives(
+            **{
+                name: parse_seconds(words, flags.get(name, f"--{name}"))
+                for name, words in given.items()
+                if words is not None
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -93,20 +110,30 @@ class LoadSimulated(Answer):
     def page(self) -> Page:
         """The fleet, latencies, load, cache and cost."""
         plan, result = self.simulated.plan, self.result
-        yield (
+        yield wrapped(
             f"{plan.model} on {_fleet_text(plan)}, {mesh_text(plan.mesh)} each, engine "
             f"{plan.engine}: {plan.scheduling.policy}, batch {plan.batch:,}, "
             f"{plan.prefill_chunk:,} tokens a step, "
-            f"{result['cache']['pages']:,} pages of {result['cache']['page_size']}\n"
+            f"{result['cache']['pages']:,} pages of {result['cache']['page_size']}",
+            hanging=2,
         )
+        yield ""
+        if "largest_rate" in result:
+            yield f"largest rate that holds: {sig(result['largest_rate'])} requests/s\n"
         rows = [
             [name.upper(), *(_ms(result[f"{kind}_{name}_ms"]) for kind in _KINDS)]
             for name in ("ttft", "tpot", "itl", "e2el")
         ]
         yield TextTable(["simulated", *_KINDS], rows)
         yield ""
-        yield TextTable(["", "simulated"], _figures(result, self.objectives))
-        yield ""
+        yield TextTable(["", "simulated"], _figures(result, self.objectives, plan.batch))
+
+    def sections(self) -> Mapping[str, Page]:
+        """Each server, and what the figures mean."""
+        return {"detail": self._detail()}
+
+    def _detail(self) -> Page:
+        result = self.result
         yield TextTable(
             ["replica", "requests", "busy", "waiting", "running", "most waiting", "cache at most"],
             [
@@ -124,7 +151,7 @@ class LoadSimulated(Answer):
         )
         yield "\nDefinitions, as of vllm bench where it has them"
         for name, text in DEFINITIONS.items():
-            yield f"  {name}: {text}"
+            yield wrapped(f"{name}: {text}", 2, 4)
 
 
 simulate = verb("simulate", SimulateRequest)
@@ -144,7 +171,13 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else format_seconds(value / 1e3)
 
 
-def _figures(result: Mapping[str, Any], objectives: Objectives) -> list[list[str]]:
+def _running(result: Mapping[str, Any]) -> str:
+    """Sequences on a server that answers, at the mean."""
+    found = [r["mean_running"] for r in result["replicas"] if r["role"] == "serve"]
+    return sig(sum(found) / len(found))
+
+
+def _figures(result: Mapping[str, Any], objectives: Objectives, batch: int) -> list[list[str]]:
     rows = [
         ["completed", f"{result['completed']:,} in {format_seconds(result['duration'])}"],
         ["request_throughput", f"{sig(result['request_throughput'])}/s"],
@@ -155,7 +188,8 @@ def _figures(result: Mapping[str, Any], objectives: Objectives) -> list[list[str
         share = f"{result['good_share']:.1%} of the requests"
         rows.append(["request_goodput", f"{sig(result['request_goodput'])}/s, {share}"])
     rows += [
-        ["utilisation", f"{result['utilisation']:.1%}"],
+        ["steps run", f"{result['utilisation']:.1%} of the time"],
+        ["running", f"{_running(result)} sequences of at most {batch:,} on a server"],
         ["hit_rate", f"{result['hit_rate']:.1%}"],
         ["preemptions", f"{result['preemptions']:,}, {result['recomputed_tokens']:,} tokens lost"],
         ["steps", f"{result['steps']:,}"],

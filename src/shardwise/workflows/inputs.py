@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shardwise.boundary import number
@@ -10,6 +10,7 @@ from shardwise.boundary import whole as read_whole
 from shardwise.boundary.numbers import MOST_WHOLE
 from shardwise.errors import BadRequest, shown, unknown
 from shardwise.hardware import Chip, Spelling, load_chip, parse_price, read_slice, read_target
+from shardwise.hardware.prices import listed_price
 from shardwise.plans import MESH_AXES
 from shardwise.units import parse_count
 
@@ -71,17 +72,24 @@ class Hardware:
     files: Words = ()
     overrides: Words = ()
     prices: Words = ()
+    provider: str | None = None
+    spot: bool = False
 
     def chip(self, name: str) -> Chip:
         """One chip under these settings."""
         dollars = map(parse_price, words(self.prices))
-        return load_chip(
+        chip = load_chip(
             name,
             constants=self.constants,
             hw_files=words(self.files),
             set_=words(self.overrides),
             prices={chip: price.usd_per_chip_hour for chip, price in dollars},
         )
+        if self.provider is None and not self.spot:
+            return chip
+        if self.prices:
+            raise BadRequest("--price says what a chip costs; leave out --provider and --spot")
+        return replace(chip, price=listed_price(chip.id, self.provider, spot=self.spot))
 
     def target(self, text: str) -> Chip | Spelling:
         """A bare chip (search its slices) or a spelt slice."""
@@ -108,6 +116,8 @@ class CatalogueWords:
             files=self.hw_files,
             overrides=getattr(self, "chip_sets", ()),
             prices=getattr(self, "prices", ()),
+            provider=getattr(self, "provider", None),
+            spot=getattr(self, "spot", False),
         )
 
 
@@ -125,9 +135,12 @@ class ChipWords(CatalogueWords):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareWords(ChipWords):
-    """Keywords of every verb that knows dollars: `prices` are those per chip-hour, by chip."""
+    """Keywords of every verb that knows dollars: `prices` are those per chip-hour, by chip; without
+    them it is the price of the chip's file, that of a `provider`, or one on the `spot` market."""
 
     prices: Words = ()
+    provider: str | None = None
+    spot: bool = False
 
 
 def whole_number(text: str | float, flag: str, *, least: int = 0, most: int = MOST_WHOLE) -> int:

@@ -1,61 +1,60 @@
-"""What a person asks of servers, and the request that it means."""
+"""What a person asks of servers, and the requests that it means."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from typing import Any
 
+from shardwise.boundary import number
 from shardwise.errors import BadRequest
-from shardwise.hardware import Chip, Slice, Spelling, slices_of
-from shardwise.models import ModelConfig, load_model, params_text, params_total, weight_bytes
+from shardwise.hardware import Chip, Spelling
+from shardwise.models import load_model
 from shardwise.models.zoo import with_family
-from shardwise.planner.serve.request import ServeRequest, Utilisation
+from shardwise.planner.serve.choices import candidate_slices, default_compute, parts_of
+from shardwise.planner.serve.request import POOLS, ServeRequest
 from shardwise.planner.simulate.metrics import Objectives
+from shardwise.planner.simulate.steady import Demand, demand_of
+from shardwise.planner.simulate.traces import read_trace
 from shardwise.plans.batch_words import parse_length
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
-from shardwise.roofline.engines import Engine, load_engine
-from shardwise.units import parse_count, parse_seconds
+from shardwise.plans.servers import VLLM, ServingSoftware, serving_software
+from shardwise.roofline.engines import load_engine
+from shardwise.units import parse_seconds
 from shardwise.workflows.inputs import (
     HardwareWords,
     Words,
     check_choice,
     parse_pins,
-    parse_share,
 )
-
-MOST_CHIPS = 512
-"""A bare chip is searched up to slices of so many chips; larger replicas only copy the weights."""
+from shardwise.workflows.simulate import TTFT_TARGET
 
 MOST_LENGTH = 2**24
 """Tokens of a prompt or answer: above the longest context that a known config states, Llama 4
 Scout's 10,485,760 (ours)."""
 
 _MOST_BATCH, _MOST_CHUNK = 1_000_000, 100_000_000
-_CHUNK = 8192
 _CHUNKS = (1024, 4096, 16384)
-"""Most tokens of a step: as a server is planned for, and those that a fleet chooses from."""
-
-_WIDE = 1.5
-"""Bytes per parameter above which 8-bit weights are tried."""
+"""Most tokens of a step that are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeWords(HardwareWords):
     """What is to be served, on what, and how well.
 
-    `model` is a zoo name, a config.json or a folder with one, which is read as the class or model
-    type `as_` where its own is not known; `on` a slice, or a bare chip for the
-    smallest of its slices; `input` and `output` are tokens of a request; `tpot`, `ttft` and `e2e`
-    ("15ms", or seconds) are not to be exceeded; `pins` fixes mesh degrees ({"tensor": 8}); `engine`
-    is the software that serves: "vllm", "sglang", "trtllm", "others", or "ideal", which adds
-    nothing. None leaves a choice open.
+    `model` is a zoo name, a config.json or a folder with one, read as the class or model
+    type `as_` where its own is not known; `on` a slice, a bare chip, or several
+    ("h100,b200,v5p"), of which a slice says how many chips there are; `input` and `output` are
+    tokens of a request; `tpot`, `ttft` (2 s unless given) and `e2e` ("15ms", or seconds) are
+    targets, which 95 % of the requests keep; `rate` is requests per second, at random; without one
+    it is as many as one server holds, or all servers of a slice. `trace` is a file of requests,
+    whose lengths are drawn in place of `input` and `output`, and whose mean rate is `rate` unless
+    that is given.
 
-    With `objective` "smallest" it is the first slice that meets the targets, with the mesh and
-    batch of most tokens per second and chip: `batch` fixes the batch, `mfu` prefills at that share
-    of the peak by 2 * `params` * tokens. With "cost" it is the cheapest fleet under a load, the
-    share `percentile` of the requests within the targets: requests come at random, `rate` per
-    second, or as many as the servers can take; dtypes and `prefill_chunk` are chosen too.
+    `software` is what serves: "vllm" (the default), "sglang", "jax" or "any" of those that were
+    measured. `pools` is "one" for servers that take prompts and answers, "two" for prompts on
+    servers of their own, or "any"; `max_chips` bounds the chips of all servers. `weights` and `kv`
+    are dtypes (the checkpoint's, and bf16), `batch` the most sequences of a server,
+    `prefill_chunk` the most tokens of a step; `pins` fixes mesh degrees ({"tensor": 8}). None
+    leaves a choice open.
     """
 
     model: str | Path = field(kw_only=False)
@@ -63,94 +62,103 @@ class ServeWords(HardwareWords):
     as_: str | None = None
     input: float | str | None = None
     output: float | str | None = None
-    tpot: float | str | None = None
+    trace: Path | str | None = None
+    rate: float | str | None = None
     ttft: float | str | None = None
+    tpot: float | str | None = None
     e2e: float | str | None = None
-    batch: int | str | None = None
+    software: str = VLLM.name
+    pools: str = "one"
+    max_chips: int | str | None = None
     weights: str | None = None
     kv: str | None = None
-    activations: str | None = None
-    compute: str | None = None
-    engine: str | None = None
+    batch: int | str | None = None
     prefill_chunk: float | str | None = None
     pins: Words = ()
-    objective: str = "smallest"
-    rate: float | str | None = None
-    percentile: float | str | None = None
-    mfu: float | str | None = None
-    params: float | str | None = None
 
-    def request(self) -> ServeRequest:
-        """The words as values. Raises BadRequest for a word that has none or takes no effect."""
-        self.check()
-        model = with_family(self.model, self.as_)
-        cfg, target = load_model(model), self.hardware.target(self.on)
-        pieces = (target.slice,) if isinstance(target, Spelling) else candidate_slices(target)
-        shared = {
-            "cfg": cfg,
-            "model": str(model),
-            "pieces": pieces,
-            "input_length": _count(self.input, "--input", MOST_LENGTH),
-            "output_length": _count(self.output, "--output", MOST_LENGTH),
-            "pins": parse_pins(self.pins),
-            "engine": self.load_engine(),
-            "constants": self.hardware.constants,
-            "goal": Objectives(
-                **{
-                    name: parse_seconds(words, f"--{flag}")
-                    for name, flag in (("ttft", "ttft"), ("tpot", "tpot"), ("e2el", "e2e"))
-                    if (words := getattr(self, flag)) is not None
-                }
-            ),
-        }
-        return self._cost(shared) if self.objective == "cost" else self._smallest(shared)
+    def places(self) -> list[str]:
+        """The slices and chips of `on`, one or several."""
+        names = [name.strip() for name in self.on.split(",")]
+        if len(set(names)) < len(names) or not all(names):
+            raise BadRequest(f"--on {self.on} names a chip twice or none; give each once: h100,v5p")
+        return names
 
-    def check(self) -> None:
-        """Raise BadRequest for a choice that the objective does not have."""
-        check_choice(self.objective, "--objective", ("smallest", "cost"))
-        if self.objective == "cost":
-            for name in ("batch", "mfu", "params"):
-                if getattr(self, name) is not None:
-                    raise BadRequest(
-                        f"--{name} takes no effect with --objective cost; leave it out"
-                    )
-            if self.activations is not None:
-                raise BadRequest(
-                    "--activations takes no effect with --objective cost, where they are bf16"
-                )
-            return
-        for name in ("rate", "e2e", "percentile"):
+    def demand(self) -> Demand:
+        """The lengths of the requests."""
+        if self.trace is None:
+            prompt = _count(self.input, "--input", MOST_LENGTH)
+            return Demand(
+                prompts=(prompt,), outputs=(_count(self.output, "--output", MOST_LENGTH),)
+            )
+        for name in ("input", "output"):
             if getattr(self, name) is not None:
-                raise BadRequest(f"--{name} belongs to --objective cost; give that too")
-        if self.params is not None and self.mfu is None:
-            raise BadRequest("--params changes only the arithmetic of --mfu; give --mfu too")
+                raise BadRequest(f"--{name} takes no effect with --trace, which says it")
+        return traced(Path(self.trace))[0]
 
-    def load_engine(self) -> Engine:
-        """The software that serves. Targets that an ideal one keeps by a hair are missed by any
-        that runs, so a fleet is planned for a real one."""
-        return load_engine(self.engine or ("others" if self.objective == "cost" else "ideal"))
+    def goal(self) -> Objectives:
+        """The targets."""
+        given = {name: getattr(self, name) for name in ("ttft", "tpot", "e2e")}
+        named = {
+            {"e2e": "e2el"}.get(name, name): parse_seconds(words, f"--{name}")
+            for name, words in given.items()
+            if words is not None
+        }
+        return Objectives(**{"ttft": TTFT_TARGET, **named})
 
-    def _smallest(self, shared: Mapping[str, Any]) -> ServeRequest:
-        cfg, chip = shared["cfg"], shared["pieces"][0].chip
-        utilisation = None
-        if self.mfu is not None:
-            params = params_total(cfg) if self.params is None else self.params
-            share = parse_share(self.mfu, "--mfu")
-            utilisation = Utilisation(share=share, params=parse_count(params, "--params"))
-        dtypes = ServeDtypes(
-            weights=self.weights or CHECKPOINT,
-            kv=self.kv or "bf16",
-            activations=self.activations or "bf16",
-            compute=self.compute or default_compute(chip),
+    def requests(self, place: str, demand: Demand) -> list[ServeRequest]:
+        """The words as values on one of the places, a request for each software that may serve.
+        Raises BadRequest for a word that has none or takes no effect."""
+        check_choice(self.pools, "--pools", POOLS)
+        model = with_family(self.model, self.as_)
+        cfg, target = load_model(model), self.hardware.target(place)
+        most = inf if self.max_chips is None else _count(self.max_chips, "--max-chips")
+        if isinstance(target, Spelling):
+            pieces, most = parts_of(target.slice), min(most, target.slice.chips)
+        else:
+            pieces = candidate_slices(target)
+        rows = serving_software(self.software)
+        return [
+            ServeRequest(
+                cfg=cfg,
+                model=str(model),
+                pieces=pieces,
+                input_length=max(1, round(demand.prompt)),
+                output_length=max(1, round(demand.output)),
+                dtypes=(self.dtypes(row, pieces[0].chip),),
+                chunks=self._chunks(),
+                pins=parse_pins(self.pins),
+                software=row,
+                engine=load_engine(row.engine),
+                constants=self.hardware.constants,
+                goal=self.goal(),
+                pools=self.pools,  # type: ignore[arg-type]
+                max_chips=most,
+                fill=isinstance(target, Spelling),
+                batch=self._batch(),
+                rate=self._rate(),
+            )
+            for row in rows
+        ]
+
+    def dtypes(self, software: ServingSoftware, chip: Chip) -> ServeDtypes:
+        """The dtypes that were asked for; the checkpoint's and bf16 where none were."""
+        asked = (
+            ("--weights", self.weights or CHECKPOINT, software.weights),
+            ("--kv", self.kv or "bf16", software.caches),
         )
-        chunk = _CHUNK if self.prefill_chunk is None else self.prefill_chunk
-        return ServeRequest(
-            dtypes=(dtypes,),
-            chunks=(_count(chunk, "--prefill-chunk", _MOST_CHUNK),),
-            batch=self._batch(),
-            utilisation=utilisation,
-            **shared,
-        )
+        for flag, name, known in asked:
+            if known and name not in known:
+                raise BadRequest(
+                    f"{flag} {name}: {software.title} stores {', '.join(known)}; choose one of "
+                    "those, or plan --for jax"
+                )
+        weights, kv = (name for _, name, _ in asked)
+        return ServeDtypes(weights=weights, kv=kv, compute=default_compute(chip), matmuls="stored")
+
+    def _chunks(self) -> tuple[int, ...]:
+        if self.prefill_chunk is None:
+            return _CHUNKS
+        return (_count(self.prefill_chunk, "--prefill-chunk", _MOST_CHUNK),)
 
     def _batch(self) -> int:
         """The sequences that were asked for, "24" or "24seq"; 0 where none were."""
@@ -159,22 +167,22 @@ class ServeWords(HardwareWords):
         text = str(self.batch)
         return _count(text.removesuffix("seq") or text, "--batch", _MOST_BATCH)
 
-    def _cost(self, shared: Mapping[str, Any]) -> ServeRequest:
-        percentile = parse_share(self.percentile or 0.9, "--percentile")
-        if not 0.5 <= percentile < 1:
-            raise BadRequest(f"the percentile is {percentile:g}; give one from 50% to below 100%")
-        chunks = _CHUNKS
-        if self.prefill_chunk is not None:
-            chunks = (_count(self.prefill_chunk, "--prefill-chunk"),)
-        chip = shared["pieces"][0].chip
-        return ServeRequest(
-            dtypes=dtypes_for(shared["cfg"], chip, self.weights, self.kv, self.compute),
-            chunks=chunks,
-            objective="cost",
-            rate=0.0 if self.rate is None else parse_count(self.rate, "--rate"),
-            percentile=percentile,
-            **shared,
+    def _rate(self) -> float:
+        """Requests per second; 0 where none is given."""
+        if self.rate is not None:
+            return number(self.rate, "--rate", least=1e-6, most=1e6, suffix=True)
+        return 0.0 if self.trace is None else traced(Path(self.trace))[1]
+
+
+def traced(path: Path) -> tuple[Demand, float]:
+    """The lengths of a trace's requests, and how many come per second."""
+    found = read_trace(path, 1)
+    span = found[-1].arrival - found[0].arrival
+    if not span:
+        raise BadRequest(
+            f"all requests of '{path}' come at once; give --input, --output and --rate"
         )
+    return demand_of(found), (len(found) - 1) / span
 
 
 def _count(words: float | str | None, flag: str, most: float = inf) -> int:
@@ -185,35 +193,3 @@ def _count(words: float | str | None, flag: str, most: float = inf) -> int:
     if value > most:
         raise BadRequest(f"{flag} is {value:,}; at most {most:,} makes sense")
     return value
-
-
-def candidate_slices(chip: Chip) -> tuple[Slice, ...]:
-    """The slices of a chip that a server may take, smallest first; several domains where the chip
-    has a data-centre network."""
-    domains = MOST_CHIPS if chip.data_centre is not None else 1
-    return tuple(p for p in slices_of(chip, domains=domains) if p.chips <= MOST_CHIPS)
-
-
-def default_compute(chip: Chip) -> str:
-    """bf16 where the chip has it, else the first dtype of its peaks."""
-    return "bf16" if "bf16" in chip.peak_flops else next(iter(chip.peak_flops))
-
-
-def dtypes_for(
-    cfg: ModelConfig,
-    chip: Chip,
-    weights: str | None = None,
-    kv: str | None = None,
-    compute: str | None = None,
-) -> tuple[ServeDtypes, ...]:
-    """The dtypes that a fleet chooses from on a chip, where they are not given. 8-bit weights are
-    offered where most parameters are stored in more; fp8 where the chip multiplies it, else int8.
-    """
-    small = "fp8" if "fp8" in chip.peak_flops else "int8"
-    wide = weight_bytes(cfg) > _WIDE * params_text(cfg)
-    offered = (weights,) if weights else (CHECKPOINT, small) if wide else (CHECKPOINT,)
-    return tuple(
-        ServeDtypes(weights=w, kv=k, compute=compute or default_compute(chip), matmuls="stored")
-        for w in offered
-        for k in ((kv,) if kv else ("bf16", small))
-    )

@@ -1,7 +1,7 @@
 """A serving plan under a load: the plan becomes a fleet, the load a list of requests."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,23 @@ import numpy as np
 
 from shardwise.boundary import number
 from shardwise.errors import BadRequest, NoFeasiblePlan
-from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
-from shardwise.planner.serve.answer import check_serve_plan
-from shardwise.planner.serve.replica import replica_of
-from shardwise.planner.serve.server import server_of
-from shardwise.planner.simulate.clock import TICKS, seconds
-from shardwise.planner.simulate.cost import ReplicaModel
+from shardwise.planner.serve.replica import fleet_of
+from shardwise.planner.simulate.clock import seconds
 from shardwise.planner.simulate.metrics import Objectives, summary
-from shardwise.planner.simulate.run import Outcome, Pool, SimulatedFleet, simulate
+from shardwise.planner.simulate.run import Outcome, SimulatedFleet, simulate
+from shardwise.planner.simulate.steady import (
+    COUNTED,
+    Demand,
+    about_rate,
+    demand_of,
+    guessed_rate,
+    largest_rate,
+    part_of,
+    steady_run,
+    steady_summary,
+)
 from shardwise.planner.simulate.traces import (
     MOST_REQUESTS,
     Lengths,
@@ -36,7 +43,7 @@ from shardwise.planner.simulate.traces import (
 )
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.roofline.engines import engine_warning
-from shardwise.scheduling import Request, SchedulerConfig, Speculation
+from shardwise.scheduling import Request
 from shardwise.units import format_seconds
 from shardwise.workflows.inputs import HardwareWords, plan_changes, whole_number
 from shardwise.workflows.plan_file import stale
@@ -79,6 +86,17 @@ class Load(HardwareWords):
         return 0 if words is None else whole_number(words, f"--{name}", least=1, most=most)
 
     @property
+    def plain(self) -> bool:
+        """Whether nothing but a rate and lengths is said of the load."""
+        odd = (self.trace, self.speed, self.cv, self.lengths)
+        return all(words is None for words in odd) and self.whole("tile") == 1
+
+    @property
+    def own_lengths(self) -> bool:
+        """Whether lengths are left to the plan."""
+        return self.input is None and self.output is None
+
+    @property
     def first_seed(self) -> int:
         """Of everything that is drawn; NumPy takes 32 bits."""
         return whole_number(self.seed, "--seed", most=2**32 - 1)
@@ -111,6 +129,7 @@ class Simulated:
     outcome: Outcome
     result: dict[str, Any]
     warnings: list[str]
+    objectives: Objectives = field(default_factory=Objectives)
 
 
 def simulate_plan(
@@ -118,22 +137,30 @@ def simulate_plan(
     load: Load,
     *,
     objectives: Objectives | None = None,
+    find_rate: bool = False,
     keep_steps: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Simulated:
     """Run a load through the replicas of a serving plan, priced by its own engine and chip.
 
-    Raises BadRequest for a plan or load that makes no sense, NoFeasiblePlan where the weights
-    leave no room for a cache.
+    Where the plan has a workload and no other load is given, and to find the largest rate within
+    the objectives, it is simulated in the steady state (`planner/simulate/steady.py`).
+
+    Raises BadRequest for a plan or load that makes no sense, NoFeasiblePlan where the weights leave
+    no room for a cache.
     """
     if isinstance(plan, TrainPlan):
         raise BadRequest("a training plan answers no requests; give a serving plan to simulate")
     chips = replace(load, sets=plan_changes(load.sets)[1]).hardware
     hardware = replace(chips, constants=load.constants or plan.constants)
     cfg, piece = load_model(plan.model), hardware.slice(plan.slice).slice
+    fleet = fleet_of(plan, cfg, piece, hardware.slice(plan.prefill_plan.slice).slice)
+    given = objectives if objectives is not None and objectives.given else targets(plan)
+    if find_rate or (plan.workload is not None and load.plain):
+        return _steady(plan, cfg, fleet, load, given, find_rate, progress)
+    objectives = given
     requests = requests_of(load, plan)
     _check_size(requests, plan)
-    fleet = fleet_of(plan, cfg, piece, hardware.slice(plan.prefill_plan.slice).slice)
     outcome = simulate(
         requests, fleet, seed=load.first_seed, keep_steps=keep_steps, progress=progress
     )
@@ -144,6 +171,101 @@ def simulate_plan(
         outcome=outcome,
         result=result,
         warnings=[*unpriced(cfg), *stale(plan, cfg), *_cautions(plan, requests, outcome, result)],
+        objectives=objectives,
+    )
+
+
+def targets(plan: ServePlan) -> Objectives:
+    """The targets of the load that a plan was made for; none where it was made for none."""
+    load = plan.workload
+    given = {} if load is None else {"ttft": load.ttft, "tpot": load.tpot, "e2el": load.e2e}
+    return Objectives(**{name: time for name, time in given.items() if time is not None})
+
+
+def demand_for(plan: ServePlan, load: Load | None = None) -> Demand:
+    """What the requests of a plan's load hold, or those of another load."""
+    load = load or Load()
+    trace = load.trace
+    if trace is None and load.own_lengths and plan.workload is not None:
+        trace = plan.workload.trace
+    if trace is not None:
+        return demand_of(read_trace(Path(trace), plan.scheduling.page_size))
+    prompt = load.whole("input") or plan.input_length
+    return Demand(prompts=(prompt,), outputs=(load.whole("output") or plan.output_length,))
+
+
+_WHOLE = ("chips", "chip_hours", "usd", "request_throughput", "request_goodput")
+_WHOLE += ("output_throughput", "total_token_throughput")
+
+
+def _of_all(result: dict[str, Any], factor: float) -> dict[str, Any]:
+    """The figures of a part of a fleet as those of all of it."""
+    whole = {k: result[k] * factor for k in _WHOLE if result.get(k) is not None}
+    return {**result, **whole, "chips": round(whole["chips"])}
+
+
+def _near(fleet: SimulatedFleet, demand: Demand, goal: Objectives, rate: float) -> float:
+    """A rate to begin with, found by short runs."""
+    guess = rate or guessed_rate(fleet, demand)
+    found = about_rate(fleet, demand, goal, guess)
+    return guess if found is None else found.rate
+
+
+TTFT_TARGET = 2.0
+"""Seconds to the first token that are asked for where no target is given."""
+
+
+def _steady(
+    plan: ServePlan,
+    cfg: ModelConfig,
+    fleet: SimulatedFleet,
+    load: Load,
+    objectives: Objectives,
+    find_rate: bool,
+    progress: Callable[[int, int], None] | None,
+) -> Simulated:
+    """One run in the steady state, at the largest rate that holds where that is asked for."""
+    demand, found = demand_for(plan, load), None
+    rate = load.number("rate") or (plan.workload.rate if plan.workload else 0.0)
+    if find_rate:
+        goal = objectives if objectives.given else Objectives(ttft=TTFT_TARGET)
+        steps = iter(range(1, 1000))
+        held = largest_rate(
+            fleet,
+            demand,
+            goal,
+            _near(fleet, demand, goal, rate),
+            progress=lambda: progress(next(steps), 0) if progress else None,
+        )
+        if held is None:
+            raise NoFeasiblePlan(
+                "no rate holds: even a request alone misses the targets; allow more time (--ttft, "
+                "--tpot), or use more chips per server"
+            )
+        objectives, rate, found = goal, held.rate, held
+    part, share = part_of(fleet, demand, rate)
+    counted = load.whole("requests", MOST_REQUESTS) or COUNTED
+    run = steady_run(part, demand, share, seed=load.first_seed, counted=counted)
+    parts = part.pool.replicas + (part.prefill.replicas if part.prefill else 0)
+    result = {**_of_all(steady_summary(run, objectives), rate / share), "rate": rate}
+    result |= {"cache": cache_of(fleet)}
+    result |= {"simulated_servers": parts, "good_share": run.good(objectives)}
+    if found is not None:
+        result["largest_rate"] = rate
+    said = engine_warning(plan.engine, "--set engine=vllm")
+    whole = plan.replicas + plan.prefill_replicas
+    if parts < whole:
+        said.append(
+            f"{parts:,} of {whole:,} servers were simulated, with their share of the load: "
+            "requests fill them"
+        )
+    return Simulated(
+        plan=plan,
+        fleet=fleet,
+        outcome=run.outcome,
+        result=result,
+        warnings=[*unpriced(cfg), *stale(plan, cfg), *said],
+        objectives=objectives,
     )
 
 
@@ -175,87 +297,6 @@ def _check_size(requests: list[Request], plan: ServePlan) -> None:
             f"the answers have {tokens:,} tokens in all; at most {MOST_TOKENS:,.0f} can be "
             "simulated, so give fewer --requests or shorter answers (--output)"
         )
-
-
-def fleet_of(
-    plan: ServePlan, cfg: ModelConfig, piece: Slice, prefill_piece: Slice | None = None
-) -> SimulatedFleet:
-    """The replicas of a plan; `prefill_piece` is the slice of its prefill pool, where it has one of
-    its own."""
-    wanted, speculation = plan.scheduling, None
-    if wanted.guesses:
-        speculation = Speculation(
-            method="draft" if wanted.guess_cost else "ngram",
-            tokens=wanted.guesses,
-            acceptance=wanted.acceptance,
-            cost=wanted.guess_cost,
-        )
-    pool, prefill = _pool(plan, _replica(plan, cfg, piece), plan.replicas), None
-    if plan.prefill_replicas:
-        source = pool.model
-        if plan.prefill is not None:
-            source = _replica(plan.prefill_plan, cfg, prefill_piece or piece)
-        prefill = _pool(plan, source, plan.prefill_replicas, prefill=True)
-    return SimulatedFleet(pool=pool, prefill=prefill, speculation=speculation)
-
-
-def _pool(plan: ServePlan, model: ReplicaModel, replicas: int, *, prefill: bool = False) -> Pool:
-    return Pool(
-        model=model,
-        config=_config(plan, model, prefill=prefill),
-        replicas=replicas,
-        routing=plan.routing,
-        affinity=max(1, AFFINITY_TOKENS // plan.scheduling.page_size),
-    )
-
-
-def _replica(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> ReplicaModel:
-    check_serve_plan(plan, cfg, piece)
-    model = replica_of(server_of(plan, cfg, piece), memory_share=plan.scheduling.memory_share)
-    if model.kv_tokens < plan.scheduling.page_size:
-        raise NoFeasiblePlan(
-            f"{plan.model} leaves no room for a cache on {piece}: {model.kv_tokens:,} tokens fit "
-            f"beside the weights into {plan.scheduling.memory_share:.0%} of the usable memory, a "
-            f"page has {plan.scheduling.page_size}; use more chips or smaller weights, or raise "
-            "scheduling.memory_share"
-        )
-    return model
-
-
-AFFINITY_TOKENS = 1024
-"""Tokens of a prompt that routing by hash goes by: longer than the system prompt that all share,
-shorter than a conversation (two of Mooncake's blocks; ours)."""
-
-
-def _config(plan: ServePlan, model: ReplicaModel, *, prefill: bool) -> SchedulerConfig:
-    wanted, size = plan.scheduling, plan.scheduling.page_size
-    host = model.host_kv_tokens // size
-    kept = int(host * wanted.host_cache_share)
-    swaps = wanted.swap and not prefill
-    if (wanted.host_cache_share or swaps) and not host:
-        raise BadRequest(
-            f"the hosts of {plan.slice} have no 'host_dram_bytes' in the catalogue, so nothing can "
-            "be kept there; set scheduling.host_cache_share to 0 and scheduling.swap to false, or "
-            "give it with --set chip.host_dram_bytes=NUMBER"
-        )
-    return SchedulerConfig(
-        pages=model.kv_tokens // size,
-        page_size=size,
-        batch=plan.batch,
-        budget=plan.prefill_chunk,
-        policy="prefill" if prefill else wanted.policy,
-        prefix_cache=wanted.prefix_cache,
-        host_pages=kept,
-        admission=wanted.admission,
-        margin=wanted.margin,
-        preemption="swap" if swaps else "recompute",
-        swap_pages=host - kept if swaps else 0,
-        order=wanted.order,
-        age=int(wanted.age_seconds * TICKS),
-        max_waiting=wanted.max_waiting,
-        refuse_late=wanted.refuse_late,
-        lookahead=0 if prefill else wanted.guesses,
-    )
 
 
 def requests_of(load: Load, plan: ServePlan) -> list[Request]:

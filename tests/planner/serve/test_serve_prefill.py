@@ -15,7 +15,8 @@ from shardwise.workflows.serve_words import ServeWords
 
 
 def asked(model, on, **words):
-    return ServeWords(model, on, objective="cost", engine="ideal", **words).request()
+    asked = ServeWords(model, on, software="jax", pools="any", **words)
+    return asked.requests(on, asked.demand())[0]
 
 
 def test_prompts_are_priced_on_the_servers_of_their_pool():

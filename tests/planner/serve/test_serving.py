@@ -1,7 +1,6 @@
 """Serving: what is counted, what fits, what the search chooses, and the order of the bounds."""
 
 from dataclasses import replace
-from itertools import pairwise
 from math import inf
 
 import numpy as np
@@ -9,18 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.errors import BadRequest
 from shardwise.hardware import load_chip, parse_slice, slices_of
 from shardwise.models import kv_bytes, load_model, params_total, state_bytes, weight_bytes
 from shardwise.planner.serve.answer import costs, evaluate_serve
 from shardwise.planner.serve.count import decode_work, prefill_work
+from shardwise.planner.serve.fleet import cheapest, search_fleets
 from shardwise.planner.serve.memory import serve_memory
-from shardwise.planner.serve.planning import plan_serve
 from shardwise.planner.serve.request import ServeRequest, Utilisation
-from shardwise.planner.serve.search import front, search_slice
 from shardwise.planner.serve.server import heads_divide, place_mesh
+from shardwise.planner.serve.server import servers as servers_on
 from shardwise.planner.serve.shape import ServeShape
-from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.roofline import price
 from shardwise.roofline.engines import load_engine
@@ -269,115 +267,41 @@ def test_arrays_give_what_numbers_give():
             )
 
 
-def test_the_largest_batch_is_the_largest():
-    request = request_for()
-    best = plan_serve(request).best
-    usable = best.piece.chip.require("hbm_usable_bytes")
-    assert best.peak_bytes_per_chip <= usable
-    more = replace(best.plan, batch=best.plan.batch + 1)
-    assert evaluate_serve(more, request.cfg, best.piece).peak_bytes_per_chip > usable
+def servers_of(request):
+    """Every mesh of the request's first slice, one by one, and as columns."""
+    piece = request.pieces[0]
+    for columns in servers_on(request, piece, piece.shape, request.dtypes[0]):
+        yield columns, [columns.at(i) for i in range(len(columns))]
 
 
-@pytest.mark.parametrize("target", [0.006, 0.01, 0.02])
-def test_the_largest_batch_within_a_target(target):
-    request = request_for(goal=Objectives(tpot=target))
-    best = plan_serve(request).best
-    assert best.tpot_seconds["expected"] <= target
-    more = replace(best.plan, batch=best.plan.batch + 2)
-    after = evaluate_serve(more, request.cfg, best.piece)
-    fits = after.peak_bytes_per_chip <= best.piece.chip.require("hbm_usable_bytes")
-    assert after.tpot_seconds["expected"] > target or not fits
-
-
-def test_the_search_and_the_plan_agree():
+def test_columns_and_the_plan_agree():
     request = request_for("mixtral-8x7b", ("h100:8",), batch=64)
-    found = search_slice(request, request.pieces[0])
-    assert len(found.points) > 4
-    for point in found.points:
-        plan = plan_for(
-            "mixtral-8x7b", slice="h100:8", mesh=point.server.mesh, box=point.server.box, batch=64,
-            kv_sharding=point.server.kv_sharding,
-        )  # fmt: skip
-        answer = evaluate_serve(plan, request.cfg, point.server.piece)
-        assert answer.tpot_seconds == pytest.approx(point.tpot.as_dict(), rel=1e-12)
-        assert answer.ttft_seconds == pytest.approx(point.ttft.as_dict(), rel=1e-12)
-        assert float(answer.memory.peak()) == pytest.approx(point.memory, rel=1e-12)
-
-
-def test_the_smallest_slice_that_fits_and_why_not_smaller():
-    request = request_for("llama-3-70b", ("v5e:2x2", "v5e:2x4", "v5e:4x4", "v5e:4x8"))
-    planning = plan_serve(request)
-    assert str(planning.best.piece) == "v5e:4x4"
-    assert [str(t.piece) for t in planning.too_small] == ["v5e:2x2", "v5e:2x4"]
-    why = planning.too_small[1].why
-    assert why.startswith("bf16 weights and 1 sequence of 1,152 tokens do not fit: ")
-    assert "GB too much over 8 devices" in why
-    assert "v5e:4x8" in {str(p.server.piece) for p in planning.front}
-    best = planning.best.tokens_per_second_per_chip
-    assert planning.densest.tokens_per_second_per_chip >= best
-
-
-def test_no_point_of_the_front_beats_another():
-    planning = plan_serve(request_for("mixtral-8x7b", ("h100:2", "h100:4", "h100:8")))
-    points = planning.front
-    assert front(points) == points
-    for a, b in pairwise(points):
-        assert float(a.tpot.expected) < float(b.tpot.expected)
-        assert a.tokens_per_second_per_chip < b.tokens_per_second_per_chip
-
-
-def test_a_batch_that_does_not_fit_is_refused_by_so_much():
-    with pytest.raises(NoFeasiblePlan) as error:
-        plan_serve(request_for(batch=100_000))
-    text = str(error.value)
-    assert text.startswith("llama-3-8b does not fit v5e:2x2; on v5e:2x2, ")
-    assert "100,000 sequences of 1,152 tokens do not fit" in text
-    assert "TB too much over 4 devices; most of it is kv" in text
-    assert "use a smaller --batch, shorter sequences, --kv int8 or --kv int4, or chips" in text
-    assert text.endswith("; more chips: use 4*v5e:16x16 (1,024 chips) or more")
-
-
-def test_a_model_that_fits_no_slice_is_refused_with_remedies():
-    with pytest.raises(NoFeasiblePlan, match="most of it is weights") as error:
-        plan_serve(request_for("llama-3-70b", ("v5e:1x1", "v5e:2x2")))
-    assert "does not fit any of 2 slices; on v5e:2x2, " in str(error.value)
-    assert (
-        "use --weights int8 or --weights int4, or chips with more HBM; more chips: use v5e:4x4"
-        in str(error.value)
-    )
-
-
-def test_a_missed_target_names_the_nearest_miss():
-    with pytest.raises(NoFeasiblePlan) as error:
-        plan_serve(request_for(goal=Objectives(tpot=1e-4, ttft=1.0)))
-    text = str(error.value)
-    assert text.startswith("no plan for llama-3-8b meets TPOT 100 µs and TTFT 1 s; the nearest, on")
-    assert "batch 1" in text
-    assert "ask for --tpot " in text
-    assert "--ttft" not in text
-
-
-def test_a_slice_too_slow_says_which_target_it_misses():
-    request = request_for("llama-3-8b", ("h100:1", "h100:8"), goal=Objectives(tpot=0.004, ttft=1.0))
-    planning = plan_serve(request)
-    assert planning.best.piece.chips == 8
-    assert planning.too_small[0].why.startswith("it fits, but misses TPOT 4 ms: at best expected")
-
-
-def test_what_it_says_to_ask_for_is_enough():
-    with pytest.raises(NoFeasiblePlan) as error:
-        plan_serve(request_for(goal=Objectives(tpot=1e-4)))
-    asked = str(error.value).split("--tpot ")[1].split("ms")[0]
-    assert plan_serve(request_for(goal=Objectives(tpot=float(asked) / 1e3))).best.plan.batch >= 1
+    count = 0
+    for columns, each in servers_of(request):
+        tpot, ttft = columns.decode(64.0).bounds, columns.prefill().bounds
+        for i, server in enumerate(each):
+            count += 1
+            answer = evaluate_serve(server.plan(batch=64, chunk=8192), request.cfg, server.piece)
+            assert answer.tpot_seconds == pytest.approx(tpot.take(i).as_dict(), rel=1e-12)
+            both = (ttft.take(i) + tpot.take(i)).as_dict()
+            assert answer.ttft_seconds == pytest.approx(both, rel=1e-12)
+            memory = float(columns.peak_bytes(64.0)[i])
+            assert float(answer.memory.peak()) == pytest.approx(memory, rel=1e-12)
+    assert count > 2
 
 
 def test_pins_hold_and_impossible_pins_are_refused():
-    best = plan_serve(request_for(pins={"data": 2})).best
-    assert best.plan.mesh == {"data": 2, "tensor": 2}
-    with pytest.raises(BadRequest, match="expert=2 pinned"):
-        plan_serve(request_for(pins={"expert": 2}))
+    (found,) = [columns for columns, _ in servers_of(request_for(pins={"data": 2}))][:1]
+    assert found.at(0).mesh == {"data": 2, "tensor": 2}
+    assert not [*servers_of(request_for(pins={"expert": 2}))]
     with pytest.raises(BadRequest, match="'stage' cannot be pinned for serving"):
-        plan_serve(request_for(pins={"stage": 2}))
+        [*servers_of(request_for(pins={"stage": 2}))]
+
+
+def test_copies_of_a_model_are_servers_of_their_own():
+    """Unless data is pinned, a server holds the model once."""
+    for columns, _ in servers_of(request_for("mixtral-8x7b", ("h100:8",))):
+        assert np.all(columns.degrees["data"] == 1)
 
 
 def test_hand_written_plans_are_checked():
@@ -397,33 +321,32 @@ def test_hand_written_plans_are_checked():
         )
 
 
-def test_fewer_chips_are_used_where_no_mesh_uses_all():
-    """Seven divides no heads, and one chip does not hold a copy; four of the seven do."""
-    best = plan_serve(request_for("llama-3-70b", ("h100:7",), batch=4)).best
-    assert best.plan.mesh == {"tensor": 4}
-    assert (best.chips_used, best.chips_idle) == (4, 3)
-
-
 def test_dollars_are_chip_seconds():
     """2 s of 4 chips at $3.60/h for 1000 prompt tokens; 10 ms for 5 answer tokens."""
     price = replace(load_chip("v5e").require_price(), usd_per_chip_hour=3.6)
     piece = replace(parse_slice("v5e:2x2"), chip=replace(load_chip("v5e"), price=price))
     usd = costs(piece, prefill=2.0 / 1000, decode=0.01 / 5)
     assert usd == pytest.approx({"input": 8.0, "output": 8.0})
-    best = plan_serve(request_for()).best
+    best = answer_for()
     hour = best.piece.chip.require_price().usd_per_chip_hour
     tokens_per_hour = best.tokens_per_second_per_chip * 3600
     assert best.usd_per_million_tokens["output"] == pytest.approx(hour / tokens_per_hour * 1e6)
 
 
+def answer_for(**changes):
+    plan = plan_for(**changes)
+    return evaluate_serve(plan, load_model(plan.model), parse_slice(plan.slice))
+
+
 def test_no_price_no_dollars():
-    request = request_for(pieces=("tpu7x:2x2x1",))
-    assert plan_serve(request).best.usd_per_million_tokens == {"input": None, "output": None}
+    found = answer_for(slice="tpu7x:2x2x1", mesh={"tensor": 8}, box=(2, 2, 1))
+    assert found.usd_per_million_tokens == {"input": None, "output": None}
 
 
 def test_a_given_utilisation_replaces_the_expected_prefill():
     given_ = Utilisation(share=0.4, params=8e9)
-    best = plan_serve(request_for(utilisation=given_)).best
+    piece = parse_slice("v5e:2x2")
+    best = evaluate_serve(plan_for(), load_model("llama-3-8b"), piece, utilisation=given_)
     seconds = 2 * 8e9 * 1024 / (4 * best.piece.chip.peak("bf16") * 0.4)
     prefill = best.prefill_seconds
     assert prefill["expected"] == pytest.approx(seconds)
@@ -435,19 +358,13 @@ def test_every_chip_with_memory_and_bandwidth_serves_a_small_model():
     for chip in ("v4", "v5p", "tpu7x", "a100", "b200", "mi300x", "gaudi3", "cpu"):
         pieces = slices_of(load_chip(chip), domains=1)
         request = replace(request_for("qwen3-0.6b"), pieces=pieces[:2])
-        best = plan_serve(request).best
-        assert best.plan.batch >= 1
+        found = search_fleets(request)
+        assert cheapest(found, request.within).running >= 1
 
 
 def test_an_engine_adds_what_it_was_measured_to_add():
     """Kernels and sequences take their time; what no software can beat stays as it is."""
-    ideal, served = (
-        plan_serve(request_for(engine=load_engine(name), batch=16), top=0).best
-        for name in ("ideal", "vllm")
-    )
-    plan = replace(ideal.plan, engine="vllm")
-    same = evaluate_serve(plan, ideal.cfg, ideal.piece)
-    assert same.plan.engine == served.plan.engine == "vllm"
+    ideal, same = (answer_for(engine=name, batch=16) for name in ("ideal", "vllm"))
     for name in ("tpot_seconds", "ttft_seconds"):
         before, after = getattr(ideal, name), getattr(same, name)
         assert after["lower"] == before["lower"]
@@ -459,9 +376,8 @@ def test_an_engine_adds_what_it_was_measured_to_add():
 
 
 def test_an_unknown_engine_of_a_plan_is_named():
-    best = plan_serve(request_for(batch=1), top=0).best
     with pytest.raises(BadRequest, match="unknown serving engine 'vlm'"):
-        evaluate_serve(replace(best.plan, engine="vlm"), best.cfg, best.piece)
+        answer_for(engine="vlm")
 
 
 def test_few_sequences_are_cut_along_their_tokens():

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from shardwise.book.rules.serving import weight_stationary_chips
-from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model, parameters
 from shardwise.planner.serve.count import decode_work, prefill_work, step_work
+from shardwise.planner.serve.fleet import cheapest, search_fleets
 from shardwise.planner.serve.memory import kv_bytes_per_device, weight_bytes_per_device
-from shardwise.planner.serve.planning import plan_serve
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.serve.server import legal_degrees
 from shardwise.planner.serve.shape import ServeShape
@@ -136,12 +135,10 @@ def asked(model, on, **changes):
 
 def test_a_model_of_few_heads_fits_a_pod():
     """BLOOM has 112 heads: tensor goes to 16 on 256 chips, and 16 copies do not fit."""
-    with pytest.raises(NoFeasiblePlan) as error:
-        plan_serve(asked("bloom-176b", "v5e:16x16", pins={"fsdp": 1}))
-    text = str(error.value)
-    assert "tensor=16 divides the heads, more does not, so 16 copies of the weights lie on" in text
-    assert text.endswith("use --weights int8 or --weights int4, or chips with more HBM")
-    assert plan_serve(asked("bloom-176b", "v5e:16x16")).best.plan.degree("fsdp") > 1
+    copies = asked("bloom-176b", "v5e:16x16", pins={"fsdp": 1, "data": 16})
+    assert not search_fleets(copies).grids
+    whole = asked("bloom-176b", "v5e:16x16")
+    assert cheapest(search_fleets(whole), whole.within).server.mesh["fsdp"] > 1
 
 
 def test_the_search_has_them_where_experts_lie_together():

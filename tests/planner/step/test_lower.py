@@ -4,15 +4,13 @@ the search's columns say of every server what its plan says, all three bounds.""
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from tests.drawn import on_drawn
 
 from shardwise.book.rules.serving import step_seconds
 from shardwise.hardware import load_chip, parse_slice
 from shardwise.models import kv_bytes_per_token, load_model, params_text, state_bytes, weight_bytes
 from shardwise.planner.serve.answer import ServeAnswer, evaluate_serve
 from shardwise.planner.serve.request import ServeRequest
-from shardwise.planner.serve.search import search_slice
-from shardwise.planner.serve.smallest import answer_of
+from shardwise.planner.serve.server import servers
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.roofline.price import HBM
 from shardwise.workflows.predict import plan_training
@@ -69,40 +67,6 @@ def book_seconds(answer: ServeAnswer, bandwidth: float, peak: float) -> float:
     )
 
 
-@on_drawn(40, requests(), st.randoms(use_true_random=False))
-def test_no_decode_step_is_bound_below_by_more_than_the_book_says(request, random):
-    points = search_slice(request, request.pieces[0]).points
-    for point in random.sample(points, min(len(points), 4)):
-        answer = answer_of(point)
-        chip = answer.piece.chip
-        share = 1 / chip.jax_devices_per_chip
-        bandwidth, peak = chip.require("hbm_bandwidth") * share, chip.peak("bf16") * share
-        memory = book_seconds(answer, bandwidth, np.inf)
-        found = answer.decode.estimate.resources
-        assert found[HBM] <= memory * CLOSE
-        attention = answer.decode.work.where(lambda op: op.op_class in ("attention", "scan"))
-        book = book_seconds(answer, bandwidth, peak) + float(attention.flops()) / peak
-        networks = [seconds for name, seconds in found.items() if name.startswith("net:")]
-        assert answer.tpot_seconds["lower"] <= max(book, *networks, 0.0) * CLOSE
-        for bounds in (answer.tpot_seconds, answer.prefill_seconds):
-            assert 0 < bounds["lower"] <= bounds["expected"] <= bounds["upper"]
-
-
-@on_drawn(40, requests(), st.randoms(use_true_random=False))
-def test_a_server_takes_what_the_search_said(request, random):
-    """Whoever else is priced beside it."""
-    points = search_slice(request, request.pieces[0]).points
-    for point in random.sample(points, min(len(points), 4)):
-        answer = answer_of(point)
-        for name in ("lower", "expected", "upper"):
-            assert float(getattr(point.tpot, name)) == pytest.approx(
-                answer.tpot_seconds[name], rel=1e-12
-            )
-            assert float(getattr(point.ttft, name)) == pytest.approx(
-                answer.ttft_seconds[name], rel=1e-12
-            )
-
-
 @pytest.mark.parametrize(("model", "on"), [("llama-3-8b", "v5e:4x4"), ("deepseek-v3", "v5p:2x2x2")])
 def test_every_server_of_a_slice_takes_what_the_search_said(model, on):
     """Meshes that cut D, whose sums stand between products, do not change what the others take."""
@@ -115,9 +79,18 @@ def test_every_server_of_a_slice_takes_what_the_search_said(model, on):
         dtypes=(ServeDtypes(),),
         batch=145,
     )
-    for point in search_slice(request, request.pieces[0]).points:
-        answer = answer_of(point)
-        assert float(point.tpot.expected) == pytest.approx(answer.tpot_seconds["expected"])
+    for columns in servers_on(request):
+        tpot = columns.decode(145.0).bounds
+        for i in range(len(columns)):
+            plan = columns.at(i).plan(batch=145, chunk=8192)
+            answer = evaluate_serve(plan, request.cfg, request.pieces[0])
+            assert tpot.take(i).as_dict() == pytest.approx(answer.tpot_seconds, rel=1e-12)
+
+
+def servers_on(request):
+    """The meshes of the request's slice, for each way to cut the cache."""
+    piece = request.pieces[0]
+    return servers(request, piece, piece.shape, request.dtypes[0])
 
 
 def test_a_decode_step_is_bound_by_weights_and_cache_alone():

@@ -20,7 +20,7 @@ as_option = click.option(
 def hardware_options(
     constants: str | None = "vendor", *, sets: bool = True, price: bool = True
 ) -> Callable[[Any], Any]:
-    """--constants, --hw, --set and --price of commands that read chips.
+    """--constants, --hw, --set, --price, --provider and --spot of commands that read chips.
 
     With `constants` None the plan says which; without `sets` no number can be changed, without
     `price` the command has no dollars to change.
@@ -55,10 +55,12 @@ def hardware_options(
             metavar="CHIP=USD",
             help="Dollars per chip-hour, such as h100=2.5; for the chip that is priced.",
         ),
+        click.option("--provider", help="Whose price to take, such as aws, gcp or runpod."),
+        click.option("--spot", is_flag=True, help="Prices of the spot market."),
     ]
 
     def decorate(command: Any) -> Any:
-        for option in reversed(options[: 2 + sets + price]):
+        for option in reversed(options[: 2 + sets + 3 * price]):
             command = option(command)
         return command
 
@@ -70,9 +72,12 @@ def renamed(former: str, remedy: str) -> Callable[[Any], Any]:
 
     def told(_: click.Context, __: click.Parameter, value: str | None) -> None:
         if value is not None:
-            raise BadRequest(f"{former} {value} is written another way now: {remedy.format(value)}")
+            given = f"{former} {value}".strip()
+            raise BadRequest(f"{given} is written another way now: {remedy.format(value)}")
 
-    return click.option(former, hidden=True, expose_value=False, callback=told)
+    return click.option(
+        former, hidden=True, expose_value=False, is_flag=False, flag_value="", callback=told
+    )
 
 
 def request_of(request: Callable[..., Made], options: Mapping[str, Any]) -> Made:

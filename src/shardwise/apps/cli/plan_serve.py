@@ -1,6 +1,5 @@
-"""`shardwise plan serve`: the smallest slice within the targets, or the cheapest fleet."""
+"""`shardwise plan serve`: the cheapest servers for a load within its targets."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,39 +7,71 @@ import click
 
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, plot_option
-from shardwise.apps.cli.numbers import WHOLE
-from shardwise.apps.cli.options import as_option, hardware_options, request_of
+from shardwise.apps.cli.options import as_option, hardware_options, renamed, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.progress import progress_line
+
+GONE = {
+    "--objective": "there is one answer now, the cheapest servers for a load; leave it out",
+    "--percentile": "a load holds where 95 % of its requests keep the targets; leave it out",
+    "--confirm": "every answer is simulated; leave it out",
+    "--no-confirm": "every answer is simulated; leave it out",
+    "--activations": "servers keep activations in bf16; leave it out",
+    "--compute": "servers compute in bf16, and in fp8 with --weights fp8; leave it out",
+    "--mfu": "prompts take what the chip's rates say; leave it out",
+    "--params": "prompts take what the chip's rates say; leave it out",
+    "--top": "what else was close stands below the answer, and the front behind --detail",
+}
+"""Options of before, and what there is instead."""
+
+
+def all_gone(command: Any) -> Any:
+    """The command with every option that is gone, refused."""
+    for flag, remedy in GONE.items():
+        command = renamed(flag, remedy)(command)
+    return command
 
 
 @click.command(cls=AnswerCommand)
 @click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
 @as_option
-@click.option("--on", required=True, help="A bare chip (v5e) or a slice (v5e:4x4).")
+@click.option(
+    "--on", required=True, help="A chip (h100), several (h100,b200,v5p), or a slice (h100:8)."
+)
 @click.option("--input", help="Tokens of the prompt, such as 8192.")
 @click.option("--output", help="Tokens of the answer, such as 512.")
-@click.option("--tpot", help="Longest expected time per output token, such as 15ms.")
-@click.option("--ttft", help="Longest expected time to the first token, such as 1s.")
 @click.option(
-    "--batch",
-    help="Sequences decoded at once (240 or 240seq); else as many as give most tokens/s per chip "
-    "within the targets. Not with cost.",
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File of requests, whose lengths and rate are taken.",
 )
 @click.option(
-    "--weights", help="Dtype of the weights. [default: checkpoint; the cheaper with cost]"
+    "--rate", help="Requests per second that come at random. [default: the most that hold]"
 )
-@click.option("--kv", help="Dtype of the KV cache. [default: bf16; the cheaper with cost]")
-@click.option("--activations", help="Dtype between matmuls. [default: bf16]")
-@click.option("--compute", help="Dtype of the matmuls; bf16 where the chip has it.")
+@click.option("--ttft", help="Longest time to the first token, such as 1s. [default: 2s]")
+@click.option("--tpot", help="Longest time per output token, such as 30ms.")
+@click.option("--e2e", help="Longest time from arrival to the last token, such as 30s.")
 @click.option(
-    "--engine",
-    help="The serving software, for what it was measured to add: vllm, sglang, trtllm, others, or "
-    "ideal, which adds nothing. [default: ideal; others with cost]",
+    "--for",
+    "software",
+    default="vllm",
+    show_default=True,
+    metavar="vllm|sglang|jax|any",
+    help="The software that serves.",
 )
 @click.option(
-    "--prefill-chunk", help="Most tokens at once. [default: 8192; the cheapest with cost]"
+    "--pools",
+    default="one",
+    show_default=True,
+    metavar="one|two|any",
+    help="Whether prompts have servers of their own (two).",
 )
+@click.option("--max-chips", help="The most chips of all servers.")
+@click.option("--weights", help="Dtype of the weights. [default: the checkpoint's]")
+@click.option("--kv", help="Dtype of the KV cache. [default: bf16]")
+@click.option("--batch", help="The most sequences of a server at once.")
+@click.option("--prefill-chunk", help="The most tokens of a step.")
 @click.option(
     "--pin",
     "pins",
@@ -48,54 +79,27 @@ from shardwise.apps.cli.progress import progress_line
     metavar="AXIS=DEGREE",
     help="Fix a mesh degree; may be repeated.",
 )
-@click.option(
-    "--objective",
-    type=click.Choice(["smallest", "cost"]),
-    default="smallest",
-    show_default=True,
-    help="The most tokens/s per chip on the smallest slice, or the cheapest fleet under a load.",
-)
-@click.option("--rate", help="Cost: requests per second that come; else as many as they can take.")
-@click.option(
-    "--trace",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Cost: requests of a file, for --rate, --input and --output.",
-)
-@click.option("--e2e", help="Cost: longest time from arrival to the last token, such as 30s.")
-@click.option("--percentile", help="Cost: requests within the targets, such as 90%. [default: 90%]")
-@click.option(
-    "--confirm/--no-confirm", default=None, help="Cost: simulate the best plans. [default: yes]"
-)
-@click.option("--mfu", help="Prefill at this share of peak by 2*params*tokens, such as 40%.")
-@click.option("--params", help="Replace the parameter count in --mfu's arithmetic, such as 70e9.")
-@click.option(
-    "--top", type=WHOLE, default=3, show_default=True, help="Runner-up meshes to show, up to 50."
-)
 @file_option("-o", "plan_path", help="Plan file.")
-@plot_option("The front, with cost also a decode step's parts, as a PNG or SVG.")
+@click.option("--anyway", is_flag=True, help="Answer with, and write, a plan that does not hold.")
+@plot_option("The front of speed and cost, and a decode step's parts, as a PNG or SVG.")
 @hardware_options()
+@sections_options("detail", "why")
+@all_gone
 @csv_option
 @json_option
 def serve(**options: Any) -> None:
-    """Find the smallest slice that holds the model and meets the targets, and the mesh and batch
-    with most tokens/s per chip on it; with --objective cost the cheapest servers under a load (--on
-    takes several chips: v5e,h100)."""
+    """Find the cheapest servers that hold a load: 95 % of its requests within the targets, as
+    simulated. Without --rate it is the largest load that one server holds, or all of a slice."""
     from shardwise.plans import save_plan
-    from shardwise.verbs.plan_serve import ServePlanRequest, ServerPlanned
+    from shardwise.verbs.plan_serve import ServePlanRequest, next_line
 
     check_outputs()
-    answer = request_of(ServePlanRequest, options).answer(progress_line("searching", "parts"))
-    path, more = options["plan_path"], ()
+    answer = request_of(ServePlanRequest, options).answer(progress_line("simulating", "runs"))
+    path = options["plan_path"]
     if path:
-        save_plan(answer.planning.plan, path)
-        then = "try it on a trace with: shardwise simulate"
-        if isinstance(answer, ServerPlanned):
-            then = "price it again with: shardwise plan show"
-            answer = replace(answer, warnings=[*answer.warnings, answer.apart(path)])
-        more = (f"Plan written to {path}; {then} {path}",)
-    show_answer(answer, options, more=more)
+        save_plan(answer.plan, path)
+    show_answer(answer, options, more=(next_line(path, answer),))
     if options["plot_path"]:
-        from shardwise.apps.cli.serve_chart import plot_fleets, plot_servers
+        from shardwise.apps.cli.serve_chart import plot_serving
 
-        plot = plot_servers if isinstance(answer, ServerPlanned) else plot_fleets
-        plot(answer.result, answer.planning.request.cfg.name, options["plot_path"])
+        plot_serving(answer, options["plot_path"])

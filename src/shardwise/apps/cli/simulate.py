@@ -10,6 +10,7 @@ from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, plot_option
 from shardwise.apps.cli.options import hardware_options, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.progress import progress_line
 from shardwise.errors import BadRequest
 
@@ -24,7 +25,9 @@ _TRACES = (
 @click.argument("path", metavar="PLAN", type=_file)
 @click.option("--trace", type=_file, help=_TRACES)
 @click.option("--requests", help="The first so many of a trace, or how many to make (1000).")
-@click.option("--rate", help="Requests per second: make them, or speed a trace up.")
+@click.option(
+    "--rate", help="Requests per second: make them, or speed a trace up; else the plan's own load."
+)
 @click.option("--speed", help="Replay a trace so many times as fast.")
 @click.option(
     "--tile",
@@ -41,7 +44,8 @@ _TRACES = (
 @click.option("--seed", default="0", show_default=True, help="Of everything that is drawn.")
 @click.option("--ttft", help="Objective: longest time to the first token, such as 2s.")
 @click.option("--tpot", help="Objective: longest time per output token, such as 50ms.")
-@click.option("--e2el", help="Objective: longest time to the last token, such as 30s.")
+@click.option("--e2e", help="Objective: longest time to the last token, such as 30s.")
+@click.option("--find-rate", is_flag=True, help="The largest rate at which 95 % meet them.")
 @click.option(
     "--check", metavar="SHARE", help="Exit with 4 where fewer meet the objectives, such as 99%."
 )
@@ -54,6 +58,7 @@ _TRACES = (
 )
 @click.option("--perfetto-until", help="The trace file ends after so much time, such as 60s.")
 @hardware_options(constants=None)
+@sections_options("detail")
 @csv_option
 @json_option
 def simulate(**options: Any) -> None:

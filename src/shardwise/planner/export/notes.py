@@ -9,9 +9,9 @@ will not carry out stands besides in a line `# not expressed: ...`.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from math import prod
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from shardwise.boundary import parse_json
 from shardwise.errors import BadRequest, shown, unknown
@@ -334,7 +334,9 @@ def _default(cls: type, key: str) -> Any:
     """A field's value where nobody says it, None where somebody must."""
     outer, _, name = key.rpartition(".")
     if outer:
-        return _default(get_type_hints(cls)[outer], name)
+        hint = get_type_hints(cls)[outer]
+        inner = [k for k in get_args(hint) if isinstance(k, type) and is_dataclass(k)]
+        return _default(inner[0] if inner else hint, name)
     field = next(field for field in fields(cls) if field.name == name)
     value = field.default if field.default is not MISSING else None
     if field.default_factory is not MISSING:

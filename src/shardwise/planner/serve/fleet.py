@@ -1,15 +1,15 @@
 """Fleets of servers for a load, from the columns of `grid.py`: what each costs and how fast it is.
 
 Cost is chip-seconds per request: the chips of all replicas over the requests that come. With a rate
-the replicas are whole numbers that carry it; without one, a single replica is as full as the
-objectives let it be. Prompts and answers share the cost by the time that each takes: what a step
-takes longer for its chunks, or the chips of each pool.
+the replicas are whole numbers that carry it; without one, a single replica, or as many as fill the
+chips, are as full as the objectives let them be. Prompts and answers share the cost by the time
+that each takes: what a step takes longer for its chunks, or the chips of each pool.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -25,8 +25,7 @@ from shardwise.planner.serve.prefill import (
     prefill_columns,
     prefillers,
 )
-from shardwise.planner.serve.request import ServeRequest
-from shardwise.planner.serve.search import front
+from shardwise.planner.serve.request import Pools, ServeRequest
 from shardwise.planner.serve.server import Server
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.plans import ServePlan
@@ -34,6 +33,12 @@ from shardwise.plans.serve import PrefillServer
 
 Layout = Literal["mixed", "disaggregated"]
 LAYOUTS: tuple[Layout, ...] = ("mixed", "disaggregated")
+LAYOUTS_OF: Mapping[Pools, tuple[Layout, ...]] = {
+    "one": ("mixed",),
+    "two": ("disaggregated",),
+    "any": LAYOUTS,
+}
+"""What a request's `pools` allow."""
 
 SIZES = 4
 """Slices looked at from the first that fits, each at least twice as large as the one before."""
@@ -173,7 +178,7 @@ def search_fleets(request: ServeRequest, progress: Progress | None = None) -> Fl
             if len(fitted) == SIZES or (fitted and piece.chips < 2 * fitted[-1].chips):
                 continue
             here = grids(request, piece, dtypes)
-            if piece.chip.data_centre is not None:
+            if piece.chip.data_centre is not None and request.pools != "one":
                 pools += prefillers(request, piece, dtypes)
             if here:
                 fitted.append(piece)
@@ -184,7 +189,7 @@ def search_fleets(request: ServeRequest, progress: Progress | None = None) -> Fl
 
 
 def cheapest(
-    searched: FleetSearch, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS
+    searched: FleetSearch, goal: Objectives, *, layouts: Sequence[Layout] | None = None
 ) -> Fleet:
     """The cheapest fleet within the objectives, in one pool unless two are `WORTH` it; where there
     is none, the nearest miss (ask `meets`). The number in flight of the best few is refined."""
@@ -202,10 +207,11 @@ def _burden(fleet: Fleet) -> float:
 
 
 def ranked(
-    searched: FleetSearch, goal: Objectives, *, layouts: Sequence[Layout] = LAYOUTS
+    searched: FleetSearch, goal: Objectives, *, layouts: Sequence[Layout] | None = None
 ) -> list[Fleet]:
-    """The best fleet of every grid, mesh and layout, cheapest first; the nearest miss alone where
-    none is within the objectives."""
+    """The best fleet of every grid, mesh and layout (the request's, unless told), cheapest first;
+    the nearest miss alone where none is within the objectives."""
+    layouts = layouts or LAYOUTS_OF[searched.request.pools]
     good: list[Fleet] = []
     missed: list[Fleet] = []
     percentile = searched.request.percentile
@@ -293,6 +299,8 @@ def _fleets(
     e2e = ttft + ((output - 1) * tpot if output > 1 else 0.0)
     with np.errstate(invalid="ignore"):  # infinite times without a target
         excess = np.maximum(np.maximum(ttft / goal.ttft, tpot / goal.tpot), e2e / goal.e2el)
+    chips = np.rint(figures["chip_seconds"] * figures["rate"])
+    excess = np.where(chips > grid.server.request.max_chips, np.inf, excess)
     counts = {
         "chunk": grid.chunks,
         "slots": slots,
@@ -316,10 +324,13 @@ def _fleets(
 
 def _mixed(grid: Grid, goal: Objectives) -> Fleets:
     """Every replica takes prompts and answers."""
-    each, asked = np.asarray(grid.mixed.rate), grid.server.request.rate
+    each, request, chips = np.asarray(grid.mixed.rate), grid.server.request, grid.server.chips
     replicas, rate = np.ones_like(each), each
-    if asked:
-        replicas, rate = np.ceil(asked / each), np.full_like(each, asked)
+    if request.rate:
+        replicas, rate = np.ceil(request.rate / each), np.full_like(each, request.rate)
+    elif request.fill:
+        replicas = np.maximum(np.floor(np.full_like(each, request.max_chips / chips)), 1.0)
+        rate = each * replicas
     return _fleets(
         grid,
         goal,
@@ -353,7 +364,7 @@ def _parted(grid: Grid, goal: Objectives, choice: Choice | None) -> Fleets:
         x = x[np.arange(len(x)), pick]
         y, rate = np.ceil(request.rate / answers), np.full_like(answers, request.rate)
     else:
-        y, x, rate = _ratio(prompts, answers, by.chips, own)
+        y, x, rate = _ratio(prompts, answers, by.chips, own, request.max_chips)
     chips = by.chips * x + own * y
     steps = max(request.output_length - 1, 1)
     return _fleets(
@@ -388,17 +399,21 @@ def _prompts(
 
 
 def _ratio(
-    prompts: np.ndarray, answers: np.ndarray, prefill_chips: np.ndarray, chips: int
+    prompts: np.ndarray, answers: np.ndarray, prefill_chips: np.ndarray, chips: int, most: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The fewest replicas that decode and that prefill within `_SIMPLER` of the ratio that leaves
-    least idle, and what they answer; `prompts` by the number that prefill."""
+    """Of pools of at most so many chips (the smallest pair where none has so few) the fewest
+    replicas that decode and that prefill within `_SIMPLER` of the ratio that leaves least idle, and
+    what they answer; `prompts` by the number that prefill."""
     rates = np.minimum(prompts[:, None, :], (POOLS * answers[:, None])[:, :, None])
     rates = rates.reshape(len(rates), -1)
     both = (POOLS[:, None] + POOLS).ravel()
     paid = chips * POOLS[:, None] + prefill_chips[:, None, None] * POOLS
-    cost = paid.reshape(len(rates), -1) / rates
+    paid = paid.reshape(len(rates), -1)
+    allowed = (paid <= most) | (paid <= np.min(paid, axis=1, keepdims=True))
+    cost = np.where(allowed, paid / rates, np.inf)
     near = cost <= _SIMPLER * np.min(cost, axis=1, keepdims=True)
-    best = np.argmin(np.where(near, both + cost / np.max(cost), np.inf), axis=1)
+    tie = paid / rates / np.max(paid / rates)
+    best = np.argmin(np.where(near, both + tie, np.inf), axis=1)
     y, x = np.divmod(best, len(POOLS))
     return y + 1.0, x + 1.0, rates[np.arange(len(rates)), best]
 
@@ -423,3 +438,22 @@ def _limits(searched: FleetSearch, goal: Objectives, points: int) -> list[float]
     low, high = float(np.min(every)), min(float(np.max(every)), goal.tpot)
     limits = np.geomspace(low * 1.001, high, points).tolist()
     return [b for a, b in pairwise([0.0, *limits]) if b > a]
+
+
+class Ranked(Protocol):
+    """Something with a time and a cost, the first two of `rank`; what follows breaks ties."""
+
+    @property
+    def rank(self) -> tuple[float, ...]: ...
+
+
+R = TypeVar("R", bound=Ranked)
+
+
+def front(found: Iterable[R]) -> tuple[R, ...]:
+    """Those that no other beats in both time and cost, fastest first (the Pareto front)."""
+    kept: list[R] = []
+    for one in sorted(found, key=lambda one: one.rank):
+        if not kept or one.rank[1] < kept[-1].rank[1]:
+            kept.append(one)
+    return tuple(kept)

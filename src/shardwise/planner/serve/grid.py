@@ -133,7 +133,8 @@ def holds(columns: Server, load: Steady) -> np.ndarray:
         room = columns.cache_tokens(shape, _MEMORY_SHARE)
         held = np.maximum(load.cached, request.input_length + request.output_length)[here]
         fits[here] = (room >= held) & (np.asarray(load.running)[here] < chunk)
-    return fits
+    most = request.batch or np.inf
+    return fits & (np.asarray(load.slots) <= most)
 
 
 def handover(server: Server, chips: float) -> float:

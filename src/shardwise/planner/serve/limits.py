@@ -1,4 +1,4 @@
-"""What a serving fleet spends its time on, what limits it, and what would not help.
+"""What a serving fleet spends its time on, what limits it, and whether guessing tokens would help.
 
 The breakdown is that of the book's figures in 8.2: seconds of a decode step that matmuls' memory
 traffic (weights, for the most part), KV cache, FLOPs and network would take alone at peak rates.
@@ -14,20 +14,13 @@ import numpy as np
 
 from shardwise.hardware import Chip
 from shardwise.planner.serve.count import step_work
-from shardwise.planner.serve.fleet import (
-    LAYOUTS,
-    WORTH,
-    Fleet,
-    FleetSearch,
-    cheapest,
-    refined,
-)
+from shardwise.planner.serve.fleet import Fleet, refined
 from shardwise.planner.serve.grid import steady
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.roofline.engines import IDEAL_ENGINE, Engine
 from shardwise.roofline.price import HBM, HOST, MATH
-from shardwise.units import format_seconds, sig
+from shardwise.units import sig
 
 MORE = 1.1
 """One more unit of a resource: a tenth."""
@@ -145,70 +138,6 @@ class Verdict:
         return {"what": self.what, "helps": self.helps, "factor": self.factor, "why": self.why}
 
 
-def verdicts(searched: FleetSearch, goal: Objectives, best: Fleet) -> list[Verdict]:
-    """Disaggregation, a bigger slice and speculation, each with the reason."""
-    return [
-        disaggregation(searched, goal, best),
-        bigger_slice(searched, goal, best),
-        speculation(searched.request, best),
-    ]
-
-
-def disaggregation(searched: FleetSearch, goal: Objectives, best: Fleet) -> Verdict:
-    """The cheapest fleets of both layouts side by side."""
-    what = "disaggregation"
-    if searched.request.pieces[0].chip.data_centre is None:
-        why = "the chip has no data-centre network in the catalogue to hand caches over"
-        return Verdict(what=what, helps=False, factor=None, why=why)
-    found = {
-        k: best if best.layout == k else cheapest(searched, goal, layouts=(k,)) for k in LAYOUTS
-    }
-    mixed, apart = found["mixed"], found["disaggregated"]
-    if not apart.meets(goal):
-        why = f"no pools of their own meet the objectives; the nearest has {_times(apart)}"
-        return Verdict(what=what, helps=False, factor=None, why=why)
-    if not mixed.meets(goal):
-        why = f"prompts beside answers miss the objectives: the nearest has {_times(mixed)}"
-        return Verdict(what=what, helps=True, factor=None, why=why)
-    factor = mixed.chip_seconds / apart.chip_seconds
-    shares = (
-        f"apart a request takes {sig(apart.chip_seconds * apart.prompt_share)} chip-seconds of "
-        f"prefill and {sig(apart.chip_seconds * (1 - apart.prompt_share))} of decoding, together "
-        f"{sig(mixed.chip_seconds)}"
-    )
-    held = (
-        f"a mixed replica decodes {mixed.running:,.0f} sequences on {mixed.piece} and prompts "
-        f"lengthen its step of {format_seconds(mixed.step)} to {format_seconds(mixed.tpot)}"
-    )
-    return Verdict(what=what, helps=factor > WORTH, factor=factor, why=f"{shares}; {held}")
-
-
-def bigger_slice(searched: FleetSearch, goal: Objectives, best: Fleet) -> Verdict:
-    """The cheapest fleet of slices at least twice as large."""
-    what = "a bigger slice"
-    wide = tuple(g for g in searched.grids if g.server.piece.chips >= 2 * best.piece.chips)
-    if not wide:
-        why = f"none larger than {best.piece} was looked at"
-        return Verdict(what=what, helps=False, factor=None, why=why)
-    other = cheapest(replace(searched, grids=wide), goal)
-    if not other.meets(goal):
-        why = f"none meets the objectives; the nearest, {other.piece}, has {_times(other)}"
-        return Verdict(what=what, helps=False, factor=None, why=why)
-    factor = best.chip_seconds / other.chip_seconds
-    here, there = (_network_share(searched.request, f) for f in (best, other))
-    why = (
-        f"{other} takes {sig(other.chip_seconds)} "
-        f"chip-seconds per request, {best.piece} {sig(best.chip_seconds)}; the network alone is "
-        f"{there:.0%} of its decode step, here {here:.0%}"
-    )
-    return Verdict(what=what, helps=factor > WORTH, factor=factor, why=why)
-
-
-def _network_share(request: ServeRequest, fleet: Fleet) -> float:
-    found = breakdown(request, fleet, np.array([fleet.running]))
-    return float(found.network[0] / found.expected[0])
-
-
 def speculation(request: ServeRequest, fleet: Fleet, guesses: int = GUESSES) -> Verdict:
     """The acceptance above which guessing pays, at the number in flight.
 
@@ -241,7 +170,3 @@ def speculation(request: ServeRequest, fleet: Fleet, guesses: int = GUESSES) -> 
 _LIKELY = 0.5
 """Break-even acceptance up to which speculation is said to help (ours): n-grams reach it on text
 that repeats its prompt, draft models on most text."""
-
-
-def _times(fleet: Fleet) -> str:
-    return f"TTFT {format_seconds(fleet.ttft)} and TPOT {format_seconds(fleet.tpot)}"

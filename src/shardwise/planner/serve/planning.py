@@ -1,95 +1,74 @@
-"""plan_serve: one request, answered by its objective.
+"""Why no servers are found: what is too large, too slow or too few chips, and what would help."""
 
-Objective "smallest" is in `smallest.py`. Objective "cost" is here: the cheapest fleet of all that
-`fleet.py` found, or why there is none.
-"""
-
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
-from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.errors import NoFeasiblePlan
 from shardwise.planner.serve.answer import mesh_text
-from shardwise.planner.serve.fleet import Fleet, FleetSearch, cheapest, search_fleets
+from shardwise.planner.serve.fleet import Fleet, FleetSearch, cheapest
 from shardwise.planner.serve.grid import grids
 from shardwise.planner.serve.request import ServeRequest
-from shardwise.planner.serve.smallest import ServerPlanning, smallest
-from shardwise.plans import ServePlan
-from shardwise.plans.serve import MOST_REPLICAS
-from shardwise.units import format_seconds
+from shardwise.planner.simulate.metrics import Objectives
+from shardwise.units import format_gib, format_seconds, many
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetPlanning:
-    """The cheapest fleet on one chip within its objectives, and all that was looked at."""
-
-    searched: FleetSearch
-    best: Fleet
-
-    @property
-    def request(self) -> ServeRequest:
-        return self.searched.request
-
-    @property
-    def plan(self) -> ServePlan:
-        """The plan to save, to simulate or to export."""
-        return self.best.plan()
-
-
-def plan_serve(
-    request: ServeRequest, *, top: int = 3, progress: Callable[[int, int], None] | None = None
-) -> ServerPlanning | FleetPlanning:
-    """The best way to serve a request, with `top` runners-up where the objective is "smallest".
-    Raises NoFeasiblePlan with the nearest miss."""
-    if request.objective == "cost":
-        return cheapest_fleet(request, progress)
-    return smallest(request, top)
-
-
-def cheapest_fleet(
-    request: ServeRequest, progress: Callable[[int, int], None] | None = None
-) -> FleetPlanning:
-    """The cheapest fleet on the request's chip."""
-    searched, goal = search_fleets(request, progress), request.goal
+def nothing_found(searched: FleetSearch) -> NoFeasiblePlan:
+    """The refusal of a search without an answer, with the nearest miss."""
+    request = searched.request
     if not searched.grids:
-        raise NoFeasiblePlan(_nowhere(request))
-    best = cheapest(searched, goal)
-    replicas = max(best.replicas, best.prefill_replicas)
-    if replicas > MOST_REPLICAS:
-        raise BadRequest(
-            f"{request.rate:g} requests per second take {replicas:,} replicas of {best.piece}; at "
-            f"most {MOST_REPLICAS:,} can be planned, so lower the rate (--rate) or shorten the "
-            "requests"
-        )
-    if not best.meets(goal):
-        raise NoFeasiblePlan(
-            f"no servers of {best.piece.chip.id} meet the objectives for {request.cfg.name}; the "
-            f"nearest, on {best.piece} ({mesh_text(best.server.mesh)}), {_missed(best)}: allow "
-            "more time, or use shorter prompts or another chip"
-        )
-    return FleetPlanning(searched=searched, best=best)
+        return NoFeasiblePlan(_nowhere(request))
+    if request.max_chips < inf and request.rate:
+        free = replace(searched, request=replace(request, max_chips=inf), grids=_free(searched))
+        best = cheapest(free, request.within)
+        if best.meets(request.within):
+            return NoFeasiblePlan(_too_few(request, best))
+    best = cheapest(searched, request.within)
+    said = _missed(best, request.goal) or "keeps them in closed form, but not when simulated"
+    return NoFeasiblePlan(
+        f"no servers of {best.piece.chip.id} keep the targets for {request.cfg.name}; the "
+        f"nearest, on {best.piece} ({mesh_text(best.server.mesh)}), {said}: "
+        "allow more time, or use shorter prompts or another chip"
+    )
+
+
+def _free(searched: FleetSearch):
+    """The columns without a bound on chips."""
+    request = replace(searched.request, max_chips=inf)
+    return tuple(
+        replace(grid, server=replace(grid.server, request=request)) for grid in searched.grids
+    )
+
+
+def _too_few(request: ServeRequest, best: Fleet) -> str:
+    chips = many(int(request.max_chips), "chip")
+    return (
+        f"{request.rate:g} requests/s take about {best.chips:,} chips of {best.piece.chip.id} "
+        f"within these targets, and there are {chips}: plan --on {best.piece.chip.id} with "
+        f"--max-chips {best.chips:,} or more, or leave out --rate to see what {chips} hold"
+    ).replace(f"--max-chips {best.chips:,}", f"--max-chips {best.chips}")
 
 
 def _nowhere(request: ServeRequest) -> str:
     """Why no server was found: the model is too large, or every step too long."""
-    chip, last = request.pieces[0].chip.id, max(request.pieces, key=lambda p: p.chips)
-    free = replace(request, goal=replace(request.goal, tpot=inf))
-    if not any(grids(free, last, dtypes) for dtypes in request.dtypes):
+    chip, last = request.pieces[0].chip, max(request.pieces, key=lambda p: p.chips)
+    free = replace(request, goal=replace(request.goal, tpot=inf), batch=0)
+    dtypes = request.dtypes[0]
+    if not any(grids(free, piece, dtypes) for piece in (request.pieces[0], last)):
+        usable = format_gib(last.chips * chip.require("hbm_usable_bytes"))
         return (
-            f"{request.cfg.name} fits no slice of {chip} that was looked at (up to {last}): its "
-            "weights and the cache of one request need more memory; use a larger slice, another "
-            "chip, shorter requests or smaller dtypes (--weights, --kv)"
+            f"{request.cfg.name} fits no slice of {chip.id} that was looked at (up to {last}, "
+            f"{usable} in all): its weights and the cache of one request need more memory; use a "
+            "larger slice, another chip, shorter requests or smaller dtypes (--weights, --kv)"
         )
     return (
-        f"no slice of {chip} that was looked at (up to {last}) has a step of {request.cfg.name} "
-        f"within TPOT {format_seconds(request.goal.tpot)}: allow a longer --tpot, use another "
-        "chip, or smaller dtypes (--weights, --kv)"
+        f"no slice of {chip.id} that was looked at (up to {last}) has a step of "
+        f"{request.cfg.name} within TPOT {format_seconds(request.goal.tpot)}: allow a longer "
+        "--tpot, use another chip, or smaller dtypes (--weights, --kv)"
     )
 
 
-def _missed(fleet: Fleet) -> str:
-    """The objectives that a fleet misses, in words."""
-    goal = fleet.server.request.goal
+def _missed(fleet: Fleet, goal: Objectives) -> str:
+    """The targets that a fleet misses, in words."""
     pairs = (
         ("TTFT", fleet.ttft, goal.ttft),
         ("TPOT", fleet.tpot, goal.tpot),

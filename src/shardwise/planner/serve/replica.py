@@ -1,10 +1,19 @@
-"""A server as the simulator sees it: the cost of its steps, and the cache of one replica."""
+"""Servers as the simulator sees them: the cost of their steps, the cache of one, and the fleet of a
+plan: its pools, each under the scheduler that the plan says."""
 
 import numpy as np
 
+from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.hardware import Slice
+from shardwise.models import ModelConfig
+from shardwise.planner.serve.answer import check_serve_plan
 from shardwise.planner.serve.cost import engine_cost
-from shardwise.planner.serve.server import Server
+from shardwise.planner.serve.server import Server, server_of
+from shardwise.planner.simulate.clock import TICKS
 from shardwise.planner.simulate.cost import ReplicaModel
+from shardwise.planner.simulate.run import Pool, SimulatedFleet
+from shardwise.plans import ServePlan
+from shardwise.scheduling import SchedulerConfig, Speculation
 
 
 def replica_of(server: Server, *, memory_share: float = 1.0) -> ReplicaModel:
@@ -25,4 +34,85 @@ def replica_of(server: Server, *, memory_share: float = 1.0) -> ReplicaModel:
         host_kv_tokens=int(dram / cost.kv_bytes_per_token) if cost.kv_bytes_per_token else 0,
         chips=server.chips,
         usd_per_hour=None if chip.price is None else server.chips * chip.price.usd_per_chip_hour,
+    )
+
+
+def fleet_of(
+    plan: ServePlan, cfg: ModelConfig, piece: Slice, prefill_piece: Slice | None = None
+) -> SimulatedFleet:
+    """The replicas of a plan; `prefill_piece` is the slice of its prefill pool, where it has one of
+    its own."""
+    wanted, speculation = plan.scheduling, None
+    if wanted.guesses:
+        speculation = Speculation(
+            method="draft" if wanted.guess_cost else "ngram",
+            tokens=wanted.guesses,
+            acceptance=wanted.acceptance,
+            cost=wanted.guess_cost,
+        )
+    pool, prefill = _pool(plan, _replica(plan, cfg, piece), plan.replicas), None
+    if plan.prefill_replicas:
+        source = pool.model
+        if plan.prefill is not None:
+            source = _replica(plan.prefill_plan, cfg, prefill_piece or piece)
+        prefill = _pool(plan, source, plan.prefill_replicas, prefill=True)
+    return SimulatedFleet(pool=pool, prefill=prefill, speculation=speculation)
+
+
+def _pool(plan: ServePlan, model: ReplicaModel, replicas: int, *, prefill: bool = False) -> Pool:
+    return Pool(
+        model=model,
+        config=_config(plan, model, prefill=prefill),
+        replicas=replicas,
+        routing=plan.routing,
+        affinity=max(1, AFFINITY_TOKENS // plan.scheduling.page_size),
+    )
+
+
+def _replica(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> ReplicaModel:
+    check_serve_plan(plan, cfg, piece)
+    model = replica_of(server_of(plan, cfg, piece), memory_share=plan.scheduling.memory_share)
+    if model.kv_tokens < plan.scheduling.page_size:
+        raise NoFeasiblePlan(
+            f"{plan.model} leaves no room for a cache on {piece}: {model.kv_tokens:,} tokens fit "
+            f"beside the weights into {plan.scheduling.memory_share:.0%} of the usable memory, a "
+            f"page has {plan.scheduling.page_size}; use more chips or smaller weights, or raise "
+            "scheduling.memory_share"
+        )
+    return model
+
+
+AFFINITY_TOKENS = 1024
+"""Tokens of a prompt that routing by hash goes by: longer than the system prompt that all share,
+shorter than a conversation (two of Mooncake's blocks; ours)."""
+
+
+def _config(plan: ServePlan, model: ReplicaModel, *, prefill: bool) -> SchedulerConfig:
+    wanted, size = plan.scheduling, plan.scheduling.page_size
+    host = model.host_kv_tokens // size
+    kept = int(host * wanted.host_cache_share)
+    swaps = wanted.swap and not prefill
+    if (wanted.host_cache_share or swaps) and not host:
+        raise BadRequest(
+            f"the hosts of {plan.slice} have no 'host_dram_bytes' in the catalogue, so nothing can "
+            "be kept there; set scheduling.host_cache_share to 0 and scheduling.swap to false, or "
+            "give it with --set chip.host_dram_bytes=NUMBER"
+        )
+    return SchedulerConfig(
+        pages=model.kv_tokens // size,
+        page_size=size,
+        batch=plan.batch,
+        budget=plan.prefill_chunk,
+        policy="prefill" if prefill else wanted.policy,
+        prefix_cache=wanted.prefix_cache,
+        host_pages=kept,
+        admission=wanted.admission,
+        margin=wanted.margin,
+        preemption="swap" if swaps else "recompute",
+        swap_pages=host - kept if swaps else 0,
+        order=wanted.order,
+        age=int(wanted.age_seconds * TICKS),
+        max_waiting=wanted.max_waiting,
+        refuse_late=wanted.refuse_late,
+        lookahead=0 if prefill else wanted.guesses,
     )

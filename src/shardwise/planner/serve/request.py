@@ -1,16 +1,20 @@
-"""ServeRequest: what is to be served, to which objective, and what a search may choose from."""
+"""ServeRequest: what is to be served, within which times, and what a search may choose from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Literal
 
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.simulate.metrics import Objectives
+from shardwise.planner.simulate.steady import ROOM, SHARE
 from shardwise.plans.serve import ServeDtypes
+from shardwise.plans.servers import JAX, ServingSoftware
 from shardwise.roofline.engines import IDEAL_ENGINE, Engine
 
-Objective = Literal["smallest", "cost"]
+Pools = Literal["one", "two", "any"]
+POOLS: tuple[Pools, ...] = ("one", "two", "any")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,18 +29,16 @@ class Utilisation:
 class ServeRequest:
     """Requests of `input_length` prompt and `output_length` answer tokens, and how to serve them.
 
-    `pieces` are slices of one chip, smallest first. `chunks` are the most tokens of a step, or of a
-    chunk of a prompt. `pins` fix degrees of the mesh, `engine` is the software that serves, and
-    `constants` says how `pieces` were read ("vendor" or "book"). `goal` bounds the times.
+    The answer is the cheapest servers that hold the load: `rate` requests per second at random, of
+    which `percentile` keep `goal`. Without a rate (0) it is as many as they can hold: one server,
+    or, where `fill`, as many as `max_chips` have room for. A server lies on one of `pieces`, slices
+    of one chip, smallest first, and stores and multiplies in one of `dtypes`; its steps have at
+    most one of `chunks` tokens. Prompts and answers share its servers, or have `pools` of their
+    own. `batch` is the most sequences of a server, where it is not 0. `pins` fix degrees of the
+    mesh.
 
-    Objective "smallest" asks for the first slice that meets the goal on an idle server, and for the
-    mesh and batch with most tokens per second and chip on it, with the first of `dtypes` and
-    `chunks`. `batch` fixes the batch where it is not 0; `utilisation` replaces the expected prefill
-    time.
-
-    Objective "cost" asks for the cheapest servers under a load, with the best of `dtypes` and
-    `chunks`: requests come at random, `rate` per second (0: as many as the servers can take), and
-    the share `percentile` of them meets the goal.
+    `software` says what can be laid out, `engine` has its constants, and `constants` says how
+    `pieces` were read ("vendor" or "book").
     """
 
     cfg: ModelConfig
@@ -47,11 +49,26 @@ class ServeRequest:
     dtypes: tuple[ServeDtypes, ...] = (ServeDtypes(),)
     chunks: tuple[int, ...] = (8192,)
     pins: Mapping[str, int] = field(default_factory=dict)
+    software: ServingSoftware = JAX
     engine: Engine = IDEAL_ENGINE
     constants: str = "vendor"
     goal: Objectives = field(default_factory=Objectives)
-    objective: Objective = "smallest"
+    pools: Pools = "one"
+    max_chips: float = inf
+    fill: bool = False
     batch: int = 0
     utilisation: Utilisation | None = None
     rate: float = 0.0
-    percentile: float = 0.9
+    percentile: float = SHARE
+
+    @property
+    def within(self) -> Objectives:
+        """The goal less what a server leaves of it, as runs differ (`simulate/steady.py`)."""
+        goal = self.goal
+        return Objectives(
+            **{name: getattr(goal, name) * (1 - ROOM) for name in ("ttft", "tpot", "e2el")}
+        )
+
+    def on(self, pieces: tuple[Slice, ...]) -> "ServeRequest":
+        """The same on other slices."""
+        return replace(self, pieces=pieces)

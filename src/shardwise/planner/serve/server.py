@@ -242,11 +242,14 @@ def servers(
     dtypes: ServeDtypes,
     kv_shardings: Sequence[KvSharding] = KV_SHARDINGS,
 ) -> list[Server]:
-    """The legal meshes of a box, for each way to cut the cache; sequences are spread only where
-    tensor exceeds the KV heads."""
+    """The legal meshes of a box, for each way to cut the cache that the software has; sequences are
+    spread only where tensor exceeds the KV heads."""
     degrees = legal_degrees(request, piece, box)
     found = []
+    known = request.software.kv_shardings
     for kv_sharding in kv_shardings:
+        if kv_sharding not in known:
+            continue
         server = Server(
             request=request,
             piece=piece,
@@ -298,13 +301,14 @@ def legal_degrees(
     tensor = [d for d in divisors if heads_divide(request.cfg, d)]
     expert = [d for d in divisors if experts_of(request.cfg) % d == 0]
     width = [d for d in divisors if request.cfg.d_model % d == 0]
+    width = width if request.software.cuts_width else [1]
     grid = [g.ravel() for g in np.meshgrid(width, expert, tensor, indexing="ij")]
     product = grid[0] * grid[1] * grid[2]
     still = (grid[1] == 1) & (grid[0] <= grid[2]) & (product == devices)
     fits = ((grid[0] == 1) | still) & (devices % product == 0)
     degrees = {a: g[fits] for a, g in zip(SERVE_AXES[1:], grid, strict=True)}
     degrees = {"data": devices // np.prod(list(degrees.values()), axis=0), **degrees}
-    keep = np.ones(len(degrees["data"]), bool)
+    keep = _laid_out(request, piece, degrees)
     for axis, pinned in request.pins.items():
         if axis not in SERVE_AXES:
             raise BadRequest(
@@ -315,6 +319,18 @@ def legal_degrees(
     degrees = {a: d[keep] for a, d in degrees.items()}
     legal = place_mesh(piece, degrees, box).legal
     return {a: d[np.broadcast_to(legal, d.shape)] for a, d in degrees.items()}
+
+
+def _laid_out(request: ServeRequest, piece: Slice, degrees: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Which meshes the software lays out. Copies of a model are servers of their own, so `data` is
+    1 unless it is pinned."""
+    software, expert, data = request.software, degrees["expert"], degrees["data"]
+    keep = (data == 1) | ("data" in request.pins)
+    if not software.heads_beside_experts:
+        keep &= (expert == 1) | (data * degrees["tensor"] == 1)
+    if piece.chip.vendor in software.tensor_alone:
+        keep &= data * expert == 1
+    return keep
 
 
 def heads_divide(cfg: ModelConfig, degree: int) -> bool:

@@ -2,7 +2,7 @@
 
 `cost.py` says what the simulator needs to know of a replica (its times and its memory), `traces.py`
 reads and makes arrivals, `replica.py` runs one scheduler against a cost, `run.py` a fleet of them,
-on `clock.py`, which counts whole femtoseconds; `metrics.py` sums up, `step_trace.py` writes a trace
-file. Not here: decisions (`scheduling/`), and where the times come from (the step model of
-`planner/`). Read `cost.py` first.
+on `clock.py`, which counts whole femtoseconds; `metrics.py` sums up, `steady.py` finds the rate
+that a fleet holds, `step_trace.py` writes a trace file. Not here: decisions (`scheduling/`), and
+where the times come from (the step model of `planner/`). Read `cost.py` first.
 """

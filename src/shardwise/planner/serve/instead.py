@@ -1,0 +1,200 @@
+"""What else would serve a load: fewer or more chips, other dtypes, pools and chips, as rows; and
+the front of speed and cost.
+
+Rows are closed forms, corrected by what the simulation made of the answer's own. A row keeps the
+targets; nothing here was simulated.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+from shardwise.errors import NoFeasiblePlan
+from shardwise.hardware import Chip
+from shardwise.planner.serve.choices import candidate_slices, smaller_dtypes
+from shardwise.planner.serve.fleet import Fleet, cheapest, ranked, search_fleets, trade_off
+from shardwise.planner.serve.request import ServeRequest
+from shardwise.planner.serve.served import Serving
+from shardwise.planner.simulate.steady import LIMIT
+from shardwise.plans.serve import ServeDtypes
+from shardwise.units import sig
+
+MOST_CORRECTION = 1.25
+"""By which a closed form is corrected at most; beyond it another plan is no guide (ours)."""
+
+_OTHER_CHIPS = 2
+_STEEP = 2.5
+"""By which power of the rate the load on the targets grows (`simulate/steady.py`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another way to serve: `name` says in what it differs, `note` what to know of it. Times in
+    seconds; None where they are the answer's own."""
+
+    name: str
+    note: str
+    servers: str
+    chips: int
+    rate: float
+    usd_per_hour: float | None
+    usd_per_million: float | None
+    ttft: float | None = None
+    tpot: float | None = None
+
+
+def alternatives(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
+    """The rows, those that there are; `others` are chips to compare with."""
+    found = [*_fewer_and_more(serving)]
+    request, chip = serving.request, serving.served.piece.chip
+    small = smaller_dtypes(request.software, request.cfg, chip)
+    if small is not None and small != request.dtypes[0]:
+        found += _searched(serving, replace(request, dtypes=(small,)), _dtypes_text(small, request),
+                           "changes answers")  # fmt: skip
+    if request.pools == "one" and chip.data_centre is not None:
+        apart = replace(request, pools="two", fill=False, max_chips=inf, rate=serving.served.rate)
+        found += _searched(serving, apart, "prompts on their own", "two pools")
+    found += _on_others(serving, others)
+    return found
+
+
+def correction(serving: Serving) -> float:
+    """What a chip answers in the simulation, over the closed form's."""
+    served, fleet = serving.served, serving.fleet
+    found = (served.rate / served.chips) / (fleet.rate / fleet.chips)
+    return min(max(found, 1 / MOST_CORRECTION), MOST_CORRECTION)
+
+
+def _searched(
+    serving: Serving, request: ServeRequest, name: str, note: str
+) -> Iterator[Alternative]:
+    """The cheapest fleet of a changed request, if any keeps the targets."""
+    factor = correction(serving)
+    asked = replace(request, rate=request.rate / factor)
+    try:
+        best = cheapest(search_fleets(asked), asked.within)
+    except NoFeasiblePlan:
+        return
+    except ValueError:  # no column at all
+        return
+    if best.meets(asked.within):
+        yield _row(serving, best, name, note, request.rate or best.rate * factor)
+
+
+def _row(serving: Serving, fleet: Fleet, name: str, note: str, rate: float) -> Alternative:
+    price, demand = fleet.piece.chip.price, serving.served.demand
+    hour = None if price is None else fleet.chips * price.usd_per_chip_hour
+    tokens = rate * 3600 * (demand.prompt + demand.output)
+    return Alternative(
+        name=name,
+        note=note,
+        servers=str(fleet),
+        chips=fleet.chips,
+        rate=rate,
+        usd_per_hour=hour,
+        usd_per_million=None if hour is None else 1e6 * hour / tokens,
+        ttft=fleet.ttft,
+        tpot=fleet.tpot,
+    )
+
+
+def _fewer_and_more(serving: Serving) -> Iterator[Alternative]:
+    """The same on fewer and on more chips: what those hold."""
+    request, served = serving.request, serving.served
+    if request.rate:
+        yield from _replicas(serving)
+    elif request.fill:
+        for name, chips in (("fewer", served.chips // 2), ("more", 2 * served.chips)):
+            pieces = tuple(p for p in request.pieces if p.chips <= chips)
+            if pieces and chips:
+                asked = replace(request.on(pieces), max_chips=chips)
+                yield from _searched(serving, asked, name, "")
+    else:
+        good = ranked(serving.searched, request.within)
+        sizes = (
+            ("fewer", [f for f in good if f.chips < served.chips]),
+            ("more", [f for f in good if f.chips > served.chips]),
+        )
+        for name, fleets in sizes:
+            if fleets and fleets[0].meets(request.within):
+                rate = fleets[0].rate * correction(serving)
+                yield _row(serving, fleets[0], name, "", rate)
+
+
+def _replicas(serving: Serving) -> Iterator[Alternative]:
+    """One server less and one more: what they hold by what the answer's leave over."""
+    served = serving.served
+    plan, each = served.plan, served.chips // max(served.plan.replicas, 1)
+    if plan.prefill_replicas:
+        return
+    one = served.rate / plan.replicas * (LIMIT / max(served.held.load, 0.1)) ** (1 / _STEEP)
+    price, demand = served.piece.chip.price, served.demand
+    for name, replicas in (("fewer", plan.replicas - 1), ("more", plan.replicas + 1)):
+        if replicas:
+            rate, chips = min(one, 1.5 * served.rate / plan.replicas) * replicas, each * replicas
+            hour = None if price is None else chips * price.usd_per_chip_hour
+            tokens = rate * 3600 * (demand.prompt + demand.output)
+            yield Alternative(
+                name=name,
+                note=f"holds {sig(rate)}/s",
+                servers=f"{replicas:,} x {plan.slice}",
+                chips=chips,
+                rate=rate,
+                usd_per_hour=hour,
+                usd_per_million=None if hour is None else 1e6 * hour / tokens,
+            )
+
+
+def _on_others(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
+    """The cheapest on the other chips, for the same load."""
+    found: list[Alternative] = []
+    for chip in others:
+        request = serving.request.on(candidate_slices(chip))
+        free = replace(request, fill=False, max_chips=inf, rate=serving.served.rate)
+        found += _searched(serving, free, chip.id, "")
+    priced = [row for row in found if row.usd_per_million is not None]
+    return sorted(priced, key=lambda row: row.usd_per_million or inf)[:_OTHER_CHIPS]
+
+
+def _dtypes_text(small: ServeDtypes, request: ServeRequest) -> str:
+    """What is smaller than the request's."""
+    now = request.dtypes[0]
+    parts = ("weights", small.weights, now.weights), ("cache", small.kv, now.kv)
+    changed = [(what, new) for what, new, old in parts if new != old]
+    names = {new for _, new in changed}
+    if len(changed) == 2 and len(names) == 1:
+        return names.pop()
+    return ", ".join(f"{new} {what}" for what, new in changed)
+
+
+def serving_front(serving: Serving) -> list[Alternative]:
+    """The front of time per output token and cost within the targets: the answer as simulated, and
+    closed forms that neither beat it, as the simulation refutes those, nor are beaten."""
+    served, request = serving.served, serving.request
+    factor, tpot = correction(serving), served.held.times[1]
+    cost = served.chips / served.rate
+    points = [
+        fleet
+        for fleet in trade_off(serving.searched, request.within)
+        if fleet.meets(request.within)
+        and fleet.tpot < tpot
+        and fleet.chips / (fleet.rate * factor) > cost
+    ]
+    rows = [_row(serving, fleet, "", "", fleet.rate * factor) for fleet in points]
+    return [*rows, answer_row(serving)]
+
+
+def answer_row(serving: Serving) -> Alternative:
+    """The answer itself, beside the others."""
+    served = serving.served
+    return Alternative(
+        name="this",
+        note="",
+        servers=str(serving.fleet),
+        chips=served.chips,
+        rate=served.rate,
+        usd_per_hour=served.usd_per_hour,
+        usd_per_million=served.usd_per_million["all"],
+        ttft=served.held.times[0],
+        tpot=served.held.times[1],
+    )

@@ -1,0 +1,332 @@
+"""The cheapest servers for a load: searched in closed form, confirmed by simulation.
+
+`planner/serve/fleet.py` ranks every mesh, number in flight and chunk by closed forms. The best of
+them are simulated (`planner/simulate/steady.py`): without a rate, until the largest is found that
+they hold; with one, with as few servers as hold it. What is answered are the figures of the
+simulation, and a plan's file says all that they came from, so that `plan show` gives the same ones.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf, prod
+
+from shardwise.errors import NoFeasiblePlan
+from shardwise.hardware import Slice
+from shardwise.models import ModelConfig
+from shardwise.planner.serve.answer import MILLION
+from shardwise.planner.serve.fleet import (
+    Fleet,
+    FleetSearch,
+    cheapest,
+    ranked,
+    refined,
+    search_fleets,
+)
+from shardwise.planner.serve.planning import nothing_found
+from shardwise.planner.serve.replica import fleet_of
+from shardwise.planner.serve.request import ServeRequest
+from shardwise.planner.simulate.metrics import Objectives
+from shardwise.planner.simulate.run import SimulatedFleet
+from shardwise.planner.simulate.steady import LIMIT, RUNS, Demand, Held, hold, largest_rate
+from shardwise.plans import ServePlan, Workload
+
+CONTENDERS, CLOSE = 3, 1.05
+"""Plans that are simulated, at most, and by how much dearer than the best their closed forms may
+be: those are right to a few per cent."""
+
+_TRIES = 12
+"""Numbers of servers that are tried for a rate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A plan under the load that it was made for, as simulated."""
+
+    plan: ServePlan
+    cfg: ModelConfig
+    piece: Slice
+    prefill_piece: Slice
+    demand: Demand
+    held: Held
+
+    @property
+    def rate(self) -> float:
+        """Requests per second."""
+        return self.held.rate
+
+    @property
+    def chips(self) -> int:
+        """Of all servers."""
+        return chips_of(self.plan, self.piece, self.prefill_piece)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of answers."""
+        return self.rate * self.demand.output
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Of all chips; None where no price is known."""
+        price = self.piece.chip.price
+        return None if price is None else self.chips * price.usd_per_chip_hour
+
+    def per_million(self, per_hour: float) -> dict[str, float]:
+        """What an hour costs, per million tokens of prompts, of answers, and of both together."""
+        second, share = per_hour / 3600 / self.rate * MILLION, self.held.prompt_share
+        prompt, output = self.demand.prompt, self.demand.output
+        return {
+            "input": second * share / prompt,
+            "output": second * (1 - share) / output,
+            "all": second / (prompt + output),
+        }
+
+    @property
+    def usd_per_million(self) -> dict[str, float | None]:
+        """Dollars; None where no price is known."""
+        usd = self.usd_per_hour
+        return (
+            dict.fromkeys(("input", "output", "all")) if usd is None else {**self.per_million(usd)}
+        )
+
+    @property
+    def dearness(self) -> tuple[bool, float]:
+        """What plans are ordered by: dollars, or chip-hours where there is no price."""
+        usd = self.usd_per_million["all"]
+        return usd is None, self.per_million(self.chips)["all"] if usd is None else usd
+
+
+def chips_of(plan: ServePlan, piece: Slice, prefill_piece: Slice) -> int:
+    """Chips of all servers of a plan."""
+    own = prod(plan.box) * piece.count * plan.replicas
+    return own + prod(plan.prefill_plan.box) * prefill_piece.count * plan.prefill_replicas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What a search found: the cheapest plan that holds, as simulated, and its closed form."""
+
+    searched: FleetSearch
+    fleet: Fleet
+    served: Served
+    simulated: int
+
+    @property
+    def request(self) -> ServeRequest:
+        return self.searched.request
+
+
+def cheapest_serving(
+    requests: Sequence[ServeRequest],
+    demand: Demand,
+    *,
+    trace: str | None = None,
+    anyway: bool = False,
+    progress: Callable[[], None] = lambda: None,
+) -> Serving:
+    """The cheapest plan of all requests, which ask for the same on one chip. Raises NoFeasiblePlan
+    with the nearest miss where none holds, which is the answer where that is wanted `anyway`."""
+    found: Serving | None = None
+    miss: NoFeasiblePlan | None = None
+    for request in requests:
+        try:
+            one = _cheapest(request, demand, trace, anyway, progress)
+        except NoFeasiblePlan as error:
+            miss = miss or error
+            continue
+        if found is None or one.served.dearness < found.served.dearness:
+            found = one
+    if found is None:
+        assert miss is not None
+        raise miss
+    return found
+
+
+def _cheapest(
+    request: ServeRequest,
+    demand: Demand,
+    trace: str | None,
+    anyway: bool,
+    progress: Callable[[], None],
+) -> Serving:
+    searched = search_fleets(request)
+    progress()
+    best: tuple[Served, Fleet] | None = None
+    count = 0
+    for fleet in contenders(searched):
+        if best is not None and count >= CONTENDERS:
+            break
+        if best is not None and fleet.chip_seconds > CLOSE * _cost(best[0]):
+            break
+        count += 1
+        least = 0.0 if best is None else fleet.chips / _cost(best[0])
+        served = confirmed(request, fleet, demand, trace, least, progress)
+        if served is not None and (best is None or _cost(served) < _cost(best[0])):
+            best = (served, fleet)
+    if best is None and anyway and searched.grids:
+        fleet = cheapest(searched, request.within)
+        best = (as_planned(request, fleet, demand, trace), fleet)
+    if best is None:
+        raise nothing_found(searched)
+    return Serving(searched=searched, served=best[0], fleet=best[1], simulated=count)
+
+
+def as_planned(request: ServeRequest, fleet: Fleet, demand: Demand, trace: str | None) -> Served:
+    """A fleet under the rate of its closed form, whether it holds or not."""
+    goal = request.goal
+    load = workload(fleet.rate, goal, trace)
+    pieces = (fleet.piece, fleet.prefill_server.piece)
+    return served_plan(replace(fleet.plan(), workload=load), request.cfg, *pieces, demand)
+
+
+def _cost(served: Served) -> float:
+    """Chip-seconds of a request."""
+    return served.chips / served.rate
+
+
+def contenders(searched: FleetSearch) -> Iterator[Fleet]:
+    """The plans that keep the goal in closed form, cheapest first, their number in flight
+    refined."""
+    request, goal = searched.request, searched.request.within
+    good = [fleet for fleet in ranked(searched, goal) if fleet.meets(goal)]
+    fine = [f for fleet in good[: 2 * CONTENDERS] for f in refined(request, fleet, goal)]
+    best: dict[tuple, Fleet] = {}
+    for fleet in sorted([*good, *fine], key=lambda f: (f.chip_seconds, f.chips)):
+        if fleet.meets(goal):
+            best.setdefault(_kind(fleet), fleet)
+    yield from best.values()
+
+
+def _kind(fleet: Fleet) -> tuple:
+    """What tells plans apart: slices, meshes, layout and dtypes."""
+    server, other = fleet.server, fleet.prefill_server
+    places = (str(server.piece), *server.mesh.items(), str(other.piece), *other.mesh.items())
+    return (fleet.layout, server.dtypes, server.kv_sharding, *places)
+
+
+def confirmed(
+    request: ServeRequest,
+    fleet: Fleet,
+    demand: Demand,
+    trace: str | None = None,
+    least: float = 0.0,
+    progress: Callable[[], None] = lambda: None,
+) -> Served | None:
+    """A fleet with what it holds: the largest rate, or the fewest servers for the one asked for;
+    None where it does not hold, or no rate as large as `least`."""
+    pieces = (fleet.piece, fleet.prefill_server.piece)
+    plan = roomy(fleet.plan(), request)
+    if request.rate:
+        found = _enough(plan, request, pieces, demand, progress)
+    else:
+        simulated = fleet_of(plan, request.cfg, *pieces)
+        held = largest_rate(
+            simulated, demand, request.goal, fleet.rate, least=least, progress=progress
+        )
+        found = None if held is None else (plan, held)
+    if found is None:
+        return None
+    plan, held = found
+    return Served(
+        plan=replace(plan, workload=workload(held.rate, held.goal, trace)),
+        cfg=request.cfg,
+        piece=pieces[0],
+        prefill_piece=pieces[1],
+        demand=demand,
+        held=held,
+    )
+
+
+_ROOMY = 1.25
+
+
+def roomy(plan: ServePlan, request: ServeRequest) -> ServePlan:
+    """The plan with room for more sequences than the closed form asks for: a server that turns them
+    away lets them wait, and the simulation says whether a longer step is worse."""
+    most = request.batch or min(ceil(_ROOMY * plan.batch), plan.prefill_chunk - 1)
+    return replace(plan, batch=max(plan.batch, most))
+
+
+def workload(rate: float, goal: Objectives, trace: str | None) -> Workload:
+    """What a plan's file says of its load."""
+    times = {"ttft": goal.ttft, "tpot": goal.tpot, "e2e": goal.e2el}
+    return Workload(
+        rate=rate, trace=trace, **{n: None if t == inf else t for n, t in times.items()}
+    )
+
+
+def _enough(
+    plan: ServePlan,
+    request: ServeRequest,
+    pieces: tuple[Slice, Slice],
+    demand: Demand,
+    progress: Callable[[], None],
+) -> tuple[ServePlan, Held] | None:
+    """The fewest servers that hold the rate, from those of the closed form on."""
+    simulated = fleet_of(plan, request.cfg, *pieces)
+    best: tuple[ServePlan, Held] | None = None
+    tried: set[tuple[int, int]] = set()
+    for _ in range(_TRIES):
+        numbers = (plan.replicas, plan.prefill_replicas)
+        if numbers in tried or chips_of(plan, *pieces) > request.max_chips:
+            break
+        tried.add(numbers)
+        progress()
+        held = hold(_sized(simulated, *numbers), demand, request.rate, request.goal)
+        if held.kept:
+            best = (plan, held)
+            fewer = _fewer(plan, held)
+            if fewer == numbers or fewer in tried:
+                break
+            plan = replace(plan, replicas=fewer[0], prefill_replicas=fewer[1])
+        elif best is not None:
+            break
+        else:
+            more = _more(plan, held, request.goal)
+            plan = replace(plan, replicas=more[0], prefill_replicas=more[1])
+    return best
+
+
+def _sized(fleet: SimulatedFleet, replicas: int, prefills: int) -> SimulatedFleet:
+    prefill = fleet.prefill and replace(fleet.prefill, replicas=prefills)
+    return replace(fleet, pool=replace(fleet.pool, replicas=replicas), prefill=prefill)
+
+
+_STEEP = 2.5
+"""By which power of the servers the load on their targets falls, as `steady.py` has it."""
+
+
+def _fewer(plan: ServePlan, held: Held) -> tuple[int, int]:
+    """One server less, or as many as the load on the targets leaves over."""
+    if plan.prefill_replicas:
+        return plan.replicas, plan.prefill_replicas
+    spare = ceil(plan.replicas * (held.load / LIMIT) ** (1 / _STEEP))
+    return max(1, min(plan.replicas - 1, spare)), 0
+
+
+def _more(plan: ServePlan, held: Held, goal: Objectives) -> tuple[int, int]:
+    """More servers, of two pools of the one whose time is missed."""
+    times = held.runs[-1].percentiles(0.95)
+    late, slow = float(times[0] / goal.ttft), float(times[1] / goal.tpot)
+    factor = min(max(held.load / LIMIT, 1.01), 3.0) ** (1 / _STEEP)
+    if plan.prefill_replicas and late > slow:
+        return plan.replicas, max(plan.prefill_replicas + 1, ceil(plan.prefill_replicas * factor))
+    return max(plan.replicas + 1, ceil(plan.replicas * factor)), plan.prefill_replicas
+
+
+def served_plan(
+    plan: ServePlan,
+    cfg: ModelConfig,
+    piece: Slice,
+    prefill_piece: Slice,
+    demand: Demand,
+) -> Served:
+    """A plan that has a workload, as simulated under it, whether it holds or not."""
+    load = plan.workload
+    assert load is not None
+    given = {"ttft": load.ttft, "tpot": load.tpot, "e2el": load.e2e}
+    goal = Objectives(**{name: time for name, time in given.items() if time is not None})
+    fleet = fleet_of(plan, cfg, piece, prefill_piece)
+    held = hold(fleet, demand, load.rate, goal, runs=RUNS, patient=True)
+    return Served(
+        plan=plan, cfg=cfg, piece=piece, prefill_piece=prefill_piece, demand=demand, held=held
+    )

@@ -1,0 +1,438 @@
+"""A fleet in the steady state: requests come at random at one rate; does it hold that rate?
+
+A run has three parts: requests that fill the servers, `COUNTED` requests that are looked at, and
+some that keep the servers full until those are answered. Gaps are exponential, and each part takes
+its requests over the rate, as `vllm bench serve` scales its arrivals. Everything that is drawn
+depends on the seed and not on the rate, so that two rates are compared under the same luck.
+
+A run's load on its targets is the multiple of them that `SHARE` of its requests keep. A rate holds
+if over `RUNS` runs
+
+- the mean of that, and twice by how much the runs differ, leaves `ROOM` of the targets;
+- what is answered is at least `ANSWERED` of what comes;
+- the runs' 90th percentiles lie together, the longest within `TOGETHER` of their mean;
+- in none of them waiting grows from one third of the run to the next.
+
+A server on the edge of its queue answers one run well and the next badly; it holds no rate there.
+The times that are given with a rate are those of a slow run: their mean, and twice by how much
+they differ.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import ceil, floor, inf, log10
+from typing import Any
+
+import numpy as np
+
+from shardwise.planner.simulate.clock import TICKS
+from shardwise.planner.simulate.metrics import Objectives, summary
+from shardwise.planner.simulate.run import Outcome, Pool, SimulatedFleet, simulate
+from shardwise.scheduling import Request
+from shardwise.scheduling.step import StepShape
+
+COUNTED, RUNS = 2000, 5
+SHARE, ROOM, ANSWERED = 0.95, 0.05, 0.99
+APART, LEAST_APART = 2.0, 0.02
+"""Deviations above the mean of the runs (98 of 100 runs are below), and what a deviation is at
+least, of the mean, as few runs may lie together by chance."""
+TOGETHER = 1.25
+LIMIT = 1 - ROOM
+"""Of the load on the targets."""
+PERCENTILE = 0.9
+"""Of the times that are printed."""
+
+_FILL, _KEEP = 1.6, 1.2
+"""Requests before and after the counted ones, in those in flight."""
+
+_GROWS, _OF_ALL = 1.3, 0.1
+"""Factor from third to third, and share of a whole answer, by which a growing wait rises."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What requests hold: prompts and answers, tokens of each, of which a request has one pair at
+    random."""
+
+    prompts: Sequence[int]
+    outputs: Sequence[int]
+
+    @property
+    def prompt(self) -> float:
+        """Mean tokens of a prompt."""
+        return float(np.mean(self.prompts))
+
+    @property
+    def output(self) -> float:
+        """Mean tokens of an answer."""
+        return float(np.mean(self.outputs))
+
+    def requests(self, rate: float, parts: Sequence[int], seed: int) -> Iterator[Request]:
+        """Parts of a load one after the other, each as long as its requests over the rate."""
+        number, moment = 0, 0.0
+        for part, count in enumerate(parts):
+            draw = np.random.default_rng((seed, part))
+            gaps, picks = draw.exponential(size=count), draw.integers(len(self.prompts), size=count)
+            arrivals = moment + np.cumsum(gaps) * (count / rate / max(float(gaps.sum()), 1e-9))
+            for arrival, pick in zip(arrivals.tolist(), picks.tolist(), strict=True):
+                yield Request(
+                    id=number,
+                    arrival=arrival,
+                    prompt=self.prompts[pick],
+                    output=self.outputs[pick],
+                )
+                number += 1
+            moment += count / rate
+
+
+def demand_of(requests: Sequence[Request]) -> Demand:
+    """The lengths of a trace's requests; when they came and what they share is left out."""
+    return Demand(
+        prompts=tuple(r.prompt for r in requests), outputs=tuple(r.output for r in requests)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteadyRun:
+    """One run: its outcome, and the places of the counted requests in it. Times in seconds."""
+
+    outcome: Outcome
+    first: int
+    count: int
+
+    @property
+    def jobs(self) -> Sequence:
+        """The counted requests."""
+        return self.outcome.jobs[self.first : self.first + self.count]
+
+    @cached_property
+    def times(self) -> np.ndarray:
+        """Rows of TTFT, TPOT and E2E; infinite of a refused request, and TPOT 0 of one token."""
+        return np.array([_times(job) for job in self.jobs], float).T
+
+    def percentiles(self, share: float = PERCENTILE) -> np.ndarray:
+        """TTFT, TPOT and E2E that so many requests keep."""
+        return np.percentile(self.times, 100 * share, axis=1)
+
+    def worst(self, goal: Objectives) -> np.ndarray:
+        """Of each request, the largest of its times over their targets."""
+        return np.max(self.times / np.array([goal.ttft, goal.tpot, goal.e2el])[:, None], axis=0)
+
+    def good(self, goal: Objectives) -> float:
+        """Share of the requests within all targets."""
+        return float(np.mean(self.worst(goal) <= 1))
+
+    def load(self, goal: Objectives) -> float:
+        """The multiple of the targets that `SHARE` of the requests keep."""
+        return float(np.percentile(self.worst(goal), 100 * SHARE))
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Ticks of the first and after the last counted arrival."""
+        jobs = self.jobs
+        start, end = int(jobs[0].request.arrival), int(jobs[-1].request.arrival)
+        return start, end + (end - start) // max(len(jobs) - 1, 1)
+
+    @property
+    def answered(self) -> float:
+        """Tokens answered over tokens asked for: of the counted requests, and of those that end in
+        a stretch of time as long, an answer's mean time later."""
+        start, end = self.window
+        later = int(np.mean(self.times[2]) * TICKS) if np.all(np.isfinite(self.times[2])) else 0
+        asked = sum(job.request.output for job in self.jobs)
+        done = sum(
+            job.emitted
+            for job in self.outcome.jobs
+            if not job.refusal and start + later <= float(job.finished or 0) < end + later
+        )
+        return done / asked
+
+    @property
+    def grows(self) -> bool:
+        """Whether requests wait longer and longer."""
+        a, b, c = (float(np.mean(part)) for part in np.array_split(self.times[0], 3))
+        return b > _GROWS * a and c > _GROWS * b and c - a > _OF_ALL * float(np.mean(self.times[2]))
+
+    def holds(self, goal: Objectives) -> bool:
+        """Whether this run alone does not say that the rate is too high."""
+        return self.load(goal) <= 1 and not self.grows
+
+    @property
+    def prompt_share(self) -> float:
+        """Share of the chips' time that prompts take; all of it on servers that only prefill."""
+        shares = [
+            (r.model.chips, 1.0 if r.scheduler.config.policy == "prefill" else _of_prompts(r))
+            for r in self.outcome.replicas
+        ]
+        return sum(chips * share for chips, share in shares) / sum(chips for chips, _ in shares)
+
+    @property
+    def running(self) -> float:
+        """Answers under way on one of the servers that decode, by Little's law."""
+        start, end = self.window
+        decoding = float(np.sum(self.times[2] - self.times[0])) * TICKS / (end - start)
+        return decoding / self.outcome.fleet.pool.replicas
+
+
+def _times(job) -> tuple[float, float, float]:
+    if job.refusal or job.first_token is None:
+        return (np.inf, np.inf, np.inf)
+    arrival, first, last = job.request.arrival, job.first_token, job.finished
+    tpot = (last - first) / (job.emitted - 1) if job.emitted > 1 else 0.0
+    return ((first - arrival) / TICKS, tpot / TICKS, (last - arrival) / TICKS)
+
+
+def _of_prompts(replica) -> float:
+    return replica.record.prompt_ticks / replica.record.busy if replica.record.busy else 0.0
+
+
+def steady_summary(run: SteadyRun, objectives: Objectives) -> dict[str, Any]:
+    """What `metrics.summary` says, of the counted requests; rates over the time in which as many
+    come, load of the servers over the whole run."""
+    outcome, (start, end) = run.outcome, run.window
+    places = slice(run.first, run.first + run.count)
+    counted = replace(outcome, jobs=run.jobs, placed=outcome.placed[places], start=start, end=end)
+    whole, found = summary(outcome, objectives), summary(counted, objectives)
+    rates = ("request_throughput", "output_throughput", "total_token_throughput")
+    found |= {name: found[name] * run.answered for name in rates}
+    found |= {name: whole[name] for name in ("utilisation", "steps", "replicas")}
+    if found["usd"] is not None:
+        share = run.prompt_share
+        parts = {"input": share, "output": 1 - share}
+        tokens = {"input": "total_input_tokens", "output": "total_output_tokens"}
+        each = {k: 1e6 * found["usd"] * parts[k] / found[tokens[k]] for k in parts}
+        found["usd_per_million_tokens"] = {**found["usd_per_million_tokens"], **each}
+    return found | {"answered": run.answered, "warm_up_requests": run.first}
+
+
+def guessed_rate(fleet: SimulatedFleet, demand: Demand) -> float:
+    """A rate to begin with: what full batches answer, their prompts beside them."""
+    pool = fleet.pool
+    cost, context = pool.model.cost, demand.prompt + demand.output / 2
+    room = max(1, min(pool.config.batch, int(pool.model.kv_tokens / context)))
+    line = cost.decode_line(room, round(room * context))
+    step = line.base + line.per_token * room * context
+    prompt = round(demand.prompt)
+    alone = cost.seconds(StepShape(0, 0, 0, 1, prompt, 0, prompt * (prompt + 1) // 2, 1))
+    return pool.replicas * room / (demand.output * step + room * alone) / 2
+
+
+def steady_run(
+    fleet: SimulatedFleet, demand: Demand, rate: float, *, seed: int = 0, counted: int = COUNTED
+) -> SteadyRun:
+    """One run of a fleet at a rate."""
+    alive = in_flight(fleet, demand, rate)
+    fill, keep = ceil(_FILL * alive), ceil(_KEEP * alive) + 1
+    outcome = simulate(demand.requests(rate, (fill, counted, keep), seed), fleet, seed=seed)
+    return SteadyRun(outcome=outcome, first=fill, count=counted)
+
+
+def in_flight(fleet: SimulatedFleet, demand: Demand, rate: float) -> float:
+    """About how many requests a fleet works on: Little's law with the step that so many take."""
+    pool, each = fleet.pool, rate / fleet.pool.replicas
+    cost, context = pool.model.cost, demand.prompt + demand.output / 2
+    prompt = round(demand.prompt)
+    busy = 0.0
+    if fleet.prefill is None:
+        alone = StepShape(0, 0, 0, 1, prompt, 0, prompt * (prompt + 1) // 2, 1)
+        idle = cost.decode_line(1, round(context)).base
+        busy = each * max(cost.seconds(alone) - idle, 0.0)
+    alive = 1.0
+    for _ in range(12):
+        decodes = max(1, round(alive))
+        line = cost.decode_line(decodes, round(decodes * context))
+        step = line.base + line.per_token * decodes * context
+        alive = min(each * demand.output * step / max(1 - busy, 0.05), float(pool.config.batch))
+    return alive * pool.replicas
+
+
+def part_of(fleet: SimulatedFleet, demand: Demand, rate: float) -> tuple[SimulatedFleet, float]:
+    """A fleet so small that the counted requests fill it, and its part of the rate.
+
+    Each server sees the load that it sees in the whole fleet. A router with fewer servers to choose
+    from evens the load out less, so times are rather too long.
+    """
+    pools = [p for p in (fleet.pool, fleet.prefill) if p is not None]
+    few = min(pool.replicas for pool in pools)
+    alive = in_flight(fleet, demand, rate)
+    wanted = max(_FULL / alive, _LEAST / few) if alive else 1.0
+    if wanted >= 1:
+        return fleet, rate
+    numbers = [max(1, round(pool.replicas * wanted)) for pool in pools]
+    kept = min(n / pool.replicas for n, pool in zip(numbers, pools, strict=True))
+    small = [replace(pool, replicas=n) for n, pool in zip(numbers, pools, strict=True)]
+    prefill: Pool | None = small[1] if fleet.prefill is not None else None
+    return replace(fleet, pool=small[0], prefill=prefill), rate * kept
+
+
+_FULL, _LEAST = 250.0, 2
+"""Requests in flight, and replicas, that a part of a fleet has at least."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a fleet does at a rate: its runs, and the targets that they are held against."""
+
+    rate: float
+    goal: Objectives
+    runs: Sequence[SteadyRun]
+    wanted: int
+    replicas: int
+    """That were simulated."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether the rate holds."""
+        enough = len(self.runs) == self.wanted and self.load <= LIMIT
+        steady = self.answered >= ANSWERED and not any(run.grows for run in self.runs)
+        return enough and steady and self.together
+
+    @property
+    def together(self) -> bool:
+        """Whether the runs' TTFT and TPOT are alike."""
+        tails = np.array([run.percentiles()[:2] for run in self.runs])
+        return bool(np.all(np.max(tails, axis=0) <= TOGETHER * np.mean(tails, axis=0)))
+
+    @property
+    def load(self) -> float:
+        """Of a slow run."""
+        return float(_slow(np.array([[run.load(self.goal)] for run in self.runs]))[0])
+
+    @property
+    def answered(self) -> float:
+        """Tokens answered over tokens asked for, over all runs: in the steady state 1, but for
+        what one stretch of time leaves to the next."""
+        return float(np.mean([run.answered for run in self.runs]))
+
+    @property
+    def times(self) -> tuple[float, float, float]:
+        """TTFT, TPOT and E2E that `PERCENTILE` of the requests keep, in a slow run."""
+        ttft, tpot, e2e = _slow(np.array([run.percentiles() for run in self.runs])).tolist()
+        return ttft, tpot, e2e
+
+    @property
+    def good(self) -> float:
+        """Share of the requests within all targets, in the worst run."""
+        return min(run.good(self.goal) for run in self.runs)
+
+    @property
+    def prompt_share(self) -> float:
+        """Mean of the runs'."""
+        return float(np.mean([run.prompt_share for run in self.runs]))
+
+    @property
+    def running(self) -> float:
+        """Mean of the runs'."""
+        return float(np.mean([run.running for run in self.runs]))
+
+
+def _slow(runs: np.ndarray) -> np.ndarray:
+    """Columns of figures of runs: their mean and `APART` deviations."""
+    with np.errstate(invalid="ignore"):  # of refused requests, whose times are infinite
+        spread = np.std(runs, axis=0, ddof=1) if len(runs) > 1 else 0.0
+        mean = np.mean(runs, axis=0)
+        found = mean + APART * np.maximum(spread, LEAST_APART * mean if len(runs) > 1 else 0.0)
+    return np.where(np.isnan(found), np.inf, found)
+
+
+def hold(
+    fleet: SimulatedFleet,
+    demand: Demand,
+    rate: float,
+    goal: Objectives,
+    *,
+    runs: int = RUNS,
+    counted: int = COUNTED,
+    patient: bool = False,
+) -> Held:
+    """Run a fleet at a rate, from seed 0 on, until a run fails; all of them where `patient`."""
+    part, share = part_of(fleet, demand, rate)
+    found: list[SteadyRun] = []
+    for seed in range(runs):
+        found.append(steady_run(part, demand, share, seed=seed, counted=counted))
+        if not patient and not found[-1].holds(goal):
+            break
+    size = part.pool.replicas + (part.prefill.replicas if part.prefill else 0)
+    return Held(rate=rate, goal=goal, runs=tuple(found), wanted=runs, replicas=size)
+
+
+QUICK = 600
+"""Requests of the one run by which a rate is found roughly."""
+
+_STEEP = 2.5
+"""By which power of the rate the load on the targets grows, until two rates were tried."""
+
+_NEAREST, _FURTHEST = 1.015, 1.3
+"""Factors between two rates that are tried one after the other."""
+
+
+def about_rate(
+    fleet: SimulatedFleet, demand: Demand, goal: Objectives, guess: float, *, within: float = 1.05
+) -> Held | None:
+    """Roughly the largest rate that holds, to a factor, by short runs; None where none does."""
+
+    def tried(rate: float) -> Held:
+        return hold(fleet, demand, rate, goal, runs=1, counted=QUICK)
+
+    return _largest(tried, guess, within)
+
+
+def largest_rate(
+    fleet: SimulatedFleet,
+    demand: Demand,
+    goal: Objectives,
+    guess: float,
+    *,
+    least: float = 0.0,
+    within: float = 1.025,
+    progress: Callable[[], None] = lambda: None,
+) -> Held | None:
+    """The largest rate that holds, to a factor, of three digits; None where none does, or none as
+    large as `least`, below which nothing is tried."""
+
+    def tried(rate: float) -> Held:
+        progress()
+        return hold(fleet, demand, rounded(rate), goal)
+
+    return _largest(tried, guess, within, least)
+
+
+def _largest(
+    tried: Callable[[float], Held], guess: float, within: float, least: float = 0.0
+) -> Held | None:
+    """Try rates, each where the load on the targets should be what it may be, between the largest
+    that held and the smallest that did not."""
+    best: Held | None = None
+    low, high, rate = 0.0, inf, guess
+    while high > max(within * low, least) and rate > guess * _HOPELESS:
+        found = tried(rate)
+        if found.kept:
+            best, low = found, rate
+        else:
+            high = rate
+        load = found.load if len(found.runs) == found.wanted or found.load > 1 else 1.05
+        factor = (LIMIT / max(load, 1e-3)) ** (1 / _STEEP)
+        if not found.kept:
+            factor = min(factor, 1 / _NEAREST if load > LIMIT else _UNSTEADY)
+        rate *= min(max(factor, 1 / _FURTHEST), _FURTHEST)
+        if low and high < inf and not low * _NEAREST <= rate <= high / _NEAREST:
+            rate = (low * high) ** 0.5
+        elif low and not high < inf:
+            rate = max(rate, low * within)
+    return best
+
+
+_HOPELESS = 0.01
+_UNSTEADY = 0.93
+"""Factor to the next rate from one that is within the targets and does not hold."""
+
+
+def rounded(rate: float, digits: int = 3) -> float:
+    """A rate as it is printed: cut after three digits, so that no more is promised than held.
+
+    >>> rounded(4.4391), rounded(512.9)
+    (4.43, 512.0)
+    """
+    scale = 10.0 ** (digits - 1 - floor(log10(rate)))
+    return floor(rate * scale + 1e-9) / scale

@@ -1,0 +1,78 @@
+"""The software that serves, a row each: what it can lay out, and whose measured constants price it.
+
+`plan serve --for NAME` plans for one row, so that what it answers can be exported to that software
+and run. The constants are in `roofline/engines.py`; a row without any of its own names those that
+stand in for it, and says so.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardwise.errors import unknown
+from shardwise.plans.serve import CHECKPOINT, KV_SHARDINGS, KvSharding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingSoftware:
+    """One server.
+
+    `engine` names the constants that it is priced by, measured on chips of the vendors `measured`.
+    It cuts a KV cache in one of `kv_shardings`, D of weights that stay in place where
+    `cuts_width`, and the heads of attention beside experts that are cut, too, where
+    `heads_beside_experts`; on chips of the vendors `tensor_alone` nothing but heads and widths.
+    `weights` and `caches` are the dtypes that it stores them in (empty: any). `note` says what its
+    times are where they are not its own.
+    """
+
+    name: str
+    title: str
+    engine: str
+    measured: tuple[str, ...] = ()
+    kv_shardings: tuple[KvSharding, ...] = ("heads",)
+    cuts_width: bool = False
+    heads_beside_experts: bool = False
+    tensor_alone: tuple[str, ...] = ()
+    weights: tuple[str, ...] = (CHECKPOINT, "bf16", "fp8")
+    caches: tuple[str, ...] = ("bf16", "fp8")
+    note: str = ""
+
+
+VLLM = ServingSoftware(name="vllm", title="vLLM", engine="vllm", measured=("nvidia",))
+SGLANG = ServingSoftware(
+    name="sglang",
+    title="SGLang",
+    engine="sglang",
+    measured=("nvidia",),
+    tensor_alone=("google",),
+)
+JAX = ServingSoftware(
+    name="jax",
+    title="JAX",
+    engine="ideal",
+    kv_shardings=KV_SHARDINGS,
+    cuts_width=True,
+    heads_beside_experts=True,
+    weights=(),
+    caches=(),
+    note="no server of ours runs yet: the chip's own times, with nothing added for software",
+)
+
+SERVING_SOFTWARE: Mapping[str, ServingSoftware] = {row.name: row for row in (VLLM, SGLANG, JAX)}
+
+ANY = "any"
+"""In place of a name: whichever serves cheapest among those that were measured."""
+
+FORMER = {"ideal": JAX.name, "others": ANY, "trtllm": ANY}
+"""What constants are called in plans, and the software to ask for instead."""
+
+
+def serving_software(name: str) -> tuple[ServingSoftware, ...]:
+    """The rows of a name, several for "any"; BadRequest lists the names."""
+    if name == ANY:
+        return tuple(row for row in SERVING_SOFTWARE.values() if row.measured)
+    if name.endswith(".toml"):  # constants that were calibrated on a server here
+        return (ServingSoftware(name=name, title=name, engine=name, measured=("here",)),)
+    if name not in SERVING_SOFTWARE:
+        remedy = f"write --for {FORMER[name]}" if name in FORMER else ""
+        raise unknown("software", name, (*SERVING_SOFTWARE, ANY), remedy)
+    return (SERVING_SOFTWARE[name],)

@@ -1,0 +1,177 @@
+"""Servers under a load as a page: which, what they hold, how fast, what they cost."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwise.planner.serve.answer import mesh_text
+from shardwise.planner.serve.served import Served
+from shardwise.plans.serve import CHECKPOINT
+from shardwise.plans.servers import SERVING_SOFTWARE
+from shardwise.units import format_seconds, format_usd, many, sig
+from shardwise.verbs.answer import Page, TextTable
+from shardwise.verbs.layout import Fact, Facts, Tone, both_ends, shares_text
+
+Result = Mapping[str, Any]
+
+
+def served_page(served: Served, result: Result) -> Page:
+    """One plan under its load: the load, the servers, what holds, times, memory, cost."""
+    yield headline(served, result)
+    yield both_ends(f"  {servers_line(result)}", runs_in(result))
+    step = f"{shares_text(result['where_it_goes'])} of a decode step"
+    facts = [*_speed(result), _memory(result), *_cost(served, result), Fact("time", step)]
+    yield Facts(facts)
+
+
+def headline(served: Served, result: Result) -> str:
+    """The model, where, and what is asked."""
+    goal = served.held.goal
+    pairs = (("TTFT", goal.ttft), ("TPOT", goal.tpot), ("E2E", goal.e2el))
+    limits = [f"{name} <= {format_seconds(time)}" for name, time in pairs if time < float("inf")]
+    mean = "" if len(set(served.demand.prompts)) == 1 else "about "
+    lengths = f"{mean}{served.demand.prompt:,.0f} in, {served.demand.output:,.0f} out"
+    place = f"{result['model']} on {many(result['chips'], 'chip')} of {result['chip']}"
+    return ", ".join([place, lengths, *limits])
+
+
+def servers_line(result: Result) -> str:
+    """What to run, in a line."""
+    said = f"{_pool(result['replicas'], result['slice'], result['mesh'])}"
+    if result["prefill_replicas"]:
+        other = _pool(result["prefill_replicas"], result["prefill_slice"], result["prefill_mesh"])
+        said = f"{said} that answer, {other} that prefill"
+    return f"{said}, at most {result['batch']:,} sequences each"
+
+
+def _pool(replicas: int, place: str, mesh: Mapping[str, int]) -> str:
+    return f"{many(replicas, 'server')} of {place} ({mesh_text(mesh)})"
+
+
+def runs_in(result: Result) -> str:
+    """The software and the dtypes."""
+    row = SERVING_SOFTWARE.get(result["software"])
+    weights = "checkpoint's dtype" if result["weights"] == CHECKPOINT else result["weights"]
+    return f"{row.title if row else result['software']}, {weights}, {result['kv']} cache"
+
+
+def _speed(result: Result) -> list[Fact]:
+    rate, tokens = result["requests_per_second"], result["output_tokens_per_second"]
+    tone: Tone = "good" if result["holds"] else "bad"
+    said = f"{sig(rate)} requests/s = {tokens:,.0f} tokens/s out"
+    share = f"{_percent(result['in_target'])} in target"
+    verdict = f"simulated: {share}" if result["holds"] else f"DOES NOT HOLD: {share} when simulated"
+    error = result["typical_error"]
+    times = [f"TTFT {format_seconds(result['ttft_seconds']['expected'])}"]
+    tpot = result["tpot_seconds"]
+    if result["output_tokens"] > 1:
+        times.append(f"TPOT {format_seconds(tpot['expected'])}")
+    if error:
+        low, high = format_seconds(tpot["lower"]), format_seconds(tpot["upper"])
+        times[0] += f" (typical error {error['ttft']:.0%})"
+        times[-1] += f" ({error['tpot']:.0%}; 8 of 10 servers: {low} to {high})"
+    else:
+        times[-1] += " (not measured on this chip)"
+    return [Fact("holds", f"{said} ({verdict})", tone), Fact("p90", ", ".join(times))]
+
+
+def _percent(share: float) -> str:
+    """A share that is 100 % only where it is.
+
+    >>> _percent(1.0), _percent(0.9996), _percent(0.953)
+    ('100 %', '99.9 %', '95.3 %')
+    """
+    return "100 %" if share >= 1 else f"{int(share * 1000) / 10:.1f} %"
+
+
+def _memory(result: Result) -> Fact:
+    memory = result["memory"]
+    kinds = ("weights", "cache", "activations")
+    parts = ", ".join(f"{kind} {sig(memory[kind] / 2**30)}" for kind in kinds)
+    usable = f"{sig(memory['usable'] / 2**30)} GiB a chip"
+    return Fact("memory", f"{parts} of {usable}, of which servers take {memory['share']:.0%}")
+
+
+def _cost(served: Served, result: Result) -> list[Fact]:
+    price = served.piece.chip.price
+    if price is None:
+        hours = result["chip_hours_per_million_tokens"]
+        said = f"per million tokens {sig(hours['input'])} chip-hours in, {sig(hours['output'])} out"
+        return [Fact("cost", f"{said}; no price is known")]
+    usd = result["usd_per_million_tokens"]
+    each = f"per million tokens {format_usd(usd['input'])} in, {format_usd(usd['output'])} out"
+    said = f"${result['usd_per_hour']:,.2f}/h; {each}, {format_usd(usd['all'])} all; at {price}"
+    found = result["price_range"]
+    return [Fact("cost", said), *([Fact("", f"prices: {found['text']}")] if found else [])]
+
+
+def instead_table(rows: Sequence[Result]) -> TextTable:
+    """What else would serve."""
+    cells = [
+        [
+            row["name"],
+            f"{row['chips']:,}",
+            sig(row["requests_per_second"]),
+            usd_text(row["usd_per_hour"], "/h"),
+            usd_text(row["usd_per_million_tokens"]),
+            row["note"],
+        ]
+        for row in rows
+    ]
+    table = TextTable(["  instead", "chips", "requests/s", "$/h", "$/M all", ""], cells)
+    return table
+
+
+def usd_text(value: float | None, _: str = "") -> str:
+    """Dollars, where there is a price."""
+    return "unknown" if value is None else format_usd(value)
+
+
+def chips_table(rows: Sequence[Result]) -> TextTable:
+    """A row for each chip: its own best plan, as simulated."""
+    cells = [
+        [
+            row["chip"],
+            servers_short(row),
+            row["software"],
+            f"{row['chips']:,}",
+            sig(row["requests_per_second"]),
+            format_seconds(row["ttft_seconds"]["expected"]),
+            format_seconds(row["tpot_seconds"]["expected"]),
+            usd_text(row["usd_per_hour"]),
+            usd_text(row["usd_per_million_tokens"]["all"]),
+            _range_text(row),
+        ]
+        for row in rows
+    ]
+    header = [
+        "chip",
+        "servers",
+        "runs in",
+        "chips",
+        "req/s",
+        "TTFT",
+        "TPOT",
+        "$/h",
+        "$/M",
+        "prices",
+    ]
+    return TextTable(header, cells, left=3)
+
+
+def servers_short(row: Result) -> str:
+    """The servers of a row, as short as they go."""
+    said = f"{row['replicas']:,} x {row['slice'].split(':')[-1]}"
+    if row["prefill_replicas"]:
+        said += f" + {row['prefill_replicas']:,} x {row['prefill_slice'].split(':')[-1]}"
+    return said
+
+
+def _range_text(row: Result) -> str:
+    """Dollars per chip-hour: that of the row, the range over providers, and the date."""
+    price, found = row["price"], row["price_range"]
+    if price is None:
+        return "none"
+    said = f"{price['usd_per_chip_hour']:.2f}"
+    if found and found["high"] > found["low"]:
+        said = f"{found['low']:.2f}-{found['high']:.2f}"
+    return f"{said} {price['as_of'][:7]}{' old' if price['stale'] else ''}"

@@ -1,0 +1,99 @@
+"""The steady state: loads under one luck, what holds, and the largest rate that does."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.simulate.servers import Linear, fleet
+from shardwise.planner.simulate.metrics import Objectives
+from shardwise.planner.simulate.steady import (
+    COUNTED,
+    LIMIT,
+    Demand,
+    about_rate,
+    hold,
+    in_flight,
+    largest_rate,
+    part_of,
+    rounded,
+    steady_run,
+)
+
+DEMAND = Demand(prompts=(64, 128), outputs=(32, 32))
+GOAL = Objectives(ttft=0.5, tpot=0.03)
+
+
+def servers(replicas=1, **changes):
+    values = {"pages": 20_000, "batch": 200, "budget": 1024, "routing": "shortest_queue"}
+    return fleet(Linear(), replicas=replicas, **{**values, **changes})
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(0.1, 1000), st.integers(0, 100))
+def test_every_part_takes_its_requests_over_the_rate(rate, seed):
+    requests = list(DEMAND.requests(rate, (10, 100, 5), seed))
+    arrivals = np.array([r.arrival for r in requests])
+    assert len(requests) == 115
+    assert np.all(np.diff(arrivals) >= 0)
+    assert arrivals[[9, 109, 114]] == pytest.approx(np.array([10, 110, 115]) / rate)
+
+
+def test_two_rates_are_compared_under_the_same_luck():
+    """The counted requests have the same lengths and gaps, however many fill the servers."""
+    slow, fast = (
+        list(DEMAND.requests(1.0, (3, 50, 0), 7)),
+        list(DEMAND.requests(2.0, (9, 50, 0), 7)),
+    )
+    slow, fast = slow[3:], fast[9:]
+    assert [r.prompt for r in slow] == [r.prompt for r in fast]
+    gaps = [np.diff([r.arrival for r in found]) for found in (slow, fast)]
+    assert gaps[0] == pytest.approx(2 * gaps[1])
+
+
+def test_a_run_counts_the_middle_and_answers_what_comes():
+    run = steady_run(servers(), DEMAND, 20.0, seed=3, counted=500)
+    assert len(run.jobs) == 500
+    start, end = run.window
+    assert (end - start) / 1e15 == pytest.approx(500 / 20, rel=0.02)
+    assert run.answered == pytest.approx(1, abs=0.03)
+    assert not run.grows
+    assert run.running == pytest.approx(in_flight(servers(), DEMAND, 20.0), rel=0.3)
+    assert run.good(Objectives(ttft=1e-6)) == 0
+
+
+def test_the_largest_rate_holds_and_more_does_not():
+    found = largest_rate(servers(), DEMAND, GOAL, 150.0, within=1.1)
+    assert found is not None
+    assert found.kept
+    assert found.load <= LIMIT
+    assert found.good >= 0.95
+    assert all(time <= goal for time, goal in zip(found.times, (0.5, 0.03), strict=False))
+    assert not hold(servers(), DEMAND, 1.25 * found.rate, GOAL).kept
+    other = steady_run(servers(), DEMAND, found.rate, seed=77)
+    assert other.good(GOAL) >= 0.95
+
+
+def test_no_rate_holds_where_one_request_is_too_slow():
+    assert about_rate(servers(), DEMAND, Objectives(tpot=0.005), 1.0) is None
+
+
+def test_a_queue_that_grows_does_not_hold():
+    over = hold(servers(), DEMAND, 1e4, Objectives(ttft=1e6), runs=1)
+    assert not over.kept
+
+
+def test_a_part_of_a_fleet_has_its_part_of_the_load():
+    whole = servers(replicas=400)
+    part, rate = part_of(whole, DEMAND, 8000.0)
+    assert 2 <= part.pool.replicas < 400
+    assert rate / part.pool.replicas == pytest.approx(8000 / 400)
+    alone = servers(replicas=2)
+    assert part_of(alone, DEMAND, 40.0) == (alone, 40.0)
+
+
+def test_a_rate_is_printed_as_it_was_tried():
+    assert rounded(4.439) == 4.43
+    assert rounded(99999.0) == 99900
+    assert rounded(0.012345) == 0.0123
+    assert COUNTED == 2000
