@@ -79,9 +79,9 @@ the other folds' runs of the same class (dense models, or mixtures; all with few
 as wide as ranges made without one of those folds must be to hold 80 % of its runs; {coverage}
 of the runs lie in theirs.
 
-TTFT is the weaker half. It hangs on flags that no column states: after how many steps software
-looks at its queue (10 or 30 in some recipes), after how many it streams, and how a benchmark
-starts. Near the limit of the servers that prefill, a small error of their rate is a large one."""
+TTFT is the weaker half. It hangs on what no column states: how a benchmark starts, and what went
+on beside it (with few requests in flight some runs state seconds where their likes state a tenth).
+Near the limit of the servers that prefill, a small error of their rate is a large one."""
 FOUND = """{runs:,} runs of {rows:,} configurations in the collected table. Not among them:"""
 UNDER = """Median |error| of TPOT and TTFT, their 90th percentile, and the median signed error of
 TPOT (bias), each run by the fit without the value in the first column."""

@@ -1,8 +1,8 @@
-"""Run every console example of the README and write its output below it.
+"""Run every console example of the README and of docs/examples.md and write its output below it.
 
-`python scripts/readme.py` rewrites README.md, and the pictures that its examples plot under
-docs/img; `examples` and `run` are what the test compares with. Search times differ from run to run,
-so they are written as `TIME`.
+`python scripts/readme.py` rewrites both, and the pictures that their examples plot under docs/img;
+`examples` and `run` are what the test compares with. Search times differ from run to run, so they
+are written as `TIME`.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "examples.md")
 BLOCK = re.compile(r"```console\n\$ (?P<command>.+)\n(?P<output>(?:.*\n)*?)```\n")
 SEARCH_TIME = re.compile(r"(?<=, in )[\d.,]+ (?:µs|ms|s)(?=\n|$)")
 
@@ -65,6 +65,8 @@ def rewritten(text: str) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(rewritten(README.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"wrote {README.name}: {len(examples(README.read_text(encoding='utf-8')))} examples")
+    for page in PAGES:
+        text = rewritten(page.read_text(encoding="utf-8"))
+        page.write_text(text, encoding="utf-8")
+        print(f"wrote {page.relative_to(ROOT)}: {len(examples(text))} examples")
     sys.exit(0)

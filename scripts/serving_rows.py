@@ -11,8 +11,9 @@ here, once, and stands in columns afterwards; `converted_from` says where each i
 - RECIPES, the repository of the benchmark that made most of them (SemiAnalysisAI/InferenceX): of
   every day's nvidia-master.yaml the entries of the same software, chip, precision, lengths and
   concurrency. An entry tells degrees, servers and guesses per step; the benchmark's scripts tell
-  that lengths lie between 0.8 and 1 of the stated ones, the cache's dtype, and three guesses (two
-  by SGLang on DeepSeek, one by TensorRT-LLM with attention cut by the batch) on single servers.
+  that lengths lie between 0.8 and 1 of the stated ones, the cache's dtype, three guesses (two by
+  SGLang on DeepSeek, one by TensorRT-LLM with attention cut by the batch) on single servers, and
+  how many steps SGLang takes from one look at its queue to the next.
 
 A row that several entries fit with different guesses is told by its copy in a dump that has none,
 or, where two measured figures are more than 1.2 apart, the faster is the one that guesses; a row
@@ -265,6 +266,8 @@ def columns(
             row |= degrees(decodes.pop()) | {"converted_from": "the recipe"}
     row["shortest"] = SHORTEST if benchmark else "1"
     row["kv"] = row["kv"] or cache_dtype(row, group[0]["model"], benchmark)
+    if benchmark and not apart:
+        row["queue_interval"] = queue_interval(row)
     return row, name, fits
 
 
@@ -392,6 +395,20 @@ def cache_dtype(row: Row, checkpoint: str, benchmark: bool) -> str:
             return "fp8" if fp8[row["model"]] else "bf16"
     by_default = benchmark or checkpoint.startswith("nvidia/")
     return notation.kv_of(engine, weights) if by_default else "bf16"
+
+
+def queue_interval(row: Row) -> str:
+    """`--scheduler-recv-interval` of SGLang in the benchmark's scripts for single servers: on
+    Blackwell 30 from 16 requests on and 10 below, or 10 for all; on Hopper none."""
+    model, weights, chip = row["model"], row["weights"], row["hardware"].split("_")[0]
+    if row["engine"] != "sglang" or chip not in ("b200", "b300"):
+        return ""
+    if model == "glm-5":
+        return "10" if weights == "fp4" else ""
+    always = (model, weights, row["tensor"]) == ("deepseek-v3", "fp8", "4")
+    if always or (model, weights, chip) == ("qwen3.5-397b-a17b", "fp8", "b300"):
+        return "10"
+    return "30" if int(row["concurrency"]) >= 16 else "10"
 
 
 if __name__ == "__main__":

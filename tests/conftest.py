@@ -10,6 +10,7 @@ compiles by libtpu, in whatever process (`startup/sitecustomize.py` counts them)
 of CI. What more programs have to say is committed as tables and dumps, made by scripts.
 """
 
+import gc
 import importlib.util
 import json
 import os
@@ -76,6 +77,13 @@ def pytest_collection_modifyitems(config, items):
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish():
+    """Modules and tests stay until the end, so the garbage collector need not walk them again and
+    again, and walks less often: that was a tenth of the CPU time of the whole run."""
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 def pytest_configure(config):

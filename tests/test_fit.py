@@ -105,6 +105,18 @@ def left(fitted):
     return folds(fitted.fit, fitted.cases, fitted.hierarchy)
 
 
+@pytest.fixture(scope="module")
+def again(made, hierarchy):
+    """The same once more, from the same runs."""
+    fit, cases = fit_all(made, hierarchy, FREE)
+    return Fitted(fit=fit, cases=cases, hierarchy=hierarchy, levels=FREE)
+
+
+@pytest.fixture(scope="module")
+def left_again(again):
+    return folds(again.fit, again.cases, again.hierarchy)
+
+
 # The fit ------------------------------------------------------------------------------------------
 
 
@@ -124,11 +136,10 @@ def test_a_run_with_a_mistake_does_not_drag_the_rest(made, hierarchy, truth):
     assert np.median(np.abs(fit.residuals[1:])) < 0.02
 
 
-def test_the_same_runs_give_the_same_constants(made, hierarchy, fitted, left):
-    again, cases = fit_all(made, hierarchy, FREE)
-    assert again.values == fitted.fit.values
-    assert np.array_equal(again.residuals, fitted.fit.residuals)
-    assert np.array_equal(together(folds(again, cases, hierarchy)), together(left))
+def test_the_same_runs_give_the_same_constants(fitted, left, again, left_again):
+    assert again.fit.values == fitted.fit.values
+    assert np.array_equal(again.fit.residuals, fitted.fit.residuals)
+    assert np.array_equal(together(left_again), together(left))
 
 
 def test_values_are_what_three_digits_say(fitted):
@@ -287,7 +298,7 @@ def test_what_is_written_reads_back(fitted):
     assert stacks["fsdp"]["passes"]["value"] == fitted.fit.values["fsdp.passes"]
 
 
-def results(fitted, left) -> Results:
+def results_of(fitted, left) -> Results:
     """All that the page shows of the made runs."""
     cases, logs = fitted.cases, together(left)
     samples = samples_of(cases, logs)
@@ -309,11 +320,14 @@ def results(fitted, left) -> Results:
     )
 
 
-def test_the_same_runs_give_the_same_page(made, hierarchy, fitted, left):
-    fit, cases = fit_all(made, hierarchy, FREE)
-    again = Fitted(fit=fit, cases=cases, hierarchy=hierarchy, levels=FREE)
-    page = report(results(fitted, left))
-    assert page == report(results(again, folds(fit, cases, hierarchy)))
+@pytest.fixture(scope="module")
+def results(fitted, left):
+    return results_of(fitted, left)
+
+
+def test_the_same_runs_give_the_same_page(made, left, results, again, left_again):
+    page = report(results)
+    assert page == report(results_of(again, left_again))
     headline = next(line for line in page.splitlines() if "left out with their group" in line)
     errors = np.abs(np.expm1(together(left)))
     assert f"| {len(made)} | {np.median(errors):.1%} |" in headline
@@ -321,8 +335,8 @@ def test_the_same_runs_give_the_same_page(made, hierarchy, fitted, left):
         assert f"| {name} |" in page, name
 
 
-def test_what_is_left_of_every_run(fitted, left):
-    r = results(fitted, left)
+def test_what_is_left_of_every_run(results):
+    r = results
     rows = outputs.unseen_runs(r.cases, r.fitted, r.left, r.baseline, r.ranges)
     assert len({row.fingerprint for row in rows}) == len(rows) == len(r.cases)
     for row, case, log, range_ in zip(rows, r.cases, r.left, r.ranges, strict=True):

@@ -1,4 +1,4 @@
-"""The README shows what the code prints now; its Python example runs."""
+"""README and docs/examples.md show what the code prints now; the Python examples run."""
 
 import importlib.util
 import re
@@ -18,8 +18,8 @@ assert spec
 assert spec.loader
 readme = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(readme)
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-EXAMPLES = readme.examples(TEXT)
+README, *_ = PAGES = [page.read_text(encoding="utf-8") for page in readme.PAGES]
+EXAMPLES = [example for text in PAGES for example in readme.examples(text)]
 LONG = (
     *("shardwise explain", "shardwise plan sweep", "shardwise validate", "v5p:16x20x28"),
     "--objective cost",
@@ -32,8 +32,9 @@ def example(command, output):
     return pytest.param(command, output, marks=marks, id=command)
 
 
-def test_there_are_examples():
-    assert len(EXAMPLES) >= 5
+def test_there_are_examples_and_the_first_page_is_short():
+    assert len(EXAMPLES) >= 12
+    assert len(README.splitlines()) <= 250
 
 
 @pytest.mark.parametrize(("command", "output"), [example(*e) for e in EXAMPLES])
@@ -47,17 +48,20 @@ def test_output_is_current(command, output, tmp_path):
 
 
 def test_pictures_shown_are_plotted_by_examples():
-    shown = re.findall(r"!\[.*?\]\((.*?)\)", TEXT)
-    plotted = re.findall(r"--plot (\S+)", "\n".join(c for c, _ in EXAMPLES))
+    shown = re.findall(r"!\[.*?\]\((?:docs/)?(.*?)\)", "\n".join(PAGES))
+    plotted = re.findall(r"--plot docs/(\S+)", "\n".join(c for c, _ in EXAMPLES))
     assert shown
-    assert shown == plotted
-    assert all((ROOT / picture).exists() for picture in shown)
+    assert set(shown) == set(plotted)
+    assert all((ROOT / "docs" / picture).exists() for picture in shown)
 
 
-PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+PYTHON = re.findall(
+    r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"), re.DOTALL
+)
 
 
 def test_python_example_runs(capsys):
+    assert PYTHON[0] in README
     exec(PYTHON[0], {})
     assert "fsdp" in capsys.readouterr().out
 

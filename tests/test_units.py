@@ -154,7 +154,8 @@ def test_printing():
     assert format_flops(6.3e12) == "6.3 TFLOPs"
     assert format_rate(459e12, "FLOP/s") == "459 TFLOP/s"
     assert format_usd(0.4321) == "$0.432"
-    assert format_usd(12345) == "$12,345"
+    assert format_usd(12345) == "$12.3k"
+    assert format_usd(9876) == "$9,876"
     assert format_usd(40e6) == "$40M"
 
 

@@ -81,6 +81,18 @@ PRIORS: Mapping[str, LogPrior] = {
         own=0.5,
         source="assumed: the step that runs, and the one after",
     ),
+    "balance_steps": LogPrior(
+        value=25.0,
+        common=0.7,
+        own=0.0,
+        source="half of TensorRT-LLM's `timeout_iters` of `attention_dp_config`, 50",
+    ),
+    "pool_wait": LogPrior(
+        value=0.05,
+        common=0.7,
+        own=0.0,
+        source="assumed: the first of ten waves of requests waits for half of its prompts",
+    ),
     "crowd": LogPrior(value=0.5, common=1.0, own=0.0, source="assumed: less than one of a wave"),
     "handover_seconds": LogPrior(
         value=0.05, common=1.0, own=0.0, source="assumed: two requests over HTTP and a cache"

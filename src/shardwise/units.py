@@ -237,9 +237,10 @@ def format_seconds(value: float) -> str:
 def format_usd(value: float) -> str:
     """Dollars.
 
-    >>> format_usd(1234567.8), format_usd(0.4321)
-    ('$1.23M', '$0.432')
+    >>> format_usd(1234567.8), format_usd(230997), format_usd(0.4321)
+    ('$1.23M', '$231k', '$0.432')
     """
-    if value >= 1e6:
-        return f"${sig(value / 1e6)}M"
+    for scale, suffix in ((1e6, "M"), (1e4, "k")):
+        if value >= scale:
+            return f"${sig(value / (1e3 if suffix == 'k' else scale))}{suffix}"
     return f"${value:,.0f}" if value >= 100 else f"${sig(value)}"

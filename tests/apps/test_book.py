@@ -90,7 +90,7 @@ def test_show_an_audited_plan_by_name_and_by_path(capsys):
 
 
 def test_the_audit_is_printed(capsys):
-    code, out, _ = run(capsys, "plan", "show", "audit:deepseek-v3-2048")
+    code, out, _ = run(capsys, "plan", "show", "audit:deepseek-v3-2048", "--book")
     assert code == 0
     table = out[out.index("book rule") :]
     assert "data            2  30,720" in table

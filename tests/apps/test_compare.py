@@ -28,9 +28,13 @@ def test_a_plan_beside_its_program_is_tables_and_sentences(capsys, compiler):
     code, out, _ = run(capsys, "compare", PLAN)
     assert code == 0
     assert "train on v5e:4x4: fits" in out
-    for title in ("step time", "FLOPs by op class", "bytes V by collective", "memory by kind"):
+    for title in ("where the planned step goes", "step time", "memory by kind"):
         assert title in out
-    assert "less reduce-scatter over data than planned" in out
+    assert "less reduce-scatter over data than planned" in " ".join(out.split())
+    code, out, _ = run(capsys, "compare", PLAN, "--detail")
+    assert code == 0
+    for title in ("FLOPs by op class", "bytes V by collective"):
+        assert title in out
 
 
 def test_a_comparison_is_a_document(capsys, compiler):
@@ -56,7 +60,7 @@ def test_a_program_that_does_not_fit_ends_with_code_3(capsys, compiler):
     [
         (["mycode:mlp"], "'mycode:mlp' is a function, of which nothing is planned"),
         ([PLAN, "--phase", "decode"], "--phase decode is none of this plan's: train"),
-        ([PLAN, "--trace", "none.json"], "none.json"),
+        ([PLAN, "--capture", "none.json"], "none.json"),
         (["nowhere.yaml"], "nowhere.yaml"),
     ],
 )

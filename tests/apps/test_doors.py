@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.apps.commands import refused, run
 
-from shardwise.apps.cli.output import document, emit
+from shardwise.apps.cli.output import document, print_document
 from shardwise.evidence.serving.runs import PUBLISHED_SERVING
 from shardwise.evidence.training.table import PUBLISHED
 from shardwise.models import load_model
@@ -234,7 +234,7 @@ def test_a_wide_table_of_servers_without_a_column(capsys, tmp_path):
 
 def test_documents_hold_no_infinity(capsys):
     """An unset age of a queue, an endless deadline: null, and a warning that says which."""
-    emit(document(inputs={}, result={"a": float("inf"), "b": [float("nan")]}), True, lambda: None)
+    print_document(document(inputs={}, result={"a": float("inf"), "b": [float("nan")]}))
     found = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(name))
     assert found["result"] == {"a": None, "b": [None]}
     assert found["warnings"] == [

@@ -169,8 +169,11 @@ FILES = {
         ["model", "diff", "llama-3-8b", "llama-3-70b"],
     ),
     "--plot": ([*PLAN], [*SERVE, "9"], [*SWEEP, "--seq", "4096"], [*ARRAY], ["validate"]),
-    "--trace": ([*PLAN], ["plan", "show", "{plan}"]),
-    "--perfetto": (["simulate", "{plan}", "--rate", "1"],),
+    "--perfetto": (
+        ["simulate", "{plan}", "--rate", "1"],
+        [*PLAN],
+        ["plan", "show", "{plan}"],
+    ),
     "--animate": ([*PRODUCT, "--on", "v5e:2x1"],),
     "--out": (["compile", "{plan}"], ["profile", "{plan}"]),
 }
@@ -185,7 +188,7 @@ def test_places_are_looked_at_before_the_work(no_work, capsys, tmp_path, flag, w
     plan.parent.mkdir()
     plan.write_text("kind: serve\n")
     words = [str(plan) if w == "{plan}" else w for w in words]
-    ending = {"--plot": ".png", "--trace": ".json", "--perfetto": ".json.gz"}.get(flag, "")
+    ending = {"--plot": ".png", "--perfetto": ".json.gz"}.get(flag, "")
     if flag == "--out":
         (tmp_path / "thesis.txt").write_text("")
         assert "holds 'thesis.txt'" in refused(capsys, [*words, flag, tmp_path])

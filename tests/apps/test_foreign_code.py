@@ -40,7 +40,7 @@ COMMANDS = {
         "--steps",
         "1",
     ],
-    "profile --trace": ["profile", "--trace", "a.xplane.pb"],
+    "profile --capture": ["profile", "--capture", "a.xplane.pb"],
     "train": ["train", "plan.yaml", "--data", "text.txt", "--steps", "1", "--cpu-devices", "1"],
     "train --processes 2": [
         *("train", "wide.yaml", "--data", "text.txt", "--steps", "1", "--cpu-devices", "1"),
@@ -102,7 +102,7 @@ def test_modules_in_the_current_folder_are_not_run(folder, name):
     done, ran = run(folder, SCRIPT, COMMANDS[name])
     assert ran == []
     # What cannot work is refused, what can does work.
-    said = {"compile": "module 'mine' has no 'nothing'", "profile --trace": "is no capture"}
+    said = {"compile": "module 'mine' has no 'nothing'", "profile --capture": "is no capture"}
     assert done.returncode == (2 if name in said else 0), done.stderr
     assert said.get(name, "") in done.stderr
 

@@ -44,7 +44,7 @@ def test_show_counts_flops_at_the_context(capsys):
 
 
 def test_show_takes_the_dtype_of_the_cache(capsys):
-    result = document_of(capsys, "show", "llama-3-70b", "--dtype", "int8")["result"]
+    result = document_of(capsys, "show", "llama-3-70b", "--kv", "int8")["result"]
     assert result["kv_bytes_per_token"] == 163840
     assert result["activation_dtype"] == "bf16"
 
@@ -77,9 +77,9 @@ def test_show_reads_a_config_and_its_directory(capsys, tmp_path):
 
 
 def test_show_prints_tables(capsys):
-    run("show", "deepseek-v3")
+    run("show", "deepseek-v3", "--detail")
     out = capsys.readouterr().out
-    assert "671B parameters, 37.6B active per token" in out
+    assert "671B, 37.6B active per token" in out
     assert "gated, 8 of 256 experts + 1 shared" in out
     assert "latent (q 1,536, kv 512 + 64)" in out
     assert "attention_core" in out
@@ -117,6 +117,9 @@ def test_diff_marks_what_differs(capsys, tmp_path):
     run("diff", *names, "--csv", str(path))
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("  *  d_model D") for line in lines)
+    assert "  the same in all: architecture, vocabulary V" in "\n".join(lines)
+    run("diff", *names, "--detail")
+    lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("     vocabulary V") for line in lines)
     with path.open() as file:
         table = {row[0]: row[1:] for row in csv.reader(file)}
@@ -135,7 +138,7 @@ def test_diff_of_three_shows_mixed_layers(capsys):
     ("args", "message"),
     [
         (("show", "lama-3-70b"), r"unknown model 'lama-3-70b'; did you mean 'llama-3-70b'"),
-        (("show", "llama-3-70b", "--dtype", "bf17"), r"unknown dtype 'bf17'; did you mean 'bf16'"),
+        (("show", "llama-3-70b", "--kv", "bf17"), r"unknown dtype 'bf17'; did you mean 'bf16'"),
         (("show", "llama-3-70b", "--seq", "0.5"), "it must be a whole number of tokens"),
         (("show", "llama-3-70b", "--seq", "-4"), "must be positive and finite"),
         (("diff", "llama-3-70b"), "model diff has only 'llama-3-70b' to compare"),

@@ -50,7 +50,9 @@ def test_a_capture_is_read_without_jax(tmp_path):
     path = tmp_path / "run.trace.json.gz"
     path.write_bytes(gzip.compress(json.dumps({"traceEvents": EVENTS}).encode()))
     said = without_jax(
-        ["profile", "--trace", str(path)], ["profile", "nothere.yaml"], ["calibrate", "--rate", "3"]
+        ["profile", "--capture", str(path)],
+        ["profile", "nothere.yaml"],
+        ["calibrate", "--rate", "3"],
     )
     assert "jit_step: 1 runs on 1 devices" in said
     assert "error: cannot read the plan 'nothere.yaml'" in said

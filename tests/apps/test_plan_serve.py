@@ -95,18 +95,18 @@ def test_the_books_numbers(capsys):
 def test_the_tables(capsys):
     run(*ISSUE, "--tpot", "15ms")
     out = capsys.readouterr().out
-    assert out.startswith("llama-3-70b on v5e:4x4: batch ")
+    assert out.startswith("llama-3-70b on v5e:4x4 (16 chips), 8,192 in, 512 out")
     header = next(line for line in out.splitlines() if line.startswith("  predicted"))
     assert header.split() == ["predicted", "lower", "expected", "upper"]
     for words in (
         "TTFT (prefill + one step)",
         "TPOT (one step of the batch)",
-        "tokens/s per chip; $",
-        "of the decoding server only; prompts are prefilled on servers of the same kind, ",
+        "while it decodes; ",
+        "where a decode step goes",
         "HBM per chip at the peak",
         "15.8 GiB (16.9 GB)",
         "\nPareto front: no other point has a faster step and more tokens/s per chip\n",
-        "; KV cache cut by heads over tensor",
+        "KV cache cut by heads over tensor",
         "Too small",
         "binds decode: at peak rates it alone takes",
         "servers (mesh x batch) priced",
@@ -164,7 +164,7 @@ def test_a_plan_file_prices_the_same(tmp_path, capsys):
     for name in ("ttft_seconds", "tpot_seconds", "memory_by_kind", "usd_per_million_tokens"):
         assert priced.result[name] == pytest.approx(result[name])
     assert exit_code("show", str(path)) == 0
-    assert f"llama-3-8b on v5e:2x2: batch {plan.batch}" in capsys.readouterr().out
+    assert f"tensor=4, {plan.batch} sequences at once" in capsys.readouterr().out
     assert exit_code("show", str(path), "--set", "batch=100000") == 3
     assert "most of it is kv" in capsys.readouterr().err
 
@@ -176,7 +176,7 @@ def test_an_unknown_price_is_said_and_can_be_given(capsys):
     assert any("no public price for tpu7x" in w for w in doc["warnings"])
     assert doc["result"]["tokens_per_second_per_chip"] > 0
     run(*args)
-    assert "dollars unknown (the catalogue has no price)" in capsys.readouterr().out
+    assert "cost    unknown: no price in the catalogue" in capsys.readouterr().out
     paid = document(capsys, *args, "--price", "tpu7x=12")
     assert paid["result"]["usd_per_million_tokens"]["output"] > 0
     assert not any("no public price" in w for w in paid["warnings"])
@@ -247,8 +247,8 @@ def test_what_the_reader_should_know(capsys):
 def test_one_of_a_thing_is_singular(capsys):
     run("--model", "llama-3-8b", "--on", "h100:1", "--input", "512", "--output", "64")
     out = capsys.readouterr().out
-    assert "; 1 chip used, 0 idle" in out
-    assert "Plan: one device; KV cache on one device" in out
+    assert "on h100:1 (1 chip), " in out
+    assert "KV cache on one device" in out
     assert exit_code("serve", *SMALL, "--top", "51") == 2
     assert "--top is 51" in capsys.readouterr().err
 
@@ -309,4 +309,4 @@ def test_an_engine_has_a_range(capsys):
     assert served["resolved"]["engine"] == {"value": "vllm", "origin": "flag"}
     assert "docs/fit_serving.md" in served["provenance"]["engine"]["kernel_seconds"]
     run(*args, "--engine", "vllm")
-    assert "TPOT of 4 runs in 5 with vllm" in capsys.readouterr().out
+    assert "8 of 10 runs of vllm: " in capsys.readouterr().out

@@ -60,12 +60,17 @@ def test_constants_of_the_plan_hold_unless_the_flag_says_otherwise(capsys, tmp_p
     assert vendor["step_seconds"] != planned["step_seconds"]
 
 
-def test_the_table(saved, capsys):
+def test_the_page_and_its_detail(saved, capsys):
     path, _ = saved
     code, out, err = run(capsys, "plan", "show", path)
     assert (code, err) == (0, "")
-    assert "predicted step" in out
-    assert "HBM per chip at the peak" in out
+    assert "where the step goes" in out
+    assert "HBM per chip at the peak" not in out
+    code, more, _ = run(capsys, "plan", "show", path, "--detail", "--book")
+    assert code == 0
+    assert more.startswith(out.partition("  more:")[0])
+    assert "predicted step" in more
+    assert "HBM per chip at the peak" in more
 
 
 def test_another_model_under_the_same_name_is_warned_of(saved, capsys):

@@ -42,7 +42,7 @@ def capture(tmp_path):
 
 
 def test_a_capture_made_elsewhere_is_shown(capsys, capture):
-    code, out, _ = run(capsys, "profile", "--trace", capture)
+    code, out, _ = run(capsys, "profile", "--capture", capture)
     assert code == 0
     assert out.startswith("jit_step: 1 runs on 1 devices, 900 µs each (median)")
     assert "convolution fusion   600 µs" in out
@@ -51,7 +51,7 @@ def test_a_capture_made_elsewhere_is_shown(capsys, capture):
 
 def test_with_the_compiled_text_its_ops_are_counted(capsys, capture, tmp_path):
     (tmp_path / "step.txt").write_text(HLO)
-    args = ("profile", "--trace", capture, "--hlo", tmp_path / "step.txt", "--json")
+    args = ("profile", "--capture", capture, "--hlo", tmp_path / "step.txt", "--json")
     code, out, _ = run(capsys, *args)
     assert code == 0
     result = json.loads(out)["result"]
@@ -64,15 +64,15 @@ def test_with_the_compiled_text_its_ops_are_counted(capsys, capture, tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((), "name a plan or MODULE:FUNCTION to run, or a capture with --trace"),
+        ((), "name a plan or MODULE:FUNCTION to run, or a capture with --capture"),
         (("m:f",), "function 'm:f' needs --args"),
         (("m:f", "--args", "m:g", "--phase", "train"), "--set and --phase are of plans"),
         (("plan.yaml", "--hlo", "x.txt"), "--hlo is the program of a capture"),
         (("plan.yaml", "--mesh", "x=2"), "--mesh is of functions"),
         (("plan.yaml",), "plan.yaml"),
-        (("m:f", "--trace", "a.json"), "--trace reads a capture and runs nothing"),
-        (("--trace", "a.json", "--cpu-devices", "2"), "leave out --cpu-devices"),
-        (("--trace", "none.trace.json"), "cannot read trace 'none.trace.json': no such file"),
+        (("m:f", "--capture", "a.json"), "--capture reads a file and runs nothing"),
+        (("--capture", "a.json", "--cpu-devices", "2"), "leave out --cpu-devices"),
+        (("--capture", "none.trace.json"), "cannot read trace 'none.trace.json': no such file"),
     ],
 )
 def test_what_makes_no_sense_is_refused(capsys, tmp_path, monkeypatch, args, message):
@@ -86,7 +86,7 @@ def test_what_makes_no_sense_is_refused(capsys, tmp_path, monkeypatch, args, mes
 
 def test_a_corrupt_capture_is_one_message(capsys, capture):
     capture.write_bytes(capture.read_bytes()[:-20])
-    code, _, err = run(capsys, "profile", "--trace", capture)
+    code, _, err = run(capsys, "profile", "--capture", capture)
     assert code == 2
     assert err.startswith("error: trace ")
     assert "is no whole gzip file" in err
@@ -119,7 +119,7 @@ def test_calibrate_writes_a_file_that_prices_a_matmul(capsys, tmp_path, monkeypa
     assert code == 0
     assert f"--hw {file} --on desk:1" in out
     assert "matmul f32, best          40 GFLOP/s" in out
-    code, out, _ = run(capsys, "hw", "show", "desk", "--hw", file)
+    code, out, _ = run(capsys, "hw", "show", "desk", "--hw", file, "--detail")
     assert code == 0
     assert "shardwise calibrate on" in out
 

@@ -51,12 +51,13 @@ def test_the_tables(capsys):
         "  0  1  0:4  0:4\n"
         "  1  0  4:8  0:4\n"
         "  1  1  4:8  0:4\n"
+        "  more: --detail  --top N\n"
     )
 
 
 def test_a_long_table_is_cut_and_says_so(capsys):
     run("A[I_X]", "--dims", "I=64", "--mesh", "X=64")
-    assert "and 32 more devices (--json or --csv lists them)" in capsys.readouterr().out
+    assert "and 52 more devices (--detail, --json or --csv" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -89,7 +90,7 @@ def test_csv(capsys, tmp_path):
         ),
         ((*QUIZ, "--on", "v5e:4x4"), "--on does nothing for a single array; give a product"),
         ((*QUIZ, "--max-hbm", "1GB"), "--max-hbm does nothing for a single array"),
-        ((*QUIZ, "--store", "dA[I]"), "--store and --input belong to --backward"),
+        ((*QUIZ, "--store", "dA[I]"), "--store and --no-parameter belong to --backward"),
         (
             ("A[I_X]", "--dims", "I=9", "--mesh", "X=2"),
             "dim 'I' of size 9 .* blocks must be equal, so pad to 10",
@@ -175,6 +176,7 @@ def test_the_answer_for_a_person(capsys):
         "  2  AllToAll_X(A), AllGather_X(B)       180 B  384 FLOPs       368 B\n"
         "  ranked by the bytes that one device sends; give a slice with --on to rank by time\n"
         "  next best sends 84 B more, 1.88x: AllToAll_X(A), AllGather_X(B)\n"
+        "  more: --detail  --top N\n"
     )
     assert err == "warning: J padded from 9 to 12, as its blocks must be equal\n"
 
@@ -182,8 +184,8 @@ def test_the_answer_for_a_person(capsys):
 def test_the_result_may_be_asked_for_otherwise(capsys):
     text = "A[I, J_X] * B[J_X, K] -> C[I, K]"
     assert "AllReduce_X" in result_of(capsys, text, *SMALL)["steps"][-1]
-    assert "ReduceScatter_X" in result_of(capsys, text, *SMALL, "--out", "free")["steps"][-1]
-    wanted = result_of(capsys, text, *SMALL, "--out", "C[I, K_X]")
+    assert "ReduceScatter_X" in result_of(capsys, text, *SMALL, "--result", "free")["steps"][-1]
+    wanted = result_of(capsys, text, *SMALL, "--result", "C[I, K_X]")
     assert wanted["layouts"]["C"] == "C[I, K_X]"
 
 
@@ -244,7 +246,7 @@ def test_strategies_as_csv(capsys, tmp_path):
         ((FSDP_TP, *SQUARE, "--top", "0"), "--top 0 shows nothing; give 1 or more"),
         ((FSDP_TP, *SQUARE, "--free", "W"), "unknown array 'W'; known: A, B"),
         ((FSDP_TP, *SQUARE, "--set", "chip.hbm_bandwidth=1e12"), "say which with --on SLICE"),
-        ((FSDP_TP, *SQUARE, "--out", "C[I_X, L]"), "unknown dim 'L'"),
+        ((FSDP_TP, *SQUARE, "--result", "C[I_X, L]"), "unknown dim 'L'"),
         ((FSDP_TP, *SQUARE, "--to", "jax", "--run"), "--to prints a program and nothing else"),
         (("A[I] -> A[I]", "--dims", "I=8", "--mesh", "X=2", "--run"), "takes no step"),
         (

@@ -7,6 +7,8 @@ import pytest
 from tests.apps.commands import document, run
 from tests.evidence.training.test_runs import TABLE
 
+from shardwise.apps.cli import pages
+
 COMMAND = ("validate", TABLE)
 
 
@@ -36,10 +38,25 @@ def test_rows_left_out_are_named(capsys, tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("\n".join([header, row, *rest]) + "\n")
     _, out, _ = run(capsys, "validate", path)
-    assert "left out: 1 rows (--verbose names each)" in out
-    _, out, _ = run(capsys, "validate", path, "--verbose")
+    assert "left out: 1 rows (--detail names each)" in out
+    _, out, _ = run(capsys, "validate", path, "--detail")
     assert f"left out: {first.split(',')[0]}: " in out
     assert "bananas" in out
+
+
+def test_what_was_not_read_stands_before_the_page(tmp_path, capfd):
+    header, *rows = TABLE.read_text().splitlines()
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join([f"{header},colour", *(f"{row},red" for row in rows)]) + "\n")
+    order = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "print_page", lambda parts: order.append("page"))
+        patch.setattr(pages, "say", order.append)
+        run(capfd, "validate", path)
+    assert order == [
+        "warning: not read: unknown column 'colour'; nothing known is spelt like it",
+        "page",
+    ]
 
 
 def test_sources_and_grades_choose_rows(capsys):

@@ -46,8 +46,8 @@ def test_the_tables(capsys, few):
     assert (code, err) == (0, "")
     for heading in ("predicted by a fit with", "in-sample", "source", "chip", "model", "engine"):
         assert any(line.strip().startswith(heading) for line in out.splitlines()), heading
-    assert "left out: 1 rows (--verbose says why)" in out
-    _, out, _ = run(capsys, "validate", "--serving", few, "--verbose")
+    assert "left out: 1 rows (--detail says why)" in out
+    _, out, _ = run(capsys, "validate", "--serving", few, "--detail")
     assert "left out: 1 rows: a model that the zoo has not" in out
     assert any(line.strip().startswith("worst") for line in out.splitlines())
 

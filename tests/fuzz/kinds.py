@@ -359,7 +359,7 @@ def _hlo(random: Random, harm: Harm) -> Case:
     if random.random() < 0.3:
         text = harm.text(text)
     files = {"c.trace.json": capture(i), "p.hlo.txt": text}
-    words = ["profile", "--trace", "c.trace.json", "--hlo", "p.hlo.txt", "--json"]
+    words = ["profile", "--capture", "c.trace.json", "--hlo", "p.hlo.txt", "--json"]
     if random.random() < 0.5:
         return Case(files=files, run=words)
     return Case(files=files, run=_explained)
@@ -388,7 +388,7 @@ def _capture(random: Random, harm: Harm) -> Case:
     words = random.choice(
         (["--json"], [], ["--hlo", "p.hlo.txt", "--json"], ["--hlo", "p.hlo.txt"])
     )
-    return Case(files=files, run=["profile", "--trace", name, *words])
+    return Case(files=files, run=["profile", "--capture", name, *words])
 
 
 def _safetensors(random: Random, harm: Harm) -> Case:

@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from shardwise.models import families, patterns, towers
+from shardwise.models import families, hybrids, patterns, towers
 from shardwise.models.architectures import architectures
 from shardwise.models.numerics_table import numerics_rows
 from shardwise.models.rows import read_rows
@@ -16,7 +16,9 @@ def written(file):
     return tomllib.loads((DATA / file).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("home", [families, patterns, towers], ids=lambda home: home.__name__)
+@pytest.mark.parametrize(
+    "home", [families, hybrids, patterns, towers], ids=lambda home: home.__name__
+)
 def test_every_rule_has_a_row(home):
     said = str(written("architectures.toml"))
     own = ["all_full", "all_dense"]  # the rules of a row that names none

@@ -1,9 +1,14 @@
 """What is read from configs: layers, their kinds, and the families' peculiarities."""
 
+import json
+
+import pytest
 from tests.every import over_every
 from tests.models.cases import llama
 
-from shardwise.models import Mlp, Moe, from_hf, load_model, zoo_names
+from shardwise.errors import BadRequest
+from shardwise.models import Mlp, Moe, from_hf, load_model, params_total, zoo_names
+from shardwise.models.describe import model_warnings
 from shardwise.models.specs import CompressedAttention, DeltaNet, LatentAttention, Mamba
 
 
@@ -135,3 +140,26 @@ def test_a_key_of_the_class_counts_where_the_config_is_silent():
     cfg = from_hf(mixtral, name="x")
     assert ("num_key_value_heads", "8") in cfg.defaulted
     assert "MixtralConfig" in cfg.defaults_source
+
+
+@pytest.mark.parametrize("section", ["text_config", "language_config", "llm_config"])
+def test_the_text_model_of_an_unknown_wrapper_is_read_with_a_warning(section):
+    inside = llama()
+    wrapped = {"architectures": ["NewVisionModel"], section: inside, "vision_config": {"depth": 2}}
+    cfg = from_hf(wrapped, name="new")
+    assert params_total(cfg) == params_total(from_hf(inside, name="inside"))
+    said = " ".join(model_warnings(cfg))
+    assert "new is a NewVisionModel, not known; read as LlamaForCausalLM" in said
+    assert "vision_config of new: neither counted nor priced" in said
+
+
+def test_a_family_may_be_named(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(llama(architectures=["MyLlama"])), encoding="utf-8")
+    for family in ("LlamaForCausalLM", "llama"):
+        cfg = load_model(f"{path}#{family}")
+        assert (cfg.architecture, cfg.read_as) == ("LlamaForCausalLM", "MyLlama")
+    with pytest.raises(BadRequest, match="unknown family 'lama'; did you mean 'llama'"):
+        load_model(f"{path}#lama")
+    with pytest.raises(BadRequest, match="is in the zoo; leave out its family, llama"):
+        load_model("llama-3-8b#llama")

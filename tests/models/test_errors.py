@@ -7,7 +7,6 @@ from tests.models.cases import llama
 
 from shardwise.errors import BadRequest
 from shardwise.models import from_hf, load_model
-from shardwise.models.architectures import architectures
 
 
 def refused(config) -> str:
@@ -54,11 +53,18 @@ def test_not_an_object(config):
     assert "one object" in refused(config)
 
 
-def test_unknown_architecture_is_named_and_the_known_are_listed():
+def test_unknown_architecture_is_named_with_those_whose_keys_it_has():
     text = refused(llama(architectures=["LamaForCausalLM"]))
     assert "unknown architecture 'LamaForCausalLM'; did you mean 'LlamaForCausalLM'" in text
-    for name in architectures():
-        assert name in text
+    assert "its keys are those of LlamaForCausalLM" in text
+    assert "add --as LlamaForCausalLM" in text
+    assert len(text) < 400
+
+
+def test_a_key_of_its_own_leaves_no_relatives():
+    text = refused(llama(architectures=["NewForCausalLM"], mixer_groups=4))
+    assert "docs/models.md" in text
+    assert "--as" not in text
 
 
 def test_a_known_model_type_does_not_save_an_unknown_architecture():

@@ -5,8 +5,9 @@ from math import prod
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+from tests.every import over_every
 
-from shardwise.models import load_model, parameters
+from shardwise.models import load_model, parameters, zoo_names
 from shardwise.plans import activation_layout, parameter_layout
 from shardwise.plans.laws import HEADS, uneven
 from shardwise.plans.layouts import (
@@ -99,6 +100,15 @@ def test_the_layout_stores_the_share_that_memory_counts(row, mesh):
     assert stored_share(row, mesh) == pytest.approx(1 / cut)
     gathered = prod(mesh[axis] for axis in gather_axes(row))
     assert compute_share(row, mesh) == pytest.approx(gathered / cut)
+
+
+@over_every(zoo_names())
+def test_every_array_of_the_zoo_has_a_layout(name):
+    """Single numbers among them, such as the gates of cross-attention, which nothing cuts."""
+    for row in parameters(load_model(name)):
+        layout = parameter_layout(row, EVERY)
+        assert len(layout.dims) == len(row.dims)
+        assert row.dims or not layout.axes
 
 
 @pytest.mark.parametrize(

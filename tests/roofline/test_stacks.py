@@ -88,6 +88,19 @@ def test_what_a_stack_does_not_hide_is_added():
     assert nothing.expected == pytest.approx(10 * (2 + 3 + 1))
 
 
+@pytest.mark.parametrize("copied", [1.0, 5.0, 9.0])
+def test_copies_to_the_host_show_only_beyond_a_round(copied):
+    """A round of 5: a matmul of 3, and a gather of 2 of which nothing hides."""
+    ops = (
+        timed("g", 2.0, "net:fsdp", 10.0, wire=True),
+        timed("c", copied, "host", 10.0),
+        timed("m", 3.0, "compute", 10.0, after=("m",)),
+    )
+    found = body_time(ops, replace(IDEAL, overlap=0.0))
+    assert found.period == max(5.0, copied)
+    assert found.fill == min(5.0, copied)
+
+
 def test_the_attention_kernel_is_the_stacks():
     chip, placement = load_chip("h100"), place(parse_slice("h100:1"), {})
     core = Op(

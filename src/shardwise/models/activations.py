@@ -25,6 +25,8 @@ from shardwise.models.specs import (
     Mixer,
     Mlp,
     Moe,
+    RecurrentMixer,
+    SelectiveScan,
     ShortConv,
     SoftmaxMixer,
 )
@@ -37,7 +39,7 @@ output but follow `mlp_in` where a plan overrides that."""
 
 GATE = ".gate"
 """How the names of matmuls end whose result a gated MLP's activation is applied to."""
-SCAN_CHUNK: Mapping[str, int] = {"mamba": 256, "delta": 64, "lightning": 256}
+SCAN_CHUNK: Mapping[str, int] = {"mamba": 256, "scan": 256, "delta": 64, "lightning": 256}
 """Tokens between two saved states of a recurrence, by the kernels' defaults: mamba_ssm chunk_size,
 flash-linear-attention chunk size, MiniMax-01 block."""
 
@@ -224,7 +226,8 @@ def _mixer(mixer: Mixer | None) -> list[Activation]:
     """What lies between a mixer's matmuls."""
     match mixer:
         case Attention():
-            return [*_normed_heads(mixer), *_core(mixer, mixer.output_gate)]
+            saved = [*_normed_heads(mixer), *_core(mixer, mixer.output_gate or mixer.head_gate)]
+            return saved if not mixer.out_norm else [*saved, _normed_output(mixer)]
         case LatentAttention():
             saved = [_kept("qkv", "normed kv latent", mixer.kv_lora_rank, fed=True)]
             if mixer.q_lora_rank is not None:
@@ -232,7 +235,7 @@ def _mixer(mixer: Mixer | None) -> list[Activation]:
             saved.append(
                 _kept("qkv", "rotary keys of all heads", mixer.heads * mixer.rope_head_dim, "N")
             )
-            return [*saved, *_core(mixer, mixer.output_gate)]
+            return [*saved, *_core(mixer, mixer.output_gate or mixer.head_gate)]
         case CompressedAttention():
             return [
                 _kept("qkv", "normed query latent", mixer.q_lora_rank),
@@ -256,6 +259,10 @@ def _normed_heads(mixer: Attention) -> list[Activation]:
     return [queries, *keys]
 
 
+def _normed_output(mixer: Attention) -> Activation:
+    return _kept("attention", "normed attention output", mixer.heads * mixer.v_head_dim, "N")
+
+
 def _core(mixer: SoftmaxMixer, gated: bool) -> list[Activation]:
     """The output of flash attention, its log-sum-exp, and the gated output."""
     width = mixer.heads * mixer.v_head_dim
@@ -266,12 +273,15 @@ def _core(mixer: SoftmaxMixer, gated: bool) -> list[Activation]:
     return [*saved, _kept("attention", "gated attention output", width, "N")] if gated else saved
 
 
-def _recurrent(mixer: Mamba | DeltaNet | Lightning | ShortConv) -> list[Activation]:
+def _recurrent(mixer: RecurrentMixer) -> list[Activation]:
     """Convolved inputs, a state every SCAN_CHUNK tokens, the read-out before and after its gate."""
     match mixer:
         case Mamba():
             width = mixer.heads * mixer.head_dim
             inputs, state = width + 2 * mixer.groups * mixer.state, width * mixer.state
+        case SelectiveScan():
+            width = mixer.width
+            inputs, state = width + mixer.step_rank + 2 * mixer.state, width * mixer.state
         case DeltaNet():
             keys = mixer.key_heads * mixer.key_head_dim
             width = mixer.value_heads * mixer.value_head_dim
@@ -298,7 +308,9 @@ def _mlp(cfg: ModelConfig, mlp: Mlp | Moe | None) -> list[Activation]:
     if mlp is None:
         return []
     if isinstance(mlp, Mlp):
-        return _activated("mlp", mlp.d_ff, mlp.gated)
+        saved = _activated("mlp", mlp.d_ff, mlp.gated)
+        norm = [_kept("activation", "mlp normed", mlp.d_ff, "F", fed=True)]
+        return [*saved, *norm * mlp.inner_norm]
     k, width = mlp.experts_per_token, mlp.latent_dim or cfg.d_model
     saved = [
         _kept("mlp_in", "router probabilities", mlp.experts, f32=True),

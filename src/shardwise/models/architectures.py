@@ -4,7 +4,7 @@ One row per `architectures[0]` stands in `data/architectures.toml`, whose head e
 a config that names no architecture is looked up by `model_type`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from shardwise.errors import BadRequest, unknown
-from shardwise.models import blocks, families, patterns, towers
+from shardwise.models import blocks, families, hybrids, patterns, towers
 from shardwise.models.blocks import Switch, Traits
 from shardwise.models.config import Tower
 from shardwise.models.patterns import Rule
@@ -83,7 +83,7 @@ def _frozen(value: Any) -> Any:
 def _function(said: str | list[str]) -> Any:
     """The function of that name; [name, argument, ...] is the rule that one makes of arguments."""
     name, *arguments = [said] if isinstance(said, str) else said
-    homes = (patterns, blocks, families, towers)
+    homes = (patterns, blocks, families, hybrids, towers)
     found = next((getattr(home, name) for home in homes if hasattr(home, name)), None)
     assert found is not None, f"data/architectures.toml names the function '{name}', there is none"
     return found(*arguments) if arguments else found
@@ -96,31 +96,74 @@ TYPE_ALIASES: Mapping[str, str] = {"phi-msft": "phi", "kimi_k2": "deepseek_v3"}
 """Model types that a class of the table also reads."""
 
 
-def architecture_of(raw: Mapping[str, Any], file: str) -> tuple[str, Architecture]:
-    """Name and row for a config: `architectures[0]`, else `model_type`; unknown names are refused.
+TEXT_SECTIONS = ("text_config", "language_config", "llm_config")
+"""Where models of several modalities keep the config of their text model."""
+
+
+def architecture_of(
+    raw: Mapping[str, Any], file: str, family: str, relatives: Callable[[], Sequence[str]]
+) -> tuple[str, Architecture]:
+    """Name and row for a config: the `family` that the user names, else `architectures[0]`, else
+    the class of its text section, else `model_type`.
 
     A name that is given but not in the table is refused even where its model_type is known: a
-    class that says it is another may differ in any tensor.
+    class that says it is another may differ in any tensor. The message names `relatives`, the
+    classes that read all of the config's keys.
     """
     table = architectures()
-    known = f"known: {', '.join(table)}"
+    if family:
+        return _family(family, file)
     names = raw.get("architectures")
     if names is not None and (
         not isinstance(names, list) or not names or not isinstance(names[0], str)
     ):
-        rule = "it must be a list with the name of a class"
-        raise BadRequest(f"{file}: architectures is {names!r}; {rule}; {known}")
-    if names:
+        rule = "it must be a list with the name of a class, such as LlamaForCausalLM"
+        raise BadRequest(f"{file}: architectures is {names!r}; {rule}")
+    if names and ALIASES.get(names[0], names[0]) in table:
         name = ALIASES.get(names[0], names[0])
-        if name not in table:
-            raise unknown("architecture", names[0], table, f"{file}; {known}")
         return name, table[name]
+    inner = _by_type(text_section(raw)) if names else _by_type(raw)
+    if inner is not None:
+        return inner, table[inner]
+    if names:
+        raise unknown("architecture", names[0], table, f"{file}; {_remedy(relatives())}")
     kind = raw.get("model_type")
     if not isinstance(kind, str):
         rule = "neither architectures nor model_type names a class"
-        raise BadRequest(f"{file}: {rule}; add one to say what the model is; {known}")
-    types = {row.model_type: name for name, row in table.items()}
-    kind = TYPE_ALIASES.get(kind, kind)
-    if kind not in types:
-        raise unknown("model_type", kind, types, f"{file}; known: {', '.join(types)}")
-    return types[kind], table[types[kind]]
+        raise BadRequest(f'{file}: {rule}; add one, such as "model_type": "llama"')
+    raise unknown("model_type", kind, _types(), f"{file}; {_remedy(relatives())}")
+
+
+def text_section(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The config of the text model in a config of several; empty where there is none."""
+    sections = (raw.get(key) for key in TEXT_SECTIONS)
+    return next((section for section in sections if isinstance(section, Mapping)), {})
+
+
+def _family(family: str, file: str) -> tuple[str, Architecture]:
+    """The row of a class or of a model type, as `--as` names it."""
+    table = architectures()
+    name = ALIASES.get(family, _types().get(TYPE_ALIASES.get(family, family), family))
+    if name not in table:
+        raise unknown("family", family, [*table, *_types()], f"{file}; docs/models.md lists all")
+    return name, table[name]
+
+
+def _by_type(section: Mapping[str, Any]) -> str | None:
+    """The class of a section: the one that it names, else that of its model type."""
+    names, kind = section.get("architectures"), section.get("model_type")
+    if isinstance(names, list) and names and names[0] in architectures():
+        return names[0]
+    return _types().get(TYPE_ALIASES.get(kind, kind)) if isinstance(kind, str) else None
+
+
+@cache
+def _types() -> Mapping[str, str]:
+    return MappingProxyType({row.model_type: name for name, row in architectures().items()})
+
+
+def _remedy(relatives: Sequence[str]) -> str:
+    if not relatives:
+        return "docs/models.md lists what is known; CONTRIBUTING.md tells how a class is added"
+    near = " or ".join(relatives[:3])
+    return f"its keys are those of {near}: if it is such a model, add --as {relatives[0]}"

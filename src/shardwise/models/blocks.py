@@ -7,13 +7,16 @@ from shardwise.models.reader import Reader
 from shardwise.models.specs import (
     Attention,
     DeltaNet,
+    GateBias,
     Indexer,
     LatentAttention,
     Lightning,
+    Mamba,
     Mixer,
     Mlp,
     Moe,
     QkNorm,
+    SelectiveScan,
     ShortConv,
 )
 
@@ -32,9 +35,15 @@ class Traits:
     qk_norm_bias: bool = False
     sinks: Switch = False
     output_gate: Switch = False
+    gate_bias: GateBias = "queries"
+    head_gate: Switch = False
+    out_norm: bool = False
     gated: bool = True
     mlp_bias: Switch = False
+    mlp_norm: bool = False
+    activation_scalars: int = 0
     moe_bias: bool = False
+    selection_bias: Switch = False
     shared: str = "none"
     shared_gate: bool = False
     norms: tuple[str, ...] = ("attention", "mlp")
@@ -108,6 +117,9 @@ def softmax(r: Reader, kind: str, t: Traits) -> Mixer:
         qk_norm=t.qk_norm if switch(r, t.qk_norm_if) else "none",
         qk_norm_bias=t.qk_norm_bias,
         output_gate=switch(r, t.output_gate),
+        gate_bias=t.gate_bias,
+        head_gate=switch(r, t.head_gate),
+        out_norm=t.out_norm,
         sinks=switch(r, t.sinks),
     )
 
@@ -123,6 +135,7 @@ def latent(r: Reader, kind: str, t: Traits) -> LatentAttention:
         v_head_dim=r.size("v_head_dim"),
         bias=switch(r, t.qkv_bias),
         output_gate=switch(r, t.output_gate),
+        head_gate=switch(r, t.head_gate),
     )
 
 
@@ -157,6 +170,41 @@ def lightning(r: Reader, kind: str, t: Traits) -> Mixer:
     return Lightning(heads=heads, head_dim=head_dim)
 
 
+def mamba2(r: Reader, kind: str, t: Traits) -> Mixer:
+    """Mamba-2 of `mamba_expand` times D channels where `kind` is "linear" (Bamba, Granite 4)."""
+    if kind != "linear":
+        return softmax(r, kind, t)
+    heads, width = r.size("mamba_n_heads"), r.size("mamba_expand") * r.size("hidden_size")
+    if width % heads:
+        raise r.error("mamba_n_heads", heads, f"it must divide {width:,}, mamba_expand times D")
+    return Mamba(
+        heads=heads,
+        head_dim=width // heads,
+        groups=r.size("mamba_n_groups"),
+        state=r.size("mamba_d_state"),
+        conv_width=r.size("mamba_d_conv"),
+        conv_bias=r.flag("mamba_conv_bias"),
+        proj_bias=r.flag("mamba_proj_bias"),
+    )
+
+
+def selective_scan(r: Reader, kind: str, t: Traits) -> Mixer:
+    """Mamba-1 where `kind` is "linear"; the rank of the step is D / 16 where "auto" (Jamba)."""
+    if kind != "linear":
+        return softmax(r, kind, t)
+    d_model = r.size("hidden_size")
+    auto = r.get("mamba_dt_rank") == "auto"
+    return SelectiveScan(
+        width=r.size("mamba_expand") * d_model,
+        state=r.size("mamba_d_state"),
+        step_rank=-(-d_model // 16) if auto else r.size("mamba_dt_rank"),
+        conv_width=r.size("mamba_d_conv"),
+        conv_bias=r.flag("mamba_conv_bias"),
+        proj_bias=r.flag("mamba_proj_bias"),
+        norms=r.flag("mamba_norms"),
+    )
+
+
 def short_conv(r: Reader, kind: str, t: Traits) -> Mixer:
     """A short convolution where `kind` is "conv" (LFM2)."""
     if kind != "conv":
@@ -171,7 +219,13 @@ def dense(r: Reader, t: Traits) -> Mlp:
     d_ff = r.size_or_none("intermediate_size")
     if d_ff is None:
         d_ff = r.size("hidden_size") * r.size("expansion_ratio")
-    return Mlp(d_ff=d_ff, gated=t.gated, bias=switch(r, t.mlp_bias))
+    return Mlp(
+        d_ff=d_ff,
+        gated=t.gated,
+        bias=switch(r, t.mlp_bias),
+        inner_norm=t.mlp_norm,
+        activation_scalars=t.activation_scalars,
+    )
 
 
 def experts(r: Reader, t: Traits) -> Moe:
@@ -191,6 +245,7 @@ def experts(r: Reader, t: Traits) -> Moe:
         shared_gate=t.shared_gate and shared > 0,
         shared_bias=shared > 0 and switch(r, t.mlp_bias),
         bias=t.moe_bias,
+        selection_bias=switch(r, t.selection_bias),
     )
 
 

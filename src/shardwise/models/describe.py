@@ -34,6 +34,7 @@ from shardwise.models.specs import (
     Mixer,
     Mlp,
     Moe,
+    SelectiveScan,
     ShortConv,
 )
 from shardwise.units import dtype_bytes
@@ -48,7 +49,13 @@ def mixer_text(mixer: Mixer | None) -> str:
         case Attention():
             parts = [mixer.kind if mixer.window is None else f"{mixer.kind} {mixer.window:,}"]
             parts += ["reuses KV"] * mixer.reuses_kv + ["K=V"] * mixer.key_is_value
-            return ", ".join([*parts, *["gated"] * mixer.output_gate, *["sinks"] * mixer.sinks])
+            return ", ".join(
+                [
+                    *parts,
+                    *["gated"] * (mixer.output_gate or mixer.head_gate),
+                    *["sinks"] * mixer.sinks,
+                ]
+            )
         case LatentAttention():
             query = "" if mixer.q_lora_rank is None else f"q {mixer.q_lora_rank:,}, "
             text = f"latent ({query}kv {mixer.kv_lora_rank:,} + {mixer.rope_head_dim})"
@@ -59,6 +66,8 @@ def mixer_text(mixer: Mixer | None) -> str:
             return f"window {mixer.window:,}{rest}{top}"
         case Mamba():
             return f"Mamba-2 ({mixer.heads} x {mixer.head_dim}, state {mixer.state})"
+        case SelectiveScan():
+            return f"Mamba ({mixer.width:,} channels, state {mixer.state})"
         case DeltaNet():
             shape = f"{mixer.key_head_dim} x {mixer.value_head_dim}"
             return f"delta rule ({mixer.value_heads} states of {shape})"
@@ -189,6 +198,8 @@ def model_warnings(cfg: ModelConfig) -> list[str]:
 def unpriced(cfg: ModelConfig) -> list[str]:
     """What is counted but never priced, and what could not be read."""
     said = []
+    if cfg.read_as:
+        said.append(f"{cfg.name} is a {cfg.read_as}, not known; read as {cfg.architecture}")
     for tower in cfg.towers:
         said.append(f"{tower.name} tower of {cfg.name}: counted in params_total, never priced")
     for section in cfg.towers_unread:

@@ -10,9 +10,7 @@ from shardwise.models.reader import Reader
 from shardwise.models.specs import (
     Attention,
     CompressedAttention,
-    DeltaNet,
     Layer,
-    Mamba,
     Mixer,
     Mlp,
     Moe,
@@ -75,6 +73,75 @@ def chatglm_attention(r: Reader, kind: str, t: Traits) -> Mixer:
         r.flag("add_qkv_bias"),
         o_bias=r.flag("add_bias_linear"),
     )
+
+
+def bigcode_attention(r: Reader, kind: str, t: Traits) -> Mixer:
+    """GPT-BigCode: one KV head with `multi_query`, else as many as queries have."""
+    heads = r.size("num_attention_heads")
+    kv_heads = 1 if r.flag("multi_query") else heads
+    return blocks.attention(heads, kv_heads, blocks.head_dim_of(r, heads), True, o_bias=True)
+
+
+def heads_by_layer(r: Reader, kinds: list[str], t: Traits) -> list[Mixer]:
+    """Laguna: the number of query heads may differ from layer to layer."""
+    heads = r.integers("num_attention_heads_per_layer", len(kinds))
+    mixers = [blocks.softmax(r, kind, t) for kind in kinds]
+    if heads is None:
+        return mixers
+    return [
+        replace(m, heads=n, kv_heads=blocks.check_heads(r, n, m.kv_heads))
+        for m, n in zip(mixers, heads, strict=True)
+        if isinstance(m, Attention)
+    ]
+
+
+def minimax_m3_traits(r: Reader) -> Traits:
+    """MiniMax-M3: refuses its block-sparse attention, whose indexer is not modelled."""
+    if r.has("sparse_attention_config"):
+        key, rule = "sparse_attention_config", "its indexer is not modelled"
+        raise r.error(key, r.get(key), rule, "only the class with dense attention is read")
+    return Traits(qk_norm="head", shared="width")
+
+
+def laguna_traits(r: Reader) -> Traits:
+    """Laguna: `gating` gates heads, else every element of the output is gated."""
+    by_head = r.get("gating") in (True, "per-head")
+    return Traits(
+        qkv_bias="attention_bias",
+        o_bias="attention_bias",
+        qk_norm="head",
+        head_gate=by_head,
+        output_gate=not by_head,
+        gate_bias="none",
+        selection_bias=True,
+        shared="width",
+    )
+
+
+def hyperclova_traits(r: Reader) -> Traits:
+    """HyperCLOVA X: a second pair of norms, after attention and MLP, with `use_post_norm`."""
+    norms = ("attention", "post_attention", "mlp", "post_mlp")
+    return Traits(
+        qkv_bias="attention_bias",
+        o_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        norms=norms if r.flag("use_post_norm") else ("attention", "mlp"),
+    )
+
+
+def lfm3_traits(r: Reader) -> Traits:
+    """LFM3: a gate per head, and a second pair of norms with `use_sandwich_norm`."""
+    norms = ("attention", "post_attention", "mlp", "post_mlp")
+    return Traits(
+        qk_norm="head",
+        head_gate="use_attention_gate",
+        norms=norms if r.flag("use_sandwich_norm") else ("attention", "mlp"),
+    )
+
+
+def shared_alone(r: Reader, t: Traits) -> Mlp:
+    """Granite 4 without experts: the MLP that others have beside them."""
+    return Mlp(d_ff=r.size("shared_expert_intermediate_size"))
 
 
 def qwen_mlp(r: Reader, t: Traits) -> Mlp:
@@ -241,58 +308,13 @@ def _gemma4_mlp(r: Reader, reuses_kv: bool) -> Mlp | Moe:
     return replace(blocks.experts(r, Traits()), router_scales=True, dense=dense)
 
 
-_NEMOTRON_LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
-_NEMOTRON_WORDS = {
-    "mamba": "mamba",
-    "linear_attention": "mamba",
-    "attention": "attention",
-    "full_attention": "attention",
-    "moe": "moe",
-    "mlp": "mlp",
-}
-
-
-def nemotron_stack(r: Reader, layers: int) -> list[Layer]:
-    """Nemotron-H: every block is one of Mamba-2, attention, experts or MLP, with one norm."""
-    words = r.words("layers_block_type", _NEMOTRON_WORDS, layers)
-    if words is None:
-        pattern = r.text("hybrid_override_pattern")
-        if len(pattern) != layers or set(pattern) - set(_NEMOTRON_LETTERS):
-            rule = f"it must have one of M * E - for each of the {layers} layers"
-            raise r.error("hybrid_override_pattern", pattern, rule)
-        words = [_NEMOTRON_LETTERS[letter] for letter in pattern]
-    made = {word: _nemotron_block(r, word) for word in dict.fromkeys(words)}
-    return [made[word] for word in words]
-
-
-def nemotron_layers(r: Reader) -> int:
-    """Number of blocks: the length of the pattern where `num_hidden_layers` is left out."""
-    if r.has("num_hidden_layers"):
-        return r.size("num_hidden_layers")
-    listed = r.get("layers_block_type")
-    text = listed if isinstance(listed, list) else r.text("hybrid_override_pattern")
-    return r.checked("hybrid_override_pattern", len(text), "num_hidden_layers")
-
-
-def _nemotron_block(r: Reader, word: str) -> Layer:
-    t = Traits(gated=False, mlp_bias="mlp_bias", shared="width")
-    if word == "mamba":
-        mixer = Mamba(
-            heads=r.size("mamba_num_heads"),
-            head_dim=r.size("mamba_head_dim"),
-            groups=r.size("n_groups"),
-            state=r.size("ssm_state_size"),
-            conv_width=r.size("conv_kernel"),
-            conv_bias=r.flag("use_conv_bias"),
-            proj_bias=r.flag("use_bias"),
-        )
-        return Layer(mixer=mixer, mlp=None, norms=("mixer",))
-    if word == "attention":
-        return Layer(mixer=blocks.softmax(r, "full", t), mlp=None, norms=("mixer",))
-    if word == "mlp":
-        return Layer(mixer=None, mlp=blocks.dense(r, t), norms=("mixer",))
-    routed = replace(blocks.experts(r, t), latent_dim=r.count("moe_latent_size"))
-    return Layer(mixer=None, mlp=routed, norms=("mixer",))
+def post_normed_experts(r: Reader, layers: int) -> list[Layer]:
+    """A.X K1: latent attention; layers with experts norm their sum, too."""
+    t = Traits(qkv_bias="attention_bias", shared="count")
+    mixer, mlp, moe = blocks.latent(r, "full", t), blocks.dense(r, t), blocks.experts(r, t)
+    two = Layer(mixer=mixer, mlp=mlp, norms=("attention", "mlp"))
+    three = Layer(mixer=mixer, mlp=moe, norms=("attention", "mlp", "post_mlp"))
+    return [three if kind == "sparse" else two for kind in patterns.first_dense(r, layers)]
 
 
 def deci_stack(r: Reader, layers: int) -> list[Layer]:
@@ -330,40 +352,3 @@ def _deci_block(r: Reader, entry: object, where: str) -> Layer:
         mlp = Mlp(d_ff=256 * math.ceil(d_ff / 256))
         norms += ("mlp",)
     return Layer(mixer=mixer, mlp=mlp, norms=norms)
-
-
-def kimi_stack(r: Reader, layers: int) -> list[Layer]:
-    """Kimi Linear and K3: Kimi Delta Attention in the listed layers (numbered from 1), else MLA."""
-    linear = r.section("linear_attn_config", {"use_full_rank_gate": False})
-    places = {i - 1 for i in linear.integers("kda_layers") or []}
-    sparse = patterns.first_dense(r, layers)
-    head_dim = linear.size("head_dim")
-    heads = linear.size("num_heads")
-    delta = DeltaNet(
-        key_heads=heads,
-        value_heads=heads,
-        key_head_dim=head_dim,
-        value_head_dim=head_dim,
-        conv_width=linear.size("short_conv_kernel_size"),
-        gate="channel",
-        output_rank=0 if linear.flag("use_full_rank_gate") else head_dim,
-    )
-    t = Traits(output_gate="mla_use_output_gate", shared="count")
-    latent = blocks.latent(r, "full", t)
-    width = r.count("routed_expert_hidden_size")
-    moe = replace(
-        blocks.experts(r, t),
-        latent_dim=width,
-        latent_norm=width > 0 and r.flag("latent_moe_use_norm"),
-    )
-    mlp = blocks.dense(r, t)
-    residual = r.size_or_none("attn_res_block_size") is not None
-    return [
-        Layer(
-            mixer=delta if i in places else latent,
-            mlp=moe if sparse[i] == "sparse" else mlp,
-            norms=("attention", "mlp"),
-            attention_residual=residual,
-        )
-        for i in range(layers)
-    ]

@@ -25,6 +25,7 @@ from shardwise.models.specs import (
     Lightning,
     Mamba,
     Mixer,
+    SelectiveScan,
     ShortConv,
     SoftmaxMixer,
 )
@@ -273,6 +274,8 @@ def _state_flops(mixer: Mixer | None) -> float:
     match mixer:
         case Mamba():
             return 5.0 * mixer.heads * mixer.head_dim * mixer.state
+        case SelectiveScan():
+            return 5.0 * mixer.width * mixer.state
         case Lightning():
             return 5.0 * mixer.heads * mixer.head_dim**2
         case DeltaNet():
@@ -290,7 +293,7 @@ def _conv_shape(mixer: Mixer | None) -> tuple[int, int]:
         case DeltaNet():
             keys = mixer.key_heads * mixer.key_head_dim
             return 2 * keys + mixer.value_heads * mixer.value_head_dim, mixer.conv_width
-        case ShortConv():
+        case ShortConv() | SelectiveScan():
             return mixer.width, mixer.conv_width
         case _:
             return 0, 0

@@ -1,5 +1,6 @@
 """From a Hugging Face config.json to a ModelConfig."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,13 @@ from typing import Any
 
 from shardwise.boundary import read_json
 from shardwise.errors import BadRequest
-from shardwise.models.architectures import Architecture, architecture_of
+from shardwise.models.architectures import (
+    ALIASES,
+    TEXT_SECTIONS,
+    Architecture,
+    architecture_of,
+    architectures,
+)
 from shardwise.models.blocks import Traits, experts, switch
 from shardwise.models.config import ModelConfig, Tower
 from shardwise.models.numerics_table import read_numerics
@@ -19,14 +26,21 @@ _ANY = dict.fromkeys(
     ("torch_dtype", "dtype", "quantization_config", "expert_dtype", "embedding_dim")
 )
 """Keys that a config of any class may leave out."""
+SHAPELESS = re.compile(
+    r"architectures|model_type|version|auto_map|_name_or_path|dtype|token|dropout|drop$|_act|"
+    r"activation|initializer|_std$|rope|theta|rotary|eps|use_cache|^output_|return_dict|pretraining|"
+    r"loss|coef|logit|scal|multiplier|jitter|label|chunk_size_feed|decoder$|cross_attention|prune|"
+    r"problem_type|quantization|torchscript|norm_topk|topk_group|n_group|max_position|max_window"
+)
+"""Keys that say nothing about the shape of a model, by parts of their names."""
 _TOWER_KEYS = ("vision_config", "audio_config")
 
 
-def read_config(path: Path) -> ModelConfig:
+def read_config(path: Path, family: str = "") -> ModelConfig:
     """The model in a config.json; raises BadRequest for a file that is not a whole JSON object."""
     raw = raw_config(path)
     name = path.parent.name if path.name == "config.json" and path.parent.name else path.stem
-    return from_hf(raw, name=name, file=str(path))
+    return from_hf(raw, name=name, file=str(path), family=family)
 
 
 def raw_config(path: Path) -> Any:
@@ -39,19 +53,46 @@ def from_hf(
     *,
     name: str,
     file: str = "config.json",
+    family: str = "",
     provenance: Mapping[str, str] | None = None,
 ) -> ModelConfig:
     """The model that a parsed config.json describes.
 
-    `name` is what to call it, `file` what error messages call its source. The text model of a
-    vision or audio model is read from `text_config`; towers are counted where their shape is
+    `name` is what to call it, `file` what error messages call its source, `family` the class or the
+    model type that it is to be read as, whatever it says. The text model of a vision or audio model
+    is read from its `text_config`; towers are counted where their shape is
     known, and named in `towers_unread` where not. Raises BadRequest.
     """
     if not isinstance(raw, Mapping):
         kind = type(raw).__name__
         raise BadRequest(f"{file}: it holds a {kind}; a config.json is one object {{...}}")
-    architecture, row = architecture_of(raw, file)
-    r = _reader(raw, row, file)
+    architecture, row = architecture_of(raw, file, family, lambda: relatives(raw))
+    return _model(_reader(raw, row, file), raw, architecture, row, name, provenance)
+
+
+def relatives(raw: Mapping[str, Any]) -> list[str]:
+    """Classes that read every key of a config which says something about shape, as in the table."""
+    found = []
+    for name, row in architectures().items():
+        try:
+            r = _reader(raw, row, "")
+            _model(r, raw, name, row, "", None)
+        except BadRequest:
+            continue
+        if all(key in r.asked or SHAPELESS.search(key) for key in r.raw):
+            found.append(name)
+    return found
+
+
+def _model(
+    r: Reader,
+    raw: Mapping[str, Any],
+    architecture: str,
+    row: Architecture,
+    name: str,
+    provenance: Mapping[str, str] | None,
+) -> ModelConfig:
+    """The model, read by the row of its class."""
     layers = row.layers(r) if row.layers else r.size("num_hidden_layers")
     stack = _stack(r, row, layers)
     groups = tuple(dict.fromkeys(stack))
@@ -88,6 +129,7 @@ def from_hf(
         per_layer_rows=r.size("vocab_size_per_layer_input") if per_layer else 0,
         towers=towers,
         towers_unread=unread,
+        read_as=_other_name(raw, architecture),
         weight_dtypes=weight_dtypes(r),
         numerics=numerics,
         not_runnable=not_runnable,
@@ -98,10 +140,11 @@ def from_hf(
 
 
 def _reader(raw: Mapping[str, Any], row: Architecture, file: str) -> Reader:
-    text = raw.get("text_config")
+    section = next((key for key in TEXT_SECTIONS if raw.get(key) is not None), "")
+    text = raw.get(section)
     nested = isinstance(text, Mapping)
     if text is not None and not nested:
-        raise BadRequest(f"{file}: text_config is {text!r}; it must be an object {{...}}")
+        raise BadRequest(f"{file}: {section} is {text!r}; it must be an object {{...}}")
     return Reader(
         file=file,
         raw=text if nested else raw,
@@ -109,8 +152,15 @@ def _reader(raw: Mapping[str, Any], row: Architecture, file: str) -> Reader:
         keys=row.keys,
         defaults={**_ANY, **row.defaults},
         defaults_source=row.source,
-        path="text_config." if nested else "",
+        path=f"{section}." if nested else "",
     )
+
+
+def _other_name(raw: Mapping[str, Any], architecture: str) -> str:
+    """The class that a config names, where another one reads it."""
+    names = raw.get("architectures")
+    said = names[0] if isinstance(names, list) and names else architecture
+    return "" if ALIASES.get(said, said) == architecture else str(said)
 
 
 def _traits(r: Reader, row: Architecture) -> Traits:

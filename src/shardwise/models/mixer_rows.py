@@ -10,6 +10,7 @@ from shardwise.models.specs import (
     Lightning,
     Mamba,
     Mixer,
+    SelectiveScan,
     ShortConv,
 )
 
@@ -28,6 +29,8 @@ def mixer_rows(p: LayerPlace, m: Mixer) -> list[Parameter]:
             return _compressed(p, m)
         case Mamba():
             return _mamba(p, m)
+        case SelectiveScan():
+            return _selective_scan(p, m)
         case DeltaNet():
             return _delta(p, m)
         case Lightning():
@@ -44,6 +47,10 @@ def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
     rows = [p.row("attention.q", d | n | h, ATTENTION, "matmul", "D")]
     if a.output_gate:
         rows.append(p.row("attention.gate", d | n | u, ATTENTION, "matmul", "D"))
+    if a.output_gate and a.gate_bias == "heads":
+        rows.append(p.row("attention.gate.head_bias", n, ATTENTION, "bias"))
+    if a.head_gate:
+        rows.append(p.row("attention.head_gate", d | n, ATTENTION, "matmul", "D"))
     if not a.reuses_kv:
         rows.append(p.row("attention.k", d | k | h, ATTENTION, kv_role, "D"))
         if not a.key_is_value:
@@ -51,7 +58,7 @@ def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
     rows.append(p.row("attention.o", n | u | d, ATTENTION, "matmul", "N" + value))
     if a.q_bias:
         rows.append(p.row("attention.q.bias", n | h, ATTENTION, "bias"))
-        if a.output_gate:
+        if a.output_gate and a.gate_bias == "queries":
             rows.append(p.row("attention.gate.bias", n | u, ATTENTION, "bias"))
     if a.kv_bias and not a.reuses_kv:
         rows.append(p.row("attention.k.bias", k | h, ATTENTION, "bias"))
@@ -61,6 +68,7 @@ def _attention(p: LayerPlace, a: Attention) -> list[Parameter]:
         rows.append(p.row("attention.o.bias", d, ATTENTION, "bias"))
     if a.sinks:
         rows.append(p.row("attention.sinks", n, ATTENTION, "scale"))
+    rows += p.norm("attention.out_norm", n | u) if a.out_norm else []
     return rows + _qk_norms(p, a)
 
 
@@ -93,6 +101,8 @@ def _latent(p: LayerPlace, a: LatentAttention) -> list[Parameter]:
     rows.append(p.row("attention.v_up", c | n | u, ATTENTION, "matmul", "C"))
     if a.output_gate:
         rows.append(p.row("attention.gate", d | n | u, ATTENTION, "matmul", "D"))
+    if a.head_gate:
+        rows.append(p.row("attention.head_gate", d | n, ATTENTION, "matmul", "D"))
     rows.append(p.row("attention.o", n | u | d, ATTENTION, "matmul", "NU"))
     if a.bias:
         rows.append(p.row("attention.kv_down.bias", c, ATTENTION, "bias"))
@@ -174,6 +184,27 @@ def _mamba(p: LayerPlace, m: Mamba) -> list[Parameter]:
     return rows
 
 
+def _selective_scan(p: LayerPlace, m: SelectiveScan) -> list[Parameter]:
+    """Two D x N inputs, N to step, B and C, and the step back to N; each channel is a head."""
+    d, n, c = {"D": p.d_model}, {"N": m.width}, {"C": m.step_rank}
+    z, w = {"Z": m.state}, {"W": m.conv_width}
+    rows = []
+    for name in ("z", "x"):
+        rows.append(p.row(f"scan.{name}", d | n, LINEAR, "matmul", "D"))
+        rows += [p.row(f"scan.{name}.bias", n, LINEAR, "bias")] * m.proj_bias
+    rows.append(p.row("scan.conv", n | w, LINEAR, "conv"))
+    rows += [p.row("scan.conv.bias", n, LINEAR, "bias")] * m.conv_bias
+    for name, out in (("step", c), ("b", z), ("c", z)):
+        rows.append(p.row(f"scan.{name}", n | out, LINEAR, "matmul", "N"))
+        rows += p.norm(f"scan.{name}_norm", out) if m.norms else []
+    rows.append(p.row("scan.step_up", c | n, LINEAR, "matmul", "C"))
+    rows.append(p.row("scan.step_up.bias", n, LINEAR, "bias"))
+    rows.append(p.row("scan.a_log", n | z, LINEAR, "scan"))
+    rows.append(p.row("scan.skip", n, LINEAR, "scan"))
+    rows.append(p.row("scan.out", n | d, LINEAR, "matmul", "N"))
+    return rows + [p.row("scan.out.bias", d, LINEAR, "bias")] * m.proj_bias
+
+
 def _delta(p: LayerPlace, m: DeltaNet) -> list[Parameter]:
     d, n, k = {"D": p.d_model}, {"N": m.value_heads}, {"K": m.key_heads}
     h, u, w = {"H": m.key_head_dim}, {"U": m.value_head_dim}, {"W": m.conv_width}
@@ -191,6 +222,9 @@ def _delta(p: LayerPlace, m: DeltaNet) -> list[Parameter]:
     if m.gate == "scalar":
         rows.append(p.row("delta.decay", d | n, LINEAR, "matmul", "D"))
         rows.append(p.row("delta.dt_bias", n, LINEAR, "bias"))
+    elif m.gate == "full":
+        rows.append(p.row("delta.decay", d | k | h, LINEAR, "matmul", "D"))
+        rows.append(p.row("delta.dt_bias", k | h, LINEAR, "bias"))
     else:
         # Kimi: the decay of every key channel comes through a pair of rank value_head_dim.
         rows.append(p.row("delta.decay_down", d | u, LINEAR, "matmul", "D"))

@@ -94,6 +94,11 @@ def _mlp(p: LayerPlace, m: Mlp, name: str, component: str) -> list[Parameter]:
     if m.bias:
         rows += [p.row(f"{name}.{part}.bias", f, component, "bias") for part in ins]
         rows.append(p.row(f"{name}.down.bias", d, component, "bias"))
+    if m.inner_norm:
+        rows.append(p.row(f"{name}.norm", f, component, "norm"))
+    if m.activation_scalars:
+        scalars = {"c": m.activation_scalars}
+        rows.append(p.row(f"{name}.activation", scalars, component, "scale"))
     return rows
 
 
@@ -102,6 +107,8 @@ def _moe(p: LayerPlace, m: Moe) -> list[Parameter]:
     rows = [p.row("router", d | e, "router", "matmul", "D")]
     if m.bias:
         rows.append(p.row("router.bias", e, "router", "bias"))
+    if m.selection_bias:
+        rows.append(p.row("router.selection_bias", e, "router", "bias"))
     if m.router_scales:
         rows.append(p.row("router.scale", d, "router", "scale"))
         rows.append(p.row("router.expert_scale", e, "router", "scale"))

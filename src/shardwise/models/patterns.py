@@ -61,6 +61,56 @@ def every(period_key: str, other: str) -> Rule:
     return rule
 
 
+def nth(period: int, place: int, there: str, elsewhere: str) -> Rule:
+    """`there` in the layers whose index leaves `place` over `period`, unless they are listed."""
+
+    def rule(r: Reader, layers: int) -> list[str]:
+        listed = _listed(r, layers)
+        return listed or [there if i % period == place else elsewhere for i in range(layers)]
+
+    return rule
+
+
+def at(period_key: str, place_key: str, there: str, elsewhere: str) -> Rule:
+    """`there` in the layers whose index leaves `place_key` over `period_key` (Jamba)."""
+
+    def rule(r: Reader, layers: int) -> list[str]:
+        period, place = r.size(period_key), r.count(place_key)
+        return [there if i % period == place else elsewhere for i in range(layers)]
+
+    return rule
+
+
+def windows_from(r: Reader, layers: int) -> list[str]:
+    """dots.llm1: the layers from `max_window_layers` on slide, where there is a window."""
+    first = r.count("max_window_layers") if r.get("sliding_window") is not None else layers
+    return _listed(r, layers) or ["window" if i >= first else "full" for i in range(layers)]
+
+
+def listed_or_window(r: Reader, layers: int) -> list[str]:
+    """Ministral: `layer_types`, else the window everywhere."""
+    return _listed(r, layers) or one_window(r, layers)
+
+
+def prefix_windows(r: Reader, layers: int) -> list[str]:
+    """Command A with experts: the first dense layers count by a period of their own."""
+    listed = _listed(r, layers)
+    if listed:
+        return listed
+    first = r.count("first_k_dense_replace")
+    own, rest = r.size("prefix_dense_sliding_window_pattern"), r.size("sliding_window_pattern")
+    places = [(i + 1) % own if i < first else (i - first + 1) % rest for i in range(layers)]
+    return ["window" if place else "full" for place in places]
+
+
+def listed_only(r: Reader, layers: int) -> list[str]:
+    """`layer_types` says it; a config without the list is refused."""
+    listed = r.words("layer_types", MIXER_WORDS, layers)
+    if listed is None:
+        raise r.error("layer_types", None, "it must be a list with one entry per layer")
+    return listed
+
+
 def windows_named(r: Reader, layers: int) -> list[str]:
     """EXAONE 4: `layer_types`, else a pattern such as "LLLG" or the period of global layers."""
     listed = _listed(r, layers)
@@ -139,6 +189,31 @@ def sparse_step(r: Reader, layers: int) -> list[str]:
     """Qwen MoE: every `decoder_sparse_step`-th layer has experts, less `mlp_only_layers`."""
     step, dense = r.size("decoder_sparse_step"), set(r.integers("mlp_only_layers") or [])
     return ["sparse" if (i + 1) % step == 0 and i not in dense else "dense" for i in range(layers)]
+
+
+def experts_if_any(r: Reader, layers: int) -> list[str]:
+    """Granite 4: experts everywhere, or nowhere where their number is 0."""
+    return ["sparse" if r.count("num_experts") else "dense"] * layers
+
+
+def experts_between(r: Reader, layers: int) -> list[str]:
+    """ERNIE 4.5: experts from `moe_layer_start_index` to `moe_layer_end_index` (-1: the last), in
+    every `moe_layer_interval`-th layer."""
+    first, end, period = r.count("moe_first"), r.get("moe_end"), r.size("moe_layer_interval")
+    last = layers - 1 if end in (None, -1) else r.count("moe_end")
+    return [
+        "sparse" if (i + 1) % period == 0 and first <= i <= last else "dense" for i in range(layers)
+    ]
+
+
+def experts_at(period_key: str, offset_key: str) -> Rule:
+    """Jamba: experts where the index leaves `offset_key` over `period_key`."""
+
+    def rule(r: Reader, layers: int) -> list[str]:
+        period, offset = r.size(period_key), r.count(offset_key)
+        return ["sparse" if i % period == offset else "dense" for i in range(layers)]
+
+    return rule
 
 
 def interleaved(r: Reader, layers: int) -> list[str]:

@@ -29,7 +29,7 @@ class Reader:
 
     A key is looked up under the names that `keys` gives it (dots step into nested sections), first
     in the section, then in `outer` (OUTER_FIRST: the other way), then in `defaults`. An explicit
-    null stays null. `defaulted` collects what was filled in.
+    null stays null. `defaulted` collects what was filled in, `asked` the names looked up.
     """
 
     file: str
@@ -39,6 +39,7 @@ class Reader:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     defaults_source: str = ""
     defaulted: dict[str, Any] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
     path: str = ""
 
     def name(self, key: str) -> str:
@@ -160,6 +161,7 @@ class Reader:
         sections = (self.outer, self.raw) if key in OUTER_FIRST else (self.raw, self.outer)
         for section in sections:
             for name in self.keys.get(key, (key,)):
+                self.asked.add(name.partition(".")[0])
                 value = _find(section, name)
                 if value is not _ABSENT:
                     return value

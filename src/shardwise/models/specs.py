@@ -1,13 +1,19 @@
 """What one layer is made of: a mixer (attention or recurrence), an MLP, and its norms.
 
-All values are whole dimensions, in elements; `d_model` itself is the model's, not the layer's.
+All values are whole dimensions, in elements; `d_model` itself is the model's, not the layer's. A
+field that came later and adds rows to the parameter table is left out of `repr`, of which plans
+keep a hash.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 QkNorm = Literal["none", "head", "heads", "full"]
 """Norm on queries and keys: shared by the heads [H], one per head [N, H], or over all heads."""
+
+
+GateBias = Literal["queries", "heads", "none"]
+"""What is added to the projection of an output gate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +23,10 @@ class Attention:
     `window` is the number of keys a query sees where `kind` is "window" (sliding) or "chunk"
     (aligned blocks), and None where it sees them all. `reuses_kv` marks a layer that reads the
     cache of an earlier layer: it has no K and V projections and caches nothing. "cross" attends
-    to the tokens of an image, not to the text.
+    to the tokens of an image, not to the text. `output_gate` multiplies the output elementwise by a
+    projection of the input, biased as the queries are, by a number per head ("heads"), or not at
+    all (`gate_bias`); `head_gate` has one number per head. `out_norm` norms what the output
+    projection reads.
     """
 
     kind: Literal["full", "window", "chunk", "cross"]
@@ -32,6 +41,9 @@ class Attention:
     qk_norm: QkNorm = "none"
     qk_norm_bias: bool = False
     output_gate: bool = False
+    gate_bias: GateBias = field(default="queries", repr=False)
+    head_gate: bool = field(default=False, repr=False)
+    out_norm: bool = field(default=False, repr=False)
     sinks: bool = False
     key_is_value: bool = False
     reuses_kv: bool = False
@@ -68,6 +80,7 @@ class LatentAttention:
     v_head_dim: int
     bias: bool = False
     output_gate: bool = False
+    head_gate: bool = field(default=False, repr=False)
     indexer: Indexer | None = None
     sparse_top_k: int | None = None
 
@@ -129,12 +142,41 @@ class Mamba:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SelectiveScan:
+    """Mamba-1: `width` channels, each with its own decay over a state of `state`.
+
+    The step size of a channel comes through a pair of rank `step_rank`. `norms` are on step, B and
+    C (Jamba).
+    """
+
+    kind: Literal["scan"] = "scan"
+    width: int
+    state: int
+    step_rank: int
+    conv_width: int
+    conv_bias: bool
+    proj_bias: bool
+    norms: bool = False
+
+    @property
+    def heads(self) -> int:
+        """Parts that may lie on different chips: every channel has its own state."""
+        return self.width
+
+    @property
+    def state_elements(self) -> int:
+        """Values kept per sequence: the state, and the last inputs of the convolution."""
+        return self.width * (self.state + self.conv_width - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaNet:
     """Gated delta rule (Gated DeltaNet, Kimi Delta Attention): a matrix state per value head.
 
     `gate` says how the decay is made: "scalar" is one number per head from a D x N projection,
-    "channel" one per key channel through a pair of rank `value_head_dim` (Kimi). The output gate
-    is a pair of rank `output_rank`, or one full matrix where that is 0.
+    "channel" one per key channel through a pair of rank `value_head_dim` (Kimi), "full" through one
+    D x K H matrix (Bailing). The output gate is a pair of rank `output_rank`, or one full matrix
+    where that is 0.
     """
 
     kind: Literal["delta"] = "delta"
@@ -143,7 +185,7 @@ class DeltaNet:
     key_head_dim: int
     value_head_dim: int
     conv_width: int
-    gate: Literal["scalar", "channel"] = "scalar"
+    gate: Literal["scalar", "channel", "full"] = "scalar"
     output_rank: int = 0
 
     @property
@@ -190,18 +232,23 @@ class ShortConv:
 
 
 SoftmaxMixer = Attention | LatentAttention | CompressedAttention
-RecurrentMixer = Mamba | DeltaNet | Lightning | ShortConv
+RecurrentMixer = Mamba | SelectiveScan | DeltaNet | Lightning | ShortConv
 Mixer = SoftmaxMixer | RecurrentMixer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mlp:
-    """Dense MLP: two matrices D x F and F x D, and a third D x F where it is gated."""
+    """Dense MLP: two matrices D x F and F x D, and a third D x F where it is gated.
+
+    `inner_norm` norms what the second reads; an activation may have learned scalars (xIELU).
+    """
 
     kind: Literal["dense"] = "dense"
     d_ff: int
     gated: bool = True
     bias: bool = False
+    inner_norm: bool = field(default=False, repr=False)
+    activation_scalars: int = field(default=0, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +258,9 @@ class Moe:
     `shared_d_ff` is the total width of the `shared_experts` that see every token, `shared_gate` a
     D-wide gate on them. `latent_dim` is the width that routed experts work in where it is not
     d_model (0: d_model). `dense` is an MLP beside the experts. `router_scales` are learned scales
-    of the router (Gemma 4: one per expert and one per channel). `hash_routed` layers look the
-    expert up by token id and compute only its weight.
+    of the router (Gemma 4: one per expert and one per channel); `selection_bias` is a number per
+    expert that the class counts among its parameters although no gradient trains it. `hash_routed`
+    layers look the expert up by token id and compute only its weight.
     """
 
     kind: Literal["moe"] = "moe"
@@ -227,6 +275,7 @@ class Moe:
     latent_dim: int = 0
     latent_norm: bool = False
     bias: bool = False
+    selection_bias: bool = field(default=False, repr=False)
     router_scales: bool = False
     hash_routed: bool = False
     dense: Mlp | None = None

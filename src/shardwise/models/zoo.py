@@ -38,19 +38,41 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
     """A model by zoo name, by the path of a config.json, by a directory that holds one, or by the
     Hugging Face id of a zoo model.
 
-    A name that is in the zoo is never taken for a path; write ./NAME for a directory of that name.
-    A directory goes before an id. Raises BadRequest, with the nearest names for a typo.
+    A path may have '#' and the class or model type behind it that it is to be read as, where its
+    own is not known. A name that is in the zoo is never taken for a path; write
+    ./NAME for a directory of that name. A directory goes before an id. Raises BadRequest, with the
+    nearest names for a typo.
 
     >>> load_model("llama-3-70b").layers
     80
     """
-    found = _find(name_or_path)
-    return _from_zoo(found) if found.parent == DATA else read_config(found)
+    word, family = split_family(name_or_path)
+    found = _find(word)
+    if found.parent == DATA and not family:
+        return _from_zoo(found)
+    if found.parent == DATA:
+        raise BadRequest(f"model {shown(word)} is in the zoo; leave out its family, {family}")
+    return read_config(found, family)
+
+
+def split_family(name_or_path: str | Path) -> tuple[str, str]:
+    """A model's word and, behind '#', the family that it is read as.
+
+    >>> split_family("new/config.json#LlamaForCausalLM"), split_family("llama-3-8b")
+    (('new/config.json', 'LlamaForCausalLM'), ('llama-3-8b', ''))
+    """
+    word, mark, family = str(name_or_path).rpartition("#")
+    return (word, family) if mark else (family, "")
+
+
+def with_family(name_or_path: str | Path, family: str | None) -> str | Path:
+    """The model's word that has the family of --as behind it."""
+    return f"{name_or_path}#{family}" if family else name_or_path
 
 
 def hf_config(name_or_path: str | Path) -> dict[str, Any]:
     """The config.json of the model that `load_model` reads."""
-    found = _find(name_or_path)
+    found = _find(split_family(name_or_path)[0])
     if found.parent == DATA:
         return _held(found)[1]
     return raw_config(found)

@@ -30,6 +30,7 @@ from shardwise.planner.price.plan import (
     stack_for,
     timeline_factor,
 )
+from shardwise.planner.price.where import step_parts
 from shardwise.planner.search.loop import (
     Found,
     SearchReport,
@@ -42,6 +43,7 @@ from shardwise.planner.step.work import TrainShape, count_parts
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.train import mesh_text, spread
 from shardwise.roofline import Estimate
+from shardwise.roofline.time_parts import TimeParts
 from shardwise.units import DAY, format_seconds
 from shardwise.work import MemoryTimeline, Work
 
@@ -92,6 +94,11 @@ class TrainAnswer(Usage):
             * self.tokens_per_second
             / self._slice_peak
         )
+
+    @property
+    def time_parts(self) -> TimeParts:
+        """Where the expected seconds go; the parts add up to them."""
+        return step_parts(self.plan, self.cfg, self.priced)
 
     @property
     def _slice_peak(self) -> float:

@@ -13,6 +13,13 @@ def parse_batch(text: str | int, sequence_length: int) -> int:
     if text.strip().lower().endswith("seq"):
         return whole(parse_count(text.strip()[:-3], "batch"), f"batch '{text}'")
     tokens = parse_count(text, "batch")
+    if tokens < sequence_length:
+        many = max(int(tokens), 1)
+        raise BadRequest(
+            f"batch '{text}' is {tokens:,.0f} tokens, less than one sequence of "
+            f"{sequence_length:,}; to mean sequences write --batch {many}seq, which is "
+            f"{many * sequence_length:,} tokens"
+        )
     if tokens % sequence_length:
         lower = whole(tokens // sequence_length, f"batch '{text}' in sequences")
         options = " or ".join(

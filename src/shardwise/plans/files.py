@@ -67,7 +67,7 @@ def load_plan(
     seen from the file's folder. A file may say just what a person writes (`handwritten.py`).
     `overrides` maps dotted paths to YAML values (`--set`)."""
     path = plan_path(str(path))
-    remedy = "`shardwise plan train` and `plan serve` write one with --output FILE"
+    remedy = "`shardwise plan train` and `plan serve` write one with -o FILE"
     data = read_yaml(path, "the plan", remedy=remedy)
     if not isinstance(data, dict):
         raise BadRequest(f"'{path}' is no plan: it holds no mapping of keys to values")

@@ -32,8 +32,8 @@ COMPUTED = (
 
 
 def is_handwritten(data: Mapping[str, Any]) -> bool:
-    """Whether a file says the batch in words."""
-    return any(name in data for name in WORDS)
+    """Whether a file of a training plan says the batch in words."""
+    return data.get("kind", "train") == "train" and any(name in data for name in WORDS)
 
 
 def worked_out(data: Mapping[str, Any], origin: str) -> dict[str, Any]:

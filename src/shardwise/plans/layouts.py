@@ -155,7 +155,9 @@ def _home(
 ) -> str:
     """The dim that the storage axes cut, "" for none."""
     sizes = dict(parameter.dims)
-    first = "D" if "D" in sizes else next(iter(sizes), "")
+    if not sizes:
+        return ""
+    first = "D" if "D" in sizes else next(iter(sizes))
     for letter in (first, *sizes) if stored else ():
         if sizes[letter] % _degree((*fixed[letter], *stored), mesh) == 0:
             return letter

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shardwise.boundary import is_file
 from shardwise.errors import unknown
-from shardwise.models.zoo import zoo_names
+from shardwise.models.zoo import split_family, with_family, zoo_names
 
 DATA = Path(__file__).parent / "data" / "audits"
 PREFIX = "audit:"
@@ -39,17 +39,19 @@ def plan_path(text: str) -> Path:
 def from_folder(model: str, folder: Path) -> str:
     """A model as a plan's file in a folder names it: a path that exists seen from there, else what
     it says (a name of the zoo, or a path seen from where the program runs)."""
-    beside = folder / model
-    if Path(model).is_absolute() or model in zoo_names() or not _is_model(beside):
+    word, family = split_family(model)
+    beside = folder / word
+    if Path(word).is_absolute() or word in zoo_names() or not _is_model(beside):
         return model
-    return str(beside)
+    return str(with_family(beside, family))
 
 
 def to_folder(model: str, folder: Path) -> str:
     """A model as a plan's file in a folder should name it: a path seen from there."""
-    if Path(model).is_absolute() or model in zoo_names() or not _is_model(Path(model)):
+    word, family = split_family(model)
+    if Path(word).is_absolute() or word in zoo_names() or not _is_model(Path(word)):
         return model
-    return os.path.relpath(model, folder)
+    return str(with_family(os.path.relpath(word, folder), family))
 
 
 def _is_model(path: Path) -> bool:

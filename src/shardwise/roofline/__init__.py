@@ -4,10 +4,11 @@
 `collectives.py` the cost of each collective on each network (`groups.py` has the links of a group,
 `tree.py` fat trees), `exchanges.py` that of a permute from one layout to another, `transfer.py`
 copies between memories, hosts and chips, `price.py` prices a whole Work, `bodies.py` lays its loops
-on streams, `stacks.py` holds what training software does with a chip and `engines.py` what serving
-engines do, their constants in `data/`; `strategies.py` ranks the resolver's programs by time,
-`crossover.py` says where one overtakes another, `residuals.py` puts a range around a predicted
-step. Nothing is counted here and no model is known. Read `price.py` first.
+on streams, `time_parts.py` says where their seconds go, `stacks.py` holds what training software
+does with a chip and `engines.py` what serving engines do, their constants in `data/`;
+`strategies.py` ranks the resolver's programs by time, `crossover.py` says where one overtakes
+another, `residuals.py` puts a range around a predicted step. Nothing is counted here and no model
+is known. Read `price.py` first.
 """
 
 from shardwise.roofline.matmul import ElementBytes

@@ -4,21 +4,28 @@ A body is a CHAIN of ops, each after the one before, and SIDE ops off it: collec
 copies that wait for nothing (gathers that run ahead) or that nobody waits for (scatters), none of
 them for another side op. Its closed form is
 
-    period = max(chain, side) + (1 - overlap) min(chain, side)
-    seconds = count x period + overlap x min(chain, side)
+    round   = max(chain, side) + (1 - overlap) min(chain, side)
+    period  = max(round, copies)
+    seconds = count x period + overlap x min(chain, side) + min(round, copies)
 
-where `side` is the busiest stream of side ops, the last term what one round's side cannot hide
-behind (the first gather, the last scatter), and `overlap` the stack's. A body that is no such chain
-is laid out round by round.
+where `side` is the busiest stream of collectives, `overlap` the stack's, and `copies` the stream to
+host memory: a copy engine moves them, which neither computes nor waits for a link between chips, so
+all of them hide but what is longer than a round (MaxText's HOST_OFFLOAD_FLAGS let 24 be under way,
+xla_tpu_host_transfer_overlap_limit). The last two terms are what one round's side
+cannot hide behind (the first gather, the last scatter, the first copy). A body that is no such
+chain is laid out round by round.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from shardwise.roofline.stacks import IDEAL, Stack
 from shardwise.work import Op, Quantity, largest, total
+
+COPIES = "host"
+"""The stream of copies to host memory and back."""
 
 _ROUNDS = 3  # the third round of a body no longer feels how the pipeline of streams was filled
 
@@ -28,13 +35,16 @@ class OpTime:
     """Seconds of one run of one op.
 
     `derated` is the slowest of its math, memory and network at derated rates, `serial` their sum,
-    both with ramp and launch; `peak` what it takes of each resource at peak rates.
+    both with ramp and launch; `peak` what it takes of each resource at peak rates, `rated` at
+    derated ones (a network is "net"), `launch` what the host or the kernel's start adds to both.
     """
 
     op: Op
     derated: Quantity
     serial: Quantity
     peak: Mapping[str, Quantity]
+    rated: Mapping[str, Quantity] = field(default_factory=dict)
+    launch: Quantity = 0.0
 
     @property
     def total(self) -> Quantity:
@@ -56,7 +66,7 @@ class BodyTime:
 def body_time(ops: tuple[OpTime, ...], stack: Stack = IDEAL) -> BodyTime:
     """Seconds of one body of ops in program order; closed form where it is a chain."""
     sides = sides_of(ops)
-    if not _is_chain(ops, sides):
+    if not is_chain(ops, sides):
         return _laid_out(ops, stack)
     count = largest(t.op.count for t in ops)
     # An op that runs less often than its body (one in four layers) adds its average.
@@ -72,11 +82,15 @@ def body_time(ops: tuple[OpTime, ...], stack: Stack = IDEAL) -> BodyTime:
             wire = wire + seconds
         else:
             chain = chain + seconds
-    return closed_form(chain, wire, streams.values(), count, stack)
+    return closed_form(chain, wire, streams, count, stack)
 
 
 def closed_form(
-    chain: Quantity, wire: Quantity, sides: Iterable[Quantity], count: Quantity, stack: Stack
+    chain: Quantity,
+    wire: Quantity,
+    sides: Mapping[str, Quantity],
+    count: Quantity,
+    stack: Stack,
 ) -> BodyTime:
     """A body from the seconds of one round: of the chain on the chip, of the collectives within it
     (`wire`), and of each stream of side ops: the formulas at the top of this file."""
@@ -86,12 +100,14 @@ def closed_form(
 
 
 def round_form(
-    chain: Quantity, wire: Quantity, sides: Iterable[Quantity], stack: Stack
+    chain: Quantity, wire: Quantity, sides: Mapping[str, Quantity], stack: Stack
 ) -> tuple[Quantity, Quantity]:
-    """The period of a body, and what one round hides: overlap x min(chain, side)."""
-    along, side = chain + wire, largest(sides)
+    """The period of a body, and what one round hides: overlap x min(chain, side), and copies."""
+    along, copies = chain + wire, sides.get(COPIES, 0.0)
+    side = largest(seconds for stream, seconds in sides.items() if stream != COPIES)
     hidden = stack.overlap * np.minimum(along, side)
-    return along + side - hidden, hidden
+    shown = along + side - hidden
+    return np.maximum(shown, copies), hidden + np.minimum(shown, copies)
 
 
 def sides_of(ops: tuple[OpTime, ...]) -> frozenset[str]:
@@ -105,7 +121,7 @@ def sides_of(ops: tuple[OpTime, ...]) -> frozenset[str]:
     )
 
 
-def _is_chain(ops: tuple[OpTime, ...], sides: frozenset[str]) -> bool:
+def is_chain(ops: tuple[OpTime, ...], sides: frozenset[str]) -> bool:
     """Whether all other ops stand one after the other and no side op waits for another one.
 
     Sides are taken to run side by side, which two that wait for each other do not.

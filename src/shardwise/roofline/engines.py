@@ -37,7 +37,9 @@ ENGINE_BOUNDS: Mapping[str, tuple[float, float]] = {
 
 ARRIVAL_CONSTANTS: Mapping[str, str] = {
     "equal_wait": "`prefill_wait` where all requests have the same lengths and come in waves",
-    "poll_steps": "decode steps until a request is looked at and its first token is sent",
+    "poll_steps": "steps until a request is looked at and its first token is sent",
+    "balance_steps": "steps that parts of a batch wait for prompts of the others",
+    "pool_wait": "`prefill_wait` where servers of their own prefill",
     "crowd": "prompts of a wave of equal lengths that a prompt meets, over concurrency^0.36 - 1",
     "handover_seconds": "seconds between the servers that prefill and those that decode",
     "request_seconds": "seconds of a request on its way in and out",
@@ -48,6 +50,8 @@ ARRIVAL_CONSTANTS: Mapping[str, str] = {
 ARRIVAL_BOUNDS: Mapping[str, tuple[float, float]] = {
     "equal_wait": (0.0, 1.0),
     "poll_steps": (0.0, 200.0),
+    "balance_steps": (0.0, 200.0),
+    "pool_wait": (0.0, 1.0),
     "crowd": (0.0, 10.0),
     "handover_seconds": (0.0, 10.0),
     "request_seconds": (0.0, 1.0),
@@ -62,6 +66,8 @@ class Arrival:
 
     equal_wait: Quantity = 0.0
     poll_steps: Quantity = 0.5
+    balance_steps: Quantity = 0.0
+    pool_wait: Quantity = 0.0
     crowd: Quantity = 0.0
     handover_seconds: Quantity = 0.0
     request_seconds: Quantity = 0.0

@@ -25,7 +25,7 @@ from shardwise.roofline.matmul import padded_flops
 from shardwise.roofline.stacks import IDEAL, Stack
 from shardwise.work import Collective, Op, Quantity, Work, largest, total
 
-MATH, HBM, HOST = "math", "HBM", "host link"
+MATH, HBM, HOST, NETWORK = "math", "HBM", "host link", "net"
 _KERNELS = frozenset({"matmul", "attention"})
 """Op classes whose kernels pay the ramp."""
 _UNFUSED = frozenset({"elementwise", "gather"})
@@ -146,7 +146,7 @@ def _op_time(
 ) -> OpTime:
     rates, devices = chip.efficiency, chip.jax_devices_per_chip
     peak: dict[str, Quantity] = {}
-    parts: list[Quantity] = []
+    rated: dict[str, Quantity] = {}
     extra: Quantity = 0.0
     if op.flops:
         times = {dtype: f * devices / chip.peak(dtype) for dtype, f in op.flops.items()}
@@ -156,25 +156,32 @@ def _op_time(
         )
         own = rates.matmul_ramp * np.greater(peak[MATH], 0)
         more = own * ramp if op.op_class in _KERNELS else 0.0
-        parts.append(derated * _padding(op, chip) + more)
+        rated[MATH] = derated * _padding(op, chip) + more
     if np.any(op.hbm_bytes):
         bandwidth = chip.require("hbm_bandwidth") / devices
         peak[HBM] = op.hbm_least / bandwidth
         passes = stack.passes if _unfused(op) else 1.0
-        parts.append(op.hbm_bytes / bandwidth / rates.hbm * passes)
+        rated[HBM] = op.hbm_bytes / bandwidth / rates.hbm * passes
     if np.any(op.host_bytes):
-        peak[HOST] = op.host_bytes * devices / chip.require("host_link_oneway")
-        parts.append(peak[HOST])
+        rated[HOST] = peak[HOST] = op.host_bytes * devices / chip.require("host_link_oneway")
     if op.collective is not None:
         wire, links = op.collective, [placement.axes[axis] for axis in op.collective.axes]
         peak[op.stream] = _collective(wire, links, mode="bound").bandwidth
         # The book's formulas have nothing measured on switches: ramp, SHARP's gain, ring steps.
         derated = [_derated(each, chip) for each in links]
         found = _collective(wire, derated, measured=chip.constants != "book")
-        parts.append(found.bandwidth + stack.hops * found.latency)
+        rated[NETWORK] = found.bandwidth + stack.hops * found.latency
+    parts = list(rated.values())
     if op.stream == "compute" or (stack.grouped and op.collective is not None):
         extra = extra + stack.launch_seconds * _kernels(op, stack) * np.greater(largest(parts), 0)
-    return OpTime(op=op, derated=largest(parts) + extra, serial=total(parts) + extra, peak=peak)
+    return OpTime(
+        op=op,
+        derated=largest(parts) + extra,
+        serial=total(parts) + extra,
+        peak=peak,
+        rated=rated,
+        launch=extra,
+    )
 
 
 def _math_rate(op: Op, dtype: str, chip: Chip, stack: Stack) -> Quantity:

@@ -11,5 +11,6 @@ Plans: `plan_train.py`, `plan_serve.py`, `plan_sweep.py`, `plan_show.py`, `plan_
 `serve_page.py`, the cheapest fleet in `fleet_page.py`. Programs:
 `compile.py`, `compare.py`, `explain.py` (what they compile: `programs.py`), `profile.py` and
 `train.py`. Arrays: `shard.py`, with the page in `shard_page.py`. Tables: `hw.py`, `model.py`,
-`roofline.py`, `book.py`. How right it is: `validate.py`, `calibrate.py`.
+`roofline.py`, `book.py`. How right it is: `validate.py`, `calibrate.py`. Pages are put together of
+what `layout.py` has: at most 30 lines of 100 columns.
 """

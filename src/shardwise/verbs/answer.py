@@ -5,39 +5,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardwise.verbs.layout import Part, TextTable
+
+__all__ = ["Answer", "Page", "Row", "TextTable"]
+
 Row = Mapping[str, Any]
 """One line of an answer's table, by column."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextTable:
-    """A table for people: its first `left` columns are left-aligned, the others right-aligned. A
-    narrow terminal may go without the columns `spare`, first ones first."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    title: str = ""
-    left: int = 1
-    spare: Sequence[str] = ()
-
-    def __str__(self) -> str:
-        """Plain aligned text, the same everywhere."""
-        cells = [[str(c) for c in row] for row in [self.header, *self.rows]]
-        widths = [max(len(row[i]) for row in cells) for i in range(len(self.header))]
-        lines = [self._line(row, widths) for row in cells]
-        rule = "  " + "  ".join("-" * w for w in widths)
-        return "\n".join([*([self.title] if self.title else []), lines[0], rule, *lines[1:]])
-
-    def _line(self, row: Sequence[str], widths: Sequence[int]) -> str:
-        parts = [
-            cell.ljust(width) if i < self.left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        return "  " + "  ".join(parts).rstrip()
-
-
-Page = Iterator[str | TextTable]
-"""An answer for people, part by part: paragraphs and tables."""
+Page = Iterator[Part]
+"""An answer for people, part by part: paragraphs, labelled lines and tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -56,7 +33,11 @@ class Answer(ABC):
 
     @abstractmethod
     def page(self) -> Page:
-        """The answer for people."""
+        """The answer for people: one page, the answer first."""
+
+    def sections(self) -> Mapping[str, Page]:
+        """What the options --detail, --why and --book add below the page, by their names."""
+        return {}
 
     @abstractmethod
     def table(self) -> list[Row]:

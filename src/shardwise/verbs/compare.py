@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.units import format_bytes, format_count, format_gib, format_seconds
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import wrapped
 from shardwise.verbs.programs import ProgramRequest, is_function
 from shardwise.verbs.request import verb
+from shardwise.verbs.train_page import where_table
 from shardwise.workflows.compare import Compared, compare_program, compared_result, read_trace
 from shardwise.workflows.compile import shortfall
 from shardwise.workflows.inputs import words
@@ -35,23 +38,23 @@ LEAST = 0.01
 class CompareRequest(ProgramRequest):
     """Hold a plan beside its programs, as compiled for a slice that is not here.
 
-    `phase` is one of "train", "decode" and "prefill", all where not given; `trace` a capture of
+    `phase` is one of "train", "decode" and "prefill", all where not given; `capture` one of
     that program, whose measured seconds stand beside both. The other keywords are those of
     ProgramRequest.
     """
 
     phase: str | None = None
-    trace: str | Path | None = None
+    capture: str | Path | None = None
 
     def answer(self, watch: Any = None) -> "ProgramsCompared":
         """Compile and compare; `watch` hears what the compiling process is at."""
         if is_function(self.what):
             name = f"'{self.what}' is a function, of which nothing is planned"
             raise BadRequest(f"{name}; name a plan's file")
-        captured = None if self.trace is None else read_trace(Path(self.trace))
+        captured = None if self.capture is None else read_trace(Path(self.capture))
         done = self.planned(words(self.phase or ()), watch)
-        if self.trace is not None and len(done.programs) > 1:
-            raise BadRequest("--trace is a capture of one program; say which with --phase")
+        if self.capture is not None and len(done.programs) > 1:
+            raise BadRequest("--capture is a capture of one program; say which with --phase")
         compared = tuple(compare_program(done.priced, p, captured) for p in done.programs)
         lacking = [p for p in done.programs if not p.compiled.fits]
         return ProgramsCompared(
@@ -80,9 +83,13 @@ class ProgramsCompared(Answer):
         ]
 
     def page(self) -> Page:
-        """Each part as a table, and in sentences what differs."""
+        """Of each program its step and memory beside the plan's, and in sentences what differs."""
         for result in self.result["programs"]:
             yield from _compared_page(result)
+
+    def sections(self) -> Mapping[str, Page]:
+        """Each part as a table."""
+        return {"detail": chain(*map(_parts_page, self.result["programs"]))}
 
 
 compare = verb("compare", CompareRequest)
@@ -91,16 +98,26 @@ compare = verb("compare", CompareRequest)
 def _compared_page(result: Mapping[str, Any]) -> Page:
     fits = "fits" if result["fits"] else "does not fit"
     yield f"{result['phase']} on {result['slice']}: {fits}"
-    for part, (title, text) in PARTS.items():
-        if rows := _worth(part, result.get(part, [])):
-            yield ""
-            yield _table(title, rows, text)
-    yield ""
+    yield where_table(result["where_it_goes"], "where the planned step goes")
+    for part in _FIRST:
+        if rows := result.get(part, []):
+            yield _table(PARTS[part][0], rows, PARTS[part][1], ruled=False)
     if not result["differences"]:
         yield "Nothing differs by more than 2 %."
     for sentence in result["differences"]:
-        yield f"  - {sentence}"
-    yield ""
+        yield wrapped(f"- {sentence}", 2, 4)
+
+
+_FIRST = ("step", "memory")
+"""Parts that a page has; --detail has them all."""
+
+
+def _parts_page(result: Mapping[str, Any]) -> Page:
+    yield f"{result['phase']} on {result['slice']}"
+    for part, (title, text) in PARTS.items():
+        if part not in _FIRST and (rows := _worth(part, result.get(part, []))):
+            yield ""
+            yield _table(title, rows, text)
 
 
 def _worth(part: str, rows: Sequence[Row]) -> Sequence[Row]:
@@ -111,13 +128,16 @@ def _worth(part: str, rows: Sequence[Row]) -> Sequence[Row]:
 
 
 def _table(
-    title: str, rows: Sequence[Mapping[str, Any]], text: Callable[[float], str]
+    title: str,
+    rows: Sequence[Mapping[str, Any]],
+    text: Callable[[float], str],
+    ruled: bool = True,
 ) -> TextTable:
     sides = ["predicted", "compiled", *(["measured"] if any("measured" in r for r in rows) else [])]
     cells = [
         [row["what"], *(_figure(row.get(side), text) for side in sides), _part(row)] for row in rows
     ]
-    return TextTable([title, *sides, "compiled/predicted"], cells)
+    return TextTable([title, *sides, "compiled/predicted"], cells, ruled=ruled)
 
 
 def _figure(value: float | None, text: Callable[[float], str]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from shardwise.units import format_bytes, format_seconds
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import wrapped
 from shardwise.verbs.programs import ProgramRequest
 from shardwise.verbs.request import verb
 from shardwise.workflows.compile import PlanProgram, shortfall
@@ -56,8 +57,12 @@ class ProgramExplained(Answer):
         return self.result["lines"]
 
     def page(self) -> Page:
-        """Lines, scopes, arguments and findings."""
+        """Findings, and seconds by source line."""
         return _explained_page(self.result)
+
+    def sections(self) -> Mapping[str, Page]:
+        """Seconds by named scope, and how the arguments lie."""
+        return {"detail": _explained_detail(self.result)}
 
 
 explain = verb("explain", ExplainRequest)
@@ -65,28 +70,38 @@ explain = verb("explain", ExplainRequest)
 
 def _explained_page(r: Mapping[str, Any]) -> Page:
     step = r["step_seconds"]
-    yield (
+    yield wrapped(
         f"{r['phase']} on {r['slice']}, compiled: {format_seconds(step['expected'])} per step "
-        f"expected (lower {format_seconds(step['lower'])}, upper {format_seconds(step['upper'])}), "
+        f"({format_seconds(step['lower'])} at least, {format_seconds(step['upper'])} at most), "
         f"matrix units at their peak for {100 * r['hfu']:.1f} % of it, "
-        f"{format_seconds(r['exposed_communication'])} of exposed communication"
+        f"{format_seconds(r['exposed_communication'])} of it waiting for networks",
+        0,
+        2,
     )
-    for title, key in (("by source line", "lines"), ("by scope", "scopes")):
-        yield ""
-        yield TextTable(
-            [title, "time", "of step", "exposed", "bound by"],
-            [
-                [
-                    _short(line["where"]),
-                    format_seconds(line["seconds"]),
-                    f"{100 * line['share']:.1f} %",
-                    format_seconds(line["exposed"]) if line["exposed"] else "",
-                    line["bound_by"],
-                ]
-                for line in r[key][:SHOWN]
-                if line["seconds"]
-            ],
-        )
+    yield ""
+    yield from _findings(r)
+    yield ""
+    yield _seconds(r, "by source line", "lines")
+
+
+def _findings(r: Mapping[str, Any]) -> Page:
+    """Each mistake with its cost and remedy."""
+    for f in r["findings"]:
+        yield wrapped(f"{f['rule']}, {format_seconds(f['seconds'])} per step: {f['what']}", 0, 2)
+        yield f"  at {_short(f['where'])}"
+        yield wrapped(f["remedy"], 2)
+    if not r["findings"]:
+        yield "No findings: no mistake that is looked for costs 1 % of the step."
+        if wait := r["longest_wait"]:
+            yield wrapped(
+                f"It waits {format_seconds(wait['exposed'])} at {_short(wait['where'])}, bound by "
+                f"{wait['bound_by']}: what these layouts cost; a larger batch or another mesh may "
+                "wait less."
+            )
+
+
+def _explained_detail(r: Mapping[str, Any]) -> Page:
+    yield _seconds(r, "by scope", "scopes")
     yield ""
     yield TextTable(
         ["argument", "layout", "per device"],
@@ -96,19 +111,23 @@ def _explained_page(r: Mapping[str, Any]) -> Page:
         ],
         left=2,
     )
-    yield ""
-    for f in r["findings"]:
-        yield f"{f['rule']}, {format_seconds(f['seconds'])} per step: {f['what']}"
-        yield f"  at {_short(f['where'])}"
-        yield f"  {f['remedy']}"
-    if not r["findings"]:
-        yield "No findings: no mistake that is looked for costs 1 % of the step."
-        if wait := r["longest_wait"]:
-            yield (
-                f"It waits {format_seconds(wait['exposed'])} at {_short(wait['where'])}, bound by "
-                f"{wait['bound_by']}: what these layouts cost; a larger batch or another mesh may "
-                "wait less."
-            )
+
+
+def _seconds(r: Mapping[str, Any], title: str, key: str) -> TextTable:
+    return TextTable(
+        [title, "time", "of step", "waits", "bound by"],
+        [
+            [
+                _short(line["where"]),
+                format_seconds(line["seconds"]),
+                f"{100 * line['share']:.1f} %",
+                format_seconds(line["exposed"]) if line["exposed"] else "",
+                line["bound_by"],
+            ]
+            for line in r[key][:SHOWN]
+            if line["seconds"]
+        ],
+    )
 
 
 def _short(where: str) -> str:

@@ -10,6 +10,7 @@ from shardwise.hardware.chip import Field, field_of
 from shardwise.hardware.network import Alone, FullMesh, Network, Torus
 from shardwise.units import format_seconds, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import Fact, Facts, percent, wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import CatalogueWords, HardwareWords, words
 
@@ -172,8 +173,12 @@ class ChipNumbers(Answer):
         return [{"number": path, **entry} for path, entry in self.result["numbers"].items()]
 
     def page(self) -> Page:
-        """Numbers, prices, names, slices, notes and sources."""
+        """What a buyer asks first: rates, memory, network, price, slices."""
         return _chip_page(self.chip, self.result)
+
+    def sections(self) -> Mapping[str, Page]:
+        """Every number with its source."""
+        return {"detail": _numbers_page(self.chip, self.result)}
 
 
 hw_show = verb("hw_show", ChipRequest)
@@ -207,6 +212,64 @@ def _price(price: Price | None) -> dict[str, Any] | None:
 
 
 def _chip_page(chip: Chip, result: Mapping[str, Any]) -> Page:
+    about = (chip.vendor, chip.release, chip.status)
+    yield ", ".join([f"{chip.name} ({chip.id})", *(said for said in about if said)])
+    yield Facts(_chip_facts(chip, result))
+    for note in chip.notes:
+        yield wrapped(f"- {note}", 2, 4)
+
+
+def _chip_facts(chip: Chip, result: Mapping[str, Any]) -> list[Fact]:
+    numbers = {path: entry["value"] for path, entry in result["numbers"].items()}
+
+    def text(path: str) -> str:
+        return _text(path, numbers.get(path))
+
+    peaks = [path for path in numbers if path.startswith("peak_flops.")]
+    rates = ", ".join(f"{path.partition('.')[2]} {text(path)}" for path in peaks)
+    links, rate = _links(chip.network)
+    network = f"{result['network']}, {links} links of {_link_rate(rate)}" if links else "none"
+    kept = [path for path in numbers if path.startswith("efficiency.")]
+    shares = ", ".join(
+        f"{path.partition('.')[2].replace('_', ' ')} {percent(numbers[path])}"
+        for path in kept
+        if field_of(path).kind == "fraction" and numbers[path]
+    )
+    return [
+        Fact("peak", f"{rates} (dense, a multiply-add is two)"),
+        Fact(
+            "reached",
+            f"{shares} of the peak, as measured or fitted",
+        ),
+        Fact("memory", f"{text('hbm_bytes')} nominal, {text('hbm_usable_bytes')} usable"),
+        Fact("its rate", text("hbm_bandwidth")),
+        Fact("network", network),
+        Fact("host", f"{text('chips_per_host')} chips a host, {text('host_link_oneway')} to it"),
+        Fact("price", _price_text(chip, result["prices"])),
+        Fact("slices", _slices_line(result["slices"])),
+        Fact("also", ", ".join(result["aliases"][1:]) or "no other name"),
+    ]
+
+
+def _price_text(chip: Chip, prices: Mapping[str, Mapping[str, Any] | None]) -> str:
+    """The price that answers use, with its day, and the range over providers."""
+    price, low, high = (prices[role] for role in PRICES)
+    if price is None:
+        return f"none that is public: give one with --price {chip.id}=USD"
+    kind = price["kind"].replace("_", " ")
+    said = f"${price['usd_per_chip_hour']:.2f} per chip-hour ({kind}, as of {price['as_of']})"
+    if low is None or high is None:
+        return said
+    ends = f"${low['usd_per_chip_hour']:.2f} to ${high['usd_per_chip_hour']:.2f}"
+    return f"{said}; elsewhere {ends} ({high['as_of']})"
+
+
+def _link_rate(rate: float) -> str:
+    """Bytes per second of a link."""
+    return f"{sig(rate / 1e9)} GB/s"
+
+
+def _numbers_page(chip: Chip, result: Mapping[str, Any]) -> Page:
     cited: dict[str, int] = {}
     constants = chip.constants
     other = "vendor" if constants == "book" else "book"
@@ -222,15 +285,8 @@ def _chip_page(chip: Chip, result: Mapping[str, Any]) -> Page:
             what = f"{price['kind']}, as of {price['as_of']}, {host}"
             usd = f"${price['usd_per_chip_hour']:.2f}/h"
             rows.append([role, what, usd, "", f"[{mark}]"])
-    title = f"{chip.name} ({chip.id}), {chip.vendor}, {chip.release}, {chip.status}"
-    yield f"{title}; cores are {chip.core_kind}s, network {result['network']}"
+    yield f"cores are {chip.core_kind}s"
     yield TextTable(["number", "meaning", constants, other, "source"], rows, DENSE, left=2)
-    if result["prices"]["price"] is None:
-        yield f"No public price: give one with --price {chip.id}=USD."
-    yield "Also called: " + (", ".join(result["aliases"][1:]) or "nothing else")
-    yield _slices_line(result["slices"])
-    for note in chip.notes:
-        yield f"- {note}"
     yield "Sources"
     for source, mark in cited.items():
         yield f"  [{mark}] {source}"
@@ -238,7 +294,7 @@ def _chip_page(chip: Chip, result: Mapping[str, Any]) -> Page:
 
 def _slices_line(slices: list[str]) -> str:
     shown = slices if len(slices) <= 12 else [*slices[:8], "...", *slices[-3:]]
-    return f"Slices ({len(slices)}): " + ", ".join(shown)
+    return f"{len(slices)}: " + ", ".join(shown)
 
 
 # ---- diff --------------------------------------------------------------------------------------
@@ -280,8 +336,15 @@ class ChipsCompared(Answer):
         ]
 
     def page(self) -> Page:
+        """One line per number that differs."""
+        numbers = self.result["numbers"]
+        differing = {k: v for k, v in numbers.items() if v["first"] != v["second"]}
+        yield from _pair_page(*self.chips, differing)
+        yield f"  {len(numbers) - len(differing)} numbers are the same"
+
+    def sections(self) -> Mapping[str, Page]:
         """One line per number."""
-        return _pair_page(*self.chips, self.result["numbers"])
+        return {"detail": _pair_page(*self.chips, self.result["numbers"])}
 
 
 hw_diff = verb("hw_diff", ChipDiffRequest)

@@ -27,6 +27,7 @@ from shardwise.units import (
     sig,
 )
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import Fact, Facts, percent, wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import Words, words
 
@@ -85,14 +86,14 @@ model_list = verb("model_list", ModelListRequest)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRequest:
-    """Sequences of `seq` tokens with a KV cache in `dtype`."""
+    """Sequences of `seq` tokens with a KV cache in `kv`."""
 
     seq: int | str = 8192
-    dtype: str = "bf16"
+    kv: str = "bf16"
 
     def context(self) -> int:
         """The tokens. Raises BadRequest for words that are no length or no dtype."""
-        dtype_bytes(self.dtype)
+        dtype_bytes(self.kv)
         tokens = parse_count(self.seq, "--seq")
         return whole(tokens, "--seq", least=1, most=2**40, form="a whole number of tokens")
 
@@ -100,7 +101,7 @@ class ContextRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest(ContextRequest):
     """One model, by zoo name, by its config.json, or by a directory with one: parameters, FLOPs and
-    cache at sequences of `seq` tokens, the KV cache in `dtype`."""
+    cache at sequences of `seq` tokens, the KV cache in `kv`."""
 
     name: str | Path = field(kw_only=False)
 
@@ -109,7 +110,7 @@ class ModelRequest(ContextRequest):
         cfg, context = load_model(self.name), self.context()
         return ModelFacts(
             cfg=cfg,
-            result=model_facts(cfg, context, self.dtype),
+            result=model_facts(cfg, context, self.kv),
             resolved={k: {"value": v, "origin": cfg.defaults_source} for k, v in cfg.defaulted},
             warnings=model_warnings(cfg),
             provenance=cfg.provenance,
@@ -128,8 +129,12 @@ class ModelFacts(Answer):
         return [{"component": name, "params": count} for name, count in params.items()]
 
     def page(self) -> Page:
-        """Layers, decisions, parameters, FLOPs and bytes."""
+        """Size, layers, and what a token costs."""
         return _model_page(self.cfg, self.result)
+
+    def sections(self) -> Mapping[str, Page]:
+        """Decisions, parameters and FLOPs by component, and bytes."""
+        return {"detail": _model_detail(self.result)}
 
 
 model_show = verb("model_show", ModelRequest)
@@ -138,7 +143,7 @@ model_show = verb("model_show", ModelRequest)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDiffRequest(ContextRequest):
     """The design decisions of two or more models side by side, at sequences of `seq` tokens, the KV
-    cache in `dtype`."""
+    cache in `kv`."""
 
     names: Words = field(kw_only=False)
 
@@ -153,11 +158,11 @@ class ModelDiffRequest(ContextRequest):
             )
         context = self.context()
         cfgs = [load_model(name) for name in names]
-        columns = [design_decisions(cfg, context, self.dtype) for cfg in cfgs]
+        columns = [design_decisions(cfg, context, self.kv) for cfg in cfgs]
         rows = {key: [column[key] for column in columns] for key in columns[0]}
         differing = [key for key, values in rows.items() if any(v != values[0] for v in values)]
         return ModelsCompared(
-            title=f"Sequences of {context:,} tokens, KV cache in {self.dtype}",
+            title=f"Sequences of {context:,} tokens, KV cache in {self.kv}",
             result={"models": list(names), "decisions": rows, "differing": differing},
             warnings=[line for cfg in cfgs for line in model_warnings(cfg)],
         )
@@ -165,7 +170,7 @@ class ModelDiffRequest(ContextRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ModelsCompared(Answer):
-    """Models beside each other; * marks what differs."""
+    """Models beside each other."""
 
     title: str
 
@@ -178,12 +183,23 @@ class ModelsCompared(Answer):
         ]
 
     def page(self) -> Page:
-        """One line per decision."""
+        """One line per decision that differs."""
+        same = [key for key in self.result["decisions"] if key not in self.result["differing"]]
+        yield self._table(self.result["differing"])
+        if same:
+            yield wrapped(f"the same in all: {', '.join(same)}", 2, 4)
+
+    def sections(self) -> Mapping[str, Page]:
+        """One line per decision, * marks what differs."""
+        return {"detail": iter([self._table(list(self.result["decisions"]))])}
+
+    def _table(self, keys: Sequence[str]) -> TextTable:
+        decisions, differing = self.result["decisions"], self.result["differing"]
         shown = [
-            ["*" if key in self.result["differing"] else "", key, *(_shown(key, v) for v in values)]
-            for key, values in self.result["decisions"].items()
+            ["*" if key in differing else "", key, *(_shown(key, v) for v in decisions[key])]
+            for key in keys
         ]
-        yield TextTable(["", "decision", *self.result["models"]], shown, self.title, left=2)
+        return TextTable(["", "decision", *self.result["models"]], shown, self.title, left=2)
 
 
 model_diff = verb("model_diff", ModelDiffRequest)
@@ -191,13 +207,52 @@ model_diff = verb("model_diff", ModelDiffRequest)
 
 def _model_page(cfg: ModelConfig, facts: Mapping[str, Any]) -> Page:
     source = cfg.provenance.get("hf_id", "your config.json")
-    yield (
-        f"{cfg.name} ({cfg.architecture}, {source}): {format_count(facts['params_total'])} "
-        f"parameters, {format_count(facts['params_active'])} active per token"
-    )
+    yield wrapped(f"{cfg.name} ({cfg.architecture}, {source})", hanging=2)
+    yield Facts(_model_facts(facts))
     yield ""
     yield _layers(facts)
-    yield ""
+
+
+def _model_facts(facts: Mapping[str, Any]) -> list[Fact]:
+    design, context = facts["design"], facts["context"]
+    stored = ", ".join(dict.fromkeys(facts["weight_dtypes"].values()))
+    kept = facts["activation_bytes_per_token"]
+    largest = sorted(facts["params_by_component"].items(), key=lambda pair: -pair[1])[:_LARGEST]
+    parts = ", ".join(f"{name} {percent(n / facts['params_total'])}" for name, n in largest)
+    active = format_count(facts["params_active"])
+    return [
+        Fact("parameters", f"{format_count(facts['params_total'])}, {active} active per token"),
+        Fact("of them", parts),
+        Fact("weights", f"{format_gib(facts['weight_bytes'])} as published ({stored})"),
+        Fact(
+            "shape",
+            f"{facts['layers']} layers, D={_cell(design['d_model D'])}, "
+            f"vocabulary {_cell(design['vocabulary V'])}, "
+            f"made for {_cell(design['max context'])} tokens",
+        ),
+        Fact(
+            "a token",
+            f"{format_flops(facts['forward_flops_per_token'])} forward, "
+            f"{format_flops(facts['training_flops_per_token'])} to train, at {context:,} tokens",
+        ),
+        Fact(
+            "KV cache",
+            f"{facts['kv_bytes_per_token']:,.0f} B a token ({facts['kv_dtype']}), "
+            f"{format_gib(facts['kv_bytes_per_sequence'])} for {context:,} tokens",
+        ),
+        Fact(
+            "to train",
+            "kept per token: "
+            + ", ".join(f"{format_bytes(size)} with remat {name}" for name, size in kept.items()),
+        ),
+    ]
+
+
+_LARGEST = 4
+"""Components of a model that its page names."""
+
+
+def _model_detail(facts: Mapping[str, Any]) -> Page:
     design = facts["design"]
     names = [key for key, value in design.items() if value is not None and key not in ELSEWHERE]
     yield TextTable(
@@ -233,6 +288,7 @@ def _layers(facts: Mapping[str, Any]) -> TextTable:
         ],
         "Layers, by kind",
         left=3,
+        spare=("norms",),
     )
 
 

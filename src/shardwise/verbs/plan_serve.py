@@ -18,7 +18,7 @@ from shardwise.units import format_seconds, many, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.fleet_page import FleetPlanned, fleet_planned
 from shardwise.verbs.request import Progress, verb
-from shardwise.verbs.serve_page import serve_page, usd_text
+from shardwise.verbs.serve_page import serve_detail, serve_page, usd_text
 from shardwise.workflows.confirm_fleet import traced
 from shardwise.workflows.inputs import parse_pins, whole_number
 from shardwise.workflows.predict_serve import full_warning, serving_result
@@ -213,6 +213,8 @@ class ServerPlanned(Answer):
     def page(self) -> Page:
         """The server, why this one, the front, and what else there was."""
         yield from serve_page(self.best, self.result)
+        yield ""
+        yield from serve_detail(self.best, self.result)
         yield "\nWhy"
         yield from (f"  - {reason}" for reason in self.result["why"])
         yield from _front(self.result["front"])

@@ -11,9 +11,10 @@ from shardwise.plans.files import flat_plan, keys_written
 from shardwise.plans.handwritten import COMPUTED, WORD_OF
 from shardwise.units import sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import wrapped
 from shardwise.verbs.request import Progress, verb
-from shardwise.verbs.serve_page import serve_page
-from shardwise.verbs.train_page import train_page
+from shardwise.verbs.serve_page import serve_detail, serve_page
+from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.inputs import ChipWords, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
 
@@ -94,9 +95,16 @@ class PlanShown(Answer):
             return
         if isinstance(self.priced.plan, TrainPlan):
             yield from train_page(self.best, self.result)
-            yield from _audit_page(self.result["audit"])
         else:
             yield from serve_page(self.best, self.result)
+
+    def sections(self) -> Mapping[str, Page]:
+        """What the figures are made of, and of a training plan the book's rules."""
+        if isinstance(self.priced.plan, TrainPlan):
+            detail = train_detail(self.best, self.result)
+            return {"detail": detail, "book": _audit_page(self.result["audit"])}
+        none = iter(["The book has rules for training plans alone."])
+        return {"detail": serve_detail(self.best, self.result), "book": none}
 
 
 def short(value: Any) -> str:
@@ -108,8 +116,8 @@ def short(value: Any) -> str:
 def _audit_page(audited: Mapping[str, Any]) -> Page:
     """The book's rules for each strategy: what the plan has, what it needs, and why."""
     if not audited["verdicts"]:
+        yield "No rule of the book speaks of this mesh."
         return
-    yield ""
     yield TextTable(
         ["book rule", "degree", "has", "needs", "in", "compute-bound"],
         [
@@ -125,7 +133,7 @@ def _audit_page(audited: Mapping[str, Any]) -> Page:
         ],
     )
     for v in audited["verdicts"]:
-        yield f"  {v['text']} ({v['source']})"
+        yield wrapped(f"{v['text']} ({v['source']})", 2, 4)
 
 
 plan_show = verb("plan_show", PlanShowRequest)

@@ -64,6 +64,7 @@ class SweepRequest(TrainChoices):
         return Swept(
             name=cfg.name,
             points=points,
+            days=days,
             result=sweep_result(points, days),
             warnings=unpriced(cfg),
             provenance={p.chip.id: p.chip.efficiency.source for p in pieces},
@@ -91,6 +92,7 @@ class Swept(Answer):
 
     name: str
     points: tuple[SweepPoint, ...]
+    days: float | None
 
     def table(self) -> list[Row]:
         """One row per point."""

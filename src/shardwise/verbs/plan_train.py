@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,12 @@ from shardwise.units import (
     sig,
 )
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import Fact, wrapped
 from shardwise.verbs.request import Progress, verb
-from shardwise.verbs.train_page import train_page
+from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.inputs import flag_of, parse_pins, parse_share, parse_total
 from shardwise.workflows.predict import (
+    AT_EXPECTED,
     batch_hints,
     caveats,
     plan_training,
@@ -219,38 +222,55 @@ class TrainPlanned(Answer):
         ]
 
     def page(self) -> Page:
-        """The plan, its time and memory, why, and what else there was."""
-        yield from train_page(self.best, self.result)
-        yield _runs_line(self.result)
-        yield "\nWhy"
-        yield from (f"  - {reason}" for reason in self.result["why"])
-        yield from _runners_up(self.result)
-        yield from (f"\nBook rule: {line}" for line in self.result["book"]["lines"])
-        if "run" in self.result:
-            yield from _run_page(self.result["run"])
-        s = self.result["search"]
-        yield (
-            f"\nSearched {s['enumerated']:,} plans, {s['legal']:,} legal, {s['candidates']:,} "
-            f"priced in full (floors rule out the others), in {format_seconds(s['seconds'])}"
-        )
+        """The plan, its time and memory, where the step goes, and what else was close; with
+        `against` the other plan instead of these."""
+        more = _run_facts(self.result["run"], self.result) if "run" in self.result else []
+        yield from train_page(self.best, self.result, [*more, *_faster_outside(self.result)])
         if self.against is not None:
             yield from _against_page(self.against, self.result)
+        else:
+            yield from _runners_up(self.result)
+
+    def sections(self) -> Mapping[str, Page]:
+        """All else: what the figures are made of, why this plan, and the book's rules."""
+        return {
+            "detail": chain(
+                train_detail(self.best, self.result), _close_detail(self.result), self._more()
+            ),
+            "why": _why(self.result),
+            "book": (wrapped(line, 0, 2) for line in self.result["book"]["lines"]),
+        }
+
+    def _more(self) -> Page:
+        if "run" in self.result:
+            yield from _run_detail(self.result["run"])
+        if self.against is not None:
+            yield from _against_detail(self.against)
+        s = self.result["search"]
+        yield ""
+        yield wrapped(
+            f"searched {s['enumerated']:,} plans, {s['legal']:,} legal, {s['candidates']:,} priced "
+            f"in full (floors rule out the others), in {format_seconds(s['seconds'])}"
+        )
 
 
 plan_train = verb("plan_train", TrainPlanRequest)
 
 
-def _runs_line(result: Mapping[str, Any]) -> str:
-    """What runs the plan, and how much faster one is that it does not run."""
-    runs = result["runs_in"]
-    said = f"Runs in {runs}" if runs else "For no program in particular (--for any)"
+def _why(result: Mapping[str, Any]) -> Page:
+    yield "why this plan"
+    for reason in result["why"]:
+        yield wrapped(f"- {reason}", 2, 4)
+
+
+def _faster_outside(result: Mapping[str, Any]) -> list[Fact]:
+    """The plan that is faster, but that the program does not run."""
     other = result["faster_outside"]
     if other is None:
-        return said
-    return (
-        f"{said}; faster, but not in it: {mesh_text(other['mesh'])}, remat {other['remat']}: "
-        f"{format_seconds(other['step_seconds']['expected'])} (--for any)"
-    )
+        return []
+    took = format_seconds(other["step_seconds"]["expected"])
+    plan = f"{mesh_text(other['mesh'])}, remat {other['remat']}"
+    return [Fact("faster", f"{took}, but not in {result['runs_in']}: {plan} (--for any)")]
 
 
 def _runners_up(result: Mapping[str, Any]) -> Page:
@@ -258,35 +278,71 @@ def _runners_up(result: Mapping[str, Any]) -> Page:
         return
     yield ""
     yield TextTable(
-        ["runner-up", "micro", "remat", "expected", "slower", "MFU", "HBM per chip", "bound by"],
+        ["what else was close", "microbatches", "remat", "step", "slower", "memory"],
         [
             [
                 mesh_text(r["mesh"]),
                 str(r["microbatches"]),
                 r["remat"],
                 format_seconds(r["step_seconds"]["expected"]),
-                slower_text(r["times_slower"]),
-                f"{r['mfu']:.1%}",
+                slower_text(r["times_slower"]).removesuffix(" slower").replace("%", " %"),
                 f"{sig(r['peak_bytes_per_chip'] / 2**30)} GiB",
-                r["bound_by"],
             ]
             for r in result["runners_up"]
         ],
+        spare=("microbatches", "memory", "remat"),
+        ruled=False,
     )
 
 
-def _run_page(run: Mapping[str, Any]) -> Page:
-    cost = "cost unknown: the catalogue has no price (give --price CHIP=USD)"
+def _close_detail(result: Mapping[str, Any]) -> Page:
+    """The next best meshes with what bounds them."""
+    if result["runners_up"]:
+        yield ""
+        yield TextTable(
+            ["next best mesh", "MFU", "waits", "limited by"],
+            [
+                [
+                    mesh_text(r["mesh"]),
+                    f"{r['mfu']:.1%}",
+                    format_seconds(r["exposed_seconds"]),
+                    r["bound_by"],
+                ]
+                for r in result["runners_up"]
+            ],
+        )
+
+
+def _run_facts(run: Mapping[str, Any], result: Mapping[str, Any]) -> list[Fact]:
+    """Days and dollars of a whole run in one labelled line."""
+    cost = "cost unknown: no price in the catalogue (give --price CHIP=USD)"
     if run["usd"] is not None:
         price = f"${run['usd_per_chip_hour']:.2f} per chip-hour"
-        source = f"({run['price_as_of']}, {run['price_source']})"
-        cost = f"{format_usd(run['usd'])}{_idle_text(run)} at {price} {source}"
-    yield (
-        f"\nRun of {format_count(run['tokens'])} tokens at {run['basis']}: "
-        f"{sig(run['days'])} days, {format_count(run['chip_hours'])} chip-hours, {cost}"
+        cost = f"{format_usd(run['usd'])}{_idle_text(run)} at {price} ({run['price_as_of']})"
+    given = "" if run["basis"].startswith(AT_EXPECTED) else f" at {run['basis']}"
+    said = f"{sig(run['days'])} days{_days_range(run, result)}{given}"
+    text = f"{said}, {format_count(run['chip_hours'])} chip-hours, {cost}"
+    return [Fact(f"{format_count(run['tokens'])} tokens", text)]
+
+
+def _days_range(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """The days' range where they come from the expected step time, which has one."""
+    found, expected = result["expected_80"], result["step_seconds"]["expected"]
+    if found is None or not run["basis"].startswith(AT_EXPECTED):
+        return ""
+    low, high = (run["days"] * found[end] / expected for end in ("low", "high"))
+    return f" ({sig(low)} to {sig(high)})"
+
+
+def _run_detail(run: Mapping[str, Any]) -> Page:
+    """What the run's days and dollars are made of."""
+    yield ""
+    source = f"; price: {run['price_source']}" if run["usd"] is not None else ""
+    yield wrapped(
+        f"the run of {format_count(run['tokens'])} tokens: at {run['basis']}{source}", 0, 2
     )
     if "goodput" in run:
-        yield _lost_text(run["goodput"])
+        yield wrapped(_lost_text(run["goodput"]), 2, 4)
 
 
 def _idle_text(run: Mapping[str, Any]) -> str:
@@ -297,27 +353,44 @@ def _lost_text(good: Mapping[str, float]) -> str:
     """Where the time that does not train goes."""
     parts = [f"{name} {good[name]:.1%}" for name in ("straggler", "checkpoint", "failures")]
     every = f", a checkpoint every {format_seconds(good['interval'])}" if good["checkpoint"] else ""
-    return f"  trains {good['share']:.1%} of the time; lost to {', '.join(parts)}{every}"
+    return f"trains {good['share']:.1%} of the time; lost to {', '.join(parts)}{every}"
 
 
 def _against_page(found: Against, result: Mapping[str, Any]) -> Page:
-    """The two plans' figures, the choices that differ, and why."""
+    """The two plans' figures, and the choices that cost the other one most."""
     theirs, slower = result["against"], found.times_slower
     told = slower_text(slower) if slower >= 1 else f"{1 - slower:.1%} faster"
-    yield f"\nAgainst {found.name}: {told} than the best plan"
-    for note in found.notes:
-        yield f"  {note}"
     yield ""
-    yield TextTable(["predicted", "ours", "theirs"], figures(result, theirs))
-    yield ""
+    yield wrapped(f"against {found.name}: {told} than the best plan", 0, 2)
+    yield TextTable(["predicted", "ours", "theirs"], figures(result, theirs), ruled=False)
     rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in found.differences]
-    yield TextTable(
-        ["choice", "ours", "theirs", "theirs with ours"],
-        rows or [["(no choice differs)", "", "", ""]],
-        left=3,
-    )
+    if rows:
+        yield TextTable(
+            ["choice", "ours", "theirs", "theirs with ours"],
+            rows[:_CHOICES],
+            left=3,
+            spare=("ours",),
+            ruled=False,
+        )
+    left = len(rows) - _CHOICES
+    yield f"  ({left} more choices differ: --detail)" if left > 0 else "  (no other choice differs)"
+
+
+_CHOICES = 4
+"""Choices that a page shows of those that differ from another plan's."""
+
+
+def _against_detail(found: Against) -> Page:
+    """How the other plan was read, every choice that differs, and the reasons."""
+    yield ""
+    yield f"against {found.name}"
+    for note in found.notes:
+        yield wrapped(note, 2, 4)
+    rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in found.differences]
+    if rows:
+        yield TextTable(["choice", "ours", "theirs", "theirs with ours"], rows, left=3)
     for reason in found.reasons:
-        yield f"  - {reason}"
+        yield wrapped(f"- {reason}", 2, 4)
 
 
 def figures(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[list[str]]:

@@ -34,7 +34,7 @@ class ProfileRequest:
     "MODULE:FUNCTION" with `args`, the name of what makes its arguments, on a `mesh` ("X=4,Y=2");
     `on` is a slice on which its compiled ops are priced. `steps` are timed, on `cpu_devices`
     virtual devices where given, within `timeout` seconds; `out` is a folder for the capture. With
-    `trace`, a capture that was made elsewhere, nothing is run; `hlo` is its program's compiled
+    `capture`, one that was made elsewhere, nothing is run; `hlo` is its program's compiled
     text. `sets` change a plan, `hw_files` add chips.
     """
 
@@ -45,7 +45,7 @@ class ProfileRequest:
     args: str | None = None
     mesh: str | Mapping[str, int] | None = None
     on: str | None = None
-    trace: str | Path | None = None
+    capture: str | Path | None = None
     hlo: str | Path | None = None
     sets: Words = ()
     hw_files: Words = ()
@@ -54,14 +54,14 @@ class ProfileRequest:
 
     def answer(self, watch: Any = None) -> "Profile":
         """Run, or read; `watch` hears what the child is at, and for how long."""
-        if self.trace is not None:
-            return self._captured(Path(self.trace))
+        if self.capture is not None:
+            return self._captured(Path(self.capture))
         if self.what is None:
             raise BadRequest(
-                "name a plan or MODULE:FUNCTION to run, or a capture with --trace FILE"
+                "name a plan or MODULE:FUNCTION to run, or a capture with --capture FILE"
             )
         if self.hlo is not None:
-            raise BadRequest("--hlo is the program of a capture; give it with --trace")
+            raise BadRequest("--hlo is the program of a capture; give it with --capture")
         found = self._run(watch)
         return Profile(profiled=found, result=profile_result(found), warnings=list(found.notes))
 
@@ -71,7 +71,7 @@ class ProfileRequest:
         clash = [str(self.what), *clash] if self.what is not None else clash
         if clash:
             said = f"leave out {', '.join(clash)}"
-            raise BadRequest(f"--trace reads a capture and runs nothing; {said}")
+            raise BadRequest(f"--capture reads a file and runs nothing; {said}")
         captured, found = profile_trace(trace, None if self.hlo is None else Path(self.hlo))
         result = trace_result(captured) if found is None else profile_result(found)
         return Profile(profiled=found, result=result)

@@ -1,31 +1,81 @@
-"""One priced serving plan as a page: headline, times, cost, memory, what takes the time."""
+"""One priced serving plan as a page: its times, cost and memory, and where a decode step goes.
+
+`serve_page` is the page, `serve_detail` what --detail adds.
+"""
 
 from collections.abc import Mapping
 from typing import Any
 
 from shardwise.planner.serve.answer import ServeAnswer, mesh_text
 from shardwise.plans.serve import CHECKPOINT
-from shardwise.units import format_seconds, format_usd, many, sig
+from shardwise.units import format_count, format_seconds, format_usd, many, sig
 from shardwise.verbs.answer import Page, TextTable
-from shardwise.verbs.train_page import memory_table
+from shardwise.verbs.layout import Fact, Facts, tone_of, wrapped
+from shardwise.verbs.train_page import memory_table, where_table
 
 
 def serve_page(answer: ServeAnswer, result: Mapping[str, Any]) -> Page:
-    """One priced serving plan: headline, times, cost, memory, what takes the time."""
+    """One priced serving plan: what it is, its times, its cost, its memory, and where a decode step
+    goes."""
     plan, cfg = answer.plan, answer.cfg
-    yield (
-        f"{cfg.name} on {result['slice']}: batch {plan.batch:,}, prompts of "
-        f"{plan.input_length:,} and answers of {plan.output_length:,} tokens, engine {plan.engine}"
+    yield wrapped(
+        f"{cfg.name} on {result['slice']} ({many(answer.piece.chips, 'chip')}), "
+        f"{plan.input_length:,} in, {plan.output_length:,} out, {plan.engine}, "
+        f"weights {_weights(answer)}, KV cache {plan.dtypes.kv}",
+        hanging=2,
     )
-    yield f"  {result['slice_means']}\n"
-    yield f"Plan: {mesh_text(plan.mesh)}; {result['kv_layout']}"
+    idle = f"; {many(answer.chips_idle, 'chip')} idle" if answer.chips_idle else ""
+    yield wrapped(f"{mesh_text(plan.mesh)}, {plan.batch:,} sequences at once{idle}", 2, 4)
+    yield Facts(_facts(answer, result))
+    yield ""
+    yield where_table(result["where_it_goes"], "where a decode step goes")
+
+
+def _facts(answer: ServeAnswer, result: Mapping[str, Any]) -> list[Fact]:
+    need, usable = result["peak_bytes_per_chip"], result["usable_bytes_per_chip"]
+    seconds = {
+        name: format_seconds(result[f"{name}_seconds"]["expected"])
+        for name in ("tpot", "ttft", "prefill")
+    }
+    rate = result["tokens_per_second_per_chip"]
+    return [
+        Fact("TPOT", f"{seconds['tpot']}{_range_text(result)}, one decode step of all sequences"),
+        Fact(
+            "TTFT",
+            f"{seconds['ttft']} with nothing waiting: prompt {seconds['prefill']} and one step",
+        ),
+        Fact(
+            "speed",
+            f"{format_count(rate * answer.piece.chips)} tokens/s, {sig(rate)} per chip, while it "
+            f"decodes; {sig(result['tokens_per_second_per_chip_with_prefill'])} per chip if "
+            f"{sig(result['prefill_servers_per_decode_server'])} such servers take its prompts",
+        ),
+        Fact("cost", _cost(result)),
+        Fact(
+            "memory",
+            f"{sig(need / 2**30)} of {sig(usable / 2**30)} GiB a chip",
+            tone_of(need, usable),
+        ),
+    ]
+
+
+def _range_text(result: Mapping[str, Any]) -> str:
+    """How far the engine's times per token were off."""
+    if result["tpot_interval"] is None:
+        return ""
+    low, high = map(format_seconds, result["tpot_interval"])
+    return f" (8 of 10 runs of {result['engine']}: {low} to {high})"
+
+
+def serve_detail(answer: ServeAnswer, result: Mapping[str, Any]) -> Page:
+    """Where the mesh lies, how the cache is cut, the bounds of the times, memory and ops."""
+    d = answer.plan.dtypes
+    yield wrapped(result["slice_means"], 0, 2)
+    yield wrapped(result["kv_layout"], 2, 4)
     for line in result["placement"]:
         yield f"  {line}"
-    d = plan.dtypes
-    yield (
-        f"  weights {_weights(answer)}, KV {d.kv}, activations {d.activations}, "
-        f"compute {d.compute}; {many(answer.chips_used, 'chip')} used, {answer.chips_idle:,} idle\n"
-    )
+    yield f"  activations {d.activations}, compute {d.compute}"
+    yield ""
     yield TextTable(
         ["predicted", "lower", "expected", "upper"],
         [
@@ -34,26 +84,14 @@ def serve_page(answer: ServeAnswer, result: Mapping[str, Any]) -> Page:
             ["TPOT (one step of the batch)", *_times(result["tpot_seconds"])],
         ],
     )
-    yield (
-        f"  expected {sig(result['tokens_per_second_per_chip'])} tokens/s per chip; {_cost(result)}"
-    )
-    if result["tpot_interval"] is not None:
-        low, high = map(format_seconds, result["tpot_interval"])
-        yield f"  TPOT of 4 runs in 5 with {result['engine']}: {low} to {high}"
-    yield f"  {_both_text(result)}"
     bound = result["bound_by"]
-    yield f"  bound by {bound['prefill']} in prefill, {bound['decode']} in decode\n"
+    yield f"  limited by {bound['prefill']} in prefill, by {bound['decode']} in decode"
+    if result["price"] is not None:
+        yield wrapped(f"price: {result['price']['source']}", 2, 4)
+    yield ""
     yield memory_table(result)
     yield ""
     yield _ops(answer, result)
-
-
-def _both_text(result: Mapping[str, Any]) -> str:
-    return (
-        "of the decoding server only; prompts are prefilled on servers of the same kind, "
-        f"{sig(result['prefill_servers_per_decode_server'])} to one: over the chips of both "
-        f"{sig(result['tokens_per_second_per_chip_with_prefill'])} tokens/s per chip"
-    )
 
 
 def _weights(answer: ServeAnswer) -> str:
@@ -71,11 +109,10 @@ def _times(bounds: Mapping[str, float]) -> list[str]:
 def _cost(result: Mapping[str, Any]) -> str:
     price, usd = result["price"], result["usd_per_million_tokens"]
     if price is None:
-        return "dollars unknown (the catalogue has no price)"
+        return "unknown: no price in the catalogue (give --price CHIP=USD)"
     return (
-        f"{format_usd(usd['input'])} per million input and {format_usd(usd['output'])} per million "
-        f"output tokens at ${price['usd_per_chip_hour']:.2f} per chip-hour "
-        f"({price['as_of']}, {price['source']})"
+        f"per million tokens {format_usd(usd['input'])} in, {format_usd(usd['output'])} out, at "
+        f"${price['usd_per_chip_hour']:.2f} per chip-hour ({price['as_of']})"
     )
 
 
@@ -90,7 +127,7 @@ def _ops(answer: ServeAnswer, result: Mapping[str, Any]) -> TextTable:
         for phase in ("prefill", "decode")
         for t in result["top_ops"][phase][:4]
     ]  # fmt: skip
-    return TextTable(["op (derated seconds)", "stream", "seconds", "of phase"], rows, left=2)
+    return TextTable(["op (all its runs)", "stream", "seconds", "of phase"], rows, left=2)
 
 
 def usd_text(value: float | None) -> str:

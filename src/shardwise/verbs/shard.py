@@ -30,11 +30,11 @@ from shardwise.sharding.backward import backward_boxes
 from shardwise.sharding.notation import read_product
 from shardwise.units import format_bytes, parse_bytes
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import Verbatim
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.shard_page import (
     HEADER_BYTES,
     HEADER_TIME,
-    extras_page,
     product_page,
     strategy_rows,
 )
@@ -49,7 +49,7 @@ from shardwise.workflows.inputs import (
 from shardwise.workflows.shard import Sharding, shard_expression, shard_result
 from shardwise.workflows.shard_run import ShardRun, run_program, to_source
 
-MOST_ROWS = 32
+MOST_ROWS = 12
 MOST_LISTED = 65_536
 Rows = list[tuple[tuple[int, ...], tuple[slice, ...]]]
 
@@ -61,10 +61,10 @@ class ShardRequest(HardwareWords):
     `expression` is an array "A[I_X, J]", a product "A[I_X, J] * B[J, K_Y] -> C[I_X, K_Y]" of two or
     more arrays (any einsum; leave out -> for a free result), or a reshard "A[I_XY] -> A[I_Y]"; with
     `backward` also lines separated by ';'. `dims` are the sizes ("I=8192,J=8192" or a mapping),
-    `mesh` axes and degrees. `on` a slice ranks by time; `out` is another layout of the result, or
+    `mesh` axes and degrees. `on` a slice ranks by time; `result` is another layout of it, or
     "free"; `free` names inputs whose layout is chosen; `max_hbm` is bytes per device, `top` how
     many strategies are shown. `backward` derives the backward pass, `store` says how gradients and
-    optimizer state are stored, `input` which arrays are no parameters. `to` gives a program ("jax",
+    optimizer state are stored, `no_parameter` which arrays are none. `to` gives a program ("jax",
     "explicit"), `run` compiles and runs the best on virtual CPU devices.
     """
 
@@ -73,20 +73,20 @@ class ShardRequest(HardwareWords):
     mesh: Words
     dtype: str = "bf16"
     on: str | None = None
-    out: str | None = None
+    result: str | None = None
     free: Words = ()
     max_hbm: float | str | None = None
     top: int | str | None = None
     backward: bool = False
     store: Words = ()
-    input: Words = ()
+    no_parameter: Words = ()
     to: str | None = None
     run: bool = False
 
     def answer(self, progress: Progress | None = None) -> "Listing | ShardedArray | Sharded":
         """The answer of the kind that the expression asks for."""
-        if not self.backward and (self.store or self.input):
-            raise BadRequest("--store and --input belong to --backward; add it")
+        if not self.backward and (self.store or self.no_parameter):
+            raise BadRequest("--store and --no-parameter belong to --backward; add it")
         if self.is_listing:
             self._refuse(_NOT_FOR_LISTINGS, "does nothing for lines separated by ';'")
             return Listing(result={"backward": self._backward(None).splitlines()})
@@ -151,7 +151,7 @@ class ShardRequest(HardwareWords):
             mesh=",".join(words(self.mesh)),
             on=self.on or "",
             dtype=self.dtype,
-            out=self.out or "",
+            out=self.result or "",
             free_inputs=words(self.free),
             max_hbm=inf if self.max_hbm is None else parse_bytes(self.max_hbm, "--max-hbm"),
             top=5 if self.top is None else whole_number(self.top, "--top", least=-1),
@@ -195,14 +195,14 @@ class ShardRequest(HardwareWords):
             expression,
             self._degrees(),
             storage=words(self.store),
-            inputs=words(self.input),
+            inputs=words(self.no_parameter),
             sizes=self._sizes(),
         )
 
 
 _CHIPS = ("constants", "hw_files", "sets", "prices")
-_FOR_PRODUCTS = ("on", "out", "free", "max_hbm", "top", "backward", "to", "run", *_CHIPS)
-_NOT_FOR_LISTINGS = ("on", "out", "free", "max_hbm", "top", "to", "run", *_CHIPS)
+_FOR_PRODUCTS = ("on", "result", "free", "max_hbm", "top", "backward", "to", "run", *_CHIPS)
+_NOT_FOR_LISTINGS = ("on", "result", "free", "max_hbm", "top", "to", "run", *_CHIPS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -237,6 +237,10 @@ class ShardedArray(Answer):
         """Shapes, bytes and blocks."""
         return _array_page(self.layout, self.mesh, self.dtype, self.result, self.rows)
 
+    def sections(self) -> Mapping[str, Page]:
+        """Who holds what, device by device."""
+        return {"detail": iter([_holders(self.layout, self.mesh, self.rows)])}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Sharded(Answer):
@@ -259,10 +263,9 @@ class Sharded(Answer):
         """Steps, arrays and strategies; the program alone, where one was asked for, so that it can
         be piped."""
         if "source" in self.extras:
-            yield self.extras["source"]
+            yield Verbatim(self.extras["source"])
             return
-        yield from product_page(self.found, self.result)
-        yield from extras_page(self.extras)
+        yield from product_page(self.found, self.result, self.extras)
 
 
 shard = verb("shard", ShardRequest)
@@ -335,6 +338,10 @@ def _array_page(
         ("", "value"), facts, title=f"{layout} on mesh {mesh} ({mesh.size:,} devices)", left=2
     )
     yield ""
-    yield TextTable([*mesh, *layout.letters], _cells(rows[:MOST_ROWS]), title="Who holds what")
+    yield _holders(layout, mesh, rows[:MOST_ROWS])
     if mesh.size > MOST_ROWS:
-        yield f"  and {mesh.size - MOST_ROWS:,} more devices (--json or --csv lists them)"
+        yield f"  and {mesh.size - MOST_ROWS:,} more devices (--detail, --json or --csv lists them)"
+
+
+def _holders(layout: Layout, mesh: Mesh, rows: Rows) -> TextTable:
+    return TextTable([*mesh, *layout.letters], _cells(rows), title="Who holds what")

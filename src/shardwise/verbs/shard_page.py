@@ -12,8 +12,8 @@ HEADER_BYTES = ("", "strategy", "bytes sent", "FLOPs", "peak bytes")
 HEADER_TIME = ("", "strategy", "lower", "expected", "upper", "bound by", "bytes sent")
 
 
-def product_page(answer: Sharding, result: Mapping[str, Any]) -> Page:
-    """The answer for a person."""
+def product_page(answer: Sharding, result: Mapping[str, Any], extras: Mapping[str, Any]) -> Page:
+    """The answer for a person: steps, arrays, what was asked beside them, and the strategies."""
     where = f"{answer.mesh}" + (f" on {answer.piece}" if answer.piece else "")
     free = ", result free" if answer.einsum.free else ""
     yield f"{answer.einsum}{free}; mesh {where}, {answer.dtype}"
@@ -27,6 +27,7 @@ def product_page(answer: Sharding, result: Mapping[str, Any]) -> Page:
     yield TextTable(
         ("array", "layout", "whole", "per device", "bytes"), _arrays(answer, result), left=2
     )
+    yield from extras_page(extras)
     yield ""
     number = answer.resolution.enumerated
     found = f"{number:,} legal {'strategy' if number == 1 else 'strategies'}"

@@ -1,4 +1,8 @@
-"""One priced training plan as a page: headline, placement, times, memory, top ops."""
+"""One priced training plan as a page: the plan, its time and memory, and where the step goes.
+
+`train_page` is the page, `train_detail` what --detail adds: placement, arrays, bounds, memory by
+kind, ops.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,29 +11,108 @@ from shardwise.models.parameters import first_matmuls
 from shardwise.planner.training import TrainAnswer
 from shardwise.plans import TrainPlan
 from shardwise.plans.train import mesh_text
-from shardwise.units import format_count, format_gib, format_rate, format_seconds, sig
+from shardwise.units import format_count, format_gib, format_rate, format_seconds, many, sig
 from shardwise.verbs.answer import Page, TextTable
+from shardwise.verbs.layout import Fact, Facts, percent, tone_of, wrapped
+
+_LEAST, _NOTHING = 0.005, 1e-9
+"""Shares of the step below which its parts are added up as one, or are a rounding error."""
 
 
-def train_page(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
-    """One priced plan: headline, placement, times, memory, top ops."""
-    plan, cfg = answer.plan, answer.cfg
-    yield (
-        f"{cfg.name} on {result['slice']}: {plan.global_batch_sequences:,} sequences x "
-        f"{plan.sequence_length:,} tokens = {format_count(plan.tokens)} tokens per step"
+def train_page(answer: TrainAnswer, result: Mapping[str, Any], more: Sequence[Fact] = ()) -> Page:
+    """One priced plan: what it is, how fast, whether it fits, and where the step goes; `more` are
+    further facts below the first ones."""
+    plan = answer.plan
+    yield wrapped(
+        f"{answer.cfg.name} on {result['slice']} ({many(answer.piece.chips, 'chip')}), "
+        f"{format_count(plan.tokens)} tokens a step, seq {plan.sequence_length:,}",
+        hanging=2,
     )
-    yield f"  {result['slice_means']}\n"
-    yield f"Plan: {mesh_text(result['mesh'])}"
+    yield wrapped(plan_text(plan, result), 2, 4)
+    yield Facts([*_runs_in(result), *_facts(answer, result), *more])
+    yield ""
+    yield where_table(result["where_it_goes"], "where the step goes")
+
+
+def plan_text(plan: TrainPlan, result: Mapping[str, Any]) -> str:
+    """The plan's mesh and choices in a line."""
+    idle = ""
+    if result["chips_idle"]:
+        idle = f"; {result['chips_idle']:,} chips stay idle"
+    count = many(plan.microbatches, "microbatch").replace("hs", "hes")
+    return f"{mesh_text(result['mesh'])}, {count}, remat {plan.remat}{_choices_text(plan)}{idle}"
+
+
+def _runs_in(result: Mapping[str, Any]) -> list[Fact]:
+    """The program that runs the plan, of an answer that says it."""
+    if "runs_in" not in result:
+        return []
+    return [Fact("runs in", result["runs_in"] or "no program in particular (--for any)")]
+
+
+def _facts(answer: TrainAnswer, result: Mapping[str, Any]) -> list[Fact]:
+    need, usable = result["peak_bytes_per_chip"], result["usable_bytes_per_chip"]
+    return [
+        Fact(
+            "step",
+            f"{_step_text(result)}; {format_count(result['tokens_per_second'])} tokens/s, "
+            f"MFU {100 * result['mfu']:.1f} %",
+        ),
+        Fact("memory", f"{sig(need / 2**30)} of {_gib(usable)} a chip", tone_of(need, usable)),
+    ]
+
+
+def _step_text(result: Mapping[str, Any]) -> str:
+    """The expected step time, and how far such predictions were off."""
+    expected, found = format_seconds(result["step_seconds"]["expected"]), result["expected_80"]
+    if found:
+        low, high = format_seconds(found["low"]), format_seconds(found["high"])
+        return f"{expected} (8 of 10 such runs: {low} to {high})"
+    return f"{expected} (by the book's rates, of which nothing is taken off)"
+
+
+def _gib(size: float) -> str:
+    return f"{sig(size / 2**30)} GiB"
+
+
+def where_table(parts: Mapping[str, float], title: str) -> TextTable:
+    """Seconds and shares of the parts of a step, which add up to it; small ones as one row."""
+    whole = sum(parts.values())
+    parts = {name: value for name, value in parts.items() if value > _NOTHING * whole}
+    shown = {name: value for name, value in parts.items() if value >= _LEAST * whole}
+    small = {name: value for name, value in parts.items() if name not in shown}
+    if len(small) > 1:
+        small = {f"other ({', '.join(small)})": sum(small.values())}
+    return TextTable(
+        [title, "time", "share"],
+        [
+            [name, format_seconds(value), percent(value / whole)]
+            for name, value in (shown | small).items()
+        ],
+        ruled=False,
+    )
+
+
+def train_detail(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
+    """Where the mesh lies, how arrays are cut, the bounds of the time, memory and ops."""
+    yield wrapped(result["slice_means"], 0, 2)
     for line in result["placement"]:
         yield f"  {line}"
-    yield (
-        f"  microbatches {plan.microbatches}, remat {plan.remat}{_choices_text(plan)}; "
-        f"{result['chips_used']:,} chips used, {result['chips_idle']:,} idle"
-    )
-    for name in (*first_matmuls(cfg), "activations"):
+    yield f"  {result['chips_used']:,} chips used, {result['chips_idle']:,} idle"
+    for name in (*first_matmuls(answer.cfg), "activations"):
         yield f"  {name}: {result['layouts'][name]}"
-    step = result["step_seconds"]
     yield ""
+    yield from _bounds(answer, result)
+    yield ""
+    yield memory_table(result)
+    yield from _stages(result["memory_by_stage"])
+    yield ""
+    yield _ops(result)
+
+
+def _bounds(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
+    """The three bounds, the class of the range, and utilisation counted in other ways."""
+    step, plan = result["step_seconds"], answer.plan
     yield TextTable(
         ["predicted step", "lower", "expected", "upper"],
         [
@@ -37,32 +120,31 @@ def train_page(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
             ["tokens/s", *(format_count(plan.tokens / v) for v in step.values())],
         ],
     )
-    if plan.constants == "book":
-        yield "  book constants: nothing is derated, so `expected` is what peak rates allow"
     found = result["expected_80"]
     if found:
-        yield (
-            f"  80 % range of the expected step: {format_seconds(found['low'])} to "
-            f"{format_seconds(found['high'])} (as {found['runs']} published runs of class "
-            f"'{found['class']}' were missed, left out of the fit; docs/fit.md)"
+        yield wrapped(
+            f"8 of 10: as {found['runs']} published runs of class '{found['class']}' were missed, "
+            "each by constants that had not seen it (docs/fit.md)",
+            2,
         )
-    yield (
-        f"  expected MFU {result['mfu']:.1%} (6*N*D counting: {result['mfu_6nd']:.1%}) of dense "
-        f"{format_rate(answer.piece.chip.peak(plan.dtypes.compute), 'FLOP/s')} per chip, "
-        f"all {answer.piece.chips:,} chips; bound by {result['bound_by']}"
+    yield wrapped(
+        f"MFU {result['mfu']:.1%} (by 6*N*D {result['mfu_6nd']:.1%}) of dense "
+        f"{format_rate(answer.piece.chip.peak(plan.dtypes.compute), 'FLOP/s')} per chip, all "
+        f"{answer.piece.chips:,} chips; limited by {result['bound_by']}",
+        2,
     )
     if result["tokens_per_joule_upper"]:
-        yield (
-            f"  at most {sig(result['tokens_per_joule_upper'])} tokens per joule of the chips at "
-            f"their rated power (hosts, networks and cooling draw more)"
+        yield wrapped(
+            f"at most {sig(result['tokens_per_joule_upper'])} tokens per joule of the chips at "
+            "their rated power (hosts, networks and cooling draw more)",
+            2,
         )
-    yield ""
-    yield memory_table(result)
-    yield from _stages(result["memory_by_stage"])
-    yield ""
-    expected = step["expected"]
-    yield TextTable(
-        ["op (derated seconds per step)", "stream", "seconds", "of step"],
+
+
+def _ops(result: Mapping[str, Any]) -> TextTable:
+    expected = result["step_seconds"]["expected"]
+    return TextTable(
+        ["op (all its runs)", "stream", "seconds", "of step"],
         [
             [f"{t['name']} ({t['phase']})", t["stream"], format_seconds(t["seconds"]),
              f"{t['seconds'] / expected:.0%}"]
@@ -78,10 +160,11 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> Page:
         return
     peaks = [stage["peak_bytes_per_chip"] for stage in stages]
     fullest = max(stages, key=lambda stage: stage["peak_bytes_per_chip"])
-    yield (
-        f"  peaks of the {len(stages)} stages: {format_gib(min(peaks))} to "
+    yield wrapped(
+        f"peaks of the {len(stages)} stages: {format_gib(min(peaks))} to "
         f"{format_gib(max(peaks))}, stage {fullest['stage']} with {fullest['layers']} layers the "
-        f"fullest ({fullest['at']})"
+        f"fullest ({fullest['at']})",
+        2,
     )
 
 

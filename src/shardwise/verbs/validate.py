@@ -37,7 +37,7 @@ class ValidateRequest:
     A training run that the constants were fitted on is predicted by constants without its group,
     so that every error is one of a run not seen; the in-sample error stands second. `source` and
     `grade` keep the rows of some sources and of one grade; `no_fit` prices by chip rates alone;
-    `verbose` names every row that is not priced, and the worst. With `check` ("10%") `checked()`
+    `detail` names every row that is not priced, and the worst. With `check` ("10%") `checked()`
     raises where the median absolute error is larger.
     """
 
@@ -47,7 +47,7 @@ class ValidateRequest:
     grade: str | None = None
     no_fit: bool = False
     check: float | str | None = None
-    verbose: bool = False
+    detail: bool = False
 
     def answer(self, progress: Progress | None = None) -> "Validated":
         """Price them all."""
@@ -58,7 +58,7 @@ class ValidateRequest:
         return Validated(
             found=found,
             limit=limit,
-            verbose=self.verbose,
+            detail=self.detail,
             result=validation_result(found) if training else serving_result(found),
             warnings=() if self.serving else read_table(self.table).warnings,
         )
@@ -94,7 +94,7 @@ class Validated(Answer):
 
     found: Validation | ServingValidation
     limit: float | None
-    verbose: bool
+    detail: bool
 
     def table(self) -> list[Row]:
         """One row per run; a range as two columns."""
@@ -109,8 +109,8 @@ class Validated(Answer):
     def page(self) -> Page:
         """Errors by source, chip and the like."""
         if isinstance(self.found, Validation):
-            return _training_page(self.found, self.result, self.verbose)
-        return _serving_page(self.found, self.verbose)
+            return _training_page(self.found, self.result, self.detail)
+        return _serving_page(self.found, self.detail)
 
     def checked(self) -> None:
         """Raise ThresholdMissed where the median absolute error is beyond what was asked for; of
@@ -169,7 +169,7 @@ def _chosen_servers(runs: ServingTable, sources: Sequence[str]) -> ServingTable:
     return ServingTable(rows=runs.rows, runs=kept, left_out=runs.left_out)
 
 
-def _training_page(found: Validation, result: Mapping[str, Any], verbose: bool) -> Page:
+def _training_page(found: Validation, result: Mapping[str, Any], detail: bool) -> Page:
     constants = "fitted constants" if found.efficiency == "fitted" else "chip rates alone, no fit"
     yield f"{len(found.rows)} runs priced with {constants}, {len(found.left_out)} left out"
     yield ""
@@ -189,10 +189,10 @@ def _training_page(found: Validation, result: Mapping[str, Any], verbose: bool) 
     yield from _orders(result)
     yield ""
     yield from _checks(result)
-    if verbose:
+    if detail:
         yield from _details(found)
     elif found.left_out:
-        yield f"\nleft out: {len(found.left_out)} rows (--verbose names each)"
+        yield f"\nleft out: {len(found.left_out)} rows (--detail names each)"
 
 
 def _headline(found: Validation) -> dict[str, Summary]:
@@ -253,7 +253,7 @@ def _details(found: Validation) -> Page:
         yield f"left out: {row.id}: {row.reason}"
 
 
-def _serving_page(found: ServingValidation, verbose: bool) -> Page:
+def _serving_page(found: ServingValidation, detail: bool) -> Page:
     constants = "fitted constants" if found.efficiency == "fitted" else "chip rates alone, no fit"
     yield f"{len(found.rows)} runs of {found.table.rows} rows priced with {constants}"
     yield "\nTime per output token; throughput is concurrency / TPOT"
@@ -279,13 +279,13 @@ def _serving_page(found: ServingValidation, verbose: bool) -> Page:
         yield summaries_table("predicted by a fit with", left, "rank")
         yield ""
     yield summaries_table("in-sample", {"all": ttft_summary(found.rows)}, "rank")
-    if verbose:
+    if detail:
         yield ""
         yield summaries_table("release", found.by(lambda r: r.run.engine), "rank")
         yield from _serving_details(found)
     elif found.table.left_out:
         number = sum(found.table.left_out.values())
-        yield f"\nleft out: {number:,} rows (--verbose says why)"
+        yield f"\nleft out: {number:,} rows (--detail says why)"
 
 
 def _serving_details(found: ServingValidation) -> Page:

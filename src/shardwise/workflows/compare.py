@@ -65,6 +65,7 @@ class Compared:
     phase: str
     slice: str
     fits: bool
+    where: Mapping[str, float]
     rows: tuple[Row, ...]
     sentences: tuple[str, ...]
 
@@ -109,9 +110,16 @@ def compare_program(
         phase=program.phase,
         slice=program.compiled.slice,
         fits=program.compiled.fits,
+        where=_where_it_goes(priced, program.phase),
         rows=rows,
         sentences=tuple(sentences),
     )
+
+
+def _where_it_goes(priced: Priced, phase: str) -> Mapping[str, float]:
+    """Where the planned step goes; of a serving plan, whose phases are two, only the decode step is
+    told apart."""
+    return {} if phase == "prefill" else priced.answer.time_parts.named()
 
 
 # Keys ---------------------------------------------------------------------------------------------
@@ -356,6 +364,7 @@ def compared_result(found: Compared) -> Mapping[str, Any]:
         "phase": found.phase,
         "slice": found.slice,
         "fits": found.fits,
+        "where_it_goes": dict(found.where),
         **parts,
         "differences": list(found.sentences),
     }

@@ -209,6 +209,7 @@ def train_result(answer: TrainAnswer) -> dict[str, Any]:
         "bound_by": answer.estimate.bound_by(),
         "resource_seconds": {k: float(v) for k, v in answer.estimate.resources.items()},
         "exposed_seconds": answer.exposed_seconds,
+        "where_it_goes": answer.time_parts.named(),
         "top_ops": [_op_row(t, answer) for t in answer.estimate.top(_SHOWN_OPS)],
     }
 
@@ -374,6 +375,9 @@ def strategy(answer: TrainAnswer) -> str:
     return "+".join(answer.plan.mesh) or "one device"
 
 
+AT_EXPECTED = "expected step time"
+
+
 def run_result(
     answer: TrainAnswer,
     tokens: float,
@@ -386,7 +390,7 @@ def run_result(
     chip of the slice, used or idle."""
     piece = answer.piece
     if mfu is None:
-        rate, basis = answer.tokens_per_second, "expected step time"
+        rate, basis = answer.tokens_per_second, AT_EXPECTED
     else:
         n = params or params_total(answer.cfg)
         rate = tokens_per_second_at(mfu, n, piece, answer.plan.dtypes.compute)

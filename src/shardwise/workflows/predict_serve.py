@@ -56,6 +56,7 @@ def serve_result(answer: ServeAnswer) -> dict[str, Any]:
         "memory_peak_at": answer.memory.peak_point()[0],
         "bound_by": {name: phase.estimate.bound_by() for name, phase in phases.items()},
         "resource_seconds": {name: _resources(phase) for name, phase in phases.items()},
+        "where_it_goes": answer.time_parts.named(),
         "top_ops": {name: _top(phase) for name, phase in phases.items()},
     }
 

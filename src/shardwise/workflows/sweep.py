@@ -197,25 +197,31 @@ def verdicts(points: Sequence[SweepPoint], *, days: float | None = None) -> list
     said = [line for line in map(_stop, _series(points)) if line]
     if days is None:
         return said
-    within = [p for p in points if p.days is not None and p.days <= days]
-    if not within:
+    best = cheapest_within(points, days)
+    if best is None:
         fastest = min((p for p in points if p.days is not None), key=lambda p: p.days or 0.0)
         text = (
             f"nothing here trains it within {sig(days)} days; the fastest is {fastest.piece} with "
             f"{sig(fastest.days or 0.0)} days: sweep more chips (--chips)"
         )
         return [*said, text]
-    if all(p.usd is not None for p in within):
-        best = min(within, key=lambda p: p.usd or 0.0)
-        cost = format_usd(best.usd or 0.0)
-    else:
-        best = min(within, key=lambda p: p.piece.chips)
-        cost = "fewest chips, as not every chip has a price"
+    cost = format_usd(best.usd) if best.usd is not None else "no price"
+    if any(p.days is not None and p.usd is None for p in points):
+        cost += ", fewest chips, as not every chip has a price"
     text = (
         f"cheapest within {sig(days)} days: {best.piece} with batch {best.batch}, "
         f"{sig(best.days or 0.0)} days, {cost}"
     )
     return [*said, text]
+
+
+def cheapest_within(points: Sequence[SweepPoint], days: float) -> SweepPoint | None:
+    """The cheapest point within so many days, that of the fewest chips where not all have a price;
+    None where none is."""
+    within = [p for p in points if p.days is not None and p.days <= days]
+    priced = all(p.usd is not None for p in points if p.days is not None)
+    cost = (lambda p: p.usd) if priced else (lambda p: p.piece.chips)
+    return min(within, key=cost, default=None)
 
 
 def _series(points: Sequence[SweepPoint]) -> list[list[SweepPoint]]:

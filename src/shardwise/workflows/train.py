@@ -61,13 +61,13 @@ class TrainRunRequest:
     `plan` is the plan's file, which `sets` change first; `data` a file or folder of text; `steps`
     those of the whole run, resumed ones included. `out` is the folder of checkpoints and metrics,
     from whose newest `resume` goes on; a checkpoint is kept every `save_every` steps and at the
-    end. `lr` is the peak learning rate, reached in `warmup` steps and left by `schedule` ("cosine",
-    "linear" or "constant"); `clip` the gradient's norm at most, `decay` that of weights; `seed`
-    draws weights and the order of the data. `init` begins with a Hugging Face checkpoint, `save_hf`
-    writes one, `tokenizer` is a tokenizer.json. `tensor_matmul` says which products overlap
-    ("plain", "one_way", "both_ways"); `profile` traces three steps. `cpu_devices` are virtual ones
-    per process; `coordinator`, `processes` and `process` join several, and `processes` without
-    `process` starts them all here. Numbers may be texts ("4k").
+    end. `lr` is the peak learning rate, reached in `warmup` steps and left by `lr_schedule`
+    ("cosine", "linear" or "constant"); `clip` the gradient's norm at most, `decay` that of weights;
+    `seed` draws weights and the order of the data. `init` begins with a Hugging Face checkpoint,
+    `save_hf` writes one, `tokenizer` is a tokenizer.json. `tensor_matmul` says which products
+    overlap ("plain", "one_way", "both_ways"); `profile` traces three steps. `cpu_devices` are
+    virtual ones per process; `coordinator`, `processes` and `process` join several, and `processes`
+    without `process` starts them all here. Numbers may be texts ("4k").
     """
 
     plan: str = field(kw_only=False)
@@ -78,7 +78,7 @@ class TrainRunRequest:
     seed: int = 0
     lr: float = 1e-3
     warmup: int = 0
-    schedule: str = "cosine"
+    lr_schedule: str = "cosine"
     clip: float = 1.0
     decay: float = 0.1
     save_every: int = 0
@@ -96,7 +96,7 @@ class TrainRunRequest:
     def read(self) -> "TrainRunRequest":
         """The same in plain values, which travel to workers as JSON. Raises BadRequest for what is
         out of range or no choice."""
-        check_choice(self.schedule, "--schedule", SCHEDULES)
+        check_choice(self.lr_schedule, "--lr-schedule", SCHEDULES)
         check_choice(self.tensor_matmul, "--tensor-matmul", MATMULS)
         values: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
         values = {k: str(v) if isinstance(v, Path) else v for k, v in values.items()}
@@ -240,7 +240,7 @@ def run_of(request: TrainRunRequest) -> TrainRun:
             steps=request.steps,
             lr=request.lr,
             warmup=request.warmup,
-            schedule=request.schedule,  # type: ignore[arg-type]
+            schedule=request.lr_schedule,  # type: ignore[arg-type]
             clip=request.clip,
             decay=request.decay,
         ),

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from shardwise.evidence.serving import validate
 from shardwise.evidence.serving.runs import PUBLISHED_SERVING, read_serving
 from shardwise.evidence.serving.times import features, stacked
 from shardwise.evidence.serving.validate import (
@@ -36,7 +37,16 @@ def runs():
 
 
 @pytest.fixture(scope="module")
-def found():
+def counted(runs):
+    """What the steps of all runs take, counted once: that is nearly all of the time."""
+    found = features(runs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(validate, "features", lambda *_: found)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def found(counted):
     return validate_serving(read_serving(PUBLISHED_SERVING))
 
 
@@ -63,11 +73,11 @@ def test_time_per_output_token_left_out(runs, left, fold):
     assert np.quantile(error, 0.9) <= P90
 
 
-def test_time_to_the_first_token_of_an_unseen_release(runs, left):
-    """With a model or a chip left out it is 32 %, above the issue's line: docs/fit_serving.md."""
+@pytest.mark.parametrize("fold", FOLDS)
+def test_time_to_the_first_token_left_out(runs, left, fold):
     told = np.array([run.ttft is not None for run in runs])
     measured = np.array([run.ttft or 1.0 for run in runs])
-    error = np.abs(left.ttft["release"] / measured - 1)[told]
+    error = np.abs(left.ttft[fold] / measured - 1)[told]
     assert np.median(error) <= TTFT
 
 
@@ -78,12 +88,12 @@ def test_ranges_hold_left_out(runs, left, fold):
     assert RANGES[0] <= ((low <= ratio) & (ratio <= high)).mean() <= RANGES[1]
 
 
-def test_a_fold_made_again(runs, left):
+def test_a_fold_made_again(runs, left, counted):
     """The runs of one chip by the fit of all others are those that are written down."""
     pytest.importorskip("scipy")
     from fit.serving import begin, fit_engines
 
-    parts = stacked(features(runs))
+    parts = stacked(counted)
     fold = fit_engines(parts, begin(runs), lambda run: run.chip != "a100")
     place = {name: i for i, name in enumerate(left.ids)}
     part = next(p for p in parts if any(run.chip == "a100" for run in p.runs))

@@ -156,6 +156,14 @@ def test_lengths_lie_between_the_shortest_and_the_stated():
     assert run_of(row).input_length == pytest.approx(0.9 * int(row["input_length"]))
 
 
+def test_a_table_may_lack_the_steps_between_looks_at_the_queue():
+    row = next(r for r in published() if r["queue_interval"] == "30")
+    assert run_of(row).queue_interval == 30
+    assert run_of({k: v for k, v in row.items() if k != "queue_interval"}).queue_interval == 1
+    with pytest.raises(BadRequest, match="no number of 'queue_interval'"):
+        run_of({**row, "queue_interval": "often"})
+
+
 def test_names_and_prose_of_a_row_change_no_run():
     rows = published()[::50]
     told = [{**row, "source": "x", "citation": "y", "converted_from": "z"} for row in rows]

@@ -16,6 +16,7 @@ from shardwise.roofline.engines import IDEAL_ENGINE, Arrival
 
 LOOP = ClosedLoop(concurrency=64.0, input_length=1024.0, output_length=512.0)
 TOKENIZED = 2e-6 * 1024
+HALF_A_STEP = 0.5 * 0.013
 
 
 def test_tokens_in_are_tokens_out():
@@ -31,14 +32,30 @@ def test_seconds_by_hand():
     """10 ms, 34 ms with a prompt in it, a prompt alone 30 ms: (34 - 10) / 8 between tokens."""
     times = loop_times(LOOP, 0.010, 0.034, 0.030, IDEAL_ENGINE)
     assert times.tpot == pytest.approx(0.013)
-    assert times.ttft == pytest.approx(0.035 + TOKENIZED)
+    assert times.ttft == pytest.approx(HALF_A_STEP + 0.030 + TOKENIZED)
+
+
+def test_the_steps_until_a_request_is_looked_at_hold_prompts_too():
+    """11 steps from one look at the queue to the next: half of ten more, of 13 ms each. Two parts
+    of a batch wait 20 steps for each other."""
+    once = loop_times(LOOP, 0.010, 0.034, 0.030, IDEAL_ENGINE)
+    seldom = replace(LOOP, queue_interval=11.0)
+    waited = loop_times(seldom, 0.010, 0.034, 0.030, IDEAL_ENGINE)
+    assert waited.ttft - once.ttft == pytest.approx(5 * 0.013)
+    engine = replace(IDEAL_ENGINE, arrival=Arrival(balance_steps=20.0))
+    one, two = (
+        loop_times(replace(LOOP, splits=n), 0.010, 0.034, 0.030, engine) for n in (1.0, 2.0)
+    )
+    assert two.ttft - one.ttft == pytest.approx(20 * 0.013)
+    assert one.ttft == once.ttft
 
 
 @pytest.mark.parametrize("wait", [0.0, 0.2, 1.0])
 def test_waiting_moves_time_and_makes_none(wait):
     engine = replace(IDEAL_ENGINE, prefill_wait=wait)
     times = loop_times(LOOP, 0.010, 0.034, 0.030, engine)
-    assert times.end_to_end(512.0) == pytest.approx(0.035 + TOKENIZED + 511 * 0.013)
+    told = HALF_A_STEP + 0.030 + TOKENIZED
+    assert times.end_to_end(512.0) == pytest.approx(told + 511 * 0.013)
     assert times.tpot == pytest.approx(0.010 + (1 - wait) * 0.003)
 
 
@@ -89,6 +106,13 @@ def test_two_pools_go_round_at_the_rate_of_the_slower():
     assert many.ttft == pytest.approx(0.1 + TOKENIZED + 0.5 * many.tpot, rel=0.01)
     assert many.tpot == pytest.approx(0.0164, rel=0.01)
     assert found.tpot < many.tpot
+
+
+def test_where_servers_of_their_own_prefill_the_first_wave_waits_for_its_prompts():
+    engine = replace(IDEAL_ENGINE, prefill_wait=0.9, arrival=Arrival(pool_wait=0.05))
+    waits, none = (pool_times(pools(1.0), e) for e in (engine, IDEAL_ENGINE))
+    assert waits.ttft - none.ttft == pytest.approx(0.05 * 12.8)
+    assert waits.tpot == none.tpot
 
 
 def test_the_steps_hold_what_is_in_flight():

@@ -207,7 +207,7 @@ def test_a_capture_with_a_damaged_program_is_one_message(capsys, tmp_path):
     event = {"ph": "X", "name": "f", "ts": 0, "dur": 5, "pid": 1, "args": {"hlo_op": "f"}}
     (tmp_path / "run.trace.json").write_text(json.dumps([event]))
     hlo = tmp_path / "step.txt"
-    args = ("profile", "--trace", tmp_path / "run.trace.json", "--hlo", hlo)
+    args = ("profile", "--capture", tmp_path / "run.trace.json", "--hlo", hlo)
     hlo.write_text(MODULE)
     assert run(capsys, *args)[0] == 0
     hlo.write_text(MODULE.replace("  %x = ", "  %y = "))

@@ -27,7 +27,7 @@ def written(path, content):
 
 
 def shown(path):
-    """What `profile --trace` says of a capture, which is JSON."""
+    """What `profile --capture` says of a capture, which is JSON."""
     return json.dumps(trace_result(read_trace(path)), allow_nan=False)
 
 
@@ -94,7 +94,7 @@ def test_more_objects_than_a_capture_has_are_refused(tmp_path):
 def test_what_is_no_file_is_refused(capsys, tmp_path):
     (tmp_path / "gone.xplane.pb").symlink_to(tmp_path / "nowhere")
     for path in (tmp_path, tmp_path / "gone.xplane.pb", tmp_path / ("x" * 300 + ".json")):
-        code, out, err = run(capsys, "profile", "--trace", path)
+        code, out, err = run(capsys, "profile", "--capture", path)
         assert (code, out) == (2, "")
         assert str(path) in err
     with pytest.raises(BadRequest):

@@ -13,12 +13,14 @@ that were asked for, and shows the answer. Planning: `plan.py` is the group, wit
 How right it is:
 `validate.py`, `calibrate.py`.
 
-Pictures: `pictures.py` alone imports matplotlib, for `pipeline_chart.py` (with `timeline.py`),
+Pictures: `pictures.py` alone imports matplotlib (`charts.py` has what charts share: ticks, marks,
+labels), for `pipeline_chart.py` (with `timeline.py`),
 `serve_chart.py`, `simulate_chart.py`, `sweep_chart.py`, `validate_plot.py`, `shard_pictures.py`,
-`shard_views.py` and `shard_animation.py`. What all share: `lazy.py`, `options.py`, `numbers.py`
-(options that are numbers), `files.py` (options that name files to write), `parts.py` (packages that
-the plain install leaves out), `output.py` shows answers, `progress.py` how far a run is,
-`streams.py` errors.
+`shard_views.py` and `shard_animation.py`. What all share: `lazy.py`, `command.py` (groups of
+options in `--help`, of which `option_table.py` is the table), `options.py`, `numbers.py` (options
+that are numbers), `choices.py` (those that are names of rows), `files.py` (options that name files
+to write), `parts.py` (packages that the plain install leaves out), `output.py` shows answers as
+documents and `pages.py` as pages, `progress.py` how far a run is, `streams.py` errors.
 """
 
 import sys

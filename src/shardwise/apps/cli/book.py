@@ -5,15 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerGroup
 from shardwise.apps.cli.files import check_outputs, plot_option
 from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 
 if TYPE_CHECKING:
     from shardwise.book.figures import Figure
 
 
-@click.group()
+@click.group(cls=AnswerGroup)
 def book() -> None:
     """The book's figures as data, and the published plans that it audits."""
 
@@ -33,6 +35,7 @@ def list_(**options: Any) -> None:
 @click.argument("figure_id", metavar="ID")
 @csv_option
 @plot_option("Also draw the figure (.png or .svg).")
+@sections_options("detail")
 @json_option
 def figure_(**options: Any) -> None:
     """The data series of one figure, with what the text reads off it."""

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, forced
 from shardwise.apps.cli.numbers import NUMBER, WHOLE
 from shardwise.apps.cli.options import given, hardware_options, refuse, request_of
 from shardwise.apps.cli.output import json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.parts import needed_for
 from shardwise.apps.cli.progress import progress_line, stage_line
 from shardwise.errors import BadRequest
@@ -21,7 +23,7 @@ MACHINE = ("cpu_devices", "name", "timeout")
 """Options of a calibration of the devices here; the others are of a server's."""
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.argument("plan", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--cpu-devices", type=WHOLE, metavar="N", help="Here: measure N virtual CPU devices.")
 @click.option("--name", default="here", show_default=True, help="Here: of the chip in the file.")
@@ -58,6 +60,7 @@ MACHINE = ("cpu_devices", "name", "timeout")
     help="Hardware file, for --hw; a server's engine goes beside it as FILE.engine.toml.",
 )
 @hardware_options(price=False)
+@sections_options("detail")
 @json_option
 def calibrate(**options: Any) -> None:
     """Measure the devices here, or the server of PLAN, and write what was found.

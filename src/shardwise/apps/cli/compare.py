@@ -5,18 +5,19 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.compile import PHASES, compile_options, program_inputs, refuse_misses
 from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import document_of, show_answer
 from shardwise.apps.cli.progress import stage_line
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.argument("what", metavar="PLAN")
 @compile_options
 @click.option("--phase", type=PHASES, help="Default: all.")
 @click.option(
-    "--trace",
+    "--capture",
     type=click.Path(dir_okay=True, path_type=Path),
     metavar="FILE",
     help="A capture of the program (.xplane.pb or trace.json.gz): measured beside both.",

@@ -5,10 +5,12 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, folder_option
 from shardwise.apps.cli.numbers import NUMBER
 from shardwise.apps.cli.options import given, request_of
 from shardwise.apps.cli.output import document_of, json_option, plain, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.progress import stage_line
 from shardwise.errors import NoFeasiblePlan
 
@@ -31,6 +33,7 @@ def compile_options(command: Any) -> Any:
                 "--set", "sets", multiple=True, metavar="PATH=VALUE", help="Change a plan."
             ),
             click.option("--hw", "hw_files", multiple=True, metavar="FILE", help="Adds a chip."),
+            sections_options("detail"),
             json_option,
         )
     ):
@@ -38,7 +41,7 @@ def compile_options(command: Any) -> Any:
     return command
 
 
-@click.command(name="compile")
+@click.command(cls=AnswerCommand, name="compile")
 @click.argument("what", metavar="PLAN|MODULE:FUNCTION")
 @compile_options
 @click.option("--phase", "phases", multiple=True, type=PHASES, help="Of a serving plan; all.")
@@ -65,7 +68,7 @@ def compile_(**options: Any) -> None:
 def program_inputs(options: dict[str, Any]) -> dict[str, Any]:
     """What a document says was asked."""
     phase = options.get("phase")
-    asked = {k: v for k, v in options.items() if k not in ("as_json", "out", "phase", "trace")}
+    asked = {k: v for k, v in options.items() if k not in ("as_json", "out", "phase", "capture")}
     return given(asked) | ({"phases": (phase,)} if phase else {})
 
 

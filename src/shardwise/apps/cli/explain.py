@@ -4,13 +4,14 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.compile import PHASES, compile_options, program_inputs, refuse_misses
 from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import document_of, show_answer
 from shardwise.apps.cli.progress import stage_line
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.argument("what", metavar="PLAN|MODULE:FUNCTION")
 @compile_options
 @click.option("--phase", type=PHASES, help="Of a plan.")

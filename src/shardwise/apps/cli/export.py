@@ -6,25 +6,26 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option
 from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import json_option, show_answer
-from shardwise.planner.export import EXPORTERS
-from shardwise.planner.export.serving import SERVE_EXPORTERS
-
-TARGETS = "|".join((*EXPORTERS, *SERVE_EXPORTERS))
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--to", metavar=TARGETS, help="Write the plan for this target.")
-@click.option("--from", "from_", metavar=TARGETS, help="Read an export back into a plan file.")
+@click.option("--to", metavar="TARGET", help="Write the plan for this target.")
+@click.option("--from", "from_", metavar="TARGET", help="Read an export back into a plan file.")
 @click.option("--model", help="With --from: the model, where the file does not say it.")
 @click.option("--on", help="With --from: the slice, where the file does not say it.")
-@file_option("-o", "--output", metavar="FILE", help="Write here, not to stdout.")
+@file_option("-o", "output", metavar="FILE", help="Write here, not to stdout.")
 @json_option
 def export(**options: Any) -> None:
-    """Write the plan in PATH for a framework (--to), or read such a file back (--from)."""
+    """Write the plan in PATH for other software (--to), or read such a file back (--from).
+
+    TARGET is maxtext, torchtitan, megatron, jax, xpk or skypilot for a training plan, and vllm or
+    sglang for a serving plan.
+    """
     from shardwise.boundary import write_text
     from shardwise.plans import save_plan
     from shardwise.verbs.export import ExportRequest

@@ -4,12 +4,14 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerGroup
 from shardwise.apps.cli.files import check_outputs
 from shardwise.apps.cli.options import hardware_options, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 
 
-@click.group()
+@click.group(cls=AnswerGroup)
 def hw() -> None:
     """Chips, networks, slices and prices of the catalogue."""
 
@@ -29,6 +31,7 @@ def list_chips(**options: Any) -> None:
 @hw.command()
 @click.argument("chip")
 @hardware_options()
+@sections_options("detail")
 @json_option
 def show(**options: Any) -> None:
     """Every number of CHIP with its source, and the other constants where they differ."""
@@ -42,6 +45,7 @@ def show(**options: Any) -> None:
 @click.argument("first")
 @click.argument("second")
 @hardware_options(sets=False, price=False)
+@sections_options("detail")
 @json_option
 @csv_option
 def diff(**options: Any) -> None:

@@ -4,15 +4,17 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerGroup
 from shardwise.apps.cli.files import check_outputs
 from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 
 seq_option = click.option("--seq", default="8192", show_default=True, help="Tokens of a sequence.")
-dtype_option = click.option("--dtype", default="bf16", show_default=True, help="Of the KV cache.")
+kv_option = click.option("--kv", default="bf16", show_default=True, help="Of the KV cache.")
 
 
-@click.group()
+@click.group(cls=AnswerGroup)
 def model() -> None:
     """Parameters, FLOPs, KV cache and design decisions of a model."""
 
@@ -31,22 +33,24 @@ def list_models(**options: Any) -> None:
 @model.command()
 @click.argument("name")
 @seq_option
-@dtype_option
+@kv_option
+@sections_options("detail")
 @json_option
 def show(**options: Any) -> None:
     """One model, by zoo name, by its config.json, or by a directory with one."""
     from shardwise.verbs.model import ModelRequest
 
     request = request_of(ModelRequest, options)
-    inputs = {"name": options["name"], "seq": request.context(), "dtype": options["dtype"]}
+    inputs = {"name": options["name"], "seq": request.context(), "kv": options["kv"]}
     show_answer(request.answer(), options, inputs=inputs)
 
 
 @model.command()
 @click.argument("names", nargs=-1, required=True)
 @seq_option
-@dtype_option
+@kv_option
 @csv_option
+@sections_options("detail")
 @json_option
 def diff(**options: Any) -> None:
     """The design decisions of two or more models side by side; * marks what differs."""
@@ -54,5 +58,5 @@ def diff(**options: Any) -> None:
 
     check_outputs()
     request = request_of(ModelDiffRequest, options)
-    inputs = {"names": options["names"], "seq": request.context(), "dtype": options["dtype"]}
+    inputs = {"names": options["names"], "seq": request.context(), "kv": options["kv"]}
     show_answer(request.answer(), options, inputs=inputs)

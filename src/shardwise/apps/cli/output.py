@@ -1,12 +1,11 @@
-"""Show an answer: a JSON document on stdout with --json, else its page.
+"""Show an answer: a JSON document on stdout with --json, else its page (`pages.py`).
 
-Warnings and notes go to stderr in JSON mode and under the tables otherwise.
+Warnings go to stderr below the page; in a document they are part of it.
 """
 
 import json
-import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,8 @@ import click
 
 from shardwise.apps.cli.files import file_option
 from shardwise.apps.cli.options import given
-from shardwise.apps.cli.streams import say
-from shardwise.verbs.answer import TextTable
+from shardwise.apps.cli.pages import print_answer
+from shardwise.verbs.layout import Part
 
 if TYPE_CHECKING:
     from shardwise.verbs.answer import Answer
@@ -33,16 +32,21 @@ def show_answer(
     *,
     inputs: Mapping[str, Any] | None = None,
     doc: Mapping[str, Any] | None = None,
-    page: Iterable[str | TextTable] | None = None,
-    more: Iterable[str] = (),
+    page: Iterable[Part] | None = None,
+    more: Sequence[str] = (),
+    warnings_first: bool = False,
 ) -> None:
     """Write --csv, then print the document or the page; `more` are lines below the page, such as
     which files were written, and `page` one in place of the answer's own. `inputs` are what was
-    asked, in place of all options given; `doc` is a document that was made before."""
+    asked, in place of all options given; `doc` is a document that was made before;
+    `warnings_first` puts the warnings above a long page."""
     if options.get("csv_path"):
         _write_rows(options["csv_path"], answer.table())
     doc = doc or document_of(answer, given(options) if inputs is None else inputs)
-    emit(doc, options["as_json"], lambda: print_page((*(page or answer.page()), *more)))
+    if options["as_json"]:
+        print_document(doc)
+    else:
+        print_answer(answer, options, doc["warnings"], page, more, warnings_first)
 
 
 def document_of(answer: "Answer", inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,15 +58,6 @@ def document_of(answer: "Answer", inputs: Mapping[str, Any]) -> dict[str, Any]:
         warnings=answer.warnings,
         provenance=answer.provenance,
     )
-
-
-def print_page(page: Iterable[str | TextTable]) -> None:
-    """Print an answer for people, its tables as wide as a terminal has them."""
-    for part in page:
-        if isinstance(part, TextTable) and sys.stdout.isatty():
-            _rich_table(part)
-        else:
-            click.echo(str(part))
 
 
 def document(
@@ -85,18 +80,13 @@ def document(
     }
 
 
-def emit(doc: Mapping[str, Any], as_json: bool, render: Callable[[], None]) -> None:
-    """Print the document as JSON, or render it for a person and list its warnings."""
-    if as_json:
-        from shardwise.boundary.documents import finite, to_json  # slow to load, for --help
+def print_document(doc: Mapping[str, Any]) -> None:
+    """Print the document as JSON; numbers that JSON has not become null, which a warning says."""
+    from shardwise.boundary.documents import finite, to_json  # slow to load, for --help
 
-        found, gone = finite(plain(doc))
-        found["warnings"] += [f"{place}, which JSON has no number for: null" for place in gone[:20]]
-        click.echo(_spelt(to_json(found)))
-        return
-    render()
-    for warning in doc["warnings"]:
-        say(f"warning: {warning}")
+    found, gone = finite(plain(doc))
+    found["warnings"] += [f"{place}, which JSON has no number for: null" for place in gone[:20]]
+    click.echo(_spelt(to_json(found)))
 
 
 def _spelt(text: str) -> str:
@@ -130,46 +120,3 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     from shardwise.boundary import write_table  # slow to load, for --help
 
     write_table(path, header, rows, option="--csv")
-
-
-def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], title: str = "", left: int = 1
-) -> None:
-    """Print one table."""
-    made = TextTable(header, rows, title, left)
-    _rich_table(made) if sys.stdout.isatty() else click.echo(str(made))
-
-
-def _rich_table(found: TextTable) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    hidden = _crowded_out(found)
-    kept = [i for i, name in enumerate(found.header) if name not in hidden]
-    out = Table(title=found.title or None, title_justify="left", box=None, pad_edge=True)
-    for i in kept:
-        justify = "left" if i < found.left else "right"
-        out.add_column(found.header[i], justify=justify, overflow="fold")
-    for row in found.rows:
-        out.add_row(*[Text(str(row[i])) for i in kept])
-    Console().print(out)
-    if hidden:
-        click.echo(f"No room for: {', '.join(hidden)}; see --csv, --json or a wider terminal.")
-
-
-def _crowded_out(found: TextTable) -> Sequence[str]:
-    """Columns of `spare`, first ones first, that the terminal has no room for."""
-    room, cells = shutil.get_terminal_size().columns, [found.header, *found.rows]
-    widths = {
-        name: max(len(str(row[i])) for row in cells) + _PADDING
-        for i, name in enumerate(found.header)
-    }
-    left_out = 0
-    while sum(widths.values()) > room and left_out < len(found.spare):
-        del widths[found.spare[left_out]]
-        left_out += 1
-    return found.spare[:left_out]
-
-
-_PADDING = 2  # a space on both sides of a column of a terminal's table

@@ -22,9 +22,12 @@ def need_matplotlib() -> None:
 def new_figure(width: float, height: float) -> Any:
     """An empty figure of so many inches, drawn without a display; MissingPart as above."""
     need_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)  # measures texts, whatever format is written
+    return figure
 
 
 def save_figure(figure: Any, path: Path) -> None:

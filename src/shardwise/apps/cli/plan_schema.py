@@ -2,10 +2,11 @@
 
 import click
 
-from shardwise.apps.cli.output import print_page
+from shardwise.apps.cli.command import AnswerCommand
+from shardwise.apps.cli.pages import print_page
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.option("--kind", default="train", show_default=True, metavar="train|serve")
 def schema(kind: str) -> None:
     """The JSON Schema of plan files, for editors that check YAML."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, plot_option
 from shardwise.apps.cli.numbers import WHOLE
 from shardwise.apps.cli.options import hardware_options, request_of
@@ -13,7 +14,7 @@ from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.progress import progress_line
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
 @click.option("--on", required=True, help="A bare chip (v5e) or a slice (v5e:4x4).")
 @click.option("--input", help="Tokens of the prompt, such as 8192.")

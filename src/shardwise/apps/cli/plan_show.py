@@ -5,15 +5,17 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option
 from shardwise.apps.cli.options import hardware_options, request_of
 from shardwise.apps.cli.output import json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.timeline import timeline_options, write_timeline
 
 plan_file = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.argument("path", type=plan_file)
 @click.option(
     "--resolve", is_flag=True, help="Show every choice with where it comes from: file or computed."
@@ -21,6 +23,7 @@ plan_file = click.Path(dir_okay=False, path_type=Path)
 @file_option("-o", "--output", help="With --resolve: the whole plan as a file.")
 @timeline_options
 @hardware_options(constants=None, price=False)
+@sections_options("detail", "book")
 @json_option
 def show(**options: Any) -> None:
     """Price the plan in a file and hold it against the book's rules.
@@ -37,8 +40,8 @@ def show(**options: Any) -> None:
     if output and not options["resolve"]:
         raise BadRequest("-o writes the whole plan; it goes with --resolve")
     answer = request_of(PlanShowRequest, options).answer()
-    write_timeline(answer.best, options)
     if output:
         save_plan(answer.best.plan, output)
     inputs = {"path": str(options["path"]), "set": list(options["sets"])}
     show_answer(answer, options, inputs=inputs)
+    write_timeline(answer.best, options)

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, plot_option
 from shardwise.apps.cli.numbers import NUMBER
 from shardwise.apps.cli.options import hardware_options, request_of
@@ -12,7 +13,7 @@ from shardwise.apps.cli.plan_train_options import search_options
 from shardwise.apps.cli.progress import progress_line
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.option("--model", required=True, help="Zoo name, config.json, or a folder with one.")
 @click.option(
     "--on",
@@ -44,5 +45,5 @@ def sweep(**options: Any) -> None:
     if options["plot_path"]:
         from shardwise.apps.cli.sweep_chart import plot_sweep
 
-        plot_sweep(answer.points, answer.name, options["plot_path"])
+        plot_sweep(answer.points, answer.name, options["plot_path"], answer.days)
     show_answer(answer, options)

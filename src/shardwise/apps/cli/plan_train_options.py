@@ -1,43 +1,53 @@
-"""Options that fix choices of a training plan, and those of a whole run."""
+"""Options that fix choices of a training plan, and those of a whole run.
+
+Their values are names of rows, which `--help` does not import: a wrong one is answered with all.
+"""
 
 from typing import Any
 
 import click
 
+from shardwise.apps.cli.choices import Named
 from shardwise.apps.cli.numbers import WHOLE
 from shardwise.apps.cli.options import renamed
-from shardwise.models.remat import REMAT_POLICIES
-from shardwise.planner.search.request import OBJECTIVES
-from shardwise.plans.context_methods import CONTEXT_METHODS
-from shardwise.plans.optimizers import OPTIMIZERS
-from shardwise.plans.stacks import WANTED
-from shardwise.scheduling.pipeline import PIPELINE_KINDS
 
 _OPTIONS = (
     click.option("--pin", "pins", multiple=True, metavar="AXIS=DEGREE", help="Fix a mesh degree."),
-    click.option("--remat", type=click.Choice(REMAT_POLICIES), help="Fix the remat policy."),
     click.option(
-        "--schedule", type=click.Choice(PIPELINE_KINDS), help="Fix the pipeline schedule."
+        "--remat",
+        type=Named("policy", "shardwise.models.remat:REMAT_POLICIES"),
+        help="Fix the remat policy.",
+    ),
+    click.option(
+        "--schedule",
+        type=Named("schedule", "shardwise.scheduling.pipeline:PIPELINE_KINDS"),
+        help="Fix the pipeline schedule.",
     ),
     click.option("--zero", type=WHOLE, metavar="0|1|2", help="Fix the ZeRO stage over replicas."),
     click.option(
         "--context-method",
-        type=click.Choice(CONTEXT_METHODS),
+        type=Named("method", "shardwise.plans.context_methods:CONTEXT_METHODS"),
         help="Fix how attention sees a sequence that is cut over `context`.",
     ),
     click.option(
         "--for",
         "software",
-        type=click.Choice(WANTED),
-        help="Program that is to run the plan, or any for every plan that can be priced. "
-        "Default: what the chip's users run (TPU: maxtext, GPU: megatron or torchtitan).",
+        type=Named("program", "shardwise.plans.stacks:WANTED"),
+        help="Program that is to run the plan: maxtext, megatron, torchtitan or jax; or any, for "
+        "every plan that can be priced. Default: what the chip's users run (TPU: maxtext, GPU: "
+        "megatron or torchtitan).",
     ),
     renamed("--stack", "--for PROGRAM prices a plan by its own stack; or --for any --set stack={}"),
-    click.option("--optimizer", type=click.Choice(OPTIMIZERS), default="adam", show_default=True),
+    click.option(
+        "--optimizer",
+        type=Named("optimizer", "shardwise.plans.optimizers:OPTIMIZERS"),
+        default="adam",
+        show_default=True,
+    ),
     click.option("--max-hbm", help="Bytes per chip to stay under, such as 80GiB."),
     click.option(
         "--objective",
-        type=click.Choice(OBJECTIVES),
+        type=Named("objective", "shardwise.planner.search.request:OBJECTIVES"),
         default="time",
         show_default=True,
         help="time: the fastest step on the slice. cost: the fewest dollars per token, if only the "

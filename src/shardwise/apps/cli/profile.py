@@ -5,17 +5,19 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.compile import PHASES
 from shardwise.apps.cli.files import check_outputs, folder_option
 from shardwise.apps.cli.numbers import NUMBER, WHOLE
 from shardwise.apps.cli.options import given, request_of
 from shardwise.apps.cli.output import document_of, json_option, plain, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.progress import stage_line
 
 PATH = click.Path(dir_okay=True, path_type=Path)
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.argument("what", metavar="[PLAN|MODULE:FUNCTION]", required=False)
 @click.option(
     "--steps",
@@ -29,18 +31,19 @@ PATH = click.Path(dir_okay=True, path_type=Path)
 @click.option("--args", metavar="MODULE:NAME", help="Makes a function's arguments.")
 @click.option("--mesh", metavar="X=4,Y=2", help="Mesh of a function; default x, all devices.")
 @click.option("--on", metavar="SLICE", help="Prices a function's compiled ops on it.")
-@click.option("--trace", type=PATH, metavar="FILE", help="Read a capture that was made elsewhere.")
+@click.option("--capture", type=PATH, metavar="FILE", help="Read one that was made elsewhere.")
 @click.option("--hlo", type=PATH, metavar="FILE", help="Compiled text of the capture's program.")
 @click.option("--set", "sets", multiple=True, metavar="PATH=VALUE", help="Change a plan.")
 @click.option("--hw", "hw_files", multiple=True, metavar="FILE", help="Adds a chip.")
 @click.option("--timeout", type=NUMBER, default=900.0, metavar="SECONDS", help="[900]")
 @folder_option("--out", metavar="DIR", help="Keep capture, tables and compiled text.")
+@sections_options("detail")
 @json_option
 def profile(**options: Any) -> None:
     """Time steps of a plan or of a function on the devices here, op by op.
 
     Measured seconds stand beside those of the compiled program and, for a plan, of the planner.
-    With --trace nothing is run: an .xplane.pb or trace.json.gz of a CPU, GPU or TPU is read.
+    With --capture nothing is run: an .xplane.pb or trace.json.gz of a CPU, GPU or TPU is read.
     """
     check_outputs(options["what"])
     from shardwise.verbs.profile import ProfileRequest
@@ -48,8 +51,8 @@ def profile(**options: Any) -> None:
 
     with stage_line() as watch:
         answer = request_of(ProfileRequest, options).answer(watch)
-    captured = options["trace"] is not None
-    asked = ("trace", "hlo") if captured else [k for k in options if k != "as_json"]
+    captured = options["capture"] is not None
+    asked = ("capture", "hlo") if captured else [k for k in options if k != "as_json"]
     doc = document_of(answer, given({name: options[name] for name in asked}))
     out, more = options["out"], []
     if out is not None and answer.profiled is not None:

@@ -4,11 +4,13 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.options import hardware_options, request_of
 from shardwise.apps.cli.output import json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.option("--on", required=True, metavar="CHIP", help="A chip, such as v5e or h100.")
 @click.option(
     "--matmul", required=True, metavar="MxKxN", help="[M, K] x [K, N], as 240x8192x32768."
@@ -18,6 +20,7 @@ from shardwise.apps.cli.output import json_option, show_answer
     "--weights", metavar="DTYPE", help="How the [K, N] operand is stored, if not --dtype."
 )
 @hardware_options(price=False)
+@sections_options("detail")
 @json_option
 def roofline(**options: Any) -> None:
     """Whether a matmul is bound by math or by memory, on one chip."""

@@ -4,20 +4,22 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, plot_option
 from shardwise.apps.cli.numbers import WHOLE
 from shardwise.apps.cli.options import hardware_options, refuse, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
+from shardwise.apps.cli.pages import sections_options
 from shardwise.errors import BadRequest
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.argument("expression")
 @click.option("--dims", required=True, metavar="I=SIZE,..", help="The size of every dim.")
 @click.option("--mesh", required=True, metavar="X=4,Y=2", help="Axes and degrees.")
 @click.option("--dtype", default="bf16", show_default=True, help="The arrays' dtype.")
 @click.option("--on", metavar="SLICE", help="Rank by time on a slice such as v5e:4x4.")
-@click.option("--out", metavar="free|LAYOUT", help="Wanted layout of the result, or any.")
+@click.option("--result", metavar="free|LAYOUT", help="Wanted layout of the result, or any.")
 @click.option("--free", multiple=True, metavar="ARRAY", help="Choose how this input is stored.")
 @click.option("--max-hbm", help="Bytes per device to stay under, such as 300MB.")
 @click.option("--top", type=WHOLE, metavar="N", help="Strategies to show [default: 5].")
@@ -29,7 +31,10 @@ from shardwise.errors import BadRequest
     help="With --backward: how a gradient (dW[..]) or optimizer state (mW[..]) is stored.",
 )
 @click.option(
-    "--input", multiple=True, metavar="ARRAY", help="With --backward: this array is no parameter."
+    "--no-parameter",
+    multiple=True,
+    metavar="ARRAY",
+    help="With --backward: this array is no parameter.",
 )
 @click.option("--draw", is_flag=True, help="Who holds what, as a map in the terminal.")
 @plot_option("The map of one array as a figure, PNG or SVG.")
@@ -42,6 +47,7 @@ from shardwise.errors import BadRequest
 @click.option("--to", type=click.Choice(("jax", "explicit")), help="Print a runnable program.")
 @click.option("--run", is_flag=True, help="Compile and run the best on virtual CPU devices.")
 @hardware_options()
+@sections_options("detail")
 @json_option
 @csv_option
 def shard(**options: Any) -> None:

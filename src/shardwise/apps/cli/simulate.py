@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option, plot_option
 from shardwise.apps.cli.options import hardware_options, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
@@ -19,7 +20,7 @@ _TRACES = (
 )
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.argument("path", metavar="PLAN", type=_file)
 @click.option("--trace", type=_file, help=_TRACES)
 @click.option("--requests", help="The first so many of a trace, or how many to make (1000).")

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
+from shardwise.apps.cli.charts import legend, log_axis, titled
 from shardwise.apps.cli.pictures import new_figure, save_figure
 from shardwise.planner.simulate.clock import TICKS
 from shardwise.planner.simulate.metrics import latencies, levels
+from shardwise.units import format_seconds
 from shardwise.workflows.simulate import Simulated
 
 _MOST_POINTS = 2000
@@ -24,11 +26,12 @@ def plot_simulation(found: Simulated, path: Path) -> None:
         if values.size:
             shares = np.linspace(0, 1, min(values.size, _MOST_POINTS))
             spread.plot(np.quantile(values, shares), shares, label=name.upper())
-    spread.set_xscale("log", base=10)
-    spread.set_xlabel("seconds")
-    spread.set_ylabel("share within")
-    spread.set_title(f"{found.plan.model}: simulated latencies")
-    spread.legend(fontsize=8)
+    shown = [v for line in spread.get_lines() for v in line.get_xdata() if v > 0]
+    log_axis(spread, "x", shown or [1.0], format_seconds)
+    spread.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    spread.axhline(0.9, linewidth=0.8, color="grey", linestyle=":")
+    titled(spread, "time", "share within", f"{found.plan.model}: simulated latencies")
+    legend(spread)
     _loads(found, load)
     save_figure(figure, path)
 
@@ -44,7 +47,6 @@ def _loads(found: Simulated, axis) -> None:
                 at = np.searchsorted(rows[:, 0], moments, side="right") - 1
                 total += np.where(at >= 0, rows[at, column], 0.0)
         axis.plot((moments - outcome.start) / TICKS, total, label=name, linewidth=1)
-    axis.set_xlabel("seconds")
-    axis.set_ylabel("requests, all replicas")
-    axis.set_title(f"{len(outcome.jobs):,} requests on {len(outcome.replicas)} replicas")
-    axis.legend(fontsize=8)
+    title = f"{len(outcome.jobs):,} requests on {len(outcome.replicas)} replicas"
+    titled(axis, "seconds", "requests, all replicas", title)
+    legend(axis)

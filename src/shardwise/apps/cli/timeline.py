@@ -1,4 +1,4 @@
-"""--plot and --trace of a training plan: its pipeline as a Gantt chart and as a Perfetto trace."""
+"""--plot and --perfetto of a training plan: its pipeline as a Gantt chart and as a trace."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from shardwise.apps.cli.files import file_option, plot_option
 def timeline_options(command):
     """The two options; `write_timeline` does what they ask."""
     trace = file_option(
-        "--trace",
+        "--perfetto",
         "trace_path",
         endings=(".json", ".json.gz"),
         help="Pipeline trace for ui.perfetto.dev (.json.gz).",

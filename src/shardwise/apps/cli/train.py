@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.numbers import NUMBER, WHOLE
 from shardwise.apps.cli.options import request_of
 from shardwise.apps.cli.output import json_option, show_answer
@@ -17,7 +18,7 @@ EVERY = 10.0
 """Seconds between two lines of a log at most, where steps are slow."""
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.argument("plan", type=click.Path(dir_okay=False))
 @click.option("--data", required=True, metavar="FILE|DIR", help="Text to train on.")
 @click.option(
@@ -27,7 +28,7 @@ EVERY = 10.0
 @click.option("--seed", type=WHOLE, default=0, help="Weights and order of the data.  [0]")
 @click.option("--lr", type=NUMBER, default=1e-3, help="Peak learning rate.  [0.001]")
 @click.option("--warmup", type=WHOLE, default=0, help="Steps up to the peak.  [0]")
-@click.option("--schedule", type=SCHEDULES, default="cosine", help="Down to 10 %.  [cosine]")
+@click.option("--lr-schedule", type=SCHEDULES, default="cosine", help="Down to 10 %.  [cosine]")
 @click.option(
     "--clip",
     type=NUMBER,

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, plot_option
 from shardwise.apps.cli.options import given, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
@@ -12,7 +13,7 @@ from shardwise.apps.cli.progress import progress_line
 from shardwise.errors import BadRequest
 
 
-@click.command()
+@click.command(cls=AnswerCommand)
 @click.argument(
     "path",
     metavar="[TABLE.csv]",
@@ -28,7 +29,7 @@ from shardwise.errors import BadRequest
     metavar="MEDIAN",
     help="Exit with 4 where the median absolute error is larger, such as 10%.",
 )
-@click.option("--verbose", is_flag=True, help="Name every row that is left out, and the worst.")
+@click.option("--detail", is_flag=True, help="Name every row that is left out, and the worst.")
 @plot_option("Predicted against measured as a PNG or SVG.")
 @csv_option
 @json_option
@@ -51,5 +52,6 @@ def validate(**options: Any) -> None:
 
         plot(answer.found, options["plot_path"])  # type: ignore[arg-type]
     asked = {name: value for name, value in options.items() if name != "path"}
-    show_answer(answer, options, inputs={"path": str(request.table), **given(asked)})
+    inputs = {"path": str(request.table), **given(asked)}
+    show_answer(answer, options, inputs=inputs, warnings_first=True)
     answer.checked()

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from shardwise.apps.cli.charts import legend, log_axis, titled
 from shardwise.apps.cli.pictures import new_figure, save_figure
 from shardwise.evidence.training.validate import Validation
+from shardwise.units import format_seconds
 
 MARKERS = "osD^vPX*"
 
@@ -35,9 +37,9 @@ def plot(found: Validation, path: Path) -> None:
                     marker=MARKERS[j % len(MARKERS)],
                     label=f"{chip}, {stack}",
                 )
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
-    axes.set_xlabel("measured seconds per step")
-    axes.set_ylabel("predicted seconds per step")
-    axes.set_title(f"{len(found.rows)} training runs")
-    axes.legend(fontsize="small")
+    for which in "xy":
+        log_axis(axes, which, ends, format_seconds)
+    axes.set(xlim=ends, ylim=ends)
+    titled(axes, "measured per step", "predicted per step", f"{len(found.rows)} training runs")
+    legend(axes)
     save_figure(figure, path)

@@ -8,7 +8,11 @@ less), so a share f = q / lump of the steps is mixed:
 
     mean step = D + f (M - D)           D a decode step, M a mixed one of n sequences and a lump
     TPOT      = (D + (1 - w) f (M - D)) / y
-    TTFT      = P + poll_steps D + w f (M - D) (O / y - 1)          P the prefill of a prompt alone
+    TTFT      = P + s (mean step) + w f (M - D) (O / y - 1)         P the prefill of a prompt alone
+
+s steps go by until software looks at a request: `poll_steps`, half of the steps that it is told to
+take between looks at its queue (`queue_interval`), and `balance_steps` where parts of the batch
+have attention of their own, as one of them starts a prompt when the others have one too.
 
 An engine moves a part w of the others' prefill from the time between tokens to the time before the
 first: `prefill_wait` where lengths differ, so that prompts trickle in beside decodes (beyond the
@@ -18,8 +22,8 @@ meets `crowd` (c^0.36 - 1) others at its prefill. Requests beyond n queue for th
 Where servers of their own prefill (`pools`), decode steps hold no prompts, and the loop goes round
 at the rate X that the slower pool allows:
 
-    X = min(c / (P + handover + poll_steps D + O TPOT), rate of prefill),  n = X O TPOT per server
-    TTFT = c / X - O TPOT + w c / rate
+    X = min(c / (P + handover + s D + O TPOT), rate of prefill),  n = X O TPOT per server
+    TTFT = c / X - O TPOT + pool_wait c / rate
 """
 
 from collections.abc import Callable
@@ -48,7 +52,8 @@ _ROUNDS = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:
     """What is in flight at one server; numbers or arrays over candidates. `yields` are the tokens
-    of one step and sequence, `splits` parts of the batch that prefill prompts of their own."""
+    of one step and sequence, `splits` parts of the batch that prefill prompts of their own,
+    `queue_interval` the steps from one look at the queue to the next."""
 
     concurrency: Quantity
     input_length: Quantity
@@ -57,6 +62,7 @@ class ClosedLoop:
     token_budget: Quantity = TOKEN_BUDGET
     yields: Quantity = 1.0
     splits: Quantity = 1.0
+    queue_interval: Quantity = 1.0
 
     @property
     def running(self) -> Quantity:
@@ -160,6 +166,11 @@ def arriving(loop: ClosedLoop, engine: Engine) -> Quantity:
     return engine.arrival.request_seconds + TOKEN_SECONDS * loop.input_length
 
 
+def polling(loop: ClosedLoop, engine: Engine) -> Quantity:
+    """s: steps until a request is looked at and its first token is sent, alone or with others."""
+    return engine.arrival.poll_steps + (loop.queue_interval - 1) / 2
+
+
 def loop_times(
     loop: ClosedLoop,
     decode: Quantity,
@@ -175,7 +186,8 @@ def loop_times(
     others = loop.mixed_share * np.maximum(mixed - decode, 0.0)
     tpot = (decode + (1 - wait) * others) / loop.yields
     met = np.where(equal, arrival.crowd * (np.asarray(loop.concurrency) ** CROWD_POWER - 1), 0.0)
-    alone = prompt * loop.chunks * (1 + met) + arrival.poll_steps * decode
+    looked_at = polling(loop, engine) + np.where(loop.splits > 1, arrival.balance_steps, 0.0)  # type: ignore[operator]
+    alone = prompt * loop.chunks * (1 + met) + looked_at * (decode + others)
     served = arriving(loop, engine) + alone + wait * others * steps
     answer = (loop.output_length - 1) * tpot
     queued = np.maximum(loop.concurrency / loop.running - 1, 0.0) * (served + answer)
@@ -196,10 +208,10 @@ class PoolTimes:
     decode: Callable[[Quantity], Quantity]
 
 
-def pool_times(pools: PoolTimes, engine: Engine, equal: Quantity = False) -> LoopTimes:
+def pool_times(pools: PoolTimes, engine: Engine) -> LoopTimes:
     """TTFT and TPOT where servers of their own prefill; see the head of this file. `concurrency` of
     the loop is of one decode server."""
-    loop, arrival = pools.loop, engine.arrival
+    loop, arrival, polls = pools.loop, engine.arrival, polling(pools.loop, engine)
     flying = loop.concurrency * pools.servers
     prefill = pools.prompt * loop.chunks
     rate = pools.prefill_servers * np.maximum(
@@ -209,16 +221,16 @@ def pool_times(pools: PoolTimes, engine: Engine, equal: Quantity = False) -> Loo
     tokens = np.maximum(loop.output_length - 1, 1.0)
     running = loop.running
     for _ in range(_ROUNDS):
-        _, _, held, _ = _round(pools, arrival.poll_steps, before, rate, tokens, running)
+        _, _, held, _ = _round(pools, polls, before, rate, tokens, running)
         running = (running + held) / 2
-    tpot, goes, _, polled = _round(pools, arrival.poll_steps, before, rate, tokens, running)
+    tpot, goes, _, polled = _round(pools, polls, before, rate, tokens, running)
     first = np.maximum(flying / goes - tokens * tpot, before + polled)
-    return LoopTimes(ttft=first + waiting(engine, equal) * flying / rate, tpot=tpot)
+    return LoopTimes(ttft=first + arrival.pool_wait * flying / rate, tpot=tpot)
 
 
 def _round(
     pools: PoolTimes,
-    poll_steps: Quantity,
+    polls: Quantity,
     before: Quantity,
     rate: Quantity,
     tokens: Quantity,
@@ -227,7 +239,7 @@ def _round(
     """TPOT, requests per second, sequences of a server, and seconds polled, at some sequences."""
     loop = pools.loop
     step = pools.decode(running)
-    tpot, polled = step / loop.yields, poll_steps * step
+    tpot, polled = step / loop.yields, polls * step
     flying = loop.concurrency * pools.servers
     goes = np.minimum(flying / (before + polled + tokens * tpot), rate)
     held = np.minimum(goes * tokens * tpot / pools.servers, loop.most_running)

@@ -74,6 +74,7 @@ def explicit(rows: Sequence[Row]) -> dict[str, str]:
         "release": release,
         "launch": "eager" if engine == _EAGER else "graph",
         "schedule": "prefill_first" if engine in _PREFILL_FIRST else "mixed",
+        "queue_interval": "",
         "model": model_of(row["model"]),
         "hardware": row["hardware"],
         **degrees_of(row["parallelism"]),

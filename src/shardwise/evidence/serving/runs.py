@@ -41,6 +41,7 @@ EXPLICIT: Mapping[str, str] = {
     "schedule": "mixed (prompts beside decodes in a step), or prefill_first",
     "model": "zoo name",
     "hardware": "chip",
+    "queue_interval": "steps from one look at the queue to the next; empty where it is each step",
     "tensor": "devices that cut the heads of one sequence",
     "data": "parts of the batch with attention of their own",
     "expert": "devices over which whole experts lie apart; 1 where they are cut like an MLP",
@@ -61,6 +62,9 @@ EXPLICIT: Mapping[str, str] = {
     "converted_from": "what told the columns that the published row does not state",
 }
 """Columns of a table of serving runs."""
+
+LATER = ("queue_interval",)
+"""Columns that a table may lack."""
 
 PUBLISHED_SERVING = Path(__file__).parent / "data" / "serving_runs.csv"
 """The runs that the filter keeps of tables published by ai-dynamo/aiconfigurator and
@@ -88,6 +92,7 @@ class ServingRun:
     """One measured configuration. Seconds; `kind` is "served" (a closed loop of `concurrency`
     requests, times averaged over requests) or "step" (one batch prefilled at once, then decoded).
     `workers` servers of `piece` decode; `prefill` are those that prefill where they are others.
+    `queue_interval` steps lie between the looks at the queue.
     Lengths lie evenly between `shortest` times the stated ones and these. `eager` software starts
     kernels one by one, `prefill_first` software lets decodes wait for prompts."""
 
@@ -105,6 +110,7 @@ class ServingRun:
     workers: int
     prefill: PrefillWorkers | None
     drafts: int
+    queue_interval: int
     weights: str
     kv: str
     concurrency: int
@@ -178,7 +184,8 @@ def read_serving(path: Path) -> ServingTable:
     time that no run can have: such a table is damaged."""
     table = boundary.read_table(path, "the table", remedy="give a CSV file")
     collected = "parallelism" in table.columns
-    boundary.check_columns(table, notation.COLUMNS if collected else tuple(EXPLICIT))
+    needed = tuple(column for column in EXPLICIT if column not in LATER)
+    boundary.check_columns(table, notation.COLUMNS if collected else needed)
     times = ("value",) if collected else ("tpot_ms", "ttft_ms")
     for index, row in enumerate(table.rows):
         try:
@@ -250,6 +257,7 @@ def run_of(row: Row) -> ServingRun:
         workers=_count(row, "workers") if prefill else 1,
         prefill=prefill,
         drafts=_count(row, "drafts", least=0) if row["drafts"].strip() else 0,
+        queue_interval=_count(row, "queue_interval") if row.get("queue_interval") else 1,
         weights=row["weights"],
         kv={"fp16": "f16"}.get(kv, kv),
         concurrency=int(row["concurrency"]),

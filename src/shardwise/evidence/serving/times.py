@@ -87,7 +87,7 @@ class RunFeatures:
         loop = replace(self.loop, yields=yields)
         decode, prompt = self.decode[0].seconds(engine), self.prompt.seconds(engine)
         if self.runs[0].prefill is not None:
-            return pool_times(self._pools(loop, prompt, engine), engine, equal)
+            return pool_times(self._pools(loop, prompt, engine), engine)
         looped = loop_times(loop, decode, self.mixed.seconds(engine), prompt, engine, equal)
         alone = np.array([run.kind == "step" for run in self.runs])
         return LoopTimes(
@@ -163,7 +163,10 @@ def _joined(groups: Sequence[RunFeatures]) -> RunFeatures:
         return StepFeatures(**{n: join([getattr(p, n) for p in parts]) for n in names})
 
     loops = [g.loop for g in groups]
-    names = ("concurrency", "input_length", "output_length", "most_running", "splits")
+    names = (
+        *("concurrency", "input_length", "output_length", "most_running"),
+        *("splits", "queue_interval"),
+    )
     shares = range(len(groups[0].decode))
     return RunFeatures(
         runs=tuple(run for g in groups for run in g.runs),
@@ -258,6 +261,7 @@ def loop_of(runs: Sequence[ServingRun], shape: ServeShape) -> ClosedLoop:
         input_length=np.array([r.input_length for r in runs]),
         output_length=np.array([r.output_length for r in runs]),
         most_running=np.array([float(most_running(r, shape)) for r in runs]),
+        queue_interval=np.array([float(r.queue_interval) for r in runs]),
     )
 
 

@@ -231,7 +231,7 @@ class Period:
 
 def period_of(found: Round, stack: Stack) -> Period:
     """A round in the long run, by the closed form of a body."""
-    return Period(*round_form(found.chain, found.wire, found.sides.values(), stack))
+    return Period(*round_form(found.chain, found.wire, found.sides, stack))
 
 
 def summed(rows: Quantity) -> Quantity:

@@ -245,6 +245,15 @@ def last_pass(schedule: Schedule, costs: StageCosts) -> float:
     return max(free)
 
 
+def busiest_stage(schedule: Schedule, costs: StageCosts) -> float:
+    """Seconds per microbatch that the rank which works longest is at work, waits left out."""
+    spent = []
+    for rank, passes in enumerate(schedule.ranks):
+        routes = _routes(schedule, costs, rank)
+        spent.append(sum(routes[kind, chunk][0] for kind, _, chunk in passes))
+    return max(spent) / schedule.microbatches
+
+
 def _routes(schedule: Schedule, costs: StageCosts, rank: int) -> Mapping[tuple[str, int], tuple]:
     """Routes of one rank by kind and chunk."""
     found = {}

@@ -240,6 +240,18 @@ def passes_end(plan: TrainPlan, cfg: ModelConfig, priced: PricedStep) -> float:
     return first + (rounds - _SETTLED) * further
 
 
+def microbatch_costs(
+    plan: TrainPlan, cfg: ModelConfig, priced: PricedStep
+) -> tuple[Schedule, StageCosts]:
+    """A short pipeline of the plan, and what its passes cost: each of them comes as often per
+    microbatch as in a long one."""
+    stages = plan.degree("stage")
+    rounds, over = divmod(plan.microbatches, stages)
+    few = min(rounds, _SETTLED) * stages + over
+    schedule = _schedule(plan.pipeline_schedule, stages, few, plan.virtual_stages)
+    return schedule, stage_costs(schedule, stage_seconds(plan, cfg, priced))
+
+
 _SETTLED = 2  # rounds after which a schedule repeats itself
 
 

@@ -48,7 +48,7 @@ def write_trace(line: Timeline, path: Path) -> None:
     write_events(trace_events(line), path)
 
 
-def write_events(document: Mapping[str, Any], path: Path, option: str = "--trace") -> None:
+def write_events(document: Mapping[str, Any], path: Path, option: str = "--perfetto") -> None:
     """Write a document of the Trace Event Format, compressed where the name ends in .gz."""
     data = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
     if path.suffix == ".gz":

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+import numpy as np
+
 from shardwise.errors import BadRequest
 from shardwise.hardware import Placement, Slice, parse_slice
 from shardwise.models import ModelConfig
@@ -20,6 +22,8 @@ from shardwise.planner.serve.request import Utilisation
 from shardwise.planner.serve.server import Phase, experts_of, heads_divide, server_of
 from shardwise.plans import ServePlan
 from shardwise.plans.serve import SERVE_AXES
+from shardwise.roofline.engines import load_engine
+from shardwise.roofline.time_parts import TimeParts, estimate_parts
 from shardwise.work import MemoryTimeline, Work
 
 MILLION = 1e6
@@ -43,6 +47,13 @@ class ServeAnswer(Usage):
     def work(self) -> Work:
         """The Work of one decode step on the busiest device."""
         return self.decode.work
+
+    @property
+    def time_parts(self) -> TimeParts:
+        """Where the expected seconds of a decode step go; the parts add up to them."""
+        found, stack = self.decode.estimate, load_engine(self.plan.engine).stack
+        engine = self.tpot_seconds["expected"] - float(np.reshape(found.expected, ()))
+        return estimate_parts(found, stack, self.plan.mesh) + TimeParts(host=engine)
 
     @property
     def prefill_seconds(self) -> dict[str, float]:

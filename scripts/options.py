@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""docs/options.md: every option of the command line with its one meaning and the commands it is of.
+
+scripts/options.py           writes the page
+scripts/options.py --check   exits with 1 where it is not the page of these commands
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from shardwise.apps.cli import cli
+from shardwise.apps.cli.option_table import FORMER, GROUPS
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
+HEAD = """# Options
+
+An option means the same in every command that takes it. This page is written by
+`scripts/options.py` of the commands themselves; `shardwise COMMAND --help` says which values a
+command takes. A command that answers also takes `-q` (no warnings, progress and hints), `-v` (where
+each choice comes from) and `--brief` (the first lines alone).
+
+An answer is one page, of at most 30 lines of 100 columns. `--detail` has everything else, `--why`
+the reasons, `--book` the book's rules. A terminal shows what is good, tight and bad in colour; set
+`NO_COLOR=1` for none.
+
+## Completion in a shell
+
+    eval "$(_SHARDWISE_COMPLETE=bash_source shardwise)"      # in ~/.bashrc
+    eval "$(_SHARDWISE_COMPLETE=zsh_source shardwise)"       # in ~/.zshrc
+    _SHARDWISE_COMPLETE=fish_source shardwise | source       # in ~/.config/fish/config.fish
+
+completes commands and options. What the line prints may as well be kept in a file and sourced,
+which starts faster.
+"""
+
+
+def commands(
+    group: click.Group | None = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, click.Command]]:
+    """Every command that is no group, with the words that call it."""
+    group = group or cli
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        if isinstance(found, click.Group):
+            yield from commands(found, (*path, name))
+        else:
+            yield " ".join((*path, name)), found
+
+
+def named(option: click.Parameter) -> str:
+    """The name under which the table has an option: its longest one that is there."""
+    known = {name for options in GROUPS.values() for name in options}
+    flags = sorted((*option.opts, *option.secondary_opts), key=len, reverse=True)
+    return next((flag for flag in flags if flag in known), flags[0])
+
+
+def takers() -> dict[str, list[str]]:
+    """Of each option the commands that take it."""
+    found: dict[str, list[str]] = {}
+    for path, command in commands():
+        for option in command.params:
+            if isinstance(option, click.Option):
+                found.setdefault(named(option), []).append(path)
+    return found
+
+
+def page() -> str:
+    """The text of docs/options.md."""
+    where, lines = takers(), [HEAD]
+    for group, options in GROUPS.items():
+        lines += [f"## {group}\n", "| option | meaning | commands |", "|---|---|---|"]
+        for name, meaning in options.items():
+            lines.append(f"| `{name}` | {meaning} | {listed(where.get(name, []))} |")
+        lines.append("")
+    lines += ["## Former names\n", "| command | was | is |", "|---|---|---|"]
+    for command, names in FORMER.items():
+        lines += [f"| {command} | `{old}` | `{new}` |" for old, new in names.items()]
+    return "\n".join(lines) + "\n"
+
+
+MANY = 12
+
+
+def listed(paths: list[str]) -> str:
+    """The commands; where they are many, how many."""
+    return ", ".join(paths) if len(paths) <= MANY else f"{len(paths)} commands"
+
+
+def main() -> int:
+    """Write the page, or compare it."""
+    if "--check" in sys.argv[1:]:
+        return int(PAGE.read_text() != page())
+    PAGE.write_text(page())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

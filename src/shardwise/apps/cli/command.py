@@ -1,0 +1,56 @@
+"""A command whose `--help` lists options in groups, and which knows what options were called."""
+
+from typing import Any
+
+import click
+
+from shardwise.apps.cli.option_table import FORMER, GROUPS, group_of
+from shardwise.apps.cli.pages import how_much_options
+
+
+class AnswerCommand(click.Command):
+    """A command; one that has an answer also takes -q, -v and --brief."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if any("--json" in option.opts for option in self.params):
+            self.params += how_much_options()
+        for option in self.params:
+            if isinstance(option, click.Option) and not option.help:
+                option.help = _meaning(option)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse; an option under its former name is refused with the one that it has now."""
+        former = FORMER.get(ctx.command_path.partition(" ")[2], {})
+        for word in args:
+            name = word.partition("=")[0]
+            if name in former:
+                raise click.UsageError(f"{name} is now called {former[name]}", ctx)
+            if word == "--":
+                break
+        return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options by group, and those of every command at the end."""
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx)
+            if record is not None and isinstance(option, click.Option):
+                rows.setdefault(group_of(option.opts), []).append(record)
+        for group in (*GROUPS, ""):
+            if group in rows:
+                with formatter.section(group or "Options"):
+                    formatter.write_dl(rows[group])
+
+
+def _meaning(option: click.Option) -> str:
+    """What the table says of an option, as a sentence."""
+    every = {name: said for options in GROUPS.values() for name, said in options.items()}
+    said = next((every[name] for name in option.opts if name in every), "")
+    return said and f"{said[0].upper()}{said[1:]}."
+
+
+class AnswerGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = AnswerCommand

@@ -1,0 +1,178 @@
+"""Every option of the command line: in which group of `--help` it stands, and its one meaning.
+
+An option means the same in all commands that take it; what a command says of it in `--help` only
+adds which values it takes there. docs/options.md is written of this table and of the commands by
+`scripts/options.py`. `FORMER` are names that options had before.
+"""
+
+from collections.abc import Mapping
+
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "What is planned": {
+        "--model": "the model: a zoo name, a config.json, or a folder with one",
+        "--on": "the chips: a slice (v5p:4x4x8, 4*h100:8), or a chip to look through",
+        "--batch": "the sequences of a training step together: tokens (4Mi) or sequences (1024seq)",
+        "--seq": "tokens of a sequence",
+        "--tokens": "tokens of a whole training run",
+        "--days": "the days that a run or a load may take",
+        "--chips": "how many chips, from the fewest to the most",
+        "--phase": "which program of a plan: train, decode or prefill",
+        "--matmul": "the matrix product, as MxKxN",
+        "--dims": "the size of every dim of the arrays",
+        "--mesh": "mesh axes and their degrees",
+        "--args": "MODULE:NAME that makes the arguments of a function",
+        "--chapter": "a chapter of the book",
+        "--kind": "the kind of plan, train or serve",
+    },
+    "The load": {
+        "--input": "tokens of a prompt",
+        "--output": "tokens of an answer",
+        "--rate": "requests per second",
+        "--requests": "how many requests",
+        "--trace": "a file of requests, with their times and lengths",
+        "--lengths": "lengths of requests, drawn from ServeGen's quantiles",
+        "--cv": "how bursty requests come; 1 is Poisson",
+        "--speed": "how many times as fast a trace comes",
+        "--tile": "how often the load is repeated",
+        "--endpoint": "the URL of an OpenAI-compatible server",
+        "--records": "a file of requests that were measured",
+        "--served-model": "the model's name on a server",
+        "--kv-tokens": "tokens that a server's cache holds",
+    },
+    "Targets": {
+        "--ttft": "longest time to the first token",
+        "--tpot": "longest time per output token after the first",
+        "--e2e": "longest time from arrival to the last token",
+        "--e2el": "longest time from arrival to the last token",
+        "--percentile": "the share of requests that must be within the targets",
+        "--objective": "what is made best: time, cost, or chips",
+        "--max-hbm": "bytes of memory per chip to stay under",
+        "--check": "the threshold that an answer must keep; missed, the exit code is 4",
+        "--confirm": "whether the best plans are simulated before they are shown",
+    },
+    "Choices of the plan": {
+        "--pin": "the degree of a mesh axis",
+        "--remat": "which activations are kept for the backward pass",
+        "--schedule": "the order of passes in a pipeline",
+        "--zero": "the ZeRO stage over data-parallel replicas",
+        "--context-method": "how attention sees a sequence that is cut over the mesh",
+        "--optimizer": "the optimizer",
+        "--dtype": "the dtype of the arrays that are multiplied",
+        "--compute": "the dtype of the matmuls of a server",
+        "--param-dtype": "the dtype of stored parameters",
+        "--grad-dtype": "the dtype of gradients",
+        "--master": "the dtype of the optimizer's own copy of the parameters",
+        "--moments": "the dtype of the optimizer's moments",
+        "--weights": "the dtype of stored weights",
+        "--kv": "the dtype of the KV cache",
+        "--activations": "the dtype between matmuls",
+        "--prefill-chunk": "most prompt tokens of a step",
+        "--stack": "the training software whose constants price the plan",
+        "--engine": "the serving software whose constants price the plan",
+        "--free": "an input array whose layout may be chosen",
+        "--result": "the layout that the result shall have",
+        "--backward": "derive the backward pass too",
+        "--store": "the layout of a gradient or of optimizer state",
+        "--no-parameter": "an array that has no gradient",
+        "--exhaustive": "price every legal plan",
+    },
+    "A whole run": {
+        "--mfu": "a share of peak, in place of the expected time",
+        "--params": "a parameter count, in place of the model's own",
+        "--straggler": "the slowest chip's step time over the typical one's",
+        "--chip-mtbf": "time between failures of one chip with its host",
+        "--checkpoint-time": "time that training stops for a checkpoint",
+        "--checkpoint-interval": "training time between checkpoints",
+        "--restart-time": "time from a failure to the first new step",
+    },
+    "Training": {
+        "--data": "text to train on",
+        "--steps": "how many steps to run",
+        "--lr": "peak learning rate",
+        "--lr-schedule": "how the learning rate falls",
+        "--warmup": "steps up to the peak learning rate",
+        "--decay": "weight decay",
+        "--clip": "most norm of the gradient",
+        "--tensor-matmul": "how matmuls over the tensor axis run",
+        "--save-every": "steps between checkpoints",
+        "--save-hf": "folder for the trained model as a Hugging Face checkpoint",
+        "--init": "a Hugging Face checkpoint to begin with",
+        "--tokenizer": "a tokenizer.json",
+        "--resume": "go on from the newest checkpoint",
+        "--profile": "trace three steps",
+    },
+    "The machine": {
+        "--constants": "whose numbers for the chips: vendor, or book (nothing is lost)",
+        "--hw": "a file that adds or changes a chip",
+        "--set": "change a number of the plan or of its chip",
+        "--price": "dollars per chip-hour",
+        "--cpu-devices": "so many virtual CPU devices",
+        "--processes": "how many processes",
+        "--process": "which process this is",
+        "--coordinator": "where processes meet",
+        "--seed": "of everything that is drawn",
+        "--option": "an option for the XLA compiler",
+        "--timeout": "most seconds of a child process",
+        "--memory": "most memory of a child process",
+        "--cache-size": "most bytes of kept programs",
+        "--no-cache": "compile anew and keep nothing",
+        "--run": "compile and run the answer on virtual CPU devices",
+        "--name": "the name of the chip in the file that is written",
+    },
+    "Beside the answer": {
+        "--against": "a plan to price beside the best one",
+        "--capture": "a profiler's capture of a program that ran",
+        "--hlo": "the compiled text of a captured program",
+        "--top": "how many of the next best to show",
+        "--source": "only rows of this source",
+        "--grade": "only rows of this grade",
+        "--serving": "rows of serving in place of training",
+        "--no-fit": "chip rates alone, no fitted constant",
+    },
+    "How much is said": {
+        "--detail": "everything else that is known of the answer",
+        "--why": "why this answer and not another",
+        "--book": 'what the rules of "How To Scale Your Model" say beside it',
+        "--quiet": "no warnings, no progress, no hints",
+        "--verbose": "where the value of each choice comes from",
+        "--brief": "the first lines of the answer alone",
+        "--draw": "a map in the terminal",
+    },
+    "Files": {
+        "-o": "the file to write: a plan, an export, or a hardware file",
+        "--out": "the folder to write: a report, or a run",
+        "--to": "the software that an export is for",
+        "--from": "the software that wrote an export",
+        "--json": "one JSON document on standard output",
+        "--csv": "also write the answer's table to a CSV file",
+        "--plot": "also draw a picture, PNG or SVG",
+        "--animate": "draw a collective hop by hop",
+        "--perfetto": "write what happens when as a trace for ui.perfetto.dev",
+        "--perfetto-until": "where that trace ends",
+        "--force": "overwrite files that shardwise did not write",
+    },
+}
+"""Of each group its options, by their longest name, and what each means."""
+
+FORMER: Mapping[str, Mapping[str, str]] = {
+    "plan train": {"--trace": "--perfetto", "--output": "-o"},
+    "plan show": {"--trace": "--perfetto"},
+    "export": {"--output": "-o"},
+    "compare": {"--trace": "--capture"},
+    "profile": {"--trace": "--capture"},
+    "train": {"--schedule": "--lr-schedule"},
+    "shard": {"--out": "--result", "--input": "--no-parameter"},
+    "model show": {"--dtype": "--kv"},
+    "model diff": {"--dtype": "--kv"},
+}
+"""Of each command the options that were called otherwise, and what they are called now."""
+
+
+def group_of(flags: list[str]) -> str:
+    """The group of an option with these names; empty for one that the table lacks.
+
+    >>> group_of(["-o"]), group_of(["-q", "--quiet"])
+    ('Files', 'How much is said')
+    """
+    names = set(flags)
+    return next((group for group, options in GROUPS.items() if names & options.keys()), "")

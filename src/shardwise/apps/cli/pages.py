@@ -1,0 +1,202 @@
+"""How an answer is printed for people: one page, the sections that were asked for, warnings.
+
+A page has at most 30 lines of 100 columns with what stands below it; --detail prints it whole, with
+everything else. `-q` leaves out warnings and what to type next, `--brief` prints the answer's first
+lines alone, `-v` says where each choice comes from.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shardwise.apps.cli.streams import say
+from shardwise.units import many
+from shardwise.verbs.layout import (
+    HEIGHT,
+    Facts,
+    Part,
+    TextTable,
+    Tone,
+    Verbatim,
+    fitted,
+    more_line,
+    wrapped,
+)
+
+if TYPE_CHECKING:
+    from shardwise.verbs.answer import Answer
+
+SECTIONS = {
+    "detail": "Everything else that is known of the answer: tables, layouts, how it was searched.",
+    "why": "Why this answer and not another.",
+    "book": 'What the rules of "How To Scale Your Model" say beside it.',
+}
+"""Options that print more of an answer below its page, and what each adds."""
+MOST_WARNED = 8
+"""Lines of warnings below a page."""
+STYLES: Mapping[Tone, Mapping[str, Any]] = {
+    "": {},
+    "good": {"fg": "green"},
+    "tight": {"fg": "yellow"},
+    "bad": {"fg": "red", "bold": True},
+    "faint": {"dim": True},
+}
+"""How a terminal shows each tone."""
+
+
+def sections_options(*names: str) -> Callable[[Any], Any]:
+    """--detail, --why and --book: those that the command's answer has."""
+
+    def decorate(command: Any) -> Any:
+        for name in reversed(names):
+            command = click.option(f"--{name}", f"show_{name}", is_flag=True, help=SECTIONS[name])(
+                command
+            )
+        return command
+
+    return decorate
+
+
+# How much is said ---------------------------------------------------------------------------------
+
+_MUCH = f"{__name__}.much"
+_HOW_MUCH = {
+    ("-q", "--quiet"): "No warnings, no progress, no hints.",
+    ("-v", "--verbose"): "Also where the value of each choice comes from.",
+    ("--brief",): "The first lines of the answer alone.",
+}
+
+
+def how_much_options() -> list[click.Parameter]:
+    """-q, -v and --brief, which every command with an answer has."""
+    return [
+        click.Option(
+            [*flags, f"show_{flags[-1][2:]}"],
+            is_flag=True,
+            expose_value=False,
+            callback=_remember,
+            help=about,
+        )
+        for flags, about in _HOW_MUCH.items()
+    ]
+
+
+def _remember(context: click.Context, option: click.Parameter, value: bool) -> None:
+    if value:
+        context.meta.setdefault(_MUCH, set()).add(option.opts[-1][2:])
+
+
+def wanted(much: str) -> bool:
+    """Whether the running command was given --quiet, --verbose or --brief."""
+    context = click.get_current_context(silent=True)
+    return context is not None and much in context.meta.get(_MUCH, ())
+
+
+# Printing -----------------------------------------------------------------------------------------
+
+
+def print_answer(
+    answer: "Answer",
+    options: Mapping[str, Any],
+    warnings: Sequence[str],
+    page: Iterable[Part] | None = None,
+    more: Sequence[str] = (),
+    warnings_first: bool = False,
+) -> None:
+    """Print the page (`page` in place of the answer's own), the lines `more`, the sections that
+    were asked for, and on stderr the warnings, above a long page with `warnings_first`."""
+    shown = list(page or answer.page())
+    said = list(_warning_lines(warnings, options))
+    below = [] if wanted("quiet") else [*more, *_what_more(options)]
+    if any(isinstance(part, Verbatim) for part in shown):
+        below = []
+    elif wanted("brief"):
+        shown, below = list(_headline(shown)), []
+    elif options.get("show_detail") is False:
+        others = sum(text.count("\n") + 1 for text in (*below, *said))
+        shown = fitted(shown, HEIGHT - others, tables=not sys.stdout.isatty())
+    for warning in said if warnings_first else ():
+        say(warning)
+    print_page([*shown, *below, *_asked(answer, options)])
+    for warning in () if warnings_first else said:
+        say(warning)
+
+
+def _headline(page: Iterable[Part]) -> Iterator[Part]:
+    """The page up to its first empty line."""
+    for part in page:
+        if not str(part) or str(part).startswith("\n"):
+            return
+        yield part
+
+
+def _asked(answer: "Answer", options: Mapping[str, Any]) -> Iterator[Part]:
+    """What --detail, --why, --book and -v add to the page."""
+    asked = [name for name in SECTIONS if options.get(f"show_{name}")]
+    found = answer.sections() if asked else {}
+    for name in asked:
+        if name in found:
+            yield ""
+            yield from found[name]
+    if wanted("verbose") and answer.resolved:
+        yield ""
+        values = answer.resolved.items()
+        rows = [[name, str(one["value"]), str(one["origin"])] for name, one in values]
+        yield TextTable(["choice", "value", "comes from"], rows, left=3)
+
+
+def _what_more(options: Mapping[str, Any]) -> Iterator[str]:
+    """The page's last line: which options of the command say more than was asked for."""
+    flags = [f"--{name}" for name in SECTIONS if options.get(f"show_{name}") is False]
+    if flags:
+        yield more_line([*flags, *(["--top N"] if "top" in options else [])])
+
+
+def _warning_lines(warnings: Sequence[str], options: Mapping[str, Any]) -> Iterator[str]:
+    """The warnings, wrapped; beyond a few lines how many there are, unless --detail wants all."""
+    if wanted("quiet"):
+        return
+    room = MOST_WARNED if options.get("show_detail") is False else inf
+    for number, warning in enumerate(warnings):
+        text = wrapped(f"warning: {warning}", hanging=2)
+        room -= text.count("\n") + 1
+        if room < 0:
+            yield f"{many(len(warnings) - number, 'more warning')} with --detail"
+            return
+        yield text
+
+
+def print_page(page: Iterable[Part]) -> None:
+    """Print parts of an answer: on a terminal in colour, and tables as wide as it is."""
+    on_terminal = sys.stdout.isatty()
+    for part in page:
+        if isinstance(part, TextTable) and on_terminal:
+            _rich_table(part)
+        elif isinstance(part, Facts) and on_terminal and "NO_COLOR" not in os.environ:
+            for label, text, tone in part.lines():
+                click.echo(label + click.style(text, **STYLES[tone]))
+        else:
+            click.echo(str(part))
+
+
+def _rich_table(found: TextTable) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    hidden = found.crowded_out(shutil.get_terminal_size().columns)
+    kept = [i for i, name in enumerate(found.header) if name not in hidden]
+    out = Table(title=found.title or None, title_justify="left", box=None, pad_edge=True)
+    for i in kept:
+        justify = "left" if i < found.left else "right"
+        out.add_column(found.header[i], justify=justify, overflow="fold")
+    for row in found.rows:
+        out.add_row(*[Text(str(row[i])) for i in kept])
+    Console().print(out)
+    if hidden:
+        click.echo(f"No room for: {', '.join(hidden)}; see --csv, --json or a wider terminal.")

@@ -1,0 +1,117 @@
+"""Stacks with recurrent mixers of their own keys: Nemotron-H, Mamba, Kimi, Bailing."""
+
+from dataclasses import replace
+from typing import Literal
+
+from shardwise.models import blocks, patterns
+from shardwise.models.blocks import Traits
+from shardwise.models.reader import Reader
+from shardwise.models.specs import DeltaNet, Layer, Mamba, Mixer
+
+_NEMOTRON_LETTERS = {"M": "mamba", "*": "attention", "E": "moe", "-": "mlp"}
+_NEMOTRON_WORDS = {
+    "mamba": "mamba",
+    "linear_attention": "mamba",
+    "attention": "attention",
+    "full_attention": "attention",
+    "moe": "moe",
+    "mlp": "mlp",
+}
+
+
+def nemotron_stack(r: Reader, layers: int) -> list[Layer]:
+    """Nemotron-H: every block is one of Mamba-2, attention, experts or MLP, with one norm."""
+    words = r.words("layers_block_type", _NEMOTRON_WORDS, layers)
+    if words is None:
+        pattern = r.text("hybrid_override_pattern")
+        if len(pattern) != layers or set(pattern) - set(_NEMOTRON_LETTERS):
+            rule = f"it must have one of M * E - for each of the {layers} layers"
+            raise r.error("hybrid_override_pattern", pattern, rule)
+        words = [_NEMOTRON_LETTERS[letter] for letter in pattern]
+    made = {word: _nemotron_block(r, word) for word in dict.fromkeys(words)}
+    return [made[word] for word in words]
+
+
+def nemotron_layers(r: Reader) -> int:
+    """Number of blocks: the length of the pattern where `num_hidden_layers` is left out."""
+    if r.has("num_hidden_layers"):
+        return r.size("num_hidden_layers")
+    listed = r.get("layers_block_type")
+    text = listed if isinstance(listed, list) else r.text("hybrid_override_pattern")
+    return r.checked("hybrid_override_pattern", len(text), "num_hidden_layers")
+
+
+def _nemotron_block(r: Reader, word: str) -> Layer:
+    t = Traits(gated=False, mlp_bias="mlp_bias", shared="width")
+    if word == "mamba":
+        mixer = Mamba(
+            heads=r.size("mamba_num_heads"),
+            head_dim=r.size("mamba_head_dim"),
+            groups=r.size("n_groups"),
+            state=r.size("ssm_state_size"),
+            conv_width=r.size("conv_kernel"),
+            conv_bias=r.flag("use_conv_bias"),
+            proj_bias=r.flag("use_bias"),
+        )
+        return Layer(mixer=mixer, mlp=None, norms=("mixer",))
+    if word == "attention":
+        return Layer(mixer=blocks.softmax(r, "full", t), mlp=None, norms=("mixer",))
+    if word == "mlp":
+        return Layer(mixer=None, mlp=blocks.dense(r, t), norms=("mixer",))
+    routed = replace(blocks.experts(r, t), latent_dim=r.count("moe_latent_size"))
+    return Layer(mixer=None, mlp=routed, norms=("mixer",))
+
+
+def scan_stack(r: Reader, layers: int) -> list[Layer]:
+    """Mamba and Mamba-2 alone: one norm and one mixer a layer, no MLP."""
+    first = "mamba_n_heads" in r.keys
+    mixer = (blocks.mamba2 if first else blocks.selective_scan)(r, "linear", Traits())
+    return [Layer(mixer=mixer, mlp=None, norms=("mixer",))] * layers
+
+
+def kimi_stack(r: Reader, layers: int) -> list[Layer]:
+    """Kimi Linear and K3: Kimi Delta Attention in the listed layers (numbered from 1), else MLA."""
+    kinds = r.words("layer_types", patterns.MIXER_WORDS, layers)
+    places = {i - 1 for i in r.integers("kda_layers") or []}
+    linear = [kind == "linear" for kind in kinds] if kinds else [i in places for i in range(layers)]
+    sparse = patterns.first_dense(r, layers)
+    full_rank = r.flag("use_full_rank_gate")
+    delta = _kimi_delta(r, "channel", 0 if full_rank else r.size("linear_head_dim"))
+    t = Traits(output_gate="mla_use_output_gate", shared="count")
+    latent = blocks.latent(r, "full", t)
+    width = r.count("routed_expert_hidden_size")
+    moe = replace(
+        blocks.experts(r, t),
+        latent_dim=width,
+        latent_norm=width > 0 and r.flag("latent_moe_use_norm"),
+    )
+    mlp = blocks.dense(r, t)
+    residual = r.size_or_none("attn_res_block_size") is not None
+    return [
+        Layer(
+            mixer=delta if linear[i] else latent,
+            mlp=moe if sparse[i] == "sparse" else mlp,
+            norms=("attention", "mlp"),
+            attention_residual=residual,
+        )
+        for i in range(layers)
+    ]
+
+
+def _kimi_delta(r: Reader, gate: Literal["channel", "full"], output_rank: int) -> DeltaNet:
+    """Kimi Delta Attention: as many key as value heads, of one dim."""
+    heads, head_dim = r.size("linear_num_heads"), r.size("linear_head_dim")
+    return DeltaNet(
+        key_heads=heads,
+        value_heads=heads,
+        key_head_dim=head_dim,
+        value_head_dim=head_dim,
+        conv_width=r.size("linear_conv_kernel_dim"),
+        gate=gate,
+        output_rank=output_rank,
+    )
+
+
+def delta_or_latent(r: Reader, kind: str, t: Traits) -> Mixer:
+    """Bailing (Ling 2.5): Kimi Delta Attention where `kind` is "linear", else MLA."""
+    return _kimi_delta(r, "full", 0) if kind == "linear" else blocks.latent(r, kind, t)

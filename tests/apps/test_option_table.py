@@ -1,0 +1,82 @@
+"""One name, one meaning: the table of options, its page, the groups of --help, former names."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from tests.apps.commands import refused, run
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import options  # noqa: E402
+
+from shardwise.apps.cli.option_table import FORMER, GROUPS, group_of  # noqa: E402
+from shardwise.planner.export import EXPORTERS  # noqa: E402
+from shardwise.planner.export.serving import SERVE_EXPORTERS  # noqa: E402
+
+COMMANDS = dict(options.commands())
+HEAVY = ("numpy", "pydantic", "jax", "scipy", "yaml", "rich")
+
+
+def test_every_option_has_one_meaning_and_every_meaning_is_of_an_option():
+    named = [name for group in GROUPS.values() for name in group]
+    assert len(named) == len(set(named))
+    assert set(options.takers()) == set(named), "write new options into apps/cli/option_table.py"
+
+
+def test_the_page_is_that_of_the_commands():
+    assert options.PAGE.read_text() == options.page(), "run scripts/options.py"
+
+
+def test_all_options_of_a_command_stand_in_groups():
+    for path, command in COMMANDS.items():
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert group_of(option.opts), f"{path} {option.opts}"
+
+
+def test_help_is_grouped(capsys):
+    code, out, _ = run(capsys, "plan", "train", "--help")
+    assert code == 0
+    heads = [line[:-1] for line in out.splitlines() if line.endswith(":") and line[0] != " "]
+    wanted = [g for g in GROUPS if g not in ("Training", "The load")]
+    assert heads == [*wanted, "Options"]
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_help_imports_nothing_heavy(path):
+    words = [*path.split(), "--help"]
+    code = (
+        "import sys\nfrom shardwise.apps.cli import main\n"
+        f"try:\n    main({words!r})\nexcept SystemExit:\n    pass\n"
+        f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "How much is said:" in done.stdout or path == "plan schema"
+
+
+FORMERLY = [(path, old, new) for path, names in FORMER.items() for old, new in names.items()]
+
+
+@pytest.mark.parametrize(("path", "old", "new"), FORMERLY)
+def test_a_former_name_is_answered_with_the_one_of_today(capsys, path, old, new):
+    for words in ([old, "x"], [f"{old}=x"]):
+        assert refused(capsys, [*path.split(), *words]) == f"{old} is now called {new}"
+    assert new in options.takers()
+
+
+def test_the_targets_of_an_export_are_named_in_its_help():
+    said = COMMANDS["export"].help or ""
+    assert all(name in said for name in (*EXPORTERS, *SERVE_EXPORTERS))
+
+
+def test_names_of_rows_complete(capsys):
+    command = COMMANDS["plan train"]
+    (remat,) = [p for p in command.params if p.name == "remat"]
+    found = remat.type.shell_complete(click.Context(command), remat, "bl")
+    assert [item.value for item in found] == ["block"]

@@ -1,0 +1,48 @@
+"""Where the time goes, of every golden plan: the parts add up to its step, or its decode step."""
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import golden  # noqa: E402
+
+DOC = golden.read(Path(__file__).with_name("answers.json.gz"))
+PRICED = ("show", "serve show", "train", "serve", "train against")
+
+
+def steps(said):
+    """Of each priced plan in an answer its step, or its decode step, and the parts of it."""
+    for result in (said.get("result", {}), said.get("result", {}).get("against", {})):
+        if "where_it_goes" in result:
+            step = result.get("step_seconds") or result["tpot_seconds"]
+            yield step["expected"], result["where_it_goes"]
+
+
+def rows(kinds, every):
+    return [row for row in DOC["rows"] if row["kind"] in kinds][::every]
+
+
+def check(found):
+    """That the parts of these answers add up, and how many there were."""
+    count = 0
+    for row in found:
+        said, _ = golden.answer(row, DOC["plans"])
+        for seconds, parts in steps(said):
+            count += 1
+            assert math.isclose(math.fsum(parts.values()), seconds, rel_tol=1e-9), row["words"]
+            assert min(parts.values()) >= 0, row["words"]
+    return count
+
+
+def test_parts_add_up_in_some_golden_answers():
+    assert check(rows(("show", "serve show"), 10)) >= 25
+
+
+@pytest.mark.slow
+def test_parts_add_up_in_every_golden_answer():
+    assert check(rows(PRICED, 1)) >= 400
