@@ -29,11 +29,19 @@ def plan_for(groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: in
     with every obstacle where a single program was asked for and cannot.
     """
     able = [[r for r in group if not obstacles_of(r)] for group in groups]
-    requests = next((group for group in able if group), None)
-    if requests is None:
-        requests = [_for_none(groups)]
-    planning = _fastest(requests, planned, top)
+    tried = [group for group in able if group] or [[_for_none(groups)]]
+    planning = _first(tried, planned, top)
     return replace(planning, outside=_outside(planning, planned))
+
+
+def _first(tried: Sequence[Sequence[TrainRequest]], planned: Planned, top: int) -> TrainPlanning:
+    """The planning of the first group that some mesh is legal for, whole slices or a part."""
+    for group in tried[:-1]:
+        try:
+            return _fastest(group, planned, top)
+        except BadRequest:
+            continue
+    return _fastest(tried[-1], planned, top)
 
 
 def _for_none(groups: Sequence[Sequence[TrainRequest]]) -> TrainRequest:
