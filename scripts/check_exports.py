@@ -49,9 +49,11 @@ FRAMEWORKS: Mapping[str, Framework] = {
         packages=(
             *("jax", "flax", "omegaconf", "pydantic", "absl-py", "packaging", "transformers"),
             *("sentencepiece", "grain", "qwix", "drjax", "aqtp", "tensorboardx", "pathwaysutils"),
+            *("jinja2", "tabulate", "datasets", "jaxtyping", "pillow", "opencv-python-headless"),
+            *("tensorflow-cpu", "tokamax", "tiktoken", "sympy"),
         ),
         bare=("maxtext==0.2.5",),
-        note="pyconfig.initialize on CPU, with the topology that is compiled for",
+        note="pyconfig.initialize with the plan's topology, then the model with abstract arrays",
     ),
     "torchtitan": Framework(
         version="0.3.0",
@@ -81,7 +83,7 @@ def main() -> int:
         folder = asked.keep or Path(made)
         python = environment(FRAMEWORKS[name], folder)
         found = probed(python, name, {key: text for key, (text, _) in jobs.items()}, folder)
-    record = {"version": FRAMEWORKS[name].version, "date": date.today().isoformat()}
+    record: dict[str, Any] = {"version": FRAMEWORKS[name].version, "date": date.today().isoformat()}
     record["how"] = FRAMEWORKS[name].note
     record["files"] = {key: said(found["files"][key], row) for key, (_, row) in jobs.items()}
     written(CHECKED, name, record)

@@ -49,7 +49,8 @@ def test_a_plan_goes_out_and_comes_back(target, path, tmp_path, capsys):
 @pytest.mark.parametrize("target", ["torchtitan", "megatron"])
 def test_gpu_targets(target, tmp_path, capsys):
     gpus = {"slice": "2*h100:8", "slices": 2, "box": [8]}
-    path = written(tmp_path, gpus)
+    dtypes = {"param": "bf16", "compute": "bf16", "grad": "f32", "master": "f32", "moments": "f32"}
+    path = written(tmp_path, gpus | {"dtypes": dtypes})
     text = document(capsys, "export", path, "--to", target)["result"]["text"]
     (tmp_path / "exported").write_text(text)
     code, out, _ = run(capsys, "export", tmp_path / "exported", "--from", target)
@@ -84,7 +85,7 @@ def test_text_alone_on_stdout(path, capsys):
         (["--to", "maxtex"], "unknown export target 'maxtex'; did you mean 'maxtext'?"),
         ([], "give either --to or --from, one of maxtext|torchtitan"),
         (["--to", "jax", "--from", "jax"], "give either --to or --from"),
-        (["--to", "megatron"], 'megatron cannot express slice "v5e:4x4": it runs on GPUs'),
+        (["--to", "megatron"], "megatron cannot express slice v5e:4x4: it runs on GPUs"),
         (["--from", "xpk"], "xpk: the"),
     ],
 )
@@ -95,8 +96,8 @@ def test_requests_that_are_refused(args, said, path, capsys):
 def test_a_choice_that_the_target_would_run_otherwise(tmp_path, capsys):
     stages = {"mesh": {"stage": 2, "fsdp": 8}, "layers_per_stage": [16, 16], "microbatches": 2}
     said = refused(capsys, ["export", written(tmp_path, stages), "--to", "maxtext"])
-    assert 'maxtext cannot express pipeline_schedule "1f1b": its pipeline runs all' in said
-    assert "change pipeline_schedule in the plan or export to another target" in said
+    assert "maxtext cannot express pipeline_schedule 1f1b: it knows gpipe, interleaved" in said
+    assert "set pipeline_schedule to gpipe; change the plan, or export to another target" in said
 
 
 @pytest.mark.parametrize(

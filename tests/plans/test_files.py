@@ -1,14 +1,17 @@
 """Plans as YAML: read back exactly, checked by name, nearest spelling and value."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
+from tests.models.cases import llama
 from tests.plans.test_train_plan import PLAN
 
 from shardwise.errors import BadRequest
+from shardwise.models import load_model
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.plans import (
     MESH_AXES,
@@ -16,6 +19,7 @@ from shardwise.plans import (
     TrainDtypes,
     TrainPlan,
     load_plan,
+    model_hash,
     save_plan,
 )
 from shardwise.plans.files import flat_plan, plan_dict, plan_from
@@ -222,3 +226,43 @@ def test_serve_plans_read_back_too(tmp_path):
     assert load_plan(tmp_path / "s.yaml") == plan
     with pytest.raises(BadRequest, match="unknown key 'microbatches'"):
         load_plan(tmp_path / "s.yaml", {"microbatches": "2"})
+
+
+FIVE = (
+    "model: llama-3-8b\nslice: v5p:4x4x8\nmesh: {tensor: 2, fsdp: 64}\nbatch: 4Mi\nlength: 8192\n"
+)
+
+
+def test_a_plan_of_five_keys_is_worked_out(tmp_path):
+    path = tmp_path / "five.yaml"
+    path.write_text(FIVE)
+    plan = load_plan(path)
+    assert isinstance(plan, TrainPlan)
+    assert (plan.global_batch_sequences, plan.sequence_length) == (512, 8192)
+    assert (plan.box, plan.slices, plan.layers_per_stage) == ((4, 4, 8), 1, (32,))
+    assert list(plan.mesh) == ["fsdp", "tensor"]  # outermost first, whatever the file's order
+    save_plan(plan, tmp_path / "full.yaml")
+    assert load_plan(tmp_path / "full.yaml") == plan
+
+
+def test_all_keys_that_a_plan_by_hand_lacks_are_named_at_once(tmp_path):
+    path = tmp_path / "two.yaml"
+    path.write_text("slice: v5p:4x4x8\nbatch: 4Mi\n")
+    with pytest.raises(BadRequest, match="lacks model, mesh, length; a plan written by hand needs"):
+        load_plan(path)
+    path.write_text(FIVE.replace("64", "63"))
+    with pytest.raises(BadRequest, match="126 devices is no part of v5p:4x4x8, which has 128"):
+        load_plan(path)
+
+
+def test_a_model_s_path_is_seen_from_the_plan_s_file(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "model.json").write_text(json.dumps(llama()))
+    (tmp_path / "plans").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    cfg = load_model("model.json")
+    plan = replace(PLAN, model="model.json", model_hash=model_hash(cfg))
+    save_plan(plan, tmp_path / "plans" / "p.yaml")
+    assert "model: ../here/model.json" in (tmp_path / "plans" / "p.yaml").read_text()
+    monkeypatch.chdir(tmp_path)
+    assert load_model(load_plan("plans/p.yaml").model).layers == cfg.layers

@@ -25,7 +25,7 @@ def test_maxtext_flags(two_slices):
     assert flags["gradient_accumulation_steps"] == "2"
     assert flags["max_target_length"] == "256"
     assert flags["remat_policy"] == "full"
-    assert flags["shard_optimizer_over_data"] == "true"
+    assert flags["shard_optimizer_over_data"] == "false"
     assert (flags["weight_dtype"], flags["dtype"]) == ("float32", "bfloat16")
     assert (flags["compile_topology"], flags["compile_topology_num_slices"]) == ("v5e-64", "2")
     assert "not expressed" not in export_plan(*two_slices, "maxtext")
@@ -70,7 +70,7 @@ EDITS = [
     ("gradient_accumulation_steps=2", "gradient_accumulation_steps=4", "microbatches", 4),
     ("max_target_length=256", "max_target_length=512", "sequence_length", 512),
     ("remat_policy=full", "remat_policy=minimal", "remat", "matmul_outputs"),
-    ("shard_optimizer_over_data=true", "shard_optimizer_over_data=false", "zero", 0),
+    ("shard_optimizer_over_data=false", "shard_optimizer_over_data=true", "zero", 1),
     ("opt_type=adamw", "opt_type=muon", "optimizer", "muon"),
     ("attention=flash", "attention=dot_product", "attention_kernel", "scores"),
     ("base_num_decoder_layers=24", "base_num_decoder_layers=12", "layers_per_stage", (12,)),
