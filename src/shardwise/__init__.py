@@ -19,7 +19,7 @@ command, and `apps/` are the screens. Read `work.py` first.
 >>> import shardwise as sw
 >>> planning = sw.plan_train("llama-3-8b", "v5p:2x2x2", batch="64seq", seq=4096)
 >>> planning.best.chips_used, planning.table()[0]["mesh"]
-(8, 'fsdp=4 x context=2')
+(8, 'fsdp=8')
 """
 
 import importlib

@@ -8,12 +8,14 @@ from shardwise.apps.cli import main
 from shardwise.apps.cli.options import hardware_options, request_of
 from shardwise.workflows.inputs import HardwareWords
 
+NONE = {"prices": (), "provider": None, "spot": False}
+
 
 def command(**choices):
     @click.command()
     @hardware_options(**choices)
     def read(**options):
-        click.echo(repr(request_of(HardwareWords, {"prices": (), **options}).hardware))
+        click.echo(repr(request_of(HardwareWords, {**NONE, **options}).hardware))
 
     return read
 

@@ -67,14 +67,13 @@ def test_streams_that_are_closed(closed, tmp_path):
 
 
 def test_a_file_that_is_stdout(tmp_path):
-    """Redirected, /dev/stdout is a file; the table and the page go into it one after another."""
+    """Redirected, /dev/stdout is a file; the page and the table go into it one after another."""
     csv = shell("shardwise hw list --csv /dev/stdout --json | head -c 3")
-    assert csv.stdout == b"chi"
+    assert csv.stdout == b"{\n "
     done = shell(f"shardwise hw list --csv /dev/stdout > {tmp_path}/both")
     assert done.returncode == 0, done.stderr
     both = (tmp_path / "both").read_text()
-    assert both.startswith("chip,")
-    assert "Peaks are dense" in both
+    assert both.index("Peaks are dense") < both.index("\nchip,")
 
 
 def test_an_error_without_stderr_keeps_its_code():

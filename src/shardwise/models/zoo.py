@@ -56,14 +56,16 @@ def load_model(name_or_path: str | Path) -> ModelConfig:
 
 
 def split_family(name_or_path: str | Path) -> tuple[str, str]:
-    """A model's word and, behind '#', the family that it is read as.
+    """A model's word and, behind '#', the family it is read as; a path that exists is whole.
 
     >>> split_family("new/config.json#LlamaForCausalLM"), split_family("llama-3-8b")
     (('new/config.json', 'LlamaForCausalLM'), ('llama-3-8b', ''))
     """
     whole = str(name_or_path)
     word, mark, family = whole.rpartition("#")
-    return (word, family) if mark and "/" not in family else (whole, "")
+    if not mark or is_file(Path(whole)) or is_folder(Path(whole)):
+        return whole, ""
+    return (word, family) if "/" not in family else (whole, "")
 
 
 def with_family(name_or_path: str | Path, family: str | None) -> str | Path:

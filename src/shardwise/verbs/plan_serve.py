@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.errors import NoFeasiblePlan
-from shardwise.hardware import Chip, Spelling
+from shardwise.hardware import Chip, Spelling, chip_ids
 from shardwise.planner.serve.instead import alternatives, answer_row, serving_front
 from shardwise.planner.serve.limits import breakdown, limits, speculation
 from shardwise.planner.serve.served import Served, Serving, cheapest_serving
@@ -95,8 +95,14 @@ class ServePlanRequest(ServeWords):
         if self.provider is not None or self.spot:
             return []
         plain = Hardware(constants=self.hardware.constants)
-        chips = (plain.chip(name) for name in COMPARED if name != taken)
-        return [chip for chip in chips if chip.price is not None]
+        chips = (plain.chip(name) for name in chip_ids() if name != taken)
+        return [
+            chip
+            for chip in chips
+            if chip.price is not None
+            and chip.status == "current"
+            and chip.release >= COMPARED_SINCE
+        ]
 
     def _notes(self) -> Sequence[str]:
         found = (self.hardware.target(place) for place in self.places())
@@ -124,8 +130,8 @@ class ServePlanRequest(ServeWords):
         return found
 
 
-COMPARED = ("h100", "h200", "b200", "v5e", "v5p", "v6e")
-"""Chips that an answer is compared with: those that most providers sell (ours)."""
+COMPARED_SINCE = "2022"
+"""An answer is compared with chips that have a price and came out from then on (ours)."""
 
 _CURVE = (0.25, 0.5, 1.0, 1.5, 2.0)
 """Multiples of the number in flight of which --detail shows the step."""
