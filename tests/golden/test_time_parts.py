@@ -19,8 +19,10 @@ def steps(said):
     """Of each priced plan in an answer its step, or its decode step, and the parts of it."""
     for result in (said.get("result", {}), said.get("result", {}).get("against", {})):
         if "where_it_goes" in result:
-            step = result.get("step_seconds") or result["tpot_seconds"]
-            yield step["expected"], result["where_it_goes"]
+            names = ("step_seconds", "decode_step_seconds", "tpot_seconds")
+            step = next(result[name] for name in names if name in result)
+            seconds = step["expected"] if isinstance(step, dict) else step
+            yield seconds, result["where_it_goes"]
 
 
 def rows(kinds, every):

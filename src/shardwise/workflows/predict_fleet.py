@@ -60,7 +60,7 @@ def served_result(served: Served) -> Result:
         "running": held.running,
         **_times(served, {"ttft": ttft, "tpot": tpot, "e2e": e2e}),
         "memory": memory_of(served),
-        "where_it_goes": decode_parts(served),
+        **decode_step(served),
         "usd_per_hour": served.usd_per_hour,
         "usd_per_million_tokens": served.usd_per_million,
         "chip_hours_per_million_tokens": served.per_million(float(served.chips)),
@@ -97,11 +97,15 @@ def measured(plan: ServePlan, chip: Chip) -> bool:
     return software is not None and chip.vendor in software.measured
 
 
-def decode_parts(served: Served) -> dict[str, float]:
-    """Where a decode step of the sequences that run at the mean goes."""
+def decode_step(served: Served) -> Result:
+    """A decode step of the sequences that run at the mean, and where it goes."""
     plan = replace(served.plan, batch=max(1, round(served.held.running)))
     alone = replace(plan, prefill=None, prefill_replicas=0)
-    return evaluate_serve(alone, served.cfg, served.piece).time_parts.named()
+    answer = evaluate_serve(alone, served.cfg, served.piece)
+    return {
+        "decode_step_seconds": answer.tpot_seconds,
+        "where_it_goes": answer.time_parts.named(),
+    }
 
 
 def memory_of(served: Served) -> Result:
