@@ -117,7 +117,11 @@ class SteadyRun:
 
     def worst(self, goal: Objectives) -> np.ndarray:
         """Of each request, the largest of its times over their targets."""
-        return np.max(self.times / np.array([goal.ttft, goal.tpot, goal.e2el])[:, None], axis=0)
+        goals = np.array([goal.ttft, goal.tpot, goal.e2el])[:, None]
+        done = np.isfinite(self.times)
+        return np.max(
+            np.divide(self.times, goals, out=np.full_like(self.times, np.inf), where=done), axis=0
+        )
 
     def good(self, goal: Objectives) -> float:
         """Share of the requests within all targets."""
@@ -201,7 +205,9 @@ def steady_summary(run: SteadyRun, objectives: Objectives) -> dict[str, Any]:
         share = run.prompt_share
         parts = {"input": share, "output": 1 - share}
         tokens = {"input": "total_input_tokens", "output": "total_output_tokens"}
-        each = {k: 1e6 * found["usd"] * parts[k] / found[tokens[k]] for k in parts}
+        each = {
+            k: 1e6 * found["usd"] * parts[k] / found[tokens[k]] for k in parts if found[tokens[k]]
+        }
         found["usd_per_million_tokens"] = {**found["usd_per_million_tokens"], **each}
     return found | {"answered": run.answered, "warm_up_requests": run.first}
 
