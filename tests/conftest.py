@@ -104,11 +104,13 @@ def pytest_configure(config):
 @pytest.fixture(autouse=True, scope="session")
 def _search_once():
     """Plans are searched once for each request; `searched.py` has the reason."""
-    from tests.searched import search
+    from tests.searched import answered_once, search
 
     from shardwise.planner import training
+    from shardwise.verbs.plan_serve import ServePlanRequest
 
     training.search = search
+    ServePlanRequest.answer = answered_once(ServePlanRequest.answer)
 
 
 def counter():
