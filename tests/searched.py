@@ -38,7 +38,7 @@ def answered_once(answer):
 
     @wraps(answer)
     def once(request, progress=None):
-        files = [name for name in (request.model, request.trace, *request.hw) if name]
+        files = [name for name in (request.model, request.trace, *request.hw_files) if name]
         if progress or any(Path(name).exists() for name in files):
             return answer(request, progress)
         if repr(request) not in kept:

@@ -9,6 +9,10 @@ import pytest
 
 from shardwise.apps.cli import main
 
+SERVED = ("--model", "llama-3-8b", "--on", "h100:1", "--input", "512", "--output", "32")
+SERVED += ("--tpot", "40ms", "--rate", "20")
+"""A serving request of many tests, which is searched once (`tests/searched.py`)."""
+
 
 def run(capsys, *args) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of one command; a traceback fails the test by itself."""

@@ -3,22 +3,22 @@
 from pathlib import Path
 
 import pytest
-from tests.apps.commands import run
+from tests.apps.commands import SERVED, run
 from tests.evidence.training.test_runs import TABLE
 
 from shardwise.apps.cli import pictures
 from shardwise.errors import BadRequest
 
-SERVED = Path(__file__).parents[2] / "benchmarks" / "plans" / "simulate_azure.yaml"
+AZURE = Path(__file__).parents[2] / "benchmarks" / "plans" / "simulate_azure.yaml"
 SWEEP = ("plan", "sweep", "--model", "llama-3.2-1b", "--on", "v5e:2x2", "--batch", "8seq")
 TRAIN = ("plan", "train", "--model", "llama-3.2-1b", "--on", "v5e:2x2", "--batch", "8seq")
 LOAD = ("--rate", "2", "--requests", "20", "--input", "100", "--output", "10")
-SERVE = ("plan", "serve", "--model", "llama-3.2-1b", "--on", "h100:1", "--input", "512")
+SERVE = ("plan", "serve", *SERVED)
 COMMANDS = (
     (*SWEEP, "--seq", "1024"),
     (*TRAIN, "--seq", "1024", "--remat", "block"),
-    (*SERVE, "--output", "64"),
-    ("simulate", str(SERVED), *LOAD),
+    SERVE,
+    ("simulate", str(AZURE), *LOAD),
     ("validate", TABLE),
     ("book", "figure", "fig.5.math_comms"),
 )

@@ -6,12 +6,11 @@ That it says what changes and what it does is in test_plan_show.py.
 import json
 
 import pytest
-from tests.apps.commands import document, refused, run
+from tests.apps.commands import SERVED, document, refused, run
 
 SMALL = ["plan", "train", "--model", "llama-3.2-1b", "--on", "v5e:4x4", "--batch", "32seq"]
 SMALL += ["--seq", "2048"]
-SERVE = ["plan", "serve", "--model", "llama-3.2-1b", "--on", "v5e:4x4", "--input", "1024"]
-SERVE += ["--output", "256", "--batch", "16"]
+SERVE = ["plan", "serve", *SERVED]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import json
 from functools import cache
 
 import pytest
+from tests.apps.commands import SERVED
 
 from shardwise.apps.cli import main
 from shardwise.apps.cli.plan_serve import GONE, serve
@@ -15,8 +16,7 @@ from shardwise.models import load_model
 from shardwise.plans import ServePlan, load_plan
 from shardwise.workflows.predict_serve import cache_text
 
-SMALL = ("--model", "llama-3-8b", "--on", "h100:1", "--input", "512", "--output", "32")
-RATE = ("--tpot", "40ms", "--rate", "20")
+SMALL, RATE = SERVED[:8], SERVED[8:]
 
 
 def run(*args):

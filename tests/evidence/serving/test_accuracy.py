@@ -88,6 +88,7 @@ def test_ranges_hold_left_out(runs, left, fold):
     assert RANGES[0] <= ((low <= ratio) & (ratio <= high)).mean() <= RANGES[1]
 
 
+@pytest.mark.slow
 def test_a_fold_made_again(runs, left, counted):
     """The runs of one chip by the fit of all others are those that are written down."""
     pytest.importorskip("scipy")
