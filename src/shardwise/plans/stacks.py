@@ -86,7 +86,7 @@ STACK_ROWS = (
     # (gradient accumulation fusion). Under interleaving it sends and receives beside the passes
     # (overlap_p2p_comm), and with sequence parallelism it cuts gathers and scatters of tensor into
     # pieces beside the products (tp_comm_overlap, on in NVIDIA's recipes). Its fused kernels and
-    # Transformer Engine: `planner/step/strategies/kept.py`. Its cross entropy writes the softmax
+    # Transformer Engine: `planner/step/strategies/remat.py`. Its cross entropy writes the softmax
     # over the f32 logits and returns it as their gradient (core/tensor_parallel/cross_entropy.py)
     StackRow(
         name="megatron",

@@ -36,8 +36,7 @@ from shardwise.models.remat import (
     remat_row,
 )
 from shardwise.planner.price.memory import train_memory
-from shardwise.planner.step.strategies.kept import kept_activations
-from shardwise.planner.step.strategies.remat import bytes_of
+from shardwise.planner.step.strategies.remat import bytes_of, kept_activations
 from shardwise.planner.training import plan_shape
 from shardwise.plans import TrainPlan
 from shardwise.plans.stacks import stack_row

@@ -20,9 +20,8 @@ from shardwise.models import ModelConfig, Parameter
 from shardwise.planner.price.working import Working, working
 from shardwise.planner.step.parts import Tensors, tensors_of
 from shardwise.planner.step.shape import TrainShape
-from shardwise.planner.step.strategies.kept import kept_activations
 from shardwise.planner.step.strategies.optimizer import copies, pieces, state_bytes
-from shardwise.planner.step.strategies.remat import saved_bytes
+from shardwise.planner.step.strategies.remat import kept_activations, saved_bytes
 from shardwise.units import dtype_bytes
 from shardwise.work import MemoryTimeline, Quantity, largest, total
 

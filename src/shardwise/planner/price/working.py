@@ -15,8 +15,7 @@ from shardwise.models.activations import Activation
 from shardwise.models.specs import Layer, Moe, SoftmaxMixer
 from shardwise.planner.step.parts import Tensors
 from shardwise.planner.step.shape import TrainShape, kv_heads
-from shardwise.planner.step.strategies.kept import kept_activations
-from shardwise.planner.step.strategies.remat import bytes_of, place_of
+from shardwise.planner.step.strategies.remat import bytes_of, kept_activations, place_of
 from shardwise.plans.context_methods import context_row
 from shardwise.units import dtype_bytes
 from shardwise.work import Quantity, largest

@@ -28,7 +28,7 @@ from shardwise.plans.laws import (
     Law,
 )
 from shardwise.plans.software import SOFTWARE, Candidates, Limit, SoftwareRow
-from shardwise.plans.train import STORAGE_AXES, Structure
+from shardwise.plans.train import STORAGE_AXES, USUAL, Structure
 from shardwise.scheduling.pipeline import SCHEDULES
 
 MAX_TENSOR, MAX_CONTEXT, MAX_MICROBATCHES = 64, 64, 512
@@ -182,12 +182,18 @@ def replicas(d: Degrees, storage_axes: tuple[str, ...]) -> np.ndarray:
     return copies
 
 
+def usual_value(request: TrainRequest, name: str) -> Any:
+    """The value of a searched choice that stands for all where they make no difference."""
+    values, default = request.searched[name], getattr(USUAL, name)
+    return default if default in values else values[0]
+
+
 def _zero(request: TrainRequest, c: Columns, s: Structure) -> Mask:
-    return (s.zero == request.usual("zero")) | (replicas(c.degrees, s.storage_axes) > 1)
+    return (s.zero == usual_value(request, "zero")) | (replicas(c.degrees, s.storage_axes) > 1)
 
 
 def _storage(request: TrainRequest, c: Columns, s: Structure) -> Mask:
-    usual = request.usual("storage_axes")
+    usual = usual_value(request, "storage_axes")
     cut = np.ones(len(c), np.int64)
     for axis in set(STORAGE_AXES) - {"fsdp"}:
         cut = cut * c.degrees[axis]
@@ -195,7 +201,7 @@ def _storage(request: TrainRequest, c: Columns, s: Structure) -> Mask:
 
 
 def _reshard(request: TrainRequest, c: Columns, s: Structure) -> Mask:
-    return (s.weight_gather == request.usual("weight_gather")) | _stored(c, s)
+    return (s.weight_gather == usual_value(request, "weight_gather")) | _stored(c, s)
 
 
 def _stored(c: Columns, s: Structure) -> Mask:
@@ -210,7 +216,7 @@ def _reduce(request: TrainRequest, c: Columns, s: Structure) -> Mask:
     if len(request.searched["gradient_reduce"]) == 1:
         return np.ones(len(c), bool)
     piped = _stored(c, s) & (c.microbatches > 1) & (c.degrees["stage"] > 1)
-    usual = s.gradient_reduce == request.usual("gradient_reduce")
+    usual = s.gradient_reduce == usual_value(request, "gradient_reduce")
     return np.where(piped, s.gradient_reduce == s.stack_row.piped_reduce, usual)
 
 
@@ -219,7 +225,7 @@ def _reduce_zero(request: TrainRequest, c: Columns, s: Structure) -> Mask:
 
 
 def _context(request: TrainRequest, c: Columns, s: Structure) -> Mask:
-    usual = s.context_method == request.usual("context_method")
+    usual = s.context_method == usual_value(request, "context_method")
     return usual | (c.degrees["context"] > 1)
 
 
@@ -230,7 +236,9 @@ def _ulysses(request: TrainRequest, c: Columns, s: Structure) -> Mask:
 
 
 def _schedule(request: TrainRequest, c: Columns, s: Structure) -> Mask:
-    usual = s.virtual_stages == 1 and s.pipeline_schedule == request.usual("pipeline_schedule")
+    usual = s.virtual_stages == 1 and s.pipeline_schedule == usual_value(
+        request, "pipeline_schedule"
+    )
     return usual | (c.degrees["stage"] > 1)
 
 

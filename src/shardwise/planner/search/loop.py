@@ -207,12 +207,12 @@ def _nth(values: np.ndarray, n: int) -> float:
 
 def _ideal_seconds(request: TrainRequest, chips: int) -> float:
     """Model FLOPs of the step at the peak of so many chips: no plan on them is faster."""
-    flops = model_flops_per_token(request.cfg, request.sequence_length, causal=True)
-    return (
-        float(flops)
-        * request.tokens
-        / (chips * request.piece.chip.peak(request.structure.dtypes.compute))
+    length, peak = (
+        request.sequence_length,
+        request.piece.chip.peak(request.structure.dtypes.compute),
     )
+    flops = float(model_flops_per_token(request.cfg, length, causal=True))
+    return flops * (request.sequences * length) / (chips * peak)
 
 
 def _distinct(found: list[Found], keep: int) -> tuple[Found, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
@@ -57,13 +57,3 @@ class TrainRequest:
     objective: Objective = "time"
     software: SoftwareRow | None = None
     better_than: float = inf
-
-    def usual(self, name: str) -> Any:
-        """The value of a searched choice that stands for all where they make no difference."""
-        values, default = self.searched[name], getattr(USUAL, name)
-        return default if default in values else values[0]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of one step: B*T."""
-        return self.sequences * self.sequence_length

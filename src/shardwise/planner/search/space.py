@@ -31,6 +31,7 @@ from shardwise.planner.search.legality import (
     legal_meshes,
     limits_of,
     pinned_exactly,
+    usual_value,
 )
 from shardwise.planner.search.request import LEVELS, TrainRequest
 from shardwise.plans import MESH_AXES
@@ -145,7 +146,9 @@ def spoken(request: TrainRequest, name: str, values: tuple) -> tuple:
     """The values of a choice that the software has a word for, and the usual one, which stands
     where the choice makes no difference."""
     words = request.software.words.get(name) if request.software else None
-    return tuple(v for v in values if words is None or v in words or v == request.usual(name))
+    return tuple(
+        v for v in values if words is None or v in words or v == usual_value(request, name)
+    )
 
 
 def policies(request: TrainRequest) -> tuple[RematPolicy, ...]:

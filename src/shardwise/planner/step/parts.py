@@ -25,12 +25,16 @@ from shardwise.planner.step.shape import TrainShape, Yield
 from shardwise.planner.step.strategies.accumulation import adding, gradient_accumulation
 from shardwise.planner.step.strategies.data import gradient_reduction
 from shardwise.planner.step.strategies.fsdp import gradient_scatters, parameter_gathers
-from shardwise.planner.step.strategies.kept import kept_activations
 from shardwise.planner.step.strategies.lora import adapters
 from shardwise.planner.step.strategies.mtp import PREFIX, last_layer, mtp_rows, rows_of
 from shardwise.planner.step.strategies.optimizer import copies, update_ops
 from shardwise.planner.step.strategies.pipeline import stage_transfer, tied_reduction
-from shardwise.planner.step.strategies.remat import host_copy, recomputed, regathers
+from shardwise.planner.step.strategies.remat import (
+    host_copy,
+    kept_activations,
+    recomputed,
+    regathers,
+)
 from shardwise.plans.stacks import Overlapped
 from shardwise.plans.train import Structure
 from shardwise.units import dtype_bytes
@@ -181,7 +185,8 @@ def _trained(rows: Sequence[Parameter], back: Sequence[Op], shape: TrainShape) -
     """A backward pass without dW of frozen matrices; all others add to the sum of gradients where
     matmuls do that."""
     frozen = {f"dW {r.name}" for r in rows if not shape.trains(r)}
-    return [adding(op, shape) for op in back if op.name not in frozen]
+    kept = [op for op in back if op.name not in frozen]
+    return [adding(op, shape) for op in kept] if shape.fuses_accumulation else kept
 
 
 def _chained(ops: Sequence[Op], shape: TrainShape) -> list[Op]:

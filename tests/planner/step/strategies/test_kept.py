@@ -3,8 +3,7 @@
 import pytest
 from tests.planner.steps import EXPERTS_PER_TOKEN, FE, D, F, N, dense, moe, step
 
-from shardwise.planner.step.strategies.kept import kept_activations
-from shardwise.planner.step.strategies.remat import saved_bytes
+from shardwise.planner.step.strategies.remat import kept_activations, saved_bytes
 from shardwise.plans import TrainDtypes
 
 TOKENS = 512

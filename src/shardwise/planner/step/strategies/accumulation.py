@@ -32,9 +32,9 @@ def gradient_accumulation(rows: Sequence[Parameter], shape: TrainShape) -> tuple
 
 
 def adding(op: Op, shape: TrainShape) -> Op:
-    """A matmul of the backward pass; one that yields a weight gradient and adds it to the sum reads
-    and writes the sum rather than write the gradient."""
-    if op.phase != "weight" or op.matmul is None or not shape.fuses_accumulation:
+    """An op of the backward pass where matmuls add to the sum of gradients: one that yields a
+    weight gradient reads and writes the sum rather than write the gradient."""
+    if op.phase != "weight" or op.matmul is None:
         return op
     written = 2 * dtype_bytes(shape.dtypes.grad) - dtype_bytes(shape.weights)
     more = written * op.matmul.m * op.matmul.n * op.matmul.batch

@@ -8,6 +8,13 @@ Megatron-LM's checkpoint runs the whole block (`recompute_whole`).
 
 Activations of the offloaded kinds are copied out after the forward pass of a layer and back before
 its backward pass, on the host stream; the chain does not wait for the way out.
+
+Which tensors there are to keep is the software's matter. An autograd tape keeps all of them. A
+compiler keeps what the backward pass reads and cannot fuse into what reads it. Megatron-LM's fused
+kernels keep their inputs alone: that of an MLP's activation with its gate (`bias_swiglu_fusion`),
+which weighs the experts' inputs to their last matmul too, so that nobody needs what the experts
+yield (`weighted_bias_swiglu_impl`). Transformer Engine keeps what its matmuls read as they
+quantised it; the core of attention keeps its own output beside that.
 """
 
 from collections.abc import Sequence
@@ -15,12 +22,37 @@ from dataclasses import replace
 
 import numpy as np
 
-from shardwise.models.activations import Activation, statuses
+from shardwise.models import ModelConfig
+from shardwise.models.activations import Activation, saved_activations, saved_scores, statuses
 from shardwise.models.remat import REMAT_KINDS, Saved
 from shardwise.models.specs import Layer, Moe
 from shardwise.planner.step.shape import TrainShape, Yield
 from shardwise.units import dtype_bytes
 from shardwise.work import Op, Quantity, make_op, total
+
+CORE = "attention output"
+
+
+def kept_activations(cfg: ModelConfig, layer: Layer, shape: TrainShape) -> tuple[Activation, ...]:
+    """The activations of one layer that some policy keeps."""
+    saved = tuple(a for a in saved_activations(cfg, layer) if not _remade(a, shape))
+    if shape.quantises_kept:
+        saved += tuple(replace(a, name=f"{CORE}, quantised", fed=True) for a in saved if _core(a))
+    if shape.attention_kernel == "scores":
+        saved += saved_scores(layer, float(shape.sequence_length))
+    return saved
+
+
+def _core(activation: Activation) -> bool:
+    return activation.name == CORE
+
+
+def _remade(activation: Activation, shape: TrainShape) -> bool:
+    if not shape.eager:
+        return activation.remade
+    gate = activation.remade and activation.kind == "activation"
+    weighed = activation.name.startswith("experts") and activation.kind == "mlp_out"
+    return shape.stack_row.fuses_mlp and (gate or weighed)
 
 
 def recomputed(layer: Layer, yields: Sequence[Yield], shape: TrainShape) -> list[Op]:
