@@ -76,19 +76,30 @@ def alone(request):
     return cfg, params, gradients(cfg, params, batch_of(), Options())
 
 
-@pytest.mark.parametrize(
-    "axes",
-    [MESHES[0], MESHES[-1], *(pytest.param(m, marks=pytest.mark.slow) for m in MESHES[1:-1])],
-    ids=lambda axes: "x".join(f"{a}{n}" for a, n in axes.items()),
-)
-def test_loss_and_gradients_of_one_device(alone, axes):
-    cfg, params, (wanted_loss, wanted) = alone
-    mesh = mesh_of(axes)
-    shardings = parameter_shardings(cfg, mesh)
+def over(default, others):
+    """Parametrise a test by its mesh, some of them in the slow run."""
+    slow = (pytest.param(axes, marks=pytest.mark.slow) for axes in others)
+    name = "x".join
+    return pytest.mark.parametrize(
+        "axes", [*default, *slow], ids=lambda axes: name(f"{a}{n}" for a, n in axes.items())
+    )
+
+
+@over(MESHES[-1:], MESHES[:-1])
+def test_initialised_shards_are_those_of_one_device(alone, axes):
+    cfg, params, _ = alone
+    shardings = parameter_shardings(cfg, mesh_of(axes))
     sharded = initialise(cfg, jax.random.key(0), shardings=shardings)
     assert worst(params, sharded) == 0
     if cfg.name == "deepseek-v3":  # nothing of it is padded
         assert bytes_per_device(sharded) == planned_bytes(cfg, axes)
+
+
+@over((MESHES[0], MESHES[-1]), MESHES[1:-1])
+def test_loss_and_gradients_of_one_device(alone, axes):
+    cfg, params, (wanted_loss, wanted) = alone
+    mesh = mesh_of(axes)
+    sharded = jax.device_put(params, parameter_shardings(cfg, mesh))
     batch = jax.device_put(batch_of(), batch_sharding(mesh))
     setup = Setup(plan=cases.plan_of("mixtral", axes), cfg=cfg, mesh=mesh)
     options = Options(remat="block", at=Stream(setup))
