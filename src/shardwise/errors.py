@@ -3,9 +3,11 @@
 A message names the thing, its value, the rule and the remedy. `assert` is for our own mistakes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
+from typing import TypeVar
 
+T = TypeVar("T")
 LONGEST = 40
 """Digits and signs of a number that is read; Python refuses integers of over 4,300 with a traceback
 and floats have 17."""
@@ -82,3 +84,19 @@ def unknown(kind: str, name: str, known: Iterable[str], remedy: str = "") -> Bad
     else:
         hint = "nothing known is spelt like it"
     return BadRequest(f"unknown {kind} {shown(name)}; {hint}" + (f" ({remedy})" if remedy else ""))
+
+
+def check_known(kind: str, name: str, known: Collection[str], remedy: str = "") -> None:
+    """Raise the error of `unknown` for a name that is not in a closed set."""
+    if name not in known:
+        raise unknown(kind, name, known, remedy)
+
+
+def entry_of(kind: str, name: str, table: Mapping[str, T], remedy: str = "") -> T:
+    """What a table has under a name; the error of `unknown` for a name that it lacks.
+
+    >>> entry_of("chip", "v5e", {"v5e": 16})
+    16
+    """
+    check_known(kind, name, table, remedy)
+    return table[name]

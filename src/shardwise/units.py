@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.errors import BadRequest, entry_of, shown
 
 DTYPE_BYTES: Mapping[str, float] = {
     "f64": 8.0,
@@ -52,9 +52,7 @@ YEAR = 365 * DAY
 
 def dtype_bytes(name: str) -> float:
     """Bytes per element of a dtype; raises BadRequest for an unknown name."""
-    if name not in DTYPE_BYTES:
-        raise unknown("dtype", name, DTYPE_BYTES)
-    return DTYPE_BYTES[name]
+    return entry_of("dtype", name, DTYPE_BYTES)
 
 
 def parse_count(text: str | float, what: str = "count") -> float:

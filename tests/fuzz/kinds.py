@@ -138,13 +138,13 @@ def _hardware(random: Random, harm: Harm) -> Case:
         "hw list",
         f"roofline --on {chip} --matmul 512x4096x4096",
         f"plan train --model llama-3-8b --on {chip}:{slice_} --batch 8seq --seq 512",
-        f"plan serve --model llama-3-8b --on {chip}:{slice_} --input 64 --output 8",
+        f"plan serve --model llama-3-8b --on {chip}:{slice_} --input 512 --output 32 --rate 2",
     )
     words = [*random.choice(asked).split(), "--hw", name, "--json"]
     return Case(files={name: harm.document(good)}, run=words)
 
 
-_SHAPES = {b"v5p": "2x2x1", b"v5e": "2x4", b"h100": "8"}
+_SHAPES = {b"v5p": "2x2x1", b"v5e": "2x4", b"h100": "2"}
 """A slice of the chips that the examples build on."""
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from shardwise.book.rules.mlp import MlpTimes, mlp_times
 from shardwise.book.rules.training import x_opt
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, check_known
 from shardwise.hardware import Chip, load_chip, parse_slice, place
 from shardwise.hardware.totals import link_both_ways, torus_axes
 from shardwise.roofline.collectives import all_gather, all_to_all, ragged_all_to_all
@@ -114,8 +114,7 @@ def figure_ids() -> tuple[str, ...]:
 
 def figure(figure_id: str) -> Figure:
     """One figure's data; BadRequest lists the ids for a typo."""
-    if figure_id not in FIGURES:
-        raise unknown("figure", figure_id, FIGURES, "`shardwise book list` shows all")
+    check_known("figure", figure_id, FIGURES, "`shardwise book list` shows all")
     return FIGURES[figure_id]()
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from shardwise.boundary import read_toml, read_yaml
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.errors import BadRequest, check_known, shown, unknown
 from shardwise.hardware.chip import FIELDS, Chip
 from shardwise.hardware.names import (
     DATA,
@@ -49,8 +49,7 @@ def load_chip(
     Raises BadRequest for an unknown chip, field or constants, for a value of a wrong type, and for
     an override or a price that would change nothing.
     """
-    if constants not in get_args(Constants):
-        raise unknown("constants", constants, get_args(Constants))
+    check_known("constants", constants, get_args(Constants))
     files = _hw_records(tuple(str(p) for p in hw_files))
     chip_id = resolve_chip(name, extra=files)
     dollars = [_own_price(named, chip_id, usd, files) for named, usd in (prices or {}).items()]
@@ -217,8 +216,7 @@ def _with_override(record: Mapping[str, Any], text: str) -> dict[str, Any]:
         )
     entry = {"value": value.strip(), "source": f"--set {path.strip()}"}
     top = [*FIELDS, *(t for t in TABLES if t not in ("sources", "prices"))]
-    if keys[0] not in top:
-        raise unknown("chip field", keys[0], top, "paths are those of `shardwise hw show --json`")
+    check_known("chip field", keys[0], top, "paths are those of `shardwise hw show --json`")
     if keys[0] in FIELDS and len(keys) == 1:
         return {**record, keys[0]: entry}
     if keys[:2] in (["network", "kind"], ["network", "levels"]):

@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any, Literal, get_args
 
 from shardwise.boundary.numbers import number
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.errors import BadRequest, check_known, shown, unknown
 from shardwise.hardware.chip import (
     EFFICIENCIES,
     FIELDS,
@@ -74,8 +74,7 @@ class RecordReader:
         source = ""
         if isinstance(entry, Mapping):
             for key in entry:
-                if key not in ENTRY:
-                    raise unknown(f"key of '{path}' of chip '{self.chip}'", key, ENTRY)
+                check_known(f"key of '{path}' of chip '{self.chip}'", key, ENTRY)
             book = self.constants == "book" and "book" in entry
             if not book and "value" not in entry:
                 raise BadRequest(f"'{path}' of chip '{self.chip}' has no 'value'; write one")
@@ -134,13 +133,11 @@ def _compiler(entry: Any, chip: str) -> Compiler:
     if not isinstance(entry, Mapping) or not {"platform", "name"} <= set(entry):
         raise BadRequest(f"{what} is {shown(entry)}; it must be a table with a platform and a name")
     for key, value in entry.items():
-        if key not in names:
-            raise unknown(f"key of {what}", key, names)
+        check_known(f"key of {what}", key, names)
         parts = value if key == "no_cycles" and isinstance(value, list) else [value]
         if not all(isinstance(part, str) for part in parts):
             raise BadRequest(f"'{key}' in {what} is {shown(value)}; it must be text")
-    if entry["platform"] not in PLATFORMS:
-        raise unknown(f"platform in {what}", entry["platform"], PLATFORMS)
+    check_known(f"platform in {what}", entry["platform"], PLATFORMS)
     return Compiler(**entry)
 
 
@@ -159,8 +156,7 @@ def _table(record: Record, name: str) -> Record:
 
 def _peaks(table: Record, reader: RecordReader) -> dict[str, float]:
     for dtype in table:
-        if dtype not in DTYPE_BYTES:
-            raise unknown(f"dtype in 'peak_flops' of chip '{reader.chip}'", dtype, DTYPE_BYTES)
+        check_known(f"dtype in 'peak_flops' of chip '{reader.chip}'", dtype, DTYPE_BYTES)
     return {
         d: reader.read(table, d, PEAK, f"peak_flops.{d}") for d in table if reader.has(table, d)
     }
@@ -199,8 +195,7 @@ _MEASURED = ("matmul", "hbm", "network")
 
 def _network(table: Record, reader: RecordReader) -> Network:
     kind = str(table.get("kind", ""))
-    if kind not in KINDS:
-        raise unknown(f"network.kind of chip '{reader.chip}'", kind, KINDS)
+    check_known(f"network.kind of chip '{reader.chip}'", kind, KINDS)
     part = KINDS[kind]
     values = _part_values(part, {k: v for k, v in table.items() if k != "kind"}, "network", reader)
     return part(**values)
@@ -216,8 +211,7 @@ def _part_values(part: Any, table: Record, path: str, reader: RecordReader) -> d
     """The fields of one network part, checked against its dataclass."""
     names = [f.name for f in fields(part) if f.name != "name"]
     for key in table:
-        if key not in names:
-            raise unknown(f"field of '{path}' of chip '{reader.chip}'", key, names)
+        check_known(f"field of '{path}' of chip '{reader.chip}'", key, names)
     values: dict[str, Any] = {}
     for name in names:
         if name == "levels":
@@ -243,8 +237,7 @@ def _levels(levels: Any, path: str, reader: RecordReader) -> tuple[Level, ...]:
 def _prices(record: Record, reader: RecordReader) -> dict[str, Price]:
     prices: dict[str, Price] = {}
     for role, entry in _table(record, "prices").items():
-        if role not in PRICE_ROLES:
-            raise unknown(f"price of chip '{reader.chip}'", role, PRICE_ROLES)
+        check_known(f"price of chip '{reader.chip}'", role, PRICE_ROLES)
         names = [f.name for f in fields(Price)]
         for key in names:
             if not isinstance(entry, Mapping) or key not in entry:
@@ -253,8 +246,7 @@ def _prices(record: Record, reader: RecordReader) -> dict[str, Price]:
                     f"of when, from which source, of what kind and whether the host is in it"
                 )
         for key in entry:
-            if key not in names:
-                raise unknown(f"field of '{role}' of chip '{reader.chip}'", key, names)
+            check_known(f"field of '{role}' of chip '{reader.chip}'", key, names)
         what = f"'{role}' of chip '{reader.chip}'"
         usd = check_value(entry["usd_per_chip_hour"], PRICE, what)
         source = reader.citations.get(str(entry["source"]), str(entry["source"]))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from shardwise.errors import unknown
+from shardwise.errors import entry_of
 
 SavedKind = Literal[
     "block_input", "norm", "qkv", "attention", "attention_out", "mlp_in", "activation", "mlp_out"
@@ -81,6 +81,4 @@ def remat_row(policy: str) -> RematRow:
     >>> remat_row("block").kinds["block_input"], remat_row("block").kinds["qkv"]
     ('keep', 'recompute')
     """
-    if policy not in _BY_NAME:
-        raise unknown("remat policy", policy, REMAT_POLICIES)
-    return _BY_NAME[policy]
+    return entry_of("remat policy", policy, _BY_NAME)

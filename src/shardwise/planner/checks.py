@@ -5,7 +5,7 @@ that cannot take effect, and pins that no mesh can have. Each is a BadRequest.
 from collections.abc import Iterator
 from math import prod
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, check_known
 from shardwise.hardware import Slice, every_part
 from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
@@ -50,10 +50,8 @@ def check_choices(plan: TrainPlan, cfg: ModelConfig) -> None:
 
 def _check_remat(plan: TrainPlan) -> None:
     for kind, saved in plan.remat_kinds.items():
-        if kind not in REMAT_KINDS:
-            raise unknown("kind of activation", kind, REMAT_KINDS)
-        if saved not in TREATMENTS:
-            raise unknown("treatment of an activation", saved, TREATMENTS)
+        check_known("kind of activation", kind, REMAT_KINDS)
+        check_known("treatment of an activation", saved, TREATMENTS)
     if plan.remat_kinds.get("block_input") == "recompute":
         raise BadRequest(
             "remat_kinds recomputes 'block_input'; nothing is left to compute it from, so keep it "
@@ -66,8 +64,7 @@ def _check_frozen(plan: TrainPlan, cfg: ModelConfig) -> None:
     rows = [r for r in (*parameters(cfg), *modules) if r.role != "tower"]
     components = sorted({r.component for r in rows})
     for name in plan.frozen:
-        if name not in components:
-            raise unknown("component to freeze", name, components, f"{cfg.name} has these")
+        check_known("component to freeze", name, components, f"{cfg.name} has these")
     if plan.frozen and plan.lora_rank:
         raise BadRequest(
             f"frozen names {', '.join(plan.frozen)} with lora_rank {plan.lora_rank}; adapters "

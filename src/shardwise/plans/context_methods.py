@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from shardwise.errors import unknown
+from shardwise.errors import entry_of
 from shardwise.work import CollectiveKind, Quantity
 
 ContextMethod = Literal["all_gather", "ring", "ulysses"]
@@ -73,6 +73,4 @@ def context_row(name: str) -> ContextRow:
     >>> context_row("ring").collective, context_row("ulysses").cuts_heads
     ('permute', True)
     """
-    if name not in _BY_NAME:
-        raise unknown("context method", name, CONTEXT_METHODS)
-    return _BY_NAME[name]
+    return entry_of("context method", name, _BY_NAME)

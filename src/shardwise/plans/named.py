@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from shardwise.boundary import is_file
-from shardwise.errors import unknown
+from shardwise.errors import check_known
 from shardwise.models.zoo import split_family, with_family, zoo_names
 
 DATA = Path(__file__).parent / "data" / "audits"
@@ -31,8 +31,7 @@ def plan_path(text: str) -> Path:
     if not text.startswith(PREFIX):
         return Path(text)
     name = text.removeprefix(PREFIX)
-    if name not in audit_names():
-        raise unknown("audited plan", name, audit_names(), "`shardwise book list` shows all")
+    check_known("audited plan", name, audit_names(), "`shardwise book list` shows all")
     return DATA / f"{name}.yaml"
 
 

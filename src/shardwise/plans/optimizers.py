@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from shardwise.errors import unknown
+from shardwise.errors import entry_of
 from shardwise.models.parameters import Parameter
 
 Optimizer = Literal["adam", "adam8bit", "adafactor", "muon", "sgd"]
@@ -80,6 +80,4 @@ def optimizer_row(name: str) -> OptimizerRow:
     >>> optimizer_row("muon").orthogonalises, optimizer_row("adam").orthogonalises
     (True, False)
     """
-    if name not in _BY_NAME:
-        raise unknown("optimizer", name, OPTIMIZERS)
-    return _BY_NAME[name]
+    return entry_of("optimizer", name, _BY_NAME)

@@ -6,7 +6,7 @@ batch that divides, stages that add up) are checked when a plan is read.
 
 from typing import Any
 
-from shardwise.errors import unknown
+from shardwise.errors import check_known
 from shardwise.plans.files import KINDS, keys_of
 
 
@@ -14,8 +14,7 @@ def plan_schema(kind: str) -> dict[str, Any]:
     """The schema (draft 2020-12) of a "train" or a "serve" plan; other keys are not allowed."""
     from pydantic import TypeAdapter
 
-    if kind not in KINDS:
-        raise unknown("plan kind", kind, KINDS)
+    check_known("plan kind", kind, KINDS)
     schema = TypeAdapter(KINDS[kind]).json_schema()
     for part in (schema, *schema.get("$defs", {}).values()):
         if part.get("type") == "object" and "properties" in part:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from shardwise.errors import unknown
+from shardwise.errors import entry_of
 from shardwise.plans.context_methods import ContextMethod
 
 StackName = Literal["xla", "megatron", "fsdp", "nanotron"]
@@ -115,6 +115,4 @@ def stack_row(name: str) -> StackRow:
     >>> stack_row("xla").eager, stack_row("fsdp").eager
     (False, True)
     """
-    if name not in _BY_NAME:
-        raise unknown("software stack", name, STACKS)
-    return _BY_NAME[name]
+    return entry_of("software stack", name, _BY_NAME)

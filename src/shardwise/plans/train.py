@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any, Literal, Self, get_args
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, check_known
 from shardwise.models import ModelConfig
 from shardwise.models.parameters import parameters
 from shardwise.models.remat import RematKind, RematPolicy, Saved
@@ -302,15 +302,13 @@ class TrainPlan(Structure):
                 f"{min(self.layers_per_stage)} layers; use at most that many"
             )
         for axis in self.storage_axes:
-            if axis not in STORAGE_AXES:
-                raise unknown("storage axis", axis, STORAGE_AXES)
+            check_known("storage axis", axis, STORAGE_AXES)
         if "fsdp" not in self.storage_axes:
             raise BadRequest(
                 "storage_axes lacks 'fsdp'; name it, and replicate over mesh axis 'data'"
             )
         for name in self.overlap or ():
-            if name not in OVERLAPPED:
-                raise unknown("overlap", name, OVERLAPPED)
+            check_known("overlap", name, OVERLAPPED)
         if self.zero == 2 and self.gradient_reduce == "per_step":
             raise BadRequest(
                 "zero is 2, which sums gradients after every microbatch, but gradient_reduce is "
@@ -386,8 +384,7 @@ MOST_DEGREE = 2**27
 def check_mesh(mesh: Mapping[str, int]) -> None:
     """Raise BadRequest for an axis that no role has, or a degree below one."""
     for axis, degree in mesh.items():
-        if axis not in MESH_AXES:
-            raise unknown("mesh axis", axis, MESH_AXES, "axes are named by their role")
+        check_known("mesh axis", axis, MESH_AXES, "axes are named by their role")
         if degree < 1:
             raise BadRequest(f"mesh axis '{axis}' has degree {degree}; a degree is at least 1")
         check_range(f"the degree of mesh axis '{axis}'", degree, 1, MOST_DEGREE)

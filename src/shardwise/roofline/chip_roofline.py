@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.errors import unknown
+from shardwise.errors import check_known
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.totals import vector_ops
 from shardwise.units import dtype_bytes
@@ -73,8 +73,7 @@ def attainable_flops(intensity: Quantity, peak_flops: Quantity, bandwidth: Quant
 
 def level_bandwidth(chip: Chip, level: str) -> float:
     """Bandwidth of a memory level of a chip in bytes/s; BadRequest if unknown or not catalogued."""
-    if level not in LEVELS:
-        raise unknown("memory level", level, LEVELS)
+    check_known("memory level", level, LEVELS)
     return chip.require(LEVELS[level])
 
 

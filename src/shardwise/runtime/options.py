@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jax
 from jax import ad_checkpoint
 
-from shardwise.errors import unknown
+from shardwise.errors import check_known
 from shardwise.models.remat import SAVED_KINDS, TREATMENTS, remat_row
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.scoring import Kernel
@@ -70,12 +70,9 @@ class Options:
         dtype_of(self.compute)
         remat_row(self.remat)
         for kind, treatment in self.remat_kinds:
-            if kind not in SAVED_KINDS:
-                raise unknown("kind of activation", kind, SAVED_KINDS)
-            if treatment not in TREATMENTS:
-                raise unknown("treatment", treatment, TREATMENTS)
-        if self.experts not in ("dense", "ragged"):
-            raise unknown("expert dispatch", self.experts, ("dense", "ragged"))
+            check_known("kind of activation", kind, SAVED_KINDS)
+            check_known("treatment", treatment, TREATMENTS)
+        check_known("expert dispatch", self.experts, ("dense", "ragged"))
 
     @property
     def dtype(self) -> Any:

@@ -13,7 +13,7 @@ from itertools import count
 from math import inf, prod
 from typing import NamedTuple, TypeVar
 
-from shardwise.errors import NoFeasiblePlan, unknown
+from shardwise.errors import NoFeasiblePlan, check_known
 from shardwise.sharding.bounded import orders_of, without_units
 from shardwise.sharding.count import count as counted
 from shardwise.sharding.count import wire_bytes
@@ -219,8 +219,7 @@ def _axes(einsum: Einsum) -> set[str]:
 def _check(einsum: Einsum, mesh: Mesh, sizes: Sizes, free_inputs: Collection[str]) -> None:
     names = [operand.name for operand in einsum.operands]
     for name in free_inputs:
-        if name not in names:
-            raise unknown("array", name, names, f"the operands of '{einsum}' can be free")
+        check_known("array", name, names, f"the operands of '{einsum}' can be free")
     for layout in (*einsum.operands, einsum.result):
         local_shape(layout, sizes, mesh)
 

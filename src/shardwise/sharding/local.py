@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, check_known
 from shardwise.sharding.layout import Dim, Layout
 from shardwise.sharding.mesh import Mesh
 from shardwise.sharding.notation import read_assignments
@@ -61,8 +61,7 @@ def parse_sizes(text: str) -> dict[str, int]:
 def check_mesh(layout: Layout, mesh: Mesh) -> None:
     """Raise BadRequest, with the nearest names, if the layout uses an axis that the mesh lacks."""
     for axis in (*layout.axes, *layout.unreduced):
-        if axis not in mesh:
-            raise unknown("mesh axis", axis, mesh, f"'{layout}' is laid out on mesh {mesh}")
+        check_known("mesh axis", axis, mesh, f"'{layout}' is laid out on mesh {mesh}")
 
 
 def shards(layout: Layout, degrees: Mapping[str, Quantity]) -> Quantity:

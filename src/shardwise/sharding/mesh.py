@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from numbers import Integral
 
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.errors import BadRequest, entry_of, shown
 from shardwise.sharding.notation import AXIS, AXIS_RULE, read_assignments
 
 
@@ -79,9 +79,7 @@ class Mesh(Mapping[str, int]):
 
     def degree(self, axis: str) -> int:
         """The degree of an axis; raises BadRequest with the nearest names for an unknown one."""
-        if axis not in self:
-            raise unknown("mesh axis", axis, self, f"the mesh is {self}")
-        return self[axis]
+        return entry_of("mesh axis", axis, self, f"the mesh is {self}")
 
 
 def _coordinates(degrees: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -22,7 +22,7 @@ from keyword import iskeyword
 from math import prod
 from typing import Literal, get_args
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, check_known
 from shardwise.sharding.layout import Layout
 from shardwise.sharding.local import Sizes, global_shape
 from shardwise.sharding.lowering import lowered, permutation, small_sizes
@@ -47,16 +47,14 @@ def program_source(program: Program, styles: Sequence[Style] = ("shard_map", "ji
     dtype that JAX cannot run on every device.
     """
     for style in styles:
-        if style not in get_args(Style):
-            raise unknown("style", style, get_args(Style))
+        check_known("style", style, get_args(Style))
     if "explicit" in styles and len(styles) > 1:
         raise BadRequest("style 'explicit' needs a mesh of Explicit axes; write it to its own file")
     for step in program.steps:
         if step.kind in ("map", "reshape"):
             rule = "only products and communication become source"
             raise BadRequest(f"step '{step}' is of kind '{step.kind}'; {rule}")
-    if program.dtype not in JAX_DTYPES:
-        raise unknown("dtype of a JAX program", program.dtype, JAX_DTYPES)
+    check_known("dtype of a JAX program", program.dtype, JAX_DTYPES)
     if not program.steps:
         rule = "a program needs at least one step, so ask for another layout"
         raise BadRequest(f"nothing is multiplied or moved; {rule}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from shardwise.boundary import number
 from shardwise.boundary import whole as read_whole
 from shardwise.boundary.numbers import MOST_WHOLE
-from shardwise.errors import BadRequest, shown, unknown
+from shardwise.errors import BadRequest, check_known, shown, unknown
 from shardwise.hardware import Chip, Spelling, load_chip, parse_price, read_slice, read_target
 from shardwise.hardware.prices import listed_price
 from shardwise.plans import MESH_AXES
@@ -179,8 +179,7 @@ def parse_pins(given: Words) -> dict[str, int]:
         axis, equals, degree = text.partition("=")
         if not equals or not re.fullmatch(r"0*[1-9][0-9]{0,8}", degree):
             raise BadRequest(f"pin {shown(text)} is not AXIS=DEGREE; write it like --pin tensor=8")
-        if axis not in MESH_AXES:
-            raise unknown("mesh axis", axis, MESH_AXES, "axes are named by their role")
+        check_known("mesh axis", axis, MESH_AXES, "axes are named by their role")
         if pins.setdefault(axis, int(degree)) != int(degree):
             raise BadRequest(f"mesh axis '{axis}' is pinned to {pins[axis]} and {degree}; give one")
     return pins

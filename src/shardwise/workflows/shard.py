@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import Any
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, check_known
 from shardwise.hardware import Placement, Slice, Spelling, describe, place_or_refuse
 from shardwise.roofline import PricedStrategy, Ranking, rank, seconds
 from shardwise.sharding import (
@@ -90,8 +90,7 @@ def shard_expression(
     if out:
         einsum = einsum.freed() if out == "free" else einsum.to(Layout.parse(out))
     for letter in given:
-        if letter not in einsum.letters:
-            raise unknown("dim", letter, einsum.letters, f"the expression is '{einsum}'")
+        check_known("dim", letter, einsum.letters, f"the expression is '{einsum}'")
     if top < 1:
         raise BadRequest(f"--top {top} shows nothing; give 1 or more")
     padded = padded_sizes(einsum, given, axes)

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from shardwise.book.rules.training import Combine
-from shardwise.errors import unknown
+from shardwise.errors import check_known
 from shardwise.work import Quantity
 
 Phase = Literal["forward", "backward"]
@@ -29,8 +29,7 @@ class MlpTimes:
 
     def comms(self, combine: Combine = "max") -> Quantity:
         """Both communications: the larger where they overlap, else their sum."""
-        if combine not in ("sum", "max"):
-            raise unknown("way to combine communication", combine, ("sum", "max"))
+        check_known("way to combine communication", combine, ("sum", "max"))
         if combine == "sum":
             return self.weights + self.activations
         return np.maximum(self.weights, self.activations)
@@ -66,8 +65,7 @@ def mlp_times(
     errata 5.1). `replicated` weights (data parallelism, ZeRO-1) move nothing forward. A degree of 1
     moves nothing.
     """
-    if phase not in ("forward", "backward"):
-        raise unknown("phase", phase, ("forward", "backward"))
+    check_known("phase", phase, ("forward", "backward"))
     passes = 1 if phase == "forward" else 2
     matrices = 2 * d_model * d_ff
     moved = passes * (phase == "backward" or not replicated)

@@ -8,7 +8,7 @@ names what models have, `shared.py` has limits of several programs. A file per p
 
 from collections.abc import Mapping
 
-from shardwise.errors import unknown
+from shardwise.errors import entry_of
 from shardwise.hardware import Chip
 from shardwise.plans.serve import ServePlan
 from shardwise.plans.software.candidates import Candidates, candidates_of_plan, matters
@@ -29,9 +29,7 @@ SOFTWARE: Mapping[str, SoftwareRow] = {
 
 def software_row(name: str) -> SoftwareRow:
     """The row of a program; BadRequest for a name that there is not."""
-    if name not in SOFTWARE:
-        raise unknown("training software", name, SOFTWARE)
-    return SOFTWARE[name]
+    return entry_of("training software", name, SOFTWARE)
 
 
 def made_elsewhere(plan: TrainPlan | ServePlan) -> list[str]:

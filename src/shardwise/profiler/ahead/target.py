@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, check_known
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.names import compiled
 from shardwise.hardware.slices import Slice
@@ -100,8 +100,7 @@ def gpu_description(chip: Chip) -> str:
     """XLA's description of a GPU, as text of its protocol buffer."""
     assert chip.compiler is not None
     table, name = _table(), chip.compiler.name
-    if name not in table["architectures"]:
-        raise unknown(f"architecture of chip '{chip.id}'", name, table["architectures"])
+    check_known(f"architecture of chip '{chip.id}'", name, table["architectures"])
     kind = table["architectures"][name]
     major, minor = kind["capability"]
     fields: dict[str, Any] = {

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import ad_checkpoint
 from jax.experimental.pallas.ops.tpu import splash_attention
 
-from shardwise.errors import unknown
+from shardwise.errors import check_known
 from shardwise.runtime.attention.flash import flash_attention
 from shardwise.runtime.attention.scoring import Scoring
 from shardwise.runtime.attention.varying import axes_of
@@ -46,8 +46,7 @@ def attention_on(
     The platform is named, so that a program can be compiled for another than it is traced on.
     Raises BadRequest for another name.
     """
-    if platform not in PLATFORMS:
-        raise unknown("platform", platform, PLATFORMS)
+    check_known("platform", platform, PLATFORMS)
     scoring = _plain(scoring, q_BTNH.shape[1])
     if axes_of((q_BTNH, k_BSKH, v_BSKU)):
         return _flash(q_BTNH, k_BSKH, v_BSKU, scoring, platform)

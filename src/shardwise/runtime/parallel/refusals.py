@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import jax
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, check_known
 from shardwise.models import ModelConfig
 from shardwise.models.remat import PART_OF
 from shardwise.models.runnable import numerics_of
@@ -91,8 +91,7 @@ def _cuts(plan: TrainPlan) -> Iterator[str]:
 
 
 def _rings(plan: TrainPlan, tensor_matmul: str) -> Iterator[str]:
-    if tensor_matmul not in TENSOR_MATMULS:
-        raise unknown("tensor_matmul", tensor_matmul, TENSOR_MATMULS)
+    check_known("tensor_matmul", tensor_matmul, TENSOR_MATMULS)
     if tensor_matmul == "plain":
         return
     if plan.degree("tensor") == 1:

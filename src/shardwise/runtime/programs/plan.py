@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwise.errors import unknown
+from shardwise.errors import check_known
 from shardwise.models import load_model
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import plan_from
@@ -21,8 +21,7 @@ def plan_program(devices: Sequence[Any], plan: Mapping[str, Any], phase: str) ->
     `phase` is train of a training plan, prefill or decode of a serving plan.
     """
     loaded = plan_from(plan, "the plan")
-    if phase not in PHASES[type(loaded)]:
-        raise unknown("phase", phase, PHASES[type(loaded)], "of this kind of plan")
+    check_known("phase", phase, PHASES[type(loaded)], "of this kind of plan")
     cfg, mesh = load_model(loaded.model), mesh_of(loaded.mesh, devices)
     if isinstance(loaded, TrainPlan):
         return train_program(loaded, cfg, mesh)

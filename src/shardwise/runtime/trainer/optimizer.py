@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import optax
 from optax import contrib
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, check_known
 from shardwise.models import ModelConfig, Parameter
 from shardwise.plans import TrainPlan
 from shardwise.plans.optimizers import Optimizer, optimizer_row
@@ -53,8 +53,7 @@ class Settings:
     b2: float = 0.95
 
     def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise unknown("schedule", self.schedule, SCHEDULES)
+        check_known("schedule", self.schedule, SCHEDULES)
         if self.steps < 1:
             raise BadRequest(f"--steps is {self.steps}; it must be at least 1")
         if not 0 <= self.warmup <= self.steps:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, check_known, unknown
 from shardwise.sharding.layout import Layout, MatmulExpr
 
 FROM_OUTPUT = frozenset({"exp", "relu", "sigmoid", "softmax", "tanh"})
@@ -100,8 +100,7 @@ def forward(
     _check(read)
     whole = Forward(lines=read, storage={}, constants=frozenset(constants))
     for name in (*parameters, *whole.constants):
-        if name not in whole.arrays:
-            raise unknown("array", name, whole.arrays, "it is named as a parameter or a constant")
+        check_known("array", name, whole.arrays, "it is named as a parameter or a constant")
         if name in whole.made:
             raise BadRequest(f"array '{name}' is made by a line; a parameter is only read")
     state = {name: whole.arrays[name] for name in parameters}

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, check_known
 from shardwise.sharding.simulate.fabric import Device, Fabric, Hop, Link
 from shardwise.sharding.simulate.schedule import (
     Send,
@@ -140,8 +140,7 @@ def simulate(
     device of the group. Raises BadRequest for an unknown kind.
     """
     known = SimulatedKind.__args__
-    if kind not in known:
-        raise unknown("collective", kind, known)
+    check_known("collective", kind, known)
     length = grain(fabric) if elements is None else elements
     shape = (length,) if kind in ("all_gather", "permute") else (fabric.size, length)
     draw = np.random.default_rng(0)
