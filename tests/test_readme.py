@@ -22,7 +22,7 @@ README, *_ = PAGES = [page.read_text(encoding="utf-8") for page in readme.PAGES]
 EXAMPLES = [example for text in PAGES for example in readme.examples(text)]
 LONG = (
     *("shardwise explain", "shardwise plan sweep", "shardwise validate", "v5p:16x20x28"),
-    "--objective cost",
+    *("--objective cost", "--on h100,v6e"),
 )
 """What compiles for a TPU, or searches and validates for many seconds."""
 

@@ -267,6 +267,7 @@ def test_a_plan_is_exported_and_read_back(tmp_path, capsys):
     assert "serving plan, which maxtext does not run" in err
 
 
+@pytest.mark.slow
 def test_two_pools(capsys):
     doc = found(*SMALL[:2], "--on", "h100", *SMALL[4:], *RATE, "--pools", "two")
     result = doc["result"]

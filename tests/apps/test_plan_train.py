@@ -169,6 +169,7 @@ def test_price_and_chip_overrides_take_effect(capsys):
 # The book -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_llama_3_70b_on_8960_v5p(capsys):
     """ch. 5.1.4 and 6.3: X_opt 1,619 or 1,935 by edition (the book's 4.19e6 tokens give 1,618 and
     1,928; here 4Mi are 4,194,304), so 2048 x 4, beside the placeable plan and its idle chips; 44.3

@@ -345,7 +345,7 @@ def chips_of(found) -> int:
 
 
 def test_cost_pays_for_the_chips_in_use_only():
-    asked = request(**HELD)
+    asked = request(remat=("block",))
     fast = search(asked, keep=1).best[0]
     cheap = search(replace(asked, objective="cost"), keep=1, exhaustive=True).best[0]
     assert cheap.rank == pytest.approx(chips_of(cheap) * cheap.seconds)
