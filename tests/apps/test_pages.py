@@ -28,7 +28,7 @@ from shardwise.verbs.layout import HEIGHT, WIDTH  # noqa: E402
 DOC = golden.read(ROOT / "tests" / "golden" / "answers.json.gz")
 SHARES = {
     # Of each kind of golden request, one in so many is printed.
-    "train": 20,
+    "train": 30,
     "show": 25,
     "serve show": 10,
     "audit": 4,
