@@ -32,9 +32,9 @@ def read_text(path: Path, what: str, *, most: int = DOCUMENT_BYTES, remedy: str 
     return decode(read_bytes(path, what, most=most, remedy=remedy), path, what)
 
 
-def read_lines(path: Path, what: str, *, most: int = TABLE_BYTES, remedy: str = "") -> list[str]:
+def read_lines(path: Path, what: str) -> list[str]:
     """The lines of a text file of at most `MOST_LINES`, without their ends. Raises BadRequest."""
-    return split_lines(read_text(path, what, most=most, remedy=remedy), f"{what} '{path}'")
+    return split_lines(read_text(path, what, most=TABLE_BYTES), f"{what} '{path}'")
 
 
 def split_lines(text: str, what: str, *, ends: bool = False) -> list[str]:

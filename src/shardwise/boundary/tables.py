@@ -29,20 +29,13 @@ class Table:
         return f"{self.what}, line {self.lines[index]}"
 
 
-def read_table(
-    path: Path,
-    what: str,
-    *,
-    needed: Sequence[str] = (),
-    most: int = TABLE_BYTES,
-    remedy: str = "",
-) -> Table:
+def read_table(path: Path, what: str, *, needed: Sequence[str] = (), remedy: str = "") -> Table:
     """The table in a CSV file, with the columns `needed` at least.
 
     Raises BadRequest for a file that cannot be read, is empty, lacks a column, names one twice, or
     has a row with more or fewer cells than columns.
     """
-    text = read_text(path, what, most=most, remedy=remedy)
+    text = read_text(path, what, most=TABLE_BYTES, remedy=remedy)
     return parse_table(text, f"{what} '{path}'", needed=needed)
 
 

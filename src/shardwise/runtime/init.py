@@ -17,10 +17,10 @@ Tree = dict[str, Any]
 PADDED = frozenset(letter for letter, rule in UNEVEN.items() if rule == "pad")
 
 
-def stored_rows(cfg: ModelConfig, *, with_buffers: bool = True) -> tuple[Parameter, ...]:
-    """The rows of the text model that have storage of their own: no tied head, no towers."""
+def stored_rows(cfg: ModelConfig) -> tuple[Parameter, ...]:
+    """Rows of the text model with storage of their own: no tied head, no towers; then buffers."""
     rows = tuple(p for p in parameters(cfg) if not p.shares and p.role != "tower")
-    return rows + buffers(cfg) if with_buffers else rows
+    return rows + buffers(cfg)
 
 
 def is_buffer(path: tuple[Any, ...]) -> bool:

@@ -110,13 +110,13 @@ def check_runnable(program: Program) -> None:
         raise BadRequest(f"mesh {program.mesh} has {program.mesh.size:,} devices; {rule}")
 
 
-def case_of(program: Program, *, gradients: bool, run: bool = True) -> dict[str, Any]:
+def case_of(program: Program, *, gradients: bool) -> dict[str, Any]:
     """What `profiler.jobs.run_programs` takes for one program."""
     styles: tuple[Style, ...] = ("shard_map", "jit")
     return {
         "source": program_source(program, styles),
         "styles": styles,
-        "run": run,
+        "run": True,
         "gradients": gradients and program.dtype != "int8",
     }
 

@@ -40,12 +40,12 @@ class LoadRequest:
     alone: bool = False
 
 
-def load(requests: int, rate: float, prompt: int, output: int, seed: int = 0) -> list[LoadRequest]:
+def load(requests: int, rate: float, prompt: int, output: int) -> list[LoadRequest]:
     """So many requests at `rate` per second (Poisson), the first few alone. Lengths are half to
     one and a half times those given, evenly."""
     if requests <= _ALONE:
         raise BadRequest(f"--requests is {requests}; at least {_ALONE + 1} tell something")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     arrivals = np.cumsum(rng.exponential(1 / rate, requests))
     spread = rng.uniform(0.5, 1.5, (requests, 2))
     return [

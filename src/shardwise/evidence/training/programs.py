@@ -17,7 +17,6 @@ from shardwise.hardware.placement import place
 from shardwise.hardware.slices import Slice
 from shardwise.models.runnable import plain
 from shardwise.profiler.ahead import CompiledProgram, Limits, compile_ahead, target_of
-from shardwise.profiler.child import Watch
 from shardwise.profiler.timeline import HloTimeline
 from shardwise.work import tally
 
@@ -59,11 +58,7 @@ def row_program(devices: Sequence[Any], row: Mapping[str, str]) -> Any:
 
 
 def compile_row(
-    row: Mapping[str, str],
-    run: PublishedRun,
-    *,
-    limits: Limits | None = None,
-    watch: Watch | None = None,
+    row: Mapping[str, str], run: PublishedRun, *, limits: Limits | None = None
 ) -> CompiledProgram:
     """Compile a row's step for its slice. Raises as `compile_ahead`."""
     placement = place(run.piece, dict(run.plan.mesh))
@@ -73,7 +68,6 @@ def compile_row(
         {"row": dict(row)},
         options=OPTIONS,
         limits=limits,
-        watch=watch,
     )
 
 

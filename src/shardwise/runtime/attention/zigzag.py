@@ -33,11 +33,11 @@ def zigzag_order(tokens: int, places: int) -> np.ndarray:
     return parts[np.array(pairs)].reshape(-1)
 
 
-def to_zigzag(x: jax.Array, places: int, dim: int = 1) -> jax.Array:
-    """Tokens in order -> dealt, along a dim of the whole array."""
-    return jnp.take(x, zigzag_order(x.shape[dim], places), axis=dim)
+def to_zigzag(x: jax.Array, places: int) -> jax.Array:
+    """Tokens in order -> dealt, along dim 1 of the whole array."""
+    return jnp.take(x, zigzag_order(x.shape[1], places), axis=1)
 
 
-def from_zigzag(x: jax.Array, places: int, dim: int = 1) -> jax.Array:
+def from_zigzag(x: jax.Array, places: int) -> jax.Array:
     """Tokens dealt -> in order: the inverse of `to_zigzag`."""
-    return jnp.take(x, np.argsort(zigzag_order(x.shape[dim], places)), axis=dim)
+    return jnp.take(x, np.argsort(zigzag_order(x.shape[1], places)), axis=1)
