@@ -15,16 +15,15 @@ from shardwise.models.describe import unpriced
 from shardwise.planner.serve.replica import fleet_of
 from shardwise.planner.simulate.clock import seconds
 from shardwise.planner.simulate.metrics import Objectives, summary
+from shardwise.planner.simulate.rates import about_rate, largest_rate
 from shardwise.planner.simulate.run import Outcome, SimulatedFleet, simulate
 from shardwise.planner.simulate.steady import (
     COUNTED,
     Demand,
-    about_rate,
     demand_of,
     guessed_rate,
-    largest_rate,
     part_of,
-    steady_run,
+    steady_outcome,
     steady_summary,
 )
 from shardwise.planner.simulate.traces import (
@@ -204,13 +203,6 @@ def _of_all(result: dict[str, Any], factor: float) -> dict[str, Any]:
     return {**result, **whole, "chips": round(whole["chips"])}
 
 
-def _near(fleet: SimulatedFleet, demand: Demand, goal: Objectives, rate: float) -> float:
-    """A rate to begin with, found by short runs."""
-    guess = rate or guessed_rate(fleet, demand)
-    found = about_rate(fleet, demand, goal, guess)
-    return guess if found is None else found.rate
-
-
 TTFT_TARGET = 2.0
 """Seconds to the first token that are asked for where no target is given."""
 
@@ -230,11 +222,12 @@ def _steady(
     if find_rate:
         goal = objectives if objectives.given else Objectives(ttft=TTFT_TARGET)
         steps = iter(range(1, 1000))
-        held = largest_rate(
+        near = about_rate(fleet, demand, goal, rate or guessed_rate(fleet, demand))
+        held = near and largest_rate(
             fleet,
             demand,
             goal,
-            _near(fleet, demand, goal, rate),
+            near.rate,
             progress=lambda: progress(next(steps), 0) if progress else None,
         )
         if held is None:
@@ -245,9 +238,9 @@ def _steady(
         objectives, rate, found = goal, held.rate, held
     part, share = part_of(fleet, demand, rate)
     counted = load.whole("requests", MOST_REQUESTS) or COUNTED
-    run = steady_run(part, demand, share, seed=load.first_seed, counted=counted)
+    run, outcome = steady_outcome(part, demand, share, seed=load.first_seed, counted=counted)
     parts = part.pool.replicas + (part.prefill.replicas if part.prefill else 0)
-    result = {**_of_all(steady_summary(run, objectives), rate / share), "rate": rate}
+    result = {**_of_all(steady_summary(run, outcome, objectives), rate / share), "rate": rate}
     result |= {"cache": cache_of(fleet)}
     result |= {"simulated_servers": parts, "good_share": run.good(objectives)}
     if found is not None:
@@ -262,7 +255,7 @@ def _steady(
     return Simulated(
         plan=plan,
         fleet=fleet,
-        outcome=run.outcome,
+        outcome=outcome,
         result=result,
         warnings=[*unpriced(cfg), *stale(plan, cfg), *said],
         objectives=objectives,

@@ -7,16 +7,14 @@ from hypothesis import strategies as st
 
 from planner.simulate.servers import Linear, fleet
 from shardwise.planner.simulate.metrics import Objectives
+from shardwise.planner.simulate.rates import about_rate, largest_rate, rounded
 from shardwise.planner.simulate.steady import (
     COUNTED,
     LIMIT,
     Demand,
-    about_rate,
     hold,
     in_flight,
-    largest_rate,
     part_of,
-    rounded,
     steady_run,
 )
 
@@ -53,18 +51,21 @@ def test_two_rates_are_compared_under_the_same_luck():
 
 def test_a_run_counts_the_middle_and_answers_what_comes():
     run = steady_run(servers(), DEMAND, 20.0, seed=3, counted=500)
-    assert len(run.jobs) == 500
+    assert run.times.shape == (3, 500)
     start, end = run.window
     assert (end - start) / 1e15 == pytest.approx(500 / 20, rel=0.02)
-    assert run.answered == pytest.approx(1, abs=0.03)
+    assert run.answered == pytest.approx(1, abs=0.01)
     assert not run.grows
     assert run.running == pytest.approx(in_flight(servers(), DEMAND, 20.0), rel=0.3)
     assert run.good(Objectives(ttft=1e-6)) == 0
 
 
 def test_the_largest_rate_holds_and_more_does_not():
-    found = largest_rate(servers(), DEMAND, GOAL, 150.0, within=1.1)
+    near = about_rate(servers(), DEMAND, GOAL, 150.0)
+    assert near is not None
+    found = largest_rate(servers(), DEMAND, GOAL, near.rate)
     assert found is not None
+    assert found.rate == pytest.approx(near.rate, rel=0.1)
     assert found.kept
     assert found.load <= LIMIT
     assert found.good >= 0.95

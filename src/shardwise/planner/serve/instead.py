@@ -15,6 +15,7 @@ from shardwise.planner.serve.choices import candidate_slices, smaller_dtypes
 from shardwise.planner.serve.fleet import Fleet, cheapest, ranked, search_fleets, trade_off
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.serve.served import Serving
+from shardwise.planner.simulate.rates import STEEP
 from shardwise.planner.simulate.steady import LIMIT
 from shardwise.plans.serve import ServeDtypes
 from shardwise.units import sig
@@ -23,8 +24,6 @@ MOST_CORRECTION = 1.25
 """By which a closed form is corrected at most; beyond it another plan is no guide (ours)."""
 
 _OTHER_CHIPS = 2
-_STEEP = 2.5
-"""By which power of the rate the load on the targets grows (`simulate/steady.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +126,7 @@ def _replicas(serving: Serving) -> Iterator[Alternative]:
     plan, each = served.plan, served.chips // max(served.plan.replicas, 1)
     if plan.prefill_replicas:
         return
-    one = served.rate / plan.replicas * (LIMIT / max(served.held.load, 0.1)) ** (1 / _STEEP)
+    one = served.rate / plan.replicas * (LIMIT / max(served.held.load, 0.1)) ** (1 / STEEP)
     price, demand = served.piece.chip.price, served.demand
     for name, replicas in (("fewer", plan.replicas - 1), ("more", plan.replicas + 1)):
         if replicas:
