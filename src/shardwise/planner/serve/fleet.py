@@ -49,8 +49,7 @@ WORTH = 1.02
 _SIMPLER = 1.05
 """A ratio of smaller numbers is taken where it costs at most so much more (ours)."""
 
-_FINE = np.geomspace(2**-0.5, 2**0.5, 17)
-_REFINED = 4
+_AROUND = np.geomspace(2**-0.5, 2**0.5, 17)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,13 +191,10 @@ def cheapest(
     searched: FleetSearch, goal: Objectives, *, layouts: Sequence[Layout] | None = None
 ) -> Fleet:
     """The cheapest fleet within the objectives, in one pool unless two are `WORTH` it; where there
-    is none, the nearest miss (ask `meets`). The number in flight of the best few is refined."""
+    is none, the nearest miss (ask `meets`)."""
     best = ranked(searched, goal, layouts=layouts)
-    fine = [f for fleet in best[:_REFINED] for f in refined(searched.request, fleet, goal)]
-    good = [f for f in (*best, *fine) if f.meets(goal)]
-    if good:
-        return min(good, key=lambda f: (f.chip_seconds * _burden(f), f.chips))
-    return min((*best, *fine), key=lambda f: f.excess(goal))
+    good = [fleet for fleet in best if fleet.meets(goal)]
+    return min(good or best, key=lambda f: (f.chip_seconds * _burden(f), f.chips))
 
 
 def _burden(fleet: Fleet) -> float:
@@ -232,7 +228,7 @@ def ranked(
 
 def refined(request: ServeRequest, fleet: Fleet, goal: Objectives) -> list[Fleet]:
     """The same server with numbers in flight around that of a fleet."""
-    running = np.unique(np.maximum(np.round(fleet.running * _FINE), 1.0))
+    running = np.unique(np.maximum(np.round(fleet.running * _AROUND), 1.0))
     one = replace(request, chunks=(fleet.chunk,))
     grid = grid_of(replace(fleet.server, request=one), running)
     if grid is None:

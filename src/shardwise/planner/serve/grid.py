@@ -22,8 +22,9 @@ from shardwise.plans.serve import KvSharding, ServeDtypes, ServeScheduling
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity
 
-_LADDER = np.array(sorted({round(2 ** (i / 2)) for i in range(29)}), float)
-"""Sequences in flight that are looked at: powers of the square root of two."""
+_LADDER = np.array(sorted({round(2 ** (i / 12)) for i in range(14 * 12 + 1)}), float)
+"""Sequences in flight that are looked at: powers of the twelfth root of two. Columns cost little
+beside the pricing of any."""
 
 _KV_SHARDINGS: tuple[KvSharding, ...] = ("heads", "heads_then_batch_then_sequence")
 _MEMORY_SHARE = ServeScheduling().memory_share

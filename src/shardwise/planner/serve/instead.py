@@ -121,7 +121,8 @@ def _fewer_and_more(serving: Serving) -> Iterator[Alternative]:
 
 
 def _replicas(serving: Serving) -> Iterator[Alternative]:
-    """One server less and one more: what they hold by what the answer's leave over."""
+    """One server less and one more: what they hold by what the answer's leave over. One less did
+    not hold the rate when simulated, whatever that says."""
     served = serving.served
     plan, each = served.plan, served.chips // max(served.plan.replicas, 1)
     if plan.prefill_replicas:
@@ -131,17 +132,22 @@ def _replicas(serving: Serving) -> Iterator[Alternative]:
     for name, replicas in (("fewer", plan.replicas - 1), ("more", plan.replicas + 1)):
         if replicas:
             rate, chips = min(one, 1.5 * served.rate / plan.replicas) * replicas, each * replicas
+            rate = min(rate, _SHORT * served.rate) if name == "fewer" else rate
             hour = None if price is None else chips * price.usd_per_chip_hour
             tokens = rate * 3600 * (demand.prompt + demand.output)
             yield Alternative(
                 name=name,
-                note=f"holds {sig(rate)}/s",
+                note=f"holds about {sig(rate)}/s",
                 servers=f"{replicas:,} x {plan.slice}",
                 chips=chips,
                 rate=rate,
                 usd_per_hour=hour,
                 usd_per_million=None if hour is None else 1e6 * hour / tokens,
             )
+
+
+_SHORT = 0.98
+"""Share of the rate that one server less is said to hold, at most."""
 
 
 def _on_others(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:

@@ -20,7 +20,6 @@ from shardwise.planner.serve.fleet import (
     FleetSearch,
     cheapest,
     ranked,
-    refined,
     search_fleets,
 )
 from shardwise.planner.serve.planning import nothing_found
@@ -204,13 +203,10 @@ def _cost(served: Served) -> float:
 
 
 def contenders(searched: FleetSearch) -> Iterator[Fleet]:
-    """The plans that keep the goal in closed form, cheapest first, their number in flight
-    refined."""
-    request, goal = searched.request, searched.request.within
-    good = [fleet for fleet in ranked(searched, goal) if fleet.meets(goal)]
-    fine = [f for fleet in good[: 2 * CONTENDERS] for f in refined(request, fleet, goal)]
+    """The plans that keep the goal in closed form, cheapest first."""
+    goal = searched.request.within
     best: dict[tuple, Fleet] = {}
-    for fleet in sorted([*good, *fine], key=lambda f: (f.chip_seconds, f.chips)):
+    for fleet in ranked(searched, goal):
         if fleet.meets(goal):
             best.setdefault(_kind(fleet), fleet)
     yield from best.values()
