@@ -41,6 +41,7 @@ from shardwise.planner.simulate.traces import (
     with_lengths,
 )
 from shardwise.plans import ServePlan, TrainPlan
+from shardwise.plans.serve import TTFT_TARGET
 from shardwise.roofline.engines import engine_warning
 from shardwise.scheduling import Request
 from shardwise.units import format_seconds
@@ -203,10 +204,6 @@ def _of_all(result: dict[str, Any], factor: float) -> dict[str, Any]:
     return {**result, **whole, "chips": round(whole["chips"])}
 
 
-TTFT_TARGET = 2.0
-"""Seconds to the first token that are asked for where no target is given."""
-
-
 def _steady(
     plan: ServePlan,
     cfg: ModelConfig,
@@ -243,8 +240,12 @@ def _steady(
     result = {**_of_all(steady_summary(run, outcome, objectives), rate / share), "rate": rate}
     result |= {"cache": cache_of(fleet)}
     result |= {"simulated_servers": parts, "good_share": run.good(objectives)}
+    result["holds"] = run.keeps(objectives)
     if found is not None:
         result["largest_rate"] = rate
+    elif not result["holds"]:
+        near = about_rate(fleet, demand, objectives, rate)
+        result["holds_about"] = None if near is None else near.rate
     said = engine_warning(plan.engine, "--set engine=vllm")
     whole = plan.replicas + plan.prefill_replicas
     if parts < whole:

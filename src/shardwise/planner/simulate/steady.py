@@ -173,6 +173,12 @@ class SteadyRun:
         of a few runs are never below the largest of them."""
         return self.load(goal) <= LIMIT and not self.grows
 
+    def keeps(self, goal: Objectives) -> bool:
+        """Whether the requests of this run are answered as they come, `SHARE` of them within all
+        targets. (What one run answers swings by less than a hundredth.)"""
+        answered = self.answered >= ANSWERED - 0.01
+        return answered and not self.grows and self.good(goal) >= SHARE
+
     @property
     def running(self) -> float:
         """Answers under way on one of the servers that decode, by Little's law."""
@@ -218,23 +224,25 @@ def _of_prompts(replica: Replica) -> float:
 
 
 def steady_summary(run: SteadyRun, outcome: Outcome, objectives: Objectives) -> dict[str, Any]:
-    """What `metrics.summary` says, of the counted requests; rates over the time in which as many
-    come, load of the servers over the whole run."""
+    """What `metrics.summary` says, of the counted requests; rates are of what is answered while as
+    many come, which under overload is less, and dollars are for that; load of the servers over the
+    whole run."""
     start, end = run.window
     jobs, placed = outcome.jobs[run.counted], outcome.placed[run.counted]
     counted = replace(outcome, jobs=jobs, placed=placed, start=start, end=end)
     whole, found = summary(outcome, objectives), summary(counted, objectives)
     rates = ("request_throughput", "output_throughput", "total_token_throughput")
+    rates += ("request_goodput",) if objectives.given else ()
     found |= {name: found[name] * run.answered for name in rates}
     found |= {name: whole[name] for name in ("utilisation", "steps", "replicas")}
-    if found["usd"] is not None:
-        share = run.moments.prompt_share
-        parts = {"input": share, "output": 1 - share}
-        tokens = {"input": "total_input_tokens", "output": "total_output_tokens"}
-        each = {
-            k: 1e6 * found["usd"] * parts[k] / found[tokens[k]] for k in parts if found[tokens[k]]
+    if found["usd"] is not None and run.answered > 0:
+        whole_cost, share = 1e6 * found["usd"] / run.answered, run.moments.prompt_share
+        prompt, emitted = found["total_input_tokens"], found["total_output_tokens"]
+        found["usd_per_million_tokens"] = {
+            "input": whole_cost * share / prompt,
+            "output": whole_cost * (1 - share) / emitted,
+            "all": whole_cost / (prompt + emitted),
         }
-        found["usd_per_million_tokens"] = {**found["usd_per_million_tokens"], **each}
     return found | {"answered": run.answered, "warm_up_requests": run.first}
 
 
