@@ -9,9 +9,9 @@
     rate: 10
     tpot: 30ms
 
-`input` and `output` are the tokens of a request, or `trace` a file of requests; `rate` (requests per
-second), `ttft`, `tpot` and `e2e` say the load and its targets, and may be left out. Every other key
-of a plan may stand there too; what does not is as `plan serve` has it.
+`input` and `output` are the tokens of a request; `rate` (requests per second), `ttft`, `tpot`,
+`e2e` and `trace` (a file that lengths are drawn from) say the load and its targets, and may be left
+out. Every other key of a plan may stand there too; what does not is as `plan serve` has it.
 """
 
 from collections.abc import Mapping

@@ -61,7 +61,6 @@ JAX = ServingSoftware(
 SERVING_SOFTWARE: Mapping[str, ServingSoftware] = {row.name: row for row in (VLLM, SGLANG, JAX)}
 
 
-
 def default_compute(chip: Chip) -> str:
     """What servers multiply in: bf16 where the chip has it, else the first dtype of its peaks."""
     return "bf16" if "bf16" in chip.peak_flops else next(iter(chip.peak_flops))

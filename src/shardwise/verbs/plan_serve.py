@@ -9,6 +9,7 @@ import numpy as np
 
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Chip, Spelling, chip_ids
+from shardwise.planner.export.serving import SERVE_EXPORTERS
 from shardwise.planner.serve.instead import alternatives, answer_row, serving_front
 from shardwise.planner.serve.limits import breakdown, limits, speculation
 from shardwise.planner.serve.served import Served, Serving, cheapest_serving
@@ -239,4 +240,8 @@ def next_line(path: Path | None, answer: ServePlanned) -> str:
     rate = f"{answer.best.rate:g}"
     if path is None:
         return "  -o plan.yaml writes it"
-    return f"  {path} written; next: shardwise simulate {path} --rate {rate}"
+    simulated = f"shardwise simulate {path} --rate {rate}"
+    target = answer.result["software"]
+    if target not in SERVE_EXPORTERS:
+        return f"  {path} written; next: {simulated}"
+    return f"  {path} written; next: {simulated}\n  or: shardwise export {path} --to {target}"

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.book.rules.audit import audit_result
-from shardwise.planner.serve.served import Served, served_plan
-from shardwise.plans import ServePlan, TrainPlan
+from shardwise.planner.serve.served import Served
+from shardwise.plans import ServePlan, TrainPlan, handwritten, handwritten_serve
 from shardwise.plans.files import flat_plan, keys_written
-from shardwise.plans import handwritten, handwritten_serve
 from shardwise.units import sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
@@ -20,7 +19,7 @@ from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.inputs import ChipWords, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
 from shardwise.workflows.predict_fleet import DEFINITIONS, served_cautions, served_result
-from shardwise.workflows.simulate import demand_for
+from shardwise.workflows.simulate import served_under
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,7 @@ class PlanShowRequest(ChipWords):
         """Price it; a plan that was made for a load is simulated under it."""
         priced = price_given(self.path, self)
         if isinstance(priced.plan, ServePlan) and priced.plan.workload is not None:
-            return self._under_load(priced, priced.plan)
+            return self._under_load(priced)
         check_fits(priced)
         result = priced.result
         if isinstance(priced.plan, TrainPlan):
@@ -54,10 +53,8 @@ class PlanShowRequest(ChipWords):
             warnings=priced.warnings,
         )
 
-    def _under_load(self, priced: Priced, plan: ServePlan) -> "ServedShown":
-        answer, demand = priced.answer, demand_for(plan)
-        pieces = (answer.piece, answer.prefill_piece)
-        served = served_plan(plan, answer.cfg, *pieces, demand)
+    def _under_load(self, priced: Priced) -> "ServedShown":
+        served = served_under(priced)
         return ServedShown(
             priced=priced,
             served=served,

@@ -135,7 +135,7 @@ class LoadSimulated(Answer):
         result = self.result
         if "largest_rate" in result:
             yield f"largest rate that holds: {sig(result['largest_rate'])} requests/s\n"
-        elif "holds" in result and result["holds"]:
+        elif result.get("holds"):
             share = f"{result['good_share']:.1%} of the requests within the targets"
             yield f"holds: {share if self.objectives.given else 'all that comes is answered'}\n"
         elif "holds" in result:

@@ -13,6 +13,7 @@ from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
 from shardwise.planner.serve.replica import fleet_of
+from shardwise.planner.serve.served import Served, served_plan
 from shardwise.planner.simulate.clock import seconds
 from shardwise.planner.simulate.metrics import Objectives, summary
 from shardwise.planner.simulate.rates import about_rate, largest_rate
@@ -46,7 +47,7 @@ from shardwise.roofline.engines import engine_warning
 from shardwise.scheduling import Request
 from shardwise.units import format_seconds
 from shardwise.workflows.inputs import HardwareWords, plan_changes, whole_number
-from shardwise.workflows.plan_file import stale
+from shardwise.workflows.plan_file import Priced, stale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +193,13 @@ def demand_for(plan: ServePlan, load: Load | None = None) -> Demand:
         return demand_of(read_trace(Path(trace), plan.scheduling.page_size))
     prompt = load.whole("input") or plan.input_length
     return Demand(prompts=(prompt,), outputs=(load.whole("output") or plan.output_length,))
+
+
+def served_under(priced: Priced) -> Served:
+    """A priced serving plan under the load that it was made for."""
+    answer, plan = priced.answer, priced.plan
+    assert isinstance(plan, ServePlan)
+    return served_plan(plan, answer.cfg, answer.piece, answer.prefill_piece, demand_for(plan))
 
 
 _WHOLE = ("chips", "chip_hours", "usd", "request_throughput", "request_goodput")

@@ -52,7 +52,7 @@ def alternatives(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
                            "changes answers")  # fmt: skip
     if request.pools == "one" and chip.data_centre is not None:
         apart = replace(request, pools="two", fill=False, max_chips=inf, rate=serving.served.rate)
-        found += _searched(serving, apart, "prompts on their own", "two pools")
+        found += _searched(serving, apart, "prompts on their own", "--pools two")
     found += _on_others(serving, others)
     return found
 

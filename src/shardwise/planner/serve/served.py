@@ -1,9 +1,9 @@
 """The cheapest servers for a load: searched in closed form, confirmed by simulation.
 
-`planner/serve/fleet.py` ranks every mesh, number in flight and chunk by closed forms. Short runs say
-roughly what the best of them hold (`planner/simulate/rates.py`), and the cheapest by those is
-simulated in full: without a rate, until the largest is found that it holds; with one, until it has
-the fewest servers that hold it. What is answered are the figures of the
+`planner/serve/fleet.py` ranks every mesh, number in flight and chunk by closed forms. Short runs
+say roughly what the best of them hold (`planner/simulate/rates.py`), and the cheapest by those is
+simulated in full: without a rate, until the largest is found that it holds; with one, until it
+has the fewest servers that hold it. What is answered are the figures of the
 simulation, and a plan's file says all that they came from, so that `plan show` gives the same ones.
 """
 
@@ -26,8 +26,8 @@ from shardwise.planner.serve.planning import nothing_found
 from shardwise.planner.serve.replica import fleet_of
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.simulate.metrics import Objectives
-from shardwise.planner.simulate.run import SimulatedFleet
 from shardwise.planner.simulate.rates import STEEP, about_rate, largest_rate
+from shardwise.planner.simulate.run import SimulatedFleet
 from shardwise.planner.simulate.steady import LIMIT, RUNS, Demand, Held, hold
 from shardwise.plans import ServePlan, Workload
 
@@ -291,7 +291,7 @@ def confirmed(
     )
 
 
-_ROOMY = 1.25
+_ROOMY = 2.0
 
 
 def roomy(plan: ServePlan, request: ServeRequest) -> ServePlan:

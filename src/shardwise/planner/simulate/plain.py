@@ -1,11 +1,12 @@
 """Plain loads on one pool, in counts: what `run.simulate` says of them, several times as fast.
 
-A load is plain where prompts share nothing and requests have no class and no deadline; a pool, where
-it takes whoever came first, mixes chunks of prompts into decode steps and recomputes what it had to
-preempt, as servers do unless told otherwise. Then pages need no names: a sequence of n cached tokens
-holds the pages of n tokens, and the scheduler of `scheduling/` comes down to a few sums. It stays the
-one that decides: every line here is one of its rules, and tests hold both equal to the last
-femtosecond. A search of servers asks this hundreds of times; `simulate` runs the scheduler itself.
+A load is plain where prompts share nothing and requests have no class and no deadline; a pool,
+where it takes whoever came first, mixes chunks of prompts into decode steps and recomputes what it
+had to preempt, as servers do unless told otherwise. Then pages need no names: a sequence of n
+cached tokens holds the pages of n tokens, and the scheduler of `scheduling/` comes down to a few
+sums. It stays the one that decides: every line here is one of its rules, and tests hold both equal
+to the last femtosecond. A search of servers asks this tens of times; `simulate` runs the scheduler
+itself.
 """
 
 from collections import deque
@@ -17,7 +18,7 @@ from math import inf
 
 import numpy as np
 
-from shardwise.planner.simulate.clock import TICKS, ticks
+from shardwise.planner.simulate.clock import ticks
 from shardwise.planner.simulate.run import Pool, SimulatedFleet
 from shardwise.scheduling import Request
 from shardwise.scheduling.step import StepShape
@@ -51,7 +52,7 @@ class Moments:
 
 
 class _Job:
-    """A request under way. Decoding, it has cached `base` tokens and as many as there were beats."""
+    """A request under way. Decoding, it has cached `base` tokens, and one more for each beat."""
 
     __slots__ = (
         "arrival", "base", "cached", "emitted", "end", "first", "last", "number", "output",

@@ -169,8 +169,8 @@ class SteadyRun:
         return b > _GROWS * a and c > _GROWS * b and c - a > _OF_ALL * float(np.mean(self.times[2]))
 
     def holds(self, goal: Objectives) -> bool:
-        """Whether this run alone does not say that the rate is too high: mean and `APART` deviations
-        of a few runs are never below the largest of them."""
+        """Whether this run alone does not say that the rate is too high: the mean of a few runs and
+        `APART` deviations are never below the largest of them."""
         return self.load(goal) <= LIMIT and not self.grows
 
     def keeps(self, goal: Objectives) -> bool:
