@@ -93,7 +93,7 @@ def test_what_else_would_serve():
     rows = {row["name"]: row for row in found(*SMALL, *RATE)["result"]["instead"]}
     assert next(iter(rows)) == "this"
     assert {"more", "fp8", "prompts on their own"} <= set(rows)
-    assert rows["prompts on their own"]["note"] == "two pools"
+    assert rows["prompts on their own"]["note"] == "--pools two"
     assert rows["more"]["chips"] == 2
 
 

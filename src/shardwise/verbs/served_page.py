@@ -80,8 +80,8 @@ def _error(result: Result) -> str:
         return "unknown: this software was not measured on this chip"
     low, high = format_seconds(tpot["lower"]), format_seconds(tpot["upper"])
     return (
-        f"typically {error['tpot']:.0%} of TPOT and {error['ttft']:.0%} of TTFT; of the published "
-        f"runs of such servers 8 in 10 would lie at a TPOT of {low} to {high}"
+        f"typical error {error['ttft']:.0%} of TTFT, {error['tpot']:.0%} of TPOT; of measured "
+        f"servers of this kind, 8 in 10 would show a TPOT of {low} to {high}"
     )
 
 

@@ -51,7 +51,7 @@ class Moments:
     prompt_share: float
 
 
-class _Job:
+class _PlainJob:
     """A request under way. Decoding, it has cached `base` tokens, and one more for each beat."""
 
     __slots__ = (
@@ -66,7 +66,7 @@ class _Job:
         self.first = self.last = inf
 
 
-class _Server:
+class _PlainServer:
     """One replica: who waits, whose prompt is under way, who decodes, and the run of steps: `steps`
     of them from `start`, of which the first takes `first` ticks and each next `rise` more."""
 
@@ -77,14 +77,14 @@ class _Server:
         self.margin = int(config.margin * config.pages)
         self.free = config.pages
         self.outstanding = self.beats = self.context = 0
-        self.waiting: deque[_Job] = deque()
-        self.prefilling: list[_Job] = []
-        self.decoding: dict[_Job, None] = {}
-        self.ends: list[tuple[int, int, _Job]] = []
+        self.waiting: deque[_PlainJob] = deque()
+        self.prefilling: list[_PlainJob] = []
+        self.decoding: dict[_PlainJob, None] = {}
+        self.ends: list[tuple[int, int, _PlainJob]] = []
         self.due = [0] * config.page_size  # who needs a page at beats that are so modulo its size
         self.running = False
         self.start = self.steps = self.first = self.rise = self.end = 0
-        self.chunks: list[tuple[_Job, int]] = []
+        self.chunks: list[tuple[_PlainJob, int]] = []
         self.decodes = 0
         self.busy = self.prompts = 0
         self.lines: dict[int, tuple[int, int, int, float]] = {}
@@ -98,7 +98,7 @@ class _Server:
             needing = self._make_room(needing)
             free = self.free
         decodes = len(decoding)
-        chunks: list[tuple[_Job, int]] = []
+        chunks: list[tuple[_PlainJob, int]] = []
         tokens = contexts = pairs = whole = 0
         if self.prefilling or self.waiting:
             budget = self.budget - decodes
@@ -197,7 +197,7 @@ class _Server:
             found += due[i % size]
         return found
 
-    def _answer(self, job: _Job, now: int) -> None:
+    def _answer(self, job: _PlainJob, now: int) -> None:
         """A prompt is through: it yields a token, and decodes from here on."""
         self.prefilling.remove(job)
         job.emitted += 1
@@ -215,7 +215,7 @@ class _Server:
         heappush(self.ends, (job.end, job.number, job))
         self.context += job.cached
 
-    def _leave(self, job: _Job) -> None:
+    def _leave(self, job: _PlainJob) -> None:
         """Take a decoding sequence and its pages out."""
         job.cached = job.base + self.beats
         job.emitted = job.cached - job.prompt + 1
@@ -224,7 +224,7 @@ class _Server:
         self.context -= job.cached
         self.free += -(-job.cached // self.size)
 
-    def _admit(self, budget: int, spare: int, chunks: list[tuple[_Job, int]]) -> None:
+    def _admit(self, budget: int, spare: int, chunks: list[tuple[_PlainJob, int]]) -> None:
         """Start waiting requests that fit, in order, with their first chunks."""
         running = len(self.decoding) + len(self.prefilling)
         waiting, size = self.waiting, self.size
@@ -286,14 +286,14 @@ class _Server:
         return base, slope, line.until
 
 
-def _number(job: _Job) -> int:
+def _number(job: _PlainJob) -> int:
     return job.number
 
 
 def plain_moments(requests: Iterable[Request], pool: Pool) -> Moments:
     """Serve plain requests, in the order of their arrival, whose arrivals are seconds."""
-    jobs = [_Job(i, ticks(r.arrival), r.prompt, r.output) for i, r in enumerate(requests)]
-    servers = [_Server(pool) for _ in range(pool.replicas)]
+    jobs = [_PlainJob(i, ticks(r.arrival), r.prompt, r.output) for i, r in enumerate(requests)]
+    servers = [_PlainServer(pool) for _ in range(pool.replicas)]
     _serve(jobs, servers, pool)
     rows = np.array([(j.arrival, j.first, j.last, j.prompt, j.output) for j in jobs], float).T
     busy = sum(server.busy for server in servers)
@@ -307,7 +307,7 @@ def plain_moments(requests: Iterable[Request], pool: Pool) -> Moments:
     )
 
 
-def _serve(jobs: list[_Job], servers: list[_Server], pool: Pool) -> None:
+def _serve(jobs: list[_PlainJob], servers: list[_PlainServer], pool: Pool) -> None:
     """Ends of runs and arrivals in order of time; at one moment ends come first."""
     turn = cycle(servers) if pool.routing == "round_robin" else None
     events: list[tuple[int, int]] = []
@@ -351,5 +351,5 @@ def _serve(jobs: list[_Job], servers: list[_Server], pool: Pool) -> None:
                 heappush(events, (server.end, number))
 
 
-def _outstanding(server: _Server) -> int:
+def _outstanding(server: _PlainServer) -> int:
     return server.outstanding
