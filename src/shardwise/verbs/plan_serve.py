@@ -17,6 +17,7 @@ from shardwise.plans import ServePlan
 from shardwise.roofline.engines import load_engine
 from shardwise.units import format_seconds, many, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import WIDTH
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.served_page import chips_table, instead_table, served_page
 from shardwise.workflows.inputs import Hardware, parse_pins
@@ -240,8 +241,10 @@ def next_line(path: Path | None, answer: ServePlanned) -> str:
     rate = f"{answer.best.rate:g}"
     if path is None:
         return "  -o plan.yaml writes it"
+    said, target = f"  {path} written; next: ", answer.result["software"]
     simulated = f"shardwise simulate {path} --rate {rate}"
-    target = answer.result["software"]
-    if target not in SERVE_EXPORTERS:
-        return f"  {path} written; next: {simulated}"
-    return f"  {path} written; next: {simulated}\n  or: shardwise export {path} --to {target}"
+    if len(said + simulated) > WIDTH:
+        said = f"{said.rstrip()}\n    "
+    if target in SERVE_EXPORTERS:
+        simulated += f"\n    or: shardwise export {path} --to {target}"
+    return said + simulated
