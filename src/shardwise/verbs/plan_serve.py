@@ -9,11 +9,11 @@ import numpy as np
 
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Chip, Spelling, chip_ids
-from shardwise.planner.export.serving import SERVE_EXPORTERS
 from shardwise.planner.serve.instead import alternatives, answer_row, serving_front
 from shardwise.planner.serve.limits import breakdown, limits, speculation
 from shardwise.planner.serve.served import Served, Serving, cheapest_serving
 from shardwise.plans import ServePlan
+from shardwise.plans.servers import SERVING_SOFTWARE
 from shardwise.roofline.engines import load_engine
 from shardwise.units import format_seconds, many, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
@@ -245,6 +245,6 @@ def next_line(path: Path | None, answer: ServePlanned) -> str:
     simulated = f"shardwise simulate {path} --rate {rate}"
     if len(said + simulated) > WIDTH:
         said = f"{said.rstrip()}\n    "
-    if target in SERVE_EXPORTERS:
+    if target in SERVING_SOFTWARE and SERVING_SOFTWARE[target].measured:
         simulated += f"\n    or: shardwise export {path} --to {target}"
     return said + simulated

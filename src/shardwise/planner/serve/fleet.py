@@ -57,8 +57,7 @@ class Fleet:
     """One way to serve the load. Times are seconds at the percentile, `rate` requests per second
     of all replicas, `running` sequences decoding on one of them at the mean and `slots` at the
     percentile; `prompt_share` is the share of the cost that prompts have. `step` is the mean decode
-    step, `prefill` a prompt alone. `prefiller` is the server of the prefill pool where it is not
-    that of the decode pool.
+    step. `prefiller` is the server of the prefill pool where it is not that of the decode pool.
     """
 
     server: Server
@@ -75,7 +74,6 @@ class Fleet:
     chip_seconds: float
     prompt_share: float
     step: float
-    prefill: float
     prefiller: Prefiller | None = None
 
     def __str__(self) -> str:
@@ -336,7 +334,6 @@ def _mixed(grid: Grid, goal: Objectives) -> Fleets:
         replicas=replicas,
         prefill_replicas=np.zeros_like(each),
         rate=rate,
-        prefill=grid.prefill,
         ttft=np.asarray(grid.mixed.ttft),
         tpot=np.asarray(grid.mixed.tpot),
         chip_seconds=grid.server.chips * replicas / rate,
@@ -372,7 +369,6 @@ def _parted(grid: Grid, goal: Objectives, choice: Choice | None) -> Fleets:
         replicas=y,
         prefill_replicas=x,
         rate=rate,
-        prefill=prefill,
         ttft=prefill + waiting(prefill, rate / x * prefill, request.percentile, x),
         tpot=grid.alone_tpot + by.handover / steps,
         chip_seconds=chips / rate,

@@ -22,6 +22,9 @@ NEAR, FINE = 1.04, 1.025
 _STEP, _FURTHEST = 1.15, 2.0
 """The first factor between two rates that short runs try, and the largest of all."""
 
+_LITTLE = 0.99
+"""The last factor to a smaller rate: what fails by little is no further away."""
+
 STEEP = 2.5
 """By which power of the rate the load on the targets grows, until two rates were tried."""
 
@@ -74,16 +77,20 @@ def _largest(
         if low is not None and high is not None:
             rate = _between(low, high)
             continue
-        rate = found.rate * (step if found.kept else min(max(_smaller(found), step**-2), 1 / step))
+        rate = found.rate * (step if found.kept else _smaller(found, step))
         step = min(step * step, _FURTHEST)
     return low
 
 
-def _smaller(failed: Held) -> float:
-    """The factor from a rate that does not hold to one that may."""
+def _smaller(failed: Held, step: float) -> float:
+    """The factor from a rate that does not hold to one that may, at most two steps away."""
     if failed.answered < ANSWERED:
-        return max(failed.answered, 1 / _FURTHEST)
-    return (LIMIT / min(max(failed.load, LIMIT), 10.0)) ** (1 / STEEP)
+        factor = failed.answered
+    elif failed.load > LIMIT:
+        factor = (LIMIT / failed.load) ** (1 / STEEP)
+    else:
+        factor = 1 / step
+    return min(max(factor, step**-2), _LITTLE)
 
 
 def _between(low: Held, high: Held) -> float:
