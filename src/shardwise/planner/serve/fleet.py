@@ -25,6 +25,7 @@ from shardwise.planner.serve.prefill import (
     prefill_columns,
     prefillers,
 )
+from shardwise.planner.serve.replica import lag_of
 from shardwise.planner.serve.request import Pools, ServeRequest
 from shardwise.planner.serve.server import Server
 from shardwise.planner.simulate.metrics import Objectives
@@ -334,7 +335,8 @@ def _mixed(grid: Grid, goal: Objectives) -> Fleets:
         replicas=replicas,
         prefill_replicas=np.zeros_like(each),
         rate=rate,
-        ttft=np.asarray(grid.mixed.ttft),
+        ttft=np.asarray(grid.mixed.ttft)
+        + lag_of(request.engine).of(request.input_length, np.asarray(grid.mixed.tpot)),
         tpot=np.asarray(grid.mixed.tpot),
         chip_seconds=grid.server.chips * replicas / rate,
         prompt_share=np.asarray(grid.mixed.prompt_share),
@@ -369,7 +371,9 @@ def _parted(grid: Grid, goal: Objectives, choice: Choice | None) -> Fleets:
         replicas=y,
         prefill_replicas=x,
         rate=rate,
-        ttft=prefill + waiting(prefill, rate / x * prefill, request.percentile, x),
+        ttft=prefill
+        + waiting(prefill, rate / x * prefill, request.percentile, x)
+        + lag_of(request.engine, pools=True).of(request.input_length, grid.alone_tpot),
         tpot=grid.alone_tpot + by.handover / steps,
         chip_seconds=chips / rate,
         prompt_share=by.chips * x / chips,
@@ -385,7 +389,8 @@ def _prompts(
     """For each column numbers of prefill replicas to try, and the prompts per second of each."""
     seconds, back = np.unique(prefill, return_inverse=True)  # few: one per mesh and chunk
     x = np.floor(request.rate * seconds)[:, None] + POOLS
-    busy = most_busy(seconds[:, None], goal.ttft, request.percentile, x)
+    left = goal.ttft - lag_of(request.engine, pools=True).of(request.input_length, 0.0)
+    busy = most_busy(seconds[:, None], left, request.percentile, x)
     prompts = x * np.maximum(busy, 0.01) / seconds[:, None]
     return x[back], prompts[back]
 

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.planner.simulate.clock import TICKS
+from shardwise.planner.simulate.cost import NO_LAG, Lag
 from shardwise.planner.simulate.metrics import Objectives, summary
 from shardwise.planner.simulate.plain import Moments, is_plain, plain_moments
 from shardwise.planner.simulate.replica import Replica
@@ -107,6 +108,7 @@ class SteadyRun:
     first: int
     count: int
     servers: int
+    lag: Lag = NO_LAG
 
     @cached_property
     def counted(self) -> slice:
@@ -120,8 +122,10 @@ class SteadyRun:
         arrival, first, last = (m[self.counted] for m in (found.arrival, found.first, found.last))
         with np.errstate(invalid="ignore"):  # of refused requests
             tpot = (last - first) / np.maximum(found.output[self.counted] - 1, 1)
-        tpot = np.where(np.isfinite(last), tpot, np.inf)
-        return np.array([first - arrival, tpot, last - arrival]) / TICKS
+        answered = np.isfinite(last)
+        late = self.lag.of(found.prompt[self.counted], np.where(answered, tpot, 0) / TICKS) * TICKS
+        tpot = np.where(answered, tpot, np.inf)
+        return np.array([first - arrival + late, tpot, last - arrival + late]) / TICKS
 
     def percentiles(self, share: float = PERCENTILE) -> np.ndarray:
         """TTFT, TPOT and E2E that so many requests keep."""
@@ -293,6 +297,7 @@ def _run(moments: Moments, fleet: SimulatedFleet, parts: tuple[int, int, int]) -
         first=fill,
         count=counted,
         servers=fleet.pool.replicas,
+        lag=fleet.pool.model.lag,
     )
 
 
