@@ -27,7 +27,7 @@ def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise BadRequest(f"cannot write '{path}': the folder '{path.parent}' does not exist")
-    values = plan_dict(plan) | {"model": to_folder(plan.model, path.parent)}
+    values: dict[str, Any] = plan_dict(plan) | {"model": to_folder(plan.model, path.parent)}
     load = values.get("workload")
     if load and load["trace"]:
         load["trace"] = os.path.relpath(load["trace"], path.parent)
