@@ -1,12 +1,15 @@
 """The steady state: loads under one luck, what holds, and the largest rate that does."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.simulate.servers import Linear, fleet
-from shardwise.planner.simulate.metrics import Objectives
+from shardwise.planner.simulate.cost import Lag
+from shardwise.planner.simulate.metrics import Objectives, latencies
 from shardwise.planner.simulate.rates import about_rate, largest_rate, rounded
 from shardwise.planner.simulate.steady import (
     COUNTED,
@@ -15,6 +18,7 @@ from shardwise.planner.simulate.steady import (
     hold,
     in_flight,
     part_of,
+    steady_outcome,
     steady_run,
 )
 
@@ -98,3 +102,22 @@ def test_a_rate_is_printed_as_it_was_tried():
     assert rounded(99999.0) == 99900
     assert rounded(0.012345) == 0.0123
     assert COUNTED == 2000
+
+
+def test_what_software_adds_to_a_first_token_is_in_it():
+    """In counts and by the scheduler alike; and in the closed forms (`planner/serve/fleet.py`)."""
+    plain, lag = servers(), Lag(seconds=0.02, per_token=1e-5, steps=2.5)
+    late = replace(plain, pool=replace(plain.pool, model=replace(plain.pool.model, lag=lag)))
+    a, b = (steady_run(f, DEMAND, 20.0, seed=3, counted=200) for f in (plain, late))
+    told, outcome = steady_outcome(late, DEMAND, 20.0, seed=3, counted=200)
+    prompts = b.moments.prompt[b.counted]
+    assert b.times[1] == pytest.approx(a.times[1])
+    assert b.times[0] - a.times[0] == pytest.approx(0.02 + 1e-5 * prompts + 2.5 * a.times[1])
+    assert np.array_equal(b.times, told.times)
+    assert latencies(outcome).ttft[b.counted] == pytest.approx(b.times[0])
+
+
+def test_why_a_rate_does_not_hold_is_said():
+    assert "more comes than is answered" in hold(servers(), DEMAND, 1e4, Objectives()).why
+    assert "times a target" in hold(servers(), DEMAND, 20.0, Objectives(tpot=0.005)).why
+    assert hold(servers(), DEMAND, 20.0, GOAL).why == ""
