@@ -239,15 +239,18 @@ class Contender:
 
 def contender(request: ServeRequest, fleet: Fleet, demand: Demand) -> Contender | None:
     """A fleet after short runs, with as many servers as hold the rate by those; None where it holds
-    nothing, or the chips do not suffice."""
+    nothing, or the chips do not suffice. Two pools for a rate keep the numbers of the closed form:
+    what one of them could do says nothing of the other."""
     pieces = (fleet.piece, fleet.prefill_server.piece)
     plan = roomy(fleet.plan(), request)
-    simulated = fleet_of(plan, request.cfg, *pieces)
-    near = about_rate(simulated, demand, request.goal, fleet.rate)
-    if near is None:
-        return None
+    simulated, rate = fleet_of(plan, request.cfg, *pieces), fleet.rate
+    if not (request.rate and plan.prefill_replicas):
+        near = about_rate(simulated, demand, request.goal, rate)
+        if near is None:
+            return None
+        rate = near.rate
     if request.rate:
-        plan = _scaled(plan, request.rate / near.rate, request.max_chips / _each(plan, pieces))
+        plan = _scaled(plan, request.rate / rate, request.max_chips / _each(plan, pieces))
     chips = chips_of(plan, *pieces)
     if chips > request.max_chips:
         return None
@@ -256,8 +259,8 @@ def contender(request: ServeRequest, fleet: Fleet, demand: Demand) -> Contender 
         fleet=fleet,
         plan=plan,
         simulated=simulated,
-        near=near.rate,
-        cost=chips / (request.rate or near.rate),
+        near=rate,
+        cost=chips / (request.rate or rate),
     )
 
 
