@@ -38,7 +38,7 @@ class CacheManager:
         self._slots = PagePool(config.batch)
         self._joined: list[Job] = []
         self._left: list[tuple[Job, int]] = []
-        self._grown: list[tuple[Job, list[int]]] = []
+        self._grown: list[tuple[Job, int, list[int]]] = []
 
     @property
     def available(self) -> int:
@@ -95,9 +95,9 @@ class CacheManager:
         """More pages for running sequences."""
         for job, count in needs:
             pages = self.take(count)
+            self._grown.append((job, len(job.pages), pages))
             job.pages += pages
             self.held += count
-            self._grown.append((job, pages))
 
     def release(self, job: Job) -> None:
         """Give its pages back, those of the host, too."""
@@ -169,12 +169,14 @@ class CacheManager:
             return
         keys, pages = job.keys[job.borrowed : known], job.pages[job.borrowed : known]
         job.node, used = self.tree.insert(job.node, keys, pages)
+        if used != pages and job.slot >= 0:  # another has brought the same meanwhile
+            self._grown.append((job, job.borrowed, used))
         job.pages[job.borrowed : known] = used
         job.borrowed = known
 
     def share(self, parent: Job, child: Job) -> None:
         """Let a fork hold the pages of its parent's prompt; all but its last token is a hit."""
-        child.cached = child.request.prompt - 1
+        child.cached = child.target = child.request.prompt - 1
         pages = pages_for(child.cached, self.size)
         child.borrowed = min(parent.borrowed, pages)
         child.pages = parent.pages[:pages]

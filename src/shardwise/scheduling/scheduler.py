@@ -371,7 +371,7 @@ class Scheduler:
         self._parked.remove({job})
         self.cache.release(job)
         job.hit -= job.cached
-        job.forked, job.cached = False, 0
+        job.forked, job.cached, job.target = False, 0, job.request.prompt
         self.backlog += job.target
         self._waiting.push(job)
         return True
