@@ -159,9 +159,7 @@ class Scheduler:
             f"{self.config.page_size} and the cache has {self.config.pages:,}"
         )
 
-    def fork(
-        self, parent: Sequence, requests: Iterable[Request], now: Time
-    ) -> list[Sequence]:
+    def fork(self, parent: Sequence, requests: Iterable[Request], now: Time) -> list[Sequence]:
         """More answers to the prompt of a request that was just added: it is computed once, and
         its pages are shared. What is refused for length is refused as by `add`."""
         forks = [Sequence(r, order_key(r, self.config.order, self.config.age)) for r in requests]

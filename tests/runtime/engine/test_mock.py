@@ -78,7 +78,7 @@ def test_answers_are_right_whatever_is_shared_moved_cancelled_or_stopped(values,
     prompts = [[draw.randrange(VOCABULARY) for _ in range(draw.randint(1, 24))] for _ in range(4)]
     asked = []
     for _ in range(draw.randint(1, 10)):
-        prompt = draw.choice(prompts)[: draw.randint(1, 24)] + [draw.randrange(VOCABULARY)]
+        prompt = [*draw.choice(prompts)[: draw.randint(1, 24)], draw.randrange(VOCABULARY)]
         sampling = Sampling(
             temperature=0, max_tokens=draw.randint(1, 12), ignore_end=draw.random() < 0.3
         )

@@ -1,4 +1,4 @@
-"""The engine: requests in, tokens out; a scheduler decides what each step runs, an executor runs it.
+"""The engine: requests in, tokens out. A scheduler decides what a step runs, an executor runs it.
 
     engine = Engine(config, executor)
     answer = engine.add([3, 14, 15], Sampling(max_tokens=8))
@@ -37,6 +37,8 @@ from shardwise.scheduling import Request, Scheduler, SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
 from shardwise.scheduling.requests import Sequence as Job
 from shardwise.scheduling.step import StepPlan, StepShape
+
+DEFAULT = Sampling()
 
 
 class UnderWay(NamedTuple):
@@ -106,7 +108,7 @@ class Engine:
     def add(
         self,
         prompt: Sequence[int],
-        sampling: Sampling = Sampling(),
+        sampling: Sampling = DEFAULT,
         *,
         answers: int = 1,
         priority: int = 0,
@@ -125,9 +127,7 @@ class Engine:
                 "with the answer; shorten it"
             )
         seed = self._draw.getrandbits(32) if sampling.seed is None else sampling.seed
-        made = [
-            self._generation(prompt, sampling, (seed + i) % 2**32, now) for i in range(answers)
-        ]
+        made = [self._generation(prompt, sampling, (seed + i) % 2**32, now) for i in range(answers)]
         requests = [
             Request(
                 id=generation.id,
@@ -239,7 +239,9 @@ class Engine:
         for generation, row in zip(step.batch.generations, tokens.decodes, strict=True):
             if self._take(generation, row, now):
                 news.append(generation)
-        for chunk, row, prompt in zip(step.batch.chunks, tokens.chunks, tokens.prompts, strict=True):
+        for chunk, row, prompt in zip(
+            step.batch.chunks, tokens.chunks, tokens.prompts, strict=True
+        ):
             if prompt is not None and not chunk.generation.done:
                 chunk.generation.prompt_logprobs += _logprobs(prompt)
             if row is not None and self._take(chunk.generation, row, now):
@@ -286,9 +288,7 @@ class Engine:
 
     def _finish(self, generation: Generation, token: int) -> Finish | None:
         sampling, count = generation.sampling, len(generation.tokens)
-        ends = token in sampling.stop_ids or (
-            not sampling.ignore_end and token in self.end_ids
-        )
+        ends = token in sampling.stop_ids or (not sampling.ignore_end and token in self.end_ids)
         if ends and count >= sampling.min_tokens:
             return "stop"
         return "length" if count == generation.job.request.output else None

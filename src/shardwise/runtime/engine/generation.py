@@ -74,9 +74,7 @@ class Sampling:
         return bool(penalties or self.logit_bias or self.banned)
 
 
-def _within(
-    name: str, value: float, low: float, high: float, *, open_below: bool = False
-) -> None:
+def _within(name: str, value: float, low: float, high: float, *, open_below: bool = False) -> None:
     if not (low < value if open_below else low <= value) or not value <= high:
         above = "above" if open_below else "at least"
         raise BadRequest(f"{name} is {value:g}; it must be {above} {low:g} and at most {high:g}")

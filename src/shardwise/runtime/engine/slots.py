@@ -14,7 +14,7 @@ from shardwise.scheduling.step import Changes, PromptChunk, StepPlan
 
 
 class Slots:
-    """`batch` rows of at most `pages` pages each; `generations` are found by their requests' ids."""
+    """`batch` rows of at most `pages` pages; `generations` are found by their requests' ids."""
 
     def __init__(self, batch: int, pages: int, generations: Mapping[int, Generation]) -> None:
         self._table_RM = np.zeros((batch, pages), np.int32)
@@ -51,7 +51,7 @@ class Slots:
         decoding = self._decodes_R.nonzero()[0] if plan.shape.decodes else np.arange(0)
         copies, self._copies = self._copies, []
         batch = StepBatch(
-            generations=[self._generation(slot) for slot in decoding],
+            generations=[self._generation(slot) for slot in decoding.tolist()],
             slots_D=decoding.astype(np.int32),
             cached_D=self._cached_R[decoding],
             tokens_D=self._tokens_R[decoding],
