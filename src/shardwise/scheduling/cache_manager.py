@@ -43,11 +43,6 @@ class CacheManager:
         self._grown: list[tuple[Job, int, list[int]]] = []
 
     @property
-    def available(self) -> int:
-        """Pages that are free or can be evicted."""
-        return self.pool.free + self.tree.unlocked
-
-    @property
     def swapped(self) -> int:
         """Pages of the host that swapped sequences use."""
         return self._swap.size - self._swap.free if self._swap is not None else 0

@@ -88,7 +88,7 @@ class Scheduler:
     @property
     def available(self) -> int:
         """Pages that are free or can be evicted."""
-        return self.cache.available
+        return self.pool.free + self.tree.unlocked
 
     def want(self, job: Sequence) -> Want:
         """What a waiting or parked sequence needs to start."""
