@@ -27,7 +27,10 @@ def test_the_usual_program_of_a_chip_runs_the_default_plan(on, usual, stack):
     export_plan(plan, found.best.cfg, found.best.piece, usual)
 
 
-@pytest.mark.parametrize("program", SOFTWARE)
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(n, marks=pytest.mark.slow if n in ("jax", "maxtext") else ()) for n in SOFTWARE],
+)
 def test_every_plan_that_a_search_shows_can_be_run_by_its_program(program):
     planning = plan_training(
         "qwen3-30b-a3b", "2*h100:8", top=5, choices=TrainChoices(software=program), **JOB

@@ -184,7 +184,7 @@ def random_space(seed: int) -> TrainRequest:
     )
 
 
-SEEDS = (*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 20)))
+SEEDS = (*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 20)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
