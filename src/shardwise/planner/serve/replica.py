@@ -15,7 +15,7 @@ from shardwise.planner.simulate.clock import TICKS
 from shardwise.planner.simulate.cost import Lag, ReplicaModel
 from shardwise.planner.simulate.run import Pool, SimulatedFleet
 from shardwise.plans import ServePlan
-from shardwise.roofline.engines import TOKEN_SECONDS, Engine, load_engine
+from shardwise.roofline.engines import TOKEN_SECONDS, EngineConstants, load_engine
 from shardwise.scheduling import SchedulerConfig, Speculation
 
 
@@ -41,7 +41,7 @@ def replica_of(server: Server, *, memory_share: float = 1.0) -> ReplicaModel:
     )
 
 
-def lag_of(engine: Engine, *, pools: bool = False) -> Lag:
+def lag_of(engine: EngineConstants, *, pools: bool = False) -> Lag:
     """What an engine adds to a time to the first token: its way in and out, and the steps until it
     looks at a request, of which half a one is waited for anyhow; and between two pools what it
     needs beside moving the cache."""
