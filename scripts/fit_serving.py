@@ -131,7 +131,9 @@ def arguments() -> argparse.Namespace:
 
 
 def price_with(
-    groups: Sequence[RunFeatures], engines: Mapping[str, EngineConstants], runs: Sequence[ServingRun]
+    groups: Sequence[RunFeatures],
+    engines: Mapping[str, EngineConstants],
+    runs: Sequence[ServingRun],
 ) -> tuple[ScoredServingRun, ...]:
     return scored(groups, lambda run: engines[run.family], runs)
 
