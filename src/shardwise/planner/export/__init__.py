@@ -14,7 +14,7 @@ here: Python is read as a tree (`python_text.py`), and what came from outside is
 language that it is written in. Read `notes.py` first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.hardware import Slice
@@ -34,6 +34,7 @@ from shardwise.planner.export import (
 from shardwise.planner.export.notes import (
     Exporter,
     check_model,
+    check_runs,
     exporter_of,
     fields_read,
     noted,
@@ -41,7 +42,7 @@ from shardwise.planner.export.notes import (
     with_notes,
 )
 from shardwise.plans import TrainPlan, model_hash
-from shardwise.plans.software import Obstacle, candidates_of_plan
+from shardwise.plans.software import candidates_of_plan
 from shardwise.plans.software.maxtext import MAXTEXT
 from shardwise.plans.software.megatron import MEGATRON
 from shardwise.plans.software.torchtitan import TORCHTITAN
@@ -96,18 +97,6 @@ def export_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice, target: str) ->
         check_runs(target, runner.obstacles(candidates_of_plan(plan, cfg, piece)))
     text = exporter.write(plan, cfg, piece)
     return with_notes(text, target, plan, cfg, exporter.read(text), exporter.lost(piece))
-
-
-def check_runs(target: str, obstacles: Sequence[Obstacle]) -> None:
-    """Raise BadRequest with every obstacle and its smallest change, if there is one."""
-    if not obstacles:
-        return
-    changes = "change the plan, or export to another target"
-    if len(obstacles) == 1:
-        raise BadRequest(f"{target} cannot express {obstacles[0]}; {changes}")
-    lines = [f"  {obstacle}" for obstacle in obstacles]
-    head = f"{target} cannot express {len(obstacles)} choices of this plan; {changes}:"
-    raise BadRequest("\n".join([head, *lines]))
 
 
 def parse_export(

@@ -1,0 +1,203 @@
+"""A server as pods: a Deployment where one host holds it, a LeaderWorkerSet where several do.
+
+`LeaderWorkerSet` is the object of kubernetes-sigs/lws, which gives each of its pods the address of
+the first (`LWS_LEADER_ADDRESS`) and its own number (`LWS_WORKER_INDEX`). TPUs are asked for by
+GKE's labels, GPUs by those of NVIDIA's GPU feature discovery. In two pools the pods that decode
+have llm-d's sidecar, which has a prompt prefilled elsewhere first (llm-d-router v0.9.0,
+docs/disaggregation.md).
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from shardwise.hardware.names import exported
+from shardwise.hardware.shapes import shape_text
+from shardwise.models import ModelConfig
+from shardwise.planner.export.hardware import is_tpu
+from shardwise.planner.export.server_program import (
+    ALONE,
+    DECODE,
+    HostWords,
+    Pool,
+    ServerProgram,
+    flag_words,
+)
+
+TARGET = "k8s"
+PORT, INNER_PORT = 8000, 8200
+"""Where a server answers, and where one does behind a sidecar."""
+
+ROLE, ENGINE = "llm-d.ai/role", "llm-d.ai/engine-type"
+ROLES = {"both": ALONE, "prefill": "prefill", "decode": "decode"}
+"""What llm-d calls the roles of a server, and what we do."""
+
+SERVER = "server"
+LLM_D = "v0.9.0"
+ACCELERATOR, TOPOLOGY = "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology"
+PRODUCT = "nvidia.com/gpu.product"
+TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
+
+Manifest = dict[str, Any]
+
+
+def servers(program: ServerProgram, pool: Pool, cfg: ModelConfig, name: str) -> Manifest:
+    """All servers of a pool."""
+    labels = {"app": name, ROLE: _role(pool), ENGINE: program.name}
+    own = f"{name}-{pool.role}"
+    if pool.hosts == 1:
+        return {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": own, "labels": labels},
+            "spec": {
+                "replicas": pool.servers,
+                "selector": {"matchLabels": labels},
+                "template": _pod(program, pool, name, labels, _words(program, pool, cfg, None)),
+            },
+        }
+    first, others = (_words(program, pool, cfg, place) for place in (0, 1))
+    return {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": own, "labels": labels},
+        "spec": {
+            "replicas": pool.servers,
+            "leaderWorkerTemplate": {
+                "size": pool.hosts,
+                "restartPolicy": "RecreateGroupOnPodRestart",
+                "leaderTemplate": _pod(program, pool, name, labels, first),
+                "workerTemplate": _pod(program, pool, name, {}, others),
+            },
+        },
+    }
+
+
+def _role(pool: Pool) -> str:
+    return next(theirs for theirs, ours in ROLES.items() if ours == pool.role)
+
+
+def _words(program: ServerProgram, pool: Pool, cfg: ModelConfig, place: int | None) -> list[str]:
+    """The command of a host: of the only one (None), the first of several (0), or another."""
+    words = program.command(pool.piece, "$(MODEL)")
+    values = dict(program.flags(pool, cfg))
+    if is_tpu(pool.piece) and pool.role != ALONE:
+        given = json.loads(values["--kv-transfer-config"])
+        values["--kv-transfer-config"] = json.dumps(given | {"kv_ip": "$(POD_IP)"})
+    words += flag_words(values)
+    words = [word for word in words if not word.startswith("--port=")]
+    words.append(f"--port={INNER_PORT if pool.role == DECODE else PORT}")
+    if place is None:
+        return words
+    rank = "$(LWS_WORKER_INDEX)" if place else "0"
+    here = HostWords(leader="$(LWS_LEADER_ADDRESS)", rank=rank, others="--headless")
+    words += [w for w in program.hosts(pool, here) if place or w != here.others]
+    return _joined_by_ray(words, place) if is_tpu(pool.piece) else words
+
+
+def _joined_by_ray(words: list[str], place: int) -> list[str]:
+    """A host of a TPU slice: the first starts Ray and the server, the others join."""
+    if place:
+        return ["sh", "-c", "exec ray start --address=$(LWS_LEADER_ADDRESS):6379 --block"]
+    return ["sh", "-c", 'ray start --head --port=6379 && exec "$0" "$@"', *words]
+
+
+def _pod(
+    program: ServerProgram, pool: Pool, name: str, labels: dict[str, str], words: list[str]
+) -> Manifest:
+    """A pod of a server; one without labels takes no requests."""
+    chips = pool.chips_per_host
+    main: Manifest = {
+        "name": SERVER,
+        "image": program.image(pool.piece),
+        "command": words[:1],
+        "args": words[1:],
+        "env": _environment(pool, name),
+        "resources": {"limits": {TPU if is_tpu(pool.piece) else GPU: str(chips)}},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    }
+    if labels:
+        main |= _answers(INNER_PORT if pool.role == DECODE else PORT)
+    pod: Manifest = {
+        "nodeSelector": _nodes(pool),
+        "containers": [main],
+        "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}],
+    }
+    if pool.role == DECODE and labels:
+        pod["initContainers"] = [_sidecar(program)]
+    return {"metadata": {"labels": labels} if labels else {}, "spec": pod}
+
+
+def _nodes(pool: Pool) -> dict[str, str]:
+    """The hosts that a pod may run on."""
+    called = exported(TARGET)[pool.piece.chip.id]
+    if is_tpu(pool.piece):
+        return {ACCELERATOR: called, TOPOLOGY: shape_text(pool.piece.shape)}
+    return {PRODUCT: called}
+
+
+def _environment(pool: Pool, name: str) -> list[Manifest]:
+    """The checkpoint, the token that may fetch it, and where a cache is handed over."""
+    here = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    secret = {"name": "hf-token", "key": "token", "optional": True}
+    found: list[Manifest] = [
+        setting("MODEL", name),
+        {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": secret}},
+    ]
+    if pool.role != ALONE:
+        found += [{"name": n} | here for n in ("POD_IP", "VLLM_NIXL_SIDE_CHANNEL_HOST")]
+    if is_tpu(pool.piece) and pool.hosts > 1:
+        found.append({"name": "TPU_MULTIHOST_BACKEND", "value": "ray"})
+    return found
+
+
+def setting(key: str, name: str) -> Manifest:
+    """A variable with a value of the ConfigMap of a plan."""
+    return {"name": key, "valueFrom": {"configMapKeyRef": {"name": name, "key": key}}}
+
+
+def _answers(port: int) -> Manifest:
+    """Where a server answers; it may take an hour to load."""
+    probe = {"httpGet": {"path": "/health", "port": port}}
+    return {
+        "ports": [{"containerPort": port}],
+        "startupProbe": probe | {"periodSeconds": 10, "failureThreshold": 360},
+        "readinessProbe": probe | {"periodSeconds": 10},
+    }
+
+
+def _sidecar(program: ServerProgram) -> Manifest:
+    """What asks a server that prefills before the one beside it."""
+    return {
+        "name": "routing-proxy",
+        "image": f"ghcr.io/llm-d/llm-d-router-disagg-sidecar:{LLM_D}",
+        "restartPolicy": "Always",
+        "args": [
+            f"--port={PORT}",
+            f"--vllm-port={INNER_PORT}",
+            f"--kv-connector={program.sidecar}",
+            "--secure-proxy=false",
+        ],
+        "ports": [{"containerPort": PORT}],
+    }
+
+
+def check_job(words: Sequence[str], image: str, name: str) -> Manifest:
+    """The load that checks the answer, started by hand."""
+    run = {
+        "name": "bench",
+        "image": image,
+        "command": list(words[:1]),
+        "args": list(words[1:]),
+        "env": [setting("MODEL", name), setting("URL", name)],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": f"{name}-bench"},
+        "spec": {
+            "suspend": True,
+            "backoffLimit": 0,
+            "template": {"spec": {"restartPolicy": "Never", "containers": [run]}},
+        },
+    }
