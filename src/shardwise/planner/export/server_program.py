@@ -79,7 +79,7 @@ class ServerProgram:
     text. `obstacles` are the choices of a pool's plan that it runs otherwise, `flags` say the
     others, and `read` gives the fields of the plan that they mean. `known` are the flags that it
     reads, `passed_over` those that are no choice of a plan. `hosts` are the flags of a server of
-    several hosts. `router` starts what spreads requests over servers, by the policy that
+    several hosts, `environment` the variables that it needs besides. `router` starts what spreads requests over servers, by the policy that
     `policies` has for a plan's routing, and `two_pools` is its flag for two, where `bootstrap`
     follows the address of a server that prefills; llm-d's router calls the exchange of caches
     `sidecar`. `package` and `image` bring the server, where they are published for the chips.
@@ -95,6 +95,7 @@ class ServerProgram:
     known: tuple[str, ...]
     passed_over: tuple[str, ...]
     hosts: Callable[[Pool, HostWords], list[str]]
+    environment: Callable[[Pool], Mapping[str, str]]
     router: str
     two_pools: str
     policies: Mapping[str, str]
@@ -146,11 +147,4 @@ def spread_over_hosts(pool: Pool) -> Iterator[Obstacle]:
             value=dict(pool.plan.mesh),
             rule=f"it does not divide over hosts of {chip.chips_per_host} chips",
             remedy="plan with degrees that are powers of two",
-        )
-    if chip.vendor == "google" and pool.hosts > 1 and tensor < devices:
-        yield Obstacle(
-            field="mesh",
-            value=dict(pool.plan.mesh),
-            rule="on TPUs of several hosts nothing but tensor spans them",
-            remedy=f"plan with --pin tensor={devices}, or on chips of one host",
         )

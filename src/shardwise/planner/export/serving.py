@@ -75,7 +75,8 @@ def script(program: ServerProgram, plan: ServePlan, cfg: ModelConfig, piece: Sli
     commands = {pool.role: _server(program, pool, cfg) for pool in pools}
     if len(pools) > 1 or plan.replicas > 1:
         commands["router"] = [_router(program, plan, len(pools) > 1)]
-    commands["bench"] = _quoted(check_words(plan, MODEL, URL))
+    check = _quoted(check_words(plan, MODEL, URL))
+    commands["bench"] = [" ".join(check[: len(COMMAND)]), *check[len(COMMAND) :]]
     cases = [f"{role})\n" + " \\\n  ".join(lines) + "\n;;\n" for role, lines in commands.items()]
     start = f'case "${{1:-{pools[0].role}}}" in\n'
     return "#!/usr/bin/env bash\n" + start + "".join(cases) + "esac\n"
@@ -83,7 +84,8 @@ def script(program: ServerProgram, plan: ServePlan, cfg: ModelConfig, piece: Sli
 
 def _server(program: ServerProgram, pool: Pool, cfg: ModelConfig) -> list[str]:
     """The lines of a server's command: how it is started, then a flag each."""
-    start = program.command(pool.piece, MODEL)
+    start = [f"{key}={value}" for key, value in program.environment(pool).items()]
+    start += program.command(pool.piece, MODEL)
     rest = flag_words(program.flags(pool, cfg))
     if pool.hosts > 1:
         rest += program.hosts(pool, HostWords(leader=LEADER, rank=RANK, others=OTHERS))
@@ -196,8 +198,12 @@ def _remarks(plan: ServePlan, piece: Slice, target: str) -> Iterator[str]:
         priced = SERVING_SOFTWARE[plan.engine].title
         why = f"its times are those of {priced}; plan --for {target} for those of {title}"
         yield unsaid("engine", plan.engine, why)
-    if is_tpu(piece) and any(pool.hosts > 1 for pool in pools_of(plan, piece)):
-        yield "# start Ray over the hosts first, with TPU_MULTIHOST_BACKEND=ray"
+    if (
+        target in PROGRAMS
+        and is_tpu(piece)
+        and any(pool.hosts > 1 for pool in pools_of(plan, piece))
+    ):
+        yield "# Start Ray over the hosts first."
 
 
 def parse_serve(text: str, target: str, given: Fields | None = None) -> ServePlan:

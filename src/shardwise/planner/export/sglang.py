@@ -170,7 +170,7 @@ def read(flags: Flags) -> Fields:
 def _command(piece: Slice, model: str) -> list[str]:
     """How it is started, and that it answers other hosts."""
     module = "sgl_jax.launch_server" if is_tpu(piece) else "sglang.launch_server"
-    where = ["--host=0.0.0.0", "--port=8000"]
+    where = ["--host=0.0.0.0", "--port=8000", "--enable-metrics"]
     return ["python3", "-m", module, f"--model-path={model}", *where]
 
 
@@ -186,8 +186,10 @@ SGLANG = ServerProgram(
     passed_over=(
         *("--model-path", "--device", "--host", "--port", "--nnodes", "--node-rank"),
         *("--dist-init-addr", "--disaggregation-transfer-backend"),
+        "--enable-metrics",
     ),
     hosts=hosts,
+    environment=lambda _: {},
     router="python3 -m sglang_router.launch_router",
     two_pools="--pd-disaggregation",
     policies={

@@ -4,8 +4,10 @@ Names and meanings of the flags are as read in docs.vllm.ai (engine arguments) a
 vllm/engine/arg_utils.py of vLLM 0.32.0, whose parser takes them (docs/exports_checked.json); no
 server was started with them. Limits on sequences and tokens are per data-parallel rank. With `--enable-expert-parallel`
 experts are cut over tensor x data ranks, attention of a rank sees its own sequences: our `expert`.
-Without it data parallelism copies a dense model, and cuts the experts of others. Both roles of
-disaggregated serving take the same flags (NixlConnector); a proxy gives them out.
+Without it data parallelism copies a dense model, and cuts the experts of others. On TPUs one engine
+drives all devices: there our `expert` is `enable_dp_attention`, and limits are of all ranks together
+(vllm-project/tpu-inference@011b7dbd tpu_inference/layers/common/sharding.py). Both roles of
+disaggregated serving take the same flags; a router gives them out.
 """
 
 import json
@@ -51,13 +53,13 @@ TPU_TRANSFER = json.dumps(
     }
 )
 
-TENSOR, DATA, EXPERT = (
+TENSOR, DATA, EXPERT, OF_TPUS = (
     *("--tensor-parallel-size", "--data-parallel-size"),
-    "--enable-expert-parallel",
+    *("--enable-expert-parallel", "--additional-config"),
 )
 _KNOWN = (
     LENGTHS[TARGET],
-    *(TENSOR, DATA, EXPERT, "--max-num-seqs", "--max-num-batched-tokens", "--block-size"),
+    *(TENSOR, DATA, EXPERT, OF_TPUS, "--max-num-seqs", "--max-num-batched-tokens", "--block-size"),
     *("--gpu-memory-utilization", "--kv-cache-dtype", "--quantization", "--dtype"),
     *("--enable-prefix-caching", "--no-enable-prefix-caching", "--scheduling-policy"),
     *("--speculative-config", "--kv-transfer-config", "--enable-chunked-prefill"),
@@ -78,16 +80,24 @@ def obstacles(pool: Pool, cfg: ModelConfig) -> Iterator[Obstacle]:
     if plan.degree("data") > 1 and cfg.has_experts:
         rule = "data parallelism cuts the experts there, not copies"
         yield on_mesh(plan, rule, "set data to 1, or cut experts instead")
+    elif plan.degree("data") > 1 and is_tpu(pool.piece):
+        rule = "on TPUs its limits are those of all copies together"
+        remedy = f"set data to 1 and replicas to {plan.degree('data') * plan.replicas}"
+        yield on_mesh(plan, rule, remedy)
 
 
 def flags(pool: Pool, cfg: ModelConfig) -> dict[str, Any]:
     """The flags of one server."""
     plan, wanted = pool.plan, pool.plan.scheduling
-    ranks = plan.degree("data") * plan.degree("expert")
+    experts, ranks = plan.degree("expert"), plan.degree("data") * plan.degree("expert")
     values: dict[str, Any] = {TENSOR: plan.degree("tensor")}
+    if experts > 1 and is_tpu(pool.piece):  # one engine for all: its limits are of them together
+        values[TENSOR], ranks = experts, 1
+        apart = {"enable_dp_attention": True, "attn_dp_size": experts}
+        values[OF_TPUS] = json.dumps({"sharding": {"sharding_strategy": apart}})
     if ranks > 1:
         values[DATA] = ranks
-    if plan.degree("expert") > 1:
+    if experts > 1:
         values[EXPERT] = ""
     values |= {
         "--max-num-seqs": -(-plan.batch // ranks),
@@ -120,6 +130,14 @@ def hosts(pool: Pool, words: HostWords) -> list[str]:
     if pool.plan.degree("tensor") < pool.plan.devices:
         found.append(f"--data-parallel-address={words.leader}")
     return [*found, words.others]
+
+
+def environment(pool: Pool) -> dict[str, str]:
+    """What tpu-inference reads: that Ray joins hosts, and that attention is cut by sequences."""
+    if not is_tpu(pool.piece):
+        return {}
+    found = {"TPU_MULTIHOST_BACKEND": "ray"} if pool.hosts > 1 else {}
+    return found | ({"NEW_MODEL_DESIGN": "1"} if pool.plan.degree("expert") > 1 else {})
 
 
 def read(flags: Flags) -> Fields:
@@ -173,6 +191,7 @@ VLLM = ServerProgram(
         *("--data-parallel-address", "--distributed-executor-backend"),
     ),
     hosts=hosts,
+    environment=environment,
     router="vllm-router",
     two_pools="--vllm-pd-disaggregation",
     policies={

@@ -25,6 +25,7 @@ from shardwise.planner.export.deploy.pods import (
     Manifest,
     check_job,
     servers,
+    yaml_text,
 )
 from shardwise.planner.export.deploy.started import (
     MODEL,
@@ -52,8 +53,6 @@ CLIENT = f"vllm/vllm-openai:v{VERSION}"
 
 def write(programs: Programs, plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
     """All manifests, a document each."""
-    import yaml
-
     own = _obstacles(plan, piece)
     program, pools = checked_pools(TARGET, programs, plan, cfg, piece, own)
     name = job_name(cfg.name)[:40]
@@ -70,8 +69,7 @@ def write(programs: Programs, plan: ServePlan, cfg: ModelConfig, piece: Slice) -
         *(router(name, plan.routing, len(pools) > 1) if routed else [_service(name)]),
         check_job(check_words(plan, "$(MODEL)", "$(URL)"), CLIENT, name),
     ]
-    text = "---\n".join(yaml.safe_dump(d, sort_keys=False, width=100) for d in documents)
-    return "\n".join([*_head(name, routed, pools), text])
+    return "\n".join([*_head(name, routed, pools), "---\n".join(map(yaml_text, documents))])
 
 
 def _head(name: str, routed: bool, pools: tuple[Pool, ...]) -> list[str]:
@@ -84,7 +82,7 @@ def _head(name: str, routed: bool, pools: tuple[Pool, ...]) -> list[str]:
         *lines,
         f"# Edit ConfigMap {name}; a secret hf-token with key token is used where there is one.",
         "# kubectl apply -f FILE starts the servers, this measures them:",
-        f"#   kubectl patch job {name}-bench -p '{{\"spec\":{{\"suspend\":false}}}}'",
+        f'#   kubectl patch job {name}-bench -p \'{{"spec":{{"suspend":false}}}}\'',
     ]
 
 

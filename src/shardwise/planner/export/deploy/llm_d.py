@@ -8,7 +8,7 @@ v1; `scripts/check_exports.py k8s` holds them against those repositories.
 
 from collections.abc import Mapping
 
-from shardwise.planner.export.deploy.pods import LLM_D, PORT, Manifest
+from shardwise.planner.export.deploy.pods import LLM_D, PORT, Manifest, yaml_text
 
 GATEWAY = "inference-gateway"
 """The Gateway that a cluster has to have."""
@@ -19,7 +19,10 @@ SCORERS: Mapping[str, tuple[str, ...]] = {
 }
 """By the plan's routing, what it chooses a pod by."""
 
-_HELPERS = {"prefix-cache-scorer": "approx-prefix-cache-producer"}
+_HELPERS = {
+    "prefix-cache-scorer": "approx-prefix-cache-producer",
+    "active-request-scorer": "inflight-load-producer",
+}
 _POOLS, _PORT = "inference.networking.k8s.io", 9002
 _READ = ["get", "watch", "list"]
 
@@ -36,7 +39,7 @@ def router(name: str, routing: str, two: bool) -> list[Manifest]:
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": picker},
-            "data": {"plugins.yaml": _text(picker_config(routing, two))},
+            "data": {"plugins.yaml": yaml_text(picker_config(routing, two))},
         },
         _picker(name, picker),
         {
@@ -77,12 +80,6 @@ def picker_config(routing: str, two: bool) -> Manifest:
         "plugins": plugins,
         "schedulingProfiles": profiles,
     }
-
-
-def _text(document: Manifest) -> str:
-    import yaml
-
-    return yaml.safe_dump(document, sort_keys=False)
 
 
 def _inference_pool(name: str, picker: str) -> Manifest:

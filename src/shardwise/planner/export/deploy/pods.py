@@ -41,6 +41,24 @@ TPU, GPU = "google.com/tpu", "nvidia.com/gpu"
 Manifest = dict[str, Any]
 
 
+def yaml_text(document: Manifest) -> str:
+    """A document as YAML: every value where it stands, a text of several lines as it is."""
+    import yaml
+
+    class Plain(yaml.SafeDumper):
+        """Writes no value as a reference to an equal one."""
+
+        def ignore_aliases(self, data: Any) -> bool:
+            return True
+
+    def text(dumper: yaml.SafeDumper, value: str) -> Any:
+        style = "|" if "\n" in value else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Plain.add_representer(str, text)
+    return yaml.dump(document, Dumper=Plain, sort_keys=False, width=1000)
+
+
 def servers(program: ServerProgram, pool: Pool, cfg: ModelConfig, name: str) -> Manifest:
     """All servers of a pool."""
     labels = {"app": name, ROLE: _role(pool), ENGINE: program.name}
@@ -112,7 +130,7 @@ def _pod(
         "image": program.image(pool.piece),
         "command": words[:1],
         "args": words[1:],
-        "env": _environment(pool, name),
+        "env": _environment(program, pool, name),
         "resources": {"limits": {TPU if is_tpu(pool.piece) else GPU: str(chips)}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
@@ -136,7 +154,7 @@ def _nodes(pool: Pool) -> dict[str, str]:
     return {PRODUCT: called}
 
 
-def _environment(pool: Pool, name: str) -> list[Manifest]:
+def _environment(program: ServerProgram, pool: Pool, name: str) -> list[Manifest]:
     """The checkpoint, the token that may fetch it, and where a cache is handed over."""
     here = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     secret = {"name": "hf-token", "key": "token", "optional": True}
@@ -146,9 +164,7 @@ def _environment(pool: Pool, name: str) -> list[Manifest]:
     ]
     if pool.role != ALONE:
         found += [{"name": n} | here for n in ("POD_IP", "VLLM_NIXL_SIDE_CHANNEL_HOST")]
-    if is_tpu(pool.piece) and pool.hosts > 1:
-        found.append({"name": "TPU_MULTIHOST_BACKEND", "value": "ray"})
-    return found
+    return found + [{"name": k, "value": v} for k, v in program.environment(pool).items()]
 
 
 def setting(key: str, name: str) -> Manifest:

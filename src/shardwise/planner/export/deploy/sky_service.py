@@ -13,6 +13,7 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import Slice, parse_slice
 from shardwise.hardware.names import exported
 from shardwise.models import ModelConfig
+from shardwise.planner.export.deploy.pods import yaml_text
 from shardwise.planner.export.deploy.started import (
     MODEL,
     Programs,
@@ -45,8 +46,6 @@ __all__ = ["TARGET", "read", "write"]
 
 def write(programs: Programs, plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
     """The YAML of one service."""
-    import yaml
-
     program, pools = checked_pools(TARGET, programs, plan, cfg, piece, _obstacles(plan, piece))
     pool, name = pools[0], job_name(cfg.name)
     words = [shlex.quote(word) for word in program.command(piece, "MODEL")]
@@ -62,7 +61,7 @@ def write(programs: Programs, plan: ServePlan, cfg: ModelConfig, piece: Slice) -
         },
         "resources": {"accelerators": _accelerators(pool), "ports": PORT},
         "num_nodes": 1 if is_tpu(piece) else pool.hosts,
-        "envs": {"MODEL": MODEL},
+        "envs": {"MODEL": MODEL, **program.environment(pool)},
         "setup": f"pip install {shlex.quote(program.package(piece) or '')}",
     }
     run = " \\\n    ".join(words)
@@ -70,7 +69,7 @@ def write(programs: Programs, plan: ServePlan, cfg: ModelConfig, piece: Slice) -
         [
             "# Edit MODEL. sky serve up FILE starts the servers, this measures them:",
             f"#   {_check(plan, name)}",
-            f"{yaml.safe_dump(service, sort_keys=False)}run: |\n  {run}\n",
+            f"{yaml_text(service)}run: |\n  {run}\n",
         ]
     )
 
