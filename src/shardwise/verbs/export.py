@@ -30,8 +30,8 @@ class ExportRequest:
     the file of an export and `from_` the program that it is for; any file of the program's own will
     do, MaxText's YAML with a model_name, TorchTitan's module or flags, Megatron's arguments.
     `model` (read as the class or model type `as_`, where its own is not known) and `on` say what
-    such a file leaves out, and of a server's `input` and `output`, the tokens of a request. Raises BadRequest for a plan that the program cannot run, and by name
-    for what is missing.
+    such a file leaves out, and of a server's `input` and `output`, the tokens of a request. Raises
+    BadRequest for a plan that the program cannot run, and by name for what is missing.
     """
 
     path: GivenPlan = field(kw_only=False)
@@ -49,7 +49,8 @@ class ExportRequest:
             raise BadRequest("--as says how --model is read; give that too")
         if self.from_ is None and (self.model or self.on or self.input or self.output):
             raise BadRequest(
-                "--model, --on, --input and --output say what a file leaves out; they go with --from"
+                "--model, --on, --input and --output say what a file leaves out; they go "
+                "with --from"
             )
         if self.to is not None and self.from_ is None:
             return self._written(self.to)

@@ -61,4 +61,4 @@ def test_the_table_has_ten_models_on_six_slices_all_exported_and_read_back():
 
 
 def test_the_page_is_made_of_the_table():
-    assert exports.PAGE.read_text() == exports.page(TABLE["rows"], TABLE["date"], CHECKED)
+    assert exports.PAGE.read_text() == exports.page(TABLE, CHECKED)

@@ -8,7 +8,7 @@ from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
 from shardwise.planner.export.flags import Flags
 from shardwise.planner.export.notes import Fields, number
-from shardwise.planner.export.server_program import Pool
+from shardwise.planner.export.server_program import ServerPool
 from shardwise.planner.serve.server import fewest_kv_heads, server_of
 from shardwise.plans import ServePlan
 from shardwise.plans.serve import CHECKPOINT
@@ -58,7 +58,7 @@ def server_obstacles(plan: ServePlan, cfg: ModelConfig) -> Iterator[Obstacle]:
 
 
 def no_word(field: str, value: Any, known: Sequence[Any]) -> Obstacle:
-    """A choice that a server has no flag for, and what it knows; the first of that is the remedy."""
+    """A choice that a server has no flag for, and what it knows, the first being the remedy."""
     words = ", ".join(map(value_text, known))
     remedy = f"set {field} to {value_text(known[0])}"
     return Obstacle(field=field, value=value, rule=f"it knows {words}", remedy=remedy)
@@ -76,7 +76,7 @@ not start where its cache cannot hold that."""
 _ROUND = 1024
 
 
-def longest(pool: Pool, cfg: ModelConfig) -> int:
+def longest(pool: ServerPool, cfg: ModelConfig) -> int:
     """Tokens of the longest sequence to allow, 0 where the cache of a rank holds the model's.
 
     Half of the cache, as the server counts its own otherwise than we do; the plan's sequences in
@@ -113,5 +113,6 @@ def dtype_fields(flags: Flags, caches: Mapping[str, str]) -> Fields:
     return {
         "dtypes.weights": flags.word("--quantization", {"fp8": "fp8", CHECKPOINT: ""}),
         "dtypes.kv": flags.word("--kv-cache-dtype", caches, "auto"),
+        "dtypes.matmuls": "stored",
         "dtypes.activations": flags.word("--dtype", DTYPES, "bfloat16"),
     }

@@ -1,7 +1,7 @@
 """What an inference server is to the exporters: how one is started, and what its flags mean.
 
-`vllm.py` and `sglang.py` have a `ServerProgram` each. A plan is one `Pool` of servers that are
-alike, or two: one that prefills and one that decodes. `serving.py` writes a pool's command as a
+`vllm.py` and `sglang.py` have a `ServerProgram` each. A plan is one `ServerPool` of servers that
+are alike, or two: one that prefills and one that decodes. `serving.py` writes a pool's command as a
 shell script, `deploy/` as what a cluster starts.
 """
 
@@ -25,7 +25,7 @@ FlagValues = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pool:
+class ServerPool:
     """Servers that are alike: their role, how many they are, and the plan and chips of one."""
 
     role: str
@@ -49,15 +49,17 @@ class Pool:
         return max(1, devices // self.piece.chip.jax_devices_per_chip)
 
 
-def pools_of(plan: ServePlan, piece: Slice) -> tuple[Pool, ...]:
+def pools_of(plan: ServePlan, piece: Slice) -> tuple[ServerPool, ...]:
     """The pool of a plan, or its two, prompts first."""
     if not plan.prefill_replicas:
-        return (Pool(role=ALONE, servers=plan.replicas, plan=plan, piece=piece),)
+        return (ServerPool(role=ALONE, servers=plan.replicas, plan=plan, piece=piece),)
     first = plan.prefill_plan
     chips = piece if plan.prefill is None else parse_slice(first.slice)
     return (
-        Pool(role=PREFILL, servers=plan.prefill_replicas, plan=first, piece=chips),
-        Pool(role=DECODE, servers=plan.replicas, plan=replace(plan, prefill=None), piece=piece),
+        ServerPool(role=PREFILL, servers=plan.prefill_replicas, plan=first, piece=chips),
+        ServerPool(
+            role=DECODE, servers=plan.replicas, plan=replace(plan, prefill=None), piece=piece
+        ),
     )
 
 
@@ -79,23 +81,24 @@ class ServerProgram:
     text. `obstacles` are the choices of a pool's plan that it runs otherwise, `flags` say the
     others, and `read` gives the fields of the plan that they mean. `known` are the flags that it
     reads, `passed_over` those that are no choice of a plan. `hosts` are the flags of a server of
-    several hosts, `environment` the variables that it needs besides. `router` starts what spreads requests over servers, by the policy that
-    `policies` has for a plan's routing, and `two_pools` is its flag for two, where `bootstrap`
-    follows the address of a server that prefills; llm-d's router calls the exchange of caches
-    `sidecar`. `package` and `image` bring the server, where they are published for the chips.
+    several hosts, `environment` the variables that it needs besides. `router` starts what spreads
+    requests over servers, by the policy that `policies` has for a plan's routing, and `two_pools`
+    is its flag for two, where `bootstrap` follows the address of a server that prefills; llm-d's
+    router calls the exchange of caches `sidecar`. `package` and `image` bring the server, where
+    they are published for the chips.
     """
 
     name: str
     title: str
     command: Callable[[Slice, str], list[str]]
     marks: tuple[str, ...]
-    obstacles: Callable[[Pool, ModelConfig], Iterable[Obstacle]]
-    flags: Callable[[Pool, ModelConfig], FlagValues]
+    obstacles: Callable[[ServerPool, ModelConfig], Iterable[Obstacle]]
+    flags: Callable[[ServerPool, ModelConfig], FlagValues]
     read: Callable[[Flags], Fields]
     known: tuple[str, ...]
     passed_over: tuple[str, ...]
-    hosts: Callable[[Pool, HostWords], list[str]]
-    environment: Callable[[Pool], Mapping[str, str]]
+    hosts: Callable[[ServerPool, HostWords], list[str]]
+    environment: Callable[[ServerPool], Mapping[str, str]]
     router: str
     two_pools: str
     policies: Mapping[str, str]
@@ -137,7 +140,7 @@ def flags_of(target: str, words: Sequence[str], known: Sequence[str]) -> Flags:
     return Flags(target, found)
 
 
-def spread_over_hosts(pool: Pool) -> Iterator[Obstacle]:
+def spread_over_hosts(pool: ServerPool) -> Iterator[Obstacle]:
     """Why a server cannot be started on the hosts of its chips."""
     devices, chip = pool.plan.devices, pool.piece.chip
     tensor, each = pool.plan.degree("tensor"), devices // pool.hosts

@@ -38,7 +38,7 @@ from shardwise.planner.export.server_flags import check_length
 from shardwise.planner.export.server_program import (
     PREFILL,
     HostWords,
-    Pool,
+    ServerPool,
     ServerProgram,
     flag_words,
     pools_of,
@@ -73,16 +73,17 @@ def script(program: ServerProgram, plan: ServePlan, cfg: ModelConfig, piece: Sli
     pools = pools_of(plan, piece)
     check_runs(program.name, [o for pool in pools for o in program.obstacles(pool, cfg)])
     commands = {pool.role: _server(program, pool, cfg) for pool in pools}
+    first = next(iter(commands))
     if len(pools) > 1 or plan.replicas > 1:
         commands["router"] = [_router(program, plan, len(pools) > 1)]
     check = _quoted(check_words(plan, MODEL, URL))
     commands["bench"] = [" ".join(check[: len(COMMAND)]), *check[len(COMMAND) :]]
     cases = [f"{role})\n" + " \\\n  ".join(lines) + "\n;;\n" for role, lines in commands.items()]
-    start = f'case "${{1:-{pools[0].role}}}" in\n'
+    start = f'case "${{1:-{first}}}" in\n'
     return "#!/usr/bin/env bash\n" + start + "".join(cases) + "esac\n"
 
 
-def _server(program: ServerProgram, pool: Pool, cfg: ModelConfig) -> list[str]:
+def _server(program: ServerProgram, pool: ServerPool, cfg: ModelConfig) -> list[str]:
     """The lines of a server's command: how it is started, then a flag each."""
     start = [f"{key}={value}" for key, value in program.environment(pool).items()]
     start += program.command(pool.piece, MODEL)

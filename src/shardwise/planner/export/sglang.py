@@ -29,7 +29,7 @@ from shardwise.planner.export.server_flags import (
 from shardwise.planner.export.server_program import (
     ALONE,
     HostWords,
-    Pool,
+    ServerPool,
     ServerProgram,
     spread_over_hosts,
 )
@@ -51,7 +51,7 @@ _KNOWN = (
 )
 
 
-def obstacles(pool: Pool, cfg: ModelConfig) -> Iterator[Obstacle]:
+def obstacles(pool: ServerPool, cfg: ModelConfig) -> Iterator[Obstacle]:
     """What it would run otherwise than the plan says."""
     plan, wanted = pool.plan, pool.plan.scheduling
     yield from server_obstacles(plan, cfg)
@@ -64,7 +64,7 @@ def obstacles(pool: Pool, cfg: ModelConfig) -> Iterator[Obstacle]:
         yield from _on_tpus(pool)
 
 
-def _on_tpus(pool: Pool) -> Iterator[Obstacle]:
+def _on_tpus(pool: ServerPool) -> Iterator[Obstacle]:
     """What sglang-jax has no flag for."""
     plan, wanted = pool.plan, pool.plan.scheduling
     if plan.degree("data") * plan.degree("expert") > 1:
@@ -89,7 +89,7 @@ def _on_tpus(pool: Pool) -> Iterator[Obstacle]:
         )
 
 
-def flags(pool: Pool, cfg: ModelConfig) -> dict[str, Any]:
+def flags(pool: ServerPool, cfg: ModelConfig) -> dict[str, Any]:
     """The flags of one server."""
     plan, wanted = pool.plan, pool.plan.scheduling
     copies, experts = plan.degree("data"), plan.degree("expert")
@@ -113,13 +113,13 @@ def flags(pool: Pool, cfg: ModelConfig) -> dict[str, Any]:
     return values | _switches(pool)
 
 
-def hosts(pool: Pool, words: HostWords) -> list[str]:
+def hosts(pool: ServerPool, words: HostWords) -> list[str]:
     """The flags of a server of several hosts."""
     where = f"--dist-init-addr={words.leader}:20000"
     return [f"--nnodes={pool.hosts}", f"--node-rank={words.rank}", where]
 
 
-def _switches(pool: Pool) -> dict[str, Any]:
+def _switches(pool: ServerPool) -> dict[str, Any]:
     """Flags that are there or not."""
     plan, wanted, found = pool.plan, pool.plan.scheduling, {}
     if wanted.policy == "chunked":

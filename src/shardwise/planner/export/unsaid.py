@@ -10,7 +10,7 @@ from typing import Any
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.export.notes import plan_fields
-from shardwise.plans import TrainPlan
+from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.software import candidates_of_plan, matters
 
 _PRICED = "what the plan is priced by, not what is run"
@@ -30,6 +30,39 @@ UNSAID: Mapping[str, Mapping[str, str]] = {
     "torchtitan": _ALL | {"slice": "said are degrees, not which GPUs: --on"},
 }
 """By target and field, what becomes of it in a file without comments."""
+
+
+SERVING_UNSAID: Mapping[str, str] = {
+    "model": "--model",
+    "slice": "--on",
+    "box": "what --on says",
+    "constants": _PRICED,
+    "replicas": "so many as are started",
+    "prefill_replicas": "so many as are started",
+    "prefill": "which chips a pool of prompts has",
+    "routing": "where there is one server",
+    "batch": "rounded up to a multiple of the data-parallel ranks",
+    "prefill_chunk": "rounded up to a multiple of the data-parallel ranks",
+    "scheduling.acceptance": "it is measured, not chosen",
+    "workload.trace": "the check draws lengths at random",
+}
+"""By field, what becomes of it in a server's script without comments."""
+
+
+def lost_by_a_server(plan: ServePlan, again: ServePlan) -> dict[str, tuple[Any, Any]]:
+    """Fields that differ in a serving plan that was read back without comments, as (was, is), but
+    for those that no script says."""
+    before, after = plan_fields(plan), plan_fields(again)
+    ranks = plan.degree("data") * plan.degree("expert")
+    rounded = {"batch", "prefill_chunk"} if ranks > 1 else set()
+    lost = {}
+    for field in before:
+        was, found = before[field], after.get(field)
+        if field in rounded and -(-was // ranks) * ranks == found:
+            continue
+        if was != found and (field in ("batch", "prefill_chunk") or field not in SERVING_UNSAID):
+            lost[field] = (was, found)
+    return lost
 
 
 def lost_on_the_way(

@@ -2,12 +2,13 @@
 
 Names and meanings of the flags are as read in docs.vllm.ai (engine arguments) and
 vllm/engine/arg_utils.py of vLLM 0.32.0, whose parser takes them (docs/exports_checked.json); no
-server was started with them. Limits on sequences and tokens are per data-parallel rank. With `--enable-expert-parallel`
-experts are cut over tensor x data ranks, attention of a rank sees its own sequences: our `expert`.
-Without it data parallelism copies a dense model, and cuts the experts of others. On TPUs one engine
-drives all devices: there our `expert` is `enable_dp_attention`, and limits are of all ranks together
-(vllm-project/tpu-inference@011b7dbd tpu_inference/layers/common/sharding.py). Both roles of
-disaggregated serving take the same flags; a router gives them out.
+server was started with them. Limits on sequences and tokens are per data-parallel rank. With
+`--enable-expert-parallel` experts are cut over tensor x data ranks, attention of a rank sees its
+own sequences: our `expert`. Without it data parallelism copies a dense model, and cuts the experts
+of others. On TPUs one engine drives all devices: there our `expert` is `enable_dp_attention`, and
+limits are of all ranks together (vllm-project/tpu-inference@011b7dbd
+tpu_inference/layers/common/sharding.py). Both roles of disaggregated serving take the same flags; a
+router gives them out.
 """
 
 import json
@@ -32,7 +33,7 @@ from shardwise.planner.export.server_flags import (
 from shardwise.planner.export.server_program import (
     ALONE,
     HostWords,
-    Pool,
+    ServerPool,
     ServerProgram,
     spread_over_hosts,
 )
@@ -66,7 +67,7 @@ _KNOWN = (
 )
 
 
-def obstacles(pool: Pool, cfg: ModelConfig) -> Iterator[Obstacle]:
+def obstacles(pool: ServerPool, cfg: ModelConfig) -> Iterator[Obstacle]:
     """What it would run otherwise than the plan says."""
     plan, wanted = pool.plan, pool.plan.scheduling
     yield from server_obstacles(plan, cfg)
@@ -86,7 +87,7 @@ def obstacles(pool: Pool, cfg: ModelConfig) -> Iterator[Obstacle]:
         yield on_mesh(plan, rule, remedy)
 
 
-def flags(pool: Pool, cfg: ModelConfig) -> dict[str, Any]:
+def flags(pool: ServerPool, cfg: ModelConfig) -> dict[str, Any]:
     """The flags of one server."""
     plan, wanted = pool.plan, pool.plan.scheduling
     experts, ranks = plan.degree("expert"), plan.degree("data") * plan.degree("expert")
@@ -122,7 +123,7 @@ def flags(pool: Pool, cfg: ModelConfig) -> dict[str, Any]:
     return values
 
 
-def hosts(pool: Pool, words: HostWords) -> list[str]:
+def hosts(pool: ServerPool, words: HostWords) -> list[str]:
     """The flags of a server of several hosts; on TPUs Ray joins them."""
     if is_tpu(pool.piece):
         return ["--distributed-executor-backend=ray"]
@@ -132,7 +133,7 @@ def hosts(pool: Pool, words: HostWords) -> list[str]:
     return [*found, words.others]
 
 
-def environment(pool: Pool) -> dict[str, str]:
+def environment(pool: ServerPool) -> dict[str, str]:
     """What tpu-inference reads: that Ray joins hosts, and that attention is cut by sequences."""
     if not is_tpu(pool.piece):
         return {}

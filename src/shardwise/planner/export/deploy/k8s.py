@@ -39,7 +39,7 @@ from shardwise.planner.export.deploy.started import (
 from shardwise.planner.export.load_check import check_words, load_fields
 from shardwise.planner.export.notes import Fields, meant
 from shardwise.planner.export.server_flags import no_word
-from shardwise.planner.export.server_program import ALONE, DECODE, PREFILL, Pool, pools_of
+from shardwise.planner.export.server_program import ALONE, DECODE, PREFILL, ServerPool, pools_of
 from shardwise.planner.export.vllm import VERSION
 from shardwise.planner.export.xpk import job_name
 from shardwise.plans import ServePlan
@@ -72,7 +72,7 @@ def write(programs: Programs, plan: ServePlan, cfg: ModelConfig, piece: Slice) -
     return "\n".join([*_head(name, routed, pools), "---\n".join(map(yaml_text, documents))])
 
 
-def _head(name: str, routed: bool, pools: tuple[Pool, ...]) -> list[str]:
+def _head(name: str, routed: bool, pools: tuple[ServerPool, ...]) -> list[str]:
     """What has to be there and to be filled in, and what to type."""
     needs = ["kubernetes-sigs/lws"] if any(pool.hosts > 1 for pool in pools) else []
     if routed:

@@ -19,7 +19,7 @@ from shardwise.planner.export.server_program import (
     ALONE,
     DECODE,
     HostWords,
-    Pool,
+    ServerPool,
     ServerProgram,
     flag_words,
 )
@@ -59,7 +59,7 @@ def yaml_text(document: Manifest) -> str:
     return yaml.dump(document, Dumper=Plain, sort_keys=False, width=1000)
 
 
-def servers(program: ServerProgram, pool: Pool, cfg: ModelConfig, name: str) -> Manifest:
+def servers(program: ServerProgram, pool: ServerPool, cfg: ModelConfig, name: str) -> Manifest:
     """All servers of a pool."""
     labels = {"app": name, ROLE: _role(pool), ENGINE: program.name}
     own = f"{name}-{pool.role}"
@@ -91,16 +91,18 @@ def servers(program: ServerProgram, pool: Pool, cfg: ModelConfig, name: str) -> 
     }
 
 
-def _role(pool: Pool) -> str:
+def _role(pool: ServerPool) -> str:
     return next(theirs for theirs, ours in ROLES.items() if ours == pool.role)
 
 
-def _words(program: ServerProgram, pool: Pool, cfg: ModelConfig, place: int | None) -> list[str]:
+def _words(
+    program: ServerProgram, pool: ServerPool, cfg: ModelConfig, place: int | None
+) -> list[str]:
     """The command of a host: of the only one (None), the first of several (0), or another."""
     words = program.command(pool.piece, "$(MODEL)")
     values = dict(program.flags(pool, cfg))
     if is_tpu(pool.piece) and pool.role != ALONE:
-        given = json.loads(values["--kv-transfer-config"])
+        given = json.loads(str(values["--kv-transfer-config"]))
         values["--kv-transfer-config"] = json.dumps(given | {"kv_ip": "$(POD_IP)"})
     words += flag_words(values)
     words = [word for word in words if not word.startswith("--port=")]
@@ -121,7 +123,7 @@ def _joined_by_ray(words: list[str], place: int) -> list[str]:
 
 
 def _pod(
-    program: ServerProgram, pool: Pool, name: str, labels: dict[str, str], words: list[str]
+    program: ServerProgram, pool: ServerPool, name: str, labels: dict[str, str], words: list[str]
 ) -> Manifest:
     """A pod of a server; one without labels takes no requests."""
     chips = pool.chips_per_host
@@ -146,7 +148,7 @@ def _pod(
     return {"metadata": {"labels": labels} if labels else {}, "spec": pod}
 
 
-def _nodes(pool: Pool) -> dict[str, str]:
+def _nodes(pool: ServerPool) -> dict[str, str]:
     """The hosts that a pod may run on."""
     called = exported(TARGET)[pool.piece.chip.id]
     if is_tpu(pool.piece):
@@ -154,7 +156,7 @@ def _nodes(pool: Pool) -> dict[str, str]:
     return {PRODUCT: called}
 
 
-def _environment(program: ServerProgram, pool: Pool, name: str) -> list[Manifest]:
+def _environment(program: ServerProgram, pool: ServerPool, name: str) -> list[Manifest]:
     """The checkpoint, the token that may fetch it, and where a cache is handed over."""
     here = {"valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     secret = {"name": "hf-token", "key": "token", "optional": True}

@@ -6,7 +6,6 @@ Fields as in docs.skypilot.co and in the schemas of the package, which take them
 
 import shlex
 from collections.abc import Iterator
-from typing import Any
 
 from shardwise.boundary import parse_yaml, whole
 from shardwise.errors import BadRequest
@@ -27,7 +26,7 @@ from shardwise.planner.export.hardware import is_tpu, safe_names
 from shardwise.planner.export.load_check import check_words
 from shardwise.planner.export.notes import Fields, meant, number
 from shardwise.planner.export.server_flags import no_word
-from shardwise.planner.export.server_program import HostWords, Pool, flag_words
+from shardwise.planner.export.server_program import HostWords, ServerPool, flag_words
 from shardwise.planner.export.xpk import job_name
 from shardwise.plans import ServePlan
 from shardwise.plans.software import Obstacle
@@ -81,7 +80,7 @@ def _check(plan: ServePlan, name: str) -> str:
     return " ".join(words).replace("=MODEL", f"={model}").replace("=URL", f"={url}")
 
 
-def _accelerators(pool: Pool) -> str:
+def _accelerators(pool: ServerPool) -> str:
     """Of one host; of a TPU slice all of it."""
     if is_tpu(pool.piece):
         return f"tpu-{safe_names(pool.piece)[0]}"

@@ -7,7 +7,7 @@ from shardwise.hardware import Slice, load_chip
 from shardwise.hardware.names import exported
 from shardwise.models import ModelConfig
 from shardwise.planner.export.notes import Fields, check_runs
-from shardwise.planner.export.server_program import Pool, ServerProgram, pools_of
+from shardwise.planner.export.server_program import ServerPool, ServerProgram, pools_of
 from shardwise.plans import ServePlan
 from shardwise.plans.software import Obstacle
 
@@ -24,7 +24,7 @@ def checked_pools(
     cfg: ModelConfig,
     piece: Slice,
     own: Iterator[Obstacle],
-) -> tuple[ServerProgram, tuple[Pool, ...]]:
+) -> tuple[ServerProgram, tuple[ServerPool, ...]]:
     """The server that the plan is for, and its pools. BadRequest with every obstacle at once, those
     of the target's `own` included."""
     pools = pools_of(plan, piece)
@@ -43,7 +43,7 @@ def checked_pools(
     return program, pools
 
 
-def _unpublished(program: ServerProgram, pool: Pool) -> Iterator[Obstacle]:
+def _unpublished(program: ServerProgram, pool: ServerPool) -> Iterator[Obstacle]:
     """A server that nobody publishes for the chips."""
     if program.image(pool.piece) is None:
         rule = f"no {program.title} is published for {pool.piece.chip.name}"
