@@ -15,6 +15,7 @@ from shardwise.hardware import parse_slice
 from shardwise.models import load_model
 from shardwise.planner.export.serving import export_serve, given_fields, parse_serve
 from shardwise.planner.export.unsaid import SERVING_UNSAID, lost_by_a_server
+from shardwise.planner.serve.served import Served, cheapest_serving
 from shardwise.plans import ServePlan
 from shardwise.plans.files import plan_dict, plan_from
 from shardwise.plans.servers import SERVING_SOFTWARE
@@ -56,13 +57,19 @@ def row_of(request: Mapping[str, Any]) -> dict[str, Any]:
         pools=request["pools"],
     )
     try:
-        answer, free = words.answer(), replace(words, software="any").answer()
+        best, free = served(words), served(replace(words, software="any"))
     except (NoFeasiblePlan, BadRequest) as error:
         return {**request, "miss": str(error).split(":")[0]}
-    row = {**request, "plan": plan_dict(answer.plan)}
-    row["usd"], row["any_usd"] = (a.result["usd_per_hour"] for a in (answer, free))
-    row["any_software"] = free.plan.engine
-    return row | fate(answer.plan)
+    row = {**request, "plan": plan_dict(best.plan)}
+    row |= {"usd": best.usd_per_hour, "any_usd": free.usd_per_hour}
+    row |= {"chips": best.chips, "any_chips": free.chips, "any_software": free.plan.engine}
+    return row | fate(best.plan)
+
+
+def served(words: ServePlanRequest) -> Served:
+    """The answer of a request, without what else would serve."""
+    demand, (place,) = words.demand(), words.places()
+    return cheapest_serving(words.requests(place, demand), demand).served
 
 
 def fate(plan: ServePlan) -> dict[str, Any]:
@@ -134,9 +141,10 @@ INTRO = """## Default serving plans
 
 The answer of `shardwise plan serve` for prompts of {input:,} tokens and answers of {output:,}, at
 so many requests a second: {loads}. {good} of the {possible} scripts come back as the same plan, but
-for what no script says (below). "any" is how many times the dollars of `--for any` it costs: the
-price of this server. "taken by" names what took the script; "k8s" and "skypilot" say whether the
-plan can be deployed so, and the record has what took those files.
+for what no script says (below). "any" is how many times the dollars of `--for any` it costs, the
+price of this server (for chips without a price, how many times the chips). "taken by" names what
+took the script; "k8s" and "skypilot" say whether the plan can be deployed so, and
+docs/exports_checked.json has what took those files.
 """
 COLUMNS = (
     "| model | slice | runs in | servers | $/h | any | taken by | back | k8s | skypilot |\n|"
@@ -152,9 +160,11 @@ def line(row: Mapping[str, Any], checked: Mapping[str, Any]) -> str:
     plan = read_plan(row)
     back = "refused" if "refused" in row else ", ".join(row["lost"]) or "same"
     elsewhere = ["no" if row["elsewhere"][target] else "yes" for target in DEPLOYED]
+    dollars = "-" if row["usd"] is None else f"${row['usd']:,.2f}"
+    kind = "chips" if row["usd"] is None else "usd"
     return (
-        f"{where} {SERVING_SOFTWARE[plan.engine].title} | {servers(plan)} | ${row['usd']:,.2f} | "
-        f"{row['usd'] / row['any_usd']:.2f}x | {taken_by(row, plan.engine, checked)} | {back} | "
+        f"{where} {SERVING_SOFTWARE[plan.engine].title} | {servers(plan)} | {dollars} | "
+        f"{row[kind] / row[f'any_{kind}']:.2f}x | {taken_by(row, plan.engine, checked)} | {back} | "
         f"{' | '.join(elsewhere)} |"
     )
 
