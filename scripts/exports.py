@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import exports_serving
+from exports_serving import stripped
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
@@ -94,11 +95,6 @@ def fate(plan: TrainPlan) -> dict[str, Any]:
         "sha256": hashlib.sha256(text.encode()).hexdigest(),
         "lost": {field: list(values) for field, values in lost.items()},
     }
-
-
-def stripped(text: str) -> str:
-    """A text without its comment lines."""
-    return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
 
 
 def page(doc: Mapping[str, Any], checked: Mapping[str, Any]) -> str:

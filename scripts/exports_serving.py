@@ -23,10 +23,10 @@ from shardwise.plans.train import mesh_text
 from shardwise.verbs.plan_serve import ServePlanRequest
 
 LOADS: Sequence[tuple[str, float]] = (
-    ("llama-3-8b", 20),
-    ("llama-3-70b", 4),
-    ("qwen3-32b", 4),
-    ("qwen3-30b-a3b", 10),
+    ("llama-3-8b", 4),
+    ("llama-3-70b", 2),
+    ("qwen3-32b", 2),
+    ("qwen3-30b-a3b", 4),
     ("deepseek-v3", 1),
 )
 """The models, and requests a second that each of the slices can serve."""

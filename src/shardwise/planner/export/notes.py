@@ -274,7 +274,7 @@ def mesh_of(degrees: Mapping[str, int]) -> dict[str, int]:
 
 def _check_alike(target: str, mesh: Mapping[str, int], said: Mapping[str, int]) -> None:
     """`replica` and `data` both replicate, and degree 1 is no cut: no more may differ."""
-    if _folded(mesh) != _folded(said):
+    if folded(mesh) != folded(said):
         raise refused(target, "mesh", mesh, f"its flags would mean {_short(said)}")
 
 
@@ -291,7 +291,8 @@ def _same_remat(plan: TrainPlan, said: Fields) -> bool:
     return meant == placed(plan.remat, plan.remat_kinds)
 
 
-def _folded(mesh: Mapping[str, int]) -> dict[str, int]:
+def folded(mesh: Mapping[str, int]) -> dict[str, int]:
+    """A mesh with `replica` and `data`, which both replicate, as one axis."""
     copies = mesh.get("replica", 1) * mesh.get("data", 1)
     rest = {a: d for a, d in mesh.items() if a not in ("replica", "data")}
     return {a: d for a, d in {"data": copies, **rest}.items() if d > 1}

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.export.notes import plan_fields
+from shardwise.planner.export.notes import folded, plan_fields
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.software import candidates_of_plan, matters
 
@@ -78,12 +78,5 @@ def lost_on_the_way(
         if before[field] != after[field]
         and field not in UNSAID[target]
         and matters(field, columns).any()
-        and not (field == "mesh" and _folded(before[field]) == _folded(after[field]))
+        and not (field == "mesh" and folded(before[field]) == folded(after[field]))
     }
-
-
-def _folded(mesh: Mapping[str, int]) -> dict[str, int]:
-    """A mesh with `replica` and `data`, which both replicate, as one axis."""
-    copies = mesh.get("replica", 1) * mesh.get("data", 1)
-    rest = {a: d for a, d in mesh.items() if a not in ("replica", "data")}
-    return {a: d for a, d in {"data": copies, **rest}.items() if d > 1}

@@ -58,18 +58,16 @@ def write(programs: Programs, plan: ServePlan, cfg: ModelConfig, piece: Slice) -
     name = job_name(cfg.name)[:40]
     routed = len(pools) > 1 or plan.replicas > 1
     address = f"EDIT: the address of Gateway {GATEWAY}" if routed else f"http://{name}:{PORT}"
-    documents = [
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": name},
-            "data": {"MODEL": MODEL, "URL": address},
-        },
-        *(servers(program, pool, cfg, name) for pool in pools),
-        *(router(name, plan.routing, len(pools) > 1) if routed else [_service(name)]),
-        check_job(check_words(plan, "$(MODEL)", "$(URL)"), CLIENT, name),
-    ]
-    return "\n".join([*_head(name, routed, pools), "---\n".join(map(yaml_text, documents))])
+    settings = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name},
+        "data": {"MODEL": MODEL, "URL": address},
+    }
+    documents = [settings, *(servers(program, pool, cfg, name) for pool in pools)]
+    documents.append(check_job(check_words(plan, "$(MODEL)", "$(URL)"), CLIENT, name))
+    way = router(name, plan.routing, len(pools) > 1) if routed else yaml_text(_service(name))
+    return "\n".join([*_head(name, routed, pools), "---\n".join([*map(yaml_text, documents), way])])
 
 
 def _head(name: str, routed: bool, pools: tuple[ServerPool, ...]) -> list[str]:

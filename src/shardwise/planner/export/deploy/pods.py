@@ -62,32 +62,24 @@ def yaml_text(document: Manifest) -> str:
 def servers(program: ServerProgram, pool: ServerPool, cfg: ModelConfig, name: str) -> Manifest:
     """All servers of a pool."""
     labels = {"app": name, ROLE: _role(pool), ENGINE: program.name}
-    own = f"{name}-{pool.role}"
+
+    def pod(place: int | None) -> Manifest:
+        takes = labels if not place else {}
+        return _pod(program, pool, name, takes, _words(program, pool, cfg, place))
+
     if pool.hosts == 1:
-        return {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": own, "labels": labels},
-            "spec": {
-                "replicas": pool.servers,
-                "selector": {"matchLabels": labels},
-                "template": _pod(program, pool, name, labels, _words(program, pool, cfg, None)),
-            },
-        }
-    first, others = (_words(program, pool, cfg, place) for place in (0, 1))
+        api, kind = "apps/v1", "Deployment"
+        body = {"selector": {"matchLabels": labels}, "template": pod(None)}
+    else:
+        api, kind = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"
+        group = {"size": pool.hosts, "restartPolicy": "RecreateGroupOnPodRestart"}
+        templates = {"leaderTemplate": pod(0), "workerTemplate": pod(1)}
+        body = {"leaderWorkerTemplate": group | templates}
     return {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1",
-        "kind": "LeaderWorkerSet",
-        "metadata": {"name": own, "labels": labels},
-        "spec": {
-            "replicas": pool.servers,
-            "leaderWorkerTemplate": {
-                "size": pool.hosts,
-                "restartPolicy": "RecreateGroupOnPodRestart",
-                "leaderTemplate": _pod(program, pool, name, labels, first),
-                "workerTemplate": _pod(program, pool, name, {}, others),
-            },
-        },
+        "apiVersion": api,
+        "kind": kind,
+        "metadata": {"name": f"{name}-{pool.role}", "labels": labels},
+        "spec": {"replicas": pool.servers, **body},
     }
 
 
