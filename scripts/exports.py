@@ -111,7 +111,9 @@ def page(doc: Mapping[str, Any], checked: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-INTRO = """# Default training plans as files for the programs that run them
+INTRO = """# Default plans as files for the programs that run them
+
+## Default training plans
 
 Made by `scripts/exports.py` on {day}: the answer of `shardwise plan train` without `--for`, batch
 {batch} tokens in sequences of {length:,}, its export for the program it names, and that file read
@@ -121,7 +123,7 @@ the same stack and dtypes, whether the program runs it or not: the price of bein
 by" names what took the file: the program's own parser (docs/exports_checked.json), or the snapshot
 of its flags (docs/exports_flags.json).
 """
-ASKED = """## Asked for by name
+ASKED = """### Asked for by name
 
 The answer of `--for` a program that is the faster one nowhere above.
 """
@@ -153,7 +155,7 @@ def taken_by(row: Mapping[str, Any], checked: Mapping[str, Any]) -> str:
 
 def silences() -> Iterator[str]:
     """What no file says, by program."""
-    yield "## What a file without comments does not say\n"
+    yield "### What a file without comments does not say\n"
     yield "| field | " + " | ".join(SOFTWARE[name].title for name in UNSAID) + " |"
     yield "|" + "---|" * (len(UNSAID) + 1)
     for field in dict.fromkeys(f for fields in UNSAID.values() for f in fields):

@@ -140,11 +140,12 @@ def page(rows: Sequence[Mapping[str, Any]], checked: Mapping[str, Any]) -> str:
 INTRO = """## Default serving plans
 
 The answer of `shardwise plan serve` for prompts of {input:,} tokens and answers of {output:,}, at
-so many requests a second: {loads}. {good} of the {possible} scripts come back as the same plan, but
-for what no script says (below). "any" is how many times the dollars of `--for any` it costs, the
-price of this server (for chips without a price, how many times the chips). "taken by" names what
-took the script; "k8s" and "skypilot" say whether the plan can be deployed so, and
-docs/exports_checked.json has what took those files.
+so many requests a second: {loads}.
+{good} of the {possible} scripts come back as the same plan, but for what no script says (below).
+"any" is how many times the dollars of `--for any` it costs, the price of this server (for chips
+without a price, how many times the chips). "taken by" names what took the script; "k8s" and
+"skypilot" say whether the plan can be deployed so, and docs/exports_checked.json has what took
+those files.
 """
 COLUMNS = (
     "| model | slice | runs in | servers | $/h | any | taken by | back | k8s | skypilot |\n|"
@@ -186,18 +187,21 @@ def taken_by(row: Mapping[str, Any], program: str, checked: Mapping[str, Any]) -
     return "parser" if record.get(row["sha256"], {}).get("accepted") else "-"
 
 
+CHANGES = "; change the plan, or export to another target"
+
+
 def refusals(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Why some plans cannot be deployed in some way."""
     yield "What stands in the way where it says no:\n"
     for row in rows:
         for why in row.get("elsewhere", {}).values():
             if why:
-                yield f"- {row['model']} on {row['slice']}: {' '.join(why.split())}"
+                yield f"- {row['model']} on {row['slice']}: {why.replace(CHANGES, '')}"
 
 
 def silences() -> Iterator[str]:
     """What no script says."""
-    yield "## What a server's script without comments does not say\n"
+    yield "### What a server's script without comments does not say\n"
     yield "| field | becomes |\n|---|---|"
     for field, why in SERVING_UNSAID.items():
         yield f"| `{field}` | {why} |"
