@@ -55,7 +55,7 @@ def write(programs: Programs, plan: ServePlan, cfg: ModelConfig, piece: Slice) -
     """All manifests, a document each."""
     own = _obstacles(plan, piece)
     program, pools = checked_pools(TARGET, programs, plan, cfg, piece, own)
-    name = job_name(cfg.name)[:40]
+    name = job_name(cfg.name)[:40].rstrip("-")
     routed = len(pools) > 1 or plan.replicas > 1
     address = f"EDIT: the address of Gateway {GATEWAY}" if routed else f"http://{name}:{PORT}"
     settings = {
