@@ -51,8 +51,8 @@ def picker_config(routing: str, two: bool) -> Manifest:
         decider = "always-disagg-pd-decider"
         deciders = {"parameters": {"deciders": {"prefill": decider}}}
         filters = ("prefill-filter", "decode-filter")
-        plugins = [{"type": plugin} for plugin in (decider, *filters, *used)]
-        plugins.append({"type": "disagg-profile-handler", **deciders})
+        handler: Manifest = {"type": "disagg-profile-handler", **deciders}
+        plugins = [*({"type": plugin} for plugin in (decider, *filters, *used)), handler]
         profiles = [
             {"name": role, "plugins": [{"pluginRef": f"{role}-filter"}, *chosen]}
             for role in ("prefill", "decode")
