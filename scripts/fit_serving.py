@@ -45,7 +45,7 @@ from shardwise.roofline.engines import (
     ARRIVAL_CONSTANTS,
     ENGINE_CONSTANTS,
     IDEAL_ENGINE,
-    Engine,
+    EngineConstants,
 )
 
 ROOT = Path(__file__).parents[1]
@@ -96,7 +96,7 @@ class LeftOutRuns:
     what: str
     rows: tuple[ScoredServingRun, ...]
     ranges: np.ndarray
-    engines: tuple[Mapping[str, Engine], ...]
+    engines: tuple[Mapping[str, EngineConstants], ...]
 
     @property
     def coverage(self) -> float:
@@ -131,7 +131,7 @@ def arguments() -> argparse.Namespace:
 
 
 def price_with(
-    groups: Sequence[RunFeatures], engines: Mapping[str, Engine], runs: Sequence[ServingRun]
+    groups: Sequence[RunFeatures], engines: Mapping[str, EngineConstants], runs: Sequence[ServingRun]
 ) -> tuple[ScoredServingRun, ...]:
     return scored(groups, lambda run: engines[run.family], runs)
 
@@ -300,7 +300,7 @@ def _behind(runs: Sequence[ServingRun]) -> Counter[tuple[str, ...]]:
     return Counter((r.family, r.model, r.weights, r.chip) for r in runs)
 
 
-def value_of(engine: Engine, name: str) -> float:
+def value_of(engine: EngineConstants, name: str) -> float:
     """A constant of the step or of the arrival."""
     return float(getattr(engine if name in ENGINE_CONSTANTS else engine.arrival, name))
 

@@ -15,7 +15,7 @@ from scipy.optimize import least_squares
 
 from shardwise.evidence.serving.runs import ServingRun
 from shardwise.evidence.serving.times import RunFeatures
-from shardwise.roofline.engines import ENGINE_CONSTANTS, IDEAL_ENGINE, Arrival, Engine
+from shardwise.roofline.engines import ENGINE_CONSTANTS, IDEAL_ENGINE, Arrival, EngineConstants
 
 SIGMA, TTFT_SIGMA = 0.12, 0.2
 """Log errors of TPOT and of TTFT that count as one sigma; Huber's loss beyond."""
@@ -160,13 +160,13 @@ class EngineFit:
         """Times by which the prior of a family's constant lies higher."""
         return prod(SHIFTS[k].get(name, 1.0) for k, mine in self.known.items() if family in mine)
 
-    def over(self, runs: Sequence[ServingRun]) -> Engine:
+    def over(self, runs: Sequence[ServingRun]) -> EngineConstants:
         """The constants of each run's family, as arrays."""
         place = {family: i for i, family in enumerate(self.families)}
         index = np.array([place[run.family] for run in runs])
         return _engine("all", {name: v[index] for name, v in self.values().items()})
 
-    def engines(self) -> dict[str, Engine]:
+    def engines(self) -> dict[str, EngineConstants]:
         """The engine of every family."""
         values = self.values()
         return {
@@ -175,7 +175,7 @@ class EngineFit:
         }
 
 
-def _engine(name: str, values: Mapping) -> Engine:
+def _engine(name: str, values: Mapping) -> EngineConstants:
     step = {n: values[n] for n in _STEP}
     own = {n: v for n, v in values.items() if n not in step and n != "miss"}
     arrival = Arrival(**own, acceptance=np.maximum(1 - values["miss"], 0.05))

@@ -82,7 +82,7 @@ def test_every_request_finishes_or_is_refused_and_every_token_is_accounted_for(
             assert job.prefilled + job.hit == job.request.prompt + job.lost
         else:
             assert job.conserved()
-    assert scheduler.outstanding == scheduler.backlog == scheduler.swapped_pages == 0
+    assert scheduler.outstanding == scheduler.backlog == scheduler.cache.swapped == 0
     assert scheduler.pool.free + scheduler.tree.device == setting.pages
     assert scheduler.tree.unlocked == scheduler.tree.device
 
@@ -148,7 +148,7 @@ def test_a_cache_from_elsewhere_and_a_prompt_take_turns_by_order(arrival):
     scheduler = Scheduler(config(pages=5))
     moved = Sequence(request(1, 12, 4, arrival=5), (5, 1))
     moved.cached, moved.emitted = 12, 1
-    scheduler.receive(moved)
+    moved = scheduler.receive(moved)
     asked = scheduler.add(request(0, 12, 4, arrival=arrival), 9)
     scheduler.schedule(9)
     assert (asked.started is not None) == (arrival < 5)

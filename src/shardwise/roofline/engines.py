@@ -60,9 +60,13 @@ ARRIVAL_BOUNDS: Mapping[str, tuple[float, float]] = {
 """The least and the most that each may be."""
 
 
+TOKEN_SECONDS = 2e-6
+"""Seconds per prompt token of a tokenizer, assumed: half a million tokens a second."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """The constants of `ARRIVAL_CONSTANTS`."""
+    """The constants of `ARRIVAL_CONSTANTS`; without sources nothing was measured."""
 
     equal_wait: Quantity = 0.0
     poll_steps: Quantity = 0.5
@@ -76,7 +80,7 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EngineConstants:
     """The constants of one engine family, as `ENGINE_CONSTANTS` describes them. `range` is what
     times per output token were measured to be, as shares of the expected ones: 80 % of the runs of
     models that the fit had not seen; None where nothing was measured.
@@ -107,7 +111,7 @@ class Engine:
         )
 
 
-IDEAL_ENGINE = Engine(
+IDEAL_ENGINE = EngineConstants(
     name="ideal",
     kernel_seconds=0.0,
     sequence_seconds=0.0,
@@ -144,7 +148,7 @@ def engine_warning(name: str, flag: str = "--engine vllm") -> list[str]:
     return [f"no engine overhead counted (engine ideal); {flag} adds what was measured"]
 
 
-def load_engine(name: str) -> Engine:
+def load_engine(name: str) -> EngineConstants:
     """The engine of that name, or of a file FILE.toml with the table of one engine (`shardwise
     calibrate` writes such files); BadRequest lists the known ones.
 
@@ -161,7 +165,7 @@ def load_engine(name: str) -> Engine:
     return table[name]
 
 
-def _from_file(path: Path) -> Engine:
+def _from_file(path: Path) -> EngineConstants:
     record = read_toml(path, "the engine file")
     tables = {name: table for name, table in record.items() if isinstance(table, dict)}
     if len(tables) != 1:
@@ -178,17 +182,18 @@ def engine_names() -> tuple[str, ...]:
 
 
 @cache
-def _engines() -> Mapping[str, Engine]:
+def _engines() -> Mapping[str, EngineConstants]:
     table = read_toml(_DATA, "the table of engines")
     return {name: engine_of(name, record) for name, record in table.items()}
 
 
-def engine_of(name: str, record: Mapping[str, object]) -> Engine:
-    """An Engine from its table of {value, source} entries; BadRequest for what is out of bounds."""
+def engine_of(name: str, record: Mapping[str, object]) -> EngineConstants:
+    """An engine's constants from its table of {value, source} entries; BadRequest for what is out
+    of bounds."""
     values, sources = read_constants(f"engine '{name}'", record, ENGINE_CONSTANTS, ENGINE_BOUNDS)
     measured = _range(name, record.get("range"))
     arrival = _arrival(name, record.get("arrival"))
-    return Engine(name=name, sources=sources, range=measured, arrival=arrival, **values)
+    return EngineConstants(name=name, sources=sources, range=measured, arrival=arrival, **values)
 
 
 def _arrival(name: str, record: object) -> Arrival:

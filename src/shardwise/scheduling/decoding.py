@@ -73,10 +73,14 @@ class Decoding:
 
     def beat(
         self, steps: int, now: Time, accepted: Mapping[Sequence, int] | None
-    ) -> tuple[list[Sequence], list[Time]]:
+    ) -> tuple[list[Sequence], list[Time], list[Sequence]]:
         """One token for all, `steps` times over, and `accepted` ones beyond it. Returns who ended
-        (and has left), and when those that joined since the last beat emitted a token before."""
+        (and has left), when those that joined since the last beat emitted a token before, and
+        those of them that had not (forks)."""
         before = [job.last_token for job in self._fresh if job.last_token is not None]
+        first = [job for job in self._fresh if job.first_token is None]
+        for job in first:
+            job.first_token = now
         self._fresh.clear()
         self.beats += steps
         self.context += len(self._jobs) * steps
@@ -89,7 +93,7 @@ class Decoding:
             if job.end == end and job in self._jobs:
                 ended.append(job)
                 self.leave(job)
-        return ended, before
+        return ended, before, first
 
     def needing(self) -> Collection[Sequence]:
         """Who needs one more page for the next step."""

@@ -1,5 +1,5 @@
-"""A pool of cache pages with reference counts; a page is a number here,
-its contents are the caller's.
+"""A pool of cache pages with reference counts; a page is a number here, its contents are the
+caller's.
 
 Every page is free or has as many references as holders. A holder that wants to write a page which
 others hold too gets a copy (`writable`). Taking and releasing cost time in proportion to the pages
@@ -7,8 +7,18 @@ concerned, never to the pool.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
 
 from shardwise.errors import BadRequest
+
+
+class PageCopy(NamedTuple):
+    """Pages whose contents are copied, each of `sources` to its like of `targets`: "out" from the
+    device to the host, "in" from the host to the device, "fork" from device to device."""
+
+    kind: Literal["out", "in", "fork"]
+    sources: Sequence[int]
+    targets: Sequence[int]
 
 
 class PagePool:

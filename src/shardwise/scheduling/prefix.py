@@ -3,8 +3,9 @@
 An edge holds a run of keys and, for each, the page with the cache of those tokens. A sequence locks
 the path that it uses; what nobody locks may be evicted, the leaf that was used longest ago first
 (of one edge its last page first), in O(log n). With a host tier an evicted page's contents move to
-the host's memory, where they have their own LRU, and come back when they are wanted. The pages on
-the device are always a top part of the tree: a page is of no use without those before it.
+a page of the host's memory, where they have their own LRU, and come back when they are wanted;
+`copies` lists these moves until their caller takes them. The pages on the device are always a top
+part of the tree: a page is of no use without those before it.
 
 Book: 7.4.2 (LRU tree; host memory as a second tier). The tree owns one reference of each page.
 """
@@ -14,15 +15,15 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
-from shardwise.scheduling.pages import PagePool
+from shardwise.scheduling.pages import PageCopy, PagePool
 
 Keys = tuple[Any, ...]
 
 
 @dataclass(slots=True, eq=False)
 class PrefixNode:
-    """An edge and what hangs below it. `pages` is None while the run lies on the host; `live` is
-    how many children have pages on the device."""
+    """An edge and what hangs below it. `pages` is None while the run lies on the host, in its
+    pages `hosted`; `live` is how many children have pages on the device."""
 
     keys: Keys
     pages: list[int] | None
@@ -31,6 +32,7 @@ class PrefixNode:
     children: "dict[Any, PrefixNode]" = field(default_factory=dict)
     live: int = 0
     locks: int = 0
+    hosted: list[int] = field(default_factory=list)
 
 
 class PrefixHit(NamedTuple):
@@ -53,11 +55,17 @@ class PrefixTree:
         """Pages of the device that the tree holds."""
         self.unlocked = 0
         """Those that can be evicted."""
-        self.hosted = 0
-        """Pages on the host."""
+        self.copies: list[PageCopy] = []
+        """Moves between device and host that are still to be made, in order."""
+        self.host = PagePool(host_pages) if host_pages else None
         self._tick = self._serial = self._nodes = 0
         self._leaves: list[tuple[int, int, PrefixNode]] = []
         self._host_leaves: list[tuple[int, int, PrefixNode]] = []
+
+    @property
+    def hosted(self) -> int:
+        """Pages in use on the host."""
+        return self.host.size - self.host.free if self.host is not None else 0
 
     def peek(self, keys: Keys, most: int) -> PrefixHit:
         """How much of the first `most` keys is cached; changes nothing."""
@@ -109,9 +117,10 @@ class PrefixTree:
             if step.pages is None:
                 step.pages = self.pool.take(len(step.keys))
                 came += len(step.keys)
+                self.copies.append(PageCopy("in", tuple(step.hosted), tuple(step.pages)))
+                self._leave_host(step)
                 if step.parent is not None:
                     step.parent.live += 1
-        self.hosted -= came
         self.device += came
         return came
 
@@ -178,14 +187,15 @@ class PrefixTree:
         device = [n for n in nodes if n.pages is not None]
         assert self.device == sum(len(n.keys) for n in device)
         assert self.unlocked == sum(len(n.keys) for n in device if not n.locks)
-        assert self.hosted == sum(len(n.keys) for n in nodes if n.pages is None)
-        assert self.hosted <= self.host_pages
+        if self.host is not None:
+            self.host.check([n.hosted for n in nodes])
         assert self._nodes == len(nodes)
         for n in nodes:
             assert n.parent is not None
             assert n.parent.children[n.keys[0]] is n
             assert n.keys
-            assert n.pages is None or len(n.pages) == len(n.keys)
+            assert len(n.hosted if n.pages is None else n.pages) == len(n.keys)
+            assert n.pages is None or not n.hosted
             assert n.pages is None or n.parent.pages is not None, "a page without its prefix"
             assert n.live == sum(c.pages is not None for c in n.children.values())
             if n.parent is not self.root:
@@ -222,7 +232,7 @@ class PrefixTree:
         """A computed run meets the same run in the tree: keep one copy on the device."""
         if node.pages is None:
             node.pages = pages
-            self.hosted -= len(pages)
+            self._leave_host(node)
             self.device += len(pages)
             if node.parent is not None:
                 node.parent.live += 1
@@ -239,6 +249,7 @@ class PrefixTree:
         upper = PrefixNode(node.keys[:at], upper_pages, parent, node.tick)
         upper.locks = node.locks
         upper.live = 0 if node.pages is None else 1
+        upper.hosted, node.hosted = node.hosted[:at], node.hosted[at:]
         parent.children[upper.keys[0]] = upper
         node.keys = node.keys[at:]
         node.pages = None if node.pages is None else node.pages[at:]
@@ -251,17 +262,19 @@ class PrefixTree:
         """Take a leaf's pages from the device: to the host if it has room, else away."""
         assert node.pages is not None
         assert node.parent is not None
-        size, parent = len(node.keys), node.parent
-        self.pool.release(node.pages)
+        size, parent, pages = len(node.keys), node.parent, node.pages
+        self.pool.release(pages)
         self.device -= size
         self.unlocked -= size
         parent.live -= 1
         if self._host_room(size):
-            node.pages = None
-            self.hosted += size
+            assert self.host is not None
+            node.pages, node.hosted = None, self.host.take(size)
+            self.copies.append(PageCopy("out", tuple(pages), tuple(node.hosted)))
             self._offer(node)
         else:
-            self.hosted -= sum(len(n.keys) for n in self._below(node))
+            for gone in self._below(node):
+                self._leave_host(gone)
             self._nodes -= 1 + sum(1 for _ in self._below(node))
             del parent.children[node.keys[0]]
             for gone in (node, *self._below(node)):
@@ -284,9 +297,14 @@ class PrefixTree:
             del parent.children[node.keys[0]]
             node.parent = None
             self._nodes -= 1
-            self.hosted -= over
+            self._leave_host(node)
             self._offer(parent)
         return True
+
+    def _leave_host(self, node: PrefixNode) -> None:
+        if self.host is not None:
+            self.host.release(node.hosted)
+            node.hosted = []
 
     def _offer(self, node: PrefixNode) -> None:
         """Enter a node in the heap of leaves that it belongs to now, if it is one."""

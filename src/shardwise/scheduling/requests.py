@@ -10,7 +10,7 @@ where `lost` are cached tokens given up by a preemption (they are computed or hi
 last token emitted is never put through the model.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from shardwise.errors import BadRequest, unknown
@@ -68,10 +68,18 @@ class Sequence:
     must be before it emits the next token. Where it decodes, its cached tokens are `base` plus the
     beats of its scheduler. `node` is the deepest node of the prefix tree that holds its first
     `borrowed` pages, `first_hit` the tokens found in the prefix cache when it first started.
+    `keys` are the request's, to which an engine adds those of answered tokens (and writes nothing
+    else here). `slot` is its row in the batch while it runs, else -1. Without running it may hold
+    pages of the host (`swapped`) or, `forked`, those of the prompt it shares.
     """
 
     request: Request
     order: tuple[Any, ...]
+    keys: tuple[Any, ...] = field(init=False)
+    slot: int = -1
+    swapped: list[int] = field(default_factory=list)
+    forked: bool = False
+    forks: "list[Sequence]" = field(default_factory=list)
     pages: list[int] = field(default_factory=list)
     node: Any = None
     borrowed: int = 0
@@ -96,6 +104,13 @@ class Sequence:
 
     def __post_init__(self) -> None:
         self.target = self.request.prompt
+        self.keys = self.request.keys
+
+    def moved(self, order: tuple[Any, ...]) -> "Sequence":
+        """The same sequence for another scheduler, with all that is counted and nothing held."""
+        other = replace(self, order=order, pages=[], node=None, borrowed=0, swapped=[], forks=[])
+        other.target, other.keys = self.target, self.keys
+        return other
 
     def conserved(self) -> bool:
         """Whether its tokens add up; for a sequence that has finished."""

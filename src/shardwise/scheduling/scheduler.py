@@ -2,7 +2,10 @@
 
     plan = scheduler.schedule(now)             # admit, preempt, take pages: what to run
     ...                                        # the caller runs it, or prices it
-    result = scheduler.postprocess(plan, now)  # tokens are out: finish, cache prefixes
+    result = scheduler.postprocess(plan, now)  # the step is counted: finish, cache prefixes
+
+An engine may postprocess a step once it is under way, and schedule the next before its tokens are
+out: lengths are known ahead. What only tokens tell comes later by `stop` and `cancel`.
 
 It holds no clock: `now` is passed in, on whatever scale the requests' arrivals are. What a step
 costs here depends on what changes, not on how many sequences decode: all of them advance by one
@@ -13,15 +16,15 @@ to run the same decoding step `plan.repeat` times over says so (`extend`) and pa
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 
+from shardwise.scheduling.cache_manager import CacheManager
 from shardwise.scheduling.config import SchedulerConfig
 from shardwise.scheduling.decoding import Decoding
 from shardwise.scheduling.forecast import pages_for, peak_pages
-from shardwise.scheduling.pages import PagePool
 from shardwise.scheduling.policies import POLICIES, Decision, Room, Want
-from shardwise.scheduling.prefix import PrefixTree
 from shardwise.scheduling.queue import OrderedQueue
 from shardwise.scheduling.requests import Request, Sequence, Time, order_key
 from shardwise.scheduling.step import (
+    Changes,
     PromptChunk,
     StaticBatch,
     StepPlan,
@@ -39,13 +42,12 @@ class Scheduler:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self.config = config
-        self.pool = PagePool(config.pages)
-        self.tree = PrefixTree(self.pool, config.host_pages if config.prefix_cache else 0)
+        self.cache = CacheManager(config)
+        self.pool, self.tree = self.cache.pool, self.cache.tree
         self.prefilling: list[Sequence] = []
         self.decoding = Decoding(config.page_size, config.lookahead)
         self.backlog = 0
         """Prompt tokens not computed yet, of waiting and running requests."""
-        self.swapped_pages = 0
         self.handed: set[Sequence] = set()
         """Prefilled sequences whose cache another replica is still to fetch."""
         self.budget = config.budget
@@ -57,8 +59,10 @@ class Scheduler:
         self._waiting = OrderedQueue()
         self._parked = OrderedQueue()
         self._deadlines: list[tuple[Time, tuple, Sequence]] = []
-        self._held = self._full = 0  # pages of running sequences: now, and at full length
         self._static = StaticBatch(0, 0)
+        self._unborn: dict[Sequence, Sequence] = {}  # forks whose prompt is not computed, and whose
+        self._under_way = False
+        self._ending: dict[Sequence, str] = {}  # after the step, for a reason; "": its stop token
 
     # What a policy sees.
 
@@ -78,7 +82,8 @@ class Scheduler:
     @property
     def outstanding(self) -> int:
         """Requests here that have not finished."""
-        return self.queued + len(self.prefilling) + len(self.decoding)
+        running = len(self.prefilling) + len(self.decoding)
+        return self.queued + running + len(self._unborn)
 
     @property
     def available(self) -> int:
@@ -88,10 +93,14 @@ class Scheduler:
     def want(self, job: Sequence) -> Want:
         """What a waiting or parked sequence needs to start."""
         size, ahead = self.config.page_size, self.config.lookahead
-        full = self._full_pages(job.request)
+        full = self.cache.full_pages(job.request)
+        if job.forked:  # a page that is written in is not shared
+            shared = len(job.pages) - (job.cached % size > 0)
+            fresh = pages_for(job.cached + 1 + ahead, size) - shared
+            return Want(fresh, 0, shared, full, job.cached)
         if job.cached:  # parked
             return Want(pages_for(job.cached + 1 + ahead, size), 0, 0, full, job.cached)
-        found = self.tree.peek(job.request.keys, self._most_hit(job))
+        found = self.tree.peek(job.keys, self.cache.most_hit(job))
         fresh = pages_for(job.target + 1 + ahead, size) - found.device
         cached = (found.device + found.host) * size
         return Want(fresh, found.unlocked, found.device, full, cached)
@@ -110,7 +119,7 @@ class Scheduler:
         running = len(self.decoding) + len(self.prefilling)
         owed = head = None
         if self.config.admission == "reserve":
-            owed = self._full - self._held - needing
+            owed = self.cache.full - self.cache.held - needing
         elif self.config.admission == "forecast" and self.queued:
             head = self.config.pages - self._peak()
         return Room(
@@ -142,7 +151,7 @@ class Scheduler:
 
     def misfit(self, request: Request) -> str:
         """Why a request can never run here; empty where it can."""
-        need = self._full_pages(request)
+        need = self.cache.full_pages(request)
         if need <= self.config.pages:
             return ""
         return (
@@ -150,21 +159,37 @@ class Scheduler:
             f"{self.config.page_size} and the cache has {self.config.pages:,}"
         )
 
-    def receive(self, job: Sequence) -> None:
-        """Take in a sequence whose prompt another replica has prefilled."""
-        job.order = order_key(job.request, self.config.order, self.config.age)
+    def fork(self, parent: Sequence, requests: Iterable[Request], now: Time) -> list[Sequence]:
+        """More answers to the prompt of a request that was just added: it is computed once, and
+        its pages are shared. What is refused for length is refused as by `add`."""
+        forks = [Sequence(r, order_key(r, self.config.order, self.config.age)) for r in requests]
+        for job in forks:
+            assert job.request.prompt == parent.request.prompt, "a fork has another prompt"
+            job.refusal = parent.refusal or self.misfit(job.request)
+            job.finished = now if job.refusal else None
+        parent.forks += [job for job in forks if not job.refusal]
+        self._unborn |= dict.fromkeys(parent.forks, parent)
+        return forks
+
+    def receive(self, handed: Sequence) -> Sequence:
+        """Take in a sequence whose prompt another replica has prefilled: its state here, which
+        joins with pages of its own. `hand_over` lets go of those there."""
+        job = handed.moved(order_key(handed.request, self.config.order, self.config.age))
         self._parked.push(job)
+        return job
 
     def hand_over(self, job: Sequence) -> None:
         """Give up the pages of a prefilled sequence: its cache has been fetched."""
         self.handed.remove(job)
-        self._give_pages(job)
+        self.cache.release(job)
 
     def schedule(self, now: Time) -> StepPlan | None:
         """The next step, its pages taken; None where there is nothing to do."""
         refused = self._refuse_late(now) if self._deadlines else ()
         preempted, copied = self._make_room()
         decision = self._policy(self)
+        while not decision.decode and not decision.chunks and self._drop_fork():
+            decision = self._policy(self)
         self._closed = False
         copied += self._start(decision, now)
         if not decision.decode and not decision.chunks:
@@ -174,16 +199,20 @@ class Scheduler:
         shape = self._shape(decision, chunks)
         repeat = 1
         if decision.decode:
-            self._give_due(1, 0)
+            self.cache.grow(self.decoding.outgrowing(1, 0))
             if not (chunks or decision.joins or preempted or self.config.lookahead):
                 repeat = self.decoding.repeat(self.available)
         until = self._deadlines[0][0] if self._deadlines else FOREVER
-        return StepPlan(shape, chunks, tuple(preempted), repeat, until, copied, refused)
+        self._under_way = True
+        changes = self.cache.changes()
+        return StepPlan(shape, chunks, tuple(preempted), repeat, until, copied, refused, changes)
 
-    def extend(self, plan: StepPlan, done: int, steps: int) -> None:
-        """Take the pages of steps `done` to `steps` of a plan that is run over and over."""
+    def extend(self, plan: StepPlan, done: int, steps: int) -> Changes | None:
+        """Take the pages of steps `done` to `steps` of a plan that is run over and over; what
+        changes by that."""
         assert steps <= plan.repeat
-        self._give_due(steps - done, done)
+        self.cache.grow(self.decoding.outgrowing(steps - done, done))
+        return self.cache.changes()
 
     def postprocess(
         self,
@@ -198,170 +227,96 @@ class Scheduler:
         `accepted` is how many tokens beyond one each sequence got by speculation; `stopped` those
         that ended before their length (a stop token). Returns what finished, and when.
         """
+        self._under_way = False
         finished: list[Sequence] = []
         joined: list[Time] = []
+        first: list[Sequence] = []
         decoded = len(self.decoding) if plan.shape.decodes else 0
         if decoded:
-            finished, joined = self.decoding.beat(steps, now, accepted)
+            finished, joined, first = self.decoding.beat(steps, now, accepted)
             for job in finished:
-                self._stop(job)
                 self._finish(job, now)
-        first, handoffs, resumed = self._computed(plan.chunks, now, finished)
         for job in stopped:
-            if job in self.decoding:
-                self.decoding.leave(job)
-                self._stop(job)
-                self._finish(job, now)
-                finished.append(job)
+            self._ending.setdefault(job, "")
+        handoffs, resumed = self._computed(plan.chunks, now, first, finished)
+        if self._ending:
+            finished += self._end_early(now)
+            handoffs = [job for job in handoffs if job.finished is None]
         if not self.decoding:
             self._static = StaticBatch(0, 0)
         return StepResult(
             tuple(finished), tuple(handoffs), tuple(first), decoded, tuple(joined), tuple(resumed)
         )
 
+    def stop(self, job: Sequence, now: Time) -> None:
+        """End a sequence whose stop token came out; its cache may serve others. Where a step is
+        under way it ends with that; one that has ended stays as it is."""
+        self._end(job, now, "")
+
     def cancel(self, job: Sequence, now: Time, reason: str) -> None:
-        """Drop a request that has not finished, wherever it is; its pages are freed."""
-        if job in self.decoding:
-            self.decoding.leave(job)
-            self._stop(job)
-        elif job in self.prefilling:
-            self.prefilling.remove(job)
-            self._stop(job)
-            self.backlog -= job.target - job.cached
-        elif job in self.handed:
-            self.handed.remove(job)
-        elif job.cached:
-            self._parked.remove({job})
-            self.swapped_pages -= self._swapped(job)
-        else:
-            self._waiting.remove({job})
-            self.backlog -= job.target
-        self._give_pages(job)
-        job.refusal, job.finished = reason, now
+        """Drop a request wherever it is; its pages are freed. Where a step is under way that runs
+        it, it ends with the step; one that has ended stays as it is."""
+        self._end(job, now, reason)
 
     def check(self) -> None:
         """Raise AssertionError unless pages, references and sums agree with a recount."""
-        held = self.tree.check()
         running = [*self.decoding, *self.prefilling]
-        held += [job.pages[job.borrowed :] for job in (*running, *self.handed)]
-        self.pool.check(held)
-        assert self._held == sum(len(job.pages) for job in running)
-        assert self._full == sum(self._full_pages(job.request) for job in running)
+        self.cache.check(running, [*self._parked, *self.handed])
         assert self.decoding.context == sum(map(self.decoding.cached, self.decoding))
         size = self.config.page_size
         for job in self.decoding:
             assert len(job.pages) * size >= self.decoding.cached(job)
-            assert self.tree.pages_of(job.node)[: job.borrowed] == job.pages[: job.borrowed]
 
     # Starting, growing, leaving.
 
-    def _most_hit(self, job: Sequence) -> int:
-        """Pages that may come from the cache: the last token is computed, as it yields the next."""
-        if not self.config.prefix_cache:
-            return 0
-        return min(len(job.request.keys), (job.target - 1) // self.config.page_size)
-
-    def _full_pages(self, request: Request) -> int:
-        """Pages of a request at its longest; a replica that only prefills keeps no answers."""
-        answer = 1 if self.config.policy == "prefill" else request.most
-        most = request.prompt + answer + self.config.lookahead
-        return pages_for(most, self.config.page_size)
-
     def _peak(self) -> int:
         """Most pages that what runs now will hold at once."""
-        fixed = sum(self._full_pages(job.request) for job in self.prefilling)
+        fixed = sum(self.cache.full_pages(job.request) for job in self.prefilling)
         return peak_pages(
             self.decoding.growing(), self.config.page_size, fixed, self.config.lookahead
         )
-
-    def _take(self, count: int) -> list[int]:
-        if count > self.pool.free:
-            self.tree.evict(count - self.pool.free)
-        return self.pool.take(count)
 
     def _start(self, decision: Decision, now: Time) -> int:
         """Admit and join; returns the tokens copied from the host."""
         if not decision.admits and not decision.joins:
             return 0
-        size, ahead = self.config.page_size, self.config.lookahead
         copied = 0
         for job in decision.admits:  # all are locked before any page is evicted
             taken = self._waiting.pop()
             assert taken is job
-            job.node = self.tree.lock(job.request.keys, self._most_hit(job))
+            self.cache.lock_prefix(job)
         for job in decision.admits:
-            missing = self.tree.missing(job.node)
-            if missing > self.pool.free:
-                self.tree.evict(missing - self.pool.free)
-            self.tree.load(job.node)
-            job.pages = self.tree.pages_of(job.node)
-            job.borrowed = len(job.pages)
-            job.cached = job.borrowed * size
-            job.hit += job.cached
-            job.host_hit += missing * size
-            copied += missing * size
+            copied += self.cache.start(job)
             self.backlog -= job.cached
-            job.pages += self._take(pages_for(job.target + ahead, size) - job.borrowed)
-            self._enter(job)
             self.prefilling.append(job)
             if job.started is None:
                 job.started, job.first_hit = now, job.cached
         for job in decision.joins:
             taken = self._parked.pop()
             assert taken is job
-            job.node = self.tree.root
-            job.pages = self._take(pages_for(job.cached + ahead, size))
-            self.swapped_pages -= self._swapped(job)
-            copied += job.cached if job.preemptions else 0
-            self._enter(job)
+            copied += self.cache.resume(job)
+            if job.started is None:
+                job.started, job.first_hit = now, job.cached
             self.decoding.join(job)
         return copied
 
-    def _enter(self, job: Sequence) -> None:
-        """It runs: count its pages."""
-        self._held += len(job.pages)
-        self._full += self._full_pages(job.request)
-
-    def _stop(self, job: Sequence) -> None:
-        """It runs no more."""
-        self._held -= len(job.pages)
-        self._full -= self._full_pages(job.request)
-
-    def _swapped(self, job: Sequence) -> int:
-        """Pages of swap space that a parked sequence takes; none where its cache came from another
-        replica."""
-        return pages_for(job.cached, self.config.page_size) if job.preemptions else 0
-
-    def _give_pages(self, job: Sequence) -> None:
-        self.pool.release(job.pages[job.borrowed :])
-        if job.node is not None:
-            self.tree.release(job.node)
-        job.pages, job.borrowed, job.node = [], 0, None
-
     def _finish(self, job: Sequence, now: Time) -> None:
         """The last token is out: cache what has keys, free the rest."""
-        self._remember(job)
-        self._give_pages(job)
+        self.cache.leave(job)
+        self.cache.remember(job)
+        self.cache.release(job)
         job.finished = job.last_token = now
 
-    def _remember(self, job: Sequence) -> None:
-        """Hang the full pages that have keys into the prefix tree."""
-        if not self.config.prefix_cache:
-            return
-        known = min(len(job.request.keys), job.cached // self.config.page_size)
-        if known <= job.borrowed:
-            return
-        keys, pages = job.request.keys[job.borrowed : known], job.pages[job.borrowed : known]
-        job.node, used = self.tree.insert(job.node, keys, pages)
-        job.pages[job.borrowed : known] = used
-        job.borrowed = known
-
     def _computed(
-        self, chunks: Iterable[PromptChunk], now: Time, finished: list[Sequence]
-    ) -> tuple[list[Sequence], list[Sequence], list[Time]]:
-        """Prompts that went on; a whole one yields a token. Returns those with their first token,
-        those to hand over, and of the others when they had emitted one before."""
-        first: list[Sequence] = []
+        self,
+        chunks: Iterable[PromptChunk],
+        now: Time,
+        first: list[Sequence],
+        finished: list[Sequence],
+    ) -> tuple[list[Sequence], list[Time]]:
+        """Prompts that went on; a whole one yields a token. Adds those with their `first` token,
+        and the `finished`; returns those to hand over, and of the others when they had emitted one
+        before."""
         handoffs: list[Sequence] = []
         resumed: list[Time] = []
         for chunk in chunks:
@@ -372,8 +327,7 @@ class Scheduler:
             if job.cached < job.target:
                 continue
             self.prefilling.remove(job)
-            self._stop(job)
-            self._remember(job)
+            self.cache.remember(job)
             job.emitted += 1
             if job.first_token is None:
                 job.first_token = now
@@ -381,24 +335,106 @@ class Scheduler:
             elif job.last_token is not None:
                 resumed.append(job.last_token)
             job.last_token = now
+            if job.forks:
+                self._share_prompt(job)
             if job.emitted == job.request.output:
                 self._finish(job, now)
                 finished.append(job)
             elif self.config.policy == "prefill":
+                self.cache.leave(job)
                 self.handed.add(job)
                 handoffs.append(job)
             else:
-                self._enter(job)
                 self.decoding.join(job)
-        return first, handoffs, resumed
+        return handoffs, resumed
 
-    # Pages.
+    def _share_prompt(self, parent: Sequence) -> None:
+        """The forks of a prompt that is cached now: they wait with its pages, or, where nothing is
+        shared (a prompt of one token; other replicas decode), as requests of their own."""
+        for job in parent.forks:
+            del self._unborn[job]
+            if job.request.prompt == 1 or self.config.policy in ("prefill", "static"):
+                self._waiting.push(job)
+                self.backlog += job.target
+            else:
+                self.cache.share(parent, job)
+                self._parked.push(job)
+        parent.forks.clear()
 
-    def _give_due(self, steps: int, skip: int) -> None:
-        """Pages to every sequence that outgrows its own in `steps` steps after `skip`."""
-        for job, count in self.decoding.outgrowing(steps, skip):
-            job.pages += self._take(count)
-            self._held += count
+    def _drop_fork(self) -> bool:
+        """Take the shared pages of the last fork that waits, which then computes its prompt again;
+        whether there was one."""
+        if not self.cache.forks:
+            return False
+        job = max((job for job in self._parked if job.forked), key=_order_of, default=None)
+        if job is None:
+            return False
+        self._parked.remove({job})
+        self.cache.release(job)
+        job.hit -= job.cached
+        job.cached, job.target = 0, job.request.prompt
+        self.backlog += job.target
+        self._waiting.push(job)
+        return True
+
+    def _orphan(self, parent: Sequence) -> None:
+        """It computes no prompt for its forks any more: the first of them does."""
+        if not parent.forks:
+            return
+        heir, *heir.forks = parent.forks
+        parent.forks = []
+        del self._unborn[heir]
+        self._unborn |= dict.fromkeys(heir.forks, heir)
+        self._waiting.push(heir)
+        self.backlog += heir.target
+
+    # Ending before the last token.
+
+    def _end(self, job: Sequence, now: Time, reason: str) -> None:
+        if job.finished is not None:
+            return
+        if job.slot >= 0 and self._under_way:
+            if reason or job not in self._ending:
+                self._ending[job] = reason
+        else:
+            self._end_now(job, now, reason)
+
+    def _end_early(self, now: Time) -> list[Sequence]:
+        """Those asked for while the step was under way; the ones that stopped by themselves."""
+        ending, self._ending = self._ending, {}
+        stopped: list[Sequence] = []
+        for job, reason in ending.items():
+            if job.finished is None:
+                self._end_now(job, now, reason)
+                if not reason:
+                    stopped.append(job)
+        return stopped
+
+    def _end_now(self, job: Sequence, now: Time, reason: str) -> None:
+        holds = job.slot >= 0 or job in self.handed
+        if job in self.decoding:
+            self.decoding.leave(job)
+            self.cache.leave(job)
+        elif job in self.prefilling:
+            self.prefilling.remove(job)
+            self.cache.leave(job)
+            self.backlog -= job.target - job.cached
+        elif job in self.handed:
+            self.handed.remove(job)
+        elif job in self._unborn:
+            self._unborn.pop(job).forks.remove(job)
+        elif job.cached:
+            self._parked.remove({job})
+        else:
+            self._waiting.remove({job})
+            self.backlog -= job.target
+        self._orphan(job)
+        if not reason:
+            job.last_token = now
+            if holds:
+                self.cache.remember(job)
+        self.cache.release(job)
+        job.refusal, job.finished = reason, now
 
     def _shape(self, decision: Decision, chunks: tuple[PromptChunk, ...]) -> StepShape:
         if decision.padded:
@@ -418,6 +454,8 @@ class Scheduler:
         preempted: list[Sequence] = []
         copied = 0
         while len(self.decoding.needing()) > self.available:
+            if self._drop_fork():
+                continue
             victim = max((*self.decoding, *self.prefilling), key=_order_of)
             copied += self._preempt(victim)
             preempted.append(victim)
@@ -450,16 +488,12 @@ class Scheduler:
         else:
             self.prefilling.remove(job)
             self.backlog -= job.target - job.cached
-        self._stop(job)
-        pages = pages_for(job.cached, self.config.page_size)
-        room = self.config.swap_pages - self.swapped_pages
-        swap = self.config.preemption == "swap" and whole and pages <= room
+        self.cache.leave(job)
         job.preemptions += 1
-        self._give_pages(job)
-        if swap:
-            self.swapped_pages += pages
+        if self.config.preemption == "swap" and whole and self.cache.swap_out(job):
             self._parked.push(job)
             return job.cached
+        self.cache.release(job)
         job.lost += job.cached
         job.cached = 0
         job.target = job.request.prompt + job.emitted
@@ -473,9 +507,13 @@ class Scheduler:
         while self._deadlines and self._deadlines[0][0] < now:
             job = heappop(self._deadlines)[2]
             if job.started is None and not job.refusal:
-                job.refusal, job.finished = "its deadline passed while it waited", now
+                for refused in (job, *job.forks):
+                    refused.refusal = "its deadline passed while it waited"
+                    refused.finished = now
+                    self._unborn.pop(refused, None)
+                    late.append(refused)
+                job.forks.clear()
                 self.backlog -= job.target
-                late.append(job)
         if late:
             self._waiting.remove(set(late))
         while self._deadlines and self._deadlines[0][2].started is not None:

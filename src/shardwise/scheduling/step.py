@@ -1,7 +1,9 @@
 """What one step does: the shape that sets its time, and the plan that an engine executes."""
 
+from collections.abc import Sequence as Run
 from typing import NamedTuple
 
+from shardwise.scheduling.pages import PageCopy
 from shardwise.scheduling.requests import Sequence, Time
 
 
@@ -40,14 +42,27 @@ class PromptChunk(NamedTuple):
         return self.start + self.tokens == self.sequence.target
 
 
+class Changes(NamedTuple):
+    """What differs from the step before, in the order in which an engine takes it in: who `left`
+    which slot, who `joined` (its slot and all its pages; it decodes at once where all of its
+    `target` is cached), the pages that a running sequence's table has from some place on (`grown`),
+    and the `copies` to make before anything is written."""
+
+    joined: Run[Sequence] = ()
+    left: Run[tuple[Sequence, int]] = ()
+    grown: Run[tuple[Sequence, int, Run[int]]] = ()
+    copies: Run[PageCopy] = ()
+
+
 class StepPlan(NamedTuple):
     """One step: run the chunks and, where `shape.decodes` is not 0, one token of every sequence
-    that the scheduler is decoding.
+    that is decoding: those that joined without a chunk, and those whose last chunk has run.
 
     A plan that only decodes may be run `repeat` times over: until a sequence ends, pages run short
     or a deadline of a waiting request passes (`until`), the scheduler would say the same again.
     `preempted` lost their pages before the step, `refused` their deadline. `host_tokens` cached
-    tokens are copied between HBM and the host's memory for it.
+    tokens are copied between HBM and the host's memory for it. `changes` is None where nothing
+    changed.
     """
 
     shape: StepShape
@@ -57,6 +72,7 @@ class StepPlan(NamedTuple):
     until: Time = float("inf")
     host_tokens: int = 0
     refused: tuple[Sequence, ...] = ()
+    changes: Changes | None = None
 
 
 class StepResult(NamedTuple):

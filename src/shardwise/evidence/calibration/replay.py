@@ -27,7 +27,7 @@ from shardwise.planner.simulate.clock import seconds
 from shardwise.planner.simulate.cost import ReplicaModel
 from shardwise.planner.simulate.run import Pool, SimulatedFleet, simulate
 from shardwise.plans import ServePlan
-from shardwise.roofline.engines import Engine
+from shardwise.roofline.engines import EngineConstants
 from shardwise.scheduling import Request, SchedulerConfig
 
 SIGMA = 0.1
@@ -89,7 +89,7 @@ class Machine:
     plan: ServePlan
     cfg: ModelConfig
     piece: Slice
-    engine: Engine
+    engine: EngineConstants
     batch: int
     budget: int
     page_size: int = 16

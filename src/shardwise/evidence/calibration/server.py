@@ -19,7 +19,7 @@ from shardwise.evidence.calibration.replay import (
 )
 from shardwise.models import load_model
 from shardwise.plans import ServePlan, load_plan
-from shardwise.roofline.engines import ENGINE_CONSTANTS, Engine, load_engine
+from shardwise.roofline.engines import ENGINE_CONSTANTS, EngineConstants, load_engine
 from shardwise.workflows.inputs import Hardware
 
 
@@ -100,7 +100,7 @@ def hardware_text(found: ServerCalibration, source: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def engine_text(engine: Engine, source: str) -> str:
+def engine_text(engine: EngineConstants, source: str) -> str:
     """An engine file (--engine) of the calibrated engine."""
     moved = {name for name in KNOBS if name in ENGINE_CONSTANTS}
     lines = [f"[{json.dumps(Path(engine.name).stem)}]"]

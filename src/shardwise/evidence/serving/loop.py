@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.roofline.engines import Engine
+from shardwise.roofline.engines import TOKEN_SECONDS, EngineConstants
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity
 
@@ -41,9 +41,6 @@ TOKEN_BUDGET = 8192
 
 CROWD_POWER = 0.36
 """How the crowd of a wave grows with concurrency: between its root and its logarithm."""
-
-TOKEN_SECONDS = 2e-6
-"""Seconds per prompt token of a tokenizer, assumed: half a million tokens a second."""
 
 _ROUNDS = 8
 """Rounds of the fixed point of two pools, each half way."""
@@ -156,17 +153,17 @@ def tokens_per_step(drafts: Quantity, acceptance: Quantity) -> Quantity:
     return (1 - a ** (drafts + 1)) / (1 - a)
 
 
-def waiting(engine: Engine, equal: Quantity) -> Quantity:
+def waiting(engine: EngineConstants, equal: Quantity) -> Quantity:
     """w: of requests of equal lengths, or not."""
     return np.minimum(np.where(equal, engine.arrival.equal_wait, engine.prefill_wait), 1.0)
 
 
-def arriving(loop: ClosedLoop, engine: Engine) -> Quantity:
+def arriving(loop: ClosedLoop, engine: EngineConstants) -> Quantity:
     """Seconds of a request on its way in and out, and of its tokens."""
     return engine.arrival.request_seconds + TOKEN_SECONDS * loop.input_length
 
 
-def polling(loop: ClosedLoop, engine: Engine) -> Quantity:
+def polling(loop: ClosedLoop, engine: EngineConstants) -> Quantity:
     """s: steps until a request is looked at and its first token is sent, alone or with others."""
     return engine.arrival.poll_steps + (loop.queue_interval - 1) / 2
 
@@ -176,7 +173,7 @@ def loop_times(
     decode: Quantity,
     mixed: Quantity,
     prompt: Quantity,
-    engine: Engine,
+    engine: EngineConstants,
     equal: Quantity = False,
 ) -> LoopTimes:
     """TTFT and TPOT from the seconds of a decode step, a mixed step and a prompt's chunk. `mixed`
@@ -208,7 +205,7 @@ class PoolTimes:
     decode: Callable[[Quantity], Quantity]
 
 
-def pool_times(pools: PoolTimes, engine: Engine) -> LoopTimes:
+def pool_times(pools: PoolTimes, engine: EngineConstants) -> LoopTimes:
     """TTFT and TPOT where servers of their own prefill; see the head of this file. `concurrency` of
     the loop is of one decode server."""
     loop, arrival, polls = pools.loop, engine.arrival, polling(pools.loop, engine)

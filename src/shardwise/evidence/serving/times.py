@@ -28,7 +28,7 @@ from shardwise.planner.serve.server import compute_dtypes, place_mesh, usable_by
 from shardwise.planner.serve.shape import ServeShape
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.roofline import price
-from shardwise.roofline.engines import IDEAL_ENGINE, Engine
+from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity, grouped
 
@@ -52,7 +52,7 @@ class StepFeatures:
     latency: np.ndarray
     sequences: np.ndarray
 
-    def seconds(self, engine: Engine) -> np.ndarray:
+    def seconds(self, engine: EngineConstants) -> np.ndarray:
         """Seconds of the step with an engine's constants, numbers or arrays over runs."""
         return (
             self.fixed
@@ -79,7 +79,7 @@ class RunFeatures:
     prompt: StepFeatures
     full: StepFeatures
 
-    def times(self, engine: Engine) -> LoopTimes:
+    def times(self, engine: EngineConstants) -> LoopTimes:
         """TTFT and TPOT of every run; a run of kind "step" is one batch, and nothing else comes."""
         drafts = np.array([float(run.drafts) for run in self.runs])
         yields = tokens_per_step(drafts, engine.arrival.acceptance)
@@ -95,7 +95,7 @@ class RunFeatures:
             tpot=np.where(alone, decode, looped.tpot),
         )
 
-    def _pools(self, loop: ClosedLoop, prompt: np.ndarray, engine: Engine) -> PoolTimes:
+    def _pools(self, loop: ClosedLoop, prompt: np.ndarray, engine: EngineConstants) -> PoolTimes:
         steps = [step.seconds(engine) for step in self.decode]
         return PoolTimes(
             loop=loop,

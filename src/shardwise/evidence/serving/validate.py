@@ -18,7 +18,7 @@ import numpy as np
 from shardwise.evidence.serving.runs import ServingRun, ServingTable
 from shardwise.evidence.serving.times import RunFeatures, features
 from shardwise.evidence.training.scores import Summary, plain_summaries, share_inside, summary_of
-from shardwise.roofline.engines import IDEAL_ENGINE, Engine, engine_names, load_engine
+from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants, engine_names, load_engine
 
 OTHERS = "others"
 """The engine of families without constants of their own: the median of those that have some."""
@@ -29,7 +29,7 @@ FOLDS = ("model", "chip", "release")
 LEFT_OUT = Path(__file__).parent / "data" / "left_out.json"
 """Left-out predictions of the published runs."""
 
-EngineOf = Callable[[ServingRun], Engine]
+EngineOf = Callable[[ServingRun], EngineConstants]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class ServingValidation:
         }
 
 
-def family_engine(run: ServingRun) -> Engine:
+def family_engine(run: ServingRun) -> EngineConstants:
     """The engine of the run's family, or the median one."""
     return load_engine(run.family if run.family in engine_names() else OTHERS)
 
@@ -161,7 +161,7 @@ def scored(
     return tuple(found[run.id] for run in runs)
 
 
-def interval_of(engine: Engine, tpot: float) -> tuple[float, float] | None:
+def interval_of(engine: EngineConstants, tpot: float) -> tuple[float, float] | None:
     """The 80 % range of a time per output token, where the engine's was measured."""
     if engine.range is None:
         return None

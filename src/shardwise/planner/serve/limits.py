@@ -18,7 +18,7 @@ from shardwise.planner.serve.fleet import Fleet, refined
 from shardwise.planner.serve.grid import steady
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.simulate.metrics import Objectives
-from shardwise.roofline.engines import IDEAL_ENGINE, Engine
+from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants
 from shardwise.roofline.price import HBM, HOST, MATH
 from shardwise.units import sig
 
@@ -74,7 +74,7 @@ def breakdown(request: ServeRequest, fleet: Fleet, running: np.ndarray) -> Break
     )
 
 
-def _bare(engine: Engine) -> Engine:
+def _bare(engine: EngineConstants) -> EngineConstants:
     """The engine without what it adds to the chip's own times."""
     hops = np.minimum(engine.hops, IDEAL_ENGINE.hops)
     return replace(engine, kernel_seconds=0.0, sequence_seconds=0.0, hops=hops)

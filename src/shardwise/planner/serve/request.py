@@ -11,7 +11,7 @@ from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.steady import ROOM, SHARE
 from shardwise.plans.serve import ServeDtypes
 from shardwise.plans.servers import JAX, ServingSoftware
-from shardwise.roofline.engines import IDEAL_ENGINE, Engine
+from shardwise.roofline.engines import IDEAL_ENGINE, EngineConstants
 
 Pools = Literal["one", "two", "any"]
 POOLS: tuple[Pools, ...] = ("one", "two", "any")
@@ -50,7 +50,7 @@ class ServeRequest:
     chunks: tuple[int, ...] = (8192,)
     pins: Mapping[str, int] = field(default_factory=dict)
     software: ServingSoftware = JAX
-    engine: Engine = IDEAL_ENGINE
+    engine: EngineConstants = IDEAL_ENGINE
     constants: str = "vendor"
     goal: Objectives = field(default_factory=Objectives)
     pools: Pools = "one"

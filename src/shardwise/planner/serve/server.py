@@ -23,7 +23,7 @@ from shardwise.planner.serve.shape import ServeShape, cached_heads
 from shardwise.plans import ServePlan, model_hash
 from shardwise.plans.serve import KV_SHARDINGS, SERVE_AXES, KvSharding, ServeDtypes
 from shardwise.roofline import Estimate, price
-from shardwise.roofline.engines import Engine, load_engine
+from shardwise.roofline.engines import EngineConstants, load_engine
 from shardwise.scheduling.step import StepShape
 from shardwise.work import MemoryTimeline, Quantity, Work
 
@@ -208,7 +208,7 @@ def server_of(
     cfg: ModelConfig,
     piece: Slice,
     *,
-    engine: Engine | None = None,
+    engine: EngineConstants | None = None,
     utilisation: Utilisation | None = None,
 ) -> Server:
     """The server of a plan, with its own engine unless told. BadRequest for an unknown one."""

@@ -190,7 +190,7 @@ class _Simulation:
                 source.scheduler.hand_over(job)
                 self._sync(self.decoders, now)
                 target = self.decode_router(job.request, self.decoders)
-                self.decoders[target].scheduler.receive(job)
+                self.jobs[number] = self.decoders[target].scheduler.receive(job)
                 self.placed[number] = target
                 touched |= {source.index, target}
         return touched

@@ -1,0 +1,25 @@
+"""The inference engine: one replica that serves requests in JAX, by the scheduler of `scheduling`.
+
+`core.py` is the engine, from requests to tokens; `generation.py` a request, its sampling and its
+answer; `slots.py` its record of the batch, `step_batch.py` what an executor gets and gives back,
+`mock.py` an executor without a model. `model_executor.py` is the one that has one: it pads steps
+to a few shapes and runs `model_step.py`, which chooses tokens by `sampling.py` as `row_settings.py`
+writes down what the requests ask. `opening.py` makes an engine of a checkpoint. Not here: HTTP and
+text (`apps/server/`), the choice of what a step runs (`scheduling/`), its predicted time
+(`planner/serve`). Read `core.py` first.
+"""
+
+from shardwise.runtime.engine.core import Engine, StepRecord
+from shardwise.runtime.engine.generation import GREEDY, Generation, Sampling, TokenLogprobs
+from shardwise.runtime.engine.mock import MockExecutor, mock_token
+
+__all__ = [
+    "GREEDY",
+    "Engine",
+    "Generation",
+    "MockExecutor",
+    "Sampling",
+    "StepRecord",
+    "TokenLogprobs",
+    "mock_token",
+]

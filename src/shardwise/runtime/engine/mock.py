@@ -1,0 +1,123 @@
+"""An executor without a model: tokens that a person can compute, and pages that hold tokens.
+
+The token after t_0 ... t_n is (7 + sum of (i + 1) t_i) mod vocabulary, summed over what the pages
+say, not over what the request says: a page that was given away too early, copied wrong or not
+filled changes the answer.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from shardwise.runtime.engine.generation import Sampling
+from shardwise.runtime.engine.step_batch import (
+    ON_DEVICE,
+    RowTokens,
+    StepBatch,
+    StepTokens,
+)
+
+EMPTY = -1
+
+
+def mock_token(tokens: Sequence[int] | np.ndarray, vocabulary: int) -> int:
+    """The token after `tokens`."""
+    weights = np.arange(1, len(tokens) + 1)
+    return int((7 + np.dot(weights, np.asarray(tokens, np.int64))) % vocabulary)
+
+
+class MockExecutor:
+    """`pages` pages of `page_size` tokens on the device, `host_pages` on the host."""
+
+    def __init__(
+        self,
+        *,
+        pages: int,
+        page_size: int,
+        batch: int,
+        vocabulary: int = 1000,
+        host_pages: int = 0,
+        wait: Callable[[StepBatch], None] | None = None,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.steps = 0
+        self._device = np.full((pages, page_size), EMPTY, np.int64)
+        self._host = np.full((max(host_pages, 1), page_size), EMPTY, np.int64)
+        self._emitted = np.full(batch, EMPTY, np.int64)
+        self._wait = wait
+
+    def run(self, batch: StepBatch) -> "Finished":
+        """The step, at once."""
+        self.steps += batch.steps
+        if self._wait is not None:
+            self._wait(batch)
+        for copy in batch.copies:
+            source = self._host if copy.kind == "in" else self._device
+            target = self._host if copy.kind == "out" else self._device
+            target[list(copy.targets)] = source[list(copy.sources)]
+        chunks: list[RowTokens | None] = []
+        for row in batch.chunks:
+            pages = batch.table_RM[row.slot]
+            self._write(pages, row.start, row.tokens)
+            chunks.append(None)
+            if row.last:
+                token = self._next(pages, row.start + len(row.tokens))
+                self._emitted[row.slot] = token
+                chunks[-1] = _row([token], row.generation.sampling)
+        decodes = [self._decode(batch, row) for row in range(len(batch.slots_D))]
+        prompts = [_prompt(row.tokens, row.generation.sampling) for row in batch.chunks]
+        return Finished(StepTokens(decodes, chunks, prompts))
+
+    def _decode(self, batch: StepBatch, row: int) -> RowTokens:
+        tokens: list[int] = []
+        slot, pages = batch.slots_D[row], batch.table_RM[batch.slots_D[row]]
+        token = batch.tokens_D[row]
+        token = int(self._emitted[slot] if token == ON_DEVICE else token)
+        for step in range(batch.steps):
+            cached = int(batch.cached_D[row]) + step
+            self._write(pages, cached, np.array([token]))
+            token = self._next(pages, cached + 1)
+            tokens.append(token)
+        self._emitted[slot] = token
+        return _row(tokens, batch.generations[row].sampling)
+
+    def _write(self, pages: np.ndarray, start: int, tokens: np.ndarray) -> None:
+        size = self._device.shape[1]
+        for place, token in enumerate(tokens, start):
+            self._device[pages[place // size], place % size] = token
+
+    def _next(self, pages: np.ndarray, length: int) -> int:
+        count = -(-length // self._device.shape[1])
+        held = self._device[pages[:count]].reshape(-1)[:length]
+        assert (held >= 0).all(), f"places {np.flatnonzero(held < 0)} of {length} are empty"
+        return mock_token(held, self.vocabulary)
+
+
+class Finished:
+    """A step that is over."""
+
+    def __init__(self, tokens: StepTokens) -> None:
+        self._tokens = tokens
+
+    def result(self) -> StepTokens:
+        """Its tokens."""
+        return self._tokens
+
+
+def _row(tokens: list[int], sampling: Sampling) -> RowTokens:
+    """A certain choice: logprob 0, and tokens next to it as the likeliest others."""
+    if sampling.logprobs is None:
+        return RowTokens(tokens)
+    return _certain(tokens, sampling.logprobs)
+
+
+def _prompt(tokens: np.ndarray, sampling: Sampling) -> RowTokens | None:
+    if sampling.prompt_logprobs is None:
+        return None
+    return _certain([int(token) for token in tokens], sampling.prompt_logprobs)
+
+
+def _certain(tokens: list[int], count: int) -> RowTokens:
+    top = np.array(tokens)[:, None] + np.arange(count)
+    falling = -np.broadcast_to(np.arange(count, dtype=np.float32), top.shape)
+    return RowTokens(tokens, np.zeros(len(tokens), np.float32), top, falling)

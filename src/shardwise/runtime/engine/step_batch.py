@@ -1,0 +1,83 @@
+"""One step as arrays: what an executor gets. Made from a StepPlan, with the scheduler left behind.
+
+D sequences decode, in the order of their slots; then come chunks of prompts. `table_RM` has a row
+for every slot of the batch, with the pages of the sequence in it.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from shardwise.runtime.engine.generation import Generation
+from shardwise.scheduling.pages import PageCopy
+
+ON_DEVICE = -1
+"""In place of a token: the one that the slot emitted last, which the host may not know yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRow:
+    """Tokens of a prompt that run in this step, after `start` cached ones; the `last` chunk yields
+    a token for its slot."""
+
+    generation: Generation
+    slot: int
+    start: int
+    tokens: np.ndarray
+    last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch:
+    """What an executor runs: first the `copies`, then chunks and decoding rows together, and the
+    decoding rows `steps` times in all (1 where there are chunks).
+
+    A decoding row puts `tokens_D` (or ON_DEVICE) after `cached_D` tokens. The table belongs to the
+    engine, which changes it for the next step: an executor copies what it keeps.
+    """
+
+    generations: list[Generation]
+    slots_D: np.ndarray
+    cached_D: np.ndarray
+    tokens_D: np.ndarray
+    chunks: list[ChunkRow]
+    table_RM: np.ndarray
+    steps: int = 1
+    copies: list[PageCopy]
+
+
+class RowTokens(NamedTuple):
+    """What one row emitted: its tokens [steps], and where they are asked for their logprobs
+    [steps] with the likeliest tokens [steps, K] and theirs; for a chunk also those of its prompt's
+    next tokens."""
+
+    tokens: list[int]
+    logprobs: np.ndarray | None = None
+    top: np.ndarray | None = None
+    top_logprobs: np.ndarray | None = None
+
+
+class StepTokens(NamedTuple):
+    """Per decoding row, per chunk (nothing where it is not the last) what came out, and per chunk
+    the logprobs of its prompt where they were asked for."""
+
+    decodes: list[RowTokens]
+    chunks: list[RowTokens | None]
+    prompts: list[RowTokens | None]
+
+
+class Pending(Protocol):
+    """A step that is under way."""
+
+    def result(self) -> StepTokens:
+        """Its tokens, once they are out."""
+        ...
+
+
+class Executor(Protocol):
+    """Runs steps in the order in which they are given, each after the one before it."""
+
+    def run(self, batch: StepBatch) -> Pending:
+        """Begin a step; the next may be given before its result is asked for."""
+        ...
