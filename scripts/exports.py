@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""The default answers of `plan train` as files for their programs: docs/exports.md and .json.
+"""The default answers of `plan train` and `plan serve` as files for their programs:
+docs/exports.md and .json.
 
-    scripts/exports.py [--only MODEL] [--slice SLICE] [--files] [--page]
+    scripts/exports.py [--half training|serving] [--only MODEL] [--slice SLICE] [--files] [--page]
 
 For ten models on six slices: the default plan and what runs it, its export read back with the
 comments stripped, and its price beside that of `--for any`. Whether the program's own parser took
 the file is in docs/exports_checked.json (`scripts/check_exports.py`); until it did, its flags are
-held against docs/exports_flags.json.
+held against docs/exports_flags.json. The serving half (`exports_serving.py`) is kept row by row: a
+run that was cut off goes on where it stood, unless --again is given.
 """
 
 import argparse
@@ -19,6 +21,9 @@ from datetime import date
 from math import inf
 from pathlib import Path
 from typing import Any
+
+import exports_serving
+from exports_serving import stripped
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import parse_slice
@@ -92,13 +97,9 @@ def fate(plan: TrainPlan) -> dict[str, Any]:
     }
 
 
-def stripped(text: str) -> str:
-    """A text without its comment lines."""
-    return "\n".join(line for line in text.splitlines() if not line.startswith("#"))
-
-
-def page(rows: list[dict[str, Any]], day: str, checked: Mapping[str, Any]) -> str:
-    """The table as Markdown, and what no file says."""
+def page(doc: Mapping[str, Any], checked: Mapping[str, Any]) -> str:
+    """Both halves as Markdown, and what no file says."""
+    rows, day = doc["rows"], doc["date"]
     usual = [r for r in rows if not r.get("asked")]
     asked = [r for r in rows if r.get("asked")]
     good = [r for r in usual if "lost" in r and not r["lost"]]
@@ -106,10 +107,13 @@ def page(rows: list[dict[str, Any]], day: str, checked: Mapping[str, Any]) -> st
     head = INTRO.format(day=day, good=len(good), possible=len(possible), batch=BATCH, length=LENGTH)
     lines = [head, COLUMNS, *(line(r, checked) for r in usual), ""]
     lines += [ASKED, COLUMNS, *(line(r, checked) for r in asked), "", *silences()]
-    return "\n".join(lines) + "\n"
+    lines += ["", exports_serving.page(doc["serving"], checked)]
+    return "\n".join(lines)
 
 
-INTRO = """# Default training plans as files for the programs that run them
+INTRO = """# Default plans as files for the programs that run them
+
+## Default training plans
 
 Made by `scripts/exports.py` on {day}: the answer of `shardwise plan train` without `--for`, batch
 {batch} tokens in sequences of {length:,}, its export for the program it names, and that file read
@@ -119,7 +123,7 @@ the same stack and dtypes, whether the program runs it or not: the price of bein
 by" names what took the file: the program's own parser (docs/exports_checked.json), or the snapshot
 of its flags (docs/exports_flags.json).
 """
-ASKED = """## Asked for by name
+ASKED = """### Asked for by name
 
 The answer of `--for` a program that is the faster one nowhere above.
 """
@@ -151,7 +155,7 @@ def taken_by(row: Mapping[str, Any], checked: Mapping[str, Any]) -> str:
 
 def silences() -> Iterator[str]:
     """What no file says, by program."""
-    yield "## What a file without comments does not say\n"
+    yield "### What a file without comments does not say\n"
     yield "| field | " + " | ".join(SOFTWARE[name].title for name in UNSAID) + " |"
     yield "|" + "---|" * (len(UNSAID) + 1)
     for field in dict.fromkeys(f for fields in UNSAID.values() for f in fields):
@@ -168,28 +172,61 @@ def read_plan(row: Mapping[str, Any]) -> TrainPlan:
 def main() -> int:
     """Plan, export, read back, write."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--half", choices=("training", "serving"), help="instead of both")
     parser.add_argument("--only", action="append", help="models, instead of all")
     parser.add_argument("--slice", action="append", help="slices, instead of all")
+    parser.add_argument("--again", action="store_true", help="serving rows that are there, too")
     parser.add_argument("--page", action="store_true", help="the page again, from the table")
     parser.add_argument(
         "--files", action="store_true", help="the files again, planned anew where one is refused"
     )
     asked = parser.parse_args()
-    checked = json.loads(CHECKED.read_text()) if CHECKED.exists() else {}
-    if asked.page:
-        doc = json.loads(TABLE.read_text())
-        PAGE.write_text(page(doc["rows"], doc["date"], checked))
-        return 0
+    doc = json.loads(TABLE.read_text())
+    if not asked.page and asked.half != "serving":
+        train(doc, asked)
+    if not asked.page and asked.half != "training":
+        serve(doc, asked)
+    PAGE.write_text(page(doc, recorded()))
+    return 0
+
+
+def recorded() -> dict[str, Any]:
+    """What the programs' own parsers said."""
+    return json.loads(CHECKED.read_text()) if CHECKED.exists() else {}
+
+
+def train(doc: dict[str, Any], asked: argparse.Namespace) -> None:
+    """The rows of the training half, written where all of them were made."""
     if asked.files:
-        kept = json.loads(TABLE.read_text())["rows"]
-        kept = [again(row | {"asked": row.get("asked")}) for row in kept]
-        return finish([*kept, *others(kept)], checked)
-    rows = []
-    for model in asked.only or MODELS:
-        for on in asked.slice or SLICES:
-            rows.append(row_of(model, on))
-            print(line(rows[-1], checked), rows[-1].get("refused", ""), flush=True)
-    return 0 if asked.only or asked.slice else finish([*rows, *others(rows)], checked)
+        rows = [again(row | {"asked": row.get("asked")}) for row in doc["rows"]]
+    else:
+        rows = []
+        for model in asked.only or MODELS:
+            for on in asked.slice or SLICES:
+                rows.append(row_of(model, on))
+                print(line(rows[-1], recorded()), rows[-1].get("refused", ""), flush=True)
+    if asked.files or not (asked.only or asked.slice):
+        keep(doc, rows=[*rows, *others(rows)])
+
+
+def serve(doc: dict[str, Any], asked: argparse.Namespace) -> None:
+    """The rows of the serving half, each written when it is made."""
+    rows = doc.setdefault("serving", [])
+    if asked.files:
+        keep(doc, serving=[exports_serving.again(row) for row in rows])
+        return
+    for request in exports_serving.asked(SLICES):
+        if request["model"] not in (asked.only or [request["model"]]):
+            continue
+        if request["slice"] not in (asked.slice or [request["slice"]]):
+            continue
+        there = [row for row in rows if request.items() <= row.items()]
+        if there and not asked.again:
+            continue
+        made = exports_serving.row_of(request)
+        rows[:] = [row for row in rows if row not in there] + [made]
+        keep(doc, serving=rows)
+        print(exports_serving.line(made, recorded()), made.get("refused", ""), flush=True)
 
 
 def again(row: dict[str, Any]) -> dict[str, Any]:
@@ -208,12 +245,10 @@ def others(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield from (row_of(model, ASKED_ON, name) for model in MODELS)
 
 
-def finish(rows: list[dict[str, Any]], checked: Mapping[str, Any]) -> int:
-    """Write table and page."""
-    day = date.today().isoformat()
-    TABLE.write_text(json.dumps({"date": day, "rows": rows}, indent=1) + "\n")
-    PAGE.write_text(page(rows, day, checked))
-    return 0
+def keep(doc: dict[str, Any], **halves: list[dict[str, Any]]) -> None:
+    """Write the table with a half in place of that before."""
+    doc |= {"date": date.today().isoformat(), **halves}
+    TABLE.write_text(json.dumps(doc, indent=1) + "\n")
 
 
 if __name__ == "__main__":

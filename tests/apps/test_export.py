@@ -119,3 +119,16 @@ def test_files_that_cannot_be_read_or_written(path, tmp_path, capsys):
     assert "cannot write" in refused(capsys, ["export", path, "--to", "jax", "-o", there])
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     assert "UTF-8" in refused(capsys, ["export", tmp_path / "bytes", "--from", "jax"])
+
+
+def test_flags_of_a_server_become_a_plan_with_what_is_given_besides(tmp_path, capsys):
+    flags, plan = tmp_path / "flags.sh", tmp_path / "plan.yaml"
+    flags.write_text("vllm serve some/model --tensor-parallel-size 8 --max-num-seqs 64\n")
+    asked = ["export", str(flags), "--from", "vllm", "--model", "llama-3-8b", "--on", "h100:8"]
+    assert "give it with --input" in refused(capsys, asked)
+    assert run(capsys, *asked, "--input", "2Ki", "--output", "256", "-o", str(plan))[0] == 0
+    read = yaml.safe_load(plan.read_text())
+    assert (read["mesh"], read["batch"], read["input_length"]) == ({"tensor": 8}, 64, 2048)
+    out = tmp_path / "serve.yaml"
+    assert run(capsys, "export", str(plan), "--to", "k8s", "-o", str(out))[0] == 0
+    assert "kind: Deployment" in out.read_text()

@@ -16,9 +16,10 @@ from shardwise.plans.servers import SERVING_SOFTWARE
 from shardwise.verbs.answer import Answer, Page, Row
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.export import export_given, parse_text
+from shardwise.workflows.inputs import whole_number
 from shardwise.workflows.plan_file import GivenPlan
 
-TARGETS = (*EXPORTERS, *SERVE_EXPORTERS)
+TARGETS = tuple(dict.fromkeys((*EXPORTERS, *SERVE_EXPORTERS)))
 EXPORT_BYTES = 256 * 1024
 
 
@@ -30,8 +31,8 @@ class ExportRequest:
     the file of an export and `from_` the program that it is for; any file of the program's own will
     do, MaxText's YAML with a model_name, TorchTitan's module or flags, Megatron's arguments.
     `model` (read as the class or model type `as_`, where its own is not known) and `on` say what
-    such a file leaves out. Raises BadRequest for a plan that the program cannot run, and by name
-    for what is missing.
+    such a file leaves out, and of a server's `input` and `output`, the tokens of a request. Raises
+    BadRequest for a plan that the program cannot run, and by name for what is missing.
     """
 
     path: GivenPlan = field(kw_only=False)
@@ -40,13 +41,18 @@ class ExportRequest:
     model: str | Path | None = None
     on: str | None = None
     as_: str | None = None
+    input: int | str | None = None
+    output: int | str | None = None
 
     def answer(self, progress: Progress | None = None) -> "PlanExport":
         """The text for the program, or the plan that a text says."""
         if self.as_ and not self.model:
             raise BadRequest("--as says how --model is read; give that too")
-        if self.from_ is None and (self.model or self.on):
-            raise BadRequest("--model and --on say what a file leaves out; they go with --from")
+        if self.from_ is None and (self.model or self.on or self.input or self.output):
+            raise BadRequest(
+                "--model, --on, --input and --output say what a file leaves out; they go "
+                "with --from"
+            )
         if self.to is not None and self.from_ is None:
             return self._written(self.to)
         if self.from_ is not None and self.to is None and isinstance(self.path, str | Path):
@@ -70,9 +76,15 @@ class ExportRequest:
     def _read(self, path: Path, origin: str) -> "PlanExport":
         text = read_text(path, "the export", most=EXPORT_BYTES)
         model = None if self.model is None else with_family(self.model, self.as_)
-        plan = parse_text(text, origin, model, self.on)
+        lengths = (_tokens(self.input, "--input"), _tokens(self.output, "--output"))
+        plan = parse_text(text, origin, model, self.on, lengths)
         text = yaml.safe_dump(plan_dict(plan), sort_keys=False)
         return PlanExport(plan=plan, text=text, result={"plan": flat_plan(plan)})
+
+
+def _tokens(given: int | str | None, option: str) -> int | None:
+    """The tokens that an option says."""
+    return None if given is None else whole_number(given, option, least=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -8,7 +8,13 @@ from shardwise.models import load_model
 from shardwise.planner.checks import check_plan
 from shardwise.planner.export import EXPORTERS, export_plan, parse_export
 from shardwise.planner.export.notes import UNSAID
-from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, parse_serve
+from shardwise.planner.export.serving import (
+    SERVE_EXPORTERS,
+    export_serve,
+    given_fields,
+    parse_serve,
+    serves,
+)
 from shardwise.planner.serve.answer import check_serve_plan
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.workflows.inputs import Hardware
@@ -33,10 +39,10 @@ def export_given(what: GivenPlan, target: str) -> Exported:
     plan = given_plan(what)
     cfg = load_model(plan.model)
     piece = Hardware(constants=plan.constants).slice(plan.slice).slice
-    serves = isinstance(plan, ServePlan)
-    if serves != (target in SERVE_EXPORTERS) and target in {**EXPORTERS, **SERVE_EXPORTERS}:
+    served = isinstance(plan, ServePlan)
+    kind, fit = ("serving", SERVE_EXPORTERS) if served else ("training", EXPORTERS)
+    if target not in fit and target in {**EXPORTERS, **SERVE_EXPORTERS}:
         named = f"'{what}'" if isinstance(what, str | Path) else "this"
-        kind, fit = ("serving", SERVE_EXPORTERS) if serves else ("training", EXPORTERS)
         raise BadRequest(
             f"{named} is a {kind} plan, which {target} does not run; export it to {', '.join(fit)}"
         )
@@ -53,11 +59,20 @@ def export_given(what: GivenPlan, target: str) -> Exported:
 
 
 def parse_text(
-    text: str, target: str, model: str | Path | None = None, on: str | None = None
+    text: str,
+    target: str,
+    model: str | Path | None = None,
+    on: str | None = None,
+    lengths: tuple[int | None, int | None] = (None, None),
 ) -> TrainPlan | ServePlan:
-    """The plan that an exported text says; `model` and `on` say what it leaves out."""
-    if target in SERVE_EXPORTERS:
-        return parse_serve(text, target)
-    named = None if model is None else (str(model), load_model(model))
+    """The plan that an exported text says; `model`, `on` and the `lengths` of prompts and answers
+    say what it leaves out."""
+    cfg = None if model is None else load_model(model)
     piece = None if on is None else Hardware().slice(on).slice
+    if target in SERVE_EXPORTERS and (target not in EXPORTERS or serves(text)):
+        given = given_fields(None if model is None else str(model), cfg, piece, lengths)
+        return parse_serve(text, target, given)
+    if any(lengths):
+        raise BadRequest("--input and --output say the load of a server; this is no server's file")
+    named = None if cfg is None else (str(model), cfg)
     return parse_export(text, target, model=named, piece=piece)

@@ -1,6 +1,7 @@
 """The records of what the programs' own parsers took: their form, and that today's exports write
 no flag that a program does not know. `scripts/check_exports.py` makes them."""
 
+import hashlib
 import json
 import re
 import sys
@@ -13,20 +14,24 @@ ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import exports  # noqa: E402
+import exports_serving  # noqa: E402
 
 CHECKED = json.loads(exports.CHECKED.read_text())
 FLAGS = json.loads((exports.DOCS / "exports_flags.json").read_text())
 TABLE = json.loads(exports.TABLE.read_text())
 ROWS = [row for row in TABLE["rows"] if "plan" in row]
+SERVED = [row for row in TABLE["serving"] if "plan" in row]
 PROGRAMS = ("maxtext", "megatron", "torchtitan")
+SERVERS = ("k8s", "sglang", "skypilot", "vllm")
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", PROGRAMS + SERVERS)
 def test_a_record_says_what_was_checked_when_and_that_all_was_taken(program):
     record = CHECKED[program]
     assert re.fullmatch(r"\d+\.\d+\.\d+", record["version"])
     assert date.fromisoformat(record["date"]) >= date(2026, 11, 23)
     assert len(record["files"]) >= 7
+    assert set(FLAGS[program]) == {"version", "date", "flags"}
     for name, found in record["files"].items():
         assert re.fullmatch(r"[0-9a-f]{64}", name)
         assert found["accepted"], found
@@ -61,4 +66,31 @@ def test_the_table_has_ten_models_on_six_slices_all_exported_and_read_back():
 
 
 def test_the_page_is_made_of_the_table():
-    assert exports.PAGE.read_text() == exports.page(TABLE["rows"], TABLE["date"], CHECKED)
+    assert exports.PAGE.read_text() == exports.page(TABLE, CHECKED)
+
+
+def test_serving_has_five_models_on_six_slices_all_exported_and_read_back():
+    assert {(r["model"], r["slice"], r["pools"]) for r in TABLE["serving"]} == {
+        (r["model"], r["slice"], r["pools"]) for r in exports_serving.asked(exports.SLICES)
+    }
+    assert [r for r in TABLE["serving"] if r.get("lost") != {}] == []
+
+
+@pytest.mark.parametrize("row", SERVED, ids=lambda row: f"{row['model']}-{row['slice']}")
+def test_every_flag_of_a_server_is_one_that_it_knows(row):
+    plan = exports_serving.read_plan(row)
+    text = exports.stripped(exports_serving.text_of(plan, plan.engine))
+    ours = {"--headless"}  # echoed by the shell
+    assert set(re.findall(r"(--[\w-]+)", text)) - ours <= set(FLAGS[plan.engine]["flags"])
+
+
+def test_the_very_scripts_and_manifests_of_the_table_were_taken():
+    """By their hash, so that a changed file is checked again."""
+    for row in SERVED:
+        plan = exports_serving.read_plan(row)
+        for target in (plan.engine, *exports_serving.DEPLOYED):
+            if target in row["elsewhere"] and row["elsewhere"][target]:
+                continue
+            text = exports_serving.text_of(plan, target)
+            name = hashlib.sha256(text.encode()).hexdigest()
+            assert CHECKED[target]["files"][name]["accepted"], (row["model"], row["slice"], target)

@@ -18,6 +18,7 @@ from shardwise.errors import BadRequest
 from shardwise.models import from_hf
 from shardwise.planner.export import export_plan, parse_export
 from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, parse_serve
+from shardwise.planner.export.xpk import job_name
 from shardwise.plans import model_hash, save_plan
 
 NAMES = [
@@ -87,11 +88,17 @@ def exports(name):
     for target in ("megatron", "skypilot"):
         text = export_plan(gpu, cfg, gpus, target)
         yield target, text, gpu, parse_export(text, target)
-    serving, _, piece = a_serving_plan()
+    serving, _, piece = a_serving_plan(engine="vllm")
     serving = replace(serving, model=name)
     for target in SERVE_EXPORTERS:
         text = export_serve(serving, cfg, piece, target)
         yield target, text, serving, parse_serve(text, target)
+
+
+def resource_names(name):
+    """What the objects of a model may be called."""
+    plain = job_name(name)[:40].rstrip("-")
+    return [plain, f"{plain}-serve", f"{plain}-bench"]
 
 
 @pytest.fixture
@@ -127,8 +134,14 @@ def test_an_exported_name_runs_nothing_and_the_plan_comes_back(name, shell):
         assert all(c == "\n" or c.isprintable() for c in text), target
         if target == "skypilot":
             task = yaml.safe_load(text)
-            assert sorted(task) == ["name", "num_nodes", "resources", "run"]
+            more = {"service", "envs", "setup"} if "service" in task else set()
+            assert set(task) == {"name", "num_nodes", "resources", "run"} | more
             assert isinstance(task["name"], str)
+        if target == "k8s":
+            made = list(yaml.safe_load_all(text))
+            assert [d["kind"] for d in made] == ["ConfigMap", "Deployment", "Job", "Service"]
+            assert {d["metadata"]["name"] for d in made} <= set(resource_names(name))
+            continue  # no shell sees it
         if target == "jax":
             ast.parse(text)
             continue  # it only has rows of a table; JAX takes seconds to import

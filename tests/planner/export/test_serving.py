@@ -11,7 +11,7 @@ from tests.planner.export.exporting import MODELS
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
-from shardwise.planner.export.serving import SERVE_EXPORTERS, export_serve, parse_serve
+from shardwise.planner.export.serving import PROGRAMS, SERVE_EXPORTERS, export_serve, parse_serve
 from shardwise.planner.serve.server import fewest_kv_heads
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
 from shardwise.plans.serve import KV_SHARDINGS, ROUTINGS, ServeScheduling
@@ -77,7 +77,7 @@ def serving_plans(draw):
         replicas=draw(st.integers(1, 4)),
         prefill_replicas=draw(st.integers(0, 2)),
         routing=draw(st.sampled_from(ROUTINGS)),
-        engine=draw(st.sampled_from(["ideal", "vllm"])),
+        engine=draw(st.sampled_from(["ideal", "vllm", "vllm", "sglang"])),
         scheduling=draw(schedulings),
     )
 
@@ -90,12 +90,16 @@ def test_any_plan_comes_back_or_is_refused_by_its_field(target, made):
         text = export_serve(plan, cfg, piece, target)
     except BadRequest as error:
         said = str(error)
-        assert any(f"{target} cannot express {field} " in said for field in FIELDS), said
+        head = rf"{target} cannot express (\d+ choices of this plan|({'|'.join(FIELDS)}) )"
+        assert re.match(head, said), said
+        assert all(re.match(rf"  ({'|'.join(FIELDS)}) .*; ", o) for o in said.splitlines()[1:]), (
+            said
+        )
         return
     assert parse_serve(text, target) == plan
 
 
-@pytest.mark.parametrize("target", SERVE_EXPORTERS)
+@pytest.mark.parametrize("target", PROGRAMS)
 def test_a_plain_plan_is_said_by_flags(target):
     """No note repeats what a flag says, and an edited flag counts."""
     plan, cfg, piece = a_plan()
@@ -125,7 +129,7 @@ def test_experts_of_both():
 def test_tpus_start_sglang_jax():
     plan, cfg, piece = a_plan(slice_text="v5e:2x4")
     text = export_serve(plan, cfg, piece, "sglang")
-    assert "python -m sgl_jax.launch_server" in text
+    assert "python3 -m sgl_jax.launch_server" in text
     assert "--device=tpu" in text
     assert parse_serve(text, "sglang") == plan
 
@@ -153,7 +157,7 @@ def test_what_a_server_would_run_otherwise_is_refused(target, choices, field):
         export_serve(plan, cfg, piece, target)
 
 
-@pytest.mark.parametrize("target", SERVE_EXPORTERS)
+@pytest.mark.parametrize("target", PROGRAMS)
 def test_the_longest_sequence_is_said_where_the_cache_is_smaller_than_the_model(target):
     """24 GB beside 16 GB of weights: less than 131,072 tokens of 128 KiB, more than the plan's."""
     flag = {"vllm": "--max-model-len", "sglang": "--context-length"}[target]
@@ -176,12 +180,12 @@ def test_the_longest_sequence_is_said_where_the_cache_is_smaller_than_the_model(
     assert flag not in export_serve(replace(wide, **said), cfg, piece, target)
 
 
-@pytest.mark.parametrize("target", SERVE_EXPORTERS)
+@pytest.mark.parametrize("target", PROGRAMS)
 def test_what_no_plan_says_is_refused(target):
     plan, cfg, piece = a_plan()
     text = export_serve(plan, cfg, piece, target)
     with pytest.raises(BadRequest, match="no word for the flag --swap-space"):
-        parse_serve(text.rstrip("\n") + " --swap-space=4\n", target)
+        parse_serve(text.replace("=auto", "=auto --swap-space=4"), target)
     with pytest.raises(BadRequest, match=target):
         parse_serve("nonsense", target)
     with pytest.raises(BadRequest, match="was made for another"):

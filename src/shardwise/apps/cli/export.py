@@ -19,28 +19,30 @@ from shardwise.apps.cli.output import json_option, show_answer
 @click.option("--model", help="With --from: the model, where the file does not say it.")
 @as_option
 @click.option("--on", help="With --from: the slice, where the file does not say it.")
-@file_option("-o", "output", metavar="FILE", help="Write here, not to stdout.")
+@click.option("--input", help="With --from: tokens of a prompt, where the file does not say it.")
+@click.option("--output", help="With --from: tokens of an answer, where the file does not say it.")
+@file_option("-o", "file", metavar="FILE", help="Write here, not to stdout.")
 @json_option
 def export(**options: Any) -> None:
     """Write the plan in PATH for other software (--to), or read such a file back (--from).
 
-    TARGET is maxtext, torchtitan, megatron, jax, xpk or skypilot for a training plan, and vllm or
-    sglang for a serving plan.
+    TARGET is maxtext, torchtitan, megatron, jax, xpk or skypilot for a training plan, and vllm,
+    sglang, k8s or skypilot for a serving plan.
     """
     from shardwise.boundary import write_text
     from shardwise.plans import save_plan
     from shardwise.verbs.export import ExportRequest
 
     check_outputs()
-    answer, output = request_of(ExportRequest, options).answer(), options["output"]
-    if output is not None and options["to"]:
-        write_text(output, answer.text, option="-o")
-    elif output is not None:
-        save_plan(answer.plan, output)
+    answer, file = request_of(ExportRequest, options).answer(), options["file"]
+    if file is not None and options["to"]:
+        write_text(file, answer.text, option="-o")
+    elif file is not None:
+        save_plan(answer.plan, file)
     way = "to" if options["to"] else "from"
     show_answer(
-        replace(answer, result={**answer.result, "output": output and str(output)}),
+        replace(answer, result={**answer.result, "output": file and str(file)}),
         options,
         inputs={"path": str(options["path"]), way: options["to"] or options["from_"]},
-        page=[f"wrote {output}"] if output else None,
+        page=[f"wrote {file}"] if file else None,
     )

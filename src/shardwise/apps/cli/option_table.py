@@ -165,7 +165,6 @@ FORMER: Mapping[str, Mapping[str, str]] = {
     "plan show": {"--trace": "--perfetto"},
     "plan serve": {"--engine": "--for", "--e2el": "--e2e"},
     "simulate": {"--e2el": "--e2e"},
-    "export": {"--output": "-o"},
     "compare": {"--trace": "--capture"},
     "profile": {"--trace": "--capture"},
     "train": {"--schedule": "--lr-schedule"},

@@ -5,16 +5,18 @@ One file per target: `maxtext.py`, `torchtitan.py`, `megatron.py`, `jax_mesh.py`
 `maxtext_model.py` and `megatron_model.py` write what describes the model, `maxtext_read.py`,
 `megatron_read.py` and `torchtitan_read.py` read files that anybody wrote, `which_model.py` says for
 which model; `unsaid.py` lists what such files never say. A ServePlan goes through `serving.py` to
-`vllm.py` and `sglang.py`, which share `server_flags.py`; `flags.py` reads the flags of all that
-write a command. Each target has `write(plan, cfg, piece)`, the target's own text, and
-`read(text, devices)`, the fields of the plan that this text says. What a target has no word for
-stands in comment lines beside the text (`notes.py`); what it would run in another way are the
-limits of its row in `plans/software/`, all of which a refusal names. Nothing is run or installed
-here: Python is read as a tree (`python_text.py`), and what came from outside is quoted for the
-language that it is written in. Read `notes.py` first.
+`vllm.py` and `sglang.py`, each a `server_program.py`, which share `server_flags.py`;
+`load_check.py` writes the load that checks the answer, `deploy/` what a cluster starts (`data/` has
+the objects of a router).
+`flags.py` reads the flags of all that write a command. Each target has `write(plan, cfg, piece)`,
+the target's own text, and `read(text, devices)`, the fields of the plan that this text says. What a
+target has no word for stands in comment lines beside the text (`notes.py`); what it would run in
+another way are the limits of its row in `plans/software/`, all of which a refusal names. Nothing is
+run or installed here: Python is read as a tree (`python_text.py`), and what came from outside is
+quoted for the language that it is written in. Read `notes.py` first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.hardware import Slice
@@ -34,6 +36,7 @@ from shardwise.planner.export import (
 from shardwise.planner.export.notes import (
     Exporter,
     check_model,
+    check_runs,
     exporter_of,
     fields_read,
     noted,
@@ -41,7 +44,7 @@ from shardwise.planner.export.notes import (
     with_notes,
 )
 from shardwise.plans import TrainPlan, model_hash
-from shardwise.plans.software import Obstacle, candidates_of_plan
+from shardwise.plans.software import candidates_of_plan
 from shardwise.plans.software.maxtext import MAXTEXT
 from shardwise.plans.software.megatron import MEGATRON
 from shardwise.plans.software.torchtitan import TORCHTITAN
@@ -96,18 +99,6 @@ def export_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice, target: str) ->
         check_runs(target, runner.obstacles(candidates_of_plan(plan, cfg, piece)))
     text = exporter.write(plan, cfg, piece)
     return with_notes(text, target, plan, cfg, exporter.read(text), exporter.lost(piece))
-
-
-def check_runs(target: str, obstacles: Sequence[Obstacle]) -> None:
-    """Raise BadRequest with every obstacle and its smallest change, if there is one."""
-    if not obstacles:
-        return
-    changes = "change the plan, or export to another target"
-    if len(obstacles) == 1:
-        raise BadRequest(f"{target} cannot express {obstacles[0]}; {changes}")
-    lines = [f"  {obstacle}" for obstacle in obstacles]
-    head = f"{target} cannot express {len(obstacles)} choices of this plan; {changes}:"
-    raise BadRequest("\n".join([head, *lines]))
 
 
 def parse_export(

@@ -8,7 +8,7 @@ will not carry out stands besides in a line `# not expressed: ...`.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from math import prod
 from typing import Any, get_args, get_type_hints
@@ -20,7 +20,7 @@ from shardwise.models import ModelConfig
 from shardwise.models.remat import remat_row
 from shardwise.plans import MESH_AXES, ServePlan, TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.files import flat_plan, plan_from
-from shardwise.plans.software import SoftwareRow
+from shardwise.plans.software import Obstacle, SoftwareRow
 from shardwise.plans.train import STORAGE_AXES
 
 Fields = dict[str, Any]
@@ -118,6 +118,18 @@ def note_lines(changes: list[tuple[str, Any]], said: Fields, lost: Lost) -> list
     return lines
 
 
+def check_runs(target: str, obstacles: Sequence[Obstacle]) -> None:
+    """Raise BadRequest with every obstacle and its smallest change, if there is one."""
+    if not obstacles:
+        return
+    changes = "change the plan, or export to another target"
+    if len(obstacles) == 1:
+        raise BadRequest(f"{target} cannot express {obstacles[0]}; {changes}")
+    lines = [f"  {obstacle}" for obstacle in obstacles]
+    head = f"{target} cannot express {len(obstacles)} choices of this plan; {changes}:"
+    raise BadRequest("\n".join([head, *lines]))
+
+
 def heading(kind: str, target: str) -> list[str]:
     """The first comment lines of an export."""
     return [
@@ -169,11 +181,6 @@ def train_plan(fields: Fields, target: str) -> TrainPlan:
 
 _ASKED = {"model": "--model", "slice": "--on"}
 """What a text may leave out, and the option that says it."""
-
-
-def noted_plan(kind: str, text: str, target: str, said: Fields) -> TrainPlan | ServePlan:
-    """The plan of one kind that the fields of `noted` make."""
-    return plan_of_fields(kind, noted(text, said), target)
 
 
 def plan_of_fields(kind: str, fields: Fields, target: str) -> TrainPlan | ServePlan:
@@ -267,7 +274,7 @@ def mesh_of(degrees: Mapping[str, int]) -> dict[str, int]:
 
 def _check_alike(target: str, mesh: Mapping[str, int], said: Mapping[str, int]) -> None:
     """`replica` and `data` both replicate, and degree 1 is no cut: no more may differ."""
-    if _folded(mesh) != _folded(said):
+    if folded(mesh) != folded(said):
         raise refused(target, "mesh", mesh, f"its flags would mean {_short(said)}")
 
 
@@ -284,7 +291,8 @@ def _same_remat(plan: TrainPlan, said: Fields) -> bool:
     return meant == placed(plan.remat, plan.remat_kinds)
 
 
-def _folded(mesh: Mapping[str, int]) -> dict[str, int]:
+def folded(mesh: Mapping[str, int]) -> dict[str, int]:
+    """A mesh with `replica` and `data`, which both replicate, as one axis."""
     copies = mesh.get("replica", 1) * mesh.get("data", 1)
     rest = {a: d for a, d in mesh.items() if a not in ("replica", "data")}
     return {a: d for a, d in {"data": copies, **rest}.items() if d > 1}

@@ -1,23 +1,19 @@
-"""What the exporters of inference servers share: checks of a plan, and flags to and from text."""
+"""What the flags of vLLM and SGLang share: obstacles, lengths and dtypes."""
 
 import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shardwise.errors import BadRequest
-from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.export.flags import Flags, words_of
-from shardwise.planner.export.notes import Fields, number, refused
+from shardwise.planner.export.flags import Flags
+from shardwise.planner.export.notes import Fields, number
+from shardwise.planner.export.server_program import ServerPool
 from shardwise.planner.serve.server import fewest_kv_heads, server_of
 from shardwise.plans import ServePlan
 from shardwise.plans.serve import CHECKPOINT
-
-MODEL = '"${MODEL:?the checkpoint: a folder or a Hugging Face id}"'
-ROLE = '"${ROLE:?prefill or decode}"'
-VARIABLES = (MODEL, ROLE)
-"""Words that the user's shell fills in; every other one is quoted."""
+from shardwise.plans.software import Obstacle
+from shardwise.plans.software.limit import value_text
 
 _NEITHER: Mapping[str, Any] = {
     "swap": False,
@@ -30,37 +26,47 @@ _NEITHER: Mapping[str, Any] = {
 """Choices of `scheduling` that neither server has a flag for that means the same."""
 
 
-def check_plan(target: str, plan: ServePlan, cfg: ModelConfig) -> None:
-    """Raise BadRequest for a choice that neither vLLM nor SGLang runs as the plan says."""
+def server_obstacles(plan: ServePlan, cfg: ModelConfig) -> Iterator[Obstacle]:
+    """What neither vLLM nor SGLang runs as the plan says."""
     for name, only in _NEITHER.items():
         value = getattr(plan.scheduling, name)
         if value != only:
-            raise refused(target, f"scheduling.{name}", value, f"it runs {only!r} only")
-    if plan.prefill is not None:
-        raise refused(
-            target,
-            "prefill",
-            plan.prefill.slice,
-            "its pools are started apart; export each as a plan of its own",
-        )
+            yield no_word(f"scheduling.{name}", value, (only,))
     if plan.degree("fsdp") > 1:
-        raise refused(target, "mesh", dict(plan.mesh), "it cuts no weights along D that lie still")
+        rule = "it cuts no weights along D that lie still"
+        yield on_mesh(plan, rule, "set fsdp to 1")
     if plan.degree("tensor") > fewest_kv_heads(cfg) and plan.kv_sharding != "heads":
-        raise refused(
-            target, "kv_sharding", plan.kv_sharding, "it replicates KV heads beyond their number"
+        yield Obstacle(
+            field="kv_sharding",
+            value=plan.kv_sharding,
+            rule="it replicates KV heads beyond their number",
+            remedy="set kv_sharding to heads",
         )
     if plan.degree("expert") > 1 and plan.degree("data") * plan.degree("tensor") > 1:
-        raise refused(
-            target, "mesh", dict(plan.mesh), "with experts cut it cuts them over all devices"
+        rule = "with experts cut it cuts them over all devices"
+        yield on_mesh(plan, rule, f"set expert to {plan.devices} and the others to 1")
+    dtypes = plan.dtypes
+    if dtypes.weights not in (CHECKPOINT, "fp8", "bf16"):
+        rule = "it quantizes to fp8 while loading"
+        yield Obstacle(
+            field="dtypes.weights", value=dtypes.weights, rule=rule, remedy="set it to fp8"
         )
-    if plan.dtypes.weights not in (CHECKPOINT, "fp8", "bf16"):
-        raise refused(
-            target, "dtypes.weights", plan.dtypes.weights, "it quantizes to fp8 while loading"
-        )
-    if plan.dtypes.kv not in ("bf16", "fp8"):
-        raise refused(target, "dtypes.kv", plan.dtypes.kv, "its cache is bf16 or fp8")
-    if plan.dtypes.activations not in ("bf16", "f16"):
-        raise refused(target, "dtypes.activations", plan.dtypes.activations, "it is bf16 or f16")
+    if dtypes.kv not in ("bf16", "fp8"):
+        yield no_word("dtypes.kv", dtypes.kv, ("bf16", "fp8"))
+    if dtypes.activations not in DTYPES:
+        yield no_word("dtypes.activations", dtypes.activations, tuple(DTYPES))
+
+
+def no_word(field: str, value: Any, known: Sequence[Any]) -> Obstacle:
+    """A choice that a server has no flag for, and what it knows, the first being the remedy."""
+    words = ", ".join(map(value_text, known))
+    remedy = f"set {field} to {value_text(known[0])}"
+    return Obstacle(field=field, value=value, rule=f"it knows {words}", remedy=remedy)
+
+
+def on_mesh(plan: ServePlan, rule: str, remedy: str) -> Obstacle:
+    """An obstacle of the plan's mesh."""
+    return Obstacle(field="mesh", value=dict(plan.mesh), rule=rule, remedy=remedy)
 
 
 LENGTHS = {"vllm": "--max-model-len", "sglang": "--context-length"}
@@ -70,13 +76,14 @@ not start where its cache cannot hold that."""
 _ROUND = 1024
 
 
-def longest(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> int:
+def longest(pool: ServerPool, cfg: ModelConfig) -> int:
     """Tokens of the longest sequence to allow, 0 where the cache of a rank holds the model's.
 
     Half of the cache, as the server counts its own otherwise than we do; the plan's sequences in
     any case; in steps of 1,024 tokens.
     """
-    server, share = server_of(plan, cfg, piece), plan.scheduling.memory_share
+    plan = pool.plan
+    server, share = server_of(plan, cfg, pool.piece), plan.scheduling.memory_share
     counted = float(server.cache_tokens(server.shape(float(plan.batch)), share))
     cache = counted / (plan.degree("data") * plan.degree("expert"))
     most = cfg.max_context or 0
@@ -97,34 +104,6 @@ def check_length(target: str, text: str, plan: ServePlan) -> None:
         )
 
 
-def script(command: str, values: Mapping[str, Any]) -> str:
-    """A shell script of one command, a flag to a line, every value but `VARIABLES` quoted."""
-    words = [command]
-    for flag, value in values.items():
-        given = value if value in VARIABLES else shlex.quote(str(value))
-        words.append(flag if value == "" else f"{flag}={given}")
-    return "#!/usr/bin/env bash\n" + " \\\n  ".join(words) + "\n"
-
-
-def flags_of(target: str, text: str, command: str, known: Sequence[str]) -> Flags:
-    """The flags of a command. BadRequest where the command is not there, and for a flag that no
-    plan says, so that none is lost unseen."""
-    words = words_of(target, text)
-    if command not in " ".join(words):
-        raise BadRequest(f"{target}: no '{command}' in the text; give a script that has it")
-    found: dict[str, str] = {}
-    for word in words:
-        match = re.fullmatch(r"(--[\w-]+)(?:=(.*))?", word, re.DOTALL)
-        if match:
-            found[match[1]] = match[2] or ""
-    for flag in found:
-        if flag not in known:
-            raise BadRequest(
-                f"{target}: a plan has no word for the flag {flag}; it reads {', '.join(known)}"
-            )
-    return Flags(target, found)
-
-
 DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 """What both servers call the dtypes of activations."""
 
@@ -134,5 +113,6 @@ def dtype_fields(flags: Flags, caches: Mapping[str, str]) -> Fields:
     return {
         "dtypes.weights": flags.word("--quantization", {"fp8": "fp8", CHECKPOINT: ""}),
         "dtypes.kv": flags.word("--kv-cache-dtype", caches, "auto"),
+        "dtypes.matmuls": "stored",
         "dtypes.activations": flags.word("--dtype", DTYPES, "bfloat16"),
     }

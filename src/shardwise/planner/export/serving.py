@@ -1,71 +1,248 @@
 """A ServePlan in the words of an inference server, and back to the same plan.
 
-`vllm.py` and `sglang.py` each have `write(plan, cfg, piece)`, a shell script that starts one
-replica, and `read(text)`, the fields that its flags say. As for training (`notes.py`), flags come
-first and comment lines hold the rest; a choice that the server would run in another way is refused
-by the name of its field.
+The shell script of a server (`--to vllm`, `--to sglang`) has a command for each thing to start, by
+the script's first argument: `serve`, or for two pools `prefill` and `decode`; `router`, which
+spreads requests over several servers; and `bench`, which measures what the plan promises
+(`load_check.py`). The manifests of `deploy/` start the same commands. As for training (`notes.py`),
+flags come first and comment lines hold the rest; what the server would run in another way is
+refused, all of it at once.
 """
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 
+from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.export import sglang, vllm
+from shardwise.planner.export import deploy
+from shardwise.planner.export.flags import words_of
+from shardwise.planner.export.hardware import is_tpu
+from shardwise.planner.export.load_check import COMMAND, check_words, load_fields
 from shardwise.planner.export.notes import (
     Exporter,
+    Fields,
     changed,
     check_model,
+    check_runs,
     exporter_of,
     fields_read,
     heading,
     in_front,
     note_lines,
-    noted_plan,
+    noted,
     plan_fields,
+    plan_of_fields,
     unsaid,
 )
 from shardwise.planner.export.server_flags import check_length
-from shardwise.plans import ServePlan
+from shardwise.planner.export.server_program import (
+    PREFILL,
+    HostWords,
+    ServerPool,
+    ServerProgram,
+    flag_words,
+    pools_of,
+)
+from shardwise.planner.export.sglang import SGLANG
+from shardwise.planner.export.vllm import VLLM
+from shardwise.plans import ServePlan, model_hash
+from shardwise.plans.servers import SERVING_SOFTWARE
+
+PROGRAMS: Mapping[str, ServerProgram] = {program.name: program for program in (VLLM, SGLANG)}
 
 LOST: Mapping[str, str] = {
-    "replicas": "start so many of these behind a router",
-    "prefill_replicas": "start so many of these besides, behind a router that knows both roles",
+    "replicas": "start so many of these",
+    "prefill_replicas": "start so many of these besides",
     "routing": "set it in the router",
     "scheduling.acceptance": "it is measured, not chosen",
 }
 """What no flag of one server says."""
 
+MODEL = '"${MODEL:?the checkpoint: a folder or a Hugging Face id}"'
+URL = '"${URL:-http://localhost:8000}"'
+LEADER = '"${LEADER:?the address of the first host}"'
+RANK = '"${RANK:?the number of this host, from 0}"'
+OTHERS = '$( [ "$RANK" = 0 ] || echo --headless )'
+SERVERS = "${SERVERS:?their URLs}"
+VARIABLES = (MODEL, URL, LEADER, RANK, OTHERS, SERVERS)
+"""Words that the user's shell fills in; every other one is quoted."""
+
+
+def script(program: ServerProgram, plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
+    """The shell script of a plan."""
+    pools = pools_of(plan, piece)
+    check_runs(program.name, [o for pool in pools for o in program.obstacles(pool, cfg)])
+    commands = {pool.role: _server(program, pool, cfg) for pool in pools}
+    first = next(iter(commands))
+    if len(pools) > 1 or plan.replicas > 1:
+        commands["router"] = [_router(program, plan, len(pools) > 1)]
+    check = _quoted(check_words(plan, MODEL, URL))
+    commands["bench"] = [" ".join(check[: len(COMMAND)]), *check[len(COMMAND) :]]
+    cases = [f"{role})\n" + " \\\n  ".join(lines) + "\n;;\n" for role, lines in commands.items()]
+    start = f'case "${{1:-{first}}}" in\n'
+    return "#!/usr/bin/env bash\n" + start + "".join(cases) + "esac\n"
+
+
+def _server(program: ServerProgram, pool: ServerPool, cfg: ModelConfig) -> list[str]:
+    """The lines of a server's command: how it is started, then a flag each."""
+    start = [f"{key}={value}" for key, value in program.environment(pool).items()]
+    start += program.command(pool.piece, MODEL)
+    rest = flag_words(program.flags(pool, cfg))
+    if pool.hosts > 1:
+        rest += program.hosts(pool, HostWords(leader=LEADER, rank=RANK, others=OTHERS))
+    return [" ".join(_quoted(start)), *_quoted(rest)]
+
+
+def _router(program: ServerProgram, plan: ServePlan, two: bool) -> str:
+    """The command of what spreads requests."""
+    policy = program.policies.get(plan.routing)
+    words = [program.router, "--host=0.0.0.0", "--port=8000"]
+    words += [f"--policy={policy}"] if policy else []
+    if not two:
+        return " ".join([*words, "--worker-urls", SERVERS])
+    lists = (
+        f"$(printf -- ' --{role} %s{port}' ${{{role.upper()}:?URLs of the servers that {role}}})"
+        for role, port in ((PREFILL, program.bootstrap), ("decode", ""))
+    )
+    return " ".join([*words, program.two_pools, *lists])
+
+
+def _quoted(words: Sequence[str]) -> list[str]:
+    """Words as a shell takes them, `VARIABLES` as they are."""
+    return [_quote(word) for word in words]
+
+
+def _quote(word: str) -> str:
+    for variable in VARIABLES:
+        before, found, after = word.partition(variable)
+        if found:
+            return "".join((before and shlex.quote(before), found, after and shlex.quote(after)))
+    return shlex.quote(word)
+
+
+def read_script(program: ServerProgram, text: str) -> Fields:
+    """The fields that a script says; any command of the server will do."""
+    parts = _parts(words_of(program.name, text))
+    servers = {words[0]: words for words in parts if program.starts(words)}
+    if not servers:
+        mark = program.marks[0]
+        raise BadRequest(f"{program.name}: no '{mark}' in the text; give a script that has it")
+    first = servers.pop(f"{PREFILL})", None)
+    said = program.fields(next(iter(servers.values()), first or ()))
+    if first and servers:
+        own = program.fields(first)
+        said |= {"prefill.mesh": own["mesh"]} if own["mesh"] != said["mesh"] else {}
+    for words in parts:
+        if " ".join(COMMAND) in " ".join(words):
+            said |= load_fields(words)
+        elif "router" in words[0]:
+            policy = next((w for w in words if w.startswith("--policy=")), "")
+            named = {f"--policy={name}": routing for routing, name in program.policies.items()}
+            said |= {"routing": named[policy]} if policy in named else {}
+    return said
+
+
+def _parts(words: Sequence[str]) -> list[list[str]]:
+    """The commands of a script: what stands between `;;`, without the words of the case itself."""
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if word == ";;":
+            parts.append([])
+        elif word.endswith(")") and word[:-1].isalpha() and not parts[-1][4:]:
+            parts[-1] = [word]  # the words of the case itself stood before it
+        else:
+            parts[-1].append(word)
+    return [part for part in parts if part]
+
+
+def _scripts(program: ServerProgram) -> Exporter:
+    """How the scripts of a server are written and read."""
+    return Exporter(
+        write=lambda plan, cfg, piece: script(program, plan, cfg, piece),
+        read=lambda text: read_script(program, text),
+        lost=lambda _: LOST,
+    )
+
+
 SERVE_EXPORTERS: Mapping[str, Exporter] = {
-    "vllm": Exporter(write=vllm.write, read=vllm.read, lost=lambda _: LOST),
-    "sglang": Exporter(write=sglang.write, read=sglang.read, lost=lambda _: LOST),
+    **{name: _scripts(program) for name, program in PROGRAMS.items()},
+    **deploy.exporters(PROGRAMS),
 }
 """By the name that `--to` takes."""
 
 
 def export_serve(plan: ServePlan, cfg: ModelConfig, piece: Slice, target: str) -> str:
-    """The plan as a script for a target; `parse_serve` gives back the same plan. Raises BadRequest
-    for an unknown target, another model, and a choice that the target cannot run."""
+    """The plan as the text of a target; `parse_serve` gives back the same plan. Raises BadRequest
+    for an unknown target, another model, and with all obstacles at once for what the target cannot
+    run."""
     exporter = exporter_of(SERVE_EXPORTERS, target, "export target for serving plans")
     check_model(plan, cfg)
     text = exporter.write(plan, cfg, piece)
     said = exporter.read(text)
     lines = note_lines(changed(plan_fields(plan), said, ServePlan), said, exporter.lost(piece))
-    return in_front([*heading("serving", target), *lines, *_remarks(plan, cfg)], text)
+    remarks = _remarks(plan, piece, target)
+    return in_front([*heading("serving", target), *lines, *remarks], text)
 
 
-def _remarks(plan: ServePlan, cfg: ModelConfig) -> list[str]:
+def serves(text: str) -> bool:
+    """Whether a text of a target that takes both kinds of plan is of a server."""
+    return any(program.starts([text]) for program in PROGRAMS.values())
+
+
+def _remarks(plan: ServePlan, piece: Slice, target: str) -> Iterator[str]:
     """What runs otherwise although every flag is set."""
     if plan.degree("data") * plan.degree("expert") > 1:
         why = "the plan cuts a prompt's tokens over data and expert, the server gives it to one"
-        return [unsaid("mesh", dict(plan.mesh), f"{why}; TTFT is longer")]
-    return []
+        yield unsaid("mesh", dict(plan.mesh), f"{why}; TTFT is longer")
+    if target in PROGRAMS and plan.engine in SERVING_SOFTWARE and plan.engine != target:
+        title = PROGRAMS[target].title
+        priced = SERVING_SOFTWARE[plan.engine].title
+        why = f"its times are those of {priced}; plan --for {target} for those of {title}"
+        yield unsaid("engine", plan.engine, why)
+    if (
+        target in PROGRAMS
+        and is_tpu(piece)
+        and any(pool.hosts > 1 for pool in pools_of(plan, piece))
+    ):
+        yield "# Start Ray over the hosts first."
 
 
-def parse_serve(text: str, target: str) -> ServePlan:
-    """The plan that a script says: its flags first, its notes for the rest. Raises BadRequest."""
+def parse_serve(text: str, target: str, given: Fields | None = None) -> ServePlan:
+    """The plan that a text says: its flags first, its notes for the rest, then what is `given`
+    besides (`given_fields`). Raises BadRequest, by name for what is missing."""
     exporter = exporter_of(SERVE_EXPORTERS, target, "export target for serving plans")
     said = fields_read(exporter.read, text, target)
-    plan = noted_plan("serve", text, target, said)
+    fields = noted(text, said) | (given or {})
+    for key, option in ASKED.items():
+        if fields.get(key) is None:
+            raise BadRequest(f"{target}: the text does not say the {key}; give it with {option}")
+    plan = plan_of_fields("serve", fields, target)
     assert isinstance(plan, ServePlan)
-    check_length(target, text, plan)
+    if target in PROGRAMS:
+        check_length(target, text, plan)
     return plan
+
+
+ASKED = {
+    "model": "--model",
+    "slice": "--on",
+    "input_length": "--input",
+    "output_length": "--output",
+}
+"""What a text may leave out, and the option that says it."""
+
+
+def given_fields(
+    name: str | None,
+    cfg: ModelConfig | None,
+    piece: Slice | None,
+    lengths: tuple[int | None, int | None] = (None, None),
+) -> Fields:
+    """The fields of a plan that options say: model, chips, and tokens of prompt and answer."""
+    found: Fields = {}
+    if cfg is not None:
+        found |= {"model": name, "model_hash": model_hash(cfg)}
+    if piece is not None:
+        found |= {"slice": str(piece), "box": list(piece.shape)}
+    said = dict(zip(("input_length", "output_length"), lengths, strict=True))
+    return found | {key: value for key, value in said.items() if value is not None}

@@ -1,62 +1,99 @@
-"""A plan as an SGLang server, on TPUs as one of sglang-jax: one replica, on its own devices.
+"""A plan as an SGLang server, on TPUs as one of sglang-jax: one server, on its own devices.
 
 Names and meanings of the flags are as read in docs.sglang.io (server arguments) and, for TPUs,
-sgl-project/sglang-jax python/sgl_jax/srt/server_args.py@ccda285a; tests parse back what is written
-here, no server was started with it. With `--enable-dp-attention` the ranks of `--tp-size`
-each keep their own sequences and `--ep-size` cuts the experts over them: our `expert`; limits are
-then the server's. Without it `--dp-size` copies the whole server; limits are each copy's.
-`--mem-fraction-static` counts weights and cache, not the working memory. Disaggregated, the role is
-a variable of the user's.
+sgl-project/sglang-jax python/sgl_jax/srt/server_args.py@ccda285a; SGLang's parser takes them
+(docs/exports_checked.json), no server was started with them. With `--enable-dp-attention` the ranks
+of `--tp-size` each keep their own sequences and `--ep-size` cuts the experts over them: our
+`expert`; limits are then the server's. Without it `--dp-size` copies the server, limits are each's.
+`--mem-fraction-static` counts weights and cache, not the working memory.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
+from shardwise.planner.export.flags import Flags
 from shardwise.planner.export.hardware import is_tpu
-from shardwise.planner.export.notes import Fields, mesh_of, named, refused
+from shardwise.planner.export.notes import Fields, mesh_of
 from shardwise.planner.export.server_flags import (
     DTYPES,
     LENGTHS,
-    MODEL,
-    ROLE,
-    check_plan,
     dtype_fields,
-    flags_of,
     longest,
-    script,
+    no_word,
+    on_mesh,
+    server_obstacles,
 )
-from shardwise.plans import ServePlan
+from shardwise.planner.export.server_program import (
+    ALONE,
+    HostWords,
+    ServerPool,
+    ServerProgram,
+    spread_over_hosts,
+)
+from shardwise.plans.software import Obstacle
 
-TARGET = "sglang"
-GPU, TPU = "python -m sglang.launch_server", "python -m sgl_jax.launch_server"
+TARGET, VERSION = "sglang", "0.5.23"
+ROLE = "--disaggregation-mode"
 CACHES = {"bf16": "auto", "fp8": "fp8_e4m3"}
 ORDERS = {"fcfs": "fcfs"}
 
 TENSOR, DATA, EXPERT, ATTENTION = "--tp-size", "--dp-size", "--ep-size", "--enable-dp-attention"
 _KNOWN = (
     LENGTHS[TARGET],
-    *(TENSOR, DATA, EXPERT, ATTENTION, "--model-path", "--device", "--max-running-requests"),
+    *(TENSOR, DATA, EXPERT, ATTENTION, "--max-running-requests"),
     *("--chunked-prefill-size", "--page-size", "--mem-fraction-static", "--kv-cache-dtype"),
     *("--quantization", "--dtype", "--disable-radix-cache", "--schedule-policy"),
     *("--enable-mixed-chunk", "--speculative-algorithm", "--speculative-num-draft-tokens"),
-    "--disaggregation-mode",
+    ROLE,
 )
 
 
-def write(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
-    """A script that starts one replica."""
-    check_plan(TARGET, plan, cfg)
-    wanted, tpu = plan.scheduling, is_tpu(piece)
+def obstacles(pool: ServerPool, cfg: ModelConfig) -> Iterator[Obstacle]:
+    """What it would run otherwise than the plan says."""
+    plan, wanted = pool.plan, pool.plan.scheduling
+    yield from server_obstacles(plan, cfg)
+    yield from spread_over_hosts(pool)
     if wanted.policy == "static":
-        raise refused(TARGET, "scheduling.policy", wanted.policy, "its batches are continuous")
-    if tpu:
-        _check_tpu(plan)
+        yield no_word("scheduling.policy", wanted.policy, ("chunked", "interleaved"))
+    if wanted.order not in ORDERS:
+        yield no_word("scheduling.order", wanted.order, tuple(ORDERS))
+    if is_tpu(pool.piece):
+        yield from _on_tpus(pool)
+
+
+def _on_tpus(pool: ServerPool) -> Iterator[Obstacle]:
+    """What sglang-jax has no flag for."""
+    plan, wanted = pool.plan, pool.plan.scheduling
+    if plan.degree("data") * plan.degree("expert") > 1:
+        rule = "sglang-jax is exported with tensor alone"
+        yield on_mesh(plan, rule, "plan with --for sglang, or export to vllm")
+    if pool.role != ALONE:
+        yield Obstacle(
+            field="prefill_replicas",
+            value=plan.prefill_replicas,
+            rule="sglang-jax has no roles",
+            remedy="plan with --pools one, or export to vllm",
+        )
+    if wanted.guesses:
+        yield no_word("scheduling.guesses", wanted.guesses, (0,))
+    if plan.prefill_chunk % wanted.page_size:
+        size = wanted.page_size
+        yield Obstacle(
+            field="prefill_chunk",
+            value=plan.prefill_chunk,
+            rule=f"pages of {size} must fill it",
+            remedy=f"set it to {-(-plan.prefill_chunk // size) * size}",
+        )
+
+
+def flags(pool: ServerPool, cfg: ModelConfig) -> dict[str, Any]:
+    """The flags of one server."""
+    plan, wanted = pool.plan, pool.plan.scheduling
     copies, experts = plan.degree("data"), plan.degree("expert")
-    values: dict[str, Any] = {"--model-path": MODEL}
-    if tpu:
-        values["--device"] = "tpu"
+    values: dict[str, Any] = {"--device": "tpu"} if is_tpu(pool.piece) else {}
     values[TENSOR] = plan.degree("tensor") * experts
     if copies * experts > 1:
         values[DATA] = copies * experts
@@ -69,31 +106,22 @@ def write(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
         "--mem-fraction-static": wanted.memory_share,
         "--kv-cache-dtype": CACHES[plan.dtypes.kv],
         "--dtype": DTYPES[plan.dtypes.activations],
-        "--schedule-policy": named(TARGET, "scheduling.order", wanted.order, ORDERS),
+        "--schedule-policy": ORDERS[wanted.order],
     }
-    if length := longest(plan, cfg, piece):
+    if length := longest(pool, cfg):
         values[LENGTHS[TARGET]] = length
-    values |= _switches(plan)
-    return script(TPU if tpu else GPU, values)
+    return values | _switches(pool)
 
 
-def _check_tpu(plan: ServePlan) -> None:
-    """Raise BadRequest for what sglang-jax has no flag for."""
-    if plan.degree("data") * plan.degree("expert") > 1:
-        raise refused(TARGET, "mesh", dict(plan.mesh), "sglang-jax is exported with tensor alone")
-    if plan.prefill_replicas:
-        raise refused(TARGET, "prefill_replicas", plan.prefill_replicas, "sglang-jax has no roles")
-    if plan.scheduling.guesses:
-        guesses = plan.scheduling.guesses
-        raise refused(TARGET, "scheduling.guesses", guesses, "sglang-jax guesses by models alone")
-    if plan.prefill_chunk % plan.scheduling.page_size:
-        size = plan.scheduling.page_size
-        raise refused(TARGET, "prefill_chunk", plan.prefill_chunk, f"pages of {size} must fill it")
+def hosts(pool: ServerPool, words: HostWords) -> list[str]:
+    """The flags of a server of several hosts."""
+    where = f"--dist-init-addr={words.leader}:20000"
+    return [f"--nnodes={pool.hosts}", f"--node-rank={words.rank}", where]
 
 
-def _switches(plan: ServePlan) -> dict[str, Any]:
+def _switches(pool: ServerPool) -> dict[str, Any]:
     """Flags that are there or not."""
-    wanted, found = plan.scheduling, {}
+    plan, wanted, found = pool.plan, pool.plan.scheduling, {}
     if wanted.policy == "chunked":
         found["--enable-mixed-chunk"] = ""
     if not wanted.prefix_cache:
@@ -104,14 +132,14 @@ def _switches(plan: ServePlan) -> dict[str, Any]:
         found["--speculative-algorithm"] = "NGRAM"
         # The draft tokens count the one that is sampled anyway.
         found["--speculative-num-draft-tokens"] = wanted.guesses + 1
-    if plan.prefill_replicas:
-        found["--disaggregation-mode"] = ROLE
+    if pool.role != ALONE:
+        found[ROLE] = pool.role
+        found["--disaggregation-transfer-backend"] = "nixl"
     return found
 
 
-def read(text: str) -> Fields:
+def read(flags: Flags) -> Fields:
     """The fields that the flags say."""
-    flags = flags_of(TARGET, text, TPU if "sgl_jax" in text else GPU, _KNOWN)
     ranks, experts = flags.number(DATA, "1"), flags.number(EXPERT, "1")
     if (ATTENTION in flags) != (experts > 1) or (experts > 1 and ranks != experts):
         raise BadRequest(
@@ -122,12 +150,14 @@ def read(text: str) -> Fields:
     if flags.get("--speculative-algorithm", "NGRAM") != "NGRAM":
         raise BadRequest(f"{TARGET}: a plan can say --speculative-algorithm NGRAM alone")
     return dtype_fields(flags, CACHES) | {
+        "engine": TARGET,
+        "kv_sharding": "heads",
         "mesh": mesh_of(
             {"data": copies, "expert": experts, "tensor": flags.number(TENSOR, "1") // experts}
         ),
         "batch": copies * flags.number("--max-running-requests", "256"),
         "prefill_chunk": copies * flags.number("--chunked-prefill-size", "8192"),
-        "prefill_replicas": int("--disaggregation-mode" in flags),
+        "prefill_replicas": int(ROLE in flags),
         "scheduling.page_size": flags.number("--page-size", "1"),
         "scheduling.memory_share": flags.number("--mem-fraction-static", "0.9", float),
         "scheduling.order": flags.word("--schedule-policy", ORDERS, "fcfs"),
@@ -135,3 +165,42 @@ def read(text: str) -> Fields:
         "scheduling.policy": "chunked" if "--enable-mixed-chunk" in flags else "interleaved",
         "scheduling.guesses": flags.number("--speculative-num-draft-tokens", "1") - 1,
     }
+
+
+def _command(piece: Slice, model: str) -> list[str]:
+    """How it is started, and that it answers other hosts."""
+    module = "sgl_jax.launch_server" if is_tpu(piece) else "sglang.launch_server"
+    where = ["--host=0.0.0.0", "--port=8000", "--enable-metrics"]
+    return ["python3", "-m", module, f"--model-path={model}", *where]
+
+
+SGLANG = ServerProgram(
+    name=TARGET,
+    title="SGLang",
+    command=_command,
+    marks=("sglang.launch_server", "sgl_jax.launch_server"),
+    obstacles=obstacles,
+    flags=flags,
+    read=read,
+    known=_KNOWN,
+    passed_over=(
+        *("--model-path", "--device", "--host", "--port", "--nnodes", "--node-rank"),
+        *("--dist-init-addr", "--disaggregation-transfer-backend"),
+        "--enable-metrics",
+    ),
+    hosts=hosts,
+    environment=lambda _: {},
+    router="python3 -m sglang_router.launch_router",
+    two_pools="--pd-disaggregation",
+    policies={
+        "round_robin": "round_robin",
+        "shortest_queue": "power_of_two",
+        "prefix_aware": "cache_aware",
+    },
+    sidecar="sglang",
+    bootstrap=" 8998",
+    package=lambda piece: None if is_tpu(piece) else f"sglang[all]=={VERSION}",
+    image=lambda piece: None if is_tpu(piece) else f"lmsysorg/sglang:v{VERSION}",
+)
+"""SGLang; sglang-jax on TPUs has no release of its own to bring. Its router takes the shorter of
+two queues."""

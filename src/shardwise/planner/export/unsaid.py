@@ -9,8 +9,8 @@ from typing import Any
 
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.export.notes import plan_fields
-from shardwise.plans import TrainPlan
+from shardwise.planner.export.notes import folded, plan_fields
+from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.software import candidates_of_plan, matters
 
 _PRICED = "what the plan is priced by, not what is run"
@@ -32,6 +32,39 @@ UNSAID: Mapping[str, Mapping[str, str]] = {
 """By target and field, what becomes of it in a file without comments."""
 
 
+SERVING_UNSAID: Mapping[str, str] = {
+    "model": "--model",
+    "slice": "--on",
+    "box": "what --on says",
+    "constants": _PRICED,
+    "replicas": "so many as are started",
+    "prefill_replicas": "so many as are started",
+    "prefill": "which chips a pool of prompts has",
+    "routing": "where there is one server",
+    "batch": "rounded up to a multiple of the data-parallel ranks",
+    "prefill_chunk": "rounded up to a multiple of the data-parallel ranks",
+    "scheduling.acceptance": "it is measured, not chosen",
+    "workload.trace": "the check draws lengths at random",
+}
+"""By field, what becomes of it in a server's script without comments."""
+
+
+def lost_by_a_server(plan: ServePlan, again: ServePlan) -> dict[str, tuple[Any, Any]]:
+    """Fields that differ in a serving plan that was read back without comments, as (was, is), but
+    for those that no script says."""
+    before, after = plan_fields(plan), plan_fields(again)
+    ranks = plan.degree("data") * plan.degree("expert")
+    rounded = {"batch", "prefill_chunk"} if ranks > 1 else set()
+    lost = {}
+    for field in before:
+        was, found = before[field], after.get(field)
+        if field in rounded and -(-was // ranks) * ranks == found:
+            continue
+        if was != found and (field in ("batch", "prefill_chunk") or field not in SERVING_UNSAID):
+            lost[field] = (was, found)
+    return lost
+
+
 def lost_on_the_way(
     plan: TrainPlan, again: TrainPlan, cfg: ModelConfig, piece: Slice, target: str
 ) -> dict[str, tuple[Any, Any]]:
@@ -45,12 +78,5 @@ def lost_on_the_way(
         if before[field] != after[field]
         and field not in UNSAID[target]
         and matters(field, columns).any()
-        and not (field == "mesh" and _folded(before[field]) == _folded(after[field]))
+        and not (field == "mesh" and folded(before[field]) == folded(after[field]))
     }
-
-
-def _folded(mesh: Mapping[str, int]) -> dict[str, int]:
-    """A mesh with `replica` and `data`, which both replicate, as one axis."""
-    copies = mesh.get("replica", 1) * mesh.get("data", 1)
-    rest = {a: d for a, d in mesh.items() if a not in ("replica", "data")}
-    return {a: d for a, d in {"data": copies, **rest}.items() if d > 1}

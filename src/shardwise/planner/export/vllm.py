@@ -1,72 +1,104 @@
-"""A plan as `vllm serve`: one replica, on its own devices.
+"""A plan as `vllm serve`: one server, on its own devices.
 
 Names and meanings of the flags are as read in docs.vllm.ai (engine arguments) and
-vllm/engine/arg_utils.py@99d7eb5d; tests parse back what is written here, no server was started with
-it. Limits on sequences and tokens are per data-parallel rank. With `--enable-expert-parallel`
-experts are cut over tensor x data ranks, attention of a rank sees its own sequences: our `expert`.
-Without it data parallelism copies a dense model, and cuts the experts of others. Both roles of
-disaggregated serving take the same flags (NixlConnector); a proxy gives them out.
+vllm/engine/arg_utils.py of vLLM 0.32.0, whose parser takes them (docs/exports_checked.json); no
+server was started with them. Limits on sequences and tokens are per data-parallel rank. With
+`--enable-expert-parallel` experts are cut over tensor x data ranks, attention of a rank sees its
+own sequences: our `expert`. Without it data parallelism copies a dense model, and cuts the experts
+of others. On TPUs one engine drives all devices: there our `expert` is `enable_dp_attention`, and
+limits are of all ranks together (vllm-project/tpu-inference@011b7dbd
+tpu_inference/layers/common/sharding.py). Both roles of disaggregated serving take the same flags; a
+router gives them out.
 """
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from shardwise.boundary import parse_json, whole
 from shardwise.errors import BadRequest, shown
-from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
-from shardwise.planner.export.notes import Fields, mesh_of, named, refused
+from shardwise.planner.export.flags import Flags
+from shardwise.planner.export.hardware import is_tpu
+from shardwise.planner.export.notes import Fields, mesh_of
 from shardwise.planner.export.server_flags import (
     DTYPES,
     LENGTHS,
-    MODEL,
-    check_plan,
     dtype_fields,
-    flags_of,
     longest,
-    script,
+    no_word,
+    on_mesh,
+    server_obstacles,
 )
-from shardwise.plans import ServePlan
+from shardwise.planner.export.server_program import (
+    ALONE,
+    HostWords,
+    ServerPool,
+    ServerProgram,
+    spread_over_hosts,
+)
+from shardwise.plans.software import Obstacle
 
-TARGET, COMMAND = "vllm", "vllm serve"
+TARGET, VERSION = "vllm", "0.32.0"
 BLOCKS = (1, 8, 16, 32, 64, 128)
 """Page sizes that `--block-size` takes."""
 
 ORDERS = {"fcfs": "fcfs", "priority": "priority"}
 CACHES = {"bf16": "auto", "fp8": "fp8"}
 TRANSFER = json.dumps({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
+TPU_TRANSFER = json.dumps(
+    {
+        "kv_connector": "TPUConnector",
+        "kv_connector_module_path": "tpu_inference.distributed.tpu_connector",
+        "kv_role": "kv_both",
+    }
+)
 
-TENSOR, DATA, EXPERT = (
+TENSOR, DATA, EXPERT, OF_TPUS = (
     *("--tensor-parallel-size", "--data-parallel-size"),
-    "--enable-expert-parallel",
+    *("--enable-expert-parallel", "--additional-config"),
 )
 _KNOWN = (
     LENGTHS[TARGET],
-    *(TENSOR, DATA, EXPERT, "--max-num-seqs", "--max-num-batched-tokens", "--block-size"),
+    *(TENSOR, DATA, EXPERT, OF_TPUS, "--max-num-seqs", "--max-num-batched-tokens", "--block-size"),
     *("--gpu-memory-utilization", "--kv-cache-dtype", "--quantization", "--dtype"),
     *("--enable-prefix-caching", "--no-enable-prefix-caching", "--scheduling-policy"),
     *("--speculative-config", "--kv-transfer-config", "--enable-chunked-prefill"),
 )
 
 
-def write(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
-    """A script that starts one replica."""
-    check_plan(TARGET, plan, cfg)
-    wanted = plan.scheduling
+def obstacles(pool: ServerPool, cfg: ModelConfig) -> Iterator[Obstacle]:
+    """What it would run otherwise than the plan says."""
+    plan, wanted = pool.plan, pool.plan.scheduling
+    yield from server_obstacles(plan, cfg)
+    yield from spread_over_hosts(pool)
     if wanted.policy != "chunked":
-        raise refused(TARGET, "scheduling.policy", wanted.policy, "it mixes chunks with decodes")
+        yield no_word("scheduling.policy", wanted.policy, ("chunked",))
     if wanted.page_size not in BLOCKS:
-        sizes = ", ".join(map(str, BLOCKS))
-        raise refused(TARGET, "scheduling.page_size", wanted.page_size, f"it takes {sizes}")
+        yield no_word("scheduling.page_size", wanted.page_size, BLOCKS)
+    if wanted.order not in ORDERS:
+        yield no_word("scheduling.order", wanted.order, tuple(ORDERS))
     if plan.degree("data") > 1 and cfg.has_experts:
-        raise refused(
-            TARGET, "mesh", dict(plan.mesh), "data parallelism cuts the experts there, not copies"
-        )
-    ranks = plan.degree("data") * plan.degree("expert")
+        rule = "data parallelism cuts the experts there, not copies"
+        yield on_mesh(plan, rule, "set data to 1, or cut experts instead")
+    elif plan.degree("data") > 1 and is_tpu(pool.piece):
+        rule = "on TPUs its limits are those of all copies together"
+        remedy = f"set data to 1 and replicas to {plan.degree('data') * plan.replicas}"
+        yield on_mesh(plan, rule, remedy)
+
+
+def flags(pool: ServerPool, cfg: ModelConfig) -> dict[str, Any]:
+    """The flags of one server."""
+    plan, wanted = pool.plan, pool.plan.scheduling
+    experts, ranks = plan.degree("expert"), plan.degree("data") * plan.degree("expert")
     values: dict[str, Any] = {TENSOR: plan.degree("tensor")}
+    if experts > 1 and is_tpu(pool.piece):  # one engine for all: its limits are of them together
+        values[TENSOR], ranks = experts, 1
+        apart = {"enable_dp_attention": True, "attn_dp_size": experts}
+        values[OF_TPUS] = json.dumps({"sharding": {"sharding_strategy": apart}})
     if ranks > 1:
         values[DATA] = ranks
-    if plan.degree("expert") > 1:
+    if experts > 1:
         values[EXPERT] = ""
     values |= {
         "--max-num-seqs": -(-plan.batch // ranks),
@@ -75,10 +107,10 @@ def write(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
         "--gpu-memory-utilization": wanted.memory_share,
         "--kv-cache-dtype": CACHES[plan.dtypes.kv],
         "--dtype": DTYPES[plan.dtypes.activations],
-        "--scheduling-policy": named(TARGET, "scheduling.order", wanted.order, ORDERS),
+        "--scheduling-policy": ORDERS[wanted.order],
         "--enable-chunked-prefill": "",
     }
-    if length := longest(plan, cfg, piece):
+    if length := longest(pool, cfg):
         values[LENGTHS[TARGET]] = length
     if plan.dtypes.weights == "fp8":
         values["--quantization"] = "fp8"
@@ -86,19 +118,38 @@ def write(plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
     if wanted.guesses:
         guess = {"method": "ngram", "num_speculative_tokens": wanted.guesses}
         values["--speculative-config"] = json.dumps(guess)
-    if plan.prefill_replicas:
-        values["--kv-transfer-config"] = TRANSFER
-    return script(f"{COMMAND} {MODEL}", values)
+    if pool.role != ALONE:
+        values["--kv-transfer-config"] = TPU_TRANSFER if is_tpu(pool.piece) else TRANSFER
+    return values
 
 
-def read(text: str) -> Fields:
+def hosts(pool: ServerPool, words: HostWords) -> list[str]:
+    """The flags of a server of several hosts; on TPUs Ray joins them."""
+    if is_tpu(pool.piece):
+        return ["--distributed-executor-backend=ray"]
+    found = [f"--nnodes={pool.hosts}", f"--node-rank={words.rank}", f"--master-addr={words.leader}"]
+    if pool.plan.degree("tensor") < pool.plan.devices:
+        found.append(f"--data-parallel-address={words.leader}")
+    return [*found, words.others]
+
+
+def environment(pool: ServerPool) -> dict[str, str]:
+    """What tpu-inference reads: that Ray joins hosts, and that attention is cut by sequences."""
+    if not is_tpu(pool.piece):
+        return {}
+    found = {"TPU_MULTIHOST_BACKEND": "ray"} if pool.hosts > 1 else {}
+    return found | ({"NEW_MODEL_DESIGN": "1"} if pool.plan.degree("expert") > 1 else {})
+
+
+def read(flags: Flags) -> Fields:
     """The fields that the flags say."""
-    flags = flags_of(TARGET, text, COMMAND, _KNOWN)
     ranks, cut = flags.number(DATA, "1"), EXPERT in flags
     tensor = flags.number(TENSOR, "1")
     mesh = {"expert": ranks * tensor} if cut else {"data": ranks, "tensor": tensor}
     return dtype_fields(flags, CACHES) | {
+        "engine": TARGET,
         "mesh": mesh_of(mesh),
+        "kv_sharding": "heads",
         "batch": ranks * flags.number("--max-num-seqs", "256"),
         "prefill_chunk": ranks * flags.number("--max-num-batched-tokens", "8192"),
         "prefill_replicas": int("--kv-transfer-config" in flags),
@@ -125,3 +176,33 @@ def _guesses(text: str) -> int:
         )
     what = f"{TARGET}: num_speculative_tokens"
     return whole(held["num_speculative_tokens"], what, least=1, most=1024)
+
+
+VLLM = ServerProgram(
+    name=TARGET,
+    title="vLLM",
+    command=lambda _, model: ["vllm", "serve", model],
+    marks=("vllm serve",),
+    obstacles=obstacles,
+    flags=flags,
+    read=read,
+    known=_KNOWN,
+    passed_over=(
+        *("--port", "--host", "--nnodes", "--node-rank", "--master-addr", "--headless"),
+        *("--data-parallel-address", "--distributed-executor-backend"),
+    ),
+    hosts=hosts,
+    environment=environment,
+    router="vllm-router",
+    two_pools="--vllm-pd-disaggregation",
+    policies={
+        "round_robin": "round_robin",
+        "shortest_queue": "power_of_two",
+        "bounded_hash": "consistent_hash",
+        "prefix_aware": "cache_aware",
+    },
+    sidecar="nixlv2",
+    package=lambda piece: f"{'vllm-tpu' if is_tpu(piece) else 'vllm'}=={VERSION}",
+    image=lambda piece: f"vllm/{'vllm-tpu' if is_tpu(piece) else 'vllm-openai'}:v{VERSION}",
+)
+"""vLLM, on TPUs with tpu-inference. Its router takes the shorter of two queues."""

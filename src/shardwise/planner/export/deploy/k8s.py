@@ -1,0 +1,166 @@
+"""A plan as Kubernetes manifests: `kubectl apply` starts it, a Job measures what it promises.
+
+A single server stands behind a Service, several behind llm-d's router (`llm_d.py`). What only the
+user knows, the checkpoint and a gateway's address, stands in one ConfigMap.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from shardwise.boundary import parse_yaml, whole
+from shardwise.errors import BadRequest
+from shardwise.hardware import Slice, parse_slice
+from shardwise.hardware.names import exported
+from shardwise.models import ModelConfig
+from shardwise.planner.export.deploy.llm_d import GATEWAY, SCORERS, router
+from shardwise.planner.export.deploy.pods import (
+    ACCELERATOR,
+    PORT,
+    PRODUCT,
+    ROLE,
+    ROLES,
+    SERVER,
+    TARGET,
+    TOPOLOGY,
+    Manifest,
+    check_job,
+    servers,
+    yaml_text,
+)
+from shardwise.planner.export.deploy.started import (
+    MODEL,
+    Programs,
+    checked_pools,
+    chip_fields,
+    program_of,
+    slice_fields,
+    unnamed,
+)
+from shardwise.planner.export.load_check import check_words, load_fields
+from shardwise.planner.export.notes import Fields, meant
+from shardwise.planner.export.server_flags import no_word
+from shardwise.planner.export.server_program import ALONE, DECODE, PREFILL, ServerPool, pools_of
+from shardwise.planner.export.vllm import VERSION
+from shardwise.planner.export.xpk import job_name
+from shardwise.plans import ServePlan
+from shardwise.plans.software import Obstacle
+
+__all__ = ["TARGET", "read", "write"]
+
+CLIENT = f"vllm/vllm-openai:v{VERSION}"
+"""What has the client of the check, whichever server answers."""
+
+
+def write(programs: Programs, plan: ServePlan, cfg: ModelConfig, piece: Slice) -> str:
+    """All manifests, a document each."""
+    own = _obstacles(plan, piece)
+    program, pools = checked_pools(TARGET, programs, plan, cfg, piece, own)
+    name = job_name(cfg.name)[:40].rstrip("-")
+    routed = len(pools) > 1 or plan.replicas > 1
+    address = f"EDIT: the address of Gateway {GATEWAY}" if routed else f"http://{name}:{PORT}"
+    settings = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name},
+        "data": {"MODEL": MODEL, "URL": address},
+    }
+    documents = [settings, *(servers(program, pool, cfg, name) for pool in pools)]
+    documents.append(check_job(check_words(plan, "$(MODEL)", "$(URL)"), CLIENT, name))
+    way = router(name, plan.routing, len(pools) > 1) if routed else yaml_text(_service(name))
+    return "\n".join([*_head(name, routed, pools), "---\n".join([*map(yaml_text, documents), way])])
+
+
+def _head(name: str, routed: bool, pools: tuple[ServerPool, ...]) -> list[str]:
+    """What has to be there and to be filled in, and what to type."""
+    needs = ["kubernetes-sigs/lws"] if any(pool.hosts > 1 for pool in pools) else []
+    if routed:
+        needs.append(f"the Gateway API with its inference extension, and a Gateway {GATEWAY}")
+    lines = [f"# The cluster needs {needed}." for needed in needs]
+    return [
+        *lines,
+        f"# Edit ConfigMap {name}; a secret hf-token with key token is used where there is one.",
+        "# kubectl apply -f FILE starts the servers, this measures them:",
+        f'#   kubectl patch job {name}-bench -p \'{{"spec":{{"suspend":false}}}}\'',
+    ]
+
+
+def _service(name: str) -> Manifest:
+    """The address of the only server."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name},
+        "spec": {"selector": {"app": name}, "ports": [{"port": PORT}]},
+    }
+
+
+def _obstacles(plan: ServePlan, piece: Slice) -> Iterator[Obstacle]:
+    """Chips without a label, and what llm-d's router has no plugin for."""
+    for pool in pools_of(plan, piece):
+        yield from unnamed(TARGET, pool.piece)
+    if (plan.replicas > 1 or plan.prefill_replicas) and plan.routing not in SCORERS:
+        yield no_word("routing", plan.routing, tuple(SCORERS))
+
+
+def read(programs: Programs, text: str) -> Fields:
+    """The fields that servers, chips and check say."""
+    said: Fields = {}
+    pools: dict[str, tuple[int, Fields]] = {}
+    for document in _documents(text):
+        kind, spec = document.get("kind"), document.get("spec", {})
+        try:
+            if kind in ("Deployment", "LeaderWorkerSet"):
+                pools |= _pool(programs, spec)
+            elif kind == "Job":
+                said |= load_fields(_command(spec["template"]["spec"]["containers"][0]))
+        except (KeyError, TypeError, AttributeError, IndexError):
+            raise BadRequest(
+                f"{TARGET}: the {kind} has no pod with a command; give the whole manifest"
+            ) from None
+    servers_said = pools.get(ALONE) or pools.get(DECODE)
+    if servers_said is None:
+        raise BadRequest(f"{TARGET}: no pod has a server and the label {ROLE}; give its manifest")
+    said |= servers_said[1] | {"replicas": servers_said[0], "prefill_replicas": 0}
+    if PREFILL in pools:
+        said["prefill_replicas"], own = pools[PREFILL]
+        alike = all(own[key] == said[key] for key in ("slice", "mesh"))
+        said |= {} if alike else {f"prefill.{key}": own[key] for key in ("slice", "mesh", "box")}
+    return said
+
+
+def _documents(text: str) -> Iterator[dict[str, Any]]:
+    for part in text.split("\n---\n"):
+        found = parse_yaml(part, f"{TARGET}: the manifest")
+        if isinstance(found, dict):
+            yield found
+
+
+def _pool(programs: Programs, spec: Any) -> dict[str, tuple[int, Fields]]:
+    """How many servers of a role there are, and what one says; nothing where it is no server."""
+    several = spec.get("leaderWorkerTemplate")
+    pod = several["leaderTemplate"] if several else spec["template"]
+    role = pod["metadata"]["labels"].get(ROLE)
+    if role is None:
+        return {}
+    servers = whole(spec["replicas"], f"{TARGET}: replicas", least=1, most=1e6)
+    hosts = whole(several["size"], f"{TARGET}: size", least=1, most=1e4) if several else 1
+    main = next(c for c in pod["spec"]["containers"] if c["name"] == SERVER)
+    words = _command(main)
+    fields = program_of(programs, TARGET, words).fields(words)
+    limits = main["resources"]["limits"]
+    each = whole(next(iter(limits.values())), f"{TARGET}: chips", least=1, most=1e6)
+    fields |= _chips(pod["spec"]["nodeSelector"], each, hosts)
+    ours = {ours: theirs for theirs, ours in ROLES.items()}
+    return {meant(TARGET, ROLE, role, ours): (servers, fields)}
+
+
+def _chips(selector: Any, each: int, hosts: int) -> Fields:
+    """The chips that the labels of nodes say."""
+    if ACCELERATOR in selector:
+        named = {text: chip for chip, text in exported(TARGET).items()}
+        return slice_fields(parse_slice(f"{named[selector[ACCELERATOR]]}:{selector[TOPOLOGY]}"))
+    return chip_fields(TARGET, selector[PRODUCT], each, hosts)
+
+
+def _command(container: Any) -> list[str]:
+    return [str(word) for word in (*container.get("command", ()), *container.get("args", ()))]
