@@ -6,7 +6,7 @@ its requests over the rate, as `vllm bench serve` scales its arrivals. Everythin
 depends on the seed and not on the rate, so that two rates are compared under the same luck.
 
 A run's load on its targets is the multiple of them that `SHARE` of its requests keep. A rate holds
-if over `RUNS` runs
+if over `RUNS` runs, or twice as many where the tails of these differ by `NOISY`,
 
 - the mean of that, and twice by how much the runs differ, leaves `ROOM` of the targets;
 - what is answered is at least `ANSWERED` of what comes: all but what the queue grows by;
@@ -14,8 +14,9 @@ if over `RUNS` runs
 - in none of them waiting grows from one third of the run to the next.
 
 A server on the edge of its queue answers one run well and the next badly; it holds no rate there.
-The times that are given with a rate are those of a slow run: their mean, and twice by how much
-they differ.
+The times that are given with a rate are those of a slow run, which 98 of 100 further runs stay
+below: of n runs with mean m and standard deviation s that is m + t s sqrt(1 + 1/n), t the quantile
+of Student's distribution with n - 1 degrees of freedom.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,8 +39,12 @@ from shardwise.scheduling.step import StepShape
 COUNTED, RUNS = 2000, 5
 SHARE, ROOM, ANSWERED = 0.95, 0.05, 0.99
 APART, LEAST_APART = 2.0, 0.02
-"""Deviations above the mean of the runs (98 of 100 runs are below), and what a deviation is at
-least, of the mean, as few runs may lie together by chance."""
+"""Deviations above the mean of the runs that the load on a target is taken at, and what a deviation
+is at least, of the mean, as few runs may lie together by chance."""
+NOISY = 1.08
+"""The longest tail of some runs over their mean from which twice as many tell more."""
+SLOW_RUN = {5: 3.285, 10: 2.515}
+"""Deviations above the mean of so many runs that 98 of 100 further ones stay below: Student's t."""
 TOGETHER = 1.25
 LIMIT = 1 - ROOM
 """Of the load on the targets."""
@@ -381,13 +386,12 @@ class Held:
     @property
     def together(self) -> bool:
         """Whether the runs' TTFT and TPOT are alike."""
-        tails = np.array([run.percentiles()[:2] for run in self.runs])
-        return bool(np.all(np.max(tails, axis=0) <= TOGETHER * np.mean(tails, axis=0)))
+        return _tail(self.runs) <= TOGETHER
 
     @property
     def load(self) -> float:
         """Of a slow run."""
-        return float(_slow(np.array([[run.load(self.goal)] for run in self.runs]))[0])
+        return float(_slow(np.array([[run.load(self.goal)] for run in self.runs]), APART)[0])
 
     @property
     def answered(self) -> float:
@@ -398,7 +402,9 @@ class Held:
     @property
     def times(self) -> tuple[float, float, float]:
         """TTFT, TPOT and E2E that `PERCENTILE` of the requests keep, in a slow run."""
-        ttft, tpot, e2e = _slow(np.array([run.percentiles() for run in self.runs])).tolist()
+        apart = SLOW_RUN.get(len(self.runs), APART)
+        runs = np.array([run.percentiles() for run in self.runs])
+        ttft, tpot, e2e = _slow(runs, apart).tolist()
         return ttft, tpot, e2e
 
     @property
@@ -417,12 +423,20 @@ class Held:
         return float(np.mean([run.running for run in self.runs]))
 
 
-def _slow(runs: np.ndarray) -> np.ndarray:
-    """Columns of figures of runs: their mean and `APART` deviations."""
+def _tail(runs: Sequence[SteadyRun]) -> float:
+    """The longest 90th percentile of TTFT or TPOT over the mean of the runs'."""
+    tails = np.array([run.percentiles()[:2] for run in runs])
+    with np.errstate(invalid="ignore"):  # of refused requests, whose times are infinite
+        return float(np.max(np.max(tails, axis=0) / np.mean(tails, axis=0)))
+
+
+def _slow(runs: np.ndarray, apart: float) -> np.ndarray:
+    """Columns of figures of runs: their mean and so many deviations, which are at least what
+    `APART` of the least deviation make."""
     with np.errstate(invalid="ignore"):  # of refused requests, whose times are infinite
         spread = np.std(runs, axis=0, ddof=1) if len(runs) > 1 else 0.0
         mean = np.mean(runs, axis=0)
-        found = mean + APART * np.maximum(spread, LEAST_APART * mean)
+        found = mean + np.maximum(apart * spread, APART * LEAST_APART * mean)
     return np.where(np.isnan(found), np.inf, found)
 
 
@@ -438,15 +452,19 @@ def hold(
     patient: bool = False,
 ) -> Held:
     """Run a fleet at a rate, from seed 0 on, until a run fails or the queues grew more than the
-    others could make good; all of them where `patient`."""
+    others could make good; all of them where `patient`. Full runs that differ are made twice as
+    many."""
     part, share = part_of(fleet, demand, rate, full)
     found: list[SteadyRun] = []
     behind = 0.0
-    for seed in range(runs):
+    while len(found) < runs:
+        seed = len(found)
         found.append(steady_run(part, demand, share, seed=seed, counted=counted))
         behind += 1 - found[-1].answered
         late = behind > (1 - ANSWERED) * runs
         if not patient and (late or not found[-1].holds(goal)):
             break
+        if len(found) == runs == RUNS and _tail(found) > NOISY:
+            runs *= 2
     size = part.pool.replicas + (part.prefill.replicas if part.prefill else 0)
     return Held(rate=rate, goal=goal, runs=tuple(found), wanted=runs, replicas=size)
