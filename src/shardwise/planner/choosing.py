@@ -22,11 +22,13 @@ QUICK = 400_000
 """Legal plans of a search whose plans outside the program are looked for: about a second more."""
 
 
-def plan_for(groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: int) -> TrainPlanning:
+def plan_for(
+    groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: int, outside: bool = True
+) -> TrainPlanning:
     """The best plan of the first group of which some program runs what is fixed, and has a legal
     mesh; where several were tried and none has, the best plan of any.
 
-    Its `outside` is the best plan of any, where that is faster and quickly found. Raises BadRequest
+    Its `outside` is the best plan of any, where that is faster and asked for. Raises BadRequest
     with every obstacle where a single program was asked for and cannot.
     """
     able = [ready for group in groups if (ready := [r for r in group if not obstacles_of(r)])]
@@ -36,7 +38,7 @@ def plan_for(groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: in
     if not asked:
         able.append([replace(groups[0][0], software=None)])
     planning = _first(able, planned, top)
-    return replace(planning, outside=_outside(planning, planned))
+    return replace(planning, outside=_outside(planning, planned) if outside else None)
 
 
 def _first(groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: int) -> TrainPlanning:
