@@ -8,7 +8,7 @@ that was kept), installs the framework there, and passes it the files of docs/ex
 its pyconfig, TorchTitan its ConfigManager, Megatron-LM its argument parser with `validate_args`.
 Where the model builder runs without devices, the parameters of every model are counted and compared
 with ours. The record names the version, the day and each file by its hash; the flags that the
-program knows go to docs/exports_flags.json. CI reads the records alone.
+program knows go to src/shardwise/plans/data/software/flags.json. CI reads the records alone.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from exports import CHECKED, DOCS, TABLE, read_plan, text_of
 
 from shardwise.models import load_model, params_total
 
-FLAGS = DOCS / "exports_flags.json"
+FLAGS = DOCS.parent / "src/shardwise/plans/data/software/flags.json"
 PROBES = Path(__file__).with_name("probes")
 
 

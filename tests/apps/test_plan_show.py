@@ -142,8 +142,8 @@ def test_overrides_that_are_refused(saved, capsys, override, said):
         (b"", "is no plan: it holds no mapping"),
         (b"kind: train\nmesh: {fsdp", "is no YAML at line"),
         (b"\xff\xfe", "is not text in UTF-8"),
-        (b"kind: train\nmodel: llama-3-8b\n", "key 'model_hash': field required"),
-        (b"{}", "unknown plan kind ''"),
+        (b"kind: train\nmodel: llama-3-8b\n", "lacks slice, mesh, batch, length"),
+        (b"{}", "lacks model, slice, mesh, batch, length"),
     ],
 )
 def test_files_that_are_no_plan(capsys, tmp_path, content, said):

@@ -2,13 +2,77 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from shardwise.units import format_bytes, format_gib, format_seconds, sig
+from shardwise.errors import BadRequest
+from shardwise.plans.files import flat_plan
+from shardwise.units import format_bytes, format_gib, format_seconds, format_usd, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import ChipWords
-from shardwise.workflows.plan_diff import PlanDiff, diff_plans
-from shardwise.workflows.plan_file import GivenPlan, price_given
+from shardwise.workflows.plan_file import GivenPlan, Priced, price_given, shortfall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDiff:
+    """Every pair is (first, second).
+
+    changed: choices that differ, by dotted name; None where a plan does not name it.
+    effect: the headline numbers, then lower and upper of each time.
+    bound_by: what binds a "step"; for serving "prefill" and "decode".
+    memory_by_kind: bytes per chip at the peak, kinds that either plan has.
+    misses: why a plan does not fit its chips, empty where it does.
+    """
+
+    changed: dict[str, tuple[Any, Any]]
+    effect: dict[str, tuple[float, float]]
+    bound_by: dict[str, tuple[str, str]]
+    memory_by_kind: dict[str, tuple[float, float]]
+    misses: tuple[str, str]
+
+
+def diff_plans(first: Priced, second: Priced) -> PlanDiff:
+    """Raises BadRequest where one plan trains and the other serves."""
+    if type(first.plan) is not type(second.plan):
+        raise BadRequest(
+            "one file is a training plan and the other a serving plan; give two of a kind"
+        )
+    left, right = flat_plan(first.plan), flat_plan(second.plan)
+    kinds = [p.result["memory_by_kind"] for p in (first, second)]
+    bounds = [_bounds(p.result["bound_by"]) for p in (first, second)]
+    return PlanDiff(
+        changed={
+            name: (left.get(name), right.get(name))
+            for name in dict.fromkeys([*left, *right])
+            if left.get(name) != right.get(name)
+        },
+        effect=_effect(first, second),
+        bound_by={phase: (bound, bounds[1][phase]) for phase, bound in bounds[0].items()},
+        memory_by_kind={
+            kind: (float(kinds[0].get(kind, 0.0)), float(kinds[1].get(kind, 0.0)))
+            for kind in dict.fromkeys([*kinds[0], *kinds[1]])
+        },
+        misses=(shortfall(first), shortfall(second)),
+    )
+
+
+def _bounds(bound_by: str | dict[str, str]) -> dict[str, str]:
+    return bound_by if isinstance(bound_by, dict) else {"step": bound_by}
+
+
+def _effect(first: Priced, second: Priced) -> dict[str, tuple[float, float]]:
+    """Headline numbers; a time stands with its two bounds."""
+    effect: dict[str, tuple[float, float]] = {}
+    for name, value in first.headline.items():
+        effect[name] = (value, second.headline[name])
+        outer = name.removesuffix(".expected")
+        if outer != name:
+            for bound in ("lower", "upper"):
+                effect[f"{outer}.{bound}"] = (
+                    first.result[outer][bound],
+                    second.result[outer][bound],
+                )
+    return effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +154,8 @@ def _ratio(x: float, y: float) -> str:
 def _shown(name: str, value: float) -> str:
     if "seconds" in name:
         return format_seconds(value)
+    if name.startswith("usd"):
+        return format_usd(value)
     return format_gib(value) if "bytes" in name else sig(value, 4)
 
 

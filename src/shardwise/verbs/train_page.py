@@ -40,7 +40,17 @@ def plan_text(plan: TrainPlan, result: Mapping[str, Any]) -> str:
     if result["chips_idle"]:
         idle = f"; {result['chips_idle']:,} chips stay idle"
     count = many(plan.microbatches, "microbatch").replace("hs", "hes")
-    return f"{mesh_text(result['mesh'])}, {count}, remat {plan.remat}{_choices_text(plan)}{idle}"
+    remat = f"remat {plan.remat}{_kinds_text(plan)}"
+    return f"{mesh_text(result['mesh'])}, {count}, {remat}{_choices_text(plan)}{idle}"
+
+
+def _kinds_text(plan: TrainPlan) -> str:
+    """Where kinds of activations go that the policy does not decide."""
+    at: dict[str, list[str]] = {}
+    for kind, place in plan.remat_kinds.items():
+        at.setdefault(place, []).append(kind)
+    said = [f"{place} {' '.join(kinds)}" for place, kinds in at.items()]
+    return f" ({', '.join(said)})" if said else ""
 
 
 def _runs_in(result: Mapping[str, Any]) -> list[Fact]:
