@@ -138,7 +138,9 @@ def test_the_page():
     assert max(map(len, lines)) <= WIDTH
     assert "runs in" in lines[1]
     assert "over providers" in lines[1]
-    assert any(line.startswith("  v5p $/h") and "2024-12: old" in line for line in lines)
+    told = "$4.20 (gcp us-central1, 2026-11), the only provider; the same in 2024-12"
+    assert any(line.startswith("  v5p $/h") and told in line for line in lines)
+    assert any("$3.99 (runpod secure, 2026-11); $2.69 (runpod community" in line for line in lines)
     assert any(line.startswith("  cheapest: ") for line in lines)
 
 

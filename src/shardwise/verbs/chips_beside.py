@@ -205,7 +205,12 @@ def _price_text(choice: SliceChoice) -> str:
     price, prices = choice.chip.price, choice.prices
     if price is None:
         return f"no price; give one with --price {choice.chip.id}=USD"
-    return str(price) if prices is None else f"{price}; {prices}"
+    if prices is None:
+        return str(price)
+    low = prices.low
+    if (low.provider, low.usd_per_chip_hour) == (price.provider, price.usd_per_chip_hour):
+        return f"{prices}; the same in {price.as_of[:7]}"
+    return f"{price}; {prices}"
 
 
 def _range_text(row: Row) -> str:

@@ -73,10 +73,18 @@ EXPORTERS: Mapping[str, Exporter] = {
     ),
     "jax": Exporter(write=jax_mesh.write, read=jax_mesh.read, lost=lambda _: jax_mesh.LOST),
     "xpk": Exporter(
-        write=xpk.write, read=xpk.read, lost=lambda _: xpk.LOST, runner=lambda _: MAXTEXT
+        write=xpk.write,
+        read=xpk.read,
+        lost=lambda _: xpk.LOST,
+        runner=lambda _: MAXTEXT,
+        obstacles=xpk.obstacles,
     ),
     "skypilot": Exporter(
-        write=skypilot.write, read=skypilot.read, lost=skypilot.lost, runner=skypilot.runner
+        write=skypilot.write,
+        read=skypilot.read,
+        lost=skypilot.lost,
+        runner=skypilot.runner,
+        obstacles=skypilot.obstacles,
     ),
 }
 """By the name that `--to` takes."""
@@ -91,9 +99,10 @@ def export_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice, target: str) ->
     """
     exporter = exporter_of(EXPORTERS, target, "export target")
     check_model(plan, cfg)
-    runner = exporter.runner(piece)
+    runner, found = exporter.runner(piece), exporter.obstacles(plan, piece)
     if runner is not None:
-        check_runs(target, runner.obstacles(candidates_of_plan(plan, cfg, piece)))
+        found += runner.obstacles(candidates_of_plan(plan, cfg, piece))
+    check_runs(target, found)
     text = exporter.write(plan, cfg, piece)
     return with_notes(text, target, plan, cfg, exporter.read(text), exporter.lost(piece))
 
