@@ -96,11 +96,17 @@ def where_table(parts: Mapping[str, float], title: str) -> TextTable:
     return TextTable(
         [title, "time", "share"],
         [
-            [name, format_seconds(value), percent(value / whole)]
+            [_EXPLAINED.get(name, name), format_seconds(value), percent(value / whole)]
             for name, value in (shown | small).items()
         ],
         ruled=False,
     )
+
+
+_EXPLAINED = {
+    "math below peak": "math below peak (what kernels lose)",
+}
+"""What a name of a part means, where it is not plain."""
 
 
 def train_detail(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
@@ -129,6 +135,11 @@ def _bounds(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
             ["seconds per step", *(format_seconds(v) for v in step.values())],
             ["tokens/s", *(format_count(plan.tokens / v) for v in step.values())],
         ],
+    )
+    yield wrapped(
+        "lower: the busiest resource at its peak rate, nothing else; upper: nothing overlaps. How "
+        "far predictions were off is another range, that of 8 of 10",
+        2,
     )
     found = result["expected_80"]
     if found:

@@ -11,7 +11,7 @@ from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import split_family, with_family
 from shardwise.planner.export import parse_export
-from shardwise.planner.export.known_flags import target_of, unknown_flags
+from shardwise.planner.export.known_flags import target_of, unread_notes
 from shardwise.planner.price.plan import step_timeline
 from shardwise.planner.price.timeline import Timeline
 from shardwise.planner.serve.answer import evaluate_serve
@@ -87,7 +87,7 @@ def foreign_notes(what: GivenPlan) -> list[str]:
     if target is None:
         return []
     said = f"read as {target}'s own file: what it leaves out is {target}'s default"
-    return [said, *unknown_flags(text, target)]
+    return [said, *unread_notes(text, target)]
 
 
 def price_given(what: GivenPlan, chips: ChipWords, family: str | None = None) -> Priced:

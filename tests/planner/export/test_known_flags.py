@@ -7,7 +7,7 @@ import pytest
 from tests.apps.commands import answer, answered, refused, run
 
 from shardwise.planner.export import parse_export
-from shardwise.planner.export.known_flags import known_flags, target_of, unknown_flags
+from shardwise.planner.export.known_flags import known_flags, target_of, unread_notes
 from shardwise.plans.software.maxtext import KEPT, OFFLOADED
 
 MAXTEXT = {
@@ -71,7 +71,7 @@ def test_whose_file_it_is(text, target):
     ],
 )
 def test_a_word_that_the_program_does_not_know_is_named(text, target, said):
-    found = unknown_flags(text, target)
+    found = unread_notes(text, target)
     assert len(found) == len(said)
     for line, pattern in zip(found, said, strict=True):
         assert re.search(pattern, line)
@@ -145,3 +145,9 @@ def test_the_snapshot_has_the_flags_of_each_program():
     assert set(flags) == {"maxtext", "megatron", "torchtitan"}
     assert all(len(row["flags"]) > 30 for row in flags.values())
     assert json.dumps(flags)
+
+
+def test_what_torchtitan_keeps_of_every_second_matmul_is_said(tmp_path):
+    said = unread_notes(TOML.replace('"full"', '"selective"'), "torchtitan")
+    assert "'selective' is read as remat matmul_outputs" in said[0]
+    assert unread_notes(TOML, "torchtitan") == []

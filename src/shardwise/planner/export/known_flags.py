@@ -62,10 +62,16 @@ def target_of(text: str) -> str | None:
     return best if counts[best] >= _FEWEST else None
 
 
-def unknown_flags(text: str, target: str) -> list[str]:
-    """A line for each flag that the program does not know, with the nearest that it does."""
+def unread_notes(text: str, target: str) -> list[str]:
+    """A line for each flag that the program does not know, with the nearest that it does, and for
+    what was read as something near it."""
     if target not in _FLAGS:
         return []
+    near = torchtitan_read.read_nearly(text) if target == torchtitan_read.TARGET else []
+    return [*_unknown_flags(text, target), *near]
+
+
+def _unknown_flags(text: str, target: str) -> list[str]:
     known, said = _known(target), []
     for name in sorted(_given(target, text) - known):
         if target == "torchtitan" and name.partition(".")[0] not in _sections(known):

@@ -95,6 +95,15 @@ def read(text: str, devices: int | None = None) -> Fields:
     return said | _read_batch(given, ranks, stages) | _read_stages(given, stages)
 
 
+def read_nearly(text: str) -> list[str]:
+    """What is read as the nearest that a plan can say."""
+    given = {**DEFAULTS, **given_values(text)}
+    if given["activation_checkpoint"] != DEFAULTS["activation_checkpoint"]:
+        return []
+    said = "activation checkpoint 'selective' is read as remat matmul_outputs, the nearest"
+    return [f"{said}; TorchTitan recomputes every second matmul besides, which takes longer"]
+
+
 def _mesh(given: Mapping[str, Any], devices: int | None) -> dict[str, int]:
     names = ("pipeline", "context", "tensor", "expert")
     degrees = {name: _degree(given, f"{name}_parallel_degree") for name in names}
