@@ -184,6 +184,11 @@ class Swept(Answer):
             if point.miss:
                 yield f"  {point.piece}, batch {point.batch}: {point.miss}"
         yield from (f"\n{line}" for line in self.result["verdicts"])
+        if self.days and len(self.points) > 1:
+            yield (
+                "  shown are sizes that double; plan train with --days on a bare chip looks at those "
+                "between, too"
+            )
 
 
 _COLUMNS = (
