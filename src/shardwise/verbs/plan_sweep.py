@@ -186,8 +186,8 @@ class Swept(Answer):
         yield from (f"\n{line}" for line in self.result["verdicts"])
         if self.days and len(self.points) > 1:
             yield (
-                "  shown are sizes that double; plan train with --days on a bare chip looks at those "
-                "between, too"
+                "  shown are sizes that double; plan train with --days on a bare chip looks at the "
+                "sizes between, too"
             )
 
 
