@@ -56,7 +56,7 @@ class SweepRequest(TrainChoices):
 
     def answer(self, progress: Progress | None = None) -> "Swept | ChipsBeside":
         """Search each point, or of each chip the slices that its deadline needs."""
-        if self.days and not self.tokens:
+        if self.days is not None and not self.tokens:
             raise BadRequest("--days is a deadline for a run; say its length with --tokens")
         check_choice(self.objective, "--objective", OBJECTIVES)
         places = self._places()
@@ -67,7 +67,9 @@ class SweepRequest(TrainChoices):
             for length in lengths:
                 parse_batch(batch, length)
         tokens = parse_total(self.tokens, "--tokens") if self.tokens else None
-        days = number(self.days, "--days", above=0, most=1e6, suffix=True) if self.days else None
+        days = None
+        if self.days is not None:
+            days = number(self.days, "--days", above=0, most=1e6, suffix=True)
         low, high = self._range()
         if self._is_beside(places):
             asked = BesideRequest(

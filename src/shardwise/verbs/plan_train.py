@@ -133,7 +133,7 @@ class TrainPlanRequest(TrainChoices):
 
     def _days(self, run: dict[str, Any] | None) -> float | None:
         """The deadline, if there is one."""
-        if not self.days:
+        if self.days is None:
             return None
         if run is None or self.mfu:
             raise BadRequest("--days is a deadline for a run; give --tokens, and leave out --mfu")
