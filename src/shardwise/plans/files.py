@@ -3,8 +3,10 @@
 An unknown key is an error with the nearest spelling; a wrong type names the key and the value.
 """
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,10 +15,11 @@ from shardwise.errors import BadRequest, shown, unknown
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
 from shardwise.models.zoo import split_family, with_family
+from shardwise.plans import handwritten, handwritten_serve
 from shardwise.plans.handwritten import check_whole, is_handwritten, programs, worked_out
-from shardwise.plans.named import from_folder, plan_path, to_folder
+from shardwise.plans.named import file_from_folder, from_folder, plan_path, to_folder
 from shardwise.plans.serve import ServePlan
-from shardwise.plans.software import SoftwareRow, candidates_of_plan
+from shardwise.plans.software import SOFTWARE, SoftwareRow, candidates_of_plan
 from shardwise.plans.train import CHOICES, TrainPlan
 
 KINDS: Mapping[str, type[TrainPlan] | type[ServePlan]] = {"train": TrainPlan, "serve": ServePlan}
@@ -30,7 +33,10 @@ def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise BadRequest(f"cannot write '{path}': the folder '{path.parent}' does not exist")
-    values = plan_dict(plan) | {"model": to_folder(plan.model, path.parent)}
+    values: dict[str, Any] = plan_dict(plan) | {"model": to_folder(plan.model, path.parent)}
+    load = values.get("workload")
+    if load and load["trace"]:
+        load["trace"] = os.path.relpath(load["trace"], path.parent)
     write_text(path, yaml.safe_dump(values, sort_keys=False))
 
 
@@ -83,9 +89,17 @@ def load_plan(
 
 
 def _beside(data: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The values with the model found beside the file, where it names a file or folder there."""
-    named = data.get("model")
-    return data | {"model": from_folder(named, path.parent)} if isinstance(named, str) else data
+    """The values with the model, and the trace of a load, found beside the file, where it names a
+    file or folder there."""
+    named, load = data.get("model"), data.get("workload")
+    if isinstance(named, str):
+        data = data | {"model": from_folder(named, path.parent)}
+    if isinstance(data.get("trace"), str):
+        data = data | {"trace": file_from_folder(data["trace"], path.parent)}
+    if isinstance(load, dict) and isinstance(load.get("trace"), str):
+        trace = file_from_folder(load["trace"], path.parent)
+        data = data | {"workload": {**load, "trace": trace}}
+    return data
 
 
 def keys_written(path: Path | str) -> frozenset[str]:
@@ -93,6 +107,19 @@ def keys_written(path: Path | str) -> frozenset[str]:
     from what was worked out."""
     data = read_yaml(plan_path(str(path)), "the plan")
     return frozenset(_dotted(data)) if isinstance(data, dict) else frozenset()
+
+
+def origin_of(written: Collection[str], plan: TrainPlan | ServePlan, key: str) -> str:
+    """Where a choice of a plan in a file with such keys comes from: the "file", what the users of
+    its program leave ("usual"), "computed" from the others, or the "default"."""
+    by_hand = handwritten if isinstance(plan, TrainPlan) else handwritten_serve
+    if key in written or by_hand.WORD_OF.get(key) in written:
+        return "file"
+    if isinstance(plan, TrainPlan) and plan.software in SOFTWARE and "model_hash" not in written:
+        usual = SOFTWARE[plan.software].usual
+        if key in usual and usual[key] == reduce(getattr, key.split("."), plan):
+            return "usual"
+    return "computed" if key in by_hand.COMPUTED else "default"
 
 
 def _dotted(data: Mapping[Any, Any]) -> Iterator[str]:
@@ -112,6 +139,8 @@ def changed(data: dict[str, Any], overrides: Mapping[str, str], origin: str) -> 
 
 def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
     """A plan from plain values; `origin` names the file in errors."""
+    if handwritten_serve.is_handwritten(data):
+        return _checked(handwritten_serve.worked_out(data, origin), origin)
     if is_handwritten(data) or not {"kind", "model_hash"} & data.keys():
         check_whole(data, origin)
     if not is_handwritten(data):

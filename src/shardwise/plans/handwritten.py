@@ -12,10 +12,9 @@ runs the plan (`any` where none does), and its stack and dtypes are what its use
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
-from functools import reduce
 from typing import Any
 
 from shardwise.errors import BadRequest, shown
@@ -23,9 +22,7 @@ from shardwise.hardware import Slice, parse_slice
 from shardwise.hardware.boxes import box_of
 from shardwise.models import load_model
 from shardwise.plans.batch_words import parse_batch, parse_length
-from shardwise.plans.serve import ServePlan
 from shardwise.plans.software import (
-    SOFTWARE,
     SoftwareRow,
     software_row,
     usual_software,
@@ -102,7 +99,7 @@ def programs(data: Mapping[str, Any]) -> Iterator[SoftwareRow | None]:
 
 def worked_out(data: Mapping[str, Any], origin: str, row: SoftwareRow | None) -> dict[str, Any]:
     """The values of a whole plan for a program."""
-    mesh, piece = _mesh(data["mesh"], origin), _piece(data)
+    mesh, piece = mesh_of(data["mesh"], origin), _piece(data)
     cfg = load_model(str(data["model"]))
     length = parse_length(data.get("length", data.get("sequence_length", 0)), "length")
     stages = mesh.get("stage", 1)
@@ -128,23 +125,11 @@ def worked_out(data: Mapping[str, Any], origin: str, row: SoftwareRow | None) ->
     return computed | given | {"dtypes": dtypes}
 
 
-def origin_of(written: Collection[str], plan: TrainPlan | ServePlan, key: str) -> str:
-    """Where a choice of a plan in a file with such keys comes from: the "file", what the users of
-    its program leave ("usual"), "computed" from the others, or the "default"."""
-    if key in written or WORD_OF.get(key) in written:
-        return "file"
-    began = isinstance(plan, TrainPlan) and "model_hash" not in written
-    row = SOFTWARE.get(plan.software) if began and isinstance(plan, TrainPlan) else None
-    if row and key in row.usual and row.usual[key] == reduce(getattr, key.split("."), plan):
-        return "usual"
-    return "computed" if key in COMPUTED else "default"
-
-
 def _piece(data: Mapping[str, Any]) -> Slice:
     return parse_slice(str(data["slice"]))
 
 
-def _mesh(value: Any, origin: str) -> dict[str, int]:
+def mesh_of(value: Any, origin: str, axes: Sequence[str] = MESH_AXES) -> dict[str, int]:
     """The mesh, outermost axis first."""
     if not isinstance(value, Mapping) or not all(
         isinstance(n, int) and not isinstance(n, bool) for n in value.values()
@@ -153,7 +138,7 @@ def _mesh(value: Any, origin: str) -> dict[str, int]:
             f"'{origin}': key 'mesh' is {shown(value)}; it maps axes to degrees, such as "
             "{fsdp: 64, tensor: 2}"
         )
-    order = [axis for axis in MESH_AXES if axis in value]
+    order = [axis for axis in axes if axis in value]
     mesh = {str(axis): value[axis] for axis in (*order, *(a for a in value if a not in order))}
     check_mesh(mesh)
     return mesh

@@ -8,10 +8,9 @@ from typing import Any
 
 from shardwise.book.rules.audit import audit_result
 from shardwise.errors import BadRequest
-from shardwise.planner.serve.served import Served, served_plan
+from shardwise.planner.serve.served import Served
 from shardwise.plans import ServePlan, TrainPlan
-from shardwise.plans.files import flat_plan, keys_written
-from shardwise.plans.handwritten import origin_of
+from shardwise.plans.files import flat_plan, keys_written, origin_of
 from shardwise.units import format_usd, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, wrapped
@@ -24,7 +23,7 @@ from shardwise.workflows.inputs import HardwareWords, parse_total, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
 from shardwise.workflows.predict import run_result, runs_in
 from shardwise.workflows.predict_fleet import DEFINITIONS, served_cautions, served_result
-from shardwise.workflows.simulate import demand_for
+from shardwise.workflows.simulate import served_under
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,7 @@ class PlanShowRequest(HardwareWords):
         if isinstance(priced.plan, ServePlan) and self.tokens:
             raise BadRequest("--tokens is the length of a training run; this is a serving plan")
         if isinstance(priced.plan, ServePlan) and priced.plan.workload is not None:
-            return self._under_load(priced, priced.plan)
+            return self._under_load(priced)
         check_fits(priced)
         result = priced.result
         if isinstance(priced.plan, TrainPlan):
@@ -67,13 +66,12 @@ class PlanShowRequest(HardwareWords):
             warnings=priced.warnings,
         )
 
-    def _under_load(self, priced: Priced, plan: ServePlan) -> "ServedShown":
-        answer, demand = priced.answer, demand_for(plan)
-        pieces = (answer.piece, answer.prefill_piece)
-        served = served_plan(plan, answer.cfg, *pieces, demand)
+    def _under_load(self, priced: Priced) -> "ServedShown":
+        served = served_under(priced)
         return ServedShown(
             priced=priced,
             served=served,
+            resolves=self.resolve,
             result={**priced.result, **served_result(served)},
             resolved=self._resolved(priced.plan),
             warnings=[*priced.warnings, *served_cautions(served)],
@@ -118,10 +116,7 @@ class PlanShown(Answer):
     def page(self) -> Page:
         """One priced plan and, where it trains, the book's rules; or all choices by origin."""
         if self.resolves:
-            yield TextTable(
-                ["choice", "value", "from"],
-                [[k, short(v["value"]), v["origin"]] for k, v in self.resolved.items()],
-            )
+            yield choices_table(self.resolved)
             return
         if isinstance(self.priced.plan, TrainPlan):
             yield from train_page(self.best, self.result, self._dollars())
@@ -152,6 +147,7 @@ class ServedShown(Answer):
 
     priced: Priced
     served: Served
+    resolves: bool = False
 
     @property
     def best(self) -> Any:
@@ -163,13 +159,22 @@ class ServedShown(Answer):
         return [dict(self.priced.headline)]
 
     def page(self) -> Page:
-        """The servers, what they hold, times and cost."""
+        """The servers, what they hold, times and cost; or all choices by origin."""
+        if self.resolves:
+            yield choices_table(self.resolved)
+            return
         yield from served_page(self.served, self.result)
 
     def sections(self) -> Mapping[str, Page]:
         """Where the mesh lies, and the two steps of a full batch."""
         none = iter(["The book has rules for training plans alone."])
         return {"detail": serve_detail(self.best, self.priced.result), "book": none}
+
+
+def choices_table(resolved: Mapping[str, Any]) -> TextTable:
+    """All choices, with what gave each."""
+    rows = [[k, short(v["value"]), v["origin"]] for k, v in resolved.items()]
+    return TextTable(["choice", "value", "from"], rows)
 
 
 def short(value: Any) -> str:
