@@ -12,7 +12,7 @@ the manifests, where what Kubernetes does not know itself is read of repositorie
 (`repositories.py`).
 Where the model builder runs without devices, the parameters of every model are counted and compared
 with ours. The record names the version, the day and each file by its hash; the flags that the
-program knows go to docs/exports_flags.json. CI reads the records alone.
+program knows go to src/shardwise/plans/data/software/flags.json. CI reads the records alone.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from shardwise.planner.export import EXPORTERS, sglang, vllm
 from shardwise.planner.export.serving import PROGRAMS
 from shardwise.plans import ServePlan
 
-FLAGS = DOCS / "exports_flags.json"
+FLAGS = DOCS.parent / "src/shardwise/plans/data/software/flags.json"
 PROBES = Path(__file__).with_name("probes")
 
 

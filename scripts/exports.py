@@ -7,7 +7,7 @@ docs/exports.md and .json.
 For ten models on six slices: the default plan and what runs it, its export read back with the
 comments stripped, and its price beside that of `--for any`. Whether the program's own parser took
 the file is in docs/exports_checked.json (`scripts/check_exports.py`); until it did, its flags are
-held against docs/exports_flags.json. The serving half (`exports_serving.py`) is kept row by row: a
+held against plans/data/software/flags.json. The serving half (`exports_serving.py`) is kept row by row: a
 run that was cut off goes on where it stood, unless --again is given.
 """
 
@@ -121,7 +121,7 @@ back with its comments stripped. {good} of the {possible} answers come back as t
 for what no file says (below). "any" is how much faster the fastest plan is that can be priced with
 the same stack and dtypes, whether the program runs it or not: the price of being runnable. "taken
 by" names what took the file: the program's own parser (docs/exports_checked.json), or the snapshot
-of its flags (docs/exports_flags.json).
+of its flags (src/shardwise/plans/data/software/flags.json).
 """
 ASKED = """### Asked for by name
 

@@ -21,7 +21,7 @@ from shardwise.evidence.against import (
 from shardwise.plans.named import audit_about
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_seconds
-from shardwise.verbs.plan_train import figures, shown
+from shardwise.verbs.against_page import figures, shown
 from shardwise.workflows.predict import plan_training, slower_text, train_result
 from shardwise.workflows.train_choices import TrainChoices
 

@@ -26,6 +26,7 @@ OUTPUT = {
 FILES = {
     ("plan", "train", "plan_path"): "writes `answer.best.plan`",
     ("plan", "serve", "plan_path"): "writes `answer.best.plan`",
+    ("plan", "sweep", "plan_path"): "writes the plan of `answer.chosen`",
     ("plan", "show", "output"): "writes `answer.best.plan`",
     ("export", "output"): "writes `answer.text`",
     ("compile", "out"): "writes a report of the answer",

@@ -39,6 +39,16 @@ def test_an_unknown_class_is_answered_with_the_family_that_it_takes(capsys, word
     assert out
 
 
+def test_keys_that_the_family_does_not_have_are_named(capsys, tmp_path):
+    config = json.loads((tmp_path / "m.json").read_text()) | {"mixer_groups": 4, "rope_new": 1}
+    (tmp_path / "keys.json").write_text(json.dumps(config))
+    for words in COMMANDS:
+        own = [word.replace("m.json", "keys.json") for word in words]
+        _, _, err = run(capsys, *own, "--as", FAMILY)
+        assert f"a {FAMILY} has no 'mixer_groups'; not read" in " ".join(err.split())
+        assert "rope_new" not in err
+
+
 def test_a_family_that_there_is_not_is_named(capsys):
     said = refused(capsys, ["model", "show", "m.json", "--as", "LlamaForCausalM"])
     assert f"unknown family 'LlamaForCausalM'; did you mean '{FAMILY}'" in said

@@ -4,8 +4,11 @@ import json
 from copy import deepcopy
 
 import pytest
-from tests.apps.commands import answer, document, refused, run
+from tests.apps.commands import answer, answered, document, refused, run
 from tests.apps.test_plan_train import HELD, SMALL, STABLE
+
+from shardwise.models.zoo import hf_config
+from shardwise.units import format_usd
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +145,8 @@ def test_overrides_that_are_refused(saved, capsys, override, said):
         (b"", "is no plan: it holds no mapping"),
         (b"kind: train\nmesh: {fsdp", "is no YAML at line"),
         (b"\xff\xfe", "is not text in UTF-8"),
-        (b"kind: train\nmodel: llama-3-8b\n", "key 'model_hash': field required"),
-        (b"{}", "unknown plan kind ''"),
+        (b"kind: train\nmodel: llama-3-8b\n", "lacks slice, mesh, batch, length"),
+        (b"{}", "lacks model, slice, mesh, batch, length"),
     ],
 )
 def test_files_that_are_no_plan(capsys, tmp_path, content, said):
@@ -195,3 +198,55 @@ def test_diff_of_a_missing_file(saved, capsys, tmp_path):
 def test_the_document_is_json_all_the_way(saved):
     _, planned = saved
     assert json.loads(json.dumps(planned)) == planned
+
+
+FIVE = "model: llama-3.2-1b\nslice: v5e:4x4\nmesh: {fsdp: 16}\nbatch: 64seq\nlength: 2k\n"
+
+
+def test_what_a_plan_by_hand_leaves_out_is_shown_with_its_origin(tmp_path):
+    path = tmp_path / "five.yaml"
+    path.write_text(FIVE.replace("llama-3.2-1b", "llama-3-8b") + "dtypes: {grad: bf16}\n")
+    origins = {
+        name: found["origin"] for name, found in answer("plan", "show", path)["resolved"].items()
+    }
+    said = {"model": "file", "mesh.fsdp": "file", "global_batch_sequences": "file"}
+    said |= {"dtypes.grad": "file", "dtypes.param": "usual", "software": "computed"}
+    said |= {"box": "computed", "remat": "default"}
+    assert {name: origins[name] for name in said} == said
+
+
+def test_dollars_of_a_shown_plan(tmp_path):
+    path = tmp_path / "five.yaml"
+    path.write_text(FIVE)
+    out, _ = answered("plan", "show", path, "--price", "v5e=2")
+    result = answer("plan", "show", path, "--price", "v5e=2", "--tokens", "1T")["result"]
+    assert result["run"]["usd"] == pytest.approx(16 * 2 * 1e12 / result["tokens_per_second"] / 3600)
+    line = next(line for line in out.splitlines() if line.startswith("  cost"))
+    assert f"{format_usd(result['run']['usd'])} per 1T tokens at $2.00 (yours)" in line
+    out, _ = answered("plan", "show", path, "--tokens", "1T")
+    assert any(line.startswith("  1T tokens") and " days" in line for line in out.splitlines())
+    both = answer("plan", "diff", path, path, "--set", "remat=none")["result"]["effect"]
+    assert both["usd_per_trillion_tokens"][0] == both["usd_per_trillion_tokens"][1] > 0
+
+
+def test_tokens_are_of_a_training_run(capsys, tmp_path):
+    path = tmp_path / "serve.yaml"
+    words = ("--model", "llama-3.2-1b", "--on", "v5e:2x2", "--input", "512", "--output", "64")
+    answered("plan", "serve", *words, "-o", path)
+    assert "--tokens is the length of a training run" in refused(
+        capsys, ["plan", "show", path, "--tokens", "1T"]
+    )
+
+
+def test_a_config_of_an_unknown_class_is_read_as(tmp_path, capsys):
+    config = {**hf_config("llama-3.2-1b"), "architectures": ["NewForCausalLM"], "model_type": "new"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    path = tmp_path / "five.yaml"
+    path.write_text(FIVE.replace("llama-3.2-1b", "config.json"))
+    assert "--as" in refused(capsys, ["plan", "show", path])
+    shown = answer("plan", "show", path, "--as", "LlamaForCausalLM")["result"]
+    path.write_text(FIVE)
+    assert (
+        shown["step_seconds"]
+        == answer("plan", "show", path, "--set", "zero=1")["result"]["step_seconds"]
+    )

@@ -1,21 +1,28 @@
 """`plan sweep` with several chips: one table, a row for each with its own plan and prices."""
 
+from dataclasses import replace
+from functools import cache, partial
+from types import SimpleNamespace
+
 import pytest
 from tests.apps.commands import answer, answered, refused
 
+from shardwise.apps.cli import main
 from shardwise.hardware import load_chip
 from shardwise.hardware.prices import price_range
-from shardwise.models import load_model
+from shardwise.plans import load_plan
 from shardwise.verbs.layout import HEIGHT, WIDTH
-from shardwise.verbs.side_by_side import by_deadline
+from shardwise.workflows import deadline
+from shardwise.workflows.deadline import slice_for
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.sweep import SweepPoint, slices_between
+from shardwise.workflows.sweep import SweepPoint, slices_offered
 
 JOB = ("--model", "llama-3.2-1b", "--batch", "256seq", "--seq", "2048", "--remat", "block")
 RUN = ("--tokens", "200B", "--days", "10", "--chips", "1..64", "--for", "any")
 SWEEP = ("plan", "sweep", *JOB, *RUN, "--on", "h100,v5p", "--on", "v6e")
 
 
+@cache
 def rows():
     return answer(*SWEEP)["result"]["chips"]
 
@@ -31,15 +38,85 @@ def test_each_chip_has_a_row_with_its_plan():
         assert row["usd_at_price"] == pytest.approx(alone["run"]["usd"], rel=1e-9)
 
 
-def test_it_is_the_smallest_slice_that_keeps_the_deadline():
-    for row in rows():
-        assert row["keeps_deadline"] == (row["days"] <= 10)
-        half = f"1..{row['chips'] // 2}"
-        if row["keeps_deadline"] and row["chips"] > 1:
-            words = [*SWEEP[:-4], "--on", row["chip"]]
-            words[words.index("--chips") + 1] = half
-            points = answer(*words)["result"]["points"]
-            assert all(point["days"] is None or point["days"] > 10 for point in points)
+def alone(choice, *words):
+    """The plan of one slice, as `plan train` finds it."""
+    asked = ("plan", "train", *JOB, "--on", choice, "--for", "any", "--tokens", "200B", *words)
+    return answer(*asked)["result"]
+
+
+@pytest.mark.parametrize("objective", ["chips", "cost", "time"])
+def test_no_slice_looked_at_is_better(objective):
+    """Every slice up to 64 chips, planned alone; of one size the most cube-like."""
+    (row,) = answer(*SWEEP[:-4], "--on", "v5p", "--on", "v6e", "--objective", objective)["result"][
+        "chips"
+    ][:1]
+    runs = []
+    for piece in slices_offered(load_chip("v5p"), 1, 64):
+        found = alone(str(piece))["run"]
+        runs.append((piece.chips, found["usd"], found["days"]))
+    kept = [run for run in runs if run[2] <= 10]
+    place = ("chips", "cost", "time").index(objective)
+    best = min(kept, key=lambda run: run[place])
+    assert row["keeps_deadline"]
+    assert (row["chips"], row["usd_at_price"], row["days"])[place] == pytest.approx(best[place])
+
+
+def test_a_deadline_is_kept_by_a_number_of_boxes_that_is_no_power_of_two():
+    words = ("--batch", "4Mi", "--seq", "8192", "--tokens", "2T", "--days", "30")
+    asked = ("plan", "sweep", "--model", "llama-3-8b", *words, "--on", "h100,v5e")
+    few, cheap = (
+        answer(*asked, "--chips", "64..256", "--objective", name)["result"]["chips"][0]
+        for name in ("chips", "cost")
+    )
+    assert few["slice"] == "12*h100:8"
+    assert cheap["chips"] >= few["chips"]
+    assert cheap["usd_at_price"] <= few["usd_at_price"]
+    assert few["keeps_deadline"]
+    assert cheap["keeps_deadline"]
+
+
+def test_a_late_chip_is_no_winner(capsys, tmp_path):
+    file = tmp_path / "plan.yaml"
+    words = [*SWEEP, "--days", "0.0001", "-o", str(file)]
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 3
+    out, err = capsys.readouterr()
+    assert "cheapest:" not in out
+    assert "(late)" in out
+    assert "not within 0.0001 days on any slice looked at" in out
+    assert "was not written" in err
+    assert not file.exists()
+
+
+def test_the_chosen_plan_is_written_and_what_comes_next_is_said(tmp_path):
+    file = tmp_path / "plan.yaml"
+    out, _ = answered(*SWEEP, "-o", str(file))
+    priced = [row for row in rows() if row["keeps_deadline"]]
+    best = min(priced, key=lambda row: row["usd_at_price"])
+    plan = load_plan(file)
+    assert (plan.slice, dict(plan.mesh)) == (best["slice"], best["mesh"])
+    assert f"shardwise export {file} --to TARGET" in " ".join(out.split())
+
+
+def test_several_batches_stand_below_one_another():
+    out, _ = answered(*SWEEP[:-4], "--on", "v6e,v5e", "--chips", "4..16", "--batch", "512seq")
+    assert out.splitlines()[1].split()[:2] == ["slice", "batch"]
+    assert [line.split()[1] for line in out.splitlines()[3:7]] == ["256seq", "512seq"] * 2
+    assert max(map(len, out.splitlines())) <= WIDTH
+
+
+def test_another_provider_turns_the_verdict():
+    """H100s cost 2.7 to 12 dollars: what is cheapest is said with the price at which it turns."""
+    pair = [*SWEEP[:-4], "--on", "h100,v6e", "--chips", "4..16"]
+    out, _ = answered(*pair)
+    verdict = " ".join(out.split("cheapest: ")[1].split("next:")[0].split())
+    assert "over providers); " in verdict
+    assert "h100:8 costs less where a chip-hour of h100 is below $" in verdict
+    price = float(verdict.rpartition("$")[2])
+    for dollars, best in ((price + 0.01, "v6e"), (price - 0.01, "h100")):
+        said = answer(*pair, "--price", f"h100={dollars:.3f}")["result"]["verdicts"][0]
+        assert said.startswith(f"cheapest: {best}:")
 
 
 def test_dollars_have_the_range_over_providers_and_dates():
@@ -61,7 +138,9 @@ def test_the_page():
     assert max(map(len, lines)) <= WIDTH
     assert "runs in" in lines[1]
     assert "over providers" in lines[1]
-    assert any(line.startswith("  v5p $/h") and "2024-12: old" in line for line in lines)
+    told = "$4.20 (gcp us-central1, 2026-11), the only provider; the same in 2024-12"
+    assert any(line.startswith("  v5p $/h") and told in line for line in lines)
+    assert any("$3.99 (runpod secure, 2026-11); $2.69 (runpod community" in line for line in lines)
     assert any(line.startswith("  cheapest: ") for line in lines)
 
 
@@ -74,25 +153,24 @@ def test_of_one_size():
 
 
 @pytest.mark.parametrize("rate", [1.0, 3.0, 40.0, 1e4])
-def test_the_walk_finds_what_a_look_at_all_finds(rate):
-    """Slices of v5e that take days inversely to their chips, from any guess."""
-    pieces = slices_between("v5e", 1, 256, Hardware())
-    tried = []
+@pytest.mark.parametrize("chip", ["v5e", "h100", "v5p"])
+def test_the_walk_finds_what_a_look_at_all_finds(monkeypatch, chip, rate):
+    """Steps that take seconds inversely to their chips, and no slice is planned twice."""
+    pieces = slices_offered(Hardware().chip(chip), 1, 512)
+    monkeypatch.setattr(deadline, "step_of", lambda point: 1000 / rate / point.piece.chips)
 
-    def plan(piece):
-        tried.append(piece.chips)
+    def plan(piece, below, program):
         point = SweepPoint(piece=piece, batch="1", sequence_length=1, answer=None)
-        return SweepPoint(**{**fields_of(point), "days": 1000 / rate / piece.chips})
+        return replace(point, answer=Planned() if 1000 / rate / piece.chips <= below else None)
 
-    choice = by_deadline(load_model("llama-3.2-1b"), pieces, 1e12, 30.0, plan)
-    all_kept = [p.chips for p in pieces if 1000 / rate / p.chips <= 30]
-    assert choice.keeps == bool(all_kept)
-    assert choice.point.piece.chips == (min(all_kept) if all_kept else pieces[-1].chips)
-    assert len(tried) == len(set(tried))
+    choice = slice_for(pieces, plan, lambda _: 30.0, "chips")
+    kept = [p.chips for p in pieces if 1000 / rate / p.chips <= 30]
+    assert (choice and choice.point.piece.chips) == (min(kept) if kept else None)
+    if choice:
+        assert len(choice.looked) == len(set(map(str, choice.looked)))
 
 
-def fields_of(point):
-    return {name: getattr(point, name) for name in SweepPoint.__dataclass_fields__}
+Planned = partial(SimpleNamespace, plan=SimpleNamespace(software="any"))
 
 
 @pytest.mark.parametrize(
@@ -100,7 +178,7 @@ def fields_of(point):
     [
         (("--on", "h100,v5p"), "side by side need --chips N, or --tokens with --days"),
         (("--on", "h100,,v5p", "--chips", "8"), "lacks a name"),
-        (("--on", "h100,v5p", "--chips", "8", "--seq", "512"), "take one --batch and one --seq"),
+        (("--on", "h100,v5p", "--chips", "8", "--objective", "speed"), "is not one of"),
     ],
 )
 def test_what_is_refused(capsys, words, said):

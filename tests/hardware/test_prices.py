@@ -61,7 +61,10 @@ def test_what_providers_ask_is_a_range_with_dates():
     assert found is not None
     assert found.low.usd_per_chip_hour < found.high.usd_per_chip_hour
     assert found.providers >= 5
-    assert f"{found.low.provider}, {found.low.as_of[:7]}" in str(found)
+    assert f"({found.low.offer}, {found.low.as_of[:7]})" in str(found)
+    assert found.low.offer.split()[0] == found.low.provider
+    offers = {str(listed_price("h100", "runpod")), str(load_chip("h100").price)}
+    assert len(offers) == 2  # two prices of one provider say which is which
     assert price_range("mi300x") is None
 
 

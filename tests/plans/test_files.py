@@ -11,6 +11,7 @@ from tests.models.cases import llama
 from tests.plans.test_train_plan import PLAN
 
 from shardwise.errors import BadRequest
+from shardwise.hardware import load_chip
 from shardwise.models import load_model
 from shardwise.models.remat import REMAT_POLICIES
 from shardwise.plans import (
@@ -24,6 +25,7 @@ from shardwise.plans import (
 )
 from shardwise.plans.files import flat_plan, plan_dict, plan_from
 from shardwise.plans.train import PLACINGS
+from shardwise.workflows.train_choices import TrainChoices
 
 DTYPES = st.sampled_from(["f32", "bf16", "fp8", "mxfp4"])
 WORDS = st.text(min_size=1, max_size=20)
@@ -167,8 +169,8 @@ def test_overrides_that_are_refused(path, overrides, said):
         (b"kind: train\n\tmodel: x", "is no YAML at line 2 column 1"),
         (b"\xff\xfe\x00", "is not text in UTF-8"),
         (b"kind: train\nmodel: a\x00b", "is no text: line 2 holds a NUL byte"),
-        (b"model: llama-3-8b", "unknown plan kind ''; known: train, serve"),
-        (b"kind: train\nmodel: llama-3-8b", "key 'model_hash': field required"),
+        (b"model: llama-3-8b", "lacks slice, mesh, batch, length"),
+        (b"kind: train\nmodel: llama-3-8b", "lacks slice, mesh, batch, length"),
         (b"kind: train\nmodle: llama-3-8b", "unknown key 'modle'; did you mean 'model'"),
         (b"kind: train\n7: llama-3-8b", "the key 7 is no text; quote it"),
     ],
@@ -248,7 +250,9 @@ def test_a_plan_of_five_keys_is_worked_out(tmp_path):
 def test_all_keys_that_a_plan_by_hand_lacks_are_named_at_once(tmp_path):
     path = tmp_path / "two.yaml"
     path.write_text("slice: v5p:4x4x8\nbatch: 4Mi\n")
-    with pytest.raises(BadRequest, match="lacks model, mesh, length; a plan written by hand needs"):
+    with pytest.raises(
+        BadRequest, match=r"lacks model, mesh, length\n.* needs five keys, such as:"
+    ):
         load_plan(path)
     path.write_text(FIVE.replace("64", "63"))
     with pytest.raises(BadRequest, match="126 devices is no part of v5p:4x4x8, which has 128"):
@@ -266,3 +270,45 @@ def test_a_model_s_path_is_seen_from_the_plan_s_file(tmp_path, monkeypatch):
     assert "model: ../here/model.json" in (tmp_path / "plans" / "p.yaml").read_text()
     monkeypatch.chdir(tmp_path)
     assert load_model(load_plan("plans/p.yaml").model).layers == cfg.layers
+
+
+def test_a_key_under_another_name_is_told_by_its_own(tmp_path):
+    path = tmp_path / "seq.yaml"
+    path.write_text("model: llama-3-8b\nmesh: {fsdp: 8}\nseq: 8192\nglobal_batch: 4Mi\n")
+    with pytest.raises(BadRequest) as error:
+        load_plan(path)
+    told = str(error.value)
+    assert "lacks slice, batch (for its 'global_batch'), length (for its 'seq')" in told
+    example = "\n".join(line.strip() for line in told.splitlines()[2:])
+    path.write_text(example)
+    assert load_plan(path).sequence_length == 8192
+
+
+@pytest.mark.parametrize(
+    ("on", "mesh", "software", "stack"),
+    [
+        ("v5p:4x4x8", "{fsdp: 128}", "maxtext", "xla"),
+        ("h100:16", "{data: 2, fsdp: 4, tensor: 2}", "megatron", "megatron"),
+        ("v5e:4x4", "{fsdp: 8}", "jax", "xla"),  # MaxText takes whole slices
+    ],
+)
+def test_what_a_plan_by_hand_leaves_out_is_what_a_search_takes(tmp_path, on, mesh, software, stack):
+    path = tmp_path / "five.yaml"
+    path.write_text(f"model: llama-3-8b\nslice: {on}\nmesh: {mesh}\nbatch: 128seq\nlength: 2k\n")
+    plan = load_plan(path)
+    assert (plan.software, plan.stack) == (software, stack)
+    row = TrainChoices().programs(load_chip(on.partition(":")[0]))
+    rows = [row for group in row for row in group if row and row.name == software]
+    assert plan.dtypes == TrainChoices().dtypes(rows[0] if rows else None)
+    path.write_text(path.read_text() + "software: any\nstack: fsdp\ndtypes: {grad: f32}\n")
+    plan = load_plan(path)
+    assert (plan.software, plan.stack) == ("any", "fsdp")
+    assert (plan.dtypes.grad, plan.dtypes.param) == ("f32", "bf16")
+
+
+def test_a_program_that_a_plan_by_hand_names_is_kept(tmp_path):
+    path = tmp_path / "five.yaml"
+    path.write_text(FIVE.replace("v5p:4x4x8", "16*h100:8") + "software: torchtitan\n")
+    plan = load_plan(path)
+    assert (plan.software, plan.stack) == ("torchtitan", "fsdp")
+    assert (plan.dtypes.param, plan.dtypes.master) == ("f32", "none")

@@ -189,7 +189,8 @@ def _check(found: Any, what: str, texts: bool = False) -> None:
         if isinstance(value, Mapping):
             for key, inner in value.items():
                 if not isinstance(key, str):
-                    raise BadRequest(f"{what}: the key {shown(key)} is no text; quote it")
+                    read = " (YAML reads on, off, yes and no so)" * isinstance(key, bool)
+                    raise BadRequest(f"{what}: the key {shown(key)}{read} is no text; quote it")
                 if texts:
                     _check_text(key, what, place)
                 waiting.append((inner, depth + 1, f"{place}.{key}" if place else key))

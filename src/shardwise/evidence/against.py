@@ -11,10 +11,11 @@ from shardwise.errors import BadRequest
 from shardwise.evidence.compare_plans import Difference, compare_plans
 from shardwise.hardware import Slice
 from shardwise.planner.training import TrainAnswer, TrainPlanning, evaluate_train
-from shardwise.plans import TrainPlan, load_plan, model_hash
+from shardwise.plans import TrainPlan, model_hash
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_gib
 from shardwise.workflows.inputs import Hardware
+from shardwise.workflows.plan_file import given_plan
 from shardwise.workflows.predict import waiting
 
 
@@ -33,7 +34,7 @@ class Against:
 
 def published_plan(name: str) -> TrainPlan:
     """The training plan in a file or of `audit:NAME`; BadRequest where it serves."""
-    plan = load_plan(name)
+    plan = given_plan(name)
     if not isinstance(plan, TrainPlan):
         raise BadRequest(f"'{name}' is a serving plan; --against takes a training plan")
     return plan

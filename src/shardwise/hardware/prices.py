@@ -43,16 +43,23 @@ class Price:
         """Whose price it is: the first word of its source."""
         return "you" if self.kind == "override" else self.source.split()[0]
 
+    @property
+    def offer(self) -> str:
+        """Whose price it is, and which of theirs: of a region, or of a kind of machine where it is
+        that of all regions. Such as `gcp us-east5` and `runpod secure`."""
+        words = [w for w in self.source.partition(":")[0].split() if w != "any"]
+        return "you" if self.kind == "override" else " ".join(words[:2])
+
     def stale(self, today: date | None = None) -> bool:
         """Whether it is older than half a year."""
         given = _day(self.as_of)
         return given is not None and ((today or date.today()) - given).days > STALE_DAYS
 
     def __str__(self) -> str:
-        """As answers print it: `$3.99 (runpod, 2026-11)`."""
+        """As answers print it: `$3.99 (runpod secure, 2026-11)`."""
         if self.kind == "override":
             return f"${self.usd_per_chip_hour:.2f} (yours)"
-        said = f"{self.provider}, {self.as_of[:7]}"
+        said = f"{self.offer}, {self.as_of[:7]}"
         said += ", spot" if self.kind == "spot" else ""
         return f"${self.usd_per_chip_hour:.2f} ({said}{': old' if self.stale() else ''})"
 
@@ -66,7 +73,8 @@ class PriceRange:
     providers: int
 
     def __str__(self) -> str:
-        """As answers print it: `$2.69 (runpod, 2026-11) to $12.29 (azure, 2026-11)`."""
+        """As answers print it, each provider at its cheapest: `$2.69 (runpod community, 2026-11) to
+        $12.29 (azure eastus, 2026-11), 7 providers`."""
         if self.providers == 1:
             return f"{self.low}, the only provider"
         return f"{self.low} to {self.high}, {self.providers} providers"

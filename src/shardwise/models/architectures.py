@@ -6,12 +6,13 @@ a config that names no architecture is looked up by `model_type`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, shown, unknown
 from shardwise.models import blocks, families, hybrids, patterns, towers
 from shardwise.models.blocks import Switch, Traits
 from shardwise.models.config import Tower
@@ -126,12 +127,12 @@ def architecture_of(
     if inner is not None:
         return inner, table[inner]
     if names:
-        raise unknown("architecture", names[0], table, f"{file}; {_remedy(relatives())}")
+        raise _not_known("architecture", names[0], list(table), file, relatives())
     kind = raw.get("model_type")
     if not isinstance(kind, str):
         rule = "neither architectures nor model_type names a class"
         raise BadRequest(f'{file}: {rule}; add one, such as "model_type": "llama"')
-    raise unknown("model_type", kind, _types(), f"{file}; {_remedy(relatives())}")
+    raise _not_known("model_type", kind, list(_types()), file, relatives())
 
 
 def text_section(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -162,8 +163,18 @@ def _types() -> Mapping[str, str]:
     return MappingProxyType({row.model_type: name for name, row in architectures().items()})
 
 
-def _remedy(relatives: Sequence[str]) -> str:
+def _not_known(
+    kind: str, name: str, known: Sequence[str], file: str, relatives: Sequence[str]
+) -> BadRequest:
+    """The error for a class that no row reads: first as what it can be read, then how it may have
+    been meant to be spelt."""
     if not relatives:
-        return "docs/models.md lists what is known; CONTRIBUTING.md tells how a class is added"
+        way = "docs/models.md lists what is known; CONTRIBUTING.md tells how a class is added"
+        return unknown(kind, name, known, f"{file}; {way}")
+    close = get_close_matches(name, known, n=1, cutoff=0.8)
+    slip = f"; if the name is a slip, correct it to '{close[0]}'" if close else ""
     near = " or ".join(relatives[:3])
-    return f"its keys are those of {near}: if it is such a model, add --as {relatives[0]}"
+    return BadRequest(
+        f"{file}: unknown {kind} {shown(name)}; its keys are those of {near}: if it is such a "
+        f"model, add --as {relatives[0]}{slip}"
+    )

@@ -33,7 +33,8 @@ class ModelConfig:
     `embedding_rows` and `head_rows` are usually `vocabulary`. `weight_dtypes` maps a parameter's
     `dtype_role` to the dtype it is stored in ("" is every other role). `defaulted` lists the keys
     that the config leaves out with the value taken, `defaults_source` whose defaults they are.
-    `read_as` says which unknown class was read as `architecture`. `numerics` is what the
+    `read_as` says which unknown class was read as `architecture`, `unread` which of its keys that
+    may say something of its shape were not read then. `numerics` is what the
     runtime computes with, None where it cannot (`not_runnable` says why).
     """
 
@@ -60,6 +61,7 @@ class ModelConfig:
     towers: tuple[Tower, ...] = ()
     towers_unread: tuple[str, ...] = ()
     read_as: str = ""
+    unread: tuple[str, ...] = ()
     weight_dtypes: Mapping[str, str] = field(default_factory=dict, hash=False)
     numerics: Numerics | None = None
     not_runnable: str = ""

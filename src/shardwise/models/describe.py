@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from shardwise.errors import shown
 from shardwise.models.activations import activation_bytes
 from shardwise.models.config import ModelConfig
 from shardwise.models.counts import (
@@ -200,6 +201,11 @@ def unpriced(cfg: ModelConfig) -> list[str]:
     said = []
     if cfg.read_as:
         said.append(f"{cfg.name} is a {cfg.read_as}, not known; read as {cfg.architecture}")
+    if cfg.unread:
+        keys = ", ".join(map(shown, cfg.unread))
+        said.append(
+            f"{cfg.name}: a {cfg.architecture} has no {keys}; not read, so counts may be off"
+        )
     for tower in cfg.towers:
         said.append(f"{tower.name} tower of {cfg.name}: counted in params_total, never priced")
     for section in cfg.towers_unread:

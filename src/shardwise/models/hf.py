@@ -79,9 +79,14 @@ def relatives(raw: Mapping[str, Any]) -> list[str]:
             _model(r, raw, name, row, "", None)
         except BadRequest:
             continue
-        if all(key in r.asked or SHAPELESS.search(key) for key in r.raw):
+        if not _unread(r):
             found.append(name)
     return found
+
+
+def _unread(r: Reader) -> tuple[str, ...]:
+    """The keys of a section that was read which nobody asked for, and which may mean a shape."""
+    return tuple(key for key in r.raw if key not in r.asked and not SHAPELESS.search(key))
 
 
 def _model(
@@ -136,6 +141,7 @@ def _model(
         defaults_source=row.source,
         defaulted=tuple((key, str(value)) for key, value in r.defaulted.items()),
         provenance=provenance or {},
+        unread=_unread(r) if _other_name(raw, architecture) else (),
     )
 
 

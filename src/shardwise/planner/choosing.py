@@ -2,7 +2,7 @@
 
 A program that cannot run what is fixed (the model, the chip, a dtype, a pinned degree) is passed
 over; of several the one whose best plan is faster is taken. Beside it stands the best plan that no
-limit of software binds, where that is faster and quickly found.
+limit of software binds, where that is faster: a search for such alone leaves out most others.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,15 +18,15 @@ Planned = Callable[[TrainRequest, int], TrainPlanning]
 """Plans a request, with so many of the next best meshes."""
 WORTH_SAYING = 0.99
 """A plan outside the program is said where it takes at most this share of the time."""
-QUICK = 400_000
-"""Legal plans of a search whose plans outside the program are looked for: about a second more."""
 
 
-def plan_for(groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: int) -> TrainPlanning:
+def plan_for(
+    groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: int, outside: bool = True
+) -> TrainPlanning:
     """The best plan of the first group of which some program runs what is fixed, and has a legal
     mesh; where several were tried and none has, the best plan of any.
 
-    Its `outside` is the best plan of any, where that is faster and quickly found. Raises BadRequest
+    Its `outside` is the best plan of any, where that is faster and asked for. Raises BadRequest
     with every obstacle where a single program was asked for and cannot.
     """
     able = [ready for group in groups if (ready := [r for r in group if not obstacles_of(r)])]
@@ -36,7 +36,7 @@ def plan_for(groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: in
     if not asked:
         able.append([replace(groups[0][0], software=None)])
     planning = _first(able, planned, top)
-    return replace(planning, outside=_outside(planning, planned))
+    return replace(planning, outside=_outside(planning, planned) if outside else None)
 
 
 def _first(groups: Sequence[Sequence[TrainRequest]], planned: Planned, top: int) -> TrainPlanning:
@@ -111,7 +111,7 @@ def _fastest(requests: Sequence[TrainRequest], planned: Planned, top: int) -> Tr
 def _outside(planning: TrainPlanning, planned: Planned) -> TrainAnswer | None:
     """The best plan of any, priced by the same stack, where it is faster."""
     request = planning.request
-    if request.software is None or planning.search.legal > QUICK:
+    if request.software is None:
         return None
     limit = planning.best_rank * WORTH_SAYING
     try:

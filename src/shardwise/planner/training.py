@@ -40,7 +40,7 @@ from shardwise.planner.search.loop import (
 )
 from shardwise.planner.search.misses import nearest_miss, no_legal_plan
 from shardwise.planner.step.work import TrainShape, count_parts
-from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
+from shardwise.plans import MESH_AXES, TrainPlan, model_hash
 from shardwise.plans.train import mesh_text, spread
 from shardwise.roofline import Estimate
 from shardwise.roofline.time_parts import TimeParts
@@ -315,10 +315,3 @@ def better_batches(request: TrainRequest, best: TrainAnswer) -> list[tuple[int, 
 
 _EVEN = 64  # a batch of so round a number splits well unless it leaves chips idle
 _NEAR = 0.15  # a batch further off is another experiment, not the nearest one
-
-
-def default_dtypes(compute: str) -> TrainDtypes:
-    """bf16 parameters and gradients with f32 master copy and moments; f32 throughout for f32."""
-    if compute == "f32":
-        return TrainDtypes(param="f32", compute="f32", grad="f32", master="none")
-    return TrainDtypes(compute=compute)

@@ -4,16 +4,22 @@ An unknown key is an error with the nearest spelling; a wrong type names the key
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, get_args
 
 from shardwise.boundary import parse_yaml, read_yaml, write_text
 from shardwise.errors import BadRequest, shown, unknown
+from shardwise.hardware import parse_slice
+from shardwise.models import load_model
+from shardwise.models.zoo import split_family, with_family
 from shardwise.plans import handwritten, handwritten_serve
+from shardwise.plans.handwritten import check_whole, is_handwritten, programs, worked_out
 from shardwise.plans.named import file_from_folder, from_folder, plan_path, to_folder
 from shardwise.plans.serve import ServePlan
+from shardwise.plans.software import SOFTWARE, SoftwareRow, candidates_of_plan
 from shardwise.plans.train import CHOICES, TrainPlan
 
 KINDS: Mapping[str, type[TrainPlan] | type[ServePlan]] = {"train": TrainPlan, "serve": ServePlan}
@@ -65,17 +71,21 @@ def flat_plan(plan: TrainPlan | ServePlan) -> dict[str, Any]:
 
 
 def load_plan(
-    path: Path | str, overrides: Mapping[str, str] | None = None
+    path: Path | str, overrides: Mapping[str, str] | None = None, family: str | None = None
 ) -> TrainPlan | ServePlan:
     """Read and check a plan file, or that of `audit:NAME`, a published run; a path of a model is
     seen from the file's folder. A file may say just what a person writes (`handwritten.py`).
-    `overrides` maps dotted paths to YAML values (`--set`)."""
+    `overrides` maps dotted paths to YAML values (`--set`), `family` is what the model's config is
+    read as (`--as`)."""
     path = plan_path(str(path))
     remedy = "`shardwise plan train` and `plan serve` write one with -o FILE"
     data = read_yaml(path, "the plan", remedy=remedy)
     if not isinstance(data, dict):
         raise BadRequest(f"'{path}' is no plan: it holds no mapping of keys to values")
-    return plan_from(_beside(changed(data, overrides or {}, str(path)), path), str(path))
+    found = _beside(changed(data, overrides or {}, str(path)), path)
+    if family and isinstance(found.get("model"), str):
+        found["model"] = str(with_family(split_family(found["model"])[0], family))
+    return plan_from(found, str(path))
 
 
 def _beside(data: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -93,9 +103,31 @@ def _beside(data: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def keys_written(path: Path | str) -> frozenset[str]:
-    """The keys that a plan's file has, to tell what was written from what was worked out."""
+    """The keys that a plan's file has, those of its tables by dotted path, to tell what was written
+    from what was worked out."""
     data = read_yaml(plan_path(str(path)), "the plan")
-    return frozenset(map(str, data)) if isinstance(data, dict) else frozenset()
+    return frozenset(_dotted(data)) if isinstance(data, dict) else frozenset()
+
+
+def origin_of(written: Collection[str], plan: TrainPlan | ServePlan, key: str) -> str:
+    """Where a choice of a plan in a file with such keys comes from: the "file", what the users of
+    its program leave ("usual"), "computed" from the others, or the "default"."""
+    by_hand = handwritten if isinstance(plan, TrainPlan) else handwritten_serve
+    if key in written or by_hand.WORD_OF.get(key) in written:
+        return "file"
+    if isinstance(plan, TrainPlan) and plan.software in SOFTWARE and "model_hash" not in written:
+        usual = SOFTWARE[plan.software].usual
+        if key in usual and usual[key] == reduce(getattr, key.split("."), plan):
+            return "usual"
+    return "computed" if key in by_hand.COMPUTED else "default"
+
+
+def _dotted(data: Mapping[Any, Any]) -> Iterator[str]:
+    for key, value in data.items():
+        inner = value if isinstance(value, Mapping) else {}
+        yield from (f"{key}.{name}" for name in inner)
+        if not inner:
+            yield str(key)
 
 
 def changed(data: dict[str, Any], overrides: Mapping[str, str], origin: str) -> dict[str, Any]:
@@ -107,12 +139,30 @@ def changed(data: dict[str, Any], overrides: Mapping[str, str], origin: str) -> 
 
 def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
     """A plan from plain values; `origin` names the file in errors."""
+    if handwritten_serve.is_handwritten(data):
+        return _checked(handwritten_serve.worked_out(data, origin), origin)
+    if is_handwritten(data) or not {"kind", "model_hash"} & data.keys():
+        check_whole(data, origin)
+    if not is_handwritten(data):
+        return _checked(data, origin)
+    for row in programs(data):
+        plan = _checked(worked_out(data, origin, row), origin)
+        assert isinstance(plan, TrainPlan)
+        if row is None or "software" in data or _runs(row, plan):
+            return plan
+    raise AssertionError("the last program is none in particular")
+
+
+def _runs(row: SoftwareRow, plan: TrainPlan) -> bool:
+    """Whether a program runs a plan."""
+    cfg, piece = load_model(plan.model), parse_slice(plan.slice)
+    return not row.obstacles(candidates_of_plan(plan, cfg, piece))
+
+
+def _checked(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
+    """The plan of a file that has all keys."""
     from pydantic import TypeAdapter, ValidationError
 
-    for by_hand in (handwritten, handwritten_serve):
-        if by_hand.is_handwritten(data):
-            data = by_hand.worked_out(data, origin)
-            break
     rest = _renewed(data, origin)
     kind = rest.pop("kind", "")
     if not isinstance(kind, str) or kind not in KINDS:

@@ -6,12 +6,15 @@
     batch: 4Mi
     length: 8192
 
-`batch` (tokens, or 512seq) and `length` mark such a file. Every other key of a plan may stand
-there too.
+`batch` is tokens, or sequences as 512seq. Every other key of a plan may stand there too. What does
+not is as a search has it: the program is the first of those that the chip's users train with that
+runs the plan (`any` where none does), and its stack and dtypes are what its users leave.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from difflib import get_close_matches
 from typing import Any
 
 from shardwise.errors import BadRequest, shown
@@ -19,48 +22,111 @@ from shardwise.hardware import Slice, parse_slice
 from shardwise.hardware.boxes import box_of
 from shardwise.models import load_model
 from shardwise.plans.batch_words import parse_batch, parse_length
-from shardwise.plans.train import MESH_AXES, check_mesh, model_hash, spread
+from shardwise.plans.software import (
+    SoftwareRow,
+    software_row,
+    usual_software,
+    usual_stack,
+)
+from shardwise.plans.software.usual import usual_choices, usual_dtypes
+from shardwise.plans.train import MESH_AXES, TrainPlan, check_mesh, model_hash, spread
 
-NEEDED = ("model", "slice", "mesh", "batch", "length")
+EXAMPLE: Mapping[str, str] = {
+    "model": "llama-3-8b",
+    "slice": "v5p:4x4x8",
+    "mesh": "{fsdp: 64, tensor: 2}",
+    "batch": "4Mi",
+    "length": "8192",
+}
+"""The keys that such a file needs, with an example of each."""
 WORD_OF = {"global_batch_sequences": "batch", "sequence_length": "length"}
 WORDS = tuple(WORD_OF.values())
 COMPUTED = (
     *("model_hash", "slices", "box", "global_batch_sequences", "sequence_length", "microbatches"),
-    "layers_per_stage",
+    *("layers_per_stage", "software", "stack"),
 )
 """Keys that are worked out where the file does not have them."""
+_ALSO = {
+    "length": ("seq", "seq_len", "seq_length", "sequence", "max_target_length", "context"),
+    "batch": ("tokens", "global_batch", "global_batch_size", "batch_size"),
+    "slice": ("on", "chips", "hardware", "topology"),
+    "mesh": ("axes", "parallelism", "degrees"),
+    "model": ("model_name", "name", "config"),
+}
+"""What other commands and programs call the five keys."""
 
 
 def is_handwritten(data: Mapping[str, Any]) -> bool:
-    """Whether the file of a training plan says the batch in words; a serving plan has a `batch` of
-    its own."""
-    return data.get("kind", "train") == "train" and any(name in data for name in WORDS)
+    """Whether the file of a training plan is one that a person began: it says the batch or the
+    length in words, or some of the five keys and no hash of its model."""
+    if data.get("kind", "train") != "train":
+        return False
+    words = any(name in data for name in WORDS)
+    return words or ("model_hash" not in data and any(name in data for name in EXAMPLE))
 
 
-def worked_out(data: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """The values of a whole plan; BadRequest names all keys that are missing."""
-    missing = [name for name in NEEDED if name not in data]
-    if missing:
-        raise BadRequest(
-            f"'{origin}' lacks {', '.join(missing)}; a plan written by hand needs "
-            f"{', '.join(NEEDED)}"
-        )
-    mesh = mesh_of(data["mesh"], origin)
+def check_whole(data: Mapping[str, Any], origin: str) -> None:
+    """Raise BadRequest with all of the five keys that are missing, and an example."""
+    long = {word: name for name, word in WORD_OF.items()}
+    missing = [name for name in EXAMPLE if name not in data and long.get(name) not in data]
+    if not missing:
+        return
+    lines = [f"'{origin}' lacks {', '.join(_told(name, data) for name in missing)}"]
+    lines += ["a plan written by hand needs five keys, such as:"]
+    lines += [f"  {name}: {value}" for name, value in EXAMPLE.items()]
+    raise BadRequest("\n".join(lines))
+
+
+def _told(name: str, data: Mapping[str, Any]) -> str:
+    """A missing key, with the key of the file that seems to be meant for it."""
+    strange = [key for key in data if key not in TrainPlan.__dataclass_fields__]
+    close = get_close_matches(name, [key for key in strange if key not in EXAMPLE], n=1)
+    given = next((key for key in strange if key in _ALSO[name]), close[0] if close else "")
+    return f"{name} (for its '{given}')" if given else name
+
+
+def programs(data: Mapping[str, Any]) -> Iterator[SoftwareRow | None]:
+    """The programs that the plan may be for, None for none in particular: the one that it names, or
+    those of the chip's users."""
+    if "software" in data or "stack" in data:
+        name = str(data.get("software", "any"))
+        yield None if name == "any" else software_row(name)
+        return
+    for group in usual_software(_piece(data).chip):
+        yield from group
+    yield None
+
+
+def worked_out(data: Mapping[str, Any], origin: str, row: SoftwareRow | None) -> dict[str, Any]:
+    """The values of a whole plan for a program."""
+    mesh, piece = mesh_of(data["mesh"], origin), _piece(data)
     cfg = load_model(str(data["model"]))
-    length = parse_length(data["length"], "length")
+    length = parse_length(data.get("length", data.get("sequence_length", 0)), "length")
     stages = mesh.get("stage", 1)
+    dtypes = data.get("dtypes", {})
+    given = {k: v for k, v in data.items() if k not in (*WORDS, "mesh", "dtypes")}
     computed: dict[str, Any] = {
         "kind": "train",
+        "software": row.name if row else "any",
+        "stack": row.stack if row else usual_stack(piece.chip),
+        **usual_choices(row, cfg),
         "model_hash": model_hash(cfg),
         "mesh": mesh,
-        "global_batch_sequences": parse_batch(data["batch"], length),
         "sequence_length": length,
         "microbatches": stages,
         "layers_per_stage": list(spread(cfg.layers, stages)),
-        **_part(parse_slice(str(data["slice"])), math.prod(mesh.values())),
+        **_part(piece, math.prod(mesh.values())),
     }
-    given = {key: value for key, value in data.items() if key not in (*WORDS, "mesh")}
-    return computed | given
+    if "batch" in data:
+        computed["global_batch_sequences"] = parse_batch(data["batch"], length)
+    if isinstance(dtypes, Mapping):
+        compute = str(dtypes.get("compute", "bf16"))
+        dtypes = {**asdict(usual_dtypes(row, compute)), **dtypes}
+    return computed | given | {"dtypes": dtypes}
+
+
+def _piece(data: Mapping[str, Any]) -> Slice:
+    return parse_slice(str(data["slice"]))
 
 
 def mesh_of(value: Any, origin: str, axes: Sequence[str] = MESH_AXES) -> dict[str, int]:

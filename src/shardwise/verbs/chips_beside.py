@@ -9,8 +9,9 @@ from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_usd, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, Facts, wrapped
-from shardwise.verbs.side_by_side import BesideRequest, ChipChoice, choice_row
-from shardwise.workflows.sweep import SweepPoint
+from shardwise.verbs.side_by_side import BesideRequest, choice_row
+from shardwise.workflows.deadline import SliceChoice
+from shardwise.workflows.sweep import SIZES, SweepPoint
 
 UNIT = 1e12
 """Tokens that a price is of where the request has none."""
@@ -22,7 +23,7 @@ class ChipsBeside(Answer):
 
     name: str
     asked: BesideRequest
-    choices: tuple[ChipChoice, ...]
+    choices: tuple[SliceChoice, ...]
 
     @property
     def points(self) -> tuple[SweepPoint, ...]:
@@ -43,37 +44,86 @@ class ChipsBeside(Answer):
         """One row per chip."""
         return [_flat(row) for row in self.result["chips"]]
 
+    @property
+    def chosen(self) -> SweepPoint | None:
+        """The plan to take: of those in time the fastest, where that was asked for, else the
+        cheapest, or that of the fewest chips where not all have a price. None where all are late.
+        """
+        kept = [choice for choice in self.choices if choice.keeps]
+        if not kept:
+            return None
+        return min(kept, key=self._worth).point
+
+    def _worth(self, choice: SliceChoice) -> float:
+        answer, price = choice.point.answer, choice.chip.price
+        assert answer is not None
+        if self.asked.choices.objective == "time":
+            return -answer.tokens_per_second
+        if any(c.chip.price is None for c in self.choices if c.keeps):
+            return choice.point.piece.chips
+        return choice.dollars(price, self.tokens) if price else 0.0
+
     def page(self) -> Page:
         """The table, the plans, the prices with their dates, and the cheapest."""
         run = self.asked.tokens is not None
-        header = ["slice", "chips", "runs in", "tokens/s", "MFU", *(["days"] if run else [])]
+        header = ["slice", *(name for name, _ in self._varied), "chips", "runs in", "tokens/s"]
+        header += ["MFU", *(["days"] if run else [])]
         header += ["cost" if run else f"$/{format_count(UNIT)}", "over providers"]
         rows = [self._cells(choice, run) for choice in self.choices]
         yield TextTable(header, rows, self._title(), left=1)
         yield ""
-        yield Facts([Fact(f"{c.point.piece.chip.id} plan", _plan_text(c)) for c in self.choices])
+        yield Facts([Fact(self._label(c), _plan_text(c)) for c in self.choices])
         yield ""
-        yield Facts([Fact(f"{c.point.piece.chip.id} $/h", _price_text(c)) for c in self.choices])
+        chips = {c.chip.id: c for c in self.choices}
+        prices = [Fact(f"{name} $/h", _price_text(c)) for name, c in chips.items()]
+        yield Facts([*prices, *self._sizes()])
         yield from (wrapped(line, 2, 4) for line in ["", *self.result["verdicts"]])
 
+    def _sizes(self) -> list[Fact]:
+        """Which slices were planned to find these."""
+        if self.asked.days is None:
+            return []
+        said = []
+        for choice in self.choices:
+            chips = [piece.chips for piece in choice.looked]
+            many = f"{len(chips)} from {min(chips):,} to {max(chips):,} chips"
+            said.append(f"{self._label(choice).removesuffix(' plan')} {many}")
+        return [Fact("looked at", f"slices of {', '.join(said)} ({SIZES})")]
+
+    @property
+    def _varied(self) -> list[tuple[str, str]]:
+        """What differs between the rows of a chip: its column, and the field of a point."""
+        asked = self.asked
+        found = [("batch", "batch")] if len(asked.batches) > 1 else []
+        return found + ([("seq", "sequence_length")] if len(asked.lengths) > 1 else [])
+
+    def _label(self, choice: SliceChoice) -> str:
+        told = [str(getattr(choice.point, name)) for _, name in self._varied]
+        return " ".join([choice.chip.id, *told, "plan"])
+
     def _title(self) -> str:
-        text = f"{self.name}, batch {self.asked.batch}, seq {self.asked.length:,}"
+        text = self.name
+        if len(self.asked.batches) == 1:
+            text += f", batch {self.asked.batches[0]}"
+        if len(self.asked.lengths) == 1:
+            text += f", seq {self.asked.lengths[0]:,}"
         if self.asked.tokens is not None:
             text += f", {format_count(self.asked.tokens)} tokens"
         if self.asked.days is not None:
-            text += f" within {sig(self.asked.days)} days, with the fewest chips that do it"
+            best = _BEST[self.asked.choices.objective]
+            text += f" within {sig(self.asked.days)} days: {best}"
         return wrapped(text)
 
-    def _cells(self, choice: ChipChoice, run: bool) -> list[str]:
+    def _cells(self, choice: SliceChoice, run: bool) -> list[str]:
         point, answer = choice.point, choice.point.answer
-        chips = f"{point.piece.chips:,}"
+        start = [str(point.piece), *(str(getattr(point, name)) for _, name in self._varied)]
+        start.append(f"{point.piece.chips:,}")
         if answer is None:
-            return [str(point.piece), chips, "no plan", *[""] * (5 if run else 4)]
+            return [*start, "no plan", *[""] * (5 if run else 4)]
         row = choice_row(choice, self.tokens)
         late = "" if choice.keeps else " (late)"
         return [
-            str(point.piece),
-            chips,
+            *start,
             row["runs_in"] or "any",
             format_count(answer.tokens_per_second),
             f"{answer.mfu:.0%}",
@@ -83,8 +133,16 @@ class ChipsBeside(Answer):
         ]
 
 
+_BEST = {
+    "cost": "the cheapest slice of each chip",
+    "chips": "the fewest chips of each",
+    "time": "the fastest slice of each chip",
+}
+"""What an objective means here."""
+
+
 def chips_beside(
-    cfg: ModelConfig, asked: BesideRequest, choices: Sequence[ChipChoice]
+    cfg: ModelConfig, asked: BesideRequest, choices: Sequence[SliceChoice]
 ) -> ChipsBeside:
     """The answer."""
     rows = [choice_row(choice, asked.tokens or UNIT) for choice in choices]
@@ -99,21 +157,42 @@ def chips_beside(
 
 
 def _verdicts(
-    asked: BesideRequest, choices: Sequence[ChipChoice], rows: Sequence[Row]
+    asked: BesideRequest, choices: Sequence[SliceChoice], rows: Sequence[Row]
 ) -> list[str]:
-    """The cheapest, which chips are late, and which have no price."""
+    """The cheapest, where another provider's price would make it another, and what is late."""
     said = []
     priced = [row for row in rows if row["keeps_deadline"] and "usd_at_price" in row]
     if priced:
         best = min(priced, key=lambda row: row["usd_at_price"])
-        said.append(f"cheapest: {best['slice']}, {format_usd(best['usd_at_price'])}")
+        said.append(f"cheapest: {best['slice']}, {_usd(best, 'usd_at_price')}{_turn(best, priced)}")
     late = [row["slice"] for row in rows if not row["keeps_deadline"] and not row["miss"]]
     if late and asked.days is not None:
-        said.append(f"not within {sig(asked.days)} days on any slice looked at: {', '.join(late)}")
+        said.append(
+            f"not within {sig(asked.days)} days on any slice looked at, of which these are the "
+            f"fastest: {', '.join(late)}; give more --days or --chips, or a larger --batch"
+        )
     return said
 
 
-def _plan_text(choice: ChipChoice) -> str:
+def _turn(best: Row, rows: Sequence[Row]) -> str:
+    """Where another chip is the cheapest at a price that some provider asks: which, and from what
+    price on."""
+    here, most = best["usd_at_price"], best.get("usd_at_price_high", best["usd_at_price"])
+    for row in (row for row in rows if row["chip"] != best["chip"]):
+        there, least = row["usd_at_price"], row.get("usd_at_price_low", row["usd_at_price"])
+        if least < here:
+            price = row["price"]["usd_per_chip_hour"] * here / there
+            told = f"a chip-hour of {row['chip']} is below ${price:.2f}"
+        elif there < most:
+            price = best["price"]["usd_per_chip_hour"] * there / here
+            told = f"a chip-hour of {best['chip']} is above ${price:.2f}"
+        else:
+            continue
+        return f" ({_range_text(best)} over providers); {row['slice']} costs less where {told}"
+    return ""
+
+
+def _plan_text(choice: SliceChoice) -> str:
     answer = choice.point.answer
     if answer is None:
         return choice.point.miss
@@ -122,11 +201,16 @@ def _plan_text(choice: ChipChoice) -> str:
     return f"{mesh_text(plan.mesh)}, {many}, remat {plan.remat}"
 
 
-def _price_text(choice: ChipChoice) -> str:
-    price, prices = choice.price, choice.prices
+def _price_text(choice: SliceChoice) -> str:
+    price, prices = choice.chip.price, choice.prices
     if price is None:
-        return f"no price; give one with --price {choice.point.piece.chip.id}=USD"
-    return str(price) if prices is None else f"{price}; {prices}"
+        return f"no price; give one with --price {choice.chip.id}=USD"
+    if prices is None:
+        return str(price)
+    low = prices.low
+    if (low.provider, low.usd_per_chip_hour) == (price.provider, price.usd_per_chip_hour):
+        return f"{prices}; the same in {price.as_of[:7]}"
+    return f"{price}; {prices}"
 
 
 def _range_text(row: Row) -> str:

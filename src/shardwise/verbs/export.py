@@ -9,6 +9,7 @@ from shardwise.boundary import read_text
 from shardwise.errors import BadRequest
 from shardwise.models.zoo import with_family
 from shardwise.planner.export import EXPORTERS
+from shardwise.planner.export.known_flags import unread_notes
 from shardwise.planner.export.serving import SERVE_EXPORTERS
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, plan_dict
@@ -78,8 +79,9 @@ class ExportRequest:
         model = None if self.model is None else with_family(self.model, self.as_)
         lengths = (_tokens(self.input, "--input"), _tokens(self.output, "--output"))
         plan = parse_text(text, origin, model, self.on, lengths)
+        unread = unread_notes(text, origin)
         text = yaml.safe_dump(plan_dict(plan), sort_keys=False)
-        return PlanExport(plan=plan, text=text, result={"plan": flat_plan(plan)})
+        return PlanExport(plan=plan, text=text, result={"plan": flat_plan(plan)}, warnings=unread)
 
 
 def _tokens(given: int | str | None, option: str) -> int | None:

@@ -1,49 +1,62 @@
 """`plan show`: price a plan as written or edited by hand, and hold it against the book's rules."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shardwise.book.rules.audit import audit_result
+from shardwise.errors import BadRequest
 from shardwise.planner.serve.served import Served
-from shardwise.plans import ServePlan, TrainPlan, handwritten, handwritten_serve
-from shardwise.plans.files import flat_plan, keys_written
-from shardwise.units import sig
+from shardwise.plans import ServePlan, TrainPlan
+from shardwise.plans.files import flat_plan, keys_written, origin_of
+from shardwise.units import format_usd, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
-from shardwise.verbs.layout import wrapped
+from shardwise.verbs.layout import Fact, wrapped
 from shardwise.verbs.request import Progress, verb
+from shardwise.verbs.run_page import run_facts
 from shardwise.verbs.serve_page import serve_detail, serve_page
 from shardwise.verbs.served_page import served_page
 from shardwise.verbs.train_page import train_detail, train_page
-from shardwise.workflows.inputs import ChipWords, plan_changes
+from shardwise.workflows.inputs import HardwareWords, parse_total, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
+from shardwise.workflows.predict import run_result, runs_in
 from shardwise.workflows.predict_fleet import DEFINITIONS, served_cautions, served_result
 from shardwise.workflows.simulate import served_under
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanShowRequest(ChipWords):
+class PlanShowRequest(HardwareWords):
     """Price a plan: `path` is its file, "audit:NAME" of a published run, or a plan.
 
-    `sets` change fields of the plan first ({"remat": "block"}), or numbers of its chip; `resolve`
-    shows every choice with its origin. Raises
+    `sets` change fields of the plan first ({"remat": "block"}), or numbers of its chip; `as_` is
+    what its model's config.json is read as, where its own kind is not known; `tokens` ("15T") adds
+    days and dollars of a training run; `resolve` shows every choice with its origin. Raises
     BadRequest, and NoFeasiblePlan where the plan needs more memory than a chip has.
     """
 
     path: GivenPlan = field(kw_only=False)
     constants: str | None = None
+    as_: str | None = None
+    tokens: float | str | None = None
     resolve: bool = False
 
     def answer(self, progress: Progress | None = None) -> "PlanShown | ServedShown":
         """Price it; a plan that was made for a load is simulated under it."""
-        priced = price_given(self.path, self)
+        priced = price_given(self.path, self, self.as_)
+        if isinstance(priced.plan, ServePlan) and self.tokens:
+            raise BadRequest("--tokens is the length of a training run; this is a serving plan")
         if isinstance(priced.plan, ServePlan) and priced.plan.workload is not None:
             return self._under_load(priced)
         check_fits(priced)
         result = priced.result
         if isinstance(priced.plan, TrainPlan):
             answer = priced.answer
+            if self.tokens:
+                tokens = parse_total(self.tokens, "--tokens")
+                result["run"] = run_result(answer, tokens, None, None)
+            result["runs_in"] = runs_in(priced.plan)
             result["audit"] = audit_result(priced.plan, answer.cfg, answer.piece)
         return PlanShown(
             priced=priced,
@@ -68,24 +81,20 @@ class PlanShowRequest(ChipWords):
     def _resolved(self, plan: Any) -> dict[str, Any]:
         """Every choice with its value, and whether --set or --constants gave it."""
         changed = set(plan_changes(self.sets)[0]) | ({"constants"} if self.constants else set())
+        origin = self._origins(plan)
         return {
             key: {
                 "value": value,
-                "origin": "flag" if {key, key.partition(".")[0]} & changed else self._origin(key),
+                "origin": "flag" if {key, key.partition(".")[0]} & changed else origin(key),
             }
             for key, value in flat_plan(plan).items()
         }
 
-    def _origin(self, key: str) -> str:
+    def _origins(self, plan: Any) -> Callable[[str], str]:
         """Where a choice comes from that no flag gave."""
         if not isinstance(self.path, str | Path):
-            return "file"
-        written = keys_written(self.path)
-        words = {**handwritten.WORD_OF, **handwritten_serve.WORD_OF}
-        if written & {key, key.partition(".")[0], words.get(key, key)}:
-            return "file"
-        computed = {*handwritten.COMPUTED, *handwritten_serve.COMPUTED}
-        return "computed" if key in computed else "default"
+            return lambda key: "file"
+        return partial(origin_of, keys_written(self.path), plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -110,9 +119,18 @@ class PlanShown(Answer):
             yield choices_table(self.resolved)
             return
         if isinstance(self.priced.plan, TrainPlan):
-            yield from train_page(self.best, self.result)
+            yield from train_page(self.best, self.result, self._dollars())
         else:
             yield from serve_page(self.best, self.result)
+
+    def _dollars(self) -> list[Fact]:
+        """Of the run, or of so many tokens where nobody says how long it is."""
+        if "run" in self.result:
+            return run_facts(self.result["run"], self.result)
+        usd, price = self.priced.headline.get("usd_per_trillion_tokens"), self.best.piece.chip.price
+        if usd is None:
+            return []
+        return [Fact("cost", f"{format_usd(usd)} per 1T tokens at {price} per chip-hour")]
 
     def sections(self) -> Mapping[str, Page]:
         """What the figures are made of, and of a training plan the book's rules."""

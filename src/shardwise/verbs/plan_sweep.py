@@ -9,6 +9,7 @@ from shardwise.hardware import Chip
 from shardwise.models import load_model
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import with_family
+from shardwise.planner.search.request import OBJECTIVES
 from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_seconds, format_usd, parse_count, sig
@@ -16,8 +17,15 @@ from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.chips_beside import ChipsBeside, chips_beside
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.side_by_side import BesideRequest, side_by_side
-from shardwise.workflows.inputs import Words, parse_total, words
-from shardwise.workflows.sweep import SweepPoint, slices_between, sweep, sweep_result
+from shardwise.workflows.inputs import Words, check_choice, parse_total, words
+from shardwise.workflows.sweep import (
+    USUAL_CHIPS,
+    SweepPoint,
+    chosen_point,
+    slices_between,
+    sweep,
+    sweep_result,
+)
 from shardwise.workflows.train_choices import TrainChoices
 
 
@@ -31,8 +39,9 @@ class SweepRequest(TrainChoices):
     tokens. `tokens` ("15T") adds days and dollars of a whole run, `days` is its deadline.
 
     Several bare chips ("h100,v5p") with `days`, or with one number of `chips`, stand side by side:
-    a row for each, with the fewest chips that keep the deadline. Raises BadRequest, and
-    NoFeasiblePlan where no point has a plan.
+    a row for each, its slice the cheapest that keeps the deadline, or by `objective` that of the
+    fewest "chips" or the fastest ("time"). Every chip of a slice is paid for, so a slice's plan is
+    its fastest. Raises BadRequest, and NoFeasiblePlan where no point has a plan.
     """
 
     model: str | Path = field(kw_only=False)
@@ -43,11 +52,13 @@ class SweepRequest(TrainChoices):
     lengths: Words
     tokens: float | str | None = None
     days: float | str | None = None
+    objective: str = "cost"
 
     def answer(self, progress: Progress | None = None) -> "Swept | ChipsBeside":
         """Search each point, or of each chip the slices that its deadline needs."""
-        if self.days and not self.tokens:
+        if self.days is not None and not self.tokens:
             raise BadRequest("--days is a deadline for a run; say its length with --tokens")
+        check_choice(self.objective, "--objective", OBJECTIVES)
         places = self._places()
         model, batches = with_family(self.model, self.as_), words(self.batches)
         cfg = load_model(model)
@@ -56,16 +67,16 @@ class SweepRequest(TrainChoices):
             for length in lengths:
                 parse_batch(batch, length)
         tokens = parse_total(self.tokens, "--tokens") if self.tokens else None
-        days = number(self.days, "--days", above=0, most=1e6, suffix=True) if self.days else None
+        days = None
+        if self.days is not None:
+            days = number(self.days, "--days", above=0, most=1e6, suffix=True)
         low, high = self._range()
         if self._is_beside(places):
-            if len(batches) != 1 or len(lengths) != 1:
-                raise BadRequest("several chips side by side take one --batch and one --seq")
             asked = BesideRequest(
                 model=model,
                 places=places,
-                batch=batches[0],
-                length=lengths[0],
+                batches=batches,
+                lengths=lengths,
                 low=low,
                 high=high,
                 tokens=tokens,
@@ -88,6 +99,7 @@ class SweepRequest(TrainChoices):
             name=cfg.name,
             points=points,
             days=days,
+            objective=self.objective,
             result=sweep_result(points, days),
             warnings=unpriced(cfg),
             provenance={p.chip.id: p.chip.efficiency.source for p in pieces},
@@ -120,7 +132,7 @@ class SweepRequest(TrainChoices):
         return _range(text)
 
 
-EVERY_SIZE = "1..65536"
+EVERY_SIZE = f"1..{USUAL_CHIPS}"
 
 
 def _range(text: str) -> tuple[float, float]:
@@ -145,6 +157,13 @@ class Swept(Answer):
     name: str
     points: tuple[SweepPoint, ...]
     days: float | None
+    objective: str
+
+    @property
+    def chosen(self) -> SweepPoint | None:
+        """The plan to take: the cheapest within the deadline, or as the objective says; None where
+        all are late."""
+        return chosen_point(self.points, self.objective, self.days)
 
     def table(self) -> list[Row]:
         """One row per point."""
@@ -167,6 +186,11 @@ class Swept(Answer):
             if point.miss:
                 yield f"  {point.piece}, batch {point.batch}: {point.miss}"
         yield from (f"\n{line}" for line in self.result["verdicts"])
+        if self.days and len(self.points) > 1:
+            yield (
+                "  shown are sizes that double; plan train with --days on a bare chip looks at the "
+                "sizes between, too"
+            )
 
 
 _COLUMNS = (

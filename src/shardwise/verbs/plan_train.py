@@ -1,17 +1,17 @@
 """`plan train`: the fastest training plan that fits, and why."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from shardwise.book.thresholds import book_result
-from shardwise.errors import BadRequest
+from shardwise.boundary import number
+from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.evidence.against import (
     Against,
     against_result,
-    gain_text,
     published_plan,
     set_against,
 )
@@ -20,22 +20,22 @@ from shardwise.models.describe import unpriced
 from shardwise.models.zoo import with_family
 from shardwise.planner.price.goodput import Overheads
 from shardwise.planner.training import TrainAnswer, TrainPlanning
+from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.train import mesh_text
 from shardwise.units import (
-    format_count,
-    format_gib,
     format_seconds,
-    format_usd,
     parse_seconds,
     sig,
 )
+from shardwise.verbs.against_page import against_detail, against_page
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, wrapped
 from shardwise.verbs.request import Progress, verb
+from shardwise.verbs.run_page import late_run, run_detail, run_facts
 from shardwise.verbs.train_page import train_detail, train_page
+from shardwise.workflows.deadline import DatedRun, SliceChoice
 from shardwise.workflows.inputs import flag_of, parse_pins, parse_share, parse_total
 from shardwise.workflows.predict import (
-    AT_EXPECTED,
     batch_hints,
     caveats,
     plan_training,
@@ -44,6 +44,7 @@ from shardwise.workflows.predict import (
     slower_text,
     unused_choices,
 )
+from shardwise.workflows.sweep import SIZES, USUAL_CHIPS, SweepPoint, slices_offered
 from shardwise.workflows.train_choices import TrainChoices
 
 
@@ -58,7 +59,9 @@ class TrainPlanRequest(TrainChoices):
     `remat`, `schedule`, `zero`, `pins` and their like fix what is else searched:
     `shardwise plan train --help` has what each takes.
 
-    `tokens` ("15T") adds days and dollars of a whole run, at the expected step time or at `mfu` of
+    `tokens` ("15T") adds days and dollars of a whole run; `days` is its deadline, for which a bare
+    chip has the fewest chips, or with `objective` "cost" the cheapest slice, all of whose chips are
+    paid for. The days are those at the expected step time, or at `mfu` of
     6*N*tokens, N being `params` where given; `straggler` (1.05), `chip_mtbf` ("10y"),
     `checkpoint_time`, `checkpoint_interval` and `restart_time` are what it loses. `against` is a
     plan file or "audit:NAME" to price beside the best plan. Raises BadRequest, or NoFeasiblePlan
@@ -72,6 +75,7 @@ class TrainPlanRequest(TrainChoices):
     seq: str | int
     top: int | str = 3
     tokens: float | str | None = None
+    days: float | str | None = None
     mfu: float | str | None = None
     params: float | str | None = None
     straggler: float | str | None = None
@@ -89,14 +93,16 @@ class TrainPlanRequest(TrainChoices):
                 "--chips N, or with --tokens and --days, puts them side by side"
             )
         run = self._run()
+        days = self._days(run)
+        chosen = self._in_time(run, days, progress) if run and days else None
         published = published_plan(str(self.against)) if self.against else None
         planning = plan_training(
             with_family(self.model, self.as_),
-            self.on,
+            self.on if chosen is None else str(chosen.point.piece),
             batch=self.batch,
             seq=self.seq,
             top=self.top,
-            choices=self,
+            choices=self if chosen is None else replace(self, objective="time"),
             progress=progress,
         )
         best = planning.best
@@ -107,28 +113,69 @@ class TrainPlanRequest(TrainChoices):
             against = set_against(planning, published, str(self.against), self.hardware)
             result["against"] = against_result(against)
         if run:
-            result["run"] = run_result(best, **run)
+            result["run"] = run_result(best, **run, days=days)
         return TrainPlanned(
             planning=planning,
             against=against,
             result=result,
             resolved=self._resolved(best),
             warnings=[
-                *self._notes(best),
+                *self._notes(best, chosen),
                 *unpriced(planning.request.cfg),
                 *unused_choices(planning, self.schedule, self.context_method),
                 *batch_hints(planning),
                 *caveats(best),
+                *late_run(result),
                 *planning.rank_changes,
             ],
             provenance={"efficiency": best.piece.chip.efficiency.source},
         )
 
-    def _notes(self, best: TrainAnswer) -> list[str]:
+    def _days(self, run: dict[str, Any] | None) -> float | None:
+        """The deadline, if there is one."""
+        if self.days is None:
+            return None
+        if run is None or self.mfu:
+            raise BadRequest("--days is a deadline for a run; give --tokens, and leave out --mfu")
+        return number(self.days, "--days", above=0, most=1e6, suffix=True)
+
+    def _in_time(
+        self, run: dict[str, Any], days: float, progress: Progress | None
+    ) -> SliceChoice | None:
+        """Of a bare chip the slice that the deadline needs; None where the slice is given. Raises
+        NoFeasiblePlan where no slice is fast enough."""
+        found = self.hardware.target(self.on)
+        if isinstance(found, Spelling):
+            return None
+        asked = DatedRun(
+            model=with_family(self.model, self.as_),
+            tokens=run["tokens"],
+            days=days,
+            overheads=run["overheads"],
+            choices=replace(self, objective="cost" if self.objective == "cost" else "chips"),
+        )
+        pieces = slices_offered(found, 1, USUAL_CHIPS)
+        length = parse_length(self.seq, "--seq")
+        batch = f"{parse_batch(self.batch, length)}seq"
+        job = SweepPoint(piece=pieces[-1], batch=batch, sequence_length=length, answer=None)
+        chosen = asked.choice(job, pieces, lambda: progress and progress(0, 0))
+        if not chosen.keeps:
+            raise NoFeasiblePlan(chosen.too_slow(days))
+        return chosen
+
+    def _notes(self, best: TrainAnswer, chosen: SliceChoice | None) -> list[str]:
         found = self.hardware.target(self.on)
         if isinstance(found, Spelling):
             return list(found.notes)
-        return [f"{best.piece} is the smallest slice of {found.id} that fits"]
+        if chosen is not None:
+            few = "the cheapest slice" if self.objective == "cost" else "the slice of fewest chips"
+            many = f"of {len(chosen.looked)} looked at ({SIZES})"
+            return [f"{best.piece} is {few} of {found.id} that is in time, {many}"]
+        said = f"{best.piece} is the smallest slice of {found.id} that fits"
+        if self.tokens:
+            said += "; --days N takes the smallest that is done in time, and `shardwise plan sweep "
+            said += f"--on {found.id}` shows others"
+        return [said]
 
     def _run(self) -> dict[str, Any] | None:
         """Arguments of `run_result`, or None without tokens. Raises for choices without effect."""
@@ -232,10 +279,10 @@ class TrainPlanned(Answer):
     def page(self) -> Page:
         """The plan, its time and memory, where the step goes, and what else was close; with
         `against` the other plan instead of these."""
-        more = _run_facts(self.result["run"], self.result) if "run" in self.result else []
+        more = run_facts(self.result["run"], self.result) if "run" in self.result else []
         yield from train_page(self.best, self.result, [*more, *_faster_outside(self.result)])
         if self.against is not None:
-            yield from _against_page(self.against, self.result)
+            yield from against_page(self.against, self.result)
         else:
             yield from _runners_up(self.result)
 
@@ -251,9 +298,9 @@ class TrainPlanned(Answer):
 
     def _more(self) -> Page:
         if "run" in self.result:
-            yield from _run_detail(self.result["run"])
+            yield from run_detail(self.result["run"])
         if self.against is not None:
-            yield from _against_detail(self.against)
+            yield from against_detail(self.against)
         s = self.result["search"]
         yield ""
         yield wrapped(
@@ -319,104 +366,3 @@ def _close_detail(result: Mapping[str, Any]) -> Page:
                 for r in result["runners_up"]
             ],
         )
-
-
-def _run_facts(run: Mapping[str, Any], result: Mapping[str, Any]) -> list[Fact]:
-    """Days and dollars of a whole run in one labelled line."""
-    cost = "cost unknown: no price in the catalogue (give --price CHIP=USD)"
-    if run["usd"] is not None:
-        price = f"${run['usd_per_chip_hour']:.2f} per chip-hour"
-        cost = f"{format_usd(run['usd'])}{_idle_text(run)} at {price} ({run['price_as_of']})"
-    given = "" if run["basis"].startswith(AT_EXPECTED) else f" at {run['basis']}"
-    said = f"{sig(run['days'])} days{_days_range(run, result)}{given}"
-    text = f"{said}, {format_count(run['chip_hours'])} chip-hours, {cost}"
-    return [Fact(f"{format_count(run['tokens'])} tokens", text)]
-
-
-def _days_range(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """The days' range where they come from the expected step time, which has one."""
-    found, expected = result["expected_80"], result["step_seconds"]["expected"]
-    if found is None or not run["basis"].startswith(AT_EXPECTED):
-        return ""
-    low, high = (run["days"] * found[end] / expected for end in ("low", "high"))
-    return f" ({sig(low)} to {sig(high)})"
-
-
-def _run_detail(run: Mapping[str, Any]) -> Page:
-    """What the run's days and dollars are made of."""
-    yield ""
-    source = f"; price: {run['price_source']}" if run["usd"] is not None else ""
-    yield wrapped(
-        f"the run of {format_count(run['tokens'])} tokens: at {run['basis']}{source}", 0, 2
-    )
-    if "goodput" in run:
-        yield wrapped(_lost_text(run["goodput"]), 2, 4)
-
-
-def _idle_text(run: Mapping[str, Any]) -> str:
-    return f" ({format_usd(run['usd_idle'])} of it for idle chips)" if run["usd_idle"] else ""
-
-
-def _lost_text(good: Mapping[str, float]) -> str:
-    """Where the time that does not train goes."""
-    parts = [f"{name} {good[name]:.1%}" for name in ("straggler", "checkpoint", "failures")]
-    every = f", a checkpoint every {format_seconds(good['interval'])}" if good["checkpoint"] else ""
-    return f"trains {good['share']:.1%} of the time; lost to {', '.join(parts)}{every}"
-
-
-def _against_page(found: Against, result: Mapping[str, Any]) -> Page:
-    """The two plans' figures, and the choices that cost the other one most."""
-    theirs, slower = result["against"], found.times_slower
-    told = slower_text(slower) if slower >= 1 else f"{1 - slower:.1%} faster"
-    yield ""
-    yield wrapped(f"against {found.name}: {told} than the best plan", 0, 2)
-    yield TextTable(["predicted", "ours", "theirs"], figures(result, theirs), ruled=False)
-    rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in found.differences]
-    if rows:
-        yield TextTable(
-            ["choice", "ours", "theirs", "theirs with ours"],
-            rows[:_CHOICES],
-            left=3,
-            spare=("ours",),
-            ruled=False,
-        )
-    left = len(rows) - _CHOICES
-    yield f"  ({left} more choices differ: --detail)" if left > 0 else "  (no other choice differs)"
-
-
-_CHOICES = 4
-"""Choices that a page shows of those that differ from another plan's."""
-
-
-def _against_detail(found: Against) -> Page:
-    """How the other plan was read, every choice that differs, and the reasons."""
-    yield ""
-    yield f"against {found.name}"
-    for note in found.notes:
-        yield wrapped(note, 2, 4)
-    rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in found.differences]
-    if rows:
-        yield TextTable(["choice", "ours", "theirs", "theirs with ours"], rows, left=3)
-    for reason in found.reasons:
-        yield wrapped(f"- {reason}", 2, 4)
-
-
-def figures(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[list[str]]:
-    """Headline figures of both."""
-    both = ours, theirs
-    return [
-        ["seconds per step", *(format_seconds(r["step_seconds"]["expected"]) for r in both)],
-        ["tokens/s", *(format_count(r["tokens_per_second"]) for r in both)],
-        ["MFU", *(f"{r['mfu']:.1%}" for r in both)],
-        ["HBM per chip", *(format_gib(r["peak_bytes_per_chip"]) for r in both)],
-        ["bound by", *(r["bound_by"] for r in both)],
-    ]
-
-
-def shown(value: Any) -> str:
-    """A choice in a table."""
-    if isinstance(value, dict):
-        return mesh_text(value)
-    if isinstance(value, tuple):
-        return "+".join(map(str, value))
-    return str(value)

@@ -40,7 +40,17 @@ def plan_text(plan: TrainPlan, result: Mapping[str, Any]) -> str:
     if result["chips_idle"]:
         idle = f"; {result['chips_idle']:,} chips stay idle"
     count = many(plan.microbatches, "microbatch").replace("hs", "hes")
-    return f"{mesh_text(result['mesh'])}, {count}, remat {plan.remat}{_choices_text(plan)}{idle}"
+    remat = f"remat {plan.remat}{_kinds_text(plan)}"
+    return f"{mesh_text(result['mesh'])}, {count}, {remat}{_choices_text(plan)}{idle}"
+
+
+def _kinds_text(plan: TrainPlan) -> str:
+    """Where kinds of activations go that the policy does not decide."""
+    at: dict[str, list[str]] = {}
+    for kind, place in plan.remat_kinds.items():
+        at.setdefault(place, []).append(kind)
+    said = [f"{place} {' '.join(kinds)}" for place, kinds in at.items()]
+    return f" ({', '.join(said)})" if said else ""
 
 
 def _runs_in(result: Mapping[str, Any]) -> list[Fact]:
@@ -86,11 +96,17 @@ def where_table(parts: Mapping[str, float], title: str) -> TextTable:
     return TextTable(
         [title, "time", "share"],
         [
-            [name, format_seconds(value), percent(value / whole)]
+            [_EXPLAINED.get(name, name), format_seconds(value), percent(value / whole)]
             for name, value in (shown | small).items()
         ],
         ruled=False,
     )
+
+
+_EXPLAINED = {
+    "math below peak": "math below peak (what kernels lose)",
+}
+"""What a name of a part means, where it is not plain."""
 
 
 def train_detail(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
@@ -119,6 +135,11 @@ def _bounds(answer: TrainAnswer, result: Mapping[str, Any]) -> Page:
             ["seconds per step", *(format_seconds(v) for v in step.values())],
             ["tokens/s", *(format_count(plan.tokens / v) for v in step.values())],
         ],
+    )
+    yield wrapped(
+        "lower: the busiest resource at its peak rate, nothing else; upper: nothing overlaps. How "
+        "far predictions were off is another range, that of 8 of 10",
+        2,
     )
     found = result["expected_80"]
     if found:

@@ -10,6 +10,8 @@ from shardwise.boundary import whole as read_whole
 from shardwise.boundary.numbers import MOST_WHOLE
 from shardwise.errors import BadRequest, check_known, shown, unknown
 from shardwise.hardware import Chip, Spelling, load_chip, parse_price, read_slice, read_target
+from shardwise.hardware.cloud_names import families, split_cloud_name
+from shardwise.hardware.names import resolve_chip
 from shardwise.hardware.prices import listed_price
 from shardwise.plans import MESH_AXES
 from shardwise.units import parse_count
@@ -66,7 +68,8 @@ def check_choice(value: str | None, flag: str, known: Collection[object]) -> Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """How chips are read: which constants, whose files, and what overrides them."""
+    """How chips are read: which constants, whose files, and what overrides them. A price of another
+    of the `places` that were asked for together is passed over."""
 
     constants: str = "vendor"
     files: Words = ()
@@ -74,10 +77,14 @@ class Hardware:
     prices: Words = ()
     provider: str | None = None
     spot: bool = False
+    places: Words = ()
 
     def chip(self, name: str) -> Chip:
         """One chip under these settings."""
-        dollars = map(parse_price, words(self.prices))
+        asked = {_chip_id(place) for text in words(self.places) for place in text.split(",")}
+        others = asked - {_chip_id(name)}
+        given = [parse_price(text) for text in words(self.prices)]
+        dollars = [(chip, price) for chip, price in given if _chip_id(chip) not in others]
         chip = load_chip(
             name,
             constants=self.constants,
@@ -100,6 +107,20 @@ class Hardware:
         return read_slice(text, self.chip)
 
 
+def _chip_id(place: str) -> str:
+    """The chip of a slice or a chip's name, as the catalogue calls it where that knows it.
+
+    >>> _chip_id("2*v5p:4x4x4"), _chip_id("ironwood")
+    ('v5p', 'tpu7x')
+    """
+    name = place.partition(":")[0].rpartition("*")[2].strip()
+    cloud = split_cloud_name(name)
+    try:
+        return families()[cloud[0]].chip if cloud else resolve_chip(name)
+    except BadRequest:
+        return name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueWords:
     """Keywords of every verb that reads the catalogue. `constants` are the vendor's or the
@@ -118,6 +139,7 @@ class CatalogueWords:
             prices=getattr(self, "prices", ()),
             provider=getattr(self, "provider", None),
             spot=getattr(self, "spot", False),
+            places=getattr(self, "on", None) or (),
         )
 
 

@@ -5,15 +5,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from shardwise.boundary import is_file, read_text
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
+from shardwise.models.zoo import split_family, with_family
+from shardwise.planner.export import parse_export
+from shardwise.planner.export.known_flags import target_of, unread_notes
 from shardwise.planner.price.plan import step_timeline
 from shardwise.planner.price.timeline import Timeline
 from shardwise.planner.serve.answer import evaluate_serve
 from shardwise.planner.training import TrainAnswer, evaluate_train
 from shardwise.plans import ServePlan, TrainPlan, load_plan, model_hash
 from shardwise.plans.files import changed, plan_dict, plan_from
+from shardwise.plans.named import PREFIX
 from shardwise.units import format_gib
 from shardwise.work import Work
 from shardwise.workflows.inputs import ChipWords, Hardware, plan_changes
@@ -35,22 +40,65 @@ class Priced:
     warnings: list[str]
 
 
-def given_plan(what: GivenPlan, fields: Mapping[str, str] | None = None) -> TrainPlan | ServePlan:
-    """The plan in a file, of `audit:NAME`, or as it is; `fields` change it first."""
+def given_plan(
+    what: GivenPlan, fields: Mapping[str, str] | None = None, family: str | None = None
+) -> TrainPlan | ServePlan:
+    """The plan in a file, of `audit:NAME`, or as it is; a file of another program is read as
+    `export --from` reads it. `fields` change it first, `family` is what its model is read as."""
     if isinstance(what, str | Path):
-        return load_plan(what, fields)
-    return plan_from(changed(plan_dict(what), fields or {}, "the plan"), "the plan")
+        target, text = other_program(what)
+        if target is None:
+            return load_plan(what, fields, family)
+        what = _read_as(target, text, what)
+    values = changed(plan_dict(what), fields or {}, "the plan")
+    if family:
+        values["model"] = str(with_family(split_family(values["model"])[0], family))
+    return plan_from(values, "the plan")
 
 
-def price_given(what: GivenPlan, chips: ChipWords) -> Priced:
-    """Price a plan with what --set, --hw and --constants change."""
+def other_program(path: str | Path) -> tuple[str | None, str]:
+    """The program whose file this is, None for a plan of ours; and its text."""
+    if str(path).startswith(PREFIX) or not is_file(Path(path)):
+        return None, ""
+    try:
+        text = read_text(Path(path), "the plan")
+    except BadRequest:
+        return None, ""  # which reading it as a plan says
+    return target_of(text), text
+
+
+def _read_as(target: str, text: str, path: str | Path) -> TrainPlan:
+    """The plan that another program's file says; BadRequest with the command that takes what it
+    leaves out."""
+    try:
+        return parse_export(text, target)
+    except BadRequest as error:
+        said = f"'{path}' is another program's file. {error}"
+        if "give it with" in str(error):
+            way = f"shardwise export {path} --from {target} --on SLICE --model MODEL -o plan.yaml"
+            said += f"\n`{way}` makes a plan of it"
+        raise BadRequest(said) from None
+
+
+def foreign_notes(what: GivenPlan) -> list[str]:
+    """What a reader should know of a file of another program: that it was read as one, and which
+    of its words nobody knows."""
+    target, text = other_program(what) if isinstance(what, str | Path) else (None, "")
+    if target is None:
+        return []
+    said = f"read as {target}'s own file: what it leaves out is {target}'s default"
+    return [said, *unread_notes(text, target)]
+
+
+def price_given(what: GivenPlan, chips: ChipWords, family: str | None = None) -> Priced:
+    """Price a plan with what --set, --hw, --constants and prices change."""
     fields, overrides = plan_changes(chips.sets)
-    plan = given_plan(what, fields)
+    plan = given_plan(what, fields, family)
     if chips.constants:
         plan = replace(plan, constants=chips.constants)  # type: ignore[arg-type]
-    return price_plan(
-        plan, Hardware(constants=plan.constants, files=chips.hw_files, overrides=overrides)
-    )
+    hardware = replace(chips.hardware, constants=plan.constants, overrides=overrides)
+    priced = price_plan(plan, hardware)
+    return replace(priced, warnings=[*foreign_notes(what), *priced.warnings])
 
 
 def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
@@ -67,6 +115,8 @@ def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
             "mfu": result["mfu"],
             "peak_bytes_per_chip": result["peak_bytes_per_chip"],
         }
+        if piece.chip.price is not None:
+            headline["usd_per_trillion_tokens"] = usd_per_trillion(answer)
     else:
         other = hardware.slice(plan.prefill_plan.slice).slice
         answer = evaluate_serve(plan, cfg, piece, prefill_piece=other)
@@ -78,6 +128,13 @@ def price_plan(plan: TrainPlan | ServePlan, hardware: Hardware) -> Priced:
             "peak_bytes_per_chip": result["peak_bytes_per_chip"],
         }
     return Priced(plan=plan, answer=answer, result=result, headline=headline, warnings=warnings)
+
+
+def usd_per_trillion(answer: TrainAnswer) -> float:
+    """Dollars of 1e12 tokens, all chips of the slice paid for."""
+    price = answer.piece.chip.price
+    assert price is not None
+    return 1e12 / answer.tokens_per_second / 3600 * answer.piece.chips * price.usd_per_chip_hour
 
 
 def stale(plan: TrainPlan | ServePlan, cfg: ModelConfig) -> list[str]:

@@ -1,8 +1,8 @@
 """Plan and price, and shape the answer as a document's `result` (the design fixes its names)."""
 
 from collections.abc import Callable
-from dataclasses import asdict
-from math import prod
+from dataclasses import asdict, replace
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +50,16 @@ def plan_training(
     top: str | int = 3,
     choices: TrainChoices | None = None,
     progress: Callable[[int, int], None] | None = None,
+    better_than: float = inf,
+    outside: bool = True,
 ) -> TrainPlanning:
     """The best training plan that fits, of what a program runs.
 
     `model` is a zoo name, a config.json or a folder with one; `on` a slice, or a bare chip for the
     smallest of its slices that a plan fits; `batch` tokens (4194304, "4Mi") or sequences
-    ("1024seq"); `seq` tokens per sequence. Raises BadRequest, or NoFeasiblePlan with the nearest
-    miss.
+    ("1024seq"); `seq` tokens per sequence. Only plans that rank before `better_than` (seconds,
+    where time is the objective) are looked at, and beyond the program only with `outside`. Raises
+    BadRequest, or NoFeasiblePlan with the nearest miss.
     """
     choices = (choices or TrainChoices()).checked()
     length = parse_length(seq, "--seq")
@@ -68,10 +71,16 @@ def plan_training(
 
     def planned(piece: Slice) -> TrainPlanning:
         asked = [
-            [choices.request(cfg, model, piece, sequences, length, row) for row in group]
+            [
+                replace(
+                    choices.request(cfg, model, piece, sequences, length, row),
+                    better_than=better_than,
+                )
+                for row in group
+            ]
             for group in choices.programs(piece.chip)
         ]
-        return plan_for(asked, searched, shown)
+        return plan_for(asked, searched, shown, outside)
 
     target = choices.hardware.target(on)
     if isinstance(target, Spelling):
@@ -384,10 +393,11 @@ def run_result(
     mfu: float | None,
     params: float | None,
     overheads: Overheads | None = None,
+    days: float | None = None,
 ) -> dict[str, Any]:
     """Days and dollars of a whole run: at the expected step time, or at a given utilisation of
     6*N*tokens (the book's arithmetic), times the goodput that `overheads` leave. The price is per
-    chip of the slice, used or idle."""
+    chip of the slice, used or idle. With `days` it says whether it keeps that deadline."""
     piece = answer.piece
     if mfu is None:
         rate, basis = answer.tokens_per_second, AT_EXPECTED
@@ -400,7 +410,9 @@ def run_result(
         good = goodput(overheads, piece.chips)
         lost = {"goodput": asdict(good)}
         rate, basis = rate * good.share, f"{basis}, goodput {good.share:.1%}"
-    run = run_of(tokens, rate, piece)
+    run: dict[str, Any] = {**run_of(tokens, rate, piece)}
+    if days is not None:
+        run |= {"deadline_days": days, "keeps_deadline": run["days"] <= days}
     price = piece.chip.price
     cost: dict[str, Any] = {"usd": None, "usd_per_chip_hour": None}
     if price is not None:

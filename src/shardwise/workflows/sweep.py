@@ -7,12 +7,13 @@ points no other beats in both time and cost.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, groupby, pairwise, takewhile
+from itertools import groupby, pairwise
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
-from shardwise.hardware import Slice, Spelling, slices_of
+from shardwise.hardware import Chip, Slice, Spelling, slices_of
 from shardwise.planner.training import TrainAnswer
 from shardwise.units import DAY, format_count, format_usd, sig
 from shardwise.workflows.inputs import Hardware
@@ -22,7 +23,13 @@ from shardwise.workflows.train_choices import TrainChoices
 WORTH = 0.5
 """Below this share of the added chips' speed, more chips count as not worth it."""
 
-_MOST_DOMAINS = 16_384
+USUAL_CHIPS = 65_536
+"""No slice has more, unless --chips says so."""
+_ODD = 15
+"""The largest odd factor of a number of chips that is looked at: all numbers of boxes up to 16, and
+eight beyond for each doubling, those that meshes divide best."""
+SIZES = "whole boxes, or of each number of chips the most cube-like shape; odd factors up to 15"
+"""The rule of the list of slices, as answers say it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +61,33 @@ def slices_between(target: str, low: float, high: float, hardware: Hardware) -> 
     found = hardware.target(target)
     if isinstance(found, Spelling):
         return (found.slice,)
-    wide = slices_of(found, domains=_MOST_DOMAINS)
-    largest = max((s for s in wide if s.count == 1), key=lambda s: s.chips)
-    if largest == wide[-1] and found.data_centre is not None:
-        joined = takewhile(lambda n: n * largest.chips <= high, (2**i for i in count(1)))
-        wide += tuple(replace(largest, count=n) for n in joined)
-    chosen: list[Slice] = []
-    for piece in wide:
-        doubled = not chosen or piece.chips >= 2 * chosen[-1].chips
-        if low <= piece.chips <= high and doubled:
-            chosen.append(piece)
-    if not chosen:
+    return doublings(slices_offered(found, low, high))
+
+
+def slices_offered(chip: Chip, low: float, high: float) -> tuple[Slice, ...]:
+    """The slices of `low` to `high` chips, fewest first: of each number of chips the most cube-like
+    shape, or whole boxes; numbers with an odd factor above 15 are left out."""
+    inside = slices_of(chip)
+    largest = inside[-1]
+    most = int(high // largest.chips) if chip.data_centre is not None else 1
+    counts = sorted(m << k for m in range(1, _ODD + 1, 2) for k in range(most.bit_length()))
+    joined = [replace(largest, count=n) for n in counts if 1 < n <= most]
+    few = [s for s in inside if s.chips // (s.chips & -s.chips) <= _ODD]
+    offered = tuple(s for s in (*few, *joined) if low <= s.chips <= high)
+    if not offered:
         raise BadRequest(
-            f"{found.id} has no slice of {low:,.0f} to {high:,.0f} chips; it has "
-            f"{wide[0].chips:,} to {wide[-1].chips:,}: widen --chips"
+            f"{chip.id} has no slice of {low:,.0f} to {high:,.0f} chips; it has "
+            f"{inside[0].chips:,} to {max(largest.chips, most * largest.chips):,}: widen --chips"
         )
-    return tuple(chosen)
+    return offered
+
+
+def doublings(pieces: Sequence[Slice]) -> tuple[Slice, ...]:
+    """The smallest of the slices between each power of two and the next."""
+    smallest: dict[int, Slice] = {}
+    for piece in pieces:
+        smallest.setdefault(piece.chips.bit_length(), piece)
+    return tuple(smallest.values())
 
 
 def sweep(
@@ -113,8 +131,11 @@ def planned_point(
     tokens: float | None,
     choices: TrainChoices | None,
     progress: Callable[[int, int], None] | None,
+    better_than: float = inf,
 ) -> SweepPoint:
-    """The point with its plan, or with the reason why it has none."""
+    """The point with its fastest plan, if its step takes less than `better_than` seconds; or with
+    the reason why it has none. All chips of the slice are paid for, so that is the cheapest, too.
+    """
     try:
         planning = plan_training(
             model,
@@ -122,8 +143,10 @@ def planned_point(
             batch=asked.batch,
             seq=asked.sequence_length,
             top=0,
-            choices=choices,
+            choices=replace(choices or TrainChoices(), objective="time"),
             progress=progress,
+            better_than=better_than,
+            outside=False,
         )
     except NoFeasiblePlan as error:
         return replace(asked, miss=str(error))
@@ -177,12 +200,7 @@ def _front(points: Sequence[SweepPoint]) -> tuple[SweepPoint, ...]:
     planned = [p for p in points if p.answer is not None]
 
     def cost(p: SweepPoint) -> float:
-        price = p.piece.chip.price
-        return (
-            p.piece.chips / _rate(p) * price.usd_per_chip_hour
-            if priced and price
-            else p.piece.chips
-        )
+        return _usd_per_token(p) if priced else p.piece.chips
 
     front, best = set(), float("inf")
     for p in sorted(planned, key=lambda p: (-_rate(p), cost(p))):
@@ -197,7 +215,7 @@ def verdicts(points: Sequence[SweepPoint], *, days: float | None = None) -> list
     said = [line for line in map(_stop, _series(points)) if line]
     if days is None:
         return said
-    best = cheapest_within(points, days)
+    best = chosen_point(points, "cost", days)
     if best is None:
         fastest = min((p for p in points if p.days is not None), key=lambda p: p.days or 0.0)
         text = (
@@ -215,13 +233,27 @@ def verdicts(points: Sequence[SweepPoint], *, days: float | None = None) -> list
     return [*said, text]
 
 
-def cheapest_within(points: Sequence[SweepPoint], days: float) -> SweepPoint | None:
-    """The cheapest point within so many days, that of the fewest chips where not all have a price;
-    None where none is."""
-    within = [p for p in points if p.days is not None and p.days <= days]
-    priced = all(p.usd is not None for p in points if p.days is not None)
-    cost = (lambda p: p.usd) if priced else (lambda p: p.piece.chips)
-    return min(within, key=cost, default=None)
+def chosen_point(
+    points: Sequence[SweepPoint], objective: str, days: float | None
+) -> SweepPoint | None:
+    """The point to take, of those within so many days: the fastest ("time"), that of the fewest
+    chips ("chips"), or the cheapest per token ("cost", if every chip has a price). None where none
+    is in time."""
+    planned = [p for p in points if p.answer is not None]
+    within = [p for p in planned if days is None or (p.days is not None and p.days <= days)]
+    priced = all(p.piece.chip.price for p in planned)
+
+    def worth(p: SweepPoint) -> float:
+        if objective == "time":
+            return -_rate(p)
+        return _usd_per_token(p) if objective == "cost" and priced else p.piece.chips
+
+    return min(within, key=worth, default=None)
+
+
+def _usd_per_token(p: SweepPoint) -> float:
+    price = p.piece.chip.price
+    return p.piece.chips / _rate(p) * price.usd_per_chip_hour if price else float("inf")
 
 
 def _series(points: Sequence[SweepPoint]) -> list[list[SweepPoint]]:

@@ -9,12 +9,10 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
 from shardwise.models import ModelConfig
 from shardwise.planner.search.request import OBJECTIVES, SEARCHED, TrainRequest
-from shardwise.planner.training import (
-    default_dtypes,
-)
 from shardwise.plans import TrainDtypes
 from shardwise.plans.optimizers import OPTIMIZERS
 from shardwise.plans.software import SoftwareRow, software_row, usual_software, usual_stack
+from shardwise.plans.software.usual import usual_choices, usual_dtypes
 from shardwise.plans.stacks import STACKS, WANTED, StackName, stack_row
 from shardwise.plans.train import Structure
 from shardwise.units import parse_bytes
@@ -83,8 +81,7 @@ class TrainChoices(HardwareWords):
         """Of every array of the training state: as asked, else as the program's users leave it."""
         others = {"param": self.param_dtype, "grad": self.grad_dtype}
         others |= {"master": self.master, "moments": self.moments}
-        usual = {k.partition(".")[2]: v for k, v in _usual(row).items() if k.startswith("dtypes.")}
-        return replace(default_dtypes(self.dtype), **usual | {k: v for k, v in others.items() if v})
+        return replace(usual_dtypes(row, self.dtype), **{k: v for k, v in others.items() if v})
 
     def request(
         self,
@@ -99,8 +96,6 @@ class TrainChoices(HardwareWords):
         stack = self._stack(row, piece)
         limit, given = piece.chip.require("hbm_usable_bytes"), self.max_hbm
         most = limit if given is None else min(limit, parse_bytes(given, "--max-hbm"))
-        idle = () if cfg.has_experts else ("expert_dispatch",)
-        own = {k: v for k, v in _usual(row).items() if "." not in k and k not in idle}
         return TrainRequest(
             cfg=cfg,
             model=str(model),
@@ -114,7 +109,7 @@ class TrainChoices(HardwareWords):
                 optimizer=self.optimizer,  # type: ignore[arg-type]
                 stack=stack,
                 constants=self.constants,  # type: ignore[arg-type]
-                **own,
+                **usual_choices(row, cfg),
             ),
             objective=self.objective,  # type: ignore[arg-type]
             max_hbm_bytes=most / piece.chip.jax_devices_per_chip,
@@ -164,11 +159,6 @@ def _texts(sets: Words) -> dict[str, str]:
 
 
 ANY = WANTED[-1]
-
-
-def _usual(row: SoftwareRow | None) -> Mapping[str, Any]:
-    """What a program's users leave as it is."""
-    return {} if row is None else row.usual
 
 
 FIXED = {

@@ -16,8 +16,10 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import exports  # noqa: E402
 import exports_serving  # noqa: E402
 
+from shardwise.planner.export.known_flags import known_flags  # noqa: E402
+
 CHECKED = json.loads(exports.CHECKED.read_text())
-FLAGS = json.loads((exports.DOCS / "exports_flags.json").read_text())
+FLAGS = known_flags()
 TABLE = json.loads(exports.TABLE.read_text())
 ROWS = [row for row in TABLE["rows"] if "plan" in row]
 SERVED = [row for row in TABLE["serving"] if "plan" in row]

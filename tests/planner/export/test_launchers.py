@@ -96,3 +96,24 @@ def test_part_of_a_slice_is_refused_by_launchers():
     piece = parse_slice("v5e:4x8")
     with pytest.raises(BadRequest, match=r"xpk|maxtext cannot express box \[4, 4\]"):
         export_plan(replace(plan, slice=str(piece)), cfg, piece, "xpk")
+
+
+@pytest.mark.parametrize(
+    ("target", "on", "mesh", "said"),
+    [
+        ("xpk", "h100:8", {"fsdp": 8}, ["slice h100:8: it starts jobs on TPUs", "remat none"]),
+        (
+            "skypilot",
+            "2*v5p:4x8x16",
+            {"replica": 2, "fsdp": 512},
+            ["slices 2: it starts one", "none means this shape", "remat none", "zero 1: beside"],
+        ),
+    ],
+)
+def test_a_launcher_lists_its_own_obstacles_with_those_of_what_it_starts(target, on, mesh, said):
+    found = a_plan("dense", on, mesh, global_batch_sequences=2048, remat="none")
+    with pytest.raises(BadRequest) as error:
+        export_plan(*found, target)
+    assert f"{target} cannot express {len(said)} choices" in str(error.value)
+    for line in said:
+        assert line in str(error.value)

@@ -1,13 +1,16 @@
 """What a target cannot run is refused by the name of its field."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from tests.planner.export.exporting import STORED_F32, a_plan
 
 from shardwise.errors import BadRequest
+from shardwise.models import load_model
 from shardwise.planner.export import export_plan
 from shardwise.plans import TrainDtypes
+from shardwise.plans.software.torchtitan import nearest_flavor
 
 REFUSALS = [
     ("maxtext", {"stage": 4, "fsdp": 4}, {"pipeline_schedule": "1f1b"}, "pipeline_schedule"),
@@ -74,3 +77,12 @@ def test_what_a_target_cannot_run_is_refused(target, mesh, choices, field):
 def test_torch_frameworks_are_refused_on_tpus(target):
     with pytest.raises(BadRequest, match=r"slice .*it runs on GPUs"):
         export_plan(*a_plan("dense", "v5e:4x4", {"fsdp": 16}), target)
+
+
+def test_torchtitan_names_the_nearest_model_and_what_differs():
+    cfg = replace(load_model("llama-3-8b"), vocabulary=32_000)
+    said = nearest_flavor(cfg)
+    assert said.startswith(
+        "the nearest, 8B of llama3, has vocabulary 128,256 where this has 32,000"
+    )
+    assert "layers" not in said

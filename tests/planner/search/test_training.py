@@ -13,13 +13,13 @@ from shardwise.planner.search.misses import nearest_batches
 from shardwise.planner.training import (
     better_batches,
     check_plan,
-    default_dtypes,
     evaluate_train,
     plan_train,
     run_of,
     tokens_per_second_at,
 )
 from shardwise.plans import MESH_AXES, TrainDtypes
+from shardwise.plans.software.usual import default_dtypes
 
 HELD = {"remat": ("block",)}
 """A quarter of the structures, for what is not about remat policies."""

@@ -6,12 +6,11 @@ when its command runs, so that `--help` stays fast. Read `plan_show.py` first: i
 Each makes the request of its verb (`verbs/`) of its options, by name, answers it, writes the files
 that were asked for, and shows the answer. Planning: `plan.py` is the group, with `plan_train.py`
 (the options that fix its choices in `plan_train_options.py`), `plan_serve.py`, `plan_sweep.py`,
-`plan_show.py`, `plan_diff.py` and `plan_schema.py`. `simulate.py` puts a load on a serving plan and
-`export.py` writes a plan for other software. Programs: `compile.py`, `compare.py`, `explain.py`,
-`profile.py` and `train.py`. Sharding: `shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`,
-`book.py`.
-How right it is:
-`validate.py`, `calibrate.py`.
+`plan_show.py`, `plan_diff.py` and `plan_schema.py`; `next_steps.py` is what to type then.
+`simulate.py` puts a load on a serving plan and `export.py` writes a plan for other software.
+Programs: `compile.py`, `compare.py`, `explain.py`, `profile.py` and `train.py`. Sharding:
+`shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`, `book.py`. How right it is: `validate.py`,
+`calibrate.py`.
 
 Pictures: `pictures.py` alone imports matplotlib (`charts.py` has what charts share: ticks, marks,
 labels), for `pipeline_chart.py` (with `timeline.py`),

@@ -7,7 +7,7 @@ import click
 
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option
-from shardwise.apps.cli.options import hardware_options, request_of
+from shardwise.apps.cli.options import as_option, hardware_options, request_of
 from shardwise.apps.cli.output import json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
 from shardwise.apps.cli.timeline import timeline_options, write_timeline
@@ -18,11 +18,16 @@ plan_file = click.Path(dir_okay=False, path_type=Path)
 @click.command(cls=AnswerCommand)
 @click.argument("path", type=plan_file)
 @click.option(
-    "--resolve", is_flag=True, help="Show every choice with where it comes from: file or computed."
+    "--resolve",
+    is_flag=True,
+    help="Show every choice with where it comes from: the file, computed of the others, what users "
+    "of the program leave (usual), or the default.",
 )
+@as_option
+@click.option("--tokens", help="Length of a training run, such as 15T: adds its days and dollars.")
 @file_option("-o", "output", help="With --resolve: the whole plan as a file.")
 @timeline_options
-@hardware_options(constants=None, price=False)
+@hardware_options(constants=None)
 @sections_options("detail", "book")
 @json_option
 def show(**options: Any) -> None:

@@ -5,11 +5,12 @@ from typing import Any
 import click
 
 from shardwise.apps.cli.command import AnswerCommand
-from shardwise.apps.cli.files import check_outputs, plot_option
+from shardwise.apps.cli.files import check_outputs, file_option, plot_option
+from shardwise.apps.cli.next_steps import next_lines
 from shardwise.apps.cli.numbers import NUMBER
 from shardwise.apps.cli.options import as_option, hardware_options, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
-from shardwise.apps.cli.plan_train_options import search_options
+from shardwise.apps.cli.plan_train_options import objective_option, search_options
 from shardwise.apps.cli.progress import progress_line
 
 
@@ -30,8 +31,14 @@ from shardwise.apps.cli.progress import progress_line
 @click.option("--batch", "batches", required=True, multiple=True, help="As in plan train; repeat.")
 @click.option("--seq", "lengths", required=True, multiple=True, help="Tokens; may be repeated.")
 @search_options
+@objective_option(
+    "cost",
+    "Which slice, of those that keep --days, and which plan -o writes. cost: the cheapest per "
+    "token. chips: that of the fewest chips. time: the fastest. All chips of a slice are paid for.",
+)
 @click.option("--tokens", help="Length of the run, such as 15T: adds days and dollars.")
 @click.option("--days", type=NUMBER, help="Deadline of --tokens.")
+@file_option("-o", "plan_path", help="Plan file: the plan of the objective, within --days.")
 @plot_option("PNG or SVG.")
 @hardware_options()
 @csv_option
@@ -41,16 +48,30 @@ def sweep(**options: Any) -> None:
 
     `eff` is tokens/s per chip over that of the series' smallest slice, `added` the speed that the
     chips added since the row above bring (100% is perfect scaling), `*` marks rows that no other
-    beats in both speed and cost. Several bare chips with --days, or with --chips N, stand side by
-    side, a row for each: the fewest chips that keep the deadline, what runs the plan, dollars with
-    the range over providers, and the date of each price.
+    beats in both speed and cost. Of a bare chip stand the slices that double. Several bare chips
+    with --days, or with --chips N, stand side by side, a row for each: the cheapest slice that
+    keeps the deadline, of whole boxes or cube-like shapes, not of powers of two alone; what runs
+    the plan, dollars with the range over providers, and the date of each price.
     """
+    from shardwise.errors import NoFeasiblePlan
+    from shardwise.plans import save_plan
     from shardwise.verbs.plan_sweep import SweepRequest
 
     check_outputs()
-    answer = request_of(SweepRequest, options).answer(progress_line("planning"))
-    show_answer(answer, options)
+    watch = progress_line("planning", "rows")
+    answer = request_of(SweepRequest, options).answer(watch)
+    chosen, path = answer.chosen, options["plan_path"]
+    if chosen is None or chosen.answer is None:
+        more = ()
+    else:
+        plan = chosen.answer.plan
+        more = next_lines(path, plan.software, f" ({chosen.piece})")
+        if path:
+            save_plan(plan, path)
+    show_answer(answer, options, more=more)
     if options["plot_path"]:
         from shardwise.apps.cli.sweep_chart import plot_sweep
 
         plot_sweep(answer.points, answer.name, options["plot_path"], answer.days)
+    if path and not more:
+        raise NoFeasiblePlan(f"no row keeps the deadline, so {path} was not written")

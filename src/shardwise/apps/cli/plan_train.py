@@ -1,20 +1,19 @@
 """`shardwise plan train`: the fastest training plan that fits, and why."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from shardwise.apps.cli.command import AnswerCommand
 from shardwise.apps.cli.files import check_outputs, file_option
-from shardwise.apps.cli.numbers import WHOLE
+from shardwise.apps.cli.next_steps import next_lines
+from shardwise.apps.cli.numbers import NUMBER, WHOLE
 from shardwise.apps.cli.options import as_option, hardware_options, request_of
 from shardwise.apps.cli.output import csv_option, json_option, show_answer
 from shardwise.apps.cli.pages import sections_options
-from shardwise.apps.cli.plan_train_options import run_options, search_options
+from shardwise.apps.cli.plan_train_options import objective_option, run_options, search_options
 from shardwise.apps.cli.progress import progress_line
 from shardwise.apps.cli.timeline import timeline_options, write_timeline
-from shardwise.verbs.layout import wrapped
 
 
 @click.command(cls=AnswerCommand)
@@ -24,6 +23,13 @@ from shardwise.verbs.layout import wrapped
 @click.option("--batch", required=True, help="Tokens (4Mi) or sequences (1024seq) per step.")
 @click.option("--seq", required=True, help="Tokens per sequence.")
 @search_options
+@objective_option(
+    "time",
+    "time: the fastest step on the slice. cost: the fewest dollars per token, if only the chips in "
+    "use are paid for; with --days the cheapest slice in time, all of whose chips are. chips: the "
+    "smallest part of the slice on which a plan fits, and the fastest plan there.",
+)
+@click.option("--days", type=NUMBER, help="Deadline of --tokens; of a bare chip the fewest chips.")
 @click.option(
     "--top", type=WHOLE, default=3, show_default=True, help="Next best meshes to show, up to 50."
 )
@@ -55,15 +61,3 @@ def train(**options: Any) -> None:
         save_plan(answer.best.plan, path)
     show_answer(answer, options, more=next_lines(path, answer.best.plan.software))
     write_timeline(answer.best, options)
-
-
-def next_lines(path: Path | None, software: str) -> tuple[str, ...]:
-    """What to type next: with a plan that was written, or to have it written."""
-    target = "TARGET" if software == "any" else software
-    if path is None:
-        again = "the same with -o plan.yaml, then: shardwise export plan.yaml"
-        return ("", wrapped(f"next: {again} --to {target}", 2, 4))
-    then = f"shardwise export {path} --to {target}"
-    if target in ("TARGET", "jax"):
-        then += f", compile {path}, or train {path}"
-    return ("", wrapped(f"{path} written; next: {then}", 2, 4))

@@ -45,15 +45,6 @@ _OPTIONS = (
     ),
     click.option("--max-hbm", help="Bytes per chip to stay under, such as 80GiB."),
     click.option(
-        "--objective",
-        type=click.Choice(CHOICES["objective"]),
-        default="time",
-        show_default=True,
-        help="time: the fastest step on the slice. cost: the fewest dollars per token, if only the "
-        "chips in use are paid for. chips: the smallest part of the slice on which a plan fits, "
-        "and the fastest plan there.",
-    ),
-    click.option(
         "--exhaustive",
         is_flag=True,
         help="Price every legal plan, also where a floor shows that it cannot be the best: the "
@@ -79,6 +70,12 @@ def search_options(command: Any) -> Any:
         show = default is not None
         command = click.option(f"--{flag}", default=default, show_default=show, help=text)(command)
     return command
+
+
+def objective_option(default: str, text: str) -> Any:
+    """--objective, whose values each command explains."""
+    kinds = click.Choice(CHOICES["objective"])
+    return click.option("--objective", type=kinds, default=default, show_default=True, help=text)
 
 
 _RUN = (

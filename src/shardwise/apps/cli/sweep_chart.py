@@ -16,7 +16,7 @@ from shardwise.apps.cli.charts import (
 )
 from shardwise.apps.cli.pictures import new_figure, save_figure
 from shardwise.units import format_usd, sig
-from shardwise.workflows.sweep import SweepPoint, cheapest_within
+from shardwise.workflows.sweep import SweepPoint, chosen_point
 
 
 def plot_sweep(
@@ -31,7 +31,7 @@ def plot_sweep(
     run = any(p.usd is not None for p in planned)
     figure = new_figure(15 if run else 10, 4.2)
     speed, share, *cost = figure.subplots(1, 3 if run else 2)
-    chosen = None if days is None else cheapest_within(planned, days)
+    chosen = None if days is None else chosen_point(planned, "cost", days)
     _speed(speed, planned, model)
     _utilisation(share, planned)
     for axis, height in ((speed, _rate), (share, _mfu)):

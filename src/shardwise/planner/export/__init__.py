@@ -4,10 +4,10 @@ One file per target: `maxtext.py`, `torchtitan.py`, `megatron.py`, `jax_mesh.py`
 `xpk.py` and `skypilot.py` (`hardware.py` has the names of slices there). Of the first three
 `maxtext_model.py` and `megatron_model.py` write what describes the model, `maxtext_read.py`,
 `megatron_read.py` and `torchtitan_read.py` read files that anybody wrote, `which_model.py` says for
-which model; `unsaid.py` lists what such files never say. A ServePlan goes through `serving.py` to
-`vllm.py` and `sglang.py`, each a `server_program.py`, which share `server_flags.py`;
-`load_check.py` writes the load that checks the answer, `deploy/` what a cluster starts (`data/` has
-the objects of a router).
+which model; `unsaid.py` lists what such files never say, `known_flags.py` tells whose file one is
+and which of its words nobody knows. A ServePlan goes through `serving.py` to `vllm.py` and
+`sglang.py`, each a `server_program.py`, which share `server_flags.py`; `load_check.py` writes the
+load that checks the answer, `deploy/` what a cluster starts (`data/` has the objects of a router).
 `flags.py` reads the flags of all that write a command. Each target has `write(plan, cfg, piece)`,
 the target's own text, and `read(text, devices)`, the fields of the plan that this text says. What a
 target has no word for stands in comment lines beside the text (`notes.py`); what it would run in
@@ -76,10 +76,18 @@ EXPORTERS: Mapping[str, Exporter] = {
     ),
     "jax": Exporter(write=jax_mesh.write, read=jax_mesh.read, lost=lambda _: jax_mesh.LOST),
     "xpk": Exporter(
-        write=xpk.write, read=xpk.read, lost=lambda _: xpk.LOST, runner=lambda _: MAXTEXT
+        write=xpk.write,
+        read=xpk.read,
+        lost=lambda _: xpk.LOST,
+        runner=lambda _: MAXTEXT,
+        obstacles=xpk.obstacles,
     ),
     "skypilot": Exporter(
-        write=skypilot.write, read=skypilot.read, lost=skypilot.lost, runner=skypilot.runner
+        write=skypilot.write,
+        read=skypilot.read,
+        lost=skypilot.lost,
+        runner=skypilot.runner,
+        obstacles=skypilot.obstacles,
     ),
 }
 """By the name that `--to` takes."""
@@ -94,9 +102,10 @@ def export_plan(plan: TrainPlan, cfg: ModelConfig, piece: Slice, target: str) ->
     """
     exporter = exporter_of(EXPORTERS, target, "export target")
     check_model(plan, cfg)
-    runner = exporter.runner(piece)
+    runner, found = exporter.runner(piece), exporter.obstacles(plan, piece)
     if runner is not None:
-        check_runs(target, runner.obstacles(candidates_of_plan(plan, cfg, piece)))
+        found += runner.obstacles(candidates_of_plan(plan, cfg, piece))
+    check_runs(target, found)
     text = exporter.write(plan, cfg, piece)
     return with_notes(text, target, plan, cfg, exporter.read(text), exporter.lost(piece))
 

@@ -16,7 +16,16 @@ from shardwise.planner.export.flags import Flags, words_of
 from shardwise.planner.export.hardware import slice_fields
 from shardwise.planner.export.maxtext import AXES, CUSTOM, PLACES, WORDS, snapshot, written
 from shardwise.planner.export.notes import Fields, mesh_of, whole
-from shardwise.plans.software.maxtext import DTYPES, MAXTEXT, QUANTIZED, TENSORS
+from shardwise.plans.software.maxtext import (
+    DTYPES,
+    FUSED,
+    KEPT,
+    MAXTEXT,
+    OFFLOADED,
+    OTHERS,
+    QUANTIZED,
+    TENSORS,
+)
 from shardwise.plans.train import STORAGE_AXES
 
 TARGET = "maxtext"
@@ -29,7 +38,7 @@ def own_models() -> Mapping[str, Mapping[str, Any]]:
 
 def given_flags(text: str) -> Flags:
     """The flags of a command, or the keys of a YAML file, with those of its `model_name`."""
-    given = _flags_of(text)
+    given = own_flags(text)
     name = given.get("model_name", "default")
     if name != "default":
         if name not in own_models():
@@ -38,7 +47,8 @@ def given_flags(text: str) -> Flags:
     return Flags(TARGET, given)
 
 
-def _flags_of(text: str) -> dict[str, str]:
+def own_flags(text: str) -> dict[str, str]:
+    """What the text itself says, without the flags of its model_name."""
     plain = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     if re.search(r"(^|\s)[a-z_0-9]+=", plain):
         words = words_of(TARGET, text)
@@ -202,25 +212,57 @@ def _read_pipeline(given: Flags, stages: int, steps: int) -> Fields:
 
 
 def _read_memory(given: Flags) -> Fields:
-    said: Fields = {
+    remat, kinds = _read_remat(given)
+    return {
         "zero": int(given.get("shard_optimizer_over_data") == "true"),
         "offload_optimizer": given.get("optimizer_memory_host_offload") == "true",
-        "remat": given.word("remat_policy", WORDS["remat"], "full"),
-        "remat_kinds": {},
+        "remat": remat,
+        "remat_kinds": kinds,
     }
-    if given.get("remat_policy") != CUSTOM:
-        return said
-    defaults = {"block_input": "device"}
-    places = {
-        kind: given.word(names[0], PLACES, defaults.get(kind, "remat"))
-        for kind, names in TENSORS.items()
-    }
+
+
+def _read_remat(given: Flags) -> tuple[str, dict[str, str]]:
+    """The policy, and by kind what differs from it."""
+    name = given.get("remat_policy", "full")
+    if name == CUSTOM:
+        return _read_custom(given)
+    for table, place in ((KEPT, "keep"), (OFFLOADED, "offload")):
+        if name in table:
+            return "block", dict.fromkeys(table[name], place)
+    others = {name: name for name in (*KEPT, *OFFLOADED)}
+    return given.word("remat_policy", {**WORDS["remat"], **others}), {}
+
+
+def _read_custom(given: Flags) -> tuple[str, dict[str, str]]:
+    """The policy that places tensors by name; BadRequest where it names none, or one of no kind of
+    ours, or places tensors of one kind apart."""
+    names = {kind: (*told, *FUSED.get(kind, ())) for kind, told in TENSORS.items()}
+    known = [name for told in names.values() for name in told]
+    if not any(name in given for name in known):
+        raise BadRequest(
+            f"{TARGET}: remat_policy is {CUSTOM}, and the file says of no tensor where it goes; "
+            f"write device, remat or offload for {', '.join(known)}"
+        )
+    for name in OTHERS:
+        if given.get(name, "remat") != "remat":
+            raise BadRequest(
+                f"{TARGET}: {name} is {given.get(name)}; of tensors a plan can place "
+                f"{', '.join(known)}, so leave {name} at remat or choose another remat_policy"
+            )
+    places = {}
+    for kind, told in names.items():
+        usual = "device" if kind == "block_input" else "remat"
+        said = [name for name in told if name in given] or [told[0]]
+        at = {name: given.word(name, PLACES, usual) for name in said}
+        if len(set(at.values())) > 1:
+            raise BadRequest(f"{TARGET}: {', '.join(at)} are not placed alike; a plan has one word")
+        places[kind] = at[said[0]]
     inner = {kind: place for kind, place in places.items() if place != "recompute"}
     if inner == {"block_input": "offload"}:
-        return said
+        return given.word("remat_policy", WORDS["remat"]), {}
     if inner.get("block_input") == "keep":
         del inner["block_input"]
-    return said | {"remat": "block", "remat_kinds": inner}
+    return "block", inner
 
 
 def _read_dtypes(given: Flags) -> Fields:

@@ -33,13 +33,14 @@ class Exporter:
     """How a target is written and read. `read` takes how many devices there are, where that is
     known. `lost` maps, for a slice, a field that the target has no word for to what becomes of it;
     `runner` is the program that runs there, `model` the name of the zoo of the model that a text
-    describes."""
+    describes, `obstacles` what a launcher itself cannot start."""
 
     write: Callable[[Any, ModelConfig, Slice], str]
     read: Callable[..., Fields]
     lost: Callable[[Slice], Lost]
     runner: Callable[[Slice], SoftwareRow | None] = lambda _: None
     model: Callable[[str], str | None] = lambda _: None
+    obstacles: Callable[[TrainPlan, Slice], list[Obstacle]] = lambda _, __: []
 
 
 def exporter_of(table: Mapping[str, Exporter], target: str, what: str) -> Exporter:

@@ -19,10 +19,10 @@ from shardwise.planner.export.hardware import (
     safe_names,
     slice_fields,
 )
-from shardwise.planner.export.notes import Fields, Lost, meant, named, number, refused
+from shardwise.planner.export.notes import Fields, Lost, meant, number
 from shardwise.planner.export.xpk import job_name
 from shardwise.plans import TrainPlan
-from shardwise.plans.software import SoftwareRow
+from shardwise.plans.software import Obstacle, SoftwareRow
 from shardwise.plans.software.maxtext import MAXTEXT
 from shardwise.plans.software.megatron import MEGATRON
 
@@ -51,11 +51,11 @@ def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     import yaml
 
     if is_tpu(piece):
-        accelerators, hosts = _tpu(plan, piece), 1
+        accelerators, hosts = f"tpu-{safe_names(piece)[0]}", 1
         words = maxtext.command(plan, cfg, piece)
     else:
         hosts, each = nodes(plan, piece)
-        accelerators = f"{named(TARGET, 'slice', piece.chip.id, exported(TARGET))}:{each}"
+        accelerators = f"{exported(TARGET)[piece.chip.id]}:{each}"
         words = [*megatron.environment(plan), *_LAUNCH, *megatron.arguments(plan, cfg, piece)]
     task = {
         "name": job_name(cfg.name),
@@ -66,15 +66,22 @@ def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     return yaml.safe_dump(task, sort_keys=False) + f"run: |\n  {run}\n"
 
 
-def _tpu(plan: TrainPlan, piece: Slice) -> str:
-    if plan.slices > 1:
-        raise refused(TARGET, "slices", plan.slices, "it starts one TPU slice; use xpk for several")
-    names = safe_names(piece)
-    if not names:
-        raise refused(
-            TARGET, "slice", plan.slice, "it names slices as Cloud does, and none means this shape"
-        )
-    return f"tpu-{names[0]}"
+def obstacles(plan: TrainPlan, piece: Slice) -> list[Obstacle]:
+    """What SkyPilot itself cannot start."""
+    found = []
+    if is_tpu(piece):
+        if plan.slices > 1:
+            told = "it starts one TPU slice", "export to xpk, or use one slice"
+            found.append(Obstacle(field="slices", value=plan.slices, rule=told[0], remedy=told[1]))
+        if not safe_names(piece):
+            rule = "it names slices as Cloud does, and none means this shape"
+            near = "export to xpk, or plan for a slice of another shape"
+            found.append(Obstacle(field="slice", value=plan.slice, rule=rule, remedy=near))
+    elif piece.chip.id not in exported(TARGET):
+        rule = f"of GPUs it knows {', '.join(exported(TARGET))}"
+        remedy = "plan for one of them"
+        found.append(Obstacle(field="slice", value=plan.slice, rule=rule, remedy=remedy))
+    return found
 
 
 def read(text: str, devices: int | None = None) -> Fields:

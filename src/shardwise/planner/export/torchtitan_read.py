@@ -1,9 +1,9 @@
-"""Fields of a plan from a TorchTitan module or its command line.
+"""Fields of a plan from a TorchTitan module, its command line or a TOML file.
 
-Read are assignments to `config.SECTION.NAME`, and flags `--SECTION.NAME VALUE` of
-`torchtitan.train`. With `--module` and `--config` of TorchTitan's own registry the values of that
-function come first (`plans/data/software/torchtitan_configs.json`, a snapshot); what nobody says is
-TorchTitan's default. Nothing is run: a module is read as a tree.
+Read are assignments to `config.SECTION.NAME`, flags `--SECTION.NAME VALUE` of `torchtitan.train`,
+and the sections of a TOML file. With `--module` and `--config` of TorchTitan's own registry the
+values of that function come first (`plans/data/software/torchtitan_configs.json`, a snapshot); what
+nobody says is TorchTitan's default. Nothing is run: a module is read as a tree.
 """
 
 import ast
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import shardwise.plans.software
-from shardwise.boundary import read_json
+from shardwise.boundary import parse_toml, read_json
 from shardwise.errors import BadRequest, shown, unknown
 from shardwise.planner.export.flags import words_of
 from shardwise.planner.export.notes import Fields, meant, mesh_of, whole
@@ -52,6 +52,8 @@ def own_configs() -> Mapping[str, Mapping[str, Any]]:
 
 def given_values(text: str) -> dict[str, Any]:
     """What a module or a command says, by dotted name; `module` and `flavor` are the model's."""
+    if re.search(r"^\[[a-z_.]+\]\s*$", text, re.MULTILINE):
+        return _sections(parse_toml(text, f"{TARGET}: the file"))
     python = re.search(r"^\s*(def|import|from)\s", text, re.MULTILINE)
     if python or not re.search(r"(^|\s)--[a-z]", text):
         return _assignments(text)
@@ -91,6 +93,15 @@ def read(text: str, devices: int | None = None) -> Fields:
         said["context_method"] = "all_gather"
     ranks = mesh["data"] * mesh["fsdp"] * mesh["expert"]
     return said | _read_batch(given, ranks, stages) | _read_stages(given, stages)
+
+
+def read_nearly(text: str) -> list[str]:
+    """What is read as the nearest that a plan can say."""
+    given = {**DEFAULTS, **given_values(text)}
+    if given["activation_checkpoint"] != DEFAULTS["activation_checkpoint"]:
+        return []
+    said = "activation checkpoint 'selective' is read as remat matmul_outputs, the nearest"
+    return [f"{said}; TorchTitan recomputes every second matmul besides, which takes longer"]
 
 
 def _mesh(given: Mapping[str, Any], devices: int | None) -> dict[str, int]:
@@ -193,6 +204,23 @@ def _read_stages(given: Mapping[str, Any], stages: int) -> Fields:
         "virtual_stages": len(parts) // stages,
         "pipeline_schedule": schedule,
     }
+
+
+def _sections(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections of a TOML file, as TorchTitan had them before its configs were Python."""
+    given = {
+        f"{section}.{name}": value
+        for section, values in table.items()
+        if isinstance(values, Mapping)
+        for name, value in values.items()
+    }
+    mode = given.pop("activation_checkpoint.mode", None)
+    if mode is not None:
+        if mode not in _POLICIES:
+            raise unknown("activation checkpoint", str(mode), _POLICIES)
+        given["activation_checkpoint"] = _POLICIES[str(mode)]
+    named = {"module": given.pop("model.name", None), "flavor": given.pop("model.flavor", None)}
+    return given | {name: value for name, value in named.items() if value is not None}
 
 
 def _assignments(text: str) -> dict[str, Any]:

@@ -17,8 +17,9 @@ from shardwise.models import ModelConfig
 from shardwise.planner.export import maxtext, maxtext_read
 from shardwise.planner.export.flags import Flags, words_of
 from shardwise.planner.export.hardware import is_tpu, safe_names, slice_fields
-from shardwise.planner.export.notes import Fields, refused
+from shardwise.planner.export.notes import Fields
 from shardwise.plans import TrainPlan
+from shardwise.plans.software import Obstacle
 
 TARGET = "xpk"
 LOST = maxtext.LOST
@@ -28,8 +29,6 @@ _TOPOLOGY = re.compile(r"(?P<family>[a-z0-9]+)-(?P<shape>\d+(?:x\d+)+)")
 
 def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
     """A shell script with one command; the cluster is a variable of the user's."""
-    if not is_tpu(piece):
-        raise refused(TARGET, "slice", plan.slice, "it is exported for TPUs; use skypilot")
     used = replace(piece, count=plan.slices)
     job = " ".join(maxtext.command(plan, cfg, piece))
     words = [
@@ -41,6 +40,14 @@ def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
         f"--command={shlex.quote(job)}",
     ]
     return "#!/usr/bin/env bash\n" + " \\\n  ".join(words) + "\n"
+
+
+def obstacles(plan: TrainPlan, piece: Slice) -> list[Obstacle]:
+    """What XPK itself cannot start."""
+    if is_tpu(piece):
+        return []
+    told = "it starts jobs on TPUs", "export to skypilot, or plan for a TPU"
+    return [Obstacle(field="slice", value=plan.slice, rule=told[0], remedy=told[1])]
 
 
 def job_name(model: str) -> str:

@@ -1,5 +1,7 @@
 """MaxText 0.2.5 as a row; its words are those of src/maxtext/configs/base.yml and types.py."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from shardwise.models.remat import remat_row
@@ -27,6 +29,29 @@ TENSORS = {
     "mlp_out": ("mlpwo",),
 }
 """Names of the tensors that the policy `custom` places, by our kind; norms have none."""
+FUSED = {"qkv": ("qkv_proj",), "mlp_in": ("mlpwi",)}
+"""Names that the same kinds have where MaxText fuses their matmuls."""
+OTHERS = (
+    *("moe_mlpwi_0", "moe_mlpwi_1", "moe_mlpwo", "query_wa_proj", "kv_wa_proj", "kv_proj"),
+    *("mla_q", "mla_kv", "attention_out", "engram"),
+)
+"""Tensors that `custom` places, too, of which no kind of ours is one."""
+KEPT: Mapping[str, tuple[str, ...]] = {
+    "minimal_with_context": ("qkv", "attention", "attention_out", "mlp_in", "mlp_out"),
+    "minimal_flash": ("qkv", "attention", "attention_out", "mlp_in", "mlp_out"),
+    "save_dot_with_context_except_mlp": ("qkv", "attention", "attention_out"),
+    "save_dot_except_mlpwi": ("qkv", "attention_out", "mlp_out"),
+    "save_dot_except_mlp": ("qkv", "attention_out"),
+    "save_qkv_proj": ("qkv",),
+    "save_out_proj": ("attention_out",),
+}
+"""Its other policies, by the kinds that they keep beside the layer's input (`get_remat_policy` of
+src/MaxText/layers/decoders.py)."""
+OFFLOADED: Mapping[str, tuple[str, ...]] = {
+    "qkv_proj_offloaded": ("qkv",),
+    "minimal_offloaded": ("qkv", "attention_out", "mlp_in", "mlp_out"),
+}
+"""Policies by the kinds that they offload to the host."""
 DTYPES = {"bf16": "bfloat16", "f32": "float32", "f16": "float16"}
 QUANTIZED = {"fp8": "fp8", "int8": "int8", "mxfp8": "te_mxfp8", "nvfp4": "te_nvfp4"}
 

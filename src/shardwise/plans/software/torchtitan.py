@@ -3,6 +3,7 @@
 It trains the models of its own registry alone: `data/software/torchtitan.toml` has their shapes.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -49,12 +50,26 @@ def _counts(entry: Mapping[str, int]) -> dict[str, int]:
 
 def flavor_of(cfg: ModelConfig) -> Flavor | None:
     """The model of the registry with the very shape of this one, if there is one."""
-    mine = (cfg.layers, cfg.d_model, cfg.vocabulary, params_total(cfg))
-    return next((f for f in flavors() if _shape(f) == mine), None)
+    return next((f for f in flavors() if not _differing(f, cfg)), None)
 
 
-def _shape(f: Flavor) -> tuple[int, int, int, int]:
-    return (f.layers, f.d_model, f.vocabulary, f.parameters)
+def nearest_flavor(cfg: ModelConfig) -> str:
+    """The model of the registry with most numbers in common, of those the one nearest in
+    parameters, and the numbers in which it differs."""
+    total = params_total(cfg)
+    near = min(
+        flavors(), key=lambda f: (len(_differing(f, cfg)), abs(math.log(f.parameters / total)))
+    )
+    told = [f"{name} {it:,} where this has {own:,}" for name, it, own in _differing(near, cfg)]
+    return f"the nearest, {near.name} of {near.module}, has {', '.join(told)}"
+
+
+def _differing(f: Flavor, cfg: ModelConfig) -> list[tuple[str, int, int]]:
+    """The numbers of a flavor's shape that a model has otherwise: name, its own, the model's."""
+    own = {"layers": cfg.layers, "d_model": cfg.d_model, "vocabulary": cfg.vocabulary}
+    own["parameters"] = params_total(cfg)
+    found = ((name, getattr(f, name), value) for name, value in own.items())
+    return [row for row in found if row[1] != row[2]]
 
 
 TORCHTITAN = SoftwareRow(
@@ -141,7 +156,7 @@ TORCHTITAN = SoftwareRow(
             "model",
             lambda c: flavor_of(c.cfg) is not None,
             "no model of its registry has this shape",
-            "export to another target",
+            lambda c: f"{nearest_flavor(c.cfg)}; export to another target",
         ),
     ),
     builds=None,

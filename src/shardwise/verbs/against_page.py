@@ -1,0 +1,69 @@
+"""How a plan prints beside the best one (`plan train --against`)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shardwise.evidence.against import Against, gain_text
+from shardwise.plans.train import mesh_text
+from shardwise.units import format_count, format_gib, format_seconds
+from shardwise.verbs.answer import Page, TextTable
+from shardwise.verbs.layout import wrapped
+from shardwise.workflows.predict import slower_text
+
+
+def against_page(found: Against, result: Mapping[str, Any]) -> Page:
+    """The two plans' figures, and the choices that cost the other one most."""
+    theirs, slower = result["against"], found.times_slower
+    told = slower_text(slower) if slower >= 1 else f"{1 - slower:.1%} faster"
+    yield ""
+    yield wrapped(f"against {found.name}: {told} than the best plan", 0, 2)
+    yield TextTable(["predicted", "ours", "theirs"], figures(result, theirs), ruled=False)
+    rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in found.differences]
+    if rows:
+        yield TextTable(
+            ["choice", "ours", "theirs", "theirs with ours"],
+            rows[:_CHOICES],
+            left=3,
+            spare=("ours",),
+            ruled=False,
+        )
+    left = len(rows) - _CHOICES
+    yield f"  ({left} more choices differ: --detail)" if left > 0 else "  (no other choice differs)"
+
+
+_CHOICES = 4
+"""Choices that a page shows of those that differ from another plan's."""
+
+
+def against_detail(found: Against) -> Page:
+    """How the other plan was read, every choice that differs, and the reasons."""
+    yield ""
+    yield f"against {found.name}"
+    for note in found.notes:
+        yield wrapped(note, 2, 4)
+    rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in found.differences]
+    if rows:
+        yield TextTable(["choice", "ours", "theirs", "theirs with ours"], rows, left=3)
+    for reason in found.reasons:
+        yield wrapped(f"- {reason}", 2, 4)
+
+
+def figures(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[list[str]]:
+    """Headline figures of both."""
+    both = ours, theirs
+    return [
+        ["seconds per step", *(format_seconds(r["step_seconds"]["expected"]) for r in both)],
+        ["tokens/s", *(format_count(r["tokens_per_second"]) for r in both)],
+        ["MFU", *(f"{r['mfu']:.1%}" for r in both)],
+        ["HBM per chip", *(format_gib(r["peak_bytes_per_chip"]) for r in both)],
+        ["bound by", *(r["bound_by"] for r in both)],
+    ]
+
+
+def shown(value: Any) -> str:
+    """A choice in a table."""
+    if isinstance(value, dict):
+        return mesh_text(value)
+    if isinstance(value, tuple):
+        return "+".join(map(str, value))
+    return str(value)

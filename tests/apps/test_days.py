@@ -1,0 +1,60 @@
+"""`plan train --days`: of a bare chip the slice that a deadline needs, of a slice whether it keeps
+it."""
+
+import pytest
+from tests.apps.commands import answer, answered, refused, run
+
+JOB = ("plan", "train", "--model", "llama-3.2-1b", "--batch", "256seq", "--seq", "2048")
+HELD = ("--remat", "block", "--for", "any", "--tokens", "200B")
+
+
+def test_a_bare_chip_has_the_fewest_chips_that_are_in_time():
+    doc = answer(*JOB, *HELD, "--on", "v5p", "--days", "15")
+    result = doc["result"]
+    assert result["slice"] == "v5p:2x2x2"
+    assert result["run"]["keeps_deadline"]
+    assert result["run"]["deadline_days"] == 15
+    assert any("slice of fewest chips of v5p that is in time" in line for line in doc["warnings"])
+    fewer = answer(*JOB, *HELD, "--on", "v5p:2x2x1", "--days", "15")
+    assert not fewer["result"]["run"]["keeps_deadline"]
+    assert any(line.startswith("late: ") for line in fewer["warnings"])
+
+
+def test_what_is_lost_counts_against_the_deadline():
+    lost = ("--straggler", "1.2")
+    result = answer(*JOB, *HELD, "--on", "v5p", "--days", "9.5", *lost)["result"]
+    assert result["run"]["keeps_deadline"]
+    assert result["run"]["days"] <= 9.5
+    alone = answer(*JOB, *HELD, "--on", "v5p", "--days", "9.5")["result"]
+    assert alone["slice"] == "v5p:2x2x2"
+    assert result["slice"] != alone["slice"]
+
+
+def test_the_cheapest_in_time_costs_no_more_than_that_of_the_fewest_chips():
+    found = [
+        answer(*JOB, *HELD, "--on", "v5e", "--days", "30", "--objective", name)["result"]["run"]
+        for name in ("cost", "time")
+    ]
+    assert all(run["keeps_deadline"] for run in found)
+    assert found[0]["usd"] <= found[1]["usd"] * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("--on", "v5e", "--days", "3"), 2, "--days is a deadline for a run; give --tokens"),
+        ((*HELD, "--on", "v5e", "--days", "0.0001"), 3, "no slice of v5e trains it within 0.0001"),
+        ((*HELD, "--on", "v5e", "--days", "0"), 2, "--days is 0"),
+    ],
+)
+def test_what_no_slice_keeps_is_said(capsys, words, code, said):
+    found, _, err = run(capsys, *JOB, *words)
+    assert (found, said in err) == (code, True), err
+
+
+def test_a_bare_chip_without_a_deadline_points_to_it(capsys):
+    _, err = answered(*JOB, *HELD, "--on", "v5e")
+    said = " ".join(err.split())
+    assert "with --days" not in refused(capsys, [*JOB, "--on", "v5x"])
+    assert "--days N takes the smallest that is done in time" in said
+    assert "`shardwise plan sweep --on v5e` shows others" in said
