@@ -7,8 +7,8 @@ docs/exports.md and .json.
 For ten models on six slices: the default plan and what runs it, its export read back with the
 comments stripped, and its price beside that of `--for any`. Whether the program's own parser took
 the file is in docs/exports_checked.json (`scripts/check_exports.py`); until it did, its flags are
-held against plans/data/software/flags.json. The serving half (`exports_serving.py`) is kept row by row: a
-run that was cut off goes on where it stood, unless --again is given.
+held against plans/data/software/flags.json. The serving half (`exports_serving.py`) is kept row by
+row: a run that was cut off goes on where it stood, unless --again is given.
 """
 
 import argparse

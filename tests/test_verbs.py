@@ -28,7 +28,7 @@ FILES = {
     ("plan", "serve", "plan_path"): "writes `answer.best.plan`",
     ("plan", "sweep", "plan_path"): "writes the plan of `answer.chosen`",
     ("plan", "show", "output"): "writes `answer.best.plan`",
-    ("export", "output"): "writes `answer.text`",
+    ("export", "file"): "writes `answer.text`",
     ("compile", "out"): "writes a report of the answer",
     ("calibrate", "out"): "writes `answer.files`",
     ("simulate", "steps_path"): "writes the steps that were kept as a trace",
