@@ -8,9 +8,9 @@ attention), `mlp.py`, `moe.py`, `norms.py`, and the products of `linear.py`, on 
 `checkpoint.py` loads and saves it by the names of `names.py` in files that `tensor_file.py` reads,
 `sharding.py` lays it out as a plan says, `generate.py` prefills and decodes. `options.py` holds
 dtypes, remat and the hooks of strategies; `collective_matmul/` matmuls that overlap their own
-communication, `parallel/` the strategies of a plan, `trainer/` runs many steps, `programs/` makes
-what is compiled ahead of time. Nothing is predicted and nothing measured here. Read `model.py`
-first.
+communication, `parallel/` the strategies of a plan, `trainer/` runs many steps, `engine/` serves
+requests, `text/` has tokenizers and chat templates, `programs/` makes what is compiled ahead of
+time. Nothing is predicted and nothing measured here. Read `model.py` first.
 """
 
 from shardwise.runtime.cache import Cache, empty_cache
