@@ -206,11 +206,13 @@ class Answering:
         prompt, shown = self._wish.prompts[index], self._wish.shown[index]
         parent = asked.answers[0].generation
         assert parent is not None
-        logprobs = list(parent.prompt_logprobs)
+        logprobs: list[TokenLogprobs | None] = []
+        if self._wish.sampling.prompt_logprobs is not None:
+            logprobs = [None, *parent.prompt_logprobs]
         return Piece(
             text=self._state.replica.text.decode(prompt) if shown is None else shown,
             tokens=list(prompt),
-            logprobs=[None] * (len(prompt) - len(logprobs)) + logprobs if logprobs else [],
+            logprobs=logprobs,
             finish="length" if self._wish.silent else None,
         )
 

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 Tokens = Annotated[list[Token], Field(min_length=1)]
-Text = Annotated[str, Field(min_length=1)]
 MOST_PROMPTS = 1024
 MOST_ANSWERS = 128
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
@@ -73,8 +72,8 @@ class CompletionFields(GenerationFields):
     """The body of POST /v1/completions."""
 
     prompt: (
-        Text
-        | Annotated[list[Text], Field(min_length=1, max_length=MOST_PROMPTS)]
+        str
+        | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
         | Tokens
         | Annotated[list[Tokens], Field(min_length=1, max_length=MOST_PROMPTS)]
     )

@@ -57,6 +57,12 @@ class Gate:
                 await answer(scope, receive, noted)
         except ClientGoneError:
             status = 499
+        except Exception:
+            log.exception("mistake", extra={"fields": {"request_id": request_id}})
+            if not status:
+                said = f"a mistake of the server's own; its log has {request_id}"
+                answer = JSONResponse(ApiError(500, said).document(), 500)
+                await answer(scope, receive, noted)
         finally:
             self.state.active -= 1
             self._log(scope, request_id, status, time.monotonic() - begun)

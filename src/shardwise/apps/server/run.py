@@ -49,14 +49,14 @@ def run_server(
     _set_log(level)
     with EngineThread(replica.engine) as thread:
         state = ServerState(replica=replica, thread=thread, limits=limits, api_keys=api_keys)
-        server = uvicorn.Server(_config(server_app(state)))
+        server = uvicorn.Server(config_of(server_app(state)))
 
         async def serve() -> None:
             ending = asyncio.Event()
             server.handle_exit = _on_signal(server, state, asyncio.get_running_loop(), ending)
             watches = [_end(server, state, ending), _failure(state, ending), _steps(state)]
+            watches.append(_ready(server, lambda: ready(_address(listening))))
             tasks = [asyncio.create_task(watch) for watch in watches]
-            ready("http://{}:{}".format(*listening.getsockname()[:2]))
             await server.serve([listening])
             for task in tasks:
                 task.cancel()
@@ -65,7 +65,8 @@ def run_server(
         return 1 if thread.failure is not None else 0
 
 
-def _config(app: ASGIApp) -> uvicorn.Config:
+def config_of(app: ASGIApp) -> uvicorn.Config:
+    """How uvicorn runs an application."""
     return uvicorn.Config(
         app,
         log_config=None,
@@ -74,7 +75,19 @@ def _config(app: ASGIApp) -> uvicorn.Config:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,
         server_header=False,
+        proxy_headers=False,
     )
+
+
+def _address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _ready(server: uvicorn.Server, tell: Callable[[], None]) -> None:
+    while not server.started:
+        await asyncio.sleep(0.01)
+    tell()
 
 
 def _on_signal(

@@ -16,6 +16,7 @@ together later, and holds up nobody.
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from queue import Empty, SimpleQueue
@@ -31,6 +32,9 @@ from shardwise.runtime.engine.generation import (
     TokenLogprobs,
 )
 
+SWITCH = 0.0005
+"""Seconds that a thread may keep Python while another waits for it (Python's own: 0.005), so that
+tokens go out while the next step is prepared."""
 PAUSE = 0.0005
 """Seconds to wait after a step in which nothing could run."""
 
@@ -139,6 +143,8 @@ class EngineThread:
         self._thread = Thread(target=self._run, name="engine", daemon=True)
 
     def __enter__(self) -> "EngineThread":
+        self._before = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH)
         self._thread.start()
         return self
 
@@ -146,6 +152,7 @@ class EngineThread:
         """End after the step under way; who still waits is told."""
         self._inbox.put(None)
         self._thread.join()
+        sys.setswitchinterval(self._before)
 
     def ask(
         self, prompt: Sequence[int], sampling: Sampling, *, answers: int = 1, priority: int = 0
