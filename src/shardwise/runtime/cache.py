@@ -20,14 +20,13 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.errors import BadRequest
-from shardwise.models import Attention, LatentAttention, ModelConfig
+from shardwise.models import ModelConfig
 from shardwise.runtime.attention.dense import dense_attention
+from shardwise.runtime.attention.paged import PagedKeys
 from shardwise.runtime.attention.scoring import Scaled
+from shardwise.runtime.cache_entry import SCALE, rounded, widths
 from shardwise.runtime.call import Call, Past
-
-SCALE = ".scale"
-"""Ends the name of the scales of an array."""
-
+from shardwise.runtime.paged_cache import extend_pages
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
@@ -54,23 +53,13 @@ def empty_cache(cfg: ModelConfig, batch: int, places: int, dtype: Any) -> Cache:
     int8 = jnp.dtype(dtype) == jnp.int8
     groups = []
     for layer, count in cfg.layer_groups():
-        widths, heads = _widths(layer.mixer, joint=int8)
-        group = {n: jnp.zeros((count, batch, places, w), dtype) for n, w in widths.items()}
+        entries, heads = widths(layer.mixer, joint=int8)
+        group = {n: jnp.zeros((count, batch, places, w), dtype) for n, w in entries.items()}
         if int8:
             shape = (count, batch, heads, places)
-            group |= {n + SCALE: jnp.zeros(shape, jnp.bfloat16) for n in widths}
+            group |= {n + SCALE: jnp.zeros(shape, jnp.bfloat16) for n in entries}
         groups.append(group)
     return Cache(tuple(groups), jnp.zeros(batch, jnp.int32))
-
-
-def _widths(mixer: object, *, joint: bool) -> tuple[dict[str, int], int]:
-    """Width of each array's entry of a token, and the heads that it has."""
-    if isinstance(mixer, LatentAttention):
-        latent, rotated = mixer.kv_lora_rank, mixer.rope_head_dim
-        return ({"cr": latent + rotated} if joint else {"c": latent, "r": rotated}), 1
-    assert isinstance(mixer, Attention)
-    heads = mixer.kv_heads
-    return {"k": heads * mixer.head_dim, "v": heads * mixer.v_head_dim}, heads
 
 
 def extend(
@@ -78,13 +67,15 @@ def extend(
 ) -> tuple[dict[str, jax.Array], dict[str, Any]]:
     """Write [B, T, ...] of each array at its positions; the group's arrays after it, and what the
     layer attends to: the new tokens where the past was empty, else all places, an int8 array with
-    its scales (`Scaled`)."""
+    its scales (`Scaled`). A cache in pages is read by the kernel (`PagedKeys`)."""
+    if past.paging is not None:
+        return extend_pages(past, past.paging, positions_BT, new)
     rows_B1 = jnp.arange(positions_BT.shape[0])[:, None]
     arrays = dict(past.arrays)
     for name, value in new.items():
         array = arrays[name]
         if name + SCALE in arrays:
-            value, scale_BTK = _rounded(value)
+            value, scale_BTK = rounded(value)
             scales = arrays[name + SCALE]
             at = scales.at[past.layer, rows_B1, :, positions_BT]
             arrays[name + SCALE] = at.set(scale_BTK.astype(scales.dtype))
@@ -101,19 +92,11 @@ def extend(
     return arrays, held
 
 
-def _rounded(x_BTKH: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """int8 values and their scales [B, T, K] in bf16, max |x| / 127 of a head. A value is off by at
-    most half a scale: that bf16 rounds a scale by 1/512 moves the largest one by 1/4."""
-    wide_BTKH = x_BTKH.astype(jnp.float32)
-    most_BTK = jnp.abs(wide_BTKH).max(-1)
-    scale_BTK = jnp.where(most_BTK == 0, 1.0, most_BTK / 127).astype(jnp.bfloat16)
-    values_BTKH = jnp.round(wide_BTKH / scale_BTK.astype(jnp.float32)[..., None])
-    return jnp.clip(values_BTKH, -127, 127).astype(jnp.int8), scale_BTK
-
-
 def as_read(held: Any, dtype: Any, call: Call) -> Any:
     """Keys or values as the kernel takes them: int8 ones with their scales where it can (decode),
     else in `dtype` (a chunk of a prompt, which reads one sequence's)."""
+    if isinstance(held, PagedKeys):
+        return held
     if not isinstance(held, Scaled):
         return held.astype(dtype)
     scaled = call.options.scaled or call.options.kernel is dense_attention

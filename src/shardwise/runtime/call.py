@@ -7,6 +7,7 @@ import jax
 
 from shardwise.models.components import CORE
 from shardwise.models.numerics import Numerics
+from shardwise.runtime.attention.paged import Paging
 from shardwise.runtime.attention.scoring import Scoring
 from shardwise.runtime.options import Options
 
@@ -32,12 +33,14 @@ class Call:
 class Past:
     """The cache of a layer group (`cache.py`), and which of its layers this is.
 
-    `fresh`: nothing was there before, so new tokens attend to each other alone.
+    `fresh`: nothing was there before, so new tokens attend to each other alone. `paging` tells
+    where the sequences of a step lie, for a cache in pages (`paged_cache.py`).
     """
 
     arrays: dict[str, jax.Array]
     layer: jax.Array | int
     fresh: bool
+    paging: Paging | None = None
 
 
 def scoring_of(
@@ -51,6 +54,7 @@ def scoring_of(
 ) -> Scoring:
     """The Scoring of a layer: keys are the call's own tokens, or the `keys` places of a cache."""
     from_cache = past is not None and not past.fresh
+    in_pages = past is not None and past.paging is not None
     return Scoring(
         scale=call.numerics.attention_scale,
         softcap=call.numerics.attention_softcap,
@@ -58,7 +62,7 @@ def scoring_of(
         chunk=chunk,
         in_order=call.in_order and not from_cache,
         q_positions_BT=call.positions_BT,
-        k_positions_BS=_places(keys, call) if from_cache else call.positions_BT,
+        k_positions_BS=_places(keys, call) if from_cache and not in_pages else call.positions_BT,
         q_segments_BT=None if from_cache else call.segments_BT,
         k_segments_BS=None if from_cache else call.segments_BT,
         sinks_N=sinks_N,

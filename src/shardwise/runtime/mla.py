@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from shardwise.models import LatentAttention
 from shardwise.models.numerics import Rope
+from shardwise.runtime.attention.paged import PagedKeys
 from shardwise.runtime.attention.scoring import Scaled
 from shardwise.runtime.cache import as_read, extend
 from shardwise.runtime.call import Call, Past, scoring_of
@@ -88,6 +89,8 @@ def _absorbed(q_BTNP: jax.Array, k_up: Weight) -> jax.Array:
 
 def _first(x: Any, width: int) -> Any:
     """The first channels of an array, or of one with scales."""
+    if isinstance(x, PagedKeys):
+        return x.first(width)
     if isinstance(x, Scaled):
         return Scaled(x.values[..., :width], x.scale_BKS)
     return x[..., :width]

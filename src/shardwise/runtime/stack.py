@@ -4,7 +4,7 @@ Parameters of a layer group are stacked in the order of their layers, `[layers o
 Gemma 2 is one segment (window, full) x L/2, DeepSeek-V3 two: dense x 3, then experts x 58.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -16,6 +16,7 @@ from jax import lax
 from shardwise.models import ModelConfig
 from shardwise.models.numerics import Rope
 from shardwise.models.runnable import numerics_of
+from shardwise.runtime.attention.paged import Paging
 from shardwise.runtime.call import Call, Past
 from shardwise.runtime.layer import run_layer
 from shardwise.runtime.options import rematerialised
@@ -88,6 +89,7 @@ def run_stack(
     cache: tuple[Any, ...] | None = None,
     *,
     fresh: bool = False,
+    paging: Paging | None = None,
     first: int = 0,
     last: int | None = None,
 ) -> tuple[jax.Array, tuple[Any, ...] | None]:
@@ -96,7 +98,8 @@ def run_stack(
     `layers[group]` maps names to `[layers of the group in the range, ...]`.
     """
     for segment in segments(cfg, first, last):
-        x_BTD, cache = _run_segment(layers, x_BTD, cfg, call, cache, fresh, segment)
+        past = partial(Past, fresh=fresh, paging=paging)
+        x_BTD, cache = _run_segment(layers, x_BTD, cfg, call, cache, past, segment)
     return x_BTD, cache
 
 
@@ -106,7 +109,7 @@ def _run_segment(
     cfg: ModelConfig,
     call: Call,
     cache: tuple[Any, ...] | None,
-    fresh: bool,
+    past_of: Callable[..., Past],
     segment: Segment,
 ) -> tuple[jax.Array, tuple[Any, ...] | None]:
     starts, looped = dict(segment.starts), segment.times > 1 and call.options.scan
@@ -125,7 +128,7 @@ def _run_segment(
             past = None
             if held is not None:
                 at = starts[place.group] + step * segment.count(place.group) + place.index
-                past = Past(held[place.group], at, fresh)
+                past = past_of(held[place.group], at)
             run = partial(one, place)
             if held is None:
                 run = rematerialised(run, call.options, looped=looped)

@@ -186,8 +186,8 @@ class Engine:
     # One step.
 
     def _give(self, plan: StepPlan) -> UnderWay:
-        steps = self._steps(plan)
         self._slots.take_in(plan.changes)
+        steps = self._steps(plan)
         if steps > 1:
             self._slots.take_in(self.scheduler.extend(plan, 1, steps))
         batch = self._slots.batch(plan, steps)
@@ -204,6 +204,8 @@ class Engine:
         most = min(self.multi_step, plan.repeat - 1)
         if most < 2 or plan.until < float("inf") or self.scheduler.queued:
             return 1
+        if any(g.is_bent(self.end_ids) for g in self._slots.decoding()):
+            return 1
         return 1 << (most.bit_length() - 1)
 
     def _held_back(self) -> bool:
@@ -212,7 +214,7 @@ class Engine:
             return False
         batch = self._under_way.batch
         rows = (*batch.generations, *(chunk.generation for chunk in batch.chunks))
-        return any(generation.sampling.banned for generation in rows)
+        return any(generation.is_bent(self.end_ids) for generation in rows)
 
     def _waits_for_tokens(self, plan: StepPlan) -> bool:
         """Whether a step puts in tokens of an answer that are still under way."""
@@ -287,9 +289,8 @@ class Engine:
             job.keys += (generation.between(page * size, (page + 1) * size).tobytes(),)
 
     def _finish(self, generation: Generation, token: int) -> Finish | None:
-        sampling, count = generation.sampling, len(generation.tokens)
-        ends = token in sampling.stop_ids or (not sampling.ignore_end and token in self.end_ids)
-        if ends and count >= sampling.min_tokens:
+        count = len(generation.tokens)
+        if token in generation.ends(self.end_ids) and count >= generation.sampling.min_tokens:
             return "stop"
         return "length" if count == generation.job.request.output else None
 

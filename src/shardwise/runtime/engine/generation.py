@@ -63,13 +63,8 @@ class Sampling:
             _within(f"logit_bias of token {token}", bias, -100, 100)
 
     @property
-    def greedy(self) -> bool:
-        """Whether the most likely token is taken and nothing changes the logits or reports them."""
-        return self.temperature == 0 and not self.bends and self.logprobs is None
-
-    @property
     def bends(self) -> bool:
-        """Whether logits are changed before a token is chosen."""
+        """Whether logits are changed by the tokens before."""
         penalties = self.frequency_penalty or self.presence_penalty or self.repetition_penalty != 1
         return bool(penalties or self.logit_bias or self.banned)
 
@@ -127,6 +122,15 @@ class Generation:
     def known(self) -> int:
         """Tokens of prompt and answer that the host knows."""
         return len(self.prompt) + len(self.tokens)
+
+    def ends(self, end_ids: frozenset[int]) -> set[int]:
+        """The tokens that end it, of its own and the model's."""
+        return {*self.sampling.stop_ids, *(() if self.sampling.ignore_end else end_ids)}
+
+    def is_bent(self, end_ids: frozenset[int]) -> bool:
+        """Whether the logits of its next token depend on what the host knows of its tokens."""
+        early = len(self.tokens) < self.sampling.min_tokens and bool(self.ends(end_ids))
+        return early or self.sampling.bends
 
     def token_at(self, place: int) -> int:
         """The token at a place of prompt and answer together."""

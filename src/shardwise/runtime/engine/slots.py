@@ -46,6 +46,10 @@ class Slots:
                 self._table_RM[job.slot, at : at + len(pages)] = pages
         self._copies += changes.copies
 
+    def decoding(self) -> list[Generation]:
+        """Who decodes, in the order of slots."""
+        return [self._generation(slot) for slot in self._decodes_R.nonzero()[0].tolist()]
+
     def batch(self, plan: StepPlan, steps: int) -> StepBatch:
         """The step of a plan whose changes are taken in, and the slots as they are after it."""
         decoding = self._decodes_R.nonzero()[0] if plan.shape.decodes else np.arange(0)

@@ -34,7 +34,8 @@ from shardwise.runtime.attention import (
     dense_attention,
     merged_attention,
 )
-from shardwise.runtime.cache import SCALE, Cache, empty_cache
+from shardwise.runtime.cache import Cache, empty_cache
+from shardwise.runtime.cache_entry import SCALE
 from shardwise.runtime.generate import decode
 from shardwise.runtime.init import PADDED, Tree, padded_shape, stored_rows, tree_of
 from shardwise.runtime.model import call_of, embed, head

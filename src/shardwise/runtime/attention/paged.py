@@ -1,0 +1,173 @@
+"""Attention to keys and values in pages: rows of one token, and prompts in blocks, in one call.
+
+A cache array is [L, P, S, X]: layers, pages, places of a page, the heads of a token side by side. A
+sequence's table names its pages in order, so that position s lies in place s mod S of page
+table[s // S]. Keys are read in blocks of about `BLOCK` places, from the first block that a window
+still sees to the last that any row has filled, so that what is read grows with what is used and not
+with what a table could hold. Blocks lie at fixed positions and a block that a row does not see adds
+exactly nothing to it: its answer is bit for bit the same in any batch of the same size.
+
+Per row, with the greatest score so far m, a block of scores s changes the softmax under way to
+m' = max(m, max s), l' = l exp(m - m') + sum exp(s - m'), o' = o exp(m - m') + exp(s - m') v; a sink
+is one more score without a value. The answer is o / l (Milakov and Gimelshein, arXiv 1805.02867).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from shardwise.runtime.attention.scoring import Scoring, capped
+from shardwise.runtime.precision import wide
+
+BLOCK = 128
+"""Places that are read at once, in whole pages."""
+NOWHERE = -1
+"""The position of a row that is only padding: it sees nothing and writes nothing."""
+
+
+class Paging(NamedTuple):
+    """Where the sequences of a step lie: a table [D, M] of the rows that decode, which come first,
+    and one [C, M] of the blocks of prompts after them, each of Q tokens of one sequence."""
+
+    decode_DM: jax.Array
+    blocks_CM: jax.Array
+
+    def pages_of(self, positions_X: jax.Array, size: int, none: int) -> jax.Array:
+        """The page in which each token is written; `none` for padding."""
+        D, C = self.decode_DM.shape[0], self.blocks_CM.shape[0]
+        index_X = jnp.maximum(positions_X, 0) // size
+        parts = []
+        if D:
+            parts.append(jnp.take_along_axis(self.decode_DM, index_X[:D, None], axis=1)[:, 0])
+        if C:
+            index_CQ = index_X[D:].reshape(C, -1)
+            parts.append(jnp.take_along_axis(self.blocks_CM, index_CQ, axis=1).reshape(-1))
+        return jnp.where(positions_X >= 0, jnp.concatenate(parts), none)
+
+
+@dataclass(frozen=True, slots=True)
+class PagedKeys:
+    """Keys or values of one layer: `heads` of `width` from the front of each entry of the array,
+    and int8 ones' scales [L, P, K, S]."""
+
+    array_LPSX: jax.Array
+    scales_LPKS: jax.Array | None
+    layer: Any
+    heads: int
+    width: int
+    paging: Paging
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As of [B, S, K, H]; S is a page's."""
+        return (1, self.array_LPSX.shape[2], self.heads, self.width)
+
+    def first(self, width: int) -> "PagedKeys":
+        """The first channels of each head; of one head only, as the latent cache has."""
+        assert self.heads == 1
+        return replace(self, width=width)
+
+    def read(self, pages_RG: jax.Array, dtype: Any) -> jax.Array:
+        """The entries of G pages for each of R rows, [R, G S, K, H]."""
+        R = pages_RG.shape[0]
+        found = self.array_LPSX.at[self.layer, pages_RG].get(mode="clip")
+        entries = found.reshape(R, -1, self.heads, found.shape[-1] // self.heads).astype(dtype)
+        if self.scales_LPKS is not None:
+            scales_RGKS = self.scales_LPKS.at[self.layer, pages_RG].get(mode="clip")
+            scale = jnp.swapaxes(scales_RGKS, 2, 3).reshape(R, -1, self.heads, 1)
+            entries = (entries.astype(jnp.float32) * scale.astype(jnp.float32)).astype(dtype)
+        return entries[..., : self.width]
+
+
+def paged_attention(
+    q_BXNH: jax.Array, keys: PagedKeys, values: PagedKeys, scoring: Scoring
+) -> jax.Array:
+    """The attention [1, X, N, U] of a step's tokens [1, X, N, H] to their own sequences' pages, in
+    which they are written already."""
+    q_XNH, positions_X = q_BXNH[0], scoring.q_positions_BT[0]
+    D, C = keys.paging.decode_DM.shape[0], keys.paging.blocks_CM.shape[0]
+    outs = []
+    if D:
+        rows = (q_XNH[:D, None], positions_X[:D, None], keys.paging.decode_DM)
+        outs.append(_attend(*rows, keys, values, scoring)[:, 0])
+    if C:
+        q_CQNH = q_XNH[D:].reshape(C, -1, *q_XNH.shape[1:])
+        rows = (q_CQNH, positions_X[D:].reshape(C, -1), keys.paging.blocks_CM)
+        out_CQNU = _attend(*rows, keys, values, scoring)
+        outs.append(out_CQNU.reshape(-1, *out_CQNU.shape[2:]))
+    return jnp.concatenate(outs)[None]
+
+
+def _attend(
+    q_RQNH: jax.Array,
+    positions_RQ: jax.Array,
+    table_RM: jax.Array,
+    keys: PagedKeys,
+    values: PagedKeys,
+    s: Scoring,
+) -> jax.Array:
+    """Q tokens of each of R rows, [R, Q, N, U]."""
+    R, Q, N, H = q_RQNH.shape
+    K, U, dtype = keys.heads, values.width, wide(q_RQNH)
+    size = keys.array_LPSX.shape[2]
+    group = max(1, BLOCK // size)
+    span = group * size
+    table_RM = jnp.pad(table_RM, ((0, 0), (0, -table_RM.shape[1] % group)))
+    q_RQKGH = (q_RQNH * jnp.asarray(s.scale, q_RQNH.dtype)).reshape(R, Q, K, N // K, H)
+    lowest = jnp.finfo(dtype).min
+
+    def block(at: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        top, total, out = state
+        pages_RG = lax.dynamic_slice_in_dim(table_RM, at * group, group, axis=1)
+        k_RSKH = keys.read(pages_RG, q_RQNH.dtype)
+        same = values.array_LPSX is keys.array_LPSX
+        v_RSKU = k_RSKH[..., :U] if same else values.read(pages_RG, q_RQNH.dtype)
+        scores = jnp.einsum("RQKGH,RSKH->RKGQS", q_RQKGH, k_RSKH, preferred_element_type=dtype)
+        places_S = at * span + jnp.arange(span)
+        seen_R11QS = _seen(positions_RQ, places_S, s)[:, None, None]
+        scores = jnp.where(seen_R11QS, capped(scores, s.softcap), lowest)
+        higher = jnp.maximum(top, scores.max(-1))
+        weights = jnp.where(seen_R11QS, jnp.exp(scores - higher[..., None]), 0)
+        kept = jnp.exp(top - higher)
+        added = jnp.einsum(
+            "RKGQS,RSKU->RKGQU", weights.astype(v_RSKU.dtype), v_RSKU, preferred_element_type=dtype
+        )
+        return higher, total * kept + weights.sum(-1), out * kept[..., None] + added
+
+    shape = (R, K, N // K, Q)
+    state = (jnp.full(shape, lowest), jnp.zeros(shape, dtype), jnp.zeros((*shape, U), dtype))
+    first, end = _blocks(positions_RQ, span, s)
+    top, total, out = lax.fori_loop(first, end, block, state)
+    if s.sinks_N is not None:
+        sink = s.sinks_N.astype(dtype).reshape(1, K, N // K, 1)
+        higher = jnp.maximum(top, sink)
+        kept = jnp.exp(top - higher)
+        total, out = total * kept + jnp.exp(sink - higher), out * kept[..., None]
+    out = out / jnp.where(total == 0, 1, total)[..., None]
+    return jnp.moveaxis(out, 3, 1).reshape(R, Q, N, U).astype(q_RQNH.dtype)
+
+
+def _blocks(positions_RQ: jax.Array, span: int, s: Scoring) -> tuple[jax.Array, jax.Array]:
+    """The first block that any row sees, and the one after the last."""
+    end = positions_RQ.max() // span + 1
+    used_RQ = jnp.where(positions_RQ == NOWHERE, jnp.iinfo(jnp.int32).max, positions_RQ)
+    lowest, first = used_RQ.min(), jnp.int32(0)
+    if s.window is not None:
+        first = jnp.maximum(lowest - s.window + 1, 0) // span
+    if s.chunk is not None:
+        first = jnp.maximum(first, lowest // s.chunk * s.chunk // span)
+    return jnp.minimum(first, end), end
+
+
+def _seen(positions_RQ: jax.Array, places_S: jax.Array, s: Scoring) -> jax.Array:
+    """Which places each token sees, [R, Q, S]."""
+    q_RQ1, k_S = positions_RQ[..., None], places_S[None, None]
+    seen = k_S <= q_RQ1
+    if s.window is not None:
+        seen &= q_RQ1 - k_S < s.window
+    if s.chunk is not None:
+        seen &= q_RQ1 // s.chunk == k_S // s.chunk
+    return seen

@@ -1,0 +1,105 @@
+"""What the rows of a step ask of sampling, as arrays: from each request's `Sampling` to `Choices`
+and `RowSettings`."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from shardwise.runtime.engine.generation import Generation
+from shardwise.runtime.engine.sampling import Choices, RowSettings
+
+LEAST_BENT = 16
+
+
+def choices_of(rows: Sequence[Generation], end_ids: frozenset[int]) -> Choices:
+    """What any of the rows needs."""
+    asked = [generation.sampling for generation in rows]
+    drawn = [s for s in asked if s.temperature > 0]
+    return Choices(
+        bent=any(generation.is_bent(end_ids) for generation in rows),
+        drawn=bool(drawn),
+        filtered=any(s.top_k or s.top_p < 1 or s.min_p for s in drawn),
+        logprobs=any(s.logprobs is not None for s in asked),
+        prompts=any(s.prompt_logprobs is not None for s in asked),
+    )
+
+
+def settings_of(
+    rows: Sequence[Generation | None],
+    choices: Choices,
+    end_ids: frozenset[int],
+    vocabulary: int,
+) -> RowSettings:
+    """The arrays of R rows, None for padding."""
+    R = len(rows)
+    settings = RowSettings(
+        seeds_R=np.zeros(R, np.uint32),
+        temperature_R=np.zeros(R, np.float32),
+        top_k_R=np.zeros(R, np.int32),
+        top_p_R=np.ones(R, np.float32),
+        min_p_R=np.zeros(R, np.float32),
+        **_bends(rows, choices, end_ids, vocabulary),
+    )
+    if choices.drawn:
+        for i, generation in enumerate(rows):
+            if generation is not None:
+                sampling = generation.sampling
+                settings.seeds_R[i] = generation.seed
+                settings.temperature_R[i] = sampling.temperature
+                settings.top_k_R[i] = sampling.top_k
+                settings.top_p_R[i] = sampling.top_p
+                settings.min_p_R[i] = sampling.min_p
+    return settings
+
+
+def _bends(
+    rows: Sequence[Generation | None],
+    choices: Choices,
+    end_ids: frozenset[int],
+    vocabulary: int,
+) -> dict[str, np.ndarray]:
+    """By how much which tokens of each row are changed, padded to a power of two."""
+    found = [_bend(g, end_ids) if choices.bent and g is not None else {} for g in rows]
+    most = max(map(len, found), default=0)
+    B = max(LEAST_BENT, 1 << (most - 1).bit_length()) if choices.bent else 1
+    tokens_RB = np.full((len(rows), B), vocabulary, np.int32)
+    divisor_RB = np.ones((len(rows), B), np.float32)
+    added_RB = np.zeros((len(rows), B), np.float32)
+    for i, bend in enumerate(found):
+        for j, (token, (divisor, added)) in enumerate(bend.items()):
+            tokens_RB[i, j], divisor_RB[i, j], added_RB[i, j] = token, divisor, added
+    return {"bent_RB": tokens_RB, "divisor_RB": divisor_RB, "added_RB": added_RB}
+
+
+def _bend(generation: Generation, end_ids: frozenset[int]) -> dict[int, tuple[float, float]]:
+    """Per token the divisor of its logit and what is added after it."""
+    sampling, answer = generation.sampling, Counter(generation.tokens)
+    added: dict[int, float] = {}
+    for token, count in answer.items():
+        added[token] = -sampling.presence_penalty - sampling.frequency_penalty * count
+    for token, bias in sampling.logit_bias:
+        added[token] = added.get(token, 0.0) + bias
+    for token in _barred(generation, end_ids):
+        added[token] = float("-inf")
+    seen: set[int] = set()
+    if sampling.repetition_penalty != 1:
+        seen = {*generation.prompt, *answer}
+    return {
+        token: (sampling.repetition_penalty if token in seen else 1.0, added.get(token, 0.0))
+        for token in {*added, *seen}
+    }
+
+
+def _barred(generation: Generation, end_ids: frozenset[int]) -> set[int]:
+    """Tokens that may not come next: the last of a banned sequence whose others stand at the end,
+    and what would end an answer too early."""
+    sampling, tokens = generation.sampling, generation.tokens
+    barred: set[int] = set()
+    for banned in sampling.banned:
+        *before, last = banned
+        if not before or tokens[-len(before) :] == before:
+            barred.add(last)
+    if len(tokens) < sampling.min_tokens:
+        barred |= generation.ends(end_ids)
+    return barred

@@ -1,0 +1,100 @@
+"""Choosing tokens from logits inside a step, each row by its own settings.
+
+A row's token depends on its logits, its seed and its place in its sequence alone: noise is drawn
+per row from (seed, place), never from the batch. Adding Gumbel noise to log-probabilities and
+taking the largest draws from the softmax (Gumbel, 1954); filters set what they drop to -inf first.
+`Choices` says what any row of a step needs, so that a batch that only wants the likeliest tokens
+sorts and draws nothing; what one row asks for changes no token of another.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from shardwise.runtime.engine.generation import MOST_LOGPROBS
+
+LOWEST = float("-inf")
+
+
+class Choices(NamedTuple):
+    """What any row of a step needs. `bent` changes logits by tokens (penalties, biases, bans),
+    `drawn` has a temperature, `filtered` drops unlikely tokens, `logprobs` reports them;
+    `prompts` reports those of prompts."""
+
+    bent: bool = False
+    drawn: bool = False
+    filtered: bool = False
+    logprobs: bool = False
+    prompts: bool = False
+
+
+class RowSettings(NamedTuple):
+    """The settings of R rows; and per row up to B tokens whose logits change: l > 0 becomes
+    l / `divisor`, l < 0 l * `divisor`, then `added` is added. Padding names a token beyond the
+    vocabulary."""
+
+    seeds_R: Any
+    temperature_R: Any
+    top_k_R: Any
+    top_p_R: Any
+    min_p_R: Any
+    bent_RB: Any
+    divisor_RB: Any
+    added_RB: Any
+
+
+def choose(
+    logits_RV: jax.Array, places_R: jax.Array, rows: RowSettings, choices: Choices
+) -> jax.Array:
+    """The next token of each row [R], int32; `places_R` is its place in the sequence."""
+    if choices.bent:
+        logits_RV = _bent(logits_RV, rows)
+    likeliest_R = logits_RV.argmax(-1).astype(jnp.int32)
+    if not choices.drawn:
+        return likeliest_R
+    warm_R = rows.temperature_R > 0
+    scaled_RV = logits_RV / jnp.where(warm_R, rows.temperature_R, 1.0)[:, None]
+    if choices.filtered:
+        scaled_RV = _filtered(scaled_RV, rows)
+    noise_RV = jax.vmap(_gumbel, (0, 0, None))(rows.seeds_R, places_R, logits_RV.shape[1])
+    drawn_R = (scaled_RV + noise_RV).argmax(-1).astype(jnp.int32)
+    return jnp.where(warm_R, drawn_R, likeliest_R)
+
+
+def report(logits_RV: jax.Array, tokens_R: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Log-probability of the tokens [R], the likeliest tokens [R, 20] and theirs."""
+    logprobs_RV = jax.nn.log_softmax(logits_RV, axis=-1)
+    chosen_R = jnp.take_along_axis(logprobs_RV, tokens_R[:, None], axis=1)[:, 0]
+    top_RK, tokens_RK = jax.lax.top_k(logprobs_RV, min(MOST_LOGPROBS, logits_RV.shape[1]))
+    return chosen_R, tokens_RK.astype(jnp.int32), top_RK
+
+
+def _bent(logits_RV: jax.Array, rows: RowSettings) -> jax.Array:
+    rows_R1 = jnp.arange(logits_RV.shape[0])[:, None]
+    old_RB = logits_RV.at[rows_R1, rows.bent_RB].get(mode="fill", fill_value=0)
+    divided_RB = jnp.where(old_RB > 0, old_RB / rows.divisor_RB, old_RB * rows.divisor_RB)
+    return logits_RV.at[rows_R1, rows.bent_RB].set(divided_RB + rows.added_RB, mode="drop")
+
+
+def _filtered(scaled_RV: jax.Array, rows: RowSettings) -> jax.Array:
+    """Without what top-k, top-p and min-p drop, in this order and each among all tokens: top-p
+    keeps a token while those before it sum to less than p, so it keeps at least one."""
+    V = scaled_RV.shape[1]
+    sorted_RV = -jnp.sort(-scaled_RV, axis=-1)
+    k_R = jnp.where(rows.top_k_R > 0, jnp.minimum(rows.top_k_R, V), V)
+    least_R = jnp.take_along_axis(sorted_RV, k_R[:, None] - 1, axis=1)[:, 0]
+    kept_RV = jnp.where(jnp.arange(V)[None] < k_R[:, None], sorted_RV, LOWEST)
+    shares_RV = jax.nn.softmax(kept_RV, axis=-1)
+    before_RV = jnp.cumsum(shares_RV, axis=-1) - shares_RV
+    count_R = (before_RV < rows.top_p_R[:, None]).sum(-1)
+    last_R = jnp.take_along_axis(sorted_RV, count_R[:, None] - 1, axis=1)[:, 0]
+    last_R = jnp.where(rows.top_p_R < 1, last_R, LOWEST)
+    share_R = sorted_RV[:, 0] + jnp.log(rows.min_p_R)  # log 0 drops nothing
+    limit_R = jnp.maximum(jnp.maximum(least_R, last_R), share_R)
+    return jnp.where(scaled_RV >= limit_R[:, None], scaled_RV, LOWEST)
+
+
+def _gumbel(seed: jax.Array, place: jax.Array, size: int) -> jax.Array:
+    key = jax.random.fold_in(jax.random.key(seed), place)
+    return jax.random.gumbel(key, (size,), jnp.float32)
