@@ -92,7 +92,10 @@ class Gate:
             "status": status,
             "seconds": round(seconds, 4),
         }
-        if usage := scope.get("state", {}).get("usage"):
+        told = scope.get("state", {})
+        if told.get("left"):
+            line["status"] = 499
+        if usage := told.get("usage"):
             line |= {k: v for k, v in usage.items() if isinstance(v, int)}
             line["cached_tokens"] = usage["prompt_tokens_details"]["cached_tokens"]
         log.info("request", extra={"fields": line})

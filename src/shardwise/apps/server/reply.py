@@ -136,11 +136,14 @@ class EventStream(Response):
         self._envelope, self._usage = envelope, usage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        told = scope.setdefault("state", {})
         try:
             await attended(receive, self._send(send))
+        except ClientGoneError:  # nobody is there to be told
+            told["left"] = True
         finally:
             self._answering.close()
-            scope.setdefault("state", {})["usage"] = self._answering.usage()
+            told["usage"] = self._answering.usage()
 
     async def _send(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}

@@ -8,9 +8,10 @@ sizes are seen.
 
 import http.client
 import json
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -111,6 +112,13 @@ def _one(
     endpoint: str, model: str, ask: LoadRequest, prompt: list[int], timeout: float
 ) -> ServedRequest:
     """One request and its streamed answer."""
+    return sent(endpoint, model, ask, prompt, timeout)[0]
+
+
+def sent(
+    endpoint: str, model: str, ask: LoadRequest, prompt: list[int], timeout: float
+) -> tuple[ServedRequest, list[float]]:
+    """One request and its streamed answer, and when each event with tokens came."""
     body = {
         "model": model,
         "prompt": prompt,
@@ -123,14 +131,14 @@ def _one(
     arrival = time.monotonic()
     times: list[float] = []
     usage: dict[str, Any] = {}
-    for event in _events(endpoint, body, timeout):
+    for event in events(endpoint, "/v1/completions", body, timeout):
         if event.get("choices"):
             times.append(time.monotonic())
         said = event.get("usage")
         usage = said if isinstance(said, dict) else usage
     if not times:
         raise BadRequest(f"'{endpoint}' answered request {ask.id} without a token")
-    return ServedRequest(
+    served = ServedRequest(
         id=ask.id,
         arrival=arrival,
         prompt=whole(usage.get("prompt_tokens", ask.prompt), "prompt_tokens", least=1, most=2**31),
@@ -140,21 +148,28 @@ def _one(
         first_token=times[0],
         last_token=times[-1],
     )
+    return served, times
 
 
+KEYS = ("SHARDWISE_API_KEY", "OPENAI_API_KEY")
 LONGEST_LINE = 2**20
 """Bytes of one event of a streamed answer."""
 
 
-def _events(endpoint: str, body: dict[str, Any], timeout: float):
-    """The JSON documents of a streamed answer."""
+def events(
+    endpoint: str, path: str, body: Mapping[str, Any], timeout: float
+) -> Iterator[dict[str, Any]]:
+    """The JSON documents of a streamed answer; a server's key is
+    taken from SHARDWISE_API_KEY or OPENAI_API_KEY. Raises BadRequest."""
     url = urlsplit(endpoint if "//" in endpoint else f"http://{endpoint}")
     secure = url.scheme == "https"
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    path = url.path.rstrip("/").removesuffix("/v1") + "/v1/completions"
+    path = url.path.rstrip("/").removesuffix("/v1") + path
     connection = kind(url.hostname or "", url.port, timeout=timeout)
     try:
         headers = {"Content-Type": "application/json"}
+        if key := os.environ.get(KEYS[0]) or os.environ.get(KEYS[1]):
+            headers["Authorization"] = f"Bearer {key}"
         connection.request("POST", path, json.dumps(body), headers)
         answer = connection.getresponse()
         if answer.status != 200:
