@@ -28,6 +28,7 @@ from shardwise.runtime.cache_entry import SCALE, rounded, widths
 from shardwise.runtime.call import Call, Past
 from shardwise.runtime.paged_cache import extend_pages
 
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, slots=True)
 class Cache:

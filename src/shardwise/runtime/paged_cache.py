@@ -2,8 +2,8 @@
 
 L layers, P pages of S places, and the heads of a token side by side as in the contiguous cache
 (`cache.py`); an int8 one has scales [L, P, K, S] beside it. A latent cache keeps c and r as one
-entry, which what is absorbed reads as one key. Who has which page is `scheduling/`'s business; where
-a step's tokens lie comes as a `Paging`.
+entry, which what is absorbed reads as one key. Who has which page is `scheduling/`'s business;
+where a step's tokens lie comes as a `Paging`.
 """
 
 from typing import Any

@@ -36,6 +36,7 @@ class CacheManager:
         self._swap = PagePool(config.swap_pages) if config.swap_pages else None
         self._swap_base = self.tree.host_pages
         self._slots = PagePool(config.batch)
+        self._forks = 0  # that wait with the pages of their parents
         self._joined: list[Job] = []
         self._left: list[tuple[Job, int]] = []
         self._grown: list[tuple[Job, int, list[int]]] = []
@@ -108,6 +109,8 @@ class CacheManager:
         if job.swapped and self._swap is not None:
             self._swap.release(job.swapped)
             job.swapped = []
+        if job.forked:
+            self._unfork(job)
 
     # Starting.
 
@@ -136,7 +139,7 @@ class CacheManager:
         host."""
         if job.forked:
             self._own_tail(job)
-            job.forked = False
+            self._unfork(job)
         else:
             job.node = self.tree.root
         job.pages += self.take(pages_for(job.cached + self._ahead, self.size) - len(job.pages))
@@ -165,6 +168,11 @@ class CacheManager:
         if not self._reuse:
             return
         known = min(len(job.keys), job.cached // self.size)
+        if self._forks:  # a page that a fork holds, too, could not be evicted
+            known = next(
+                (i for i in range(job.borrowed, known) if self.pool.references(job.pages[i]) > 1),
+                known,
+            )
         if known <= job.borrowed:
             return
         keys, pages = job.keys[job.borrowed : known], job.pages[job.borrowed : known]
@@ -184,6 +192,11 @@ class CacheManager:
         self.pool.share(child.pages[child.borrowed :])
         child.hit += child.cached
         child.forked = True
+        self._forks += 1
+
+    def _unfork(self, job: Job) -> None:
+        job.forked = False
+        self._forks -= 1
 
     def _own_tail(self, job: Job) -> None:
         """A copy of the page in which a fork writes next, if it shares it."""

@@ -369,7 +369,7 @@ class Scheduler:
         self._parked.remove({job})
         self.cache.release(job)
         job.hit -= job.cached
-        job.forked, job.cached, job.target = False, 0, job.request.prompt
+        job.cached, job.target = 0, job.request.prompt
         self.backlog += job.target
         self._waiting.push(job)
         return True
@@ -408,6 +408,7 @@ class Scheduler:
         return stopped
 
     def _end_now(self, job: Sequence, now: Time, reason: str) -> None:
+        holds = job.slot >= 0 or job in self.handed
         if job in self.decoding:
             self.decoding.leave(job)
             self.cache.leave(job)
@@ -426,8 +427,9 @@ class Scheduler:
             self.backlog -= job.target
         self._orphan(job)
         if not reason:
-            self.cache.remember(job)
             job.last_token = now
+            if holds:
+                self.cache.remember(job)
         self.cache.release(job)
         job.refusal, job.finished = reason, now
 

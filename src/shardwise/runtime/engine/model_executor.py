@@ -7,7 +7,7 @@ decides their time. `programs` counts what was compiled; after `warm` it does no
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -34,13 +34,15 @@ QUERY_BLOCK = 16
 """Tokens of a prompt that attend together; a chunk is padded to whole blocks."""
 LEAST_ROWS = 2
 MIXED_ROWS = 8
+LIKELIEST = Choices()
 
 Key = tuple[int, int, int, Choices]
 
 
 class ModelExecutor:
-    """Runs `cfg` with `params` on one device. `host_pages` pages of the host back swapped
-    sequences and the prefix cache's second tier; `dtype` of the cache is a float's or int8."""
+    """Runs `cfg` with `params` on one device. A sequence has at most `table_width` pages;
+    `host_pages` of the host's take swapped sequences and the prefix cache's second tier. `dtype` of
+    the cache is a float's or int8."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class ModelExecutor:
         *,
         pages: int,
         page_size: int,
+        table_width: int,
         batch: int,
         budget: int,
         dtype: Any,
@@ -58,7 +61,7 @@ class ModelExecutor:
         multi_step: int = 1,
     ) -> None:
         self.cfg, self.batch, self.budget = cfg, batch, budget
-        self.table_width = 0
+        self.table_width = table_width
         self.multi_step = multi_step
         self._params = params
         self._options = Options(compute=compute, kernel=paged_attention, experts="ragged")
@@ -84,7 +87,7 @@ class ModelExecutor:
         outputs = self._launch(inputs, choices, batch.steps)
         return PendingStep(batch, outputs, len(inputs.slots_D))
 
-    def warm(self, choices: Choices = Choices()) -> Iterator[Key]:
+    def warm(self, choices: Choices = LIKELIEST) -> Iterator[Key]:
         """Compile every shape for some choices, one at a time."""
         for D, T, steps in self.shapes():
             inputs = _padding(D, T, _ends(T, self.batch), self.batch, self.table_width)
@@ -116,10 +119,7 @@ class ModelExecutor:
         key = (len(inputs.slots_D), len(inputs.tokens_T), steps, choices)
         program = self._compiled.get(key)
         if program is None:
-            step = partial(
-                model_step, cfg=self.cfg, options=self._options, choices=choices, steps=steps
-            )
-            program = self._compiled[key] = jax.jit(step, donate_argnums=1)
+            program = self._compiled[key] = _program(self.cfg, self._options, choices, steps)
         self._state, outputs = program(self._params, self._state, inputs)
         for array in jax.tree.leaves(outputs):
             array.copy_to_host_async()
@@ -166,7 +166,9 @@ class ModelExecutor:
         sources, targets = np.array(copy.sources), np.array(copy.targets)
         pages, last = self._state
         if copy.kind == "out":
-            for host, device in zip(jax.tree.leaves(self._host), jax.tree.leaves(pages), strict=True):
+            for host, device in zip(
+                jax.tree.leaves(self._host), jax.tree.leaves(pages), strict=True
+            ):
                 host[:, targets] = np.asarray(device[:, sources])
             return
         if copy.kind == "in":
@@ -199,6 +201,15 @@ class PendingStep:
             prompts.append(_prompt(outputs, chunk, at, wanted.prompt_logprobs))
             at += -(-len(chunk.tokens) // QUERY_BLOCK) * QUERY_BLOCK
         return StepTokens(decodes, chunks, prompts)
+
+
+@lru_cache(maxsize=256)
+def _program(
+    cfg: ModelConfig, options: Options, choices: Choices, steps: int
+) -> Callable[..., Any]:
+    """The step of some choices, for all executors of a model."""
+    step = partial(model_step, cfg=cfg, options=options, choices=choices, steps=steps)
+    return jax.jit(step, donate_argnums=1)
 
 
 def _row(outputs: Any, row: int, count: int | None) -> RowTokens:

@@ -49,7 +49,7 @@ def choose(
 ) -> jax.Array:
     """The next token of each row [R], int32; `places_R` is its place in the sequence."""
     if choices.bent:
-        logits_RV = _bent(logits_RV, rows)
+        logits_RV = bent(logits_RV, rows)
     likeliest_R = logits_RV.argmax(-1).astype(jnp.int32)
     if not choices.drawn:
         return likeliest_R
@@ -70,7 +70,8 @@ def report(logits_RV: jax.Array, tokens_R: jax.Array) -> tuple[jax.Array, jax.Ar
     return chosen_R, tokens_RK.astype(jnp.int32), top_RK
 
 
-def _bent(logits_RV: jax.Array, rows: RowSettings) -> jax.Array:
+def bent(logits_RV: jax.Array, rows: RowSettings) -> jax.Array:
+    """The logits with each row's changes, of which none names a token twice."""
     rows_R1 = jnp.arange(logits_RV.shape[0])[:, None]
     old_RB = logits_RV.at[rows_R1, rows.bent_RB].get(mode="fill", fill_value=0)
     divided_RB = jnp.where(old_RB > 0, old_RB / rows.divisor_RB, old_RB * rows.divisor_RB)

@@ -1,0 +1,206 @@
+"""The engine on tiny models: its answers are those of the contiguous cache, however made."""
+
+from random import Random
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.runtime import goldens
+
+from shardwise.runtime import forward, generate, load
+from shardwise.runtime.engine import Engine, Sampling
+from shardwise.runtime.engine.model_executor import ModelExecutor
+from shardwise.runtime.engine.sampling import Choices
+from shardwise.scheduling import SchedulerConfig
+
+FAMILIES = ["gemma3", "qwen3-moe", "deepseek-v3", "gpt-oss", "mixtral", "cohere2", "opt"]
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+GREEDY = {"temperature": 0, "max_tokens": 6}
+
+
+class Model:
+    """A tiny model, engines over it, and what it says without one."""
+
+    def __init__(self, name, folder):
+        self.cfg = goldens.config(name)
+        goldens.write_checkpoint(self.cfg, folder)
+        self.params = load(folder, self.cfg)
+        self._right = {}
+
+    def engine(self, *, dtype=jnp.float32, multi_step=1, ahead=True, **changes):
+        values = {"pages": 48, "page_size": 4, "batch": 4, "budget": 16, "margin": 0.0, **changes}
+        config = SchedulerConfig(**values)
+        executor = ModelExecutor(
+            self.params,
+            self.cfg,
+            pages=config.pages,
+            page_size=4,
+            table_width=15,
+            batch=4,
+            budget=config.budget,
+            dtype=dtype,
+            host_pages=config.host_pages + config.swap_pages,
+            multi_step=multi_step,
+        )
+        return Engine(config, executor, most_tokens=60, multi_step=multi_step, ahead=ahead, seed=0)
+
+    def right(self, prompt, count, dtype=jnp.float32):
+        key = (tuple(prompt), count, str(dtype))
+        if key not in self._right:
+            tokens = jnp.asarray([prompt], jnp.int32)
+            row = generate(self.params, tokens, self.cfg, count, cache_dtype=dtype)[0]
+            self._right[key] = row.tolist()
+        return self._right[key]
+
+    def prompts(self, *lengths):
+        draw = Random(1)
+        return [[draw.randrange(self.cfg.vocabulary) for _ in range(n)] for n in lengths]
+
+
+@pytest.fixture(scope="module", params=["llama", *SLOW])
+def model(request, tmp_path_factory):
+    return Model(request.param, tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return Model("llama", tmp_path_factory.mktemp("llama"))
+
+
+def run(engine):
+    for _ in range(2000):
+        if engine.idle:
+            return
+        engine.step()
+    raise AssertionError("the engine never came to an end")
+
+
+def test_paged_is_contiguous_mixed_chunked_hit_and_forked(model):
+    """Prompts in chunks beside others that decode; a second turn that finds the first; answers
+    that share a prompt; a pool so small that sequences are preempted."""
+    prompts = model.prompts(5, 21, 12, 33)
+    engine = model.engine(pages=26)
+    asked = []
+    for prompt in prompts:
+        asked += engine.add(prompt, Sampling(**GREEDY), answers=2 if len(prompt) == 12 else 1)
+        engine.step()
+    run(engine)
+    turn = [*prompts[1], *asked[1].tokens, 7]
+    (second,) = engine.add(turn, Sampling(**GREEDY))
+    run(engine)
+    assert second.cached_tokens == 24
+    for generation in (*asked, second):
+        assert generation.tokens == model.right(generation.prompt, 6)
+    engine.scheduler.check()
+
+
+def test_interleaved_several_steps_at_once_and_waiting_for_each_say_the_same(llama):
+    prompts = llama.prompts(5, 21, 12)
+    for changes in ({"policy": "interleaved"}, {"multi_step": 4}, {"ahead": False}):
+        engine = llama.engine(**changes)
+        asked = [engine.add(p, Sampling(temperature=0, max_tokens=13))[0] for p in prompts]
+        run(engine)
+        assert [g.tokens for g in asked] == [llama.right(p, 13) for p in prompts]
+
+
+@pytest.mark.parametrize("moved", ["swap", "host tier"])
+def test_a_cache_that_was_on_the_host_is_the_same(llama, moved):
+    swap = {"preemption": "swap", "swap_pages": 40, "prefix_cache": False}
+    engine = llama.engine(pages=18, **(swap if moved == "swap" else {"host_pages": 60}))
+    prompts = llama.prompts(16, 16, 16, 16)
+    asked = [engine.add(p, Sampling(temperature=0, max_tokens=20))[0] for p in prompts]
+    run(engine)
+    if moved == "host tier":
+        asked += [engine.add(p, Sampling(temperature=0, max_tokens=20))[0] for p in prompts]
+        run(engine)
+        assert any(g.job.host_hit for g in asked)
+    else:
+        assert any(g.job.preemptions for g in asked)
+    for generation in asked:
+        assert generation.tokens == llama.right(generation.prompt, 20)
+
+
+def test_an_int8_cache_is_read_as_the_contiguous_one_reads_it(llama):
+    (prompt,) = llama.prompts(21)
+    engine = llama.engine(dtype=jnp.int8, budget=64)
+    (generation,) = engine.add(prompt, Sampling(**GREEDY))
+    run(engine)
+    assert generation.tokens == llama.right(prompt, 6, jnp.int8)
+
+
+def test_logprobs_are_those_of_the_whole_sequence(llama):
+    (prompt,) = llama.prompts(21)
+    engine = llama.engine()
+    asked = Sampling(temperature=0, max_tokens=4, logprobs=3, prompt_logprobs=2)
+    (generation,) = engine.add(prompt, asked)
+    run(engine)
+    whole = [*prompt, *generation.tokens]
+    logits = np.asarray(forward(llama.params, jnp.asarray([whole]), llama.cfg))[0].astype(float)
+    right = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    entries = [*generation.prompt_logprobs, *generation.logprobs]
+    assert [e.token for e in entries] == whole[1:]
+    for place, entry in enumerate(entries):
+        assert entry.logprob == pytest.approx(right[place, entry.token], abs=1e-4)
+        likeliest = np.argsort(-right[place])[: len(entry.top)]
+        assert [token for token, _ in entry.top] == likeliest.tolist()
+        assert [v for _, v in entry.top] == pytest.approx(right[place, likeliest], abs=1e-4)
+    assert [len(e.top) for e in entries] == [2] * 20 + [3] * 4
+
+
+def test_a_drawn_answer_depends_on_its_request_and_seed_alone(llama):
+    prompts = llama.prompts(5, 21, 12)
+    wanted = [
+        Sampling(temperature=0.8, seed=3, max_tokens=8),
+        Sampling(temperature=1.3, top_k=40, top_p=0.9, seed=4, max_tokens=8),
+        Sampling(temperature=0.7, min_p=0.02, seed=5, max_tokens=8),
+    ]
+    together = llama.engine()
+    asked = [together.add(p, s)[0] for p, s in zip(prompts, wanted, strict=True)]
+    run(together)
+    again = [together.add(p, s)[0] for p, s in zip(prompts, wanted, strict=True)]  # prefix hits
+    run(together)
+    alone = []
+    for prompt, sampling in zip(prompts, wanted, strict=True):
+        engine = llama.engine(prefix_cache=False)
+        alone += engine.add(prompt, sampling)
+        run(engine)
+    tokens = [g.tokens for g in asked]
+    assert tokens == [g.tokens for g in again] == [g.tokens for g in alone]
+    (other,) = together.add(prompts[0], Sampling(temperature=0.8, seed=9, max_tokens=8))
+    run(together)
+    assert other.tokens != tokens[0]
+
+
+def test_penalties_biases_and_bans_change_what_comes_out(llama):
+    (prompt,) = llama.prompts(9)
+    plain = llama.right(prompt, 6)
+    engine = llama.engine()
+
+    def answer(**values):
+        (generation,) = engine.add(prompt, Sampling(**GREEDY, **values))
+        run(engine)
+        return generation.tokens
+
+    assert answer(logit_bias=((11, 100.0),)) == [11] * 6
+    assert answer(logit_bias=((11, 100.0),), frequency_penalty=2.0)[0] == 11
+    assert answer(banned=((plain[0],),))[0] != plain[0]
+    one, two = plain[:2]
+    assert answer(banned=((one, two),))[:2] != [one, two]
+    assert answer(banned=((one, two),))[0] == one
+
+
+def test_nothing_is_compiled_after_warming_up(llama):
+    engine = llama.engine(multi_step=2)
+    executor = engine.executor
+    shapes = list(executor.warm())
+    assert len(shapes) == executor.programs
+    before = executor.programs
+    for length in (1, 3, 17, 40):
+        engine.add(llama.prompts(length)[0], Sampling(**GREEDY))
+        engine.step()
+    run(engine)
+    assert executor.programs == before
+    engine.add(llama.prompts(4)[0], Sampling(temperature=1))
+    run(engine)
+    assert executor.programs > before
+    assert Choices(drawn=True) in {choices for *_, choices in executor._compiled}
