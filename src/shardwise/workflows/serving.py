@@ -23,10 +23,10 @@ __all__ = [
     "Finish",
     "Generation",
     "ModelText",
-    "Replica",
     "Sampling",
-    "StepRecord",
     "ServeModelRequest",
+    "ServedModel",
+    "StepRecord",
     "StepShape",
     "TokenLogprobs",
     "open_replica",
@@ -35,7 +35,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class ServedModel:
     """A model that can be asked: its `name` to clients, its text, its engine. `predict` gives the
     seconds that a step should take, where the plan says so."""
 
@@ -67,7 +67,7 @@ class ServeModelRequest:
         whole_number(self.sequences, "sequences", least=1, most=4096)
 
 
-def open_replica(asked: ServeModelRequest, tell: Tell = lambda _: None) -> Replica:
+def open_replica(asked: ServeModelRequest, tell: Tell = lambda _: None) -> ServedModel:
     """Load a checkpoint folder; `tell` hears what it is at. Raises BadRequest."""
     folder = Path(asked.model)
     text = read_model_text(folder)
@@ -83,4 +83,4 @@ def open_replica(asked: ServeModelRequest, tell: Tell = lambda _: None) -> Repli
         warm=asked.warm,
         tell=tell,
     )
-    return Replica(name=asked.served_model or folder.resolve().name, text=text, engine=engine)
+    return ServedModel(name=asked.served_model or folder.resolve().name, text=text, engine=engine)

@@ -1,22 +1,16 @@
 """A server over the mock engine, on a real socket, with a tokenizer of 400 byte pairs."""
 
-import contextlib
 import json
-import threading
 from functools import cache
 from pathlib import Path
 
-import uvicorn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from shardwise.apps.server.app import server_app
-from shardwise.apps.server.run import bound, config_of
-from shardwise.apps.server.state import ServerLimits, ServerState
+from shardwise.apps.server.state import ServerState
 from shardwise.runtime.engine import Engine, MockExecutor
-from shardwise.runtime.engine.thread import EngineThread
 from shardwise.runtime.text.model_text import read_model_text
 from shardwise.scheduling import SchedulerConfig
-from shardwise.workflows.serving import Replica
+from shardwise.workflows.serving import ServedModel
 
 SPECIAL = ["<s>", "</s>", "<|user|>", "<|assistant|>"]
 TEMPLATE = (
@@ -53,7 +47,7 @@ def folder_of(path: Path, **changes) -> Path:
     return path
 
 
-def replica_of(folder: Path, *, wait=None, ends=False, **changes) -> Replica:
+def replica_of(folder: Path, *, wait=None, ends=False, **changes) -> ServedModel:
     text = read_model_text(folder)
     values = {"pages": 512, "page_size": 16, "batch": 32, "budget": 256, "margin": 0.0, **changes}
     config = SchedulerConfig(**values)
@@ -66,24 +60,7 @@ def replica_of(folder: Path, *, wait=None, ends=False, **changes) -> Replica:
     )
     end_ids = text.end_ids if ends else ()
     engine = Engine(config, executor, end_ids=end_ids, most_tokens=1024, seed=0)
-    return Replica(name="mock", text=text, engine=engine)
-
-
-@contextlib.contextmanager
-def serving(replica: Replica, limits=None, keys=()):
-    """The state of a server that runs, and its address."""
-    sock = bound("127.0.0.1", 0)
-    with EngineThread(replica.engine) as thread:
-        limits = limits or ServerLimits()
-        state = ServerState(replica=replica, thread=thread, limits=limits, api_keys=keys)
-        server = uvicorn.Server(config_of(server_app(state)))
-        runs = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
-        runs.start()
-        try:
-            yield state, f"http://127.0.0.1:{sock.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            runs.join()
+    return ServedModel(name="mock", text=text, engine=engine)
 
 
 def nothing_is_held(state: ServerState) -> None:

@@ -7,8 +7,9 @@ from itertools import pairwise
 import httpx
 import openai
 import pytest
-from tests.apps.server.made import folder_of, nothing_is_held, replica_of, serving
+from tests.apps.server.made import folder_of, nothing_is_held, replica_of
 
+from shardwise.apps.server.run import running
 from shardwise.apps.server.state import ServerLimits
 from shardwise.runtime.engine import mock_token
 
@@ -16,7 +17,7 @@ from shardwise.runtime.engine import mock_token
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     replica = replica_of(folder_of(tmp_path_factory.mktemp("checkpoint")))
-    with serving(replica) as found:
+    with running(replica) as found:
         yield found
         time.sleep(0.1)
         nothing_is_held(found[0])
@@ -336,7 +337,7 @@ def test_the_sdk_knows_the_errors(sdk):
 
 def test_a_key_is_asked_for_where_there_is_one(tmp_path):
     replica = replica_of(folder_of(tmp_path))
-    with serving(replica, keys=("s3cret", "other")) as (_, url):
+    with running(replica, api_keys=("s3cret", "other")) as (_, url):
         with pytest.raises(openai.AuthenticationError, match="Bearer KEY"):
             openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0).models.list()
         assert openai.OpenAI(base_url=f"{url}/v1", api_key="other").models.list().data
@@ -347,7 +348,7 @@ def test_a_key_is_asked_for_where_there_is_one(tmp_path):
 def test_a_full_queue_and_a_late_answer_are_told(tmp_path):
     replica = replica_of(folder_of(tmp_path), wait=lambda _: time.sleep(0.01))
     limits = ServerLimits(queue=2, seconds=0.3, upload=0.2)
-    with serving(replica, limits) as (state, url), httpx.Client(base_url=url, timeout=30) as client:
+    with running(replica, limits) as (state, url), httpx.Client(base_url=url, timeout=30) as client:
         body = {"prompt": "a", "max_tokens": 900}
         with client.stream("POST", "/v1/completions", json={**body, "n": 2, "stream": True}) as one:
             refused = client.post("/v1/completions", json=body)
@@ -377,7 +378,7 @@ def test_an_engine_that_fails_says_so_to_everyone(tmp_path):
             raise RuntimeError("out of memory")
 
     replica = replica_of(folder_of(tmp_path), wait=wait)
-    with serving(replica) as (_, url), httpx.Client(base_url=url, timeout=30) as client:
+    with running(replica) as (_, url), httpx.Client(base_url=url, timeout=30) as client:
         failed = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 50})
         assert failed.status_code == 500
         assert "the engine has failed: out of memory" in failed.json()["error"]["message"]

@@ -13,8 +13,9 @@ from random import Random
 
 import pytest
 from tests.apps.server.client import ask, check, load
-from tests.apps.server.made import folder_of, nothing_is_held, replica_of, serving
+from tests.apps.server.made import folder_of, nothing_is_held, replica_of
 
+from shardwise.apps.server.run import running
 from shardwise.apps.server.state import ServerLimits
 
 
@@ -34,7 +35,7 @@ def settled(state):
 
 def run_load(tmp_path, requests):
     replica = replica_of(folder_of(tmp_path), pages=256, ends=True)
-    with serving(replica, ServerLimits(queue=1000)) as (state, url):
+    with running(replica, ServerLimits(queue=1000)) as (state, url):
         port = int(url.rpartition(":")[2])
         asyncio.run(load(port, Random(1), min(requests, 2000)))
         settled(state)
@@ -61,7 +62,7 @@ def test_ten_thousand_requests_leave_nothing_behind(tmp_path):
 
 def test_who_leaves_frees_pages_at_once(tmp_path):
     replica = replica_of(folder_of(tmp_path), wait=lambda _: time.sleep(0.005))
-    with serving(replica) as (state, url):
+    with running(replica) as (state, url):
         port = int(url.rpartition(":")[2])
         for stream in (False, True):
             body = {"prompt": [5] * 100, "max_tokens": 900, "stream": stream}
@@ -78,6 +79,7 @@ import sys, time
 from pathlib import Path
 from tests.apps.server.made import replica_of
 from shardwise.apps.server.run import bound, run_server
+from shardwise.apps.server.run import running
 from shardwise.apps.server.state import ServerLimits
 
 sock = bound("127.0.0.1", 0)

@@ -8,10 +8,9 @@ that were asked for, and shows the answer. Planning: `plan.py` is the group, wit
 (the options that fix its choices in `plan_train_options.py`), `plan_serve.py`, `plan_sweep.py`,
 `plan_show.py`, `plan_diff.py` and `plan_schema.py`. `simulate.py` puts a load on a serving plan and
 `export.py` writes a plan for other software. Programs: `compile.py`, `compare.py`, `explain.py`,
-`profile.py` and `train.py`. Sharding: `shard.py`. Tables: `hw.py`, `model.py`, `roofline.py`,
-`book.py`.
-How right it is:
-`validate.py`, `calibrate.py`.
+`profile.py` and `train.py`. Models at work: `serve.py` (the server itself is `apps/server/`),
+`generate.py` (a text, a chat), `bench.py`. Sharding: `shard.py`. Tables:
+`hw.py`, `model.py`, `roofline.py`, `book.py`. How right it is: `validate.py`, `calibrate.py`.
 
 Pictures: `pictures.py` alone imports matplotlib (`charts.py` has what charts share: ticks, marks,
 labels), for `pipeline_chart.py` (with `timeline.py`),
@@ -88,6 +87,14 @@ COMMANDS = {
         "calibrate",
         "Measure this machine, or a live server, as a hardware file.",
     ),
+    "serve": (
+        "shardwise.apps.cli.serve",
+        "serve",
+        "An OpenAI-compatible server of a checkpoint.",
+    ),
+    "generate": ("shardwise.apps.cli.generate", "generate", "Go on with a text."),
+    "chat": ("shardwise.apps.cli.generate", "chat", "Chat with a model."),
+    "bench": ("shardwise.apps.cli.bench", "bench", "A load on a live server."),
     "export": ("shardwise.apps.cli.export", "export", "A plan in the words of another framework."),
     "hw": ("shardwise.apps.cli.hw", "hw", "Chips, networks, slices and prices of the catalogue."),
     "model": ("shardwise.apps.cli.model", "model", "Parameters, FLOPs and KV cache of a model."),

@@ -22,7 +22,7 @@ from shardwise.workflows.serving import (
 
 
 @dataclass(slots=True, kw_only=True)
-class Piece:
+class AnswerPart:
     """Text of an answer, the tokens that it came with, and what is known of them."""
 
     text: str
@@ -31,7 +31,7 @@ class Piece:
     finish: Finish | None = None
     stop_reason: str | int | None = None
 
-    def join(self, other: "Piece") -> None:
+    def join(self, other: "AnswerPart") -> None:
         """Put the next piece behind this one."""
         self.text += other.text
         self.tokens += other.tokens
@@ -156,7 +156,7 @@ class Answering:
             if stream.generation is not None:
                 self._state.metrics.ended(stream.generation, text.count, finish or "abort")
 
-    async def pieces(self, index: int) -> AsyncGenerator[Piece, None]:
+    async def pieces(self, index: int) -> AsyncGenerator[AnswerPart, None]:
         """One answer, piece by piece; the last one says how it finished."""
         wish, text = self._wish, self._texts[index]
         asked = self._asked[index // wish.answers]
@@ -182,7 +182,7 @@ class Answering:
             if piece.finish:
                 return
 
-    def _piece(self, text: AnswerText, delta: Delta) -> Piece:
+    def _piece(self, text: AnswerText, delta: Delta) -> AnswerPart:
         """A delta's text. A token that ended the answer has none, unless it is asked for."""
         before, tokens = text.count, delta.tokens
         ender = delta.finish == "stop" and not self._wish.keep_stop
@@ -192,7 +192,7 @@ class Answering:
         if delta.finish and text.stopped is None:
             shown += text.end()
         count = text.count - before
-        piece = Piece(text=shown, tokens=tokens[:count], logprobs=list(delta.logprobs[:count]))
+        piece = AnswerPart(text=shown, tokens=tokens[:count], logprobs=list(delta.logprobs[:count]))
         if text.stopped is not None:
             piece.finish, piece.stop_reason = "stop", text.stopped
         elif delta.finish:
@@ -201,7 +201,7 @@ class Answering:
                 piece.stop_reason = tokens[-1]
         return piece
 
-    def _prompt(self, asked: Asked, index: int) -> Piece:
+    def _prompt(self, asked: Asked, index: int) -> AnswerPart:
         """The prompt as the beginning of its answer; nothing is known of its first token."""
         prompt, shown = self._wish.prompts[index], self._wish.shown[index]
         parent = asked.answers[0].generation
@@ -209,20 +209,20 @@ class Answering:
         logprobs: list[TokenLogprobs | None] = []
         if self._wish.sampling.prompt_logprobs is not None:
             logprobs = [None, *parent.prompt_logprobs]
-        return Piece(
+        return AnswerPart(
             text=self._state.replica.text.decode(prompt) if shown is None else shown,
             tokens=list(prompt),
             logprobs=logprobs,
             finish="length" if self._wish.silent else None,
         )
 
-    async def all(self) -> AsyncGenerator[tuple[int, Piece], None]:
+    async def all(self) -> AsyncGenerator[tuple[int, AnswerPart], None]:
         """The pieces of all answers, as they come."""
         if self._count == 1:
             async for piece in self.pieces(0):
                 yield 0, piece
             return
-        queue: asyncio.Queue[tuple[int, Piece | Exception | None]] = asyncio.Queue(1)
+        queue: asyncio.Queue[tuple[int, AnswerPart | Exception | None]] = asyncio.Queue(1)
 
         async def pump(index: int) -> None:
             try:
@@ -247,9 +247,9 @@ class Answering:
             for task in tasks:
                 task.cancel()
 
-    async def whole(self) -> list[Piece]:
+    async def whole(self) -> list[AnswerPart]:
         """All answers, once they are there."""
-        answers = [Piece(text="") for _ in range(self._count)]
+        answers = [AnswerPart(text="") for _ in range(self._count)]
         async with aclosing(self.all()) as pieces:
             async for index, piece in pieces:
                 answers[index].join(piece)

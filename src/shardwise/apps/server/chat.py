@@ -5,7 +5,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shardwise.apps.server.answers import Piece, Wish, sampling_of
+from shardwise.apps.server.answers import AnswerPart, Wish, sampling_of
 from shardwise.apps.server.errors import bad
 from shardwise.apps.server.fields import ChatFields
 from shardwise.apps.server.prompts import chat_prompt, check_room, check_tokens
@@ -25,18 +25,18 @@ class ChatForm:
         self._text, self._logprobs = text, logprobs
         self._begun: set[int] = set()
 
-    def choice(self, index: int, piece: Piece) -> dict[str, Any]:
+    def choice(self, index: int, piece: AnswerPart) -> dict[str, Any]:
         """A whole message."""
         message = {"role": "assistant", "content": piece.text, "refusal": None, "tool_calls": None}
         return {"index": index, "message": message, **self._rest(piece)}
 
-    def part(self, index: int, piece: Piece) -> dict[str, Any]:
+    def part(self, index: int, piece: AnswerPart) -> dict[str, Any]:
         """What a message has more; its first part says whose it is."""
         role = {} if index in self._begun else {"role": "assistant"}
         self._begun.add(index)
         return {"index": index, "delta": {**role, "content": piece.text}, **self._rest(piece)}
 
-    def _rest(self, piece: Piece) -> dict[str, Any]:
+    def _rest(self, piece: AnswerPart) -> dict[str, Any]:
         report = None
         if self._logprobs is not None:
             report = chat_logprobs(self._text, piece, self._logprobs)

@@ -5,7 +5,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from shardwise.apps.server.answers import Piece, Wish, sampling_of
+from shardwise.apps.server.answers import AnswerPart, Wish, sampling_of
 from shardwise.apps.server.errors import bad
 from shardwise.apps.server.fields import CompletionFields
 from shardwise.apps.server.prompts import check_room, check_tokens
@@ -27,7 +27,7 @@ class CompletionForm:
         self._text, self._logprobs = text, logprobs
         self._sent: dict[int, int] = {}  # characters, of each answer
 
-    def part(self, index: int, piece: Piece) -> dict[str, Any]:
+    def part(self, index: int, piece: AnswerPart) -> dict[str, Any]:
         """A choice; its text goes on where the last one ended."""
         start = self._sent.get(index, 0)
         self._sent[index] = start + len(piece.text)

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from shardwise.apps.server.answers import Answering, Piece, Wish, timed
+from shardwise.apps.server.answers import Answering, AnswerPart, Wish, timed
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import GenerationFields
 from shardwise.apps.server.state import ServerState
@@ -30,11 +30,11 @@ class Form(Protocol):
     """Of a whole answer, as `object`."""
     kind_of_part: str
 
-    def choice(self, index: int, piece: Piece) -> dict[str, Any]:
+    def choice(self, index: int, piece: AnswerPart) -> dict[str, Any]:
         """A whole answer."""
         ...
 
-    def part(self, index: int, piece: Piece) -> dict[str, Any]:
+    def part(self, index: int, piece: AnswerPart) -> dict[str, Any]:
         """A piece of a streamed answer."""
         ...
 

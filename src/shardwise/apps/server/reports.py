@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shardwise.apps.server.answers import Piece
+from shardwise.apps.server.answers import AnswerPart
 from shardwise.workflows.serving import ModelText, TokenLogprobs
 
 LEAST = -9999.0
@@ -13,7 +13,9 @@ def _number(logprob: float) -> float:
     return max(logprob, LEAST)
 
 
-def completion_logprobs(text: ModelText, piece: Piece, count: int, start: int) -> dict[str, Any]:
+def completion_logprobs(
+    text: ModelText, piece: AnswerPart, count: int, start: int
+) -> dict[str, Any]:
     """Lists side by side; `start` is where the piece's text begins. The chosen token is among the
     likeliest, whether it is one or not."""
     tokens, values, tops, offsets = [], [], [], []
@@ -39,7 +41,7 @@ def _likeliest(text: ModelText, entry: TokenLogprobs, count: int) -> dict[str, f
     return found
 
 
-def chat_logprobs(text: ModelText, piece: Piece, count: int) -> dict[str, Any]:
+def chat_logprobs(text: ModelText, piece: AnswerPart, count: int) -> dict[str, Any]:
     """A list of tokens, each with its bytes and the likeliest others."""
     return {
         "content": [

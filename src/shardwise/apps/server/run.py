@@ -4,7 +4,10 @@ import asyncio
 import logging
 import socket
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
 from types import FrameType
 from typing import Any
 
@@ -15,7 +18,7 @@ from shardwise.apps.server.app import server_app
 from shardwise.apps.server.gate import JsonLines, log
 from shardwise.apps.server.state import ServerLimits, ServerState
 from shardwise.errors import BadRequest
-from shardwise.workflows.serving import EngineThread, Replica
+from shardwise.workflows.serving import EngineThread, ServedModel
 
 LINGER = 0.5
 """Seconds in which requests that were on their way are still told that the server ends."""
@@ -36,8 +39,29 @@ def bound(host: str, port: int) -> socket.socket:
     return made
 
 
+@contextmanager
+def running(
+    replica: ServedModel, limits: ServerLimits | None = None, api_keys: tuple[str, ...] = ()
+) -> Iterator[tuple[ServerState, str]]:
+    """A server for this process alone, on a thread: its state and its address."""
+    listening = bound("127.0.0.1", 0)
+    with EngineThread(replica.engine) as thread:
+        limits = limits or ServerLimits()
+        state = ServerState(replica=replica, thread=thread, limits=limits, api_keys=api_keys)
+        server = uvicorn.Server(config_of(server_app(state)))
+        runs = Thread(target=server.run, kwargs={"sockets": [listening]})
+        runs.start()
+        while not server.started and runs.is_alive():
+            time.sleep(0.005)
+        try:
+            yield state, _address(listening)
+        finally:
+            server.should_exit = True
+            runs.join()
+
+
 def run_server(
-    replica: Replica,
+    replica: ServedModel,
     listening: socket.socket,
     *,
     limits: ServerLimits,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.metrics import ServerMetrics
 from shardwise.apps.server.trace import StepTrace
-from shardwise.workflows.serving import EngineThread, Replica, StepShape
+from shardwise.workflows.serving import EngineThread, ServedModel, StepShape
 
 Predict = Callable[[StepShape], float]
 """Seconds that a step should take."""
@@ -33,7 +33,7 @@ class ServerLimits:
 class ServerState:
     """One server: its replica, whose `thread` runs, and what is going on."""
 
-    replica: Replica
+    replica: ServedModel
     thread: EngineThread
     limits: ServerLimits = ServerLimits()
     api_keys: tuple[str, ...] = ()

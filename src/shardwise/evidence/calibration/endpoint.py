@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -151,6 +152,16 @@ def sent(
     return served, times
 
 
+def model_of(endpoint: str, timeout: float = 30.0) -> str:
+    """The first model that a server lists. Raises BadRequest."""
+    with answered(endpoint, "/v1/models", None, timeout) as answer:
+        found = parse_json(answer.read(LONGEST_LINE).decode("utf-8", "replace"), "its models")
+    try:
+        return str(found["data"][0]["id"])
+    except (LookupError, TypeError):
+        raise BadRequest(f"'{endpoint}' lists no model; name it with --served-model") from None
+
+
 KEYS = ("SHARDWISE_API_KEY", "OPENAI_API_KEY")
 LONGEST_LINE = 2**20
 """Bytes of one event of a streamed answer."""
@@ -159,22 +170,8 @@ LONGEST_LINE = 2**20
 def events(
     endpoint: str, path: str, body: Mapping[str, Any], timeout: float
 ) -> Iterator[dict[str, Any]]:
-    """The JSON documents of a streamed answer; a server's key is
-    taken from SHARDWISE_API_KEY or OPENAI_API_KEY. Raises BadRequest."""
-    url = urlsplit(endpoint if "//" in endpoint else f"http://{endpoint}")
-    secure = url.scheme == "https"
-    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    path = url.path.rstrip("/").removesuffix("/v1") + path
-    connection = kind(url.hostname or "", url.port, timeout=timeout)
-    try:
-        headers = {"Content-Type": "application/json"}
-        if key := os.environ.get(KEYS[0]) or os.environ.get(KEYS[1]):
-            headers["Authorization"] = f"Bearer {key}"
-        connection.request("POST", path, json.dumps(body), headers)
-        answer = connection.getresponse()
-        if answer.status != 200:
-            said = answer.read(500).decode("utf-8", "replace")
-            raise BadRequest(f"'{endpoint}' refused a request with {answer.status}: {said}")
+    """The JSON documents of a streamed answer. Raises BadRequest."""
+    with answered(endpoint, path, body, timeout) as answer:
         while line := answer.readline(LONGEST_LINE):
             text = line.decode("utf-8", "replace").strip()
             if text.startswith("data:") and text != "data: [DONE]":
@@ -182,10 +179,36 @@ def events(
                 if not isinstance(event, dict):
                     raise BadRequest(f"an answer of '{endpoint}' is no JSON object")
                 yield event
+
+
+@contextmanager
+def answered(
+    endpoint: str, path: str, body: Mapping[str, Any] | None, timeout: float
+) -> Iterator[http.client.HTTPResponse]:
+    """The answer to a POST, or without a body to a GET. A server's key is taken from
+    SHARDWISE_API_KEY or OPENAI_API_KEY. Raises BadRequest."""
+    url = urlsplit(endpoint if "//" in endpoint else f"http://{endpoint}")
+    secure = url.scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = None
+    try:
+        connection = kind(url.hostname or "", url.port, timeout=timeout)
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get(KEYS[0]) or os.environ.get(KEYS[1]):
+            headers["Authorization"] = f"Bearer {key}"
+        place = url.path.rstrip("/").removesuffix("/v1") + path
+        data = None if body is None else json.dumps(body)
+        connection.request("GET" if data is None else "POST", place, data, headers)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            said = answer.read(500).decode("utf-8", "replace")
+            raise BadRequest(f"'{endpoint}' refused a request with {answer.status}: {said}")
+        yield answer
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise BadRequest(
-            f"'{endpoint}' cannot be measured: {error}; give the address of a server that has "
-            "/v1/completions, such as http://localhost:8000"
+            f"'{endpoint}' cannot be asked: {error}; give the address of a server that has "
+            f"{path}, such as http://localhost:8000"
         ) from None
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()

@@ -55,7 +55,7 @@ def _compiled(text: str) -> Any:
     except ImportError:
         raise MissingPart("chat templates need jinja2: pip install '.[serve]'") from None
 
-    class Generation(Extension):
+    class GenerationTag(Extension):
         """{% generation %} marks what the model said, for training; here it is its body."""
 
         tags = {"generation"}  # noqa: RUF012
@@ -68,7 +68,7 @@ def _compiled(text: str) -> Any:
     if len(text) > LONGEST_TEMPLATE:
         raise BadRequest(f"the chat template has over {LONGEST_TEMPLATE:,} characters")
     room = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
     )
     room.filters["tojson"] = _tojson
     room.globals["raise_exception"] = _refuse
