@@ -63,8 +63,8 @@ class ServeModelRequest:
     warm: str = "lazy"
 
     def __post_init__(self) -> None:
-        check_choice("warm", self.warm, WARMINGS)
-        whole_number(self.sequences, "sequences", least=1, most=4096)
+        check_choice(self.warm, "--warm", WARMINGS)
+        whole_number(self.sequences, "--sequences", least=1, most=4096)
 
 
 def open_replica(asked: ServeModelRequest, tell: Tell = lambda _: None) -> ServedModel:

@@ -16,7 +16,8 @@ from shardwise.runtime.engine import mock_token
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    replica = replica_of(folder_of(tmp_path_factory.mktemp("checkpoint")))
+    folder = folder_of(tmp_path_factory.mktemp("checkpoint"))
+    replica = replica_of(folder, wait=lambda _: time.sleep(0.0005))
     with running(replica) as found:
         yield found
         time.sleep(0.1)
@@ -306,6 +307,7 @@ def test_a_bad_request_is_refused_by_the_name_of_its_field(client, path, body, p
         (b'{"prompt": "a', "application/json", 400),
         (b"[1]", "application/json", 400),
         (b"\xff\xfe", "application/json", 400),
+        (b'{"prompt": "\\ud800"}', "application/json", 400),
         (b'{"prompt": NaN}', "application/json", 400),
         (b"[" * 100_000, "application/json", 400),
         (b'{"prompt": "a", "temperature": 1e999}', "application/json", 400),

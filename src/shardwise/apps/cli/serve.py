@@ -51,17 +51,17 @@ def serve(**options: Any) -> None:
     if options["host"] not in LOOPBACK and not keys:
         click.echo(f"warning: whoever reaches {options['host']} may ask; see --api-key", err=True)
     asked = ServeModelRequest(**{f.name: options[f.name] for f in fields(ServeModelRequest)})
-    listening = bound(options["host"], options["port"])
-    replica = open_replica(asked, lambda line: click.echo(line, err=True))
-    limits = ServerLimits(
-        queue=options["queue"], seconds=options["request_time"], drain=options["drain_time"]
-    )
-    code = run_server(
-        replica,
-        listening,
-        limits=limits,
-        api_keys=keys,
-        level=options["log_level"],
-        ready=lambda url: click.echo(f"{replica.name} is served at {url}", err=True),
-    )
+    with bound(options["host"], options["port"]) as listening:
+        replica = open_replica(asked, lambda line: click.echo(line, err=True))
+        limits = ServerLimits(
+            queue=options["queue"], seconds=options["request_time"], drain=options["drain_time"]
+        )
+        code = run_server(
+            replica,
+            listening,
+            limits=limits,
+            api_keys=keys,
+            level=options["log_level"],
+            ready=lambda url: click.echo(f"{replica.name} is served at {url}", err=True),
+        )
     sys.exit(code)

@@ -22,6 +22,8 @@ from shardwise.workflows.serving import EngineThread, ServedModel
 
 LINGER = 0.5
 """Seconds in which requests that were on their way are still told that the server ends."""
+ONCE = 1.0
+"""Seconds in which a signal that comes again is the same one (to a process and to its group)."""
 EVERY = 10.0
 """Seconds between two lines about steps."""
 
@@ -120,7 +122,13 @@ def _on_signal(
     loop: asyncio.AbstractEventLoop,
     ending: asyncio.Event,
 ) -> Any:
+    first = 0.0
+
     def hear(sig: int, frame: FrameType | None) -> None:
+        nonlocal first
+        if state.draining and time.monotonic() - first < ONCE:
+            return
+        first = first or time.monotonic()
         log.info("signal", extra={"fields": {"signal": sig, "again": state.draining}})
         if state.draining:
             server.should_exit = server.force_exit = True
