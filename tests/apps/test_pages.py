@@ -136,3 +136,52 @@ def test_a_page_of_many_lines_is_cut_with_a_hint():
 
 def test_a_difference_of_plans_with_long_paths_is_a_page():
     check(printed(["plan", "diff", "audit:megatron-7.1b", "audit:megatron-70b"]))
+
+
+SERVED = ["plan", "serve", "--model", "llama-3-8b", "--input", "512", "--output", "32"]
+SERVED_ON = {
+    "a rate": ["--on", "h100", "--rate", "20", "--tpot", "40ms"],
+    "a slice": ["--on", "v5e:2x2", "--tpot", "50ms"],
+    "chips side by side": ["--on", "h100,v6e", "--rate", "20"],
+    "two pools": ["--on", "h100", "--rate", "20", "--pools", "two"],
+    "other dtypes": ["--on", "h100", "--rate", "20", "--weights", "fp8", "--kv", "fp8"],
+    "what holds nowhere": ["--on", "h100:1", "--ttft", "12ms", "--anyway"],
+}
+
+
+@pytest.mark.parametrize("words", SERVED_ON.values(), ids=SERVED_ON)
+def test_servers_are_a_page(words):
+    check(printed([*SERVED, *words]))
+
+
+SIMULATED = {
+    "its own load": [],
+    "another rate": ["--rate", "40", "--requests", "300"],
+    "far too much": ["--rate", "4000", "--requests", "300"],
+    "bursts": ["--rate", "20", "--cv", "2", "--requests", "200"],
+    "the largest rate": ["--find-rate"],
+}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A plan of `plan serve`, for a rate."""
+    path = tmp_path_factory.mktemp("served") / "plan.yaml"
+    check(printed([*SERVED, *SERVED_ON["a rate"], "-o", path]))
+    return path
+
+
+@pytest.mark.parametrize("words", SIMULATED.values(), ids=SIMULATED)
+def test_a_simulation_is_a_page(served, words):
+    check(printed(["simulate", served, *words]))
+
+
+@pytest.mark.parametrize("words", [[], ["--resolve"], ["--set", "workload.rate=4000"]])
+def test_a_plan_of_servers_is_a_page(served, words):
+    check(printed(["plan", "show", served, *words]))
+
+
+def test_two_plans_of_servers_are_a_page(served, tmp_path):
+    other = tmp_path / "other.yaml"
+    other.write_text(served.read_text().replace("rate: 20.0", "rate: 10.0"))
+    check(printed(["plan", "diff", served, other]))

@@ -82,5 +82,12 @@ def test_serving_plans_and_mixed_kinds(saved, tmp_path, capsys):
     result = document(capsys, "plan", "diff", serve, serve)["result"]
     assert set(result["bound_by"]) == {"prefill", "decode"}
     assert {"ttft_seconds.lower", "tpot_seconds.upper"} <= set(result["effect"])
+    shown = document(capsys, "plan", "show", serve)["result"]
+    for name in ("requests_per_second", "chips", "usd_per_hour"):
+        assert result["effect"][name] == [shown[name], shown[name]]
+    tpot = shown["tpot_seconds"]["expected"]
+    assert result["effect"]["tpot_seconds.expected"] == [tpot, tpot]
+    usd = shown["usd_per_million_tokens"]["all"]
+    assert result["effect"]["usd_per_million_tokens.all"] == [usd, usd]
     said = refused(capsys, ["plan", "diff", saved[0], serve])
     assert "one file is a training plan and the other a serving plan; give two of a kind" in said

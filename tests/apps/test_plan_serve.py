@@ -93,7 +93,7 @@ def test_what_else_would_serve():
     rows = {row["name"]: row for row in found(*SMALL, *RATE)["result"]["instead"]}
     assert next(iter(rows)) == "this"
     assert {"more", "fp8", "prompts on their own"} <= set(rows)
-    assert rows["prompts on their own"]["note"] == "two pools"
+    assert rows["prompts on their own"]["note"] == "--pools two"
     assert rows["more"]["chips"] == 2
 
 
@@ -115,7 +115,7 @@ def test_a_plan_shows_and_simulates_what_was_printed(tmp_path, capsys):
     path = tmp_path / "plan.yaml"
     out, _, code = said(capsys, "plan", "serve", *SMALL, *RATE, "-o", str(path))
     assert code == 0
-    assert f"{path} written; next: shardwise simulate {path} --rate 20" in out
+    assert f"{path} written; next: shardwise simulate {path} --rate 20" in " ".join(out.split())
     plan = load_plan(path)
     assert isinstance(plan, ServePlan)
     assert plan.workload is not None
@@ -308,3 +308,62 @@ def test_the_picture_marks_the_answer_and_the_target(tmp_path):
 )
 def test_how_the_cache_lies(model, mesh, sharding, said):
     assert cache_text(load_model(model), mesh, sharding).endswith(said)
+
+
+def test_no_server_can_be_left_out(tmp_path, capsys):
+    """The answer is the cheapest that holds: with one server less it does not, and `plan show` of
+    that says why."""
+    path = tmp_path / "plan.yaml"
+    words = ("--on", "h100", "--input", "512", "--output", "32", "--rate", "150", "--tpot", "12ms")
+    run("--model", "llama-3-8b", *words, "-o", str(path))
+    printed = capsys.readouterr().out
+    plan = load_plan(path)
+    assert plan.replicas > 1
+    rows = {line.split()[0]: line for line in printed.splitlines() if line.startswith("  ")}
+    assert float(rows["fewer"].split()[2]) < 150
+    fewer = f"replicas={plan.replicas - 1}"
+    out, _, _ = said(capsys, "plan", "show", str(path), "--set", fewer)
+    assert "DOES NOT HOLD: " in out
+    assert "when simulated, but " in " ".join(out.split())
+
+
+def test_what_to_type_next(tmp_path, capsys):
+    path = tmp_path / "plan.yaml"
+    run(*SMALL, *RATE, "-o", str(path))
+    out = capsys.readouterr().out
+    assert f"shardwise simulate {path} --rate 20" in out
+    assert f"or: shardwise export {path} --to vllm" in out
+    _, err, code = said(capsys, "export", str(path), "--to", "sglang")
+    assert code == 0
+    assert "the plan's times are those of vllm, not of sglang" in " ".join(err.split())
+    _, err, _ = said(capsys, "export", str(path), "--to", "vllm")
+    assert "times are those" not in err
+
+
+def test_whole_boxes_are_said_where_a_fleet_fills_none(capsys):
+    result = found(*SMALL, *RATE)["result"]
+    boxes = result["whole_boxes"]
+    assert (result["chips"], boxes["chips_per_box"], boxes["chips"]) == (1, 8, 8)
+    assert boxes["usd_per_hour"] == pytest.approx(8 * result["usd_per_hour"])
+    run(*SMALL, *RATE)
+    out = capsys.readouterr().out
+    assert "in whole boxes of 8, where a provider rents nothing smaller: 8 chips, $" in out
+    assert "(runpod any community beside runpod secure)" in " ".join(out.split())
+    v5e = found("--model", "llama-3-8b", "--on", "v5e:2x2", *SMALL[4:], "--tpot", "50ms")
+    assert v5e["result"]["whole_boxes"] is None
+
+
+def test_a_trace_lies_beside_the_plan(tmp_path, monkeypatch, capsys):
+    """The plan's file names it as seen from there, whatever the folder that one works in."""
+    rows = [f"{0.05 * i:.2f},{400 + i % 50},{20 + i % 9}" for i in range(200)]
+    (tmp_path / "plans").mkdir()
+    trace = tmp_path / "load.csv"
+    trace.write_text("\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens", *rows]))
+    monkeypatch.chdir(tmp_path)
+    run(*SMALL[:4], "--trace", "load.csv", "--tpot", "40ms", "-o", "plans/plan.yaml")
+    printed = capsys.readouterr().out
+    assert "trace: ../load.csv" in (tmp_path / "plans" / "plan.yaml").read_text()
+    monkeypatch.chdir(tmp_path.parent)
+    out, _, code = said(capsys, "plan", "show", str(tmp_path / "plans" / "plan.yaml"))
+    assert code == 0
+    assert out.splitlines()[2] == printed.splitlines()[2]

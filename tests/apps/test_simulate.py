@@ -10,7 +10,7 @@ from tests.apps.commands import refused as refusal
 from tests.apps.test_plan_train import HELD
 
 from shardwise.models import load_model
-from shardwise.plans import ServePlan, ServeScheduling, model_hash, save_plan
+from shardwise.plans import ServePlan, ServeScheduling, Workload, model_hash, save_plan
 
 MADE = ("--rate", "20", "--requests", "60", "--input", "500", "--output", "40")
 
@@ -269,3 +269,31 @@ def test_swapping_and_the_host_cache_need_the_hosts_memory(plan_file, capsys):
     assert "the hosts of a100:1 have no 'host_dram_bytes'" in refused(capsys, unknown, *MADE)
     memory = ("--set", "chip.host_dram_bytes=1e12")
     assert simulated(capsys, unknown, *MADE, *memory)["result"]["cache"]["host_pages"] > 0
+
+
+LOADED = Workload(rate=10.0, ttft=2.0, tpot=0.03)
+
+
+def test_an_overload_is_said_with_what_holds(plan_file, capsys):
+    """Rates and dollars are of what is answered, not of what comes."""
+    path = plan_file(engine="vllm", workload=LOADED)
+    code, out, _ = run(capsys, "simulate", path, "--rate", "500", "--requests", "1000")
+    assert code == 0
+    words = " ".join(out.split())
+    assert "DOES NOT HOLD: " in words
+    assert "requests/s hold" in words
+    assert f"next: shardwise simulate {path} --find-rate" in words
+    over = simulated(capsys, path, "--rate", "500", "--requests", "1000")["result"]
+    most = simulated(capsys, path, "--find-rate")["result"]
+    assert not over["holds"]
+    assert over["request_goodput"] <= over["request_throughput"]
+    assert over["request_throughput"] < 0.5 * 500
+    assert over["holds_about"] == pytest.approx(most["largest_rate"], rel=0.15)
+    dollars = over["chips"] * 3.99 / 3600 / over["total_token_throughput"] * 1e6
+    assert over["usd_per_million_tokens"]["all"] == pytest.approx(dollars, rel=0.05)
+
+
+def test_a_load_that_holds_is_said_to(plan_file, capsys):
+    path = plan_file(engine="vllm", workload=LOADED)
+    _, out, _ = run(capsys, "simulate", path)
+    assert "holds: 100.0% of the requests within the targets" in out

@@ -11,6 +11,7 @@ from shardwise.plans import (
     ServeDtypes,
     ServePlan,
     ServeScheduling,
+    Workload,
     load_plan,
     save_plan,
 )
@@ -141,3 +142,57 @@ def test_choices_are_those_of_the_scheduler():
     hints = get_type_hints(ServeScheduling)
     assert get_args(hints["order"]) == requests.ORDERS
     assert get_args(hints["admission"]) == get_args(policies.Admission)
+
+
+BY_HAND = """kind: serve
+model: llama-3-8b
+slice: h100:2
+mesh: {tensor: 2}
+input: 1024
+output: 256
+rate: 10
+tpot: 30ms
+"""
+
+
+def by_hand(tmp_path, text=BY_HAND):
+    path = tmp_path / "hand.yaml"
+    path.write_text(text)
+    return load_plan(path)
+
+
+def test_a_plan_by_hand_is_worked_out_as_a_search_would(tmp_path):
+    plan = by_hand(tmp_path)
+    assert isinstance(plan, ServePlan)
+    assert (plan.box, plan.mesh, plan.engine, plan.kv_sharding) == (
+        (2,),
+        {"tensor": 2},
+        "vllm",
+        "heads",
+    )
+    assert plan.dtypes.matmuls == "stored"
+    assert plan.workload == Workload(rate=10.0, ttft=2.0, tpot=0.03)
+    whole = tmp_path / "whole.yaml"
+    save_plan(plan, whole)
+    assert load_plan(whole) == plan
+
+
+def test_a_plan_by_hand_may_leave_the_load_out_and_say_more(tmp_path):
+    text = BY_HAND.replace("rate: 10\ntpot: 30ms\n", "batch: 24\ndtypes: {kv: fp8}\n")
+    plan = by_hand(tmp_path, text)
+    assert (plan.workload, plan.batch) == (None, 24)
+    assert (plan.dtypes.kv, plan.dtypes.matmuls) == ("fp8", "stored")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("input: 1024\noutput: 256\n", "", "lacks input, output; a serving plan written by hand"),
+        ("mesh: {tensor: 2}\n", "", "lacks mesh;"),
+        ("tensor: 2", "tensor: 3", "a mesh of 3 devices is no part of h100:2, which has 2"),
+        ("rate: 10\n", "", "tpot of a load without a rate; give the key 'rate'"),
+    ],
+)
+def test_what_a_plan_by_hand_lacks_is_named_at_once(tmp_path, old, new, said):
+    with pytest.raises(BadRequest, match=said):
+        by_hand(tmp_path, BY_HAND.replace(old, new))

@@ -3,6 +3,7 @@
 An unknown key is an error with the nearest spelling; a wrong type names the key and the value.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any, get_args
 
 from shardwise.boundary import parse_yaml, read_yaml, write_text
 from shardwise.errors import BadRequest, shown, unknown
-from shardwise.plans.handwritten import is_handwritten, worked_out
-from shardwise.plans.named import from_folder, plan_path, to_folder
+from shardwise.plans import handwritten, handwritten_serve
+from shardwise.plans.named import file_from_folder, from_folder, plan_path, to_folder
 from shardwise.plans.serve import ServePlan
 from shardwise.plans.train import CHOICES, TrainPlan
 
@@ -26,7 +27,10 @@ def save_plan(plan: TrainPlan | ServePlan, path: Path | str) -> None:
     path = Path(path)
     if not path.parent.is_dir():
         raise BadRequest(f"cannot write '{path}': the folder '{path.parent}' does not exist")
-    values = plan_dict(plan) | {"model": to_folder(plan.model, path.parent)}
+    values: dict[str, Any] = plan_dict(plan) | {"model": to_folder(plan.model, path.parent)}
+    load = values.get("workload")
+    if load and load["trace"]:
+        load["trace"] = os.path.relpath(load["trace"], path.parent)
     write_text(path, yaml.safe_dump(values, sort_keys=False))
 
 
@@ -75,9 +79,17 @@ def load_plan(
 
 
 def _beside(data: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The values with the model found beside the file, where it names a file or folder there."""
-    named = data.get("model")
-    return data | {"model": from_folder(named, path.parent)} if isinstance(named, str) else data
+    """The values with the model, and the trace of a load, found beside the file, where it names a
+    file or folder there."""
+    named, load = data.get("model"), data.get("workload")
+    if isinstance(named, str):
+        data = data | {"model": from_folder(named, path.parent)}
+    if isinstance(data.get("trace"), str):
+        data = data | {"trace": file_from_folder(data["trace"], path.parent)}
+    if isinstance(load, dict) and isinstance(load.get("trace"), str):
+        trace = file_from_folder(load["trace"], path.parent)
+        data = data | {"workload": {**load, "trace": trace}}
+    return data
 
 
 def keys_written(path: Path | str) -> frozenset[str]:
@@ -97,7 +109,11 @@ def plan_from(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
     """A plan from plain values; `origin` names the file in errors."""
     from pydantic import TypeAdapter, ValidationError
 
-    rest = _renewed(worked_out(data, origin) if is_handwritten(data) else data, origin)
+    for by_hand in (handwritten, handwritten_serve):
+        if by_hand.is_handwritten(data):
+            data = by_hand.worked_out(data, origin)
+            break
+    rest = _renewed(data, origin)
     kind = rest.pop("kind", "")
     if not isinstance(kind, str) or kind not in KINDS:
         kind = kind if isinstance(kind, str) else shown(kind)

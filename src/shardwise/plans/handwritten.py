@@ -11,7 +11,7 @@ there too.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shardwise.errors import BadRequest, shown
@@ -45,7 +45,7 @@ def worked_out(data: Mapping[str, Any], origin: str) -> dict[str, Any]:
             f"'{origin}' lacks {', '.join(missing)}; a plan written by hand needs "
             f"{', '.join(NEEDED)}"
         )
-    mesh = _mesh(data["mesh"], origin)
+    mesh = mesh_of(data["mesh"], origin)
     cfg = load_model(str(data["model"]))
     length = parse_length(data["length"], "length")
     stages = mesh.get("stage", 1)
@@ -63,7 +63,7 @@ def worked_out(data: Mapping[str, Any], origin: str) -> dict[str, Any]:
     return computed | given
 
 
-def _mesh(value: Any, origin: str) -> dict[str, int]:
+def mesh_of(value: Any, origin: str, axes: Sequence[str] = MESH_AXES) -> dict[str, int]:
     """The mesh, outermost axis first."""
     if not isinstance(value, Mapping) or not all(
         isinstance(n, int) and not isinstance(n, bool) for n in value.values()
@@ -72,7 +72,7 @@ def _mesh(value: Any, origin: str) -> dict[str, int]:
             f"'{origin}': key 'mesh' is {shown(value)}; it maps axes to degrees, such as "
             "{fsdp: 64, tensor: 2}"
         )
-    order = [axis for axis in MESH_AXES if axis in value]
+    order = [axis for axis in axes if axis in value]
     mesh = {str(axis): value[axis] for axis in (*order, *(a for a in value if a not in order))}
     check_mesh(mesh)
     return mesh

@@ -47,6 +47,13 @@ def from_folder(model: str, folder: Path) -> str:
     return str(with_family(beside, family))
 
 
+def file_from_folder(named: str, folder: Path) -> str:
+    """A file that a plan's file in a folder names: seen from there, unless it is only seen from
+    where the program runs."""
+    beside = folder / named
+    return named if not is_file(beside) and is_file(Path(named)) else str(beside)
+
+
 def to_folder(model: str, folder: Path) -> str:
     """A model as a plan's file in a folder should name it: a path seen from there."""
     word, family = split_family(model)

@@ -13,6 +13,9 @@ from shardwise.units import dtype_bytes
 CHECKPOINT = "checkpoint"
 """Weights in the dtypes that the checkpoint stores them in, component by component."""
 
+TTFT_TARGET = 2.0
+"""Seconds to the first token that are asked for where no target is given."""
+
 SERVE_AXES = ("data", "fsdp", "expert", "tensor")
 """Mesh axes that a server uses: copies of the weights, D of weights that stay in place
 (`planner/step/strategies/stationary.py`), experts, and heads and widths."""

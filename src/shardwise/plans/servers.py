@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardwise.errors import unknown
+from shardwise.hardware import Chip
 from shardwise.plans.serve import CHECKPOINT, KV_SHARDINGS, KvSharding
 
 
@@ -58,6 +59,12 @@ JAX = ServingSoftware(
 )
 
 SERVING_SOFTWARE: Mapping[str, ServingSoftware] = {row.name: row for row in (VLLM, SGLANG, JAX)}
+
+
+def default_compute(chip: Chip) -> str:
+    """What servers multiply in: bf16 where the chip has it, else the first dtype of its peaks."""
+    return "bf16" if "bf16" in chip.peak_flops else next(iter(chip.peak_flops))
+
 
 ANY = "any"
 """In place of a name: whichever serves cheapest among those that were measured."""

@@ -60,9 +60,13 @@ ARRIVAL_BOUNDS: Mapping[str, tuple[float, float]] = {
 """The least and the most that each may be."""
 
 
+TOKEN_SECONDS = 2e-6
+"""Seconds per prompt token of a tokenizer, assumed: half a million tokens a second."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """The constants of `ARRIVAL_CONSTANTS`."""
+    """The constants of `ARRIVAL_CONSTANTS`; without sources nothing was measured."""
 
     equal_wait: Quantity = 0.0
     poll_steps: Quantity = 0.5

@@ -35,16 +35,12 @@ class CacheManager:
         self._answers = config.policy != "prefill"
         self._swap = PagePool(config.swap_pages) if config.swap_pages else None
         self._swap_base = self.tree.host_pages
-        self._slots = PagePool(config.batch)
-        self._forks = 0  # that wait with the pages of their parents
+        self._free_slots = [*range(config.batch - 1, -1, -1)]
+        self.forks = 0
+        """Sequences that wait with the pages of their parents."""
         self._joined: list[Job] = []
         self._left: list[tuple[Job, int]] = []
         self._grown: list[tuple[Job, int, list[int]]] = []
-
-    @property
-    def available(self) -> int:
-        """Pages that are free or can be evicted."""
-        return self.pool.free + self.tree.unlocked
 
     @property
     def swapped(self) -> int:
@@ -73,7 +69,7 @@ class CacheManager:
 
     def enter(self, job: Job) -> None:
         """It runs: it gets a slot, and its pages count."""
-        (job.slot,) = self._slots.take(1)
+        job.slot = self._free_slots.pop()
         self.held += len(job.pages)
         self.full += self.full_pages(job.request)
         self._joined.append(job)
@@ -82,7 +78,7 @@ class CacheManager:
         """It runs no more; its pages are still its own."""
         self.held -= len(job.pages)
         self.full -= self.full_pages(job.request)
-        self._slots.release((job.slot,))
+        self._free_slots.append(job.slot)
         self._left.append((job, job.slot))
         job.slot = -1
 
@@ -95,7 +91,7 @@ class CacheManager:
     def grow(self, needs: Iterable[tuple[Job, int]]) -> None:
         """More pages for running sequences."""
         for job, count in needs:
-            pages = self.take(count)
+            pages = self.pool.take(count) if count <= self.pool.free else self.take(count)
             self._grown.append((job, len(job.pages), pages))
             job.pages += pages
             self.held += count
@@ -168,7 +164,7 @@ class CacheManager:
         if not self._reuse:
             return
         known = min(len(job.keys), job.cached // self.size)
-        if self._forks:  # a page that a fork holds, too, could not be evicted
+        if self.forks:  # a page that a fork holds, too, could not be evicted
             known = next(
                 (i for i in range(job.borrowed, known) if self.pool.references(job.pages[i]) > 1),
                 known,
@@ -192,11 +188,11 @@ class CacheManager:
         self.pool.share(child.pages[child.borrowed :])
         child.hit += child.cached
         child.forked = True
-        self._forks += 1
+        self.forks += 1
 
     def _unfork(self, job: Job) -> None:
         job.forked = False
-        self._forks -= 1
+        self.forks -= 1
 
     def _own_tail(self, job: Job) -> None:
         """A copy of the page in which a fork writes next, if it shares it."""
@@ -225,7 +221,8 @@ class CacheManager:
         held = self.tree.check()
         held += [job.pages[job.borrowed :] for job in (*running, *others)]
         self.pool.check(held)
-        self._slots.check([[job.slot] for job in running])
+        slots = [*self._free_slots, *(job.slot for job in running)]
+        assert sorted(slots) == [*range(len(slots))], "a slot is free and in use, or neither"
         if self._swap is not None:
             self._swap.check([job.swapped for job in others])
         assert self.held == sum(len(job.pages) for job in running)

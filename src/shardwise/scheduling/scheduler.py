@@ -88,7 +88,7 @@ class Scheduler:
     @property
     def available(self) -> int:
         """Pages that are free or can be evicted."""
-        return self.cache.available
+        return self.pool.free + self.tree.unlocked
 
     def want(self, job: Sequence) -> Want:
         """What a waiting or parked sequence needs to start."""
@@ -335,7 +335,8 @@ class Scheduler:
             elif job.last_token is not None:
                 resumed.append(job.last_token)
             job.last_token = now
-            self._share_prompt(job)
+            if job.forks:
+                self._share_prompt(job)
             if job.emitted == job.request.output:
                 self._finish(job, now)
                 finished.append(job)
@@ -363,6 +364,8 @@ class Scheduler:
     def _drop_fork(self) -> bool:
         """Take the shared pages of the last fork that waits, which then computes its prompt again;
         whether there was one."""
+        if not self.cache.forks:
+            return False
         job = max((job for job in self._parked if job.forked), key=_order_of, default=None)
         if job is None:
             return False

@@ -12,6 +12,7 @@ from shardwise.planner.export import EXPORTERS
 from shardwise.planner.export.serving import SERVE_EXPORTERS
 from shardwise.plans import ServePlan, TrainPlan
 from shardwise.plans.files import flat_plan, plan_dict
+from shardwise.plans.servers import SERVING_SOFTWARE
 from shardwise.verbs.answer import Answer, Page, Row
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.export import export_given, parse_text
@@ -60,7 +61,10 @@ class ExportRequest:
             text=made.text,
             result={"target": target, "text": made.text, "not_expressed": lost},
             resolved={k: {"value": v, "origin": "file"} for k, v in flat_plan(made.plan).items()},
-            warnings=[f"{target} will not do this: {line}" for line in lost],
+            warnings=[
+                *(f"{target} will not do this: {line}" for line in lost),
+                *priced_for_another(made.plan, target),
+            ],
         )
 
     def _read(self, path: Path, origin: str) -> "PlanExport":
@@ -85,6 +89,15 @@ class PlanExport(Answer):
     def page(self) -> Page:
         """The text."""
         yield self.text.removesuffix("\n")
+
+
+def priced_for_another(plan: TrainPlan | ServePlan, target: str) -> list[str]:
+    """A line where a serving plan's times are those of another server than it is written for."""
+    row = SERVING_SOFTWARE.get(target)
+    if row is None or not isinstance(plan, ServePlan) or plan.engine == row.engine:
+        return []
+    said = f"the plan's times are those of {plan.engine}, not of {target}"
+    return [f"{said}: `shardwise plan show FILE --set engine={row.engine}` has those"]
 
 
 export = verb("export", ExportRequest)

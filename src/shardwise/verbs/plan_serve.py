@@ -13,9 +13,11 @@ from shardwise.planner.serve.instead import alternatives, answer_row, serving_fr
 from shardwise.planner.serve.limits import breakdown, limits, speculation
 from shardwise.planner.serve.served import Served, Serving, cheapest_serving
 from shardwise.plans import ServePlan
+from shardwise.plans.servers import SERVING_SOFTWARE
 from shardwise.roofline.engines import load_engine
 from shardwise.units import format_seconds, many, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.layout import WIDTH
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.served_page import chips_table, instead_table, served_page
 from shardwise.workflows.inputs import Hardware, parse_pins
@@ -239,4 +241,10 @@ def next_line(path: Path | None, answer: ServePlanned) -> str:
     rate = f"{answer.best.rate:g}"
     if path is None:
         return "  -o plan.yaml writes it"
-    return f"  {path} written; next: shardwise simulate {path} --rate {rate}"
+    said, target = f"  {path} written; next: ", answer.result["software"]
+    simulated = f"shardwise simulate {path} --rate {rate}"
+    if len(said + simulated) > WIDTH:
+        said = f"{said.rstrip()}\n    "
+    if target in SERVING_SOFTWARE and SERVING_SOFTWARE[target].measured:
+        simulated += f"\n    or: shardwise export {path} --to {target}"
+    return said + simulated

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.book.rules.audit import audit_result
-from shardwise.planner.serve.served import Served, served_plan
-from shardwise.plans import ServePlan, TrainPlan
+from shardwise.planner.serve.served import Served
+from shardwise.plans import ServePlan, TrainPlan, handwritten, handwritten_serve
 from shardwise.plans.files import flat_plan, keys_written
-from shardwise.plans.handwritten import COMPUTED, WORD_OF
 from shardwise.units import sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import wrapped
@@ -20,7 +19,7 @@ from shardwise.verbs.train_page import train_detail, train_page
 from shardwise.workflows.inputs import ChipWords, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, Priced, check_fits, price_given
 from shardwise.workflows.predict_fleet import DEFINITIONS, served_cautions, served_result
-from shardwise.workflows.simulate import demand_for
+from shardwise.workflows.simulate import served_under
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,7 @@ class PlanShowRequest(ChipWords):
         """Price it; a plan that was made for a load is simulated under it."""
         priced = price_given(self.path, self)
         if isinstance(priced.plan, ServePlan) and priced.plan.workload is not None:
-            return self._under_load(priced, priced.plan)
+            return self._under_load(priced)
         check_fits(priced)
         result = priced.result
         if isinstance(priced.plan, TrainPlan):
@@ -54,13 +53,12 @@ class PlanShowRequest(ChipWords):
             warnings=priced.warnings,
         )
 
-    def _under_load(self, priced: Priced, plan: ServePlan) -> "ServedShown":
-        answer, demand = priced.answer, demand_for(plan)
-        pieces = (answer.piece, answer.prefill_piece)
-        served = served_plan(plan, answer.cfg, *pieces, demand)
+    def _under_load(self, priced: Priced) -> "ServedShown":
+        served = served_under(priced)
         return ServedShown(
             priced=priced,
             served=served,
+            resolves=self.resolve,
             result={**priced.result, **served_result(served)},
             resolved=self._resolved(priced.plan),
             warnings=[*priced.warnings, *served_cautions(served)],
@@ -83,9 +81,11 @@ class PlanShowRequest(ChipWords):
         if not isinstance(self.path, str | Path):
             return "file"
         written = keys_written(self.path)
-        if written & {key, key.partition(".")[0], WORD_OF.get(key, key)}:
+        words = {**handwritten.WORD_OF, **handwritten_serve.WORD_OF}
+        if written & {key, key.partition(".")[0], words.get(key, key)}:
             return "file"
-        return "computed" if key in COMPUTED else "default"
+        computed = {*handwritten.COMPUTED, *handwritten_serve.COMPUTED}
+        return "computed" if key in computed else "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -107,10 +107,7 @@ class PlanShown(Answer):
     def page(self) -> Page:
         """One priced plan and, where it trains, the book's rules; or all choices by origin."""
         if self.resolves:
-            yield TextTable(
-                ["choice", "value", "from"],
-                [[k, short(v["value"]), v["origin"]] for k, v in self.resolved.items()],
-            )
+            yield choices_table(self.resolved)
             return
         if isinstance(self.priced.plan, TrainPlan):
             yield from train_page(self.best, self.result)
@@ -132,6 +129,7 @@ class ServedShown(Answer):
 
     priced: Priced
     served: Served
+    resolves: bool = False
 
     @property
     def best(self) -> Any:
@@ -143,13 +141,22 @@ class ServedShown(Answer):
         return [dict(self.priced.headline)]
 
     def page(self) -> Page:
-        """The servers, what they hold, times and cost."""
+        """The servers, what they hold, times and cost; or all choices by origin."""
+        if self.resolves:
+            yield choices_table(self.resolved)
+            return
         yield from served_page(self.served, self.result)
 
     def sections(self) -> Mapping[str, Page]:
         """Where the mesh lies, and the two steps of a full batch."""
         none = iter(["The book has rules for training plans alone."])
         return {"detail": serve_detail(self.best, self.priced.result), "book": none}
+
+
+def choices_table(resolved: Mapping[str, Any]) -> TextTable:
+    """All choices, with what gave each."""
+    rows = [[k, short(v["value"]), v["origin"]] for k, v in resolved.items()]
+    return TextTable(["choice", "value", "from"], rows)
 
 
 def short(value: Any) -> str:

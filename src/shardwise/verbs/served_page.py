@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from shardwise.hardware.prices import Price
 from shardwise.planner.serve.answer import mesh_text
 from shardwise.planner.serve.served import Served
 from shardwise.plans.serve import CHECKPOINT
@@ -59,19 +60,29 @@ def _speed(result: Result) -> list[Fact]:
     tone: Tone = "good" if result["holds"] else "bad"
     said = f"{sig(rate)} requests/s = {tokens:,.0f} tokens/s out"
     share = f"{_percent(result['in_target'])} in target"
-    verdict = f"simulated: {share}" if result["holds"] else f"DOES NOT HOLD: {share} when simulated"
-    error = result["typical_error"]
+    verdict = f"simulated: {share}"
+    if not result["holds"]:
+        verdict = f"DOES NOT HOLD: {share} when simulated, but {result['why_not']}"
     times = [f"TTFT {format_seconds(result['ttft_seconds']['expected'])}"]
-    tpot = result["tpot_seconds"]
     if result["output_tokens"] > 1:
-        times.append(f"TPOT {format_seconds(tpot['expected'])}")
-    if error:
-        low, high = format_seconds(tpot["lower"]), format_seconds(tpot["upper"])
-        times[0] += f" (typical error {error['ttft']:.0%})"
-        times[-1] += f" ({error['tpot']:.0%}; 8 of 10 servers: {low} to {high})"
-    else:
-        times[-1] += " (not measured on this chip)"
-    return [Fact("holds", f"{said} ({verdict})", tone), Fact("p90", ", ".join(times))]
+        times.append(f"TPOT {format_seconds(result['tpot_seconds']['expected'])}")
+    return [
+        Fact("holds", f"{said} ({verdict})", tone),
+        Fact("p90", f"{', '.join(times)} (9 of 10 requests are at most as slow)"),
+        Fact("error", _error(result)),
+    ]
+
+
+def _error(result: Result) -> str:
+    """How far published measurements of such servers lay from what is predicted here."""
+    error, tpot = result["typical_error"], result["tpot_seconds"]
+    if not error:
+        return "unknown: this software was not measured on this chip"
+    low, high = format_seconds(tpot["lower"]), format_seconds(tpot["upper"])
+    return (
+        f"typical error {error['ttft']:.0%} of TTFT, {error['tpot']:.0%} of TPOT; of measured "
+        f"servers of this kind, 8 in 10 would show a TPOT of {low} to {high}"
+    )
 
 
 def _percent(share: float) -> str:
@@ -100,8 +111,24 @@ def _cost(served: Served, result: Result) -> list[Fact]:
     usd = result["usd_per_million_tokens"]
     each = f"per million tokens {format_usd(usd['input'])} in, {format_usd(usd['output'])} out"
     said = f"${result['usd_per_hour']:,.2f}/h; {each}, {format_usd(usd['all'])} all; at {price}"
-    found = result["price_range"]
-    return [Fact("cost", said), *([Fact("", f"prices: {found['text']}")] if found else [])]
+    facts = [Fact("cost", said)]
+    boxes, found = result["whole_boxes"], result["price_range"]
+    if boxes:
+        of = f"in whole boxes of {boxes['chips_per_box']}, where a provider rents nothing smaller"
+        facts.append(Fact("", f"{of}: {boxes['chips']:,} chips, ${boxes['usd_per_hour']:,.2f}/h"))
+    if found:
+        facts.append(Fact("", f"prices: {found['text']}{_why_two(price, found)}"))
+    return facts
+
+
+def _why_two(price: Price, found: Result) -> str:
+    """Why a provider has two prices, where the range has another of the provider taken."""
+    for end in ("low", "high"):
+        offer = found[f"{end}_offer"]
+        same = offer.split()[0] == price.provider and price.kind != "override"
+        if same and found[end] != price.usd_per_chip_hour:
+            return f" ({offer} beside {price.source.partition(':')[0]})"
+    return ""
 
 
 def instead_table(rows: Sequence[Result]) -> TextTable:

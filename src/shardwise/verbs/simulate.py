@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadRequest, ThresholdMissed
@@ -64,6 +65,7 @@ class SimulateRequest(Load):
         )
         return LoadSimulated(
             simulated=found,
+            path=self.path if isinstance(self.path, str | Path) else "plan.yaml",
             objectives=found.objectives,
             least=least,
             result=found.result,
@@ -92,6 +94,7 @@ class LoadSimulated(Answer):
     """What a plan did under a load; `least` is the share of `check`."""
 
     simulated: Simulated
+    path: Path | str
     objectives: Objectives
     least: float | None
 
@@ -118,8 +121,7 @@ class LoadSimulated(Answer):
             hanging=2,
         )
         yield ""
-        if "largest_rate" in result:
-            yield f"largest rate that holds: {sig(result['largest_rate'])} requests/s\n"
+        yield from self._verdict()
         rows = [
             [name.upper(), *(_ms(result[f"{kind}_{name}_ms"]) for kind in _KINDS)]
             for name in ("ttft", "tpot", "itl", "e2el")
@@ -127,6 +129,36 @@ class LoadSimulated(Answer):
         yield TextTable(["simulated", *_KINDS], rows)
         yield ""
         yield TextTable(["", "simulated"], _figures(result, self.objectives, plan.batch))
+
+    def _verdict(self) -> Page:
+        """Whether the load holds, what does, and what to type next."""
+        result = self.result
+        if "largest_rate" in result:
+            yield f"largest rate that holds: {sig(result['largest_rate'])} requests/s\n"
+        elif result.get("holds"):
+            share = f"{result['good_share']:.1%} of the requests within the targets"
+            yield f"holds: {share if self.objectives.given else 'all that comes is answered'}\n"
+        elif "holds" in result:
+            yield wrapped(f"DOES NOT HOLD: {self._short()}; {self._rather()}", 0, 2)
+            yield (
+                f"  next: shardwise simulate {self.path} --find-rate; for more servers: shardwise "
+                f"plan serve --rate {result['rate']:g}\n"
+            )
+
+    def _short(self) -> str:
+        """What is missed, in words."""
+        result = self.result
+        said = f"{sig(result['request_throughput'])} of {sig(result['rate'])} requests/s answered"
+        if self.objectives.given:
+            said += f", {result['good_share']:.1%} of the requests within the targets"
+        return said
+
+    def _rather(self) -> str:
+        """What holds."""
+        rate = self.result["holds_about"]
+        if rate is None:
+            return "no rate holds: even a request alone misses the targets"
+        return f"about {sig(rate)} requests/s hold"
 
     def sections(self) -> Mapping[str, Page]:
         """Each server, and what the figures mean."""
@@ -178,8 +210,10 @@ def _running(result: Mapping[str, Any]) -> str:
 
 
 def _figures(result: Mapping[str, Any], objectives: Objectives, batch: int) -> list[list[str]]:
+    span = format_seconds(result["duration"])
+    over = f"of those that came in {span}" if "warm_up_requests" in result else f"in {span}"
     rows = [
-        ["completed", f"{result['completed']:,} in {format_seconds(result['duration'])}"],
+        ["completed", f"{result['completed']:,} {over}"],
         ["request_throughput", f"{sig(result['request_throughput'])}/s"],
         ["output_throughput", f"{sig(result['output_throughput'])} tokens/s"],
         ["total_token_throughput", f"{sig(result['total_token_throughput'])} tokens/s"],

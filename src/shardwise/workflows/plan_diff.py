@@ -1,11 +1,14 @@
 """What changes between two priced plans, and what it does to the estimate."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from shardwise.errors import BadRequest
+from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
 from shardwise.workflows.plan_file import Priced, shortfall
+from shardwise.workflows.predict_fleet import served_result
+from shardwise.workflows.simulate import served_under
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +30,14 @@ class PlanDiff:
 
 
 def diff_plans(first: Priced, second: Priced) -> PlanDiff:
-    """Raises BadRequest where one plan trains and the other serves."""
+    """Two serving plans that were made for loads are held against each other under those, with the
+    figures of their answers. Raises BadRequest where one plan trains and the other serves."""
     if type(first.plan) is not type(second.plan):
         raise BadRequest(
             "one file is a training plan and the other a serving plan; give two of a kind"
         )
+    if all(isinstance(p.plan, ServePlan) and p.plan.workload is not None for p in (first, second)):
+        first, second = _under_load(first), _under_load(second)
     left, right = flat_plan(first.plan), flat_plan(second.plan)
     kinds = [p.result["memory_by_kind"] for p in (first, second)]
     bounds = [_bounds(p.result["bound_by"]) for p in (first, second)]
@@ -51,6 +57,20 @@ def diff_plans(first: Priced, second: Priced) -> PlanDiff:
     )
 
 
+def _under_load(priced: Priced) -> Priced:
+    """A serving plan with the figures of its load: what `plan serve` printed."""
+    result = {**priced.result, **served_result(served_under(priced))}
+    usd = {f"usd_per_million_tokens.{k}": v for k, v in result["usd_per_million_tokens"].items()}
+    names = ("requests_per_second", "in_target", "chips", "usd_per_hour")
+    times = {f"{name}_seconds.expected": result[f"{name}_seconds"]["expected"] for name in _TIMES}
+    shown = {**{name: result[name] for name in names}, **usd, **times}
+    headline = {name: float(value) for name, value in shown.items() if value is not None}
+    return replace(priced, result=result, headline=headline)
+
+
+_TIMES = ("ttft", "tpot", "e2e")
+
+
 def _bounds(bound_by: str | dict[str, str]) -> dict[str, str]:
     return bound_by if isinstance(bound_by, dict) else {"step": bound_by}
 
@@ -59,6 +79,8 @@ def _effect(first: Priced, second: Priced) -> dict[str, tuple[float, float]]:
     """Headline numbers; a time stands with its two bounds."""
     effect: dict[str, tuple[float, float]] = {}
     for name, value in first.headline.items():
+        if name not in second.headline:  # dollars of a chip without a price
+            continue
         effect[name] = (value, second.headline[name])
         outer = name.removesuffix(".expected")
         if outer != name:

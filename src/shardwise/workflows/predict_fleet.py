@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from shardwise.hardware import Chip
+from shardwise.hardware import Chip, Switched
 from shardwise.hardware.prices import price_range
 from shardwise.models.describe import context_warning, unpriced
 from shardwise.planner.serve.answer import evaluate_serve
@@ -52,6 +52,7 @@ def served_result(served: Served) -> Result:
         "output_tokens": served.demand.output,
         "targets": asdict(plan.workload) if plan.workload else {},
         "holds": held.kept,
+        "why_not": held.why,
         "requests_per_second": served.rate,
         "output_tokens_per_second": served.tokens_per_second,
         "tokens_per_second_per_chip": served.tokens_per_second / served.chips,
@@ -62,6 +63,7 @@ def served_result(served: Served) -> Result:
         "memory": memory_of(served),
         **decode_step(served),
         "usd_per_hour": served.usd_per_hour,
+        "whole_boxes": boxes_of(served),
         "usd_per_million_tokens": served.usd_per_million,
         "chip_hours_per_million_tokens": served.per_million(float(served.chips)),
         "price": price_of(chip),
@@ -129,6 +131,18 @@ def memory_of(served: Served) -> Result:
     }
 
 
+def boxes_of(served: Served) -> Result | None:
+    """The fleet in whole boxes (hosts), where its chips fill none: what clouds bill that rent
+    nothing smaller. None where they do, and for chips that are rented as slices."""
+    chip = served.piece.chip
+    each = chip.chips_per_host
+    if not isinstance(chip.network, Switched) or served.chips % each == 0:
+        return None
+    chips = -(-served.chips // each) * each
+    usd = None if chip.price is None else chips * chip.price.usd_per_chip_hour
+    return {"chips_per_box": each, "chips": chips, "usd_per_hour": usd}
+
+
 def range_of(chip: Chip) -> Result | None:
     """What providers ask, the cheapest and the dearest."""
     if chip.price is not None and chip.price.kind == "override":
@@ -139,6 +153,8 @@ def range_of(chip: Chip) -> Result | None:
     return {
         "low": found.low.usd_per_chip_hour,
         "high": found.high.usd_per_chip_hour,
+        "low_offer": found.low.source.partition(":")[0],
+        "high_offer": found.high.source.partition(":")[0],
         "providers": found.providers,
         "text": str(found),
     }

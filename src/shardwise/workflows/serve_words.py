@@ -9,14 +9,14 @@ from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Spelling
 from shardwise.models import load_model
 from shardwise.models.zoo import with_family
-from shardwise.planner.serve.choices import candidate_slices, default_compute, parts_of
+from shardwise.planner.serve.choices import candidate_slices, parts_of
 from shardwise.planner.serve.request import POOLS, ServeRequest
 from shardwise.planner.simulate.metrics import Objectives
 from shardwise.planner.simulate.steady import Demand, demand_of
 from shardwise.planner.simulate.traces import read_trace
 from shardwise.plans.batch_words import parse_length
-from shardwise.plans.serve import CHECKPOINT, ServeDtypes
-from shardwise.plans.servers import VLLM, ServingSoftware, serving_software
+from shardwise.plans.serve import CHECKPOINT, TTFT_TARGET, ServeDtypes
+from shardwise.plans.servers import VLLM, ServingSoftware, default_compute, serving_software
 from shardwise.roofline.engines import load_engine
 from shardwise.units import parse_seconds
 from shardwise.workflows.inputs import (
@@ -25,7 +25,6 @@ from shardwise.workflows.inputs import (
     check_choice,
     parse_pins,
 )
-from shardwise.workflows.simulate import TTFT_TARGET
 
 MOST_LENGTH = 2**24
 """Tokens of a prompt or answer: above the longest context that a known config states, Llama 4

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from shardwise.runtime.engine.core import Engine, StepRecord
 from shardwise.runtime.engine.generation import Finish, Generation, Sampling, TokenLogprobs
-from shardwise.runtime.engine.open import Tell, open_engine
+from shardwise.runtime.engine.model_executor import ModelExecutor
+from shardwise.runtime.engine.opening import EngineSettings, open_engine
 from shardwise.runtime.engine.thread import AnswerStream, Asked, Delta, EngineThread
 from shardwise.runtime.text.answer_text import AnswerText
 from shardwise.runtime.text.model_text import ModelText, read_model_text
@@ -46,41 +47,50 @@ class ServedModel:
 
 
 WARMINGS = ("lazy", "all")
+PAGE = 16
+"""Tokens of a page of the cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeModelRequest:
-    """Which checkpoint is served, and how much at once; 0 and "" leave it to model and device."""
+    """Which checkpoint is served, and how much at once; None leaves it to model and device."""
 
     model: str
     served_model: str | None = None
     sequences: int = 32
     prefill_chunk: int = 512
-    seq: int = 0
-    kv_tokens: int = 0
-    dtype: str = ""
-    kv: str = ""
+    seq: int | None = None
+    kv_tokens: int | None = None
+    weights: str | None = None
+    kv: str | None = None
     warm: str = "lazy"
 
     def __post_init__(self) -> None:
         check_choice(self.warm, "--warm", WARMINGS)
         whole_number(self.sequences, "--sequences", least=1, most=4096)
 
+    @property
+    def settings(self) -> EngineSettings:
+        """The same in the engine's words."""
+        return EngineSettings(
+            batch=self.sequences,
+            budget=max(self.prefill_chunk, self.sequences + 1),
+            most_tokens=self.seq,
+            page_size=PAGE,
+            pages=None if self.kv_tokens is None else -(-self.kv_tokens // PAGE),
+            weights=self.weights,
+            cache=self.kv,
+        )
 
-def open_replica(asked: ServeModelRequest, tell: Tell = lambda _: None) -> ServedModel:
+
+def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> ServedModel:
     """Load a checkpoint folder; `tell` hears what it is at. Raises BadRequest."""
     folder = Path(asked.model)
     text = read_model_text(folder)
-    engine = open_engine(
-        folder,
-        text.end_ids,
-        sequences=asked.sequences,
-        budget=max(asked.prefill_chunk, asked.sequences + 1),
-        longest=asked.seq,
-        kv_tokens=asked.kv_tokens,
-        dtype=asked.dtype,
-        kv=asked.kv,
-        warm=asked.warm,
-        tell=tell,
-    )
+    tell(f"loading {folder}")
+    engine = open_engine(folder, asked.settings, text.end_ids)
+    if asked.warm == "all" and isinstance(engine.executor, ModelExecutor):
+        shapes = len(list(engine.executor.shapes()))
+        for i, _ in enumerate(engine.executor.warm(), 1):
+            tell(f"compiled step {i} of {shapes}")
     return ServedModel(name=asked.served_model or folder.resolve().name, text=text, engine=engine)

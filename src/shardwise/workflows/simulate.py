@@ -13,18 +13,18 @@ from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
 from shardwise.planner.serve.replica import fleet_of
+from shardwise.planner.serve.served import Served, served_plan
 from shardwise.planner.simulate.clock import seconds
 from shardwise.planner.simulate.metrics import Objectives, summary
+from shardwise.planner.simulate.rates import about_rate, largest_rate
 from shardwise.planner.simulate.run import Outcome, SimulatedFleet, simulate
 from shardwise.planner.simulate.steady import (
     COUNTED,
     Demand,
-    about_rate,
     demand_of,
     guessed_rate,
-    largest_rate,
     part_of,
-    steady_run,
+    steady_outcome,
     steady_summary,
 )
 from shardwise.planner.simulate.traces import (
@@ -42,11 +42,12 @@ from shardwise.planner.simulate.traces import (
     with_lengths,
 )
 from shardwise.plans import ServePlan, TrainPlan
+from shardwise.plans.serve import TTFT_TARGET
 from shardwise.roofline.engines import engine_warning
 from shardwise.scheduling import Request
 from shardwise.units import format_seconds
 from shardwise.workflows.inputs import HardwareWords, plan_changes, whole_number
-from shardwise.workflows.plan_file import stale
+from shardwise.workflows.plan_file import Priced, stale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +195,13 @@ def demand_for(plan: ServePlan, load: Load | None = None) -> Demand:
     return Demand(prompts=(prompt,), outputs=(load.whole("output") or plan.output_length,))
 
 
+def served_under(priced: Priced) -> Served:
+    """A priced serving plan under the load that it was made for."""
+    answer, plan = priced.answer, priced.plan
+    assert isinstance(plan, ServePlan)
+    return served_plan(plan, answer.cfg, answer.piece, answer.prefill_piece, demand_for(plan))
+
+
 _WHOLE = ("chips", "chip_hours", "usd", "request_throughput", "request_goodput")
 _WHOLE += ("output_throughput", "total_token_throughput")
 
@@ -202,17 +210,6 @@ def _of_all(result: dict[str, Any], factor: float) -> dict[str, Any]:
     """The figures of a part of a fleet as those of all of it."""
     whole = {k: result[k] * factor for k in _WHOLE if result.get(k) is not None}
     return {**result, **whole, "chips": round(whole["chips"])}
-
-
-def _near(fleet: SimulatedFleet, demand: Demand, goal: Objectives, rate: float) -> float:
-    """A rate to begin with, found by short runs."""
-    guess = rate or guessed_rate(fleet, demand)
-    found = about_rate(fleet, demand, goal, guess)
-    return guess if found is None else found.rate
-
-
-TTFT_TARGET = 2.0
-"""Seconds to the first token that are asked for where no target is given."""
 
 
 def _steady(
@@ -230,11 +227,12 @@ def _steady(
     if find_rate:
         goal = objectives if objectives.given else Objectives(ttft=TTFT_TARGET)
         steps = iter(range(1, 1000))
-        held = largest_rate(
+        near = about_rate(fleet, demand, goal, rate or guessed_rate(fleet, demand))
+        held = near and largest_rate(
             fleet,
             demand,
             goal,
-            _near(fleet, demand, goal, rate),
+            near.rate,
             progress=lambda: progress(next(steps), 0) if progress else None,
         )
         if held is None:
@@ -245,13 +243,17 @@ def _steady(
         objectives, rate, found = goal, held.rate, held
     part, share = part_of(fleet, demand, rate)
     counted = load.whole("requests", MOST_REQUESTS) or COUNTED
-    run = steady_run(part, demand, share, seed=load.first_seed, counted=counted)
+    run, outcome = steady_outcome(part, demand, share, seed=load.first_seed, counted=counted)
     parts = part.pool.replicas + (part.prefill.replicas if part.prefill else 0)
-    result = {**_of_all(steady_summary(run, objectives), rate / share), "rate": rate}
+    result = {**_of_all(steady_summary(run, outcome, objectives), rate / share), "rate": rate}
     result |= {"cache": cache_of(fleet)}
     result |= {"simulated_servers": parts, "good_share": run.good(objectives)}
+    result["holds"] = run.keeps(objectives)
     if found is not None:
         result["largest_rate"] = rate
+    elif not result["holds"]:
+        near = about_rate(fleet, demand, objectives, rate)
+        result["holds_about"] = None if near is None else near.rate
     said = engine_warning(plan.engine, "--set engine=vllm")
     whole = plan.replicas + plan.prefill_replicas
     if parts < whole:
@@ -262,7 +264,7 @@ def _steady(
     return Simulated(
         plan=plan,
         fleet=fleet,
-        outcome=run.outcome,
+        outcome=outcome,
         result=result,
         warnings=[*unpriced(cfg), *stale(plan, cfg), *said],
         objectives=objectives,

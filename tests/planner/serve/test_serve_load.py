@@ -102,17 +102,7 @@ def test_closed_forms_agree_with_the_simulation(server):
     assert ttft < 1.1 * fleet.ttft
 
 
-@pytest.mark.parametrize(
-    "server",
-    [
-        pytest.param(ONE_POOL, id="one"),
-        pytest.param(
-            TWO_POOLS,
-            id="two",
-            marks=pytest.mark.xfail(strict=True, reason="see tests/exempt.toml"),
-        ),
-    ],
-)
+@pytest.mark.parametrize("server", [ONE_POOL, TWO_POOLS], ids="-".join)
 def test_the_closed_time_to_the_last_token_is_an_upper_end(server):
     fleet, (_, _, e2e) = simulated_beside(*server)
     assert e2e < 1.1 * fleet.e2e

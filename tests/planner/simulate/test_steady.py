@@ -1,22 +1,24 @@
 """The steady state: loads under one luck, what holds, and the largest rate that does."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.simulate.servers import Linear, fleet
-from shardwise.planner.simulate.metrics import Objectives
+from shardwise.planner.simulate.cost import Lag
+from shardwise.planner.simulate.metrics import Objectives, latencies
+from shardwise.planner.simulate.rates import about_rate, largest_rate, rounded
 from shardwise.planner.simulate.steady import (
     COUNTED,
     LIMIT,
     Demand,
-    about_rate,
     hold,
     in_flight,
-    largest_rate,
     part_of,
-    rounded,
+    steady_outcome,
     steady_run,
 )
 
@@ -53,18 +55,21 @@ def test_two_rates_are_compared_under_the_same_luck():
 
 def test_a_run_counts_the_middle_and_answers_what_comes():
     run = steady_run(servers(), DEMAND, 20.0, seed=3, counted=500)
-    assert len(run.jobs) == 500
+    assert run.times.shape == (3, 500)
     start, end = run.window
     assert (end - start) / 1e15 == pytest.approx(500 / 20, rel=0.02)
-    assert run.answered == pytest.approx(1, abs=0.03)
+    assert run.answered == pytest.approx(1, abs=0.01)
     assert not run.grows
     assert run.running == pytest.approx(in_flight(servers(), DEMAND, 20.0), rel=0.3)
     assert run.good(Objectives(ttft=1e-6)) == 0
 
 
 def test_the_largest_rate_holds_and_more_does_not():
-    found = largest_rate(servers(), DEMAND, GOAL, 150.0, within=1.1)
+    near = about_rate(servers(), DEMAND, GOAL, 150.0)
+    assert near is not None
+    found = largest_rate(servers(), DEMAND, GOAL, near.rate)
     assert found is not None
+    assert found.rate == pytest.approx(near.rate, rel=0.1)
     assert found.kept
     assert found.load <= LIMIT
     assert found.good >= 0.95
@@ -97,3 +102,22 @@ def test_a_rate_is_printed_as_it_was_tried():
     assert rounded(99999.0) == 99900
     assert rounded(0.012345) == 0.0123
     assert COUNTED == 2000
+
+
+def test_what_software_adds_to_a_first_token_is_in_it():
+    """In counts and by the scheduler alike; and in the closed forms (`planner/serve/fleet.py`)."""
+    plain, lag = servers(), Lag(seconds=0.02, per_token=1e-5, steps=2.5)
+    late = replace(plain, pool=replace(plain.pool, model=replace(plain.pool.model, lag=lag)))
+    a, b = (steady_run(f, DEMAND, 20.0, seed=3, counted=200) for f in (plain, late))
+    told, outcome = steady_outcome(late, DEMAND, 20.0, seed=3, counted=200)
+    prompts = b.moments.prompt[b.counted]
+    assert b.times[1] == pytest.approx(a.times[1])
+    assert b.times[0] - a.times[0] == pytest.approx(0.02 + 1e-5 * prompts + 2.5 * a.times[1])
+    assert np.array_equal(b.times, told.times)
+    assert latencies(outcome).ttft[b.counted] == pytest.approx(b.times[0])
+
+
+def test_why_a_rate_does_not_hold_is_said():
+    assert "more comes than is answered" in hold(servers(), DEMAND, 1e4, Objectives()).why
+    assert "times a target" in hold(servers(), DEMAND, 20.0, Objectives(tpot=0.005)).why
+    assert hold(servers(), DEMAND, 20.0, GOAL).why == ""

@@ -12,7 +12,10 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--model": "the model: a zoo name, a config.json, or a folder with one",
         "--as": "the class or model type that a config.json is read as, where its own is unknown",
         "--on": "the chips: a slice (v5p:4x4x8, 4*h100:8), or a chip to look through",
-        "--batch": "the sequences of a training step together: tokens (4Mi) or sequences (1024seq)",
+        "--batch": (
+            "sequences worked on together: all of a training step (tokens, 4Mi, or 1024seq), or at "
+            "most so many on a server"
+        ),
         "--seq": "tokens of a sequence",
         "--tokens": "tokens of a whole training run",
         "--days": "the days that a run or a load may take",

@@ -113,6 +113,7 @@ class Answering:
         self._state, self._wish = state, wish
         self._count = len(wish.prompts) * wish.answers
         self._asked: list[Asked] = []
+        self._closed = False
         self._finish: list[Finish | None] = [None] * self._count
         self._texts = [
             AnswerText(
@@ -145,11 +146,12 @@ class Answering:
                 raise ApiError(503, str(error)) from None
 
     def close(self) -> None:
-        """Drop what has not ended, and count what has."""
+        """Drop what has not ended, and count what has. May be called twice."""
+        if self._closed or not self._asked:
+            return
+        self._closed = True
         for asked in self._asked:
             asked.close()
-        if not self._asked:
-            return
         self._state.gave(self._count)
         streams = [stream for asked in self._asked for stream in asked.answers]
         for stream, finish, text in zip(streams, self._finish, self._texts, strict=True):

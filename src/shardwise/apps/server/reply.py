@@ -172,6 +172,7 @@ class EventStream(Response):
             yield _json(_late(self._state).document())
         except ShardwiseError as error:
             yield _json(ApiError(500, str(error)).document())
+        self._answering.close()  # before the client hears that it is over, and asks again
         if last:
             yield _json({**self._envelope, "choices": [], "usage": self._answering.usage()})
         yield b"[DONE]"

@@ -20,7 +20,7 @@ from shardwise.apps.server.state import ServerLimits, ServerState
 from shardwise.errors import BadRequest
 from shardwise.workflows.serving import EngineThread, ServedModel
 
-LINGER = 0.5
+LINGER = 0.25
 """Seconds in which requests that were on their way are still told that the server ends."""
 ONCE = 1.0
 """Seconds in which a signal that comes again is the same one (to a process and to its group)."""
@@ -144,6 +144,9 @@ async def _end(server: uvicorn.Server, state: ServerState, ending: asyncio.Event
     log.info("draining", extra={"fields": {"active": state.active, "answers": state.waiting}})
     await state.drained()
     await asyncio.sleep(LINGER)
+    for listener in server.servers:
+        listener.close()
+    await asyncio.sleep(LINGER)  # who was connected before that is told, too
     await state.drained()
     log.info("ends", extra={"fields": {"unfinished": state.active}})
     server.should_exit = True

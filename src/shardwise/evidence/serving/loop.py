@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardwise.roofline.engines import Engine
+from shardwise.roofline.engines import TOKEN_SECONDS, Engine
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity
 
@@ -41,9 +41,6 @@ TOKEN_BUDGET = 8192
 
 CROWD_POWER = 0.36
 """How the crowd of a wave grows with concurrency: between its root and its logarithm."""
-
-TOKEN_SECONDS = 2e-6
-"""Seconds per prompt token of a tokenizer, assumed: half a million tokens a second."""
 
 _ROUNDS = 8
 """Rounds of the fixed point of two pools, each half way."""

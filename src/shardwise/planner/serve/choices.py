@@ -3,7 +3,7 @@
 from shardwise.hardware import Chip, Slice, slices_of
 from shardwise.models import ModelConfig, params_text, weight_bytes
 from shardwise.plans.serve import CHECKPOINT, ServeDtypes
-from shardwise.plans.servers import ServingSoftware
+from shardwise.plans.servers import ServingSoftware, default_compute
 
 MOST_CHIPS = 512
 """A bare chip is searched up to slices of so many chips; larger replicas only copy the weights."""
@@ -30,11 +30,6 @@ def parts_of(piece: Slice) -> tuple[Slice, ...]:
         and all(a <= b for a, b in zip(sorted(part.shape), sorted(piece.shape), strict=True))
     ]
     return (*smaller, piece)
-
-
-def default_compute(chip: Chip) -> str:
-    """bf16 where the chip has it, else the first dtype of its peaks."""
-    return "bf16" if "bf16" in chip.peak_flops else next(iter(chip.peak_flops))
 
 
 def smaller_dtypes(software: ServingSoftware, cfg: ModelConfig, chip: Chip) -> ServeDtypes | None:

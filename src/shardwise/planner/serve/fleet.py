@@ -25,6 +25,7 @@ from shardwise.planner.serve.prefill import (
     prefill_columns,
     prefillers,
 )
+from shardwise.planner.serve.replica import lag_of
 from shardwise.planner.serve.request import Pools, ServeRequest
 from shardwise.planner.serve.server import Server
 from shardwise.planner.simulate.metrics import Objectives
@@ -49,8 +50,7 @@ WORTH = 1.02
 _SIMPLER = 1.05
 """A ratio of smaller numbers is taken where it costs at most so much more (ours)."""
 
-_FINE = np.geomspace(2**-0.5, 2**0.5, 17)
-_REFINED = 4
+_AROUND = np.geomspace(2**-0.5, 2**0.5, 17)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +58,7 @@ class Fleet:
     """One way to serve the load. Times are seconds at the percentile, `rate` requests per second
     of all replicas, `running` sequences decoding on one of them at the mean and `slots` at the
     percentile; `prompt_share` is the share of the cost that prompts have. `step` is the mean decode
-    step, `prefill` a prompt alone. `prefiller` is the server of the prefill pool where it is not
-    that of the decode pool.
+    step. `prefiller` is the server of the prefill pool where it is not that of the decode pool.
     """
 
     server: Server
@@ -76,7 +75,6 @@ class Fleet:
     chip_seconds: float
     prompt_share: float
     step: float
-    prefill: float
     prefiller: Prefiller | None = None
 
     def __str__(self) -> str:
@@ -192,13 +190,10 @@ def cheapest(
     searched: FleetSearch, goal: Objectives, *, layouts: Sequence[Layout] | None = None
 ) -> Fleet:
     """The cheapest fleet within the objectives, in one pool unless two are `WORTH` it; where there
-    is none, the nearest miss (ask `meets`). The number in flight of the best few is refined."""
+    is none, the nearest miss (ask `meets`)."""
     best = ranked(searched, goal, layouts=layouts)
-    fine = [f for fleet in best[:_REFINED] for f in refined(searched.request, fleet, goal)]
-    good = [f for f in (*best, *fine) if f.meets(goal)]
-    if good:
-        return min(good, key=lambda f: (f.chip_seconds * _burden(f), f.chips))
-    return min((*best, *fine), key=lambda f: f.excess(goal))
+    good = [fleet for fleet in best if fleet.meets(goal)]
+    return min(good or best, key=lambda f: (f.chip_seconds * _burden(f), f.chips))
 
 
 def _burden(fleet: Fleet) -> float:
@@ -232,7 +227,7 @@ def ranked(
 
 def refined(request: ServeRequest, fleet: Fleet, goal: Objectives) -> list[Fleet]:
     """The same server with numbers in flight around that of a fleet."""
-    running = np.unique(np.maximum(np.round(fleet.running * _FINE), 1.0))
+    running = np.unique(np.maximum(np.round(fleet.running * _AROUND), 1.0))
     one = replace(request, chunks=(fleet.chunk,))
     grid = grid_of(replace(fleet.server, request=one), running)
     if grid is None:
@@ -340,8 +335,8 @@ def _mixed(grid: Grid, goal: Objectives) -> Fleets:
         replicas=replicas,
         prefill_replicas=np.zeros_like(each),
         rate=rate,
-        prefill=grid.prefill,
-        ttft=np.asarray(grid.mixed.ttft),
+        ttft=np.asarray(grid.mixed.ttft)
+        + lag_of(request.engine).of(request.input_length, np.asarray(grid.mixed.tpot)),
         tpot=np.asarray(grid.mixed.tpot),
         chip_seconds=grid.server.chips * replicas / rate,
         prompt_share=np.asarray(grid.mixed.prompt_share),
@@ -376,8 +371,9 @@ def _parted(grid: Grid, goal: Objectives, choice: Choice | None) -> Fleets:
         replicas=y,
         prefill_replicas=x,
         rate=rate,
-        prefill=prefill,
-        ttft=prefill + waiting(prefill, rate / x * prefill, request.percentile, x),
+        ttft=prefill
+        + waiting(prefill, rate / x * prefill, request.percentile, x)
+        + lag_of(request.engine, pools=True).of(request.input_length, grid.alone_tpot),
         tpot=grid.alone_tpot + by.handover / steps,
         chip_seconds=chips / rate,
         prompt_share=by.chips * x / chips,
@@ -393,7 +389,8 @@ def _prompts(
     """For each column numbers of prefill replicas to try, and the prompts per second of each."""
     seconds, back = np.unique(prefill, return_inverse=True)  # few: one per mesh and chunk
     x = np.floor(request.rate * seconds)[:, None] + POOLS
-    busy = most_busy(seconds[:, None], goal.ttft, request.percentile, x)
+    left = goal.ttft - lag_of(request.engine, pools=True).of(request.input_length, 0.0)
+    busy = most_busy(seconds[:, None], left, request.percentile, x)
     prompts = x * np.maximum(busy, 0.01) / seconds[:, None]
     return x[back], prompts[back]
 

@@ -8,6 +8,7 @@ counted and priced at once (`server.py`); `load.py` makes latencies of them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -22,19 +23,19 @@ from shardwise.plans.serve import KvSharding, ServeDtypes, ServeScheduling
 from shardwise.scheduling.step import StepShape
 from shardwise.work import Quantity
 
-_LADDER = np.array(sorted({round(2 ** (i / 2)) for i in range(29)}), float)
-"""Sequences in flight that are looked at: powers of the square root of two."""
+_LADDER = np.array(sorted({round(2 ** (i / 12)) for i in range(14 * 12 + 1)}), float)
+"""Sequences in flight that are looked at: powers of the twelfth root of two. Columns cost little
+beside the pricing of any."""
 
 _KV_SHARDINGS: tuple[KvSharding, ...] = ("heads", "heads_then_batch_then_sequence")
 _MEMORY_SHARE = ServeScheduling().memory_share
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Grid:
     """Priced columns: the mesh, the load and the times of each, of prompts and answers together
     (`mixed`) and of answers alone (`alone_tpot`; infinite where the cache is too small for how the
-    number in flight swings). `decode` is seconds of a mean decode step, `prefill` of a prompt
-    alone."""
+    number in flight swings). `decode` is seconds of a mean decode step."""
 
     server: Server
     load: Steady
@@ -43,7 +44,6 @@ class Grid:
     alone_tpot: np.ndarray
     alone_slots: np.ndarray
     mixed_slots: np.ndarray
-    prefill: np.ndarray
 
     def __len__(self) -> int:
         return len(self.decode)
@@ -52,6 +52,12 @@ class Grid:
     def chunks(self) -> np.ndarray:
         """The most tokens of a step."""
         return np.asarray(self.load.chunk)
+
+    @cached_property
+    def prefill(self) -> np.ndarray:
+        """Seconds of a prompt alone; what servers of prompts are chosen by."""
+        steps = np.maximum(self.server.request.input_length / self.chunks, 1.0)
+        return self.server.seconds(self.load.prompt_step()) * steps
 
 
 def grids(
@@ -99,7 +105,6 @@ def grid_of(server: Server, running: Sequence[float] | np.ndarray) -> Grid | Non
         alone_tpot=np.where(holds(columns, apart), alone, inf),
         alone_slots=np.asarray(apart.slots),
         mixed_slots=np.asarray(together.slots),
-        prefill=columns.seconds(load.prompt_step()) * np.maximum(request.input_length / chunk, 1.0),
     )
 
 

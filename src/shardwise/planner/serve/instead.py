@@ -15,6 +15,7 @@ from shardwise.planner.serve.choices import candidate_slices, smaller_dtypes
 from shardwise.planner.serve.fleet import Fleet, cheapest, ranked, search_fleets, trade_off
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.serve.served import Serving
+from shardwise.planner.simulate.rates import STEEP
 from shardwise.planner.simulate.steady import LIMIT
 from shardwise.plans.serve import ServeDtypes
 from shardwise.units import sig
@@ -23,8 +24,6 @@ MOST_CORRECTION = 1.25
 """By which a closed form is corrected at most; beyond it another plan is no guide (ours)."""
 
 _OTHER_CHIPS = 2
-_STEEP = 2.5
-"""By which power of the rate the load on the targets grows (`simulate/steady.py`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +52,7 @@ def alternatives(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
                            "changes answers")  # fmt: skip
     if request.pools == "one" and chip.data_centre is not None:
         apart = replace(request, pools="two", fill=False, max_chips=inf, rate=serving.served.rate)
-        found += _searched(serving, apart, "prompts on their own", "two pools")
+        found += _searched(serving, apart, "prompts on their own", "--pools two")
     found += _on_others(serving, others)
     return found
 
@@ -122,27 +121,33 @@ def _fewer_and_more(serving: Serving) -> Iterator[Alternative]:
 
 
 def _replicas(serving: Serving) -> Iterator[Alternative]:
-    """One server less and one more: what they hold by what the answer's leave over."""
+    """One server less and one more: what they hold by what the answer's leave over. One less did
+    not hold the rate when simulated, whatever that says."""
     served = serving.served
     plan, each = served.plan, served.chips // max(served.plan.replicas, 1)
     if plan.prefill_replicas:
         return
-    one = served.rate / plan.replicas * (LIMIT / max(served.held.load, 0.1)) ** (1 / _STEEP)
+    one = served.rate / plan.replicas * (LIMIT / max(served.held.load, 0.1)) ** (1 / STEEP)
     price, demand = served.piece.chip.price, served.demand
     for name, replicas in (("fewer", plan.replicas - 1), ("more", plan.replicas + 1)):
         if replicas:
             rate, chips = min(one, 1.5 * served.rate / plan.replicas) * replicas, each * replicas
+            rate = min(rate, _SHORT * served.rate) if name == "fewer" else rate
             hour = None if price is None else chips * price.usd_per_chip_hour
             tokens = rate * 3600 * (demand.prompt + demand.output)
             yield Alternative(
                 name=name,
-                note=f"holds {sig(rate)}/s",
+                note=f"holds about {sig(rate)}/s",
                 servers=f"{replicas:,} x {plan.slice}",
                 chips=chips,
                 rate=rate,
                 usd_per_hour=hour,
                 usd_per_million=None if hour is None else 1e6 * hour / tokens,
             )
+
+
+_SHORT = 0.98
+"""Share of the rate that one server less is said to hold, at most."""
 
 
 def _on_others(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:

@@ -1,6 +1,8 @@
 """Servers as the simulator sees them: the cost of their steps, the cache of one, and the fleet of a
 plan: its pools, each under the scheduler that the plan says."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from shardwise.errors import BadRequest, NoFeasiblePlan
@@ -10,9 +12,10 @@ from shardwise.planner.serve.answer import check_serve_plan
 from shardwise.planner.serve.cost import engine_cost
 from shardwise.planner.serve.server import Server, server_of
 from shardwise.planner.simulate.clock import TICKS
-from shardwise.planner.simulate.cost import ReplicaModel
+from shardwise.planner.simulate.cost import Lag, ReplicaModel
 from shardwise.planner.simulate.run import Pool, SimulatedFleet
 from shardwise.plans import ServePlan
+from shardwise.roofline.engines import TOKEN_SECONDS, Engine, load_engine
 from shardwise.scheduling import SchedulerConfig, Speculation
 
 
@@ -29,11 +32,25 @@ def replica_of(server: Server, *, memory_share: float = 1.0) -> ReplicaModel:
     cost = engine_cost(server)
     dram = hosts * (chip.host_dram_bytes or 0.0)
     return ReplicaModel(
+        lag=lag_of(server.request.engine),
         cost=cost,
         kv_tokens=int(tokens),
         host_kv_tokens=int(dram / cost.kv_bytes_per_token) if cost.kv_bytes_per_token else 0,
         chips=server.chips,
         usd_per_hour=None if chip.price is None else server.chips * chip.price.usd_per_chip_hour,
+    )
+
+
+def lag_of(engine: Engine, *, pools: bool = False) -> Lag:
+    """What an engine adds to a time to the first token: its way in and out, and the steps until it
+    looks at a request, of which half a one is waited for anyhow; and between two pools what it
+    needs beside moving the cache."""
+    arrival = engine.arrival
+    handover = float(arrival.handover_seconds) if pools else 0.0
+    return Lag(
+        seconds=float(arrival.request_seconds) + handover,
+        per_token=TOKEN_SECONDS if arrival.sources else 0.0,
+        steps=max(float(arrival.poll_steps) - 0.5, 0.0),
     )
 
 
@@ -53,10 +70,16 @@ def fleet_of(
     pool, prefill = _pool(plan, _replica(plan, cfg, piece), plan.replicas), None
     if plan.prefill_replicas:
         source = pool.model
+        pool = replace(pool, model=_between_pools(pool.model, plan))
         if plan.prefill is not None:
             source = _replica(plan.prefill_plan, cfg, prefill_piece or piece)
         prefill = _pool(plan, source, plan.prefill_replicas, prefill=True)
     return SimulatedFleet(pool=pool, prefill=prefill, speculation=speculation)
+
+
+def _between_pools(model: ReplicaModel, plan: ServePlan) -> ReplicaModel:
+    """The server that answers what others prefilled."""
+    return replace(model, lag=lag_of(load_engine(plan.engine), pools=True))
 
 
 def _pool(plan: ServePlan, model: ReplicaModel, replicas: int, *, prefill: bool = False) -> Pool:

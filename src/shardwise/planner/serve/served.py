@@ -1,14 +1,15 @@
 """The cheapest servers for a load: searched in closed form, confirmed by simulation.
 
-`planner/serve/fleet.py` ranks every mesh, number in flight and chunk by closed forms. The best of
-them are simulated (`planner/simulate/steady.py`): without a rate, until the largest is found that
-they hold; with one, with as few servers as hold it. What is answered are the figures of the
+`planner/serve/fleet.py` ranks every mesh, number in flight and chunk by closed forms. Short runs
+say roughly what the best of them hold (`planner/simulate/rates.py`), and the cheapest by those is
+simulated in full: without a rate, until the largest is found that it holds; with one, until it
+has the fewest servers that hold it. What is answered are the figures of the
 simulation, and a plan's file says all that they came from, so that `plan show` gives the same ones.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, inf, prod
+from math import ceil, floor, inf, prod
 
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Slice
@@ -19,15 +20,15 @@ from shardwise.planner.serve.fleet import (
     FleetSearch,
     cheapest,
     ranked,
-    refined,
     search_fleets,
 )
 from shardwise.planner.serve.planning import nothing_found
 from shardwise.planner.serve.replica import fleet_of
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.simulate.metrics import Objectives
+from shardwise.planner.simulate.rates import STEEP, about_rate, largest_rate
 from shardwise.planner.simulate.run import SimulatedFleet
-from shardwise.planner.simulate.steady import LIMIT, RUNS, Demand, Held, hold, largest_rate
+from shardwise.planner.simulate.steady import LIMIT, RUNS, Demand, Held, hold
 from shardwise.plans import ServePlan, Workload
 
 CONTENDERS, CLOSE = 3, 1.05
@@ -95,6 +96,11 @@ class Served:
         return usd is None, self.per_million(self.chips)["all"] if usd is None else usd
 
 
+def _each(plan: ServePlan, pieces: tuple[Slice, Slice]) -> int:
+    """Chips of one server that answers."""
+    return chips_of(replace(plan, replicas=1, prefill_replicas=0, prefill=None), *pieces)
+
+
 def chips_of(plan: ServePlan, piece: Slice, prefill_piece: Slice) -> int:
     """Chips of all servers of a plan."""
     own = prod(plan.box) * piece.count * plan.replicas
@@ -152,22 +158,35 @@ def _cheapest(
     progress()
     best: tuple[Served, Fleet] | None = None
     count = 0
-    for fleet in contenders(searched):
-        if best is not None and count >= CONTENDERS:
+    for some in _bunches(contenders(searched)):
+        tried = [one for fleet in some if (one := contender(request, fleet, demand))]
+        for one in sorted(tried, key=lambda c: c.cost):
+            if best is None or one.cost < _cost(best[0]):
+                count += 1
+                least = 0.0 if best is None else one.fleet.chips / _cost(best[0])
+                served = confirmed(one, demand, trace, least, progress)
+                if served is not None and (best is None or _cost(served) < _cost(best[0])):
+                    best = (served, one.fleet)
+        if best is not None:
             break
-        if best is not None and fleet.chip_seconds > CLOSE * _cost(best[0]):
-            break
-        count += 1
-        least = 0.0 if best is None else fleet.chips / _cost(best[0])
-        served = confirmed(request, fleet, demand, trace, least, progress)
-        if served is not None and (best is None or _cost(served) < _cost(best[0])):
-            best = (served, fleet)
     if best is None and anyway and searched.grids:
         fleet = cheapest(searched, request.within)
         best = (as_planned(request, fleet, demand, trace), fleet)
     if best is None:
         raise nothing_found(searched)
     return Serving(searched=searched, served=best[0], fleet=best[1], simulated=count)
+
+
+def _bunches(fleets: Iterable[Fleet]) -> Iterator[list[Fleet]]:
+    """The fleets that are about as cheap by their closed forms, the cheapest bunch first."""
+    some: list[Fleet] = []
+    for fleet in fleets:
+        if some and (len(some) == CONTENDERS or fleet.chip_seconds > CLOSE * some[0].chip_seconds):
+            yield some
+            some = []
+        some.append(fleet)
+    if some:
+        yield some
 
 
 def as_planned(request: ServeRequest, fleet: Fleet, demand: Demand, trace: str | None) -> Served:
@@ -184,13 +203,10 @@ def _cost(served: Served) -> float:
 
 
 def contenders(searched: FleetSearch) -> Iterator[Fleet]:
-    """The plans that keep the goal in closed form, cheapest first, their number in flight
-    refined."""
-    request, goal = searched.request, searched.request.within
-    good = [fleet for fleet in ranked(searched, goal) if fleet.meets(goal)]
-    fine = [f for fleet in good[: 2 * CONTENDERS] for f in refined(request, fleet, goal)]
+    """The plans that keep the goal in closed form, cheapest first."""
+    goal = searched.request.within
     best: dict[tuple, Fleet] = {}
-    for fleet in sorted([*good, *fine], key=lambda f: (f.chip_seconds, f.chips)):
+    for fleet in ranked(searched, goal):
         if fleet.meets(goal):
             best.setdefault(_kind(fleet), fleet)
     yield from best.values()
@@ -203,9 +219,53 @@ def _kind(fleet: Fleet) -> tuple:
     return (fleet.layout, server.dtypes, server.kv_sharding, *places)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """A fleet that may be the cheapest: its plan, as the simulator has it, the rate that short runs
+    say it holds, and the chip-seconds of a request then."""
+
+    request: ServeRequest
+    fleet: Fleet
+    plan: ServePlan
+    simulated: SimulatedFleet
+    near: float
+    cost: float
+
+    @property
+    def pieces(self) -> tuple[Slice, Slice]:
+        """The slices of servers that answer, and of those that prefill."""
+        return self.fleet.piece, self.fleet.prefill_server.piece
+
+
+def contender(request: ServeRequest, fleet: Fleet, demand: Demand) -> Contender | None:
+    """A fleet after short runs, with as many servers as hold the rate by those; None where it holds
+    nothing, or the chips do not suffice. Two pools for a rate keep the numbers of the closed form:
+    what one of them could do says nothing of the other."""
+    pieces = (fleet.piece, fleet.prefill_server.piece)
+    plan = roomy(fleet.plan(), request)
+    simulated, rate = fleet_of(plan, request.cfg, *pieces), fleet.rate
+    if not (request.rate and plan.prefill_replicas):
+        near = about_rate(simulated, demand, request.goal, rate)
+        if near is None:
+            return None
+        rate = near.rate
+    if request.rate:
+        plan = _scaled(plan, request.rate / rate, request.max_chips / _each(plan, pieces))
+    chips = chips_of(plan, *pieces)
+    if chips > request.max_chips:
+        return None
+    return Contender(
+        request=request,
+        fleet=fleet,
+        plan=plan,
+        simulated=simulated,
+        near=rate,
+        cost=chips / (request.rate or rate),
+    )
+
+
 def confirmed(
-    request: ServeRequest,
-    fleet: Fleet,
+    found: Contender,
     demand: Demand,
     trace: str | None = None,
     least: float = 0.0,
@@ -213,30 +273,28 @@ def confirmed(
 ) -> Served | None:
     """A fleet with what it holds: the largest rate, or the fewest servers for the one asked for;
     None where it does not hold, or no rate as large as `least`."""
-    pieces = (fleet.piece, fleet.prefill_server.piece)
-    plan = roomy(fleet.plan(), request)
+    request, plan = found.request, found.plan
     if request.rate:
-        found = _enough(plan, request, pieces, demand, progress)
+        best = _fewest(found, demand, progress)
     else:
-        simulated = fleet_of(plan, request.cfg, *pieces)
         held = largest_rate(
-            simulated, demand, request.goal, fleet.rate, least=least, progress=progress
+            found.simulated, demand, request.goal, found.near, least=least, progress=progress
         )
-        found = None if held is None else (plan, held)
-    if found is None:
+        best = None if held is None else (plan, held)
+    if best is None:
         return None
-    plan, held = found
+    plan, held = best
     return Served(
         plan=replace(plan, workload=workload(held.rate, held.goal, trace)),
         cfg=request.cfg,
-        piece=pieces[0],
-        prefill_piece=pieces[1],
+        piece=found.pieces[0],
+        prefill_piece=found.pieces[1],
         demand=demand,
         held=held,
     )
 
 
-_ROOMY = 1.25
+_ROOMY = 2.0
 
 
 def roomy(plan: ServePlan, request: ServeRequest) -> ServePlan:
@@ -254,36 +312,48 @@ def workload(rate: float, goal: Objectives, trace: str | None) -> Workload:
     )
 
 
-def _enough(
-    plan: ServePlan,
-    request: ServeRequest,
-    pieces: tuple[Slice, Slice],
-    demand: Demand,
-    progress: Callable[[], None],
+def _scaled(plan: ServePlan, factor: float, most: float) -> ServePlan:
+    """The plan with so many times the servers, of one pool at most so many."""
+    prefills = ceil(plan.prefill_replicas * factor)
+    replicas = ceil(plan.replicas * factor)
+    if not prefills and replicas > most >= 1:
+        replicas = floor(most)
+    return replace(plan, replicas=replicas, prefill_replicas=prefills)
+
+
+def _fewest(
+    found: Contender, demand: Demand, progress: Callable[[], None]
 ) -> tuple[ServePlan, Held] | None:
-    """The fewest servers that hold the rate, from those of the closed form on."""
-    simulated = fleet_of(plan, request.cfg, *pieces)
-    best: tuple[ServePlan, Held] | None = None
-    tried: set[tuple[int, int]] = set()
-    for _ in range(_TRIES):
+    """The fewest servers that hold the rate in full runs, near those of the short ones: of either
+    pool none can be left out."""
+    request, tried = found.request, dict[tuple[int, int], Held]()
+
+    def held(plan: ServePlan) -> Held:
         numbers = (plan.replicas, plan.prefill_replicas)
-        if numbers in tried or chips_of(plan, *pieces) > request.max_chips:
-            break
-        tried.add(numbers)
-        progress()
-        held = hold(_sized(simulated, *numbers), demand, request.rate, request.goal)
-        if held.kept:
-            best = (plan, held)
-            fewer = _fewer(plan, held)
-            if fewer == numbers or fewer in tried:
-                break
-            plan = replace(plan, replicas=fewer[0], prefill_replicas=fewer[1])
-        elif best is not None:
-            break
-        else:
-            more = _more(plan, held, request.goal)
-            plan = replace(plan, replicas=more[0], prefill_replicas=more[1])
-    return best
+        if numbers not in tried:
+            progress()
+            fleet = _sized(found.simulated, *numbers)
+            tried[numbers] = hold(fleet, demand, request.rate, request.goal)
+        return tried[numbers]
+
+    plan = found.plan
+    while not held(plan).kept:
+        plan = _more(plan, held(plan), request.goal)
+        if len(tried) == _TRIES or chips_of(plan, *found.pieces) > request.max_chips:
+            return None
+    for pool in ("replicas", "prefill_replicas"):
+        less = max(1, getattr(plan, pool) // _COARSE)
+        while less:
+            fewer = getattr(plan, pool) - less
+            if fewer > 0 and held(replace(plan, **{pool: fewer})).kept:
+                plan = replace(plan, **{pool: fewer})
+            else:
+                less //= 2
+    return plan, held(plan)
+
+
+_COARSE = 25
+"""The largest share of the servers that is left out at once is one in so many."""
 
 
 def _sized(fleet: SimulatedFleet, replicas: int, prefills: int) -> SimulatedFleet:
@@ -291,26 +361,14 @@ def _sized(fleet: SimulatedFleet, replicas: int, prefills: int) -> SimulatedFlee
     return replace(fleet, pool=replace(fleet.pool, replicas=replicas), prefill=prefill)
 
 
-_STEEP = 2.5
-"""By which power of the servers the load on their targets falls, as `steady.py` has it."""
-
-
-def _fewer(plan: ServePlan, held: Held) -> tuple[int, int]:
-    """One server less, or as many as the load on the targets leaves over."""
-    if plan.prefill_replicas:
-        return plan.replicas, plan.prefill_replicas
-    spare = ceil(plan.replicas * (held.load / LIMIT) ** (1 / _STEEP))
-    return max(1, min(plan.replicas - 1, spare)), 0
-
-
-def _more(plan: ServePlan, held: Held, goal: Objectives) -> tuple[int, int]:
+def _more(plan: ServePlan, held: Held, goal: Objectives) -> ServePlan:
     """More servers, of two pools of the one whose time is missed."""
     times = held.runs[-1].percentiles(0.95)
     late, slow = float(times[0] / goal.ttft), float(times[1] / goal.tpot)
-    factor = min(max(held.load / LIMIT, 1.01), 3.0) ** (1 / _STEEP)
-    if plan.prefill_replicas and late > slow:
-        return plan.replicas, max(plan.prefill_replicas + 1, ceil(plan.prefill_replicas * factor))
-    return max(plan.replicas + 1, ceil(plan.replicas * factor)), plan.prefill_replicas
+    factor = min(max(held.load / LIMIT, 1.01), 1.5) ** (1 / STEEP)
+    pool = "prefill_replicas" if plan.prefill_replicas and late > slow else "replicas"
+    number = getattr(plan, pool)
+    return replace(plan, **{pool: max(number + 1, floor(number * factor))})
 
 
 def served_plan(

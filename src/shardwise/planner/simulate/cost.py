@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from shardwise.scheduling.step import StepShape
+from shardwise.work import Quantity
 
-__all__ = ["DecodeLine", "ReplicaModel", "StepCost", "StepShape"]
+__all__ = ["DecodeLine", "Lag", "ReplicaModel", "StepCost", "StepShape"]
 
 
 class DecodeLine(NamedTuple):
@@ -46,13 +47,32 @@ class StepCost(Protocol):
         ...
 
 
+class Lag(NamedTuple):
+    """By what a first token comes later than the steps of a server say, as its software was
+    measured to: seconds, more for each token of the prompt, and steps in which a request is not
+    looked at."""
+
+    seconds: float = 0.0
+    per_token: float = 0.0
+    steps: float = 0.0
+
+    def of(self, prompt: Quantity, step: Quantity) -> Quantity:
+        """Seconds for a prompt, beside steps of `step` seconds."""
+        waited = self.steps * step if self.steps else 0.0  # steps may be infinite
+        return self.seconds + self.per_token * prompt + waited
+
+
+NO_LAG = Lag()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaModel:
     """One replica as the simulator sees it.
 
     `kv_tokens` fit into the cache of the whole replica beside weights and working memory;
     `host_kv_tokens` into the memory of its hosts (0: unknown or unused). `usd_per_hour` is that of
-    all its chips, None where the catalogue has no price.
+    all its chips, None where the catalogue has no price. `lag` is what its software adds to the
+    time to the first token of a request.
     """
 
     cost: StepCost
@@ -60,3 +80,4 @@ class ReplicaModel:
     host_kv_tokens: int = 0
     chips: int = 1
     usd_per_hour: float | None = None
+    lag: Lag = NO_LAG

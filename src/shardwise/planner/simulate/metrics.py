@@ -13,6 +13,7 @@ import numpy as np
 
 from shardwise.errors import BadRequest
 from shardwise.planner.simulate.clock import TICKS
+from shardwise.planner.simulate.cost import Lag
 from shardwise.planner.simulate.replica import Replica
 from shardwise.planner.simulate.run import Outcome
 from shardwise.scheduling.requests import Sequence as Job
@@ -20,7 +21,8 @@ from shardwise.scheduling.requests import Sequence as Job
 PERCENTILES = (50, 90, 95, 99)
 
 DEFINITIONS = {
-    "ttft": "from the arrival of a request to its first token, queueing included",
+    "ttft": "from the arrival of a request to its first token: queueing, and what the software was "
+    "measured to add before it looks at a request",
     "tpot": "(E2EL - TTFT) / (output tokens - 1) of each request with more than one",
     "itl": "between two tokens of a request, over all tokens of all requests; with speculation "
     "between two steps that brought some",
@@ -85,10 +87,12 @@ def latencies(outcome: Outcome) -> Latencies:
     later = np.array([job.emitted - 1 for job in done], float)
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = np.where(later > 0, (last - first) / later, np.nan)
+    prompt = np.array([job.request.prompt for job in done], float)
+    lag = outcome.fleet.pool.model.lag.of(prompt, np.nan_to_num(tpot / TICKS))
     return Latencies(
-        ttft=(first - arrival) / TICKS,
+        ttft=(first - arrival) / TICKS + lag,
         tpot=tpot / TICKS,
-        e2el=(last - arrival) / TICKS,
+        e2el=(last - arrival) / TICKS + lag,
         itl=_gaps(outcome.replicas),
     )
 
@@ -265,19 +269,21 @@ def request_rows(outcome: Outcome) -> list[list[Any]]:
             job.hit,
             job.lost,
             job.preemptions,
-            *_times(job),
+            *_times(job, outcome.fleet.pool.model.lag),
             job.refusal,
         ]
         for job, place in zip(outcome.jobs, outcome.placed, strict=True)
     ]
 
 
-def _times(job: Job) -> list[float | None]:
+def _times(job: Job, lag: Lag) -> list[float | None]:
     if job.first_token is None or job.finished is None:
         return [None, None, None]
     later = job.emitted - 1
+    tpot = (job.finished - job.first_token) / TICKS / later if later else None
+    late = float(lag.of(job.request.prompt, tpot or 0.0))
     return [
-        (job.first_token - job.request.arrival) / TICKS,
-        (job.finished - job.first_token) / TICKS / later if later else None,
-        (job.finished - job.request.arrival) / TICKS,
+        (job.first_token - job.request.arrival) / TICKS + late,
+        tpot,
+        (job.finished - job.request.arrival) / TICKS + late,
     ]

@@ -9,7 +9,7 @@ A run's load on its targets is the multiple of them that `SHARE` of its requests
 if over `RUNS` runs
 
 - the mean of that, and twice by how much the runs differ, leaves `ROOM` of the targets;
-- what is answered is at least `ANSWERED` of what comes;
+- what is answered is at least `ANSWERED` of what comes: all but what the queue grows by;
 - the runs' 90th percentiles lie together, the longest within `TOGETHER` of their mean;
 - in none of them waiting grows from one third of the run to the next.
 
@@ -18,16 +18,19 @@ The times that are given with a rate are those of a slow run: their mean, and tw
 they differ.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, floor, inf, log10
+from math import ceil, inf
 from typing import Any
 
 import numpy as np
 
 from shardwise.planner.simulate.clock import TICKS
+from shardwise.planner.simulate.cost import NO_LAG, Lag
 from shardwise.planner.simulate.metrics import Objectives, summary
+from shardwise.planner.simulate.plain import Moments, is_plain, plain_moments
+from shardwise.planner.simulate.replica import Replica
 from shardwise.planner.simulate.run import Outcome, Pool, SimulatedFleet, simulate
 from shardwise.scheduling import Request
 from shardwise.scheduling.step import StepShape
@@ -42,6 +45,9 @@ LIMIT = 1 - ROOM
 """Of the load on the targets."""
 PERCENTILE = 0.9
 """Of the times that are printed."""
+
+FULL = 250.0
+"""Requests in flight in the part of a fleet that is simulated, at least."""
 
 _FILL, _KEEP = 1.6, 1.2
 """Requests before and after the counted ones, in those in flight."""
@@ -95,21 +101,31 @@ def demand_of(requests: Sequence[Request]) -> Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class SteadyRun:
-    """One run: its outcome, and the places of the counted requests in it. Times in seconds."""
+    """One run: when its requests came and were answered, and the places of the counted ones among
+    them; `servers` decode."""
 
-    outcome: Outcome
+    moments: Moments
     first: int
     count: int
+    servers: int
+    lag: Lag = NO_LAG
 
-    @property
-    def jobs(self) -> Sequence:
-        """The counted requests."""
-        return self.outcome.jobs[self.first : self.first + self.count]
+    @cached_property
+    def counted(self) -> slice:
+        """The places of the counted requests."""
+        return slice(self.first, self.first + self.count)
 
     @cached_property
     def times(self) -> np.ndarray:
         """Rows of TTFT, TPOT and E2E; infinite of a refused request, and TPOT 0 of one token."""
-        return np.array([_times(job) for job in self.jobs], float).T
+        found = self.moments
+        arrival, first, last = (m[self.counted] for m in (found.arrival, found.first, found.last))
+        with np.errstate(invalid="ignore"):  # of refused requests
+            tpot = (last - first) / np.maximum(found.output[self.counted] - 1, 1)
+        answered = np.isfinite(last)
+        late = self.lag.of(found.prompt[self.counted], np.where(answered, tpot, 0) / TICKS) * TICKS
+        tpot = np.where(answered, tpot, np.inf)
+        return np.array([first - arrival + late, tpot, last - arrival + late]) / TICKS
 
     def percentiles(self, share: float = PERCENTILE) -> np.ndarray:
         """TTFT, TPOT and E2E that so many requests keep."""
@@ -134,23 +150,21 @@ class SteadyRun:
     @property
     def window(self) -> tuple[int, int]:
         """Ticks of the first and after the last counted arrival."""
-        jobs = self.jobs
-        start, end = int(jobs[0].request.arrival), int(jobs[-1].request.arrival)
-        return start, end + (end - start) // max(len(jobs) - 1, 1)
+        arrival = self.moments.arrival[self.counted]
+        start, end = int(arrival[0]), int(arrival[-1])
+        return start, end + (end - start) // max(self.count - 1, 1)
 
     @property
     def answered(self) -> float:
-        """Tokens answered over tokens asked for: of the counted requests, and of those that end in
-        a stretch of time as long, an answer's mean time later."""
-        start, end = self.window
-        later = int(np.mean(self.times[2]) * TICKS) if np.all(np.isfinite(self.times[2])) else 0
-        asked = sum(job.request.output for job in self.jobs)
-        done = sum(
-            job.emitted
-            for job in self.outcome.jobs
-            if not job.refusal and start + later <= float(job.finished or 0) < end + later
-        )
-        return done / asked
+        """Tokens answered over tokens asked for: all but those by which refused requests and the
+        queue before the first token grow while the counted requests come. (Ends against arrivals
+        would say the same, but for the 1.5 % by which the number that decodes swings.)"""
+        found = self.moments
+        queued = [
+            found.output @ ((found.arrival < moment) & (found.first > moment))
+            for moment in self.window
+        ]
+        return 1 - float((queued[1] - queued[0]) / np.sum(found.output[self.counted]))
 
     @property
     def grows(self) -> bool:
@@ -159,56 +173,80 @@ class SteadyRun:
         return b > _GROWS * a and c > _GROWS * b and c - a > _OF_ALL * float(np.mean(self.times[2]))
 
     def holds(self, goal: Objectives) -> bool:
-        """Whether this run alone does not say that the rate is too high."""
-        return self.load(goal) <= 1 and not self.grows
+        """Whether this run alone does not say that the rate is too high: the mean of a few runs and
+        `APART` deviations are never below the largest of them."""
+        return self.load(goal) <= LIMIT and not self.grows
 
-    @property
-    def prompt_share(self) -> float:
-        """Share of the chips' time that prompts take; all of it on servers that only prefill."""
-        shares = [
-            (r.model.chips, 1.0 if r.scheduler.config.policy == "prefill" else _of_prompts(r))
-            for r in self.outcome.replicas
-        ]
-        return sum(chips * share for chips, share in shares) / sum(chips for chips, _ in shares)
+    def keeps(self, goal: Objectives) -> bool:
+        """Whether the requests of this run are answered as they come, `SHARE` of them within all
+        targets. (What one run answers swings by less than a hundredth.)"""
+        answered = self.answered >= ANSWERED - 0.01
+        return answered and not self.grows and self.good(goal) >= SHARE
 
     @property
     def running(self) -> float:
         """Answers under way on one of the servers that decode, by Little's law."""
         start, end = self.window
-        decoding = float(np.sum(self.times[2] - self.times[0])) * TICKS / (end - start)
-        return decoding / self.outcome.fleet.pool.replicas
+        return float(np.sum(self.times[2] - self.times[0])) * TICKS / (end - start) / self.servers
 
 
-def _times(job) -> tuple[float, float, float]:
-    if job.refusal or job.first_token is None:
-        return (np.inf, np.inf, np.inf)
-    arrival, first, last = job.request.arrival, job.first_token, job.finished
-    tpot = (last - first) / (job.emitted - 1) if job.emitted > 1 else 0.0
-    return ((first - arrival) / TICKS, tpot / TICKS, (last - arrival) / TICKS)
+def _moments_of(outcome: Outcome) -> Moments:
+    """When each request of an outcome came and was answered, and what prompts took of all chips'
+    time."""
+    rows = [
+        (
+            job.request.arrival,
+            inf if job.refusal or job.first_token is None else job.first_token,
+            inf if job.refusal or job.finished is None else job.finished,
+            job.request.prompt,
+            job.request.output,
+        )
+        for job in outcome.jobs
+    ]
+    arrival, first, last, prompt, output = np.array(rows, float).T
+    return Moments(
+        arrival=arrival,
+        first=first,
+        last=last,
+        prompt=prompt,
+        output=output,
+        prompt_share=_prompt_share(outcome),
+    )
 
 
-def _of_prompts(replica) -> float:
+def _prompt_share(outcome: Outcome) -> float:
+    """Share of the chips' time that prompts take; all of it on servers that only prefill."""
+    shares = [
+        (r.model.chips, 1.0 if r.scheduler.config.policy == "prefill" else _of_prompts(r))
+        for r in outcome.replicas
+    ]
+    return sum(chips * share for chips, share in shares) / sum(chips for chips, _ in shares)
+
+
+def _of_prompts(replica: Replica) -> float:
     return replica.record.prompt_ticks / replica.record.busy if replica.record.busy else 0.0
 
 
-def steady_summary(run: SteadyRun, objectives: Objectives) -> dict[str, Any]:
-    """What `metrics.summary` says, of the counted requests; rates over the time in which as many
-    come, load of the servers over the whole run."""
-    outcome, (start, end) = run.outcome, run.window
-    places = slice(run.first, run.first + run.count)
-    counted = replace(outcome, jobs=run.jobs, placed=outcome.placed[places], start=start, end=end)
+def steady_summary(run: SteadyRun, outcome: Outcome, objectives: Objectives) -> dict[str, Any]:
+    """What `metrics.summary` says, of the counted requests; rates are of what is answered while as
+    many come, which under overload is less, and dollars are for that; load of the servers over the
+    whole run."""
+    start, end = run.window
+    jobs, placed = outcome.jobs[run.counted], outcome.placed[run.counted]
+    counted = replace(outcome, jobs=jobs, placed=placed, start=start, end=end)
     whole, found = summary(outcome, objectives), summary(counted, objectives)
     rates = ("request_throughput", "output_throughput", "total_token_throughput")
+    rates += ("request_goodput",) if objectives.given else ()
     found |= {name: found[name] * run.answered for name in rates}
     found |= {name: whole[name] for name in ("utilisation", "steps", "replicas")}
-    if found["usd"] is not None:
-        share = run.prompt_share
-        parts = {"input": share, "output": 1 - share}
-        tokens = {"input": "total_input_tokens", "output": "total_output_tokens"}
-        each = {
-            k: 1e6 * found["usd"] * parts[k] / found[tokens[k]] for k in parts if found[tokens[k]]
+    if found["usd"] is not None and run.answered > 0:
+        whole_cost, share = 1e6 * found["usd"] / run.answered, run.moments.prompt_share
+        prompt, emitted = found["total_input_tokens"], found["total_output_tokens"]
+        found["usd_per_million_tokens"] = {
+            "input": whole_cost * share / prompt,
+            "output": whole_cost * (1 - share) / emitted,
+            "all": whole_cost / (prompt + emitted),
         }
-        found["usd_per_million_tokens"] = {**found["usd_per_million_tokens"], **each}
     return found | {"answered": run.answered, "warm_up_requests": run.first}
 
 
@@ -227,11 +265,40 @@ def guessed_rate(fleet: SimulatedFleet, demand: Demand) -> float:
 def steady_run(
     fleet: SimulatedFleet, demand: Demand, rate: float, *, seed: int = 0, counted: int = COUNTED
 ) -> SteadyRun:
-    """One run of a fleet at a rate."""
+    """One run of a fleet at a rate: in counts where its load is plain (`plain.py`), else by its
+    schedulers."""
+    if not is_plain(fleet):
+        return steady_outcome(fleet, demand, rate, seed=seed, counted=counted)[0]
+    parts = _parts(fleet, demand, rate, counted)
+    return _run(plain_moments(demand.requests(rate, parts, seed), fleet.pool), fleet, parts)
+
+
+def steady_outcome(
+    fleet: SimulatedFleet, demand: Demand, rate: float, *, seed: int = 0, counted: int = COUNTED
+) -> tuple[SteadyRun, Outcome]:
+    """The same run by the fleet's schedulers, with all that they did."""
+    parts = _parts(fleet, demand, rate, counted)
+    outcome = simulate(demand.requests(rate, parts, seed), fleet, seed=seed)
+    return _run(_moments_of(outcome), fleet, parts), outcome
+
+
+def _parts(
+    fleet: SimulatedFleet, demand: Demand, rate: float, counted: int
+) -> tuple[int, int, int]:
+    """Requests that fill the servers, that are counted, and that keep the servers full."""
     alive = in_flight(fleet, demand, rate)
-    fill, keep = ceil(_FILL * alive), ceil(_KEEP * alive) + 1
-    outcome = simulate(demand.requests(rate, (fill, counted, keep), seed), fleet, seed=seed)
-    return SteadyRun(outcome=outcome, first=fill, count=counted)
+    return ceil(_FILL * alive), counted, ceil(_KEEP * alive) + 1
+
+
+def _run(moments: Moments, fleet: SimulatedFleet, parts: tuple[int, int, int]) -> SteadyRun:
+    fill, counted, _ = parts
+    return SteadyRun(
+        moments=moments,
+        first=fill,
+        count=counted,
+        servers=fleet.pool.replicas,
+        lag=fleet.pool.model.lag,
+    )
 
 
 def in_flight(fleet: SimulatedFleet, demand: Demand, rate: float) -> float:
@@ -253,8 +320,10 @@ def in_flight(fleet: SimulatedFleet, demand: Demand, rate: float) -> float:
     return alive * pool.replicas
 
 
-def part_of(fleet: SimulatedFleet, demand: Demand, rate: float) -> tuple[SimulatedFleet, float]:
-    """A fleet so small that the counted requests fill it, and its part of the rate.
+def part_of(
+    fleet: SimulatedFleet, demand: Demand, rate: float, full: float = FULL
+) -> tuple[SimulatedFleet, float]:
+    """A fleet so small that `full` requests are in flight, and its part of the rate.
 
     Each server sees the load that it sees in the whole fleet. A router with fewer servers to choose
     from evens the load out less, so times are rather too long.
@@ -262,7 +331,7 @@ def part_of(fleet: SimulatedFleet, demand: Demand, rate: float) -> tuple[Simulat
     pools = [p for p in (fleet.pool, fleet.prefill) if p is not None]
     few = min(pool.replicas for pool in pools)
     alive = in_flight(fleet, demand, rate)
-    wanted = max(_FULL / alive, _LEAST / few) if alive else 1.0
+    wanted = max(full / alive, _LEAST / few) if alive else 1.0
     if wanted >= 1:
         return fleet, rate
     numbers = [max(1, round(pool.replicas * wanted)) for pool in pools]
@@ -272,8 +341,8 @@ def part_of(fleet: SimulatedFleet, demand: Demand, rate: float) -> tuple[Simulat
     return replace(fleet, pool=small[0], prefill=prefill), rate * kept
 
 
-_FULL, _LEAST = 250.0, 2
-"""Requests in flight, and replicas, that a part of a fleet has at least."""
+_LEAST = 2
+"""Replicas that a part of a fleet has at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +362,21 @@ class Held:
         enough = len(self.runs) == self.wanted and self.load <= LIMIT
         steady = self.answered >= ANSWERED and not any(run.grows for run in self.runs)
         return enough and steady and self.together
+
+    @property
+    def why(self) -> str:
+        """Why the rate does not hold, in words; empty where it does."""
+        if self.kept:
+            return ""
+        if any(not np.all(np.isfinite(run.times)) for run in self.runs):
+            return "requests are refused: longer than the cache"
+        if self.answered < ANSWERED or any(run.grows for run in self.runs):
+            return "more comes than is answered, so the wait grows"
+        if self.load > 1:
+            return f"5 % of the requests take {self.load:.2f} times a target and more"
+        if self.load > LIMIT:
+            return f"a slow run leaves {1 - self.load:.1%} of a target to spare, not {ROOM:.0%}"
+        return "one run answers well and the next badly: the servers are on the edge of a queue"
 
     @property
     def together(self) -> bool:
@@ -325,7 +409,7 @@ class Held:
     @property
     def prompt_share(self) -> float:
         """Mean of the runs'."""
-        return float(np.mean([run.prompt_share for run in self.runs]))
+        return float(np.mean([run.moments.prompt_share for run in self.runs]))
 
     @property
     def running(self) -> float:
@@ -338,7 +422,7 @@ def _slow(runs: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):  # of refused requests, whose times are infinite
         spread = np.std(runs, axis=0, ddof=1) if len(runs) > 1 else 0.0
         mean = np.mean(runs, axis=0)
-        found = mean + APART * np.maximum(spread, LEAST_APART * mean if len(runs) > 1 else 0.0)
+        found = mean + APART * np.maximum(spread, LEAST_APART * mean)
     return np.where(np.isnan(found), np.inf, found)
 
 
@@ -350,95 +434,19 @@ def hold(
     *,
     runs: int = RUNS,
     counted: int = COUNTED,
+    full: float = FULL,
     patient: bool = False,
 ) -> Held:
-    """Run a fleet at a rate, from seed 0 on, until a run fails; all of them where `patient`."""
-    part, share = part_of(fleet, demand, rate)
+    """Run a fleet at a rate, from seed 0 on, until a run fails or the queues grew more than the
+    others could make good; all of them where `patient`."""
+    part, share = part_of(fleet, demand, rate, full)
     found: list[SteadyRun] = []
+    behind = 0.0
     for seed in range(runs):
         found.append(steady_run(part, demand, share, seed=seed, counted=counted))
-        if not patient and not found[-1].holds(goal):
+        behind += 1 - found[-1].answered
+        late = behind > (1 - ANSWERED) * runs
+        if not patient and (late or not found[-1].holds(goal)):
             break
     size = part.pool.replicas + (part.prefill.replicas if part.prefill else 0)
     return Held(rate=rate, goal=goal, runs=tuple(found), wanted=runs, replicas=size)
-
-
-QUICK = 600
-"""Requests of the one run by which a rate is found roughly."""
-
-_STEEP = 2.5
-"""By which power of the rate the load on the targets grows, until two rates were tried."""
-
-_NEAREST, _FURTHEST = 1.015, 1.3
-"""Factors between two rates that are tried one after the other."""
-
-
-def about_rate(
-    fleet: SimulatedFleet, demand: Demand, goal: Objectives, guess: float, *, within: float = 1.05
-) -> Held | None:
-    """Roughly the largest rate that holds, to a factor, by short runs; None where none does."""
-
-    def tried(rate: float) -> Held:
-        return hold(fleet, demand, rate, goal, runs=1, counted=QUICK)
-
-    return _largest(tried, guess, within)
-
-
-def largest_rate(
-    fleet: SimulatedFleet,
-    demand: Demand,
-    goal: Objectives,
-    guess: float,
-    *,
-    least: float = 0.0,
-    within: float = 1.025,
-    progress: Callable[[], None] = lambda: None,
-) -> Held | None:
-    """The largest rate that holds, to a factor, of three digits; None where none does, or none as
-    large as `least`, below which nothing is tried."""
-
-    def tried(rate: float) -> Held:
-        progress()
-        return hold(fleet, demand, rounded(rate), goal)
-
-    return _largest(tried, guess, within, least)
-
-
-def _largest(
-    tried: Callable[[float], Held], guess: float, within: float, least: float = 0.0
-) -> Held | None:
-    """Try rates, each where the load on the targets should be what it may be, between the largest
-    that held and the smallest that did not."""
-    best: Held | None = None
-    low, high, rate = 0.0, inf, guess
-    while high > max(within * low, least) and rate > guess * _HOPELESS:
-        found = tried(rate)
-        if found.kept:
-            best, low = found, rate
-        else:
-            high = rate
-        load = found.load if len(found.runs) == found.wanted or found.load > 1 else 1.05
-        factor = (LIMIT / max(load, 1e-3)) ** (1 / _STEEP)
-        if not found.kept:
-            factor = min(factor, 1 / _NEAREST if load > LIMIT else _UNSTEADY)
-        rate *= min(max(factor, 1 / _FURTHEST), _FURTHEST)
-        if low and high < inf and not low * _NEAREST <= rate <= high / _NEAREST:
-            rate = (low * high) ** 0.5
-        elif low and not high < inf:
-            rate = max(rate, low * within)
-    return best
-
-
-_HOPELESS = 0.01
-_UNSTEADY = 0.93
-"""Factor to the next rate from one that is within the targets and does not hold."""
-
-
-def rounded(rate: float, digits: int = 3) -> float:
-    """A rate as it is printed: cut after three digits, so that no more is promised than held.
-
-    >>> rounded(4.4391), rounded(512.9)
-    (4.43, 512.0)
-    """
-    scale = 10.0 ** (digits - 1 - floor(log10(rate)))
-    return floor(rate * scale + 1e-9) / scale

@@ -1,13 +1,13 @@
 """Limit: what a program for training cannot run of a plan, said once for searches and exports."""
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from shardwise.plans.software.candidates import Candidates, matters
+from shardwise.plans.software.candidates import Candidates
 
 Holds = Callable[[Candidates], Any]
 
@@ -55,25 +55,6 @@ def value_text(value: Any) -> str:
 
 Words = Mapping[str, Mapping[Any, str]]
 """What a program calls the values of a choice, by field and value."""
-
-
-def one_of(field: str, values: Collection[Any], rule: str = "", to: Any = None) -> Limit:
-    """That a choice, where it makes a difference, has one of some values; `to` is the value to
-    change it to, else the first of them."""
-    known = tuple(values)
-    change = known[0] if to is None else to
-    said = rule or f"it knows {', '.join(value_text(v) for v in known)}"
-
-    def holds(c: Candidates) -> np.ndarray:
-        return np.asarray(c.value(field) in known) | ~matters(field, c)
-
-    return Limit(
-        field=field,
-        about=about_of(field),
-        holds=holds,
-        rule=said,
-        remedy=lambda _: f"set {field} to {value_text(change)}",
-    )
 
 
 def about_of(field: str) -> tuple[str, ...]:

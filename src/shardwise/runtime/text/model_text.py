@@ -1,4 +1,4 @@
-"""What a checkpoint folder says about text: its tokenizer, the tokens that end an answer, the
+"""What a checkpoint folder says about text: its tokenizer, the token that ends an answer by it, the
 sampling that its makers recommend, and its chat template. Nothing of it is executed."""
 
 from collections.abc import Mapping, Sequence
@@ -60,8 +60,7 @@ def read_model_text(folder: Path) -> ModelText:
     words = _read(folder / "tokenizer_config.json")
     generation = _read(folder / "generation_config.json")
     special = {name: _spelt(words.get(name)) for name in words if name.endswith("_token")}
-    model = generation if "eos_token_id" in generation else _read(folder / "config.json")
-    ends = _ids(model.get("eos_token_id")) | _ids(ids.get(special.get("eos_token", "")))
+    end = ids.get(special.get("eos_token", ""))
     recommended = {
         name: float(generation[name])
         for name in RECOMMENDED
@@ -70,7 +69,7 @@ def read_model_text(folder: Path) -> ModelText:
     return ModelText(
         inner=inner,
         vocabulary=max(ids.values()) + 1,
-        end_ids=frozenset(ends),
+        end_ids=frozenset() if end is None else frozenset([end]),
         defaults=recommended,
         template=_template(folder, words, {k: v for k, v in special.items() if v}),
     )
@@ -88,10 +87,6 @@ def _spelt(token: Any) -> str:
     """A special token: a text, or an object whose `content` it is."""
     found = token.get("content") if isinstance(token, dict) else token
     return found if isinstance(found, str) else ""
-
-
-def _ids(found: Any) -> set[int]:
-    return {i for i in (found if isinstance(found, list) else [found]) if isinstance(i, int)}
 
 
 def _template(

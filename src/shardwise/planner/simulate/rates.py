@@ -1,0 +1,114 @@
+"""The largest rate that a fleet holds: found by short runs, confirmed by full ones.
+
+A short run (`QUICK`) is one run of few requests on a small part of the fleet, and costs a twentieth
+of the runs that say whether a rate holds (`steady.hold`). It finds the rate to a few per cent; from
+there full runs go up or down in small steps. A rate that fails says where to look next: what an
+overloaded fleet answers is what it can, and the load on the targets grows steadily with the rate.
+"""
+
+from collections.abc import Callable
+from math import exp, floor, inf, isfinite, log, log10
+
+from shardwise.planner.simulate.metrics import Objectives
+from shardwise.planner.simulate.run import SimulatedFleet
+from shardwise.planner.simulate.steady import ANSWERED, LIMIT, Demand, Held, hold
+
+QUICK, QUICK_FULL = 400, 100.0
+"""Requests of a short run that are looked at, and in flight."""
+
+NEAR, FINE = 1.04, 1.025
+"""Factors between a rate that holds and one that does not, by short and by full runs."""
+
+_STEP, _FURTHEST = 1.15, 2.0
+"""The first factor between two rates that short runs try, and the largest of all."""
+
+_LITTLE = 0.99
+"""The last factor to a smaller rate: what fails by little is no further away."""
+
+STEEP = 2.5
+"""By which power of the rate the load on the targets grows, until two rates were tried."""
+
+_HOPELESS = 0.01
+"""Share of the guess below which nothing is tried."""
+
+
+def about_rate(
+    fleet: SimulatedFleet, demand: Demand, goal: Objectives, guess: float
+) -> Held | None:
+    """Roughly the largest rate that holds, by short runs; None where none does."""
+
+    def tried(rate: float) -> Held:
+        return hold(fleet, demand, rate, goal, runs=1, counted=QUICK, full=QUICK_FULL)
+
+    return _largest(tried, guess, _STEP, NEAR)
+
+
+def largest_rate(
+    fleet: SimulatedFleet,
+    demand: Demand,
+    goal: Objectives,
+    near: float,
+    *,
+    least: float = 0.0,
+    progress: Callable[[], None] = lambda: None,
+) -> Held | None:
+    """The largest rate that holds, of three digits, from one that is near it on; None where none
+    does, or none as large as `least`, below which nothing is tried."""
+
+    def tried(rate: float) -> Held:
+        progress()
+        return hold(fleet, demand, rounded(rate), goal)
+
+    return _largest(tried, near, FINE, FINE, least)
+
+
+def _largest(
+    tried: Callable[[float], Held], guess: float, step: float, within: float, least: float = 0.0
+) -> Held | None:
+    """Try rates until one that holds and one that does not are `within` a factor of one another."""
+    low: Held | None = None
+    high: Held | None = None
+    rate = guess
+    while rate > guess * _HOPELESS:
+        found = tried(rate)
+        low, high = (found, high) if found.kept else (low, found)
+        if high is not None and high.rate <= max(within * low.rate if low else 0.0, least):
+            break
+        if low is not None and high is not None:
+            rate = _between(low, high)
+            continue
+        rate = found.rate * (step if found.kept else _smaller(found, step))
+        step = min(step * step, _FURTHEST)
+    return low
+
+
+def _smaller(failed: Held, step: float) -> float:
+    """The factor from a rate that does not hold to one that may, at most two steps away."""
+    if failed.answered < ANSWERED:
+        factor = failed.answered
+    elif failed.load > LIMIT:
+        factor = (LIMIT / failed.load) ** (1 / STEEP)
+    else:
+        factor = 1 / step
+    return min(max(factor, step**-2), _LITTLE)
+
+
+def _between(low: Held, high: Held) -> float:
+    """Where the load on the targets should be what it may be, between two rates, as a line through
+    the logarithms; their middle where what fails is no load."""
+    lightest, heaviest = log(max(low.load, 1e-9)), log(high.load) if high.load < inf else inf
+    share = 0.5
+    if isfinite(heaviest) and lightest < log(LIMIT) < heaviest:
+        share = (log(LIMIT) - lightest) / (heaviest - lightest)
+    share = min(max(share, 0.25), 0.75)
+    return exp((1 - share) * log(low.rate) + share * log(high.rate))
+
+
+def rounded(rate: float, digits: int = 3) -> float:
+    """A rate as it is printed: cut after three digits, so that no more is promised than held.
+
+    >>> rounded(4.4391), rounded(512.9)
+    (4.43, 512.0)
+    """
+    scale = 10.0 ** (digits - 1 - floor(log10(rate)))
+    return floor(rate * scale + 1e-9) / scale

@@ -1,0 +1,106 @@
+"""A serving plan as a person writes it: model, slice, mesh and load; the rest is worked out.
+
+    kind: serve
+    model: llama-3.1-8b
+    slice: h100:2
+    mesh: {tensor: 2}
+    input: 1024
+    output: 256
+    rate: 10
+    tpot: 30ms
+
+`input` and `output` are the tokens of a request; `rate` (requests per second), `ttft`, `tpot`,
+`e2e` and `trace` (a file that lengths are drawn from) say the load and its targets, and may be left
+out. Every other key of a plan may stand there too; what does not is as `plan serve` has it.
+"""
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+from shardwise.boundary import number
+from shardwise.errors import BadRequest
+from shardwise.hardware import Slice, parse_slice
+from shardwise.hardware.boxes import box_of
+from shardwise.models import load_model
+from shardwise.plans.batch_words import parse_length
+from shardwise.plans.handwritten import mesh_of
+from shardwise.plans.serve import SERVE_AXES, TTFT_TARGET
+from shardwise.plans.servers import VLLM, default_compute
+from shardwise.plans.train import model_hash
+from shardwise.units import parse_seconds
+
+NEEDED = ("model", "slice", "mesh", "input", "output")
+_LENGTHS = {"input_length": "input", "output_length": "output"}
+_LOAD = ("rate", "ttft", "tpot", "e2e", "trace")
+WORD_OF = {**_LENGTHS, **{f"workload.{name}": name for name in _LOAD}}
+"""The words of a file by the keys of the plan."""
+
+COMPUTED = ("model_hash", "box")
+"""Keys that are worked out where the file does not have them."""
+
+BATCH = 256
+"""Sequences at once where the file does not say: vLLM's own `--max-num-seqs`."""
+
+
+def is_handwritten(data: Mapping[str, Any]) -> bool:
+    """Whether the file of a serving plan leaves to us what a search would have written."""
+    serves = data.get("kind") == "serve" or ("kind" not in data and "input" in data)
+    return serves and (any(w in data for w in WORD_OF.values()) or not set(COMPUTED) <= set(data))
+
+
+def worked_out(data: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """The values of a whole plan; BadRequest names all keys that are missing."""
+    lengths = {key: data.get(word, data.get(key)) for key, word in _LENGTHS.items()}
+    said = {**data, **{_LENGTHS[key]: value for key, value in lengths.items() if value is not None}}
+    missing = [name for name in NEEDED if name not in said]
+    if missing:
+        raise BadRequest(
+            f"'{origin}' lacks {', '.join(missing)}; a serving plan written by hand needs "
+            f"{', '.join(NEEDED)}, and may say rate, ttft, tpot and e2e"
+        )
+    mesh, piece = mesh_of(data["mesh"], origin, SERVE_AXES), parse_slice(str(data["slice"]))
+    dtypes = {"compute": default_compute(piece.chip), "matmuls": "stored"}
+    computed: dict[str, Any] = {
+        "kind": "serve",
+        "model_hash": model_hash(load_model(str(data["model"]))),
+        "mesh": mesh,
+        "box": _box(piece, prod(mesh.values())),
+        "batch": BATCH,
+        "engine": VLLM.engine,
+        "kv_sharding": VLLM.kv_shardings[0],
+        **{key: parse_length(said[word], word) for key, word in _LENGTHS.items()},
+        **_workload(data),
+    }
+    own = {k: v for k, v in data.items() if k not in (*WORD_OF.values(), "mesh", *_LENGTHS)}
+    own["dtypes"] = dtypes | (data.get("dtypes") or {})
+    return computed | own
+
+
+def _workload(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The load and its targets, where a rate says that there is one."""
+    given = {name: data[name] for name in _LOAD if data.get(name) is not None}
+    if "rate" not in given:
+        if given:
+            raise BadRequest(f"{', '.join(given)} of a load without a rate; give the key 'rate'")
+        return {}
+    times = {name: parse_seconds(str(given[name]), name) for name in given if name in _TIMES}
+    rate = number(given["rate"], "rate", least=1e-6, most=1e6)
+    load = {"rate": rate, "ttft": TTFT_TARGET, **times}
+    return {"workload": load | {k: given[k] for k in ("trace",) if k in given}}
+
+
+_TIMES = ("ttft", "tpot", "e2e")
+
+
+def _box(piece: Slice, devices: int) -> list[int]:
+    """The part of the slice that so many devices take."""
+    chips = devices / piece.chip.jax_devices_per_chip / piece.count
+    box = box_of(piece, int(chips)) if chips == int(chips) else None
+    if box is None:
+        each = piece.chips * piece.chip.jax_devices_per_chip
+        raise BadRequest(
+            f"a mesh of {devices:,} devices is no part of {piece}, which has {each:,}; choose "
+            "degrees that multiply to those, or a slice of as many"
+        )
+    return list(box)

@@ -1,0 +1,165 @@
+"""From a checkpoint's folder to an engine that can step: what is stored how, and how much of it.
+
+What is not said is chosen: weights in the checkpoint's dtype (float32 on CPUs, where 16 bits are
+slower), a cache in the same, as many pages as the batch can use at full length or as the memory
+leaves, whichever is less.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from shardwise.errors import BadRequest
+from shardwise.models import ModelConfig, load_model, weight_dtype
+from shardwise.runtime.checkpoint import load
+from shardwise.runtime.engine.core import Engine
+from shardwise.runtime.engine.model_executor import ModelExecutor
+from shardwise.runtime.paged_cache import page_bytes
+from shardwise.runtime.precision import DTYPES, dtype_of
+from shardwise.runtime.quant import quantise_params
+from shardwise.scheduling import SchedulerConfig
+from shardwise.scheduling.forecast import pages_for
+from shardwise.scheduling.policies import Policy
+from shardwise.units import format_gib
+
+LONGEST = 4096
+"""Tokens of a sequence unless said, where the model takes as many."""
+MEMORY_SHARE = 0.9
+"""Of an accelerator's memory; a host's is shared with others, and half of what is free is taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """How a checkpoint is served. `weights` and `cache` are dtypes by the names of plans, int8
+    among them; None chooses. `batch` sequences at once, `budget` tokens of a step, sequences of at
+    most `most_tokens`; `pages` of `page_size` tokens (None: what the memory leaves)."""
+
+    batch: int = 32
+    budget: int = 512
+    most_tokens: int | None = None
+    page_size: int = 16
+    pages: int | None = None
+    host_pages: int = 0
+    weights: str | None = None
+    cache: str | None = None
+    policy: Policy = "chunked"
+    prefix_cache: bool = True
+    multi_step: int = 1
+    max_waiting: int = 0
+    seed: int | None = None
+
+
+def open_engine(
+    folder: Path, settings: EngineSettings, end_ids: frozenset[int] = frozenset()
+) -> Engine:
+    """Load a checkpoint and make its engine; `end_ids` are the tokenizer's, beside those of the
+    folder's configs. Raises BadRequest for what cannot be served."""
+    cfg = load_model(folder)
+    compute = _compute_dtype(cfg)
+    if settings.weights is not None and settings.weights in DTYPES:
+        compute = settings.weights
+    params: Mapping[str, Any] = load(folder, cfg, dtype_of(compute))
+    if settings.weights == "int8":
+        params = quantise_params(params, cfg)
+    elif settings.weights not in (None, *DTYPES):
+        raise BadRequest(
+            f"weights in {settings.weights}; the engine keeps them in one of "
+            f"{', '.join((*DTYPES, 'int8'))}"
+        )
+    kept = settings.cache or compute
+    if kept not in (*DTYPES, "int8"):
+        raise BadRequest(
+            f"a cache in {kept}; the engine keeps it in one of {', '.join((*DTYPES, 'int8'))}"
+        )
+    dtype = jnp.int8 if kept == "int8" else dtype_of(kept)
+    most_tokens = _most_tokens(cfg, settings.most_tokens)
+    width = pages_for(most_tokens, settings.page_size)
+    pages = settings.pages or _pages(cfg, settings, width, dtype)
+    config = SchedulerConfig(
+        pages=pages,
+        page_size=settings.page_size,
+        batch=settings.batch,
+        budget=settings.budget,
+        policy=settings.policy,
+        prefix_cache=settings.prefix_cache,
+        host_pages=settings.host_pages,
+        max_waiting=settings.max_waiting,
+    )
+    end_ids |= end_tokens(folder)
+    executor = ModelExecutor(
+        params,
+        cfg,
+        pages=pages,
+        page_size=settings.page_size,
+        table_width=width,
+        batch=settings.batch,
+        budget=settings.budget,
+        dtype=dtype,
+        compute=compute,
+        host_pages=settings.host_pages,
+        end_ids=end_ids,
+        multi_step=settings.multi_step,
+    )
+    return Engine(
+        config,
+        executor,
+        end_ids=end_ids,
+        most_tokens=most_tokens,
+        multi_step=settings.multi_step,
+        seed=settings.seed,
+    )
+
+
+def end_tokens(folder: Path) -> frozenset[int]:
+    """The ids that end an answer, by generation_config.json, else by config.json."""
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        if path.exists():
+            ids = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+            if ids is not None:
+                return frozenset(ids if isinstance(ids, list) else [ids])
+    return frozenset()
+
+
+def _compute_dtype(cfg: ModelConfig) -> str:
+    if jax.default_backend() == "cpu":
+        return "f32"
+    return "f16" if weight_dtype(cfg, "") == "f16" else "bf16"
+
+
+def _most_tokens(cfg: ModelConfig, asked: int | None) -> int:
+    """The longest sequence: what was asked for, within what the model was made for."""
+    made_for = cfg.position_rows or cfg.max_context or LONGEST
+    if asked is not None and asked > made_for:
+        raise BadRequest(
+            f"sequences of {asked:,} tokens are longer than the {made_for:,} positions of model "
+            f"'{cfg.name}'; ask for at most that many"
+        )
+    return asked or min(made_for, LONGEST)
+
+
+def _pages(cfg: ModelConfig, settings: EngineSettings, width: int, dtype: Any) -> int:
+    """Pages for the whole batch at full length, or as many as the memory leaves."""
+    each, free = page_bytes(cfg, settings.page_size, dtype), _free_bytes()
+    pages = min(settings.batch * width, int(free // each))
+    if pages < width:
+        raise BadRequest(
+            f"{format_gib(free)} of memory are left for the cache and one sequence of "
+            f"{width * settings.page_size:,} tokens takes {format_gib(width * each)}; ask for "
+            "shorter sequences, or for a cache in int8"
+        )
+    return pages
+
+
+def _free_bytes() -> float:
+    """Bytes of the device that the cache may take, the weights being loaded."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        return MEMORY_SHARE * stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
