@@ -78,7 +78,7 @@ def test_who_leaves_frees_pages_at_once(tmp_path):
             while state.replica.engine.scheduler.outstanding or state.waiting:
                 assert time.monotonic() < begun + 1.5
                 time.sleep(0.005)
-            nothing_is_held(state)
+            settled(state)
 
 
 SERVER = """
