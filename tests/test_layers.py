@@ -175,10 +175,12 @@ def test_workflows_stay_few():
 # ---- start-up and folders ------------------------------------------------------------------------
 
 
-def test_planning_loads_no_jax():
+def test_planning_loads_neither_jax_nor_a_server():
     code = (
         "import sys, shardwise, shardwise.planner, shardwise.apps.cli.plan\n"
-        "sys.exit('jax loaded' if 'jax' in sys.modules else 0)"
+        "import shardwise.apps.cli.serve, shardwise.apps.cli.generate\n"
+        "heavy = {'jax', 'starlette', 'uvicorn', 'jinja2', 'prometheus_client'}\n"
+        "sys.exit(f'loaded: {heavy & set(sys.modules)}' if heavy & set(sys.modules) else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -18,6 +18,7 @@ NAMES = [
     "ServePlan",
     "TrainPlan",
     "backward",
+    "bench_serve",
     "book_figure",
     "book_list",
     "calibrate",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from shardwise.roofline.price import price
     from shardwise.sharding import Layout, Mesh
     from shardwise.sharding.backward import derive as backward
+    from shardwise.verbs.bench_serve import bench_serve
     from shardwise.verbs.book import book_figure, book_list
     from shardwise.verbs.calibrate import calibrate
     from shardwise.verbs.compare import compare
@@ -64,6 +65,7 @@ _HOMES = {
     "ServePlan": ("shardwise.plans", "ServePlan"),
     "TrainPlan": ("shardwise.plans", "TrainPlan"),
     "backward": ("shardwise.sharding.backward", "derive"),
+    "bench_serve": ("shardwise.verbs.bench_serve", "bench_serve"),
     "book_figure": ("shardwise.verbs.book", "book_figure"),
     "book_list": ("shardwise.verbs.book", "book_list"),
     "calibrate": ("shardwise.verbs.calibrate", "calibrate"),
@@ -110,6 +112,7 @@ __all__ = [
     "ServePlan",
     "TrainPlan",
     "backward",
+    "bench_serve",
     "book_figure",
     "book_list",
     "calibrate",

@@ -109,7 +109,7 @@ def test_a_server_that_is_not_there_or_refuses_is_named(server):
     asks = load(5, 100.0, 5, 2)
     with pytest.raises(BadRequest, match="refused a request with 404"):
         measure(url(server), "another", 1000, asks)
-    with pytest.raises(BadRequest, match="cannot be measured"):
+    with pytest.raises(BadRequest, match="cannot be asked"):
         measure("http://127.0.0.1:9", "tiny", 1000, asks)
 
 

@@ -14,7 +14,7 @@ from shardwise.apps.cli.plan_serve import GONE, serve
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.models import load_model
 from shardwise.plans import ServePlan, load_plan
-from shardwise.workflows.predict_serve import cache_text
+from shardwise.workflows.predict_fleet import cache_text
 
 SMALL, RATE = SERVED[:8], SERVED[8:]
 

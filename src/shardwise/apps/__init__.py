@@ -1,4 +1,4 @@
 """Screens: parse a request, call a verb, render the answer. Nothing is computed here.
 
-Start with `cli/`; each file there is one command.
+Start with `cli/`; each file there is one command. `server/` answers OpenAI's clients over HTTP.
 """

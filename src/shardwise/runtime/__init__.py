@@ -10,8 +10,8 @@ row, `paged_cache.py` in pages that all sequences share, `cache_entry.py` a toke
 `sharding.py` lays it out as a plan says, `generate.py` prefills and decodes. `options.py` holds
 dtypes, remat and the hooks of strategies; `collective_matmul/` matmuls that overlap their own
 communication, `parallel/` the strategies of a plan, `trainer/` runs many steps, `programs/` makes
-what is compiled ahead of time, `engine/` serves requests. Nothing is predicted and nothing measured
-here. Read `model.py` first.
+what is compiled ahead of time, `engine/` serves requests, `text/` has tokenizers and chat
+templates. Nothing is predicted and nothing measured here. Read `model.py` first.
 """
 
 from shardwise.runtime.cache import Cache, empty_cache

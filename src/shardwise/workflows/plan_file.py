@@ -23,7 +23,7 @@ from shardwise.units import format_gib
 from shardwise.work import Work
 from shardwise.workflows.inputs import ChipWords, Hardware, plan_changes
 from shardwise.workflows.predict import train_result
-from shardwise.workflows.predict_serve import serve_result
+from shardwise.workflows.predict_fleet import serve_result
 
 GivenPlan = str | Path | TrainPlan | ServePlan
 """A plan's file, the name of a published one, or a plan."""

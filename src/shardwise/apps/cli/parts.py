@@ -5,7 +5,10 @@ from contextlib import contextmanager
 
 from shardwise.errors import MissingPart
 
-_OPTIONAL = ("jax", "jaxlib", "optax", "ml_dtypes", "scipy")
+_OPTIONAL = {
+    "run": ("jax", "jaxlib", "optax", "ml_dtypes", "scipy"),
+    "serve": ("starlette", "uvicorn", "prometheus_client", "jinja2"),
+}
 
 
 @contextmanager
@@ -15,6 +18,7 @@ def needed_for(what: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         name = (error.name or "").partition(".")[0]
-        if name not in _OPTIONAL:
+        part = next((part for part, names in _OPTIONAL.items() if name in names), "")
+        if not part:
             raise
-        raise MissingPart(f"{what} needs {name}: pip install '.[run]'") from None
+        raise MissingPart(f"{what} needs {name}: pip install '.[{part}]'") from None

@@ -8,9 +8,11 @@ sizes are seen.
 
 import http.client
 import json
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -111,6 +113,13 @@ def _one(
     endpoint: str, model: str, ask: LoadRequest, prompt: list[int], timeout: float
 ) -> ServedRequest:
     """One request and its streamed answer."""
+    return sent(endpoint, model, ask, prompt, timeout)[0]
+
+
+def sent(
+    endpoint: str, model: str, ask: LoadRequest, prompt: list[int], timeout: float
+) -> tuple[ServedRequest, list[float]]:
+    """One request and its streamed answer, and when each event with tokens came."""
     body = {
         "model": model,
         "prompt": prompt,
@@ -123,14 +132,14 @@ def _one(
     arrival = time.monotonic()
     times: list[float] = []
     usage: dict[str, Any] = {}
-    for event in _events(endpoint, body, timeout):
+    for event in events(endpoint, "/v1/completions", body, timeout):
         if event.get("choices"):
             times.append(time.monotonic())
         said = event.get("usage")
         usage = said if isinstance(said, dict) else usage
     if not times:
         raise BadRequest(f"'{endpoint}' answered request {ask.id} without a token")
-    return ServedRequest(
+    served = ServedRequest(
         id=ask.id,
         arrival=arrival,
         prompt=whole(usage.get("prompt_tokens", ask.prompt), "prompt_tokens", least=1, most=2**31),
@@ -140,26 +149,29 @@ def _one(
         first_token=times[0],
         last_token=times[-1],
     )
+    return served, times
 
 
+def model_of(endpoint: str, timeout: float = 30.0) -> str:
+    """The first model that a server lists. Raises BadRequest."""
+    with answered(endpoint, "/v1/models", None, timeout) as answer:
+        found = parse_json(answer.read(LONGEST_LINE).decode("utf-8", "replace"), "its models")
+    try:
+        return str(found["data"][0]["id"])
+    except (LookupError, TypeError):
+        raise BadRequest(f"'{endpoint}' lists no model; name it with --served-model") from None
+
+
+KEYS = ("SHARDWISE_API_KEY", "OPENAI_API_KEY")
 LONGEST_LINE = 2**20
 """Bytes of one event of a streamed answer."""
 
 
-def _events(endpoint: str, body: dict[str, Any], timeout: float):
-    """The JSON documents of a streamed answer."""
-    url = urlsplit(endpoint if "//" in endpoint else f"http://{endpoint}")
-    secure = url.scheme == "https"
-    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    path = url.path.rstrip("/").removesuffix("/v1") + "/v1/completions"
-    connection = kind(url.hostname or "", url.port, timeout=timeout)
-    try:
-        headers = {"Content-Type": "application/json"}
-        connection.request("POST", path, json.dumps(body), headers)
-        answer = connection.getresponse()
-        if answer.status != 200:
-            said = answer.read(500).decode("utf-8", "replace")
-            raise BadRequest(f"'{endpoint}' refused a request with {answer.status}: {said}")
+def events(
+    endpoint: str, path: str, body: Mapping[str, Any], timeout: float
+) -> Iterator[dict[str, Any]]:
+    """The JSON documents of a streamed answer. Raises BadRequest."""
+    with answered(endpoint, path, body, timeout) as answer:
         while line := answer.readline(LONGEST_LINE):
             text = line.decode("utf-8", "replace").strip()
             if text.startswith("data:") and text != "data: [DONE]":
@@ -167,10 +179,36 @@ def _events(endpoint: str, body: dict[str, Any], timeout: float):
                 if not isinstance(event, dict):
                     raise BadRequest(f"an answer of '{endpoint}' is no JSON object")
                 yield event
+
+
+@contextmanager
+def answered(
+    endpoint: str, path: str, body: Mapping[str, Any] | None, timeout: float
+) -> Iterator[http.client.HTTPResponse]:
+    """The answer to a POST, or without a body to a GET. A server's key is taken from
+    SHARDWISE_API_KEY or OPENAI_API_KEY. Raises BadRequest."""
+    url = urlsplit(endpoint if "//" in endpoint else f"http://{endpoint}")
+    secure = url.scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = None
+    try:
+        connection = kind(url.hostname or "", url.port, timeout=timeout)
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get(KEYS[0]) or os.environ.get(KEYS[1]):
+            headers["Authorization"] = f"Bearer {key}"
+        place = url.path.rstrip("/").removesuffix("/v1") + path
+        data = None if body is None else json.dumps(body)
+        connection.request("GET" if data is None else "POST", place, data, headers)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            said = answer.read(500).decode("utf-8", "replace")
+            raise BadRequest(f"'{endpoint}' refused a request with {answer.status}: {said}")
+        yield answer
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise BadRequest(
-            f"'{endpoint}' cannot be measured: {error}; give the address of a server that has "
-            "/v1/completions, such as http://localhost:8000"
+            f"'{endpoint}' cannot be asked: {error}; give the address of a server that has "
+            f"{path}, such as http://localhost:8000"
         ) from None
     finally:
-        connection.close()
+        if connection is not None:
+            connection.close()

@@ -41,7 +41,7 @@ SHARE, ROOM, ANSWERED = 0.95, 0.05, 0.99
 APART, LEAST_APART = 2.0, 0.02
 """Deviations above the mean of the runs that the load on a target is taken at, and what a deviation
 is at least, of the mean, as few runs may lie together by chance."""
-NOISY = 1.08
+NOISY = 1.03
 """The longest tail of some runs over their mean from which twice as many tell more."""
 SLOW_RUN = {5: 3.285, 10: 2.515}
 """Deviations above the mean of so many runs that 98 of 100 further ones stay below: Student's t."""
@@ -426,8 +426,9 @@ class Held:
 def _tail(runs: Sequence[SteadyRun]) -> float:
     """The longest 90th percentile of TTFT or TPOT over the mean of the runs'."""
     tails = np.array([run.percentiles()[:2] for run in runs])
-    with np.errstate(invalid="ignore"):  # of refused requests, whose times are infinite
-        return float(np.max(np.max(tails, axis=0) / np.mean(tails, axis=0)))
+    longest, mean = np.max(tails, axis=0), np.mean(tails, axis=0)
+    measured = np.isfinite(mean) & (mean > 0)  # one token has no TPOT, a refused request no time
+    return float(np.max(longest[measured] / mean[measured], initial=1.0))
 
 
 def _slow(runs: np.ndarray, apart: float) -> np.ndarray:

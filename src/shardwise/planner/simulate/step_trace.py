@@ -12,6 +12,7 @@ from shardwise.planner.simulate.clock import TICKS
 from shardwise.planner.simulate.metrics import levels
 from shardwise.planner.simulate.replica import Replica, StepRun
 from shardwise.planner.simulate.run import Outcome
+from shardwise.scheduling.step import StepShape
 
 _MICRO = TICKS // 10**6
 _NANO = TICKS // 10**9
@@ -67,15 +68,14 @@ def _steps(replica: Replica, start: int, last: float) -> Iterator[dict[str, Any]
                 "dur": (to - at) / 1e3,
                 "pid": _process(replica.index),
                 "tid": 1,
-                "name": _name(run),
+                "name": step_name(run.plan.shape),
                 "cat": "step",
                 "args": _arguments(run, step),
             }
 
 
-def _name(run: StepRun) -> str:
-    """ "decode 12", "prefill 2048", or "mixed 2048 + 12"."""
-    shape = run.plan.shape
+def step_name(shape: StepShape) -> str:
+    """What a step does: "decode 12", "prefill 2048", or "mixed 2048 + 12"."""
     if not shape.prefill_tokens:
         return f"decode {shape.decodes}"
     if not shape.decodes:

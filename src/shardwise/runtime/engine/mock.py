@@ -12,6 +12,7 @@ import numpy as np
 from shardwise.runtime.engine.generation import Sampling
 from shardwise.runtime.engine.step_batch import (
     ON_DEVICE,
+    ChunkRow,
     RowTokens,
     StepBatch,
     StepTokens,
@@ -65,7 +66,7 @@ class MockExecutor:
                 self._emitted[row.slot] = token
                 chunks[-1] = _row([token], row.generation.sampling)
         decodes = [self._decode(batch, row) for row in range(len(batch.slots_D))]
-        prompts = [_prompt(row.tokens, row.generation.sampling) for row in batch.chunks]
+        prompts = [_prompt(row) for row in batch.chunks]
         return Finished(StepTokens(decodes, chunks, prompts))
 
     def _decode(self, batch: StepBatch, row: int) -> RowTokens:
@@ -111,9 +112,12 @@ def _row(tokens: list[int], sampling: Sampling) -> RowTokens:
     return _certain(tokens, sampling.logprobs)
 
 
-def _prompt(tokens: np.ndarray, sampling: Sampling) -> RowTokens | None:
+def _prompt(row: ChunkRow) -> RowTokens | None:
+    """Of the prompt's tokens that follow those of the chunk."""
+    sampling = row.generation.sampling
     if sampling.prompt_logprobs is None:
         return None
+    tokens = row.generation.prompt[row.start + 1 : row.start + len(row.tokens) + 1]
     return _certain([int(token) for token in tokens], sampling.prompt_logprobs)
 
 

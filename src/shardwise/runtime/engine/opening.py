@@ -55,8 +55,11 @@ class EngineSettings:
     seed: int | None = None
 
 
-def open_engine(folder: Path, settings: EngineSettings) -> Engine:
-    """Load a checkpoint and make its engine. Raises BadRequest for what cannot be served."""
+def open_engine(
+    folder: Path, settings: EngineSettings, end_ids: frozenset[int] = frozenset()
+) -> Engine:
+    """Load a checkpoint and make its engine; `end_ids` are the tokenizer's, beside those of the
+    folder's configs. Raises BadRequest for what cannot be served."""
     cfg = load_model(folder)
     compute = _compute_dtype(cfg)
     if settings.weights is not None and settings.weights in DTYPES:
@@ -88,7 +91,7 @@ def open_engine(folder: Path, settings: EngineSettings) -> Engine:
         host_pages=settings.host_pages,
         max_waiting=settings.max_waiting,
     )
-    end_ids = end_tokens(folder)
+    end_ids |= end_tokens(folder)
     executor = ModelExecutor(
         params,
         cfg,

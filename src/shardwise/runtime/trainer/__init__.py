@@ -1,7 +1,7 @@
 """The trainer: text in, a trained model out, through kills, full disks and lost machines.
 
 `loop.py` is the run, step by step; `step.py` asks the strategies for the step of a plan, `data.py`
-turns text into batches in an order that any step can be resumed at, `tokens.py` has the tokenizers,
+turns text into batches in an order that any step can be resumed at,
 `optimizer.py` the optax side (`adafactor.py` and `adam8bit.py` where optax has none that serves),
 `checkpoint.py` what is kept and how it survives, `hub.py` checkpoints of Hugging Face, `metrics.py`
 and `events.py` what is reported. `processes.py` joins processes, `supervisor.py` watches over them
@@ -11,6 +11,7 @@ gives a loss on other text. How long a step should take is not computed here: it
 `Expected`. Read `loop.py` first.
 """
 
+from shardwise.runtime.text.tokenizer import Bytes, Tokenizer, tokenizer_of
 from shardwise.runtime.trainer.checkpoint import Keeper, restore
 from shardwise.runtime.trainer.data import Corpus, Feed, corpus_of
 from shardwise.runtime.trainer.evaluate import held_out_loss
@@ -19,7 +20,6 @@ from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of, re
 from shardwise.runtime.trainer.optimizer import SCHEDULES, Settings, apply_updates, optimizer_of
 from shardwise.runtime.trainer.processes import ProcessGroup, connect
 from shardwise.runtime.trainer.step import TrainProgram, program
-from shardwise.runtime.trainer.tokens import Bytes, Tokenizer, tokenizer_of
 
 __all__ = [
     "SCHEDULES",

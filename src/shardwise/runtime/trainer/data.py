@@ -23,8 +23,8 @@ import jax
 import numpy as np
 
 from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.runtime.text.tokenizer import Tokenizer
 from shardwise.runtime.trainer.disk import force, write_text
-from shardwise.runtime.trainer.tokens import Tokenizer
 
 Batch = dict[str, jax.Array]
 COLUMNS = ("tokens", "targets", "weights", "positions", "segments")

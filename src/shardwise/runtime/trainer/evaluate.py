@@ -10,10 +10,10 @@ from shardwise.runtime.init import shapes as shapes_of
 from shardwise.runtime.model import cross_entropy, forward
 from shardwise.runtime.options import Options
 from shardwise.runtime.precision import dtype_of
+from shardwise.runtime.text.tokenizer import tokenizer_of
 from shardwise.runtime.trainer.checkpoint import read_params
 from shardwise.runtime.trainer.data import Feed, corpus_of
 from shardwise.runtime.trainer.loop import TrainRun
-from shardwise.runtime.trainer.tokens import tokenizer_of
 
 
 def held_out_loss(run: TrainRun, checkpoint: Path, data: Path) -> tuple[float, int]:

@@ -23,6 +23,7 @@ from shardwise.plans.train import mesh_text
 from shardwise.runtime.checkpoint import verify
 from shardwise.runtime.parallel import check
 from shardwise.runtime.parallel.setup import TensorMatmul
+from shardwise.runtime.text.tokenizer import Tokenizer, tokenizer_of
 from shardwise.runtime.trainer.checkpoint import Keeper, check_identity, restore
 from shardwise.runtime.trainer.data import Feed, corpus_of
 from shardwise.runtime.trainer.hub import check_target, export, tokenizer_beside
@@ -32,7 +33,6 @@ from shardwise.runtime.trainer.metrics import Expected, MetricsFile, StepMetrics
 from shardwise.runtime.trainer.optimizer import Settings, rate_of
 from shardwise.runtime.trainer.step import State, TrainProgram, program, shapes_of
 from shardwise.runtime.trainer.stop import Signals, Stop, agreed
-from shardwise.runtime.trainer.tokens import Tokenizer, tokenizer_of
 
 ORPHANS = 10.0
 """Seconds that a worker of an earlier run has to end after its supervisor was killed."""

@@ -46,25 +46,31 @@ class Bytes:
         return np.frombuffer(text, np.uint8)
 
 
+def read_tokenizer(path: Path) -> tuple[Any, str]:
+    """A tokenizer.json as the library's own object, and a name that says which file it was. Raises
+    BadRequest for a file that is none."""
+    try:
+        from tokenizers import Tokenizer as Read
+    except ImportError:
+        raise MissingPart(
+            "reading a tokenizer file needs `tokenizers`: pip install '.[run]'"
+        ) from None
+    try:
+        text = path.read_text(encoding="utf-8")
+        inner: Any = Read.from_str(text)
+    except OSError as error:
+        raise BadRequest(f"cannot read the tokenizer '{path}': {error.strerror}") from None
+    except Exception as error:  # the library raises bare Exception
+        raise BadRequest(f"'{path}' is no tokenizer.json: {error}") from None
+    return inner, f"tokenizers:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
 class FromFile:
     """A tokenizer.json of the `tokenizers` library. Raises BadRequest for a file that is none."""
 
     def __init__(self, path: Path) -> None:
-        try:
-            from tokenizers import Tokenizer as Read
-        except ImportError:
-            raise MissingPart(
-                "reading a tokenizer file needs `tokenizers`: pip install '.[run]'"
-            ) from None
-        try:
-            text = path.read_text(encoding="utf-8")
-            self._inner: Any = Read.from_str(text)
-        except OSError as error:
-            raise BadRequest(f"cannot read the tokenizer '{path}': {error.strerror}") from None
-        except Exception as error:  # the library raises bare Exception
-            raise BadRequest(f"'{path}' is no tokenizer.json: {error}") from None
+        self._inner, self.name = read_tokenizer(path)
         ids = self._inner.get_vocab(with_added_tokens=True)
-        self.name = f"tokenizers:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         self.vocabulary = max(ids.values()) + 1
         self.end: int | None = next((ids[name] for name in ENDS if name in ids), None)
 

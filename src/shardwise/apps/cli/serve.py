@@ -1,0 +1,67 @@
+"""`shardwise serve`: an OpenAI-compatible server of a checkpoint, on the device at hand."""
+
+import os
+import sys
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from shardwise.apps.cli.command import AnswerCommand
+from shardwise.apps.cli.numbers import Number, Whole
+from shardwise.apps.cli.parts import needed_for
+from shardwise.errors import BadRequest
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+LEVELS = click.Choice(["debug", "info", "warning", "error"])
+
+
+@click.command(cls=AnswerCommand)
+@click.argument("model", metavar="MODEL_DIR", type=click.Path(file_okay=False))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=Whole(most=65535), default=8000, show_default=True)
+@click.option("--served-model", metavar="NAME", help="Its name to clients; default the folder's.")
+@click.option("--sequences", type=Whole(least=1, most=4096), default=32, show_default=True)
+@click.option("--prefill-chunk", type=Whole(least=1), default=512, show_default=True)
+@click.option("--seq", type=Whole(least=2), help="Prompt and answer at most; default the model's.")
+@click.option("--kv-tokens", type=Whole(least=1), help="Default what the device has room for.")
+@click.option("--weights", metavar="f32|bf16|int8", help="Default by device.")
+@click.option("--kv", metavar="f32|bf16|int8", help="Default as computed in.")
+@click.option("--warm", type=click.Choice(["lazy", "all"]), default="lazy", show_default=True)
+@click.option("--queue", type=Whole(least=1), default=512, show_default=True)
+@click.option(
+    "--request-time", type=Number(above=0), default=3600.0, metavar="SECONDS", help="[3600]"
+)
+@click.option("--drain-time", type=Number(least=0), default=600.0, metavar="SECONDS", help="[600]")
+@click.option("--api-key", multiple=True, help="May be repeated; default $SHARDWISE_API_KEY.")
+@click.option("--log-level", type=LEVELS, default="info", show_default=True)
+def serve(**options: Any) -> None:
+    """Serve the checkpoint in MODEL_DIR to OpenAI's clients until SIGTERM or Ctrl-C.
+
+    /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /metrics;
+    /openapi.json has their fields. What was accepted before the signal is answered first.
+    """
+    with needed_for("serving"):
+        from shardwise.apps.server.run import bound, run_server
+        from shardwise.apps.server.state import ServerLimits
+        from shardwise.workflows.serving import ServeModelRequest, open_replica
+    keys = options["api_key"] or tuple(filter(None, [os.environ.get("SHARDWISE_API_KEY")]))
+    if "" in keys:
+        raise BadRequest("--api-key is empty; give a key, or leave it out")
+    if options["host"] not in LOOPBACK and not keys:
+        click.echo(f"warning: whoever reaches {options['host']} may ask; see --api-key", err=True)
+    asked = ServeModelRequest(**{f.name: options[f.name] for f in fields(ServeModelRequest)})
+    with bound(options["host"], options["port"]) as listening:
+        replica = open_replica(asked, lambda line: click.echo(line, err=True))
+        limits = ServerLimits(
+            queue=options["queue"], seconds=options["request_time"], drain=options["drain_time"]
+        )
+        code = run_server(
+            replica,
+            listening,
+            limits=limits,
+            api_keys=keys,
+            level=options["log_level"],
+            ready=lambda url: click.echo(f"{replica.name} is served at {url}", err=True),
+        )
+    sys.exit(code)

@@ -1,0 +1,219 @@
+"""The server's routes. What all requests share (log, key, limits) is in `gate.py`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from importlib.metadata import version
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from shardwise.apps.server.chat import chat
+from shardwise.apps.server.completions import complete
+from shardwise.apps.server.errors import ApiError, bad, invalid
+from shardwise.apps.server.fields import BODIES, ApiModel, DetokenizeFields, TokenizeFields
+from shardwise.apps.server.gate import Gate
+from shardwise.apps.server.openapi import openapi
+from shardwise.apps.server.prompts import chat_prompt, check_tokens
+from shardwise.apps.server.reply import ClientGoneError
+from shardwise.apps.server.state import ServerState
+from shardwise.workflows.serving import Engine
+
+Post = Callable[[ServerState, Request, Any], Awaitable[Response]]
+
+
+def server_app(state: ServerState) -> Gate:
+    """The server as an ASGI application."""
+    posts: dict[str, Post] = {
+        "/v1/completions": complete,
+        "/v1/chat/completions": chat,
+        "/tokenize": tokenize,
+        "/detokenize": detokenize,
+    }
+    gets = {
+        "/v1/models": models,
+        "/v1/models/{name:path}": models,
+        "/health": health,
+        "/metrics": metrics,
+        "/openapi.json": described,
+        "/debug/state": debug_state,
+        "/debug/trace": debug_trace,
+    }
+    routes = [
+        Route(path, _with_body(BODIES[path], post), methods=["POST"])
+        for path, post in posts.items()
+    ]
+    routes += [Route(path, get, methods=["GET"]) for path, get in gets.items()]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={ApiError: _refused, HTTPException: _no_route, ClientGoneError: _left},
+    )
+    app.state.server = state
+    return Gate(app, state)
+
+
+def _with_body(model: type[ApiModel], post: Post) -> Callable[[Request], Awaitable[Response]]:
+    """A route whose body is one of the request models."""
+
+    async def route(request: Request) -> Response:
+        state = _state(request)
+        try:
+            fields = model.model_validate_json(await _body(request, state))
+        except ValidationError as error:
+            raise invalid(error) from None
+        name = getattr(fields, "model", None)
+        if name is not None and name != state.replica.name:
+            raise ApiError(
+                404,
+                f"there is no model '{name[:200]}'; this one is '{state.replica.name}'",
+                "model",
+            )
+        return await post(state, request, fields)
+
+    return route
+
+
+async def _body(request: Request, state: ServerState) -> bytes:
+    """All bytes of a request, of which there are not too many, nor too slow."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, "send a body of Content-Type: application/json")
+    limits, data = state.limits, bytearray()
+    try:
+        async with asyncio.timeout(limits.upload):
+            async for part in request.stream():
+                data += part
+                if len(data) > limits.body:
+                    raise ApiError(413, f"the body has over {limits.body:,} bytes")
+    except TimeoutError:
+        raise ApiError(408, f"the body did not come within {limits.upload:g} s") from None
+    except ClientDisconnect:
+        raise ClientGoneError from None
+    return bytes(data)
+
+
+def _state(request: Request) -> ServerState:
+    return request.app.state.server
+
+
+def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return JSONResponse(error.document(), error.status, error.headers)
+
+
+def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:200]
+    said = f"{request.method} {path}: {error.detail}; /openapi.json lists what is there"
+    return JSONResponse(
+        ApiError(error.status_code, said).document(), error.status_code, error.headers
+    )
+
+
+def _left(_: Request, __: Exception) -> Response:
+    return Response(status_code=499)
+
+
+async def models(request: Request) -> Response:
+    """The one model, as a list of one or by its name."""
+    state = _state(request)
+    card = {
+        "id": state.replica.name,
+        "object": "model",
+        "created": int(state.started),
+        "owned_by": "shardwise",
+        "root": state.replica.name,
+        "max_model_len": state.thread.most_tokens,
+    }
+    name = request.path_params.get("name")
+    if name is None:
+        return JSONResponse({"object": "list", "data": [card]})
+    if name != state.replica.name:
+        raise ApiError(
+            404, f"there is no model '{name[:200]}'; this one is '{state.replica.name}'", "model"
+        )
+    return JSONResponse(card)
+
+
+async def tokenize(state: ServerState, _: Request, fields: TokenizeFields) -> Response:
+    """The tokens of a text, or of a chat by the model's template."""
+    text = state.replica.text
+    if (fields.prompt is None) == (fields.messages is None):
+        raise bad("prompt", "give prompt or messages, one of them")
+    if fields.prompt is not None:
+        tokens = text.encode(fields.prompt, special=fields.add_special_tokens is not False)
+    else:
+        generation, more = fields.add_generation_prompt is not False, fields.chat_template_kwargs
+        tokens = chat_prompt(text, fields.messages or (), fields.tools, generation, more or {})
+    return JSONResponse(
+        {"tokens": tokens, "count": len(tokens), "max_model_len": state.thread.most_tokens}
+    )
+
+
+async def detokenize(state: ServerState, _: Request, fields: DetokenizeFields) -> Response:
+    """The text of tokens."""
+    text = state.replica.text
+    if fields.tokens:
+        check_tokens(fields.tokens, text, "tokens")
+    return JSONResponse({"prompt": text.decode(fields.tokens, skip_special=False)})
+
+
+async def health(request: Request) -> Response:
+    """200 while new requests are taken."""
+    state = _state(request)
+    if not state.ready:
+        raise ApiError(503, "the server ends" if state.draining else "the engine has failed")
+    return Response()
+
+
+async def metrics(request: Request) -> Response:
+    """What Prometheus reads."""
+    text = _state(request).metrics.text()
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def described(_: Request) -> Response:
+    """The API."""
+    return JSONResponse(openapi(version("shardwise")))
+
+
+async def debug_state(request: Request) -> Response:
+    """The pool, the prefix tree and the queue, between two steps."""
+    state = _state(request)
+    found = await state.thread.told(_engine_state)
+    server = {"active": state.active, "answers": state.waiting, "draining": state.draining}
+    return JSONResponse({**found, "server": server, "last_10_s": state.trace.summary(10)})
+
+
+def _engine_state(engine: Engine) -> dict[str, Any]:
+    scheduler = engine.scheduler
+    config = scheduler.config
+    return {
+        "pages": {
+            "all": config.pages,
+            "size": config.page_size,
+            "free": scheduler.pool.free,
+            "prefix_tree": scheduler.tree.device,
+            "available": scheduler.available,
+        },
+        "requests": {
+            "running": scheduler.outstanding - scheduler.queued,
+            "waiting": scheduler.queued,
+            "prompt_tokens_to_compute": scheduler.backlog,
+        },
+        "batch": config.batch,
+        "budget": config.budget,
+        "policy": config.policy,
+    }
+
+
+async def debug_trace(request: Request) -> Response:
+    """The last `steps` steps for ui.perfetto.dev."""
+    said = request.query_params.get("steps", "1000")
+    if not (said.isascii() and said.isdigit() and 0 < len(said) < 7 and int(said)):
+        raise bad("steps", "steps: it is a whole number of at least 1")
+    return JSONResponse(_state(request).trace.events(int(said)))

@@ -1,0 +1,80 @@
+"""POST /v1/completions: text or tokens go on."""
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from shardwise.apps.server.answers import AnswerPart, Wish, sampling_of
+from shardwise.apps.server.errors import bad
+from shardwise.apps.server.fields import CompletionFields
+from shardwise.apps.server.prompts import check_room, check_tokens
+from shardwise.apps.server.reply import reply
+from shardwise.apps.server.reports import completion_logprobs
+from shardwise.apps.server.state import ServerState
+from shardwise.workflows.serving import ModelText
+
+DEFAULT_TOKENS = 16
+
+
+class CompletionForm:
+    """How answers are written; `logprobs` as in the request."""
+
+    prefix = "cmpl"
+    kind = kind_of_part = "text_completion"
+
+    def __init__(self, text: ModelText, logprobs: int | None) -> None:
+        self._text, self._logprobs = text, logprobs
+        self._sent: dict[int, int] = {}  # characters, of each answer
+
+    def part(self, index: int, piece: AnswerPart) -> dict[str, Any]:
+        """A choice; its text goes on where the last one ended."""
+        start = self._sent.get(index, 0)
+        self._sent[index] = start + len(piece.text)
+        report = None
+        if self._logprobs is not None:
+            report = completion_logprobs(self._text, piece, self._logprobs, start)
+        return {
+            "index": index,
+            "text": piece.text,
+            "logprobs": report,
+            "finish_reason": piece.finish,
+            "stop_reason": piece.stop_reason,
+        }
+
+    choice = part
+
+
+async def complete(state: ServerState, request: Request, fields: CompletionFields) -> Response:
+    """The completions of one request."""
+    text = state.replica.text
+    prompts, shown = _prompts(fields, text)
+    for prompt in prompts:
+        check_tokens(prompt, text, "prompt")
+    most = DEFAULT_TOKENS if fields.max_tokens is None else fields.max_tokens
+    if not most and not fields.echo:
+        raise bad("max_tokens", "max_tokens is 0; it makes sense with echo only")
+    check_room(state, prompts, most or 1, "max_tokens")
+    wish = Wish(
+        prompts=prompts,
+        shown=shown,
+        answers=fields.answers,
+        sampling=sampling_of(fields, text, most or 1, fields.logprobs, bool(fields.echo)),
+        stops=fields.stops,
+        keep_stop=bool(fields.include_stop_str_in_output),
+        skip_special=fields.skip_special_tokens is not False,
+        echo=bool(fields.echo),
+        silent=not most,
+        priority=fields.priority or 0,
+    )
+    return await reply(state, request, fields, wish, CompletionForm(text, fields.logprobs))
+
+
+def _prompts(fields: CompletionFields, text: ModelText) -> tuple[list[list[int]], list[str | None]]:
+    """Each prompt's tokens, and its text where it came as text."""
+    given: list[Any] = fields.prompt if isinstance(fields.prompt, list) else [fields.prompt]
+    if isinstance(given[0], int):
+        given = [given]
+    special = fields.add_special_tokens is not False
+    made = [text.encode(one, special=special) if isinstance(one, str) else one for one in given]
+    return made, [one if isinstance(one, str) else None for one in given]

@@ -1,0 +1,191 @@
+"""The requests that this server takes, field by field, by the names of OpenAI's API and of vLLM's
+extensions. /openapi.json is made of these models; a field that is not here is refused by name."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Token = Annotated[int, Field(ge=0, lt=2**31)]
+Tokens = Annotated[list[Token], Field(min_length=1)]
+MOST_PROMPTS = 1024
+MOST_ANSWERS = 128
+Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class ApiModel(BaseModel):
+    """Types as they are written: no text for a number, no unknown field, no NaN."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(ApiModel):
+    """What a stream says beside its tokens."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationFields(ApiModel):
+    """What completions and chats share. A field that is null is one that is left out."""
+
+    model: str | None = None
+    temperature: float | None = Field(None, ge=0, le=100)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, lt=2**31, description="-1 and 0: all")
+    min_p: float | None = Field(None, ge=0, le=1)
+    seed: int | None = Field(None, ge=-(2**63), lt=2**63)
+    repetition_penalty: float | None = Field(None, gt=0, le=100)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: (
+        dict[
+            Annotated[str, Field(pattern="^[0-9]{1,10}$")],
+            Annotated[float, Field(ge=-100, le=100)],
+        ]
+        | None
+    ) = None
+    n: int | None = Field(None, ge=1, le=MOST_ANSWERS)
+    min_tokens: int | None = Field(None, ge=0, lt=2**31)
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    stop_token_ids: Annotated[list[Token], Field(max_length=256)] | None = None
+    include_stop_str_in_output: bool | None = None
+    bad_words: Annotated[list[Stop], Field(max_length=256)] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    priority: int | None = Field(None, ge=-(2**31), lt=2**31, description="smaller comes first")
+    user: str | None = None
+
+    @property
+    def answers(self) -> int:
+        return 1 if self.n is None else self.n
+
+    @property
+    def stops(self) -> list[str]:
+        """Stop strings."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+
+class CompletionFields(GenerationFields):
+    """The body of POST /v1/completions."""
+
+    prompt: (
+        str
+        | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
+        | Tokens
+        | Annotated[list[Tokens], Field(min_length=1, max_length=MOST_PROMPTS)]
+    )
+    max_tokens: int | None = Field(None, ge=0, lt=2**31, description="default 16")
+    echo: bool | None = None
+    logprobs: int | None = Field(None, ge=0, le=20)
+    add_special_tokens: bool | None = None
+    suffix: None = None
+    best_of: None = None
+
+
+class TextPart(ApiModel):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class FunctionCall(ApiModel):
+    """What an assistant called: `arguments` is JSON."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(ApiModel):
+    """A call of an assistant."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(ApiModel):
+    """One turn of a chat; null fields are those that clients send back."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    annotations: list[Any] | None = None
+    audio: None = None
+    function_call: None = None
+
+
+class ToolFunction(ApiModel):
+    """A function that the model may call, as the template is told of it."""
+
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(ApiModel):
+    """A tool."""
+
+    type: Literal["function"]
+    function: ToolFunction
+
+
+class ResponseFormat(ApiModel):
+    """The form of an answer: text."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: dict[str, Any] | None = None
+
+
+class ChatFields(GenerationFields):
+    """The body of POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)]
+    max_tokens: int | None = Field(None, ge=1, lt=2**31, description="default: what has room")
+    max_completion_tokens: int | None = Field(None, ge=1, lt=2**31)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    tools: Annotated[list[Tool], Field(max_length=1024)] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    functions: None = None
+    modalities: None = None
+
+
+class TokenizeFields(ApiModel):
+    """The body of POST /tokenize: a prompt, or a chat."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=1024)] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeFields(ApiModel):
+    """The body of POST /detokenize."""
+
+    model: str | None = None
+    tokens: list[Token]
+
+
+BODIES: Mapping[str, type[ApiModel]] = {
+    "/v1/completions": CompletionFields,
+    "/v1/chat/completions": ChatFields,
+    "/tokenize": TokenizeFields,
+    "/detokenize": DetokenizeFields,
+}

@@ -1,0 +1,116 @@
+"""What every request goes through: its id, its log line, the key, and no new ones at the end."""
+
+import hmac
+import json
+import logging
+import re
+import time
+from typing import Any
+from uuid import uuid4
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shardwise.apps.server.errors import ApiError
+from shardwise.apps.server.reply import ClientGoneError
+from shardwise.apps.server.state import ServerState
+
+OPEN = ("/health", "/metrics")
+"""Paths without a key: what orchestrators and Prometheus read."""
+QUIET = OPEN
+"""Paths that are logged only where something is wrong with them."""
+ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+log = logging.getLogger("shardwise.server")
+
+
+class Gate:
+    """An ASGI application around another one."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self.state = state
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if ID.fullmatch(given) else uuid4().hex
+        begun, status = time.monotonic(), 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        self.state.active += 1
+        try:
+            refusal = self._refusal(scope["path"], headers)
+            if refusal is None:
+                await self._app(scope, receive, noted)
+            else:
+                answer = JSONResponse(refusal.document(), refusal.status, refusal.headers)
+                await answer(scope, receive, noted)
+        except ClientGoneError:
+            status = 499
+        except Exception:
+            log.exception("mistake", extra={"fields": {"request_id": request_id}})
+            if not status:
+                said = f"a mistake of the server's own; its log has {request_id}"
+                answer = JSONResponse(ApiError(500, said).document(), 500)
+                await answer(scope, receive, noted)
+        finally:
+            self.state.active -= 1
+            self._log(scope, request_id, status, time.monotonic() - begun)
+
+    def _refusal(self, path: str, headers: Headers) -> ApiError | None:
+        """Why a request is not let in."""
+        state = self.state
+        if state.draining and path not in OPEN:
+            end = {"Connection": "close", "Retry-After": "10"}
+            return ApiError(503, "the server ends and takes no new requests", headers=end)
+        if not state.api_keys or path in OPEN:
+            return None
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        right = [hmac.compare_digest(key.encode(), known.encode()) for known in state.api_keys]
+        if scheme.lower() == "bearer" and any(right):
+            return None
+        said = "give the server's key as Authorization: Bearer KEY"
+        return ApiError(401, said, headers={"WWW-Authenticate": "Bearer"})
+
+    def _log(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
+        if scope["path"] in QUIET and status < 400:
+            return
+        line: dict[str, Any] = {
+            "request_id": request_id,
+            "method": scope["method"],
+            "path": scope["path"][:200],
+            "status": status,
+            "seconds": round(seconds, 4),
+        }
+        told = scope.get("state", {})
+        if told.get("left"):
+            line["status"] = 499
+        if usage := told.get("usage"):
+            line |= {k: v for k, v in usage.items() if isinstance(v, int)}
+            line["cached_tokens"] = usage["prompt_tokens_details"]["cached_tokens"]
+        log.info("request", extra={"fields": line})
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)

@@ -1,0 +1,113 @@
+"""Metrics under vLLM's names, so that its dashboards and autoscalers read this server."""
+
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
+
+from shardwise.workflows.serving import Engine, Generation, StepRecord
+
+SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+SECONDS += (20, 40, 80, 160, 640, 2560)
+BETWEEN = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
+BETWEEN += (0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+TOKENS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
+STEP_TOKENS = tuple(2**i for i in range(15))
+
+COUNTERS = {
+    "num_preemptions": "Preemptions.",
+    "prompt_tokens": "Tokens of prompts.",
+    "generation_tokens": "Tokens of answers.",
+    "prefix_cache_queries": "Tokens of prompts that the prefix cache was asked for.",
+    "prefix_cache_hits": "Tokens of prompts that it had.",
+}
+HISTOGRAMS = {
+    "time_to_first_token_seconds": ("Arrival to first token.", SECONDS),
+    "inter_token_latency_seconds": ("Token to token.", BETWEEN),
+    "request_time_per_output_token_seconds": ("Mean of an answer's tokens.", BETWEEN),
+    "e2e_request_latency_seconds": ("Arrival to last token.", SECONDS),
+    "request_queue_time_seconds": ("Arrival to first step.", SECONDS),
+    "request_prefill_time_seconds": ("First step to first token.", SECONDS),
+    "request_decode_time_seconds": ("First to last token.", SECONDS),
+    "request_inference_time_seconds": ("First step to last token.", SECONDS),
+    "request_prompt_tokens": ("Tokens of a prompt.", TOKENS),
+    "request_generation_tokens": ("Tokens of an answer.", TOKENS),
+    "iteration_tokens_total": ("Tokens of a step.", STEP_TOKENS),
+}
+REASONS = ("stop", "length", "abort")
+
+
+class ServerMetrics:
+    """Counters of one server, in a registry of its own."""
+
+    def __init__(self, model: str, engine: Engine) -> None:
+        self.registry = CollectorRegistry()
+        self._engine = engine
+        names = {"labelnames": ("model_name", "engine"), "registry": self.registry}
+        labels = (model, "0")
+        self.counters = {
+            name: Counter(f"vllm:{name}", said, **names).labels(*labels)
+            for name, said in COUNTERS.items()
+        }
+        self.histograms = {
+            name: Histogram(f"vllm:{name}", said, buckets=buckets, **names).labels(*labels)
+            for name, (said, buckets) in HISTOGRAMS.items()
+        }
+        ended = Counter(
+            "vllm:request_success",
+            "Answers by how they ended.",
+            ("model_name", "engine", "finished_reason"),
+            registry=self.registry,
+        )
+        self._ended = {reason: ended.labels(*labels, reason) for reason in REASONS}
+        self._gauges(names, labels)
+
+    def _gauges(self, names: dict[str, Any], labels: tuple[str, str]) -> None:
+        scheduler, config = self._engine.scheduler, self._engine.scheduler.config
+        read = {
+            "num_requests_running": lambda: scheduler.outstanding - scheduler.queued,
+            "num_requests_waiting": lambda: scheduler.queued,
+            "kv_cache_usage_perc": lambda: 1 - scheduler.available / config.pages,
+        }
+        for name, value in read.items():
+            Gauge(f"vllm:{name}", "Now.", **names).labels(*labels).set_function(value)
+        sizes = {"block_size": str(config.page_size), "num_gpu_blocks": str(config.pages)}
+        names = {**names, "labelnames": (*names["labelnames"], *sizes)}
+        Gauge("vllm:cache_config_info", "The cache.", **names).labels(*labels, *sizes.values()).set(
+            1
+        )
+
+    def stepped(self, record: StepRecord) -> None:
+        """One step more; called on the engine's thread."""
+        shape = record.shape
+        tokens = shape.prefill_tokens + shape.decode_tokens
+        self.histograms["iteration_tokens_total"].observe(tokens)
+        self.counters["generation_tokens"].inc(shape.samples * record.steps)
+
+    def ended(self, generation: Generation, count: int, reason: str) -> None:
+        """An answer of `count` tokens has ended."""
+        observe = {name: histogram.observe for name, histogram in self.histograms.items()}
+        self._ended[reason].inc()
+        prompt = len(generation.prompt)
+        self.counters["prompt_tokens"].inc(prompt)
+        self.counters["prefix_cache_queries"].inc(prompt)
+        self.counters["prefix_cache_hits"].inc(generation.cached_tokens)
+        self.counters["num_preemptions"].inc(generation.preemptions)
+        observe["request_prompt_tokens"](prompt)
+        observe["request_generation_tokens"](count)
+        arrived, first, last = generation.arrived, generation.first, generation.last
+        if first is None or last is None:
+            return
+        started = generation.job.started or arrived
+        observe["e2e_request_latency_seconds"](last - arrived)
+        observe["request_queue_time_seconds"](started - arrived)
+        observe["request_prefill_time_seconds"](first - started)
+        observe["request_decode_time_seconds"](last - first)
+        observe["request_inference_time_seconds"](last - started)
+        observe["time_to_first_token_seconds"](first - arrived)
+        if count > 1:
+            observe["request_time_per_output_token_seconds"]((last - first) / (count - 1))
+
+    def text(self) -> bytes:
+        """What GET /metrics answers."""
+        return generate_latest(self.registry)

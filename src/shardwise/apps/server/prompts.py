@@ -1,0 +1,84 @@
+"""Prompts: those of chats by the model's template, and what every prompt must keep."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwise.apps.server.errors import bad
+from shardwise.apps.server.fields import Message, Tool
+from shardwise.apps.server.state import ServerState
+from shardwise.errors import BadRequest
+from shardwise.workflows.serving import ModelText
+
+RESERVED = ("messages", "tools", "add_generation_prompt")
+
+
+def check_tokens(prompt: Sequence[int], text: ModelText, param: str) -> None:
+    """Raises ApiError for an empty prompt, and for tokens that the model does not have."""
+    if not prompt:
+        raise bad(param, f"{param} has no tokens; give at least 1")
+    if max(prompt) >= text.vocabulary:
+        raise bad(param, f"{param} has token {max(prompt)}, which is not below {text.vocabulary:,}")
+
+
+def check_room(state: ServerState, prompts: Sequence[Sequence[int]], most: int, param: str) -> None:
+    """Raises ApiError where a prompt and an answer of `most` tokens are longer than the model
+    takes, which names the one that is too long."""
+    room = state.thread.most_tokens
+    longest = max(map(len, prompts))
+    if longest >= room:
+        where = "messages" if param != "max_tokens" else "prompt"
+        raise bad(
+            where,
+            f"{where}: {longest:,} tokens, and the model takes {room:,} with the answer; "
+            "shorten it",
+        )
+    if longest + most > room:
+        raise bad(
+            param,
+            f"{param} is {most:,} and the prompt has {longest:,} tokens; the model takes {room:,} "
+            f"in all, so ask for at most {room - longest:,}",
+        )
+
+
+def chat_prompt(
+    text: ModelText,
+    messages: Sequence[Message],
+    tools: Sequence[Tool] | None,
+    generation: bool,
+    more: Mapping[str, Any],
+) -> list[int]:
+    """The tokens of a chat. Raises ApiError where the model has no template, or refuses it."""
+    if text.template is None:
+        raise bad(
+            "messages",
+            "this model has no chat template (chat_template in its tokenizer_config.json); use "
+            "/v1/completions",
+        )
+    for name in more:
+        if name in RESERVED:
+            raise bad("chat_template_kwargs", f"chat_template_kwargs: {name} is a field of its own")
+    try:
+        prompt = text.template.render(
+            [_message(message) for message in messages],
+            tools=[tool.model_dump(exclude_none=True) for tool in tools] if tools else None,
+            add_generation_prompt=generation,
+            **more,
+        )
+    except BadRequest as error:
+        raise bad("messages", f"messages: {error}") from None
+    return text.encode(prompt, special=False)  # the template has written them
+
+
+def _message(message: Message) -> dict[str, Any]:
+    """As templates have it: text parts in one, arguments of calls as objects."""
+    found = message.model_dump(exclude_none=True)
+    if isinstance(message.content, list):
+        found["content"] = "\n".join(part.text for part in message.content)
+    found.setdefault("content", "")
+    for call in found.get("tool_calls", ()):
+        try:
+            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+        except (ValueError, RecursionError):
+            raise bad("messages", "messages: the arguments of a tool call are no JSON") from None
+    return found

@@ -1,0 +1,182 @@
+"""How an answer goes out: as one document, or as events while it comes; and what a client that
+leaves, or waits too long, does to it."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar
+from uuid import uuid4
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from shardwise.apps.server.answers import Answering, AnswerPart, Wish, timed
+from shardwise.apps.server.errors import ApiError, bad
+from shardwise.apps.server.fields import GenerationFields
+from shardwise.apps.server.state import ServerState
+from shardwise.errors import ShardwiseError
+
+Done = TypeVar("Done")
+
+
+class Form(Protocol):
+    """One API's way of writing answers. Their ids begin with `prefix`."""
+
+    prefix: str
+    kind: str
+    """Of a whole answer, as `object`."""
+    kind_of_part: str
+
+    def choice(self, index: int, piece: AnswerPart) -> dict[str, Any]:
+        """A whole answer."""
+        ...
+
+    def part(self, index: int, piece: AnswerPart) -> dict[str, Any]:
+        """A piece of a streamed answer."""
+        ...
+
+
+class ClientGoneError(Exception):
+    """Nobody waits for this answer any more."""
+
+
+async def attended(receive: Receive, work: Coroutine[Any, Any, Done]) -> Done:
+    """Do something while the client is there. Raises ClientGoneError once it is not."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGoneError
+        return task.result()
+    finally:
+        for one in (task, gone):
+            one.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def reply(
+    state: ServerState, request: Request, fields: GenerationFields, wish: Wish, form: Form
+) -> Response:
+    """The response to a request for answers. Raises ApiError where there will be none."""
+    options = fields.stream_options
+    if options is not None and not fields.stream:
+        raise bad("stream_options", "stream_options: give it with stream only")
+    answering = Answering(state, wish)
+    envelope = {
+        "id": f"{form.prefix}-{uuid4().hex}",
+        "created": int(time.time()),
+        "model": state.replica.name,
+    }
+    begun = False
+    try:
+        await attended(request.receive, answering.begin())
+        if not fields.stream:
+            return await _document(state, request, answering, envelope, form)
+        begun = True
+    finally:
+        if not begun:
+            answering.close()
+    usage = (
+        bool(options and options.include_usage),
+        bool(options and options.continuous_usage_stats),
+    )
+    return EventStream(state, answering, envelope | {"object": form.kind_of_part}, form, usage)
+
+
+async def _document(
+    state: ServerState,
+    request: Request,
+    answering: Answering,
+    envelope: Mapping[str, Any],
+    form: Form,
+) -> Response:
+    try:
+        async with asyncio.timeout(state.limits.seconds):
+            answers = await attended(request.receive, answering.whole())
+    except TimeoutError:
+        raise _late(state) from None
+    except ShardwiseError as error:
+        raise ApiError(500, str(error)) from None
+    choices = [form.choice(index, piece) for index, piece in enumerate(answers)]
+    request.state.usage = answering.usage()
+    return JSONResponse(
+        {**envelope, "object": form.kind, "choices": choices, "usage": answering.usage()}
+    )
+
+
+def _late(state: ServerState) -> ApiError:
+    return ApiError(504, f"the answer took over {state.limits.seconds:g} s; ask for fewer tokens")
+
+
+class EventStream(Response):
+    """Server-sent events: a part for each piece, then the usage where asked for, then [DONE]."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        state: ServerState,
+        answering: Answering,
+        envelope: Mapping[str, Any],
+        form: Form,
+        usage: tuple[bool, bool],
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._state, self._answering, self._form = state, answering, form
+        self._envelope, self._usage = envelope, usage
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        told = scope.setdefault("state", {})
+        try:
+            await attended(receive, self._send(send))
+        except ClientGoneError:  # nobody is there to be told
+            told["left"] = True
+        finally:
+            self._answering.close()
+            told["usage"] = self._answering.usage()
+
+    async def _send(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        async with aclosing(self._events()) as events:
+            async for event in events:
+                body = b"data: " + event + b"\n\n"
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _events(self) -> AsyncGenerator[bytes, None]:
+        last, always = self._usage
+        try:
+            async with (
+                aclosing(self._answering.all()) as every,
+                aclosing(timed(every, self._state.limits.seconds)) as pieces,
+            ):
+                async for index, piece in pieces:
+                    event = {**self._envelope, "choices": [self._form.part(index, piece)]}
+                    if always:
+                        event["usage"] = self._answering.usage()
+                    elif last:
+                        event["usage"] = None
+                    yield _json(event)
+        except TimeoutError:
+            yield _json(_late(self._state).document())
+        except ShardwiseError as error:
+            yield _json(ApiError(500, str(error)).document())
+        self._answering.close()  # before the client hears that it is over, and asks again
+        if last:
+            yield _json({**self._envelope, "choices": [], "usage": self._answering.usage()})
+        yield b"[DONE]"
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()

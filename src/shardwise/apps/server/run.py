@@ -1,0 +1,178 @@
+"""Run a server until it is asked to end: sockets, signals, the log."""
+
+import asyncio
+import logging
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Thread
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from shardwise.apps.server.app import server_app
+from shardwise.apps.server.gate import JsonLines, log
+from shardwise.apps.server.state import ServerLimits, ServerState
+from shardwise.errors import BadRequest
+from shardwise.workflows.serving import EngineThread, ServedModel
+
+LINGER = 0.25
+"""Seconds in which requests that were on their way are still told that the server ends."""
+ONCE = 1.0
+"""Seconds in which a signal that comes again is the same one (to a process and to its group)."""
+EVERY = 10.0
+"""Seconds between two lines about steps."""
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens, before anything is loaded. Raises BadRequest."""
+    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.socket(kind, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((host, port))
+    except (OSError, OverflowError) as error:
+        made.close()
+        raise BadRequest(f"cannot listen on --host {host} --port {port}: {error}") from None
+    return made
+
+
+@contextmanager
+def running(
+    replica: ServedModel, limits: ServerLimits | None = None, api_keys: tuple[str, ...] = ()
+) -> Iterator[tuple[ServerState, str]]:
+    """A server for this process alone, on a thread: its state and its address."""
+    listening = bound("127.0.0.1", 0)
+    with EngineThread(replica.engine) as thread:
+        limits = limits or ServerLimits()
+        state = ServerState(replica=replica, thread=thread, limits=limits, api_keys=api_keys)
+        server = uvicorn.Server(config_of(server_app(state)))
+        runs = Thread(target=server.run, kwargs={"sockets": [listening]})
+        runs.start()
+        while not server.started and runs.is_alive():
+            time.sleep(0.005)
+        try:
+            yield state, _address(listening)
+        finally:
+            server.should_exit = True
+            runs.join()
+
+
+def run_server(
+    replica: ServedModel,
+    listening: socket.socket,
+    *,
+    limits: ServerLimits,
+    api_keys: tuple[str, ...] = (),
+    level: str = "info",
+    ready: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Serve until SIGTERM or Ctrl-C; a second one does not wait for what runs. The exit code."""
+    _set_log(level)
+    with EngineThread(replica.engine) as thread:
+        state = ServerState(replica=replica, thread=thread, limits=limits, api_keys=api_keys)
+        server = uvicorn.Server(config_of(server_app(state)))
+
+        async def serve() -> None:
+            ending = asyncio.Event()
+            server.handle_exit = _on_signal(server, state, asyncio.get_running_loop(), ending)
+            watches = [_end(server, state, ending), _failure(state, ending), _steps(state)]
+            watches.append(_ready(server, lambda: ready(_address(listening))))
+            tasks = [asyncio.create_task(watch) for watch in watches]
+            await server.serve([listening])
+            for task in tasks:
+                task.cancel()
+
+        asyncio.run(serve())
+        return 1 if thread.failure is not None else 0
+
+
+def config_of(app: ASGIApp) -> uvicorn.Config:
+    """How uvicorn runs an application."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=5,
+        server_header=False,
+        proxy_headers=False,
+    )
+
+
+def _address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _ready(server: uvicorn.Server, tell: Callable[[], None]) -> None:
+    while not server.started:
+        await asyncio.sleep(0.01)
+    tell()
+
+
+def _on_signal(
+    server: uvicorn.Server,
+    state: ServerState,
+    loop: asyncio.AbstractEventLoop,
+    ending: asyncio.Event,
+) -> Any:
+    first = 0.0
+
+    def hear(sig: int, frame: FrameType | None) -> None:
+        nonlocal first
+        if state.draining and time.monotonic() - first < ONCE:
+            return
+        first = first or time.monotonic()
+        log.info("signal", extra={"fields": {"signal": sig, "again": state.draining}})
+        if state.draining:
+            server.should_exit = server.force_exit = True
+        state.draining = True
+        loop.call_soon_threadsafe(ending.set)
+
+    return hear
+
+
+async def _end(server: uvicorn.Server, state: ServerState, ending: asyncio.Event) -> None:
+    """Once asked to: let what was accepted finish, tell others so, then close."""
+    await ending.wait()
+    log.info("draining", extra={"fields": {"active": state.active, "answers": state.waiting}})
+    await state.drained()
+    await asyncio.sleep(LINGER)
+    for listener in server.servers:
+        listener.close()
+    await asyncio.sleep(LINGER)  # who was connected before that is told, too
+    await state.drained()
+    log.info("ends", extra={"fields": {"unfinished": state.active}})
+    server.should_exit = True
+
+
+async def _failure(state: ServerState, ending: asyncio.Event) -> None:
+    """End where the engine has failed: whoever started the server starts it again."""
+    while state.thread.failure is None:
+        await asyncio.sleep(0.5)
+    state.draining = True
+    ending.set()
+
+
+async def _steps(state: ServerState) -> None:
+    """A line about steps, measured beside predicted, while there are any."""
+    while True:
+        await asyncio.sleep(EVERY)
+        said = state.trace.summary(EVERY)
+        if said["steps"]:
+            log.info("steps", extra={"fields": said | {"answers": state.waiting}})
+
+
+def _set_log(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name in ("shardwise", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level.upper() if name == "shardwise" else "WARNING")

@@ -1,0 +1,90 @@
+"""What a running server holds, and what it allows."""
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shardwise.apps.server.errors import ApiError, bad
+from shardwise.apps.server.metrics import ServerMetrics
+from shardwise.apps.server.trace import StepTrace
+from shardwise.workflows.serving import EngineThread, ServedModel, StepShape
+
+Predict = Callable[[StepShape], float]
+"""Seconds that a step should take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What one client may ask for. `queue` answers at most wait or run; the body of a request has
+    at most `body` bytes and comes within `upload` seconds; its answer is cut after `seconds`."""
+
+    queue: int = 512
+    body: int = 8 * 2**20
+    upload: float = 30.0
+    seconds: float = 3600.0
+    drain: float = 600.0
+    """Seconds that accepted requests have once the server is asked to end."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerState:
+    """One server: its replica, whose `thread` runs, and what is going on."""
+
+    replica: ServedModel
+    thread: EngineThread
+    limits: ServerLimits = ServerLimits()
+    api_keys: tuple[str, ...] = ()
+    metrics: ServerMetrics = field(init=False)
+    trace: StepTrace = field(init=False)
+    draining: bool = False
+    active: int = 0
+    """Requests of HTTP that have no whole answer yet."""
+    waiting: int = 0
+    """Answers that wait or run."""
+    started: float = field(default_factory=time.time)
+    ends: deque[float] = field(default_factory=lambda: deque(maxlen=64))
+    """When the last answers ended."""
+
+    def __post_init__(self) -> None:
+        self.metrics = ServerMetrics(self.replica.name, self.replica.engine)
+        self.trace = StepTrace(self.replica.predict)
+        self.replica.engine.observers += [self.metrics.stepped, self.trace.stepped]
+
+    @property
+    def ready(self) -> bool:
+        """Whether new requests are taken."""
+        return not self.draining and self.thread.failure is None
+
+    def take(self, answers: int) -> None:
+        """Room for so many answers. Raises ApiError 429 where there is none."""
+        if answers > self.limits.queue:
+            raise bad("n", f"{answers} answers at once; this server holds {self.limits.queue}")
+        if self.waiting + answers > self.limits.queue:
+            raise ApiError(
+                429,
+                f"{self.waiting} answers wait or run already, of at most {self.limits.queue}; "
+                "try again later",
+                headers={"Retry-After": str(self.retry_after())},
+            )
+        self.waiting += answers
+
+    def gave(self, answers: int) -> None:
+        """So many answers have ended."""
+        self.waiting -= answers
+        self.ends.extend([time.monotonic()] * answers)
+
+    def retry_after(self) -> int:
+        """Seconds in which about a tenth of the queue should have emptied."""
+        if len(self.ends) < 2:
+            return 1
+        pace = len(self.ends) / max(time.monotonic() - self.ends[0], 0.01)
+        return min(max(math.ceil(self.limits.queue / 10 / pace), 1), 60)
+
+    async def drained(self) -> None:
+        """Wait until every request has its answer, at most as long as they may take."""
+        end = time.monotonic() + self.limits.drain
+        while self.active and time.monotonic() < end:
+            await asyncio.sleep(0.02)

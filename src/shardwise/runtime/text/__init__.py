@@ -1,0 +1,7 @@
+"""Text and tokens: tokenizers, answers as text while they come, chats as prompts. No JAX, no model.
+
+`tokenizer.py` reads tokenizer files and has the trainer's side; `model_text.py` is a checkpoint
+folder's text: tokenizer, ends of an answer, default sampling, chat template (`template.py`).
+`answer_text.py` makes text of the tokens of one answer as they come, and finds its stop strings.
+Read `model_text.py` first.
+"""

@@ -1,0 +1,88 @@
+"""Chat templates: Jinja of a checkpoint, in a sandbox, as `transformers` renders them.
+
+A template sees messages, tools and special tokens, and nothing else: attributes that begin with an
+underscore, imports and files are out of its reach, and it cannot change what it is given.
+"""
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shardwise.errors import BadRequest, MissingPart
+
+LONGEST_TEMPLATE = 512 * 1024
+"""Characters; the longest that is published has 20,000."""
+
+
+class ChatTemplate:
+    """A template's text and the special tokens that it may name (`bos_token`, ...)."""
+
+    def __init__(self, text: str, special: Mapping[str, str]) -> None:
+        self.text = text
+        self._special = special
+        self._compiled: Any = None
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **more: Any,
+    ) -> str:
+        """The prompt of a chat. Raises BadRequest where the template is none, or refuses it."""
+        if self._compiled is None:
+            self._compiled = _compiled(self.text)
+        given = {
+            **self._special,
+            **more,
+            "messages": messages,
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            return self._compiled.render(given)
+        except Exception as error:  # a template may raise anything, and is not ours
+            raise BadRequest(f"the chat template refuses these messages: {error}") from None
+
+
+def _compiled(text: str) -> Any:
+    try:
+        from jinja2 import TemplateError, nodes
+        from jinja2.ext import Extension, loopcontrols
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError:
+        raise MissingPart("chat templates need jinja2: pip install '.[serve]'") from None
+
+    class GenerationTag(Extension):
+        """{% generation %} marks what the model said, for training; here it is its body."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            parser.stream.skip()
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body)
+
+    if len(text) > LONGEST_TEMPLATE:
+        raise BadRequest(f"the chat template has over {LONGEST_TEMPLATE:,} characters")
+    room = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
+    )
+    room.filters["tojson"] = _tojson
+    room.globals["raise_exception"] = _refuse
+    room.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
+    try:
+        return room.from_string(text)
+    except (TemplateError, RecursionError) as error:
+        raise BadRequest(f"the checkpoint's chat template is no Jinja: {error}") from None
+
+
+def _tojson(value: Any, indent: int | None = None) -> str:
+    """Not Jinja's own, which escapes HTML."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refuse(message: str) -> None:
+    raise ValueError(message)

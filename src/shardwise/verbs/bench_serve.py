@@ -1,0 +1,137 @@
+"""`bench serve`: a load on a live server, and what it took."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from shardwise.errors import BadRequest
+from shardwise.evidence.calibration.endpoint import model_of
+from shardwise.evidence.server_load import (
+    PERCENTILES,
+    DrawnLoad,
+    PromptRequest,
+    load_figures,
+    put_load,
+    traced,
+)
+from shardwise.units import format_seconds
+from shardwise.verbs.answer import Answer, Page, Row, TextTable
+from shardwise.verbs.request import Progress, verb
+
+LATENCIES = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "itl": "between tokens",
+    "e2el": "end to end",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchServeRequest:
+    """Put a load on an OpenAI-compatible server and measure it.
+
+    `requests` of `input` and `output` tokens come at `rate` per second (all at once where None),
+    or those of a `trace` at its times, `speed` times as fast; at most `concurrency` are under way
+    (0: no bound). Prompts are random ids below `vocabulary`.
+    """
+
+    endpoint: str = "http://127.0.0.1:8000"
+    served_model: str | None = None
+    requests: int = 100
+    rate: float | None = None
+    cv: float = 1.0
+    input: int = 128
+    output: int = 64
+    spread: float = 0.0
+    trace: str | None = None
+    speed: float = 1.0
+    concurrency: int = 0
+    vocabulary: int = 1000
+    timeout: float = 600.0
+    seed: int = 0
+
+    def load(self) -> list[PromptRequest]:
+        """The requests."""
+        for name in ("requests", "input", "output"):
+            if getattr(self, name) < 1:
+                raise BadRequest(f"--{name} is {getattr(self, name)}; it must be at least 1")
+        if self.trace is not None:
+            return traced(
+                Path(self.trace),
+                self.vocabulary,
+                most=self.requests,
+                speed=self.speed,
+                seed=self.seed,
+            )
+        drawn = DrawnLoad(
+            requests=self.requests,
+            prompt=self.input,
+            output=self.output,
+            rate=float("inf") if self.rate is None else self.rate,
+            cv=self.cv,
+            spread=self.spread,
+        )
+        return drawn.made(self.vocabulary, self.seed)
+
+    def answer(self, progress: Progress | None = None) -> "BenchServeAnswer":
+        """Send them and wait for all answers."""
+        requests = self.load()
+        model = self.served_model or model_of(self.endpoint)
+        outcomes, duration = put_load(
+            self.endpoint,
+            model,
+            requests,
+            concurrency=self.concurrency,
+            timeout=self.timeout,
+            progress=progress,
+        )
+        found = load_figures(outcomes, duration)
+        errors = [f"{error}" for error in found["errors"][:3]]
+        head = {
+            "date": datetime.now().strftime("%Y%m%d-%H%M%S"),
+            "backend": "openai",
+            "model_id": model,
+            "num_prompts": len(requests),
+            "request_rate": "inf" if self.rate is None else self.rate,
+            "burstiness": 1 / self.cv**2,
+            "max_concurrency": self.concurrency or None,
+        }
+        return BenchServeAnswer(result=head | found, warnings=errors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class BenchServeAnswer(Answer):
+    """The figures of a load."""
+
+    def table(self) -> list[Row]:
+        """One row per latency."""
+        return [_row(self.result, name) for name in LATENCIES]
+
+    def page(self) -> Page:
+        """Throughput, then latencies."""
+        found = self.result
+        failed = f", {found['failed']:,} failed" if found["failed"] else ""
+        yield (
+            f"{found['completed']:,} requests in {format_seconds(found['duration'])}{failed}: "
+            f"{found['output_throughput']:,.0f} output tokens/s, "
+            f"{found['total_token_throughput']:,.0f} in all, "
+            f"{found['request_throughput']:,.2f} requests/s"
+        )
+        header = ("", "mean", *(f"p{p}" for p in PERCENTILES))
+        rows = [_cells(row) for row in self.table()]
+        yield TextTable(header, rows)
+
+
+def _row(found: Mapping[str, Any], name: str) -> Row:
+    stats = ("mean", "std", *(f"p{p}" for p in PERCENTILES))
+    return {"latency": LATENCIES[name], **{s: found[f"{s}_{name}_ms"] for s in stats}}
+
+
+def _cells(row: Row) -> list[str]:
+    shown = ("mean", *(f"p{p}" for p in PERCENTILES))
+    return [row["latency"], *(format_seconds(row[s] / 1e3) for s in shown)]
+
+
+bench_serve = verb("bench_serve", BenchServeRequest)

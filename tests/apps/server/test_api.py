@@ -1,0 +1,389 @@
+"""The API, asked as its clients ask it: the openai package and plain HTTP."""
+
+import json
+import time
+from itertools import pairwise
+
+import httpx
+import openai
+import pytest
+from tests.apps.server.made import folder_of, nothing_is_held, replica_of
+
+from shardwise.apps.server.run import running
+from shardwise.apps.server.state import ServerLimits
+from shardwise.runtime.engine import mock_token
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = folder_of(tmp_path_factory.mktemp("checkpoint"))
+    replica = replica_of(folder, wait=lambda _: time.sleep(0.0005))
+    with running(replica) as found:
+        yield found
+        time.sleep(0.1)
+        nothing_is_held(found[0])
+
+
+@pytest.fixture
+def client(server):
+    with httpx.Client(base_url=server[1], timeout=30) as made:
+        yield made
+
+
+@pytest.fixture
+def sdk(server):
+    with openai.OpenAI(base_url=f"{server[1]}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def text_after(state, prompt, count):
+    """What the mock engine says after a prompt."""
+    text = state.replica.text
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(mock_token(tokens, text.vocabulary))
+    return tokens[len(prompt) :], text.decode(tokens[len(prompt) :])
+
+
+def test_a_completion_is_the_engines(server, sdk):
+    state, _ = server
+    prompt = state.replica.text.encode("the quick")
+    found = sdk.completions.create(model="mock", prompt="the quick", max_tokens=20, temperature=0)
+    assert found.choices[0].text == text_after(state, prompt, 20)[1]
+    assert found.choices[0].finish_reason == "length"
+    usage = found.usage
+    assert (usage.prompt_tokens, usage.completion_tokens) == (len(prompt), 20)
+    assert usage.total_tokens == len(prompt) + 20
+    by_tokens = sdk.completions.create(model="mock", prompt=prompt, max_tokens=20)
+    assert by_tokens.choices[0].text == found.choices[0].text
+
+
+def test_a_stream_says_the_same_piece_by_piece(sdk):
+    asked = {"model": "mock", "prompt": "the dog", "max_tokens": 40}
+    whole = sdk.completions.create(**asked)
+    events = list(
+        sdk.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    )
+    parts = [event for event in events if event.choices]
+    assert "".join(e.choices[0].text for e in parts) == whole.choices[0].text
+    assert [e.choices[0].finish_reason for e in parts][-1] == "length"
+    assert len(parts) > 2
+    assert all(e.usage is None for e in parts)
+    assert events[-1].usage.completion_tokens == 40
+
+
+def test_prompts_and_answers_have_their_own_choices(server, sdk):
+    state, _ = server
+    found = sdk.completions.create(model="mock", prompt=["the cat", "sat"], n=3, max_tokens=5)
+    assert [choice.index for choice in found.choices] == list(range(6))
+    for i, choice in enumerate(found.choices):
+        prompt = state.replica.text.encode(["the cat", "sat"][i // 3])
+        assert choice.text == text_after(state, prompt, 5)[1]
+    assert found.usage.completion_tokens == 30
+    streamed = sdk.completions.create(
+        model="mock", prompt=["the cat", "sat"], n=3, max_tokens=5, stream=True
+    )
+    texts = dict.fromkeys(range(6), "")
+    for event in streamed:
+        texts[event.choices[0].index] += event.choices[0].text
+    assert list(texts.values()) == [choice.text for choice in found.choices]
+
+
+def test_a_second_turn_is_cached(sdk):
+    asked = {"model": "mock", "prompt": list(range(10, 80)), "max_tokens": 2}
+    first, second = (sdk.completions.create(**asked).usage for _ in range(2))
+    assert first.prompt_tokens_details.cached_tokens == 0
+    assert second.prompt_tokens_details.cached_tokens == 64
+
+
+def test_echo_and_logprobs_stand_token_by_token(server, sdk):
+    """As lm-eval reads them: the prompt's first token has none."""
+    prompt = server[0].replica.text.encode("the fox")
+    found = sdk.completions.create(
+        model="mock", prompt="the fox", max_tokens=1, echo=True, logprobs=2
+    ).choices[0]
+    logprobs = found.logprobs
+    assert found.text.startswith("the fox")
+    assert len(logprobs.tokens) == len(prompt) + 1
+    assert logprobs.token_logprobs == [None] + [0.0] * len(prompt)
+    assert logprobs.top_logprobs[0] is None
+    assert all(len(top) == 2 for top in logprobs.top_logprobs[1:])
+    alone = sdk.completions.create(
+        model="mock", prompt="the fox", max_tokens=0, echo=True, logprobs=0
+    )
+    assert alone.choices[0].text == "the fox"
+    assert len(alone.choices[0].logprobs.tokens) == len(prompt)
+    assert alone.usage.completion_tokens == 0
+
+
+def test_a_stop_string_ends_the_answer_before_it(server, sdk):
+    state, _ = server
+    tokens, text = text_after(state, state.replica.text.encode("a"), 60)
+    at = next(
+        i
+        for i in range(8, 50)
+        if text.index(text[i : i + 2]) == i and "\ufffd" not in text[i : i + 2]
+    )
+    stop = text[at : at + 2]
+    for stream in (False, True):
+        asked = {"model": "mock", "prompt": "a", "max_tokens": 60, "stop": ["zzz", stop]}
+        if stream:
+            events = list(sdk.completions.create(**asked, stream=True))
+            shown = "".join(event.choices[0].text for event in events)
+            choice = events[-1].choices[0]
+        else:
+            found = sdk.completions.create(**asked)
+            choice = found.choices[0]
+            shown = choice.text
+            count = found.usage.completion_tokens
+            assert state.replica.text.decode(tokens[:count]).endswith(stop) or stop in text
+            assert count < 60
+        assert shown == text[:at]
+        assert (choice.finish_reason, choice.stop_reason) == ("stop", stop)
+    kept = sdk.completions.create(**asked, extra_body={"include_stop_str_in_output": True})
+    assert kept.choices[0].text == text[: at + 2]
+
+
+def test_a_stop_token_ends_it_and_has_no_text(server, sdk):
+    state, _ = server
+    tokens, _ = text_after(state, [5, 6], 30)
+    at = next(i for i in range(5, 30) if tokens.index(tokens[i]) == i)
+    found = sdk.completions.create(
+        model="mock", prompt=[5, 6], max_tokens=30, extra_body={"stop_token_ids": [tokens[at]]}
+    )
+    assert found.choices[0].text == state.replica.text.decode(tokens[:at])
+    assert found.choices[0].finish_reason == "stop"
+    assert found.usage.completion_tokens == at + 1
+
+
+def test_a_chat_is_what_its_template_makes_of_it(server, sdk):
+    state, _ = server
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    messages = [{"role": "user", "content": [{"type": "text", "text": "the mat"}]}]
+    written = "<s><|user|>the mat" + json.dumps(tools) + "<|assistant|>"
+    prompt = state.replica.text.encode(written, special=False)
+    asked = {"model": "mock", "messages": messages, "tools": tools, "max_tokens": 12}
+    found = sdk.chat.completions.create(**asked, logprobs=True, top_logprobs=3)
+    assert found.usage.prompt_tokens == len(prompt)
+    assert found.choices[0].message.content == text_after(state, prompt, 12)[1]
+    content = found.choices[0].logprobs.content
+    assert len(content) == 12
+    assert all(len(entry.top_logprobs) == 3 for entry in content)
+    events = list(sdk.chat.completions.create(**asked, stream=True))
+    assert events[0].choices[0].delta.role == "assistant"
+    assert {event.object for event in events} == {"chat.completion.chunk"}
+    shown = "".join(event.choices[0].delta.content or "" for event in events)
+    assert shown == found.choices[0].message.content
+    follow = [*messages, found.choices[0].message.model_dump(), {"role": "user", "content": "on"}]
+    assert sdk.chat.completions.create(model="mock", messages=follow, max_tokens=1).choices
+
+
+def test_models_and_tokens(client, sdk):
+    assert [model.id for model in sdk.models.list()] == ["mock"]
+    assert sdk.models.retrieve("mock").id == "mock"
+    made = client.post("/tokenize", json={"prompt": "the — mat"}).json()
+    assert made["count"] == len(made["tokens"])
+    assert made["tokens"][0] == 0
+    back = client.post("/detokenize", json={"tokens": made["tokens"][1:]}).json()
+    assert back == {"prompt": "the — mat"}
+    chat = {"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": False}
+    tokens = client.post("/tokenize", json=chat).json()["tokens"]
+    assert client.post("/detokenize", json={"tokens": tokens}).json()["prompt"] == "<s><|user|>hi"
+
+
+def test_what_the_server_tells_of_itself(client):
+    client.post("/v1/completions", json={"prompt": [3] * 40, "max_tokens": 9})
+    text = client.get("/metrics").text
+    said = {line.rpartition(" ")[0].partition("{")[0] for line in text.splitlines()}
+    assert {
+        *("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"),
+        *("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:num_preemptions_total"),
+        *("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total"),
+        *("vllm:request_success_total", "vllm:time_to_first_token_seconds_bucket"),
+        *("vllm:inter_token_latency_seconds_sum", "vllm:e2e_request_latency_seconds_count"),
+        *("vllm:request_queue_time_seconds_sum", "vllm:cache_config_info"),
+    } <= said
+    events = client.get("/debug/trace", params={"steps": 5}).json()["traceEvents"]
+    steps = [event for event in events if event["ph"] == "X"]
+    assert len(steps) == 5
+    ends = [(step["ts"], step["ts"] + step["dur"]) for step in steps]
+    assert all(a[1] <= b[0] + 1e-3 for a, b in pairwise(ends))
+    state = client.get("/debug/state").json()
+    assert state["pages"]["free"] + state["pages"]["prefix_tree"] == state["pages"]["all"]
+    assert client.get("/health").status_code == 200
+    answer = client.get("/health", headers={"X-Request-Id": "mine-1"})
+    assert answer.headers["x-request-id"] == "mine-1"
+
+
+PROMPT = {"prompt": "a"}
+CHAT = {"messages": [{"role": "user", "content": "a"}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "said"),
+    [
+        ("completions", {}, "prompt", "required"),
+        ("completions", {"prompt": []}, "prompt", "at least 1"),
+        ("completions", {"prompt": [[]]}, "prompt", "at least 1"),
+        ("completions", {"prompt": [1, "a"]}, "prompt", "valid"),
+        ("completions", {"prompt": [303]}, "prompt", "token 303, which is not below 303"),
+        ("completions", {"prompt": [-1]}, "prompt", "greater than or equal to 0"),
+        (
+            "completions",
+            {"prompt": [1] * 1024},
+            "prompt",
+            "1,024 tokens, and the model takes 1,024",
+        ),
+        ("completions", {**PROMPT, "max_tokens": "9"}, "max_tokens", "valid integer; it is '9'"),
+        ("completions", {**PROMPT, "max_tokens": 0}, "max_tokens", "with echo only"),
+        ("completions", {**PROMPT, "max_tokens": 1023}, "max_tokens", "ask for at most 1,022"),
+        ("completions", {**PROMPT, "n": 0}, "n", "greater than or equal to 1"),
+        ("completions", {**PROMPT, "n": True}, "n", "valid integer"),
+        ("completions", {**PROMPT, "suffix": "x"}, "suffix", "does not support it"),
+        ("completions", {**PROMPT, "best_of": 2}, "best_of", "does not support it"),
+        ("completions", {**PROMPT, "temprature": 1}, "temprature", "knows no such field"),
+        ("completions", {**PROMPT, "temperature": -1}, "temperature", "greater than or equal"),
+        ("completions", {**PROMPT, "top_p": 0}, "top_p", "greater than 0"),
+        ("completions", {**PROMPT, "logprobs": 21}, "logprobs", "less than or equal to 20"),
+        ("completions", {**PROMPT, "logit_bias": {"a": 1}}, "logit_bias", "match pattern"),
+        ("completions", {**PROMPT, "logit_bias": {"999": 1}}, "logit_bias", "not below 303"),
+        ("completions", {**PROMPT, "stop": ""}, "stop", "at least 1 character"),
+        ("completions", {**PROMPT, "min_tokens": 17}, "min_tokens", "over max_tokens of 16"),
+        ("completions", {**PROMPT, "stream_options": {}}, "stream_options", "with stream only"),
+        ("completions", {**PROMPT, "model": "gpt-5"}, "model", "there is no model 'gpt-5'"),
+        ("chat/completions", {}, "messages", "required"),
+        ("chat/completions", {"messages": []}, "messages", "at least 1"),
+        ("chat/completions", {"messages": [{"role": "king"}]}, "messages", "'system'"),
+        (
+            "chat/completions",
+            {**CHAT, "response_format": {"type": "json_object"}},
+            "response_format",
+            "cannot hold",
+        ),
+        ("chat/completions", {**CHAT, "top_logprobs": 2}, "top_logprobs", "with logprobs: true"),
+        (
+            "chat/completions",
+            {**CHAT, "tool_choice": "required"},
+            "tool_choice",
+            "'none' or 'auto'",
+        ),
+        (
+            "chat/completions",
+            {**CHAT, "max_tokens": 1, "max_completion_tokens": 1},
+            "max_tokens",
+            "former",
+        ),
+        ("chat/completions", {**CHAT, "max_tokens": 1024}, "max_tokens", "ask for at most"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "a" * 2000}]},
+            "messages",
+            "shorten",
+        ),
+        (
+            "chat/completions",
+            {**CHAT, "chat_template_kwargs": {"tools": 1}},
+            "chat_template_kwargs",
+            "of its own",
+        ),
+    ],
+)
+def test_a_bad_request_is_refused_by_the_name_of_its_field(client, path, body, param, said):
+    answer = client.post(f"/v1/{path}", json=body)
+    error = answer.json()["error"]
+    assert answer.status_code == (404 if param == "model" else 400)
+    assert (error["param"], error["type"]) == (
+        param,
+        "not_found_error" if param == "model" else "invalid_request_error",
+    )
+    assert said in error["message"]
+    assert error["message"].startswith((param, "there is no model"))
+    assert len(error["message"]) < 400
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b'{"prompt": "a', "application/json", 400),
+        (b"[1]", "application/json", 400),
+        (b"\xff\xfe", "application/json", 400),
+        (b'{"prompt": "\\ud800"}', "application/json", 400),
+        (b'{"prompt": NaN}', "application/json", 400),
+        (b"[" * 100_000, "application/json", 400),
+        (b'{"prompt": "a", "temperature": 1e999}', "application/json", 400),
+        (b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "application/json", 400),
+        (b'{"prompt": "a"}', "text/plain", 415),
+        (b'{"prompt": "' + b"a" * 9 * 2**20 + b'"}', "application/json", 413),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_body_that_is_none_is_refused(client, body, kind, status):
+    answer = client.post("/v1/completions", content=body, headers={"Content-Type": kind})
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"]
+
+
+def test_other_paths_and_methods(client):
+    assert client.get("/v1/completions").status_code == 405
+    assert client.get("/v1/edits").json()["error"]["type"] == "not_found_error"
+    assert client.get("/debug/trace", params={"steps": "x"}).json()["error"]["param"] == "steps"
+    assert client.get("/v1/models/other").status_code == 404
+
+
+def test_the_sdk_knows_the_errors(sdk):
+    with pytest.raises(openai.BadRequestError, match="temperature"):
+        sdk.completions.create(model="mock", prompt="a", temperature=-3)
+    with pytest.raises(openai.NotFoundError, match="there is no model 'x'"):
+        sdk.chat.completions.create(model="x", messages=CHAT["messages"])
+
+
+def test_a_key_is_asked_for_where_there_is_one(tmp_path):
+    replica = replica_of(folder_of(tmp_path))
+    with running(replica, api_keys=("s3cret", "other")) as (_, url):
+        with pytest.raises(openai.AuthenticationError, match="Bearer KEY"):
+            openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0).models.list()
+        assert openai.OpenAI(base_url=f"{url}/v1", api_key="other").models.list().data
+        assert httpx.get(f"{url}/health").status_code == 200
+        assert httpx.get(f"{url}/debug/state").status_code == 401
+
+
+def test_a_full_queue_and_a_late_answer_are_told(tmp_path):
+    replica = replica_of(folder_of(tmp_path), wait=lambda _: time.sleep(0.01))
+    limits = ServerLimits(queue=2, seconds=0.3, upload=0.2)
+    with running(replica, limits) as (state, url), httpx.Client(base_url=url, timeout=30) as client:
+        body = {"prompt": "a", "max_tokens": 900}
+        with client.stream("POST", "/v1/completions", json={**body, "n": 2, "stream": True}) as one:
+            refused = client.post("/v1/completions", json=body)
+            text = one.read().decode()
+        assert refused.status_code == 429
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert '"type":"server_error"' in text
+        assert text.endswith("data: [DONE]\n\n")
+        late = client.post("/v1/completions", json=body)
+        assert late.status_code == 504
+        assert "took over 0.3 s" in late.json()["error"]["message"]
+        many = client.post("/v1/completions", json={**body, "n": 3})
+        assert (many.status_code, many.json()["error"]["param"]) == (400, "n")
+        slow = client.post(
+            "/v1/completions",
+            content=(time.sleep(0.15) or b'{"pro' for _ in range(4)),
+            headers={"Content-Type": "application/json"},
+        )
+        assert slow.status_code == 408
+        time.sleep(0.2)
+        nothing_is_held(state)
+
+
+def test_an_engine_that_fails_says_so_to_everyone(tmp_path):
+    def wait(batch):
+        if len(batch.generations) and int(batch.cached_D[0]) > 20:
+            raise RuntimeError("out of memory")
+
+    replica = replica_of(folder_of(tmp_path), wait=wait)
+    with running(replica) as (_, url), httpx.Client(base_url=url, timeout=30) as client:
+        failed = client.post("/v1/completions", json={"prompt": "a", "max_tokens": 50})
+        assert failed.status_code == 500
+        assert "the engine has failed: out of memory" in failed.json()["error"]["message"]
+        after = client.post("/v1/completions", json={"prompt": "a"})
+        assert after.status_code == 503
+        assert client.get("/health").status_code == 503
