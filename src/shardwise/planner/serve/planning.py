@@ -40,12 +40,14 @@ def _free(searched: FleetSearch):
 
 
 def _too_few(request: ServeRequest, best: Fleet) -> str:
-    chips = many(int(request.max_chips), "chip")
+    # Where only the simulation says that the chips are too few, one server more is the least.
+    needed = max(best.chips, int(request.max_chips) + best.piece.chips)
+    given, chip = many(int(request.max_chips), "chip"), best.piece.chip.id
     return (
-        f"{request.rate:g} requests/s take about {best.chips:,} chips of {best.piece.chip.id} "
-        f"within these targets, and there are {chips}: plan --on {best.piece.chip.id} with "
-        f"--max-chips {best.chips:,} or more, or leave out --rate to see what {chips} hold"
-    ).replace(f"--max-chips {best.chips:,}", f"--max-chips {best.chips}")
+        f"{request.rate:g} requests/s take about {many(needed, 'chip')} of {chip} within these "
+        f"targets, and {given} are given: plan --on {chip} with --max-chips {needed} or more, or "
+        f"leave out --rate to see what {given} hold"
+    )
 
 
 def _nowhere(request: ServeRequest) -> str:
