@@ -7,7 +7,7 @@ from pathlib import Path
 from shardwise.runtime.engine.core import Engine, StepRecord
 from shardwise.runtime.engine.generation import Finish, Generation, Sampling, TokenLogprobs
 from shardwise.runtime.engine.model_executor import ModelExecutor
-from shardwise.runtime.engine.opening import EngineSettings, open_engine
+from shardwise.runtime.engine.opening import EngineSettings, keep_programs, open_engine
 from shardwise.runtime.engine.thread import AnswerStream, Asked, Delta, EngineThread
 from shardwise.runtime.text.answer_text import AnswerText
 from shardwise.runtime.text.model_text import ModelText, read_model_text
@@ -30,6 +30,7 @@ __all__ = [
     "StepRecord",
     "StepShape",
     "TokenLogprobs",
+    "keep_programs",
     "open_replica",
     "read_model_text",
 ]

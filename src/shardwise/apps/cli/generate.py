@@ -112,7 +112,8 @@ def _server(options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _loaded(folder: str, tell: Callable[[str], None]) -> Iterator[tuple[str, str]]:
     with needed_for("generating"):
         from shardwise.apps.server.run import running
-        from shardwise.workflows.serving import ServeModelRequest, open_replica
+        from shardwise.workflows.serving import ServeModelRequest, keep_programs, open_replica
+    keep_programs()
     replica = open_replica(ServeModelRequest(model=folder, sequences=2), tell)
     with running(replica) as (_, url):
         yield url, replica.name

@@ -44,13 +44,14 @@ def serve(**options: Any) -> None:
     with needed_for("serving"):
         from shardwise.apps.server.run import bound, run_server
         from shardwise.apps.server.state import ServerLimits
-        from shardwise.workflows.serving import ServeModelRequest, open_replica
+        from shardwise.workflows.serving import ServeModelRequest, keep_programs, open_replica
     keys = options["api_key"] or tuple(filter(None, [os.environ.get("SHARDWISE_API_KEY")]))
     if "" in keys:
         raise BadRequest("--api-key is empty; give a key, or leave it out")
     if options["host"] not in LOOPBACK and not keys:
         click.echo(f"warning: whoever reaches {options['host']} may ask; see --api-key", err=True)
     asked = ServeModelRequest(**{f.name: options[f.name] for f in fields(ServeModelRequest)})
+    keep_programs()
     with bound(options["host"], options["port"]) as listening:
         replica = open_replica(asked, lambda line: click.echo(line, err=True))
         limits = ServerLimits(

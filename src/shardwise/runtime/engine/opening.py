@@ -116,6 +116,14 @@ def open_engine(
     )
 
 
+def keep_programs() -> None:
+    """Let this process keep what it compiles, and find what others have: below $XDG_CACHE_HOME,
+    else ~/.cache, where JAX names a program by its content and the compiler's version."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    jax.config.update("jax_compilation_cache_dir", str(Path(home) / "shardwise" / "programs"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
 def end_tokens(folder: Path) -> frozenset[int]:
     """The ids that end an answer, by generation_config.json, else by config.json."""
     for name in ("generation_config.json", "config.json"):
