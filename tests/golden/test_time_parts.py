@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import golden  # noqa: E402
 
 DOC = golden.read(Path(__file__).with_name("answers.json.gz"))
-PRICED = ("show", "serve show", "train", "train against")
+PRICED = ("show", "serve show", "serve", "train", "train against")
 
 
 def steps(said):
@@ -44,7 +44,7 @@ def today(kinds, every):
 
 def test_parts_add_up_in_every_golden_answer():
     """As it is written down; that answers are those of today, `test_golden.py` says."""
-    assert check((row, row["said"]) for row in DOC["rows"] if row["kind"] in PRICED) >= 390
+    assert check((row, row["said"]) for row in DOC["rows"] if row["kind"] in PRICED) >= 400
 
 
 def test_parts_add_up_in_some_answers_of_today():
