@@ -142,8 +142,9 @@ def test_what_custom_says_beyond_a_plan_is_refused_by_name(tmp_path, capsys, cha
 
 def test_the_snapshot_has_the_flags_of_each_program():
     flags = known_flags()
-    assert set(flags) == {"maxtext", "megatron", "torchtitan"}
-    assert all(len(row["flags"]) > 30 for row in flags.values())
+    trainers = {"maxtext", "megatron", "torchtitan"}
+    assert set(flags) >= trainers
+    assert all(len(flags[name]["flags"]) > 30 for name in trainers)
     assert json.dumps(flags)
 
 
