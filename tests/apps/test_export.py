@@ -40,7 +40,10 @@ def test_a_plan_goes_out_and_comes_back(target, path, tmp_path, capsys):
     out, again = tmp_path / "exported", tmp_path / "again.yaml"
     assert run(capsys, "export", path, "--to", target, "-o", out)[:2] == (0, f"wrote {out}\n")
     code, said, err = run(capsys, "export", out, "--from", target, "-o", again)
-    assert (code, said, err) == (0, f"wrote {again}\n", "")
+    assert (code, err) == (0, "")
+    words = " ".join(said.split())
+    assert words.startswith(f"wrote {again} next: shardwise plan show {again} next: what would")
+    assert words.endswith(f"--against {again}")
     assert run(capsys, "plan", "diff", path, again)[0] == 0
     changed = document(capsys, "plan", "diff", path, again)["result"]["changed"]
     assert changed == {}
@@ -132,3 +135,32 @@ def test_flags_of_a_server_become_a_plan_with_what_is_given_besides(tmp_path, ca
     out = tmp_path / "serve.yaml"
     assert run(capsys, "export", str(plan), "--to", "k8s", "-o", str(out))[0] == 0
     assert "kind: Deployment" in out.read_text()
+
+
+MAXTEXT = """model_name: llama3-8b
+per_device_batch_size: 2
+max_target_length: 8192
+remat_policy: full
+ici_fsdp_parallelism: {}
+"""
+
+
+def test_a_mesh_that_is_not_the_slice_is_refused_when_read(tmp_path, capsys):
+    file, out = tmp_path / "run.yml", tmp_path / "plan.yaml"
+    file.write_text(MAXTEXT.format(32))
+    asked = ["export", str(file), "--from", "maxtext", "--on", "v5p:4x4x4", "-o", str(out)]
+    assert "the mesh fsdp=32 has 32 devices" in refused(capsys, asked)
+    assert not out.exists()
+
+
+def test_a_file_without_its_slice_names_the_command_that_takes_one(tmp_path, capsys):
+    file = tmp_path / "run.yml"
+    file.write_text(MAXTEXT.format(-1))
+    said = refused(capsys, ["plan", "show", str(file)])
+    assert f"shardwise export {file} --from maxtext --on SLICE -o plan.yaml" in said
+    assert "give the slice with --on" not in said
+    job = ["--model", "llama-3-8b", "--on", "v5p:4x4x4", "--batch", "128seq", "--seq", "8192"]
+    code, out, _ = run(capsys, "plan", "train", *job, "--against", str(file))
+    assert code == 0
+    rows = out.split("theirs with ours")[1].splitlines()
+    assert rows[1].split()[0] == "remat"  # before what changes nothing

@@ -119,6 +119,19 @@ def test_another_provider_turns_the_verdict():
         assert said.startswith(f"cheapest: {best}:")
 
 
+def test_the_objective_names_what_is_taken():
+    """The line names what the objective takes, and where that is not the cheapest, which is."""
+    for objective, led in (("chips", "fewest chips"), ("time", "fastest")):
+        found = answer(*SWEEP, "--objective", objective)["result"]
+        said, rows_ = found["verdicts"][0], found["chips"]
+        assert said.startswith(f"{led}: ")
+        taken = next(row for row in rows_ if f": {row['slice']}, {row['chips']:,} chips" in said)
+        if objective == "chips":
+            assert taken["chips"] == min(row["chips"] for row in rows_ if row["keeps_deadline"])
+        cheaper = [row for row in rows_ if row["usd_at_price"] < taken["usd_at_price"]]
+        assert "the cheapest of those looked at is " in said or not cheaper
+
+
 def test_dollars_have_the_range_over_providers_and_dates():
     for row in rows():
         found = price_range(row["chip"])

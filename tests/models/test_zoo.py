@@ -49,9 +49,20 @@ def test_a_hugging_face_id_of_a_zoo_model_is_a_name(name):
     assert load_model(name) == load_model("llama-3-8b")
 
 
-@pytest.mark.parametrize("name", ["meta-llama/Meta-Llama-3-8", "Meta-Llama-3-8B/meta-llama"])
-def test_an_unknown_id_is_answered_with_ids(name):
+def test_an_unknown_id_is_answered_with_near_ids():
+    name = "meta-llama/Meta-Llama-3-8"
     with pytest.raises(BadRequest, match=f"unknown model '{name}'; did you mean '[^']+/[^']+'"):
+        load_model(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "like"), [("me/llama-3-8b-ft", ", or .* that: llama-3-8b "), ("me/qqqq", " ")]
+)
+def test_an_id_that_is_near_none_is_answered_with_the_remedy(name, like):
+    said = (
+        f"unknown model '{name}'; give the path of its config.json{like}\\(`shardwise model list`"
+    )
+    with pytest.raises(BadRequest, match=said):
         load_model(name)
 
 

@@ -184,6 +184,13 @@ def test_a_plan_by_hand_may_leave_the_load_out_and_say_more(tmp_path):
     assert (plan.dtypes.kv, plan.dtypes.matmuls) == ("fp8", "stored")
 
 
+def test_words_of_a_server_say_the_kind_and_the_lengths_have_two_names(tmp_path):
+    named = BY_HAND.replace("kind: serve\n", "").replace("put:", "put_length:")
+    assert by_hand(tmp_path, named) == by_hand(tmp_path)
+    with pytest.raises(BadRequest, match="lacks input, output; a serving plan"):
+        by_hand(tmp_path, named.replace("input_length: 1024\noutput_length: 256\n", ""))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -32,9 +32,10 @@ class Against:
     reasons: tuple[str, ...]
 
 
-def published_plan(name: str) -> TrainPlan:
-    """The training plan in a file or of `audit:NAME`; BadRequest where it serves."""
-    plan = given_plan(name)
+def published_plan(name: str, piece: Slice | None = None) -> TrainPlan:
+    """The training plan in a file or of `audit:NAME`, for the `piece` where the file names none;
+    BadRequest where it serves."""
+    plan = given_plan(name, piece=piece)
     if not isinstance(plan, TrainPlan):
         raise BadRequest(f"'{name}' is a serving plan; --against takes a training plan")
     return plan

@@ -168,11 +168,11 @@ def _not_known(
 ) -> BadRequest:
     """The error for a class that no row reads: first as what it can be read, then how it may have
     been meant to be spelt."""
+    close = get_close_matches(name, known, n=1, cutoff=0.88)  # most end in ForCausalLM
+    slip = f"; if the name is a slip, correct it to '{close[0]}'" if close else ""
     if not relatives:
         way = "docs/models.md lists what is known; CONTRIBUTING.md tells how a class is added"
-        return unknown(kind, name, known, f"{file}; {way}")
-    close = get_close_matches(name, known, n=1, cutoff=0.8)
-    slip = f"; if the name is a slip, correct it to '{close[0]}'" if close else ""
+        return BadRequest(f"{file}: unknown {kind} {shown(name)}; {way}{slip}")
     near = " or ".join(relatives[:3])
     return BadRequest(
         f"{file}: unknown {kind} {shown(name)}; its keys are those of {near}: if it is such a "

@@ -8,6 +8,7 @@ writes them. Counts are never stored: they are computed.
 
 import json
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -118,8 +119,25 @@ def _find(name_or_path: str | Path) -> Path:
     named = {hub_id.lower(): name for hub_id, name in ids.items()}.get(text.lower())
     if named is not None:
         return DATA / f"{named}.json"
+    if ids:
+        raise _unknown_id(text, ids)
     remedy = "`shardwise model list` shows all; or give the path of a config.json"
-    raise unknown("model", text, ids or zoo_names(), remedy)
+    raise unknown("model", text, zoo_names(), remedy)
+
+
+def _unknown_id(text: str, ids: Mapping[str, str]) -> BadRequest:
+    """The error for a Hugging Face id that the zoo lacks: the ids spelt nearly so, else the model
+    that the end of its name has, which a tuned one most often has the shape of."""
+    near = get_close_matches(text, ids, n=3, cutoff=0.8)
+    if near:
+        hint = "did you mean " + " or ".join(f"'{name}'" for name in near) + "? or "
+        return BadRequest(f"unknown model {shown(text)}; {hint}give the path of its config.json")
+    base = get_close_matches(text.rpartition("/")[2].lower(), zoo_names(), n=1, cutoff=0.8)
+    like = f", or where it has the shape of one of the zoo, that: {base[0]}" if base else ""
+    return BadRequest(
+        f"unknown model {shown(text)}; give the path of its config.json{like} "
+        "(`shardwise model list` shows the zoo)"
+    )
 
 
 def _from_zoo(path: Path) -> ModelConfig:

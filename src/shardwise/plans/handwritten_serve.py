@@ -9,9 +9,11 @@
     rate: 10
     tpot: 30ms
 
-`input` and `output` are the tokens of a request; `rate` (requests per second), `ttft`, `tpot`,
-`e2e` and `trace` (a file that lengths are drawn from) say the load and its targets, and may be left
-out. Every other key of a plan may stand there too; what does not is as `plan serve` has it.
+`input` and `output` (or `input_length` and `output_length`, as the whole plan has them) are the
+tokens of a request, and say that the plan serves where no `kind` does; `rate` (requests per
+second), `ttft`, `tpot`, `e2e` and `trace` (a file that lengths are drawn from) say the load and its
+targets, and may be left out. Every other key of a plan may stand there too; what does not is as
+`plan serve` has it.
 """
 
 from collections.abc import Mapping
@@ -33,6 +35,8 @@ from shardwise.units import parse_seconds
 NEEDED = ("model", "slice", "mesh", "input", "output")
 _LENGTHS = {"input_length": "input", "output_length": "output"}
 _LOAD = ("rate", "ttft", "tpot", "e2e", "trace")
+_OF_SERVERS = ("rate", "ttft", "tpot")
+"""Words that no training plan has: a file with one serves, where it does not say its kind."""
 WORD_OF = {**_LENGTHS, **{f"workload.{name}": name for name in _LOAD}}
 """The words of a file by the keys of the plan."""
 
@@ -45,7 +49,8 @@ BATCH = 256
 
 def is_handwritten(data: Mapping[str, Any]) -> bool:
     """Whether the file of a serving plan leaves to us what a search would have written."""
-    serves = data.get("kind") == "serve" or ("kind" not in data and "input" in data)
+    own = any(word in data for word in (*_LENGTHS, *_LENGTHS.values(), *_OF_SERVERS))
+    serves = data.get("kind") == "serve" or ("kind" not in data and own)
     return serves and (any(w in data for w in WORD_OF.values()) or not set(COMPUTED) <= set(data))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shardwise.evidence.against import Against, gain_text
+from shardwise.evidence.compare_plans import Difference
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_gib, format_seconds
 from shardwise.verbs.answer import Page, TextTable
@@ -18,7 +19,8 @@ def against_page(found: Against, result: Mapping[str, Any]) -> Page:
     yield ""
     yield wrapped(f"against {found.name}: {told} than the best plan", 0, 2)
     yield TextTable(["predicted", "ours", "theirs"], figures(result, theirs), ruled=False)
-    rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in found.differences]
+    largest = sorted(found.differences, key=_effect, reverse=True)
+    rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in largest]
     if rows:
         yield TextTable(
             ["choice", "ours", "theirs", "theirs with ours"],
@@ -33,6 +35,11 @@ def against_page(found: Against, result: Mapping[str, Any]) -> Page:
 
 _CHOICES = 4
 """Choices that a page shows of those that differ from another plan's."""
+
+
+def _effect(row: Difference) -> float:
+    """How much one choice changes the other plan's step, either way."""
+    return -1.0 if row.effect is None else round(abs(row.effect - 1), 3)
 
 
 def against_detail(found: Against) -> Page:

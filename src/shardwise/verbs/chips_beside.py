@@ -1,7 +1,8 @@
 """The page of `plan sweep` for several chips side by side: a row for each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 from shardwise.models import ModelConfig
 from shardwise.models.describe import unpriced
@@ -46,25 +47,12 @@ class ChipsBeside(Answer):
 
     @property
     def chosen(self) -> SweepPoint | None:
-        """The plan to take: of those in time the fastest, where that was asked for, else the
-        cheapest, or that of the fewest chips where not all have a price. None where all are late.
-        """
-        kept = [choice for choice in self.choices if choice.keeps]
-        if not kept:
-            return None
-        return min(kept, key=self._worth).point
-
-    def _worth(self, choice: SliceChoice) -> float:
-        answer, price = choice.point.answer, choice.chip.price
-        assert answer is not None
-        if self.asked.choices.objective == "time":
-            return -answer.tokens_per_second
-        if any(c.chip.price is None for c in self.choices if c.keeps):
-            return choice.point.piece.chips
-        return choice.dollars(price, self.tokens) if price else 0.0
+        """The plan to take, by the objective. None where all are late."""
+        found = _chosen(self.asked, self.choices)
+        return found and found.point
 
     def page(self) -> Page:
-        """The table, the plans, the prices with their dates, and the cheapest."""
+        """The table, the plans, the prices with their dates, and the one to take."""
         run = self.asked.tokens is not None
         header = ["slice", *(name for name, _ in self._varied), "chips", "runs in", "tokens/s"]
         header += ["MFU", *(["days"] if run else [])]
@@ -156,13 +144,43 @@ def chips_beside(
     )
 
 
+def _chosen(asked: BesideRequest, choices: Sequence[SliceChoice]) -> SliceChoice | None:
+    """Of those in time that of the objective: the fastest, the fewest chips, or the cheapest; where
+    not all have a price the fewest chips for the cheapest. None where all are late."""
+    kept = [choice for choice in choices if choice.keeps]
+    priced = all(choice.chip.price for choice in kept)
+
+    def worth(choice: SliceChoice) -> tuple[float, float]:
+        answer = choice.point.answer
+        assert answer is not None
+        dollars = _dollars(choice, asked) if priced else 0.0
+        if asked.choices.objective == "time":
+            return -answer.tokens_per_second, dollars
+        if asked.choices.objective == "chips" or not priced:
+            return choice.point.piece.chips, dollars
+        return dollars, 0.0
+
+    return min(kept, key=worth) if kept else None
+
+
+def _dollars(choice: SliceChoice, asked: BesideRequest) -> float:
+    price = choice.chip.price
+    return choice.dollars(price, asked.tokens or UNIT) if price else inf
+
+
 def _verdicts(
     asked: BesideRequest, choices: Sequence[SliceChoice], rows: Sequence[Row]
 ) -> list[str]:
-    """The cheapest, where another provider's price would make it another, and what is late."""
+    """The one to take, where another price or another objective would make it another, and what is
+    late."""
     said = []
     priced = [row for row in rows if row["keeps_deadline"] and "usd_at_price" in row]
-    if priced:
+    chosen, led = _chosen(asked, choices), _LED.get(asked.choices.objective)
+    if led and chosen:
+        row = rows[list(choices).index(chosen)]
+        text = f"{led}: {row['slice']}, {row['chips']:,} chips, {_usd(row, 'usd_at_price')}"
+        said.append(text + _cheaper(chosen, asked, choices))
+    elif priced:
         best = min(priced, key=lambda row: row["usd_at_price"])
         said.append(f"cheapest: {best['slice']}, {_usd(best, 'usd_at_price')}{_turn(best, priced)}")
     late = [row["slice"] for row in rows if not row["keeps_deadline"] and not row["miss"]]
@@ -172,6 +190,25 @@ def _verdicts(
             f"fastest: {', '.join(late)}; give more --days or --chips, or a larger --batch"
         )
     return said
+
+
+_LED = {"chips": "fewest chips", "time": "fastest"}
+"""What a verdict calls the one to take, by objectives other than its cost."""
+
+
+def _cheaper(chosen: SliceChoice, asked: BesideRequest, choices: Sequence[SliceChoice]) -> str:
+    """The cheapest in time of all slices looked at, where it is another."""
+    here = _dollars(chosen, asked)
+    others = [replace(c, point=point) for c in choices if c.keeps for point in c.in_time]
+    best = min(others, key=lambda other: _dollars(other, asked), default=chosen)
+    there = _dollars(best, asked)
+    if there >= here:
+        return ""
+    piece = best.point.piece
+    return (
+        f"; the cheapest of those looked at is {piece}, {piece.chips:,} chips, "
+        f"{format_usd(there)}: --objective cost takes the cheapest"
+    )
 
 
 def _turn(best: Row, rows: Sequence[Row]) -> str:

@@ -20,6 +20,7 @@ from shardwise.models.describe import unpriced
 from shardwise.models.zoo import with_family
 from shardwise.planner.price.goodput import Overheads
 from shardwise.planner.training import TrainAnswer, TrainPlanning
+from shardwise.plans import TrainPlan
 from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.train import mesh_text
 from shardwise.units import (
@@ -95,7 +96,7 @@ class TrainPlanRequest(TrainChoices):
         run = self._run()
         days = self._days(run)
         chosen = self._in_time(run, days, progress) if run and days else None
-        published = published_plan(str(self.against)) if self.against else None
+        published = self._published() if self.against else None
         planning = plan_training(
             with_family(self.model, self.as_),
             self.on if chosen is None else str(chosen.point.piece),
@@ -130,6 +131,12 @@ class TrainPlanRequest(TrainChoices):
             ],
             provenance={"efficiency": best.piece.chip.efficiency.source},
         )
+
+    def _published(self) -> TrainPlan:
+        """The plan beside the best, on the slice of the request where its file names none."""
+        found = self.hardware.target(self.on)
+        piece = found.slice if isinstance(found, Spelling) else None
+        return published_plan(str(self.against), piece)
 
     def _days(self, run: dict[str, Any] | None) -> float | None:
         """The deadline, if there is one."""

@@ -37,12 +37,13 @@ WIDEST = 4
 
 @dataclass(kw_only=True)
 class SliceChoice:
-    """One chip's slice and plan, and every slice that was planned for it. `keeps`: within the
-    deadline, where there is one."""
+    """One chip's slice and plan, every slice that was planned for it, and the plans `in_time` of
+    those. `keeps`: within the deadline, where there is one."""
 
     point: SweepPoint
     keeps: bool
     looked: Sequence[Slice] = field(default_factory=list)
+    in_time: Sequence[SweepPoint] = ()
 
     @property
     def chip(self) -> Chip:
@@ -143,11 +144,15 @@ def slice_for(
     paid for), "time" the fastest.
     """
     looked: list[Slice] = []
+    in_time: list[SweepPoint] = []
 
     def look(piece: Slice, below: float, program: str | None = None) -> SweepPoint | None:
         looked.append(piece)
         point = plan(piece, below, program)
-        return point if point.answer is not None and step_of(point) <= below else None
+        if point.answer is None or step_of(point) > below:
+            return None
+        in_time.append(point)
+        return point
 
     if objective == "time":
         found = _fastest(pieces, look, allowed)
@@ -155,7 +160,7 @@ def slice_for(
         found = _fewest(pieces, look, allowed)
         if found is not None and objective == "cost":
             found = _cheapest(found, pieces, look, allowed)
-    return found and SliceChoice(point=found, keeps=True, looked=looked)
+    return found and SliceChoice(point=found, keeps=True, looked=looked, in_time=in_time)
 
 
 Look = Callable[..., SweepPoint | None]

@@ -66,7 +66,7 @@ def parse_text(
     lengths: tuple[int | None, int | None] = (None, None),
 ) -> TrainPlan | ServePlan:
     """The plan that an exported text says; `model`, `on` and the `lengths` of prompts and answers
-    say what it leaves out."""
+    say what it leaves out. Raises BadRequest for one that does not suit its model or slice."""
     cfg = None if model is None else load_model(model)
     piece = None if on is None else Hardware().slice(on).slice
     if target in SERVE_EXPORTERS and (target not in EXPORTERS or serves(text)):
@@ -75,4 +75,7 @@ def parse_text(
     if any(lengths):
         raise BadRequest("--input and --output say the load of a server; this is no server's file")
     named = None if cfg is None else (str(model), cfg)
-    return parse_export(text, target, model=named, piece=piece)
+    plan = parse_export(text, target, model=named, piece=piece)
+    held = Hardware(constants=plan.constants).slice(plan.slice).slice
+    check_plan(plan, cfg or load_model(plan.model), held)
+    return plan

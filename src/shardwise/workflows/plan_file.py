@@ -7,6 +7,7 @@ from typing import Any
 
 from shardwise.boundary import is_file, read_text
 from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
 from shardwise.models.zoo import split_family, with_family
@@ -41,15 +42,19 @@ class Priced:
 
 
 def given_plan(
-    what: GivenPlan, fields: Mapping[str, str] | None = None, family: str | None = None
+    what: GivenPlan,
+    fields: Mapping[str, str] | None = None,
+    family: str | None = None,
+    piece: Slice | None = None,
 ) -> TrainPlan | ServePlan:
     """The plan in a file, of `audit:NAME`, or as it is; a file of another program is read as
-    `export --from` reads it. `fields` change it first, `family` is what its model is read as."""
+    `export --from` reads it, for the `piece` where it names none. `fields` change it first,
+    `family` is what its model is read as."""
     if isinstance(what, str | Path):
         target, text = other_program(what)
         if target is None:
             return load_plan(what, fields, family)
-        what = _read_as(target, text, what)
+        what = _read_as(target, text, what, piece)
     values = changed(plan_dict(what), fields or {}, "the plan")
     if family:
         values["model"] = str(with_family(split_family(values["model"])[0], family))
@@ -67,17 +72,21 @@ def other_program(path: str | Path) -> tuple[str | None, str]:
     return target_of(text), text
 
 
-def _read_as(target: str, text: str, path: str | Path) -> TrainPlan:
+def _read_as(target: str, text: str, path: str | Path, piece: Slice | None) -> TrainPlan:
     """The plan that another program's file says; BadRequest with the command that takes what it
     leaves out."""
     try:
         return parse_export(text, target)
     except BadRequest as error:
-        said = f"'{path}' is another program's file. {error}"
-        if "give it with" in str(error):
-            way = f"shardwise export {path} --from {target} --on SLICE --model MODEL -o plan.yaml"
-            said += f"\n`{way}` makes a plan of it"
-        raise BadRequest(said) from None
+        lacks, given, options = str(error).partition("; give ")
+        if piece is not None and "with --on" in options:
+            return parse_export(text, target, piece=piece)
+        said = f"'{path}' is another program's file. "
+        if given and "with --" in options:
+            model = " --model MODEL" if "--model" in options else ""
+            way = f"shardwise export {path} --from {target} --on SLICE{model} -o plan.yaml"
+            raise BadRequest(f"{said}{lacks}\nmake a plan of it first: `{way}`") from None
+        raise BadRequest(f"{said}{error}") from None
 
 
 def foreign_notes(what: GivenPlan) -> list[str]:

@@ -29,6 +29,7 @@ def export(**options: Any) -> None:
     TARGET is maxtext, torchtitan, megatron, jax, xpk or skypilot for a training plan, and vllm,
     sglang, k8s or skypilot for a serving plan.
     """
+    from shardwise.apps.cli.next_steps import read_lines
     from shardwise.boundary import write_text
     from shardwise.plans import save_plan
     from shardwise.verbs.export import ExportRequest
@@ -39,10 +40,12 @@ def export(**options: Any) -> None:
         write_text(file, answer.text, option="-o")
     elif file is not None:
         save_plan(answer.plan, file)
+    more = read_lines(file, answer.plan) if file is not None and options["from_"] else ()
     way = "to" if options["to"] else "from"
     show_answer(
         replace(answer, result={**answer.result, "output": file and str(file)}),
         options,
         inputs={"path": str(options["path"]), way: options["to"] or options["from_"]},
         page=[f"wrote {file}"] if file else None,
+        more=more,
     )

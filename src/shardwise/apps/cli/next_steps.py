@@ -1,8 +1,14 @@
-"""What to type next after a training plan was found: write it, export it, run it."""
+"""What to type next: after a training plan was found, write it, export it, run it; after one was
+read or shown, hold it against the best."""
 
 from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
 
 from shardwise.verbs.layout import wrapped
+
+if TYPE_CHECKING:
+    from shardwise.plans import ServePlan, TrainPlan
 
 
 def next_lines(path: Path | None, software: str, whose: str = "") -> tuple[str, ...]:
@@ -15,3 +21,22 @@ def next_lines(path: Path | None, software: str, whose: str = "") -> tuple[str, 
     if target in ("TARGET", "jax"):
         then += f", compile {path}, or train {path}"
     return ("", wrapped(f"{path} written{whose}; next: {then}", 2, 4))
+
+
+def against_lines(path: Path | str, plan: "TrainPlan | ServePlan") -> tuple[str, ...]:
+    """The search that says what would be faster than a plan in a file; none for a server, or where
+    it would take options of its own to be of the same job."""
+    from shardwise.plans import ServePlan  # slow to load, for --help
+
+    if isinstance(plan, ServePlan) or plan.lora_rank or plan.frozen or plan.packed_lengths:
+        return ()
+    job = f"--model {quote(plan.model)} --on {quote(plan.slice)}"
+    job += f" --batch {plan.global_batch_sequences}seq --seq {plan.sequence_length}"
+    asked = f"shardwise plan train {job} --against {quote(str(path))}"
+    return (wrapped(f"next: what would be faster: {asked}", 2, 4),)
+
+
+def read_lines(path: Path, plan: "TrainPlan | ServePlan") -> tuple[str, ...]:
+    """With a plan that was read from another program's file and written."""
+    shown = wrapped(f"next: shardwise plan show {quote(str(path))}", 2, 4)
+    return (shown, *against_lines(path, plan))

@@ -36,6 +36,7 @@ def show(**options: Any) -> None:
     --set remat=block changes a field first. audit:NAME is a plan of a published run
     (`shardwise book list`).
     """
+    from shardwise.apps.cli.next_steps import against_lines
     from shardwise.errors import BadRequest
     from shardwise.plans import save_plan
     from shardwise.verbs.plan_show import PlanShowRequest
@@ -48,5 +49,6 @@ def show(**options: Any) -> None:
     if output:
         save_plan(answer.best.plan, output)
     inputs = {"path": str(options["path"]), "set": list(options["sets"])}
-    show_answer(answer, options, inputs=inputs)
+    more = against_lines(options["path"], answer.best.plan)
+    show_answer(answer, options, inputs=inputs, more=("", *more) if more else ())
     write_timeline(answer.best, options)
