@@ -9,7 +9,7 @@ from shardwise.apps.cli.charts import label_points, legend, log_axis, ticks_at
 from shardwise.apps.cli.pictures import new_figure
 from shardwise.apps.cli.sweep_chart import plot_sweep
 from shardwise.hardware import read_slice
-from shardwise.workflows.sweep import cheapest_within, sweep
+from shardwise.workflows.sweep import chosen_point, sweep
 
 
 def axis_of(xs, ys):
@@ -71,9 +71,9 @@ def test_a_legend_stands_only_where_there_are_two_things():
 def test_a_sweep_of_few_points_is_drawn_with_its_deadline(tmp_path, count):
     pieces = [read_slice(text).slice for text in ("v5e:2x2", "v5e:2x4")][:count]
     points = sweep("llama-3.2-1b", pieces, batches=["256Ki"], lengths=[4096], tokens=1e11)
-    within = cheapest_within(points, 1e3)
+    within = chosen_point(points, "cost", 1e3)
     assert within is not None
-    assert cheapest_within(points, 1e-3) is None
+    assert chosen_point(points, "cost", 1e-3) is None
     path = tmp_path / "sweep.png"
     plot_sweep(points, "llama-3.2-1b", path, days=within.days)
     assert path.stat().st_size > 10_000

@@ -27,3 +27,13 @@ def test_verbose_says_where_choices_come_from(capsys):
     rows = [line.split() for line in out.splitlines()]
     assert ["remat", "none", "flag"] in rows
     assert ["zero", "1", "file"] in rows or ["zero", "0", "file"] in rows
+
+
+def test_brief_keeps_whether_a_load_holds(capsys, tmp_path):
+    plan = tmp_path / "plan.yaml"
+    words = ["--model", "llama-3.2-1b", "--on", "h100:1", "--input", "256", "--output", "32"]
+    run(capsys, "plan", "serve", *words, "--rate", "5", "-o", plan)
+    _, out, _ = run(capsys, "simulate", plan, "--requests", "50", "--brief")
+    lines = out.splitlines()
+    assert len(lines) <= 4
+    assert lines[-1].startswith("holds: ")

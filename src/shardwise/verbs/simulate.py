@@ -120,8 +120,8 @@ class LoadSimulated(Answer):
             f"{result['cache']['pages']:,} pages of {result['cache']['page_size']}",
             hanging=2,
         )
+        yield from self._verdict()  # with the first lines, which --brief shows
         yield ""
-        yield from self._verdict()
         rows = [
             [name.upper(), *(_ms(result[f"{kind}_{name}_ms"]) for kind in _KINDS)]
             for name in ("ttft", "tpot", "itl", "e2el")
@@ -134,15 +134,15 @@ class LoadSimulated(Answer):
         """Whether the load holds, what does, and what to type next."""
         result = self.result
         if "largest_rate" in result:
-            yield f"largest rate that holds: {sig(result['largest_rate'])} requests/s\n"
+            yield f"largest rate that holds: {sig(result['largest_rate'])} requests/s"
         elif result.get("holds"):
             share = f"{result['good_share']:.1%} of the requests within the targets"
-            yield f"holds: {share if self.objectives.given else 'all that comes is answered'}\n"
+            yield f"holds: {share if self.objectives.given else 'all that comes is answered'}"
         elif "holds" in result:
             yield wrapped(f"DOES NOT HOLD: {self._short()}; {self._rather()}", 0, 2)
             yield (
                 f"  next: shardwise simulate {self.path} --find-rate; for more servers: shardwise "
-                f"plan serve --rate {result['rate']:g}\n"
+                f"plan serve --rate {result['rate']:g}"
             )
 
     def _short(self) -> str:

@@ -142,9 +142,8 @@ def test_what_custom_says_beyond_a_plan_is_refused_by_name(tmp_path, capsys, cha
 
 def test_the_snapshot_has_the_flags_of_each_program():
     flags = known_flags()
-    trainers = {"maxtext", "megatron", "torchtitan"}
-    assert set(flags) >= trainers
-    assert all(len(flags[name]["flags"]) > 30 for name in trainers)
+    for name in ("maxtext", "megatron", "torchtitan"):
+        assert len(flags[name]["flags"]) > 30
     assert json.dumps(flags)
 
 

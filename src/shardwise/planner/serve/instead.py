@@ -13,10 +13,10 @@ from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Chip
 from shardwise.planner.serve.choices import candidate_slices, smaller_dtypes
 from shardwise.planner.serve.fleet import Fleet, cheapest, ranked, search_fleets, trade_off
+from shardwise.planner.serve.replica import fleet_of
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.serve.served import Serving
-from shardwise.planner.simulate.rates import STEEP
-from shardwise.planner.simulate.steady import LIMIT
+from shardwise.planner.simulate.rates import about_rate
 from shardwise.plans.serve import ServeDtypes
 from shardwise.units import sig
 
@@ -101,7 +101,7 @@ def _fewer_and_more(serving: Serving) -> Iterator[Alternative]:
     """The same on fewer and on more chips: what those hold."""
     request, served = serving.request, serving.served
     if request.rate:
-        yield from _replicas(serving)
+        yield from _replicas(serving, fewer=True)
     elif request.fill:
         for name, chips in (("fewer", served.chips // 2), ("more", 2 * served.chips)):
             pieces = tuple(p for p in request.pieces if p.chips <= chips)
@@ -110,29 +110,32 @@ def _fewer_and_more(serving: Serving) -> Iterator[Alternative]:
                 yield from _searched(serving, asked, name, "")
     else:
         good = ranked(serving.searched, request.within)
-        sizes = (
-            ("fewer", [f for f in good if f.chips < served.chips]),
-            ("more", [f for f in good if f.chips > served.chips]),
-        )
-        for name, fleets in sizes:
-            if fleets and fleets[0].meets(request.within):
-                rate = fleets[0].rate * correction(serving)
-                yield _row(serving, fleets[0], name, "", rate)
+        fewer = [fleet for fleet in good if fleet.chips < served.chips]
+        if fewer and fewer[0].meets(request.within):
+            yield _row(serving, fewer[0], "fewer", "", fewer[0].rate * correction(serving))
+        yield from _replicas(serving, fewer=False)
 
 
-def _replicas(serving: Serving) -> Iterator[Alternative]:
-    """One server less and one more: what they hold by what the answer's leave over. One less did
-    not hold the rate when simulated, whatever that says."""
+def _replicas(serving: Serving, *, fewer: bool) -> Iterator[Alternative]:
+    """One server less and one more: what they hold in short runs. One less did not hold the rate
+    in full ones, whatever that says."""
     served = serving.served
     plan, each = served.plan, served.chips // max(served.plan.replicas, 1)
     if plan.prefill_replicas:
         return
-    one = served.rate / plan.replicas * (LIMIT / max(served.held.load, 0.1)) ** (1 / STEEP)
     price, demand = served.piece.chip.price, served.demand
-    for name, replicas in (("fewer", plan.replicas - 1), ("more", plan.replicas + 1)):
+    sizes = (("fewer", plan.replicas - 1 if fewer else 0), ("more", plan.replicas + 1))
+    for name, replicas in sizes:
+        chips, rate = each * replicas, 0.0
         if replicas:
-            rate, chips = min(one, 1.5 * served.rate / plan.replicas) * replicas, each * replicas
+            fleet = fleet_of(
+                replace(plan, replicas=replicas), served.cfg, served.piece, served.prefill_piece
+            )
+            guess = served.rate / plan.replicas * replicas
+            held = about_rate(fleet, demand, served.held.goal, guess)
+            rate = 0.0 if held is None else held.rate
             rate = min(rate, _SHORT * served.rate) if name == "fewer" else rate
+        if rate:
             hour = None if price is None else chips * price.usd_per_chip_hour
             tokens = rate * 3600 * (demand.prompt + demand.output)
             yield Alternative(

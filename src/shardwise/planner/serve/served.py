@@ -130,10 +130,16 @@ def cheapest_serving(
     progress: Callable[[], None] = lambda: None,
 ) -> Serving:
     """The cheapest plan of all requests, which ask for the same on one chip. Raises NoFeasiblePlan
-    with the nearest miss where none holds, which is the answer where that is wanted `anyway`."""
+    with the nearest miss where none holds, which is the answer where that is wanted `anyway`. One
+    pool and two are looked for by themselves, as closed forms do not tell which is cheaper."""
     found: Serving | None = None
     miss: NoFeasiblePlan | None = None
-    for request in requests:
+    apart = [
+        replace(request, pools=pools)
+        for request in requests
+        for pools in (("one", "two") if request.pools == "any" else (request.pools,))
+    ]
+    for request in apart:
         try:
             one = _cheapest(request, demand, trace, anyway, progress)
         except NoFeasiblePlan as error:

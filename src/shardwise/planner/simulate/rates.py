@@ -69,8 +69,12 @@ def _largest(
     low: Held | None = None
     high: Held | None = None
     rate = guess
+    seen: set[float] = set()
     while rate > guess * _HOPELESS:
         found = tried(rate)
+        if found.rate in seen:  # between the two there is no further rate of three digits
+            break
+        seen.add(found.rate)
         low, high = (found, high) if found.kept else (low, found)
         if high is not None and high.rate <= max(within * low.rate if low else 0.0, least):
             break
