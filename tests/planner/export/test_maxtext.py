@@ -47,6 +47,23 @@ def test_maxtext_gets_the_whole_batch_back():
             assert int(devices * _per_device(sequences, devices)) == sequences
 
 
+@pytest.mark.parametrize(
+    ("method", "asked"),
+    [
+        ("all_gather", {}),
+        ("ring", {"use_tokamax_splash": "true"}),
+        ("ulysses", {"use_tokamax_splash": "true", "context_parallel_load_balance": "false"}),
+    ],
+)
+def test_maxtext_gets_the_kernel_that_a_context_strategy_needs_on_tpu(method, asked):
+    mesh = {"fsdp": 4, "context": 4}
+    plan, cfg, piece = a_plan("dense", "v5e:4x4", mesh, context_method=method)
+    text = export_plan(plan, cfg, piece, "maxtext")
+    names = ("use_tokamax_splash", "context_parallel_load_balance")
+    assert {k: v for k, v in maxtext_flags(text).items() if k in names} == asked
+    assert parse_export(text, "maxtext") == plan
+
+
 def test_maxtext_circular_pipeline():
     plan, cfg, piece = a_plan(
         "dense",

@@ -75,6 +75,8 @@ def flags(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> dict[str, str]:
     if plan.degree("stage") > 1:
         values |= _pipeline(plan)
     values |= _memory(plan) | _dtypes(plan) | _methods(plan, cfg)
+    if is_tpu(piece) and plan.degree("context") > 1:
+        values |= _CONTEXT_KERNELS.get(values["context_parallel_strategy"], {})
     return {k: written(v) for k, v in values.items()}
 
 
@@ -176,3 +178,10 @@ def _methods(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
         values["sparse_matmul"] = plan.ragged
         values["capacity_factor"] = -1 if plan.ragged else plan.expert_capacity
     return values
+
+
+_CONTEXT_KERNELS: Mapping[str, Mapping[str, Any]] = {
+    "ring": {"use_tokamax_splash": True},
+    "ulysses": {"use_tokamax_splash": True, "context_parallel_load_balance": False},
+}
+"""What MaxText requires on TPU beside a strategy: `configs/types.py` refuses it otherwise."""
