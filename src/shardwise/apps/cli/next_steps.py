@@ -25,10 +25,12 @@ def next_lines(path: Path | None, software: str, whose: str = "") -> tuple[str, 
 
 def against_lines(path: Path | str, plan: "TrainPlan | ServePlan") -> tuple[str, ...]:
     """The search that says what would be faster than a plan in a file; none for a server, or where
-    it would take options of its own to be of the same job."""
+    it would take options of its own to be of the same job, as for a published plan."""
     from shardwise.plans import ServePlan  # slow to load, for --help
 
     if isinstance(plan, ServePlan) or plan.lora_rank or plan.frozen or plan.packed_lengths:
+        return ()
+    if str(path).startswith("audit:"):  # its model lies beside it, in the package
         return ()
     job = f"--model {quote(plan.model)} --on {quote(plan.slice)}"
     job += f" --batch {plan.global_batch_sequences}seq --seq {plan.sequence_length}"
