@@ -134,7 +134,7 @@ class SteadyRun:
 
     def percentiles(self, share: float = PERCENTILE) -> np.ndarray:
         """TTFT, TPOT and E2E that so many requests keep."""
-        return np.percentile(self.times, 100 * share, axis=1)
+        return _kept_by(share, self.times)
 
     def worst(self, goal: Objectives) -> np.ndarray:
         """Of each request, the largest of its times over their targets."""
@@ -150,7 +150,7 @@ class SteadyRun:
 
     def load(self, goal: Objectives) -> float:
         """The multiple of the targets that `SHARE` of the requests keep."""
-        return float(np.percentile(self.worst(goal), 100 * SHARE))
+        return float(_kept_by(SHARE, self.worst(goal)))
 
     @property
     def window(self) -> tuple[int, int]:
@@ -421,6 +421,13 @@ class Held:
     def running(self) -> float:
         """Mean of the runs'."""
         return float(np.mean([run.running for run in self.runs]))
+
+
+def _kept_by(share: float, times: np.ndarray) -> np.ndarray:
+    """What so many of the last axis keep; infinite between two of which one is."""
+    with np.errstate(invalid="ignore"):
+        found = np.percentile(times, 100 * share, axis=-1)
+    return np.where(np.isnan(found), np.inf, found)
 
 
 def _tail(runs: Sequence[SteadyRun]) -> float:

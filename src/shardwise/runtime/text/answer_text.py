@@ -23,7 +23,10 @@ class Detokenizer:
 
     def __init__(self, decode: Decode, before: Sequence[int] = ()) -> None:
         self._decode = decode
-        self._ids = list(before[-CONTEXT:])
+        count, most = CONTEXT, min(len(before), CONTEXT + HELD)
+        while decode(before[-count:]).startswith(BROKEN) and count < most:
+            count += 1  # it began within a character
+        self._ids = list(before[-count:])
         self._sent = len(_whole(decode(self._ids)))  # characters of the text of `_ids`
         self._next = len(self._ids)  # where the window begins once all of it is whole
 
