@@ -79,7 +79,7 @@ def _config(random: Random, harm: Harm) -> Case:
             "model show config.json --json",
             "model show config.json",
             "plan train --model config.json --on v5e:2x2 --batch 8seq --seq 512 --json",
-            "plan serve --model config.json --on h100:8 --input 512 --output 32 --json",
+            "plan serve --model config.json --on h100:8 --input 512 --output 32 --rate 2 --json",
             "model diff config.json llama-3-8b --json",
         )
     )
