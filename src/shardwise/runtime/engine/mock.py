@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shardwise.runtime.engine.generation import Sampling
+from shardwise.runtime.engine.generation import Generation, Sampling
 from shardwise.runtime.engine.step_batch import (
     ON_DEVICE,
     ChunkRow,
@@ -69,6 +69,7 @@ class MockExecutor:
             chunks.append(None)
             if row.last:
                 token = self._next(table_GM, row.start + len(row.tokens))
+                token = _in_form(row.generation, token, self.vocabulary)
                 self._emitted[row.slot] = token
                 chunks[-1] = _row([token], row.generation.sampling)
         decodes = [self._decode(batch, row) for row in range(len(batch.slots_D))]
@@ -85,6 +86,7 @@ class MockExecutor:
             cached = int(batch.cached_D[row]) + step
             self._write(table_GM, cached, np.array([token]))
             token = self._next(table_GM, cached + 1)
+            token = _in_form(batch.generations[row], token, self.vocabulary)
             tokens.append(token)
         self._emitted[slot] = token
         return _row(tokens, batch.generations[row].sampling)
@@ -130,6 +132,15 @@ class Finished:
     def result(self) -> StepTokens:
         """Its tokens."""
         return self._tokens
+
+
+def _in_form(generation: Generation, token: int, vocabulary: int) -> int:
+    """The token, or the next above it that the answer's form allows (after the last comes 0)."""
+    if generation.form is None:
+        return token
+    bits = np.unpackbits(generation.form.allowed().view(np.uint8), bitorder="little")
+    order = np.roll(np.arange(vocabulary), -token)
+    return int(order[bits[order].argmax()])
 
 
 def _row(tokens: list[int], sampling: Sampling) -> RowTokens:
