@@ -1,9 +1,11 @@
-"""What a token leaves in a cache: the width of its entries, and int8 ones' scales."""
+"""What a token leaves in a cache: the width of its entries, and int8 ones' scales; and the states
+of recurrent layers."""
 
 import jax
 import jax.numpy as jnp
 
 from shardwise.models import Attention, LatentAttention
+from shardwise.models.specs import RecurrentMixer, ShortConv
 
 SCALE = ".scale"
 """Ends the name of the scales of an array."""
@@ -17,6 +19,12 @@ def widths(mixer: object, *, joint: bool) -> tuple[dict[str, int], int]:
     assert isinstance(mixer, Attention)
     heads = mixer.kv_heads
     return {"k": heads * mixer.head_dim, "v": heads * mixer.v_head_dim}, heads
+
+
+def states(mixer: RecurrentMixer, shape: tuple[int, ...]) -> dict[str, jax.Array]:
+    """The states of `shape` sequences before their first token, in float32."""
+    assert isinstance(mixer, ShortConv)
+    return {"conv": jnp.zeros((*shape, mixer.conv_width - 1, mixer.width), jnp.float32)}
 
 
 def rounded(x_BTKH: jax.Array) -> tuple[jax.Array, jax.Array]:

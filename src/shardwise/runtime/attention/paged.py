@@ -30,10 +30,12 @@ NOWHERE = -1
 
 class Paging(NamedTuple):
     """Where the sequences of a step lie: a table [D, M] of the rows that decode, which come first,
-    and one [C, M] of the blocks of prompts after them, each of Q tokens of one sequence."""
+    and one [C, M] of the blocks of prompts after them, each of Q tokens of one sequence, whose
+    chunk begins at position `starts_C`."""
 
     decode_DM: jax.Array
     blocks_CM: jax.Array
+    starts_C: jax.Array
 
     def pages_of(self, positions_X: jax.Array, size: int, none: int) -> jax.Array:
         """The page in which each token is written; `none` for padding."""
