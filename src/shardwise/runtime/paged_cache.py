@@ -68,9 +68,9 @@ def extend_pages(
     """Write [1, X, K, ...] of each array at its positions; the group's arrays after it, and what
     the layer attends to."""
     arrays = dict(past.arrays)
-    count, size = arrays[next(iter(new))].shape[1:3]
-    pages_X = paging.pages_of(positions_BX[0], size, none=count)  # beyond the last: not written
-    places_X = positions_BX[0] % size
+    count = arrays[next(iter(new))].shape[1]
+    pages_X = paging.pages_of(positions_BX[0], none=count)  # beyond the last: not written
+    places_X = positions_BX[0] % paging.size
     held = {}
     for name, value in new.items():
         scales = arrays.get(name + SCALE)

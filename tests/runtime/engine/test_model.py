@@ -16,7 +16,7 @@ from shardwise.runtime.engine.model_executor import ModelExecutor
 from shardwise.runtime.engine.sampling import Choices
 from shardwise.scheduling import SchedulerConfig
 
-FAMILIES = ["gemma3", "qwen3-moe", "deepseek-v3", "gpt-oss", "mixtral", "cohere2", "opt"]
+FAMILIES = ["gemma3", "mistral", "qwen3-moe", "deepseek-v3", "gpt-oss", "mixtral", "cohere2", "opt"]
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 GREEDY = {"temperature": 0, "max_tokens": 6}
 

@@ -63,7 +63,7 @@ class ModelExecutor:
         multi_step: int = 1,
     ) -> None:
         self.cfg, self.batch, self.budget = cfg, batch, budget
-        self.table_width = table_width
+        self.table_width, self._page_size = table_width, page_size
         self.multi_step = multi_step
         self._params = params
         self._options = Options(compute=compute, kernel=paged_attention, experts="ragged")
@@ -127,7 +127,7 @@ class ModelExecutor:
         program = self._compiled.get(key)
         if program is None:
             program = self._compiled[key] = _program(
-                self.cfg, self._options, choices, steps, self._tables
+                self.cfg, self._options, choices, steps, self._tables, self._page_size
             )
         self._state, outputs = program(self._params, self._state, inputs)
         for array in jax.tree.leaves(outputs):
@@ -239,13 +239,16 @@ class PendingStep:
 
 @lru_cache(maxsize=256)
 def _program(
-    cfg: ModelConfig, options: Options, choices: Choices, steps: int, tables: tuple[int, ...]
+    cfg: ModelConfig,
+    options: Options,
+    choices: Choices,
+    steps: int,
+    tables: tuple[int, ...],
+    page_size: int,
 ) -> Callable[..., Any]:
     """The step of some choices, for all executors of a model."""
-    step = partial(
-        model_step, cfg=cfg, options=options, choices=choices, steps=steps, tables=tables
-    )
-    return jax.jit(step, donate_argnums=1)
+    fixed = {"choices": choices, "steps": steps, "tables": tables, "page_size": page_size}
+    return jax.jit(partial(model_step, cfg=cfg, options=options, **fixed), donate_argnums=1)
 
 
 def _row(outputs: Any, row: int, count: int | None) -> RowTokens:

@@ -70,16 +70,17 @@ def model_step(
     choices: Choices,
     steps: int,
     tables: tuple[int, ...],
+    page_size: int,
 ) -> tuple[StepState, StepOutputs]:
     """Run the step (`steps` > 1 only without prompts). `tables` says which table each layer group
-    goes by. Padding is computed and changes nothing."""
+    goes by, whose pages hold `page_size` tokens. Padding is computed and changes nothing."""
     if steps == 1:
-        return _once(params, state, inputs, cfg, options, choices, tables)
+        return _once(params, state, inputs, cfg, options, choices, tables, page_size)
 
     def step(carry: tuple[StepState, Any, Any], _: None) -> Any:
         state, cached_D, tokens_D = carry
         now = inputs._replace(cached_D=cached_D, tokens_D=tokens_D)
-        state, outputs = _once(params, state, now, cfg, options, choices, tables)
+        state, outputs = _once(params, state, now, cfg, options, choices, tables, page_size)
         cached_D = jnp.where(cached_D == NOWHERE, NOWHERE, cached_D + 1)
         return (state, cached_D, jnp.full_like(tokens_D, ON_DEVICE)), outputs
 
@@ -97,13 +98,14 @@ def _once(
     options: Options,
     choices: Choices,
     tables: tuple[int, ...],
+    page_size: int,
 ) -> tuple[StepState, StepOutputs]:
     D = inputs.slots_D.shape[0]
     own_D = jnp.where(inputs.tokens_D == ON_DEVICE, state.last_S[inputs.slots_D], inputs.tokens_D)
     tokens_X = jnp.concatenate((own_D, inputs.tokens_T))
     positions_X = jnp.concatenate((inputs.cached_D, inputs.positions_T))
     by_group = [
-        Paging(table_DM, table_CM, inputs.starts_C)
+        Paging(table_DM, table_CM, inputs.starts_C, page_size)
         for table_DM, table_CM in zip(inputs.table_GDM, inputs.table_GCM, strict=True)
     ]
     paging = tuple(by_group[group] for group in tables)
