@@ -1,5 +1,6 @@
 """The engine on tiny models: its answers are those of the contiguous cache, however made."""
 
+from dataclasses import replace
 from random import Random
 
 import jax.numpy as jnp
@@ -7,13 +8,15 @@ import numpy as np
 import pytest
 from tests.runtime import goldens
 
+from shardwise.models.kv import cache_groups
 from shardwise.runtime import forward, generate, load
 from shardwise.runtime.engine import Engine, Sampling
+from shardwise.runtime.engine.cache_room import kept_groups
 from shardwise.runtime.engine.model_executor import ModelExecutor
 from shardwise.runtime.engine.sampling import Choices
 from shardwise.scheduling import SchedulerConfig
 
-FAMILIES = ["gemma3", "qwen3-moe", "deepseek-v3", "gpt-oss", "mixtral", "cohere2", "opt"]
+FAMILIES = ["gemma3", "mistral", "qwen3-moe", "deepseek-v3", "gpt-oss", "mixtral", "cohere2", "opt"]
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 GREEDY = {"temperature": 0, "max_tokens": 6}
 
@@ -29,17 +32,22 @@ class Model:
 
     def engine(self, *, dtype=jnp.float32, multi_step=1, ahead=True, **changes):
         values = {"pages": 48, "page_size": 4, "batch": 4, "budget": 16, "margin": 0.0, **changes}
-        config = SchedulerConfig(**values)
+        groups = cache_groups(self.cfg, 60)
+        room = kept_groups(groups, 4, values["budget"], 4, prefix_cache=True)
+        on_host = values.get("swap_pages", 0)
+        kept = tuple(replace(group, host_pages=on_host) for group in room)
+        config = SchedulerConfig(**values, kept=kept)
         executor = ModelExecutor(
             self.params,
             self.cfg,
-            pages=config.pages,
+            groups=groups,
+            pages=(config.pages, *(group.pages for group in kept)),
             page_size=4,
             table_width=15,
             batch=4,
             budget=config.budget,
             dtype=dtype,
-            host_pages=config.host_pages + config.swap_pages,
+            host_pages=(config.host_pages + on_host, *(on_host for _ in kept)),
             multi_step=multi_step,
         )
         return Engine(config, executor, most_tokens=60, multi_step=multi_step, ahead=ahead, seed=0)

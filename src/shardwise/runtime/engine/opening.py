@@ -9,23 +9,22 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model, weight_dtype
+from shardwise.models.kv import cache_groups
 from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.checkpoint import load
+from shardwise.runtime.engine.cache_room import kept_groups, whole_pages
 from shardwise.runtime.engine.core import Engine
 from shardwise.runtime.engine.model_executor import ModelExecutor
-from shardwise.runtime.paged_cache import page_bytes
 from shardwise.runtime.precision import DTYPES, dtype_of
 from shardwise.runtime.quant import NARROW
 from shardwise.scheduling import SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
 from shardwise.scheduling.policies import Policy
-from shardwise.units import format_gib
 
 LONGEST = 4096
 """Tokens of a sequence unless said, where the model takes as many."""
@@ -75,7 +74,19 @@ def open_engine(
     dtype = CACHES[cache]
     most_tokens = _most_tokens(cfg, settings.most_tokens)
     width = pages_for(most_tokens, settings.page_size)
-    pages = settings.pages or _pages(cfg, settings, width, dtype)
+    groups = cache_groups(cfg, most_tokens)
+    size, budget = settings.page_size, settings.budget
+    kept = kept_groups(groups, settings.batch, budget, size, prefix_cache=settings.prefix_cache)
+    pages = settings.pages or whole_pages(
+        cfg,
+        groups,
+        kept,
+        batch=settings.batch,
+        most_tokens=most_tokens,
+        page_size=size,
+        dtype=dtype,
+        free=_free_bytes(),
+    )
     config = SchedulerConfig(
         pages=pages,
         page_size=settings.page_size,
@@ -85,19 +96,21 @@ def open_engine(
         prefix_cache=settings.prefix_cache,
         host_pages=settings.host_pages,
         max_waiting=settings.max_waiting,
+        kept=kept,
     )
     end_ids |= end_tokens(folder)
     executor = ModelExecutor(
         params,
         cfg,
-        pages=pages,
-        page_size=settings.page_size,
+        groups=groups,
+        pages=(pages, *(group.pages for group in kept)),
+        page_size=size,
         table_width=width,
         batch=settings.batch,
         budget=settings.budget,
         dtype=dtype,
         compute=compute,
-        host_pages=settings.host_pages,
+        host_pages=(settings.host_pages, *(0 for _ in kept)),
         end_ids=end_ids,
         multi_step=settings.multi_step,
     )
@@ -145,19 +158,6 @@ def _most_tokens(cfg: ModelConfig, asked: int | None) -> int:
             f"'{cfg.name}'; ask for at most that many"
         )
     return asked or min(made_for, LONGEST)
-
-
-def _pages(cfg: ModelConfig, settings: EngineSettings, width: int, dtype: Any) -> int:
-    """Pages for the whole batch at full length, or as many as the memory leaves."""
-    each, free = page_bytes(cfg, settings.page_size, dtype), _free_bytes()
-    pages = min(settings.batch * width, int(free // each))
-    if pages < width:
-        raise BadRequest(
-            f"{format_gib(free)} of memory are left for the cache and one sequence of "
-            f"{width * settings.page_size:,} tokens takes {format_gib(width * each)}; ask for "
-            "shorter sequences, or for a cache in int8"
-        )
-    return pages
 
 
 def _free_bytes() -> float:
