@@ -204,7 +204,7 @@ class Engine:
         most = min(self.multi_step, plan.repeat - 1)
         if most < 2 or plan.until < float("inf") or self.scheduler.queued:
             return 1
-        if any(g.is_bent(self.end_ids) for g in self._slots.decoding()):
+        if any(g.is_held(self.end_ids) for g in self._slots.decoding()):
             return 1
         return 1 << (most.bit_length() - 1)
 
@@ -214,7 +214,7 @@ class Engine:
             return False
         batch = self._under_way.batch
         rows = (*batch.generations, *(chunk.generation for chunk in batch.chunks))
-        return any(generation.is_bent(self.end_ids) for generation in rows)
+        return any(generation.is_held(self.end_ids) for generation in rows)
 
     def _waits_for_tokens(self, plan: StepPlan) -> bool:
         """Whether a step puts in tokens of an answer that are still under way."""
@@ -289,9 +289,16 @@ class Engine:
             job.keys += (generation.between(page * size, (page + 1) * size).tobytes(),)
 
     def _finish(self, generation: Generation, token: int) -> Finish | None:
-        count = len(generation.tokens)
+        count, form = len(generation.tokens), generation.form
         if token in generation.ends(self.end_ids) and count >= generation.sampling.min_tokens:
+            generation.ender = token
             return "stop"
+        if form is not None:
+            if wrong := form.take(token):
+                generation.refusal = f"no token goes on in the form that was asked for: {wrong}"
+                return "abort"
+            if form.done:
+                return "stop"
         return "length" if count == generation.job.request.output else None
 
     def _end(self, generation: Generation, finish: Finish) -> None:
