@@ -45,20 +45,36 @@ def extend_pages(
     """Write [1, X, K, ...] of each array at its positions; the group's arrays after it, and what
     the layer attends to."""
     arrays = dict(past.arrays)
-    count, size = arrays[next(iter(new))].shape[1:3]
-    pages_X = paging.pages_of(positions_BX[0], size, none=count)  # beyond the last: not written
-    places_X = positions_BX[0] % size
     held = {}
     for name, value in new.items():
-        scales = arrays.get(name + SCALE)
-        entry = value[0]
-        if scales is not None:
-            entry, scale_XK = rounded(entry)
-            at = scales.at[past.layer, pages_X, :, places_X]
-            scales = arrays[name + SCALE] = at.set(scale_XK.astype(scales.dtype), mode="drop")
-        flat_XW = entry.reshape(entry.shape[0], -1).astype(arrays[name].dtype)
-        arrays[name] = arrays[name].at[past.layer, pages_X, places_X].set(flat_XW, mode="drop")
-        held[name] = PagedKeys(
-            arrays[name], scales, past.layer, value.shape[2], value.shape[3], paging
-        )
+        written = _write
+        if paging.over is not None:
+            stored = ("LPSW", "LPKS" if name + SCALE in arrays else None)
+            ins, heads = (*stored, "BRKH", "BR", paging.letters, ""), value.shape[2]
+            written = paging.over(_write, ins, stored, kv_heads=heads, heads=heads)
+        arguments = (value, positions_BX, paging.alone(), jnp.asarray(past.layer))
+        array, scales = written(arrays[name], arrays.get(name + SCALE), *arguments)
+        arrays |= {name: array} if scales is None else {name: array, name + SCALE: scales}
+        held[name] = PagedKeys(array, scales, past.layer, *value.shape[2:], paging)
     return arrays, held
+
+
+def _write(
+    array: jax.Array,
+    scales: jax.Array | None,
+    value_BXKH: jax.Array,
+    positions_BX: jax.Array,
+    paging: Paging,
+    layer: Any,
+) -> tuple[jax.Array, jax.Array | None]:
+    """The array, and its scales, with the entries of a step's tokens."""
+    count, size = array.shape[1:3]
+    # The page beyond the last is not written.
+    pages_X, places_X = paging.put(positions_BX[0], size, none=count)
+    entry = value_BXKH[0]
+    if scales is not None:
+        entry, scale_XK = rounded(entry)
+        at = scales.at[layer, pages_X, :, places_X]
+        scales = at.set(scale_XK.astype(scales.dtype), mode="drop")
+    flat_XW = entry.reshape(entry.shape[0], -1).astype(array.dtype)
+    return array.at[layer, pages_X, places_X].set(flat_XW, mode="drop"), scales

@@ -47,7 +47,7 @@ def run(engine, most=5000):
         if engine.idle:
             return
         engine.step()
-        engine.scheduler.check()
+        engine.check()
     raise AssertionError("the engine never came to an end")
 
 
@@ -88,7 +88,7 @@ def test_answers_are_right_whatever_is_shared_moved_cancelled_or_stopped(values,
         asked += answers
         for _ in range(draw.randint(0, 4)):
             engine.step()
-            engine.scheduler.check()
+            engine.check()
         if draw.random() < 0.2:
             engine.cancel(draw.choice(asked))
     run(engine)
@@ -101,7 +101,7 @@ def test_answers_are_right_whatever_is_shared_moved_cancelled_or_stopped(values,
         right = answer_of(generation.prompt, generation.job.request.output, stops)
         assert generation.tokens == right
         assert generation.finish == ("stop" if right[-1] in stops else "length")
-    scheduler = engine.scheduler
+    scheduler = engine.pools[0].scheduler
     assert scheduler.outstanding == scheduler.backlog == scheduler.cache.swapped == 0
     assert scheduler.pool.free + scheduler.tree.device == scheduler.config.pages
 

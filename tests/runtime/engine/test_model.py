@@ -91,7 +91,7 @@ def test_paged_is_contiguous_mixed_chunked_hit_and_forked(model):
     assert second.cached_tokens == 24
     for generation in (*asked, second):
         assert generation.tokens == model.right(generation.prompt, 6)
-    engine.scheduler.check()
+    engine.check()
 
 
 def test_interleaved_several_steps_at_once_and_waiting_for_each_say_the_same(llama):
@@ -191,7 +191,7 @@ def test_penalties_biases_and_bans_change_what_comes_out(llama):
 
 def test_nothing_is_compiled_after_warming_up(llama):
     engine = llama.engine(multi_step=2)
-    executor = engine.executor
+    executor = engine.replicas[0].executor
     shapes = list(executor.warm())
     assert len(shapes) == executor.programs
     before = executor.programs

@@ -63,15 +63,15 @@ class ServerMetrics:
         self._gauges(names, labels)
 
     def _gauges(self, names: dict[str, Any], labels: tuple[str, str]) -> None:
-        scheduler, config = self._engine.scheduler, self._engine.scheduler.config
+        engine = self._engine
         read = {
-            "num_requests_running": lambda: scheduler.outstanding - scheduler.queued,
-            "num_requests_waiting": lambda: scheduler.queued,
-            "kv_cache_usage_perc": lambda: 1 - scheduler.available / config.pages,
+            "num_requests_running": lambda: engine.outstanding - engine.queued,
+            "num_requests_waiting": lambda: engine.queued,
+            "kv_cache_usage_perc": lambda: 1 - engine.available / engine.pages,
         }
         for name, value in read.items():
             Gauge(f"vllm:{name}", "Now.", **names).labels(*labels).set_function(value)
-        sizes = {"block_size": str(config.page_size), "num_gpu_blocks": str(config.pages)}
+        sizes = {"block_size": str(engine.config.page_size), "num_gpu_blocks": str(engine.pages)}
         names = {**names, "labelnames": (*names["labelnames"], *sizes)}
         Gauge("vllm:cache_config_info", "The cache.", **names).labels(*labels, *sizes.values()).set(
             1

@@ -113,6 +113,8 @@ class Generation:
     last: float | None = None
     job: Any = None
     """Its `scheduling.Sequence`."""
+    pool: Any = None
+    """The `Pool` that has it now."""
 
     @property
     def done(self) -> bool:

@@ -38,24 +38,45 @@ class MockExecutor:
         batch: int,
         vocabulary: int = 1000,
         host_pages: int = 0,
+        pools: int = 1,
         wait: Callable[[StepBatch], None] | None = None,
     ) -> None:
-        self.vocabulary = vocabulary
+        self.pools = pools
         self.steps = 0
-        self._device = np.full((pages, page_size), EMPTY, np.int64)
-        self._host = np.full((max(host_pages, 1), page_size), EMPTY, np.int64)
-        self._emitted = np.full(batch, EMPTY, np.int64)
+        sizes = (pages, host_pages, page_size, batch, vocabulary)
+        self._parts = [_MockPool(*sizes) for _ in range(pools)]
         self._wait = wait
 
-    def run(self, batch: StepBatch) -> "Finished":
+    def run(self, batches: Sequence[StepBatch]) -> "Finished":
         """The step, at once."""
-        self.steps += batch.steps
-        if self._wait is not None:
+        self.steps += batches[0].steps
+        for batch in batches if self._wait is not None else ():
             self._wait(batch)
+        return Finished([part.run(b) for part, b in zip(self._parts, batches, strict=True)])
+
+    def extract(self, pool: int, pages: Sequence[int]) -> np.ndarray:
+        """The tokens of pages."""
+        return self._parts[pool].device[list(pages)]
+
+
+class _MockPool:
+    """The pages of one pool, and what each of its slots emitted last."""
+
+    def __init__(
+        self, pages: int, host_pages: int, page_size: int, batch: int, vocabulary: int
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.device = np.full((pages, page_size), EMPTY, np.int64)
+        self._host = np.full((max(host_pages, 1), page_size), EMPTY, np.int64)
+        self._emitted = np.full(batch, EMPTY, np.int64)
+
+    def run(self, batch: StepBatch) -> StepTokens:
         for copy in batch.copies:
-            source = self._host if copy.kind == "in" else self._device
-            target = self._host if copy.kind == "out" else self._device
+            source = self._host if copy.kind == "in" else self.device
+            target = self._host if copy.kind == "out" else self.device
             target[list(copy.targets)] = source[list(copy.sources)]
+        for move in batch.moves:
+            self.device[list(move.targets)] = move.contents
         chunks: list[RowTokens | None] = []
         for row in batch.chunks:
             pages = batch.table_RM[row.slot]
@@ -67,7 +88,7 @@ class MockExecutor:
                 chunks[-1] = _row([token], row.generation.sampling)
         decodes = [self._decode(batch, row) for row in range(len(batch.slots_D))]
         prompts = [_prompt(row) for row in batch.chunks]
-        return Finished(StepTokens(decodes, chunks, prompts))
+        return StepTokens(decodes, chunks, prompts)
 
     def _decode(self, batch: StepBatch, row: int) -> RowTokens:
         tokens: list[int] = []
@@ -83,13 +104,13 @@ class MockExecutor:
         return _row(tokens, batch.generations[row].sampling)
 
     def _write(self, pages: np.ndarray, start: int, tokens: np.ndarray) -> None:
-        size = self._device.shape[1]
+        size = self.device.shape[1]
         for place, token in enumerate(tokens, start):
-            self._device[pages[place // size], place % size] = token
+            self.device[pages[place // size], place % size] = token
 
     def _next(self, pages: np.ndarray, length: int) -> int:
-        count = -(-length // self._device.shape[1])
-        held = self._device[pages[:count]].reshape(-1)[:length]
+        count = -(-length // self.device.shape[1])
+        held = self.device[pages[:count]].reshape(-1)[:length]
         assert (held >= 0).all(), f"places {np.flatnonzero(held < 0)} of {length} are empty"
         return mock_token(held, self.vocabulary)
 
@@ -97,10 +118,10 @@ class MockExecutor:
 class Finished:
     """A step that is over."""
 
-    def __init__(self, tokens: StepTokens) -> None:
+    def __init__(self, tokens: list[StepTokens]) -> None:
         self._tokens = tokens
 
-    def result(self) -> StepTokens:
+    def result(self) -> list[StepTokens]:
         """Its tokens."""
         return self._tokens
 

@@ -6,9 +6,9 @@ differs from that of two in the last bits. Steps with prompts take one of two D,
 decides their time. `programs` counts what was compiled; after `warm` it does not grow.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,7 @@ from shardwise.runtime.engine.model_step import (
 )
 from shardwise.runtime.engine.row_settings import choices_of, settings_of
 from shardwise.runtime.engine.sampling import Choices
+from shardwise.runtime.engine.server_layout import ServerLayout
 from shardwise.runtime.engine.step_batch import ChunkRow, RowTokens, StepBatch, StepTokens
 from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import empty_pages
@@ -39,10 +40,20 @@ LIKELIEST = Choices()
 Key = tuple[int, int, int, Choices]
 
 
+class Places(NamedTuple):
+    """Where a pool's rows are in a step's outputs: its first decoding row, the row of its first
+    chunk, and where in T each chunk begins."""
+
+    decodes: int
+    chunks: int
+    tokens: list[int]
+
+
 class ModelExecutor:
-    """Runs `cfg` with `params` on one device. A sequence has at most `table_width` pages;
-    `host_pages` of the host's take swapped sequences and the prefix cache's second tier. `dtype` of
-    the cache is a float's or int8."""
+    """Runs `cfg` with `params` on one device, or on those of a `layout`, by which the parameters
+    lie already. Each of its pools has `pages`, rows for `batch` sequences and steps of `budget`
+    tokens; `host_pages` of the host's take its swapped sequences and the prefix cache's second
+    tier. A sequence has at most `table_width` pages. `dtype` of the cache is a float's or int8."""
 
     def __init__(
         self,
@@ -59,43 +70,64 @@ class ModelExecutor:
         host_pages: int = 0,
         end_ids: frozenset[int] = frozenset(),
         multi_step: int = 1,
+        layout: ServerLayout | None = None,
     ) -> None:
+        self.pools = 1 if layout is None else layout.pool_count
         self.cfg, self.batch, self.budget = cfg, batch, budget
         self.table_width = table_width
         self.multi_step = multi_step
         self._params = params
         self._options = Options(compute=compute, kernel=paged_attention, experts="ragged")
         self._end_ids = end_ids
-        cache = empty_pages(cfg, pages, page_size, dtype)
-        self._state = StepState(cache, jnp.zeros(batch + 1, jnp.int32))
-        self._host = jax.tree.map(lambda x: np.zeros(_on_host(x, host_pages), x.dtype), cache)
+        self._pages, self._host_pages, self._layout = pages, host_pages, layout
+        whole = partial(_empty_state, cfg, pages * self.pools, page_size, dtype, self._slots + 1)
+        lies: Any = None
+        if layout is not None:
+            lies = layout.state_shardings(cfg, jax.eval_shape(whole))
+        self._state = jax.jit(whole, out_shardings=lies)()
+        shapes, kept = self._state.pages, host_pages * self.pools
+        self._host = jax.tree.map(lambda x: np.zeros(_on_host(x, kept), x.dtype), shapes)
         self._compiled: dict[Key, Callable[..., Any]] = {}
-        self._copy = jax.jit(_copied, donate_argnums=0)
+        self._copy = jax.jit(_copied, donate_argnums=0, out_shardings=lies and lies.pages)
+
+    @property
+    def _slots(self) -> int:
+        """Rows of all pools; the one after them takes what padding emits."""
+        return self.pools * self.batch
 
     @property
     def programs(self) -> int:
         """Step programs compiled so far."""
         return len(self._compiled)
 
-    def run(self, batch: StepBatch) -> "PendingStep":
+    def run(self, batches: Sequence[StepBatch]) -> "PendingStep":
         """Give the step to the device."""
-        for copy in batch.copies:
-            self._move(copy)
-        rows = [*batch.generations, *(chunk.generation for chunk in batch.chunks)]
+        for pool, batch in enumerate(batches):
+            for copy in batch.copies:
+                self._move(pool, copy)
+            for move in batch.moves:
+                self._put(move.contents, self._global(pool, move.targets))
+        rows = [g for batch in batches for g in batch.generations]
+        rows += [chunk.generation for batch in batches for chunk in batch.chunks]
         choices = choices_of(rows, self._end_ids)
-        inputs = self._inputs(batch, choices)
-        outputs = self._launch(inputs, choices, batch.steps)
-        return PendingStep(batch, outputs, len(inputs.slots_D))
+        inputs, places = self._inputs(batches, choices)
+        outputs = self._launch(inputs, choices, batches[0].steps)
+        return PendingStep(batches, outputs, places)
+
+    def extract(self, pool: int, pages: Sequence[int]) -> Any:
+        """The contents of pages after the steps given so far."""
+        at = self._global(pool, pages)
+        return jax.tree.map(lambda device: device[:, at], self._state.pages)
 
     def warm(self, choices: Choices = LIKELIEST) -> Iterator[Key]:
         """Compile every shape for some choices, one at a time."""
         for D, T, steps in self.shapes():
-            inputs = _padding(D, T, _ends(T, self.batch), self.batch, self.table_width)
+            inputs = self._padding(D, T, self.table_width)
             self._launch(inputs, choices, steps)
             yield D, T, steps, choices
 
     def shapes(self) -> Iterator[tuple[int, int, int]]:
-        """All (D, T, steps) that a step may be padded to."""
+        """All (D, T, steps) that a step may be padded to: rows and tokens of each pool."""
         rows = sorted({_power(n, LEAST_ROWS) for n in range(1, self.batch + 1)})
         steps = 1
         while steps <= self.multi_step:
@@ -119,36 +151,47 @@ class ModelExecutor:
         key = (len(inputs.slots_D), len(inputs.tokens_T), steps, choices)
         program = self._compiled.get(key)
         if program is None:
-            program = self._compiled[key] = _program(self.cfg, self._options, choices, steps)
+            known = (self.cfg, self._options, choices, steps, self._layout)
+            program = self._compiled[key] = _program(*known)
         self._state, outputs = program(self._params, self._state, inputs)
         for array in jax.tree.leaves(outputs):
             array.copy_to_host_async()
         return outputs
 
-    def _inputs(self, batch: StepBatch, choices: Choices) -> StepInputs:
-        rows, chunks = len(batch.slots_D), batch.chunks
-        blocks = [-(-len(chunk.tokens) // QUERY_BLOCK) for chunk in chunks]
-        T = _power(sum(blocks) * QUERY_BLOCK, QUERY_BLOCK) if chunks else 0
+    def _inputs(
+        self, batches: Sequence[StepBatch], choices: Choices
+    ) -> tuple[StepInputs, list[Places]]:
+        """A step as arrays, and where in them the rows of each pool are."""
+        rows = max(len(batch.slots_D) for batch in batches)
+        T = max(map(_block_tokens, batches))
+        T = _power(T, QUERY_BLOCK) if T else 0
         D = _power(rows, LEAST_ROWS) if rows else 0
-        D = self._mixed(D) if chunks and rows else D
-        E = _ends(T, self.batch)
-        inputs = _padding(D, T, E, self.batch, batch.table_RM.shape[1])
-        inputs.slots_D[:rows] = batch.slots_D
-        inputs.cached_D[:rows] = batch.cached_D
-        inputs.tokens_D[:rows] = batch.tokens_D
-        inputs.table_DM[:rows] = batch.table_RM[batch.slots_D]
-        at = 0
-        for i, (chunk, count) in enumerate(zip(chunks, blocks, strict=True)):
-            self._put_chunk(inputs, chunk, i, at, count, batch.table_RM)
-            at += count * QUERY_BLOCK
-        who: list[Generation | None] = [None] * (D + E)
-        who[:rows] = batch.generations
-        who[D : D + len(chunks)] = [chunk.generation for chunk in chunks]
+        D = self._mixed(D) if T and rows else D
+        inputs = self._padding(D, T, batches[0].table_RM.shape[1])
+        who: list[Generation | None] = [None] * len(inputs.rows.seeds_R)
+        places: list[Places] = []
+        end = 0
+        for pool, batch in enumerate(batches):
+            row, tokens = pool * D, [pool * T + at for at in _starts(batch)]
+            places.append(Places(row, self.pools * D + end, tokens))
+            self._put_rows(inputs, batch, row, pool)
+            for i, (chunk, at) in enumerate(zip(batch.chunks, tokens, strict=True), end):
+                self._put_chunk(inputs, chunk, i, at, batch.table_RM, pool)
+                who[self.pools * D + i] = chunk.generation
+            who[row : row + len(batch.generations)] = batch.generations
+            end += len(batch.chunks)
         settings = settings_of(who, choices, self._end_ids, self.cfg.vocabulary)
-        return inputs._replace(rows=settings)
+        return inputs._replace(rows=settings), places
+
+    def _put_rows(self, inputs: StepInputs, batch: StepBatch, at: int, pool: int) -> None:
+        rows = slice(at, at + len(batch.slots_D))
+        inputs.slots_D[rows] = batch.slots_D + pool * self.batch
+        inputs.cached_D[rows] = batch.cached_D
+        inputs.tokens_D[rows] = batch.tokens_D
+        inputs.table_DM[rows] = batch.table_RM[batch.slots_D]
 
     def _put_chunk(
-        self, inputs: StepInputs, chunk: ChunkRow, i: int, at: int, blocks: int, table: np.ndarray
+        self, inputs: StepInputs, chunk: ChunkRow, i: int, at: int, table: np.ndarray, pool: int
     ) -> None:
         count = len(chunk.tokens)
         inputs.tokens_T[at : at + count] = chunk.tokens
@@ -156,60 +199,123 @@ class ModelExecutor:
         following = chunk.generation.between(chunk.start + 1, chunk.start + 1 + count)
         inputs.targets_T[at : at + len(following)] = following
         first = at // QUERY_BLOCK
-        inputs.table_CM[first : first + blocks] = table[chunk.slot]
+        inputs.table_CM[first : first + _blocks(chunk)] = table[chunk.slot]
         inputs.ends_E[i] = at + count - 1
         if chunk.last:
-            inputs.slots_E[i] = chunk.slot
+            inputs.slots_E[i] = pool * self.batch + chunk.slot
 
-    def _move(self, copy: PageCopy) -> None:
+    def _padding(self, D: int, T: int, pages: int) -> StepInputs:
+        """The inputs of a step in which every row is padding; to be filled in."""
+        each = max(LEAST_ROWS, min(T // QUERY_BLOCK, _power(self.batch, LEAST_ROWS))) if T else 0
+        D, T, E = D * self.pools, T * self.pools, each * self.pools
+        C = T // QUERY_BLOCK
+        whole = partial(np.full, dtype=np.int32)
+        return StepInputs(
+            slots_D=whole(D, self._slots),
+            cached_D=whole(D, NOWHERE),
+            tokens_D=whole(D, 0),
+            table_DM=whole((D, pages), 0),
+            tokens_T=whole(T, 0),
+            positions_T=whole(T, NOWHERE),
+            targets_T=whole(T, 0),
+            table_CM=whole((C, pages), 0),
+            ends_E=whole(E, 0),
+            slots_E=whole(E, self._slots),
+            rows=settings_of([None] * (D + E), Choices(), frozenset(), 1),
+        )
+
+    # Pages from elsewhere.
+
+    def _global(self, pool: int, pages: Sequence[int]) -> np.ndarray:
+        return np.array(pages) + pool * self._pages
+
+    def _move(self, pool: int, copy: PageCopy) -> None:
         """Copy pages on the device, or between it and the host."""
-        sources, targets = np.array(copy.sources), np.array(copy.targets)
-        pages, last = self._state
         if copy.kind == "out":
+            targets = np.array(copy.targets) + pool * self._host_pages
+            brought = self.extract(pool, copy.sources)
             for host, device in zip(
-                jax.tree.leaves(self._host), jax.tree.leaves(pages), strict=True
+                jax.tree.leaves(self._host), jax.tree.leaves(brought), strict=True
             ):
-                host[:, targets] = np.asarray(device[:, sources])
+                host[:, targets] = np.asarray(device)
             return
         if copy.kind == "in":
+            sources = np.array(copy.sources) + pool * self._host_pages
             brought = jax.tree.map(lambda host: host[:, sources], self._host)
         else:
-            brought = jax.tree.map(lambda device: device[:, sources], pages)
-        self._state = StepState(self._copy(pages, brought, targets), last)
+            brought = self.extract(pool, copy.sources)
+        self._put(brought, self._global(pool, copy.targets))
+
+    def _put(self, brought: Any, targets: np.ndarray) -> None:
+        """Write pages; those of other devices are sent to these first."""
+        pages, last = self._state
+        here: Any = last.sharding
+        self._state = StepState(self._copy(pages, jax.device_put(brought, here), targets), last)
 
 
 class PendingStep:
     """A step that the device runs."""
 
-    def __init__(self, batch: StepBatch, outputs: StepOutputs, rows: int) -> None:
-        self._batch, self._outputs, self._rows = batch, outputs, rows
+    def __init__(
+        self, batches: Sequence[StepBatch], outputs: StepOutputs, places: list[Places]
+    ) -> None:
+        self._batches, self._outputs, self._places = batches, outputs, places
 
-    def result(self) -> StepTokens:
-        """Its tokens, once they are out."""
+    def result(self) -> list[StepTokens]:
+        """Its tokens by pool, once they are out."""
         outputs = jax.tree.map(np.asarray, self._outputs)
-        decodes = [
-            _row(outputs, i, generation.sampling.logprobs)
-            for i, generation in enumerate(self._batch.generations)
-        ]
-        chunks: list[RowTokens | None] = []
-        prompts: list[RowTokens | None] = []
-        at = 0
-        for i, chunk in enumerate(self._batch.chunks):
-            wanted = chunk.generation.sampling
-            row = _row(outputs, self._rows + i, wanted.logprobs) if chunk.last else None
-            chunks.append(row)
-            prompts.append(_prompt(outputs, chunk, at, wanted.prompt_logprobs))
-            at += -(-len(chunk.tokens) // QUERY_BLOCK) * QUERY_BLOCK
-        return StepTokens(decodes, chunks, prompts)
+        pairs = zip(self._batches, self._places, strict=True)
+        return [_tokens_of(outputs, batch, places) for batch, places in pairs]
+
+
+def _tokens_of(outputs: Any, batch: StepBatch, places: Places) -> StepTokens:
+    decodes = [
+        _row(outputs, places.decodes + i, generation.sampling.logprobs)
+        for i, generation in enumerate(batch.generations)
+    ]
+    chunks: list[RowTokens | None] = []
+    prompts: list[RowTokens | None] = []
+    for i, (chunk, at) in enumerate(zip(batch.chunks, places.tokens, strict=True)):
+        wanted = chunk.generation.sampling
+        row = _row(outputs, places.chunks + i, wanted.logprobs) if chunk.last else None
+        chunks.append(row)
+        prompts.append(_prompt(outputs, chunk, at, wanted.prompt_logprobs))
+    return StepTokens(decodes, chunks, prompts)
 
 
 @lru_cache(maxsize=256)
 def _program(
-    cfg: ModelConfig, options: Options, choices: Choices, steps: int
+    cfg: ModelConfig,
+    options: Options,
+    choices: Choices,
+    steps: int,
+    layout: ServerLayout | None,
 ) -> Callable[..., Any]:
     """The step of some choices, for all executors of a model."""
-    step = partial(model_step, cfg=cfg, options=options, choices=choices, steps=steps)
-    return jax.jit(step, donate_argnums=1)
+    known = {"options": options, "choices": choices, "steps": steps, "layout": layout}
+    return jax.jit(partial(model_step, cfg=cfg, **known), donate_argnums=1)
+
+
+def _empty_state(cfg: ModelConfig, pages: int, page_size: int, dtype: Any, slots: int) -> StepState:
+    return StepState(empty_pages(cfg, pages, page_size, dtype), jnp.zeros(slots, jnp.int32))
+
+
+def _blocks(chunk: ChunkRow) -> int:
+    """Blocks of queries that a chunk is padded to."""
+    return -(-len(chunk.tokens) // QUERY_BLOCK)
+
+
+def _block_tokens(batch: StepBatch) -> int:
+    """Tokens of all chunks of a pool, each padded to whole blocks."""
+    return sum(map(_blocks, batch.chunks)) * QUERY_BLOCK
+
+
+def _starts(batch: StepBatch) -> Iterator[int]:
+    """Where in the pool's T each chunk begins."""
+    at = 0
+    for chunk in batch.chunks:
+        yield at
+        at += _blocks(chunk) * QUERY_BLOCK
 
 
 def _row(outputs: Any, row: int, count: int | None) -> RowTokens:
@@ -231,33 +337,9 @@ def _prompt(outputs: Any, chunk: ChunkRow, at: int, count: int | None) -> RowTok
     return RowTokens(tokens, chosen, top[:, :count], values[:, :count])
 
 
-def _padding(D: int, T: int, E: int, batch: int, pages: int) -> StepInputs:
-    """The inputs of a step in which every row is padding; to be filled in."""
-    C = T // QUERY_BLOCK
-    whole = partial(np.full, dtype=np.int32)
-    return StepInputs(
-        slots_D=whole(D, batch),
-        cached_D=whole(D, NOWHERE),
-        tokens_D=whole(D, 0),
-        table_DM=whole((D, pages), 0),
-        tokens_T=whole(T, 0),
-        positions_T=whole(T, NOWHERE),
-        targets_T=whole(T, 0),
-        table_CM=whole((C, pages), 0),
-        ends_E=whole(E, 0),
-        slots_E=whole(E, batch),
-        rows=settings_of([None] * (D + E), Choices(), frozenset(), 1),
-    )
-
-
 def _power(count: int, least: int) -> int:
     """The smallest power of two from `least` on that is not below."""
     return max(least, 1 << max(count - 1, 0).bit_length())
-
-
-def _ends(T: int, batch: int) -> int:
-    """Rows for the last tokens of chunks in T tokens."""
-    return max(LEAST_ROWS, min(T // QUERY_BLOCK, _power(batch, LEAST_ROWS))) if T else 0
 
 
 def _on_host(x: jax.Array, pages: int) -> tuple[int, ...]:
