@@ -6,6 +6,8 @@ entry, which what is absorbed reads as one key. Who has which page is `schedulin
 where a step's tokens lie comes as a `Paging`.
 """
 
+from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import jax
@@ -33,10 +35,17 @@ def empty_pages(cfg: ModelConfig, pages: int, page_size: int, dtype: Any) -> Pag
     return tuple(groups)
 
 
-def page_bytes(cfg: ModelConfig, page_size: int, dtype: Any) -> int:
-    """Bytes of one page in all layers, scales included."""
-    shapes = jax.eval_shape(lambda: empty_pages(cfg, 1, page_size, dtype))
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+def page_bytes(cfg: ModelConfig, page_size: int, dtype: Any, layout: Any = None) -> int:
+    """Bytes of one page in all layers, scales included: on one device, of one page of each pool
+    where a `layout` (`engine/server_layout.py`) cuts them."""
+    pools = 1 if layout is None else layout.pool_count
+    shapes = jax.eval_shape(lambda: empty_pages(cfg, pools, page_size, dtype))
+    leaves = [x.shape for x in jax.tree.leaves(shapes)]
+    if layout is not None:
+        lies = jax.tree.leaves(layout.page_shardings(cfg, shapes))
+        leaves = [at.shard_shape(shape) for at, shape in zip(lies, leaves, strict=True)]
+    sizes = [x.dtype.itemsize for x in jax.tree.leaves(shapes)]
+    return sum(prod(shape) * size for shape, size in zip(leaves, sizes, strict=True))
 
 
 def extend_pages(
@@ -47,15 +56,17 @@ def extend_pages(
     arrays = dict(past.arrays)
     held = {}
     for name, value in new.items():
-        written = _write
+        written: Callable[..., Any] = _write
         if paging.over is not None:
             stored = ("LPSW", "LPKS" if name + SCALE in arrays else None)
-            ins, heads = (*stored, "BRKH", "BR", paging.letters, ""), value.shape[2]
-            written = paging.over(_write, ins, stored, kv_heads=heads, heads=heads)
+            ins = (*stored, "BRKH", "BR", paging.letters, "")
+            heads = {"kv_heads": value.shape[2], "heads": value.shape[2]}
+            written = paging.over(_write, ins, stored, **heads)
         arguments = (value, positions_BX, paging.alone(), jnp.asarray(past.layer))
         array, scales = written(arrays[name], arrays.get(name + SCALE), *arguments)
         arrays |= {name: array} if scales is None else {name: array, name + SCALE: scales}
-        held[name] = PagedKeys(array, scales, past.layer, *value.shape[2:], paging)
+        K, H = value.shape[2:]
+        held[name] = PagedKeys(array, scales, past.layer, K, H, paging)
     return arrays, held
 
 

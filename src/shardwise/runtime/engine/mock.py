@@ -50,8 +50,9 @@ class MockExecutor:
     def run(self, batches: Sequence[StepBatch]) -> "Finished":
         """The step, at once."""
         self.steps += batches[0].steps
-        for batch in batches if self._wait is not None else ():
-            self._wait(batch)
+        if self._wait is not None:
+            for batch in batches:
+                self._wait(batch)
         return Finished([part.run(b) for part, b in zip(self._parts, batches, strict=True)])
 
     def extract(self, pool: int, pages: Sequence[int]) -> np.ndarray:

@@ -7,25 +7,29 @@ leaves, whichever is less.
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model, weight_dtype
+from shardwise.plans.serve import KvSharding
 from shardwise.runtime.checkpoint import load
 from shardwise.runtime.engine.core import Engine
 from shardwise.runtime.engine.model_executor import ModelExecutor
+from shardwise.runtime.engine.server_layout import ServerLayout, server_layout
 from shardwise.runtime.paged_cache import page_bytes
 from shardwise.runtime.precision import DTYPES, dtype_of
 from shardwise.runtime.quant import quantise_params
 from shardwise.scheduling import SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
 from shardwise.scheduling.policies import Policy
+from shardwise.scheduling.routing import Routing
 from shardwise.units import format_gib
 
 LONGEST = 4096
@@ -38,7 +42,9 @@ MEMORY_SHARE = 0.9
 class EngineSettings:
     """How a checkpoint is served. `weights` and `cache` are dtypes by the names of plans, int8
     among them; None chooses. `batch` sequences at once, `budget` tokens of a step, sequences of at
-    most `most_tokens`; `pages` of `page_size` tokens (None: what the memory leaves)."""
+    most `most_tokens`; `pages` of `page_size` tokens (None: what the memory leaves): all of one
+    replica, whose devices are `mesh` (none named: one), with its cache cut by `kv_sharding`.
+    `replicas` of them answer, and `prefill_replicas` on `prefill_mesh` compute their prompts."""
 
     batch: int = 32
     budget: int = 512
@@ -53,6 +59,18 @@ class EngineSettings:
     multi_step: int = 1
     max_waiting: int = 0
     seed: int | None = None
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    kv_sharding: KvSharding = "heads_then_batch"
+    replicas: int = 1
+    prefill_replicas: int = 0
+    prefill_mesh: Mapping[str, int] = field(default_factory=dict)
+    routing: Routing = "shortest_queue"
+
+    @property
+    def devices(self) -> int:
+        """Devices of all replicas."""
+        prefill = self.prefill_replicas * prod(self.prefill_mesh.values())
+        return self.replicas * prod(self.mesh.values()) + prefill
 
 
 def open_engine(
@@ -61,59 +79,121 @@ def open_engine(
     """Load a checkpoint and make its engine; `end_ids` are the tokenizer's, beside those of the
     folder's configs. Raises BadRequest for what cannot be served."""
     cfg = load_model(folder)
-    compute = _compute_dtype(cfg)
-    if settings.weights is not None and settings.weights in DTYPES:
-        compute = settings.weights
-    params: Mapping[str, Any] = load(folder, cfg, dtype_of(compute))
-    if settings.weights == "int8":
-        params = quantise_params(params, cfg)
-    elif settings.weights not in (None, *DTYPES):
+    devices = jax.devices()
+    if settings.devices > len(devices):
         raise BadRequest(
-            f"weights in {settings.weights}; the engine keeps them in one of "
-            f"{', '.join((*DTYPES, 'int8'))}"
+            f"{settings.devices} devices are asked for and {len(devices)} are here; take a plan "
+            "for what is here, or set jax_num_cpu_devices for virtual ones"
         )
-    kept = settings.cache or compute
-    if kept not in (*DTYPES, "int8"):
-        raise BadRequest(
-            f"a cache in {kept}; the engine keeps it in one of {', '.join((*DTYPES, 'int8'))}"
-        )
-    dtype = jnp.int8 if kept == "int8" else dtype_of(kept)
-    most_tokens = _most_tokens(cfg, settings.most_tokens)
-    width = pages_for(most_tokens, settings.page_size)
-    pages = settings.pages or _pages(cfg, settings, width, dtype)
-    config = SchedulerConfig(
-        pages=pages,
-        page_size=settings.page_size,
-        batch=settings.batch,
-        budget=settings.budget,
-        policy=settings.policy,
-        prefix_cache=settings.prefix_cache,
-        host_pages=settings.host_pages,
-        max_waiting=settings.max_waiting,
-    )
-    end_ids |= end_tokens(folder)
-    executor = ModelExecutor(
-        params,
-        cfg,
-        pages=pages,
-        page_size=settings.page_size,
-        table_width=width,
-        batch=settings.batch,
-        budget=settings.budget,
-        dtype=dtype,
-        compute=compute,
-        host_pages=settings.host_pages,
-        end_ids=end_ids,
-        multi_step=settings.multi_step,
-    )
+    opening = _Opening(folder, cfg, settings, end_ids | end_tokens(folder))
+    answering = [opening.server(settings.mesh, devices) for _ in range(settings.replicas)]
+    prefilling = [
+        opening.server(settings.prefill_mesh, devices, policy="prefill")
+        for _ in range(settings.prefill_replicas)
+    ]
     return Engine(
-        config,
-        executor,
-        end_ids=end_ids,
-        most_tokens=most_tokens,
+        answering[0].config,
+        *(server.executor for server in answering),
+        prefilling=[server.executor for server in prefilling],
+        prefill=prefilling[0].config if prefilling else None,
+        routing=settings.routing,
+        end_ids=opening.end_ids,
+        most_tokens=opening.most_tokens,
         multi_step=settings.multi_step,
         seed=settings.seed,
     )
+
+
+class _Server(NamedTuple):
+    """One replica that is loaded: its executor, and how each of its pools is scheduled."""
+
+    executor: ModelExecutor
+    config: SchedulerConfig
+
+
+class _Opening:
+    """Servers of one checkpoint, each on the next devices."""
+
+    def __init__(
+        self, folder: Path, cfg: ModelConfig, settings: EngineSettings, end_ids: frozenset[int]
+    ) -> None:
+        self.end_ids = end_ids
+        self.most_tokens = _most_tokens(cfg, settings.most_tokens)
+        self._folder, self._cfg, self._settings = folder, cfg, settings
+        floats = settings.weights if settings.weights in DTYPES else None
+        self._compute = floats or _compute_dtype(cfg)
+        self._cache_dtype = _cache_dtype(settings, self._compute)
+        self._used = 0
+
+    def server(
+        self, degrees: Mapping[str, int], devices: Sequence[Any], policy: Policy | None = None
+    ) -> _Server:
+        """Load one on the next of the devices."""
+        settings, first = self._settings, self._used
+        self._used += prod(degrees.values())
+        own = devices[first : self._used]
+        layout = server_layout(self._cfg, degrees, settings.kv_sharding, settings.batch, own)
+        params = self._params(layout)
+        config = self._config(layout, own, policy or settings.policy)
+        executor = ModelExecutor(
+            params,
+            self._cfg,
+            pages=config.pages,
+            page_size=config.page_size,
+            table_width=pages_for(self.most_tokens, settings.page_size),
+            batch=config.batch,
+            budget=config.budget,
+            dtype=self._cache_dtype,
+            compute=self._compute,
+            host_pages=config.host_pages,
+            end_ids=self.end_ids,
+            multi_step=settings.multi_step,
+            layout=layout,
+        )
+        return _Server(executor, config)
+
+    def _params(self, layout: ServerLayout | None) -> Mapping[str, Any]:
+        wanted = self._settings.weights
+        if wanted not in (None, "int8", *DTYPES):
+            raise BadRequest(
+                f"weights in {wanted}; the engine keeps them in one of "
+                f"{', '.join((*DTYPES, 'int8'))}"
+            )
+        lies = None if layout is None else layout.weight_shardings(self._cfg)
+        params = load(self._folder, self._cfg, dtype_of(self._compute), lies)
+        return quantise_params(params, self._cfg) if wanted == "int8" else params
+
+    def _config(
+        self, layout: ServerLayout | None, devices: Sequence[Any], policy: Policy
+    ) -> SchedulerConfig:
+        """Of one pool, which has its share of the replica's pages, rows and tokens of a step."""
+        settings, pools = self._settings, 1 if layout is None else layout.pool_count
+        batch = ceil(settings.batch / pools)
+        return SchedulerConfig(
+            pages=ceil((settings.pages or self._pages(layout, devices)) / pools),
+            page_size=settings.page_size,
+            batch=batch,
+            budget=max(ceil(settings.budget / pools), batch + 1),
+            policy=policy,
+            prefix_cache=settings.prefix_cache,
+            host_pages=ceil(settings.host_pages / pools),
+            max_waiting=settings.max_waiting,
+        )
+
+    def _pages(self, layout: ServerLayout | None, devices: Sequence[Any]) -> int:
+        """Pages for the whole batch at full length, or as many as the memory leaves."""
+        settings, pools = self._settings, 1 if layout is None else layout.pool_count
+        width = pages_for(self.most_tokens, settings.page_size)
+        each = page_bytes(self._cfg, settings.page_size, self._cache_dtype, layout)
+        free = _free_bytes(devices, settings.devices)
+        pages = min(max(settings.batch, pools) * width, int(free // each) * pools)
+        if pages < width * pools:
+            raise BadRequest(
+                f"{format_gib(free)} of a device's memory are left for the cache and one sequence "
+                f"of {width * settings.page_size:,} tokens takes {format_gib(width * each)}; ask "
+                "for shorter sequences, or for a cache in int8"
+            )
+        return pages
 
 
 def keep_programs() -> None:
@@ -152,22 +232,19 @@ def _most_tokens(cfg: ModelConfig, asked: int | None) -> int:
     return asked or min(made_for, LONGEST)
 
 
-def _pages(cfg: ModelConfig, settings: EngineSettings, width: int, dtype: Any) -> int:
-    """Pages for the whole batch at full length, or as many as the memory leaves."""
-    each, free = page_bytes(cfg, settings.page_size, dtype), _free_bytes()
-    pages = min(settings.batch * width, int(free // each))
-    if pages < width:
+def _cache_dtype(settings: EngineSettings, compute: str) -> Any:
+    kept = settings.cache or compute
+    if kept not in (*DTYPES, "int8"):
         raise BadRequest(
-            f"{format_gib(free)} of memory are left for the cache and one sequence of "
-            f"{width * settings.page_size:,} tokens takes {format_gib(width * each)}; ask for "
-            "shorter sequences, or for a cache in int8"
+            f"a cache in {kept}; the engine keeps it in one of {', '.join((*DTYPES, 'int8'))}"
         )
-    return pages
+    return jnp.int8 if kept == "int8" else dtype_of(kept)
 
 
-def _free_bytes() -> float:
-    """Bytes of the device that the cache may take, the weights being loaded."""
-    stats = jax.devices()[0].memory_stats() or {}
-    if "bytes_limit" in stats:
-        return MEMORY_SHARE * stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
+def _free_bytes(devices: Sequence[Any], sharing: int) -> float:
+    """Bytes of the fullest device that the cache may take, the weights being loaded; devices
+    without memory of their own share the host's with all `sharing` ones."""
+    stats = [device.memory_stats() or {} for device in devices]
+    if all("bytes_limit" in s for s in stats):
+        return min(MEMORY_SHARE * s["bytes_limit"] - s.get("bytes_in_use", 0) for s in stats)
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2 / sharing

@@ -91,13 +91,17 @@ class ServerLayout:
             return parameter_spec(row, {**axes, "tensor": self.mesh.shape["tensor"]}, stored)
         return PartitionSpec(*(_all_of_tensor(e) for e in parameter_spec(row, whole, stored)))
 
-    def state_shardings(self, cfg: ModelConfig, state: Any) -> Any:
-        """How what stays on the devices between steps lies: pages, and each slot's last token."""
-        groups = zip(cfg.layer_groups(), state.pages, strict=True)
-        pages = tuple(
+    def page_shardings(self, cfg: ModelConfig, pages: Any) -> Any:
+        """How the arrays of a cache in pages lie."""
+        groups = zip(cfg.layer_groups(), pages, strict=True)
+        return tuple(
             {name: self._page_sharding(name, heads_of(layer.mixer)) for name in group}
             for (layer, _), group in groups
         )
+
+    def state_shardings(self, cfg: ModelConfig, state: Any) -> Any:
+        """How what stays on the devices between steps lies: pages, and each slot's last token."""
+        pages = self.page_shardings(cfg, state.pages)
         return state._replace(pages=pages, last_S=self.sharding())
 
     def _page_sharding(self, name: str, heads: int) -> NamedSharding:
@@ -220,15 +224,15 @@ def server_layout(
     batch: int,
     devices: Any,
 ) -> ServerLayout | None:
-    """The layout of a plan's server on the first of some devices; None where it is one device.
-    Raises BadRequest where they are too few."""
+    """The layout of a plan's server on the first of some devices; None where that is JAX's own
+    choice of one. Raises BadRequest where they are too few."""
     need = prod(degrees.values())
     if need > len(devices):
         raise BadRequest(
             f"mesh {mesh_text(degrees)} needs {need} devices and there are {len(devices)}; "
             "plan for what is here, or set jax_num_cpu_devices for virtual ones"
         )
-    if need == 1:
+    if need == 1 and devices[0] == jax.devices()[0]:
         return None
     tensor = degrees.get("tensor", 1)
     heads = max((heads_of(layer.mixer) for layer, _ in cfg.layer_groups()), default=1)
