@@ -16,7 +16,7 @@ from shardwise.models.numerics import Routing
 from shardwise.runtime.call import Call
 from shardwise.runtime.mlp import activate, mlp
 from shardwise.runtime.precision import wide
-from shardwise.runtime.quant import Quantized, Weight, product
+from shardwise.runtime.quant import Quantized, Weight, product, scaled_last
 
 Params = Mapping[str, jax.Array]
 
@@ -142,7 +142,7 @@ def _grouped(
     expert_M: jax.Array,
     summed: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
-    w = p[name]
+    w = scaled_last(p[name], (1,), x_MD.dtype)
     values = w.values if isinstance(w, Quantized) else w
     out = summed(lax.ragged_dot(x_MD, values.astype(x_MD.dtype), sizes_E))
     if isinstance(w, Quantized):

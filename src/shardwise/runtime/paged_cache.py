@@ -1,9 +1,9 @@
 """The cache in pages: for each layer group arrays [L, P, S, X] that all sequences share.
 
 L layers, P pages of S places, and the heads of a token side by side as in the contiguous cache
-(`cache.py`); an int8 one has scales [L, P, K, S] beside it. A latent cache keeps c and r as one
-entry, which what is absorbed reads as one key. Who has which page is `scheduling/`'s business;
-where a step's tokens lie comes as a `Paging`.
+(`cache.py`); one of small numbers has scales [L, P, K, S] beside it. A latent cache keeps c and r
+as one entry, which what is absorbed reads as one key. Who has which page is `scheduling/`'s
+business; where a step's tokens lie comes as a `Paging`.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from shardwise.models import ModelConfig
 from shardwise.runtime.attention.paged import PagedKeys, Paging
-from shardwise.runtime.cache_entry import SCALE, rounded, widths
+from shardwise.runtime.cache_entry import SCALE, is_small, rounded, widths
 from shardwise.runtime.call import Past
 
 Pages = tuple[dict[str, jax.Array], ...]
@@ -23,12 +23,12 @@ Pages = tuple[dict[str, jax.Array], ...]
 
 
 def empty_pages(cfg: ModelConfig, pages: int, page_size: int, dtype: Any) -> Pages:
-    """A cache of zeros; `dtype` a float's or int8."""
+    """A cache of zeros; `dtype` a float's or a small one's."""
     groups = []
     for layer, count in cfg.layer_groups():
         entries, heads = widths(layer.mixer, joint=True)
         group = {n: jnp.zeros((count, pages, page_size, w), dtype) for n, w in entries.items()}
-        if jnp.dtype(dtype) == jnp.int8:
+        if is_small(dtype):
             shape = (count, pages, heads, page_size)
             group |= {n + SCALE: jnp.ones(shape, jnp.bfloat16) for n in entries}
         groups.append(group)
@@ -84,7 +84,7 @@ def _write(
     pages_X, places_X = paging.put(positions_BX[0], size, none=count)
     entry = value_BXKH[0]
     if scales is not None:
-        entry, scale_XK = rounded(entry)
+        entry, scale_XK = rounded(entry, array.dtype)
         at = scales.at[layer, pages_X, :, places_X]
         scales = at.set(scale_XK.astype(scales.dtype), mode="drop")
     flat_XW = entry.reshape(entry.shape[0], -1).astype(array.dtype)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from shardwise.scheduling.config import SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
 from shardwise.scheduling.pages import PageCopy, PagePool
+from shardwise.scheduling.policies import Want
 from shardwise.scheduling.prefix import PrefixTree
 from shardwise.scheduling.requests import Request
 from shardwise.scheduling.requests import Sequence as Job
@@ -55,6 +56,39 @@ class CacheManager:
     def most_hit(self, job: Job) -> int:
         """Pages that may come from the cache: the last token is computed, as it yields the next."""
         return min(len(job.keys), (job.target - 1) // self.size) if self._reuse else 0
+
+    def want(self, job: Job) -> Want:
+        """What a waiting or parked sequence needs to start."""
+        size, ahead, full = self.size, self._ahead, self.full_pages(job.request)
+        if job.forked:  # a page that is written in is not shared
+            shared = len(job.pages) - (job.cached % size > 0)
+            fresh = pages_for(job.cached + 1 + ahead, size) - shared
+            return Want(fresh, 0, shared, full, job.cached)
+        if job.cached:  # parked
+            return Want(pages_for(job.cached + 1 + ahead, size), 0, 0, full, job.cached)
+        found = self.tree.peek(job.keys, self.most_hit(job))
+        fresh = pages_for(job.target + 1 + ahead, size) - found.device
+        cached = (found.device + found.host) * size
+        return Want(fresh, found.unlocked, found.device, full, cached)
+
+    def hit_tokens(self, request: Request) -> int:
+        """Tokens of a new request's prompt that are cached here, on the host or not."""
+        if not self._reuse:
+            return 0
+        found = self.tree.peek(
+            request.keys, min(len(request.keys), (request.prompt - 1) // self.size)
+        )
+        return (found.device + found.host) * self.size
+
+    def misfit(self, request: Request) -> str:
+        """Why a request can never run here; empty where it can."""
+        need = self.full_pages(request)
+        if need <= self.pool.size:
+            return ""
+        return (
+            f"its {request.prompt + request.most:,} tokens need {need:,} pages of "
+            f"{self.size} and the cache has {self.pool.size:,}"
+        )
 
     def changes(self) -> Changes | None:
         """What has changed since this was last asked; None for nothing."""

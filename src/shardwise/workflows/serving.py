@@ -10,6 +10,7 @@ from shardwise.runtime.engine.model_executor import ModelExecutor
 from shardwise.runtime.engine.opening import EngineSettings, keep_programs, open_engine
 from shardwise.runtime.engine.thread import AnswerStream, Asked, Delta, EngineThread
 from shardwise.runtime.text.answer_text import AnswerText
+from shardwise.runtime.text.grammar import Constraint, Form
 from shardwise.runtime.text.model_text import ModelText, read_model_text
 from shardwise.scheduling.step import StepShape
 from shardwise.workflows.inputs import check_choice, whole_number
@@ -18,10 +19,12 @@ __all__ = [
     "AnswerStream",
     "AnswerText",
     "Asked",
+    "Constraint",
     "Delta",
     "Engine",
     "EngineThread",
     "Finish",
+    "Form",
     "Generation",
     "ModelText",
     "Sampling",

@@ -227,7 +227,7 @@ class Engine:
     def _held_back(self, replica: Replica) -> bool:
         """Whether a row under way decides on the host what its next step may emit."""
         step = replica.under_way
-        return step is not None and any(g.is_bent(self.end_ids) for g in step.generations())
+        return step is not None and any(g.is_held(self.end_ids) for g in step.generations())
 
     def _waits_for_tokens(self, replica: Replica, plans: Sequence[StepPlan]) -> bool:
         """Whether a step puts in tokens of an answer that are still under way."""
@@ -333,9 +333,16 @@ class Engine:
             job.keys += (generation.between(page * size, (page + 1) * size).tobytes(),)
 
     def _finish(self, generation: Generation, token: int) -> Finish | None:
-        count = len(generation.tokens)
+        count, form = len(generation.tokens), generation.form
         if token in generation.ends(self.end_ids) and count >= generation.sampling.min_tokens:
+            generation.ender = token
             return "stop"
+        if form is not None:
+            if wrong := form.take(token):
+                generation.refusal = f"no token goes on in the form that was asked for: {wrong}"
+                return "abort"
+            if form.done:
+                return "stop"
         return "length" if count == generation.job.request.output else None
 
     def _end(self, generation: Generation, finish: Finish) -> None:

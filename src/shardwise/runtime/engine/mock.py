@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from shardwise.runtime.engine.generation import Sampling
+from shardwise.runtime.engine.generation import Generation, Sampling
 from shardwise.runtime.engine.step_batch import (
     ON_DEVICE,
     ChunkRow,
@@ -84,7 +84,9 @@ class _MockPool:
             self._write(pages, row.start, row.tokens)
             chunks.append(None)
             if row.last:
-                token = self._next(pages, row.start + len(row.tokens))
+                token = _in_form(
+                    row.generation, self._next(pages, row.start + len(row.tokens)), self.vocabulary
+                )
                 self._emitted[row.slot] = token
                 chunks[-1] = _row([token], row.generation.sampling)
         decodes = [self._decode(batch, row) for row in range(len(batch.slots_D))]
@@ -100,6 +102,7 @@ class _MockPool:
             cached = int(batch.cached_D[row]) + step
             self._write(pages, cached, np.array([token]))
             token = self._next(pages, cached + 1)
+            token = _in_form(batch.generations[row], token, self.vocabulary)
             tokens.append(token)
         self._emitted[slot] = token
         return _row(tokens, batch.generations[row].sampling)
@@ -125,6 +128,15 @@ class Finished:
     def result(self) -> list[StepTokens]:
         """Its tokens."""
         return self._tokens
+
+
+def _in_form(generation: Generation, token: int, vocabulary: int) -> int:
+    """The token, or the next above it that the answer's form allows (after the last comes 0)."""
+    if generation.form is None:
+        return token
+    bits = np.unpackbits(generation.form.allowed().view(np.uint8), bitorder="little")
+    order = np.roll(np.arange(vocabulary), -token)
+    return int(order[bits[order].argmax()])
 
 
 def _row(tokens: list[int], sampling: Sampling) -> RowTokens:

@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model, weight_dtype
 from shardwise.plans.serve import KvSharding
+from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.checkpoint import load
 from shardwise.runtime.engine.core import Engine
 from shardwise.runtime.engine.model_executor import ModelExecutor
 from shardwise.runtime.engine.server_layout import ServerLayout, server_layout
 from shardwise.runtime.paged_cache import page_bytes
 from shardwise.runtime.precision import DTYPES, dtype_of
-from shardwise.runtime.quant import quantise_params
+from shardwise.runtime.quant import NARROW
 from shardwise.scheduling import SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
 from shardwise.scheduling.policies import Policy
@@ -40,8 +40,8 @@ MEMORY_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """How a checkpoint is served. `weights` and `cache` are dtypes by the names of plans, int8
-    among them; None chooses. `batch` sequences at once, `budget` tokens of a step, sequences of at
+    """How a checkpoint is served. `weights` and `cache` are dtypes by the names of plans;
+    None chooses. `batch` sequences at once, `budget` tokens of a step, sequences of at
     most `most_tokens`; `pages` of `page_size` tokens (None: what the memory leaves): all of one
     replica, whose devices are `mesh` (none named: one), with its cache cut by `kv_sharding`.
     `replicas` of them answer, and `prefill_replicas` on `prefill_mesh` compute their prompts."""
@@ -120,9 +120,15 @@ class _Opening:
         self.end_ids = end_ids
         self.most_tokens = _most_tokens(cfg, settings.most_tokens)
         self._folder, self._cfg, self._settings = folder, cfg, settings
-        floats = settings.weights if settings.weights in DTYPES else None
-        self._compute = floats or _compute_dtype(cfg)
-        self._cache_dtype = _cache_dtype(settings, self._compute)
+        weights = settings.weights or _compute_dtype(cfg)
+        if weights not in {*DTYPES, *NARROW}:
+            raise BadRequest(
+                f"weights in {weights}; the engine keeps them in one of "
+                f"{', '.join((*DTYPES, *NARROW))}"
+            )
+        self._narrow = weights if weights in NARROW else None
+        self._compute = _compute_dtype(cfg) if weights in NARROW else weights
+        self._cache_dtype = _cache_dtype(settings.cache or self._compute)
         self._used = 0
 
     def server(
@@ -153,15 +159,8 @@ class _Opening:
         return _Server(executor, config)
 
     def _params(self, layout: ServerLayout | None) -> Mapping[str, Any]:
-        wanted = self._settings.weights
-        if wanted not in (None, "int8", *DTYPES):
-            raise BadRequest(
-                f"weights in {wanted}; the engine keeps them in one of "
-                f"{', '.join((*DTYPES, 'int8'))}"
-            )
         lies = None if layout is None else layout.weight_shardings(self._cfg)
-        params = load(self._folder, self._cfg, dtype_of(self._compute), lies)
-        return quantise_params(params, self._cfg) if wanted == "int8" else params
+        return load(self._folder, self._cfg, dtype_of(self._compute), lies, self._narrow)
 
     def _config(
         self, layout: ServerLayout | None, devices: Sequence[Any], policy: Policy
@@ -232,13 +231,10 @@ def _most_tokens(cfg: ModelConfig, asked: int | None) -> int:
     return asked or min(made_for, LONGEST)
 
 
-def _cache_dtype(settings: EngineSettings, compute: str) -> Any:
-    kept = settings.cache or compute
-    if kept not in (*DTYPES, "int8"):
-        raise BadRequest(
-            f"a cache in {kept}; the engine keeps it in one of {', '.join((*DTYPES, 'int8'))}"
-        )
-    return jnp.int8 if kept == "int8" else dtype_of(kept)
+def _cache_dtype(kept: str) -> Any:
+    if kept not in CACHES:
+        raise BadRequest(f"a cache in {kept}; the engine keeps it in one of {', '.join(CACHES)}")
+    return CACHES[kept]
 
 
 def _free_bytes(devices: Sequence[Any], sharing: int) -> float:

@@ -141,7 +141,7 @@ class Replica:
             return 1
         if any(pool.scheduler.queued for pool in self.pools):
             return 1
-        if any(g.is_bent(end_ids) for pool in self.pools for g in pool.slots.decoding()):
+        if any(g.is_held(end_ids) for pool in self.pools for g in pool.slots.decoding()):
             return 1
         return 1 << (most.bit_length() - 1)
 

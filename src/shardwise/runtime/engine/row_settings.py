@@ -22,6 +22,7 @@ def choices_of(rows: Sequence[Generation], end_ids: frozenset[int]) -> Choices:
         filtered=any(s.top_k or s.top_p < 1 or s.min_p for s in drawn),
         logprobs=any(s.logprobs is not None for s in asked),
         prompts=any(s.prompt_logprobs is not None for s in asked),
+        held=any(s.form is not None for s in asked),
     )
 
 
@@ -40,6 +41,7 @@ def settings_of(
         top_p_R=np.ones(R, np.float32),
         min_p_R=np.zeros(R, np.float32),
         **_bends(rows, choices, end_ids, vocabulary),
+        allowed_RW=_allowed(rows, choices, vocabulary),
     )
     if choices.drawn:
         for i, generation in enumerate(rows):
@@ -51,6 +53,18 @@ def settings_of(
                 settings.top_p_R[i] = sampling.top_p
                 settings.min_p_R[i] = sampling.min_p
     return settings
+
+
+def _allowed(rows: Sequence[Generation | None], choices: Choices, vocabulary: int) -> np.ndarray:
+    """The bits of tokens that each row's form allows; all where it has none."""
+    bits_RW = np.full((len(rows), -(-vocabulary // 32) if choices.held else 1), -1, np.int32)
+    bits_RW = bits_RW.view(np.uint32)
+    for i, generation in enumerate(rows):
+        if generation is not None and generation.form is not None:
+            found = generation.form.allowed()
+            bits_RW[i] = 0
+            bits_RW[i, : len(found)] = found
+    return bits_RW
 
 
 def _bends(

@@ -273,7 +273,8 @@ def _expert_spec(name: str, w: Any) -> Any:
         return PartitionSpec("expert", outward)
     whole = PartitionSpec("expert", inward, outward)
     if isinstance(w, Quantized):
-        parts: Any = whole, PartitionSpec("expert", None, outward)
+        groups = inward if w.scale.shape[1] > 1 else None
+        parts: Any = whole, PartitionSpec("expert", groups, outward)
         return Quantized(*parts)
     return whole
 
