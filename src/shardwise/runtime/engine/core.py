@@ -26,7 +26,7 @@ from shardwise.runtime.engine.generation import (
     Sampling,
     TokenLogprobs,
 )
-from shardwise.runtime.engine.replica import Pool, Replica, UnderWay
+from shardwise.runtime.engine.replica import EnginePool, EngineReplica, UnderWay
 from shardwise.runtime.engine.step_batch import Executor, PageMove, RowTokens
 from shardwise.scheduling import Request, SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
@@ -88,18 +88,19 @@ class Engine:
         kinds = [(executor, prefill or config) for executor in prefilling]
         kinds += [(executor, config) for executor in executors]
         self.replicas = [
-            Replica(executor, own, self.most_tokens, self._generations) for executor, own in kinds
+            EngineReplica(executor, own, self.most_tokens, self._generations)
+            for executor, own in kinds
         ]
         self._answering = [p for r in self.replicas if not r.prefills for p in r.pools]
         self._entry = [p for r in self.replicas if r.prefills for p in r.pools] or self._answering
         self._route = make_router(routing, len(self._entry))
-        self._moving: dict[int, tuple[Pool, Job]] = {}  # its pages are where it was prefilled
+        self._moving: dict[int, tuple[EnginePool, Job]] = {}  # its pages are where it was prefilled
         self._ended: list[int] = []  # generations to forget once the step has let go of them
         self._draw = random.Random(seed)
         self._count = 0
 
     @property
-    def pools(self) -> list[Pool]:
+    def pools(self) -> list[EnginePool]:
         """All pools of all replicas."""
         return [pool for replica in self.replicas for pool in replica.pools]
 
@@ -196,7 +197,7 @@ class Engine:
 
     # One step.
 
-    def _step(self, replica: Replica) -> list[Generation]:
+    def _step(self, replica: EngineReplica) -> list[Generation]:
         news: list[Generation] = []
         if not self.ahead or self._held_back(replica):
             news += self._read(replica)
@@ -216,7 +217,7 @@ class Engine:
         self._ended.clear()
         return news
 
-    def _give(self, replica: Replica, plans: Sequence[StepPlan]) -> UnderWay:
+    def _give(self, replica: EngineReplica, plans: Sequence[StepPlan]) -> UnderWay:
         replica.take_in(plans)
         for pool, plan in zip(replica.pools, plans, strict=True):
             for job in plan.changes.joined if plan.changes is not None else ():
@@ -224,12 +225,12 @@ class Engine:
         steps = replica.steps(plans, self.multi_step, self.end_ids)
         return replica.give(plans, steps, self.clock())
 
-    def _held_back(self, replica: Replica) -> bool:
+    def _held_back(self, replica: EngineReplica) -> bool:
         """Whether a row under way decides on the host what its next step may emit."""
         step = replica.under_way
         return step is not None and any(g.is_held(self.end_ids) for g in step.generations())
 
-    def _waits_for_tokens(self, replica: Replica, plans: Sequence[StepPlan]) -> bool:
+    def _waits_for_tokens(self, replica: EngineReplica, plans: Sequence[StepPlan]) -> bool:
         """Whether a step puts in tokens of an answer that are still under way."""
         if replica.under_way is None:
             return False
@@ -243,12 +244,12 @@ class Engine:
                     return True
         return False
 
-    def _read(self, replica: Replica) -> list[Generation]:
+    def _read(self, replica: EngineReplica) -> list[Generation]:
         """The tokens of the step under way, if there is one."""
         step, replica.under_way = replica.under_way, None
         return self._tokens_of(replica, step) if step is not None else []
 
-    def _tokens_of(self, replica: Replica, step: UnderWay) -> list[Generation]:
+    def _tokens_of(self, replica: EngineReplica, step: UnderWay) -> list[Generation]:
         rows = list(step.rows())
         now = self.clock()
         news: list[Generation] = []
@@ -268,7 +269,7 @@ class Engine:
 
     # Between replicas.
 
-    def _enter(self, requests: Sequence[Request], now: float) -> tuple[Pool, list[Job]]:
+    def _enter(self, requests: Sequence[Request], now: float) -> tuple[EnginePool, list[Job]]:
         """The answers to one prompt, as jobs of one pool. Who only prefills keeps no forks: the
         second answer finds the prompt in its cache."""
         targets = [pool.scheduler for pool in self._entry]
@@ -279,7 +280,7 @@ class Engine:
         first = scheduler.add(requests[0], now)
         return pool, [first, *scheduler.fork(first, requests[1:], now)]
 
-    def _hand_over(self, source: Pool, job: Job) -> None:
+    def _hand_over(self, source: EnginePool, job: Job) -> None:
         """Let another replica answer a prompt that is computed; its pages stay until it joins."""
         generation = self._generations.get(job.request.id)
         if generation is None or generation.done:
@@ -288,7 +289,7 @@ class Engine:
         generation.job, generation.pool = target.scheduler.receive(job), target
         self._moving[generation.id] = source, job
 
-    def _fetch(self, target: Pool, job: Job) -> None:
+    def _fetch(self, target: EnginePool, job: Job) -> None:
         """Move the pages of a sequence that joins from where its prompt was computed."""
         if job.request.id not in self._moving:
             return

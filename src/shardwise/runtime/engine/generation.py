@@ -140,7 +140,7 @@ class Generation:
     job: Any = None
     """Its `scheduling.Sequence`."""
     pool: Any = None
-    """The `Pool` that has it now."""
+    """The `EnginePool` that has it now."""
 
     def __post_init__(self) -> None:
         if self.sampling.form is not None:

@@ -104,7 +104,7 @@ def open_engine(
     )
 
 
-class _Server(NamedTuple):
+class _LoadedServer(NamedTuple):
     """One replica that is loaded: its executor, and how each of its pools is scheduled."""
 
     executor: ModelExecutor
@@ -133,7 +133,7 @@ class _Opening:
 
     def server(
         self, degrees: Mapping[str, int], devices: Sequence[Any], policy: Policy | None = None
-    ) -> _Server:
+    ) -> _LoadedServer:
         """Load one on the next of the devices."""
         settings, first = self._settings, self._used
         self._used += prod(degrees.values())
@@ -156,7 +156,7 @@ class _Opening:
             multi_step=settings.multi_step,
             layout=layout,
         )
-        return _Server(executor, config)
+        return _LoadedServer(executor, config)
 
     def _params(self, layout: ServerLayout | None) -> Mapping[str, Any]:
         lies = None if layout is None else layout.weight_shardings(self._cfg)

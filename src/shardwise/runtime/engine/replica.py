@@ -28,12 +28,12 @@ from shardwise.scheduling.step import StepPlan, StepShape
 NOTHING = StepPlan(StepShape())
 
 
-class Pool:
+class EnginePool:
     """Pages of one part of a replica, its `number`th: who has them, and who is in which row."""
 
     def __init__(
         self,
-        replica: "Replica",
+        replica: "EngineReplica",
         number: int,
         config: SchedulerConfig,
         most_tokens: int,
@@ -56,7 +56,7 @@ class UnderWay:
     batches: Sequence[StepBatch]
     pending: Pending
     begun: float
-    handed: list[tuple[Pool, Job]] = field(default_factory=list)
+    handed: list[tuple[EnginePool, Job]] = field(default_factory=list)
 
     @property
     def shape(self) -> StepShape:
@@ -92,7 +92,7 @@ class EmittedRow(NamedTuple):
     prompt: RowTokens | None
 
 
-class Replica:
+class EngineReplica:
     """An executor with its pools; with `prefills` others answer the prompts that it computes."""
 
     def __init__(
@@ -105,7 +105,8 @@ class Replica:
         self.executor = executor
         self.prefills = config.policy == "prefill"
         self.pools = [
-            Pool(self, number, config, most_tokens, generations) for number in range(executor.pools)
+            EnginePool(self, number, config, most_tokens, generations)
+            for number in range(executor.pools)
         ]
         self.under_way: UnderWay | None = None
 
