@@ -1,4 +1,4 @@
-"""`shardwise serve`: an OpenAI-compatible server of a checkpoint, on the device at hand."""
+"""`shardwise serve`: an OpenAI-compatible server of a checkpoint, on the devices at hand."""
 
 import os
 import sys
@@ -17,12 +17,13 @@ LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
 
 @click.command(cls=AnswerCommand)
-@click.argument("model", metavar="MODEL_DIR", type=click.Path(file_okay=False))
+@click.argument("path", metavar="MODEL_DIR|PLAN", type=click.Path())
+@click.option("--model", metavar="DIR", help="The checkpoint, where a plan names a model alone.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=Whole(most=65535), default=8000, show_default=True)
 @click.option("--served-model", metavar="NAME", help="Its name to clients; default the folder's.")
-@click.option("--sequences", type=Whole(least=1, most=4096), default=32, show_default=True)
-@click.option("--prefill-chunk", type=Whole(least=1), default=512, show_default=True)
+@click.option("--sequences", type=Whole(least=1, most=4096), help="Default the plan's, else 32.")
+@click.option("--prefill-chunk", type=Whole(least=1), help="Default the plan's, else 512.")
 @click.option("--seq", type=Whole(least=2), help="Prompt and answer at most; default the model's.")
 @click.option("--kv-tokens", type=Whole(least=1), help="Default what the device has room for.")
 @click.option("--weights", metavar="f32|bf16|int8", help="Default by device.")
@@ -36,7 +37,8 @@ LEVELS = click.Choice(["debug", "info", "warning", "error"])
 @click.option("--api-key", multiple=True, help="May be repeated; default $SHARDWISE_API_KEY.")
 @click.option("--log-level", type=LEVELS, default="info", show_default=True)
 def serve(**options: Any) -> None:
-    """Serve the checkpoint in MODEL_DIR to OpenAI's clients until SIGTERM or Ctrl-C.
+    """Serve the checkpoint in MODEL_DIR to OpenAI's clients until SIGTERM or Ctrl-C; or a serving
+    PLAN, over as many of the devices at hand as its mesh and replicas have.
 
     /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /metrics;
     /openapi.json has their fields. What was accepted before the signal is answered first.

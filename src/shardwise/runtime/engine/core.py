@@ -48,6 +48,8 @@ class StepRecord(NamedTuple):
     waiting: int
     pages_used: int
     replica: int = 0
+    seconds: float = 0.0
+    """From the end of the replica's step before it, or from when it was given, to its own end."""
 
 
 class Engine:
@@ -262,7 +264,8 @@ class Engine:
             self._hand_over(pool, job)
         waiting, used = self.queued, self.pages - self.available
         number = self.replicas.index(replica)
-        record = StepRecord(step.shape, step.steps, step.begun, now, waiting, used, number)
+        seconds, replica.ended = now - max(step.begun, replica.ended), now
+        record = StepRecord(step.shape, step.steps, step.begun, now, waiting, used, number, seconds)
         for observer in self.observers:
             observer(record)
         return news

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil, prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ import jax
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model, weight_dtype
-from shardwise.plans.serve import KvSharding
+from shardwise.plans.serve import KvSharding, ServeScheduling
 from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.checkpoint import load
 from shardwise.runtime.engine.core import Engine
@@ -28,36 +29,31 @@ from shardwise.runtime.precision import DTYPES, dtype_of
 from shardwise.runtime.quant import NARROW
 from shardwise.scheduling import SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
-from shardwise.scheduling.policies import Policy
 from shardwise.scheduling.routing import Routing
 from shardwise.units import format_gib
 
+PAGE = 16
+"""Tokens of a page unless said."""
 LONGEST = 4096
 """Tokens of a sequence unless said, where the model takes as many."""
-MEMORY_SHARE = 0.9
-"""Of an accelerator's memory; a host's is shared with others, and half of what is free is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """How a checkpoint is served. `weights` and `cache` are dtypes by the names of plans;
     None chooses. `batch` sequences at once, `budget` tokens of a step, sequences of at
-    most `most_tokens`; `pages` of `page_size` tokens (None: what the memory leaves): all of one
-    replica, whose devices are `mesh` (none named: one), with its cache cut by `kv_sharding`.
-    `replicas` of them answer, and `prefill_replicas` on `prefill_mesh` compute their prompts."""
+    most `most_tokens`; `pages` (None: what the memory leaves): all of one replica, whose devices
+    are `mesh` (none named: one), with its cache cut by `kv_sharding`. `replicas` of them answer,
+    and `prefill_replicas` on `prefill_mesh` compute their prompts."""
 
     batch: int = 32
     budget: int = 512
     most_tokens: int | None = None
-    page_size: int = 16
     pages: int | None = None
     host_pages: int = 0
     weights: str | None = None
     cache: str | None = None
-    policy: Policy = "chunked"
-    prefix_cache: bool = True
     multi_step: int = 1
-    max_waiting: int = 0
     seed: int | None = None
     mesh: Mapping[str, int] = field(default_factory=dict)
     kv_sharding: KvSharding = "heads_then_batch"
@@ -65,6 +61,7 @@ class EngineSettings:
     prefill_replicas: int = 0
     prefill_mesh: Mapping[str, int] = field(default_factory=dict)
     routing: Routing = "shortest_queue"
+    scheduling: ServeScheduling = field(default_factory=partial(ServeScheduling, page_size=PAGE))
 
     @property
     def devices(self) -> int:
@@ -82,13 +79,13 @@ def open_engine(
     devices = jax.devices()
     if settings.devices > len(devices):
         raise BadRequest(
-            f"{settings.devices} devices are asked for and {len(devices)} are here; take a plan "
-            "for what is here, or set jax_num_cpu_devices for virtual ones"
+            f"{settings.devices} devices are asked for and there are {len(devices)}; plan for what "
+            "is here, or set jax_num_cpu_devices for virtual ones"
         )
     opening = _Opening(folder, cfg, settings, end_ids | end_tokens(folder))
     answering = [opening.server(settings.mesh, devices) for _ in range(settings.replicas)]
     prefilling = [
-        opening.server(settings.prefill_mesh, devices, policy="prefill")
+        opening.server(settings.prefill_mesh, devices, prefills=True)
         for _ in range(settings.prefill_replicas)
     ]
     return Engine(
@@ -132,21 +129,23 @@ class _Opening:
         self._used = 0
 
     def server(
-        self, degrees: Mapping[str, int], devices: Sequence[Any], policy: Policy | None = None
+        self, degrees: Mapping[str, int], devices: Sequence[Any], *, prefills: bool = False
     ) -> _LoadedServer:
         """Load one on the next of the devices."""
         settings, first = self._settings, self._used
         self._used += prod(degrees.values())
         own = devices[first : self._used]
         layout = server_layout(self._cfg, degrees, settings.kv_sharding, settings.batch, own)
+        if layout is not None:
+            layout.check_pages(settings.scheduling.page_size)
         params = self._params(layout)
-        config = self._config(layout, own, policy or settings.policy)
+        config = self._config(layout, own, prefills)
         executor = ModelExecutor(
             params,
             self._cfg,
             pages=config.pages,
             page_size=config.page_size,
-            table_width=pages_for(self.most_tokens, settings.page_size),
+            table_width=pages_for(self.most_tokens, settings.scheduling.page_size),
             batch=config.batch,
             budget=config.budget,
             dtype=self._cache_dtype,
@@ -163,34 +162,40 @@ class _Opening:
         return load(self._folder, self._cfg, dtype_of(self._compute), lies, self._narrow)
 
     def _config(
-        self, layout: ServerLayout | None, devices: Sequence[Any], policy: Policy
+        self, layout: ServerLayout | None, devices: Sequence[Any], prefills: bool
     ) -> SchedulerConfig:
         """Of one pool, which has its share of the replica's pages, rows and tokens of a step."""
         settings, pools = self._settings, 1 if layout is None else layout.pool_count
-        batch = ceil(settings.batch / pools)
+        batch, wanted = ceil(settings.batch / pools), settings.scheduling
         return SchedulerConfig(
             pages=ceil((settings.pages or self._pages(layout, devices)) / pools),
-            page_size=settings.page_size,
+            page_size=wanted.page_size,
             batch=batch,
             budget=max(ceil(settings.budget / pools), batch + 1),
-            policy=policy,
-            prefix_cache=settings.prefix_cache,
+            policy="prefill" if prefills else wanted.policy,
+            prefix_cache=wanted.prefix_cache,
             host_pages=ceil(settings.host_pages / pools),
-            max_waiting=settings.max_waiting,
+            admission=wanted.admission,
+            margin=wanted.margin,
+            order=wanted.order,
+            age=wanted.age_seconds,
+            max_waiting=ceil(wanted.max_waiting / pools),
+            refuse_late=wanted.refuse_late,
         )
 
     def _pages(self, layout: ServerLayout | None, devices: Sequence[Any]) -> int:
         """Pages for the whole batch at full length, or as many as the memory leaves."""
         settings, pools = self._settings, 1 if layout is None else layout.pool_count
-        width = pages_for(self.most_tokens, settings.page_size)
-        each = page_bytes(self._cfg, settings.page_size, self._cache_dtype, layout)
-        free = _free_bytes(devices, settings.devices)
+        size = settings.scheduling.page_size
+        width = pages_for(self.most_tokens, size)
+        each = page_bytes(self._cfg, size, self._cache_dtype, layout)
+        free = _free_bytes(devices, settings.devices, settings.scheduling.memory_share)
         pages = min(max(settings.batch, pools) * width, int(free // each) * pools)
         if pages < width * pools:
             raise BadRequest(
                 f"{format_gib(free)} of a device's memory are left for the cache and one sequence "
-                f"of {width * settings.page_size:,} tokens takes {format_gib(width * each)}; ask "
-                "for shorter sequences, or for a cache in int8"
+                f"of {width * size:,} tokens takes {format_gib(width * each)}; ask for shorter "
+                "sequences, or for a cache in int8"
             )
         return pages
 
@@ -237,10 +242,11 @@ def _cache_dtype(kept: str) -> Any:
     return CACHES[kept]
 
 
-def _free_bytes(devices: Sequence[Any], sharing: int) -> float:
-    """Bytes of the fullest device that the cache may take, the weights being loaded; devices
-    without memory of their own share the host's with all `sharing` ones."""
+def _free_bytes(devices: Sequence[Any], sharing: int, share: float) -> float:
+    """Bytes of the fullest device that the cache may take, the weights being loaded, where a
+    `share` is used; devices without memory of their own share half of what the host has free with
+    all `sharing` ones."""
     stats = [device.memory_stats() or {} for device in devices]
     if all("bytes_limit" in s for s in stats):
-        return min(MEMORY_SHARE * s["bytes_limit"] - s.get("bytes_in_use", 0) for s in stats)
+        return min(share * s["bytes_limit"] - s.get("bytes_in_use", 0) for s in stats)
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2 / sharing

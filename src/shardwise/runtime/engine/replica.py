@@ -109,6 +109,8 @@ class EngineReplica:
             for number in range(executor.pools)
         ]
         self.under_way: UnderWay | None = None
+        self.ended = float("-inf")
+        """When the last step's tokens were read."""
 
     def schedule(self, now: float) -> list[StepPlan]:
         """What each pool runs next."""

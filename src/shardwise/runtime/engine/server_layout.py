@@ -74,6 +74,15 @@ class ServerLayout:
         """A spec on the mesh."""
         return NamedSharding(self.mesh, PartitionSpec(*spec))
 
+    def check_pages(self, size: int) -> None:
+        """Raise BadRequest for pages that cannot be cut along their places."""
+        cuts = self.mesh.shape[PLACES]
+        if size % cuts:
+            raise BadRequest(
+                f"pages of {size} tokens cannot be cut over {cuts} devices; set "
+                "scheduling.page_size to a multiple"
+            )
+
     # Weights and pages.
 
     def weight_shardings(self, cfg: ModelConfig) -> Tree:
