@@ -2,7 +2,8 @@
 
 Softmax layers keep k [L, B, S, K H] and v [L, B, S, K U], latent ones c [L, B, S, C] and the
 rotated r [L, B, S, R] (`models.kv` counts the same elements). Place s of a row holds the token at
-position s; what lies beyond a row's length is garbage that no query sees. Heads have no dim of
+position s; what lies beyond a row's length is garbage that no query sees. Recurrent layers keep
+their states after a row's last token, [L, B, ...]. Heads have no dim of
 their own: 10 of them fill a tile of 16 on TPUs, and XLA copied the whole cache into such tiles.
 
 A cache of int8 or fp8 has a bf16 scale for each token and head beside them, `k.scale` and `v.scale`
@@ -21,10 +22,11 @@ import jax.numpy as jnp
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
+from shardwise.models.specs import RecurrentMixer
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.paged import PagedKeys
 from shardwise.runtime.attention.scoring import Scaled
-from shardwise.runtime.cache_entry import SCALE, is_small, rounded, widths
+from shardwise.runtime.cache_entry import SCALE, is_small, rounded, states, widths
 from shardwise.runtime.call import Call, Past
 from shardwise.runtime.paged_cache import extend_pages
 
@@ -54,6 +56,9 @@ def empty_cache(cfg: ModelConfig, batch: int, places: int, dtype: Any) -> Cache:
     small = is_small(dtype)
     groups = []
     for layer, count in cfg.layer_groups():
+        if isinstance(layer.mixer, RecurrentMixer):
+            groups.append(states(layer.mixer, (count, batch)))
+            continue
         entries, heads = widths(layer.mixer, joint=small)
         group = {n: jnp.zeros((count, batch, places, w), dtype) for n, w in entries.items()}
         if small:

@@ -1,4 +1,5 @@
-"""What a token leaves in a cache: the width of its entries, and the scales of small numbers."""
+"""What a token leaves in a cache: the width of its entries, and the scales of small numbers; and
+the states of recurrent layers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.models import Attention, LatentAttention
+from shardwise.models.specs import RecurrentMixer, ShortConv
 from shardwise.runtime.precision import DTYPES
 from shardwise.runtime.quant import NARROW
 
@@ -22,6 +24,12 @@ def widths(mixer: object, *, joint: bool) -> tuple[dict[str, int], int]:
     assert isinstance(mixer, Attention)
     heads = mixer.kv_heads
     return {"k": heads * mixer.head_dim, "v": heads * mixer.v_head_dim}, heads
+
+
+def states(mixer: RecurrentMixer, shape: tuple[int, ...]) -> dict[str, jax.Array]:
+    """The states of `shape` sequences before their first token, in float32."""
+    assert isinstance(mixer, ShortConv)
+    return {"conv": jnp.zeros((*shape, mixer.conv_width - 1, mixer.width), jnp.float32)}
 
 
 SMALL = {jnp.dtype(NARROW[name].dtype): NARROW[name] for name in ("int8", "fp8")}

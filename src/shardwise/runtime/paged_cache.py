@@ -2,11 +2,14 @@
 
 L layers, P pages of S places, and the heads of a token side by side as in the contiguous cache
 (`cache.py`); one of small numbers has scales [L, P, K, S] beside it. A latent cache keeps c and r
-as one entry, which what is absorbed reads as one key. Who has which page is `scheduling/`'s
-business; where a step's tokens lie comes as a `Paging`.
+as one entry, which what is absorbed reads as one key. A recurrent layer has [L, P, ...], in each
+page the state after the last token of it that was computed. Layers that keep the same tokens share
+a pool and a table (`models.kv.CacheGroup`). Who has which page is `scheduling/`'s business; where a
+step's tokens lie comes as a `Paging`, one for each layer group.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -14,38 +17,58 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.models import ModelConfig
+from shardwise.models.kv import CacheGroup
+from shardwise.models.specs import RecurrentMixer
 from shardwise.runtime.attention.paged import PagedKeys, Paging
-from shardwise.runtime.cache_entry import SCALE, is_small, rounded, widths
+from shardwise.runtime.cache_entry import SCALE, is_small, rounded, states, widths
 from shardwise.runtime.call import Past
 
 Pages = tuple[dict[str, jax.Array], ...]
 """One dict of arrays per layer group."""
 
 
-def empty_pages(cfg: ModelConfig, pages: int, page_size: int, dtype: Any) -> Pages:
-    """A cache of zeros; `dtype` a float's or a small one's."""
-    groups = []
-    for layer, count in cfg.layer_groups():
-        entries, heads = widths(layer.mixer, joint=True)
-        group = {n: jnp.zeros((count, pages, page_size, w), dtype) for n, w in entries.items()}
-        if is_small(dtype):
-            shape = (count, pages, heads, page_size)
-            group |= {n + SCALE: jnp.ones(shape, jnp.bfloat16) for n in entries}
-        groups.append(group)
-    return tuple(groups)
+def empty_pages(
+    cfg: ModelConfig,
+    groups: Sequence[CacheGroup],
+    pages: Sequence[int],
+    page_size: int,
+    dtype: Any,
+) -> Pages:
+    """A cache of zeros with `pages` of each of the `groups`; `dtype` a float's or a small one's."""
+    made: dict[int, dict[str, jax.Array]] = {}
+    for group, count in zip(groups, pages, strict=True):
+        made |= {layer: _empty(cfg, layer, count, page_size, dtype) for layer in group.layers}
+    return tuple(made[layer] for layer in range(len(cfg.groups)))
 
 
-def page_bytes(cfg: ModelConfig, page_size: int, dtype: Any, layout: Any = None) -> int:
-    """Bytes of one page in all layers, scales included: on one device, of one page of each pool
-    where a `layout` (`engine/server_layout.py`) cuts them."""
-    pools = 1 if layout is None else layout.pool_count
-    shapes = jax.eval_shape(lambda: empty_pages(cfg, pools, page_size, dtype))
-    leaves = [x.shape for x in jax.tree.leaves(shapes)]
-    if layout is not None:
-        lies = jax.tree.leaves(layout.page_shardings(cfg, shapes))
-        leaves = [at.shard_shape(shape) for at, shape in zip(lies, leaves, strict=True)]
-    sizes = [x.dtype.itemsize for x in jax.tree.leaves(shapes)]
-    return sum(prod(shape) * size for shape, size in zip(leaves, sizes, strict=True))
+def _empty(
+    cfg: ModelConfig, index: int, pages: int, page_size: int, dtype: Any
+) -> dict[str, jax.Array]:
+    layer, count = cfg.layer_groups()[index]
+    if isinstance(layer.mixer, RecurrentMixer):
+        return states(layer.mixer, (count, pages))
+    entries, heads = widths(layer.mixer, joint=True)
+    arrays = {n: jnp.zeros((count, pages, page_size, w), dtype) for n, w in entries.items()}
+    if is_small(dtype):
+        shape = (count, pages, heads, page_size)
+        arrays |= {n + SCALE: jnp.ones(shape, jnp.bfloat16) for n in entries}
+    return arrays
+
+
+def page_bytes(
+    cfg: ModelConfig, group: CacheGroup, page_size: int, dtype: Any, layout: Any = None
+) -> int:
+    """Bytes of one page in all layers of a group, scales included: on one device, of one page of
+    each pool where a `layout` (`engine/server_layout.py`) cuts them."""
+    pools, size = 1 if layout is None else layout.pool_count, 0
+    for layer in group.layers:
+        make = partial(_empty, cfg, layer, pools, page_size, dtype)
+        for name, x in jax.eval_shape(make).items():
+            shape = x.shape
+            if layout is not None:
+                shape = layout.page_sharding(name, cfg.groups[layer].mixer).shard_shape(shape)
+            size += prod(shape) * x.dtype.itemsize
+    return size
 
 
 def extend_pages(
@@ -79,9 +102,8 @@ def _write(
     layer: Any,
 ) -> tuple[jax.Array, jax.Array | None]:
     """The array, and its scales, with the entries of a step's tokens."""
-    count, size = array.shape[1:3]
-    # The page beyond the last is not written.
-    pages_X, places_X = paging.put(positions_BX[0], size, none=count)
+    count, here = array.shape[1:3]
+    pages_X, places_X = paging.put(positions_BX[0], here, none=count)  # that one is not written
     entry = value_BXKH[0]
     if scales is not None:
         entry, scale_XK = rounded(entry, array.dtype)

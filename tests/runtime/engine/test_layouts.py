@@ -9,8 +9,10 @@ from tests.runtime import goldens
 from tests.runtime.engine.test_model import GREEDY, Model, run
 
 from shardwise.errors import BadRequest
+from shardwise.models.kv import cache_groups
 from shardwise.runtime import load
 from shardwise.runtime.engine import Engine, Sampling
+from shardwise.runtime.engine.cache_room import kept_groups
 from shardwise.runtime.engine.model_executor import ModelExecutor
 from shardwise.runtime.engine.server_layout import server_layout
 from shardwise.runtime.quant import quantise_params
@@ -33,6 +35,7 @@ SLOW = [pytest.param(*case, marks=pytest.mark.slow) for case in LAYOUTS[1:]]
 FAMILIES = [
     pytest.param("qwen3-moe", {"data": 2, "expert": 4}, "heads", marks=pytest.mark.slow),
     pytest.param("gpt-oss", {"fsdp": 2, "tensor": 2}, "heads", marks=pytest.mark.slow),
+    pytest.param("lfm2", {"data": 2, "tensor": 4}, BATCH, marks=pytest.mark.slow),
     pytest.param("deepseek-v3", {"expert": 2, "tensor": 4}, SEQUENCE, marks=pytest.mark.slow),
 ]
 
@@ -48,18 +51,28 @@ class Sharded(Model):
         layout = server_layout(self.cfg, mesh, kv, batch, jax.devices())
         params = load(self.folder, self.cfg, shardings=layout.weight_shardings(self.cfg))
         each = -(-batch // layout.pool_count)
-        values = {"pages": 48, "page_size": 4, "batch": each, "budget": 16, "margin": 0.0}
-        config = SchedulerConfig(**{**values, **changes})
+        values = {
+            "pages": 48,
+            "page_size": 4,
+            "batch": each,
+            "budget": 16,
+            "margin": 0.0,
+            **changes,
+        }
+        groups = cache_groups(self.cfg, 60)
+        kept = kept_groups(groups, each, values["budget"], 4, prefix_cache=True)
+        config = SchedulerConfig(**values, kept=kept)
         executor = ModelExecutor(
             quantise_params(params, self.cfg) if int8 else params,
             self.cfg,
-            pages=config.pages,
+            groups=groups,
+            pages=(config.pages, *(group.pages for group in kept)),
             page_size=4,
             table_width=15,
             batch=each,
             budget=config.budget,
             dtype=dtype,
-            host_pages=config.host_pages + config.swap_pages,
+            host_pages=(config.host_pages + config.swap_pages, *(0 for _ in kept)),
             multi_step=multi_step,
             layout=layout,
         )

@@ -32,13 +32,14 @@ NOWHERE = -1
 
 @partial(
     jax.tree_util.register_dataclass,
-    data_fields=("decode_DM", "blocks_CM"),
-    meta_fields=("over", "places"),
+    data_fields=("decode_DM", "blocks_CM", "starts_C"),
+    meta_fields=("size", "over", "places"),
 )
 @dataclass(frozen=True, slots=True)
 class Paging:
     """Where the sequences of a step lie: a table [D, M] of the rows that decode, which come first,
-    and one [C, M] of the blocks of prompts after them, each of Q tokens of one sequence.
+    and one [C, M] of the blocks of prompts after them, each of Q tokens of one sequence, whose
+    chunk begins at position `starts_C`. Pages hold `size` tokens.
 
     On a mesh `over` makes a function of one device's part (`ServerLayout.over`), inside of which
     the places of each page may be cut over the axis `places`.
@@ -46,39 +47,37 @@ class Paging:
 
     decode_DM: Any
     blocks_CM: Any
+    starts_C: Any
+    size: int
     over: Callable[..., Any] | None = None
     places: str | None = None
 
     @property
     def letters(self) -> "Paging":
         """The dims of what `over` cuts."""
-        return replace(self.alone(), decode_DM="RM", blocks_CM="RM")
+        return replace(self.alone(), decode_DM="RM", blocks_CM="RM", starts_C="R")
 
     def alone(self) -> "Paging":
         """The same on one device."""
         return replace(self, over=None)
 
-    def whole(self, size: int) -> int:
-        """The places of a page, of which a device has `size`."""
-        return size * (lax.axis_size(self.places) if self.places else 1)
+    def first(self, here: int) -> Any:
+        """The first place of a page that this device has, one of `here`."""
+        return lax.axis_index(self.places) * here if self.places else 0
 
-    def first(self, size: int) -> Any:
-        """The first place of a page that a device has."""
-        return lax.axis_index(self.places) * size if self.places else 0
-
-    def put(self, positions_X: jax.Array, size: int, none: int) -> tuple[jax.Array, jax.Array]:
+    def put(self, positions_X: jax.Array, here: int, none: int) -> tuple[jax.Array, jax.Array]:
         """The page, and the place in it, in which each token is written; page `none` for padding
         and for what another device has."""
         D, C = self.decode_DM.shape[0], self.blocks_CM.shape[0]
-        index_X = jnp.maximum(positions_X, 0) // self.whole(size)
+        index_X = jnp.maximum(positions_X, 0) // self.size
         parts = []
         if D:
             parts.append(jnp.take_along_axis(self.decode_DM, index_X[:D, None], axis=1)[:, 0])
         if C:
             index_CQ = index_X[D:].reshape(C, -1)
             parts.append(jnp.take_along_axis(self.blocks_CM, index_CQ, axis=1).reshape(-1))
-        places_X = positions_X % self.whole(size) - self.first(size)
-        here_X = (positions_X >= 0) & (places_X >= 0) & (places_X < size)
+        places_X = positions_X % self.size - self.first(here)
+        here_X = (positions_X >= 0) & (places_X >= 0) & (places_X < here)
         return jnp.where(here_X, jnp.concatenate(parts), none), jnp.maximum(places_X, 0)
 
 
@@ -151,7 +150,7 @@ def _attend(
     size = keys.array_LPSX.shape[2]
     group = max(1, BLOCK // size)
     paging = keys.paging
-    span = group * paging.whole(size)
+    span = group * paging.size
     table_RM = jnp.pad(table_RM, ((0, 0), (0, -table_RM.shape[1] % group)))
     q_RQKGH = (q_RQNH * jnp.asarray(s.scale, q_RQNH.dtype)).reshape(R, Q, K, N // K, H)
     lowest = jnp.finfo(dtype).min
@@ -163,7 +162,7 @@ def _attend(
         same = values.array_LPSX is keys.array_LPSX
         v_RSKU = k_RSKH[..., :U] if same else values.read(pages_RG, q_RQNH.dtype)
         scores = jnp.einsum("RQKGH,RSKH->RKGQS", q_RQKGH, k_RSKH, preferred_element_type=dtype)
-        places_GS = jnp.arange(group)[:, None] * paging.whole(size) + jnp.arange(size)[None]
+        places_GS = jnp.arange(group)[:, None] * paging.size + jnp.arange(size)[None]
         places_S = at * span + paging.first(size) + places_GS.reshape(-1)
         seen_R11QS = _seen(positions_RQ, places_S, s)[:, None, None]
         scores = jnp.where(seen_R11QS, capped(scores, s.softcap), lowest)

@@ -82,7 +82,7 @@ class Engine:
         self.end_ids = frozenset(end_ids)
         fits = config.pages * config.page_size
         self.most_tokens = min(most_tokens or fits, fits)
-        self.multi_step = multi_step
+        self.multi_step = min(multi_step, config.page_size) if config.kept else multi_step
         self.ahead = ahead
         self.observers: list[Callable[[StepRecord], None]] = []
         """Called with every step once its tokens are read."""
@@ -298,8 +298,13 @@ class Engine:
             return
         source, held = self._moving.pop(job.request.id)
         count = pages_for(job.cached, self.config.page_size)
-        pages = source.replica.executor.extract(source.number, held.pages[:count])
-        target.moves.append(PageMove(pages, job.pages[:count]))
+        tables = [(held.pages[:count], job.pages[:count])]
+        for kept, own in zip(held.kept, job.kept, strict=True):
+            places = [place for place in own if place in kept]
+            tables.append(([kept[place] for place in places], [own[place] for place in places]))
+        for group, (sources, targets) in enumerate(tables):
+            contents = source.replica.executor.extract(source.number, group, sources)
+            target.moves.append(PageMove(group, contents, targets))
         source.scheduler.hand_over(held)
 
     def _release(self, generation: Generation) -> None:

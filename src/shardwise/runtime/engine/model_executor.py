@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardwise.models import ModelConfig
+from shardwise.models.kv import CacheGroup
 from shardwise.runtime.attention.paged import NOWHERE, paged_attention
 from shardwise.runtime.engine.generation import Generation
 from shardwise.runtime.engine.model_step import (
@@ -51,44 +52,52 @@ class Places(NamedTuple):
 
 class ModelExecutor:
     """Runs `cfg` with `params` on one device, or on those of a `layout`, by which the parameters
-    lie already. Each of its pools has `pages`, rows for `batch` sequences and steps of `budget`
-    tokens; `host_pages` of the host's take its swapped sequences and the prefix cache's second
-    tier. A sequence has at most `table_width` pages. `dtype` of the cache is a float's or int8."""
+    lie already. Each of its pools has rows for `batch` sequences, steps of `budget` tokens and of
+    each of `groups` so many `pages`, of which a sequence has at most `table_width`; `host_pages` of
+    the host's take swapped sequences and the prefix cache's second tier. `dtype` of the cache is a
+    float's or a small one's."""
 
     def __init__(
         self,
         params: Mapping[str, Any],
         cfg: ModelConfig,
         *,
-        pages: int,
+        groups: Sequence[CacheGroup],
+        pages: Sequence[int],
         page_size: int,
         table_width: int,
         batch: int,
         budget: int,
         dtype: Any,
         compute: str = "f32",
-        host_pages: int = 0,
+        host_pages: Sequence[int] = (),
         end_ids: frozenset[int] = frozenset(),
         multi_step: int = 1,
         layout: ServerLayout | None = None,
     ) -> None:
         self.pools = 1 if layout is None else layout.pool_count
         self.cfg, self.batch, self.budget = cfg, batch, budget
-        self.table_width = table_width
+        self.table_width, self._page_size = table_width, page_size
         self.multi_step = multi_step
         self._params = params
         self._options = Options(compute=compute, kernel=paged_attention, experts="ragged")
         self._end_ids = end_ids
-        self._pages, self._host_pages, self._layout = pages, host_pages, layout
-        whole = partial(_empty_state, cfg, pages * self.pools, page_size, dtype, self._slots + 1)
+        self._tables, self._groups = tables_of(cfg, groups), len(groups)
+        self._pages, self._host_pages = pages, host_pages or [0] * len(groups)
+        self._layout = layout
+        everywhere = [count * self.pools for count in pages]
+        whole = partial(_empty_state, cfg, groups, everywhere, page_size, dtype, self._slots + 1)
         lies: Any = None
         if layout is not None:
             lies = layout.state_shardings(cfg, jax.eval_shape(whole))
+        self._lies = lies
         self._state = jax.jit(whole, out_shardings=lies)()
-        shapes, kept = self._state.pages, host_pages * self.pools
-        self._host = jax.tree.map(lambda x: np.zeros(_on_host(x, kept), x.dtype), shapes)
+        self._host = tuple(
+            {n: np.zeros(self._on_host(x, table), x.dtype) for n, x in arrays.items()}
+            for table, arrays in zip(self._tables, self._state.pages, strict=True)
+        )
         self._compiled: dict[Key, Callable[..., Any]] = {}
-        self._copy = jax.jit(_copied, donate_argnums=0, out_shardings=lies and lies.pages)
+        self._copy = jax.jit(_copied, donate_argnums=0)
 
     @property
     def _slots(self) -> int:
@@ -106,7 +115,7 @@ class ModelExecutor:
             for copy in batch.copies:
                 self._move(pool, copy)
             for move in batch.moves:
-                self._put(move.contents, self._global(pool, move.targets))
+                self._put(move.group, move.contents, self._global(pool, move.group, move.targets))
         rows = [g for batch in batches for g in batch.generations]
         rows += [chunk.generation for batch in batches for chunk in batch.chunks]
         choices = choices_of(rows, self._end_ids)
@@ -114,15 +123,16 @@ class ModelExecutor:
         outputs = self._launch(inputs, choices, batches[0].steps)
         return PendingStep(batches, outputs, places)
 
-    def extract(self, pool: int, pages: Sequence[int]) -> Any:
-        """The contents of pages after the steps given so far."""
-        at = self._global(pool, pages)
-        return jax.tree.map(lambda device: device[:, at], self._state.pages)
+    def extract(self, pool: int, group: int, pages: Sequence[int]) -> Any:
+        """The contents of pages of a group after the steps given so far, by layer group."""
+        at = self._global(pool, group, pages)
+        device = self._of(group, self._state.pages)
+        return jax.tree.map(lambda array: array[:, at], device)
 
     def warm(self, choices: Choices = LIKELIEST) -> Iterator[Key]:
         """Compile every shape for some choices, one at a time."""
         for D, T, steps in self.shapes():
-            inputs = self._padding(D, T, self.table_width)
+            inputs = self._padding(D, T)
             self._launch(inputs, choices, steps)
             yield D, T, steps, choices
 
@@ -151,8 +161,8 @@ class ModelExecutor:
         key = (len(inputs.slots_D), len(inputs.tokens_T), steps, choices)
         program = self._compiled.get(key)
         if program is None:
-            known = (self.cfg, self._options, choices, steps, self._layout)
-            program = self._compiled[key] = _program(*known)
+            known = (self.cfg, self._options, choices, steps, self._tables, self._page_size)
+            program = self._compiled[key] = _program(*known, self._layout)
         self._state, outputs = program(self._params, self._state, inputs)
         for array in jax.tree.leaves(outputs):
             array.copy_to_host_async()
@@ -167,7 +177,7 @@ class ModelExecutor:
         T = _power(T, QUERY_BLOCK) if T else 0
         D = _power(rows, LEAST_ROWS) if rows else 0
         D = self._mixed(D) if T and rows else D
-        inputs = self._padding(D, T, batches[0].table_RM.shape[1])
+        inputs = self._padding(D, T)
         who: list[Generation | None] = [None] * len(inputs.rows.seeds_R)
         places: list[Places] = []
         end = 0
@@ -176,7 +186,7 @@ class ModelExecutor:
             places.append(Places(row, self.pools * D + end, tokens))
             self._put_rows(inputs, batch, row, pool)
             for i, (chunk, at) in enumerate(zip(batch.chunks, tokens, strict=True), end):
-                self._put_chunk(inputs, chunk, i, at, batch.table_RM, pool)
+                self._put_chunk(inputs, chunk, i, at, batch.table_GRM, pool)
                 who[self.pools * D + i] = chunk.generation
             who[row : row + len(batch.generations)] = batch.generations
             end += len(batch.chunks)
@@ -188,37 +198,39 @@ class ModelExecutor:
         inputs.slots_D[rows] = batch.slots_D + pool * self.batch
         inputs.cached_D[rows] = batch.cached_D
         inputs.tokens_D[rows] = batch.tokens_D
-        inputs.table_DM[rows] = batch.table_RM[batch.slots_D]
+        inputs.table_GDM[:, rows] = batch.table_GRM[:, batch.slots_D]
 
     def _put_chunk(
-        self, inputs: StepInputs, chunk: ChunkRow, i: int, at: int, table: np.ndarray, pool: int
+        self, inputs: StepInputs, chunk: ChunkRow, i: int, at: int, table_GRM: np.ndarray, pool: int
     ) -> None:
         count = len(chunk.tokens)
         inputs.tokens_T[at : at + count] = chunk.tokens
         inputs.positions_T[at : at + count] = np.arange(chunk.start, chunk.start + count)
         following = chunk.generation.between(chunk.start + 1, chunk.start + 1 + count)
         inputs.targets_T[at : at + len(following)] = following
-        first = at // QUERY_BLOCK
-        inputs.table_CM[first : first + _blocks(chunk)] = table[chunk.slot]
+        blocks = slice(at // QUERY_BLOCK, at // QUERY_BLOCK + _blocks(chunk))
+        inputs.table_GCM[:, blocks] = table_GRM[:, chunk.slot, None]
+        inputs.starts_C[blocks] = chunk.start
         inputs.ends_E[i] = at + count - 1
         if chunk.last:
             inputs.slots_E[i] = pool * self.batch + chunk.slot
 
-    def _padding(self, D: int, T: int, pages: int) -> StepInputs:
+    def _padding(self, D: int, T: int) -> StepInputs:
         """The inputs of a step in which every row is padding; to be filled in."""
         each = max(LEAST_ROWS, min(T // QUERY_BLOCK, _power(self.batch, LEAST_ROWS))) if T else 0
         D, T, E = D * self.pools, T * self.pools, each * self.pools
-        C = T // QUERY_BLOCK
+        C, G, M = T // QUERY_BLOCK, self._groups, self.table_width
         whole = partial(np.full, dtype=np.int32)
         return StepInputs(
             slots_D=whole(D, self._slots),
             cached_D=whole(D, NOWHERE),
             tokens_D=whole(D, 0),
-            table_DM=whole((D, pages), 0),
+            table_GDM=whole((G, D, M), 0),
             tokens_T=whole(T, 0),
             positions_T=whole(T, NOWHERE),
             targets_T=whole(T, 0),
-            table_CM=whole((C, pages), 0),
+            table_GCM=whole((G, C, M), 0),
+            starts_C=whole(C, 0),
             ends_E=whole(E, 0),
             slots_E=whole(E, self._slots),
             rows=settings_of([None] * (D + E), Choices(), frozenset(), 1),
@@ -226,31 +238,43 @@ class ModelExecutor:
 
     # Pages from elsewhere.
 
-    def _global(self, pool: int, pages: Sequence[int]) -> np.ndarray:
-        return np.array(pages) + pool * self._pages
+    def _global(self, pool: int, group: int, pages: Sequence[int]) -> np.ndarray:
+        return np.array(pages, np.int32) + pool * self._pages[group]
+
+    def _of(self, group: int, arrays: Sequence[Any]) -> dict[int, Any]:
+        """What belongs to the layers of a group, by layer group."""
+        return {i: arrays[i] for i, table in enumerate(self._tables) if table == group}
 
     def _move(self, pool: int, copy: PageCopy) -> None:
         """Copy pages on the device, or between it and the host."""
+        group, base = copy.group, pool * self._host_pages[copy.group]
+        host = self._of(group, self._host)
         if copy.kind == "out":
-            targets = np.array(copy.targets) + pool * self._host_pages
-            brought = self.extract(pool, copy.sources)
-            for host, device in zip(
-                jax.tree.leaves(self._host), jax.tree.leaves(brought), strict=True
-            ):
-                host[:, targets] = np.asarray(device)
+            targets, brought = (
+                np.array(copy.targets) + base,
+                self.extract(pool, group, copy.sources),
+            )
+            for kept, array in zip(jax.tree.leaves(host), jax.tree.leaves(brought), strict=True):
+                kept[:, targets] = np.asarray(array)
             return
         if copy.kind == "in":
-            sources = np.array(copy.sources) + pool * self._host_pages
-            brought = jax.tree.map(lambda host: host[:, sources], self._host)
+            sources = np.array(copy.sources) + base
+            brought = jax.tree.map(lambda array: array[:, sources], host)
         else:
-            brought = self.extract(pool, copy.sources)
-        self._put(brought, self._global(pool, copy.targets))
+            brought = self.extract(pool, group, copy.sources)
+        self._put(group, brought, self._global(pool, group, copy.targets))
 
-    def _put(self, brought: Any, targets: np.ndarray) -> None:
+    def _put(self, group: int, brought: Any, targets: np.ndarray) -> None:
         """Write pages; those of other devices are sent to these first."""
         pages, last = self._state
         here: Any = last.sharding
-        self._state = StepState(self._copy(pages, jax.device_put(brought, here), targets), last)
+        moved = self._copy(self._of(group, pages), jax.device_put(brought, here), targets)
+        if self._lies is not None:
+            moved = jax.device_put(moved, self._of(group, self._lies.pages))
+        self._state = StepState(tuple(moved.get(i, x) for i, x in enumerate(pages)), last)
+
+    def _on_host(self, x: jax.Array, group: int) -> tuple[int, ...]:
+        return (x.shape[0], self._host_pages[group] * self.pools, *x.shape[2:])
 
 
 class PendingStep:
@@ -289,15 +313,32 @@ def _program(
     options: Options,
     choices: Choices,
     steps: int,
+    tables: tuple[int, ...],
+    page_size: int,
     layout: ServerLayout | None,
 ) -> Callable[..., Any]:
     """The step of some choices, for all executors of a model."""
-    known = {"options": options, "choices": choices, "steps": steps, "layout": layout}
-    return jax.jit(partial(model_step, cfg=cfg, **known), donate_argnums=1)
+    fixed = {"choices": choices, "steps": steps, "tables": tables, "page_size": page_size}
+    step = partial(model_step, cfg=cfg, options=options, layout=layout, **fixed)
+    return jax.jit(step, donate_argnums=1)
 
 
-def _empty_state(cfg: ModelConfig, pages: int, page_size: int, dtype: Any, slots: int) -> StepState:
-    return StepState(empty_pages(cfg, pages, page_size, dtype), jnp.zeros(slots, jnp.int32))
+def _empty_state(
+    cfg: ModelConfig,
+    groups: Sequence[CacheGroup],
+    pages: Sequence[int],
+    page_size: int,
+    dtype: Any,
+    slots: int,
+) -> StepState:
+    cache = empty_pages(cfg, groups, pages, page_size, dtype)
+    return StepState(cache, jnp.zeros(slots, jnp.int32))
+
+
+def tables_of(cfg: ModelConfig, groups: Sequence[CacheGroup]) -> tuple[int, ...]:
+    """Which group's table each layer group of a model goes by."""
+    tables = {layer: number for number, group in enumerate(groups) for layer in group.layers}
+    return tuple(tables[layer] for layer in range(len(cfg.groups)))
 
 
 def _blocks(chunk: ChunkRow) -> int:
@@ -340,10 +381,6 @@ def _prompt(outputs: Any, chunk: ChunkRow, at: int, count: int | None) -> RowTok
 def _power(count: int, least: int) -> int:
     """The smallest power of two from `least` on that is not below."""
     return max(least, 1 << max(count - 1, 0).bit_length())
-
-
-def _on_host(x: jax.Array, pages: int) -> tuple[int, ...]:
-    return (x.shape[0], pages, *x.shape[2:])
 
 
 def _copied(pages: Any, brought: Any, targets: Any) -> Any:

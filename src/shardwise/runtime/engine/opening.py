@@ -18,19 +18,19 @@ import jax
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model, weight_dtype
+from shardwise.models.kv import CacheGroup, cache_groups
 from shardwise.plans.serve import KvSharding, ServeScheduling
 from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.checkpoint import load
+from shardwise.runtime.engine.cache_room import CacheRoom, kept_groups
 from shardwise.runtime.engine.core import Engine
 from shardwise.runtime.engine.model_executor import ModelExecutor
 from shardwise.runtime.engine.server_layout import ServerLayout, server_layout
-from shardwise.runtime.paged_cache import page_bytes
 from shardwise.runtime.precision import DTYPES, dtype_of
 from shardwise.runtime.quant import NARROW
 from shardwise.scheduling import SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
 from shardwise.scheduling.routing import Routing
-from shardwise.units import format_gib
 
 PAGE = 16
 """Tokens of a page unless said."""
@@ -139,18 +139,20 @@ class _Opening:
         if layout is not None:
             layout.check_pages(settings.scheduling.page_size)
         params = self._params(layout)
-        config = self._config(layout, own, prefills)
+        groups = cache_groups(self._cfg, self.most_tokens)
+        config = self._config(groups, layout, own, prefills)
         executor = ModelExecutor(
             params,
             self._cfg,
-            pages=config.pages,
+            groups=groups,
+            pages=(config.pages, *(group.pages for group in config.kept)),
             page_size=config.page_size,
             table_width=pages_for(self.most_tokens, settings.scheduling.page_size),
             batch=config.batch,
             budget=config.budget,
             dtype=self._cache_dtype,
             compute=self._compute,
-            host_pages=config.host_pages,
+            host_pages=(config.host_pages, *(0 for _ in config.kept)),
             end_ids=self.end_ids,
             multi_step=settings.multi_step,
             layout=layout,
@@ -162,16 +164,33 @@ class _Opening:
         return load(self._folder, self._cfg, dtype_of(self._compute), lies, self._narrow)
 
     def _config(
-        self, layout: ServerLayout | None, devices: Sequence[Any], prefills: bool
+        self,
+        groups: Sequence[CacheGroup],
+        layout: ServerLayout | None,
+        devices: Sequence[Any],
+        prefills: bool,
     ) -> SchedulerConfig:
         """Of one pool, which has its share of the replica's pages, rows and tokens of a step."""
         settings, pools = self._settings, 1 if layout is None else layout.pool_count
         batch, wanted = ceil(settings.batch / pools), settings.scheduling
+        budget, size = max(ceil(settings.budget / pools), batch + 1), wanted.page_size
+        kept = kept_groups(groups, batch, budget, size, prefix_cache=wanted.prefix_cache)
+        room = CacheRoom(
+            cfg=self._cfg,
+            groups=groups,
+            kept=kept,
+            page_size=size,
+            dtype=self._cache_dtype,
+            layout=layout,
+        )
+        free = _free_bytes(devices, settings.devices, wanted.memory_share)
         return SchedulerConfig(
-            pages=ceil((settings.pages or self._pages(layout, devices)) / pools),
-            page_size=wanted.page_size,
+            pages=ceil(settings.pages / pools)
+            if settings.pages
+            else room.whole_pages(batch, self.most_tokens, free),
+            page_size=size,
             batch=batch,
-            budget=max(ceil(settings.budget / pools), batch + 1),
+            budget=budget,
             policy="prefill" if prefills else wanted.policy,
             prefix_cache=wanted.prefix_cache,
             host_pages=ceil(settings.host_pages / pools),
@@ -181,23 +200,8 @@ class _Opening:
             age=wanted.age_seconds,
             max_waiting=ceil(wanted.max_waiting / pools),
             refuse_late=wanted.refuse_late,
+            kept=kept,
         )
-
-    def _pages(self, layout: ServerLayout | None, devices: Sequence[Any]) -> int:
-        """Pages for the whole batch at full length, or as many as the memory leaves."""
-        settings, pools = self._settings, 1 if layout is None else layout.pool_count
-        size = settings.scheduling.page_size
-        width = pages_for(self.most_tokens, size)
-        each = page_bytes(self._cfg, size, self._cache_dtype, layout)
-        free = _free_bytes(devices, settings.devices, settings.scheduling.memory_share)
-        pages = min(max(settings.batch, pools) * width, int(free // each) * pools)
-        if pages < width * pools:
-            raise BadRequest(
-                f"{format_gib(free)} of a device's memory are left for the cache and one sequence "
-                f"of {width * size:,} tokens takes {format_gib(width * each)}; ask for shorter "
-                "sequences, or for a cache in int8"
-            )
-        return pages
 
 
 def keep_programs() -> None:

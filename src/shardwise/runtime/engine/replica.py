@@ -42,7 +42,7 @@ class EnginePool:
         pages = pages_for(most_tokens + config.lookahead, config.page_size)
         self.replica, self.number = replica, number
         self.scheduler = Scheduler(config)
-        self.slots = Slots(config.batch, pages, generations)
+        self.slots = Slots(1 + len(config.kept), config.batch, pages, generations)
         self.moves: list[PageMove] = []
         """Pages that come from another replica with the next step."""
 

@@ -29,6 +29,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadRequest
 from shardwise.models import Attention, ModelConfig
+from shardwise.models.specs import RecurrentMixer
 from shardwise.plans.layouts import tensor_letter
 from shardwise.plans.serve import KvSharding
 from shardwise.plans.train import mesh_text
@@ -100,22 +101,20 @@ class ServerLayout:
             return parameter_spec(row, {**axes, "tensor": self.mesh.shape["tensor"]}, stored)
         return PartitionSpec(*(_all_of_tensor(e) for e in parameter_spec(row, whole, stored)))
 
-    def page_shardings(self, cfg: ModelConfig, pages: Any) -> Any:
-        """How the arrays of a cache in pages lie."""
-        groups = zip(cfg.layer_groups(), pages, strict=True)
-        return tuple(
-            {name: self._page_sharding(name, heads_of(layer.mixer)) for name in group}
-            for (layer, _), group in groups
-        )
-
     def state_shardings(self, cfg: ModelConfig, state: Any) -> Any:
         """How what stays on the devices between steps lies: pages, and each slot's last token."""
-        pages = self.page_shardings(cfg, state.pages)
+        groups = zip(cfg.groups, state.pages, strict=True)
+        pages = tuple(
+            {name: self.page_sharding(name, layer.mixer) for name in arrays}
+            for layer, arrays in groups
+        )
         return state._replace(pages=pages, last_S=self.sharding())
 
-    def _page_sharding(self, name: str, heads: int) -> NamedSharding:
-        axes = self.axes_of(heads, heads)
+    def page_sharding(self, name: str, mixer: object) -> NamedSharding:
+        """How an array of a cache in pages lies; recurrent states are whole but for their pages."""
+        axes = self.axes_of(heads_of(mixer), heads_of(mixer))
         letters = "LPKS" if name.endswith(SCALE) else "LPSW"
+        letters = "LP" if isinstance(mixer, RecurrentMixer) else letters
         return self.sharding(*(axes.get(letter) for letter in letters))
 
     def axes_of(self, kv_heads: int, heads: int) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """One step as arrays: what an executor gets. Made from a StepPlan, with the scheduler left behind.
 
-D sequences decode, in the order of their slots; then come chunks of prompts. `table_RM` has a row
-for every slot of the batch, with the pages of the sequence in it.
+D sequences decode, in the order of their slots; then come chunks of prompts. `table_GRM` has for
+each group of layers (`scheduling/kept.py`; full attention is the first) a row for every slot of the
+batch, with the pages of the sequence in it; where it has none any more, any page may stand.
 """
 
 from collections.abc import Sequence
@@ -30,8 +31,9 @@ class ChunkRow:
 
 
 class PageMove(NamedTuple):
-    """Pages that another replica's executor gave (`extract`), and where they go."""
+    """Pages of a group that another replica's executor gave (`extract`), and where they go."""
 
+    group: int
     contents: Any
     targets: Sequence[int]
 
@@ -50,7 +52,7 @@ class StepBatch:
     cached_D: np.ndarray
     tokens_D: np.ndarray
     chunks: list[ChunkRow]
-    table_RM: np.ndarray
+    table_GRM: np.ndarray
     steps: int = 1
     copies: list[PageCopy]
     moves: Sequence[PageMove] = ()
@@ -97,6 +99,7 @@ class Executor(Protocol):
         for."""
         ...
 
-    def extract(self, pool: int, pages: Sequence[int]) -> Any:
-        """The contents of pages after the steps given so far, for another executor's `moves`."""
+    def extract(self, pool: int, group: int, pages: Sequence[int]) -> Any:
+        """The contents of pages of a group after the steps given so far, for the `moves` of another
+        executor."""
         ...
