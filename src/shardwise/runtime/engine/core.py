@@ -279,7 +279,12 @@ class Engine:
         pool = self._entry[self._route(requests[0], targets)]
         scheduler = pool.scheduler
         if pool.replica.prefills:
-            return pool, [scheduler.add(request, now) for request in requests]
+            jobs = [scheduler.add(request, now) for request in requests]
+            for job in jobs:
+                misfit = job.refusal or self._answering[0].scheduler.misfit(job.request)
+                if misfit and not job.refusal:
+                    scheduler.cancel(job, now, misfit)
+            return pool, jobs
         first = scheduler.add(requests[0], now)
         return pool, [first, *scheduler.fork(first, requests[1:], now)]
 
