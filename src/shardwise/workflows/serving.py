@@ -14,9 +14,11 @@ from shardwise.plans.serve import CHECKPOINT
 from shardwise.plans.servers import JAX
 from shardwise.runtime.engine.core import Engine, StepRecord
 from shardwise.runtime.engine.generation import Finish, Generation, Sampling, TokenLogprobs
+from shardwise.runtime.engine.hosts import FollowingHost, joined
 from shardwise.runtime.engine.model_executor import ModelExecutor
 from shardwise.runtime.engine.opening import EngineSettings, keep_programs, open_engine
 from shardwise.runtime.engine.thread import AnswerStream, Asked, Delta, EngineThread
+from shardwise.runtime.processes import ProcessGroup, use_cpu
 from shardwise.runtime.text.answer_text import AnswerText
 from shardwise.runtime.text.grammar import Constraint, Form
 from shardwise.runtime.text.model_text import ModelText, read_model_text
@@ -56,6 +58,8 @@ class ServedModel:
     text: ModelText
     engine: Engine
     predict: Callable[[StepRecord], float] | None = None
+    close: Callable[[], None] = lambda: None
+    """Lets other hosts end."""
 
 
 WARMINGS = ("lazy", "all")
@@ -80,6 +84,10 @@ class ServeModelRequest:
     weights: str | None = None
     kv: str | None = None
     warm: str = "lazy"
+    cpu_devices: int | None = None
+    coordinator: str | None = None
+    processes: int | None = None
+    process: int | None = None
 
     def __post_init__(self) -> None:
         check_choice(self.warm, "--warm", WARMINGS)
@@ -137,17 +145,29 @@ def _planned(plan: ServePlan) -> EngineSettings:
     )
 
 
-def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> ServedModel:
-    """Load a checkpoint, as its plan says where there is one; `tell` hears what it is at. Raises
+def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> ServedModel | None:
+    """Load a checkpoint, as its plan says where there is one; `tell` hears what it is at. A host
+    that is not the first follows that until it ends, and has nothing to serve: None. Raises
     BadRequest."""
-    plan = asked.plan
+    plan, hosts = asked.plan, None
+    if asked.cpu_devices is not None:
+        use_cpu(asked.cpu_devices)
+    group = ProcessGroup(coordinator=asked.coordinator, count=asked.processes, index=asked.process)
+    if group != ProcessGroup():
+        hosts = joined(group)
     folder = Path(asked.path if plan is None else asked.model or plan.model)
     text = read_model_text(folder)
     if plan is not None:
         for warning in _check_plan(plan, folder):
             tell(f"warning: {warning}")
     tell(f"loading {folder}")
-    engine = open_engine(folder, asked.settings(plan), text.end_ids)
+    engine = open_engine(folder, asked.settings(plan), text.end_ids, hosts)
+    if isinstance(hosts, FollowingHost):
+        (executor,) = (replica.executor for replica in engine.replicas)
+        assert isinstance(executor, ModelExecutor)
+        tell(f"host {asked.process} of {asked.processes} follows host 0")
+        hosts.follow(executor)
+        return None
     if asked.warm == "all":
         _warm(engine, tell)
     return ServedModel(
@@ -155,6 +175,7 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
         text=text,
         engine=engine,
         predict=None if plan is None else _prediction(plan, tell),
+        close=hosts.close if hosts is not None else lambda: None,
     )
 
 

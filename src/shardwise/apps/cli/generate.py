@@ -119,5 +119,6 @@ def _loaded(folder: str, tell: Callable[[str], None]) -> Iterator[tuple[str, str
         from shardwise.workflows.serving import ServeModelRequest, keep_programs, open_replica
     keep_programs()
     replica = open_replica(ServeModelRequest(path=folder, sequences=2), tell)
+    assert replica is not None, "one process follows nobody"
     with running(replica) as (_, url):
         yield url, replica.name

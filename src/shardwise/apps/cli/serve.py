@@ -35,6 +35,10 @@ LEVELS = click.Choice(["debug", "info", "warning", "error"])
 )
 @click.option("--drain-time", type=Number(least=0), default=600.0, metavar="SECONDS", help="[600]")
 @click.option("--api-key", multiple=True, help="May be repeated; default $SHARDWISE_API_KEY.")
+@click.option("--cpu-devices", type=Whole(least=1), help="N virtual CPU devices per process.")
+@click.option("--coordinator", metavar="HOST:PORT", help="Of several hosts, where they meet.")
+@click.option("--processes", type=Whole(least=1), help="How many hosts.")
+@click.option("--process", type=Whole(), help="Which of them this is; 0 answers requests.")
 @click.option("--log-level", type=LEVELS, default="info", show_default=True)
 def serve(**options: Any) -> None:
     """Serve the checkpoint in MODEL_DIR to OpenAI's clients until SIGTERM or Ctrl-C; or a serving
@@ -54,8 +58,11 @@ def serve(**options: Any) -> None:
         click.echo(f"warning: whoever reaches {options['host']} may ask; see --api-key", err=True)
     asked = ServeModelRequest(**{f.name: options[f.name] for f in fields(ServeModelRequest)})
     keep_programs()
-    with bound(options["host"], options["port"]) as listening:
+    port = 0 if options["process"] else options["port"]  # only host 0 is asked
+    with bound(options["host"], port) as listening:
         replica = open_replica(asked, lambda line: click.echo(line, err=True))
+        if replica is None:
+            return
         limits = ServerLimits(
             queue=options["queue"], seconds=options["request_time"], drain=options["drain_time"]
         )
@@ -67,4 +74,5 @@ def serve(**options: Any) -> None:
             level=options["log_level"],
             ready=lambda url: click.echo(f"{replica.name} is served at {url}", err=True),
         )
+        replica.close()
     sys.exit(code)

@@ -90,14 +90,15 @@ class ModelExecutor:
         lies: Any = None
         if layout is not None:
             lies = layout.state_shardings(cfg, jax.eval_shape(whole))
-        self._lies = lies
         self._state = jax.jit(whole, out_shardings=lies)()
         self._host = tuple(
             {n: np.zeros(self._on_host(x, table), x.dtype) for n, x in arrays.items()}
             for table, arrays in zip(self._tables, self._state.pages, strict=True)
         )
         self._compiled: dict[Key, Callable[..., Any]] = {}
-        self._copy = jax.jit(_copied, donate_argnums=0)
+        self._copies = [
+            _PageCopies(lies and self._of(group, lies.pages)) for group in range(len(groups))
+        ]
 
     @property
     def _slots(self) -> int:
@@ -120,12 +121,12 @@ class ModelExecutor:
         rows += [chunk.generation for batch in batches for chunk in batch.chunks]
         choices = choices_of(rows, self._end_ids)
         inputs, places = self._inputs(batches, choices)
-        outputs = self._launch(inputs, choices, batches[0].steps)
+        outputs = self.launch(inputs, choices, batches[0].steps)
         return PendingStep(batches, outputs, places)
 
     def extract(self, pool: int, group: int, pages: Sequence[int]) -> Any:
         """The contents of pages of a group after the steps given so far, by layer group."""
-        at = self._global(pool, group, pages)
+        at = np.array(self._global(pool, group, pages), np.int32)
         device = self._of(group, self._state.pages)
         return jax.tree.map(lambda array: array[:, at], device)
 
@@ -133,7 +134,7 @@ class ModelExecutor:
         """Compile every shape for some choices, one at a time."""
         for D, T, steps in self.shapes():
             inputs = self._padding(D, T)
-            self._launch(inputs, choices, steps)
+            self.launch(inputs, choices, steps)
             yield D, T, steps, choices
 
     def shapes(self) -> Iterator[tuple[int, int, int]]:
@@ -157,7 +158,8 @@ class ModelExecutor:
 
     # One step.
 
-    def _launch(self, inputs: StepInputs, choices: Choices, steps: int) -> StepOutputs:
+    def launch(self, inputs: StepInputs, choices: Choices, steps: int) -> StepOutputs:
+        """Give a step to the device."""
         key = (len(inputs.slots_D), len(inputs.tokens_T), steps, choices)
         program = self._compiled.get(key)
         if program is None:
@@ -238,8 +240,8 @@ class ModelExecutor:
 
     # Pages from elsewhere.
 
-    def _global(self, pool: int, group: int, pages: Sequence[int]) -> np.ndarray:
-        return np.array(pages, np.int32) + pool * self._pages[group]
+    def _global(self, pool: int, group: int, pages: Sequence[int]) -> list[int]:
+        return [page + pool * self._pages[group] for page in pages]
 
     def _of(self, group: int, arrays: Sequence[Any]) -> dict[int, Any]:
         """What belongs to the layers of a group, by layer group."""
@@ -260,17 +262,25 @@ class ModelExecutor:
         if copy.kind == "in":
             sources = np.array(copy.sources) + base
             brought = jax.tree.map(lambda array: array[:, sources], host)
-        else:
-            brought = self.extract(pool, group, copy.sources)
-        self._put(group, brought, self._global(pool, group, copy.targets))
+            self._put(group, brought, self._global(pool, group, copy.targets))
+            return
+        pairs = (self._global(pool, group, pages) for pages in (copy.sources, copy.targets))
+        self.duplicate(group, *pairs)
 
-    def _put(self, group: int, brought: Any, targets: np.ndarray) -> None:
+    def duplicate(self, group: int, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy pages of a group, by their numbers among those of all pools."""
+        at = (np.array(pages, np.int32) for pages in (sources, targets))
+        self._keep(self._copies[group].duplicate(self._of(group, self._state.pages), *at))
+
+    def _put(self, group: int, brought: Any, targets: Sequence[int]) -> None:
         """Write pages; those of other devices are sent to these first."""
+        here: Any = self._state.last_S.sharding
+        at = np.array(targets, np.int32)
+        sent = jax.device_put(brought, here)
+        self._keep(self._copies[group].put(self._of(group, self._state.pages), sent, at))
+
+    def _keep(self, moved: Mapping[int, Any]) -> None:
         pages, last = self._state
-        here: Any = last.sharding
-        moved = self._copy(self._of(group, pages), jax.device_put(brought, here), targets)
-        if self._lies is not None:
-            moved = jax.device_put(moved, self._of(group, self._lies.pages))
         self._state = StepState(tuple(moved.get(i, x) for i, x in enumerate(pages)), last)
 
     def _on_host(self, x: jax.Array, group: int) -> tuple[int, ...]:
@@ -383,5 +393,17 @@ def _power(count: int, least: int) -> int:
     return max(least, 1 << max(count - 1, 0).bit_length())
 
 
-def _copied(pages: Any, brought: Any, targets: Any) -> Any:
+class _PageCopies:
+    """Programs that write pages of a group, whose arrays lie as they did."""
+
+    def __init__(self, lies: Any) -> None:
+        made = partial(jax.jit, donate_argnums=0, out_shardings=lies)
+        self.put, self.duplicate = made(_put), made(_duplicated)
+
+
+def _put(pages: Any, brought: Any, targets: Any) -> Any:
     return jax.tree.map(lambda x, new: x.at[:, targets].set(new), pages, brought)
+
+
+def _duplicated(pages: Any, sources: Any, targets: Any) -> Any:
+    return _put(pages, jax.tree.map(lambda x: x[:, sources], pages), targets)

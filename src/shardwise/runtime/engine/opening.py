@@ -24,6 +24,12 @@ from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.checkpoint import load
 from shardwise.runtime.engine.cache_room import CacheRoom, kept_groups
 from shardwise.runtime.engine.core import Engine
+from shardwise.runtime.engine.hosts import (
+    FollowingHost,
+    LeadingExecutor,
+    LeadingHost,
+    least_of_all,
+)
 from shardwise.runtime.engine.model_executor import ModelExecutor
 from shardwise.runtime.engine.server_layout import ServerLayout, server_layout
 from shardwise.runtime.precision import DTYPES, dtype_of
@@ -71,10 +77,14 @@ class EngineSettings:
 
 
 def open_engine(
-    folder: Path, settings: EngineSettings, end_ids: frozenset[int] = frozenset()
+    folder: Path,
+    settings: EngineSettings,
+    end_ids: frozenset[int] = frozenset(),
+    hosts: LeadingHost | FollowingHost | None = None,
 ) -> Engine:
     """Load a checkpoint and make its engine; `end_ids` are the tokenizer's, beside those of the
-    folder's configs. Raises BadRequest for what cannot be served."""
+    folder's configs. Of several `hosts` each does the same. Raises BadRequest for what cannot be
+    served."""
     cfg = load_model(folder)
     devices = jax.devices()
     if settings.devices > len(devices):
@@ -82,7 +92,9 @@ def open_engine(
             f"{settings.devices} devices are asked for and there are {len(devices)}; plan for what "
             "is here, or set jax_num_cpu_devices for virtual ones"
         )
-    opening = _Opening(folder, cfg, settings, end_ids | end_tokens(folder))
+    if hosts is not None:
+        _check_hosts(settings, len(devices))
+    opening = _Opening(folder, cfg, settings, end_ids | end_tokens(folder), hosts)
     answering = [opening.server(settings.mesh, devices) for _ in range(settings.replicas)]
     prefilling = [
         opening.server(settings.prefill_mesh, devices, prefills=True)
@@ -112,7 +124,12 @@ class _Opening:
     """Servers of one checkpoint, each on the next devices."""
 
     def __init__(
-        self, folder: Path, cfg: ModelConfig, settings: EngineSettings, end_ids: frozenset[int]
+        self,
+        folder: Path,
+        cfg: ModelConfig,
+        settings: EngineSettings,
+        end_ids: frozenset[int],
+        hosts: LeadingHost | FollowingHost | None,
     ) -> None:
         self.end_ids = end_ids
         self.most_tokens = _most_tokens(cfg, settings.most_tokens)
@@ -126,7 +143,7 @@ class _Opening:
         self._narrow = weights if weights in NARROW else None
         self._compute = _compute_dtype(cfg) if weights in NARROW else weights
         self._cache_dtype = _cache_dtype(settings.cache or self._compute)
-        self._used = 0
+        self._used, self._hosts = 0, hosts
 
     def server(
         self, degrees: Mapping[str, int], devices: Sequence[Any], *, prefills: bool = False
@@ -141,7 +158,8 @@ class _Opening:
         params = self._params(layout)
         groups = cache_groups(self._cfg, self.most_tokens)
         config = self._config(groups, layout, own, prefills)
-        executor = ModelExecutor(
+        leads = isinstance(self._hosts, LeadingHost)
+        executor = (LeadingExecutor if leads else ModelExecutor)(
             params,
             self._cfg,
             groups=groups,
@@ -157,6 +175,8 @@ class _Opening:
             multi_step=settings.multi_step,
             layout=layout,
         )
+        if isinstance(executor, LeadingExecutor) and isinstance(self._hosts, LeadingHost):
+            executor.tell = self._hosts.tell
         return _LoadedServer(executor, config)
 
     def _params(self, layout: ServerLayout | None) -> Mapping[str, Any]:
@@ -184,10 +204,12 @@ class _Opening:
             layout=layout,
         )
         free = _free_bytes(devices, settings.devices, wanted.memory_share)
+        if settings.pages:
+            pages = ceil(settings.pages / pools)
+        else:
+            pages = room.whole_pages(batch, self.most_tokens, free)
         return SchedulerConfig(
-            pages=ceil(settings.pages / pools)
-            if settings.pages
-            else room.whole_pages(batch, self.most_tokens, free),
+            pages=least_of_all(pages),
             page_size=size,
             batch=batch,
             budget=budget,
@@ -240,6 +262,20 @@ def _most_tokens(cfg: ModelConfig, asked: int | None) -> int:
     return asked or min(made_for, LONGEST)
 
 
+def _check_hosts(settings: EngineSettings, devices: int) -> None:
+    """Raise BadRequest for what is not served by several hosts."""
+    if settings.replicas > 1 or settings.prefill_replicas:
+        raise BadRequest(
+            "several hosts serve one replica; start replicas and prefill pools as servers of "
+            "their own"
+        )
+    if settings.devices != devices or settings.host_pages:
+        raise BadRequest(
+            f"the hosts have {devices} devices and the plan's mesh {settings.devices}; each host "
+            "must have a part of it, so make them equal"
+        )
+
+
 def _cache_dtype(kept: str) -> Any:
     if kept not in CACHES:
         raise BadRequest(f"a cache in {kept}; the engine keeps it in one of {', '.join(CACHES)}")
@@ -250,7 +286,8 @@ def _free_bytes(devices: Sequence[Any], sharing: int, share: float) -> float:
     """Bytes of the fullest device that the cache may take, the weights being loaded, where a
     `share` is used; devices without memory of their own share half of what the host has free with
     all `sharing` ones."""
-    stats = [device.memory_stats() or {} for device in devices]
+    here = [device for device in devices if device.process_index == jax.process_index()]
+    stats = [device.memory_stats() or {} for device in here]
     if all("bytes_limit" in s for s in stats):
         return min(share * s["bytes_limit"] - s.get("bytes_in_use", 0) for s in stats)
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2 / sharing
