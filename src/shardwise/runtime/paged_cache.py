@@ -1,11 +1,11 @@
 """The cache in pages: for each layer group arrays [L, P, S, X] that all sequences share.
 
 L layers, P pages of S places, and the heads of a token side by side as in the contiguous cache
-(`cache.py`); an int8 one has scales [L, P, K, S] beside it. A latent cache keeps c and r as one
-entry, which what is absorbed reads as one key. A recurrent layer has [L, P, ...], in each page the
-state after the last token of it that was computed. Layers that keep the same tokens share a pool
-and a table (`models.kv.CacheGroup`). Who has which page is `scheduling/`'s business; where a step's
-tokens lie comes as a `Paging`, one for each layer group.
+(`cache.py`); one of small numbers has scales [L, P, K, S] beside it. A latent cache keeps c and r
+as one entry, which what is absorbed reads as one key. A recurrent layer has [L, P, ...], in each
+page the state after the last token of it that was computed. Layers that keep the same tokens share
+a pool and a table (`models.kv.CacheGroup`). Who has which page is `scheduling/`'s business; where a
+step's tokens lie comes as a `Paging`, one for each layer group.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from shardwise.models import ModelConfig
 from shardwise.models.kv import CacheGroup
 from shardwise.models.specs import RecurrentMixer
 from shardwise.runtime.attention.paged import PagedKeys, Paging
-from shardwise.runtime.cache_entry import SCALE, rounded, states, widths
+from shardwise.runtime.cache_entry import SCALE, is_small, rounded, states, widths
 from shardwise.runtime.call import Past
 
 Pages = tuple[dict[str, jax.Array], ...]
@@ -32,7 +32,7 @@ def empty_pages(
     page_size: int,
     dtype: Any,
 ) -> Pages:
-    """A cache of zeros with `pages` of each of the `groups`; `dtype` a float's or int8."""
+    """A cache of zeros with `pages` of each of the `groups`; `dtype` a float's or a small one's."""
     made: dict[int, dict[str, jax.Array]] = {}
     for group, count in zip(groups, pages, strict=True):
         made |= {layer: _empty(cfg, layer, count, page_size, dtype) for layer in group.layers}
@@ -47,7 +47,7 @@ def _empty(
         return states(layer.mixer, (count, pages))
     entries, heads = widths(layer.mixer, joint=True)
     arrays = {n: jnp.zeros((count, pages, page_size, w), dtype) for n, w in entries.items()}
-    if jnp.dtype(dtype) == jnp.int8:
+    if is_small(dtype):
         shape = (count, pages, heads, page_size)
         arrays |= {n + SCALE: jnp.ones(shape, jnp.bfloat16) for n in entries}
     return arrays
@@ -76,7 +76,7 @@ def extend_pages(
         scales = arrays.get(name + SCALE)
         entry = value[0]
         if scales is not None:
-            entry, scale_XK = rounded(entry)
+            entry, scale_XK = rounded(entry, arrays[name].dtype)
             at = scales.at[past.layer, pages_X, :, places_X]
             scales = arrays[name + SCALE] = at.set(scale_XK.astype(scales.dtype), mode="drop")
         flat_XW = entry.reshape(entry.shape[0], -1).astype(arrays[name].dtype)

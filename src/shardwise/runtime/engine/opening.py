@@ -7,23 +7,21 @@ leaves, whichever is less.
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model, weight_dtype
 from shardwise.models.kv import cache_groups
+from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.checkpoint import load
 from shardwise.runtime.engine.cache_room import kept_groups, whole_pages
 from shardwise.runtime.engine.core import Engine
 from shardwise.runtime.engine.model_executor import ModelExecutor
 from shardwise.runtime.precision import DTYPES, dtype_of
-from shardwise.runtime.quant import quantise_params
+from shardwise.runtime.quant import NARROW
 from shardwise.scheduling import SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
 from shardwise.scheduling.policies import Policy
@@ -36,8 +34,8 @@ MEMORY_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """How a checkpoint is served. `weights` and `cache` are dtypes by the names of plans, int8
-    among them; None chooses. `batch` sequences at once, `budget` tokens of a step, sequences of at
+    """How a checkpoint is served. `weights` and `cache` are dtypes by the names of plans;
+    None chooses. `batch` sequences at once, `budget` tokens of a step, sequences of at
     most `most_tokens`; `pages` of `page_size` tokens (None: what the memory leaves)."""
 
     batch: int = 32
@@ -62,22 +60,18 @@ def open_engine(
     folder's configs. Raises BadRequest for what cannot be served."""
     cfg = load_model(folder)
     compute = _compute_dtype(cfg)
-    if settings.weights is not None and settings.weights in DTYPES:
-        compute = settings.weights
-    params: Mapping[str, Any] = load(folder, cfg, dtype_of(compute))
-    if settings.weights == "int8":
-        params = quantise_params(params, cfg)
-    elif settings.weights not in (None, *DTYPES):
+    weights, cache = settings.weights or compute, settings.cache or compute
+    if weights in DTYPES:
+        compute, cache = weights, settings.cache or weights
+    elif weights not in NARROW:
         raise BadRequest(
-            f"weights in {settings.weights}; the engine keeps them in one of "
-            f"{', '.join((*DTYPES, 'int8'))}"
+            f"weights in {weights}; the engine keeps them in one of {', '.join((*DTYPES, *NARROW))}"
         )
-    kept = settings.cache or compute
-    if kept not in (*DTYPES, "int8"):
-        raise BadRequest(
-            f"a cache in {kept}; the engine keeps it in one of {', '.join((*DTYPES, 'int8'))}"
-        )
-    dtype = jnp.int8 if kept == "int8" else dtype_of(kept)
+    if cache not in CACHES:
+        raise BadRequest(f"a cache in {cache}; the engine keeps it in one of {', '.join(CACHES)}")
+    small = weights if weights in NARROW else None
+    params = load(folder, cfg, dtype_of(compute), kept=small)
+    dtype = CACHES[cache]
     most_tokens = _most_tokens(cfg, settings.most_tokens)
     width = pages_for(most_tokens, settings.page_size)
     groups = cache_groups(cfg, most_tokens)
