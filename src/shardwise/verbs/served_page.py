@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwise.hardware.prices import Price
 from shardwise.planner.serve.answer import mesh_text
+from shardwise.planner.serve.instead import CHANGES
 from shardwise.planner.serve.served import Served
 from shardwise.plans.serve import CHECKPOINT
 from shardwise.plans.servers import SERVING_SOFTWARE
@@ -68,7 +68,7 @@ def _speed(result: Result) -> list[Fact]:
         times.append(f"TPOT {format_seconds(result['tpot_seconds']['expected'])}")
     return [
         Fact("holds", f"{said} ({verdict})", tone),
-        Fact("p90", f"{', '.join(times)} (9 of 10 requests are at most as slow)"),
+        Fact("p90", f"{', '.join(times)}: in 98 of 100 such runs 9 of 10 requests are faster"),
         Fact("error", _error(result)),
     ]
 
@@ -117,18 +117,8 @@ def _cost(served: Served, result: Result) -> list[Fact]:
         of = f"in whole boxes of {boxes['chips_per_box']}, where a provider rents nothing smaller"
         facts.append(Fact("", f"{of}: {boxes['chips']:,} chips, ${boxes['usd_per_hour']:,.2f}/h"))
     if found:
-        facts.append(Fact("", f"prices: {found['text']}{_why_two(price, found)}"))
+        facts.append(Fact("", f"prices: {found['text']}"))
     return facts
-
-
-def _why_two(price: Price, found: Result) -> str:
-    """Why a provider has two prices, where the range has another of the provider taken."""
-    for end in ("low", "high"):
-        offer = found[f"{end}_offer"]
-        same = offer.split()[0] == price.provider and price.kind != "override"
-        if same and found[end] != price.usd_per_chip_hour:
-            return f" ({offer} beside {price.source.partition(':')[0]})"
-    return ""
 
 
 def instead_table(rows: Sequence[Result]) -> TextTable:
@@ -138,17 +128,17 @@ def instead_table(rows: Sequence[Result]) -> TextTable:
             row["name"],
             f"{row['chips']:,}",
             sig(row["requests_per_second"]),
-            usd_text(row["usd_per_hour"], "/h"),
+            usd_text(row["usd_per_hour"]),
             usd_text(row["usd_per_million_tokens"]),
-            row["note"],
+            row["option"] + ("; changes answers" if row["note"] == CHANGES else ""),
         ]
         for row in rows
     ]
-    table = TextTable(["  instead", "chips", "requests/s", "$/h", "$/M all", ""], cells)
-    return table
+    header = ["instead (estimates)", "chips", "req/s", "$/h", "$/M all", "what to type"]
+    return TextTable(header, cells)
 
 
-def usd_text(value: float | None, _: str = "") -> str:
+def usd_text(value: float | None) -> str:
     """Dollars, where there is a price."""
     return "unknown" if value is None else format_usd(value)
 
