@@ -222,7 +222,9 @@ def test_dollars_of_a_shown_plan(tmp_path):
     result = answer("plan", "show", path, "--price", "v5e=2", "--tokens", "1T")["result"]
     assert result["run"]["usd"] == pytest.approx(16 * 2 * 1e12 / result["tokens_per_second"] / 3600)
     line = next(line for line in out.splitlines() if line.startswith("  cost"))
-    assert f"{format_usd(result['run']['usd'])} per 1T tokens at $2.00 (yours)" in line
+    assert (
+        f"{format_usd(result['run']['usd'])} per 1T tokens at $2.00 per chip-hour (yours)" in line
+    )
     out, _ = answered("plan", "show", path, "--tokens", "1T")
     assert any(line.startswith("  1T tokens") and " days" in line for line in out.splitlines())
     both = answer("plan", "diff", path, path, "--set", "remat=none")["result"]["effect"]
@@ -250,3 +252,33 @@ def test_a_config_of_an_unknown_class_is_read_as(tmp_path, capsys):
         shown["step_seconds"]
         == answer("plan", "show", path, "--set", "zero=1")["result"]["step_seconds"]
     )
+
+
+def test_only_axes_that_the_mesh_has_store_parameters(tmp_path):
+    """No word of fsdp where the plan has no such axis."""
+    path = tmp_path / "five.yaml"
+    for mesh, said in (
+        ("{data: 8, context: 2}", "parameters stored over context"),
+        ("{fsdp: 8, context: 2}", "parameters stored over fsdp+context"),
+        ("{fsdp: 16}", ""),
+    ):
+        path.write_text(SMALL_FIVE.replace("MESH", mesh))
+        out, _ = answered("plan", "show", path, "--set", "optimizer=sgd")
+        line = out.splitlines()[1]
+        assert ("stored over" in line, said in line) == (bool(said), True), line
+        path = path.with_name(f"{len(mesh)}-{said[-4:]}.yaml")
+    path.write_text(
+        SMALL_FIVE.replace("MESH", "{data: 8, context: 2}").replace(
+            "\n", "\nstorage_axes: [fsdp]\n", 1
+        )
+    )
+    out, _ = answered("plan", "show", path, "--set", "optimizer=sgd")
+    assert "stored over" not in out
+
+
+SMALL_FIVE = """model: llama-3.2-1b
+slice: v5p:2x2x4
+mesh: MESH
+batch: 16seq
+length: 2048
+"""

@@ -5,7 +5,7 @@ import json
 import tracemalloc
 
 import pytest
-from tests.apps.commands import document, run
+from tests.apps.commands import document, flat, run
 from tests.apps.commands import refused as refusal
 from tests.apps.test_plan_train import HELD
 
@@ -62,7 +62,7 @@ def test_the_document(plan_file, capsys):
     assert sum(r["requests"] for r in result["replicas"]) == 60
     assert found["resolved"]["scheduling.policy"] == {"value": "chunked", "origin": "file"}
     assert found["provenance"]["definitions"]["itl"]
-    assert "the prefix cache finds nothing" in found["warnings"][0]
+    assert "the prefix cache finds nothing" in found["notes"][0]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_an_overload_is_said_with_what_holds(plan_file, capsys):
     path = plan_file(engine="vllm", workload=LOADED)
     code, out, _ = run(capsys, "simulate", path, "--rate", "500", "--requests", "1000")
     assert code == 0
-    words = " ".join(out.split())
+    words = flat(out)
     assert "DOES NOT HOLD: " in words
     assert "requests/s hold" in words
     assert f"next: shardwise simulate {path} --find-rate" in words
