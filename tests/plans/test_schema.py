@@ -1,4 +1,4 @@
-"""The published JSON Schema of plans says every key, its choices, and takes what the loader does."""
+"""The published JSON Schema of plans says every key, its choices, and takes what a loader does."""
 
 import json
 import re

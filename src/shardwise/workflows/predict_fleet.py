@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from shardwise.errors import Note
+from shardwise.errors import Remark
 from shardwise.hardware import Chip, Switched, describe
 from shardwise.hardware.prices import range_beside
 from shardwise.models import ModelConfig
@@ -194,7 +194,9 @@ def served_cautions(served: Served) -> list[str]:
         )
     if chip.price is None:
         said.append(
-            Note(f"no public price for {chip.id}: chip-hours only; --price {chip.id}=USD gives one")
+            Remark(
+                f"no public price for {chip.id}: chip-hours only; give --price {chip.id}=USD"
+            )
         )
     elif chip.price.stale():
         said.append(
