@@ -16,7 +16,7 @@ from shardwise.models.numerics import Routing
 from shardwise.runtime.call import Call
 from shardwise.runtime.mlp import activate, mlp
 from shardwise.runtime.precision import wide
-from shardwise.runtime.quant import Quantized, Weight, product
+from shardwise.runtime.quant import Quantized, Weight, product, scaled_last
 
 Params = Mapping[str, jax.Array]
 
@@ -123,7 +123,7 @@ def _ragged(
 def _grouped(
     p: Params, name: str, x_MD: jax.Array, sizes_E: jax.Array, expert_M: jax.Array
 ) -> jax.Array:
-    w = p[name]
+    w = scaled_last(p[name], (1,), x_MD.dtype)
     values = w.values if isinstance(w, Quantized) else w
     out = lax.ragged_dot(x_MD, values.astype(x_MD.dtype), sizes_E)
     if isinstance(w, Quantized):

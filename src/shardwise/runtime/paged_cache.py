@@ -1,41 +1,64 @@
 """The cache in pages: for each layer group arrays [L, P, S, X] that all sequences share.
 
 L layers, P pages of S places, and the heads of a token side by side as in the contiguous cache
-(`cache.py`); an int8 one has scales [L, P, K, S] beside it. A latent cache keeps c and r as one
-entry, which what is absorbed reads as one key. Who has which page is `scheduling/`'s business;
-where a step's tokens lie comes as a `Paging`.
+(`cache.py`); one of small numbers has scales [L, P, K, S] beside it. A latent cache keeps c and r
+as one entry, which what is absorbed reads as one key. A recurrent layer has [L, P, ...], in each
+page the state after the last token of it that was computed. Layers that keep the same tokens share
+a pool and a table (`models.kv.CacheGroup`). Who has which page is `scheduling/`'s business; where a
+step's tokens lie comes as a `Paging`, one for each layer group.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from shardwise.models import ModelConfig
+from shardwise.models.kv import CacheGroup
+from shardwise.models.specs import RecurrentMixer
 from shardwise.runtime.attention.paged import PagedKeys, Paging
-from shardwise.runtime.cache_entry import SCALE, rounded, widths
+from shardwise.runtime.cache_entry import SCALE, is_small, rounded, states, widths
 from shardwise.runtime.call import Past
 
 Pages = tuple[dict[str, jax.Array], ...]
 """One dict of arrays per layer group."""
 
 
-def empty_pages(cfg: ModelConfig, pages: int, page_size: int, dtype: Any) -> Pages:
-    """A cache of zeros; `dtype` a float's or int8."""
-    groups = []
-    for layer, count in cfg.layer_groups():
-        entries, heads = widths(layer.mixer, joint=True)
-        group = {n: jnp.zeros((count, pages, page_size, w), dtype) for n, w in entries.items()}
-        if jnp.dtype(dtype) == jnp.int8:
-            shape = (count, pages, heads, page_size)
-            group |= {n + SCALE: jnp.ones(shape, jnp.bfloat16) for n in entries}
-        groups.append(group)
-    return tuple(groups)
+def empty_pages(
+    cfg: ModelConfig,
+    groups: Sequence[CacheGroup],
+    pages: Sequence[int],
+    page_size: int,
+    dtype: Any,
+) -> Pages:
+    """A cache of zeros with `pages` of each of the `groups`; `dtype` a float's or a small one's."""
+    made: dict[int, dict[str, jax.Array]] = {}
+    for group, count in zip(groups, pages, strict=True):
+        made |= {layer: _empty(cfg, layer, count, page_size, dtype) for layer in group.layers}
+    return tuple(made[layer] for layer in range(len(cfg.groups)))
 
 
-def page_bytes(cfg: ModelConfig, page_size: int, dtype: Any) -> int:
-    """Bytes of one page in all layers, scales included."""
-    shapes = jax.eval_shape(lambda: empty_pages(cfg, 1, page_size, dtype))
+def _empty(
+    cfg: ModelConfig, index: int, pages: int, page_size: int, dtype: Any
+) -> dict[str, jax.Array]:
+    layer, count = cfg.layer_groups()[index]
+    if isinstance(layer.mixer, RecurrentMixer):
+        return states(layer.mixer, (count, pages))
+    entries, heads = widths(layer.mixer, joint=True)
+    arrays = {n: jnp.zeros((count, pages, page_size, w), dtype) for n, w in entries.items()}
+    if is_small(dtype):
+        shape = (count, pages, heads, page_size)
+        arrays |= {n + SCALE: jnp.ones(shape, jnp.bfloat16) for n in entries}
+    return arrays
+
+
+def page_bytes(cfg: ModelConfig, group: CacheGroup, page_size: int, dtype: Any) -> int:
+    """Bytes of one page in all layers of a group, scales included."""
+    shapes = [
+        jax.eval_shape(lambda i=layer: _empty(cfg, i, 1, page_size, dtype))
+        for layer in group.layers
+    ]
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
 
@@ -45,15 +68,15 @@ def extend_pages(
     """Write [1, X, K, ...] of each array at its positions; the group's arrays after it, and what
     the layer attends to."""
     arrays = dict(past.arrays)
-    count, size = arrays[next(iter(new))].shape[1:3]
-    pages_X = paging.pages_of(positions_BX[0], size, none=count)  # beyond the last: not written
-    places_X = positions_BX[0] % size
+    count = arrays[next(iter(new))].shape[1]
+    pages_X = paging.pages_of(positions_BX[0], none=count)  # beyond the last: not written
+    places_X = positions_BX[0] % paging.size
     held = {}
     for name, value in new.items():
         scales = arrays.get(name + SCALE)
         entry = value[0]
         if scales is not None:
-            entry, scale_XK = rounded(entry)
+            entry, scale_XK = rounded(entry, arrays[name].dtype)
             at = scales.at[past.layer, pages_X, :, places_X]
             scales = arrays[name + SCALE] = at.set(scale_XK.astype(scales.dtype), mode="drop")
         flat_XW = entry.reshape(entry.shape[0], -1).astype(arrays[name].dtype)

@@ -50,6 +50,8 @@ class Scheduler:
         """Prefilled sequences whose cache another replica is still to fetch."""
         self.budget = config.budget
         self.tokens_per_decode = 1 + config.lookahead
+        reused = self.cache.kept if config.prefix_cache else None
+        self.grain = 1 if reused is None else reused.grain
         self._policy = POLICIES[config.policy]
         self._displaces = config.order == "priority" and config.policy != "static"
         self._closed = False  # no request starts in a step that had to preempt
@@ -102,13 +104,14 @@ class Scheduler:
         """Slots and pages left."""
         needing = len(self.decoding.needing())
         running = len(self.decoding) + len(self.prefilling)
+        seats = len(self.handed) if self.config.kept else 0  # their pages belong to slots
         owed = head = None
         if self.config.admission == "reserve":
             owed = self.cache.full - self.cache.held - needing
         elif self.config.admission == "forecast" and self.queued:
             head = self.config.pages - self._peak()
         return Room(
-            slots=0 if self._closed else self.config.batch - running,
+            slots=0 if self._closed else self.config.batch - running - seats,
             spare=self.available - needing,
             margin=self._margin if self.config.admission == "optimistic" else 0,
             busy=running > 0,
@@ -178,6 +181,8 @@ class Scheduler:
             assert not preempted, "preempted for nothing"
             return StepPlan(StepShape(), refused=refused) if refused else None
         chunks = tuple(PromptChunk(job, job.cached, tokens) for job, tokens in decision.chunks)
+        for job, start, tokens in chunks:
+            self.cache.cover(job, start, start + tokens)
         shape = self._shape(decision, chunks)
         repeat = 1
         if decision.decode:
@@ -307,10 +312,10 @@ class Scheduler:
             job.cached += chunk.tokens
             job.prefilled += chunk.tokens
             self.idle.tokens -= chunk.tokens
+            self.cache.computed(job, chunk.start)
             if job.cached < job.target:
                 continue
             self.prefilling.remove(job)
-            self.cache.remember(job)
             job.emitted += 1
             if job.first_token is None:
                 job.first_token = now
@@ -333,10 +338,12 @@ class Scheduler:
 
     def _share_prompt(self, parent: Sequence) -> None:
         """The forks of a prompt that is cached now: they wait with its pages, or, where nothing is
-        shared (a prompt of one token; other replicas decode), as requests of their own."""
+        shared (a prompt of one token; other replicas decode; layers that keep only its end), as
+        requests of their own, which may find it in the prefix cache."""
         for job in parent.forks:
             del self.idle.unborn[job]
-            if job.request.prompt == 1 or self.config.policy in ("prefill", "static"):
+            alone = job.request.prompt == 1 or self.config.policy in ("prefill", "static")
+            if alone or self.config.kept:
                 self.idle.wait(job)
             else:
                 self.cache.share(parent, job)

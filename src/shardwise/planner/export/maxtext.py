@@ -24,6 +24,7 @@ from shardwise.planner.export.maxtext_model import model_flags
 from shardwise.planner.export.notes import copies, one_line, placed, stored_dtype
 from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.plans.software.maxtext import DTYPES, MAXTEXT, QUANTIZED, TENSORS
+from shardwise.plans.train import USUAL
 
 PROGRAM = ("python3", "-m", "maxtext.trainers.pre_train.train", "src/maxtext/configs/base.yml")
 
@@ -74,9 +75,7 @@ def flags(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> dict[str, str]:
     values |= model_flags(cfg) | _hardware(plan, piece) | _mesh(plan) | _batch(plan)
     if plan.degree("stage") > 1:
         values |= _pipeline(plan)
-    values |= _memory(plan) | _dtypes(plan) | _methods(plan, cfg)
-    if is_tpu(piece) and plan.degree("context") > 1:
-        values |= _CONTEXT_KERNELS.get(values["context_parallel_strategy"], {})
+    values |= _memory(plan) | _dtypes(plan) | _methods(plan, cfg) | _attention(plan, piece)
     return {k: written(v) for k, v in values.items()}
 
 
@@ -168,8 +167,6 @@ def _dtypes(plan: TrainPlan) -> dict[str, Any]:
 
 def _methods(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
     values: dict[str, Any] = {
-        "attention": WORDS["attention_kernel"][plan.attention_kernel],
-        "context_parallel_strategy": WORDS["context_method"][plan.context_method],
         "opt_type": WORDS["optimizer"][plan.optimizer],
         "mtp_num_layers": plan.mtp_layers,
         "num_vocab_tiling": plan.logit_chunks,
@@ -180,6 +177,24 @@ def _methods(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
     return values
 
 
+def _attention(plan: TrainPlan, piece: Slice) -> dict[str, Any]:
+    """The kernel, and how sequences are cut; MaxText refuses a method that has nothing to do."""
+    cut = plan.degree("context") > 1
+    strategy = WORDS["context_method"][plan.context_method if cut else USUAL.context_method]
+    values: dict[str, Any] = {
+        "attention": WORDS["attention_kernel"][plan.attention_kernel],
+        "context_parallel_strategy": strategy,
+    }
+    if is_tpu(piece):
+        return values | _CONTEXT_KERNELS.get(strategy, {})
+    values["attention"] = ON_GPUS.get(values["attention"], values["attention"])
+    return values | (
+        {"max_segments_per_seq": len(plan.packed_lengths)} if plan.packed_lengths else {}
+    )
+
+
+ON_GPUS = {"flash": "cudnn_flash_te"}
+"""Kernels of configs/gpu/models/*.yml, by what TPUs call them."""
 _CONTEXT_KERNELS: Mapping[str, Mapping[str, Any]] = {
     "ring": {"use_tokamax_splash": True},
     "ulysses": {"use_tokamax_splash": True, "context_parallel_load_balance": False},

@@ -15,7 +15,7 @@ from shardwise.errors import BadRequest, shown, unknown
 from shardwise.hardware import parse_slice
 from shardwise.planner.export.flags import Flags, words_of
 from shardwise.planner.export.hardware import slice_fields
-from shardwise.planner.export.maxtext import AXES, CUSTOM, PLACES, WORDS, snapshot, written
+from shardwise.planner.export.maxtext import AXES, CUSTOM, ON_GPUS, PLACES, WORDS, snapshot, written
 from shardwise.planner.export.notes import Fields, mesh_of, whole
 from shardwise.plans.software.maxtext import (
     DTYPES,
@@ -89,7 +89,7 @@ def _read_methods(given: Flags, mesh: Mapping[str, int]) -> Fields:
     said: Fields = {
         "storage_axes": list(STORAGE_AXES),
         "attention_kernel": "flash"
-        if kernel == "autoselected"
+        if kernel in ("autoselected", *ON_GPUS.values())
         else given.word("attention", WORDS["attention_kernel"]),
         "optimizer": given.word("opt_type", WORDS["optimizer"], "adamw"),
         "mtp_layers": given.number("mtp_num_layers", "0"),

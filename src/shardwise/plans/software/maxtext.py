@@ -4,7 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from shardwise.models import ModelConfig
 from shardwise.models.remat import remat_row
+from shardwise.models.specs import Attention, LatentAttention
 from shardwise.plans.software.candidates import Candidates
 from shardwise.plans.software.features import (
     EXPERTS,
@@ -17,6 +19,7 @@ from shardwise.plans.software.features import (
     YARN,
 )
 from shardwise.plans.software.limit import about_choices, always
+from shardwise.plans.software.maxtext_context import CONTEXT, KV_HEADS
 from shardwise.plans.software.row import SoftwareRow
 from shardwise.plans.software.shared import crosses_whole, dtype_of_store, stores_all
 
@@ -60,6 +63,26 @@ NEAREST = {
 same but for that."""
 DTYPES = {"bf16": "bfloat16", "f32": "float32", "f16": "float16"}
 QUANTIZED = {"fp8": "fp8", "int8": "int8", "mxfp8": "te_mxfp8", "nvfp4": "te_nvfp4"}
+
+
+def decoder_block(cfg: ModelConfig) -> str:
+    """Which of MaxText's blocks has the parts of this model's layers."""
+    mixer = cfg.groups[-1].mixer
+    normed = isinstance(mixer, Attention) and mixer.qk_norm != "none"
+    if isinstance(mixer, LatentAttention):
+        return "deepseek"
+    if cfg.has_experts:
+        return "qwen3_moe" if normed else "mixtral"
+    if normed:
+        return "qwen3"
+    biased = isinstance(mixer, Attention) and mixer.q_bias
+    return "qwen2" if biased else "llama2"
+
+
+MUON_BLOCKS = ("deepseek", "qwen3_moe", "qwen3", "llama2")
+"""Blocks of `decoder_block` whose weights its Muon tells apart (types.py)."""
+ONE_SCALE = ("fp8",)
+"""Types whose running scales do not go with accumulated gradients (types.py)."""
 
 
 def _placeable(c: Candidates) -> bool:
@@ -135,6 +158,24 @@ MAXTEXT = SoftwareRow(
             "every (virtual) stage has the same layers",
             "use a number of stages that divides the layers",
         ),
+        about_choices(
+            "dtypes.compute",
+            ("dtypes",),
+            lambda c: (
+                (c.structure.dtypes.compute not in ONE_SCALE)
+                | (c.degree("stage") > 1)
+                | (np.asarray(c.microbatches) == 1)
+            ),
+            "its fp8 does not accumulate gradients over microbatches",
+            "set microbatches to 1, or dtypes.compute to bf16",
+        ),
+        about_choices(
+            "optimizer",
+            ("optimizer",),
+            lambda c: c.structure.optimizer != "muon" or decoder_block(c.cfg) in MUON_BLOCKS,
+            f"its Muon knows the blocks {', '.join(MUON_BLOCKS)}",
+            "set optimizer to adam",
+        ),
         always(
             "microbatches",
             lambda c: (
@@ -149,6 +190,8 @@ MAXTEXT = SoftwareRow(
             "its pipeline repeats one kind of layer",
             "use stage=1",
         ),
+        KV_HEADS,
+        *CONTEXT,
     ),
     builds=(EXPERTS, HEAD_NORM, LATENT, LEADING, LLAMA3, QKV_BIAS, SHARED, YARN),
     usual={

@@ -30,15 +30,18 @@ NOWHERE = -1
 
 class Paging(NamedTuple):
     """Where the sequences of a step lie: a table [D, M] of the rows that decode, which come first,
-    and one [C, M] of the blocks of prompts after them, each of Q tokens of one sequence."""
+    and one [C, M] of the blocks of prompts after them, each of Q tokens of one sequence, whose
+    chunk begins at position `starts_C`. Pages hold `size` tokens."""
 
     decode_DM: jax.Array
     blocks_CM: jax.Array
+    starts_C: jax.Array
+    size: int
 
-    def pages_of(self, positions_X: jax.Array, size: int, none: int) -> jax.Array:
+    def pages_of(self, positions_X: jax.Array, none: int) -> jax.Array:
         """The page in which each token is written; `none` for padding."""
         D, C = self.decode_DM.shape[0], self.blocks_CM.shape[0]
-        index_X = jnp.maximum(positions_X, 0) // size
+        index_X = jnp.maximum(positions_X, 0) // self.size
         parts = []
         if D:
             parts.append(jnp.take_along_axis(self.decode_DM, index_X[:D, None], axis=1)[:, 0])

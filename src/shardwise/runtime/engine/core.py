@@ -88,13 +88,13 @@ class Engine:
         self.end_ids = frozenset(end_ids)
         fits = config.pages * config.page_size
         self.most_tokens = min(most_tokens or fits, fits)
-        self.multi_step = multi_step
+        self.multi_step = min(multi_step, config.page_size) if config.kept else multi_step
         self.ahead = ahead
         self.observers: list[Callable[[StepRecord], None]] = []
         """Called with every step once its tokens are read."""
         self._generations: dict[int, Generation] = {}
         pages = pages_for(self.most_tokens + config.lookahead, config.page_size)
-        self._slots = Slots(config.batch, pages, self._generations)
+        self._slots = Slots(1 + len(config.kept), config.batch, pages, self._generations)
         self._under_way: UnderWay | None = None
         self._ended: list[int] = []  # generations to forget once the step has let go of them
         self._draw = random.Random(seed)

@@ -6,7 +6,7 @@ differs from that of two in the last bits. Steps with prompts take one of two D,
 decides their time. `programs` counts what was compiled; after `warm` it does not grow.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from shardwise.models import ModelConfig
+from shardwise.models.kv import CacheGroup
 from shardwise.runtime.attention.paged import NOWHERE, paged_attention
 from shardwise.runtime.engine.generation import Generation
 from shardwise.runtime.engine.model_step import (
@@ -40,35 +41,41 @@ Key = tuple[int, int, int, Choices]
 
 
 class ModelExecutor:
-    """Runs `cfg` with `params` on one device. A sequence has at most `table_width` pages;
-    `host_pages` of the host's take swapped sequences and the prefix cache's second tier. `dtype` of
-    the cache is a float's or int8."""
+    """Runs `cfg` with `params` on one device. Of each of `groups` there are `pages`, of which a
+    sequence has at most `table_width`; `host_pages` of the host's take swapped sequences and the
+    prefix cache's second tier. `dtype` of the cache is a float's or int8."""
 
     def __init__(
         self,
         params: Mapping[str, Any],
         cfg: ModelConfig,
         *,
-        pages: int,
+        groups: Sequence[CacheGroup],
+        pages: Sequence[int],
         page_size: int,
         table_width: int,
         batch: int,
         budget: int,
         dtype: Any,
         compute: str = "f32",
-        host_pages: int = 0,
+        host_pages: Sequence[int] = (),
         end_ids: frozenset[int] = frozenset(),
         multi_step: int = 1,
     ) -> None:
         self.cfg, self.batch, self.budget = cfg, batch, budget
-        self.table_width = table_width
+        self.table_width, self._page_size = table_width, page_size
         self.multi_step = multi_step
         self._params = params
         self._options = Options(compute=compute, kernel=paged_attention, experts="ragged")
         self._end_ids = end_ids
-        cache = empty_pages(cfg, pages, page_size, dtype)
+        self._tables, self._groups = tables_of(cfg, groups), len(groups)
+        cache = empty_pages(cfg, groups, pages, page_size, dtype)
         self._state = StepState(cache, jnp.zeros(batch + 1, jnp.int32))
-        self._host = jax.tree.map(lambda x: np.zeros(_on_host(x, host_pages), x.dtype), cache)
+        room = host_pages or [0] * len(groups)
+        self._host = tuple(
+            jax.tree.map(lambda x, n=room[table]: np.zeros(_on_host(x, n), x.dtype), arrays)
+            for table, arrays in zip(self._tables, cache, strict=True)
+        )
         self._compiled: dict[Key, Callable[..., Any]] = {}
         self._copy = jax.jit(_copied, donate_argnums=0)
 
@@ -90,7 +97,7 @@ class ModelExecutor:
     def warm(self, choices: Choices = LIKELIEST) -> Iterator[Key]:
         """Compile every shape for some choices, one at a time."""
         for D, T, steps in self.shapes():
-            inputs = _padding(D, T, _ends(T, self.batch), self.batch, self.table_width)
+            inputs = self._padding(D, T)
             self._launch(inputs, choices, steps)
             yield D, T, steps, choices
 
@@ -119,7 +126,9 @@ class ModelExecutor:
         key = (len(inputs.slots_D), len(inputs.tokens_T), steps, choices)
         program = self._compiled.get(key)
         if program is None:
-            program = self._compiled[key] = _program(self.cfg, self._options, choices, steps)
+            program = self._compiled[key] = _program(
+                self.cfg, self._options, choices, steps, self._tables, self._page_size
+            )
         self._state, outputs = program(self._params, self._state, inputs)
         for array in jax.tree.leaves(outputs):
             array.copy_to_host_async()
@@ -131,24 +140,29 @@ class ModelExecutor:
         T = _power(sum(blocks) * QUERY_BLOCK, QUERY_BLOCK) if chunks else 0
         D = _power(rows, LEAST_ROWS) if rows else 0
         D = self._mixed(D) if chunks and rows else D
-        E = _ends(T, self.batch)
-        inputs = _padding(D, T, E, self.batch, batch.table_RM.shape[1])
+        inputs = self._padding(D, T)
         inputs.slots_D[:rows] = batch.slots_D
         inputs.cached_D[:rows] = batch.cached_D
         inputs.tokens_D[:rows] = batch.tokens_D
-        inputs.table_DM[:rows] = batch.table_RM[batch.slots_D]
+        inputs.table_GDM[:, :rows] = batch.table_GRM[:, batch.slots_D]
         at = 0
         for i, (chunk, count) in enumerate(zip(chunks, blocks, strict=True)):
-            self._put_chunk(inputs, chunk, i, at, count, batch.table_RM)
+            self._put_chunk(inputs, chunk, i, at, count, batch.table_GRM)
             at += count * QUERY_BLOCK
-        who: list[Generation | None] = [None] * (D + E)
+        who: list[Generation | None] = [None] * (D + len(inputs.ends_E))
         who[:rows] = batch.generations
         who[D : D + len(chunks)] = [chunk.generation for chunk in chunks]
         settings = settings_of(who, choices, self._end_ids, self.cfg.vocabulary)
         return inputs._replace(rows=settings)
 
     def _put_chunk(
-        self, inputs: StepInputs, chunk: ChunkRow, i: int, at: int, blocks: int, table: np.ndarray
+        self,
+        inputs: StepInputs,
+        chunk: ChunkRow,
+        i: int,
+        at: int,
+        blocks: int,
+        table_GRM: np.ndarray,
     ) -> None:
         count = len(chunk.tokens)
         inputs.tokens_T[at : at + count] = chunk.tokens
@@ -156,7 +170,8 @@ class ModelExecutor:
         following = chunk.generation.between(chunk.start + 1, chunk.start + 1 + count)
         inputs.targets_T[at : at + len(following)] = following
         first = at // QUERY_BLOCK
-        inputs.table_CM[first : first + blocks] = table[chunk.slot]
+        inputs.table_GCM[:, first : first + blocks] = table_GRM[:, chunk.slot, None]
+        inputs.starts_C[first : first + blocks] = chunk.start
         inputs.ends_E[i] = at + count - 1
         if chunk.last:
             inputs.slots_E[i] = chunk.slot
@@ -164,18 +179,37 @@ class ModelExecutor:
     def _move(self, copy: PageCopy) -> None:
         """Copy pages on the device, or between it and the host."""
         sources, targets = np.array(copy.sources), np.array(copy.targets)
+        layers = [i for i, table in enumerate(self._tables) if table == copy.group]
         pages, last = self._state
+        device = {i: pages[i] for i in layers}
+        host = {i: self._host[i] for i in layers}
         if copy.kind == "out":
-            for host, device in zip(
-                jax.tree.leaves(self._host), jax.tree.leaves(pages), strict=True
-            ):
-                host[:, targets] = np.asarray(device[:, sources])
+            for kept, array in zip(jax.tree.leaves(host), jax.tree.leaves(device), strict=True):
+                kept[:, targets] = np.asarray(array[:, sources])
             return
-        if copy.kind == "in":
-            brought = jax.tree.map(lambda host: host[:, sources], self._host)
-        else:
-            brought = jax.tree.map(lambda device: device[:, sources], pages)
-        self._state = StepState(self._copy(pages, brought, targets), last)
+        brought = jax.tree.map(lambda x: x[:, sources], host if copy.kind == "in" else device)
+        moved = self._copy(device, brought, targets)
+        self._state = StepState(tuple(moved.get(i, x) for i, x in enumerate(pages)), last)
+
+    def _padding(self, D: int, T: int) -> StepInputs:
+        """The inputs of a step in which every row is padding; to be filled in."""
+        C, E = T // QUERY_BLOCK, _ends(T, self.batch)
+        G, M = self._groups, self.table_width
+        whole = partial(np.full, dtype=np.int32)
+        return StepInputs(
+            slots_D=whole(D, self.batch),
+            cached_D=whole(D, NOWHERE),
+            tokens_D=whole(D, 0),
+            table_GDM=whole((G, D, M), 0),
+            tokens_T=whole(T, 0),
+            positions_T=whole(T, NOWHERE),
+            targets_T=whole(T, 0),
+            table_GCM=whole((G, C, M), 0),
+            starts_C=whole(C, 0),
+            ends_E=whole(E, 0),
+            slots_E=whole(E, self.batch),
+            rows=settings_of([None] * (D + E), Choices(), frozenset(), 1),
+        )
 
 
 class PendingStep:
@@ -205,11 +239,16 @@ class PendingStep:
 
 @lru_cache(maxsize=256)
 def _program(
-    cfg: ModelConfig, options: Options, choices: Choices, steps: int
+    cfg: ModelConfig,
+    options: Options,
+    choices: Choices,
+    steps: int,
+    tables: tuple[int, ...],
+    page_size: int,
 ) -> Callable[..., Any]:
     """The step of some choices, for all executors of a model."""
-    step = partial(model_step, cfg=cfg, options=options, choices=choices, steps=steps)
-    return jax.jit(step, donate_argnums=1)
+    fixed = {"choices": choices, "steps": steps, "tables": tables, "page_size": page_size}
+    return jax.jit(partial(model_step, cfg=cfg, options=options, **fixed), donate_argnums=1)
 
 
 def _row(outputs: Any, row: int, count: int | None) -> RowTokens:
@@ -231,23 +270,10 @@ def _prompt(outputs: Any, chunk: ChunkRow, at: int, count: int | None) -> RowTok
     return RowTokens(tokens, chosen, top[:, :count], values[:, :count])
 
 
-def _padding(D: int, T: int, E: int, batch: int, pages: int) -> StepInputs:
-    """The inputs of a step in which every row is padding; to be filled in."""
-    C = T // QUERY_BLOCK
-    whole = partial(np.full, dtype=np.int32)
-    return StepInputs(
-        slots_D=whole(D, batch),
-        cached_D=whole(D, NOWHERE),
-        tokens_D=whole(D, 0),
-        table_DM=whole((D, pages), 0),
-        tokens_T=whole(T, 0),
-        positions_T=whole(T, NOWHERE),
-        targets_T=whole(T, 0),
-        table_CM=whole((C, pages), 0),
-        ends_E=whole(E, 0),
-        slots_E=whole(E, batch),
-        rows=settings_of([None] * (D + E), Choices(), frozenset(), 1),
-    )
+def tables_of(cfg: ModelConfig, groups: Sequence[CacheGroup]) -> tuple[int, ...]:
+    """Which group's table each layer group of a model goes by."""
+    tables = {layer: number for number, group in enumerate(groups) for layer in group.layers}
+    return tuple(tables[layer] for layer in range(len(cfg.groups)))
 
 
 def _power(count: int, least: int) -> int:

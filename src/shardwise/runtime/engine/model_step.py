@@ -34,17 +34,19 @@ class StepState(NamedTuple):
 class StepInputs(NamedTuple):
     """What the host sends. Rows that decode: their slots, cached tokens (NOWHERE: padding), tokens
     (ON_DEVICE: the slot's last), tables. Prompts: tokens, positions (NOWHERE: padding) and targets
-    (the token after each, for their logprobs), tables of their blocks; where in T the last tokens
-    of E chunks are, and their slots. `rows` are settings of D + E rows."""
+    (the token after each, for their logprobs), tables of their blocks and where their chunks begin;
+    where in T the last tokens of E chunks are, and their slots. Tables are of each group of layers
+    that keep the same tokens. `rows` are settings of D + E rows."""
 
     slots_D: Any
     cached_D: Any
     tokens_D: Any
-    table_DM: Any
+    table_GDM: Any
     tokens_T: Any
     positions_T: Any
     targets_T: Any
-    table_CM: Any
+    table_GCM: Any
+    starts_C: Any
     ends_E: Any
     slots_E: Any
     rows: RowSettings
@@ -67,15 +69,18 @@ def model_step(
     options: Options,
     choices: Choices,
     steps: int,
+    tables: tuple[int, ...],
+    page_size: int,
 ) -> tuple[StepState, StepOutputs]:
-    """Run the step (`steps` > 1 only without prompts). Padding is computed and changes nothing."""
+    """Run the step (`steps` > 1 only without prompts). `tables` says which table each layer group
+    goes by, whose pages hold `page_size` tokens. Padding is computed and changes nothing."""
     if steps == 1:
-        return _once(params, state, inputs, cfg, options, choices)
+        return _once(params, state, inputs, cfg, options, choices, tables, page_size)
 
     def step(carry: tuple[StepState, Any, Any], _: None) -> Any:
         state, cached_D, tokens_D = carry
         now = inputs._replace(cached_D=cached_D, tokens_D=tokens_D)
-        state, outputs = _once(params, state, now, cfg, options, choices)
+        state, outputs = _once(params, state, now, cfg, options, choices, tables, page_size)
         cached_D = jnp.where(cached_D == NOWHERE, NOWHERE, cached_D + 1)
         return (state, cached_D, jnp.full_like(tokens_D, ON_DEVICE)), outputs
 
@@ -92,12 +97,18 @@ def _once(
     cfg: ModelConfig,
     options: Options,
     choices: Choices,
+    tables: tuple[int, ...],
+    page_size: int,
 ) -> tuple[StepState, StepOutputs]:
     D = inputs.slots_D.shape[0]
     own_D = jnp.where(inputs.tokens_D == ON_DEVICE, state.last_S[inputs.slots_D], inputs.tokens_D)
     tokens_X = jnp.concatenate((own_D, inputs.tokens_T))
     positions_X = jnp.concatenate((inputs.cached_D, inputs.positions_T))
-    paging = Paging(inputs.table_DM, inputs.table_CM)
+    by_group = [
+        Paging(table_DM, table_CM, inputs.starts_C, page_size)
+        for table_DM, table_CM in zip(inputs.table_GDM, inputs.table_GCM, strict=True)
+    ]
+    paging = tuple(by_group[group] for group in tables)
     call = call_of(tokens_X[None], cfg, options, positions_X[None])
     x_1XD = embed(params, tokens_X[None], cfg, call)
     x_1XD, pages = run_stack(params["layers"], x_1XD, cfg, call, state.pages, paging=paging)

@@ -7,26 +7,24 @@ leaves, whichever is less.
 
 import json
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model, weight_dtype
+from shardwise.models.kv import cache_groups
+from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.checkpoint import load
+from shardwise.runtime.engine.cache_room import kept_groups, whole_pages
 from shardwise.runtime.engine.core import Engine
 from shardwise.runtime.engine.model_executor import ModelExecutor
-from shardwise.runtime.paged_cache import page_bytes
 from shardwise.runtime.precision import DTYPES, dtype_of
-from shardwise.runtime.quant import quantise_params
+from shardwise.runtime.quant import NARROW
 from shardwise.scheduling import SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
 from shardwise.scheduling.policies import Policy
-from shardwise.units import format_gib
 
 LONGEST = 4096
 """Tokens of a sequence unless said, where the model takes as many."""
@@ -36,8 +34,8 @@ MEMORY_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """How a checkpoint is served. `weights` and `cache` are dtypes by the names of plans, int8
-    among them; None chooses. `batch` sequences at once, `budget` tokens of a step, sequences of at
+    """How a checkpoint is served. `weights` and `cache` are dtypes by the names of plans;
+    None chooses. `batch` sequences at once, `budget` tokens of a step, sequences of at
     most `most_tokens`; `pages` of `page_size` tokens (None: what the memory leaves)."""
 
     batch: int = 32
@@ -62,25 +60,33 @@ def open_engine(
     folder's configs. Raises BadRequest for what cannot be served."""
     cfg = load_model(folder)
     compute = _compute_dtype(cfg)
-    if settings.weights is not None and settings.weights in DTYPES:
-        compute = settings.weights
-    params: Mapping[str, Any] = load(folder, cfg, dtype_of(compute))
-    if settings.weights == "int8":
-        params = quantise_params(params, cfg)
-    elif settings.weights not in (None, *DTYPES):
+    weights, cache = settings.weights or compute, settings.cache or compute
+    if weights in DTYPES:
+        compute, cache = weights, settings.cache or weights
+    elif weights not in NARROW:
         raise BadRequest(
-            f"weights in {settings.weights}; the engine keeps them in one of "
-            f"{', '.join((*DTYPES, 'int8'))}"
+            f"weights in {weights}; the engine keeps them in one of {', '.join((*DTYPES, *NARROW))}"
         )
-    kept = settings.cache or compute
-    if kept not in (*DTYPES, "int8"):
-        raise BadRequest(
-            f"a cache in {kept}; the engine keeps it in one of {', '.join((*DTYPES, 'int8'))}"
-        )
-    dtype = jnp.int8 if kept == "int8" else dtype_of(kept)
+    if cache not in CACHES:
+        raise BadRequest(f"a cache in {cache}; the engine keeps it in one of {', '.join(CACHES)}")
+    small = weights if weights in NARROW else None
+    params = load(folder, cfg, dtype_of(compute), kept=small)
+    dtype = CACHES[cache]
     most_tokens = _most_tokens(cfg, settings.most_tokens)
     width = pages_for(most_tokens, settings.page_size)
-    pages = settings.pages or _pages(cfg, settings, width, dtype)
+    groups = cache_groups(cfg, most_tokens)
+    size, budget = settings.page_size, settings.budget
+    kept = kept_groups(groups, settings.batch, budget, size, prefix_cache=settings.prefix_cache)
+    pages = settings.pages or whole_pages(
+        cfg,
+        groups,
+        kept,
+        batch=settings.batch,
+        most_tokens=most_tokens,
+        page_size=size,
+        dtype=dtype,
+        free=_free_bytes(),
+    )
     config = SchedulerConfig(
         pages=pages,
         page_size=settings.page_size,
@@ -90,19 +96,21 @@ def open_engine(
         prefix_cache=settings.prefix_cache,
         host_pages=settings.host_pages,
         max_waiting=settings.max_waiting,
+        kept=kept,
     )
     end_ids |= end_tokens(folder)
     executor = ModelExecutor(
         params,
         cfg,
-        pages=pages,
-        page_size=settings.page_size,
+        groups=groups,
+        pages=(pages, *(group.pages for group in kept)),
+        page_size=size,
         table_width=width,
         batch=settings.batch,
         budget=settings.budget,
         dtype=dtype,
         compute=compute,
-        host_pages=settings.host_pages,
+        host_pages=(settings.host_pages, *(0 for _ in kept)),
         end_ids=end_ids,
         multi_step=settings.multi_step,
     )
@@ -150,19 +158,6 @@ def _most_tokens(cfg: ModelConfig, asked: int | None) -> int:
             f"'{cfg.name}'; ask for at most that many"
         )
     return asked or min(made_for, LONGEST)
-
-
-def _pages(cfg: ModelConfig, settings: EngineSettings, width: int, dtype: Any) -> int:
-    """Pages for the whole batch at full length, or as many as the memory leaves."""
-    each, free = page_bytes(cfg, settings.page_size, dtype), _free_bytes()
-    pages = min(settings.batch * width, int(free // each))
-    if pages < width:
-        raise BadRequest(
-            f"{format_gib(free)} of memory are left for the cache and one sequence of "
-            f"{width * settings.page_size:,} tokens takes {format_gib(width * each)}; ask for "
-            "shorter sequences, or for a cache in int8"
-        )
-    return pages
 
 
 def _free_bytes() -> float:

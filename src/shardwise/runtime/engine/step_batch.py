@@ -1,7 +1,8 @@
 """One step as arrays: what an executor gets. Made from a StepPlan, with the scheduler left behind.
 
-D sequences decode, in the order of their slots; then come chunks of prompts. `table_RM` has a row
-for every slot of the batch, with the pages of the sequence in it.
+D sequences decode, in the order of their slots; then come chunks of prompts. `table_GRM` has for
+each group of layers (`scheduling/kept.py`; full attention is the first) a row for every slot of the
+batch, with the pages of the sequence in it; where it has none any more, any page may stand.
 """
 
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class StepBatch:
     cached_D: np.ndarray
     tokens_D: np.ndarray
     chunks: list[ChunkRow]
-    table_RM: np.ndarray
+    table_GRM: np.ndarray
     steps: int = 1
     copies: list[PageCopy]
 
