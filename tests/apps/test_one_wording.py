@@ -31,6 +31,7 @@ COMMANDS = {
     ],
     "h100": [
         ("plan", "serve", *SERVED),
+        ("plan", "serve", "--model", "llama-3.2-1b", "--on", "h100,v5e", *SERVED[4:]),
         ("plan", "show", "serve.yaml"),
         ("simulate", "serve.yaml", "--requests", "50"),
         ("hw", "show", "h100"),

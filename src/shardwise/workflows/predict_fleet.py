@@ -174,6 +174,7 @@ def rows_result(rows: Sequence[Alternative]) -> list[Result]:
             "requests_per_second": row.rate,
             "usd_per_hour": row.usd_per_hour,
             "usd_per_million_tokens": row.usd_per_million,
+            "provider": row.provider,
             "ttft_seconds": row.ttft,
             "tpot_seconds": row.tpot,
         }
@@ -194,9 +195,7 @@ def served_cautions(served: Served) -> list[str]:
         )
     if chip.price is None:
         said.append(
-            Remark(
-                f"no public price for {chip.id}: chip-hours only; give --price {chip.id}=USD"
-            )
+            Remark(f"no public price for {chip.id}: chip-hours only; give --price {chip.id}=USD")
         )
     elif chip.price.stale():
         said.append(

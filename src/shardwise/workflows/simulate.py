@@ -419,9 +419,7 @@ def _cautions(
     said = list[str]()
     named = any(r.keys for r in islice(requests, 1000))
     if not named and (plan.scheduling.prefix_cache or plan.routing == "prefix_aware"):
-        said.append(
-            Remark("the load has no words of prompts: the prefix cache finds nothing")
-        )
+        said.append(Remark("the load has no words of prompts: the prefix cache finds nothing"))
     last = max(job.request.arrival for job in outcome.jobs)
     waiting = sum(
         1
