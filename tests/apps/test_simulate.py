@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import tracemalloc
 
 import pytest
@@ -272,6 +273,17 @@ def test_swapping_and_the_host_cache_need_the_hosts_memory(plan_file, capsys):
 
 
 LOADED = Workload(rate=10.0, ttft=2.0, tpot=0.03)
+
+
+def test_how_busy_a_server_is_and_how_full_are_two_figures(plan_file, capsys):
+    """Steps run nearly always where a few sequences of many do."""
+    path = plan_file(batch=302, replicas=1)
+    _, out, _ = run(capsys, "simulate", path, *MADE)
+    lines = {line.split()[0]: flat(line) for line in out.splitlines() if line.strip()}
+    assert re.search(r"^running \S+ sequences of at most 302 on a server$", lines["running"])
+    busy = [line for line in out.splitlines() if line.startswith("  steps run ")]
+    assert re.search(r"% of the time$", busy[0])
+    assert "utilisation" not in out
 
 
 def test_an_overload_is_said_with_what_holds(plan_file, capsys):
