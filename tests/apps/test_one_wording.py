@@ -63,8 +63,8 @@ def test_the_default_provider_is_that_of_the_help(capsys):
     said = flat(run(capsys, "plan", "train", "--help")[1])
     assert "gcp for TPUs, runpod for most GPUs]" in said
     chips = [chip for chip in catalogue() if chip.price is not None]
-    google = {chip.price.provider for chip in chips if chip.vendor == "google"}
-    others = [chip.price.provider for chip in chips if chip.vendor != "google"]
+    google = {chip.require_price().provider for chip in chips if chip.vendor == "google"}
+    others = [chip.require_price().provider for chip in chips if chip.vendor != "google"]
     assert google == {"gcp"}
     assert 2 * others.count("runpod") > len(others)
 
