@@ -59,8 +59,8 @@ ON_CPU = (
 
 
 def parameters(config: Any) -> int:
-    """Of the model, with abstract arrays. Without the biases of DeepSeek's routing, which no gradient
-    moves and which we do not count."""
+    """Of the model, with abstract arrays. Without the biases of DeepSeek's routing, which no
+    gradient moves and which we do not count."""
     import jax
     import jax.numpy as jnp
     from maxtext.utils import model_creation_utils
