@@ -15,7 +15,7 @@ from shardwise.errors import BadRequest, shown, unknown
 from shardwise.hardware import parse_slice
 from shardwise.planner.export.flags import Flags, words_of
 from shardwise.planner.export.hardware import slice_fields
-from shardwise.planner.export.maxtext import AXES, CUSTOM, ON_GPUS, PLACES, WORDS, snapshot, written
+from shardwise.planner.export.maxtext import AXES, CUSTOM, ON_GPUS, PLACES, WORDS, written
 from shardwise.planner.export.notes import Fields, mesh_of, whole
 from shardwise.plans.software.maxtext import (
     DTYPES,
@@ -28,6 +28,7 @@ from shardwise.plans.software.maxtext import (
     QUANTIZED,
     TENSORS,
 )
+from shardwise.plans.software.maxtext_models import snapshot
 from shardwise.plans.train import STORAGE_AXES
 
 TARGET = "maxtext"
