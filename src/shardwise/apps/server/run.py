@@ -90,7 +90,8 @@ def run_server(
             for task in tasks:
                 task.cancel()
 
-        asyncio.run(serve())
+        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+            runner.run(serve())
         return 1 if thread.failure is not None else 0
 
 
