@@ -240,12 +240,13 @@ def test_nothing_is_compiled_after_warming_up(llama):
     shapes = list(executor.warm())
     assert len(shapes) == executor.programs
     before = executor.programs
-    for length in (1, 3, 17, 40):
-        engine.add(llama.prompts(length)[0], Sampling(**GREEDY))
+    drawn = {"temperature": 1, "max_tokens": 6}
+    for length, asked in ((1, GREEDY), (3, drawn), (17, {**drawn, "top_p": 0.9}), (40, GREEDY)):
+        engine.add(llama.prompts(length)[0], Sampling(**asked))
         engine.step()
     run(engine)
     assert executor.programs == before
-    engine.add(llama.prompts(4)[0], Sampling(temperature=1))
+    engine.add(llama.prompts(4)[0], Sampling(**GREEDY, logprobs=2))
     run(engine)
     assert executor.programs > before
-    assert Choices(drawn=True) in {choices for *_, choices in executor._compiled}
+    assert {choices for *_, choices in executor._compiled} == {Choices(), Choices(logprobs=True)}

@@ -186,7 +186,7 @@ def _attention(plan: TrainPlan, piece: Slice) -> dict[str, Any]:
         "context_parallel_strategy": strategy,
     }
     if is_tpu(piece):
-        return values | _CONTEXT_KERNELS.get(strategy, {})
+        return {**values, **_CONTEXT_KERNELS.get(strategy, {})}
     values["attention"] = ON_GPUS.get(values["attention"], values["attention"])
     return values | (
         {"max_segments_per_seq": len(plan.packed_lengths)} if plan.packed_lengths else {}

@@ -161,7 +161,11 @@ def _attend(
         k_RSKH = keys.read(pages_RG, q_RQNH.dtype)
         same = values.array_LPSX is keys.array_LPSX
         v_RSKU = k_RSKH[..., :U] if same else values.read(pages_RG, q_RQNH.dtype)
-        scores = jnp.einsum("RQKGH,RSKH->RKGQS", q_RQKGH, k_RSKH, preferred_element_type=dtype)
+        if Q == 1:
+            scores = (q_RQKGH[:, 0, None] * k_RSKH[:, :, :, None]).sum(-1)
+            scores = scores.transpose(0, 2, 3, 1)[:, :, :, None]
+        else:
+            scores = jnp.einsum("RQKGH,RSKH->RKGQS", q_RQKGH, k_RSKH, preferred_element_type=dtype)
         places_GS = jnp.arange(group)[:, None] * paging.size + jnp.arange(size)[None]
         places_S = at * span + paging.first(size) + places_GS.reshape(-1)
         seen_R11QS = _seen(positions_RQ, places_S, s)[:, None, None]
@@ -169,9 +173,17 @@ def _attend(
         higher = jnp.maximum(top, scores.max(-1))
         weights = jnp.where(seen_R11QS, jnp.exp(scores - higher[..., None]), 0)
         kept = jnp.exp(top - higher)
-        added = jnp.einsum(
-            "RKGQS,RSKU->RKGQU", weights.astype(v_RSKU.dtype), v_RSKU, preferred_element_type=dtype
-        )
+        if Q == 1:
+            added = (
+                weights[:, :, :, 0].transpose(0, 3, 1, 2)[..., None] * v_RSKU[:, :, :, None]
+            ).sum(1)[:, :, :, None]
+        else:
+            added = jnp.einsum(
+                "RKGQS,RSKU->RKGQU",
+                weights.astype(v_RSKU.dtype),
+                v_RSKU,
+                preferred_element_type=dtype,
+            )
         return higher, total * kept + weights.sum(-1), out * kept[..., None] + added
 
     shape = (R, K, N // K, Q)

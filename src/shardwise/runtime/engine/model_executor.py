@@ -30,6 +30,7 @@ from shardwise.runtime.engine.server_layout import ServerLayout
 from shardwise.runtime.engine.step_batch import ChunkRow, RowTokens, StepBatch, StepTokens
 from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import empty_pages
+from shardwise.runtime.stack import unstacked
 from shardwise.scheduling.pages import PageCopy
 
 QUERY_BLOCK = 16
@@ -79,7 +80,7 @@ class ModelExecutor:
         self.cfg, self.batch, self.budget = cfg, batch, budget
         self.table_width, self._page_size = table_width, page_size
         self.multi_step = multi_step
-        self._params = params
+        self._params = unstacked(params) if jax.default_backend() == "cpu" else params
         self._options = Options(compute=compute, kernel=paged_attention, experts="ragged")
         self._end_ids = end_ids
         self._tables, self._groups = tables_of(cfg, groups), len(groups)
