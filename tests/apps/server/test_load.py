@@ -137,23 +137,21 @@ def ended_by(folder, requests, number, at):
 def through_the_end(folder, requests):
     found, out, log, code = ended_by(folder, requests, signal.SIGTERM, requests // 2)
     assert (code, out.split()) == (0, ["held", "0", "0"])
-    finished = refused = gone = cut = 0
+    finished = refused = gone = 0
     for body, how, status, answer in found:
         if "leave_after" in how:
             continue
         if status == 503:
             refused += 1
             assert b"takes no new requests" in answer
-        elif status < 0:  # nobody listens any more
+        elif status == -1:  # nobody listens any more
             assert answer == b""
             gone += 1
-            cut += status == -2  # it stood in the socket's queue when that was closed
         else:
             check(body, status, answer)
             finished += 1
     assert finished > requests // 4
     assert refused > 10
-    assert cut < 64
     events = [line["event"] for line in log]
     assert [e for e in events if e not in ("request", "steps")] == ["signal", "draining", "ends"]
     served = [line for line in log if line["event"] == "request" and line["status"] == 200]

@@ -155,13 +155,15 @@ def _attend(
     q_RQKGH = (q_RQNH * jnp.asarray(s.scale, q_RQNH.dtype)).reshape(R, Q, K, N // K, H)
     lowest = jnp.finfo(dtype).min
 
+    apart = Q == 1 and q_RQNH.dtype == dtype  # on CPUs a batched product of single rows is slow
+
     def block(at: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         top, total, out = state
         pages_RG = lax.dynamic_slice_in_dim(table_RM, at * group, group, axis=1)
         k_RSKH = keys.read(pages_RG, q_RQNH.dtype)
         same = values.array_LPSX is keys.array_LPSX
         v_RSKU = k_RSKH[..., :U] if same else values.read(pages_RG, q_RQNH.dtype)
-        if Q == 1:
+        if apart:
             scores = (q_RQKGH[:, 0, None] * k_RSKH[:, :, :, None]).sum(-1)
             scores = scores.transpose(0, 2, 3, 1)[:, :, :, None]
         else:
@@ -173,7 +175,7 @@ def _attend(
         higher = jnp.maximum(top, scores.max(-1))
         weights = jnp.where(seen_R11QS, jnp.exp(scores - higher[..., None]), 0)
         kept = jnp.exp(top - higher)
-        if Q == 1:
+        if apart:
             added = (
                 weights[:, :, :, 0].transpose(0, 3, 1, 2)[..., None] * v_RSKU[:, :, :, None]
             ).sum(1)[:, :, :, None]
