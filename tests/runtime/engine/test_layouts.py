@@ -109,7 +109,7 @@ def test_every_layout_says_what_one_device_says(llama, mesh, kv, batch, heads):
     for pages in group.values():
         shard = prod(pages.sharding.shard_shape(pages.shape))
         assert shard * layout.mesh.size // copies == pages.size
-    up = executor._params["layers"][0]["mlp.up"]
+    up = executor._params["layers"][0][0]["mlp.up"]
     whole = layout.mesh.shape["data"]
     assert prod(up.sharding.shard_shape(up.shape)) * layout.mesh.size // whole == up.size
 

@@ -4,7 +4,7 @@
 turns text into batches in an order that any step can be resumed at,
 `optimizer.py` the optax side (`adafactor.py` and `adam8bit.py` where optax has none that serves),
 `checkpoint.py` what is kept and how it survives, `hub.py` checkpoints of Hugging Face, `metrics.py`
-and `events.py` what is reported. `processes.py` joins processes, `supervisor.py` watches over them
+and `events.py` what is reported. `supervisor.py` watches over processes (`runtime/processes.py`)
 and says which one was lost. `stop.py` hears Ctrl-C and SIGTERM, `lock.py` keeps a second training
 out of a folder, `disk.py` forces files to the disk, `memory.py` keeps the host's, `evaluate.py`
 gives a loss on other text. How long a step should take is not computed here: it is handed in as
