@@ -111,7 +111,7 @@ def test_paged_is_contiguous_mixed_chunked_hit_and_forked(model):
     assert second.cached_tokens == 24
     for generation in (*asked, second):
         assert generation.tokens == model.right(generation.prompt, 6)
-    engine.scheduler.check()
+    engine.check()
 
 
 def test_interleaved_several_steps_at_once_and_waiting_for_each_say_the_same(of_each_kind):
@@ -131,7 +131,7 @@ def test_long_sequences_hold_the_ends_alone_and_find_beginnings_of_others(name, 
     engine = model.engine(budget=8)
     (prompt,) = model.prompts(16)
     (first,) = engine.add(prompt, Sampling(temperature=0, max_tokens=40))
-    groups, held = engine.scheduler.config.kept, [set() for _ in engine.scheduler.config.kept]
+    groups, held = engine.config.kept, [set() for _ in engine.config.kept]
     while not engine.idle:
         engine.step()
         for pages, job_pages in zip(held, first.job.kept, strict=False):
@@ -145,7 +145,7 @@ def test_long_sequences_hold_the_ends_alone_and_find_beginnings_of_others(name, 
     assert [g.tokens for g in again] == [model.right(g.prompt, 4) for g in again]
     assert again[0].cached_tokens == (8 if name == "lfm2" else 12)  # states at ends of chunks
     assert again[1].cached_tokens == 52
-    engine.scheduler.check()
+    engine.check()
 
 
 @pytest.mark.parametrize("moved", ["swap", "host tier"])
@@ -236,7 +236,7 @@ def test_penalties_biases_and_bans_change_what_comes_out(llama):
 
 def test_nothing_is_compiled_after_warming_up(llama):
     engine = llama.engine(multi_step=2)
-    executor = engine.executor
+    executor = engine.replicas[0].executor
     shapes = list(executor.warm())
     assert len(shapes) == executor.programs
     before = executor.programs

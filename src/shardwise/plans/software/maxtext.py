@@ -59,6 +59,12 @@ OFFLOADED: Mapping[str, tuple[str, ...]] = {
     "minimal_offloaded": ("qkv", "attention_out", "mlp_in", "mlp_out"),
 }
 """Policies by the kinds that they offload to the host."""
+NEAREST = {
+    "minimal_with_quantization": "minimal",
+    "minimal_with_context_and_quantization": "minimal_with_context",
+}
+"""Policies that keep what kernels quantized, too, which is no kind of ours, and those that keep the
+same but for that."""
 DTYPES = {"bf16": "bfloat16", "f32": "float32", "f16": "float16"}
 QUANTIZED = {"fp8": "fp8", "int8": "int8", "mxfp8": "te_mxfp8", "nvfp4": "te_nvfp4"}
 

@@ -24,6 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadRequest
 from shardwise.models import Attention, ModelConfig, weight_dtype
+from shardwise.models.specs import RecurrentMixer
 from shardwise.plans import ServePlan
 from shardwise.plans.layouts import tensor_letter
 from shardwise.plans.serve import CHECKPOINT
@@ -174,6 +175,12 @@ def serve_program(
     decode: (params, tokens [B], cache) -> (next tokens, cache) of the whole batch, its cache as
     long as finished sequences. The cache is donated; tokens are the most likely ones.
     """
+    recurrent = [m.kind for m in _mixers(cfg) if isinstance(m, RecurrentMixer)]
+    if recurrent:
+        raise BadRequest(
+            f"model '{cfg.name}' has layers of kind '{recurrent[0]}', whose states this program "
+            "does not lay out; `shardwise serve` runs it on one device"
+        )
     spread = spread_of(plan, cfg)
     degrees = {axis: plan.degree(axis) for axis in MIXERS}
     shape = (*degrees.values(), plan.degree("tensor") // spread, spread)

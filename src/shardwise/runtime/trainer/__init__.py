@@ -11,6 +11,7 @@ gives a loss on other text. How long a step should take is not computed here: it
 `Expected`. Read `loop.py` first.
 """
 
+from shardwise.runtime.processes import ProcessGroup, connect
 from shardwise.runtime.text.tokenizer import Bytes, Tokenizer, tokenizer_of
 from shardwise.runtime.trainer.checkpoint import Keeper, restore
 from shardwise.runtime.trainer.data import Corpus, Feed, corpus_of
@@ -18,7 +19,6 @@ from shardwise.runtime.trainer.evaluate import held_out_loss
 from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
 from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of, read_metrics
 from shardwise.runtime.trainer.optimizer import SCHEDULES, Settings, apply_updates, optimizer_of
-from shardwise.runtime.trainer.processes import ProcessGroup, connect
 from shardwise.runtime.trainer.step import TrainProgram, program
 
 __all__ = [
