@@ -186,7 +186,7 @@ MAXTEXT = SoftwareRow(
             "expert_dispatch",
             ("expert_dispatch",),
             lambda c: c.structure.ragged or OTHER_EXPERTS not in features(c.cfg),
-            "experts with biases drop no tokens (types.py)",
+            "experts with biases drop no tokens",
             "set expert_dispatch to ragged",
         ),
         about_choices(
