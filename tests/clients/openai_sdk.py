@@ -89,7 +89,7 @@ def _errors(sdk: openai.OpenAI, model: str) -> int:
         try:
             sdk.completions.create(**{"model": model, "prompt": "a", **changed})
         except kind as error:
-            assert error.param == param, error
+            assert error.param == param, error  # noqa: PT017
         else:
             raise AssertionError(f"{changed} was not refused")
     return len(wrong)
