@@ -24,10 +24,9 @@ from shardwise.runtime.engine.generation import (
     Finish,
     Generation,
     Sampling,
-    TokenLogprobs,
 )
 from shardwise.runtime.engine.replica import EnginePool, EngineReplica, UnderWay
-from shardwise.runtime.engine.step_batch import Executor, PageMove, RowTokens
+from shardwise.runtime.engine.step_batch import Executor, PageMove, RowTokens, StepBatch, StepTokens
 from shardwise.scheduling import Request, SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
 from shardwise.scheduling.requests import Sequence as Job
@@ -201,7 +200,8 @@ class Engine:
 
     def _step(self, replica: EngineReplica) -> list[Generation]:
         news: list[Generation] = []
-        if not self.ahead or self._held_back(replica):
+        step = replica.under_way
+        if step is not None and (not self.ahead or step.is_held(self.end_ids)):
             news += self._read(replica)
         plans = replica.schedule(self.clock())
         refused = [job for plan in plans for job in plan.refused]
@@ -227,11 +227,6 @@ class Engine:
         steps = replica.steps(plans, self.multi_step, self.end_ids)
         return replica.give(plans, steps, self.clock())
 
-    def _held_back(self, replica: EngineReplica) -> bool:
-        """Whether a row under way decides on the host what its next step may emit."""
-        step = replica.under_way
-        return step is not None and any(g.is_held(self.end_ids) for g in step.generations())
-
     def _waits_for_tokens(self, replica: EngineReplica, plans: Sequence[StepPlan]) -> bool:
         """Whether a step puts in tokens of an answer that are still under way."""
         if replica.under_way is None:
@@ -252,14 +247,11 @@ class Engine:
         return self._tokens_of(replica, step) if step is not None else []
 
     def _tokens_of(self, replica: EngineReplica, step: UnderWay) -> list[Generation]:
-        rows = list(step.rows())
+        found = step.pending.result()
         now = self.clock()
         news: list[Generation] = []
-        for generation, row, prompt in rows:
-            if prompt is not None and not generation.done:
-                generation.prompt_logprobs += _logprobs(prompt)
-            if row is not None and self._take(generation, row, now):
-                news.append(generation)
+        for batch, tokens in zip(step.batches, found, strict=True):
+            self._read_rows(batch, tokens, now, news)
         for pool, job in step.handed:
             self._hand_over(pool, job)
         waiting, used = self.queued, self.pages - self.available
@@ -269,6 +261,18 @@ class Engine:
         for observer in self.observers:
             observer(record)
         return news
+
+    def _read_rows(
+        self, batch: StepBatch, tokens: StepTokens, now: float, news: list[Generation]
+    ) -> None:
+        for generation, row in zip(batch.generations, tokens.decodes, strict=True):
+            if self._take(generation, row, now):
+                news.append(generation)
+        for chunk, row, prompt in zip(batch.chunks, tokens.chunks, tokens.prompts, strict=True):
+            if prompt is not None and not chunk.generation.done:
+                chunk.generation.prompt_logprobs += prompt.reported()
+            if row is not None and self._take(chunk.generation, row, now):
+                news.append(chunk.generation)
 
     # Between replicas.
 
@@ -322,7 +326,7 @@ class Engine:
         """Add what a row emitted, up to where the generation ends; whether anything came."""
         if generation.done:
             return False
-        reported = _logprobs(row)
+        reported = row.reported()
         finish: Finish | None = None
         for i, token in enumerate(row.tokens):
             generation.tokens.append(token)
@@ -382,17 +386,3 @@ class Engine:
             return ()
         tokens, full = np.array(prompt, np.int32), len(prompt) // size
         return tuple(tokens[i * size : (i + 1) * size].tobytes() for i in range(full))
-
-
-def _logprobs(row: RowTokens) -> list[TokenLogprobs]:
-    """What a row reports of each token; nothing where it was not asked for it."""
-    if row.logprobs is None:
-        return []
-    assert row.top is not None
-    assert row.top_logprobs is not None
-    return [
-        TokenLogprobs(token, float(logprob), tuple(zip(top.tolist(), values.tolist(), strict=True)))
-        for token, logprob, top, values in zip(
-            row.tokens, row.logprobs, row.top, row.top_logprobs, strict=True
-        )
-    ]

@@ -8,7 +8,6 @@ each; a pool with nothing to do has no rows in it. Who gets which request is rou
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from shardwise.runtime.engine.generation import Generation
 from shardwise.runtime.engine.slots import Slots
@@ -17,7 +16,6 @@ from shardwise.runtime.engine.step_batch import (
     Executor,
     PageMove,
     Pending,
-    RowTokens,
     StepBatch,
 )
 from shardwise.scheduling import Scheduler, SchedulerConfig
@@ -68,28 +66,13 @@ class UnderWay:
         """Decoding steps in this one."""
         return self.batches[0].steps
 
-    def generations(self) -> Iterator[Generation]:
-        """Whose rows it has."""
-        for batch in self.batches:
-            yield from batch.generations
-            yield from (chunk.generation for chunk in batch.chunks)
-
-    def rows(self) -> Iterator["EmittedRow"]:
-        """What came out, once it is out."""
-        for batch, tokens in zip(self.batches, self.pending.result(), strict=True):
-            for generation, row in zip(batch.generations, tokens.decodes, strict=True):
-                yield EmittedRow(generation, row, None)
-            of_chunks = zip(batch.chunks, tokens.chunks, tokens.prompts, strict=True)
-            for chunk, row, prompt in of_chunks:
-                yield EmittedRow(chunk.generation, row, prompt)
-
-
-class EmittedRow(NamedTuple):
-    """What one row of a step brought; `prompt` has the logprobs of its prompt's tokens."""
-
-    generation: Generation
-    row: RowTokens | None
-    prompt: RowTokens | None
+    def is_held(self, end_ids: frozenset[int]) -> bool:
+        """Whether a row decides on the host what its next step may emit."""
+        return any(
+            any(generation.is_held(end_ids) for generation in batch.generations)
+            or any(chunk.generation.is_held(end_ids) for chunk in batch.chunks)
+            for batch in self.batches
+        )
 
 
 class EngineReplica:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from shardwise.runtime.engine.generation import Generation
+from shardwise.runtime.engine.generation import Generation, TokenLogprobs
 from shardwise.scheduling.pages import PageCopy
 
 ON_DEVICE = -1
@@ -67,6 +67,21 @@ class RowTokens(NamedTuple):
     logprobs: np.ndarray | None = None
     top: np.ndarray | None = None
     top_logprobs: np.ndarray | None = None
+
+    def reported(self) -> list[TokenLogprobs]:
+        """What it says of each token; nothing where it was not asked for it."""
+        if self.logprobs is None:
+            return []
+        assert self.top is not None
+        assert self.top_logprobs is not None
+        return [
+            TokenLogprobs(
+                token, float(logprob), tuple(zip(top.tolist(), found.tolist(), strict=True))
+            )
+            for token, logprob, top, found in zip(
+                self.tokens, self.logprobs, self.top, self.top_logprobs, strict=True
+            )
+        ]
 
 
 class StepTokens(NamedTuple):
