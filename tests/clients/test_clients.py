@@ -30,7 +30,7 @@ FIGURES = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = write_llama(tmp_path_factory.mktemp("llama") / "llama", "least")
-    asked = ServeModelRequest(model=str(folder), sequences=4, prefill_chunk=64, seq=256)
+    asked = ServeModelRequest(path=str(folder), sequences=4, prefill_chunk=64, seq=256)
     with running(open_replica(asked, lambda _: None)) as (_, url):
         yield url, folder
 
