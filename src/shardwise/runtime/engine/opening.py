@@ -90,7 +90,7 @@ def open_engine(
     if settings.devices > len(devices):
         raise BadRequest(
             f"{settings.devices} devices are asked for and there are {len(devices)}; plan for what "
-            "is here, or set jax_num_cpu_devices for virtual ones"
+            f"is here, or try it on virtual ones with --cpu-devices {settings.devices}"
         )
     if hosts is not None:
         _check_hosts(settings, len(devices))
