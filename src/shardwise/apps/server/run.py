@@ -83,7 +83,11 @@ def run_server(
         async def serve() -> None:
             ending = asyncio.Event()
             server.handle_exit = _on_signal(server, state, asyncio.get_running_loop(), ending)
-            watches = [_end(server, state, listening, ending), _failure(state, ending), _steps(state)]
+            watches = [
+                _end(server, state, listening, ending),
+                _failure(state, ending),
+                _steps(state),
+            ]
             watches.append(_ready(server, lambda: ready(_address(listening))))
             tasks = [asyncio.create_task(watch) for watch in watches]
             await server.serve([listening])

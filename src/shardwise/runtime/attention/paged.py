@@ -137,11 +137,16 @@ def _attend(
         weights = jnp.where(seen_R11QS, jnp.exp(scores - higher[..., None]), 0)
         kept = jnp.exp(top - higher)
         if Q == 1:
-            added = (weights[:, :, :, 0].transpose(0, 3, 1, 2)[..., None] * v_RSKU[:, :, :, None]).sum(1)[:, :, :, None]
+            added = (
+                weights[:, :, :, 0].transpose(0, 3, 1, 2)[..., None] * v_RSKU[:, :, :, None]
+            ).sum(1)[:, :, :, None]
         else:
-          added = jnp.einsum(
-            "RKGQS,RSKU->RKGQU", weights.astype(v_RSKU.dtype), v_RSKU, preferred_element_type=dtype
-          )
+            added = jnp.einsum(
+                "RKGQS,RSKU->RKGQU",
+                weights.astype(v_RSKU.dtype),
+                v_RSKU,
+                preferred_element_type=dtype,
+            )
         return higher, total * kept + weights.sum(-1), out * kept[..., None] + added
 
     shape = (R, K, N // K, Q)
