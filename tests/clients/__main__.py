@@ -31,7 +31,7 @@ def main() -> None:
             client = import_module(f"tests.clients.{name}")
             programs = None
             if client.NEEDS:
-                made = environment(client.NEEDS[0].partition("=")[0], client.NEEDS, options.keep)
+                made = environment(client.NEEDS, options.keep)
                 programs = stack.enter_context(made).resolve()
             found = {"date": str(datetime.now(UTC).date()), **client.run(url, folder, programs)}
             print(json.dumps({name: found}), flush=True)
