@@ -43,6 +43,11 @@ class MissingPart(ShardwiseError):
     exit_code = 5
 
 
+class Remark(str):
+    """A line below an answer that is worth knowing and makes nothing in it wrong or unwise; a line
+    that is no Remark is a warning."""
+
+
 def shown(value: object, longest: int = 60) -> str:
     """A value as a message quotes it: on one line, printable, and not longer than `longest`.
 

@@ -10,11 +10,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
-from llama_folder import write_llama
-from tests.clients import curl, openai_sdk
+from llama_folder import write_llama  # noqa: E402
+from tests.clients import curl, openai_sdk  # noqa: E402
 
-from shardwise.apps.server.run import running
-from shardwise.workflows.serving import ServeModelRequest, open_replica
+from shardwise.apps.server.run import running  # noqa: E402
+from shardwise.workflows.serving import ServeModelRequest, open_replica  # noqa: E402
 
 HERE = Path(__file__).parent
 FIGURES = {

@@ -10,6 +10,7 @@ from tests.equivalence import cases
     slow=[
         ("llama", {"fsdp": 2, "context": 2, "tensor": 2}, {"context_method": "ring"}),
         ("llama", {"data": 2, "context": 2, "tensor": 2}, {"context_method": "ulysses"}),
+        ("lfm2", {"fsdp": 2, "context": 2, "tensor": 2}, {"context_method": "ring"}),
         ("gemma2", {"fsdp": 2, "context": 2, "tensor": 2}, {"context_method": "ring"}),
         ("llama", {"data": 2, "context": 2}, {"context_method": "ring", "bits": 64}),
     ],

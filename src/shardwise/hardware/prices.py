@@ -55,13 +55,17 @@ class Price:
         given = _day(self.as_of)
         return given is not None and ((today or date.today()) - given).days > STALE_DAYS
 
-    def __str__(self) -> str:
-        """As answers print it: `$3.99 (runpod secure, 2026-11)`."""
+    @property
+    def label(self) -> str:
+        """Whose it is, of which kind and when: `runpod secure, on demand, 2026-11`."""
         if self.kind == "override":
-            return f"${self.usd_per_chip_hour:.2f} (yours)"
-        said = f"{self.offer}, {self.as_of[:7]}"
-        said += ", spot" if self.kind == "spot" else ""
-        return f"${self.usd_per_chip_hour:.2f} ({said}{': old' if self.stale() else ''})"
+            return "yours"
+        old = ": old" if self.stale() else ""
+        return f"{self.offer}, {self.kind.replace('_', ' ')}, {self.as_of[:7]}{old}"
+
+    def __str__(self) -> str:
+        """As every answer prints it: `$3.99 per chip-hour (runpod secure, on demand, 2026-11)`."""
+        return f"${self.usd_per_chip_hour:.2f} per chip-hour ({self.label})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +77,12 @@ class PriceRange:
     providers: int
 
     def __str__(self) -> str:
-        """As answers print it, each provider at its cheapest: `$2.69 (runpod community, 2026-11) to
-        $12.29 (azure eastus, 2026-11), 7 providers`."""
+        """As answers print it, each provider at its cheapest: `$2.69 (runpod community, on demand,
+        2026-11) to $12.29 (azure eastus, on demand, 2026-11), 7 providers`."""
+        low, high = (f"${p.usd_per_chip_hour:.2f} ({p.label})" for p in (self.low, self.high))
         if self.providers == 1:
-            return f"{self.low}, the only provider"
-        return f"{self.low} to {self.high}, {self.providers} providers"
+            return f"{low}, the only provider"
+        return f"{low} to {high}, {self.providers} providers"
 
 
 def price_range(chip: str, *, spot: bool = False) -> PriceRange | None:
@@ -88,6 +93,27 @@ def price_range(chip: str, *, spot: bool = False) -> PriceRange | None:
         return None
     ordered = sorted(cheapest, key=lambda price: price.usd_per_chip_hour)
     return PriceRange(low=ordered[0], high=ordered[-1], providers=len(ordered))
+
+
+def range_beside(chip: str, price: Price | None) -> PriceRange | None:
+    """What providers ask beside the price of an answer, of its kind; None for a chip that none
+    lists, or whose price is the user's own."""
+    if price is not None and price.kind == "override":
+        return None
+    return price_range(chip, spot=price is not None and price.kind == "spot")
+
+
+def price_text(chip: str, price: Price | None) -> str:
+    """The price that an answer takes, and the range over providers."""
+    if price is None:
+        return f"none that is public: give one with --price {chip}=USD"
+    found = range_beside(chip, price)
+    if found is None:
+        return str(price)
+    same = found.low.provider, found.low.usd_per_chip_hour
+    if found.providers == 1 and same == (price.provider, price.usd_per_chip_hour):
+        return f"{price}; the only provider, the same in {found.low.as_of[:7]}"
+    return f"{price}; providers: {found}"
 
 
 def listed_price(chip: str, provider: str | None = None, *, spot: bool = False) -> Price:

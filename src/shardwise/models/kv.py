@@ -1,5 +1,7 @@
 """Bytes that a sequence keeps between steps: keys and values, indexer keys, recurrent states."""
 
+from dataclasses import dataclass
+
 from shardwise.models.config import ModelConfig
 from shardwise.models.specs import (
     Attention,
@@ -9,6 +11,39 @@ from shardwise.models.specs import (
     RecurrentMixer,
 )
 from shardwise.units import dtype_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layer groups whose cache keeps the same tokens: all (`window` None), the last `window`, or
+    none but a recurrent state. `layers` are indices of `ModelConfig.groups`."""
+
+    layers: tuple[int, ...]
+    window: int | None = None
+    state: bool = False
+
+    def reach(self, page_size: int) -> int:
+        """Whole pages before a token's own that it may need; a state's is the last one."""
+        return 1 if self.window is None else -(-(self.window - 1) // page_size)
+
+
+def cache_groups(cfg: ModelConfig, longest: int) -> tuple[CacheGroup, ...]:
+    """The layers by what their cache keeps of sequences of up to `longest` tokens: first those
+    that keep all (there may be none), then windows, the shortest first, then states."""
+    found: dict[tuple[int, bool], list[int]] = {(longest, False): []}
+    for index, layer in enumerate(cfg.groups):
+        attention = layer.mixer if isinstance(layer.mixer, Attention) else None
+        window = (attention and attention.window) or longest
+        state = isinstance(layer.mixer, RecurrentMixer)
+        found.setdefault((0 if state else min(window, longest), state), []).append(index)
+    whole = CacheGroup(tuple(found.pop((longest, False))))
+    windows = sorted((w, layers) for (w, state), layers in found.items() if not state)
+    states = [layers for (_, state), layers in found.items() if state]
+    return (
+        whole,
+        *(CacheGroup(tuple(layers), window=window) for window, layers in windows),
+        *(CacheGroup(tuple(layers), state=True) for layers in states),
+    )
 
 
 def kv_elements(mixer: Mixer | None) -> int:

@@ -16,7 +16,7 @@ from shardwise.errors import BadRequest
 from shardwise.models.numerics import ActivationName, NormKind, Numerics, Rope, Routing
 from shardwise.models.reader import Reader
 from shardwise.models.rows import read_rows
-from shardwise.models.specs import Attention, LatentAttention, Layer, Moe
+from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, ShortConv
 
 Section = Mapping[str, Any]
 ACTIVATIONS: Mapping[str, ActivationName] = {
@@ -162,7 +162,7 @@ def unsupported(layer: Layer) -> str:
     mixer, mlp = layer.mixer, layer.mlp
     if mixer is None or mlp is None:
         return "its layers hold attention or an MLP alone"
-    if not isinstance(mixer, Attention | LatentAttention):
+    if not isinstance(mixer, Attention | LatentAttention | ShortConv):
         return f"its layers mix by '{mixer.kind}', which the runtime does not have"
     if isinstance(mixer, LatentAttention) and mixer.sparse_top_k is not None:
         return "its latent attention chooses keys with an indexer"
@@ -170,7 +170,8 @@ def unsupported(layer: Layer) -> str:
         mixer.kind == "cross" or mixer.reuses_kv or mixer.key_is_value
     ):
         return "its layers attend to images, or share keys and values"
-    if mixer.output_gate or layer.streams > 1 or layer.attention_residual or layer.per_layer_input:
+    gated = not isinstance(mixer, ShortConv) and mixer.output_gate
+    if gated or layer.streams > 1 or layer.attention_residual or layer.per_layer_input:
         return "its layers gate attention outputs or carry more than one residual stream"
     if isinstance(mlp, Moe) and (
         mlp.latent_dim or mlp.router_scales or mlp.hash_routed or mlp.dense is not None
@@ -193,8 +194,10 @@ def _read(r: Reader, row: NumericsRow, kinds: list[str], stack: list[Layer]) -> 
     name = r.text(row.activation[0]) or row.activation[1]
     if name not in ACTIVATIONS:
         raise r.error(row.activation[0], name, f"known: {', '.join(ACTIVATIONS)}")
-    mixer = stack[0].mixer
-    assert isinstance(mixer, Attention | LatentAttention)
+    mixers = [layer.mixer for layer in stack]
+    mixer = next((m for m in mixers if isinstance(m, Attention | LatentAttention)), None)
+    if mixer is None:
+        raise BadRequest(f"{r.file}: no layer attends, which is not modelled")
     ropes, pattern = _ropes(r, row, kinds, mixer)
     numerics = Numerics(
         norm=row.norm,

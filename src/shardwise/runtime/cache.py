@@ -2,10 +2,11 @@
 
 Softmax layers keep k [L, B, S, K H] and v [L, B, S, K U], latent ones c [L, B, S, C] and the
 rotated r [L, B, S, R] (`models.kv` counts the same elements). Place s of a row holds the token at
-position s; what lies beyond a row's length is garbage that no query sees. Heads have no dim of
+position s; what lies beyond a row's length is garbage that no query sees. Recurrent layers keep
+their states after a row's last token, [L, B, ...]. Heads have no dim of
 their own: 10 of them fill a tile of 16 on TPUs, and XLA copied the whole cache into such tiles.
 
-An int8 cache has a bf16 scale for each token and head beside them, `k.scale` and `v.scale`
+A cache of int8 or fp8 has a bf16 scale for each token and head beside them, `k.scale` and `v.scale`
 [L, B, K, S], 2 / H of its bytes (1.6 % at 128; `planner.serve.memory` counts them). A latent one is
 a single array cr [L, B, S, C + R] then, with one scale for a token's c and r: what is absorbed
 reads both as one key. On TPUs int8 rows wider than a tile's 128 (several KV heads on a device) are
@@ -21,10 +22,11 @@ import jax.numpy as jnp
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
+from shardwise.models.specs import RecurrentMixer
 from shardwise.runtime.attention.dense import dense_attention
 from shardwise.runtime.attention.paged import PagedKeys
 from shardwise.runtime.attention.scoring import Scaled
-from shardwise.runtime.cache_entry import SCALE, rounded, widths
+from shardwise.runtime.cache_entry import SCALE, is_small, rounded, states, widths
 from shardwise.runtime.call import Call, Past
 from shardwise.runtime.paged_cache import extend_pages
 
@@ -51,12 +53,15 @@ def empty_cache(cfg: ModelConfig, batch: int, places: int, dtype: Any) -> Cache:
             f"a cache of {places} places is more than the {cfg.position_rows} learned positions "
             f"of model '{cfg.name}'; ask for at most that many tokens"
         )
-    int8 = jnp.dtype(dtype) == jnp.int8
+    small = is_small(dtype)
     groups = []
     for layer, count in cfg.layer_groups():
-        entries, heads = widths(layer.mixer, joint=int8)
+        if isinstance(layer.mixer, RecurrentMixer):
+            groups.append(states(layer.mixer, (count, batch)))
+            continue
+        entries, heads = widths(layer.mixer, joint=small)
         group = {n: jnp.zeros((count, batch, places, w), dtype) for n, w in entries.items()}
-        if int8:
+        if small:
             shape = (count, batch, heads, places)
             group |= {n + SCALE: jnp.zeros(shape, jnp.bfloat16) for n in entries}
         groups.append(group)
@@ -67,7 +72,7 @@ def extend(
     past: Past, positions_BT: jax.Array, new: dict[str, jax.Array]
 ) -> tuple[dict[str, jax.Array], dict[str, Any]]:
     """Write [B, T, ...] of each array at its positions; the group's arrays after it, and what the
-    layer attends to: the new tokens where the past was empty, else all places, an int8 array with
+    layer attends to: the new tokens where the past was empty, else all places, small numbers with
     its scales (`Scaled`). A cache in pages is read by the kernel (`PagedKeys`)."""
     if past.paging is not None:
         return extend_pages(past, past.paging, positions_BT, new)
@@ -76,7 +81,7 @@ def extend(
     for name, value in new.items():
         array = arrays[name]
         if name + SCALE in arrays:
-            value, scale_BTK = rounded(value)
+            value, scale_BTK = rounded(value, array.dtype)
             scales = arrays[name + SCALE]
             at = scales.at[past.layer, rows_B1, :, positions_BT]
             arrays[name + SCALE] = at.set(scale_BTK.astype(scales.dtype))

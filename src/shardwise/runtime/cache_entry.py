@@ -1,9 +1,16 @@
-"""What a token leaves in a cache: the width of its entries, and int8 ones' scales."""
+"""What a token leaves in a cache: the width of its entries, and the scales of small numbers; and
+the states of recurrent layers."""
+
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from shardwise.models import Attention, LatentAttention
+from shardwise.models.specs import RecurrentMixer, ShortConv
+from shardwise.runtime.precision import DTYPES
+from shardwise.runtime.quant import NARROW
 
 SCALE = ".scale"
 """Ends the name of the scales of an array."""
@@ -19,11 +26,36 @@ def widths(mixer: object, *, joint: bool) -> tuple[dict[str, int], int]:
     return {"k": heads * mixer.head_dim, "v": heads * mixer.v_head_dim}, heads
 
 
-def rounded(x_BTKH: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """int8 values and their scales [B, T, K] in bf16, max |x| / 127 of a head. A value is off by at
-    most half a scale: that bf16 rounds a scale by 1/512 moves the largest one by 1/4."""
-    wide_BTKH = x_BTKH.astype(jnp.float32)
+def states(mixer: RecurrentMixer, shape: tuple[int, ...]) -> dict[str, jax.Array]:
+    """The states of `shape` sequences before their first token, in float32."""
+    assert isinstance(mixer, ShortConv)
+    return {"conv": jnp.zeros((*shape, mixer.conv_width - 1, mixer.width), jnp.float32)}
+
+
+SMALL = {jnp.dtype(NARROW[name].dtype): NARROW[name] for name in ("int8", "fp8")}
+"""The dtypes of a cache of small numbers; each token and head has a scale."""
+
+
+CACHES: Mapping[str, Any] = {
+    **DTYPES,
+    **{name: form.dtype for name, form in NARROW.items() if jnp.dtype(form.dtype) in SMALL},
+}
+"""The dtypes of caches by the names that plans use."""
+
+
+def is_small(dtype: Any) -> bool:
+    """Whether a cache in this dtype has scales."""
+    return jnp.dtype(dtype) in SMALL
+
+
+def rounded(x_BTKH: jax.Array, dtype: Any) -> tuple[jax.Array, jax.Array]:
+    """Values in a small dtype and their scales [B, T, K] in bf16, max |x| / most of a head. An int8
+    value is off by at most half a scale: that bf16 rounds a scale by 1/512 moves the largest one by
+    1/4."""
+    form, wide_BTKH = SMALL[jnp.dtype(dtype)], x_BTKH.astype(jnp.float32)
     most_BTK = jnp.abs(wide_BTKH).max(-1)
-    scale_BTK = jnp.where(most_BTK == 0, 1.0, most_BTK / 127).astype(jnp.bfloat16)
-    values_BTKH = jnp.round(wide_BTKH / scale_BTK.astype(jnp.float32)[..., None])
-    return jnp.clip(values_BTKH, -127, 127).astype(jnp.int8), scale_BTK
+    scale_BTK = jnp.where(most_BTK == 0, 1.0, most_BTK / form.most).astype(jnp.bfloat16)
+    values_BTKH = wide_BTKH / scale_BTK.astype(jnp.float32)[..., None]
+    if jnp.issubdtype(form.dtype, jnp.integer):
+        values_BTKH = jnp.round(values_BTKH)
+    return jnp.clip(values_BTKH, -form.most, form.most).astype(form.dtype), scale_BTK

@@ -33,14 +33,16 @@ class Call:
 class Past:
     """The cache of a layer group (`cache.py`), and which of its layers this is.
 
-    `fresh`: nothing was there before, so new tokens attend to each other alone. `paging` tells
-    where the sequences of a step lie, for a cache in pages (`paged_cache.py`).
+    `fresh`: nothing was there before, so new tokens attend to each other alone; `lengths_B` are
+    those of rows padded on the right, if any. `paging` tells where the sequences of a step lie, for
+    a cache in pages (`paged_cache.py`).
     """
 
     arrays: dict[str, jax.Array]
     layer: jax.Array | int
     fresh: bool
     paging: Paging | None = None
+    lengths_B: jax.Array | None = None
 
 
 def scoring_of(

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig
 from shardwise.runtime.init import Tree, padded_shape, rows_tree, stacked_shape, stored_rows
 from shardwise.runtime.names import Piece, pieces
+from shardwise.runtime.quant import Quantized, quantise, summed_axes
 from shardwise.runtime.tensor_file import INDEX, SINGLE, Entry, read_folder, write_file
 
 IGNORED = re.compile(r"rotary_emb\.inv_freq$|\.attn\.(masked_)?bias$|attention\.(masked_)?bias$")
@@ -31,8 +34,16 @@ TOWER = re.compile(r"^(model\.)?(vision_tower|multi_modal_projector|audio_tower)
 Index = tuple[slice, ...]
 
 
-def load(path: Path | str, cfg: ModelConfig, dtype: Any = None, shardings: Any = None) -> Tree:
-    """The parameter tree of a checkpoint, in `dtype` (None: as stored), laid out by `shardings`.
+def load(
+    path: Path | str,
+    cfg: ModelConfig,
+    dtype: Any = None,
+    shardings: Any = None,
+    kept: str | None = None,
+) -> Tree:
+    """The parameter tree of a checkpoint, in `dtype` (None: as stored), laid out by `shardings`;
+    its matmuls' weights and tables `kept` in small numbers (`quant.NARROW`) from the first on: one
+    layer's or expert's matrix at a time is there in full.
 
     `path` is a file or a folder with model.safetensors or an index. Raises BadRequest, before any
     tensor is read, with the name and the shape of a tensor that is missing, left over or different.
@@ -46,10 +57,12 @@ def load(path: Path | str, cfg: ModelConfig, dtype: Any = None, shardings: Any =
         here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         shardings = jax.tree.map(lambda _: here, rows_tree(cfg))
 
-    def one(row: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+    def one(row: Any, sharding: jax.sharding.Sharding) -> Any:
         piece = by_row[row.group, row.name]
         held = next(_tensors(cfg, piece))[1]
         kind = entries[spelt(held)].dtype if dtype is None else np.dtype(dtype)
+        if kept is not None and summed_axes(row):
+            return _place_small(piece, cfg, entries, spelt, kept, sharding)
         return _place(piece, cfg, entries, spelt, kind, sharding)
 
     return jax.tree.map(one, rows_tree(cfg), shardings)
@@ -195,6 +208,41 @@ def _place(
         blocks += jax.block_until_ready(put)
         del block, put
     return jax.make_array_from_single_device_arrays(shape, sharding, blocks)
+
+
+def _place_small(
+    piece: Piece,
+    cfg: ModelConfig,
+    entries: Mapping[str, Entry],
+    spelt: Any,
+    kept: str,
+    sharding: jax.sharding.Sharding,
+) -> Quantized:
+    """One array in small numbers and its scales, cut as the sharding cuts it."""
+    row = piece.row
+    names = {key: spelt(name) for key, name in _tensors(cfg, piece)}
+    real, shape = stacked_shape(row), padded_shape(row, sharding)
+    outer = (row.group is not None) + piece.per_expert
+    summed = tuple(axis - outer for axis in summed_axes(row))
+    found: list[list[np.ndarray]] = [[], []]
+    for place in np.ndindex(real[:outer]):
+        index = tuple(slice(i, i + 1) for i in place) + tuple(slice(0, n) for n in real[outer:])
+        block = _block(piece, names, entries, index, np.float32).reshape(real[outer:])
+        small = quantise(jnp.asarray(_padded(block, shape[outer:])), summed, kept)
+        for parts, array in zip(found, small, strict=True):
+            parts.append(np.asarray(array))
+    values, scale = (np.stack(parts).reshape(*real[:outer], *parts[0].shape) for parts in found)
+    return Quantized(
+        jax.device_put(values, sharding), jax.device_put(scale, _of_scale(sharding, scale.shape))
+    )
+
+
+def _of_scale(sharding: jax.sharding.Sharding, shape: tuple[int, ...]) -> jax.sharding.Sharding:
+    """How the scales of an array lie that lies so: dims of size 1 are whole."""
+    if not isinstance(sharding, NamedSharding):
+        return sharding
+    cut = [entry if n > 1 else None for entry, n in zip(sharding.spec, shape, strict=False)]
+    return NamedSharding(sharding.mesh, PartitionSpec(*cut))
 
 
 def _block(

@@ -29,7 +29,9 @@ def prefill(
     """
     call = call_of(tokens_BT, cfg, options)
     x_BTD = embed(params, tokens_BT, cfg, call)
-    x_BTD, groups = run_stack(params["layers"], x_BTD, cfg, call, cache.groups, fresh=True)
+    x_BTD, groups = run_stack(
+        params["layers"], x_BTD, cfg, call, cache.groups, fresh=True, lengths_B=lengths_B
+    )
     last_B11 = (lengths_B - 1)[:, None, None]
     x_B1D = jnp.take_along_axis(x_BTD, last_B11, axis=1)
     logits_B1V = head(params, x_B1D, cfg, call)

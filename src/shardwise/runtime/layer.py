@@ -1,4 +1,4 @@
-"""One layer: attention and MLP with their norms, added to the residual stream."""
+"""One layer: a mixer and an MLP with their norms, added to the residual stream."""
 
 from collections.abc import Mapping
 
@@ -7,12 +7,14 @@ from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Attention, LatentAttention, Layer, Moe
 from shardwise.models.numerics import Rope
+from shardwise.models.specs import ShortConv
 from shardwise.runtime.attention_block import attention_block
 from shardwise.runtime.call import Call, Past
 from shardwise.runtime.mla import latent_attention
 from shardwise.runtime.mlp import mlp
 from shardwise.runtime.moe import moe
 from shardwise.runtime.norms import norm
+from shardwise.runtime.short_conv import short_conv
 
 Params = Mapping[str, jax.Array]
 
@@ -27,7 +29,7 @@ def run_layer(
     """
     scale = call.numerics.residual_scale
     x_BTD = call.options.mark("block_input", x_BTD)
-    with jax.named_scope("attention"):
+    with jax.named_scope("attention" if layer.attention else "linear_attention"):
         normed_BTD = _normed(p, "attention", x_BTD, layer, call)
         mixed_BTD, arrays = _mix(p, normed_BTD, layer, rope, call, past)
         mixed_BTD = _post(p, "post_attention", mixed_BTD, layer, call)
@@ -47,7 +49,9 @@ def _added(x_BTD: jax.Array, scale: float, out_BTD: jax.Array) -> jax.Array:
 def _mix(
     p: Params, x_BTD: jax.Array, layer: Layer, rope: Rope | None, call: Call, past: Past | None
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    m = layer.attention
+    m = layer.mixer
+    if isinstance(m, ShortConv):
+        return short_conv(p, x_BTD, m, call, past)
     if isinstance(m, LatentAttention):
         return latent_attention(p, x_BTD, m, rope, call, past)
     assert isinstance(m, Attention)

@@ -19,7 +19,7 @@ from shardwise.runtime.cache import as_read, extend
 from shardwise.runtime.call import Call, Past, scoring_of
 from shardwise.runtime.linear import biased, out_of
 from shardwise.runtime.norms import norm
-from shardwise.runtime.quant import Quantized, Weight, product
+from shardwise.runtime.quant import Quantized, Weight, product, scaled_last
 from shardwise.runtime.rope import rotate
 
 Params = Mapping[str, jax.Array]
@@ -80,7 +80,8 @@ def _queries(p: Params, x_BTD: jax.Array, call: Call) -> jax.Array:
 
 
 def _absorbed(q_BTNP: jax.Array, k_up: Weight) -> jax.Array:
-    """q k_up^T. An int8 scale belongs to (n, p), which is summed here: it goes to q first."""
+    """q k_up^T. A scale that belongs to (n, p), which is summed here, goes to q first."""
+    k_up = scaled_last(k_up, (0,), q_BTNP.dtype)
     if isinstance(k_up, Quantized):
         scaled = q_BTNP * k_up.scale.astype(q_BTNP.dtype)[None]
         return jnp.einsum("BTNP,CNP->BTNC", scaled, k_up.values.astype(q_BTNP.dtype))

@@ -221,6 +221,30 @@ COHERE: Names = {
     "attention.q_norm": (f"{_LAYER}self_attn.q_norm.weight", "N,H"),
     "attention.k_norm": (f"{_LAYER}self_attn.k_norm.weight", "K,H"),
 }
+_LFM2_IN = (f"{_LAYER}conv.in_proj.weight", "[F],D")
+_LFM2_BIAS = (f"{_LAYER}conv.in_proj.bias", "[F]")
+LFM2: Names = {
+    **LLAMA,
+    **_plain("model.", {"norm.final": "embedding_norm"}),
+    **_plain(
+        _LAYER,
+        {
+            "attention.o": "self_attn.out_proj",
+            "attention.q_norm": "self_attn.q_layernorm",
+            "attention.k_norm": "self_attn.k_layernorm",
+            "norm.attention": "operator_norm",
+            "norm.mlp": "ffn_norm",
+            "mlp.gate": "feed_forward.w1",
+            "mlp.up": "feed_forward.w3",
+            "mlp.down": "feed_forward.w2",
+            "conv.out": "conv.out_proj",
+        },
+    ),
+    **dict.fromkeys(("conv.gate_in", "conv.gate_out", "conv.x"), _LFM2_IN),
+    **dict.fromkeys(("conv.gate_in.bias", "conv.gate_out.bias", "conv.x.bias"), _LFM2_BIAS),
+    "conv.kernel": (f"{_LAYER}conv.conv.weight", "F,1,W"),
+    "conv.kernel.bias": f"{_LAYER}conv.conv.bias",
+}
 STARCODER2: Names = {**LLAMA, **_plain(_LAYER, {"mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"})}
 
 NAMES: Mapping[str, Names] = {
@@ -234,6 +258,7 @@ NAMES: Mapping[str, Names] = {
     "qwen3": LLAMA,
     "granite": LLAMA,
     "gemma": LLAMA,
+    "lfm2": LFM2,
     "mixtral": MIXTRAL,
     "granitemoe": GRANITE_MOE,
     "qwen2_moe": _QWEN_MOE,

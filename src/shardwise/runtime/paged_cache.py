@@ -1,42 +1,74 @@
 """The cache in pages: for each layer group arrays [L, P, S, X] that all sequences share.
 
 L layers, P pages of S places, and the heads of a token side by side as in the contiguous cache
-(`cache.py`); an int8 one has scales [L, P, K, S] beside it. A latent cache keeps c and r as one
-entry, which what is absorbed reads as one key. Who has which page is `scheduling/`'s business;
-where a step's tokens lie comes as a `Paging`.
+(`cache.py`); one of small numbers has scales [L, P, K, S] beside it. A latent cache keeps c and r
+as one entry, which what is absorbed reads as one key. A recurrent layer has [L, P, ...], in each
+page the state after the last token of it that was computed. Layers that keep the same tokens share
+a pool and a table (`models.kv.CacheGroup`). Who has which page is `scheduling/`'s business; where a
+step's tokens lie comes as a `Paging`, one for each layer group.
 """
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from shardwise.models import ModelConfig
+from shardwise.models.kv import CacheGroup
+from shardwise.models.specs import RecurrentMixer
 from shardwise.runtime.attention.paged import PagedKeys, Paging
-from shardwise.runtime.cache_entry import SCALE, rounded, widths
+from shardwise.runtime.cache_entry import SCALE, is_small, rounded, states, widths
 from shardwise.runtime.call import Past
 
 Pages = tuple[dict[str, jax.Array], ...]
 """One dict of arrays per layer group."""
 
 
-def empty_pages(cfg: ModelConfig, pages: int, page_size: int, dtype: Any) -> Pages:
-    """A cache of zeros; `dtype` a float's or int8."""
-    groups = []
-    for layer, count in cfg.layer_groups():
-        entries, heads = widths(layer.mixer, joint=True)
-        group = {n: jnp.zeros((count, pages, page_size, w), dtype) for n, w in entries.items()}
-        if jnp.dtype(dtype) == jnp.int8:
-            shape = (count, pages, heads, page_size)
-            group |= {n + SCALE: jnp.ones(shape, jnp.bfloat16) for n in entries}
-        groups.append(group)
-    return tuple(groups)
+def empty_pages(
+    cfg: ModelConfig,
+    groups: Sequence[CacheGroup],
+    pages: Sequence[int],
+    page_size: int,
+    dtype: Any,
+) -> Pages:
+    """A cache of zeros with `pages` of each of the `groups`; `dtype` a float's or a small one's."""
+    made: dict[int, dict[str, jax.Array]] = {}
+    for group, count in zip(groups, pages, strict=True):
+        made |= {layer: _empty(cfg, layer, count, page_size, dtype) for layer in group.layers}
+    return tuple(made[layer] for layer in range(len(cfg.groups)))
 
 
-def page_bytes(cfg: ModelConfig, page_size: int, dtype: Any) -> int:
-    """Bytes of one page in all layers, scales included."""
-    shapes = jax.eval_shape(lambda: empty_pages(cfg, 1, page_size, dtype))
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+def _empty(
+    cfg: ModelConfig, index: int, pages: int, page_size: int, dtype: Any
+) -> dict[str, jax.Array]:
+    layer, count = cfg.layer_groups()[index]
+    if isinstance(layer.mixer, RecurrentMixer):
+        return states(layer.mixer, (count, pages))
+    entries, heads = widths(layer.mixer, joint=True)
+    arrays = {n: jnp.zeros((count, pages, page_size, w), dtype) for n, w in entries.items()}
+    if is_small(dtype):
+        shape = (count, pages, heads, page_size)
+        arrays |= {n + SCALE: jnp.ones(shape, jnp.bfloat16) for n in entries}
+    return arrays
+
+
+def page_bytes(
+    cfg: ModelConfig, group: CacheGroup, page_size: int, dtype: Any, layout: Any = None
+) -> int:
+    """Bytes of one page in all layers of a group, scales included: on one device, of one page of
+    each pool where a `layout` (`engine/server_layout.py`) cuts them."""
+    pools, size = 1 if layout is None else layout.pool_count, 0
+    for layer in group.layers:
+        make = partial(_empty, cfg, layer, pools, page_size, dtype)
+        for name, x in jax.eval_shape(make).items():
+            shape = x.shape
+            if layout is not None:
+                shape = layout.page_sharding(name, cfg.groups[layer].mixer).shard_shape(shape)
+            size += prod(shape) * x.dtype.itemsize
+    return size
 
 
 def extend_pages(
@@ -45,20 +77,37 @@ def extend_pages(
     """Write [1, X, K, ...] of each array at its positions; the group's arrays after it, and what
     the layer attends to."""
     arrays = dict(past.arrays)
-    count, size = arrays[next(iter(new))].shape[1:3]
-    pages_X = paging.pages_of(positions_BX[0], size, none=count)  # beyond the last: not written
-    places_X = positions_BX[0] % size
     held = {}
     for name, value in new.items():
-        scales = arrays.get(name + SCALE)
-        entry = value[0]
-        if scales is not None:
-            entry, scale_XK = rounded(entry)
-            at = scales.at[past.layer, pages_X, :, places_X]
-            scales = arrays[name + SCALE] = at.set(scale_XK.astype(scales.dtype), mode="drop")
-        flat_XW = entry.reshape(entry.shape[0], -1).astype(arrays[name].dtype)
-        arrays[name] = arrays[name].at[past.layer, pages_X, places_X].set(flat_XW, mode="drop")
-        held[name] = PagedKeys(
-            arrays[name], scales, past.layer, value.shape[2], value.shape[3], paging
-        )
+        written: Callable[..., Any] = _write
+        if paging.over is not None:
+            stored = ("LPSW", "LPKS" if name + SCALE in arrays else None)
+            ins = (*stored, "BRKH", "BR", paging.letters, "")
+            heads = {"kv_heads": value.shape[2], "heads": value.shape[2]}
+            written = paging.over(_write, ins, stored, **heads)
+        arguments = (value, positions_BX, paging.alone(), jnp.asarray(past.layer))
+        array, scales = written(arrays[name], arrays.get(name + SCALE), *arguments)
+        arrays |= {name: array} if scales is None else {name: array, name + SCALE: scales}
+        K, H = value.shape[2:]
+        held[name] = PagedKeys(array, scales, past.layer, K, H, paging)
     return arrays, held
+
+
+def _write(
+    array: jax.Array,
+    scales: jax.Array | None,
+    value_BXKH: jax.Array,
+    positions_BX: jax.Array,
+    paging: Paging,
+    layer: Any,
+) -> tuple[jax.Array, jax.Array | None]:
+    """The array, and its scales, with the entries of a step's tokens."""
+    count, here = array.shape[1:3]
+    pages_X, places_X = paging.put(positions_BX[0], here, none=count)  # that one is not written
+    entry = value_BXKH[0]
+    if scales is not None:
+        entry, scale_XK = rounded(entry, array.dtype)
+        at = scales.at[layer, pages_X, :, places_X]
+        scales = at.set(scale_XK.astype(scales.dtype), mode="drop")
+    flat_XW = entry.reshape(entry.shape[0], -1).astype(array.dtype)
+    return array.at[layer, pages_X, places_X].set(flat_XW, mode="drop"), scales

@@ -89,17 +89,22 @@ def run_stack(
     cache: tuple[Any, ...] | None = None,
     *,
     fresh: bool = False,
-    paging: Paging | None = None,
+    lengths_B: jax.Array | None = None,
+    paging: Sequence[Paging] | None = None,
     first: int = 0,
     last: int | None = None,
 ) -> tuple[jax.Array, tuple[Any, ...] | None]:
     """All layers, or those of a stage; the cache is carried through the loop and updated in place.
 
     `layers[group]` maps names to `[layers of the group in the range, ...]`; or it is a tuple of
-    these layers (`unstacked`), which are run without a loop.
+    these layers (`unstacked`), which are run without a loop. `paging` has one for each group.
     """
+
+    def past(group: int, arrays: dict[str, jax.Array], layer: Any) -> Past:
+        place = None if paging is None else paging[group]
+        return Past(arrays, layer, fresh, paging=place, lengths_B=lengths_B)
+
     for segment in segments(cfg, first, last):
-        past = partial(Past, fresh=fresh, paging=paging)
         x_BTD, cache = _run_segment(layers, x_BTD, cfg, call, cache, past, segment)
     return x_BTD, cache
 
@@ -130,7 +135,7 @@ def _run_segment(
             past = None
             if held is not None:
                 at = starts[place.group] + step * segment.count(place.group) + place.index
-                past = past_of(held[place.group], at)
+                past = past_of(place.group, held[place.group], at)
             run = partial(one, place)
             if held is None:
                 run = rematerialised(run, call.options, looped=looped)

@@ -8,10 +8,13 @@ looking in here: contents stay right if it makes the copies in their order, befo
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from shardwise.scheduling.config import SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
+from shardwise.scheduling.kept import KeptPages
 from shardwise.scheduling.pages import PageCopy, PagePool
+from shardwise.scheduling.policies import Want
 from shardwise.scheduling.prefix import PrefixTree
 from shardwise.scheduling.requests import Request
 from shardwise.scheduling.requests import Sequence as Job
@@ -25,7 +28,9 @@ class CacheManager:
     def __init__(self, config: SchedulerConfig) -> None:
         self.size = config.page_size
         self.pool = PagePool(config.pages)
-        self.tree = PrefixTree(self.pool, config.host_pages if config.prefix_cache else 0)
+        self.kept = KeptPages(config.kept, config.page_size) if config.kept else None
+        host_pages = config.host_pages if config.prefix_cache else 0
+        self.tree = PrefixTree(self.pool, host_pages, self.kept)
         self.held = 0
         """Pages of running sequences now."""
         self.full = 0
@@ -40,7 +45,7 @@ class CacheManager:
         """Sequences that wait with the pages of their parents."""
         self._joined: list[Job] = []
         self._left: list[tuple[Job, int]] = []
-        self._grown: list[tuple[Job, int, list[int]]] = []
+        self._grown: list[tuple[Job, int, int, list[int]]] = []
 
     @property
     def swapped(self) -> int:
@@ -54,11 +59,51 @@ class CacheManager:
 
     def most_hit(self, job: Job) -> int:
         """Pages that may come from the cache: the last token is computed, as it yields the next."""
-        return min(len(job.keys), (job.target - 1) // self.size) if self._reuse else 0
+        return self._usable(job.keys, job.target)
+
+    def _usable(self, keys: tuple[Any, ...], tokens: int) -> int:
+        most = min(len(keys), (tokens - 1) // self.size) if self._reuse else 0
+        if self.kept is None or not most:
+            return most
+        return self.kept.usable(self.tree.cells(keys, most))
+
+    def want(self, job: Job) -> Want:
+        """What a waiting or parked sequence needs to start."""
+        size, ahead, full = self.size, self._ahead, self.full_pages(job.request)
+        if job.forked:  # a page that is written in is not shared
+            shared = len(job.pages) - (job.cached % size > 0)
+            fresh = pages_for(job.cached + 1 + ahead, size) - shared
+            return Want(fresh, 0, shared, full, job.cached)
+        if job.cached:  # parked
+            return Want(pages_for(job.cached + 1 + ahead, size), 0, 0, full, job.cached)
+        found = self.tree.peek(job.keys, self.most_hit(job))
+        fresh = pages_for(job.target + 1 + ahead, size) - found.device
+        cached = (found.device + found.host) * size
+        return Want(fresh, found.unlocked, found.device, full, cached)
+
+    def hit_tokens(self, request: Request) -> int:
+        """Tokens of a new request's prompt that are cached here, on the host or not."""
+        if not self._reuse:
+            return 0
+        found = self.tree.peek(request.keys, self._usable(request.keys, request.prompt))
+        return (found.device + found.host) * self.size
+
+    def misfit(self, request: Request) -> str:
+        """Why a request can never run here; empty where it can."""
+        need = self.full_pages(request)
+        if need <= self.pool.size:
+            return ""
+        return (
+            f"its {request.prompt + request.most:,} tokens need {need:,} pages of "
+            f"{self.size} and the cache has {self.pool.size:,}"
+        )
 
     def changes(self) -> Changes | None:
         """What has changed since this was last asked; None for nothing."""
         copies = self.tree.copies
+        if self.kept is not None and self.kept.grown:
+            self._grown += self.kept.grown
+            self.kept.grown = []
         if not (self._joined or self._left or self._grown or copies):
             return None
         changes = Changes(self._joined, self._left, self._grown, copies)
@@ -92,9 +137,28 @@ class CacheManager:
         """More pages for running sequences."""
         for job, count in needs:
             pages = self.pool.take(count) if count <= self.pool.free else self.take(count)
-            self._grown.append((job, len(job.pages), pages))
+            self._grown.append((job, 0, len(job.pages), pages))
             job.pages += pages
             self.held += count
+            if self.kept is not None:
+                self.kept.grow(job, count)
+
+    def cover(self, job: Job, begin: int, end: int) -> None:
+        """Pages of all groups for a chunk of its prompt."""
+        if self.kept is not None:
+            self.kept.cover(job, begin, end)
+
+    def computed(self, job: Job, begin: int) -> None:
+        """A chunk of its prompt from `begin` on is computed: cache what is whole."""
+        whole = job.cached == job.target
+        if self.kept is not None:
+            self.kept.drop_unfinished(job, begin)
+            self.remember(job)
+            self.kept.move_on(job)
+            if whole and self._ahead:
+                self.kept.grow(job, 1)
+        elif whole:
+            self.remember(job)
 
     def release(self, job: Job) -> None:
         """Give its pages back, those of the host, too."""
@@ -107,12 +171,17 @@ class CacheManager:
             job.swapped = []
         if job.forked:
             self._unfork(job)
+        if self.kept is not None:
+            self.kept.release(job)
 
     # Starting.
 
     def lock_prefix(self, job: Job) -> None:
         """Hold what of its prompt is cached."""
-        job.node = self.tree.lock(job.keys, self.most_hit(job))
+        most = self.most_hit(job)
+        if self.kept is not None:
+            self.kept.hit(job, self.tree.cells(job.keys, most))
+        job.node = self.tree.lock(job.keys, most)
 
     def start(self, job: Job) -> int:
         """Pages for a whole prompt whose cached beginning is locked; returns the tokens that come
@@ -142,6 +211,8 @@ class CacheManager:
         copied = job.cached if job.swapped else 0
         if job.swapped:
             self._copy_in(job)
+        if self.kept is not None:
+            self.tree.copies += self.kept.resume(job, len(job.pages))
         self.enter(job)
         return copied
 
@@ -152,11 +223,15 @@ class CacheManager:
         pages = pages_for(job.cached, self.size)
         if self._swap is None or pages > self._swap.free:
             return False
+        kept = self.kept.swap_out(job, pages) if self.kept is not None else ([], [])
+        if kept is None:
+            return False
         swapped = self._swap.take(pages)
         targets = [self._swap_base + page for page in swapped]
         self.tree.copies.append(PageCopy("out", job.pages[:pages], targets))
+        self.tree.copies += kept[0]
         self.release(job)
-        job.swapped = swapped
+        job.swapped, job.swapped_kept = swapped, kept[1]
         return True
 
     def remember(self, job: Job) -> None:
@@ -172,9 +247,10 @@ class CacheManager:
         if known <= job.borrowed:
             return
         keys, pages = job.keys[job.borrowed : known], job.pages[job.borrowed : known]
-        job.node, used = self.tree.insert(job.node, keys, pages)
+        cells = self.kept.cells(job, job.borrowed, known) if self.kept is not None else ()
+        job.node, used = self.tree.insert(job.node, keys, pages, cells)
         if used != pages and job.slot >= 0:  # another has brought the same meanwhile
-            self._grown.append((job, job.borrowed, used))
+            self._grown.append((job, 0, job.borrowed, used))
         job.pages[job.borrowed : known] = used
         job.borrowed = known
 
@@ -225,6 +301,8 @@ class CacheManager:
         assert sorted(slots) == [*range(len(slots))], "a slot is free and in use, or neither"
         if self._swap is not None:
             self._swap.check([job.swapped for job in others])
+        if self.kept is not None:
+            self.kept.check([*running, *others])
         assert self.held == sum(len(job.pages) for job in running)
         assert self.full == sum(self.full_pages(job.request) for job in running)
         for job in running:

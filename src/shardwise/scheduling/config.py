@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shardwise.errors import BadRequest, unknown
+from shardwise.scheduling.kept import KeptGroup, check_kept
 from shardwise.scheduling.policies import POLICIES, Admission, Policy
 from shardwise.scheduling.requests import ORDERS, Order, Time
 
@@ -22,7 +23,8 @@ class SchedulerConfig:
     swapped to the host while `swap_pages` has room. `host_pages` is the prefix cache's second tier.
     `age` belongs to order "aged", in the clock's units. More than `max_waiting` waiting requests
     are refused (0: no such bound), and with `refuse_late` those whose deadline passes first.
-    `lookahead` is how many tokens beyond one a sequence may add in a step (speculation).
+    `lookahead` is how many tokens beyond one a sequence may add in a step (speculation). `kept` are
+    the groups of layers that need only the end of a sequence, beside those that need all of it.
     """
 
     pages: int
@@ -41,6 +43,7 @@ class SchedulerConfig:
     max_waiting: int = 0
     refuse_late: bool = False
     lookahead: int = 0
+    kept: tuple[KeptGroup, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("pages", "page_size", "batch", "budget"):
@@ -71,3 +74,7 @@ class SchedulerConfig:
                 f"{self.lookahead} speculated tokens do not fit a page of {self.page_size}; use "
                 "larger pages or fewer tokens"
             )
+        if self.kept and self.policy == "static":
+            raise BadRequest("static batches give up no pages; leave `kept` empty")
+        for group in self.kept:
+            check_kept(group, self.batch, self.budget, self.page_size)

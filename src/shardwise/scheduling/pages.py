@@ -14,11 +14,13 @@ from shardwise.errors import BadRequest
 
 class PageCopy(NamedTuple):
     """Pages whose contents are copied, each of `sources` to its like of `targets`: "out" from the
-    device to the host, "in" from the host to the device, "fork" from device to device."""
+    device to the host, "in" from the host to the device, "fork" from device to device. `group` is 0
+    for layers that keep everything, from 1 on for those with pools of their own (`kept.py`)."""
 
     kind: Literal["out", "in", "fork"]
     sources: Sequence[int]
     targets: Sequence[int]
+    group: int = 0
 
 
 class PagePool:

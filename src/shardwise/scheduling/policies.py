@@ -58,6 +58,11 @@ class View(Protocol):
         """Tokens that a decoding sequence puts into a step."""
         ...
 
+    @property
+    def grain(self) -> int:
+        """Tokens at whose multiples a chunk should end, so that what is kept there may be found."""
+        ...
+
     def waiting(self) -> Iterator[Job]:
         """Requests to admit, in order."""
         ...
@@ -134,7 +139,7 @@ def interleaved(view: View) -> Decision:
     """The next chunk of one prompt, else a decoding step."""
     if view.prefilling:
         job = view.prefilling[0]
-        return Decision(chunks=[(job, min(view.budget, job.target - job.cached))])
+        return Decision(chunks=[(job, _cut(view, job, job.cached, view.budget))])
     room = view.room()
     joins, next_join = _join(view, room)
     if not joins:
@@ -187,7 +192,7 @@ def _go_on(view: View, budget: int) -> tuple[list[tuple[Job, int]], int]:
     for job in view.prefilling:
         if budget < 1:
             break
-        tokens = min(budget, job.target - job.cached)
+        tokens = _cut(view, job, job.cached, budget)
         chunks.append((job, tokens))
         budget -= tokens
     return chunks, budget
@@ -210,8 +215,18 @@ def _admit(
             break
         tokens = job.target - want.cached
         if budget is not None:
-            tokens = min(tokens, budget)
+            tokens = _cut(view, job, want.cached, budget)
             budget -= tokens
         admits.append(job)
         chunks.append((job, tokens))
     return admits, chunks
+
+
+def _cut(view: View, job: Job, start: int, budget: int) -> int:
+    """Tokens of the next chunk of a prompt: to the last multiple of the grain that it reaches, else
+    all that is left, as where none of it can be cached."""
+    tokens, grain = min(budget, job.target - start), view.grain
+    if grain == 1 or not job.keys:
+        return tokens
+    last = (start + tokens) // grain * grain
+    return last - start if last > start else tokens

@@ -10,11 +10,12 @@ part of the tree: a page is of no use without those before it.
 Book: 7.4.2 (LRU tree; host memory as a second tier). The tree owns one reference of each page.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
+from shardwise.scheduling.kept import KeptCell, KeptPages
 from shardwise.scheduling.pages import PageCopy, PagePool
 
 Keys = tuple[Any, ...]
@@ -23,7 +24,8 @@ Keys = tuple[Any, ...]
 @dataclass(slots=True, eq=False)
 class PrefixNode:
     """An edge and what hangs below it. `pages` is None while the run lies on the host, in its
-    pages `hosted`; `live` is how many children have pages on the device."""
+    pages `hosted`; `live` is how many children have pages on the device. `cells` are what layers
+    that keep only the end of a sequence have of each key, where there are such (`kept.py`)."""
 
     keys: Keys
     pages: list[int] | None
@@ -33,6 +35,7 @@ class PrefixNode:
     live: int = 0
     locks: int = 0
     hosted: list[int] = field(default_factory=list)
+    cells: list[KeptCell] = field(default_factory=list)
 
 
 class PrefixHit(NamedTuple):
@@ -45,10 +48,12 @@ class PrefixHit(NamedTuple):
 
 
 class PrefixTree:
-    """The cache of one replica, over the pages of `pool`; `host_pages` is the second tier."""
+    """The cache of one replica, over the pages of `pool`; `host_pages` is the second tier, `kept`
+    has what its cells hold."""
 
-    def __init__(self, pool: PagePool, host_pages: int = 0) -> None:
+    def __init__(self, pool: PagePool, host_pages: int = 0, kept: KeptPages | None = None) -> None:
         self.pool = pool
+        self.kept = kept
         self.host_pages = host_pages
         self.root = PrefixNode((), [], None, 0)
         self.device = 0
@@ -87,6 +92,20 @@ class PrefixTree:
                 break
             node = child
         return PrefixHit(device, host, unlocked)
+
+    def cells(self, keys: Keys, most: int) -> list[KeptCell]:
+        """Of the longest match of the first `most` keys."""
+        node, found = self.root, []
+        while len(found) < most:
+            child = node.children.get(keys[len(found)])
+            if child is None:
+                break
+            same = _common(child.keys, keys, len(found), most)
+            found += child.cells[:same]
+            if same < len(child.keys):
+                break
+            node = child
+        return found
 
     def lock(self, keys: Keys, most: int) -> PrefixNode:
         """Lock the longest match of the first `most` keys and return its deepest node."""
@@ -130,7 +149,7 @@ class PrefixTree:
         return [page for run in reversed(runs) for page in run]
 
     def insert(
-        self, node: PrefixNode, keys: Keys, pages: list[int]
+        self, node: PrefixNode, keys: Keys, pages: list[int], cells: Sequence[KeptCell] = ()
     ) -> tuple[PrefixNode, list[int]]:
         """Hang computed pages below a node that the caller has locked, and lock them for it.
 
@@ -145,11 +164,14 @@ class PrefixTree:
             child = node.children.get(keys[at])
             if child is None:
                 child = self._attach(node, keys[at:], pages[at:], tick)
+                child.cells += cells[at:]
             else:
                 same = _common(child.keys, keys, at, len(keys))
                 if same < len(child.keys):
                     child = self._split(child, same)
                 self._adopt(child, pages[at : at + same])
+                if self.kept is not None:
+                    self.kept.merge(child.cells, cells[at : at + same])
             child.locks += 1
             child.tick = tick
             used += child.pages or []
@@ -250,6 +272,7 @@ class PrefixTree:
         upper.locks = node.locks
         upper.live = 0 if node.pages is None else 1
         upper.hosted, node.hosted = node.hosted[:at], node.hosted[at:]
+        upper.cells, node.cells = node.cells[:at], node.cells[at:]
         parent.children[upper.keys[0]] = upper
         node.keys = node.keys[at:]
         node.pages = None if node.pages is None else node.pages[at:]
@@ -275,6 +298,7 @@ class PrefixTree:
         else:
             for gone in self._below(node):
                 self._leave_host(gone)
+            self._forget(node)
             self._nodes -= 1 + sum(1 for _ in self._below(node))
             del parent.children[node.keys[0]]
             for gone in (node, *self._below(node)):
@@ -298,8 +322,15 @@ class PrefixTree:
             node.parent = None
             self._nodes -= 1
             self._leave_host(node)
+            self._forget(node)
             self._offer(parent)
         return True
+
+    def _forget(self, node: PrefixNode) -> None:
+        """Let go of what the cells of a node and of those below it hold."""
+        if self.kept is not None:
+            for gone in (node, *self._below(node)):
+                self.kept.forget(gone.cells)
 
     def _leave_host(self, node: PrefixNode) -> None:
         if self.host is not None:

@@ -71,6 +71,8 @@ class Sequence:
     `keys` are the request's, to which an engine adds those of answered tokens (and writes nothing
     else here). `slot` is its row in the batch while it runs, else -1. Without running it may hold
     pages of the host (`swapped`) or, `forked`, those of the prompt it shares.
+    `kept` has for each group of layers that keep only the end of a sequence its pages by their
+    places in the table (`kept.py`).
     """
 
     request: Request
@@ -81,6 +83,8 @@ class Sequence:
     forked: bool = False
     forks: "list[Sequence]" = field(default_factory=list)
     pages: list[int] = field(default_factory=list)
+    kept: list[dict[int, int]] = field(default_factory=list)
+    swapped_kept: list[dict[int, int]] = field(default_factory=list)
     node: Any = None
     borrowed: int = 0
     cached: int = 0
@@ -109,6 +113,7 @@ class Sequence:
     def moved(self, order: tuple[Any, ...]) -> "Sequence":
         """The same sequence for another scheduler, with all that is counted and nothing held."""
         other = replace(self, order=order, pages=[], node=None, borrowed=0, swapped=[], forks=[])
+        other.kept, other.swapped_kept = [], []
         other.target, other.keys = self.target, self.keys
         return other
 

@@ -14,14 +14,14 @@ to run the same decoding step `plan.repeat` times over says so (`extend`) and pa
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from heapq import heappop, heappush
 
+from shardwise.scheduling.backlog import Backlog
 from shardwise.scheduling.cache_manager import CacheManager
 from shardwise.scheduling.config import SchedulerConfig
 from shardwise.scheduling.decoding import Decoding
-from shardwise.scheduling.forecast import pages_for, peak_pages
+from shardwise.scheduling.forecast import peak_pages
 from shardwise.scheduling.policies import POLICIES, Decision, Room, Want
-from shardwise.scheduling.queue import OrderedQueue
+from shardwise.scheduling.preemption import displace, drop_fork, make_room
 from shardwise.scheduling.requests import Request, Sequence, Time, order_key
 from shardwise.scheduling.step import (
     Changes,
@@ -46,21 +46,18 @@ class Scheduler:
         self.pool, self.tree = self.cache.pool, self.cache.tree
         self.prefilling: list[Sequence] = []
         self.decoding = Decoding(config.page_size, config.lookahead)
-        self.backlog = 0
-        """Prompt tokens not computed yet, of waiting and running requests."""
         self.handed: set[Sequence] = set()
         """Prefilled sequences whose cache another replica is still to fetch."""
         self.budget = config.budget
         self.tokens_per_decode = 1 + config.lookahead
+        reused = self.cache.kept if config.prefix_cache else None
+        self.grain = 1 if reused is None else reused.grain
         self._policy = POLICIES[config.policy]
         self._displaces = config.order == "priority" and config.policy != "static"
         self._closed = False  # no request starts in a step that had to preempt
         self._margin = int(config.margin * config.pages)
-        self._waiting = OrderedQueue()
-        self._parked = OrderedQueue()
-        self._deadlines: list[tuple[Time, tuple, Sequence]] = []
+        self.idle = Backlog()
         self._static = StaticBatch(0, 0)
-        self._unborn: dict[Sequence, Sequence] = {}  # forks whose prompt is not computed, and whose
         self._under_way = False
         self._ending: dict[Sequence, str] = {}  # after the step, for a reason; "": its stop token
 
@@ -68,22 +65,27 @@ class Scheduler:
 
     def waiting(self) -> Iterator[Sequence]:
         """Requests to admit, in order."""
-        return iter(self._waiting)
+        return iter(self.idle.waiting)
 
     def parked(self) -> Iterator[Sequence]:
         """Sequences whose whole cache is on the host or on another replica, in order."""
-        return iter(self._parked)
+        return iter(self.idle.parked)
+
+    @property
+    def backlog(self) -> int:
+        """Prompt tokens not computed yet, of waiting and running requests."""
+        return self.idle.tokens
 
     @property
     def queued(self) -> int:
         """Requests that wait, for their first step or to come back."""
-        return len(self._waiting) + len(self._parked)
+        return len(self.idle)
 
     @property
     def outstanding(self) -> int:
         """Requests here that have not finished."""
         running = len(self.prefilling) + len(self.decoding)
-        return self.queued + running + len(self._unborn)
+        return self.queued + running + len(self.idle.unborn)
 
     @property
     def available(self) -> int:
@@ -92,38 +94,24 @@ class Scheduler:
 
     def want(self, job: Sequence) -> Want:
         """What a waiting or parked sequence needs to start."""
-        size, ahead = self.config.page_size, self.config.lookahead
-        full = self.cache.full_pages(job.request)
-        if job.forked:  # a page that is written in is not shared
-            shared = len(job.pages) - (job.cached % size > 0)
-            fresh = pages_for(job.cached + 1 + ahead, size) - shared
-            return Want(fresh, 0, shared, full, job.cached)
-        if job.cached:  # parked
-            return Want(pages_for(job.cached + 1 + ahead, size), 0, 0, full, job.cached)
-        found = self.tree.peek(job.keys, self.cache.most_hit(job))
-        fresh = pages_for(job.target + 1 + ahead, size) - found.device
-        cached = (found.device + found.host) * size
-        return Want(fresh, found.unlocked, found.device, full, cached)
+        return self.cache.want(job)
 
     def hit_tokens(self, request: Request) -> int:
         """Tokens of a new request's prompt that are cached here, on the host or not."""
-        if not self.config.prefix_cache:
-            return 0
-        most = min(len(request.keys), (request.prompt - 1) // self.config.page_size)
-        found = self.tree.peek(request.keys, most)
-        return (found.device + found.host) * self.config.page_size
+        return self.cache.hit_tokens(request)
 
     def room(self) -> Room:
         """Slots and pages left."""
         needing = len(self.decoding.needing())
         running = len(self.decoding) + len(self.prefilling)
+        seats = len(self.handed) if self.config.kept else 0  # their pages belong to slots
         owed = head = None
         if self.config.admission == "reserve":
             owed = self.cache.full - self.cache.held - needing
         elif self.config.admission == "forecast" and self.queued:
             head = self.config.pages - self._peak()
         return Room(
-            slots=0 if self._closed else self.config.batch - running,
+            slots=0 if self._closed else self.config.batch - running - seats,
             spare=self.available - needing,
             margin=self._margin if self.config.admission == "optimistic" else 0,
             busy=running > 0,
@@ -138,26 +126,19 @@ class Scheduler:
         job = Sequence(request, order_key(request, self.config.order, self.config.age))
         bound = self.config.max_waiting
         job.refusal = self.misfit(request)
-        if bound and len(self._waiting) >= bound:
+        if bound and len(self.idle.waiting) >= bound:
             job.refusal = job.refusal or f"{bound:,} requests were waiting already"
         if job.refusal:
             job.finished = now
             return job
-        self._waiting.push(job)
-        self.backlog += job.target
+        self.idle.wait(job)
         if self.config.refuse_late and request.deadline < FOREVER:
-            heappush(self._deadlines, (request.deadline, job.order, job))
+            self.idle.refuse_after(job)
         return job
 
     def misfit(self, request: Request) -> str:
         """Why a request can never run here; empty where it can."""
-        need = self.cache.full_pages(request)
-        if need <= self.config.pages:
-            return ""
-        return (
-            f"its {request.prompt + request.most:,} tokens need {need:,} pages of "
-            f"{self.config.page_size} and the cache has {self.config.pages:,}"
-        )
+        return self.cache.misfit(request)
 
     def fork(self, parent: Sequence, requests: Iterable[Request], now: Time) -> list[Sequence]:
         """More answers to the prompt of a request that was just added: it is computed once, and
@@ -168,14 +149,14 @@ class Scheduler:
             job.refusal = parent.refusal or self.misfit(job.request)
             job.finished = now if job.refusal else None
         parent.forks += [job for job in forks if not job.refusal]
-        self._unborn |= dict.fromkeys(parent.forks, parent)
+        self.idle.expect(parent.forks, parent)
         return forks
 
     def receive(self, handed: Sequence) -> Sequence:
         """Take in a sequence whose prompt another replica has prefilled: its state here, which
         joins with pages of its own. `hand_over` lets go of those there."""
         job = handed.moved(order_key(handed.request, self.config.order, self.config.age))
-        self._parked.push(job)
+        self.idle.parked.push(job)
         return job
 
     def hand_over(self, job: Sequence) -> None:
@@ -185,10 +166,14 @@ class Scheduler:
 
     def schedule(self, now: Time) -> StepPlan | None:
         """The next step, its pages taken; None where there is nothing to do."""
-        refused = self._refuse_late(now) if self._deadlines else ()
-        preempted, copied = self._make_room()
+        refused = self.idle.late(now)
+        preempted, copied = make_room(self)
+        self._closed = bool(preempted)
+        if self._displaces and not preempted:
+            preempted, more = displace(self)
+            copied += more
         decision = self._policy(self)
-        while not decision.decode and not decision.chunks and self._drop_fork():
+        while not decision.decode and not decision.chunks and drop_fork(self):
             decision = self._policy(self)
         self._closed = False
         copied += self._start(decision, now)
@@ -196,16 +181,19 @@ class Scheduler:
             assert not preempted, "preempted for nothing"
             return StepPlan(StepShape(), refused=refused) if refused else None
         chunks = tuple(PromptChunk(job, job.cached, tokens) for job, tokens in decision.chunks)
+        for job, start, tokens in chunks:
+            self.cache.cover(job, start, start + tokens)
         shape = self._shape(decision, chunks)
         repeat = 1
         if decision.decode:
             self.cache.grow(self.decoding.outgrowing(1, 0))
             if not (chunks or decision.joins or preempted or self.config.lookahead):
                 repeat = self.decoding.repeat(self.available)
-        until = self._deadlines[0][0] if self._deadlines else FOREVER
         self._under_way = True
         changes = self.cache.changes()
-        return StepPlan(shape, chunks, tuple(preempted), repeat, until, copied, refused, changes)
+        return StepPlan(
+            shape, chunks, tuple(preempted), repeat, self.idle.until, copied, refused, changes
+        )
 
     def extend(self, plan: StepPlan, done: int, steps: int) -> Changes | None:
         """Take the pages of steps `done` to `steps` of a plan that is run over and over; what
@@ -261,7 +249,7 @@ class Scheduler:
     def check(self) -> None:
         """Raise AssertionError unless pages, references and sums agree with a recount."""
         running = [*self.decoding, *self.prefilling]
-        self.cache.check(running, [*self._parked, *self.handed])
+        self.cache.check(running, [*self.idle.parked, *self.handed])
         assert self.decoding.context == sum(map(self.decoding.cached, self.decoding))
         size = self.config.page_size
         for job in self.decoding:
@@ -282,17 +270,17 @@ class Scheduler:
             return 0
         copied = 0
         for job in decision.admits:  # all are locked before any page is evicted
-            taken = self._waiting.pop()
+            taken = self.idle.waiting.pop()
             assert taken is job
             self.cache.lock_prefix(job)
         for job in decision.admits:
             copied += self.cache.start(job)
-            self.backlog -= job.cached
+            self.idle.tokens -= job.cached
             self.prefilling.append(job)
             if job.started is None:
                 job.started, job.first_hit = now, job.cached
         for job in decision.joins:
-            taken = self._parked.pop()
+            taken = self.idle.parked.pop()
             assert taken is job
             copied += self.cache.resume(job)
             if job.started is None:
@@ -323,11 +311,11 @@ class Scheduler:
             job = chunk.sequence
             job.cached += chunk.tokens
             job.prefilled += chunk.tokens
-            self.backlog -= chunk.tokens
+            self.idle.tokens -= chunk.tokens
+            self.cache.computed(job, chunk.start)
             if job.cached < job.target:
                 continue
             self.prefilling.remove(job)
-            self.cache.remember(job)
             job.emitted += 1
             if job.first_token is None:
                 job.first_token = now
@@ -350,43 +338,17 @@ class Scheduler:
 
     def _share_prompt(self, parent: Sequence) -> None:
         """The forks of a prompt that is cached now: they wait with its pages, or, where nothing is
-        shared (a prompt of one token; other replicas decode), as requests of their own."""
+        shared (a prompt of one token; other replicas decode; layers that keep only its end), as
+        requests of their own, which may find it in the prefix cache."""
         for job in parent.forks:
-            del self._unborn[job]
-            if job.request.prompt == 1 or self.config.policy in ("prefill", "static"):
-                self._waiting.push(job)
-                self.backlog += job.target
+            del self.idle.unborn[job]
+            alone = job.request.prompt == 1 or self.config.policy in ("prefill", "static")
+            if alone or self.config.kept:
+                self.idle.wait(job)
             else:
                 self.cache.share(parent, job)
-                self._parked.push(job)
+                self.idle.parked.push(job)
         parent.forks.clear()
-
-    def _drop_fork(self) -> bool:
-        """Take the shared pages of the last fork that waits, which then computes its prompt again;
-        whether there was one."""
-        if not self.cache.forks:
-            return False
-        job = max((job for job in self._parked if job.forked), key=_order_of, default=None)
-        if job is None:
-            return False
-        self._parked.remove({job})
-        self.cache.release(job)
-        job.hit -= job.cached
-        job.cached, job.target = 0, job.request.prompt
-        self.backlog += job.target
-        self._waiting.push(job)
-        return True
-
-    def _orphan(self, parent: Sequence) -> None:
-        """It computes no prompt for its forks any more: the first of them does."""
-        if not parent.forks:
-            return
-        heir, *heir.forks = parent.forks
-        parent.forks = []
-        del self._unborn[heir]
-        self._unborn |= dict.fromkeys(heir.forks, heir)
-        self._waiting.push(heir)
-        self.backlog += heir.target
 
     # Ending before the last token.
 
@@ -418,17 +380,12 @@ class Scheduler:
         elif job in self.prefilling:
             self.prefilling.remove(job)
             self.cache.leave(job)
-            self.backlog -= job.target - job.cached
+            self.idle.tokens -= job.target - job.cached
         elif job in self.handed:
             self.handed.remove(job)
-        elif job in self._unborn:
-            self._unborn.pop(job).forks.remove(job)
-        elif job.cached:
-            self._parked.remove({job})
         else:
-            self._waiting.remove({job})
-            self.backlog -= job.target
-        self._orphan(job)
+            self.idle.drop(job)
+        self.idle.orphan(job)
         if not reason:
             job.last_token = now
             if holds:
@@ -447,79 +404,3 @@ class Scheduler:
                 decodes = self._static.size
                 context = decodes * (self._static.base + self.decoding.beats)
         return step_shape(decodes, context, self.tokens_per_decode, chunks)
-
-    def _make_room(self) -> tuple[list[Sequence], int]:
-        """Preempt until the next decoding step has its pages, and until the first waiting request
-        is not blocked by a less urgent class. Returns who, and the tokens copied to the host."""
-        preempted: list[Sequence] = []
-        copied = 0
-        while len(self.decoding.needing()) > self.available:
-            if self._drop_fork():
-                continue
-            victim = max((*self.decoding, *self.prefilling), key=_order_of)
-            copied += self._preempt(victim)
-            preempted.append(victim)
-        self._closed = bool(preempted)
-        if self._displaces and self._waiting and not preempted:
-            while (victim := self._displaced()) is not None:
-                copied += self._preempt(victim)
-                preempted.append(victim)
-        return preempted, copied
-
-    def _displaced(self) -> Sequence | None:
-        """Who has to go for the first waiting request: the last of a less urgent class, where the
-        request does not fit otherwise."""
-        head = next(iter(self._waiting))
-        victim = max((*self.decoding, *self.prefilling), key=_order_of, default=None)
-        if victim is None or victim.request.priority <= head.request.priority:
-            return None
-        want = self.want(head)
-        # Caches that wait to be fetched stay: beside them it may not fit whoever goes.
-        left = self.config.pages - sum(len(job.pages) for job in self.handed)
-        if max(want.fresh, want.full - want.shared) + want.unlocked > left:
-            return None
-        return None if self.room().take(want) else victim
-
-    def _preempt(self, job: Sequence) -> int:
-        """Take a sequence's pages; it comes back by itself. Returns the tokens copied away."""
-        whole = job in self.decoding
-        if whole:
-            self.decoding.leave(job)
-        else:
-            self.prefilling.remove(job)
-            self.backlog -= job.target - job.cached
-        self.cache.leave(job)
-        job.preemptions += 1
-        if self.config.preemption == "swap" and whole and self.cache.swap_out(job):
-            self._parked.push(job)
-            return job.cached
-        self.cache.release(job)
-        job.lost += job.cached
-        job.cached = 0
-        job.target = job.request.prompt + job.emitted
-        self.backlog += job.target
-        self._waiting.push(job)
-        return 0
-
-    def _refuse_late(self, now: Time) -> tuple[Sequence, ...]:
-        """Refuse requests whose deadline has passed before they started."""
-        late: list[Sequence] = []
-        while self._deadlines and self._deadlines[0][0] < now:
-            job = heappop(self._deadlines)[2]
-            if job.started is None and not job.refusal:
-                for refused in (job, *job.forks):
-                    refused.refusal = "its deadline passed while it waited"
-                    refused.finished = now
-                    self._unborn.pop(refused, None)
-                    late.append(refused)
-                job.forks.clear()
-                self.backlog -= job.target
-        if late:
-            self._waiting.remove(set(late))
-        while self._deadlines and self._deadlines[0][2].started is not None:
-            heappop(self._deadlines)
-        return tuple(late)
-
-
-def _order_of(job: Sequence) -> tuple:
-    return job.order

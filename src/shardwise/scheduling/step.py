@@ -45,12 +45,12 @@ class PromptChunk(NamedTuple):
 class Changes(NamedTuple):
     """What differs from the step before, in the order in which an engine takes it in: who `left`
     which slot, who `joined` (its slot and all its pages; it decodes at once where all of its
-    `target` is cached), the pages that a running sequence's table has from some place on (`grown`),
-    and the `copies` to make before anything is written."""
+    `target` is cached), the pages that a running sequence's table has from some place on (`grown`:
+    sequence, group, place, pages), and the `copies` to make before anything is written."""
 
     joined: Run[Sequence] = ()
     left: Run[tuple[Sequence, int]] = ()
-    grown: Run[tuple[Sequence, int, Run[int]]] = ()
+    grown: Run[tuple[Sequence, int, int, Run[int]]] = ()
     copies: Run[PageCopy] = ()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from shardwise.errors import BadRequest, check_known
+from shardwise.errors import BadRequest, Remark, check_known
 from shardwise.sharding.layout import Dim, Layout
 from shardwise.sharding.mesh import Mesh
 from shardwise.sharding.notation import read_assignments
@@ -95,7 +95,8 @@ def padded(layout: Layout, sizes: Sizes, mesh: Mesh) -> Padded:
         size, degree = _size(layout, dim, sizes), _degree(dim, mesh)
         grown[dim.name] = -(-size // degree) * degree
         if grown[dim.name] != size:
-            notes.append(f"{dim.name} padded from {size} to {grown[dim.name]}, {degree} ways")
+            said = f"{dim.name} padded from {size} to {grown[dim.name]}, {degree} ways"
+            notes.append(Remark(said))
     return Padded(sizes=grown, notes=tuple(notes))
 
 

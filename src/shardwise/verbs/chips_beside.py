@@ -9,7 +9,8 @@ from shardwise.models.describe import unpriced
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_usd, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
-from shardwise.verbs.layout import Fact, Facts, wrapped
+from shardwise.verbs.layout import WIDTH, Fact, Facts, wrapped
+from shardwise.verbs.run_page import days_text, price_facts, slow_end
 from shardwise.verbs.side_by_side import BesideRequest, choice_row
 from shardwise.workflows.deadline import SliceChoice
 from shardwise.workflows.sweep import SIZES, SweepPoint
@@ -58,14 +59,15 @@ class ChipsBeside(Answer):
         header += ["MFU", *(["days"] if run else [])]
         header += ["cost" if run else f"$/{format_count(UNIT)}", "over providers"]
         rows = [self._cells(choice, run) for choice in self.choices]
-        yield TextTable(header, rows, self._title(), left=1)
+        table = TextTable(header, rows, self._title(), left=1, spare=("MFU", "tokens/s"))
+        yield table.within(WIDTH)
         yield ""
         yield Facts([Fact(self._label(c), _plan_text(c)) for c in self.choices])
         yield ""
-        chips = {c.chip.id: c for c in self.choices}
-        prices = [Fact(f"{name} $/h", _price_text(c)) for name, c in chips.items()]
-        yield Facts([*prices, *self._sizes()])
+        yield Facts([*price_facts(c.chip for c in self.choices), *self._sizes()])
         yield from (wrapped(line, 2, 4) for line in ["", *self.result["verdicts"]])
+        if self.chosen and (slow := slow_end(self.chosen.days_80, self.asked.days)):
+            yield wrapped(f"{self.chosen.piece}: {slow}", 2, 4)
 
     def _sizes(self) -> list[Fact]:
         """Which slices were planned to find these."""
@@ -109,13 +111,12 @@ class ChipsBeside(Answer):
         if answer is None:
             return [*start, "no plan", *[""] * (5 if run else 4)]
         row = choice_row(choice, self.tokens)
-        late = "" if choice.keeps else " (late)"
         return [
             *start,
             row["runs_in"] or "any",
             format_count(answer.tokens_per_second),
             f"{answer.mfu:.0%}",
-            *([sig(point.days or 0.0) + late] if run else []),
+            *([days_text(point.days or 0.0, point.days_80, self.asked.days)] if run else []),
             _usd(row, "usd_at_price"),
             _range_text(row),
         ]
@@ -236,18 +237,6 @@ def _plan_text(choice: SliceChoice) -> str:
     plan = answer.plan
     many = f"{plan.microbatches} microbatches" if plan.microbatches > 1 else "1 microbatch"
     return f"{mesh_text(plan.mesh)}, {many}, remat {plan.remat}"
-
-
-def _price_text(choice: SliceChoice) -> str:
-    price, prices = choice.chip.price, choice.prices
-    if price is None:
-        return f"no price; give one with --price {choice.chip.id}=USD"
-    if prices is None:
-        return str(price)
-    low = prices.low
-    if (low.provider, low.usd_per_chip_hour) == (price.provider, price.usd_per_chip_hour):
-        return f"{prices}; the same in {price.as_of[:7]}"
-    return f"{price}; {prices}"
 
 
 def _range_text(row: Row) -> str:

@@ -8,6 +8,7 @@ from shardwise.hardware import Chip, Price, chip_ids, slices_of
 from shardwise.hardware.catalogue import aliases
 from shardwise.hardware.chip import Field, field_of
 from shardwise.hardware.network import Alone, FullMesh, Network, Torus
+from shardwise.hardware.prices import price_text
 from shardwise.units import format_seconds, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.layout import Fact, Facts, percent, wrapped
@@ -70,6 +71,7 @@ def _summary(chip: Chip) -> dict[str, Any]:
         "link_oneway": _links(network)[1],
         "usd_per_chip_hour": chip.price.usd_per_chip_hour if chip.price else None,
         "price_as_of": chip.price.as_of if chip.price else None,
+        "provider": chip.price.provider if chip.price else None,
     }
 
 
@@ -125,6 +127,11 @@ def _list_page(rows: Sequence[Mapping[str, Any]], constants: str) -> Page:
     title = f"Catalogue, constants of the {constants}"
     yield TextTable(header, [units, *cells], title, left=2, spare=_SPARE)
     yield f"{DENSE} A dash: not in the catalogue."
+    askers: dict[str, list[str]] = {}
+    for r in rows:
+        askers.setdefault(r["provider"], []).append(r["chip"])
+    told = [f"{name} asks for {', '.join(chips)}" for name, chips in askers.items() if name]
+    yield wrapped(f"$/h: what {'; '.join(told)}", 0, 2)
     yield "Sources and dates: shardwise hw show CHIP."
 
 
@@ -245,23 +252,10 @@ def _chip_facts(chip: Chip, result: Mapping[str, Any]) -> list[Fact]:
         Fact("its rate", text("hbm_bandwidth")),
         Fact("network", network),
         Fact("host", f"{text('chips_per_host')} chips a host, {text('host_link_oneway')} to it"),
-        Fact("price", _price_text(chip, result["prices"])),
+        Fact("price", price_text(chip.id, chip.price)),
         Fact("slices", _slices_line(result["slices"])),
         Fact("also", ", ".join(result["aliases"][1:]) or "no other name"),
     ]
-
-
-def _price_text(chip: Chip, prices: Mapping[str, Mapping[str, Any] | None]) -> str:
-    """The price that answers use, with its day, and the range over providers."""
-    price, low, high = (prices[role] for role in PRICES)
-    if price is None:
-        return f"none that is public: give one with --price {chip.id}=USD"
-    kind = price["kind"].replace("_", " ")
-    said = f"${price['usd_per_chip_hour']:.2f} per chip-hour ({kind}, as of {price['as_of']})"
-    if low is None or high is None:
-        return said
-    ends = f"${low['usd_per_chip_hour']:.2f} to ${high['usd_per_chip_hour']:.2f}"
-    return f"{said}; elsewhere {ends} ({high['as_of']})"
 
 
 def _link_rate(rate: float) -> str:
@@ -282,9 +276,8 @@ def _numbers_page(chip: Chip, result: Mapping[str, Any]) -> Page:
         if price is not None:
             mark = cited.setdefault(price["source"], len(cited) + 1)
             host = "host included" if price["includes_host"] else "host not included"
-            what = f"{price['kind']}, as of {price['as_of']}, {host}"
             usd = f"${price['usd_per_chip_hour']:.2f}/h"
-            rows.append([role, what, usd, "", f"[{mark}]"])
+            rows.append([role, f"{Price(**price).label}, {host}", usd, "", f"[{mark}]"])
     yield f"cores are {chip.core_kind}s"
     yield TextTable(["number", "meaning", constants, other, "source"], rows, DENSE, left=2)
     yield "Sources"

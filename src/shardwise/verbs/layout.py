@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
 
+from shardwise.units import sig
+
 WIDTH, HEIGHT = 100, 30
 """Columns and lines of a page."""
 TIGHT = 0.9
@@ -42,7 +44,7 @@ class Facts:
         margin, found = self.indent + labels + 2, []
         for row in self.rows:
             label = " " * self.indent + row.label.ljust(labels) + "  "
-            for text in textwrap.wrap(row.text, WIDTH - margin, break_long_words=False) or [""]:
+            for text in wrapped(row.text, width=WIDTH - margin).split("\n"):
                 found.append((label, text, row.tone))
                 label = " " * margin
         return found
@@ -191,17 +193,45 @@ def both_ends(left: str, right: str, width: int = WIDTH) -> str:
     return f"{left}\n{indent}{right}"
 
 
-def wrapped(text: str, indent: int = 0, hanging: int | None = None) -> str:
-    """A paragraph of at most `WIDTH` columns, its later lines indented by `hanging`."""
+def wrapped(text: str, indent: int = 0, hanging: int | None = None, width: int = WIDTH) -> str:
+    """A paragraph of at most so many columns, its later lines indented by `hanging`."""
     later = indent if hanging is None else hanging
     return textwrap.fill(
         text,
-        WIDTH,
+        width,
         initial_indent=" " * indent,
         subsequent_indent=" " * later,
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def next_step(said: str, *commands: str) -> str:
+    """What to type next, such that it can be copied: the first command after `said` where it fits
+    there, others below; one that is longer than the page goes on after a backslash.
+
+    >>> print(next_step("next:", "shardwise train plan.yaml", "shardwise compile plan.yaml"))
+      next: shardwise train plan.yaml
+        or: shardwise compile plan.yaml
+    """
+    first, *others = commands
+    line = f"  {said} {first}"
+    lines = [line] if len(line) <= WIDTH else [f"  {said}", *_command(first, 4)]
+    for other in others:
+        line = f"    or: {other}"
+        lines += [line] if len(line) <= WIDTH else ["    or:", *_command(other, 4)]
+    return "\n".join(lines)
+
+
+def _command(text: str, indent: int) -> list[str]:
+    """The lines of a command, broken before its options."""
+    lines = [" " * indent]
+    for part in text.replace(" -", "\n-").split("\n"):
+        if lines[-1].strip() and len(lines[-1]) + 1 + len(part) > WIDTH - 2:
+            lines[-1] += " \\"
+            lines.append(" " * (indent + 1))
+        lines[-1] += f" {part}" if lines[-1].strip() or len(lines) > 1 else part
+    return lines
 
 
 def tone_of(used: float, limit: float) -> Tone:
@@ -213,6 +243,20 @@ def tone_of(used: float, limit: float) -> Tone:
     if used > limit:
         return "bad"
     return "tight" if used > TIGHT * limit else "good"
+
+
+def memory_fact(need: float, usable: float) -> Fact:
+    """What a chip's memory holds of what it can, and whether that is tight.
+
+    >>> memory_fact(60 * 2**30, 80 * 2**30).text, memory_fact(79 * 2**30, 80 * 2**30).text
+    ('60 of 80 GiB a chip', '79 of 80 GiB a chip (tight: 1 GiB is left for fragmentation)')
+    """
+    tone, (held, least, left) = (
+        tone_of(need, usable),
+        (sig(size / 2**30) for size in (need, usable, usable - need)),
+    )
+    said = f" (tight: {left} GiB is left for fragmentation)" if tone == "tight" else ""
+    return Fact("memory", f"{held} of {least} GiB a chip{said}", tone)
 
 
 def shares_text(parts: Mapping[str, float], least: float = 0.005) -> str:

@@ -1,10 +1,12 @@
 """`plan diff`: what changes between two plans, and what it does to the estimate."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from shardwise.errors import BadRequest
+from shardwise.hardware import Chip
 from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
 from shardwise.units import format_bytes, format_gib, format_seconds, format_usd, sig
@@ -120,6 +122,7 @@ class PlanDiffRequest(ChipWords):
             found=found,
             first=names[0],
             second=names[1],
+            prices=list(dict.fromkeys(_price_text(x.answer.piece.chip) for x in (a, b))),
             result={
                 "changed": found.changed,
                 "effect": found.effect,
@@ -140,6 +143,7 @@ class PlansCompared(Answer):
     found: PlanDiff
     first: str
     second: str
+    prices: Sequence[str]
 
     def table(self) -> list[Row]:
         """The choices that differ, then what they do."""
@@ -155,6 +159,8 @@ class PlansCompared(Answer):
         rows = [[name, *_pair(name, x, y)] for name, (x, y) in found.effect.items()]
         rows += [[f"{phase} bound by", *pair, ""] for phase, pair in found.bound_by.items()]
         yield TextTable(["predicted", *both, "ratio"], rows)
+        if any(name.startswith("usd") for name in found.effect):
+            yield from (f"  dollars at {price}" for price in self.prices)
         moved = {kind: pair for kind, pair in found.memory_by_kind.items() if pair[0] != pair[1]}
         if moved:
             yield ""
@@ -163,6 +169,10 @@ class PlansCompared(Answer):
                 for kind, (x, y) in moved.items()
             ]
             yield TextTable(["HBM per chip at the peak", *both, "ratio"], rows)
+
+
+def _price_text(chip: Chip) -> str:
+    return f"{chip.price} for {chip.id}" if chip.price else f"no price for {chip.id}"
 
 
 def _pair(name: str, x: float, y: float) -> list[str]:

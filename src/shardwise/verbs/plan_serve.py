@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from shardwise.plans.servers import SERVING_SOFTWARE
 from shardwise.roofline.engines import load_engine
 from shardwise.units import format_seconds, many, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
-from shardwise.verbs.layout import WIDTH
+from shardwise.verbs.layout import next_step, wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.verbs.served_page import chips_table, instead_table, served_page
 from shardwise.workflows.inputs import Hardware, parse_pins
@@ -164,7 +165,7 @@ class ServePlanned(Answer):
         """The servers, what they hold, and what else would."""
         yield from served_page(self.best, self.result)
         if len(self.result["chips_compared"]) > 1:
-            yield chips_table(self.result["chips_compared"])
+            yield from chips_table(self.result["chips_compared"])
         elif len(self.result["instead"]) > 1:
             yield instead_table(self.result["instead"])
 
@@ -185,17 +186,18 @@ class ServePlanned(Answer):
         yield from _parts(self.breakdown()["curve"])
         search = self.result["search"]
         yield (
-            f"\n{many(search['candidates'], 'server')} (mesh x number in flight x chunk) priced, "
-            f"{many(search['simulated'], 'plan')} simulated"
+            f"\n{many(search['candidates'], 'server')} priced (each mesh with each number of "
+            f"sequences and prefill chunk), {many(search['simulated'], 'plan')} simulated"
         )
 
     def _why(self) -> Page:
         request, fleet = self.serving.request, self.serving.fleet
-        yield "What limits it: a tenth more makes tokens cheaper by"
+        yield "What limits it: so much cheaper are tokens on chips with a tenth more of"
         gains = limits(request, fleet, request.within)
         yield from (f"  {name:13} {gain:.1%}" for name, gain in gains.items())
         found = speculation(request, fleet)
-        yield f"Speculation {'helps' if found.helps else 'does not help'}: {found.why}"
+        pays = "pays" if found.helps else "may not pay"
+        yield wrapped(f"Speculative decoding {pays}: {found.why}")
 
 
 plan_serve = verb("plan_serve", ServePlanRequest)
@@ -231,20 +233,21 @@ def _front(rows: Sequence[Mapping[str, Any]]) -> TextTable:
 def _parts(curve: Sequence[Mapping[str, float]]) -> Page:
     parts = ("matmuls", "kv", "flops", "network", "other", "engine", "expected")
     rows = [[f"{p['running']:,.0f}", *(format_seconds(p[name]) for name in parts)] for p in curve]
-    header = ["in flight", "matmuls", "KV", "FLOPs", "network", "other", "engine", "expected"]
+    header = ["sequences", "matmuls", "KV", "FLOPs", "network", "other", "engine", "expected"]
     yield TextTable(header, rows, "A decode step, each part alone at peak rates (book, 8.2)")
-    yield "  matmuls, KV, other: memory traffic (matmuls: of weights and activations)"
+    yield wrapped(
+        "matmuls, KV, other: reading weights, the KV cache and all else from memory; FLOPs: the "
+        "arithmetic; engine: what the software adds; they overlap, and expected is the step",
+        2,
+    )
 
 
 def next_line(path: Path | None, answer: ServePlanned) -> str:
     """Where the plan is and what to type next."""
-    rate = f"{answer.best.rate:g}"
     if path is None:
         return "  -o plan.yaml writes it"
-    said, target = f"  {path} written; next: ", answer.result["software"]
-    simulated = f"shardwise simulate {path} --rate {rate}"
-    if len(said + simulated) > WIDTH:
-        said = f"{said.rstrip()}\n    "
+    file, target = quote(str(path)), answer.result["software"]
+    steps = [f"shardwise simulate {file} --rate {answer.best.rate:g}"]
     if target in SERVING_SOFTWARE and SERVING_SOFTWARE[target].measured:
-        simulated += f"\n    or: shardwise export {path} --to {target}"
-    return said + simulated
+        steps.append(f"shardwise export {file} --to {target}")
+    return next_step(f"{path} written; next:", *steps)

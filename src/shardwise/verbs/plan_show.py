@@ -126,11 +126,11 @@ class PlanShown(Answer):
     def _dollars(self) -> list[Fact]:
         """Of the run, or of so many tokens where nobody says how long it is."""
         if "run" in self.result:
-            return run_facts(self.result["run"], self.result)
+            return run_facts(self.result["run"])
         usd, price = self.priced.headline.get("usd_per_trillion_tokens"), self.best.piece.chip.price
         if usd is None:
             return []
-        return [Fact("cost", f"{format_usd(usd)} per 1T tokens at {price} per chip-hour")]
+        return [Fact("cost", f"{format_usd(usd)} per 1T tokens at {price}")]
 
     def sections(self) -> Mapping[str, Page]:
         """What the figures are made of, and of a training plan the book's rules."""

@@ -12,10 +12,12 @@ from shardwise.models.zoo import with_family
 from shardwise.planner.search.request import OBJECTIVES
 from shardwise.plans.batch_words import parse_batch, parse_length
 from shardwise.plans.train import mesh_text
-from shardwise.units import format_count, format_seconds, format_usd, parse_count, sig
+from shardwise.units import format_count, format_seconds, format_usd, parse_count
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
 from shardwise.verbs.chips_beside import ChipsBeside, chips_beside
+from shardwise.verbs.layout import Facts, wrapped
 from shardwise.verbs.request import Progress, verb
+from shardwise.verbs.run_page import days_text, price_facts, slow_end
 from shardwise.verbs.side_by_side import BesideRequest, side_by_side
 from shardwise.workflows.inputs import Words, check_choice, parse_total, words
 from shardwise.workflows.sweep import (
@@ -181,11 +183,15 @@ class Swept(Answer):
         header = ["slice", "mesh", "batch", "seq", "expected", "tokens/s", "MFU", "eff", "added"]
         header += ["bound by", *(["days", "cost"] if run else []), "front"]
         title = "predicted (expected), one search a row"
-        yield TextTable(header, [_cells(p, run) for p in self.points], title, left=2)
+        yield TextTable(header, [_cells(p, run, self.days) for p in self.points], title, left=2)
         for point in self.points:
             if point.miss:
                 yield f"  {point.piece}, batch {point.batch}: {point.miss}"
         yield from (f"\n{line}" for line in self.result["verdicts"])
+        if self.days and self.chosen and (slow := slow_end(self.chosen.days_80, self.days)):
+            yield wrapped(slow, 2, 4)
+        if run:
+            yield Facts(price_facts(p.piece.chip for p in self.points))
         if self.days and len(self.points) > 1:
             yield (
                 "  shown are sizes that double; plan train with --days on a bare chip looks at the "
@@ -200,7 +206,7 @@ _COLUMNS = (
 )
 
 
-def _cells(point: SweepPoint, run: bool) -> list[str]:
+def _cells(point: SweepPoint, run: bool, deadline: float | None) -> list[str]:
     start = [str(point.piece)]
     asked = [point.batch, str(point.sequence_length)]
     if point.answer is None:
@@ -216,7 +222,7 @@ def _cells(point: SweepPoint, run: bool) -> list[str]:
         "" if point.efficiency is None else f"{point.efficiency:.0%}",
         "" if point.marginal is None else f"{point.marginal:.0%}",
         answer.estimate.bound_by(),
-        *([sig(point.days or 0.0), _usd(point)] if run else []),
+        *([days_text(point.days or 0.0, point.days_80, deadline), _usd(point)] if run else []),
         "*" if point.on_front else "",
     ]
 

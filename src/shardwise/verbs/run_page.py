@@ -1,33 +1,62 @@
 """How the days and dollars of a whole training run print."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from shardwise.hardware import Chip
+from shardwise.hardware.prices import price_text
 from shardwise.units import format_count, format_seconds, format_usd, sig
 from shardwise.verbs.answer import Page
 from shardwise.verbs.layout import Fact, wrapped
 from shardwise.workflows.predict import AT_EXPECTED
 
+Between = Mapping[str, float] | None
+"""The days of 8 of 10 such runs, "low" and "high", where a range is known."""
 
-def run_facts(run: Mapping[str, Any], result: Mapping[str, Any]) -> list[Fact]:
+
+def run_facts(run: Mapping[str, Any]) -> list[Fact]:
     """Days and dollars of a whole run in one labelled line."""
     cost = "cost unknown: no price in the catalogue (give --price CHIP=USD)"
     if run["usd"] is not None:
-        price = f"${run['usd_per_chip_hour']:.2f} per chip-hour"
-        cost = f"{format_usd(run['usd'])}{_idle_text(run)} at {price} ({run['price_as_of']})"
+        cost = f"{format_usd(run['usd'])}{_idle_text(run)} at {run['price']}"
     given = "" if run["basis"].startswith(AT_EXPECTED) else f" at {run['basis']}"
-    said = f"{sig(run['days'])} days{_days_range(run, result)}{given}"
+    said = f"{days_text(run['days'], run['days_80'], run.get('deadline_days'), ' days')}{given}"
     text = f"{said}, {format_count(run['chip_hours'])} chip-hours, {cost}"
     return [Fact(f"{format_count(run['tokens'])} tokens", text)]
 
 
-def _days_range(run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """The days' range where they come from the expected step time, which has one."""
-    found, expected = result["expected_80"], result["step_seconds"]["expected"]
-    if found is None or not run["basis"].startswith(AT_EXPECTED):
+def days_text(days: float, between: Between, deadline: float | None = None, unit: str = "") -> str:
+    """Days with the range of 8 of 10 such runs, and whether both ends keep a deadline.
+
+    >>> days_text(27, {"low": 24.1, "high": 32.4}, 30, " days")
+    '27 days (24.1 to 32.4: may be late)'
+    >>> days_text(31, None, 30), days_text(31, None)
+    ('31 (late)', '31')
+    """
+    late = ""
+    if deadline is not None and days > deadline:
+        late = "late"
+    elif slow_end(between, deadline):
+        late = "may be late"
+    ends = f"{sig(between['low'])} to {sig(between['high'])}" if between else ""
+    told = ": ".join(part for part in (ends, late) if part)
+    return f"{sig(days)}{unit} ({told})" if told else f"{sig(days)}{unit}"
+
+
+def slow_end(between: Between, deadline: float | None) -> str:
+    """A line where the slow end of a range of days misses the deadline."""
+    if between is None or deadline is None or between["high"] <= deadline:
         return ""
-    low, high = (run["days"] * found[end] / expected for end in ("low", "high"))
-    return f" ({sig(low)} to {sig(high)})"
+    return (
+        f"8 of 10 such runs take {sig(between['low'])} to {sig(between['high'])} days: the slow "
+        f"end misses --days {sig(deadline)}"
+    )
+
+
+def price_facts(chips: Iterable[Chip]) -> list[Fact]:
+    """Of each chip the price that an answer takes, and the range over providers."""
+    found = {chip.id: chip.price for chip in chips}
+    return [Fact(f"{name} price", price_text(name, price)) for name, price in found.items()]
 
 
 def run_detail(run: Mapping[str, Any]) -> Page:
@@ -53,9 +82,16 @@ def _lost_text(good: Mapping[str, float]) -> str:
 
 
 def late_run(result: Mapping[str, Any]) -> Sequence[str]:
-    """A line where a run misses its deadline."""
+    """A line where a run misses its deadline, or its slow end does."""
     run = result.get("run", {})
     if run.get("keeps_deadline", True):
-        return []
+        slow = slow_end(run.get("days_80"), run.get("deadline_days"))
+        return [f"{slow}; {_with_room(run)}"] if slow else []
     late = f"late: {sig(run['days'])} days, where --days allows {sig(run['deadline_days'])}"
     return [f"{late}; give more chips, or a bare chip (--on v5p) for as many as it takes"]
+
+
+def _with_room(run: Mapping[str, Any]) -> str:
+    """What to ask for so that the slow end of such a range is in time, too."""
+    days = run["deadline_days"] * run["days"] / run["days_80"]["high"]
+    return f"--days {days:.3g} on a bare chip leaves room for that"

@@ -10,7 +10,7 @@ from shardwise.planner.serve.answer import ServeAnswer, mesh_text
 from shardwise.plans.serve import CHECKPOINT
 from shardwise.units import format_count, format_seconds, format_usd, many, sig
 from shardwise.verbs.answer import Page, TextTable
-from shardwise.verbs.layout import Fact, Facts, tone_of, wrapped
+from shardwise.verbs.layout import Fact, Facts, memory_fact, wrapped
 from shardwise.verbs.train_page import memory_table, where_table
 
 
@@ -46,16 +46,13 @@ def _facts(answer: ServeAnswer, result: Mapping[str, Any]) -> list[Fact]:
         ),
         Fact(
             "speed",
-            f"{format_count(rate * answer.piece.chips)} tokens/s, {sig(rate)} per chip, while it "
-            f"decodes; {sig(result['tokens_per_second_per_chip_with_prefill'])} per chip if "
-            f"{sig(result['prefill_servers_per_decode_server'])} such servers take its prompts",
+            f"{format_count(rate * answer.piece.chips)} tokens/s ({sig(rate)} a chip) while it "
+            f"decodes; its prompts keep {sig(result['prefill_servers_per_decode_server'])} further "
+            f"such servers busy: {sig(result['tokens_per_second_per_chip_with_prefill'])} a chip "
+            "over all of them",
         ),
         Fact("cost", _cost(result)),
-        Fact(
-            "memory",
-            f"{sig(need / 2**30)} of {sig(usable / 2**30)} GiB a chip",
-            tone_of(need, usable),
-        ),
+        memory_fact(need, usable),
     ]
 
 
@@ -112,7 +109,7 @@ def _cost(result: Mapping[str, Any]) -> str:
         return "unknown: no price in the catalogue (give --price CHIP=USD)"
     return (
         f"per million tokens {format_usd(usd['input'])} in, {format_usd(usd['output'])} out, at "
-        f"${price['usd_per_chip_hour']:.2f} per chip-hour ({price['as_of']})"
+        f"{price['text']}"
     )
 
 
@@ -128,8 +125,3 @@ def _ops(answer: ServeAnswer, result: Mapping[str, Any]) -> TextTable:
         for t in result["top_ops"][phase][:4]
     ]  # fmt: skip
     return TextTable(["op (all its runs)", "stream", "seconds", "of phase"], rows, left=2)
-
-
-def usd_text(value: float | None) -> str:
-    """Dollars, where there is a price."""
-    return "unknown" if value is None else format_usd(value)

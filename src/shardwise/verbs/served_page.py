@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardwise.hardware.prices import Price
 from shardwise.planner.serve.answer import mesh_text
+from shardwise.planner.serve.instead import CHANGES
 from shardwise.planner.serve.served import Served
 from shardwise.plans.serve import CHECKPOINT
 from shardwise.plans.servers import SERVING_SOFTWARE
@@ -68,7 +68,7 @@ def _speed(result: Result) -> list[Fact]:
         times.append(f"TPOT {format_seconds(result['tpot_seconds']['expected'])}")
     return [
         Fact("holds", f"{said} ({verdict})", tone),
-        Fact("p90", f"{', '.join(times)} (9 of 10 requests are at most as slow)"),
+        Fact("p90", f"{', '.join(times)}: in 98 of 100 such runs 9 of 10 requests are faster"),
         Fact("error", _error(result)),
     ]
 
@@ -117,18 +117,8 @@ def _cost(served: Served, result: Result) -> list[Fact]:
         of = f"in whole boxes of {boxes['chips_per_box']}, where a provider rents nothing smaller"
         facts.append(Fact("", f"{of}: {boxes['chips']:,} chips, ${boxes['usd_per_hour']:,.2f}/h"))
     if found:
-        facts.append(Fact("", f"prices: {found['text']}{_why_two(price, found)}"))
+        facts.append(Fact("", f"prices: {found['text']}"))
     return facts
-
-
-def _why_two(price: Price, found: Result) -> str:
-    """Why a provider has two prices, where the range has another of the provider taken."""
-    for end in ("low", "high"):
-        offer = found[f"{end}_offer"]
-        same = offer.split()[0] == price.provider and price.kind != "override"
-        if same and found[end] != price.usd_per_chip_hour:
-            return f" ({offer} beside {price.source.partition(':')[0]})"
-    return ""
 
 
 def instead_table(rows: Sequence[Result]) -> TextTable:
@@ -138,23 +128,31 @@ def instead_table(rows: Sequence[Result]) -> TextTable:
             row["name"],
             f"{row['chips']:,}",
             sig(row["requests_per_second"]),
-            usd_text(row["usd_per_hour"], "/h"),
+            usd_text(row["usd_per_hour"]),
             usd_text(row["usd_per_million_tokens"]),
-            row["note"],
+            _told(row, rows[0]),
         ]
         for row in rows
     ]
-    table = TextTable(["  instead", "chips", "requests/s", "$/h", "$/M all", ""], cells)
-    return table
+    header = ["instead (estimates)", "chips", "req/s", "$/h", "$/M all", "what to type"]
+    return TextTable(header, cells)
 
 
-def usd_text(value: float | None, _: str = "") -> str:
+def _told(row: Result, first: Result) -> str:
+    """What to type for a row, and what to know of it."""
+    said = [row["option"], *([CHANGES] if row["note"] == CHANGES else [])]
+    if row["provider"] not in (None, first["provider"]):
+        said.append(f"price of {row['provider']}")
+    return "; ".join(said)
+
+
+def usd_text(value: float | None) -> str:
     """Dollars, where there is a price."""
     return "unknown" if value is None else format_usd(value)
 
 
-def chips_table(rows: Sequence[Result]) -> TextTable:
-    """A row for each chip: its own best plan, as simulated."""
+def chips_table(rows: Sequence[Result]) -> Page:
+    """A row for each chip: its own best plan, as simulated; and the price of each."""
     cells = [
         [
             row["chip"],
@@ -170,19 +168,10 @@ def chips_table(rows: Sequence[Result]) -> TextTable:
         ]
         for row in rows
     ]
-    header = [
-        "chip",
-        "servers",
-        "runs in",
-        "chips",
-        "req/s",
-        "TTFT",
-        "TPOT",
-        "$/h",
-        "$/M",
-        "prices",
-    ]
-    return TextTable(header, cells, left=3)
+    header = ["chip", "servers", "runs in", "chips", "req/s", "TTFT", "TPOT", "$/h", "$/M"]
+    yield TextTable([*header, "providers"], cells, left=3)
+    priced = {row["chip"]: row["price"]["text"] for row in rows if row["price"]}
+    yield Facts([Fact(f"{chip} price", text) for chip, text in priced.items()])
 
 
 def servers_short(row: Result) -> str:
@@ -194,11 +183,10 @@ def servers_short(row: Result) -> str:
 
 
 def _range_text(row: Result) -> str:
-    """Dollars per chip-hour: that of the row, the range over providers, and the date."""
+    """Dollars per chip-hour over the providers, or at the price of the row."""
     price, found = row["price"], row["price_range"]
     if price is None:
         return "none"
-    said = f"{price['usd_per_chip_hour']:.2f}"
     if found and found["high"] > found["low"]:
-        said = f"{found['low']:.2f}-{found['high']:.2f}"
-    return f"{said} {price['as_of'][:7]}{' old' if price['stale'] else ''}"
+        return f"{found['low']:.2f}-{found['high']:.2f}"
+    return f"{price['usd_per_chip_hour']:.2f}"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from shardwise.errors import BadRequest, ThresholdMissed
@@ -17,7 +18,7 @@ from shardwise.plans import ServePlan
 from shardwise.plans.files import flat_plan
 from shardwise.units import format_seconds, format_usd, many, parse_seconds, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
-from shardwise.verbs.layout import wrapped
+from shardwise.verbs.layout import next_step, wrapped
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.inputs import parse_share, plan_changes
 from shardwise.workflows.plan_file import GivenPlan, given_plan
@@ -140,10 +141,8 @@ class LoadSimulated(Answer):
             yield f"holds: {share if self.objectives.given else 'all that comes is answered'}"
         elif "holds" in result:
             yield wrapped(f"DOES NOT HOLD: {self._short()}; {self._rather()}", 0, 2)
-            yield (
-                f"  next: shardwise simulate {self.path} --find-rate; for more servers: shardwise "
-                f"plan serve --rate {result['rate']:g}"
-            )
+            yield next_step("next:", f"shardwise simulate {quote(str(self.path))} --find-rate")
+            yield f"    or, for more servers: shardwise plan serve ... --rate {result['rate']:g}"
 
     def _short(self) -> str:
         """What is missed, in words."""
@@ -233,4 +232,5 @@ def _figures(result: Mapping[str, Any], objectives: Objectives, batch: int) -> l
     if result["usd"] is not None:
         parts = ", ".join(f"{format_usd(v)} {k}" for k, v in usd.items() if v is not None)
         rows.append(["usd_per_million_tokens", parts])
+        rows.append(["at a price of", result["price"]["text"]])
     return rows

@@ -13,7 +13,7 @@ from shardwise.plans import TrainPlan
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_gib, format_rate, format_seconds, many, sig
 from shardwise.verbs.answer import Page, TextTable
-from shardwise.verbs.layout import Fact, Facts, percent, tone_of, wrapped
+from shardwise.verbs.layout import Fact, Facts, memory_fact, percent, wrapped
 
 _LEAST, _NOTHING = 0.005, 1e-9
 """Shares of the step below which its parts are added up as one, or are a rounding error."""
@@ -68,7 +68,7 @@ def _facts(answer: TrainAnswer, result: Mapping[str, Any]) -> list[Fact]:
             f"{_step_text(result)}; {format_count(result['tokens_per_second'])} tokens/s, "
             f"MFU {100 * result['mfu']:.1f} %",
         ),
-        Fact("memory", f"{sig(need / 2**30)} of {_gib(usable)} a chip", tone_of(need, usable)),
+        memory_fact(need, usable),
     ]
 
 
@@ -79,10 +79,6 @@ def _step_text(result: Mapping[str, Any]) -> str:
         low, high = format_seconds(found["low"]), format_seconds(found["high"])
         return f"{expected} (8 of 10 such runs: {low} to {high})"
     return f"{expected} (by the book's rates, of which nothing is taken off)"
-
-
-def _gib(size: float) -> str:
-    return f"{sig(size / 2**30)} GiB"
 
 
 def where_table(parts: Mapping[str, float], title: str) -> TextTable:
@@ -201,12 +197,13 @@ def _choices_text(plan: TrainPlan) -> str:
     if plan.degree("context") > 1:
         said.append(f"context by {plan.context_method}")
     if plan.degree("context") * plan.degree("expert") > 1:
-        said.append(f"parameters stored over {'+'.join(plan.storage_axes)}")
+        stored = [axis for axis in plan.storage_axes if plan.degree(axis) > 1]
+        said.append(f"parameters stored over {'+'.join(stored)}" if stored else "")
     if plan.weight_gather != "per_pass":
         said.append(f"parameters gathered once a {plan.weight_gather.removeprefix('per_')}")
     if plan.gradient_reduce == "per_step":
         said.append("gradients reduced once a step")
-    return "".join(f", {text}" for text in said)
+    return "".join(f", {text}" for text in said if text)
 
 
 def memory_table(result: Mapping[str, Any]) -> TextTable:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from shardwise.errors import BadRequest
 from shardwise.hardware import Chip, Slice
-from shardwise.hardware.prices import Price, PriceRange, price_range
+from shardwise.hardware.prices import Price, PriceRange, range_beside
 from shardwise.models import load_model
 from shardwise.models.flops import model_flops_per_token
 from shardwise.planner.price.goodput import Overheads, goodput
@@ -53,11 +53,7 @@ class SliceChoice:
     @cached_property
     def prices(self) -> PriceRange | None:
         """Over the providers; None for a chip that none lists, or whose price is the user's own."""
-        price = self.chip.price
-        if price is not None and price.kind == "override":
-            return None
-        spot = price is not None and price.kind == "spot"
-        return price_range(self.chip.id, spot=spot)
+        return range_beside(self.chip.id, self.chip.price)
 
     def too_slow(self, days: float) -> str:
         """Why no slice of the chip keeps a deadline."""

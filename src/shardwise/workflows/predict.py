@@ -6,7 +6,7 @@ from math import inf, prod
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import NoFeasiblePlan
+from shardwise.errors import NoFeasiblePlan, Remark
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
 from shardwise.models import load_model, params_total
 from shardwise.models.describe import context_warning
@@ -90,11 +90,15 @@ def plan_training(
 
 def unused_choices(planning: TrainPlanning, schedule: str | None, method: str | None) -> list[str]:
     """Choices that were fixed and that the best plan has no use for, as one line each."""
-    plan, said = planning.best.plan, []
+    plan, said = planning.best.plan, list[str]()
     if schedule is not None and plan.degree("stage") == 1:
-        said.append(f"--schedule {schedule} changes nothing: the best plan has no pipeline stages")
+        said.append(
+            Remark(f"--schedule {schedule} changes nothing: the best plan has no pipeline stages")
+        )
     if method is not None and plan.degree("context") == 1:
-        said.append(f"--context-method {method} changes nothing: the best plan cuts no sequence")
+        said.append(
+            Remark(f"--context-method {method} changes nothing: the best plan cuts no sequence")
+        )
     return said
 
 
@@ -114,8 +118,10 @@ def batch_hints(planning: TrainPlanning) -> list[str]:
         return []
     request, usual = planning.request, planning.best.tokens_per_second
     return [
-        f"a batch of {n} sequences would train {rate / usual - 1:.0%} more tokens per second: "
-        f"{request.sequences} splits badly over {request.piece} (--batch {n}seq)"
+        Remark(
+            f"a batch of {n} sequences would train {rate / usual - 1:.0%} more tokens per second: "
+            f"{request.sequences} splits badly over {request.piece} (--batch {n}seq)"
+        )
         for n, rate in better_batches(request, planning.best)
     ]
 
@@ -176,6 +182,14 @@ def expected_range(answer: TrainAnswer) -> dict[str, Any] | None:
     low, high = table[name].interval(answer.step_seconds["expected"])
     runs, groups = table[name].n, table[name].groups
     return {"low": low, "high": high, "class": name, "runs": runs, "groups": groups}
+
+
+def days_between(answer: TrainAnswer, days: float | None) -> dict[str, float] | None:
+    """The days that 8 of 10 such runs take, of one that is expected to take so many."""
+    found = expected_range(answer)
+    if found is None or days is None:
+        return None
+    return {end: days * found[end] / answer.step_seconds["expected"] for end in ("low", "high")}
 
 
 _TIGHT = 0.98
@@ -411,6 +425,7 @@ def run_result(
         lost = {"goodput": asdict(good)}
         rate, basis = rate * good.share, f"{basis}, goodput {good.share:.1%}"
     run: dict[str, Any] = {**run_of(tokens, rate, piece)}
+    run["days_80"] = days_between(answer, run["days"]) if mfu is None else None
     if days is not None:
         run |= {"deadline_days": days, "keeps_deadline": run["days"] <= days}
     price = piece.chip.price
@@ -423,6 +438,7 @@ def run_result(
             * answer.chips_idle
             / piece.chips,
             "usd_per_chip_hour": price.usd_per_chip_hour,
+            "price": str(price),
             "price_as_of": price.as_of,
             "price_source": price.source,
         }

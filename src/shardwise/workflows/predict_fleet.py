@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from shardwise.errors import Remark
 from shardwise.hardware import Chip, Switched, describe
-from shardwise.hardware.prices import price_range
+from shardwise.hardware.prices import range_beside
 from shardwise.models import ModelConfig
 from shardwise.models.describe import context_warning, unpriced
 from shardwise.models.specs import Attention, SoftmaxMixer
@@ -148,9 +149,7 @@ def boxes_of(served: Served) -> Result | None:
 
 def range_of(chip: Chip) -> Result | None:
     """What providers ask, the cheapest and the dearest."""
-    if chip.price is not None and chip.price.kind == "override":
-        return None
-    found = price_range(chip.id, spot=chip.price is not None and chip.price.kind == "spot")
+    found = range_beside(chip.id, chip.price)
     if found is None:
         return None
     return {
@@ -169,11 +168,13 @@ def rows_result(rows: Sequence[Alternative]) -> list[Result]:
         {
             "name": row.name,
             "note": row.note,
+            "option": row.option,
             "servers": row.servers,
             "chips": row.chips,
             "requests_per_second": row.rate,
             "usd_per_hour": row.usd_per_hour,
             "usd_per_million_tokens": row.usd_per_million,
+            "provider": row.provider,
             "ttft_seconds": row.ttft,
             "tpot_seconds": row.tpot,
         }
@@ -194,7 +195,7 @@ def served_cautions(served: Served) -> list[str]:
         )
     if chip.price is None:
         said.append(
-            f"no public price for {chip.id}: chip-hours only; give one with --price {chip.id}=USD"
+            Remark(f"no public price for {chip.id}: chip-hours only; give --price {chip.id}=USD")
         )
     elif chip.price.stale():
         said.append(
@@ -216,13 +217,13 @@ DEFINITIONS = {
     "holds": f"in {RUNS} runs of {COUNTED:,} requests: at least 95 % within all targets, with 5 % "
     "of them to spare; at least 99 % of what comes answered; no growing wait",
     "ttft_seconds": "from arrival to the first token, queueing included: what 90 % of requests "
-    "keep in a slow run (mean of the runs and two deviations); lower and upper hold half of "
-    "published runs",
+    "keep in a slow run, which 98 of 100 stay below; lower and upper hold half of published runs",
     "tpot_seconds": "(E2E - TTFT) / (output tokens - 1), likewise; lower and upper hold 4 of 5 "
     "published runs",
     "usd_per_million_tokens": "all chips for an hour over the tokens of an hour at the rate; input "
     "and output split by what prompts lengthen a step, or by the chips of each pool",
-    "instead": "closed forms, corrected by what the simulation made of the answer's own",
+    "instead": "closed forms, corrected by what the simulation made of the answer's own; `option` "
+    "is what to type for a row, which simulates it",
     "front": "the answer, and closed forms of faster plans within the targets that cost more",
 }
 
@@ -315,7 +316,7 @@ def price_of(chip: Chip) -> dict[str, Any] | None:
     if chip.price is None:
         return None
     found = _named(chip.price, ("usd_per_chip_hour", "as_of", "source", "kind"))
-    return {**found, "stale": chip.price.stale()}
+    return {**found, "stale": chip.price.stale(), "text": str(chip.price)}
 
 
 def _resources(phase: Phase) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.boundary import number
-from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
 from shardwise.planner.serve.replica import fleet_of
@@ -48,6 +48,7 @@ from shardwise.scheduling import Request
 from shardwise.units import format_seconds
 from shardwise.workflows.inputs import HardwareWords, plan_changes, whole_number
 from shardwise.workflows.plan_file import Priced, stale
+from shardwise.workflows.predict_fleet import price_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +159,8 @@ def simulate_plan(
     fleet = fleet_of(plan, cfg, piece, hardware.slice(plan.prefill_plan.slice).slice)
     given = objectives if objectives is not None and objectives.given else targets(plan)
     if find_rate or (plan.workload is not None and load.plain):
-        return _steady(plan, cfg, fleet, load, given, find_rate, progress)
+        found = _steady(plan, cfg, fleet, load, given, find_rate, progress)
+        return replace(found, result={**found.result, "price": price_of(piece.chip)})
     objectives = given
     requests = requests_of(load, plan)
     _check_size(requests, plan)
@@ -166,6 +168,7 @@ def simulate_plan(
         requests, fleet, seed=load.first_seed, keep_steps=keep_steps, progress=progress
     )
     result = {**summary(outcome, objectives), "cache": cache_of(fleet)}
+    result["price"] = price_of(piece.chip)
     return Simulated(
         plan=plan,
         fleet=fleet,
@@ -413,10 +416,10 @@ def _cautions(
     plan: ServePlan, requests: list[Request], outcome: Outcome, result: Mapping[str, Any]
 ) -> list[str]:
     """What a reader should know before trusting the figures."""
-    said = []
+    said = list[str]()
     named = any(r.keys for r in islice(requests, 1000))
     if not named and (plan.scheduling.prefix_cache or plan.routing == "prefix_aware"):
-        said.append("the load does not say what prompts hold: the prefix cache finds nothing")
+        said.append(Remark("the load has no words of prompts: the prefix cache finds nothing"))
     last = max(job.request.arrival for job in outcome.jobs)
     waiting = sum(
         1
@@ -440,5 +443,5 @@ def _cautions(
         said.append(f"refused: {reasons}")
     if outcome.replicas[0].model.usd_per_hour is None:
         chip = plan.slice
-        said.append(f"no public price for {chip} in the catalogue: chip-hours only, no dollars")
+        said.append(Remark(f"no public price for {chip}: chip-hours only, no dollars"))
     return said + engine_warning(plan.engine, "--set engine=vllm")

@@ -17,7 +17,7 @@ from shardwise.hardware import Chip, Slice, Spelling, slices_of
 from shardwise.planner.training import TrainAnswer
 from shardwise.units import DAY, format_count, format_usd, sig
 from shardwise.workflows.inputs import Hardware
-from shardwise.workflows.predict import plan_training
+from shardwise.workflows.predict import days_between, plan_training
 from shardwise.workflows.train_choices import TrainChoices
 
 WORTH = 0.5
@@ -51,6 +51,11 @@ class SweepPoint:
     efficiency: float | None = None
     marginal: float | None = None
     on_front: bool = False
+
+    @property
+    def days_80(self) -> dict[str, float] | None:
+        """The days of 8 of 10 such runs."""
+        return self.answer and days_between(self.answer, self.days)
 
 
 def slices_between(target: str, low: float, high: float, hardware: Hardware) -> tuple[Slice, ...]:
@@ -308,6 +313,7 @@ def sweep_row(point: SweepPoint) -> dict[str, Any]:
         "efficiency": point.efficiency,
         "marginal": point.marginal,
         "days": point.days,
+        "days_80": point.days_80,
         "usd": point.usd,
         "on_front": point.on_front,
     }

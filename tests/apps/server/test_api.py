@@ -254,12 +254,6 @@ CHAT = {"messages": [{"role": "user", "content": "a"}]}
         ("chat/completions", {}, "messages", "required"),
         ("chat/completions", {"messages": []}, "messages", "at least 1"),
         ("chat/completions", {"messages": [{"role": "king"}]}, "messages", "'system'"),
-        (
-            "chat/completions",
-            {**CHAT, "response_format": {"type": "json_object"}},
-            "response_format",
-            "cannot hold",
-        ),
         ("chat/completions", {**CHAT, "top_logprobs": 2}, "top_logprobs", "with logprobs: true"),
         (
             "chat/completions",

@@ -75,7 +75,7 @@ def test_who_leaves_frees_pages_at_once(tmp_path):
             body = {"prompt": [5] * 100, "max_tokens": 900, "stream": stream}
             begun = time.monotonic()
             asyncio.run(ask(port, "/v1/completions", body, leave_after=0.1))
-            while state.replica.engine.scheduler.outstanding or state.waiting:
+            while state.replica.engine.outstanding or state.waiting:
                 assert time.monotonic() < begun + 1.5
                 time.sleep(0.005)
             settled(state)
@@ -93,7 +93,8 @@ sock = bound("127.0.0.1", 0)
 replica = replica_of(Path(sys.argv[1]), wait=lambda _: time.sleep(0.001))
 limits = ServerLimits(drain=60)
 code = run_server(replica, sock, limits=limits, ready=lambda url: print(url, flush=True))
-scheduler = replica.engine.scheduler
+(pool,) = replica.engine.pools
+scheduler = pool.scheduler
 scheduler.check()
 held = scheduler.config.pages - scheduler.pool.free - scheduler.tree.device
 print("held", held, scheduler.outstanding, flush=True)

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from tests.models.cases import llama
-from tests.planner.export.exporting import DENSE, STORED_F32, a_plan
+from tests.planner.export.exporting import DENSE, DENSE_CONFIG, STORED_F32, a_plan
 from tests.planner.export.test_serving import a_plan as a_serving_plan
 
 from shardwise.apps.cli import main
@@ -162,10 +161,9 @@ def test_a_name_that_is_no_text_is_written_as_text():
 def test_a_hostile_model_folder_is_exported_through_the_command(tmp_path, capsys, shell, name):
     folder = tmp_path / name
     folder.mkdir()
-    config = llama(num_hidden_layers=24)
-    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "config.json").write_text(json.dumps(DENSE_CONFIG))
     plan, _, _ = a_plan("dense", "h100:8", {"fsdp": 8}, zero=0, dtypes=STORED_F32)
-    hashed = model_hash(from_hf(config, name=name))
+    hashed = model_hash(from_hf(DENSE_CONFIG, name=name))
     save_plan(replace(plan, model=str(folder), model_hash=hashed), tmp_path / "plan.yaml")
     with pytest.raises(SystemExit) as ended:
         main(["export", str(tmp_path / "plan.yaml"), "--to", "torchtitan"])

@@ -56,7 +56,7 @@ def test_the_jax_module_places_every_parameter(storage, spans):
 
 
 def test_a_kv_head_that_tensor_does_not_divide_is_replicated():
-    plan, cfg, piece = a_plan("dense", "v5e:2x4", {"tensor": 8})
+    plan, cfg, piece = a_plan("moe", "v5e:2x4", {"tensor": 8})
     text = export_plan(plan, cfg, piece, "jax")
     assert "'attention.q': P(None, 'tensor', None)" in text
     assert "'attention.k': P(None, None, None),  # [D 64, K 2, H 8]" in text

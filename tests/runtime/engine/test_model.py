@@ -1,5 +1,6 @@
 """The engine on tiny models: its answers are those of the contiguous cache, however made."""
 
+from dataclasses import replace
 from random import Random
 
 import jax.numpy as jnp
@@ -7,14 +8,23 @@ import numpy as np
 import pytest
 from tests.runtime import goldens
 
+from shardwise.models.kv import cache_groups
 from shardwise.runtime import forward, generate, load
 from shardwise.runtime.engine import Engine, Sampling
+from shardwise.runtime.engine.cache_room import kept_groups
 from shardwise.runtime.engine.model_executor import ModelExecutor
 from shardwise.runtime.engine.sampling import Choices
 from shardwise.scheduling import SchedulerConfig
 
-FAMILIES = ["gemma3", "qwen3-moe", "deepseek-v3", "gpt-oss", "mixtral", "cohere2", "opt"]
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+ENDS_ALONE = ["gemma3", "gpt-oss", "lfm2"]
+"""Models with layers that keep only the end of a sequence: windows of 5 tokens, states."""
+FAMILIES = [*ENDS_ALONE, "mistral", "qwen3-moe", "deepseek-v3", "mixtral", "cohere2", "opt"]
+
+
+def slow(names):
+    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
 GREEDY = {"temperature": 0, "max_tokens": 6}
 
 
@@ -29,17 +39,22 @@ class Model:
 
     def engine(self, *, dtype=jnp.float32, multi_step=1, ahead=True, **changes):
         values = {"pages": 48, "page_size": 4, "batch": 4, "budget": 16, "margin": 0.0, **changes}
-        config = SchedulerConfig(**values)
+        groups = cache_groups(self.cfg, 60)
+        room = kept_groups(groups, 4, values["budget"], 4, prefix_cache=True)
+        on_host = values.get("swap_pages", 0)
+        kept = tuple(replace(group, host_pages=on_host) for group in room)
+        config = SchedulerConfig(**values, kept=kept)
         executor = ModelExecutor(
             self.params,
             self.cfg,
-            pages=config.pages,
+            groups=groups,
+            pages=(config.pages, *(group.pages for group in kept)),
             page_size=4,
             table_width=15,
             batch=4,
             budget=config.budget,
             dtype=dtype,
-            host_pages=config.host_pages + config.swap_pages,
+            host_pages=(config.host_pages + on_host, *(on_host for _ in kept)),
             multi_step=multi_step,
         )
         return Engine(config, executor, most_tokens=60, multi_step=multi_step, ahead=ahead, seed=0)
@@ -57,8 +72,13 @@ class Model:
         return [[draw.randrange(self.cfg.vocabulary) for _ in range(n)] for n in lengths]
 
 
-@pytest.fixture(scope="module", params=["llama", *SLOW])
+@pytest.fixture(scope="module", params=["llama", *slow(FAMILIES)])
 def model(request, tmp_path_factory):
+    return Model(request.param, tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module", params=["llama", *slow(ENDS_ALONE)])
+def of_each_kind(request, tmp_path_factory):
     return Model(request.param, tmp_path_factory.mktemp("model"))
 
 
@@ -91,23 +111,48 @@ def test_paged_is_contiguous_mixed_chunked_hit_and_forked(model):
     assert second.cached_tokens == 24
     for generation in (*asked, second):
         assert generation.tokens == model.right(generation.prompt, 6)
-    engine.scheduler.check()
+    engine.check()
 
 
-def test_interleaved_several_steps_at_once_and_waiting_for_each_say_the_same(llama):
-    prompts = llama.prompts(5, 21, 12)
+def test_interleaved_several_steps_at_once_and_waiting_for_each_say_the_same(of_each_kind):
+    prompts = of_each_kind.prompts(5, 21, 12)
     for changes in ({"policy": "interleaved"}, {"multi_step": 4}, {"ahead": False}):
-        engine = llama.engine(**changes)
+        engine = of_each_kind.engine(**changes)
         asked = [engine.add(p, Sampling(temperature=0, max_tokens=13))[0] for p in prompts]
         run(engine)
-        assert [g.tokens for g in asked] == [llama.right(p, 13) for p in prompts]
+        assert [g.tokens for g in asked] == [of_each_kind.right(p, 13) for p in prompts]
+
+
+@pytest.mark.parametrize("name", slow(ENDS_ALONE))
+def test_long_sequences_hold_the_ends_alone_and_find_beginnings_of_others(name, tmp_path):
+    """Pages of windows and states while 40 tokens are decoded after a prompt in chunks of 8; then a
+    prompt that shares 20 tokens, and one that goes on from the answer."""
+    model = Model(name, tmp_path)
+    engine = model.engine(budget=8)
+    (prompt,) = model.prompts(16)
+    (first,) = engine.add(prompt, Sampling(temperature=0, max_tokens=40))
+    groups, held = engine.config.kept, [set() for _ in engine.config.kept]
+    while not engine.idle:
+        engine.step()
+        for pages, job_pages in zip(held, first.job.kept, strict=False):
+            pages.add(len(job_pages))
+    for group, pages in zip(groups, held, strict=True):
+        assert 1 <= max(pages) <= group.reach + 1 + 2  # and a chunk's 8 tokens
+    assert first.tokens == model.right(prompt, 40)
+    shared, turn = [*prompt[:14], 1, 2, 3, 4], [*prompt, *first.tokens[:38], 7]
+    again = [engine.add(p, Sampling(temperature=0, max_tokens=4))[0] for p in (shared, turn)]
+    run(engine)
+    assert [g.tokens for g in again] == [model.right(g.prompt, 4) for g in again]
+    assert again[0].cached_tokens == (8 if name == "lfm2" else 12)  # states at ends of chunks
+    assert again[1].cached_tokens == 52
+    engine.check()
 
 
 @pytest.mark.parametrize("moved", ["swap", "host tier"])
-def test_a_cache_that_was_on_the_host_is_the_same(llama, moved):
+def test_a_cache_that_was_on_the_host_is_the_same(of_each_kind, moved):
     swap = {"preemption": "swap", "swap_pages": 40, "prefix_cache": False}
-    engine = llama.engine(pages=18, **(swap if moved == "swap" else {"host_pages": 60}))
-    prompts = llama.prompts(16, 16, 16, 16)
+    engine = of_each_kind.engine(pages=18, **(swap if moved == "swap" else {"host_pages": 60}))
+    prompts = of_each_kind.prompts(16, 16, 16, 16)
     asked = [engine.add(p, Sampling(temperature=0, max_tokens=20))[0] for p in prompts]
     run(engine)
     if moved == "host tier":
@@ -117,7 +162,7 @@ def test_a_cache_that_was_on_the_host_is_the_same(llama, moved):
     else:
         assert any(g.job.preemptions for g in asked)
     for generation in asked:
-        assert generation.tokens == llama.right(generation.prompt, 20)
+        assert generation.tokens == of_each_kind.right(generation.prompt, 20)
 
 
 def test_an_int8_cache_is_read_as_the_contiguous_one_reads_it(llama):
@@ -191,7 +236,7 @@ def test_penalties_biases_and_bans_change_what_comes_out(llama):
 
 def test_nothing_is_compiled_after_warming_up(llama):
     engine = llama.engine(multi_step=2)
-    executor = engine.executor
+    executor = engine.replicas[0].executor
     shapes = list(executor.warm())
     assert len(shapes) == executor.programs
     before = executor.programs

@@ -5,7 +5,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from shardwise.verbs.layout import wrapped
+from shardwise.verbs.layout import next_step
 
 if TYPE_CHECKING:
     from shardwise.plans import ServePlan, TrainPlan
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 def next_lines(path: Path | None, software: str, whose: str = "") -> tuple[str, ...]:
     """With a plan that was written, or to have it written; `whose` says of which slice it is."""
+    file = "plan.yaml" if path is None else quote(str(path))
     target = "TARGET" if software == "any" else software
+    steps = [f"shardwise export {file} --to {target}"]
     if path is None:
-        again = f"the same with -o plan.yaml{whose}, then: shardwise export plan.yaml"
-        return ("", wrapped(f"next: {again} --to {target}", 2, 4))
-    then = f"shardwise export {path} --to {target}"
+        return ("", next_step(f"next: the same with -o plan.yaml{whose}, then:", *steps))
     if target in ("TARGET", "jax"):
-        then += f", compile {path}, or train {path}"
-    return ("", wrapped(f"{path} written{whose}; next: {then}", 2, 4))
+        steps += [f"shardwise compile {file}", f"shardwise train {file}"]
+    return ("", next_step(f"{path} written{whose}; next:", *steps))
 
 
 def against_lines(path: Path | str, plan: "TrainPlan | ServePlan") -> tuple[str, ...]:
@@ -35,10 +35,10 @@ def against_lines(path: Path | str, plan: "TrainPlan | ServePlan") -> tuple[str,
     job = f"--model {quote(plan.model)} --on {quote(plan.slice)}"
     job += f" --batch {plan.global_batch_sequences}seq --seq {plan.sequence_length}"
     asked = f"shardwise plan train {job} --against {quote(str(path))}"
-    return (wrapped(f"next: what would be faster: {asked}", 2, 4),)
+    return (next_step("next: what would be faster:", asked),)
 
 
 def read_lines(path: Path, plan: "TrainPlan | ServePlan") -> tuple[str, ...]:
     """With a plan that was read from another program's file and written."""
-    shown = wrapped(f"next: shardwise plan show {quote(str(path))}", 2, 4)
+    shown = next_step("next:", f"shardwise plan show {quote(str(path))}")
     return (shown, *against_lines(path, plan))

@@ -155,7 +155,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--detail": "everything else that is known of the answer",
         "--why": "why this answer and not another",
         "--book": 'what the rules of "How To Scale Your Model" say beside it',
-        "--quiet": "no warnings, no progress, no hints",
+        "--quiet": "no warnings, no notes, no hints, no progress",
         "--resolve": "write the plan out whole, with what its file left out",
         "--verbose": "where the value of each choice comes from",
         "--brief": "the first lines of the answer alone",

@@ -55,7 +55,11 @@ def hardware_options(
             metavar="CHIP=USD",
             help="Dollars per chip-hour, such as h100=2.5; for the chip that is priced.",
         ),
-        click.option("--provider", help="Whose price to take, such as aws, gcp or runpod."),
+        click.option(
+            "--provider",
+            help="Whose price to take, such as aws, gcp or runpod.  [default: that of the chip's "
+            "file, which every answer names: gcp for TPUs, runpod for most GPUs]",
+        ),
         click.option("--spot", is_flag=True, help="Prices of the spot market."),
     ]
 

@@ -1,6 +1,7 @@
 """Show an answer: a JSON document on stdout with --json, else its page (`pages.py`).
 
-Warnings go to stderr below the page; in a document they are part of it.
+Warnings and notes go to stderr below the page; in a document they are part of it. A warning says
+what may make the answer wrong or unwise, a note what else is good to know.
 """
 
 import sys
@@ -13,6 +14,7 @@ import click
 from shardwise.apps.cli.files import file_option
 from shardwise.apps.cli.options import given
 from shardwise.apps.cli.pages import print_answer
+from shardwise.errors import Remark
 from shardwise.verbs.layout import Part
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ def show_answer(
     if options["as_json"]:
         print_document(doc)
     else:
-        print_answer(answer, options, doc["warnings"], page, more, warnings_first)
+        print_answer(answer, options, [*doc["warnings"], *doc["notes"]], page, more, warnings_first)
     if options.get("csv_path"):
         _write_rows(options["csv_path"], answer.table())
 
@@ -75,7 +77,8 @@ def document(
         "inputs": dict(inputs),
         "resolved": dict(resolved or {}),
         "result": dict(result),
-        "warnings": list(warnings),
+        "warnings": [line for line in warnings if not isinstance(line, Remark)],
+        "notes": [line for line in warnings if isinstance(line, Remark)],
         "provenance": dict(provenance or {}),
     }
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise.apps.cli.streams import say
+from shardwise.errors import Remark
 from shardwise.units import many
 from shardwise.verbs.layout import (
     HEIGHT,
@@ -66,7 +67,7 @@ def sections_options(*names: str) -> Callable[[Any], Any]:
 
 _MUCH = f"{__name__}.much"
 _HOW_MUCH = {
-    ("-q", "--quiet"): "No warnings, no progress, no hints.",
+    ("-q", "--quiet"): "No warnings, no notes, no hints, and no progress on a terminal.",
     ("-v", "--verbose"): "Also where the value of each choice comes from.",
     ("--brief",): "The first lines of the answer alone.",
 }
@@ -158,15 +159,17 @@ def _what_more(options: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _warning_lines(warnings: Sequence[str], options: Mapping[str, Any]) -> Iterator[str]:
-    """The warnings, wrapped; beyond a few lines how many there are, unless --detail wants all."""
+    """The warnings and notes, wrapped; beyond a few lines how many there are, unless --detail wants
+    all."""
     if wanted("quiet"):
         return
     room = MOST_WARNED if options.get("show_detail") is False else inf
     for number, warning in enumerate(warnings):
-        text = wrapped(f"warning: {warning}", hanging=2)
+        kind = "note" if isinstance(warning, Remark) else "warning"
+        text = wrapped(f"{kind}: {warning}", hanging=2)
         room -= text.count("\n") + 1
         if room < 0:
-            yield f"{many(len(warnings) - number, 'more warning')} with --detail"
+            yield f"{many(len(warnings) - number, f'more {kind}')} with --detail"
             return
         yield text
 

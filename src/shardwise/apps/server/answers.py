@@ -8,6 +8,7 @@ from typing import Any
 
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.fields import GenerationFields
+from shardwise.apps.server.forms import form_of
 from shardwise.apps.server.state import ServerState
 from shardwise.errors import BadRequest, ShardwiseError
 from shardwise.workflows.serving import (
@@ -57,7 +58,7 @@ class Wish:
     priority: int = 0
 
 
-def sampling_of(
+async def sampling_of(
     fields: GenerationFields, text: ModelText, most: int, logprobs: int | None, echo: bool = False
 ) -> Sampling:
     """How tokens are chosen: as asked, else as the model's makers recommend. Raises ApiError."""
@@ -73,6 +74,7 @@ def sampling_of(
     chosen = {k: default[k] if v is None else v for k, v in asked.items()}
     if fields.min_tokens is not None and fields.min_tokens > most:
         raise bad("min_tokens", f"min_tokens is {fields.min_tokens}, over max_tokens of {most}")
+    form = await form_of(fields, text)
     try:
         return Sampling(
             **{**chosen, "top_k": max(int(chosen["top_k"]), 0)},
@@ -87,6 +89,7 @@ def sampling_of(
             min_tokens=fields.min_tokens or 0,
             stop_ids=tuple(fields.stop_token_ids or ()),
             ignore_end=bool(fields.ignore_eos),
+            form=form,
         )
     except BadRequest as error:
         raise bad(str(error).partition(" ")[0], str(error)) from None
@@ -176,7 +179,7 @@ class Answering:
                 observe = self._state.metrics.histograms["inter_token_latency_seconds"].observe
                 observe((now - came) / len(delta.tokens))
             first, came = False, now
-            piece = self._piece(text, delta)
+            piece = self._piece(text, delta, stream.generation.ender)
             if piece.finish and delta.finish is None:
                 asked.stop(index % wish.answers)
             self._finish[index] = piece.finish
@@ -184,12 +187,12 @@ class Answering:
             if piece.finish:
                 return
 
-    def _piece(self, text: AnswerText, delta: Delta) -> AnswerPart:
+    def _piece(self, text: AnswerText, delta: Delta, ender: int | None) -> AnswerPart:
         """A delta's text. A token that ended the answer has none, unless it is asked for."""
         before, tokens = text.count, delta.tokens
-        ender = delta.finish == "stop" and not self._wish.keep_stop
-        shown = text.add(tokens[: len(tokens) - ender])
-        if text.stopped is None and ender:
+        hidden = bool(delta.finish) and ender is not None and not self._wish.keep_stop
+        shown = text.add(tokens[: len(tokens) - hidden])
+        if text.stopped is None and hidden:
             text.drop()
         if delta.finish and text.stopped is None:
             shown += text.end()
@@ -199,8 +202,8 @@ class Answering:
             piece.finish, piece.stop_reason = "stop", text.stopped
         elif delta.finish:
             piece.finish = delta.finish
-            if delta.finish == "stop" and tokens[-1] in self._wish.sampling.stop_ids:
-                piece.stop_reason = tokens[-1]
+            if ender in self._wish.sampling.stop_ids:
+                piece.stop_reason = ender
         return piece
 
     def _prompt(self, asked: Asked, index: int) -> AnswerPart:

@@ -67,7 +67,7 @@ async def chat(state: ServerState, request: Request, fields: ChatFields) -> Resp
         prompts=[prompt],
         shown=[None],
         answers=fields.answers,
-        sampling=sampling_of(fields, text, asked or room, logprobs),
+        sampling=await sampling_of(fields, text, asked or room, logprobs),
         stops=fields.stops,
         keep_stop=bool(fields.include_stop_str_in_output),
         skip_special=fields.skip_special_tokens is not False,
@@ -77,14 +77,8 @@ async def chat(state: ServerState, request: Request, fields: ChatFields) -> Resp
 
 
 def _check(fields: ChatFields) -> None:
-    """Raises ApiError for fields that do not go together, and for forms that are not kept."""
+    """Raises ApiError for fields that do not go together."""
     if fields.max_tokens is not None and fields.max_completion_tokens is not None:
         raise bad("max_tokens", "max_tokens is max_completion_tokens' former name; give one")
     if fields.top_logprobs is not None and not fields.logprobs:
         raise bad("top_logprobs", "top_logprobs: give it with logprobs: true")
-    kind = fields.response_format
-    if kind is not None and kind.type != "text":
-        raise bad(
-            "response_format",
-            f"response_format: this server cannot hold answers to '{kind.type}'; ask for text",
-        )

@@ -59,7 +59,7 @@ async def complete(state: ServerState, request: Request, fields: CompletionField
         prompts=prompts,
         shown=shown,
         answers=fields.answers,
-        sampling=sampling_of(fields, text, most or 1, fields.logprobs, bool(fields.echo)),
+        sampling=await sampling_of(fields, text, most or 1, fields.logprobs, bool(fields.echo)),
         stops=fields.stops,
         keep_stop=bool(fields.include_stop_str_in_output),
         skip_special=fields.skip_special_tokens is not False,

@@ -26,6 +26,31 @@ class StreamOptions(ApiModel):
     continuous_usage_stats: bool | None = None
 
 
+class JsonSchema(ApiModel):
+    """A schema that an answer is held to; `strict` is true in effect."""
+
+    name: str | None = None
+    description: str | None = None
+    json_schema: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(ApiModel):
+    """The form of an answer, by OpenAI's names."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(ApiModel):
+    """The form of an answer, by vLLM's names: one of them."""
+
+    json_schema: dict[str, Any] | str | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: Annotated[list[Stop], Field(min_length=1, max_length=1000)] | None = None
+    json_object: bool | None = None
+
+
 class GenerationFields(ApiModel):
     """What completions and chats share. A field that is null is one that is left out."""
 
@@ -54,6 +79,8 @@ class GenerationFields(ApiModel):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     return_tokens_as_token_ids: bool | None = Field(None, description="names of logprobs")
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     priority: int | None = Field(None, ge=-(2**31), lt=2**31, description="smaller comes first")
@@ -139,13 +166,6 @@ class Tool(ApiModel):
     function: ToolFunction
 
 
-class ResponseFormat(ApiModel):
-    """The form of an answer: text."""
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: dict[str, Any] | None = None
-
-
 class ChatFields(GenerationFields):
     """The body of POST /v1/chat/completions."""
 
@@ -157,7 +177,6 @@ class ChatFields(GenerationFields):
     tools: Annotated[list[Tool], Field(max_length=1024)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
     add_generation_prompt: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None

@@ -10,12 +10,8 @@ the model's flags, `maxtext_read.py` reads flags and YAML.
 import math
 import shlex
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import shardwise.plans.software
-from shardwise.boundary import read_json
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import remat_row
@@ -24,6 +20,8 @@ from shardwise.planner.export.maxtext_model import model_flags
 from shardwise.planner.export.notes import copies, one_line, placed, stored_dtype
 from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.plans.software.maxtext import DTYPES, MAXTEXT, QUANTIZED, TENSORS
+from shardwise.plans.software.maxtext_models import snapshot
+from shardwise.plans.train import USUAL
 
 PROGRAM = ("python3", "-m", "maxtext.trainers.pre_train.train", "src/maxtext/configs/base.yml")
 
@@ -46,15 +44,8 @@ AXES = {
     "stage": "pipeline",
 }
 WORDS = MAXTEXT.words
-_SNAPSHOT = Path(shardwise.plans.software.__file__).parents[1] / "data/software/maxtext.json"
 CUSTOM = "custom"
 PLACES = {"keep": "device", "recompute": "remat", "offload": "offload"}
-
-
-@cache
-def snapshot() -> Mapping[str, Any]:
-    """What MaxText's own files say: its `models` by name, and the `topologies` that it knows."""
-    return read_json(_SNAPSHOT, "the snapshot of MaxText")
 
 
 def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
@@ -74,9 +65,7 @@ def flags(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> dict[str, str]:
     values |= model_flags(cfg) | _hardware(plan, piece) | _mesh(plan) | _batch(plan)
     if plan.degree("stage") > 1:
         values |= _pipeline(plan)
-    values |= _memory(plan) | _dtypes(plan) | _methods(plan, cfg)
-    if is_tpu(piece) and plan.degree("context") > 1:
-        values |= _CONTEXT_KERNELS.get(values["context_parallel_strategy"], {})
+    values |= _memory(plan) | _dtypes(plan) | _methods(plan, cfg) | _attention(plan, piece)
     return {k: written(v) for k, v in values.items()}
 
 
@@ -168,8 +157,6 @@ def _dtypes(plan: TrainPlan) -> dict[str, Any]:
 
 def _methods(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
     values: dict[str, Any] = {
-        "attention": WORDS["attention_kernel"][plan.attention_kernel],
-        "context_parallel_strategy": WORDS["context_method"][plan.context_method],
         "opt_type": WORDS["optimizer"][plan.optimizer],
         "mtp_num_layers": plan.mtp_layers,
         "num_vocab_tiling": plan.logit_chunks,
@@ -180,6 +167,24 @@ def _methods(plan: TrainPlan, cfg: ModelConfig) -> dict[str, Any]:
     return values
 
 
+def _attention(plan: TrainPlan, piece: Slice) -> dict[str, Any]:
+    """The kernel, and how sequences are cut; MaxText refuses a method that has nothing to do."""
+    cut = plan.degree("context") > 1
+    strategy = WORDS["context_method"][plan.context_method if cut else USUAL.context_method]
+    values: dict[str, Any] = {
+        "attention": WORDS["attention_kernel"][plan.attention_kernel],
+        "context_parallel_strategy": strategy,
+    }
+    if is_tpu(piece):
+        return {**values, **_CONTEXT_KERNELS.get(strategy, {})}
+    values["attention"] = ON_GPUS.get(values["attention"], values["attention"])
+    return values | (
+        {"max_segments_per_seq": len(plan.packed_lengths)} if plan.packed_lengths else {}
+    )
+
+
+ON_GPUS = {"flash": "cudnn_flash_te"}
+"""Kernels of configs/gpu/models/*.yml, by what TPUs call them."""
 _CONTEXT_KERNELS: Mapping[str, Mapping[str, Any]] = {
     "ring": {"use_tokamax_splash": True},
     "ulysses": {"use_tokamax_splash": True, "context_parallel_load_balance": False},

@@ -9,10 +9,15 @@ from typing import Any
 from shardwise.models import ModelConfig
 from shardwise.models.numerics import Numerics, Rope, Routing
 from shardwise.models.specs import Attention, LatentAttention, Mlp, Moe
+from shardwise.plans.software.maxtext import decoder_block
+from shardwise.plans.software.maxtext_models import named_model
 
 
 def model_flags(cfg: ModelConfig) -> dict[str, Any]:
-    """Every flag that the model sets; of a model without known numerics, its shape alone."""
+    """Every flag that the model sets, or the one that names it; of a model without known numerics,
+    its shape alone."""
+    if name := named_model(cfg):
+        return {"model_name": name}
     values: dict[str, Any] = {
         "override_model_config": True,
         "decoder_block": decoder_block(cfg),
@@ -26,20 +31,6 @@ def model_flags(cfg: ModelConfig) -> dict[str, Any]:
     if cfg.numerics is not None:
         values |= _numbers(cfg, cfg.numerics)
     return values
-
-
-def decoder_block(cfg: ModelConfig) -> str:
-    """Which of MaxText's blocks has the parts of this model's layers."""
-    mixer = cfg.groups[-1].mixer
-    normed = isinstance(mixer, Attention) and mixer.qk_norm != "none"
-    if isinstance(mixer, LatentAttention):
-        return "deepseek"
-    if cfg.has_experts:
-        return "qwen3_moe" if normed else "mixtral"
-    if normed:
-        return "qwen3"
-    biased = isinstance(mixer, Attention) and mixer.q_bias
-    return "qwen2" if biased else "llama2"
 
 
 def _mixer(cfg: ModelConfig) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 the front of speed and cost.
 
 Rows are closed forms, corrected by what the simulation made of the answer's own. A row keeps the
-targets; nothing here was simulated.
+targets; nothing here was simulated. Each names the options of the command that simulates it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,27 +17,33 @@ from shardwise.planner.serve.replica import fleet_of
 from shardwise.planner.serve.request import ServeRequest
 from shardwise.planner.serve.served import Serving
 from shardwise.planner.simulate.rates import about_rate
-from shardwise.plans.serve import ServeDtypes
+from shardwise.plans.serve import CHECKPOINT, ServeDtypes
 from shardwise.units import sig
 
 MOST_CORRECTION = 1.25
 """By which a closed form is corrected at most; beyond it another plan is no guide (ours)."""
 
 _OTHER_CHIPS = 2
+CHANGES = "changes answers"
+"""The note of a row whose dtypes a model's answers depend on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """Another way to serve: `name` says in what it differs, `note` what to know of it. Times in
-    seconds; None where they are the answer's own."""
+    """Another way to serve: `name` says in what it differs, `note` what to know of it, `option`
+    what to type for it: options of `plan serve` to change, or a `simulate` of the answer's plan.
+    Times in seconds; None where they are the answer's own. Dollars are at the price of `provider`.
+    """
 
     name: str
     note: str
+    option: str
     servers: str
     chips: int
     rate: float
     usd_per_hour: float | None
     usd_per_million: float | None
+    provider: str | None
     ttft: float | None = None
     tpot: float | None = None
 
@@ -48,13 +54,24 @@ def alternatives(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
     request, chip = serving.request, serving.served.piece.chip
     small = smaller_dtypes(request.software, request.cfg, chip)
     if small is not None and small != request.dtypes[0]:
+        option = "" if small.weights == CHECKPOINT else f"--weights {small.weights} "
+        option += f"--kv {small.kv}"
         found += _searched(serving, replace(request, dtypes=(small,)), _dtypes_text(small, request),
-                           "changes answers")  # fmt: skip
+                           CHANGES, option)  # fmt: skip
     if request.pools == "one" and chip.data_centre is not None:
         apart = replace(request, pools="two", fill=False, max_chips=inf, rate=serving.served.rate)
-        found += _searched(serving, apart, "prompts on their own", "--pools two")
+        option = f"--pools two{_anywhere(serving, chip)}"
+        found += _searched(serving, apart, "prompts on their own", "--pools two", option)
     found += _on_others(serving, others)
     return found
+
+
+def _anywhere(serving: Serving, chip: Chip) -> str:
+    """The options that take the answer's load to any servers of a chip."""
+    request = serving.request
+    other = chip.id != serving.served.piece.chip.id
+    place = f" --on {chip.id}" if other or request.fill else ""
+    return place + ("" if request.rate else f" --rate {sig(serving.served.rate)}")
 
 
 def correction(serving: Serving) -> float:
@@ -65,7 +82,7 @@ def correction(serving: Serving) -> float:
 
 
 def _searched(
-    serving: Serving, request: ServeRequest, name: str, note: str
+    serving: Serving, request: ServeRequest, name: str, note: str, option: str
 ) -> Iterator[Alternative]:
     """The cheapest fleet of a changed request, if any keeps the targets."""
     factor = correction(serving)
@@ -77,21 +94,25 @@ def _searched(
     except ValueError:  # no column at all
         return
     if best.meets(asked.within):
-        yield _row(serving, best, name, note, request.rate or best.rate * factor)
+        yield _row(serving, best, name, note, option, request.rate or best.rate * factor)
 
 
-def _row(serving: Serving, fleet: Fleet, name: str, note: str, rate: float) -> Alternative:
+def _row(
+    serving: Serving, fleet: Fleet, name: str, note: str, option: str, rate: float
+) -> Alternative:
     price, demand = fleet.piece.chip.price, serving.served.demand
     hour = None if price is None else fleet.chips * price.usd_per_chip_hour
     tokens = rate * 3600 * (demand.prompt + demand.output)
     return Alternative(
         name=name,
         note=note,
+        option=option,
         servers=str(fleet),
         chips=fleet.chips,
         rate=rate,
         usd_per_hour=hour,
         usd_per_million=None if hour is None else 1e6 * hour / tokens,
+        provider=price and price.provider,
         ttft=fleet.ttft,
         tpot=fleet.tpot,
     )
@@ -103,16 +124,23 @@ def _fewer_and_more(serving: Serving) -> Iterator[Alternative]:
     if request.rate:
         yield from _replicas(serving, fewer=True)
     elif request.fill:
-        for name, chips in (("fewer", served.chips // 2), ("more", 2 * served.chips)):
+        whole = request.pieces[-1]
+        twice = f"--on {replace(whole, count=2 * whole.count)}"
+        half = served.chips // 2
+        for name, chips, option in (
+            ("fewer", half, f"--max-chips {half}"),
+            ("more", 2 * served.chips, twice),
+        ):
             pieces = tuple(p for p in request.pieces if p.chips <= chips)
             if pieces and chips:
                 asked = replace(request.on(pieces), max_chips=chips)
-                yield from _searched(serving, asked, name, "")
+                yield from _searched(serving, asked, name, "", option)
     else:
         good = ranked(serving.searched, request.within)
         fewer = [fleet for fleet in good if fleet.chips < served.chips]
         if fewer and fewer[0].meets(request.within):
-            yield _row(serving, fewer[0], "fewer", "", fewer[0].rate * correction(serving))
+            rate = fewer[0].rate * correction(serving)
+            yield _row(serving, fewer[0], "fewer", "", f"--max-chips {fewer[0].chips}", rate)
         yield from _replicas(serving, fewer=False)
 
 
@@ -141,11 +169,13 @@ def _replicas(serving: Serving, *, fewer: bool) -> Iterator[Alternative]:
             yield Alternative(
                 name=name,
                 note=f"holds about {sig(rate)}/s",
+                option=f"simulate --set replicas={replicas} --find-rate",
                 servers=f"{replicas:,} x {plan.slice}",
                 chips=chips,
                 rate=rate,
                 usd_per_hour=hour,
                 usd_per_million=None if hour is None else 1e6 * hour / tokens,
+                provider=price and price.provider,
             )
 
 
@@ -159,7 +189,7 @@ def _on_others(serving: Serving, others: Sequence[Chip]) -> list[Alternative]:
     for chip in others:
         request = serving.request.on(candidate_slices(chip))
         free = replace(request, fill=False, max_chips=inf, rate=serving.served.rate)
-        found += _searched(serving, free, chip.id, "")
+        found += _searched(serving, free, chip.id, "", _anywhere(serving, chip).strip())
     priced = [row for row in found if row.usd_per_million is not None]
     return sorted(priced, key=lambda row: row.usd_per_million or inf)[:_OTHER_CHIPS]
 
@@ -188,7 +218,7 @@ def serving_front(serving: Serving) -> list[Alternative]:
         and fleet.tpot < tpot
         and fleet.chips / (fleet.rate * factor) > cost
     ]
-    rows = [_row(serving, fleet, "", "", fleet.rate * factor) for fleet in points]
+    rows = [_row(serving, fleet, "", "", "", fleet.rate * factor) for fleet in points]
     return [*rows, answer_row(serving)]
 
 
@@ -198,11 +228,13 @@ def answer_row(serving: Serving) -> Alternative:
     return Alternative(
         name="this",
         note="",
+        option="",
         servers=str(serving.fleet),
         chips=served.chips,
         rate=served.rate,
         usd_per_hour=served.usd_per_hour,
         usd_per_million=served.usd_per_million["all"],
+        provider=served.piece.chip.price and served.piece.chip.price.provider,
         ttft=served.held.times[0],
         tpot=served.held.times[1],
     )

@@ -151,10 +151,13 @@ def speculation(request: ServeRequest, fleet: Fleet, guesses: int = GUESSES) -> 
         decode_tokens=step.decode_tokens * (guesses + 1), samples=step.samples * (guesses + 1)
     )
     slower = float(server.seconds(wide)[0] / server.seconds(step)[0])
-    said = f"a step of {fleet.running:,.0f} sequences with {guesses} guesses takes {sig(slower)}x"
+    said = (
+        f"a step that checks {guesses} guessed tokens of each of {fleet.running:,.0f} sequences "
+        f"takes {sig(slower)} times as long as a plain one"
+    )
     what = "speculation"
     if slower >= guesses + 1:
-        why = f"{said}, for {guesses + 1} tokens at the very most"
+        why = f"{said}, for {guesses + 1} tokens where all guesses are right"
         return Verdict(what=what, helps=False, factor=(guesses + 1) / slower, why=why)
     rates = np.linspace(0.0, 1.0, 1001)
     tokens = np.sum(rates[:, None] ** np.arange(guesses + 1), axis=1)
@@ -163,7 +166,7 @@ def speculation(request: ServeRequest, fleet: Fleet, guesses: int = GUESSES) -> 
         what=what,
         helps=even <= _LIKELY,
         factor=None,
-        why=f"{said}, which pays from an acceptance of {even:.0%} on",
+        why=f"{said}, so tokens come faster where more than {even:.0%} of the guesses are right",
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from shardwise.errors import BadRequest, NoFeasiblePlan
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
+from shardwise.models.kv import cache_groups
 from shardwise.planner.serve.answer import check_serve_plan
 from shardwise.planner.serve.cost import engine_cost
 from shardwise.planner.serve.server import Server, server_of
@@ -17,6 +18,7 @@ from shardwise.planner.simulate.run import Pool, SimulatedFleet
 from shardwise.plans import ServePlan
 from shardwise.roofline.engines import TOKEN_SECONDS, EngineConstants, load_engine
 from shardwise.scheduling import SchedulerConfig, Speculation
+from shardwise.scheduling.kept import KeptGroup, least_pages
 
 
 def replica_of(server: Server, *, memory_share: float = 1.0) -> ReplicaModel:
@@ -67,13 +69,13 @@ def fleet_of(
             acceptance=wanted.acceptance,
             cost=wanted.guess_cost,
         )
-    pool, prefill = _pool(plan, _replica(plan, cfg, piece), plan.replicas), None
+    pool, prefill = _pool(plan, cfg, _replica(plan, cfg, piece), plan.replicas), None
     if plan.prefill_replicas:
         source = pool.model
         pool = replace(pool, model=_between_pools(pool.model, plan))
         if plan.prefill is not None:
             source = _replica(plan.prefill_plan, cfg, prefill_piece or piece)
-        prefill = _pool(plan, source, plan.prefill_replicas, prefill=True)
+        prefill = _pool(plan, cfg, source, plan.prefill_replicas, prefill=True)
     return SimulatedFleet(pool=pool, prefill=prefill, speculation=speculation)
 
 
@@ -82,10 +84,12 @@ def _between_pools(model: ReplicaModel, plan: ServePlan) -> ReplicaModel:
     return replace(model, lag=lag_of(load_engine(plan.engine), pools=True))
 
 
-def _pool(plan: ServePlan, model: ReplicaModel, replicas: int, *, prefill: bool = False) -> Pool:
+def _pool(
+    plan: ServePlan, cfg: ModelConfig, model: ReplicaModel, replicas: int, *, prefill: bool = False
+) -> Pool:
     return Pool(
         model=model,
-        config=_config(plan, model, prefill=prefill),
+        config=_config(plan, cfg, model, prefill=prefill),
         replicas=replicas,
         routing=plan.routing,
         affinity=max(1, AFFINITY_TOKENS // plan.scheduling.page_size),
@@ -110,7 +114,9 @@ AFFINITY_TOKENS = 1024
 shorter than a conversation (two of Mooncake's blocks; ours)."""
 
 
-def _config(plan: ServePlan, model: ReplicaModel, *, prefill: bool) -> SchedulerConfig:
+def _config(
+    plan: ServePlan, cfg: ModelConfig, model: ReplicaModel, *, prefill: bool
+) -> SchedulerConfig:
     wanted, size = plan.scheduling, plan.scheduling.page_size
     host = model.host_kv_tokens // size
     kept = int(host * wanted.host_cache_share)
@@ -138,4 +144,19 @@ def _config(plan: ServePlan, model: ReplicaModel, *, prefill: bool) -> Scheduler
         max_waiting=wanted.max_waiting,
         refuse_late=wanted.refuse_late,
         lookahead=0 if prefill else wanted.guesses,
+        kept=_kept(plan, cfg, model.kv_tokens // size) if wanted.prefix_cache else (),
     )
+
+
+def _kept(plan: ServePlan, cfg: ModelConfig, pages: int) -> tuple[KeptGroup, ...]:
+    """What limits hits of the prefix cache: the last window of a prefix, or its state, must be
+    there, too. The cache is counted in tokens of the longest sequence, so these groups have the
+    share of its pages that such a sequence needs of them."""
+    size, longest = plan.scheduling.page_size, plan.input_length + plan.output_length
+    kept = []
+    for group in cache_groups(cfg, longest)[1:]:
+        reach = group.reach(size)
+        least = least_pages(reach, plan.batch, plan.prefill_chunk, size)
+        share = (group.window or size) / longest
+        kept.append(KeptGroup(reach=reach, pages=max(least, int(pages * share)), state=group.state))
+    return tuple(kept)

@@ -1,10 +1,13 @@
 """MaxText 0.2.5 as a row; its words are those of src/maxtext/configs/base.yml and types.py."""
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 
+from shardwise.models import ModelConfig
 from shardwise.models.remat import remat_row
+from shardwise.models.specs import Attention, LatentAttention
 from shardwise.plans.software.candidates import Candidates
 from shardwise.plans.software.features import (
     EXPERTS,
@@ -12,11 +15,15 @@ from shardwise.plans.software.features import (
     LATENT,
     LEADING,
     LLAMA3,
+    OTHER_EXPERTS,
     QKV_BIAS,
     SHARED,
     YARN,
+    features,
 )
 from shardwise.plans.software.limit import about_choices, always
+from shardwise.plans.software.maxtext_context import CONTEXT, KV_HEADS
+from shardwise.plans.software.maxtext_models import named_model
 from shardwise.plans.software.row import SoftwareRow
 from shardwise.plans.software.shared import crosses_whole, dtype_of_store, stores_all
 
@@ -52,8 +59,34 @@ OFFLOADED: Mapping[str, tuple[str, ...]] = {
     "minimal_offloaded": ("qkv", "attention_out", "mlp_in", "mlp_out"),
 }
 """Policies by the kinds that they offload to the host."""
+NEAREST = {
+    "minimal_with_quantization": "minimal",
+    "minimal_with_context_and_quantization": "minimal_with_context",
+}
+"""Policies that keep what kernels quantized, too, which is no kind of ours, and those that keep the
+same but for that."""
 DTYPES = {"bf16": "bfloat16", "f32": "float32", "f16": "float16"}
 QUANTIZED = {"fp8": "fp8", "int8": "int8", "mxfp8": "te_mxfp8", "nvfp4": "te_nvfp4"}
+
+
+def decoder_block(cfg: ModelConfig) -> str:
+    """Which of MaxText's blocks has the parts of this model's layers."""
+    mixer = cfg.groups[-1].mixer
+    normed = isinstance(mixer, Attention) and mixer.qk_norm != "none"
+    if isinstance(mixer, LatentAttention):
+        return "deepseek"
+    if cfg.has_experts:
+        return "qwen3_moe" if normed else "mixtral"
+    if normed:
+        return "qwen3"
+    biased = isinstance(mixer, Attention) and mixer.q_bias
+    return "qwen2" if biased else "llama2"
+
+
+MUON_BLOCKS = ("deepseek", "qwen3_moe", "qwen3", "llama2")
+"""Blocks of `decoder_block` whose weights its Muon tells apart (types.py)."""
+ONE_SCALE = ("fp8",)
+"""Types whose running scales do not go with accumulated gradients (types.py)."""
 
 
 def _placeable(c: Candidates) -> bool:
@@ -63,6 +96,15 @@ def _placeable(c: Candidates) -> bool:
         return True
     places = {**remat_row(structure.remat).kinds, **structure.remat_kinds}
     return all(kind in TENSORS for kind, place in places.items() if place != "recompute")
+
+
+def _tiled(c: Candidates) -> np.ndarray:
+    """Whether a device's share of the tokens that pass at once is cut into equal tiles (types.py);
+    a pipeline takes all microbatches at once."""
+    accumulated = np.where(c.degree("stage") > 1, 1, np.asarray(c.microbatches))
+    devices = prod((c.degree(axis) for axis in c.degrees), start=np.asarray(1))
+    tiles = accumulated * devices * c.structure.logit_chunks
+    return np.asarray(c.sequences * c.sequence_length % tiles == 0)
 
 
 def _one_kind(c: Candidates) -> np.ndarray:
@@ -129,6 +171,38 @@ MAXTEXT = SoftwareRow(
             "every (virtual) stage has the same layers",
             "use a number of stages that divides the layers",
         ),
+        about_choices(
+            "dtypes.compute",
+            ("dtypes",),
+            lambda c: (
+                (c.structure.dtypes.compute not in ONE_SCALE)
+                | (c.degree("stage") > 1)
+                | (np.asarray(c.microbatches) == 1)
+            ),
+            "its fp8 does not accumulate gradients over microbatches",
+            "set microbatches to 1, or dtypes.compute to bf16",
+        ),
+        about_choices(
+            "expert_dispatch",
+            ("expert_dispatch",),
+            lambda c: c.structure.ragged or OTHER_EXPERTS not in features(c.cfg),
+            "experts with biases drop no tokens",
+            "set expert_dispatch to ragged",
+        ),
+        about_choices(
+            "logit_chunks",
+            ("logit_chunks",),
+            _tiled,
+            "its vocabulary tiles divide the tokens of a microbatch that a device has",
+            "set logit_chunks to 1, or use a batch and length that divide",
+        ),
+        about_choices(
+            "optimizer",
+            ("optimizer",),
+            lambda c: c.structure.optimizer != "muon" or decoder_block(c.cfg) in MUON_BLOCKS,
+            f"its Muon knows the blocks {', '.join(MUON_BLOCKS)}",
+            "set optimizer to adam",
+        ),
         always(
             "microbatches",
             lambda c: (
@@ -143,7 +217,10 @@ MAXTEXT = SoftwareRow(
             "its pipeline repeats one kind of layer",
             "use stage=1",
         ),
+        KV_HEADS,
+        *CONTEXT,
     ),
+    named=named_model,
     builds=(EXPERTS, HEAD_NORM, LATENT, LEADING, LLAMA3, QKV_BIAS, SHARED, YARN),
     usual={
         "expert_dispatch": "ragged",

@@ -81,7 +81,12 @@ def crosses_whole() -> Limit:
 
 def fills_slices(c: Candidates) -> np.ndarray:
     """Where the degrees, taken outermost first, hold the number of slices as a factor."""
+    return left_after(c, *MESH_AXES) == 1
+
+
+def left_after(c: Candidates, *axes: str) -> np.ndarray:
+    """What is left of the number of slices when these axes, outermost first, crossed them."""
     left = np.asarray(c.slices)
-    for axis in MESH_AXES:
+    for axis in axes:
         left = left // np.gcd(left, np.asarray(c.degree(axis), np.int64))
-    return left == 1
+    return left

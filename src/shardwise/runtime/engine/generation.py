@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
@@ -11,6 +11,27 @@ from shardwise.errors import BadRequest
 Finish = Literal["stop", "length", "abort"]
 """Why a generation ended: a stop token or string, its `max_tokens`, or `Engine.cancel`."""
 MOST_LOGPROBS = 20
+
+
+class Constrained(Protocol):
+    """The state of an answer that is held to a form (runtime/text/grammar.py has one)."""
+
+    def fresh(self) -> Self:
+        """The same state for another answer."""
+        ...
+
+    def allowed(self) -> np.ndarray:
+        """A bit for each token that may come next, uint32; tokens beyond them may not."""
+        ...
+
+    def take(self, token: int) -> str:
+        """Go on by a token; what is wrong with it, if anything is."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing can follow."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +47,7 @@ class Sampling:
     `logprobs` is how many of the likeliest tokens are reported beside the chosen one (None: not
     even that), `prompt_logprobs` the same for the prompt. `stop_ids` end the answer and belong to
     it; with `ignore_end` only those given here do, not the model's own. Nothing ends an answer
-    before `min_tokens`.
+    before `min_tokens`, but the end of its `form`, which says what tokens may come.
     """
 
     temperature: float = 1.0
@@ -45,6 +66,7 @@ class Sampling:
     min_tokens: int = 0
     stop_ids: tuple[int, ...] = ()
     ignore_end: bool = False
+    form: Constrained | None = None
 
     def __post_init__(self) -> None:
         _within("temperature", self.temperature, 0, 100)
@@ -111,8 +133,18 @@ class Generation:
     """Why it was refused or ended; empty where it ended by itself."""
     first: float | None = None
     last: float | None = None
+    ender: int | None = None
+    """The token that ended it, which is the last of its tokens."""
+    form: Constrained | None = None
+    """What may come next, where its sampling has a form."""
     job: Any = None
     """Its `scheduling.Sequence`."""
+    pool: Any = None
+    """The `EnginePool` that has it now."""
+
+    def __post_init__(self) -> None:
+        if self.sampling.form is not None:
+            self.form = self.sampling.form.fresh()
 
     @property
     def done(self) -> bool:
@@ -128,9 +160,13 @@ class Generation:
         return {*self.sampling.stop_ids, *(() if self.sampling.ignore_end else end_ids)}
 
     def is_bent(self, end_ids: frozenset[int]) -> bool:
-        """Whether the logits of its next token depend on what the host knows of its tokens."""
+        """Whether the host changes the logits of its next token by the tokens before."""
         early = len(self.tokens) < self.sampling.min_tokens and bool(self.ends(end_ids))
         return early or self.sampling.bends
+
+    def is_held(self, end_ids: frozenset[int]) -> bool:
+        """Whether its next token waits for the host to know the one before."""
+        return self.form is not None or self.is_bent(end_ids)
 
     def token_at(self, place: int) -> int:
         """The token at a place of prompt and answer together."""

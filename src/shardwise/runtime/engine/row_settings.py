@@ -23,6 +23,7 @@ def choices_of(rows: Sequence[Generation], end_ids: frozenset[int]) -> Choices:
         bent=any(generation.is_bent(end_ids) for generation in rows),
         logprobs=any(s.logprobs is not None for s in asked),
         prompts=any(s.prompt_logprobs is not None for s in asked),
+        held=any(s.form is not None for s in asked),
     )
 
 
@@ -42,7 +43,20 @@ def settings_of(
         top_p_R=np.array(top_p, np.float32),
         min_p_R=np.array(min_p, np.float32),
         **_bends(rows, choices, end_ids, vocabulary),
+        allowed_RW=_allowed(rows, choices, vocabulary),
     )
+
+
+def _allowed(rows: Sequence[Generation | None], choices: Choices, vocabulary: int) -> np.ndarray:
+    """The bits of tokens that each row's form allows; all where it has none."""
+    bits_RW = np.full((len(rows), -(-vocabulary // 32) if choices.held else 1), -1, np.int32)
+    bits_RW = bits_RW.view(np.uint32)
+    for i, generation in enumerate(rows):
+        if generation is not None and generation.form is not None:
+            found = generation.form.allowed()
+            bits_RW[i] = 0
+            bits_RW[i, : len(found)] = found
+    return bits_RW
 
 
 def _bends(

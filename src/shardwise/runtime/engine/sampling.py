@@ -21,17 +21,19 @@ LOWEST = float("-inf")
 
 class Choices(NamedTuple):
     """What any row of a step needs beside a token. `bent` changes logits by tokens (penalties,
-    biases, bans), `logprobs` reports logprobs, `prompts` those of prompts."""
+    biases, bans), `logprobs` reports logprobs, `prompts` those of prompts, `held` allows some
+    tokens only."""
 
     bent: bool = False
     logprobs: bool = False
     prompts: bool = False
+    held: bool = False
 
 
 class RowSettings(NamedTuple):
     """The settings of R rows; and per row up to B tokens whose logits change: l > 0 becomes
     l / `divisor`, l < 0 l * `divisor`, then `added` is added. Padding names a token beyond the
-    vocabulary."""
+    vocabulary. `allowed_RW` has a bit for each token that a row may emit."""
 
     seeds_R: Any
     temperature_R: Any
@@ -41,6 +43,7 @@ class RowSettings(NamedTuple):
     bent_RB: Any
     divisor_RB: Any
     added_RB: Any
+    allowed_RW: Any
 
 
 def choose(
@@ -49,6 +52,8 @@ def choose(
     """The next token of each row [R], int32; `places_R` is its place in the sequence."""
     if choices.bent:
         logits_RV = bent(logits_RV, rows)
+    if choices.held:
+        logits_RV = _held(logits_RV, rows.allowed_RW)
     likeliest_R = _likeliest(logits_RV)
     warm_R = rows.temperature_R > 0
     return lax.cond(
@@ -93,6 +98,14 @@ def bent(logits_RV: jax.Array, rows: RowSettings) -> jax.Array:
     old_RB = logits_RV.at[rows_R1, rows.bent_RB].get(mode="fill", fill_value=0)
     divided_RB = jnp.where(old_RB > 0, old_RB / rows.divisor_RB, old_RB * rows.divisor_RB)
     return logits_RV.at[rows_R1, rows.bent_RB].set(divided_RB + rows.added_RB, mode="drop")
+
+
+def _held(logits_RV: jax.Array, allowed_RW: jax.Array) -> jax.Array:
+    """The logits of tokens that are allowed; those beyond the bits are not."""
+    tokens_V = jnp.arange(logits_RV.shape[1])
+    words_RV = allowed_RW.at[:, tokens_V // 32].get(mode="fill", fill_value=0)
+    bits_RV = words_RV >> (tokens_V % 32).astype(jnp.uint32) & 1
+    return jnp.where(bits_RV == 1, logits_RV, LOWEST)
 
 
 def _filtered(scaled_RV: jax.Array, rows: RowSettings) -> jax.Array:

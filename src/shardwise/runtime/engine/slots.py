@@ -3,21 +3,24 @@
 It follows the changes that the scheduler names, and never looks into the scheduler.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from shardwise.runtime.engine.generation import Generation
-from shardwise.runtime.engine.step_batch import ON_DEVICE, ChunkRow, StepBatch
+from shardwise.runtime.engine.step_batch import ON_DEVICE, ChunkRow, PageMove, StepBatch
 from shardwise.scheduling.pages import PageCopy
 from shardwise.scheduling.step import Changes, PromptChunk, StepPlan
 
 
 class Slots:
-    """`batch` rows of at most `pages` pages; `generations` are found by their requests' ids."""
+    """`batch` rows of at most `pages` pages in each of `groups`; `generations` are found by their
+    requests' ids."""
 
-    def __init__(self, batch: int, pages: int, generations: Mapping[int, Generation]) -> None:
-        self._table_RM = np.zeros((batch, pages), np.int32)
+    def __init__(
+        self, groups: int, batch: int, pages: int, generations: Mapping[int, Generation]
+    ) -> None:
+        self._table_GRM = np.zeros((groups, batch, pages), np.int32)
         self._cached_R = np.zeros(batch, np.int32)
         self._decodes_R = np.zeros(batch, bool)
         self._tokens_R = np.full(batch, ON_DEVICE, np.int32)
@@ -35,22 +38,24 @@ class Slots:
         for job in changes.joined:
             slot, generation = job.slot, self._by_id[job.request.id]
             self._held[slot] = generation
-            self._table_RM[slot, : len(job.pages)] = job.pages
+            self._table_GRM[0, slot, : len(job.pages)] = job.pages
+            for group, kept in enumerate(job.kept, 1):
+                self._table_GRM[group, slot, list(kept)] = list(kept.values())
             self._cached_R[slot] = job.cached
             self._tokens_R[slot] = ON_DEVICE
             if job.cached >= job.target:
                 self._decodes_R[slot] = True
                 self._tokens_R[slot] = generation.token_at(job.cached)
-        for job, at, pages in changes.grown:
+        for job, group, at, pages in changes.grown:
             if job.slot >= 0:  # who has left since has no row
-                self._table_RM[job.slot, at : at + len(pages)] = pages
+                self._table_GRM[group, job.slot, at : at + len(pages)] = pages
         self._copies += changes.copies
 
     def decoding(self) -> list[Generation]:
         """Who decodes, in the order of slots."""
         return [self._generation(slot) for slot in self._decodes_R.nonzero()[0].tolist()]
 
-    def batch(self, plan: StepPlan, steps: int) -> StepBatch:
+    def batch(self, plan: StepPlan, steps: int, moves: Sequence[PageMove] = ()) -> StepBatch:
         """The step of a plan whose changes are taken in, and the slots as they are after it."""
         decoding = self._decodes_R.nonzero()[0] if plan.shape.decodes else np.arange(0)
         copies, self._copies = self._copies, []
@@ -60,9 +65,10 @@ class Slots:
             cached_D=self._cached_R[decoding],
             tokens_D=self._tokens_R[decoding],
             chunks=[self._chunk(chunk) for chunk in plan.chunks],
-            table_RM=self._table_RM,
+            table_GRM=self._table_GRM,
             steps=steps,
             copies=copies,
+            moves=moves,
         )
         self._cached_R[decoding] += steps
         self._tokens_R[decoding] = ON_DEVICE

@@ -89,9 +89,9 @@ def kernel_for(setup: Setup) -> Kernel:
 
 def zigzag(plan: TrainPlan, cfg: ModelConfig) -> bool:
     """Whether rows are dealt in zig-zag: where blocks in order would not share the work, and no
-    window or chunk wants the blocks in order."""
-    mixers = [layer.attention for layer in cfg.groups]
-    plain = all(getattr(m, "kind", "full") not in ("window", "chunk") for m in mixers)
+    window, chunk or recurrence wants the blocks in order."""
+    kinds = [layer.mixer.kind for layer in cfg.groups if layer.mixer is not None]
+    plain = all(kind in ("full", "latent") for kind in kinds)
     parts = 2 * plan.degree("context")
     causal = plan.degree("context") > 1 and not context_row(plan.context_method).cuts_heads
     return plain and causal and plan.sequence_length % parts == 0

@@ -24,6 +24,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadRequest
 from shardwise.models import Attention, ModelConfig, weight_dtype
+from shardwise.models.specs import RecurrentMixer
 from shardwise.plans import ServePlan
 from shardwise.plans.layouts import tensor_letter
 from shardwise.plans.serve import CHECKPOINT
@@ -35,14 +36,14 @@ from shardwise.runtime.attention import (
     merged_attention,
 )
 from shardwise.runtime.cache import Cache, empty_cache
-from shardwise.runtime.cache_entry import SCALE
+from shardwise.runtime.cache_entry import CACHES, SCALE
 from shardwise.runtime.generate import decode
 from shardwise.runtime.init import PADDED, Tree, padded_shape, stored_rows, tree_of
 from shardwise.runtime.model import call_of, embed, head
 from shardwise.runtime.options import Options
 from shardwise.runtime.precision import DTYPES, dtype_of
 from shardwise.runtime.programs.program import AbstractProgram
-from shardwise.runtime.quant import Quantized, quantise_params
+from shardwise.runtime.quant import NARROW, Quantized, quantise_params
 from shardwise.runtime.sharding import parameter_spec, platform_of
 from shardwise.runtime.stack import run_stack
 
@@ -174,6 +175,12 @@ def serve_program(
     decode: (params, tokens [B], cache) -> (next tokens, cache) of the whole batch, its cache as
     long as finished sequences. The cache is donated; tokens are the most likely ones.
     """
+    recurrent = [m.kind for m in _mixers(cfg) if isinstance(m, RecurrentMixer)]
+    if recurrent:
+        raise BadRequest(
+            f"model '{cfg.name}' has layers of kind '{recurrent[0]}', whose states this program "
+            "does not lay out; `shardwise serve` runs it on one device"
+        )
     spread = spread_of(plan, cfg)
     degrees = {axis: plan.degree(axis) for axis in MIXERS}
     shape = (*degrees.values(), plan.degree("tensor") // spread, spread)
@@ -249,13 +256,12 @@ def abstract_cache(
     plan: ServePlan, cfg: ModelConfig, layout: ServeLayout, batch: int, places: int
 ) -> Cache:
     """The cache: sequences over all axes but `tensor`, which cuts its heads."""
-    if plan.dtypes.kv not in {*DTYPES, "int8"}:
+    if plan.dtypes.kv not in CACHES:
         raise BadRequest(
             f"dtypes.kv is '{plan.dtypes.kv}'; the runtime keeps its cache in one of "
-            f"{', '.join((*DTYPES, 'int8'))} (--set dtypes.kv=bf16)"
+            f"{', '.join(CACHES)} (--set dtypes.kv=bf16)"
         )
-    dtype = jnp.int8 if plan.dtypes.kv == "int8" else dtype_of(plan.dtypes.kv)
-    shapes = jax.eval_shape(lambda: empty_cache(cfg, batch, places, dtype))
+    shapes = jax.eval_shape(lambda: empty_cache(cfg, batch, places, CACHES[plan.dtypes.kv]))
     across = (*MIXERS, "spread") if layout.phase == "decode" else None
 
     def lie(name: str, x: Any, heads: int) -> Any:
@@ -273,20 +279,20 @@ def abstract_cache(
 
 
 def abstract_weights(plan: ServePlan, cfg: ModelConfig, layout: ServeLayout) -> Tree:
-    """The parameters as the plan stores them: floats, or int8 with scales (`quant.py`)."""
+    """The parameters as the plan stores them: floats, or small numbers with scales (`quant.py`)."""
     name = _stored_dtype(plan, cfg)
     axes = {axis: plan.degree(axis) for axis in ("expert", "fsdp", "tensor")}
     heads = {**axes, "tensor": layout.mesh.shape["tensor"]}
     specs = tree_of(cfg, lambda row: _weight_spec(row, axes, heads))
-    dtype = jnp.bfloat16 if name == "int8" else dtype_of(name)
+    dtype = jnp.bfloat16 if name in NARROW else dtype_of(name)
 
     def whole(row: Any) -> jax.ShapeDtypeStruct:
         at = layout.sharding(*_weight_spec(row, axes, heads))
         return jax.ShapeDtypeStruct(padded_shape(row, at), dtype, sharding=at)
 
     tree = tree_of(cfg, whole)
-    if name == "int8":
-        tree = jax.eval_shape(partial(quantise_params, cfg=cfg), tree)
+    if name in NARROW:
+        tree = jax.eval_shape(partial(quantise_params, cfg=cfg, kept=name), tree)
 
     def lie(spec: PartitionSpec, w: Any) -> Any:
         if not isinstance(w, Quantized):
@@ -307,11 +313,11 @@ def _stored_dtype(plan: ServePlan, cfg: ModelConfig) -> str:
         names = {plan.dtypes.weights}
     else:
         names = {weight_dtype(cfg, row.dtype_role) for row in stored_rows(cfg)}
-    if len(names) == 1 and names <= {*DTYPES, "int8"}:
+    if len(names) == 1 and names <= {*DTYPES, *NARROW}:
         return names.pop()
     raise BadRequest(
         f"weights in {', '.join(sorted(names))}; the runtime serves one of "
-        f"{', '.join((*DTYPES, 'int8'))} (--set dtypes.weights=int8)"
+        f"{', '.join((*DTYPES, *NARROW))} (--set dtypes.weights=int8)"
     )
 
 

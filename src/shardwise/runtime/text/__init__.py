@@ -2,6 +2,7 @@
 
 `tokenizer.py` reads tokenizer files and has the trainer's side; `model_text.py` is a checkpoint
 folder's text: tokenizer, ends of an answer, default sampling, chat template (`template.py`).
+`grammar.py` says which tokens an answer of a given form (JSON, a pattern) may go on with.
 `answer_text.py` makes text of the tokens of one answer as they come, and finds its stop strings.
 Read `model_text.py` first.
 """

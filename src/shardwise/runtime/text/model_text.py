@@ -3,12 +3,13 @@ sampling that its makers recommend, and its chat template. Nothing of it is exec
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from shardwise.boundary import is_file, read_json, read_text
 from shardwise.errors import BadRequest
+from shardwise.runtime.text.grammar import Grammars
 from shardwise.runtime.text.template import ChatTemplate
 from shardwise.runtime.text.tokenizer import read_tokenizer
 
@@ -16,7 +17,7 @@ RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Keys of generation_config.json that hold where a request leaves them out, as vLLM does it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelText:
     """Text to tokens and back. `inner` is a tokenizer of the `tokenizers` library, `vocabulary` one
     more than its largest id."""
@@ -35,6 +36,11 @@ class ModelText:
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         """The text of tokens; ids that the tokenizer does not know have none."""
         return self.inner.decode(ids, skip_special_tokens=skip_special)
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """Forms that answers can be held to. Raises MissingPart without llguidance."""
+        return Grammars(self.inner, self.vocabulary, sorted(self.end_ids))
 
     def token_text(self, token: int) -> str:
         """One token as reports of logprobs show it."""

@@ -1,0 +1,101 @@
+"""Answers held to a form: JSON, a JSON schema, a regular expression, a choice of texts.
+
+The library llguidance reads the form and says which tokens may come next. A `Constraint` is the
+state of one answer: the engine asks it before each token and tells it what was chosen.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from shardwise.errors import BadRequest, MissingPart
+
+Form = Literal["json_object", "json_schema", "regex", "choice"]
+MOST_CHARACTERS = 2**16
+"""Of a form as text: what is longer takes seconds to read and holds up others."""
+SPACE = r"[\x20\x0A\x0D\x09]{1,16}"
+"""Between the parts of JSON: not without end, as a model may never leave it."""
+LONGEST_ERROR = 300
+
+
+class Constraint:
+    """What may come next of one answer, and whether anything may."""
+
+    def __init__(self, matcher: Any, vocabulary: int) -> None:
+        self._matcher, self._vocabulary = matcher, vocabulary
+
+    def fresh(self) -> "Constraint":
+        """The same, for another answer, from where this one stands."""
+        return Constraint(self._matcher.deep_copy(), self._vocabulary)
+
+    def allowed(self) -> np.ndarray:
+        """A bit for every token of the vocabulary, uint32 [ceil(vocabulary / 32)]."""
+        words = -(-self._vocabulary // 32)
+        return np.frombuffer(self._matcher.compute_bitmask(), np.uint32)[:words]
+
+    def take(self, token: int) -> str:
+        """Go on by a token; what is wrong with that, if anything is."""
+        self._matcher.consume_token(token)
+        return _short(self._matcher.get_error())
+
+    @property
+    def done(self) -> bool:
+        """Whether the form is complete and nothing can follow."""
+        return self._matcher.is_stopped()
+
+
+class Grammars:
+    """Reads forms for a tokenizer of the `tokenizers` library. Raises MissingPart where llguidance
+    is not installed."""
+
+    def __init__(self, tokenizer: Any, vocabulary: int, end_ids: Sequence[int]) -> None:
+        try:
+            from llguidance import LLMatcher, LLTokenizer
+        except ImportError:
+            raise MissingPart(
+                "an answer's form needs `llguidance`: pip install '.[serve]'"
+            ) from None
+        self._matcher = LLMatcher
+        self._vocabulary = vocabulary
+        ends = list(end_ids) or None
+        self._tokenizer = LLTokenizer(tokenizer.to_str(), n_vocab=vocabulary, eos_token=ends)
+
+    def constraint(self, form: Form, what: Any = None) -> Constraint:
+        """The start of an answer of a form: a schema for json_schema, a pattern for regex, texts
+        for choice. Raises BadRequest for one that cannot be read or is too large."""
+        grammar = self._grammar(form, what)
+        matcher = self._matcher(self._tokenizer, grammar, log_level=0)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # the first state's size is checked here, too
+        if matcher.is_error():
+            raise BadRequest(f"{form}: {_short(matcher.get_error())}; change or simplify it")
+        return Constraint(matcher, self._vocabulary)
+
+    def _grammar(self, form: Form, what: Any) -> str:
+        if form == "json_object":
+            what = {"type": "object"}
+        if form == "choice":
+            what = "|".join(map(re.escape, what))
+        text = what if isinstance(what, str) else json.dumps(what)
+        if len(text) > MOST_CHARACTERS:
+            raise BadRequest(
+                f"{form} has {len(text):,} characters; at most {MOST_CHARACTERS:,} are read"
+            )
+        if not text:
+            raise BadRequest(f"{form} is empty; give what the answer should look like")
+        if form in ("regex", "choice"):
+            return self._matcher.grammar_from_regex(text)
+        space: Any = {"whitespace_pattern": SPACE}
+        try:
+            return self._matcher.grammar_from_json_schema(text, overrides=space)
+        except ValueError as error:
+            raise BadRequest(f"{form} is no JSON object: {error}; mend it") from None
+
+
+def _short(error: str) -> str:
+    """An error of the library on one line."""
+    line = " ".join(error.partition("\n<")[0].split())  # without the parser's state
+    return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + "..."
