@@ -11,9 +11,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
-from environments import environment, free_port  # noqa: E402
-from llama_folder import write_llama  # noqa: E402
-from tests.clients.served import ours, served  # noqa: E402
+from environments import environment, free_port
+from llama_folder import write_llama
+from tests.clients.served import ours, served
 
 RECORD = Path(__file__).with_name("record.json")
 NAMES = ("openai_sdk", "curl", "lm_eval_harness", "vllm_bench", "guidellm_load", "vllm_oracle")
