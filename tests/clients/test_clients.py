@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+from llama_folder import write_llama
+from tests.clients import curl, openai_sdk
+
+from shardwise.apps.server.run import running
+from shardwise.workflows.serving import ServeModelRequest, open_replica
+
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "scripts"))
-
-from llama_folder import write_llama  # noqa: E402
-from tests.clients import curl, openai_sdk  # noqa: E402
-
-from shardwise.apps.server.run import running  # noqa: E402
-from shardwise.workflows.serving import ServeModelRequest, open_replica  # noqa: E402
-
 FIGURES = {
     "openai_sdk": {"logprobs", "errors"},
     "curl": {"events"},
@@ -35,7 +35,7 @@ def server(tmp_path_factory):
         yield url, folder
 
 
-@pytest.mark.parametrize("client", [openai_sdk, curl])
+@pytest.mark.parametrize("client", [pytest.param(openai_sdk, marks=pytest.mark.slow), curl])
 def test_a_light_client_is_content(server, client):
     found = client.run(*server)
     assert FIGURES[client.__name__.rpartition(".")[2]] < set(found)
