@@ -53,14 +53,14 @@ OF_THE_PLAN = (
 ON_CPU = (
     *("per_device_batch_size=1", "max_target_length=128", "skip_jax_distributed_system=true"),
     *("base_output_directory=out", "attention=dot_product", "sparse_matmul=false"),
-    "capacity_factor=1.0",
+    "capacity_factor=-1.0",
 )
 """One device, and kernels that run on a CPU: what is built has the same parameters."""
 
 
 def parameters(config: Any) -> int:
-    """Of the model, with abstract arrays. Without the biases of routing, which no gradient moves
-    and which we do not count."""
+    """Of the model, with abstract arrays. Without the biases of DeepSeek's routing, which no
+    gradient moves and which we do not count."""
     import jax
     import jax.numpy as jnp
     from maxtext.utils import model_creation_utils
@@ -70,7 +70,8 @@ def parameters(config: Any) -> int:
     keys = {name: jax.random.PRNGKey(0) for name in ("params", "dropout", "aqt")}
     made = jax.eval_shape(lambda: model.init(keys, tokens, tokens, enable_dropout=False))
     leaves = jax.tree_util.tree_leaves_with_path(made["params"])
-    return sum(int(leaf.size) for path, leaf in leaves if not routes(str(path)))
+    moved = config.decoder_block.value != "deepseek"
+    return sum(int(leaf.size) for path, leaf in leaves if moved or not routes(str(path)))
 
 
 def routes(path: str) -> bool:

@@ -43,9 +43,9 @@ class MissingPart(ShardwiseError):
     exit_code = 5
 
 
-class Note(str):
+class Remark(str):
     """A line below an answer that is worth knowing and makes nothing in it wrong or unwise; a line
-    that is no Note is a warning."""
+    that is no Remark is a warning."""
 
 
 def shown(value: object, longest: int = 60) -> str:

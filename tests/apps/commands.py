@@ -49,6 +49,11 @@ def answer(*args) -> dict:
     return json.loads(out)
 
 
+def flat(out: str) -> str:
+    """The words of an answer, whatever their lines; commands as a shell joins them."""
+    return " ".join(out.replace("\\\n", "").split())
+
+
 def refused(capsys, args, code=2) -> str:
     """The message of a refusal: one line on stderr, nothing on stdout."""
     got, out, err = run(capsys, *args)

@@ -2,7 +2,7 @@
 it."""
 
 import pytest
-from tests.apps.commands import answer, answered, refused, run
+from tests.apps.commands import answer, answered, flat, refused, run
 
 JOB = ("plan", "train", "--model", "llama-3.2-1b", "--batch", "256seq", "--seq", "2048")
 HELD = ("--remat", "block", "--for", "any", "--tokens", "200B")
@@ -14,7 +14,7 @@ def test_a_bare_chip_has_the_fewest_chips_that_are_in_time():
     assert result["slice"] == "v5p:2x2x2"
     assert result["run"]["keeps_deadline"]
     assert result["run"]["deadline_days"] == 15
-    assert any("slice of fewest chips of v5p that is in time" in line for line in doc["warnings"])
+    assert any("slice of fewest chips of v5p that is in time" in line for line in doc["notes"])
     fewer = answer(*JOB, *HELD, "--on", "v5p:2x2x1", "--days", "15")
     assert not fewer["result"]["run"]["keeps_deadline"]
     assert any(line.startswith("late: ") for line in fewer["warnings"])
@@ -58,3 +58,17 @@ def test_a_bare_chip_without_a_deadline_points_to_it(capsys):
     assert "with --days" not in refused(capsys, [*JOB, "--on", "v5x"])
     assert "--days N takes the smallest that is done in time" in said
     assert "`shardwise plan sweep --on v5e` shows others" in said
+
+
+def test_a_deadline_that_the_slow_end_misses_is_said_and_what_to_ask_for(capsys):
+    words = (*JOB, *HELD, "--on", "v5p", "--days", "10")
+    doc = answer(*words)
+    run_, (said,) = doc["result"]["run"], doc["warnings"]
+    assert run_["days"] <= 10 < run_["days_80"]["high"]
+    for quiet in ("-q", "--brief"):
+        assert "days (8.12 to 11.7: may be late)" in flat(run(capsys, *words, quiet)[1])
+    assert "the slow end misses --days 10; --days 7.8" in said
+    safe = said.partition("; --days ")[2].split()[0]
+    kept = answer(*words[:-1], safe)["result"]["run"]
+    assert kept["days_80"]["high"] <= 10
+    assert "late" not in flat(run(capsys, *words[:-1], "40", "-q")[1])

@@ -1,6 +1,10 @@
 """-q, -v and --brief, and how warnings stand below a page."""
 
-from tests.apps.commands import run
+import shlex
+from pathlib import Path
+
+from tests.apps.commands import document, run
+from tests.plans.test_files import FIVE
 
 SMALL = ("plan", "show", "audit:megatron-16b")
 
@@ -15,7 +19,7 @@ def test_brief_is_the_first_lines(capsys):
 
 def test_quiet_has_no_hints_and_no_warnings(capsys):
     config = ("model", "diff", "llama-3-8b", "llama-3-70b")
-    assert "warning: " in run(capsys, *config)[2]
+    assert "note: " in run(capsys, *config)[2]
     code, out, err = run(capsys, *config, "-q")
     assert (code, err) == (0, "")
     assert "more:" not in out
@@ -37,3 +41,37 @@ def test_brief_keeps_whether_a_load_holds(capsys, tmp_path):
     lines = out.splitlines()
     assert len(lines) <= 4
     assert lines[-1].startswith("holds: ")
+
+
+def test_a_tight_memory_is_said_in_the_shortest_answer(capsys, tmp_path):
+    plan = tmp_path / "five.yaml"
+    plan.write_text(FIVE)
+    held = document(capsys, "plan", "show", plan)["result"]["peak_bytes_per_chip"]
+    for share, said in ((0.95, True), (0.5, False)):
+        least = ("--set", f"chip.hbm_usable_bytes={held / share:.0f}")
+        code, out, err = run(capsys, "plan", "show", plan, *least, "--brief", "-q")
+        (line,) = [line for line in out.splitlines() if line.startswith("  memory")]
+        assert (code, err, "GiB is left for fragmentation)" in line) == (0, "", said)
+
+
+def test_a_note_is_no_warning(capsys):
+    words = ("roofline", "--on", "v5e", "--matmul", "64x256x256")
+    doc = document(capsys, *words)
+    assert (doc["warnings"], len(doc["notes"])) == ([], 1)
+    assert run(capsys, *words)[2].startswith("note: no batch reaches the peak")
+    doc = document(capsys, "model", "show", "gemma-3-12b")
+    assert any("vision tower" in line for line in doc["warnings"])
+
+
+def test_what_to_type_next_can_be_copied(capsys, tmp_path, monkeypatch):
+    """Lines of at most 100 columns, which a shell joins to the command that was meant."""
+    monkeypatch.chdir(tmp_path)
+    plan = Path("a folder with a long name and blanks") / "plan.yaml"
+    plan.parent.mkdir()
+    plan.write_text(FIVE)
+    _, out, _ = run(capsys, "plan", "show", plan)
+    step = out.partition("next: what would be faster:\n")[2].partition("\n  more:")[0]
+    assert max(map(len, step.splitlines())) <= 100
+    words = shlex.split(step)
+    assert words[:3] == ["shardwise", "plan", "train"]
+    assert words[words.index("--against") + 1] == str(plan)

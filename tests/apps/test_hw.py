@@ -75,8 +75,7 @@ def test_show_says_nominal_and_usable_in_both_units(capsys):
     out = capsys.readouterr().out
     assert "16 GiB (17.18 GB)" in out
     assert "15.75 GiB (16.91 GB)" in out
-    assert "as of 20" in out
-    assert "$1.20 per chip-hour" in out
+    assert "$1.20 per chip-hour (gcp us-central1, on demand, 20" in out
     run("show", "v5e", "--detail")
     assert "$1.20/h" in capsys.readouterr().out
 

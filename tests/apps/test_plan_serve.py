@@ -7,11 +7,13 @@ import json
 from functools import cache
 
 import pytest
-from tests.apps.commands import SERVED
+from tests.apps.commands import SERVED, flat
 
 from shardwise.apps.cli import main
 from shardwise.apps.cli.plan_serve import GONE, serve
 from shardwise.errors import BadRequest, NoFeasiblePlan
+from shardwise.hardware import load_chip
+from shardwise.hardware.prices import price_range
 from shardwise.models import load_model
 from shardwise.plans import ServePlan, load_plan
 from shardwise.workflows.predict_fleet import cache_text
@@ -115,7 +117,7 @@ def test_a_plan_shows_and_simulates_what_was_printed(tmp_path, capsys):
     path = tmp_path / "plan.yaml"
     out, _, code = said(capsys, "plan", "serve", *SMALL, *RATE, "-o", str(path))
     assert code == 0
-    assert f"{path} written; next: shardwise simulate {path} --rate 20" in " ".join(out.split())
+    assert f"{path} written; next: shardwise simulate {path} --rate 20" in flat(out)
     plan = load_plan(path)
     assert isinstance(plan, ServePlan)
     assert plan.workload is not None
@@ -160,7 +162,8 @@ def test_chips_side_by_side(tmp_path, capsys):
     args = ("--model", "llama-3-8b", "--on", "h100,v6e", *SMALL[4:], *RATE)
     run(*args, "--csv", str(table))
     out = capsys.readouterr().out
-    assert "2.70 2024-12 old" in out
+    for name in ("h100", "v6e"):
+        assert f"{name} price {load_chip(name).price}" in flat(out)
     with table.open() as file:
         rows = list(csv.DictReader(file))
     assert {row["chip"] for row in rows} == {"h100", "v6e"}
@@ -184,7 +187,7 @@ def test_a_chip_that_was_not_measured_says_so():
     assert doc["result"]["usd_per_million_tokens"]["all"] is None
     assert doc["result"]["typical_error"] is None
     assert any("vLLM was not measured on tpu7x" in line for line in doc["warnings"])
-    assert any("no public price for tpu7x" in line for line in doc["warnings"])
+    assert any("no public price for tpu7x" in line for line in doc["notes"])
 
 
 def test_a_trace_is_the_load(tmp_path):
@@ -333,12 +336,48 @@ def test_what_to_type_next(tmp_path, capsys):
     run(*SMALL, *RATE, "-o", str(path))
     out = capsys.readouterr().out
     assert f"shardwise simulate {path} --rate 20" in out
-    assert f"or: shardwise export {path} --to vllm" in out
+    assert f"or: shardwise export {path} --to vllm" in flat(out)
     _, err, code = said(capsys, "export", str(path), "--to", "sglang")
     assert code == 0
     assert "the plan's times are those of vllm, not of sglang" in " ".join(err.split())
     _, err, _ = said(capsys, "export", str(path), "--to", "vllm")
     assert "times are those" not in err
+
+
+def of_row(row):
+    """What the options of a row answer."""
+    words = row["option"].split()
+    if words[0] == "simulate":
+        return None
+    changed = dict(zip(SMALL[::2], SMALL[1::2], strict=True))
+    changed |= dict(zip(RATE[::2], RATE[1::2], strict=True))
+    changed |= dict(zip(words[::2], words[1::2], strict=True))
+    return found(*[word for pair in changed.items() for word in pair])["result"]
+
+
+def test_each_row_names_what_to_type_for_it():
+    """Running it gives the row's chips, and its rate and dollars as near as an estimate is."""
+    first, *rows = found(*SMALL, *RATE)["result"]["instead"]
+    assert not first["option"]
+    assert {row["name"] for row in rows} >= {"fp8", "prompts on their own"}
+    assert all(row["option"] for row in rows)
+    for row in rows:
+        if other := of_row(row):
+            assert other["chips"] == row["chips"], row
+            assert other["requests_per_second"] == pytest.approx(row["requests_per_second"])
+            dollars = other["usd_per_million_tokens"]["all"]
+            assert dollars == pytest.approx(row["usd_per_million_tokens"], rel=1e-6)
+
+
+def test_the_row_of_more_servers_is_what_a_simulation_finds(capsys, tmp_path):
+    path = tmp_path / "plan.yaml"
+    said(capsys, "plan", "serve", *SMALL, *RATE, "-o", str(path))
+    (row,) = (r for r in found(*SMALL, *RATE)["result"]["instead"] if r["name"] == "more")
+    verb, *options = row["option"].split()
+    out, _, code = said(capsys, verb, str(path), *options, "--json")
+    assert code == 0
+    rate = json.loads(out)["result"]["largest_rate"]
+    assert rate == pytest.approx(row["requests_per_second"], rel=0.15)  # short runs
 
 
 def test_whole_boxes_are_said_where_a_fleet_fills_none(capsys):
@@ -349,7 +388,9 @@ def test_whole_boxes_are_said_where_a_fleet_fills_none(capsys):
     run(*SMALL, *RATE)
     out = capsys.readouterr().out
     assert "in whole boxes of 8, where a provider rents nothing smaller: 8 chips, $" in out
-    assert "(runpod any community beside runpod secure)" in " ".join(out.split())
+    told = flat(out)
+    assert f"at {load_chip('h100').price}" in told
+    assert f"prices: {price_range('h100')}" in told
     v5e = found("--model", "llama-3-8b", "--on", "v5e:2x2", *SMALL[4:], "--tpot", "50ms")
     assert v5e["result"]["whole_boxes"] is None
 

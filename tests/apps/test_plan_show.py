@@ -4,7 +4,7 @@ import json
 from copy import deepcopy
 
 import pytest
-from tests.apps.commands import answer, answered, document, refused, run
+from tests.apps.commands import answer, answered, document, flat, refused, run
 from tests.apps.test_plan_train import HELD, SMALL, STABLE
 
 from shardwise.models.zoo import hf_config
@@ -222,7 +222,9 @@ def test_dollars_of_a_shown_plan(tmp_path):
     result = answer("plan", "show", path, "--price", "v5e=2", "--tokens", "1T")["result"]
     assert result["run"]["usd"] == pytest.approx(16 * 2 * 1e12 / result["tokens_per_second"] / 3600)
     line = next(line for line in out.splitlines() if line.startswith("  cost"))
-    assert f"{format_usd(result['run']['usd'])} per 1T tokens at $2.00 (yours)" in line
+    assert (
+        f"{format_usd(result['run']['usd'])} per 1T tokens at $2.00 per chip-hour (yours)" in line
+    )
     out, _ = answered("plan", "show", path, "--tokens", "1T")
     assert any(line.startswith("  1T tokens") and " days" in line for line in out.splitlines())
     both = answer("plan", "diff", path, path, "--set", "remat=none")["result"]["effect"]
@@ -250,3 +252,26 @@ def test_a_config_of_an_unknown_class_is_read_as(tmp_path, capsys):
         shown["step_seconds"]
         == answer("plan", "show", path, "--set", "zero=1")["result"]["step_seconds"]
     )
+
+
+def test_only_axes_that_the_mesh_has_store_parameters(tmp_path):
+    """No word of fsdp where the plan has no such axis."""
+    for number, (mesh, stored, said) in enumerate(
+        (
+            ("{data: 8, context: 2}", "[fsdp, context]", "parameters stored over context"),
+            ("{fsdp: 8, context: 2}", "[fsdp, context]", "parameters stored over fsdp+context"),
+            ("{data: 8, context: 2}", "[fsdp]", ""),
+        )
+    ):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(SMALL_FIVE.replace("MESH", mesh) + f"storage_axes: {stored}\n")
+        out, _ = answered("plan", "show", path, "--set", "optimizer=sgd")
+        assert ("stored over" in flat(out), said in flat(out)) == (bool(said), True), out
+
+
+SMALL_FIVE = """model: llama-3.2-1b
+slice: v5p:2x2x4
+mesh: MESH
+batch: 16seq
+length: 2048
+"""

@@ -55,6 +55,7 @@ def test_the_envelope(doc):
         "resolved",
         "result",
         "warnings",
+        "notes",
         "provenance",
     }
     assert doc["inputs"]["model"] == "llama-3-8b"
@@ -143,7 +144,7 @@ def test_a_bare_chip_means_its_smallest_slice_that_fits(capsys):
 def test_a_cloud_name_is_echoed_as_what_it_means(capsys):
     doc = document(capsys, *small(on="v5litepod-16"), *HELD)
     assert doc["result"]["slice"] == "v5e:4x4"
-    assert any("v5litepod-16" in w for w in doc["warnings"])
+    assert any("v5litepod-16" in w for w in doc["notes"])
 
 
 def test_csv_has_a_row_per_plan(capsys, tmp_path):
@@ -438,14 +439,15 @@ def test_too_low_a_limit_exits_3(capsys):
     assert "GiB (1 GB) usable" in refused(capsys, small(max_hbm="1GB"), code=3)
 
 
-def test_warnings_go_to_stderr_and_into_the_document(capsys):
+def test_notes_go_to_stderr_and_into_the_document(capsys):
     args = [*small(on="v5p:4x4x4", batch="251seq", seq="4096"), *HELD]
     code, out, err = run(capsys, *args)
     assert code == 0
-    assert "warning: a batch of 256 sequences would train" in err
-    assert "warning" not in out
+    assert "note: a batch of 256 sequences would train" in err
+    assert "batch of 256" not in out
     doc = document(capsys, *args)
-    assert any("--batch 256seq" in w for w in doc["warnings"])
+    assert any("--batch 256seq" in line for line in doc["notes"])
+    assert doc["warnings"] == []
 
 
 def test_multi_device_chips(capsys):

@@ -59,7 +59,7 @@ def test_the_table(capsys):
 def test_small_matrices_never_reach_the_peak(capsys):
     doc = result_of(capsys, "--on", "v5e", "--matmul", "64x256x256")
     assert doc["result"]["critical_batch"]["first"] is None
-    assert doc["warnings"] == [
+    assert doc["notes"] == [
         "no batch reaches the peak: K and N are too small for the critical intensity"
     ]
     run("--on", "v5e", "--matmul", "64x256x256")

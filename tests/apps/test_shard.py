@@ -65,7 +65,7 @@ def test_a_huge_mesh_lists_the_first_devices(capsys):
     run("A[I_X]", "--dims", "I=1Mi", "--mesh", "X=1048576,Y=1000000", "--json")
     doc = json.loads(capsys.readouterr().out)
     assert len(doc["result"]["devices"]) == 65_536
-    assert doc["warnings"] == ["the first 65,536 of 1,048,576,000,000 devices are listed"]
+    assert doc["notes"] == ["the first 65,536 of 1,048,576,000,000 devices are listed"]
 
 
 def test_csv(capsys, tmp_path):
@@ -178,7 +178,7 @@ def test_the_answer_for_a_person(capsys):
         "  next best sends 84 B more, 1.88x: AllToAll_X(A), AllGather_X(B)\n"
         "  more: --detail  --top N\n"
     )
-    assert err == "warning: J padded from 9 to 12, as its blocks must be equal\n"
+    assert err == "note: J padded from 9 to 12, as its blocks must be equal\n"
 
 
 def test_the_result_may_be_asked_for_otherwise(capsys):

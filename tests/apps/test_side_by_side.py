@@ -5,12 +5,13 @@ from functools import cache, partial
 from types import SimpleNamespace
 
 import pytest
-from tests.apps.commands import answer, answered, refused
+from tests.apps.commands import answer, answered, flat, refused
 
 from shardwise.apps.cli import main
 from shardwise.hardware import load_chip
-from shardwise.hardware.prices import price_range
+from shardwise.hardware.prices import price_range, price_text
 from shardwise.plans import load_plan
+from shardwise.units import sig
 from shardwise.verbs.layout import HEIGHT, WIDTH
 from shardwise.workflows import deadline
 from shardwise.workflows.deadline import slice_for
@@ -83,7 +84,7 @@ def test_a_late_chip_is_no_winner(capsys, tmp_path):
     assert stop.value.code == 3
     out, err = capsys.readouterr()
     assert "cheapest:" not in out
-    assert "(late)" in out
+    assert ": late)" in out
     assert "not within 0.0001 days on any slice looked at" in out
     assert "was not written" in err
     assert not file.exists()
@@ -96,7 +97,7 @@ def test_the_chosen_plan_is_written_and_what_comes_next_is_said(tmp_path):
     best = min(priced, key=lambda row: row["usd_at_price"])
     plan = load_plan(file)
     assert (plan.slice, dict(plan.mesh)) == (best["slice"], best["mesh"])
-    assert f"shardwise export {file} --to TARGET" in " ".join(out.split())
+    assert f"shardwise export {file} --to TARGET" in flat(out)
 
 
 def test_several_batches_stand_below_one_another():
@@ -151,10 +152,19 @@ def test_the_page():
     assert max(map(len, lines)) <= WIDTH
     assert "runs in" in lines[1]
     assert "over providers" in lines[1]
-    told = "$4.20 (gcp us-central1, 2026-11), the only provider; the same in 2024-12"
-    assert any(line.startswith("  v5p $/h") and told in line for line in lines)
-    assert any("$3.99 (runpod secure, 2026-11); $2.69 (runpod community" in line for line in lines)
+    for name in ("h100", "v5p", "v6e"):
+        assert f"{name} price {price_text(name, load_chip(name).price)}" in flat(out)
     assert any(line.startswith("  cheapest: ") for line in lines)
+
+
+def test_a_row_says_its_days_with_their_range_and_whether_the_slow_end_is_in_time():
+    out, _ = answered(*SWEEP)
+    for row in rows():
+        low, high = row["days_80"]["low"], row["days_80"]["high"]
+        assert low < row["days"] < high
+        late = ": may be late" if high > 10 else ""
+        assert f"{sig(row['days'])} ({sig(low)} to {sig(high)}{late})" in out
+    assert [row["chip"] for row in rows() if row["days_80"]["high"] > 10] == ["v5p"]
 
 
 def test_of_one_size():

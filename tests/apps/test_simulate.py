@@ -2,10 +2,11 @@
 
 import csv
 import json
+import re
 import tracemalloc
 
 import pytest
-from tests.apps.commands import document, run
+from tests.apps.commands import document, flat, run
 from tests.apps.commands import refused as refusal
 from tests.apps.test_plan_train import HELD
 
@@ -62,7 +63,7 @@ def test_the_document(plan_file, capsys):
     assert sum(r["requests"] for r in result["replicas"]) == 60
     assert found["resolved"]["scheduling.policy"] == {"value": "chunked", "origin": "file"}
     assert found["provenance"]["definitions"]["itl"]
-    assert "the prefix cache finds nothing" in found["warnings"][0]
+    assert "the prefix cache finds nothing" in found["notes"][0]
 
 
 @pytest.mark.parametrize(
@@ -274,12 +275,23 @@ def test_swapping_and_the_host_cache_need_the_hosts_memory(plan_file, capsys):
 LOADED = Workload(rate=10.0, ttft=2.0, tpot=0.03)
 
 
+def test_how_busy_a_server_is_and_how_full_are_two_figures(plan_file, capsys):
+    """Steps run nearly always where a few sequences of many do."""
+    path = plan_file(batch=302, replicas=1)
+    _, out, _ = run(capsys, "simulate", path, *MADE)
+    lines = {line.split()[0]: flat(line) for line in out.splitlines() if line.strip()}
+    assert re.search(r"^running \S+ sequences of at most 302 on a server$", lines["running"])
+    busy = [line for line in out.splitlines() if line.startswith("  steps run ")]
+    assert re.search(r"% of the time$", busy[0])
+    assert "utilisation" not in out
+
+
 def test_an_overload_is_said_with_what_holds(plan_file, capsys):
     """Rates and dollars are of what is answered, not of what comes."""
     path = plan_file(engine="vllm", workload=LOADED)
     code, out, _ = run(capsys, "simulate", path, "--rate", "500", "--requests", "1000")
     assert code == 0
-    words = " ".join(out.split())
+    words = flat(out)
     assert "DOES NOT HOLD: " in words
     assert "requests/s hold" in words
     assert f"next: shardwise simulate {path} --find-rate" in words

@@ -61,7 +61,7 @@ def test_what_providers_ask_is_a_range_with_dates():
     assert found is not None
     assert found.low.usd_per_chip_hour < found.high.usd_per_chip_hour
     assert found.providers >= 5
-    assert f"({found.low.offer}, {found.low.as_of[:7]})" in str(found)
+    assert f"({found.low.offer}, on demand, {found.low.as_of[:7]})" in str(found)
     assert found.low.offer.split()[0] == found.low.provider
     offers = {str(listed_price("h100", "runpod")), str(load_chip("h100").price)}
     assert len(offers) == 2  # two prices of one provider say which is which
@@ -84,7 +84,7 @@ def test_a_price_of_more_than_half_a_year_ago_is_marked():
     today = date(2026, 11, 23)
     assert not price.stale(today)
     assert replace(price, as_of="2024-12").stale(today)
-    assert str(replace(price, as_of="2024-12-23")).endswith(", 2024-12: old)")
+    assert str(replace(price, as_of="2024-12-23")).endswith(", on demand, 2024-12: old)")
     assert not parse_price("v5p=3")[1].stale(today)
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shardwise.errors import BadRequest, Note
+from shardwise.errors import BadRequest, Remark
 from shardwise.hardware.catalogue import load_chip
 from shardwise.hardware.chip import Chip
 from shardwise.hardware.cloud_names import cloud_shape, families, split_cloud_name
@@ -222,7 +222,7 @@ def _from_cloud_name(
     assert isinstance(chip.network, Torus), f"{chip.id} has Cloud names but no torus"
     shape, note = cloud_shape(family, number, chip.network)
     piece = Slice(chip=chip, count=count or 1, shape=shape)
-    return Spelling(text=text, slice=piece, notes=(Note(note),))
+    return Spelling(text=text, slice=piece, notes=(Remark(note),))
 
 
 def _from_domain(text: str, count: int | None, chip: Chip, shape: Shape) -> Spelling:
@@ -238,7 +238,7 @@ def _from_domain(text: str, count: int | None, chip: Chip, shape: Shape) -> Spel
         return Spelling(text=text, slice=Slice(chip=chip, count=count or 1, shape=shape), notes=())
     if count is None and chips % domain == 0:
         piece = Slice(chip=chip, count=chips // domain, shape=(domain,))
-        return Spelling(text=text, slice=piece, notes=(Note(f"{text} is short for {piece}"),))
+        return Spelling(text=text, slice=piece, notes=(Remark(f"{text} is short for {piece}"),))
     rule = f"{chip.id} joins at most {domain} chips in one domain"
     if count is None:
         rule += f" and {chips} is no multiple of {domain}"

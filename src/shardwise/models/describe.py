@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from shardwise.errors import Note, shown
+from shardwise.errors import Remark, shown
 from shardwise.models.activations import activation_bytes
 from shardwise.models.config import ModelConfig
 from shardwise.models.counts import (
@@ -192,7 +192,7 @@ def model_warnings(cfg: ModelConfig) -> list[str]:
     said = unpriced(cfg)
     if cfg.defaulted:
         taken = ", ".join(f"{key}={value}" for key, value in cfg.defaulted)
-        said.append(Note(f"{cfg.name} leaves out {taken}; taken from {cfg.defaults_source}"))
+        said.append(Remark(f"{cfg.name} leaves out {taken}; taken from {cfg.defaults_source}"))
     return said
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
-from shardwise.errors import BadRequest, NoFeasiblePlan, Note
+from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.hardware import (
     Placement,
     Slice,
@@ -193,7 +193,7 @@ def _rank_changes(
     if first is best or float(first.estimate.expected) == float(best.estimate.expected):
         return ()
     chosen = next(f for f, a in zip(report.best, answers, strict=True) if a is best)
-    said = Note(
+    said = Remark(
         f"rank changed: for uniform stages {_told(first)} was first with "
         f"{format_seconds(found.seconds)} before {_told(best)} with "
         f"{format_seconds(chosen.seconds)}; laid out with their own stages they take "

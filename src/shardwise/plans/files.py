@@ -180,19 +180,19 @@ def _checked(data: Mapping[str, Any], origin: str) -> TrainPlan | ServePlan:
         raise BadRequest(f"'{origin}': key '{where}': {first['msg'].lower()}{got}") from None
 
 
-_FORMER = "reshard_after_forward"
+FORMER_KEY = "reshard_after_forward"
 """Key of plans written before `weight_gather`, true or false."""
 
 
 def _renewed(data: Mapping[str, Any], origin: str) -> dict[str, Any]:
     """The values under the keys of today; BadRequest where an old one is no switch."""
     rest = dict(data)
-    if _FORMER not in rest:
+    if FORMER_KEY not in rest:
         return rest
-    dropped = rest.pop(_FORMER)
+    dropped = rest.pop(FORMER_KEY)
     if not isinstance(dropped, bool) or "weight_gather" in rest:
         raise BadRequest(
-            f"'{origin}': key '{_FORMER}' is {shown(dropped)}; it was true or false, and is "
+            f"'{origin}': key '{FORMER_KEY}' is {shown(dropped)}; it was true or false, and is "
             "`weight_gather` now: per_pass, per_microbatch or per_step"
         )
     rest["weight_gather"] = "per_pass" if dropped else "per_microbatch"

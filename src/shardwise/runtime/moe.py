@@ -5,7 +5,7 @@ needs nothing but einsums). "ragged" sorts the tokens by expert and multiplies e
 expert (`lax.ragged_dot`): dropless, k MLPs per token. Expert parallelism is a strategy's business.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ Params = Mapping[str, jax.Array]
 def moe(p: Params, x_BTD: jax.Array, m: Moe, call: Call) -> jax.Array:
     """Routed experts plus shared ones, [B, T, D]."""
     weights_BTk, chosen_BTk = route(p, x_BTD, m.experts_per_token, call.numerics.routing)
-    run = _ragged if call.options.experts == "ragged" else _dense
+    run = ragged_experts if call.options.experts == "ragged" else _dense
     if call.options.dispatch is not None:
         run = call.options.dispatch
     out_BTD = run(p, x_BTD, weights_BTk.astype(x_BTD.dtype), chosen_BTk, call)
@@ -98,34 +98,53 @@ def _every(p: Params, name: str, spec: str, x: jax.Array) -> jax.Array:
     return out if bias_EF is None else out + bias_EF.astype(out.dtype)[:, None, None]
 
 
-def _ragged(
-    p: Params, x_BTD: jax.Array, weights_BTk: jax.Array, chosen_BTk: jax.Array, call: Call
+def ragged_experts(
+    p: Params,
+    x_BTD: jax.Array,
+    weights_BTk: jax.Array,
+    chosen_BTk: jax.Array,
+    call: Call,
+    *,
+    first: jax.Array | None = None,
+    summed: Callable[[jax.Array], jax.Array] = lambda x: x,
 ) -> jax.Array:
-    """Rows are (token, choice) pairs in the order of their experts."""
+    """Rows are (token, choice) pairs in the order of their experts. A device that has some experts
+    says which is its `first`: what others run adds nothing. `summed` adds up products whose x is
+    cut along D."""
     mark, (B, T, D) = call.options.mark, x_BTD.shape
     k, E = chosen_BTk.shape[-1], _experts(p["experts.up"])
     expert_M = chosen_BTk.reshape(-1)
+    if first is not None:
+        expert_M = expert_M - first
+        expert_M = jnp.where((expert_M >= 0) & (expert_M < E), expert_M, E)
     order_M = jnp.argsort(expert_M, stable=True)
     sizes_E = jnp.bincount(expert_M, length=E)
     sorted_M = expert_M[order_M]
     x_MD = x_BTD.reshape(B * T, D)[order_M // k]
-    up = mark("mlp_in", _grouped(p, "experts.up", x_MD, sizes_E, sorted_M))
+    up = mark("mlp_in", _grouped(p, "experts.up", x_MD, sizes_E, sorted_M, summed))
     gate = None
     if "experts.gate" in p:
-        gate = mark("mlp_in", _grouped(p, "experts.gate", x_MD, sizes_E, sorted_M))
+        gate = mark("mlp_in", _grouped(p, "experts.gate", x_MD, sizes_E, sorted_M, summed))
     act_MF = mark("activation", activate(up, gate, call.numerics))
-    out_MD = _grouped(p, "experts.down", act_MF, sizes_E, sorted_M)
+    out_MD = _grouped(p, "experts.down", act_MF, sizes_E, sorted_M, lambda x: x)
     out_MD = out_MD * weights_BTk.reshape(-1)[order_M][:, None]
-    summed = jnp.zeros((B * T, D), out_MD.dtype).at[order_M // k].add(out_MD)
-    return mark("mlp_out", summed.reshape(B, T, D))
+    if first is not None:
+        out_MD = jnp.where((sorted_M < E)[:, None], out_MD, 0)
+    out_BTD = jnp.zeros((B * T, out_MD.shape[1]), out_MD.dtype).at[order_M // k].add(out_MD)
+    return mark("mlp_out", out_BTD.reshape(B, T, -1))
 
 
 def _grouped(
-    p: Params, name: str, x_MD: jax.Array, sizes_E: jax.Array, expert_M: jax.Array
+    p: Params,
+    name: str,
+    x_MD: jax.Array,
+    sizes_E: jax.Array,
+    expert_M: jax.Array,
+    summed: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
     w = scaled_last(p[name], (1,), x_MD.dtype)
     values = w.values if isinstance(w, Quantized) else w
-    out = lax.ragged_dot(x_MD, values.astype(x_MD.dtype), sizes_E)
+    out = summed(lax.ragged_dot(x_MD, values.astype(x_MD.dtype), sizes_E))
     if isinstance(w, Quantized):
         out = out * w.scale[:, 0].astype(out.dtype)[expert_M]
     bias_EF = p.get(f"{name}.bias")

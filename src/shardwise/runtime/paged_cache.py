@@ -8,7 +8,9 @@ a pool and a table (`models.kv.CacheGroup`). Who has which page is `scheduling/`
 step's tokens lie comes as a `Paging`, one for each layer group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
 from typing import Any
 
 import jax
@@ -53,13 +55,20 @@ def _empty(
     return arrays
 
 
-def page_bytes(cfg: ModelConfig, group: CacheGroup, page_size: int, dtype: Any) -> int:
-    """Bytes of one page in all layers of a group, scales included."""
-    shapes = [
-        jax.eval_shape(lambda i=layer: _empty(cfg, i, 1, page_size, dtype))
-        for layer in group.layers
-    ]
-    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(shapes))
+def page_bytes(
+    cfg: ModelConfig, group: CacheGroup, page_size: int, dtype: Any, layout: Any = None
+) -> int:
+    """Bytes of one page in all layers of a group, scales included: on one device, of one page of
+    each pool where a `layout` (`engine/server_layout.py`) cuts them."""
+    pools, size = 1 if layout is None else layout.pool_count, 0
+    for layer in group.layers:
+        make = partial(_empty, cfg, layer, pools, page_size, dtype)
+        for name, x in jax.eval_shape(make).items():
+            shape = x.shape
+            if layout is not None:
+                shape = layout.page_sharding(name, cfg.groups[layer].mixer).shard_shape(shape)
+            size += prod(shape) * x.dtype.itemsize
+    return size
 
 
 def extend_pages(
@@ -68,20 +77,37 @@ def extend_pages(
     """Write [1, X, K, ...] of each array at its positions; the group's arrays after it, and what
     the layer attends to."""
     arrays = dict(past.arrays)
-    count = arrays[next(iter(new))].shape[1]
-    pages_X = paging.pages_of(positions_BX[0], none=count)  # beyond the last: not written
-    places_X = positions_BX[0] % paging.size
     held = {}
     for name, value in new.items():
-        scales = arrays.get(name + SCALE)
-        entry = value[0]
-        if scales is not None:
-            entry, scale_XK = rounded(entry, arrays[name].dtype)
-            at = scales.at[past.layer, pages_X, :, places_X]
-            scales = arrays[name + SCALE] = at.set(scale_XK.astype(scales.dtype), mode="drop")
-        flat_XW = entry.reshape(entry.shape[0], -1).astype(arrays[name].dtype)
-        arrays[name] = arrays[name].at[past.layer, pages_X, places_X].set(flat_XW, mode="drop")
-        held[name] = PagedKeys(
-            arrays[name], scales, past.layer, value.shape[2], value.shape[3], paging
-        )
+        written: Callable[..., Any] = _write
+        if paging.over is not None:
+            stored = ("LPSW", "LPKS" if name + SCALE in arrays else None)
+            ins = (*stored, "BRKH", "BR", paging.letters, "")
+            heads = {"kv_heads": value.shape[2], "heads": value.shape[2]}
+            written = paging.over(_write, ins, stored, **heads)
+        arguments = (value, positions_BX, paging.alone(), jnp.asarray(past.layer))
+        array, scales = written(arrays[name], arrays.get(name + SCALE), *arguments)
+        arrays |= {name: array} if scales is None else {name: array, name + SCALE: scales}
+        K, H = value.shape[2:]
+        held[name] = PagedKeys(array, scales, past.layer, K, H, paging)
     return arrays, held
+
+
+def _write(
+    array: jax.Array,
+    scales: jax.Array | None,
+    value_BXKH: jax.Array,
+    positions_BX: jax.Array,
+    paging: Paging,
+    layer: Any,
+) -> tuple[jax.Array, jax.Array | None]:
+    """The array, and its scales, with the entries of a step's tokens."""
+    count, here = array.shape[1:3]
+    pages_X, places_X = paging.put(positions_BX[0], here, none=count)  # that one is not written
+    entry = value_BXKH[0]
+    if scales is not None:
+        entry, scale_XK = rounded(entry, array.dtype)
+        at = scales.at[layer, pages_X, :, places_X]
+        scales = at.set(scale_XK.astype(scales.dtype), mode="drop")
+    flat_XW = entry.reshape(entry.shape[0], -1).astype(array.dtype)
+    return array.at[layer, pages_X, places_X].set(flat_XW, mode="drop"), scales

@@ -35,7 +35,13 @@ def carried(
         B = positions_BT.shape[0]
         before = {n: jnp.broadcast_to(s, (B, *s.shape[1:])) for n, s in fresh.items()}
     elif past.paging is not None:
-        return _in_pages(scan, x_BTX, positions_BT, past, past.paging)
+        paging, run = past.paging, partial(_in_pages, scan)
+        if paging.over is not None:
+            kept = dict.fromkeys(past.arrays, "LP")
+            rows = jax.tree.map(lambda _: "BR", x_BTX)
+            ins = (rows, "BR", kept, "", paging.letters)
+            run = paging.over(run, ins, ("BR", kept), kv_heads=1, heads=1)
+        return run(x_BTX, positions_BT, past.arrays, jnp.asarray(past.layer), paging.alone())
     else:
         before = {name: past.arrays[name][past.layer] for name in fresh}
     if past is not None and past.lengths_B is not None:
@@ -47,21 +53,26 @@ def carried(
 
 
 def _in_pages(
-    scan: Scan, x_1XX: Tokens, positions_1X: jax.Array, past: Past, paging: Paging
+    scan: Scan,
+    x_1XX: Tokens,
+    positions_1X: jax.Array,
+    arrays: States,
+    layer: Any,
+    paging: Paging,
 ) -> tuple[jax.Array, States]:
     """First the rows that decode, at once, then the blocks of prompts, in order."""
     D, C = paging.decode_DM.shape[0], paging.blocks_CM.shape[0]
-    arrays, positions = past.arrays, positions_1X[0]
+    positions = positions_1X[0]
     outs = []
     if D:
         tokens = jax.tree.map(lambda x: x[0, :D, None], x_1XX)
         places = positions[:D, None]
-        out_D1Y, arrays = _decoded(scan, tokens, places, arrays, past.layer, paging)
+        out_D1Y, arrays = _decoded(scan, tokens, places, arrays, layer, paging)
         outs.append(out_D1Y[:, 0])
     if C:
         x_CQX = jax.tree.map(lambda x: x[0, D:].reshape(C, -1, *x.shape[2:]), x_1XX)
         positions_CQ = positions[D:].reshape(C, -1)
-        out_CQY, arrays = _chunks(scan, x_CQX, positions_CQ, arrays, past.layer, paging)
+        out_CQY, arrays = _chunks(scan, x_CQX, positions_CQ, arrays, layer, paging)
         outs.append(out_CQY.reshape(-1, *out_CQY.shape[2:]))
     return jnp.concatenate(outs)[None], arrays
 

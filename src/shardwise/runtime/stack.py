@@ -4,7 +4,7 @@ Parameters of a layer group are stacked in the order of their layers, `[layers o
 Gemma 2 is one segment (window, full) x L/2, DeepSeek-V3 two: dense x 3, then experts x 58.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -96,8 +96,8 @@ def run_stack(
 ) -> tuple[jax.Array, tuple[Any, ...] | None]:
     """All layers, or those of a stage; the cache is carried through the loop and updated in place.
 
-    `layers[group]` maps names to `[layers of the group in the range, ...]`; `paging` has one for
-    each group.
+    `layers[group]` maps names to `[layers of the group in the range, ...]`; or it is a tuple of
+    these layers (`unstacked`), which are run without a loop. `paging` has one for each group.
     """
 
     def past(group: int, arrays: dict[str, jax.Array], layer: Any) -> Past:
@@ -118,7 +118,8 @@ def _run_segment(
     past_of: Callable[..., Past],
     segment: Segment,
 ) -> tuple[jax.Array, tuple[Any, ...] | None]:
-    starts, looped = dict(segment.starts), segment.times > 1 and call.options.scan
+    starts, stacked = dict(segment.starts), isinstance(layers[segment.starts[0][0]], Mapping)
+    looped = segment.times > 1 and call.options.scan and stacked
 
     def one(
         place: PeriodLayer, p: Any, x_BTD: jax.Array, past: Past | None
@@ -130,7 +131,7 @@ def _run_segment(
         (x_BTD, held), (params, step) = carry, xs
         for place in segment.period:
             with jax.named_scope("parameters"):
-                p = jax.tree.map(lambda w, i=place.index: w[i], params[place.group])
+                p = _layer(params[place.group], place.index)
             past = None
             if held is not None:
                 at = starts[place.group] + step * segment.count(place.group) + place.index
@@ -148,7 +149,7 @@ def _run_segment(
     }
     if not looped:
         carry = (x_BTD, cache)
-        for step, own in enumerate(_apart(params, segment.times)):
+        for step, own in enumerate((_apart if stacked else _periods)(params, segment.times)):
             carry, _ = body(carry, (own, step))
         return carry
     steps = jnp.arange(segment.times)
@@ -164,9 +165,38 @@ def _apart(params: Any, times: int) -> list[Any]:
     return [tree.unflatten([w[step][0] for w in pieces]) for step in range(times)]
 
 
+def unstacked(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters with each layer's apart, for CPUs: XLA copies there what it takes of a stack,
+    and what it puts into a loop, whole and in every step."""
+
+    def layers(stack: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+        count = len(jax.tree.leaves(stack)[0])
+        return tuple(jax.tree.map(lambda w, at=i: w[at], dict(stack)) for i in range(count))
+
+    return {**params, "layers": tuple(map(layers, params["layers"]))}
+
+
+def _periods(params: Mapping[int, Any], times: int) -> list[Any]:
+    """The layers of each repetition, where they are apart."""
+    counts = {group: len(layers) // times for group, layers in params.items()}
+    return [
+        {group: params[group][step * n : (step + 1) * n] for group, n in counts.items()}
+        for step in range(times)
+    ]
+
+
+def _layer(period: Any, index: int) -> Any:
+    """One layer of a group's in a period."""
+    if isinstance(period, tuple):
+        return period[index]
+    return jax.tree.map(lambda w: w[index], period)
+
+
 def _slice(stacked: Any, segment: Segment, group: int, start: int) -> Any:
     """The segment's layers of one group, [times, per period, ...]; no copy where it is all."""
     count = segment.count(group)
+    if isinstance(stacked, tuple):
+        return stacked[start : start + segment.times * count]
 
     def cut(w: jax.Array) -> jax.Array:
         part = w[start : start + segment.times * count] if segment.times * count < len(w) else w

@@ -13,7 +13,7 @@ from itertools import count
 from math import inf, prod
 from typing import NamedTuple, TypeVar
 
-from shardwise.errors import NoFeasiblePlan, Note, check_known
+from shardwise.errors import NoFeasiblePlan, Remark, check_known
 from shardwise.sharding.bounded import orders_of, without_units
 from shardwise.sharding.count import count as counted
 from shardwise.sharding.count import wire_bytes
@@ -151,7 +151,7 @@ def padded_sizes(einsum: Einsum, sizes: Sizes, mesh: Mesh) -> Padded:
         if grown == before:
             break
     notes = tuple(
-        Note(f"{x} padded from {sizes[x]} to {grown[x]}, as its blocks must be equal")
+        Remark(f"{x} padded from {sizes[x]} to {grown[x]}, as its blocks must be equal")
         for x in einsum.letters
         if grown[x] != sizes[x]
     )

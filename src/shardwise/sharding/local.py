@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from shardwise.errors import BadRequest, Note, check_known
+from shardwise.errors import BadRequest, Remark, check_known
 from shardwise.sharding.layout import Dim, Layout
 from shardwise.sharding.mesh import Mesh
 from shardwise.sharding.notation import read_assignments
@@ -96,7 +96,7 @@ def padded(layout: Layout, sizes: Sizes, mesh: Mesh) -> Padded:
         grown[dim.name] = -(-size // degree) * degree
         if grown[dim.name] != size:
             said = f"{dim.name} padded from {size} to {grown[dim.name]}, {degree} ways"
-            notes.append(Note(said))
+            notes.append(Remark(said))
     return Padded(sizes=grown, notes=tuple(notes))
 
 

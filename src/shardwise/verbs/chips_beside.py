@@ -9,7 +9,7 @@ from shardwise.models.describe import unpriced
 from shardwise.plans.train import mesh_text
 from shardwise.units import format_count, format_usd, sig
 from shardwise.verbs.answer import Answer, Page, Row, TextTable
-from shardwise.verbs.layout import Fact, Facts, wrapped
+from shardwise.verbs.layout import WIDTH, Fact, Facts, wrapped
 from shardwise.verbs.run_page import days_text, price_facts, slow_end
 from shardwise.verbs.side_by_side import BesideRequest, choice_row
 from shardwise.workflows.deadline import SliceChoice
@@ -59,7 +59,8 @@ class ChipsBeside(Answer):
         header += ["MFU", *(["days"] if run else [])]
         header += ["cost" if run else f"$/{format_count(UNIT)}", "over providers"]
         rows = [self._cells(choice, run) for choice in self.choices]
-        yield TextTable(header, rows, self._title(), left=1, spare=("MFU", "tokens/s"))
+        table = TextTable(header, rows, self._title(), left=1, spare=("MFU", "tokens/s"))
+        yield table.within(WIDTH)
         yield ""
         yield Facts([Fact(self._label(c), _plan_text(c)) for c in self.choices])
         yield ""

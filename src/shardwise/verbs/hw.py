@@ -101,8 +101,8 @@ def _list_page(rows: Sequence[Mapping[str, Any]], constants: str) -> Page:
         return sig(value / 1e12) if value else "-"
 
     header = ["chip", "name", "bf16", "fp8", "int8", "HBM", "usable", "HBM rate", "network"]
-    header += ["links", "$/h", "of"]
-    units = ["", "", "TFLOP/s", "TFLOP/s", "TOP/s", "GiB", "GiB", "TB/s", "chips", "GB/s", "", ""]
+    header += ["links", "$/h"]
+    units = ["", "", "TFLOP/s", "TFLOP/s", "TOP/s", "GiB", "GiB", "TB/s", "chips", "GB/s", ""]
     cells = []
     for r in rows:
         price = f"{r['usd_per_chip_hour']:.2f}" if r["usd_per_chip_hour"] else "-"
@@ -122,12 +122,16 @@ def _list_page(rows: Sequence[Mapping[str, Any]], constants: str) -> Page:
                 r["network"],
                 links,
                 price,
-                r["provider"] or "",
             ]
         )
     title = f"Catalogue, constants of the {constants}"
     yield TextTable(header, [units, *cells], title, left=2, spare=_SPARE)
     yield f"{DENSE} A dash: not in the catalogue."
+    askers: dict[str, list[str]] = {}
+    for r in rows:
+        askers.setdefault(r["provider"], []).append(r["chip"])
+    told = [f"{name} asks for {', '.join(chips)}" for name, chips in askers.items() if name]
+    yield wrapped(f"$/h: what {'; '.join(told)}", 0, 2)
     yield "Sources and dates: shardwise hw show CHIP."
 
 

@@ -165,7 +165,7 @@ class ServePlanned(Answer):
         """The servers, what they hold, and what else would."""
         yield from served_page(self.best, self.result)
         if len(self.result["chips_compared"]) > 1:
-            yield chips_table(self.result["chips_compared"])
+            yield from chips_table(self.result["chips_compared"])
         elif len(self.result["instead"]) > 1:
             yield instead_table(self.result["instead"])
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardwise.book.thresholds import book_result
 from shardwise.boundary import number
-from shardwise.errors import BadRequest, NoFeasiblePlan, Note
+from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.evidence.against import (
     Against,
     against_result,
@@ -177,12 +177,12 @@ class TrainPlanRequest(TrainChoices):
         if chosen is not None:
             few = "the cheapest slice" if self.objective == "cost" else "the slice of fewest chips"
             many = f"of {len(chosen.looked)} looked at ({SIZES})"
-            return [Note(f"{best.piece} is {few} of {found.id} that is in time, {many}")]
+            return [Remark(f"{best.piece} is {few} of {found.id} that is in time, {many}")]
         said = f"{best.piece} is the smallest slice of {found.id} that fits"
         if self.tokens:
             said += "; --days N takes the smallest that is done in time, and `shardwise plan sweep "
             said += f"--on {found.id}` shows others"
-        return [Note(said)]
+        return [Remark(said)]
 
     def _run(self) -> dict[str, Any] | None:
         """Arguments of `run_result`, or None without tokens. Raises for choices without effect."""

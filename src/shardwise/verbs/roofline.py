@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardwise.boundary.numbers import shown
-from shardwise.errors import BadRequest, Note
+from shardwise.errors import BadRequest, Remark
 from shardwise.hardware.chip import Chip
 from shardwise.roofline import ElementBytes, MatmulRoofline
 from shardwise.roofline import matmul_roofline as roofline_of
@@ -125,7 +125,7 @@ def _finite(value: Any) -> float | None:
 def _warnings(result: Mapping[str, Any]) -> tuple[str, ...]:
     if result["critical_batch"]["first"] is not None:
         return ()
-    return (Note("no batch reaches the peak: K and N are too small for the critical intensity"),)
+    return (Remark("no batch reaches the peak: K and N are too small for the critical intensity"),)
 
 
 def _roofline_table(result: Mapping[str, Any], title: str) -> TextTable:

@@ -130,7 +130,7 @@ def instead_table(rows: Sequence[Result]) -> TextTable:
             sig(row["requests_per_second"]),
             usd_text(row["usd_per_hour"]),
             usd_text(row["usd_per_million_tokens"]),
-            row["option"] + ("; changes answers" if row["note"] == CHANGES else ""),
+            _told(row, rows[0]),
         ]
         for row in rows
     ]
@@ -138,13 +138,21 @@ def instead_table(rows: Sequence[Result]) -> TextTable:
     return TextTable(header, cells)
 
 
+def _told(row: Result, first: Result) -> str:
+    """What to type for a row, and what to know of it."""
+    said = [row["option"], *([CHANGES] if row["note"] == CHANGES else [])]
+    if row["provider"] not in (None, first["provider"]):
+        said.append(f"price of {row['provider']}")
+    return "; ".join(said)
+
+
 def usd_text(value: float | None) -> str:
     """Dollars, where there is a price."""
     return "unknown" if value is None else format_usd(value)
 
 
-def chips_table(rows: Sequence[Result]) -> TextTable:
-    """A row for each chip: its own best plan, as simulated."""
+def chips_table(rows: Sequence[Result]) -> Page:
+    """A row for each chip: its own best plan, as simulated; and the price of each."""
     cells = [
         [
             row["chip"],
@@ -160,19 +168,10 @@ def chips_table(rows: Sequence[Result]) -> TextTable:
         ]
         for row in rows
     ]
-    header = [
-        "chip",
-        "servers",
-        "runs in",
-        "chips",
-        "req/s",
-        "TTFT",
-        "TPOT",
-        "$/h",
-        "$/M",
-        "prices",
-    ]
-    return TextTable(header, cells, left=3)
+    header = ["chip", "servers", "runs in", "chips", "req/s", "TTFT", "TPOT", "$/h", "$/M"]
+    yield TextTable([*header, "providers"], cells, left=3)
+    priced = {row["chip"]: row["price"]["text"] for row in rows if row["price"]}
+    yield Facts([Fact(f"{chip} price", text) for chip, text in priced.items()])
 
 
 def servers_short(row: Result) -> str:
@@ -184,11 +183,10 @@ def servers_short(row: Result) -> str:
 
 
 def _range_text(row: Result) -> str:
-    """Dollars per chip-hour: that of the row, the range over providers, and the date."""
+    """Dollars per chip-hour over the providers, or at the price of the row."""
     price, found = row["price"], row["price_range"]
     if price is None:
         return "none"
-    said = f"{price['usd_per_chip_hour']:.2f}"
     if found and found["high"] > found["low"]:
-        said = f"{found['low']:.2f}-{found['high']:.2f}"
-    return f"{said} {price['as_of'][:7]}{' old' if price['stale'] else ''}"
+        return f"{found['low']:.2f}-{found['high']:.2f}"
+    return f"{price['usd_per_chip_hour']:.2f}"

@@ -10,7 +10,7 @@ from itertools import islice
 from math import inf
 from typing import Any
 
-from shardwise.errors import BadRequest, Note, unknown
+from shardwise.errors import BadRequest, Remark, unknown
 from shardwise.sharding import (
     Einsum,
     Layout,
@@ -127,7 +127,7 @@ class ShardRequest(HardwareWords):
         result = _result(layout, sizes, mesh, self.dtype)
         rows = [(at, block(layout, sizes, mesh, at)) for at in islice(mesh.devices(), MOST_LISTED)]
         devices = [{"at": at, "block": [(s.start, s.stop) for s in held]} for at, held in rows]
-        cut = Note(f"the first {MOST_LISTED:,} of {mesh.size:,} devices are listed")
+        cut = Remark(f"the first {MOST_LISTED:,} of {mesh.size:,} devices are listed")
         return ShardedArray(
             layout=layout,
             mesh=mesh,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from shardwise.boundary import is_file, read_text
-from shardwise.errors import BadRequest, NoFeasiblePlan, Note
+from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
@@ -95,7 +95,7 @@ def foreign_notes(what: GivenPlan) -> list[str]:
     target, text = other_program(what) if isinstance(what, str | Path) else (None, "")
     if target is None:
         return []
-    said = Note(f"read as {target}'s own file: what it leaves out is {target}'s default")
+    said = Remark(f"read as {target}'s own file: what it leaves out is {target}'s default")
     return [said, *unread_notes(text, target)]
 
 

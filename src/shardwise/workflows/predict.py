@@ -6,7 +6,7 @@ from math import inf, prod
 from pathlib import Path
 from typing import Any
 
-from shardwise.errors import NoFeasiblePlan, Note
+from shardwise.errors import NoFeasiblePlan, Remark
 from shardwise.hardware import Chip, Slice, Spelling, describe, slices_of
 from shardwise.models import load_model, params_total
 from shardwise.models.describe import context_warning
@@ -93,11 +93,11 @@ def unused_choices(planning: TrainPlanning, schedule: str | None, method: str | 
     plan, said = planning.best.plan, list[str]()
     if schedule is not None and plan.degree("stage") == 1:
         said.append(
-            Note(f"--schedule {schedule} changes nothing: the best plan has no pipeline stages")
+            Remark(f"--schedule {schedule} changes nothing: the best plan has no pipeline stages")
         )
     if method is not None and plan.degree("context") == 1:
         said.append(
-            Note(f"--context-method {method} changes nothing: the best plan cuts no sequence")
+            Remark(f"--context-method {method} changes nothing: the best plan cuts no sequence")
         )
     return said
 
@@ -118,7 +118,7 @@ def batch_hints(planning: TrainPlanning) -> list[str]:
         return []
     request, usual = planning.request, planning.best.tokens_per_second
     return [
-        Note(
+        Remark(
             f"a batch of {n} sequences would train {rate / usual - 1:.0%} more tokens per second: "
             f"{request.sequences} splits badly over {request.piece} (--batch {n}seq)"
         )

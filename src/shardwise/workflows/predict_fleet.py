@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from shardwise.errors import Note
+from shardwise.errors import Remark
 from shardwise.hardware import Chip, Switched, describe
 from shardwise.hardware.prices import range_beside
 from shardwise.models import ModelConfig
@@ -174,6 +174,7 @@ def rows_result(rows: Sequence[Alternative]) -> list[Result]:
             "requests_per_second": row.rate,
             "usd_per_hour": row.usd_per_hour,
             "usd_per_million_tokens": row.usd_per_million,
+            "provider": row.provider,
             "ttft_seconds": row.ttft,
             "tpot_seconds": row.tpot,
         }
@@ -194,7 +195,7 @@ def served_cautions(served: Served) -> list[str]:
         )
     if chip.price is None:
         said.append(
-            Note(f"no public price for {chip.id}: chip-hours only; --price {chip.id}=USD gives one")
+            Remark(f"no public price for {chip.id}: chip-hours only; give --price {chip.id}=USD")
         )
     elif chip.price.stale():
         said.append(

@@ -1,19 +1,29 @@
 """Serve a checkpoint: its text, and an engine that is ready to step."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
+from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.models import load_model
+from shardwise.planner.serve.cost import engine_cost
+from shardwise.planner.serve.server import server_of
+from shardwise.plans import ServePlan, TrainPlan, load_plan, model_hash
+from shardwise.plans.serve import CHECKPOINT
+from shardwise.plans.servers import JAX
 from shardwise.runtime.engine.core import Engine, StepRecord
 from shardwise.runtime.engine.generation import Finish, Generation, Sampling, TokenLogprobs
+from shardwise.runtime.engine.hosts import FollowingHost, joined
 from shardwise.runtime.engine.model_executor import ModelExecutor
 from shardwise.runtime.engine.opening import EngineSettings, keep_programs, open_engine
 from shardwise.runtime.engine.thread import AnswerStream, Asked, Delta, EngineThread
+from shardwise.runtime.processes import ProcessGroup, use_cpu
 from shardwise.runtime.text.answer_text import AnswerText
 from shardwise.runtime.text.grammar import Constraint, Form
 from shardwise.runtime.text.model_text import ModelText, read_model_text
 from shardwise.scheduling.step import StepShape
-from shardwise.workflows.inputs import check_choice, whole_number
+from shardwise.workflows.inputs import Hardware, check_choice, whole_number
 
 __all__ = [
     "AnswerStream",
@@ -47,54 +57,170 @@ class ServedModel:
     name: str
     text: ModelText
     engine: Engine
-    predict: Callable[[StepShape], float] | None = None
+    predict: Callable[[StepRecord], float] | None = None
+    close: Callable[[], None] = lambda: None
+    """Lets other hosts end."""
 
 
 WARMINGS = ("lazy", "all")
-PAGE = 16
-"""Tokens of a page of the cache."""
+PLAN_ENDINGS = (".yaml", ".yml", ".json")
+SEQUENCES, CHUNK = 32, 512
+"""At once and of a step, where neither a plan nor a person says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeModelRequest:
-    """Which checkpoint is served, and how much at once; None leaves it to model and device."""
+    """What is served, and how much at once; None leaves it to the plan, the model and the device.
+    `path` is a checkpoint's folder, or a plan's file, whose checkpoint `model` is where the plan
+    names a model alone."""
 
-    model: str
+    path: str
+    model: str | None = None
     served_model: str | None = None
-    sequences: int = 32
-    prefill_chunk: int = 512
+    sequences: int | None = None
+    prefill_chunk: int | None = None
     seq: int | None = None
     kv_tokens: int | None = None
     weights: str | None = None
     kv: str | None = None
     warm: str = "lazy"
+    cpu_devices: int | None = None
+    coordinator: str | None = None
+    processes: int | None = None
+    process: int | None = None
 
     def __post_init__(self) -> None:
         check_choice(self.warm, "--warm", WARMINGS)
-        whole_number(self.sequences, "--sequences", least=1, most=4096)
+        if self.sequences is not None:
+            whole_number(self.sequences, "--sequences", least=1, most=4096)
 
     @property
-    def settings(self) -> EngineSettings:
+    def plan(self) -> ServePlan | None:
+        """The plan that it names."""
+        if not self.path.endswith(PLAN_ENDINGS):
+            if self.model is not None:
+                raise BadRequest(
+                    f"'{self.path}' is no plan's file ({', '.join(PLAN_ENDINGS)}); --model says "
+                    "which checkpoint a plan is served with"
+                )
+            return None
+        plan = load_plan(self.path)
+        if isinstance(plan, TrainPlan):
+            raise BadRequest(f"'{self.path}' is a training plan; give a serving plan")
+        return plan
+
+    def settings(self, plan: ServePlan | None) -> EngineSettings:
         """The same in the engine's words."""
-        return EngineSettings(
-            batch=self.sequences,
-            budget=max(self.prefill_chunk, self.sequences + 1),
+        asked = (
+            _planned(plan) if plan is not None else EngineSettings(batch=SEQUENCES, budget=CHUNK)
+        )
+        batch = self.sequences or asked.batch
+        size = asked.scheduling.page_size
+        return replace(
+            asked,
+            batch=batch,
+            budget=max(self.prefill_chunk or asked.budget, batch + 1),
             most_tokens=self.seq,
-            page_size=PAGE,
-            pages=None if self.kv_tokens is None else -(-self.kv_tokens // PAGE),
-            weights=self.weights,
-            cache=self.kv,
+            pages=None if self.kv_tokens is None else -(-self.kv_tokens // size),
+            weights=self.weights or asked.weights,
+            cache=self.kv or asked.cache,
         )
 
 
-def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> ServedModel:
-    """Load a checkpoint folder; `tell` hears what it is at. Raises BadRequest."""
-    folder = Path(asked.model)
+def _planned(plan: ServePlan) -> EngineSettings:
+    """A plan in the engine's words."""
+    weights = plan.dtypes.weights
+    return EngineSettings(
+        batch=plan.batch,
+        budget=plan.prefill_chunk,
+        weights=None if weights == CHECKPOINT else weights,
+        cache=plan.dtypes.kv,
+        mesh=plan.mesh,
+        kv_sharding=plan.kv_sharding,
+        replicas=plan.replicas,
+        prefill_replicas=plan.prefill_replicas,
+        prefill_mesh=plan.prefill_plan.mesh,
+        routing=plan.routing,
+        scheduling=plan.scheduling,
+    )
+
+
+def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> ServedModel | None:
+    """Load a checkpoint, as its plan says where there is one; `tell` hears what it is at. A host
+    that is not the first follows that until it ends, and has nothing to serve: None. Raises
+    BadRequest."""
+    plan, hosts = asked.plan, None
+    if asked.cpu_devices is not None:
+        use_cpu(asked.cpu_devices)
+    group = ProcessGroup(coordinator=asked.coordinator, count=asked.processes, index=asked.process)
+    if group != ProcessGroup():
+        hosts = joined(group)
+    folder = Path(asked.path if plan is None else asked.model or plan.model)
     text = read_model_text(folder)
+    if plan is not None:
+        for warning in _check_plan(plan, folder):
+            tell(f"warning: {warning}")
     tell(f"loading {folder}")
-    engine = open_engine(folder, asked.settings, text.end_ids)
-    if asked.warm == "all" and isinstance(engine.executor, ModelExecutor):
-        shapes = len(list(engine.executor.shapes()))
-        for i, _ in enumerate(engine.executor.warm(), 1):
-            tell(f"compiled step {i} of {shapes}")
-    return ServedModel(name=asked.served_model or folder.resolve().name, text=text, engine=engine)
+    engine = open_engine(folder, asked.settings(plan), text.end_ids, hosts)
+    if isinstance(hosts, FollowingHost):
+        (executor,) = (replica.executor for replica in engine.replicas)
+        assert isinstance(executor, ModelExecutor)
+        tell(f"host {asked.process} of {asked.processes} follows host 0")
+        hosts.follow(executor)
+        return None
+    if asked.warm == "all":
+        _warm(engine, tell)
+    return ServedModel(
+        name=asked.served_model or folder.resolve().name,
+        text=text,
+        engine=engine,
+        predict=None if plan is None else _prediction(plan, tell),
+        close=hosts.close if hosts is not None else lambda: None,
+    )
+
+
+def _warm(engine: Engine, tell: Callable[[str], None]) -> None:
+    executors = [replica.executor for replica in engine.replicas]
+    models = [executor for executor in executors if isinstance(executor, ModelExecutor)]
+    shapes = sum(len(list(executor.shapes())) for executor in models)
+    for i, _ in enumerate(chain.from_iterable(e.warm() for e in models), 1):
+        tell(f"compiled step {i} of {shapes}")
+
+
+def _check_plan(plan: ServePlan, folder: Path) -> list[str]:
+    """What of a plan this engine does not do. Raises BadRequest for another model's checkpoint."""
+    if plan.model_hash and model_hash(load_model(folder)) != plan.model_hash:
+        raise BadRequest(
+            f"the plan is for {plan.model} and '{folder}' has another model's layers; give its own "
+            "checkpoint with --model DIR"
+        )
+    scheduling = plan.scheduling
+    left_out = {
+        f"the plan has the times of {plan.engine}": plan.engine != JAX.engine,
+        "sequences are not swapped to the host": scheduling.swap,
+        "no prefixes are kept on the host": scheduling.host_cache_share,
+        "no tokens are guessed": scheduling.guesses,
+    }
+    return [f"{said}; JAX serves it here" for said, true in left_out.items() if true]
+
+
+def _prediction(
+    plan: ServePlan, tell: Callable[[str], None]
+) -> Callable[[StepRecord], float] | None:
+    """What the planner says of each step, on the plan's own chips; prefilling replicas come
+    first. None where it cannot price the plan."""
+    hardware, cfg = Hardware(constants=plan.constants), load_model(plan.model)
+    try:
+        costs = [
+            engine_cost(server_of(own, cfg, hardware.slice(own.slice).slice))
+            for own in (plan.prefill_plan, plan)
+        ]
+    except ShardwiseError as error:
+        tell(f"warning: no times are predicted: {error}")
+        return None
+
+    def predict(record: StepRecord) -> float:
+        cost = costs[record.replica >= plan.prefill_replicas]
+        return cost.seconds(record.shape) * record.steps
+
+    return predict

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from math import inf, prod
 from typing import Any
 
-from shardwise.errors import BadRequest, Note, check_known
+from shardwise.errors import BadRequest, Remark, check_known
 from shardwise.hardware import Placement, Slice, Spelling, describe, place_or_refuse
 from shardwise.roofline import PricedStrategy, Ranking, rank, seconds
 from shardwise.sharding import (
@@ -172,7 +172,7 @@ def _idle(placement: Placement) -> list[str]:
     """A note where the mesh leaves chips of the slice out."""
     idle = int(placement.chips_idle)
     used = int(placement.chips_used)
-    said = Note(f"the mesh uses {used:,} chips of {placement.slice}, {idle:,} idle")
+    said = Remark(f"the mesh uses {used:,} chips of {placement.slice}, {idle:,} idle")
     return [said] if idle else []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.boundary import number
-from shardwise.errors import BadRequest, NoFeasiblePlan, Note
+from shardwise.errors import BadRequest, NoFeasiblePlan, Remark
 from shardwise.models import ModelConfig, load_model
 from shardwise.models.describe import unpriced
 from shardwise.planner.serve.replica import fleet_of
@@ -419,7 +419,7 @@ def _cautions(
     said = list[str]()
     named = any(r.keys for r in islice(requests, 1000))
     if not named and (plan.scheduling.prefix_cache or plan.routing == "prefix_aware"):
-        said.append(Note("the load does not say what prompts hold: the prefix cache finds nothing"))
+        said.append(Remark("the load has no words of prompts: the prefix cache finds nothing"))
     last = max(job.request.arrival for job in outcome.jobs)
     waiting = sum(
         1
@@ -443,5 +443,5 @@ def _cautions(
         said.append(f"refused: {reasons}")
     if outcome.replicas[0].model.usd_per_hour is None:
         chip = plan.slice
-        said.append(Note(f"no public price for {chip}: chip-hours only, no dollars"))
+        said.append(Remark(f"no public price for {chip}: chip-hours only, no dollars"))
     return said + engine_warning(plan.engine, "--set engine=vllm")

@@ -25,18 +25,18 @@ from shardwise.models.specs import Moe
 from shardwise.models.zoo import hf_config
 from shardwise.plans import TrainPlan, load_plan, model_hash
 from shardwise.plans.software import made_elsewhere
-from shardwise.runtime.trainer.checkpoint import Keeper
-from shardwise.runtime.trainer.lock import sole
-from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
-from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
-from shardwise.runtime.trainer.optimizer import Settings
-from shardwise.runtime.trainer.processes import (
+from shardwise.runtime.processes import (
     ProcessGroup,
     connect,
     detected,
     devices_here,
     use_cpu,
 )
+from shardwise.runtime.trainer.checkpoint import Keeper
+from shardwise.runtime.trainer.lock import sole
+from shardwise.runtime.trainer.loop import TrainOutcome, TrainRun, train
+from shardwise.runtime.trainer.metrics import Expected, StepMetrics, line_of
+from shardwise.runtime.trainer.optimizer import Settings
 from shardwise.runtime.trainer.stop import Stop
 from shardwise.runtime.trainer.supervisor import Watch, error_message, say
 from shardwise.workflows.inputs import (

@@ -37,7 +37,7 @@ BAD = [
     {"prompt": [1] * 2000},
     {"prompt": "a", "max_tokens": "many"},
     {"prompt": "a", "what": 1},
-    {"prompt": [303]},
+    {"prompt": [2**30]},
     {"prompt": {"a": 1}},
     {"prompt": "a", "n": 10**9},
 ]

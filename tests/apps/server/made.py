@@ -65,7 +65,8 @@ def replica_of(folder: Path, *, wait=None, ends=False, **changes) -> ServedModel
 
 def nothing_is_held(state: ServerState) -> None:
     """No request, no page beside those of the prefix cache."""
-    scheduler = state.replica.engine.scheduler
+    (pool,) = state.replica.engine.pools
+    scheduler = pool.scheduler
     scheduler.check()
     assert scheduler.outstanding == scheduler.backlog == state.waiting == state.active == 0
     assert scheduler.pool.free + scheduler.tree.device == scheduler.config.pages

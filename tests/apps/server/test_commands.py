@@ -92,7 +92,7 @@ def _refusal(**words):
     from shardwise.workflows.serving import ServeModelRequest
 
     with pytest.raises(BadRequest) as error:
-        ServeModelRequest(model="x", **words)
+        ServeModelRequest(path="x", **words)
     return error.value
 
 

@@ -75,7 +75,7 @@ def test_who_leaves_frees_pages_at_once(tmp_path):
             body = {"prompt": [5] * 100, "max_tokens": 900, "stream": stream}
             begun = time.monotonic()
             asyncio.run(ask(port, "/v1/completions", body, leave_after=0.1))
-            while state.replica.engine.scheduler.outstanding or state.waiting:
+            while state.replica.engine.outstanding or state.waiting:
                 assert time.monotonic() < begun + 1.5
                 time.sleep(0.005)
             settled(state)
@@ -93,7 +93,8 @@ sock = bound("127.0.0.1", 0)
 replica = replica_of(Path(sys.argv[1]), wait=lambda _: time.sleep(0.001))
 limits = ServerLimits(drain=60)
 code = run_server(replica, sock, limits=limits, ready=lambda url: print(url, flush=True))
-scheduler = replica.engine.scheduler
+(pool,) = replica.engine.pools
+scheduler = pool.scheduler
 scheduler.check()
 held = scheduler.config.pages - scheduler.pool.free - scheduler.tree.device
 print("held", held, scheduler.outstanding, flush=True)
@@ -136,23 +137,21 @@ def ended_by(folder, requests, number, at):
 def through_the_end(folder, requests):
     found, out, log, code = ended_by(folder, requests, signal.SIGTERM, requests // 2)
     assert (code, out.split()) == (0, ["held", "0", "0"])
-    finished = refused = gone = cut = 0
+    finished = refused = gone = 0
     for body, how, status, answer in found:
         if "leave_after" in how:
             continue
         if status == 503:
             refused += 1
             assert b"takes no new requests" in answer
-        elif status < 0:  # nobody listens any more
+        elif status == -1:  # nobody listens any more
             assert answer == b""
             gone += 1
-            cut += status == -2  # it stood in the socket's queue when that was closed
         else:
             check(body, status, answer)
             finished += 1
     assert finished > requests // 4
     assert refused > 10
-    assert cut < 64
     events = [line["event"] for line in log]
     assert [e for e in events if e not in ("request", "steps")] == ["signal", "draining", "ends"]
     served = [line for line in log if line["event"] == "request" and line["status"] == 200]

@@ -6,6 +6,7 @@ import re
 import pytest
 from tests.apps.commands import answer, answered, refused, run
 
+from shardwise.errors import BadRequest
 from shardwise.planner.export import parse_export
 from shardwise.planner.export.known_flags import known_flags, target_of, unread_notes
 from shardwise.plans.software.maxtext import KEPT, OFFLOADED
@@ -77,13 +78,29 @@ def test_a_word_that_the_program_does_not_know_is_named(text, target, said):
         assert re.search(pattern, line)
 
 
+@pytest.mark.parametrize(
+    ("policy", "near"),
+    [
+        ("minimal_with_quantization", "minimal"),
+        ("minimal_with_context_and_quantization", "minimal_with_context"),
+        ("save_dot_except_mlpp", "save_dot_except_mlp"),
+    ],
+)
+def test_a_policy_that_is_not_read_names_the_nearest(policy, near):
+    with pytest.raises(BadRequest) as error:
+        parse_export(yaml_of(remat_policy=policy), "maxtext")
+    assert f"the nearest to write is {near};" in str(error.value)
+    for known in str(error.value).partition("known are ")[2].split(", "):
+        assert known == "custom" or parse_export(yaml_of(remat_policy=known), "maxtext").remat
+
+
 def test_plan_show_reads_another_program_s_file(tmp_path):
     file = tmp_path / "mine.yml"
     file.write_text(yaml_of(remat_polcy="minimal"))
     doc = answer("plan", "show", file)
     assert doc["result"]["mesh"] == {"fsdp": 128}
     assert doc["result"]["software"] == "maxtext"
-    assert any("read as maxtext's own file" in line for line in doc["warnings"])
+    assert any("read as maxtext's own file" in line for line in doc["notes"])
     assert any("'remat_polcy'" in line for line in doc["warnings"])
     read = tmp_path / "plan.yaml"
     _, warned = answered("export", file, "--from", "maxtext", "-o", read)

@@ -1,19 +1,24 @@
 """What MaxText refuses is an obstacle of its row, and what is next to it is none."""
 
+from dataclasses import replace
+
 import pytest
+from tests.planner.export.flags import maxtext_flags
 
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
+from shardwise.planner.export import export_plan, parse_export
 from shardwise.plans import TrainDtypes, TrainPlan, model_hash
 from shardwise.plans.software import SOFTWARE, candidates_of_plan
+from shardwise.plans.software.maxtext_models import named_model
 
 FULL, LATENT, BIASED = "llama-3-8b", "deepseek-v2-lite", "qwen2.5-7b"
 HALVES = (2048, 2048)
 FP8 = TrainDtypes(param="f32", compute="fp8", grad="f32", master="none")
 
 
-def obstacles(model: str, on: str, mesh: dict[str, int], **choices) -> dict[str, str]:
-    """The rules that a plan breaks, by field; it suits MaxText but for what is given."""
+def a_plan(model: str, on: str, mesh: dict[str, int], **choices):
+    """(plan, model, slice), which suit MaxText but for what is given."""
     cfg, piece = load_model(model), parse_slice(on)
     values = {
         "model": model,
@@ -27,10 +32,16 @@ def obstacles(model: str, on: str, mesh: dict[str, int], **choices) -> dict[str,
         "microbatches": 1,
         "layers_per_stage": (cfg.layers,),
         "zero": 0,
+        "software": "maxtext",
         "dtypes": TrainDtypes(param="f32", grad="f32", master="none"),
         "expert_dispatch": "ragged" if cfg.has_experts else "dense",
     }
-    plan = TrainPlan(**(values | choices))
+    return TrainPlan(**(values | choices)), cfg, piece
+
+
+def obstacles(model: str, on: str, mesh: dict[str, int], **choices) -> dict[str, str]:
+    """The rules that a plan breaks, by field."""
+    plan, cfg, piece = a_plan(model, on, mesh, **choices)
     found = SOFTWARE["maxtext"].obstacles(candidates_of_plan(plan, cfg, piece))
     return {obstacle.field: obstacle.rule for obstacle in found}
 
@@ -61,6 +72,8 @@ REFUSED = [
      {"mtp_layers": 1}),
     (FULL, "v5e:4x4", {"fsdp": 16}, {"dtypes": FP8, "microbatches": 2}, "dtypes.compute",
      "accumulate", {"dtypes": FP8}),
+    (FULL, "v5e:4x4", {"fsdp": 16}, {"logit_chunks": 3}, "logit_chunks", "tiles",
+     {"logit_chunks": 4}),
     (BIASED, "v5e:4x4", {"fsdp": 16}, {"optimizer": "muon"}, "optimizer", "Muon", {}),
 ]  # fmt: skip
 
@@ -79,3 +92,29 @@ def test_windows_and_sinks_go_over_context_by_gathering_keys_alone():
         found = obstacles("gpt-oss-20b", "v5e:4x4", CUT, context_method=method)
         assert ("context_method" in found) == wanted
     assert "context_method" in obstacles("gpt-oss-20b", "2*h100:8", CUT)
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [("gpt-oss-20b", "gpt-oss-20b"), ("olmo-3-7b", "olmo3-7b-pt")]
+)
+def test_a_model_that_no_flag_describes_goes_by_its_model_name(model, name):
+    plan, cfg, piece = a_plan(model, "v5e:4x4", {"fsdp": 16})
+    text = export_plan(plan, cfg, piece, "maxtext")
+    flags = maxtext_flags(text)
+    assert flags["model_name"] == name
+    assert "decoder_block" not in flags
+    plain = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    assert parse_export(plain, "maxtext") == plan
+
+
+def test_a_model_name_stands_for_its_very_numbers():
+    cfg = load_model("gpt-oss-20b")
+    assert named_model(cfg) == "gpt-oss-20b"
+    assert named_model(replace(cfg, vocabulary=200_000)) is None
+    assert named_model(load_model("llama-3-8b")) is None  # by flags
+    assert "model" in obstacles("gemma-2-9b", "v5e:4x4", {"fsdp": 16})
+
+
+def test_experts_with_biases_drop_no_tokens_in_maxtext():
+    found = obstacles("gpt-oss-20b", "v5e:4x4", {"fsdp": 16}, expert_dispatch="dense")
+    assert set(found) == {"expert_dispatch"}

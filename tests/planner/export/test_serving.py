@@ -11,10 +11,16 @@ from tests.planner.export.exporting import MODELS
 from shardwise.errors import BadRequest
 from shardwise.hardware import parse_slice
 from shardwise.models import load_model
-from shardwise.planner.export.serving import PROGRAMS, SERVE_EXPORTERS, export_serve, parse_serve
+from shardwise.planner.export.serving import (
+    PROGRAMS,
+    SERVE_EXPORTERS,
+    export_serve,
+    given_fields,
+    parse_serve,
+)
 from shardwise.planner.serve.server import fewest_kv_heads
 from shardwise.plans import ServeDtypes, ServePlan, model_hash
-from shardwise.plans.serve import KV_SHARDINGS, ROUTINGS, ServeScheduling
+from shardwise.plans.serve import KV_SHARDINGS, ROUTINGS, PrefillServer, ServeScheduling
 
 FIELDS = [
     *(f.name for f in fields(ServePlan)),
@@ -192,3 +198,12 @@ def test_what_no_plan_says_is_refused(target):
         export_serve(plan, MODELS["moe"], piece, target)
     with pytest.raises(BadRequest, match="unknown export target for serving plans 'vlm'"):
         export_serve(plan, cfg, piece, "vlm")
+
+
+def test_a_pool_of_prompts_without_notes_has_the_chips_that_its_mesh_fills():
+    prompts = PrefillServer(slice="h100:2", mesh={"tensor": 2}, box=(2,))
+    plan, cfg, piece = a_plan(prefill_replicas=1, prefill=prompts, routing="shortest_queue")
+    text = export_serve(plan, cfg, piece, "vllm")
+    plain = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    again = parse_serve(plain, "vllm", given_fields(plan.model, cfg, piece))
+    assert again.prefill == prompts

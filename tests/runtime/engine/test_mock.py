@@ -1,5 +1,6 @@
 """The engine over the mock executor: every answer is the one that a person computes."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,6 +11,7 @@ from shardwise.errors import BadRequest
 from shardwise.runtime.engine import Engine, MockExecutor, Sampling, mock_token
 from shardwise.scheduling import SchedulerConfig
 from shardwise.scheduling.kept import KeptGroup, least_pages
+from shardwise.scheduling.routing import ROUTINGS
 
 VOCABULARY = 50
 
@@ -24,7 +26,17 @@ def answer_of(prompt, count, ends=()):
     return tokens[len(prompt) :]
 
 
-def engine_of(ends=(), multi_step=1, ahead=True, kept=(), **changes):
+def engine_of(
+    ends=(),
+    multi_step=1,
+    ahead=True,
+    pools=1,
+    replicas=1,
+    kept=(),
+    prefilling=0,
+    routing=None,
+    **changes,
+):
     values = {"pages": 24, "page_size": 4, "batch": 4, "budget": 12, "margin": 0.0, **changes}
     values["kept"] = tuple(
         KeptGroup(
@@ -36,19 +48,20 @@ def engine_of(ends=(), multi_step=1, ahead=True, kept=(), **changes):
         for reach, more, host, state in kept
     )
     config = SchedulerConfig(**values)
-    host = config.host_pages + config.swap_pages
-    executor = MockExecutor(
-        pages=config.pages,
-        page_size=4,
-        batch=config.batch,
-        vocabulary=VOCABULARY,
-        host_pages=host,
-        kept=config.kept,
-    )
+    prefill = replace(config, policy="prefill", preemption="recompute", swap_pages=0)
+
+    def executor():
+        host = config.host_pages + config.swap_pages
+        sizes = {"pages": config.pages, "page_size": 4, "batch": config.batch, "host_pages": host}
+        return MockExecutor(**sizes, vocabulary=VOCABULARY, pools=pools, kept=config.kept)
+
     ticks = iter(range(10**9))
     return Engine(
         config,
-        executor,
+        *(executor() for _ in range(replicas)),
+        prefilling=[executor() for _ in range(prefilling)],
+        prefill=prefill,
+        routing=routing or "shortest_queue",
         end_ids=ends,
         multi_step=multi_step,
         ahead=ahead,
@@ -62,7 +75,7 @@ def run(engine, most=5000):
         if engine.idle:
             return
         engine.step()
-        engine.scheduler.check()
+        engine.check()
     raise AssertionError("the engine never came to an end")
 
 
@@ -78,6 +91,10 @@ SETTINGS = st.fixed_dictionaries(
         "swap": st.sampled_from([0, 3, 30]),
         "multi_step": st.sampled_from([1, 4]),
         "ahead": st.booleans(),
+        "pools": st.sampled_from([1, 1, 2]),
+        "replicas": st.sampled_from([1, 1, 2]),
+        "prefilling": st.sampled_from([0, 0, 1, 2]),
+        "routing": st.sampled_from(ROUTINGS),
     }
 )
 WINDOWS = [(reach, more, host, False) for reach in (1, 3) for more in (0, 30) for host in (0, 40)]
@@ -112,7 +129,7 @@ def test_answers_are_right_whatever_is_shared_moved_cancelled_or_stopped(values,
         asked += answers
         for _ in range(draw.randint(0, 4)):
             engine.step()
-            engine.scheduler.check()
+            engine.check()
         if draw.random() < 0.2:
             engine.cancel(draw.choice(asked))
     run(engine)
@@ -125,10 +142,11 @@ def test_answers_are_right_whatever_is_shared_moved_cancelled_or_stopped(values,
         right = answer_of(generation.prompt, generation.job.request.output, stops)
         assert generation.tokens == right
         assert generation.finish == ("stop" if right[-1] in stops else "length")
-    scheduler = engine.scheduler
-    assert scheduler.outstanding == scheduler.backlog == scheduler.cache.swapped == 0
-    assert scheduler.pool.free + scheduler.tree.device == scheduler.config.pages
-    assert scheduler.cache.kept is None or scheduler.cache.kept.check([]) is None
+    for scheduler in (pool.scheduler for pool in engine.pools):
+        assert scheduler.outstanding == scheduler.backlog == scheduler.cache.swapped == 0
+        assert not scheduler.handed
+        assert scheduler.pool.free + scheduler.tree.device == scheduler.config.pages
+        assert scheduler.cache.kept is None or scheduler.cache.kept.check([]) is None
 
 
 def test_a_second_turn_finds_prompt_and_answer_of_the_first():

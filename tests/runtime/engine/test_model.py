@@ -111,7 +111,7 @@ def test_paged_is_contiguous_mixed_chunked_hit_and_forked(model):
     assert second.cached_tokens == 24
     for generation in (*asked, second):
         assert generation.tokens == model.right(generation.prompt, 6)
-    engine.scheduler.check()
+    engine.check()
 
 
 def test_interleaved_several_steps_at_once_and_waiting_for_each_say_the_same(of_each_kind):
@@ -131,7 +131,7 @@ def test_long_sequences_hold_the_ends_alone_and_find_beginnings_of_others(name, 
     engine = model.engine(budget=8)
     (prompt,) = model.prompts(16)
     (first,) = engine.add(prompt, Sampling(temperature=0, max_tokens=40))
-    groups, held = engine.scheduler.config.kept, [set() for _ in engine.scheduler.config.kept]
+    groups, held = engine.config.kept, [set() for _ in engine.config.kept]
     while not engine.idle:
         engine.step()
         for pages, job_pages in zip(held, first.job.kept, strict=False):
@@ -146,7 +146,7 @@ def test_long_sequences_hold_the_ends_alone_and_find_beginnings_of_others(name, 
     states = name in ("lfm2", "qwen3-next")  # kept where chunks end
     assert again[0].cached_tokens == (8 if states else 12)
     assert again[1].cached_tokens == 52
-    engine.scheduler.check()
+    engine.check()
 
 
 @pytest.mark.parametrize("moved", ["swap", "host tier"])
@@ -237,16 +237,17 @@ def test_penalties_biases_and_bans_change_what_comes_out(llama):
 
 def test_nothing_is_compiled_after_warming_up(llama):
     engine = llama.engine(multi_step=2)
-    executor = engine.executor
+    executor = engine.replicas[0].executor
     shapes = list(executor.warm())
     assert len(shapes) == executor.programs
     before = executor.programs
-    for length in (1, 3, 17, 40):
-        engine.add(llama.prompts(length)[0], Sampling(**GREEDY))
+    drawn = {"temperature": 1, "max_tokens": 6}
+    for length, asked in ((1, GREEDY), (3, drawn), (17, {**drawn, "top_p": 0.9}), (40, GREEDY)):
+        engine.add(llama.prompts(length)[0], Sampling(**asked))
         engine.step()
     run(engine)
     assert executor.programs == before
-    engine.add(llama.prompts(4)[0], Sampling(temperature=1))
+    engine.add(llama.prompts(4)[0], Sampling(**GREEDY, logprobs=2))
     run(engine)
     assert executor.programs > before
-    assert Choices(drawn=True) in {choices for *_, choices in executor._compiled}
+    assert {choices for *_, choices in executor._compiled} == {Choices(), Choices(logprobs=True)}

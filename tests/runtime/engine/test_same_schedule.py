@@ -29,7 +29,8 @@ class Recorder(MockExecutor):
         super().__init__(**values)
         self.steps_run = []
 
-    def run(self, batch):
+    def run(self, batches):
+        (batch,) = batches
         decodes = [
             (g.id, int(slot), int(cached))
             for g, slot, cached in zip(
@@ -38,7 +39,7 @@ class Recorder(MockExecutor):
         ]
         chunks = [(c.generation.id, c.slot, c.start, len(c.tokens)) for c in batch.chunks]
         self.steps_run.append((decodes, chunks, [copy.kind for copy in batch.copies]))
-        return super().run(batch)
+        return super().run(batches)
 
 
 def planned(scheduler, plan):

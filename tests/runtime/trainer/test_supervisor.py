@@ -10,8 +10,8 @@ import time
 import pytest
 
 from shardwise.errors import BadRequest, ShardwiseError
+from shardwise.runtime.processes import ProcessGroup
 from shardwise.runtime.trainer import supervisor
-from shardwise.runtime.trainer.processes import ProcessGroup
 from shardwise.runtime.trainer.supervisor import Watch
 
 STEP = 'print(json.dumps({"progress": {"step": 4}}), flush=True)'

@@ -19,7 +19,11 @@ SAMPLING = ("max_tokens", "temperature", "top_p", "seed")
 def answer_options(command: Any) -> Any:
     """Who answers, and how."""
     options = [
-        click.option("--model", metavar="DIR", help="A checkpoint folder, loaded for this."),
+        click.option(
+            "--model",
+            metavar="DIR",
+            help="A checkpoint folder, or a serving plan, loaded for this.",
+        ),
         click.option("--endpoint", metavar="URL", help=f"A server.  [{ENDPOINT}]"),
         click.option("--served-model", metavar="NAME", help="Default: the server's first."),
         click.option("--max-tokens", type=Whole(least=1)),
@@ -114,6 +118,7 @@ def _loaded(folder: str, tell: Callable[[str], None]) -> Iterator[tuple[str, str
         from shardwise.apps.server.run import running
         from shardwise.workflows.serving import ServeModelRequest, keep_programs, open_replica
     keep_programs()
-    replica = open_replica(ServeModelRequest(model=folder, sequences=2), tell)
+    replica = open_replica(ServeModelRequest(path=folder, sequences=2), tell)
+    assert replica is not None, "one process follows nobody"
     with running(replica) as (_, url):
         yield url, replica.name

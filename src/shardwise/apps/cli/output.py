@@ -14,7 +14,7 @@ import click
 from shardwise.apps.cli.files import file_option
 from shardwise.apps.cli.options import given
 from shardwise.apps.cli.pages import print_answer
-from shardwise.errors import Note
+from shardwise.errors import Remark
 from shardwise.verbs.layout import Part
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def document(
         "inputs": dict(inputs),
         "resolved": dict(resolved or {}),
         "result": dict(result),
-        "warnings": [line for line in warnings if not isinstance(line, Note)],
-        "notes": [line for line in warnings if isinstance(line, Note)],
+        "warnings": [line for line in warnings if not isinstance(line, Remark)],
+        "notes": [line for line in warnings if isinstance(line, Remark)],
         "provenance": dict(provenance or {}),
     }
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shardwise.apps.cli.streams import say
-from shardwise.errors import Note
+from shardwise.errors import Remark
 from shardwise.units import many
 from shardwise.verbs.layout import (
     HEIGHT,
@@ -165,7 +165,7 @@ def _warning_lines(warnings: Sequence[str], options: Mapping[str, Any]) -> Itera
         return
     room = MOST_WARNED if options.get("show_detail") is False else inf
     for number, warning in enumerate(warnings):
-        kind = "note" if isinstance(warning, Note) else "warning"
+        kind = "note" if isinstance(warning, Remark) else "warning"
         text = wrapped(f"{kind}: {warning}", hanging=2)
         room -= text.count("\n") + 1
         if room < 0:

@@ -1,4 +1,4 @@
-"""`shardwise serve`: an OpenAI-compatible server of a checkpoint, on the device at hand."""
+"""`shardwise serve`: an OpenAI-compatible server of a checkpoint, on the devices at hand."""
 
 import os
 import sys
@@ -17,12 +17,13 @@ LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
 
 @click.command(cls=AnswerCommand)
-@click.argument("model", metavar="MODEL_DIR", type=click.Path(file_okay=False))
+@click.argument("path", metavar="MODEL_DIR|PLAN", type=click.Path())
+@click.option("--model", metavar="DIR", help="The checkpoint, where a plan names a model alone.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=Whole(most=65535), default=8000, show_default=True)
 @click.option("--served-model", metavar="NAME", help="Its name to clients; default the folder's.")
-@click.option("--sequences", type=Whole(least=1, most=4096), default=32, show_default=True)
-@click.option("--prefill-chunk", type=Whole(least=1), default=512, show_default=True)
+@click.option("--sequences", type=Whole(least=1, most=4096), help="Default the plan's, else 32.")
+@click.option("--prefill-chunk", type=Whole(least=1), help="Default the plan's, else 512.")
 @click.option("--seq", type=Whole(least=2), help="Prompt and answer at most; default the model's.")
 @click.option("--kv-tokens", type=Whole(least=1), help="Default what the device has room for.")
 @click.option("--weights", metavar="f32|bf16|int8", help="Default by device.")
@@ -34,9 +35,14 @@ LEVELS = click.Choice(["debug", "info", "warning", "error"])
 )
 @click.option("--drain-time", type=Number(least=0), default=600.0, metavar="SECONDS", help="[600]")
 @click.option("--api-key", multiple=True, help="May be repeated; default $SHARDWISE_API_KEY.")
+@click.option("--cpu-devices", type=Whole(least=1), help="N virtual CPU devices per process.")
+@click.option("--coordinator", metavar="HOST:PORT", help="Of several hosts, where they meet.")
+@click.option("--processes", type=Whole(least=1), help="How many hosts.")
+@click.option("--process", type=Whole(), help="Which of them this is; 0 answers requests.")
 @click.option("--log-level", type=LEVELS, default="info", show_default=True)
 def serve(**options: Any) -> None:
-    """Serve the checkpoint in MODEL_DIR to OpenAI's clients until SIGTERM or Ctrl-C.
+    """Serve the checkpoint in MODEL_DIR to OpenAI's clients until SIGTERM or Ctrl-C; or a serving
+    PLAN, over as many of the devices at hand as its mesh and replicas have.
 
     /v1/completions, /v1/chat/completions, /v1/models, /tokenize, /detokenize, /health, /metrics;
     /openapi.json has their fields. What was accepted before the signal is answered first.
@@ -52,8 +58,11 @@ def serve(**options: Any) -> None:
         click.echo(f"warning: whoever reaches {options['host']} may ask; see --api-key", err=True)
     asked = ServeModelRequest(**{f.name: options[f.name] for f in fields(ServeModelRequest)})
     keep_programs()
-    with bound(options["host"], options["port"]) as listening:
+    port = 0 if options["process"] else options["port"]  # only host 0 is asked
+    with bound(options["host"], port) as listening:
         replica = open_replica(asked, lambda line: click.echo(line, err=True))
+        if replica is None:
+            return
         limits = ServerLimits(
             queue=options["queue"], seconds=options["request_time"], drain=options["drain_time"]
         )
@@ -65,4 +74,5 @@ def serve(**options: Any) -> None:
             level=options["log_level"],
             ready=lambda url: click.echo(f"{replica.name} is served at {url}", err=True),
         )
+        replica.close()
     sys.exit(code)

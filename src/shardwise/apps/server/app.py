@@ -190,21 +190,23 @@ async def debug_state(request: Request) -> Response:
 
 
 def _engine_state(engine: Engine) -> dict[str, Any]:
-    scheduler = engine.scheduler
-    config = scheduler.config
+    schedulers = [pool.scheduler for pool in engine.pools]
+    config = engine.config
     return {
         "pages": {
-            "all": config.pages,
+            "all": engine.pages,
             "size": config.page_size,
-            "free": scheduler.pool.free,
-            "prefix_tree": scheduler.tree.device,
-            "available": scheduler.available,
+            "free": sum(scheduler.pool.free for scheduler in schedulers),
+            "prefix_tree": sum(scheduler.tree.device for scheduler in schedulers),
+            "available": engine.available,
         },
         "requests": {
-            "running": scheduler.outstanding - scheduler.queued,
-            "waiting": scheduler.queued,
-            "prompt_tokens_to_compute": scheduler.backlog,
+            "running": engine.outstanding - engine.queued,
+            "waiting": engine.queued,
+            "prompt_tokens_to_compute": sum(scheduler.backlog for scheduler in schedulers),
         },
+        "replicas": len(engine.replicas),
+        "pools": len(schedulers),
         "batch": config.batch,
         "budget": config.budget,
         "policy": config.policy,

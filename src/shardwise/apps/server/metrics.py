@@ -1,5 +1,6 @@
 """Metrics under vLLM's names, so that its dashboards and autoscalers read this server."""
 
+from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -21,6 +22,10 @@ COUNTERS = {
     "prefix_cache_queries": "Tokens of prompts that the prefix cache was asked for.",
     "prefix_cache_hits": "Tokens of prompts that it had.",
 }
+STEP_SECONDS = {
+    "step_seconds": "Seconds of steps, as measured.",
+    "predicted_step_seconds": "Seconds of the same steps by the plan; 0 without one.",
+}
 HISTOGRAMS = {
     "time_to_first_token_seconds": ("Arrival to first token.", SECONDS),
     "inter_token_latency_seconds": ("Token to token.", BETWEEN),
@@ -40,14 +45,23 @@ REASONS = ("stop", "length", "abort")
 class ServerMetrics:
     """Counters of one server, in a registry of its own."""
 
-    def __init__(self, model: str, engine: Engine) -> None:
+    def __init__(
+        self,
+        model: str,
+        engine: Engine,
+        predicted: Callable[[StepRecord], float | None] = lambda _: None,
+    ) -> None:
         self.registry = CollectorRegistry()
-        self._engine = engine
+        self._engine, self._predicted = engine, predicted
         names = {"labelnames": ("model_name", "engine"), "registry": self.registry}
         labels = (model, "0")
         self.counters = {
             name: Counter(f"vllm:{name}", said, **names).labels(*labels)
             for name, said in COUNTERS.items()
+        }
+        self._seconds = {
+            name: Counter(f"shardwise:{name}", said, **names).labels(*labels)
+            for name, said in STEP_SECONDS.items()
         }
         self.histograms = {
             name: Histogram(f"vllm:{name}", said, buckets=buckets, **names).labels(*labels)
@@ -63,15 +77,15 @@ class ServerMetrics:
         self._gauges(names, labels)
 
     def _gauges(self, names: dict[str, Any], labels: tuple[str, str]) -> None:
-        scheduler, config = self._engine.scheduler, self._engine.scheduler.config
+        engine = self._engine
         read = {
-            "num_requests_running": lambda: scheduler.outstanding - scheduler.queued,
-            "num_requests_waiting": lambda: scheduler.queued,
-            "kv_cache_usage_perc": lambda: 1 - scheduler.available / config.pages,
+            "num_requests_running": lambda: engine.outstanding - engine.queued,
+            "num_requests_waiting": lambda: engine.queued,
+            "kv_cache_usage_perc": lambda: 1 - engine.available / engine.pages,
         }
         for name, value in read.items():
             Gauge(f"vllm:{name}", "Now.", **names).labels(*labels).set_function(value)
-        sizes = {"block_size": str(config.page_size), "num_gpu_blocks": str(config.pages)}
+        sizes = {"block_size": str(engine.config.page_size), "num_gpu_blocks": str(engine.pages)}
         names = {**names, "labelnames": (*names["labelnames"], *sizes)}
         Gauge("vllm:cache_config_info", "The cache.", **names).labels(*labels, *sizes.values()).set(
             1
@@ -83,6 +97,8 @@ class ServerMetrics:
         tokens = shape.prefill_tokens + shape.decode_tokens
         self.histograms["iteration_tokens_total"].observe(tokens)
         self.counters["generation_tokens"].inc(shape.samples * record.steps)
+        self._seconds["step_seconds"].inc(max(record.seconds, 0.0))
+        self._seconds["predicted_step_seconds"].inc(self._predicted(record) or 0.0)
 
     def ended(self, generation: Generation, count: int, reason: str) -> None:
         """An answer of `count` tokens has ended."""

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import Thread
 from types import FrameType
 from typing import Any
@@ -22,6 +23,8 @@ from shardwise.workflows.serving import EngineThread, ServedModel
 
 LINGER = 0.25
 """Seconds in which requests that were on their way are still told that the server ends."""
+FEWEST = 0
+"""Of a socket's queue, at its end: the kernel takes one connection then and lets others wait."""
 ONCE = 1.0
 """Seconds in which a signal that comes again is the same one (to a process and to its group)."""
 EVERY = 10.0
@@ -80,14 +83,19 @@ def run_server(
         async def serve() -> None:
             ending = asyncio.Event()
             server.handle_exit = _on_signal(server, state, asyncio.get_running_loop(), ending)
-            watches = [_end(server, state, ending), _failure(state, ending), _steps(state)]
+            watches = [
+                _end(server, state, listening, ending),
+                _failure(state, ending),
+                _steps(state),
+            ]
             watches.append(_ready(server, lambda: ready(_address(listening))))
             tasks = [asyncio.create_task(watch) for watch in watches]
             await server.serve([listening])
             for task in tasks:
                 task.cancel()
 
-        asyncio.run(serve())
+        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+            runner.run(serve())
         return 1 if thread.failure is not None else 0
 
 
@@ -138,18 +146,37 @@ def _on_signal(
     return hear
 
 
-async def _end(server: uvicorn.Server, state: ServerState, ending: asyncio.Event) -> None:
+async def _end(
+    server: uvicorn.Server, state: ServerState, listening: socket.socket, ending: asyncio.Event
+) -> None:
     """Once asked to: let what was accepted finish, tell others so, then close."""
     await ending.wait()
     log.info("draining", extra={"fields": {"active": state.active, "answers": state.waiting}})
     await state.drained()
     await asyncio.sleep(LINGER)
-    for listener in server.servers:
-        listener.close()
+    await _close(server, listening)
     await asyncio.sleep(LINGER)  # who was connected before that is told, too
     await state.drained()
     log.info("ends", extra={"fields": {"unfinished": state.active}})
     server.should_exit = True
+
+
+async def _close(server: uvicorn.Server, listening: socket.socket) -> None:
+    """Stop listening, and hand over whom the kernel has connected already: a socket that is closed
+    resets those in its queue. That is made short first, so that none comes between the two."""
+    listening.listen(FEWEST)
+    taken: list[socket.socket] = []
+    try:
+        while True:
+            taken.append(listening.accept()[0])
+    except OSError:  # nobody waits
+        for listener in server.servers:
+            listener.close()
+    protocol: Any = server.config.http_protocol_class
+    made = partial(protocol, config=server.config, server_state=server.server_state, app_state={})
+    for connection in taken:
+        connection.setblocking(False)
+        await asyncio.get_running_loop().connect_accepted_socket(made, connection)
 
 
 async def _failure(state: ServerState, ending: asyncio.Event) -> None:

@@ -4,16 +4,12 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shardwise.apps.server.errors import ApiError, bad
 from shardwise.apps.server.metrics import ServerMetrics
 from shardwise.apps.server.trace import StepTrace
-from shardwise.workflows.serving import EngineThread, ServedModel, StepShape
-
-Predict = Callable[[StepShape], float]
-"""Seconds that a step should take."""
+from shardwise.workflows.serving import EngineThread, ServedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +45,8 @@ class ServerState:
     """When the last answers ended."""
 
     def __post_init__(self) -> None:
-        self.metrics = ServerMetrics(self.replica.name, self.replica.engine)
         self.trace = StepTrace(self.replica.predict)
+        self.metrics = ServerMetrics(self.replica.name, self.replica.engine, self.trace.predicted)
         self.replica.engine.observers += [self.metrics.stepped, self.trace.stepped]
 
     @property

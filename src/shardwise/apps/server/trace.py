@@ -1,13 +1,15 @@
 """The last steps of the engine, as a trace for ui.perfetto.dev and beside their prediction."""
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from shardwise.planner.simulate.step_trace import step_name
-from shardwise.workflows.serving import StepRecord, StepShape
+from shardwise.workflows.serving import StepRecord
 
+log = logging.getLogger("shardwise.server")
 KEPT = 4096
 """Steps that are kept."""
 
@@ -15,31 +17,32 @@ KEPT = 4096
 class StepTrace:
     """Hears every step; `predict` says how many seconds one should take, where that is known."""
 
-    def __init__(self, predict: Callable[[StepShape], float] | None) -> None:
+    def __init__(self, predict: Callable[[StepRecord], float] | None) -> None:
         self.steps: deque[StepRecord] = deque(maxlen=KEPT)
         self._predict = predict
 
     def stepped(self, record: StepRecord) -> None:
         """One step more; called on the engine's thread."""
         self.steps.append(record)
+        if log.isEnabledFor(logging.DEBUG):
+            fields = {**record.shape._asdict(), "steps": record.steps, "seconds": record.seconds}
+            log.debug("step", extra={"fields": {**fields, "predicted": self.predicted(record)}})
 
     def predicted(self, record: StepRecord) -> float | None:
         """Seconds that a step should have taken."""
-        return None if self._predict is None else self._predict(record.shape) * record.steps
+        return None if self._predict is None else self._predict(record)
 
     def events(self, last: int) -> dict[str, Any]:
         """The last steps in the Trace Event Format; microseconds of the engine's clock."""
         steps = list(self.steps)[-last:]
-        names = {"process_name": "engine", "thread_name": "steps"}
+        named = [("process_name", 1, "engine")]
+        named += [("thread_name", 1 + n, f"steps of {n}") for n in {s.replica for s in steps}]
         events: list[dict[str, Any]] = [
-            {"ph": "M", "ts": 0, "pid": 1, "tid": 1, "name": name, "args": {"name": text}}
-            for name, text in names.items()
+            {"ph": "M", "ts": 0, "pid": 1, "tid": tid, "name": name, "args": {"name": text}}
+            for name, tid, text in named
         ]
-        end = 0.0
         for step in steps:
-            begun = max(step.begun, end)  # one may be given before the last one is read
-            end = max(step.ended, begun)
-            events.append(self._event(step, begun, end))
+            events.append(self._event(step))
             counts = {"waiting": step.waiting, "cache pages": step.pages_used}
             events += [
                 {"ph": "C", "ts": step.ended * 1e6, "pid": 1, "tid": 0, "name": k, "args": {k: v}}
@@ -47,17 +50,17 @@ class StepTrace:
             ]
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
-    def _event(self, step: StepRecord, begun: float, end: float) -> dict[str, Any]:
+    def _event(self, step: StepRecord) -> dict[str, Any]:
         arguments = {**step.shape._asdict(), "steps": step.steps}
         arguments["seconds_since_given"] = step.ended - step.begun
         if (predicted := self.predicted(step)) is not None:
             arguments["predicted_seconds"] = predicted
         return {
             "ph": "X",
-            "ts": begun * 1e6,
-            "dur": (end - begun) * 1e6,
+            "ts": (step.ended - step.seconds) * 1e6,
+            "dur": step.seconds * 1e6,
             "pid": 1,
-            "tid": 1,
+            "tid": 1 + step.replica,
             "name": step_name(step.shape),
             "cat": "step",
             "args": arguments,
@@ -72,8 +75,7 @@ class StepTrace:
             "tokens_per_second": sum(s.shape.samples * s.steps for s in steps) / seconds,
         }
         if steps:
-            busy = sum(b.ended - max(a.ended, b.begun) for a, b in zip(steps, steps[1:]))  # noqa: B905, RUF007
-            found["step_seconds"] = busy / max(len(steps) - 1, 1)
+            found["step_seconds"] = sum(step.seconds for step in steps) / len(steps)
             if self._predict is not None:
                 said = [self.predicted(step) or 0.0 for step in steps]
                 found["predicted_step_seconds"] = sum(said) / len(said)

@@ -10,12 +10,8 @@ the model's flags, `maxtext_read.py` reads flags and YAML.
 import math
 import shlex
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-import shardwise.plans.software
-from shardwise.boundary import read_json
 from shardwise.hardware import Slice
 from shardwise.models import ModelConfig
 from shardwise.models.remat import remat_row
@@ -24,6 +20,7 @@ from shardwise.planner.export.maxtext_model import model_flags
 from shardwise.planner.export.notes import copies, one_line, placed, stored_dtype
 from shardwise.plans import MESH_AXES, TrainPlan
 from shardwise.plans.software.maxtext import DTYPES, MAXTEXT, QUANTIZED, TENSORS
+from shardwise.plans.software.maxtext_models import snapshot
 from shardwise.plans.train import USUAL
 
 PROGRAM = ("python3", "-m", "maxtext.trainers.pre_train.train", "src/maxtext/configs/base.yml")
@@ -47,15 +44,8 @@ AXES = {
     "stage": "pipeline",
 }
 WORDS = MAXTEXT.words
-_SNAPSHOT = Path(shardwise.plans.software.__file__).parents[1] / "data/software/maxtext.json"
 CUSTOM = "custom"
 PLACES = {"keep": "device", "recompute": "remat", "offload": "offload"}
-
-
-@cache
-def snapshot() -> Mapping[str, Any]:
-    """What MaxText's own files say: its `models` by name, and the `topologies` that it knows."""
-    return read_json(_SNAPSHOT, "the snapshot of MaxText")
 
 
 def write(plan: TrainPlan, cfg: ModelConfig, piece: Slice) -> str:
@@ -186,7 +176,7 @@ def _attention(plan: TrainPlan, piece: Slice) -> dict[str, Any]:
         "context_parallel_strategy": strategy,
     }
     if is_tpu(piece):
-        return values | _CONTEXT_KERNELS.get(strategy, {})
+        return {**values, **_CONTEXT_KERNELS.get(strategy, {})}
     values["attention"] = ON_GPUS.get(values["attention"], values["attention"])
     return values | (
         {"max_segments_per_seq": len(plan.packed_lengths)} if plan.packed_lengths else {}

@@ -10,10 +10,14 @@ from shardwise.models import ModelConfig
 from shardwise.models.numerics import Numerics, Rope, Routing
 from shardwise.models.specs import Attention, LatentAttention, Mlp, Moe
 from shardwise.plans.software.maxtext import decoder_block
+from shardwise.plans.software.maxtext_models import named_model
 
 
 def model_flags(cfg: ModelConfig) -> dict[str, Any]:
-    """Every flag that the model sets; of a model without known numerics, its shape alone."""
+    """Every flag that the model sets, or the one that names it; of a model without known numerics,
+    its shape alone."""
+    if name := named_model(cfg):
+        return {"model_name": name}
     values: dict[str, Any] = {
         "override_model_config": True,
         "decoder_block": decoder_block(cfg),

@@ -6,26 +6,29 @@ A `model_name` stands for the flags of MaxText's own file of that name, a snapsh
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from math import prod
 from typing import Any
 
 from shardwise.boundary import parse_yaml
-from shardwise.errors import BadRequest, unknown
+from shardwise.errors import BadRequest, shown, unknown
 from shardwise.hardware import parse_slice
 from shardwise.planner.export.flags import Flags, words_of
 from shardwise.planner.export.hardware import slice_fields
-from shardwise.planner.export.maxtext import AXES, CUSTOM, ON_GPUS, PLACES, WORDS, snapshot, written
+from shardwise.planner.export.maxtext import AXES, CUSTOM, ON_GPUS, PLACES, WORDS, written
 from shardwise.planner.export.notes import Fields, mesh_of, whole
 from shardwise.plans.software.maxtext import (
     DTYPES,
     FUSED,
     KEPT,
     MAXTEXT,
+    NEAREST,
     OFFLOADED,
     OTHERS,
     QUANTIZED,
     TENSORS,
 )
+from shardwise.plans.software.maxtext_models import snapshot
 from shardwise.plans.train import STORAGE_AXES
 
 TARGET = "maxtext"
@@ -229,8 +232,14 @@ def _read_remat(given: Flags) -> tuple[str, dict[str, str]]:
     for table, place in ((KEPT, "keep"), (OFFLOADED, "offload")):
         if name in table:
             return "block", dict.fromkeys(table[name], place)
-    others = {name: name for name in (*KEPT, *OFFLOADED)}
-    return given.word("remat_policy", {**WORDS["remat"], **others}), {}
+    known = (*WORDS["remat"].values(), *KEPT, *OFFLOADED)
+    if name not in known:
+        close = NEAREST.get(name) or next(iter(get_close_matches(name, known, 1)), "full")
+        raise BadRequest(
+            f"{TARGET}: remat_policy is {shown(name)}, for which a plan has no word; the nearest "
+            f"to write is {close}; known are {', '.join(known)}"
+        )
+    return given.word("remat_policy", WORDS["remat"]), {}
 
 
 def _read_custom(given: Flags) -> tuple[str, dict[str, str]]:

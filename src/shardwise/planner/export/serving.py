@@ -8,11 +8,12 @@ flags come first and comment lines hold the rest; what the server would run in a
 refused, all of it at once.
 """
 
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from shardwise.errors import BadRequest
-from shardwise.hardware import Slice
+from shardwise.hardware import Slice, parse_slice, slices_of
 from shardwise.models import ModelConfig
 from shardwise.planner.export import deploy
 from shardwise.planner.export.flags import words_of
@@ -216,11 +217,22 @@ def parse_serve(text: str, target: str, given: Fields | None = None) -> ServePla
     for key, option in ASKED.items():
         if fields.get(key) is None:
             raise BadRequest(f"{target}: the text does not say the {key}; give it with {option}")
-    plan = plan_of_fields("serve", fields, target)
+    plan = plan_of_fields("serve", fields | _chips_of_prompts(fields), target)
     assert isinstance(plan, ServePlan)
     if target in PROGRAMS:
         check_length(target, text, plan)
     return plan
+
+
+def _chips_of_prompts(fields: Fields) -> Fields:
+    """The slice of a pool of prompts where no note says it: the smallest that its mesh fills."""
+    mesh = fields.get("prefill.mesh")
+    if mesh is None or "prefill.slice" in fields:
+        return {}
+    chip = parse_slice(fields["slice"]).chip
+    least = math.prod(mesh.values()) / chip.jax_devices_per_chip
+    own = next((piece for piece in slices_of(chip, math.ceil(least)) if piece.chips >= least), None)
+    return {"prefill.slice": str(own), "prefill.box": list(own.shape)} if own else {}
 
 
 ASKED = {

@@ -39,7 +39,7 @@ SERVING_UNSAID: Mapping[str, str] = {
     "constants": _PRICED,
     "replicas": "so many as are started",
     "prefill_replicas": "so many as are started",
-    "prefill": "which chips a pool of prompts has",
+    "prefill": "of a pool of prompts the fewest chips that its mesh fills",
     "routing": "where there is one server",
     "batch": "rounded up to a multiple of the data-parallel ranks",
     "prefill_chunk": "rounded up to a multiple of the data-parallel ranks",

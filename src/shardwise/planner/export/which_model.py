@@ -14,6 +14,7 @@ from shardwise.planner.export.maxtext import written
 from shardwise.planner.export.torchtitan_read import said_model
 from shardwise.plans.software.features import features
 from shardwise.plans.software.maxtext import MAXTEXT
+from shardwise.plans.software.maxtext_models import named_model, snapshot
 from shardwise.plans.software.megatron import MEGATRON
 from shardwise.plans.software.torchtitan import flavor_of
 
@@ -35,6 +36,10 @@ MEGATRON_SHAPE = (
 def of_maxtext(text: str) -> str | None:
     """The model of MaxText's flags."""
     given = maxtext_read.given_flags(text).given
+    if (name := given.get("model_name")) in snapshot()["models"]:
+        for known in zoo_names():
+            if named_model(load_model(known)) == name:
+                return known
     return _alike(given, maxtext_model.model_flags, MAXTEXT_SHAPE, MAXTEXT.builds or ())
 
 

@@ -32,7 +32,8 @@ CHANGES = "changes answers"
 class Alternative:
     """Another way to serve: `name` says in what it differs, `note` what to know of it, `option`
     what to type for it: options of `plan serve` to change, or a `simulate` of the answer's plan.
-    Times in seconds; None where they are the answer's own."""
+    Times in seconds; None where they are the answer's own. Dollars are at the price of `provider`.
+    """
 
     name: str
     note: str
@@ -42,6 +43,7 @@ class Alternative:
     rate: float
     usd_per_hour: float | None
     usd_per_million: float | None
+    provider: str | None
     ttft: float | None = None
     tpot: float | None = None
 
@@ -110,6 +112,7 @@ def _row(
         rate=rate,
         usd_per_hour=hour,
         usd_per_million=None if hour is None else 1e6 * hour / tokens,
+        provider=price and price.provider,
         ttft=fleet.ttft,
         tpot=fleet.tpot,
     )
@@ -172,6 +175,7 @@ def _replicas(serving: Serving, *, fewer: bool) -> Iterator[Alternative]:
                 rate=rate,
                 usd_per_hour=hour,
                 usd_per_million=None if hour is None else 1e6 * hour / tokens,
+                provider=price and price.provider,
             )
 
 
@@ -230,6 +234,7 @@ def answer_row(serving: Serving) -> Alternative:
         rate=served.rate,
         usd_per_hour=served.usd_per_hour,
         usd_per_million=served.usd_per_million["all"],
+        provider=served.piece.chip.price and served.piece.chip.price.provider,
         ttft=served.held.times[0],
         tpot=served.held.times[1],
     )

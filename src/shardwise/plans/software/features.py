@@ -18,6 +18,10 @@ QKV_BIAS, ALL_BIASES = "biases of queries, keys and values", "biases of all matm
 HEAD_NORM = "norms of queries and keys per head"
 UNGATED, LAYER_NORM, GELU = "MLPs without a gate", "layer norms", "gelu"
 LEARNED, PARTIAL = "learned positions", "rotation of a part of a head"
+SINKS, WINDOWS = "attention sinks", "attention that sees a part of the tokens"
+FULL_NORM = "norms of queries and keys over all heads"
+OTHER_NORMS = "norms elsewhere than before attention and MLP"
+OTHER_EXPERTS, CLAMPED = "experts of an unusual kind", "the activation clamped_silu"
 LLAMA3, YARN = "llama3 rope scaling", "yarn rope scaling"
 LLAMA3_FACTOR = "llama3 rope scaling by another factor than 8"
 
@@ -50,7 +54,7 @@ def _of_layer(layer: Layer) -> Iterator[str]:
     if isinstance(mlp, Moe):
         yield from _of_experts(mlp)
     if layer.norms != ("attention", "mlp"):
-        yield "norms elsewhere than before attention and MLP"
+        yield OTHER_NORMS
     for there, phrase in (
         (layer.parallel, "attention and MLP side by side"),
         (layer.per_layer_input, "embeddings of every layer"),
@@ -69,12 +73,12 @@ def _of_attention(mixer: Attention, mlp: Mlp | Moe | None) -> Iterator[str]:
     elif any(own):
         yield "biases of some matmuls"
     if mixer.qk_norm != "none":
-        yield HEAD_NORM if mixer.qk_norm == "head" else "norms of queries and keys over all heads"
+        yield HEAD_NORM if mixer.qk_norm == "head" else FULL_NORM
     for there, phrase in (
-        (mixer.kind != "full", "attention that sees a part of the tokens"),
+        (mixer.kind != "full", WINDOWS),
         (mixer.head_dim != mixer.v_head_dim, "values of another width than keys"),
         (mixer.output_gate, "gates of the attention's output"),
-        (mixer.sinks, "attention sinks"),
+        (mixer.sinks, SINKS),
         (mixer.key_is_value or mixer.reuses_kv, "shared keys and values"),
     ):
         if there:
@@ -88,7 +92,7 @@ def _of_experts(mlp: Moe) -> Iterator[str]:
     if mlp.shared_gate:
         yield SHARED_GATE
     if mlp.latent_dim or mlp.router_scales or mlp.hash_routed or mlp.dense or mlp.bias:
-        yield "experts of an unusual kind"
+        yield OTHER_EXPERTS
 
 
 def _of_stack(cfg: ModelConfig) -> Iterator[str]:

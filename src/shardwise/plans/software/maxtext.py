@@ -1,6 +1,7 @@
 """MaxText 0.2.5 as a row; its words are those of src/maxtext/configs/base.yml and types.py."""
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 
@@ -14,12 +15,15 @@ from shardwise.plans.software.features import (
     LATENT,
     LEADING,
     LLAMA3,
+    OTHER_EXPERTS,
     QKV_BIAS,
     SHARED,
     YARN,
+    features,
 )
 from shardwise.plans.software.limit import about_choices, always
 from shardwise.plans.software.maxtext_context import CONTEXT, KV_HEADS
+from shardwise.plans.software.maxtext_models import named_model
 from shardwise.plans.software.row import SoftwareRow
 from shardwise.plans.software.shared import crosses_whole, dtype_of_store, stores_all
 
@@ -55,6 +59,12 @@ OFFLOADED: Mapping[str, tuple[str, ...]] = {
     "minimal_offloaded": ("qkv", "attention_out", "mlp_in", "mlp_out"),
 }
 """Policies by the kinds that they offload to the host."""
+NEAREST = {
+    "minimal_with_quantization": "minimal",
+    "minimal_with_context_and_quantization": "minimal_with_context",
+}
+"""Policies that keep what kernels quantized, too, which is no kind of ours, and those that keep the
+same but for that."""
 DTYPES = {"bf16": "bfloat16", "f32": "float32", "f16": "float16"}
 QUANTIZED = {"fp8": "fp8", "int8": "int8", "mxfp8": "te_mxfp8", "nvfp4": "te_nvfp4"}
 
@@ -86,6 +96,15 @@ def _placeable(c: Candidates) -> bool:
         return True
     places = {**remat_row(structure.remat).kinds, **structure.remat_kinds}
     return all(kind in TENSORS for kind, place in places.items() if place != "recompute")
+
+
+def _tiled(c: Candidates) -> np.ndarray:
+    """Whether a device's share of the tokens that pass at once is cut into equal tiles (types.py);
+    a pipeline takes all microbatches at once."""
+    accumulated = np.where(c.degree("stage") > 1, 1, np.asarray(c.microbatches))
+    devices = prod((c.degree(axis) for axis in c.degrees), start=np.asarray(1))
+    tiles = accumulated * devices * c.structure.logit_chunks
+    return np.asarray(c.sequences * c.sequence_length % tiles == 0)
 
 
 def _one_kind(c: Candidates) -> np.ndarray:
@@ -164,6 +183,20 @@ MAXTEXT = SoftwareRow(
             "set microbatches to 1, or dtypes.compute to bf16",
         ),
         about_choices(
+            "expert_dispatch",
+            ("expert_dispatch",),
+            lambda c: c.structure.ragged or OTHER_EXPERTS not in features(c.cfg),
+            "experts with biases drop no tokens",
+            "set expert_dispatch to ragged",
+        ),
+        about_choices(
+            "logit_chunks",
+            ("logit_chunks",),
+            _tiled,
+            "its vocabulary tiles divide the tokens of a microbatch that a device has",
+            "set logit_chunks to 1, or use a batch and length that divide",
+        ),
+        about_choices(
             "optimizer",
             ("optimizer",),
             lambda c: c.structure.optimizer != "muon" or decoder_block(c.cfg) in MUON_BLOCKS,
@@ -187,6 +220,7 @@ MAXTEXT = SoftwareRow(
         KV_HEADS,
         *CONTEXT,
     ),
+    named=named_model,
     builds=(EXPERTS, HEAD_NORM, LATENT, LEADING, LLAMA3, QKV_BIAS, SHARED, YARN),
     usual={
         "expert_dispatch": "ragged",

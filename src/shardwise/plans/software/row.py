@@ -1,11 +1,12 @@
 """SoftwareRow: one program that trains models, as a row."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from shardwise.models import ModelConfig
 from shardwise.plans.software.candidates import Candidates, matters
 from shardwise.plans.software.features import features
 from shardwise.plans.software.limit import Limit, Obstacle, Words, about_of, always, value_text
@@ -18,7 +19,8 @@ class SoftwareRow:
 
     `words` map a choice's values to the program's word for each: what has no word cannot be run.
     `own` are `Limit`s beyond that. `builds` are the phrases of `features.py` that its flags
-    describe, None for all that shardwise itself can run. `stack` is the row of `stacks.py` that
+    describe, None for all that shardwise itself can run; a model that it has a name for (`named`)
+    it builds by that. `stack` is the row of `stacks.py` that
     prices it. `usual` are the choices, by dotted name, that its users leave as they are.
     """
 
@@ -29,6 +31,7 @@ class SoftwareRow:
     words: Words
     own: tuple[Limit, ...] = ()
     builds: Collection[str] | None = ()
+    named: Callable[[ModelConfig], str | None] = lambda _: None
     usual: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -61,7 +64,7 @@ class SoftwareRow:
         """What the model has that its flags do not describe."""
         if self.builds is None:
             return frozenset([c.cfg.not_runnable] if c.cfg.not_runnable else [])
-        return features(c.cfg) - set(self.builds)
+        return frozenset() if self.named(c.cfg) else features(c.cfg) - set(self.builds)
 
     def obstacles(self, c: Candidates) -> list[Obstacle]:
         """Every reason why one plan cannot be run by it: the limits that it breaks."""

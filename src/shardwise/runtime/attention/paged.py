@@ -12,8 +12,10 @@ m' = max(m, max s), l' = l exp(m - m') + sum exp(s - m'), o' = o exp(m - m') + e
 is one more score without a value. The answer is o / l (Milakov and Gimelshein, arXiv 1805.02867).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,18 +30,44 @@ NOWHERE = -1
 """The position of a row that is only padding: it sees nothing and writes nothing."""
 
 
-class Paging(NamedTuple):
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("decode_DM", "blocks_CM", "starts_C"),
+    meta_fields=("size", "over", "places"),
+)
+@dataclass(frozen=True, slots=True)
+class Paging:
     """Where the sequences of a step lie: a table [D, M] of the rows that decode, which come first,
     and one [C, M] of the blocks of prompts after them, each of Q tokens of one sequence, whose
-    chunk begins at position `starts_C`. Pages hold `size` tokens."""
+    chunk begins at position `starts_C`. Pages hold `size` tokens.
 
-    decode_DM: jax.Array
-    blocks_CM: jax.Array
-    starts_C: jax.Array
+    On a mesh `over` makes a function of one device's part (`ServerLayout.over`), inside of which
+    the places of each page may be cut over the axis `places`.
+    """
+
+    decode_DM: Any
+    blocks_CM: Any
+    starts_C: Any
     size: int
+    over: Callable[..., Any] | None = None
+    places: str | None = None
 
-    def pages_of(self, positions_X: jax.Array, none: int) -> jax.Array:
-        """The page in which each token is written; `none` for padding."""
+    @property
+    def letters(self) -> "Paging":
+        """The dims of what `over` cuts."""
+        return replace(self.alone(), decode_DM="RM", blocks_CM="RM", starts_C="R")
+
+    def alone(self) -> "Paging":
+        """The same on one device."""
+        return replace(self, over=None)
+
+    def first(self, here: int) -> Any:
+        """The first place of a page that this device has, one of `here`."""
+        return lax.axis_index(self.places) * here if self.places else 0
+
+    def put(self, positions_X: jax.Array, here: int, none: int) -> tuple[jax.Array, jax.Array]:
+        """The page, and the place in it, in which each token is written; page `none` for padding
+        and for what another device has."""
         D, C = self.decode_DM.shape[0], self.blocks_CM.shape[0]
         index_X = jnp.maximum(positions_X, 0) // self.size
         parts = []
@@ -48,7 +76,9 @@ class Paging(NamedTuple):
         if C:
             index_CQ = index_X[D:].reshape(C, -1)
             parts.append(jnp.take_along_axis(self.blocks_CM, index_CQ, axis=1).reshape(-1))
-        return jnp.where(positions_X >= 0, jnp.concatenate(parts), none)
+        places_X = positions_X % self.size - self.first(here)
+        here_X = (positions_X >= 0) & (places_X >= 0) & (places_X < here)
+        return jnp.where(here_X, jnp.concatenate(parts), none), jnp.maximum(places_X, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +120,8 @@ def paged_attention(
 ) -> jax.Array:
     """The attention [1, X, N, U] of a step's tokens [1, X, N, H] to their own sequences' pages, in
     which they are written already."""
+    if keys.paging.over is not None:
+        return _on_mesh(q_BXNH, keys, values, scoring)
     q_XNH, positions_X = q_BXNH[0], scoring.q_positions_BT[0]
     D, C = keys.paging.decode_DM.shape[0], keys.paging.blocks_CM.shape[0]
     outs = []
@@ -117,10 +149,13 @@ def _attend(
     K, U, dtype = keys.heads, values.width, wide(q_RQNH)
     size = keys.array_LPSX.shape[2]
     group = max(1, BLOCK // size)
-    span = group * size
+    paging = keys.paging
+    span = group * paging.size
     table_RM = jnp.pad(table_RM, ((0, 0), (0, -table_RM.shape[1] % group)))
     q_RQKGH = (q_RQNH * jnp.asarray(s.scale, q_RQNH.dtype)).reshape(R, Q, K, N // K, H)
     lowest = jnp.finfo(dtype).min
+
+    apart = Q == 1 and q_RQNH.dtype == dtype  # on CPUs a batched product of single rows is slow
 
     def block(at: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         top, total, out = state
@@ -128,22 +163,37 @@ def _attend(
         k_RSKH = keys.read(pages_RG, q_RQNH.dtype)
         same = values.array_LPSX is keys.array_LPSX
         v_RSKU = k_RSKH[..., :U] if same else values.read(pages_RG, q_RQNH.dtype)
-        scores = jnp.einsum("RQKGH,RSKH->RKGQS", q_RQKGH, k_RSKH, preferred_element_type=dtype)
-        places_S = at * span + jnp.arange(span)
+        if apart:
+            scores = (q_RQKGH[:, 0, None] * k_RSKH[:, :, :, None]).sum(-1)
+            scores = scores.transpose(0, 2, 3, 1)[:, :, :, None]
+        else:
+            scores = jnp.einsum("RQKGH,RSKH->RKGQS", q_RQKGH, k_RSKH, preferred_element_type=dtype)
+        places_GS = jnp.arange(group)[:, None] * paging.size + jnp.arange(size)[None]
+        places_S = at * span + paging.first(size) + places_GS.reshape(-1)
         seen_R11QS = _seen(positions_RQ, places_S, s)[:, None, None]
         scores = jnp.where(seen_R11QS, capped(scores, s.softcap), lowest)
         higher = jnp.maximum(top, scores.max(-1))
         weights = jnp.where(seen_R11QS, jnp.exp(scores - higher[..., None]), 0)
         kept = jnp.exp(top - higher)
-        added = jnp.einsum(
-            "RKGQS,RSKU->RKGQU", weights.astype(v_RSKU.dtype), v_RSKU, preferred_element_type=dtype
-        )
+        if apart:
+            added = (
+                weights[:, :, :, 0].transpose(0, 3, 1, 2)[..., None] * v_RSKU[:, :, :, None]
+            ).sum(1)[:, :, :, None]
+        else:
+            added = jnp.einsum(
+                "RKGQS,RSKU->RKGQU",
+                weights.astype(v_RSKU.dtype),
+                v_RSKU,
+                preferred_element_type=dtype,
+            )
         return higher, total * kept + weights.sum(-1), out * kept[..., None] + added
 
     shape = (R, K, N // K, Q)
     state = (jnp.full(shape, lowest), jnp.zeros(shape, dtype), jnp.zeros((*shape, U), dtype))
     first, end = _blocks(positions_RQ, span, s)
     top, total, out = lax.fori_loop(first, end, block, state)
+    if paging.places is not None:
+        top, total, out = _combined(paging.places, top, total, out)
     if s.sinks_N is not None:
         sink = s.sinks_N.astype(dtype).reshape(1, K, N // K, 1)
         higher = jnp.maximum(top, sink)
@@ -151,6 +201,48 @@ def _attend(
         total, out = total * kept + jnp.exp(sink - higher), out * kept[..., None]
     out = out / jnp.where(total == 0, 1, total)[..., None]
     return jnp.moveaxis(out, 3, 1).reshape(R, Q, N, U).astype(q_RQNH.dtype)
+
+
+def _combined(
+    axis: str, top: jax.Array, total: jax.Array, out: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The softmax over the places of all devices of an axis, of those over each one's own."""
+    higher = lax.pmax(top, axis)
+    kept = jnp.exp(top - higher)
+    return higher, lax.psum(total * kept, axis), lax.psum(out * kept[..., None], axis)
+
+
+def _on_mesh(q_BXNH: Any, keys: PagedKeys, values: PagedKeys, scoring: Scoring) -> jax.Array:
+    """`paged_attention` of what each device has: of X its sequences', of heads and pages its own.
+    A latent cache is keys and values in one, and is passed once."""
+    paging, both = keys.paging, (keys, values)
+    read = both[: 1 if values.array_LPSX is keys.array_LPSX else 2]
+    widths = [held.array_LPSX.shape[-1] for held in read]
+
+    def local(q: Any, positions_BX: Any, sinks_N: Any, inner: Paging, held: Any, layer: Any) -> Any:
+        places = {"q_positions_BT": positions_BX, "k_positions_BS": positions_BX}
+        own = replace(scoring, sinks_N=sinks_N, **places)
+        mine = [
+            replace(
+                whole,
+                array_LPSX=array,
+                scales_LPKS=scales,
+                layer=layer,
+                paging=inner,
+                heads=whole.heads * array.shape[-1] // width,
+            )
+            for whole, (array, scales), width in zip(read, held, widths, strict=True)
+        ]
+        return paged_attention(q, mine[0], replace(mine[-1], width=values.width), own)
+
+    stored = [("LPSW", None if held.scales_LPKS is None else "LPKS") for held in read]
+    sinks = None if scoring.sinks_N is None else "N"
+    ins = ("BRNH", "BR", sinks, paging.letters, stored, "")
+    assert paging.over is not None
+    inside = paging.over(local, ins, "BRNH", kv_heads=keys.heads, heads=q_BXNH.shape[2])
+    arrays = [(held.array_LPSX, held.scales_LPKS) for held in read]
+    given = (q_BXNH, scoring.q_positions_BT, scoring.sinks_N, paging.alone(), arrays)
+    return inside(*given, jnp.asarray(keys.layer))
 
 
 def _blocks(positions_RQ: jax.Array, span: int, s: Scoring) -> tuple[jax.Array, jax.Array]:

@@ -1,6 +1,7 @@
 """How many pages the cache of an engine has, group by group (`models.kv.CacheGroup`)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from shardwise.errors import BadRequest
@@ -25,30 +26,33 @@ def kept_groups(
     return tuple(kept)
 
 
-def whole_pages(
-    cfg: ModelConfig,
-    groups: Sequence[CacheGroup],
-    kept: Sequence[KeptGroup],
-    *,
-    batch: int,
-    most_tokens: int,
-    page_size: int,
-    dtype: Any,
-    free: float,
-) -> int:
-    """Pages of the first group: for the batch at full length, or as many as `free` bytes leave
-    beside the others. Raises BadRequest where one sequence does not fit."""
-    width = pages_for(most_tokens, page_size)
-    each = page_bytes(cfg, groups[0], page_size, dtype)
-    taken = sum(
-        page_bytes(cfg, group, page_size, dtype) * room.pages
-        for group, room in zip(groups[1:], kept, strict=True)
-    )
-    left = free - taken
-    if left < width * each or left < 0:
-        raise BadRequest(
-            f"{format_gib(free)} of memory are left for the cache and one sequence of "
-            f"{width * page_size:,} tokens takes {format_gib(taken + width * each)}; ask for "
-            "shorter sequences, a smaller batch, or for a cache in int8"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRoom:
+    """A cache of which a pool has its `kept` groups beside the first; a `layout` cuts it."""
+
+    cfg: ModelConfig
+    groups: Sequence[CacheGroup]
+    kept: Sequence[KeptGroup]
+    page_size: int
+    dtype: Any
+    layout: Any = None
+
+    def whole_pages(self, batch: int, most_tokens: int, free: float) -> int:
+        """Pages of the first group: for the batch at full length, or as many as `free` bytes of a
+        device leave beside the others. Raises BadRequest where one sequence does not fit."""
+        width, each = pages_for(most_tokens, self.page_size), self._bytes(self.groups[0])
+        taken = sum(
+            self._bytes(group) * room.pages
+            for group, room in zip(self.groups[1:], self.kept, strict=True)
         )
-    return min(batch * width, int(left // each)) if each else batch * width
+        left = free - taken
+        if left < width * each or left < 0:
+            raise BadRequest(
+                f"{format_gib(free)} of memory are left for the cache and one sequence of "
+                f"{width * self.page_size:,} tokens takes {format_gib(taken + width * each)}; ask "
+                "for shorter sequences, a smaller batch, or for a cache in int8"
+            )
+        return min(batch * width, int(left // each)) if each else batch * width
+
+    def _bytes(self, group: CacheGroup) -> int:
+        return page_bytes(self.cfg, group, self.page_size, self.dtype, self.layout)

@@ -26,33 +26,20 @@ from shardwise.runtime.engine.generation import (
     Sampling,
     TokenLogprobs,
 )
-from shardwise.runtime.engine.slots import Slots
-from shardwise.runtime.engine.step_batch import (
-    Executor,
-    Pending,
-    RowTokens,
-    StepBatch,
-)
-from shardwise.scheduling import Request, Scheduler, SchedulerConfig
+from shardwise.runtime.engine.replica import EnginePool, EngineReplica, UnderWay
+from shardwise.runtime.engine.step_batch import Executor, PageMove, RowTokens
+from shardwise.scheduling import Request, SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
 from shardwise.scheduling.requests import Sequence as Job
+from shardwise.scheduling.routing import Routing, make_router, shortest_queue
 from shardwise.scheduling.step import StepPlan, StepShape
 
 DEFAULT = Sampling()
 
 
-class UnderWay(NamedTuple):
-    """A step whose tokens are not read yet."""
-
-    batch: StepBatch
-    shape: StepShape
-    pending: Pending
-    begun: float
-
-
 class StepRecord(NamedTuple):
     """One step for logs and traces: what it computed, when it was given to the executor, and when
-    its tokens were read. `steps` decoding steps in one."""
+    its tokens were read. `steps` decoding steps in one; `replica` is the number of who ran it."""
 
     shape: StepShape
     steps: int
@@ -60,11 +47,17 @@ class StepRecord(NamedTuple):
     ended: float
     waiting: int
     pages_used: int
+    replica: int = 0
+    seconds: float = 0.0
+    """From the end of the replica's step before it, or from when it was given, to its own end."""
 
 
 class Engine:
-    """One replica. Not thread-safe: one thread adds, cancels and steps.
+    """Replicas behind one queue of requests. Not thread-safe: one thread adds, cancels and steps.
 
+    `executors` have equal replicas, whose pools are scheduled by `config`; where there are
+    `prefilling` ones prompts are computed there, by `prefill` (policy prefill), and the pages of
+    each are moved to one of the others for its answer. `routing` says who gets a request.
     `end_ids` are the model's own stop tokens, `most_tokens` its longest sequence (prompt and answer
     together), `multi_step` how many decoding steps may run without the host in between. `ahead`
     gives a step to the executor before the last one's tokens are read.
@@ -73,8 +66,10 @@ class Engine:
     def __init__(
         self,
         config: SchedulerConfig,
-        executor: Executor,
-        *,
+        *executors: Executor,
+        prefilling: Sequence[Executor] = (),
+        prefill: SchedulerConfig | None = None,
+        routing: Routing = "shortest_queue",
         end_ids: Iterable[int] = (),
         most_tokens: int | None = None,
         multi_step: int = 1,
@@ -82,8 +77,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         seed: int | None = None,
     ) -> None:
-        self.scheduler = Scheduler(config)
-        self.executor = executor
+        self.config = config
         self.clock = clock
         self.end_ids = frozenset(end_ids)
         fits = config.pages * config.page_size
@@ -93,17 +87,55 @@ class Engine:
         self.observers: list[Callable[[StepRecord], None]] = []
         """Called with every step once its tokens are read."""
         self._generations: dict[int, Generation] = {}
-        pages = pages_for(self.most_tokens + config.lookahead, config.page_size)
-        self._slots = Slots(1 + len(config.kept), config.batch, pages, self._generations)
-        self._under_way: UnderWay | None = None
+        kinds = [(executor, prefill or config) for executor in prefilling]
+        kinds += [(executor, config) for executor in executors]
+        self.replicas = [
+            EngineReplica(executor, own, self.most_tokens, self._generations)
+            for executor, own in kinds
+        ]
+        self._answering = [p for r in self.replicas if not r.prefills for p in r.pools]
+        self._entry = [p for r in self.replicas if r.prefills for p in r.pools] or self._answering
+        self._route = make_router(routing, len(self._entry))
+        self._moving: dict[int, tuple[EnginePool, Job]] = {}  # its pages are where it was prefilled
         self._ended: list[int] = []  # generations to forget once the step has let go of them
         self._draw = random.Random(seed)
         self._count = 0
 
     @property
+    def pools(self) -> list[EnginePool]:
+        """All pools of all replicas."""
+        return [pool for replica in self.replicas for pool in replica.pools]
+
+    @property
     def idle(self) -> bool:
         """Whether there is nothing to run and nothing to read."""
-        return self._under_way is None and self.scheduler.outstanding == 0
+        under_way = any(replica.under_way for replica in self.replicas)
+        return not under_way and self.outstanding == 0
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that have not finished."""
+        return sum(pool.scheduler.outstanding for pool in self.pools)
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait, for their first step or to come back."""
+        return sum(pool.scheduler.queued for pool in self.pools)
+
+    @property
+    def pages(self) -> int:
+        """Pages of all pools."""
+        return sum(pool.scheduler.config.pages for pool in self.pools)
+
+    @property
+    def available(self) -> int:
+        """Pages that are free or can be evicted."""
+        return sum(pool.scheduler.available for pool in self.pools)
+
+    def check(self) -> None:
+        """Raise AssertionError unless pages, references and sums agree with a recount."""
+        for pool in self.pools:
+            pool.scheduler.check()
 
     def add(
         self,
@@ -140,10 +172,9 @@ class Engine:
             )
             for generation in made
         ]
-        first = self.scheduler.add(requests[0], now)
-        jobs = [first, *self.scheduler.fork(first, requests[1:], now)]
+        pool, jobs = self._enter(requests, now)
         for generation, job in zip(made, jobs, strict=True):
-            generation.job = job
+            generation.job, generation.pool = job, pool
             self._generations[generation.id] = generation
             if job.refusal:
                 self._refuse(generation)
@@ -153,7 +184,8 @@ class Engine:
         """Drop a generation wherever it is; its pages are free for the next step."""
         if not generation.done:
             generation.finish, generation.refusal = "abort", reason
-            self.scheduler.cancel(generation.job, self.clock(), reason)
+            self._release(generation)
+            generation.pool.scheduler.cancel(generation.job, self.clock(), reason)
             self._ended.append(generation.id)
 
     def stop(self, generation: Generation) -> None:
@@ -162,103 +194,129 @@ class Engine:
             self._end(generation, "stop")
 
     def step(self) -> list[Generation]:
-        """Give the executor its next step and read the one before; the generations with news."""
+        """Give each executor its next step and read the one before; the generations with news."""
+        return [generation for replica in self.replicas for generation in self._step(replica)]
+
+    # One step.
+
+    def _step(self, replica: EngineReplica) -> list[Generation]:
         news: list[Generation] = []
-        if not self.ahead or self._held_back():
-            news += self._read()
-        plan = self.scheduler.schedule(self.clock())
-        if plan is None:
-            return news + self._read()
-        news += [self._refuse(self._generations[job.request.id]) for job in plan.refused]
-        if plan.shape == StepShape():
-            return news + self._read()
-        if self._waits_for_tokens(plan):
-            news += self._read()
-        before, self._under_way = self._under_way, self._give(plan)
+        if not self.ahead or self._held_back(replica):
+            news += self._read(replica)
+        plans = replica.schedule(self.clock())
+        refused = [job for plan in plans for job in plan.refused]
+        news += [self._refuse(self._generations[job.request.id]) for job in refused]
+        if all(plan.shape == StepShape() for plan in plans):
+            return news + self._read(replica)
+        if self._waits_for_tokens(replica, plans):
+            news += self._read(replica)
+        before, replica.under_way = replica.under_way, self._give(replica, plans)
         if before is not None:
-            news += self._tokens_of(before)
-        self.scheduler.postprocess(plan, self.clock(), self._under_way.batch.steps)
+            news += self._tokens_of(replica, before)
+        replica.counted(self.clock())
         for number in self._ended:
             self._generations.pop(number, None)
         self._ended.clear()
         return news
 
-    # One step.
+    def _give(self, replica: EngineReplica, plans: Sequence[StepPlan]) -> UnderWay:
+        replica.take_in(plans)
+        for pool, plan in zip(replica.pools, plans, strict=True):
+            for job in plan.changes.joined if plan.changes is not None else ():
+                self._fetch(pool, job)
+        steps = replica.steps(plans, self.multi_step, self.end_ids)
+        return replica.give(plans, steps, self.clock())
 
-    def _give(self, plan: StepPlan) -> UnderWay:
-        self._slots.take_in(plan.changes)
-        steps = self._steps(plan)
-        if steps > 1:
-            self._slots.take_in(self.scheduler.extend(plan, 1, steps))
-        batch = self._slots.batch(plan, steps)
-        for chunk in batch.chunks:
-            job = chunk.generation.job
-            chunk.generation.cached_tokens = job.first_hit
-            chunk.generation.preemptions = job.preemptions
-        begun = self.clock()
-        return UnderWay(batch, plan.shape, self.executor.run(batch), begun)
-
-    def _steps(self, plan: StepPlan) -> int:
-        """How many decoding steps run as one: a power of two, and none ends a sequence but a step
-        by itself, as the tokens before its last are to be known then (they name its pages)."""
-        most = min(self.multi_step, plan.repeat - 1)
-        if most < 2 or plan.until < float("inf") or self.scheduler.queued:
-            return 1
-        if any(g.is_held(self.end_ids) for g in self._slots.decoding()):
-            return 1
-        return 1 << (most.bit_length() - 1)
-
-    def _held_back(self) -> bool:
+    def _held_back(self, replica: EngineReplica) -> bool:
         """Whether a row under way decides on the host what its next step may emit."""
-        if self._under_way is None:
-            return False
-        batch = self._under_way.batch
-        rows = (*batch.generations, *(chunk.generation for chunk in batch.chunks))
-        return any(generation.is_held(self.end_ids) for generation in rows)
+        step = replica.under_way
+        return step is not None and any(g.is_held(self.end_ids) for g in step.generations())
 
-    def _waits_for_tokens(self, plan: StepPlan) -> bool:
+    def _waits_for_tokens(self, replica: EngineReplica, plans: Sequence[StepPlan]) -> bool:
         """Whether a step puts in tokens of an answer that are still under way."""
-        if self._under_way is None:
+        if replica.under_way is None:
             return False
-        for chunk in plan.chunks:
-            if chunk.start + chunk.tokens > self._generations[chunk.sequence.request.id].known:
-                return True
-        joined = plan.changes.joined if plan.changes is not None else ()
-        return any(
-            job.cached >= job.target and job.cached >= self._generations[job.request.id].known
-            for job in joined
-        )
+        for plan in plans:
+            for chunk in plan.chunks:
+                if chunk.start + chunk.tokens > self._generations[chunk.sequence.request.id].known:
+                    return True
+            for job in plan.changes.joined if plan.changes is not None else ():
+                known = self._generations[job.request.id].known
+                if job.cached >= job.target and job.cached >= known:
+                    return True
+        return False
 
-    def _read(self) -> list[Generation]:
+    def _read(self, replica: EngineReplica) -> list[Generation]:
         """The tokens of the step under way, if there is one."""
-        step, self._under_way = self._under_way, None
-        return self._tokens_of(step) if step is not None else []
+        step, replica.under_way = replica.under_way, None
+        return self._tokens_of(replica, step) if step is not None else []
 
-    def _tokens_of(self, step: UnderWay) -> list[Generation]:
-        tokens = step.pending.result()
+    def _tokens_of(self, replica: EngineReplica, step: UnderWay) -> list[Generation]:
+        rows = list(step.rows())
         now = self.clock()
         news: list[Generation] = []
-        for generation, row in zip(step.batch.generations, tokens.decodes, strict=True):
-            if self._take(generation, row, now):
+        for generation, row, prompt in rows:
+            if prompt is not None and not generation.done:
+                generation.prompt_logprobs += _logprobs(prompt)
+            if row is not None and self._take(generation, row, now):
                 news.append(generation)
-        for chunk, row, prompt in zip(
-            step.batch.chunks, tokens.chunks, tokens.prompts, strict=True
-        ):
-            if prompt is not None and not chunk.generation.done:
-                chunk.generation.prompt_logprobs += _logprobs(prompt)
-            if row is not None and self._take(chunk.generation, row, now):
-                news.append(chunk.generation)
-        record = StepRecord(
-            step.shape,
-            step.batch.steps,
-            step.begun,
-            now,
-            self.scheduler.queued,
-            self.scheduler.config.pages - self.scheduler.available,
-        )
+        for pool, job in step.handed:
+            self._hand_over(pool, job)
+        waiting, used = self.queued, self.pages - self.available
+        number = self.replicas.index(replica)
+        seconds, replica.ended = now - max(step.begun, replica.ended), now
+        record = StepRecord(step.shape, step.steps, step.begun, now, waiting, used, number, seconds)
         for observer in self.observers:
             observer(record)
         return news
+
+    # Between replicas.
+
+    def _enter(self, requests: Sequence[Request], now: float) -> tuple[EnginePool, list[Job]]:
+        """The answers to one prompt, as jobs of one pool. Who only prefills keeps no forks: the
+        second answer finds the prompt in its cache."""
+        targets = [pool.scheduler for pool in self._entry]
+        pool = self._entry[self._route(requests[0], targets)]
+        scheduler = pool.scheduler
+        if pool.replica.prefills:
+            jobs = [scheduler.add(request, now) for request in requests]
+            for job in jobs:
+                misfit = job.refusal or self._answering[0].scheduler.misfit(job.request)
+                if misfit and not job.refusal:
+                    scheduler.cancel(job, now, misfit)
+            return pool, jobs
+        first = scheduler.add(requests[0], now)
+        return pool, [first, *scheduler.fork(first, requests[1:], now)]
+
+    def _hand_over(self, source: EnginePool, job: Job) -> None:
+        """Let another replica answer a prompt that is computed; its pages stay until it joins."""
+        generation = self._generations.get(job.request.id)
+        if generation is None or generation.done:
+            return
+        target = self._answering[shortest_queue([pool.scheduler for pool in self._answering])]
+        generation.job, generation.pool = target.scheduler.receive(job), target
+        self._moving[generation.id] = source, job
+
+    def _fetch(self, target: EnginePool, job: Job) -> None:
+        """Move the pages of a sequence that joins from where its prompt was computed."""
+        if job.request.id not in self._moving:
+            return
+        source, held = self._moving.pop(job.request.id)
+        count = pages_for(job.cached, self.config.page_size)
+        tables = [(held.pages[:count], job.pages[:count])]
+        for kept, own in zip(held.kept, job.kept, strict=True):
+            places = [place for place in own if place in kept]
+            tables.append(([kept[place] for place in places], [own[place] for place in places]))
+        for group, (sources, targets) in enumerate(tables):
+            contents = source.replica.executor.extract(source.number, group, sources)
+            target.moves.append(PageMove(group, contents, targets))
+        source.scheduler.hand_over(held)
+
+    def _release(self, generation: Generation) -> None:
+        """Give up the pages that wait to be moved."""
+        if generation.id in self._moving:
+            source, held = self._moving.pop(generation.id)
+            source.scheduler.hand_over(held)
 
     def _take(self, generation: Generation, row: RowTokens, now: float) -> bool:
         """Add what a row emitted, up to where the generation ends; whether anything came."""
@@ -284,7 +342,7 @@ class Engine:
         if generation.sampling.prompt_logprobs is not None:
             return  # its prompt is to be computed, and none of it found
         job: Job = generation.job
-        size = self.scheduler.config.page_size
+        size = self.config.page_size
         for page in range(len(job.keys), generation.known // size):
             job.keys += (generation.between(page * size, (page + 1) * size).tobytes(),)
 
@@ -303,7 +361,8 @@ class Engine:
 
     def _end(self, generation: Generation, finish: Finish) -> None:
         generation.finish = finish
-        self.scheduler.stop(generation.job, self.clock())
+        self._release(generation)
+        generation.pool.scheduler.stop(generation.job, self.clock())
         self._ended.append(generation.id)
 
     def _refuse(self, generation: Generation) -> Generation:
@@ -318,7 +377,7 @@ class Engine:
         return Generation(self._count, prompt, sampling, seed, now)
 
     def _prompt_keys(self, prompt: Sequence[int], sampling: Sampling) -> tuple[bytes, ...]:
-        size = self.scheduler.config.page_size
+        size = self.config.page_size
         if sampling.prompt_logprobs is not None:
             return ()
         tokens, full = np.array(prompt, np.int32), len(prompt) // size

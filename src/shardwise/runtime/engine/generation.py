@@ -139,6 +139,8 @@ class Generation:
     """What may come next, where its sampling has a form."""
     job: Any = None
     """Its `scheduling.Sequence`."""
+    pool: Any = None
+    """The `EnginePool` that has it now."""
 
     def __post_init__(self) -> None:
         if self.sampling.form is not None:

@@ -30,7 +30,8 @@ def mock_token(tokens: Sequence[int] | np.ndarray, vocabulary: int) -> int:
 
 
 class MockExecutor:
-    """`pages` pages of `page_size` tokens on the device, `host_pages` on the host."""
+    """In each of its `pools` `pages` pages of `page_size` tokens on the device, `host_pages` on the
+    host, and those of the `kept` groups."""
 
     def __init__(
         self,
@@ -41,27 +42,54 @@ class MockExecutor:
         vocabulary: int = 1000,
         host_pages: int = 0,
         kept: Sequence[KeptGroup] = (),
+        pools: int = 1,
         wait: Callable[[StepBatch], None] | None = None,
     ) -> None:
-        self.vocabulary = vocabulary
+        self.pools = pools
         self.steps = 0
-        self._size = page_size
-        self._kept = kept
-        sizes = [(pages, host_pages), *((group.pages, group.host_pages) for group in kept)]
-        self._device = [np.full((count, page_size), EMPTY, np.int64) for count, _ in sizes]
-        self._host = [np.full((max(count, 1), page_size), EMPTY, np.int64) for _, count in sizes]
-        self._emitted = np.full(batch, EMPTY, np.int64)
+        rooms = [(pages, host_pages), *((group.pages, group.host_pages) for group in kept)]
+        self._parts = [_MockPool(rooms, page_size, batch, vocabulary, kept) for _ in range(pools)]
         self._wait = wait
 
-    def run(self, batch: StepBatch) -> "Finished":
+    def run(self, batches: Sequence[StepBatch]) -> "Finished":
         """The step, at once."""
-        self.steps += batch.steps
+        self.steps += batches[0].steps
         if self._wait is not None:
-            self._wait(batch)
+            for batch in batches:
+                self._wait(batch)
+        return Finished([part.run(b) for part, b in zip(self._parts, batches, strict=True)])
+
+    def extract(self, pool: int, group: int, pages: Sequence[int]) -> np.ndarray:
+        """The tokens of pages."""
+        return self._parts[pool].device[group][list(pages)]
+
+
+class _MockPool:
+    """The pages of one pool, and what each of its slots emitted last."""
+
+    def __init__(
+        self,
+        rooms: Sequence[tuple[int, int]],
+        page_size: int,
+        batch: int,
+        vocabulary: int,
+        kept: Sequence[KeptGroup],
+    ) -> None:
+        self.vocabulary = vocabulary
+        self._size = page_size
+        self._kept = kept
+        self.device = [np.full((count, page_size), EMPTY, np.int64) for count, _ in rooms]
+        self._host = [np.full((max(count, 1), page_size), EMPTY, np.int64) for _, count in rooms]
+        self._emitted = np.full(batch, EMPTY, np.int64)
+
+    def run(self, batch: StepBatch) -> StepTokens:
+        """One step of its rows."""
         for copy in batch.copies:
-            source = self._host if copy.kind == "in" else self._device
-            target = self._host if copy.kind == "out" else self._device
+            source = self._host if copy.kind == "in" else self.device
+            target = self._host if copy.kind == "out" else self.device
             target[copy.group][list(copy.targets)] = source[copy.group][list(copy.sources)]
+        for move in batch.moves:
+            self.device[move.group][list(move.targets)] = move.contents
         chunks: list[RowTokens | None] = []
         for row in batch.chunks:
             table_GM = batch.table_GRM[:, row.slot]
@@ -74,7 +102,7 @@ class MockExecutor:
                 chunks[-1] = _row([token], row.generation.sampling)
         decodes = [self._decode(batch, row) for row in range(len(batch.slots_D))]
         prompts = [_prompt(row) for row in batch.chunks]
-        return Finished(StepTokens(decodes, chunks, prompts))
+        return StepTokens(decodes, chunks, prompts)
 
     def _decode(self, batch: StepBatch, row: int) -> RowTokens:
         tokens: list[int] = []
@@ -95,7 +123,7 @@ class MockExecutor:
         """Into the pages of every group; windows must still hold what the first token sees."""
         size, end = self._size, start + len(tokens)
         for number, group in enumerate(self._kept, 1):
-            held, pages = self._device[number], table_GM[number]
+            held, pages = self.device[number], table_GM[number]
             if group.state:
                 before = held[pages[(start - 1) // size], 0] if start else 0
                 weights = np.arange(start + 1, end + 1)
@@ -103,9 +131,9 @@ class MockExecutor:
                 continue
             seen = range(max(0, start - group.reach * size), start)
             for place in seen:
-                token = self._device[0][table_GM[0, place // size], place % size]
+                token = self.device[0][table_GM[0, place // size], place % size]
                 assert held[pages[place // size], place % size] == token, f"place {place}"
-        for number, held in enumerate(self._device):
+        for number, held in enumerate(self.device):
             if number and self._kept[number - 1].state:
                 continue
             for place, token in enumerate(tokens, start):
@@ -113,12 +141,12 @@ class MockExecutor:
 
     def _next(self, table_GM: np.ndarray, length: int) -> int:
         count = -(-length // self._size)
-        held = self._device[0][table_GM[0, :count]].reshape(-1)[:length]
+        held = self.device[0][table_GM[0, :count]].reshape(-1)[:length]
         assert (held >= 0).all(), f"places {np.flatnonzero(held < 0)} of {length} are empty"
         token = mock_token(held, self.vocabulary)
         for number, group in enumerate(self._kept, 1):
             if group.state:
-                total = self._device[number][table_GM[number, count - 1], 0]
+                total = self.device[number][table_GM[number, count - 1], 0]
                 assert (7 + total) % self.vocabulary == token, "another state"
         return token
 
@@ -126,10 +154,10 @@ class MockExecutor:
 class Finished:
     """A step that is over."""
 
-    def __init__(self, tokens: StepTokens) -> None:
+    def __init__(self, tokens: list[StepTokens]) -> None:
         self._tokens = tokens
 
-    def result(self) -> StepTokens:
+    def result(self) -> list[StepTokens]:
         """Its tokens."""
         return self._tokens
 

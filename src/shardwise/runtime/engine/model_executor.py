@@ -8,7 +8,7 @@ decides their time. `programs` counts what was compiled; after `warm` it does no
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +26,11 @@ from shardwise.runtime.engine.model_step import (
 )
 from shardwise.runtime.engine.row_settings import choices_of, settings_of
 from shardwise.runtime.engine.sampling import Choices
+from shardwise.runtime.engine.server_layout import ServerLayout
 from shardwise.runtime.engine.step_batch import ChunkRow, RowTokens, StepBatch, StepTokens
 from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import empty_pages
+from shardwise.runtime.stack import unstacked
 from shardwise.scheduling.pages import PageCopy
 
 QUERY_BLOCK = 16
@@ -40,10 +42,21 @@ LIKELIEST = Choices()
 Key = tuple[int, int, int, Choices]
 
 
+class Places(NamedTuple):
+    """Where a pool's rows are in a step's outputs: its first decoding row, the row of its first
+    chunk, and where in T each chunk begins."""
+
+    decodes: int
+    chunks: int
+    tokens: list[int]
+
+
 class ModelExecutor:
-    """Runs `cfg` with `params` on one device. Of each of `groups` there are `pages`, of which a
-    sequence has at most `table_width`; `host_pages` of the host's take swapped sequences and the
-    prefix cache's second tier. `dtype` of the cache is a float's or int8."""
+    """Runs `cfg` with `params` on one device, or on those of a `layout`, by which the parameters
+    lie already. Each of its pools has rows for `batch` sequences, steps of `budget` tokens and of
+    each of `groups` so many `pages`, of which a sequence has at most `table_width`; `host_pages` of
+    the host's take swapped sequences and the prefix cache's second tier. `dtype` of the cache is a
+    float's or a small one's."""
 
     def __init__(
         self,
@@ -61,48 +74,72 @@ class ModelExecutor:
         host_pages: Sequence[int] = (),
         end_ids: frozenset[int] = frozenset(),
         multi_step: int = 1,
+        layout: ServerLayout | None = None,
     ) -> None:
+        self.pools = 1 if layout is None else layout.pool_count
         self.cfg, self.batch, self.budget = cfg, batch, budget
         self.table_width, self._page_size = table_width, page_size
         self.multi_step = multi_step
-        self._params = params
+        self._params = unstacked(params) if jax.default_backend() == "cpu" else params
         self._options = Options(compute=compute, kernel=paged_attention, experts="ragged")
         self._end_ids = end_ids
         self._tables, self._groups = tables_of(cfg, groups), len(groups)
-        cache = empty_pages(cfg, groups, pages, page_size, dtype)
-        self._state = StepState(cache, jnp.zeros(batch + 1, jnp.int32))
-        room = host_pages or [0] * len(groups)
+        self._pages, self._host_pages = pages, host_pages or [0] * len(groups)
+        self._layout = layout
+        everywhere = [count * self.pools for count in pages]
+        whole = partial(_empty_state, cfg, groups, everywhere, page_size, dtype, self._slots + 1)
+        lies: Any = None
+        if layout is not None:
+            lies = layout.state_shardings(cfg, jax.eval_shape(whole))
+        self._state = jax.jit(whole, out_shardings=lies)()
         self._host = tuple(
-            jax.tree.map(lambda x, n=room[table]: np.zeros(_on_host(x, n), x.dtype), arrays)
-            for table, arrays in zip(self._tables, cache, strict=True)
+            {n: np.zeros(self._on_host(x, table), x.dtype) for n, x in arrays.items()}
+            for table, arrays in zip(self._tables, self._state.pages, strict=True)
         )
         self._compiled: dict[Key, Callable[..., Any]] = {}
-        self._copy = jax.jit(_copied, donate_argnums=0)
+        self._copies = [
+            _PageCopies(lies and self._of(group, lies.pages)) for group in range(len(groups))
+        ]
+
+    @property
+    def _slots(self) -> int:
+        """Rows of all pools; the one after them takes what padding emits."""
+        return self.pools * self.batch
 
     @property
     def programs(self) -> int:
         """Step programs compiled so far."""
         return len(self._compiled)
 
-    def run(self, batch: StepBatch) -> "PendingStep":
+    def run(self, batches: Sequence[StepBatch]) -> "PendingStep":
         """Give the step to the device."""
-        for copy in batch.copies:
-            self._move(copy)
-        rows = [*batch.generations, *(chunk.generation for chunk in batch.chunks)]
+        for pool, batch in enumerate(batches):
+            for copy in batch.copies:
+                self._move(pool, copy)
+            for move in batch.moves:
+                self._put(move.group, move.contents, self._global(pool, move.group, move.targets))
+        rows = [g for batch in batches for g in batch.generations]
+        rows += [chunk.generation for batch in batches for chunk in batch.chunks]
         choices = choices_of(rows, self._end_ids)
-        inputs = self._inputs(batch, choices)
-        outputs = self._launch(inputs, choices, batch.steps)
-        return PendingStep(batch, outputs, len(inputs.slots_D))
+        inputs, places = self._inputs(batches, choices)
+        outputs = self.launch(inputs, choices, batches[0].steps)
+        return PendingStep(batches, outputs, places)
+
+    def extract(self, pool: int, group: int, pages: Sequence[int]) -> Any:
+        """The contents of pages of a group after the steps given so far, by layer group."""
+        at = np.array(self._global(pool, group, pages), np.int32)
+        device = self._of(group, self._state.pages)
+        return jax.tree.map(lambda array: array[:, at], device)
 
     def warm(self, choices: Choices = LIKELIEST) -> Iterator[Key]:
         """Compile every shape for some choices, one at a time."""
         for D, T, steps in self.shapes():
             inputs = self._padding(D, T)
-            self._launch(inputs, choices, steps)
+            self.launch(inputs, choices, steps)
             yield D, T, steps, choices
 
     def shapes(self) -> Iterator[tuple[int, int, int]]:
-        """All (D, T, steps) that a step may be padded to."""
+        """All (D, T, steps) that a step may be padded to: rows and tokens of each pool."""
         rows = sorted({_power(n, LEAST_ROWS) for n in range(1, self.batch + 1)})
         steps = 1
         while steps <= self.multi_step:
@@ -122,82 +159,73 @@ class ModelExecutor:
 
     # One step.
 
-    def _launch(self, inputs: StepInputs, choices: Choices, steps: int) -> StepOutputs:
+    def launch(self, inputs: StepInputs, choices: Choices, steps: int) -> StepOutputs:
+        """Give a step to the device."""
         key = (len(inputs.slots_D), len(inputs.tokens_T), steps, choices)
         program = self._compiled.get(key)
         if program is None:
-            program = self._compiled[key] = _program(
-                self.cfg, self._options, choices, steps, self._tables, self._page_size
-            )
+            known = (self.cfg, self._options, choices, steps, self._tables, self._page_size)
+            program = self._compiled[key] = _program(*known, self._layout)
         self._state, outputs = program(self._params, self._state, inputs)
         for array in jax.tree.leaves(outputs):
             array.copy_to_host_async()
         return outputs
 
-    def _inputs(self, batch: StepBatch, choices: Choices) -> StepInputs:
-        rows, chunks = len(batch.slots_D), batch.chunks
-        blocks = [-(-len(chunk.tokens) // QUERY_BLOCK) for chunk in chunks]
-        T = _power(sum(blocks) * QUERY_BLOCK, QUERY_BLOCK) if chunks else 0
+    def _inputs(
+        self, batches: Sequence[StepBatch], choices: Choices
+    ) -> tuple[StepInputs, list[Places]]:
+        """A step as arrays, and where in them the rows of each pool are."""
+        rows = max(len(batch.slots_D) for batch in batches)
+        T = max(map(_block_tokens, batches))
+        T = _power(T, QUERY_BLOCK) if T else 0
         D = _power(rows, LEAST_ROWS) if rows else 0
-        D = self._mixed(D) if chunks and rows else D
+        D = self._mixed(D) if T and rows else D
         inputs = self._padding(D, T)
-        inputs.slots_D[:rows] = batch.slots_D
-        inputs.cached_D[:rows] = batch.cached_D
-        inputs.tokens_D[:rows] = batch.tokens_D
-        inputs.table_GDM[:, :rows] = batch.table_GRM[:, batch.slots_D]
-        at = 0
-        for i, (chunk, count) in enumerate(zip(chunks, blocks, strict=True)):
-            self._put_chunk(inputs, chunk, i, at, count, batch.table_GRM)
-            at += count * QUERY_BLOCK
-        who: list[Generation | None] = [None] * (D + len(inputs.ends_E))
-        who[:rows] = batch.generations
-        who[D : D + len(chunks)] = [chunk.generation for chunk in chunks]
+        who: list[Generation | None] = [None] * len(inputs.rows.seeds_R)
+        places: list[Places] = []
+        end = 0
+        for pool, batch in enumerate(batches):
+            row, tokens = pool * D, [pool * T + at for at in _starts(batch)]
+            places.append(Places(row, self.pools * D + end, tokens))
+            self._put_rows(inputs, batch, row, pool)
+            for i, (chunk, at) in enumerate(zip(batch.chunks, tokens, strict=True), end):
+                self._put_chunk(inputs, chunk, i, at, batch.table_GRM, pool)
+                who[self.pools * D + i] = chunk.generation
+            who[row : row + len(batch.generations)] = batch.generations
+            end += len(batch.chunks)
         settings = settings_of(who, choices, self._end_ids, self.cfg.vocabulary)
-        return inputs._replace(rows=settings)
+        return inputs._replace(rows=settings), places
+
+    def _put_rows(self, inputs: StepInputs, batch: StepBatch, at: int, pool: int) -> None:
+        rows = slice(at, at + len(batch.slots_D))
+        inputs.slots_D[rows] = batch.slots_D + pool * self.batch
+        inputs.cached_D[rows] = batch.cached_D
+        inputs.tokens_D[rows] = batch.tokens_D
+        inputs.table_GDM[:, rows] = batch.table_GRM[:, batch.slots_D]
 
     def _put_chunk(
-        self,
-        inputs: StepInputs,
-        chunk: ChunkRow,
-        i: int,
-        at: int,
-        blocks: int,
-        table_GRM: np.ndarray,
+        self, inputs: StepInputs, chunk: ChunkRow, i: int, at: int, table_GRM: np.ndarray, pool: int
     ) -> None:
         count = len(chunk.tokens)
         inputs.tokens_T[at : at + count] = chunk.tokens
         inputs.positions_T[at : at + count] = np.arange(chunk.start, chunk.start + count)
         following = chunk.generation.between(chunk.start + 1, chunk.start + 1 + count)
         inputs.targets_T[at : at + len(following)] = following
-        first = at // QUERY_BLOCK
-        inputs.table_GCM[:, first : first + blocks] = table_GRM[:, chunk.slot, None]
-        inputs.starts_C[first : first + blocks] = chunk.start
+        blocks = slice(at // QUERY_BLOCK, at // QUERY_BLOCK + _blocks(chunk))
+        inputs.table_GCM[:, blocks] = table_GRM[:, chunk.slot, None]
+        inputs.starts_C[blocks] = chunk.start
         inputs.ends_E[i] = at + count - 1
         if chunk.last:
-            inputs.slots_E[i] = chunk.slot
-
-    def _move(self, copy: PageCopy) -> None:
-        """Copy pages on the device, or between it and the host."""
-        sources, targets = np.array(copy.sources), np.array(copy.targets)
-        layers = [i for i, table in enumerate(self._tables) if table == copy.group]
-        pages, last = self._state
-        device = {i: pages[i] for i in layers}
-        host = {i: self._host[i] for i in layers}
-        if copy.kind == "out":
-            for kept, array in zip(jax.tree.leaves(host), jax.tree.leaves(device), strict=True):
-                kept[:, targets] = np.asarray(array[:, sources])
-            return
-        brought = jax.tree.map(lambda x: x[:, sources], host if copy.kind == "in" else device)
-        moved = self._copy(device, brought, targets)
-        self._state = StepState(tuple(moved.get(i, x) for i, x in enumerate(pages)), last)
+            inputs.slots_E[i] = pool * self.batch + chunk.slot
 
     def _padding(self, D: int, T: int) -> StepInputs:
         """The inputs of a step in which every row is padding; to be filled in."""
-        C, E = T // QUERY_BLOCK, _ends(T, self.batch)
-        G, M = self._groups, self.table_width
+        each = max(LEAST_ROWS, min(T // QUERY_BLOCK, _power(self.batch, LEAST_ROWS))) if T else 0
+        D, T, E = D * self.pools, T * self.pools, each * self.pools
+        C, G, M = T // QUERY_BLOCK, self._groups, self.table_width
         whole = partial(np.full, dtype=np.int32)
         return StepInputs(
-            slots_D=whole(D, self.batch),
+            slots_D=whole(D, self._slots),
             cached_D=whole(D, NOWHERE),
             tokens_D=whole(D, 0),
             table_GDM=whole((G, D, M), 0),
@@ -207,34 +235,87 @@ class ModelExecutor:
             table_GCM=whole((G, C, M), 0),
             starts_C=whole(C, 0),
             ends_E=whole(E, 0),
-            slots_E=whole(E, self.batch),
+            slots_E=whole(E, self._slots),
             rows=settings_of([None] * (D + E), Choices(), frozenset(), 1),
         )
+
+    # Pages from elsewhere.
+
+    def _global(self, pool: int, group: int, pages: Sequence[int]) -> list[int]:
+        return [page + pool * self._pages[group] for page in pages]
+
+    def _of(self, group: int, arrays: Sequence[Any]) -> dict[int, Any]:
+        """What belongs to the layers of a group, by layer group."""
+        return {i: arrays[i] for i, table in enumerate(self._tables) if table == group}
+
+    def _move(self, pool: int, copy: PageCopy) -> None:
+        """Copy pages on the device, or between it and the host."""
+        group, base = copy.group, pool * self._host_pages[copy.group]
+        host = self._of(group, self._host)
+        if copy.kind == "out":
+            targets, brought = (
+                np.array(copy.targets) + base,
+                self.extract(pool, group, copy.sources),
+            )
+            for kept, array in zip(jax.tree.leaves(host), jax.tree.leaves(brought), strict=True):
+                kept[:, targets] = np.asarray(array)
+            return
+        if copy.kind == "in":
+            sources = np.array(copy.sources) + base
+            brought = jax.tree.map(lambda array: array[:, sources], host)
+            self._put(group, brought, self._global(pool, group, copy.targets))
+            return
+        pairs = (self._global(pool, group, pages) for pages in (copy.sources, copy.targets))
+        self.duplicate(group, *pairs)
+
+    def duplicate(self, group: int, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy pages of a group, by their numbers among those of all pools."""
+        at = (np.array(pages, np.int32) for pages in (sources, targets))
+        self._keep(self._copies[group].duplicate(self._of(group, self._state.pages), *at))
+
+    def _put(self, group: int, brought: Any, targets: Sequence[int]) -> None:
+        """Write pages; those of other devices are sent to these first."""
+        here: Any = self._state.last_S.sharding
+        at = np.array(targets, np.int32)
+        sent = jax.device_put(brought, here)
+        self._keep(self._copies[group].put(self._of(group, self._state.pages), sent, at))
+
+    def _keep(self, moved: Mapping[int, Any]) -> None:
+        pages, last = self._state
+        self._state = StepState(tuple(moved.get(i, x) for i, x in enumerate(pages)), last)
+
+    def _on_host(self, x: jax.Array, group: int) -> tuple[int, ...]:
+        return (x.shape[0], self._host_pages[group] * self.pools, *x.shape[2:])
 
 
 class PendingStep:
     """A step that the device runs."""
 
-    def __init__(self, batch: StepBatch, outputs: StepOutputs, rows: int) -> None:
-        self._batch, self._outputs, self._rows = batch, outputs, rows
+    def __init__(
+        self, batches: Sequence[StepBatch], outputs: StepOutputs, places: list[Places]
+    ) -> None:
+        self._batches, self._outputs, self._places = batches, outputs, places
 
-    def result(self) -> StepTokens:
-        """Its tokens, once they are out."""
+    def result(self) -> list[StepTokens]:
+        """Its tokens by pool, once they are out."""
         outputs = jax.tree.map(np.asarray, self._outputs)
-        decodes = [
-            _row(outputs, i, generation.sampling.logprobs)
-            for i, generation in enumerate(self._batch.generations)
-        ]
-        chunks: list[RowTokens | None] = []
-        prompts: list[RowTokens | None] = []
-        at = 0
-        for i, chunk in enumerate(self._batch.chunks):
-            wanted = chunk.generation.sampling
-            row = _row(outputs, self._rows + i, wanted.logprobs) if chunk.last else None
-            chunks.append(row)
-            prompts.append(_prompt(outputs, chunk, at, wanted.prompt_logprobs))
-            at += -(-len(chunk.tokens) // QUERY_BLOCK) * QUERY_BLOCK
-        return StepTokens(decodes, chunks, prompts)
+        pairs = zip(self._batches, self._places, strict=True)
+        return [_tokens_of(outputs, batch, places) for batch, places in pairs]
+
+
+def _tokens_of(outputs: Any, batch: StepBatch, places: Places) -> StepTokens:
+    decodes = [
+        _row(outputs, places.decodes + i, generation.sampling.logprobs)
+        for i, generation in enumerate(batch.generations)
+    ]
+    chunks: list[RowTokens | None] = []
+    prompts: list[RowTokens | None] = []
+    for i, (chunk, at) in enumerate(zip(batch.chunks, places.tokens, strict=True)):
+        wanted = chunk.generation.sampling
+        row = _row(outputs, places.chunks + i, wanted.logprobs) if chunk.last else None
+        chunks.append(row)
+        prompts.append(_prompt(outputs, chunk, at, wanted.prompt_logprobs))
+    return StepTokens(decodes, chunks, prompts)
 
 
 @lru_cache(maxsize=256)
@@ -245,10 +326,48 @@ def _program(
     steps: int,
     tables: tuple[int, ...],
     page_size: int,
+    layout: ServerLayout | None,
 ) -> Callable[..., Any]:
     """The step of some choices, for all executors of a model."""
     fixed = {"choices": choices, "steps": steps, "tables": tables, "page_size": page_size}
-    return jax.jit(partial(model_step, cfg=cfg, options=options, **fixed), donate_argnums=1)
+    step = partial(model_step, cfg=cfg, options=options, layout=layout, **fixed)
+    return jax.jit(step, donate_argnums=1)
+
+
+def _empty_state(
+    cfg: ModelConfig,
+    groups: Sequence[CacheGroup],
+    pages: Sequence[int],
+    page_size: int,
+    dtype: Any,
+    slots: int,
+) -> StepState:
+    cache = empty_pages(cfg, groups, pages, page_size, dtype)
+    return StepState(cache, jnp.zeros(slots, jnp.int32))
+
+
+def tables_of(cfg: ModelConfig, groups: Sequence[CacheGroup]) -> tuple[int, ...]:
+    """Which group's table each layer group of a model goes by."""
+    tables = {layer: number for number, group in enumerate(groups) for layer in group.layers}
+    return tuple(tables[layer] for layer in range(len(cfg.groups)))
+
+
+def _blocks(chunk: ChunkRow) -> int:
+    """Blocks of queries that a chunk is padded to."""
+    return -(-len(chunk.tokens) // QUERY_BLOCK)
+
+
+def _block_tokens(batch: StepBatch) -> int:
+    """Tokens of all chunks of a pool, each padded to whole blocks."""
+    return sum(map(_blocks, batch.chunks)) * QUERY_BLOCK
+
+
+def _starts(batch: StepBatch) -> Iterator[int]:
+    """Where in the pool's T each chunk begins."""
+    at = 0
+    for chunk in batch.chunks:
+        yield at
+        at += _blocks(chunk) * QUERY_BLOCK
 
 
 def _row(outputs: Any, row: int, count: int | None) -> RowTokens:
@@ -270,25 +389,22 @@ def _prompt(outputs: Any, chunk: ChunkRow, at: int, count: int | None) -> RowTok
     return RowTokens(tokens, chosen, top[:, :count], values[:, :count])
 
 
-def tables_of(cfg: ModelConfig, groups: Sequence[CacheGroup]) -> tuple[int, ...]:
-    """Which group's table each layer group of a model goes by."""
-    tables = {layer: number for number, group in enumerate(groups) for layer in group.layers}
-    return tuple(tables[layer] for layer in range(len(cfg.groups)))
-
-
 def _power(count: int, least: int) -> int:
     """The smallest power of two from `least` on that is not below."""
     return max(least, 1 << max(count - 1, 0).bit_length())
 
 
-def _ends(T: int, batch: int) -> int:
-    """Rows for the last tokens of chunks in T tokens."""
-    return max(LEAST_ROWS, min(T // QUERY_BLOCK, _power(batch, LEAST_ROWS))) if T else 0
+class _PageCopies:
+    """Programs that write pages of a group, whose arrays lie as they did."""
+
+    def __init__(self, lies: Any) -> None:
+        made = partial(jax.jit, donate_argnums=0, out_shardings=lies)
+        self.put, self.duplicate = made(_put), made(_duplicated)
 
 
-def _on_host(x: jax.Array, pages: int) -> tuple[int, ...]:
-    return (x.shape[0], pages, *x.shape[2:])
-
-
-def _copied(pages: Any, brought: Any, targets: Any) -> Any:
+def _put(pages: Any, brought: Any, targets: Any) -> Any:
     return jax.tree.map(lambda x, new: x.at[:, targets].set(new), pages, brought)
+
+
+def _duplicated(pages: Any, sources: Any, targets: Any) -> Any:
+    return _put(pages, jax.tree.map(lambda x: x[:, sources], pages), targets)

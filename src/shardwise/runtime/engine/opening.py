@@ -7,121 +7,223 @@ leaves, whichever is less.
 
 import json
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import ceil, prod
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 
 from shardwise.errors import BadRequest
 from shardwise.models import ModelConfig, load_model, weight_dtype
-from shardwise.models.kv import cache_groups
+from shardwise.models.kv import CacheGroup, cache_groups
+from shardwise.plans.serve import KvSharding, ServeScheduling
 from shardwise.runtime.cache_entry import CACHES
 from shardwise.runtime.checkpoint import load
-from shardwise.runtime.engine.cache_room import kept_groups, whole_pages
+from shardwise.runtime.engine.cache_room import CacheRoom, kept_groups
 from shardwise.runtime.engine.core import Engine
+from shardwise.runtime.engine.hosts import (
+    FollowingHost,
+    LeadingExecutor,
+    LeadingHost,
+    least_of_all,
+)
 from shardwise.runtime.engine.model_executor import ModelExecutor
+from shardwise.runtime.engine.server_layout import ServerLayout, server_layout
 from shardwise.runtime.precision import DTYPES, dtype_of
 from shardwise.runtime.quant import NARROW
 from shardwise.scheduling import SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
-from shardwise.scheduling.policies import Policy
+from shardwise.scheduling.routing import Routing
 
+PAGE = 16
+"""Tokens of a page unless said."""
 LONGEST = 4096
 """Tokens of a sequence unless said, where the model takes as many."""
-MEMORY_SHARE = 0.9
-"""Of an accelerator's memory; a host's is shared with others, and half of what is free is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """How a checkpoint is served. `weights` and `cache` are dtypes by the names of plans;
     None chooses. `batch` sequences at once, `budget` tokens of a step, sequences of at
-    most `most_tokens`; `pages` of `page_size` tokens (None: what the memory leaves)."""
+    most `most_tokens`; `pages` (None: what the memory leaves): all of one replica, whose devices
+    are `mesh` (none named: one), with its cache cut by `kv_sharding`. `replicas` of them answer,
+    and `prefill_replicas` on `prefill_mesh` compute their prompts."""
 
     batch: int = 32
     budget: int = 512
     most_tokens: int | None = None
-    page_size: int = 16
     pages: int | None = None
     host_pages: int = 0
     weights: str | None = None
     cache: str | None = None
-    policy: Policy = "chunked"
-    prefix_cache: bool = True
     multi_step: int = 1
-    max_waiting: int = 0
     seed: int | None = None
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    kv_sharding: KvSharding = "heads_then_batch"
+    replicas: int = 1
+    prefill_replicas: int = 0
+    prefill_mesh: Mapping[str, int] = field(default_factory=dict)
+    routing: Routing = "shortest_queue"
+    scheduling: ServeScheduling = field(default_factory=partial(ServeScheduling, page_size=PAGE))
+
+    @property
+    def devices(self) -> int:
+        """Devices of all replicas."""
+        prefill = self.prefill_replicas * prod(self.prefill_mesh.values())
+        return self.replicas * prod(self.mesh.values()) + prefill
 
 
 def open_engine(
-    folder: Path, settings: EngineSettings, end_ids: frozenset[int] = frozenset()
+    folder: Path,
+    settings: EngineSettings,
+    end_ids: frozenset[int] = frozenset(),
+    hosts: LeadingHost | FollowingHost | None = None,
 ) -> Engine:
     """Load a checkpoint and make its engine; `end_ids` are the tokenizer's, beside those of the
-    folder's configs. Raises BadRequest for what cannot be served."""
+    folder's configs. Of several `hosts` each does the same. Raises BadRequest for what cannot be
+    served."""
     cfg = load_model(folder)
-    compute = _compute_dtype(cfg)
-    weights, cache = settings.weights or compute, settings.cache or compute
-    if weights in DTYPES:
-        compute, cache = weights, settings.cache or weights
-    elif weights not in NARROW:
+    devices = jax.devices()
+    if settings.devices > len(devices):
         raise BadRequest(
-            f"weights in {weights}; the engine keeps them in one of {', '.join((*DTYPES, *NARROW))}"
+            f"{settings.devices} devices are asked for and there are {len(devices)}; plan for what "
+            "is here, or set jax_num_cpu_devices for virtual ones"
         )
-    if cache not in CACHES:
-        raise BadRequest(f"a cache in {cache}; the engine keeps it in one of {', '.join(CACHES)}")
-    small = weights if weights in NARROW else None
-    params = load(folder, cfg, dtype_of(compute), kept=small)
-    dtype = CACHES[cache]
-    most_tokens = _most_tokens(cfg, settings.most_tokens)
-    width = pages_for(most_tokens, settings.page_size)
-    groups = cache_groups(cfg, most_tokens)
-    size, budget = settings.page_size, settings.budget
-    kept = kept_groups(groups, settings.batch, budget, size, prefix_cache=settings.prefix_cache)
-    pages = settings.pages or whole_pages(
-        cfg,
-        groups,
-        kept,
-        batch=settings.batch,
-        most_tokens=most_tokens,
-        page_size=size,
-        dtype=dtype,
-        free=_free_bytes(),
-    )
-    config = SchedulerConfig(
-        pages=pages,
-        page_size=settings.page_size,
-        batch=settings.batch,
-        budget=settings.budget,
-        policy=settings.policy,
-        prefix_cache=settings.prefix_cache,
-        host_pages=settings.host_pages,
-        max_waiting=settings.max_waiting,
-        kept=kept,
-    )
-    end_ids |= end_tokens(folder)
-    executor = ModelExecutor(
-        params,
-        cfg,
-        groups=groups,
-        pages=(pages, *(group.pages for group in kept)),
-        page_size=size,
-        table_width=width,
-        batch=settings.batch,
-        budget=settings.budget,
-        dtype=dtype,
-        compute=compute,
-        host_pages=(settings.host_pages, *(0 for _ in kept)),
-        end_ids=end_ids,
-        multi_step=settings.multi_step,
-    )
+    if hosts is not None:
+        _check_hosts(settings, len(devices))
+    opening = _Opening(folder, cfg, settings, end_ids | end_tokens(folder), hosts)
+    answering = [opening.server(settings.mesh, devices) for _ in range(settings.replicas)]
+    prefilling = [
+        opening.server(settings.prefill_mesh, devices, prefills=True)
+        for _ in range(settings.prefill_replicas)
+    ]
     return Engine(
-        config,
-        executor,
-        end_ids=end_ids,
-        most_tokens=most_tokens,
+        answering[0].config,
+        *(server.executor for server in answering),
+        prefilling=[server.executor for server in prefilling],
+        prefill=prefilling[0].config if prefilling else None,
+        routing=settings.routing,
+        end_ids=opening.end_ids,
+        most_tokens=opening.most_tokens,
         multi_step=settings.multi_step,
         seed=settings.seed,
     )
+
+
+class _LoadedServer(NamedTuple):
+    """One replica that is loaded: its executor, and how each of its pools is scheduled."""
+
+    executor: ModelExecutor
+    config: SchedulerConfig
+
+
+class _Opening:
+    """Servers of one checkpoint, each on the next devices."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cfg: ModelConfig,
+        settings: EngineSettings,
+        end_ids: frozenset[int],
+        hosts: LeadingHost | FollowingHost | None,
+    ) -> None:
+        self.end_ids = end_ids
+        self.most_tokens = _most_tokens(cfg, settings.most_tokens)
+        self._folder, self._cfg, self._settings = folder, cfg, settings
+        weights = settings.weights or _compute_dtype(cfg)
+        if weights not in {*DTYPES, *NARROW}:
+            raise BadRequest(
+                f"weights in {weights}; the engine keeps them in one of "
+                f"{', '.join((*DTYPES, *NARROW))}"
+            )
+        self._narrow = weights if weights in NARROW else None
+        self._compute = _compute_dtype(cfg) if weights in NARROW else weights
+        self._cache_dtype = _cache_dtype(settings.cache or self._compute)
+        self._used, self._hosts = 0, hosts
+
+    def server(
+        self, degrees: Mapping[str, int], devices: Sequence[Any], *, prefills: bool = False
+    ) -> _LoadedServer:
+        """Load one on the next of the devices."""
+        settings, first = self._settings, self._used
+        self._used += prod(degrees.values())
+        own = devices[first : self._used]
+        layout = server_layout(self._cfg, degrees, settings.kv_sharding, settings.batch, own)
+        if layout is not None:
+            layout.check_pages(settings.scheduling.page_size)
+        params = self._params(layout)
+        groups = cache_groups(self._cfg, self.most_tokens)
+        config = self._config(groups, layout, own, prefills)
+        leads = isinstance(self._hosts, LeadingHost)
+        executor = (LeadingExecutor if leads else ModelExecutor)(
+            params,
+            self._cfg,
+            groups=groups,
+            pages=(config.pages, *(group.pages for group in config.kept)),
+            page_size=config.page_size,
+            table_width=pages_for(self.most_tokens, settings.scheduling.page_size),
+            batch=config.batch,
+            budget=config.budget,
+            dtype=self._cache_dtype,
+            compute=self._compute,
+            host_pages=(config.host_pages, *(0 for _ in config.kept)),
+            end_ids=self.end_ids,
+            multi_step=settings.multi_step,
+            layout=layout,
+        )
+        if isinstance(executor, LeadingExecutor) and isinstance(self._hosts, LeadingHost):
+            executor.tell = self._hosts.tell
+        return _LoadedServer(executor, config)
+
+    def _params(self, layout: ServerLayout | None) -> Mapping[str, Any]:
+        lies = None if layout is None else layout.weight_shardings(self._cfg)
+        return load(self._folder, self._cfg, dtype_of(self._compute), lies, self._narrow)
+
+    def _config(
+        self,
+        groups: Sequence[CacheGroup],
+        layout: ServerLayout | None,
+        devices: Sequence[Any],
+        prefills: bool,
+    ) -> SchedulerConfig:
+        """Of one pool, which has its share of the replica's pages, rows and tokens of a step."""
+        settings, pools = self._settings, 1 if layout is None else layout.pool_count
+        batch, wanted = ceil(settings.batch / pools), settings.scheduling
+        budget, size = max(ceil(settings.budget / pools), batch + 1), wanted.page_size
+        kept = kept_groups(groups, batch, budget, size, prefix_cache=wanted.prefix_cache)
+        room = CacheRoom(
+            cfg=self._cfg,
+            groups=groups,
+            kept=kept,
+            page_size=size,
+            dtype=self._cache_dtype,
+            layout=layout,
+        )
+        free = _free_bytes(devices, settings.devices, wanted.memory_share)
+        if settings.pages:
+            pages = ceil(settings.pages / pools)
+        else:
+            pages = room.whole_pages(batch, self.most_tokens, free)
+        return SchedulerConfig(
+            pages=least_of_all(pages),
+            page_size=size,
+            batch=batch,
+            budget=budget,
+            policy="prefill" if prefills else wanted.policy,
+            prefix_cache=wanted.prefix_cache,
+            host_pages=ceil(settings.host_pages / pools),
+            admission=wanted.admission,
+            margin=wanted.margin,
+            order=wanted.order,
+            age=wanted.age_seconds,
+            max_waiting=ceil(wanted.max_waiting / pools),
+            refuse_late=wanted.refuse_late,
+            kept=kept,
+        )
 
 
 def keep_programs() -> None:
@@ -160,9 +262,32 @@ def _most_tokens(cfg: ModelConfig, asked: int | None) -> int:
     return asked or min(made_for, LONGEST)
 
 
-def _free_bytes() -> float:
-    """Bytes of the device that the cache may take, the weights being loaded."""
-    stats = jax.devices()[0].memory_stats() or {}
-    if "bytes_limit" in stats:
-        return MEMORY_SHARE * stats["bytes_limit"] - stats.get("bytes_in_use", 0)
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
+def _check_hosts(settings: EngineSettings, devices: int) -> None:
+    """Raise BadRequest for what is not served by several hosts."""
+    if settings.replicas > 1 or settings.prefill_replicas:
+        raise BadRequest(
+            "several hosts serve one replica; start replicas and prefill pools as servers of "
+            "their own"
+        )
+    if settings.devices != devices or settings.host_pages:
+        raise BadRequest(
+            f"the hosts have {devices} devices and the plan's mesh {settings.devices}; each host "
+            "must have a part of it, so make them equal"
+        )
+
+
+def _cache_dtype(kept: str) -> Any:
+    if kept not in CACHES:
+        raise BadRequest(f"a cache in {kept}; the engine keeps it in one of {', '.join(CACHES)}")
+    return CACHES[kept]
+
+
+def _free_bytes(devices: Sequence[Any], sharing: int, share: float) -> float:
+    """Bytes of the fullest device that the cache may take, the weights being loaded, where a
+    `share` is used; devices without memory of their own share half of what the host has free with
+    all `sharing` ones."""
+    here = [device for device in devices if device.process_index == jax.process_index()]
+    stats = [device.memory_stats() or {} for device in here]
+    if all("bytes_limit" in s for s in stats):
+        return min(share * s["bytes_limit"] - s.get("bytes_in_use", 0) for s in stats)
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2 / sharing

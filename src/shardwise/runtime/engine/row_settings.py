@@ -3,6 +3,7 @@ and `RowSettings`."""
 
 from collections import Counter
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 
@@ -10,16 +11,16 @@ from shardwise.runtime.engine.generation import Generation
 from shardwise.runtime.engine.sampling import Choices, RowSettings
 
 LEAST_BENT = 16
+DRAWING = attrgetter("temperature", "top_k", "top_p", "min_p")
+PADDING = (0, 0.0, 0, 1.0, 0.0)
+"""A seed and these, of a row that takes the likeliest token."""
 
 
 def choices_of(rows: Sequence[Generation], end_ids: frozenset[int]) -> Choices:
     """What any of the rows needs."""
     asked = [generation.sampling for generation in rows]
-    drawn = [s for s in asked if s.temperature > 0]
     return Choices(
         bent=any(generation.is_bent(end_ids) for generation in rows),
-        drawn=bool(drawn),
-        filtered=any(s.top_k or s.top_p < 1 or s.min_p for s in drawn),
         logprobs=any(s.logprobs is not None for s in asked),
         prompts=any(s.prompt_logprobs is not None for s in asked),
         held=any(s.form is not None for s in asked),
@@ -33,26 +34,17 @@ def settings_of(
     vocabulary: int,
 ) -> RowSettings:
     """The arrays of R rows, None for padding."""
-    R = len(rows)
-    settings = RowSettings(
-        seeds_R=np.zeros(R, np.uint32),
-        temperature_R=np.zeros(R, np.float32),
-        top_k_R=np.zeros(R, np.int32),
-        top_p_R=np.ones(R, np.float32),
-        min_p_R=np.zeros(R, np.float32),
+    found = [PADDING if g is None else (g.seed, *DRAWING(g.sampling)) for g in rows]
+    seeds, temperature, top_k, top_p, min_p = zip(*found, strict=True)
+    return RowSettings(
+        seeds_R=np.array(seeds, np.uint32),
+        temperature_R=np.array(temperature, np.float32),
+        top_k_R=np.array(top_k, np.int32),
+        top_p_R=np.array(top_p, np.float32),
+        min_p_R=np.array(min_p, np.float32),
         **_bends(rows, choices, end_ids, vocabulary),
         allowed_RW=_allowed(rows, choices, vocabulary),
     )
-    if choices.drawn:
-        for i, generation in enumerate(rows):
-            if generation is not None:
-                sampling = generation.sampling
-                settings.seeds_R[i] = generation.seed
-                settings.temperature_R[i] = sampling.temperature
-                settings.top_k_R[i] = sampling.top_k
-                settings.top_p_R[i] = sampling.top_p
-                settings.min_p_R[i] = sampling.min_p
-    return settings
 
 
 def _allowed(rows: Sequence[Generation | None], choices: Choices, vocabulary: int) -> np.ndarray:

@@ -3,14 +3,16 @@
 A row's token depends on its logits, its seed and its place in its sequence alone: noise is drawn
 per row from (seed, place), never from the batch. Adding Gumbel noise to log-probabilities and
 taking the largest draws from the softmax (Gumbel, 1954); filters set what they drop to -inf first.
-`Choices` says what any row of a step needs, so that a batch that only wants the likeliest tokens
-sorts and draws nothing; what one row asks for changes no token of another.
+A batch that only wants the likeliest tokens sorts and draws nothing, in the same program as one
+that does; `Choices` says what takes a program of its own. What one row asks for changes no token of
+another.
 """
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from shardwise.runtime.engine.generation import MOST_LOGPROBS
 
@@ -18,13 +20,11 @@ LOWEST = float("-inf")
 
 
 class Choices(NamedTuple):
-    """What any row of a step needs. `bent` changes logits by tokens (penalties, biases, bans),
-    `drawn` has a temperature, `filtered` drops unlikely tokens, `logprobs` reports them;
-    `prompts` reports those of prompts, `held` allows some tokens only."""
+    """What any row of a step needs beside a token. `bent` changes logits by tokens (penalties,
+    biases, bans), `logprobs` reports logprobs, `prompts` those of prompts, `held` allows some
+    tokens only."""
 
     bent: bool = False
-    drawn: bool = False
-    filtered: bool = False
     logprobs: bool = False
     prompts: bool = False
     held: bool = False
@@ -54,23 +54,41 @@ def choose(
         logits_RV = bent(logits_RV, rows)
     if choices.held:
         logits_RV = _held(logits_RV, rows.allowed_RW)
-    likeliest_R = logits_RV.argmax(-1).astype(jnp.int32)
-    if not choices.drawn:
-        return likeliest_R
+    likeliest_R = _likeliest(logits_RV)
+    warm_R = rows.temperature_R > 0
+    return lax.cond(
+        warm_R.any(),
+        lambda: jnp.where(warm_R, _drawn(logits_RV, places_R, rows), likeliest_R),
+        lambda: likeliest_R,
+    )
+
+
+def _drawn(logits_RV: jax.Array, places_R: jax.Array, rows: RowSettings) -> jax.Array:
+    """A token of each row by its temperature; of rows without one whatever comes."""
     warm_R = rows.temperature_R > 0
     scaled_RV = logits_RV / jnp.where(warm_R, rows.temperature_R, 1.0)[:, None]
-    if choices.filtered:
-        scaled_RV = _filtered(scaled_RV, rows)
+    limits_R = (rows.top_k_R > 0) | (rows.top_p_R < 1) | (rows.min_p_R > 0)
+    scaled_RV = lax.cond(
+        (warm_R & limits_R).any(), lambda: _filtered(scaled_RV, rows), lambda: scaled_RV
+    )
     noise_RV = jax.vmap(_gumbel, (0, 0, None))(rows.seeds_R, places_R, logits_RV.shape[1])
-    drawn_R = (scaled_RV + noise_RV).argmax(-1).astype(jnp.int32)
-    return jnp.where(warm_R, drawn_R, likeliest_R)
+    return _likeliest(scaled_RV + noise_RV)
+
+
+def _likeliest(scores_RV: jax.Array) -> jax.Array:
+    """The first place of each row's greatest score: argmax in two sums of one value each, which
+    XLA on CPUs computes 4 to 6 times as fast as one of pairs."""
+    V = scores_RV.shape[1]
+    places_RV = lax.broadcasted_iota(jnp.int32, scores_RV.shape, 1)
+    greatest_RV = scores_RV >= scores_RV.max(-1, keepdims=True)
+    return jnp.where(greatest_RV, places_RV, V - 1).min(-1)
 
 
 def report(logits_RV: jax.Array, tokens_R: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Log-probability of the tokens [R], the likeliest tokens [R, 20] and theirs."""
     logprobs_RV = jax.nn.log_softmax(logits_RV, axis=-1)
     chosen_R = jnp.take_along_axis(logprobs_RV, tokens_R[:, None], axis=1)[:, 0]
-    top_RK, tokens_RK = jax.lax.top_k(logprobs_RV, min(MOST_LOGPROBS, logits_RV.shape[1]))
+    top_RK, tokens_RK = lax.top_k(logprobs_RV, min(MOST_LOGPROBS, logits_RV.shape[1]))
     return chosen_R, tokens_RK.astype(jnp.int32), top_RK
 
 

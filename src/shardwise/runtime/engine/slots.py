@@ -3,12 +3,12 @@
 It follows the changes that the scheduler names, and never looks into the scheduler.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from shardwise.runtime.engine.generation import Generation
-from shardwise.runtime.engine.step_batch import ON_DEVICE, ChunkRow, StepBatch
+from shardwise.runtime.engine.step_batch import ON_DEVICE, ChunkRow, PageMove, StepBatch
 from shardwise.scheduling.pages import PageCopy
 from shardwise.scheduling.step import Changes, PromptChunk, StepPlan
 
@@ -55,7 +55,7 @@ class Slots:
         """Who decodes, in the order of slots."""
         return [self._generation(slot) for slot in self._decodes_R.nonzero()[0].tolist()]
 
-    def batch(self, plan: StepPlan, steps: int) -> StepBatch:
+    def batch(self, plan: StepPlan, steps: int, moves: Sequence[PageMove] = ()) -> StepBatch:
         """The step of a plan whose changes are taken in, and the slots as they are after it."""
         decoding = self._decodes_R.nonzero()[0] if plan.shape.decodes else np.arange(0)
         copies, self._copies = self._copies, []
@@ -68,6 +68,7 @@ class Slots:
             table_GRM=self._table_GRM,
             steps=steps,
             copies=copies,
+            moves=moves,
         )
         self._cached_R[decoding] += steps
         self._tokens_R[decoding] = ON_DEVICE

@@ -5,8 +5,9 @@ each group of layers (`scheduling/kept.py`; full attention is the first) a row f
 batch, with the pages of the sequence in it; where it has none any more, any page may stand.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,10 +30,18 @@ class ChunkRow:
     last: bool
 
 
+class PageMove(NamedTuple):
+    """Pages of a group that another replica's executor gave (`extract`), and where they go."""
+
+    group: int
+    contents: Any
+    targets: Sequence[int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBatch:
-    """What an executor runs: first the `copies`, then chunks and decoding rows together, and the
-    decoding rows `steps` times in all (1 where there are chunks).
+    """What an executor runs in one pool: first the `copies`, then the `moves`, then chunks and
+    decoding rows together, and the decoding rows `steps` times in all (1 where there are chunks).
 
     A decoding row puts `tokens_D` (or ON_DEVICE) after `cached_D` tokens. The table belongs to the
     engine, which changes it for the next step: an executor copies what it keeps.
@@ -46,6 +55,7 @@ class StepBatch:
     table_GRM: np.ndarray
     steps: int = 1
     copies: list[PageCopy]
+    moves: Sequence[PageMove] = ()
 
 
 class RowTokens(NamedTuple):
@@ -71,14 +81,25 @@ class StepTokens(NamedTuple):
 class Pending(Protocol):
     """A step that is under way."""
 
-    def result(self) -> StepTokens:
-        """Its tokens, once they are out."""
+    def result(self) -> Sequence[StepTokens]:
+        """Its tokens by pool, once they are out."""
         ...
 
 
 class Executor(Protocol):
     """Runs steps in the order in which they are given, each after the one before it."""
 
-    def run(self, batch: StepBatch) -> Pending:
-        """Begin a step; the next may be given before its result is asked for."""
+    @property
+    def pools(self) -> int:
+        """Into how many pools its pages and rows are cut."""
+        ...
+
+    def run(self, batches: Sequence[StepBatch]) -> Pending:
+        """Begin a step, of a batch for each pool; the next may be given before its result is asked
+        for."""
+        ...
+
+    def extract(self, pool: int, group: int, pages: Sequence[int]) -> Any:
+        """The contents of pages of a group after the steps given so far, for the `moves` of another
+        executor."""
         ...

@@ -1,0 +1,297 @@
+"""How a server's weights, pages and activations lie on its mesh: a ServePlan's strategies in JAX.
+
+The mesh is data x expert x fsdp x tensor x spread x sequence, the last three of which are the
+plan's `tensor`. In the notation of plans, for a step of X tokens and P pages of S places:
+
+    pages  K[L, P_pools, S_sequence, K_tensor]     pools: data, expert, fsdp and, where the plan
+    q      q[X_pools, N_tensor, H]                 says heads_then_batch, spread
+    stream x[X_{data,expert}, D_{fsdp,HEADS}]      where all tokens decode, pieces of X with prompts
+    weights W_in[D_fsdp, F_HEADS], experts W[E_expert, D_fsdp, F_HEADS]
+
+KV heads are cut over `tensor`, of which there are as many as divide them. Beyond those, sequences
+are spread: every pool has sequences, pages and slots of its own, and a step's tokens stand pool
+after pool, so that cutting X gives each device its own. Where sequences are fewer than devices each
+page is cut along its places, too (`sequence`), and the parts of an answer are combined by their
+log-sum-exp. With kv_sharding "heads" the devices of `spread` have the same heads and share queries.
+`fsdp` cuts D of weights that stay in place (`planner.step.strategies.stationary`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from math import gcd, prod
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from shardwise.errors import BadRequest
+from shardwise.models import Attention, ModelConfig
+from shardwise.models.specs import RecurrentMixer
+from shardwise.plans.layouts import tensor_letter
+from shardwise.plans.serve import KvSharding
+from shardwise.plans.train import mesh_text
+from shardwise.runtime.cache_entry import SCALE
+from shardwise.runtime.call import Call
+from shardwise.runtime.init import PADDED, Tree, tree_of
+from shardwise.runtime.moe import ragged_experts
+from shardwise.runtime.options import Options, unmarked
+from shardwise.runtime.quant import Quantized
+from shardwise.runtime.sharding import parameter_spec
+
+SPLITS = ("data", "expert")
+WIDTH = ("fsdp",)
+MIXERS = (*SPLITS, *WIDTH)
+HEADS = ("tensor", "spread", "sequence")
+PLACES = "sequence"
+STREAM = ("embedding", "block_input", "attention_out", "mlp_out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLayout:
+    """The mesh of one server, and whether `spread` cuts its sequences (else KV heads are there
+    several times)."""
+
+    mesh: jax.sharding.Mesh
+    by_batch: bool
+
+    @property
+    def pools(self) -> tuple[str, ...]:
+        """The axes over which sequences lie apart."""
+        return (*MIXERS, "spread") if self.by_batch else MIXERS
+
+    @property
+    def pool_count(self) -> int:
+        """How many pools of pages there are."""
+        return self.degree(self.pools)
+
+    def degree(self, axes: tuple[str, ...]) -> int:
+        """Devices along some axes."""
+        return prod(self.mesh.shape[a] for a in axes)
+
+    def sharding(self, *spec: Any) -> NamedSharding:
+        """A spec on the mesh."""
+        return NamedSharding(self.mesh, PartitionSpec(*spec))
+
+    def check_pages(self, size: int) -> None:
+        """Raise BadRequest for pages that cannot be cut along their places."""
+        cuts = self.mesh.shape[PLACES]
+        if size % cuts:
+            raise BadRequest(
+                f"pages of {size} tokens cannot be cut over {cuts} devices; set "
+                "scheduling.page_size to a multiple"
+            )
+
+    # Weights and pages.
+
+    def weight_shardings(self, cfg: ModelConfig) -> Tree:
+        """How each parameter is placed; BadRequest where an axis divides none of what it must."""
+        return tree_of(cfg, lambda row: self.sharding(*self.weight_spec(row)))
+
+    def weight_spec(self, row: Any) -> PartitionSpec:
+        """A row over all of the plan's `tensor` where it divides, KV heads over the devices that
+        have one each; its D, where it has one, over `fsdp`."""
+        axes = {axis: self.mesh.shape[axis] for axis in ("expert", "fsdp")}
+        whole = {**axes, "tensor": self.degree(HEADS)}
+        sizes, letter = dict(row.dims), tensor_letter(row)
+        stored = WIDTH if "D" in sizes else ()
+        if letter and letter not in PADDED and sizes[letter] % whole["tensor"]:
+            return parameter_spec(row, {**axes, "tensor": self.mesh.shape["tensor"]}, stored)
+        return PartitionSpec(*(_all_of_tensor(e) for e in parameter_spec(row, whole, stored)))
+
+    def state_shardings(self, cfg: ModelConfig, state: Any) -> Any:
+        """How what stays on the devices between steps lies: pages, and each slot's last token."""
+        groups = zip(cfg.groups, state.pages, strict=True)
+        pages = tuple(
+            {name: self.page_sharding(name, layer.mixer) for name in arrays}
+            for layer, arrays in groups
+        )
+        return state._replace(pages=pages, last_S=self.sharding())
+
+    def page_sharding(self, name: str, mixer: object) -> NamedSharding:
+        """How an array of a cache in pages lies; recurrent states are whole but for their pages."""
+        axes = self.axes_of(heads_of(mixer), heads_of(mixer))
+        letters = "LPKS" if name.endswith(SCALE) else "LPSW"
+        letters = "LP" if isinstance(mixer, RecurrentMixer) else letters
+        return self.sharding(*(axes.get(letter) for letter in letters))
+
+    def axes_of(self, kv_heads: int, heads: int) -> dict[str, Any]:
+        """The axes that cut each dim of a layer's attention, by letter: R tokens or rows of tables,
+        P pages, S places of a page, K KV heads (W: side by side), N query heads."""
+        tensor = self.mesh.shape["tensor"]
+        axes: dict[str, Any] = {"R": self.pools, "P": self.pools, "S": PLACES}
+        if kv_heads % tensor:
+            return axes
+        copies = () if self.by_batch or kv_heads > tensor else ("spread",)
+        asked = ("tensor", *copies) if heads % self.degree(("tensor", *copies)) == 0 else "tensor"
+        return {**axes, "K": "tensor", "W": "tensor", "N": asked}
+
+    def over(
+        self, function: Callable[..., Any], ins: Any, outs: Any, *, kv_heads: int, heads: int
+    ) -> Callable[..., Any]:
+        """A function of what one device has of a layer's attention; `ins` and `outs` name the dims
+        of its arguments and answers by the letters of `axes_of`."""
+        axes = self.axes_of(kv_heads, heads)
+
+        def spec(letters: str) -> PartitionSpec:
+            return PartitionSpec(*(axes.get(letter) for letter in letters))
+
+        return jax.shard_map(
+            function,
+            mesh=self.mesh,
+            in_specs=jax.tree.map(spec, ins),
+            out_specs=jax.tree.map(spec, outs),
+            check_vma=False,  # its loop begins with constants
+        )
+
+    # Activations of a step [1, X, ...].
+
+    def options(self, options: Options, *, prompts: bool) -> Options:
+        """The hooks of a step with or without prompts."""
+        at = partial(self.lay_out, prompts)
+        return replace(options, at=at, dispatch=self.dispatch)
+
+    def lay_out(self, prompts: bool, name: str, x: jax.Array) -> jax.Array:
+        """The activation of that name, laid out."""
+        if name in STREAM:
+            cut = ((*SPLITS, *HEADS), WIDTH) if prompts else (SPLITS, (*WIDTH, *HEADS))
+            return self.lay(x, None, *cut)
+        if name == "lookup":
+            return self.lay(x, None, SPLITS, (*WIDTH, *HEADS))
+        if name in ("norm", "routed"):
+            return self.lay(x, None, SPLITS, WIDTH)
+        if name == "logits":
+            return self.lay(x, None, None, HEADS)
+        if name == "qkv" and x.ndim == 3:
+            return self.lay(x, None, self.pools, None)
+        if x.ndim == 4:
+            heads = HEADS if x.shape[2] % self.degree(HEADS) == 0 else "tensor"
+            return self.lay(x, None, MIXERS if name == "qkv" else SPLITS, heads, None)
+        return self.lay(x, None, SPLITS, self._width(name, x)) if x.ndim == 3 else x
+
+    def lay(self, x: jax.Array, *spec: Any) -> jax.Array:
+        """A constraint, without the entries that do not divide their dim."""
+        entries = [e if isinstance(e, tuple) else (e,) if e else () for e in spec]
+        kept = [
+            names if size % self.degree(names) == 0 else None
+            for size, names in zip(x.shape, entries, strict=True)
+        ]
+        return lax.with_sharding_constraint(x, self.sharding(*kept))
+
+    def _width(self, name: str, x: jax.Array) -> tuple[str, ...]:
+        """What cuts F: sums over D are scattered over fsdp, where it divides what tensor leaves."""
+        cut = (*HEADS, *WIDTH)
+        return cut if name == "mlp_in" and x.shape[-1] % self.degree(cut) == 0 else HEADS
+
+    def dispatch(
+        self, p: Mapping[str, Any], x_BTD: Any, weights_BTk: Any, chosen_BTk: Any, call: Call
+    ) -> jax.Array:
+        """Routed experts: tokens are gathered over `expert`, each device runs those of its own
+        experts on its part of F, and the sums are added up."""
+        held = {name: w for name, w in p.items() if name.startswith("experts.")}
+        inner = replace(call.options, at=unmarked)
+
+        def local(w: Any, x_BTD: Any, weights_BTk: Any, chosen_BTk: Any) -> jax.Array:
+            w = {n: b if n != "experts.down.bias" else _once_in(HEADS, b) for n, b in w.items()}
+            return lax.psum(
+                ragged_experts(
+                    w,
+                    x_BTD,
+                    weights_BTk,
+                    chosen_BTk,
+                    replace(call, options=inner),
+                    first=lax.axis_index("expert") * _experts(w),
+                    summed=partial(lax.psum, axis_name=WIDTH),
+                ),
+                ("expert", *HEADS),
+            )
+
+        tokens = PartitionSpec(None, "data", None)
+        stream = PartitionSpec(None, "data", WIDTH)
+        inside = jax.shard_map(
+            local,
+            mesh=self.mesh,
+            in_specs=(
+                {name: _expert_spec(name, w) for name, w in held.items()},
+                stream,
+                tokens,
+                tokens,
+            ),
+            out_specs=stream,
+            check_vma=False,  # ragged_dot has no rule for it
+        )
+        return self.lay_out(False, "norm", inside(held, x_BTD, weights_BTk, chosen_BTk))
+
+
+def server_layout(
+    cfg: ModelConfig,
+    degrees: Mapping[str, int],
+    kv_sharding: KvSharding,
+    batch: int,
+    devices: Any,
+) -> ServerLayout | None:
+    """The layout of a plan's server on the first of some devices; None where that is JAX's own
+    choice of one. Raises BadRequest where they are too few."""
+    need = prod(degrees.values())
+    if need > len(devices):
+        raise BadRequest(
+            f"mesh {mesh_text(degrees)} needs {need} devices and there are {len(devices)}; "
+            "plan for what is here, or set jax_num_cpu_devices for virtual ones"
+        )
+    if need == 1 and devices[0] == jax.devices()[0]:
+        return None
+    tensor = degrees.get("tensor", 1)
+    heads = max((heads_of(layer.mixer) for layer, _ in cfg.layer_groups()), default=1)
+    spread = tensor // gcd(tensor, heads)
+    mixers = [degrees.get(axis, 1) for axis in MIXERS]
+    cuts = 1
+    if kv_sharding == "heads_then_batch_then_sequence":
+        cuts = _cuts(spread, batch / prod(mixers))
+    shape = (*mixers, tensor // spread, spread // cuts, cuts)
+    mesh = jax.sharding.Mesh(
+        np.array(devices[:need], dtype=object).reshape(shape), (*MIXERS, *HEADS)
+    )
+    return ServerLayout(mesh=mesh, by_batch=kv_sharding != "heads")
+
+
+def heads_of(mixer: object) -> int:
+    """KV heads that a layer caches; a latent cache is one."""
+    return mixer.kv_heads if isinstance(mixer, Attention) else 1
+
+
+def _cuts(spread: int, sequences: float) -> int:
+    """Into how many parts the places of a page are cut: the devices that sequences leave over."""
+    most = max(int(spread // max(sequences, 1)), 1)
+    return next(cuts for cuts in range(most, 0, -1) if spread % cuts == 0)
+
+
+def _all_of_tensor(entry: Any) -> Any:
+    names = entry if isinstance(entry, tuple) else (entry,) if entry else ()
+    parts = tuple(part for a in names for part in (HEADS if a == "tensor" else (a,)))
+    return parts or None
+
+
+def _expert_spec(name: str, w: Any) -> Any:
+    """How a weight or bias of routed experts [E, in, out] lies while in use."""
+    down = name.startswith("experts.down")
+    inward, outward = (HEADS, WIDTH) if down else (WIDTH, HEADS)
+    if name.endswith(".bias"):
+        return PartitionSpec("expert", outward)
+    whole = PartitionSpec("expert", inward, outward)
+    if isinstance(w, Quantized):
+        groups = inward if w.scale.shape[1] > 1 else None
+        parts: Any = whole, PartitionSpec("expert", groups, outward)
+        return Quantized(*parts)
+    return whole
+
+
+def _experts(w: Mapping[str, Any]) -> int:
+    up = w["experts.up"]
+    return (up.values if isinstance(up, Quantized) else up).shape[0]
+
+
+def _once_in(axes: tuple[str, ...], bias: jax.Array) -> jax.Array:
+    """What is added on one device of some axes, whose parts are summed afterwards."""
+    return bias * (lax.axis_index(axes) == 0).astype(bias.dtype)

@@ -1,0 +1,77 @@
+"""A price is said in the same words by every command: how much, whose, of which kind, when."""
+
+import pytest
+from tests.apps.commands import SERVED, answered, flat, run
+from tests.plans.test_files import FIVE
+
+from shardwise.hardware import catalogue, load_chip
+
+SMALL = ("--model", "llama-3.2-1b", "--batch", "256seq", "--seq", "2048", "--remat", "block")
+SMALL += ("--for", "any", "--tokens", "200B")
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    """A training plan and one that serves a load."""
+    folder = tmp_path_factory.mktemp("plans")
+    (folder / "train.yaml").write_text(FIVE)
+    answered("plan", "serve", *SERVED, "-o", folder / "serve.yaml")
+    return folder
+
+
+COMMANDS = {
+    "v5p": [
+        ("plan", "train", *SMALL, "--on", "v5p:2x2x1"),
+        ("plan", "sweep", *SMALL, "--on", "v5p:2x2x1"),
+        ("plan", "sweep", *SMALL, "--on", "v5p,v6e", "--chips", "4"),
+        ("plan", "show", "train.yaml"),
+        ("plan", "show", "train.yaml", "--tokens", "1T"),
+        ("plan", "diff", "train.yaml", "train.yaml", "--set", "remat=none"),
+        ("hw", "show", "v5p"),
+    ],
+    "h100": [
+        ("plan", "serve", *SERVED),
+        ("plan", "serve", "--model", "llama-3.2-1b", "--on", "h100,v5e", *SERVED[4:]),
+        ("plan", "show", "serve.yaml"),
+        ("simulate", "serve.yaml", "--requests", "50"),
+        ("hw", "show", "h100"),
+    ],
+}
+
+
+@pytest.mark.parametrize("chip", COMMANDS)
+def test_every_answer_with_dollars_says_the_price_in_the_same_words(chip, plans):
+    price = load_chip(chip).price
+    for words in COMMANDS[chip]:
+        out, _ = answered(*[plans / w if w.endswith(".yaml") else w for w in words])
+        assert "$" in out or "usd" in out, words
+        assert str(price) in flat(out), words
+
+
+def test_a_price_that_was_chosen_is_said_as_what_it_is(capsys):
+    words = ("plan", "train", *SMALL, "--on", "v5p:2x2x1")
+    for option, said in (
+        (("--price", "v5p=3"), "at $3.00 per chip-hour (yours)"),
+        (("--spot",), "spot, 20"),
+        (("--provider", "gcp"), "(gcp us-central1, on demand, 20"),
+    ):
+        assert said in flat(run(capsys, *words, *option)[1]), option
+
+
+def test_the_default_provider_is_that_of_the_help(capsys):
+    """Google's chips have a price of gcp, and more GPUs have one of runpod than of all others."""
+    said = flat(run(capsys, "plan", "train", "--help")[1])
+    assert "gcp for TPUs, runpod for most GPUs]" in said
+    chips = [chip for chip in catalogue() if chip.price is not None]
+    google = {chip.require_price().provider for chip in chips if chip.vendor == "google"}
+    others = [chip.require_price().provider for chip in chips if chip.vendor != "google"]
+    assert google == {"gcp"}
+    assert 2 * others.count("runpod") > len(others)
+
+
+def test_the_list_says_who_asks_each_price(capsys):
+    out = flat(run(capsys, "hw", "list")[1])
+    for chip in catalogue():
+        if chip.price is not None:
+            told = out.partition(f"{chip.price.provider} asks for ")[2].partition(" asks for ")[0]
+            assert chip.id in told

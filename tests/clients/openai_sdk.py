@@ -1,0 +1,95 @@
+"""The `openai` package: what its types say of each answer, and its errors."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import openai
+
+NEEDS = ()
+
+
+def run(url: str, folder: Path, programs: Path | None = None) -> dict:
+    """Every way of asking once; the figures of the record."""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as sdk:
+        model = sdk.models.list().data[0].id
+        whole, logprobs = _completions(sdk, model)
+        _stops(sdk, model, whole)
+        _chats(sdk, model)
+        refused = _errors(sdk, model)
+    return {"version": version("openai"), "logprobs": logprobs, "errors": refused}
+
+
+def _completions(sdk: openai.OpenAI, model: str) -> tuple[str, int]:
+    asked = {"model": model, "prompt": "A matmul is bound by", "max_tokens": 12, "temperature": 0}
+    found = sdk.completions.create(**asked, logprobs=3)
+    choice = found.choices[0]
+    assert found.usage.completion_tokens == 12
+    assert len(choice.logprobs.token_logprobs) == len(choice.logprobs.tokens) == 12
+    assert all(3 <= len(top) <= 4 for top in choice.logprobs.top_logprobs)
+    assert all(
+        value <= 0 and value == max(top.values())
+        for value, top in zip(
+            choice.logprobs.token_logprobs, choice.logprobs.top_logprobs, strict=True
+        )
+    )
+    options = {"include_usage": True}
+    events = list(sdk.completions.create(**asked, stream=True, stream_options=options))
+    assert "".join(e.choices[0].text for e in events if e.choices) == choice.text
+    assert events[-1].usage.completion_tokens == 12
+    assert events[-2].choices[0].finish_reason == "length"
+    drawn = {**asked, "temperature": 1.0, "seed": 5, "n": 3}
+    several = [sdk.completions.create(**drawn).choices for _ in range(2)]
+    texts = [[c.text for c in sorted(choices, key=lambda c: c.index)] for choices in several]
+    assert len(texts[0]) == 3
+    assert texts[0] == texts[1], "the same seed gives the same answers"
+    assert len(set(texts[0])) > 1
+    return choice.text, len(choice.logprobs.tokens)
+
+
+def _stops(sdk: openai.OpenAI, model: str, text: str) -> None:
+    """An answer that ends before a piece of itself."""
+    middle = len(text) // 2
+    stop = text[middle : middle + 2]
+    asked = {"model": model, "prompt": "A matmul is bound by", "max_tokens": 12, "temperature": 0}
+    for stream in (False, True):
+        found = sdk.completions.create(**asked, stop=[stop], stream=stream)
+        choices = [event.choices[0] for event in found] if stream else found.choices
+        assert "".join(choice.text for choice in choices) == text[: text.index(stop)]
+        assert choices[-1].finish_reason == "stop"
+
+
+def _chats(sdk: openai.OpenAI, model: str) -> None:
+    turn = {"role": "user", "content": "What bounds a matmul?"}
+    asked = {"model": model, "messages": [turn], "max_completion_tokens": 10, "temperature": 0}
+    found = sdk.chat.completions.create(**asked, logprobs=True, top_logprobs=2, n=2)
+    assert [len(choice.logprobs.content) for choice in found.choices] == [10, 10]
+    message = found.choices[0].message
+    assert message.role == "assistant"
+    assert message.content == found.choices[1].message.content
+    shown = "".join(
+        event.choices[0].delta.content or ""
+        for event in sdk.chat.completions.create(**asked, stream=True)
+    )
+    assert shown == message.content
+    again = [turn, message.model_dump(), {"role": "user", "content": "And then?"}]
+    second = sdk.chat.completions.create(model=model, messages=again, max_completion_tokens=2)
+    assert second.usage.prompt_tokens > found.usage.prompt_tokens
+
+
+def _errors(sdk: openai.OpenAI, model: str) -> int:
+    """Refusals of the classes that the package has for them, which name the field."""
+    wrong = [
+        ("temperature", openai.BadRequestError, {"temperature": 1000}),
+        ("max_tokens", openai.BadRequestError, {"max_tokens": 10**6}),
+        ("prompt", openai.BadRequestError, {"prompt": []}),
+        ("what", openai.BadRequestError, {"extra_body": {"what": 1}}),
+        ("model", openai.NotFoundError, {"model": "another"}),
+    ]
+    for param, kind, changed in wrong:
+        try:
+            sdk.completions.create(**{"model": model, "prompt": "a", **changed})
+        except kind as error:
+            assert error.param == param, error  # noqa: PT017
+        else:
+            raise AssertionError(f"{changed} was not refused")
+    return len(wrong)
