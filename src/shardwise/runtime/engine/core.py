@@ -26,6 +26,7 @@ from shardwise.runtime.engine.generation import (
     Sampling,
     TokenLogprobs,
 )
+from shardwise.runtime.engine.guessing import by_draft, by_past
 from shardwise.runtime.engine.replica import EnginePool, EngineReplica, UnderWay
 from shardwise.runtime.engine.step_batch import Executor, PageMove, RowTokens
 from shardwise.scheduling import Request, SchedulerConfig
@@ -50,6 +51,9 @@ class StepRecord(NamedTuple):
     replica: int = 0
     seconds: float = 0.0
     """From the end of the replica's step before it, or from when it was given, to its own end."""
+    guessed: int = 0
+    accepted: int = 0
+    """Of the tokens guessed, those that held."""
 
 
 class Engine:
@@ -60,7 +64,8 @@ class Engine:
     each are moved to one of the others for its answer. `routing` says who gets a request.
     `end_ids` are the model's own stop tokens, `most_tokens` its longest sequence (prompt and answer
     together), `multi_step` how many decoding steps may run without the host in between. `ahead`
-    gives a step to the executor before the last one's tokens are read.
+    gives a step to the executor before the last one's tokens are read. Where `config.lookahead`
+    tokens are guessed, that is by the sequence's own past, or `drafted` by the executors.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class Engine:
         most_tokens: int | None = None,
         multi_step: int = 1,
         ahead: bool = True,
+        drafted: bool = False,
         clock: Callable[[], float] = time.monotonic,
         seed: int | None = None,
     ) -> None:
@@ -93,6 +99,10 @@ class Engine:
             EngineReplica(executor, own, self.most_tokens, self._generations)
             for executor, own in kinds
         ]
+        for replica in self.replicas:
+            if replica.lookahead:
+                made = by_draft if drafted else by_past
+                replica.guess = made(replica.lookahead, self.end_ids)
         self._answering = [p for r in self.replicas if not r.prefills for p in r.pools]
         self._entry = [p for r in self.replicas if r.prefills for p in r.pools] or self._answering
         self._route = make_router(routing, len(self._entry))
@@ -201,7 +211,7 @@ class Engine:
 
     def _step(self, replica: EngineReplica) -> list[Generation]:
         news: list[Generation] = []
-        if not self.ahead or self._held_back(replica):
+        if not self.ahead or replica.lookahead or self._held_back(replica):
             news += self._read(replica)
         plans = replica.schedule(self.clock())
         refused = [job for plan in plans for job in plan.refused]
@@ -265,7 +275,9 @@ class Engine:
         waiting, used = self.queued, self.pages - self.available
         number = self.replicas.index(replica)
         seconds, replica.ended = now - max(step.begun, replica.ended), now
-        record = StepRecord(step.shape, step.steps, step.begun, now, waiting, used, number, seconds)
+        guesses = step.guesses() if replica.lookahead else (0, 0)
+        of_replica = waiting, used, number, seconds, *guesses
+        record = StepRecord(step.shape, step.steps, step.begun, now, *of_replica)
         for observer in self.observers:
             observer(record)
         return news

@@ -27,7 +27,13 @@ from shardwise.runtime.engine.model_step import (
 from shardwise.runtime.engine.row_settings import choices_of, settings_of
 from shardwise.runtime.engine.sampling import Choices
 from shardwise.runtime.engine.server_layout import ServerLayout
-from shardwise.runtime.engine.step_batch import ChunkRow, RowTokens, StepBatch, StepTokens
+from shardwise.runtime.engine.step_batch import (
+    NO_GUESS,
+    ChunkRow,
+    RowTokens,
+    StepBatch,
+    StepTokens,
+)
 from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import empty_pages
 from shardwise.runtime.stack import unstacked
@@ -40,6 +46,13 @@ MIXED_ROWS = 8
 LIKELIEST = Choices()
 
 Key = tuple[int, int, int, Choices]
+
+
+class DraftModel(NamedTuple):
+    """A smaller model of the same vocabulary that guesses tokens."""
+
+    params: Mapping[str, Any]
+    cfg: ModelConfig
 
 
 class Places(NamedTuple):
@@ -56,7 +69,8 @@ class ModelExecutor:
     lie already. Each of its pools has rows for `batch` sequences, steps of `budget` tokens and of
     each of `groups` so many `pages`, of which a sequence has at most `table_width`; `host_pages` of
     the host's take swapped sequences and the prefix cache's second tier. `dtype` of the cache is a
-    float's or a small one's."""
+    float's or a small one's. Of each row that decodes `lookahead` guesses are checked; a `draft`
+    model makes them, with pages of its own by the same tables."""
 
     def __init__(
         self,
@@ -75,6 +89,8 @@ class ModelExecutor:
         end_ids: frozenset[int] = frozenset(),
         multi_step: int = 1,
         layout: ServerLayout | None = None,
+        lookahead: int = 0,
+        draft: DraftModel | None = None,
     ) -> None:
         self.pools = 1 if layout is None else layout.pool_count
         self.cfg, self.batch, self.budget = cfg, batch, budget
@@ -84,10 +100,18 @@ class ModelExecutor:
         self._options = Options(compute=compute, kernel=paged_attention, experts="ragged")
         self._end_ids = end_ids
         self._tables, self._groups = tables_of(cfg, groups), len(groups)
+        self._lookahead, self._draft = lookahead, draft and draft.cfg
+        if draft is not None:
+            apart = jax.default_backend() == "cpu"
+            own = unstacked(draft.params) if apart else draft.params
+            self._params = {"model": self._params, "draft": own}
+            self._tables += (0,) * len(draft.cfg.groups)
         self._pages, self._host_pages = pages, host_pages or [0] * len(groups)
         self._layout = layout
         everywhere = [count * self.pools for count in pages]
-        whole = partial(_empty_state, cfg, groups, everywhere, page_size, dtype, self._slots + 1)
+        whole = partial(
+            _empty_state, cfg, groups, everywhere, page_size, dtype, self._slots + 1, self._draft
+        )
         lies: Any = None
         if layout is not None:
             lies = layout.state_shardings(cfg, jax.eval_shape(whole))
@@ -165,7 +189,7 @@ class ModelExecutor:
         program = self._compiled.get(key)
         if program is None:
             known = (self.cfg, self._options, choices, steps, self._tables, self._page_size)
-            program = self._compiled[key] = _program(*known, self._layout)
+            program = self._compiled[key] = _program(*known, self._layout, self._draft)
         self._state, outputs = program(self._params, self._state, inputs)
         for array in jax.tree.leaves(outputs):
             array.copy_to_host_async()
@@ -201,6 +225,8 @@ class ModelExecutor:
         inputs.slots_D[rows] = batch.slots_D + pool * self.batch
         inputs.cached_D[rows] = batch.cached_D
         inputs.tokens_D[rows] = batch.tokens_D
+        if self._lookahead and batch.guesses_DK is not None:
+            inputs.guesses_DK[rows] = batch.guesses_DK
         inputs.table_GDM[:, rows] = batch.table_GRM[:, batch.slots_D]
 
     def _put_chunk(
@@ -228,6 +254,7 @@ class ModelExecutor:
             slots_D=whole(D, self._slots),
             cached_D=whole(D, NOWHERE),
             tokens_D=whole(D, 0),
+            guesses_DK=whole((D, self._lookahead), NO_GUESS),
             table_GDM=whole((G, D, M), 0),
             tokens_T=whole(T, 0),
             positions_T=whole(T, NOWHERE),
@@ -327,10 +354,11 @@ def _program(
     tables: tuple[int, ...],
     page_size: int,
     layout: ServerLayout | None,
+    draft: ModelConfig | None,
 ) -> Callable[..., Any]:
     """The step of some choices, for all executors of a model."""
     fixed = {"choices": choices, "steps": steps, "tables": tables, "page_size": page_size}
-    step = partial(model_step, cfg=cfg, options=options, layout=layout, **fixed)
+    step = partial(model_step, cfg=cfg, options=options, layout=layout, draft=draft, **fixed)
     return jax.jit(step, donate_argnums=1)
 
 
@@ -341,8 +369,12 @@ def _empty_state(
     page_size: int,
     dtype: Any,
     slots: int,
+    draft: ModelConfig | None,
 ) -> StepState:
     cache = empty_pages(cfg, groups, pages, page_size, dtype)
+    if draft is not None:
+        every = CacheGroup(layers=tuple(range(len(draft.groups))))
+        cache += empty_pages(draft, [every], pages[:1], page_size, dtype)
     return StepState(cache, jnp.zeros(slots, jnp.int32))
 
 
@@ -371,11 +403,12 @@ def _starts(batch: StepBatch) -> Iterator[int]:
 
 
 def _row(outputs: Any, row: int, count: int | None) -> RowTokens:
-    tokens = outputs.tokens[:, row].tolist()
+    emitted = slice(outputs.counts_R[:, row].sum())
+    tokens = outputs.tokens[emitted, row].tolist()
     if count is None:
         return RowTokens(tokens)
-    chosen, top, values = outputs.logprobs
-    return RowTokens(tokens, chosen[:, row], top[:, row, :count], values[:, row, :count])
+    chosen, top, values = (x[emitted, row] for x in outputs.logprobs)
+    return RowTokens(tokens, chosen, top[:, :count], values[:, :count])
 
 
 def _prompt(outputs: Any, chunk: ChunkRow, at: int, count: int | None) -> RowTokens | None:
