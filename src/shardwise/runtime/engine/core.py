@@ -25,6 +25,7 @@ from shardwise.runtime.engine.generation import (
     Generation,
     Sampling,
 )
+from shardwise.runtime.engine.guessing import by_draft, by_past
 from shardwise.runtime.engine.replica import EnginePool, EngineReplica, UnderWay
 from shardwise.runtime.engine.step_batch import Executor, PageMove, RowTokens, StepBatch, StepTokens
 from shardwise.scheduling import Request, SchedulerConfig
@@ -49,6 +50,9 @@ class StepRecord(NamedTuple):
     replica: int = 0
     seconds: float = 0.0
     """From the end of the replica's step before it, or from when it was given, to its own end."""
+    guessed: int = 0
+    accepted: int = 0
+    """Of the tokens guessed, those that held."""
 
 
 class Engine:
@@ -59,7 +63,8 @@ class Engine:
     each are moved to one of the others for its answer. `routing` says who gets a request.
     `end_ids` are the model's own stop tokens, `most_tokens` its longest sequence (prompt and answer
     together), `multi_step` how many decoding steps may run without the host in between. `ahead`
-    gives a step to the executor before the last one's tokens are read.
+    gives a step to the executor before the last one's tokens are read. Where `config.lookahead`
+    tokens are guessed, that is by the sequence's own past, or `drafted` by the executors.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class Engine:
         most_tokens: int | None = None,
         multi_step: int = 1,
         ahead: bool = True,
+        drafted: bool = False,
         clock: Callable[[], float] = time.monotonic,
         seed: int | None = None,
     ) -> None:
@@ -92,6 +98,10 @@ class Engine:
             EngineReplica(executor, own, self.most_tokens, self._generations)
             for executor, own in kinds
         ]
+        for replica in self.replicas:
+            if replica.lookahead:
+                made = by_draft if drafted else by_past
+                replica.guess = made(replica.lookahead, self.end_ids)
         self._answering = [p for r in self.replicas if not r.prefills for p in r.pools]
         self._entry = [p for r in self.replicas if r.prefills for p in r.pools] or self._answering
         self._route = make_router(routing, len(self._entry))
@@ -200,8 +210,8 @@ class Engine:
 
     def _step(self, replica: EngineReplica) -> list[Generation]:
         news: list[Generation] = []
-        step = replica.under_way
-        if step is not None and (not self.ahead or step.is_held(self.end_ids)):
+        step, ahead = replica.under_way, self.ahead and not replica.lookahead
+        if step is not None and (not ahead or step.is_held(self.end_ids)):
             news += self._read(replica)
         plans = replica.schedule(self.clock())
         refused = [job for plan in plans for job in plan.refused]
@@ -247,7 +257,7 @@ class Engine:
         return self._tokens_of(replica, step) if step is not None else []
 
     def _tokens_of(self, replica: EngineReplica, step: UnderWay) -> list[Generation]:
-        found = step.pending.result()
+        found = step.tokens()
         now = self.clock()
         news: list[Generation] = []
         for batch, tokens in zip(step.batches, found, strict=True):
@@ -257,7 +267,9 @@ class Engine:
         waiting, used = self.queued, self.pages - self.available
         number = self.replicas.index(replica)
         seconds, replica.ended = now - max(step.begun, replica.ended), now
-        record = StepRecord(step.shape, step.steps, step.begun, now, waiting, used, number, seconds)
+        guesses = step.guesses() if replica.lookahead else (0, 0)
+        of_replica = waiting, used, number, seconds, *guesses
+        record = StepRecord(step.shape, step.steps, step.begun, now, *of_replica)
         for observer in self.observers:
             observer(record)
         return news

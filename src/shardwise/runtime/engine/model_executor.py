@@ -27,7 +27,7 @@ from shardwise.runtime.engine.model_step import (
 from shardwise.runtime.engine.row_settings import choices_of, settings_of
 from shardwise.runtime.engine.sampling import Choices
 from shardwise.runtime.engine.server_layout import ServerLayout
-from shardwise.runtime.engine.step_batch import ChunkRow, StepBatch
+from shardwise.runtime.engine.step_batch import NO_GUESS, ChunkRow, StepBatch
 from shardwise.runtime.engine.step_outputs import PendingStep, Places
 from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import empty_pages
@@ -43,12 +43,20 @@ LIKELIEST = Choices()
 Key = tuple[int, int, int, Choices]
 
 
+class DraftModel(NamedTuple):
+    """A smaller model of the same vocabulary that guesses tokens."""
+
+    params: Mapping[str, Any]
+    cfg: ModelConfig
+
+
 class ModelExecutor:
     """Runs `cfg` with `params` on one device, or on those of a `layout`, by which the parameters
     lie already. Each of its pools has rows for `batch` sequences, steps of `budget` tokens and of
     each of `groups` so many `pages`, of which a sequence has at most `table_width`; `host_pages` of
     the host's take swapped sequences and the prefix cache's second tier. `dtype` of the cache is a
-    float's or a small one's."""
+    float's or a small one's. Of each row that decodes `lookahead` guesses are checked; a `draft`
+    model makes them, with pages of its own by the same tables."""
 
     def __init__(
         self,
@@ -67,6 +75,8 @@ class ModelExecutor:
         end_ids: frozenset[int] = frozenset(),
         multi_step: int = 1,
         layout: ServerLayout | None = None,
+        lookahead: int = 0,
+        draft: DraftModel | None = None,
     ) -> None:
         self.pools = 1 if layout is None else layout.pool_count
         self.cfg, self.batch, self.budget = cfg, batch, budget
@@ -76,10 +86,18 @@ class ModelExecutor:
         self._options = Options(compute=compute, kernel=paged_attention, experts="ragged")
         self._end_ids = end_ids
         self._tables, self._groups = tables_of(cfg, groups), len(groups)
+        self._lookahead, self._draft = lookahead, draft and draft.cfg
+        if draft is not None:
+            apart = jax.default_backend() == "cpu"
+            own = unstacked(draft.params) if apart else draft.params
+            self._params = {"model": self._params, "draft": own}
+            self._tables += (0,) * len(draft.cfg.groups)
         self._pages, self._host_pages = pages, host_pages or [0] * len(groups)
         self._layout = layout
         everywhere = [count * self.pools for count in pages]
-        whole = partial(_empty_state, cfg, groups, everywhere, page_size, dtype, self._slots + 1)
+        whole = partial(
+            _empty_state, cfg, groups, everywhere, page_size, dtype, self._slots + 1, self._draft
+        )
         lies: Any = None
         if layout is not None:
             lies = layout.state_shardings(cfg, jax.eval_shape(whole))
@@ -157,7 +175,7 @@ class ModelExecutor:
         program = self._compiled.get(key)
         if program is None:
             known = (self.cfg, self._options, choices, steps, self._tables, self._page_size)
-            program = self._compiled[key] = _program(*known, self._layout)
+            program = self._compiled[key] = _program(*known, self._layout, self._draft)
         self._state, outputs = program(self._params, self._state, inputs)
         for array in jax.tree.leaves(outputs):
             array.copy_to_host_async()
@@ -193,6 +211,8 @@ class ModelExecutor:
         inputs.slots_D[rows] = batch.slots_D + pool * self.batch
         inputs.cached_D[rows] = batch.cached_D
         inputs.tokens_D[rows] = batch.tokens_D
+        if self._lookahead and batch.guesses_DK is not None:
+            inputs.guesses_DK[rows] = batch.guesses_DK
         inputs.table_GDM[:, rows] = batch.table_GRM[:, batch.slots_D]
 
     def _put_chunk(
@@ -220,6 +240,7 @@ class ModelExecutor:
             slots_D=whole(D, self._slots),
             cached_D=whole(D, NOWHERE),
             tokens_D=whole(D, 0),
+            guesses_DK=whole((D, self._lookahead), NO_GUESS),
             table_GDM=whole((G, D, M), 0),
             tokens_T=whole(T, 0),
             positions_T=whole(T, NOWHERE),
@@ -289,10 +310,11 @@ def _program(
     tables: tuple[int, ...],
     page_size: int,
     layout: ServerLayout | None,
+    draft: ModelConfig | None,
 ) -> Callable[..., Any]:
     """The step of some choices, for all executors of a model."""
     fixed = {"choices": choices, "steps": steps, "tables": tables, "page_size": page_size}
-    step = partial(model_step, cfg=cfg, options=options, layout=layout, **fixed)
+    step = partial(model_step, cfg=cfg, options=options, layout=layout, draft=draft, **fixed)
     return jax.jit(step, donate_argnums=1)
 
 
@@ -303,8 +325,12 @@ def _empty_state(
     page_size: int,
     dtype: Any,
     slots: int,
+    draft: ModelConfig | None,
 ) -> StepState:
     cache = empty_pages(cfg, groups, pages, page_size, dtype)
+    if draft is not None:
+        every = CacheGroup(layers=tuple(range(len(draft.groups))))
+        cache += empty_pages(draft, [every], pages[:1], page_size, dtype)
     return StepState(cache, jnp.zeros(slots, jnp.int32))
 
 

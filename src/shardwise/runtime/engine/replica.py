@@ -6,17 +6,21 @@ each; a pool with nothing to do has no rows in it. Who gets which request is rou
 (`scheduling/routing.py`), between pools of a replica as between replicas.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from shardwise.runtime.engine.generation import Generation
 from shardwise.runtime.engine.slots import Slots
 from shardwise.runtime.engine.step_batch import (
+    NO_GUESS,
     ChunkRow,
     Executor,
     PageMove,
     Pending,
     StepBatch,
+    StepTokens,
 )
 from shardwise.scheduling import Scheduler, SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
@@ -55,6 +59,7 @@ class UnderWay:
     pending: Pending
     begun: float
     handed: list[tuple[EnginePool, Job]] = field(default_factory=list)
+    read: Sequence[StepTokens] | None = None
 
     @property
     def shape(self) -> StepShape:
@@ -74,6 +79,18 @@ class UnderWay:
             for batch in self.batches
         )
 
+    def guesses(self) -> tuple[int, int]:
+        """How many tokens were guessed, and how many held."""
+        given = [b.guesses_DK for b in self.batches if b.guesses_DK is not None]
+        held = sum(len(row.tokens) - 1 for tokens in self.tokens() for row in tokens.decodes)
+        return sum(int((guesses_DK != NO_GUESS).sum()) for guesses_DK in given), held
+
+    def tokens(self) -> Sequence[StepTokens]:
+        """What came out of each pool, once it is out."""
+        if self.read is None:
+            self.read = self.pending.result()
+        return self.read
+
 
 class EngineReplica:
     """An executor with its pools; with `prefills` others answer the prompts that it computes."""
@@ -91,6 +108,9 @@ class EngineReplica:
             EnginePool(self, number, config, most_tokens, generations)
             for number in range(executor.pools)
         ]
+        self.lookahead = config.lookahead
+        self.guess: Callable[[Sequence[Generation]], np.ndarray] | None = None
+        """Guesses [D, lookahead] of the next tokens, where the host makes them."""
         self.under_way: UnderWay | None = None
         self.ended = float("-inf")
         """When the last step's tokens were read."""
@@ -111,7 +131,7 @@ class EngineReplica:
             if steps > 1 and plan.shape != StepShape():
                 pool.slots.take_in(pool.scheduler.extend(plan, 1, steps))
             moves, pool.moves = pool.moves, []
-            batches.append(pool.slots.batch(plan, steps, moves))
+            batches.append(pool.slots.batch(plan, steps, moves, self.guess))
         for chunk in chunks_of(batches):
             job = chunk.generation.job
             chunk.generation.cached_tokens = job.first_hit
@@ -132,13 +152,23 @@ class EngineReplica:
         return 1 << (most.bit_length() - 1)
 
     def counted(self, now: float) -> None:
-        """The step under way is counted: who ends by length, whose prompt is whole."""
+        """The step under way is counted: who ends by length, whose prompt is whole. Where guesses
+        are checked, its tokens are waited for, as they say how far each sequence is."""
         step = self.under_way
         assert step is not None
-        for pool, plan in zip(self.pools, step.plans, strict=True):
+        for number, (pool, plan) in enumerate(zip(self.pools, step.plans, strict=True)):
             if plan.shape != StepShape():
-                result = pool.scheduler.postprocess(plan, now, step.steps)
+                accepted = self._accepted(step, number) if self.lookahead else None
+                result = pool.scheduler.postprocess(plan, now, step.steps, accepted)
                 step.handed += [(pool, job) for job in result.handoffs]
+
+    def _accepted(self, step: UnderWay, number: int) -> dict[Job, int]:
+        """How many guesses of each decoding sequence of a pool held."""
+        batch, tokens = step.batches[number], step.tokens()[number]
+        counts = [len(row.tokens) - 1 for row in tokens.decodes]
+        self.pools[number].slots.advance(batch.slots_D, counts)
+        jobs = [generation.job for generation in batch.generations]
+        return {job: n for job, n in zip(jobs, counts, strict=True) if n}
 
 
 def chunks_of(batches: Sequence[StepBatch]) -> Iterator[ChunkRow]:

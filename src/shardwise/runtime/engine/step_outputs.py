@@ -50,11 +50,12 @@ def _tokens_of(outputs: Any, batch: StepBatch, places: Places) -> StepTokens:
 
 
 def _row(outputs: Any, row: int, count: int | None) -> RowTokens:
-    tokens = outputs.tokens[:, row].tolist()
+    emitted = slice(None if outputs.counts_R is None else outputs.counts_R[row])
+    tokens = outputs.tokens[emitted, row].tolist()
     if count is None:
         return RowTokens(tokens)
-    chosen, top, values = outputs.logprobs
-    return RowTokens(tokens, chosen[:, row], top[:, row, :count], values[:, row, :count])
+    chosen, top, values = (x[emitted, row] for x in outputs.logprobs)
+    return RowTokens(tokens, chosen, top[:, :count], values[:, :count])
 
 
 def _prompt(outputs: Any, chunk: ChunkRow, at: int, count: int | None) -> RowTokens | None:
