@@ -8,7 +8,7 @@ decides their time. `programs` counts what was compiled; after `warm` it does no
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
