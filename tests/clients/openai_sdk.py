@@ -4,6 +4,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import openai
+import pytest
 
 NEEDS = ()
 
@@ -86,10 +87,7 @@ def _errors(sdk: openai.OpenAI, model: str) -> int:
         ("model", openai.NotFoundError, {"model": "another"}),
     ]
     for param, kind, changed in wrong:
-        try:
+        with pytest.raises(kind) as error:
             sdk.completions.create(**{"model": model, "prompt": "a", **changed})
-        except kind as error:
-            assert error.param == param, error  # noqa: PT017
-        else:
-            raise AssertionError(f"{changed} was not refused")
+        assert error.value.param == param
     return len(wrong)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+from llama_folder import write_llama
+from tests.clients import curl, openai_sdk
+
+from shardwise.apps.server.run import running
+from shardwise.workflows.serving import ServeModelRequest, open_replica
+
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parents[1] / "scripts"))
-
-from llama_folder import write_llama  # noqa: E402
-from tests.clients import curl, openai_sdk  # noqa: E402
-
-from shardwise.apps.server.run import running  # noqa: E402
-from shardwise.workflows.serving import ServeModelRequest, open_replica  # noqa: E402
-
 FIGURES = {
     "openai_sdk": {"logprobs", "errors"},
     "curl": {"events"},
@@ -30,12 +30,12 @@ FIGURES = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = write_llama(tmp_path_factory.mktemp("llama") / "llama", "least")
-    asked = ServeModelRequest(model=str(folder), sequences=4, prefill_chunk=64, seq=256)
+    asked = ServeModelRequest(path=str(folder), sequences=4, prefill_chunk=64, seq=256)
     with running(open_replica(asked, lambda _: None)) as (_, url):
         yield url, folder
 
 
-@pytest.mark.parametrize("client", [openai_sdk, curl])
+@pytest.mark.parametrize("client", [pytest.param(openai_sdk, marks=pytest.mark.slow), curl])
 def test_a_light_client_is_content(server, client):
     found = client.run(*server)
     assert FIGURES[client.__name__.rpartition(".")[2]] < set(found)

@@ -54,14 +54,10 @@ def answer(url: str, model: str, prompt: list[int]) -> dict:
         "temperature": 0,
         "ignore_eos": True,
         "logprobs": TOP,
-        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
     }
-    asked = {k: v for k, v in body.items() if k != "return_token_ids"}
-    request = Request(
-        f"{url}/v1/completions",
-        json.dumps(asked).encode(),
-        {"Content-Type": "application/json"},
-    )
+    data = json.dumps(body).encode()
+    request = Request(f"{url}/v1/completions", data, {"Content-Type": "application/json"})
     with urlopen(request, timeout=300) as found:
         return json.load(found)["choices"][0]["logprobs"]
 
@@ -92,8 +88,10 @@ def compared(pairs: list[tuple[dict, dict]]) -> dict:
 
 
 def _distance(mine: dict, right: dict, i: int) -> float:
-    """The greatest distance of two logprobs at one place, token by token where names are the same
-    token's, and rank by rank: tokens that are spelt alike have one name."""
-    a, b = (sorted(d["top_logprobs"][i].values())[::-1][:TOP] for d in (mine, right))
-    count = min(len(a), len(b))
-    return max(abs(x - y) for x, y in zip(a[:count], b[:count], strict=True))
+    """The greatest distance of two logprobs at one place: of tokens that both name, and of the
+    likeliest by rank, as either may name another one where the last two are near a tie."""
+    a, b = mine["top_logprobs"][i], right["top_logprobs"][i]
+    ranks = zip(*(sorted(d.values())[::-1][:TOP] for d in (a, b)), strict=True)
+    pairs = [*ranks, *((a[token], b[token]) for token in a.keys() & b.keys())]
+    assert len(pairs) >= 2 * TOP - 1
+    return max(abs(x - y) for x, y in pairs)

@@ -171,7 +171,7 @@ def unstacked(params: Mapping[str, Any]) -> dict[str, Any]:
 
     def layers(stack: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
         count = len(jax.tree.leaves(stack)[0])
-        return tuple(jax.tree.map(lambda w, at=i: w[at], dict(stack)) for i in range(count))
+        return tuple(_layer(dict(stack), i) for i in range(count))
 
     return {**params, "layers": tuple(map(layers, params["layers"]))}
 

@@ -41,6 +41,19 @@ def test_characters_of_several_tokens_come_whole():
     assert pieces_of(ids) == ["", "", "", "🙂", ""]
 
 
+def test_tokens_without_a_text_after_half_a_character_cost_no_more():
+    """They were all decoded again with each: an answer of a thousand held up the server."""
+    lengths = []
+
+    def counted(ids):
+        lengths.append(len(ids))
+        return decode(ids)
+
+    ids = [byte_token(0xF0), *[BYTES.token_to_id("</s>")] * 1000, byte_token(ord("a"))]
+    assert "".join(pieces_of(ids, decode=counted)) == decode(ids)
+    assert sum(lengths) < 10 * len(ids)
+
+
 def byte_token(byte):
     from tokenizers.pre_tokenizers import ByteLevel
 

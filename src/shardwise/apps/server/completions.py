@@ -10,7 +10,7 @@ from shardwise.apps.server.errors import bad
 from shardwise.apps.server.fields import CompletionFields
 from shardwise.apps.server.prompts import check_room, check_tokens
 from shardwise.apps.server.reply import reply
-from shardwise.apps.server.reports import completion_logprobs
+from shardwise.apps.server.reports import Spelling, completion_logprobs, spelling_of
 from shardwise.apps.server.state import ServerState
 from shardwise.workflows.serving import ModelText
 
@@ -23,8 +23,8 @@ class CompletionForm:
     prefix = "cmpl"
     kind = kind_of_part = "text_completion"
 
-    def __init__(self, text: ModelText, logprobs: int | None) -> None:
-        self._text, self._logprobs = text, logprobs
+    def __init__(self, name: Spelling, logprobs: int | None) -> None:
+        self._name, self._logprobs = name, logprobs
         self._sent: dict[int, int] = {}  # characters, of each answer
 
     def part(self, index: int, piece: AnswerPart) -> dict[str, Any]:
@@ -33,7 +33,7 @@ class CompletionForm:
         self._sent[index] = start + len(piece.text)
         report = None
         if self._logprobs is not None:
-            report = completion_logprobs(self._text, piece, self._logprobs, start)
+            report = completion_logprobs(self._name, piece, self._logprobs, start)
         return {
             "index": index,
             "text": piece.text,
@@ -67,7 +67,9 @@ async def complete(state: ServerState, request: Request, fields: CompletionField
         silent=not most,
         priority=fields.priority or 0,
     )
-    return await reply(state, request, fields, wish, CompletionForm(text, fields.logprobs))
+    return await reply(
+        state, request, fields, wish, CompletionForm(spelling_of(fields, text), fields.logprobs)
+    )
 
 
 def _prompts(fields: CompletionFields, text: ModelText) -> tuple[list[list[int]], list[str | None]]:

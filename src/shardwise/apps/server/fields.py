@@ -78,6 +78,7 @@ class GenerationFields(ApiModel):
     bad_words: Annotated[list[Stop], Field(max_length=256)] | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
+    return_tokens_as_token_ids: bool | None = Field(None, description="names of logprobs")
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     stream: bool | None = None

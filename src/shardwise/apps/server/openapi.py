@@ -20,7 +20,11 @@ def openapi(version: str) -> dict[str, Any]:
         content = {"application/json": {"schema": {"$ref": REF.format(model=model.__name__)}}}
         body = {"requestBody": {"required": True, "content": content}}
         paths[path] = {"post": _operation(body)}
-    last = {"name": "steps", "in": "query", "schema": {"type": "integer", "minimum": 1}}
+    last = {
+        "name": "steps",
+        "in": "query",
+        "schema": {"type": "integer", "minimum": 1, "maximum": 999_999},
+    }
     paths["/debug/trace"]["get"]["parameters"] = [last]
     return {
         "openapi": "3.1.0",

@@ -1,8 +1,10 @@
 """Logprobs in the two forms that OpenAI's API has for them."""
 
+from collections.abc import Callable
 from typing import Any
 
 from shardwise.apps.server.answers import AnswerPart
+from shardwise.apps.server.fields import GenerationFields
 from shardwise.workflows.serving import ModelText, TokenLogprobs
 
 LEAST = -9999.0
@@ -13,19 +15,29 @@ def _number(logprob: float) -> float:
     return max(logprob, LEAST)
 
 
+Spelling = Callable[[int], str]
+"""The name of a token in a report."""
+
+
+def spelling_of(fields: GenerationFields, text: ModelText) -> Spelling:
+    """Its text; its number where that was asked for, as texts of different tokens may be equal."""
+    by_number = fields.return_tokens_as_token_ids
+    return "token_id:{}".format if by_number else text.token_text
+
+
 def completion_logprobs(
-    text: ModelText, piece: AnswerPart, count: int, start: int
+    name: Spelling, piece: AnswerPart, count: int, start: int
 ) -> dict[str, Any]:
     """Lists side by side; `start` is where the piece's text begins. The chosen token is among the
     likeliest, whether it is one or not."""
     tokens, values, tops, offsets = [], [], [], []
     for token, entry in zip(piece.tokens, piece.logprobs, strict=True):
-        spelt = text.token_text(token)
+        spelt = name(token)
         tokens.append(spelt)
         offsets.append(start)
         start += len(spelt)
         values.append(None if entry is None else _number(entry.logprob))
-        tops.append(None if entry is None else _likeliest(text, entry, count))
+        tops.append(None if entry is None else _likeliest(name, entry, count))
     return {
         "tokens": tokens,
         "token_logprobs": values,
@@ -34,20 +46,20 @@ def completion_logprobs(
     }
 
 
-def _likeliest(text: ModelText, entry: TokenLogprobs, count: int) -> dict[str, float]:
-    found = {text.token_text(entry.token): _number(entry.logprob)}
+def _likeliest(name: Spelling, entry: TokenLogprobs, count: int) -> dict[str, float]:
+    found = {name(entry.token): _number(entry.logprob)}
     for token, logprob in entry.top[:count]:
-        found.setdefault(text.token_text(token), _number(logprob))
+        found.setdefault(name(token), _number(logprob))
     return found
 
 
-def chat_logprobs(text: ModelText, piece: AnswerPart, count: int) -> dict[str, Any]:
+def chat_logprobs(name: Spelling, piece: AnswerPart, count: int) -> dict[str, Any]:
     """A list of tokens, each with its bytes and the likeliest others."""
     return {
         "content": [
             {
-                **_spelt(text, entry.token, entry.logprob),
-                "top_logprobs": [_spelt(text, *other) for other in entry.top[:count]],
+                **_spelt(name, entry.token, entry.logprob),
+                "top_logprobs": [_spelt(name, *other) for other in entry.top[:count]],
             }
             for entry in piece.logprobs
             if entry is not None
@@ -55,6 +67,6 @@ def chat_logprobs(text: ModelText, piece: AnswerPart, count: int) -> dict[str, A
     }
 
 
-def _spelt(text: ModelText, token: int, logprob: float) -> dict[str, Any]:
-    spelt = text.token_text(token)
+def _spelt(name: Spelling, token: int, logprob: float) -> dict[str, Any]:
+    spelt = name(token)
     return {"token": spelt, "logprob": _number(logprob), "bytes": list(spelt.encode())}

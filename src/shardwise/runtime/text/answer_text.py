@@ -27,19 +27,24 @@ class Detokenizer:
         while decode(before[-count:]).startswith(BROKEN) and count < most:
             count += 1  # it began within a character
         self._ids = list(before[-count:])
-        self._sent = len(_whole(decode(self._ids)))  # characters of the text of `_ids`
+        self._text = decode(self._ids)
+        self._sent = len(_whole(self._text))  # characters of the text of `_ids`
         self._next = len(self._ids)  # where the window begins once all of it is whole
 
     def add(self, token: int) -> str:
         """The text that is certain now and was not before."""
         self._ids.append(token)
         text = self._decode(self._ids)
-        whole = _whole(text)
+        if text == self._text and not self._decode([token]):
+            self._ids.pop()  # one without a text, that is, which is to complete nothing
+            return ""
+        self._text, whole = text, _whole(text)
         new, self._sent = whole[self._sent :], max(self._sent, len(whole))
         if len(whole) == len(text):
             if self._next:
                 del self._ids[: self._next]
-                self._sent = len(self._decode(self._ids))
+                self._text = self._decode(self._ids)
+                self._sent = len(self._text)
             self._next = len(self._ids)
         elif len(self._ids) > WINDOW:
             self._shorten(text)
@@ -55,6 +60,7 @@ class Detokenizer:
             front, back = self._decode(self._ids[:cut]), self._decode(self._ids[cut:])
             if front + back == text and len(front) <= self._sent:
                 del self._ids[:cut]
+                self._text = back
                 self._sent -= len(front)
                 self._next = 0
                 return
