@@ -337,13 +337,12 @@ class Scheduler:
         return handoffs, resumed
 
     def _share_prompt(self, parent: Sequence) -> None:
-        """The forks of a prompt that is cached now: they wait with its pages, or, where nothing is
-        shared (a prompt of one token; other replicas decode; layers that keep only its end), as
-        requests of their own, which may find it in the prefix cache."""
+        """The forks of a prompt that is cached now: they wait with its pages, or, where those are
+        not shared, as requests of their own, which may find it in the prefix cache."""
         for job in parent.forks:
             del self.idle.unborn[job]
-            alone = job.request.prompt == 1 or self.config.policy in ("prefill", "static")
-            if alone or self.config.kept:
+            elsewhere = self.config.policy in ("prefill", "static")
+            if job.request.prompt == 1 or elsewhere or self.config.kept:
                 self.idle.wait(job)
             else:
                 self.cache.share(parent, job)
