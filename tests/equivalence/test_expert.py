@@ -23,6 +23,7 @@ SLOTS = {"expert_dispatch": "dense", "expert_capacity": 2.0}
         ("mixtral", {"expert": 2, "tensor": 2}, {**RAGGED, "sequence_parallel": False}),
         ("mixtral", {"data": 2, "expert": 2}, {"microbatches": 2, "expert_capacity": 2.0}),
         ("gpt-oss", {"expert": 2, "tensor": 2}, SPREAD),
+        ("qwen3-next", {"fsdp": 2, "tensor": 2}, {**RAGGED, "bits": 64}),
         ("deepseek-v3", {"expert": 2, "context": 2, "tensor": 2}, RAGGED),
         ("deepseek-v3", {"expert": 2, "tensor": 2}, {**RAGGED, "tensor_matmul": "one_way"}),
         ("mixtral", {"expert": 2, "tensor": 2}, {**RAGGED, "bits": 64}),

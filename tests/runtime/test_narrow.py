@@ -9,6 +9,7 @@ import pytest
 from tests.runtime import goldens
 
 from shardwise.errors import BadRequest
+from shardwise.plans import ServeScheduling
 from shardwise.runtime import generate, load, quantise_params
 from shardwise.runtime.cache_entry import CACHES, rounded
 from shardwise.runtime.engine import Sampling
@@ -111,7 +112,8 @@ def test_a_checkpoint_is_read_straight_into_small_numbers(checkpoint, kept):
 
 
 def answer(folder, budget=16, **kept):
-    settings = EngineSettings(batch=2, budget=budget, most_tokens=40, page_size=8, pages=12, **kept)
+    sizes = {"batch": 2, "budget": budget, "most_tokens": 40, "pages": 12}
+    settings = EngineSettings(**sizes, scheduling=ServeScheduling(page_size=8), **kept)
     engine = open_engine(folder, settings)
     (generation,) = engine.add(PROMPT, Sampling(temperature=0, max_tokens=6, ignore_end=True))
     while not engine.idle:

@@ -6,7 +6,7 @@ import pytest
 
 from shardwise.errors import BadRequest
 from shardwise.scheduling import Speculation
-from shardwise.scheduling.speculation import ngram_guess
+from shardwise.scheduling.speculation import PastTokens
 
 
 @pytest.mark.parametrize(("acceptance", "expected"), [(0.0, 1.0), (0.8, 3.3616), (1.0, 5.0)])
@@ -19,9 +19,20 @@ def test_tokens_per_step_are_those_of_the_paper(acceptance, expected):
 
 
 def test_n_grams_guess_what_followed_the_last_time():
-    assert ngram_guess([1, 2, 3, 9, 1, 2, 4, 9, 1, 2], 2, 3) == [4, 9, 1]
-    assert ngram_guess([1, 2, 3], 2, 3) == []
-    assert ngram_guess([7, 7, 7], 1, 2) == [7]
+    assert PastTokens([1, 2, 3, 9, 1, 2, 4, 9, 1, 2]).guess(3) == [4, 9, 1]
+    assert PastTokens([1, 2, 3]).guess(3) == []
+    assert PastTokens([7, 7, 7]).guess(2) == [7]
+    assert PastTokens([1, 2, 5, 3, 1, 2, 6, 9, 5, 1, 2]).guess(1) == [6]
+    assert PastTokens([4, 1, 2, 5, 3, 1, 2, 6, 4, 1, 2]).guess(1) == [5]  # three tokens first
+
+
+def test_tokens_that_come_one_by_one_are_known_as_at_once():
+    draw = Random(1)
+    tokens = [draw.randrange(3) for _ in range(60)]
+    past = PastTokens()
+    for count, token in enumerate(tokens, 1):
+        past.extend([token])
+        assert past.guess(4) == PastTokens(tokens[:count]).guess(4)
 
 
 @pytest.mark.parametrize(

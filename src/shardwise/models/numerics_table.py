@@ -16,7 +16,7 @@ from shardwise.errors import BadRequest
 from shardwise.models.numerics import ActivationName, NormKind, Numerics, Rope, Routing
 from shardwise.models.reader import Reader
 from shardwise.models.rows import read_rows
-from shardwise.models.specs import Attention, LatentAttention, Layer, Moe, ShortConv
+from shardwise.models.specs import Attention, DeltaNet, LatentAttention, Layer, Moe, ShortConv
 
 Section = Mapping[str, Any]
 ACTIVATIONS: Mapping[str, ActivationName] = {
@@ -162,7 +162,8 @@ def unsupported(layer: Layer) -> str:
     mixer, mlp = layer.mixer, layer.mlp
     if mixer is None or mlp is None:
         return "its layers hold attention or an MLP alone"
-    if not isinstance(mixer, Attention | LatentAttention | ShortConv):
+    scalar = isinstance(mixer, DeltaNet) and mixer.gate == "scalar" and not mixer.output_rank
+    if not (scalar or isinstance(mixer, Attention | LatentAttention | ShortConv)):
         return f"its layers mix by '{mixer.kind}', which the runtime does not have"
     if isinstance(mixer, LatentAttention) and mixer.sparse_top_k is not None:
         return "its latent attention chooses keys with an indexer"
@@ -170,7 +171,7 @@ def unsupported(layer: Layer) -> str:
         mixer.kind == "cross" or mixer.reuses_kv or mixer.key_is_value
     ):
         return "its layers attend to images, or share keys and values"
-    gated = not isinstance(mixer, ShortConv) and mixer.output_gate
+    gated = isinstance(mixer, LatentAttention) and mixer.output_gate
     if gated or layer.streams > 1 or layer.attention_residual or layer.per_layer_input:
         return "its layers gate attention outputs or carry more than one residual stream"
     if isinstance(mlp, Moe) and (

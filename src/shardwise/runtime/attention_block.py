@@ -18,6 +18,7 @@ PROJECTIONS = {
     "attention.k": "BTD,DKH->BTKH",
     "attention.v": "BTD,DKU->BTKU",
 }
+GATE = {"attention.gate": "BTD,DNU->BTNU"}
 
 
 def attention_block(
@@ -45,6 +46,9 @@ def attention_block(
         keys=keys_BSKH.shape[1],
     )
     out_BTNU = mark("attention", call.attend(q_BTNH, keys_BSKH, values_BSKU, scoring))
+    if a.output_gate:
+        (gate_BTNU,) = into(p, GATE, x_BTD, call)
+        out_BTNU = out_BTNU * jax.nn.sigmoid(gate_BTNU)
     out_BTD = out_of(p, "attention.o", "BTNU,NUD->BTD", out_BTNU, call)
     return mark("attention_out", out_BTD), arrays
 

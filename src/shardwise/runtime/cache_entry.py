@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from shardwise.models import Attention, LatentAttention
-from shardwise.models.specs import RecurrentMixer, ShortConv
+from shardwise.models.specs import DeltaNet, RecurrentMixer, ShortConv
 from shardwise.runtime.precision import DTYPES
 from shardwise.runtime.quant import NARROW
 
@@ -28,8 +28,15 @@ def widths(mixer: object, *, joint: bool) -> tuple[dict[str, int], int]:
 
 def states(mixer: RecurrentMixer, shape: tuple[int, ...]) -> dict[str, jax.Array]:
     """The states of `shape` sequences before their first token, in float32."""
-    assert isinstance(mixer, ShortConv)
-    return {"conv": jnp.zeros((*shape, mixer.conv_width - 1, mixer.width), jnp.float32)}
+    assert isinstance(mixer, ShortConv | DeltaNet)
+    if isinstance(mixer, ShortConv):
+        return {"conv": jnp.zeros((*shape, mixer.conv_width - 1, mixer.width), jnp.float32)}
+    values = (mixer.value_heads, mixer.key_head_dim, mixer.value_head_dim)
+    width = 2 * mixer.key_heads * mixer.key_head_dim + mixer.value_heads * mixer.value_head_dim
+    return {
+        "conv": jnp.zeros((*shape, mixer.conv_width - 1, width), jnp.float32),
+        "delta": jnp.zeros((*shape, *values), jnp.float32),
+    }
 
 
 SMALL = {jnp.dtype(NARROW[name].dtype): NARROW[name] for name in ("int8", "fp8")}

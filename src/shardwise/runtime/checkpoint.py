@@ -128,7 +128,8 @@ def save(
             value = value if piece.row.group is None else value[at]
             value = np.asarray(value if expert is None else value[expert])
             sizes = [size for _, size in piece.row.dims][int(expert is not None) :]
-            view(piece, whole)[...] = value[tuple(map(slice, sizes))]
+            place = view(piece, whole)
+            place[...] = value[tuple(map(slice, sizes))].reshape(place.shape)
         return whole
 
     planned = [(name, part[0][0].shape(), dtype_of(name)) for name, part in parts.items()]
@@ -142,8 +143,9 @@ def save(
 
 
 def view(piece: Piece, tensor: np.ndarray) -> np.ndarray:
-    """The row inside a tensor of the file, in the row's order of dims; never a copy."""
-    sizes = dict(piece.row.dims) | {"1": 1}
+    """The row inside a tensor of the file, in the row's order of dims; never a copy, so that heads
+    that the file has in groups have two dims."""
+    sizes = piece.sizes
     letters, shape = "", []
     at: list[Any] = []
     for i, axis in enumerate(piece.axes):
@@ -166,8 +168,14 @@ def view(piece: Piece, tensor: np.ndarray) -> np.ndarray:
         letters = letters.replace(".", inner)
     if "1" in letters:
         cut, letters = cut.squeeze(letters.index("1")), letters.replace("1", "")
-    order = [letters.index(x) for x, _ in piece.row.dims if x in letters]
-    return cut.transpose(order)
+    return cut.transpose([letters.index(x) for x in piece.letters if x in letters])
+
+
+def _whole(piece: Piece, entry: Entry) -> np.ndarray:
+    """The row inside a tensor of the file, with its own dims."""
+    found = view(piece, entry.open())
+    sizes = [size for _, size in piece.row.dims][int(piece.per_expert) :]
+    return found if piece.heads is None else found.reshape(sizes)
 
 
 def _tensors(cfg: ModelConfig, piece: Piece) -> Iterator[tuple[tuple[int, int | None], str]]:
@@ -254,15 +262,15 @@ def _block(
 ) -> np.ndarray:
     out = np.empty([part.stop - part.start for part in index], dtype)
     if piece.row.group is None:
-        out[...] = view(piece, entries[names[0, None]].open())[index]
+        out[...] = _whole(piece, entries[names[0, None]])[index]
         return out
     layers, *rest = index
     for i, layer in enumerate(range(layers.start, layers.stop)):
         if not piece.per_expert:
-            out[i] = view(piece, entries[names[layer, None]].open())[tuple(rest)]
+            out[i] = _whole(piece, entries[names[layer, None]])[tuple(rest)]
             continue
         for j, expert in enumerate(range(rest[0].start, rest[0].stop)):
-            out[i, j] = view(piece, entries[names[layer, expert]].open())[tuple(rest[1:])]
+            out[i, j] = _whole(piece, entries[names[layer, expert]])[tuple(rest[1:])]
     return out
 
 

@@ -100,7 +100,8 @@ def parameter_count(tree: Mapping[str, Any]) -> int:
 def _draw(row: Parameter, cfg: ModelConfig, key: jax.Array, dtype: Any) -> jax.Array:
     shape, n = stacked_shape(row), numerics_of(cfg)
     if row.role == "norm":
-        return jnp.full(shape, 1 - n.norm_offset, dtype)
+        whole = row.name == "delta.norm"  # stored without the offset (`delta_net.py`)
+        return jnp.full(shape, 1.0 if whole else 1 - n.norm_offset, dtype)
     if row.role in ("bias", "scale"):
         return jnp.zeros(shape, dtype)
     scale = 1 / np.sqrt(cfg.d_model if row.role == "lookup" else row.contracted)

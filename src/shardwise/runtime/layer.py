@@ -7,9 +7,10 @@ from jax.ad_checkpoint import checkpoint_name
 
 from shardwise.models import Attention, LatentAttention, Layer, Moe
 from shardwise.models.numerics import Rope
-from shardwise.models.specs import ShortConv
+from shardwise.models.specs import DeltaNet, ShortConv
 from shardwise.runtime.attention_block import attention_block
 from shardwise.runtime.call import Call, Past
+from shardwise.runtime.delta_net import delta_net
 from shardwise.runtime.mla import latent_attention
 from shardwise.runtime.mlp import mlp
 from shardwise.runtime.moe import moe
@@ -52,6 +53,8 @@ def _mix(
     m = layer.mixer
     if isinstance(m, ShortConv):
         return short_conv(p, x_BTD, m, call, past)
+    if isinstance(m, DeltaNet):
+        return delta_net(p, x_BTD, m, call, past)
     if isinstance(m, LatentAttention):
         return latent_attention(p, x_BTD, m, rope, call, past)
     assert isinstance(m, Attention)

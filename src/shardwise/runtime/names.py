@@ -4,7 +4,8 @@ A form says how a checkpoint lays out a row's dims: axes separated by commas, ea
 are flattened into it, major to minor; `Linear.weight` of q is "NH,D". A part in brackets is one of
 several tensors fused along that place: "[NH],D" in `qkv_proj` is the first of three blocks of rows,
 "N[P],C" in `kv_b_proj` alternates with V per head, "E,D,F[]" in gpt-oss interleaves element by
-element. E is left out where each expert has a tensor of its own, named by {expert}.
+element; "K[rU],D" has for each key head a part of its r value heads. E is left out where each
+expert has a tensor of its own, named by {expert}.
 """
 
 from collections.abc import Mapping
@@ -245,6 +246,23 @@ LFM2: Names = {
     "conv.kernel": (f"{_LAYER}conv.conv.weight", "F,1,W"),
     "conv.kernel.bias": f"{_LAYER}conv.conv.bias",
 }
+_DELTA = f"{_LAYER}linear_attn."
+_DELTA_MIXED = {"q": "K[H],D", "k": "K[H],D", "v": "K[rU],D", "gate": "K[rU],D"}
+_DELTA_CONV = {"q": "[KH],1,W", "k": "[KH],1,W", "v": "[NU],1,W"}
+QWEN3_NEXT: Names = {
+    **_QWEN_MOE,
+    "attention.q": (f"{_LAYER}self_attn.q_proj.weight", "N[H],D"),
+    "attention.gate": (f"{_LAYER}self_attn.q_proj.weight", "N[H],D"),
+    "attention.q.bias": (f"{_LAYER}self_attn.q_proj.bias", "N[H]"),
+    "attention.gate.bias": (f"{_LAYER}self_attn.q_proj.bias", "N[H]"),
+    **{f"delta.{n}": (f"{_DELTA}in_proj_qkvz.weight", form) for n, form in _DELTA_MIXED.items()},
+    **{f"delta.{n}": (f"{_DELTA}in_proj_ba.weight", "K[r],D") for n in ("beta", "decay")},
+    **{f"delta.conv_{n}": (f"{_DELTA}conv1d.weight", form) for n, form in _DELTA_CONV.items()},
+    "delta.dt_bias": f"{_DELTA}dt_bias",
+    "delta.a_log": f"{_DELTA}A_log",
+    "delta.norm": f"{_DELTA}norm.weight",
+    "delta.out": f"{_DELTA}out_proj.weight",
+}
 STARCODER2: Names = {**LLAMA, **_plain(_LAYER, {"mlp.up": "mlp.c_fc", "mlp.down": "mlp.c_proj"})}
 
 NAMES: Mapping[str, Names] = {
@@ -259,6 +277,7 @@ NAMES: Mapping[str, Names] = {
     "granite": LLAMA,
     "gemma": LLAMA,
     "lfm2": LFM2,
+    "qwen3_next": QWEN3_NEXT,
     "mixtral": MIXTRAL,
     "granitemoe": GRANITE_MOE,
     "qwen2_moe": _QWEN_MOE,
@@ -293,7 +312,8 @@ class Piece:
     """Where a row is in a tensor: letters per axis of the file, and the fused part.
 
     `axes` are the letters flattened into each axis. With `inside`, the letters after it in axis
-    `fused` (index `outer` and on) are a part of `size` starting at `start` of `total`.
+    `fused` (index `outer` and on) are a part of `size` starting at `start` of `total`. Where the
+    file has a row's N heads as K groups of r, `heads` is (K, r).
     """
 
     row: Parameter
@@ -304,6 +324,19 @@ class Piece:
     start: int = 0
     size: int = 0
     total: int = 0
+    heads: tuple[int, int] | None = None
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Of every letter of the axes."""
+        split = {} if self.heads is None else dict(zip("Kr", self.heads, strict=True))
+        return dict(self.row.dims) | {"1": 1} | split
+
+    @property
+    def letters(self) -> str:
+        """Those of the row's dims, in their order."""
+        letters = "".join(letter for letter, _ in self.row.dims)
+        return letters if self.heads is None else letters.replace("N", "Kr")
 
     @property
     def per_expert(self) -> bool:
@@ -312,8 +345,7 @@ class Piece:
 
     def shape(self) -> tuple[int, ...]:
         """Dims of the tensor in the file."""
-        sizes = dict(self.row.dims) | {"1": 1}
-        shape = []
+        sizes, shape = self.sizes, []
         for i, axis in enumerate(self.axes):
             letters = axis[: self.outer] if i == self.fused else axis
             size = 1
@@ -363,23 +395,32 @@ def _piece(
 ) -> Piece:
     template, form = forms[row.group, row.name]
     axes = tuple(axis.replace("[", "").replace("]", "") for axis in form.split(","))
+    heads = _grouped_heads(row, rows) if "r" in form else None
     if "[" not in form:
-        return Piece(row, template, axes)
+        return Piece(row, template, axes, heads=heads)
     fused = next(i for i, axis in enumerate(form.split(",")) if "[" in axis)
     outer = form.split(",")[fused].index("[")
     start = total = size = 0
     for other in rows:
         if other.group != row.group or forms[other.group, other.name][0] != template:
             continue
-        part = _part(other, forms[other.group, other.name][1])
+        part = _part(other, forms[other.group, other.name][1], rows)
         if other is row:
             start, size = total, part
         total += part
-    return Piece(row, template, axes, fused, outer, start, size, total)
+    return Piece(row, template, axes, fused, outer, start, size, total, heads)
 
 
-def _part(row: Parameter, form: str) -> int:
+def _grouped_heads(row: Parameter, rows: tuple[Parameter, ...]) -> tuple[int, int]:
+    """N heads of a row as those of the K key heads of its layer, r each."""
+    keys = next(dict(r.dims)["K"] for r in rows if r.group == row.group and "K" in dict(r.dims))
+    return keys, dict(row.dims)["N"] // keys
+
+
+def _part(row: Parameter, form: str, rows: tuple[Parameter, ...]) -> int:
     sizes, part = dict(row.dims), 1
+    if "r" in form:
+        sizes["r"] = _grouped_heads(row, rows)[1]
     for letter in form[form.index("[") + 1 : form.index("]")]:
         part *= sizes[letter]
     return part

@@ -19,24 +19,27 @@ from shardwise.runtime.attention.paged import NOWHERE, Paging
 from shardwise.runtime.call import Call, Past
 
 States = dict[str, jax.Array]
-Scan = Callable[[jax.Array, jax.Array, States], tuple[jax.Array, States]]
+Tokens = Any
+"""What a scan reads of each token: an array [R, Q, ...], or a tree of them."""
+Scan = Callable[[Tokens, jax.Array, States], tuple[jax.Array, States]]
 """(x [R, Q, ...], positions [R, Q], states [R, ...]) -> (out [R, Q, ...], states [R, ...])."""
 
 
 def carried(
-    scan: Scan, x_BTX: jax.Array, fresh: States, call: Call, past: Past | None
+    scan: Scan, x_BTX: Tokens, fresh: States, call: Call, past: Past | None
 ) -> tuple[jax.Array, States]:
     """What a scan makes of x, and the cache arrays of the group ({} without a past). `fresh` are
     the states [1, ...] of a sequence that has not begun."""
     positions_BT = call.positions_BT
     if past is None or past.fresh:
-        B = x_BTX.shape[0]
+        B = positions_BT.shape[0]
         before = {n: jnp.broadcast_to(s, (B, *s.shape[1:])) for n, s in fresh.items()}
     elif past.paging is not None:
         paging, run = past.paging, partial(_in_pages, scan)
         if paging.over is not None:
             kept = dict.fromkeys(past.arrays, "LP")
-            ins = ("BR", "BR", kept, "", paging.letters)
+            rows = jax.tree.map(lambda _: "BR", x_BTX)
+            ins = (rows, "BR", kept, "", paging.letters)
             run = paging.over(run, ins, ("BR", kept), kv_heads=1, heads=1)
         return run(x_BTX, positions_BT, past.arrays, jnp.asarray(past.layer), paging.alone())
     else:
@@ -51,7 +54,7 @@ def carried(
 
 def _in_pages(
     scan: Scan,
-    x_1XX: jax.Array,
+    x_1XX: Tokens,
     positions_1X: jax.Array,
     arrays: States,
     layer: Any,
@@ -59,14 +62,15 @@ def _in_pages(
 ) -> tuple[jax.Array, States]:
     """First the rows that decode, at once, then the blocks of prompts, in order."""
     D, C = paging.decode_DM.shape[0], paging.blocks_CM.shape[0]
-    x, positions = x_1XX[0], positions_1X[0]
+    positions = positions_1X[0]
     outs = []
     if D:
-        tokens, places = x[:D, None], positions[:D, None]
+        tokens = jax.tree.map(lambda x: x[0, :D, None], x_1XX)
+        places = positions[:D, None]
         out_D1Y, arrays = _decoded(scan, tokens, places, arrays, layer, paging)
         outs.append(out_D1Y[:, 0])
     if C:
-        x_CQX = x[D:].reshape(C, -1, *x.shape[1:])
+        x_CQX = jax.tree.map(lambda x: x[0, D:].reshape(C, -1, *x.shape[2:]), x_1XX)
         positions_CQ = positions[D:].reshape(C, -1)
         out_CQY, arrays = _chunks(scan, x_CQX, positions_CQ, arrays, layer, paging)
         outs.append(out_CQY.reshape(-1, *out_CQY.shape[2:]))
@@ -75,7 +79,7 @@ def _in_pages(
 
 def _decoded(
     scan: Scan,
-    x_D1X: jax.Array,
+    x_D1X: Tokens,
     positions_D1: jax.Array,
     arrays: States,
     layer: Any,
@@ -91,7 +95,7 @@ def _decoded(
 
 def _chunks(
     scan: Scan,
-    x_CQX: jax.Array,
+    x_CQX: Tokens,
     positions_CQ: jax.Array,
     arrays: States,
     layer: Any,
@@ -109,7 +113,7 @@ def _chunks(
         (arrays, states), (x_QX, positions_Q, goes_on, source, target, ends) = carry, xs
         held = {name: array[layer, source][None] for name, array in arrays.items()}
         states = jax.tree.map(partial(jnp.where, goes_on), states, held)
-        out_1QY, states = scan(x_QX[None], positions_Q[None], states)
+        out_1QY, states = scan(jax.tree.map(lambda x: x[None], x_QX), positions_Q[None], states)
         arrays = _written(arrays, layer, target[None], ends[None], states)
         return (arrays, states), out_1QY[0]
 

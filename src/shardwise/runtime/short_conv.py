@@ -4,7 +4,7 @@ u = b * x;  y_t = sum_j w_j u_(t-j), j < W;  out = c * y        with b, c, x pro
 """
 
 from collections.abc import Mapping
-from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -30,22 +30,27 @@ def short_conv(
     mark = call.options.mark
     b_BTF, c_BTF, x_BTF = into(p, PROJECTIONS, x_BTD, call)
     u_BTF = mark("qkv", b_BTF * x_BTF)
-    scan = partial(_convolved, p["conv.kernel"], p.get("conv.kernel.bias"))
+
+    def scan(u_RQF: jax.Array, positions_RQ: jax.Array, before: States) -> tuple[Any, States]:
+        held = p["conv.kernel"], p.get("conv.kernel.bias")
+        y_RQF, after = convolved(*held, u_RQF, positions_RQ, before["conv"])
+        return y_RQF, {"conv": after}
+
     y_BTF, arrays = carried(scan, u_BTF, states(m, (1,)), call, past)
     gated_BTF = mark("attention", c_BTF * mark("attention", y_BTF))
     return mark("attention_out", out_of(p, "conv.out", "BTF,FD->BTD", gated_BTF, call)), arrays
 
 
-def _convolved(
+def convolved(
     kernel_FW: jax.Array,
     bias_F: jax.Array | None,
     u_RQF: jax.Array,
     positions_RQ: jax.Array,
-    before: States,
-) -> tuple[jax.Array, States]:
-    """The state is the inputs of the last W - 1 tokens."""
+    before_RVF: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """The convolution of each channel, and the inputs of the last W - 1 tokens, its state."""
     Q, back = u_RQF.shape[1], kernel_FW.shape[1] - 1
-    held_RSF = jnp.concatenate((before["conv"].astype(u_RQF.dtype), u_RQF), axis=1)
+    held_RSF = jnp.concatenate((before_RVF.astype(u_RQF.dtype), u_RQF), axis=1)
     weights_WF = kernel_FW.T.astype(u_RQF.dtype)[:, None, None]
     y_RQF = jnp.zeros_like(u_RQF)
     for j in range(back, -1, -1):
@@ -56,4 +61,4 @@ def _convolved(
     count_R1 = (positions_RQ >= 0).sum(1, keepdims=True)
     last_RV = count_R1 + jnp.arange(back)[None]
     after_RVF = jnp.take_along_axis(held_RSF, last_RV[..., None], axis=1)
-    return y_RQF, {"conv": after_RVF.astype(before["conv"].dtype)}
+    return y_RQF, after_RVF.astype(before_RVF.dtype)

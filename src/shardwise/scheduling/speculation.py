@@ -5,7 +5,7 @@ them all and adds one of its own. With each guess accepted with probability a by
 brings (1 - a^(k+1)) / (1 - a) tokens on average (Leviathan et al., arXiv 2211.17192, eq. 1).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
@@ -50,15 +50,35 @@ class Speculation:
         return count
 
 
-def ngram_guess(tokens: Sequence[int], length: int, count: int) -> list[int]:
-    """What followed the last `length` tokens when they last stood earlier in the sequence: at most
-    `count` tokens, none where they did not (prompt lookup decoding).
+class PastTokens:
+    """A sequence, and what followed its last tokens when they stood in it before (prompt lookup
+    decoding): the longest of `LENGTHS` that did, the last time that it did.
 
-    >>> ngram_guess([5, 6, 7, 8, 5, 6], length=2, count=3)
+    >>> past = PastTokens([5, 6, 7, 8, 5, 6])
+    >>> past.guess(3)
     [7, 8, 5]
     """
-    last = list(tokens[-length:])
-    for start in range(len(tokens) - length - 1, -1, -1):
-        if list(tokens[start : start + length]) == last:
-            return list(tokens[start + length : start + length + count])
-    return []
+
+    LENGTHS = (3, 2)
+
+    def __init__(self, tokens: Iterable[int] = ()) -> None:
+        self.tokens: list[int] = []
+        self._after: dict[tuple[int, ...], int] = {}  # where what followed begins
+        self.extend(tokens)
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Tokens that come next."""
+        for token in tokens:
+            end = len(self.tokens)
+            for length in self.LENGTHS:
+                if end >= length:
+                    self._after[tuple(self.tokens[end - length :])] = end
+            self.tokens.append(token)
+
+    def guess(self, count: int) -> list[int]:
+        """At most `count` tokens that may come next; none where nothing is known."""
+        for length in self.LENGTHS:
+            start = self._after.get(tuple(self.tokens[-length:]))
+            if start is not None:
+                return self.tokens[start : start + count]
+        return []

@@ -83,6 +83,8 @@ class ServeModelRequest:
     kv_tokens: int | None = None
     weights: str | None = None
     kv: str | None = None
+    guesses: int | None = None
+    draft: str | None = None
     warm: str = "lazy"
     cpu_devices: int | None = None
     coordinator: str | None = None
@@ -115,11 +117,15 @@ class ServeModelRequest:
             _planned(plan) if plan is not None else EngineSettings(batch=SEQUENCES, budget=CHUNK)
         )
         batch = self.sequences or asked.batch
-        size = asked.scheduling.page_size
+        size, guesses = asked.scheduling.page_size, self.guesses
+        if guesses is None:
+            guesses = asked.scheduling.guesses
         return replace(
             asked,
             batch=batch,
             budget=max(self.prefill_chunk or asked.budget, batch + 1),
+            draft=None if self.draft is None else Path(self.draft),
+            scheduling=replace(asked.scheduling, guesses=guesses, acceptance=0.0, guess_cost=0.0),
             most_tokens=self.seq,
             pages=None if self.kv_tokens is None else -(-self.kv_tokens // size),
             weights=self.weights or asked.weights,
@@ -158,7 +164,7 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
     folder = Path(asked.path if plan is None else asked.model or plan.model)
     text = read_model_text(folder)
     if plan is not None:
-        for warning in _check_plan(plan, folder):
+        for warning in _check_plan(plan, folder, asked):
             tell(f"warning: {warning}")
     tell(f"loading {folder}")
     engine = open_engine(folder, asked.settings(plan), text.end_ids, hosts)
@@ -187,7 +193,7 @@ def _warm(engine: Engine, tell: Callable[[str], None]) -> None:
         tell(f"compiled step {i} of {shapes}")
 
 
-def _check_plan(plan: ServePlan, folder: Path) -> list[str]:
+def _check_plan(plan: ServePlan, folder: Path, asked: ServeModelRequest) -> list[str]:
     """What of a plan this engine does not do. Raises BadRequest for another model's checkpoint."""
     if plan.model_hash and model_hash(load_model(folder)) != plan.model_hash:
         raise BadRequest(
@@ -199,7 +205,9 @@ def _check_plan(plan: ServePlan, folder: Path) -> list[str]:
         f"the plan has the times of {plan.engine}": plan.engine != JAX.engine,
         "sequences are not swapped to the host": scheduling.swap,
         "no prefixes are kept on the host": scheduling.host_cache_share,
-        "no tokens are guessed": scheduling.guesses,
+        "guesses come from a sequence's own past, not from a model (--draft DIR)": (
+            scheduling.guess_cost and asked.draft is None
+        ),
     }
     return [f"{said}; JAX serves it here" for said, true in left_out.items() if true]
 

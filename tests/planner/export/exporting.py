@@ -8,7 +8,14 @@ from shardwise.models import ModelConfig, from_hf
 from shardwise.plans import MESH_AXES, TrainDtypes, TrainPlan, model_hash
 from shardwise.scheduling import schedule_row
 
-DENSE_CONFIG = llama(num_hidden_layers=24, num_attention_heads=16, num_key_value_heads=16)
+DENSE_CONFIG = llama(
+    num_hidden_layers=24,
+    num_attention_heads=16,
+    num_key_value_heads=16,
+    hidden_size=1024,
+    intermediate_size=1024,
+    vocab_size=1024,
+)
 DENSE = from_hf(DENSE_CONFIG, name="dense")
 MOE = from_hf(
     llama(

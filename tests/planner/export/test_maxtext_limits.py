@@ -42,8 +42,10 @@ def a_plan(model: str, on: str, mesh: dict[str, int], **choices):
 def obstacles(model: str, on: str, mesh: dict[str, int], **choices) -> dict[str, str]:
     """The rules that a plan breaks, by field."""
     plan, cfg, piece = a_plan(model, on, mesh, **choices)
-    found = SOFTWARE["maxtext"].obstacles(candidates_of_plan(plan, cfg, piece))
-    return {obstacle.field: obstacle.rule for obstacle in found}
+    found: dict[str, str] = {}
+    for obstacle in SOFTWARE["maxtext"].obstacles(candidates_of_plan(plan, cfg, piece)):
+        found[obstacle.field] = found.get(obstacle.field, "") + obstacle.rule
+    return found
 
 
 BY = {"ring": {"context_method": "ring"}, "ulysses": {"context_method": "ulysses"}}
@@ -53,6 +55,10 @@ REFUSED = [
      "the square of context", BY["ring"]),
     (FULL, "v5p:4x4x12", {"fsdp": 64, "context": 3}, {"sequence_length": 4608}, "mesh",
      "context is even", None),
+    ("qwen2.5-0.5b", "v5e:16x16", {"fsdp": 256}, {"global_batch_sequences": 256}, "mesh",
+     "d_model and the ranks", None),
+    ("qwen3-0.6b", "v5p:4x4x12", {"fsdp": 64, "tensor": 3}, {"global_batch_sequences": 192},
+     "mesh", "d_ff", None),
     (FULL, "v5e:4x4", {"context": 16}, {"sequence_length": 4080}, "mesh", "twice it divides", {}),
     (FULL, "v5e:4x4", {"tensor": 16}, {}, "mesh", "key-value heads", None),
     (FULL, "v5e:4x4", {"context": 4, "tensor": 4}, BY["ulysses"], "mesh", "key-value heads",

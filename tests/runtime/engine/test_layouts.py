@@ -36,6 +36,7 @@ FAMILIES = [
     pytest.param("qwen3-moe", {"data": 2, "expert": 4}, "heads", marks=pytest.mark.slow),
     pytest.param("gpt-oss", {"fsdp": 2, "tensor": 2}, "heads", marks=pytest.mark.slow),
     pytest.param("lfm2", {"data": 2, "tensor": 4}, BATCH, marks=pytest.mark.slow),
+    pytest.param("qwen3-next", {"data": 2, "tensor": 4}, BATCH, marks=pytest.mark.slow),
     pytest.param("deepseek-v3", {"expert": 2, "tensor": 4}, SEQUENCE, marks=pytest.mark.slow),
 ]
 

@@ -21,6 +21,8 @@ COUNTERS = {
     "generation_tokens": "Tokens of answers.",
     "prefix_cache_queries": "Tokens of prompts that the prefix cache was asked for.",
     "prefix_cache_hits": "Tokens of prompts that it had.",
+    "spec_decode_num_draft_tokens": "Tokens guessed.",
+    "spec_decode_num_accepted_tokens": "Tokens guessed that held.",
 }
 STEP_SECONDS = {
     "step_seconds": "Seconds of steps, as measured.",
@@ -96,7 +98,9 @@ class ServerMetrics:
         shape = record.shape
         tokens = shape.prefill_tokens + shape.decode_tokens
         self.histograms["iteration_tokens_total"].observe(tokens)
-        self.counters["generation_tokens"].inc(shape.samples * record.steps)
+        self.counters["generation_tokens"].inc(shape.samples * record.steps + record.accepted)
+        self.counters["spec_decode_num_draft_tokens"].inc(record.guessed)
+        self.counters["spec_decode_num_accepted_tokens"].inc(record.accepted)
         self._seconds["step_seconds"].inc(max(record.seconds, 0.0))
         self._seconds["predicted_step_seconds"].inc(self._predicted(record) or 0.0)
 

@@ -98,6 +98,23 @@ def _placeable(c: Candidates) -> bool:
     return all(kind in TENSORS for kind, place in places.items() if place != "recompute")
 
 
+def _stored_evenly(c: Candidates) -> np.ndarray:
+    """Whether fsdp, context and expert divide every dim that they store (`logical_axis_rules` of
+    base.yml): jit refuses a state whose pieces are not alike."""
+    latent = [g.mixer for g in c.cfg.groups if isinstance(g.mixer, LatentAttention)]
+    ranks = {rank for m in latent for rank in (m.q_lora_rank, m.kv_lora_rank) if rank}
+    rows = c.degree("fsdp") * c.degree("context") * c.degree("expert")
+    return np.all([size % rows == 0 for size in {c.cfg.d_model, *ranks}], axis=0)
+
+
+def _cut_evenly(c: Candidates) -> np.ndarray:
+    """Whether tensor divides the dims that it cuts, besides heads."""
+    mlps = [g.mlp for g in c.cfg.groups if g.mlp]
+    widths = {mlp.d_ff for mlp in mlps} | {getattr(mlp, "shared_d_ff", 0) for mlp in mlps}
+    sizes = {c.cfg.d_model, c.cfg.vocabulary, *widths}
+    return np.all([size % c.degree("tensor") == 0 for size in sizes], axis=0)
+
+
 def _tiled(c: Candidates) -> np.ndarray:
     """Whether a device's share of the tokens that pass at once is cut into equal tiles (types.py);
     a pipeline takes all microbatches at once."""
@@ -216,6 +233,18 @@ MAXTEXT = SoftwareRow(
             _one_kind,
             "its pipeline repeats one kind of layer",
             "use stage=1",
+        ),
+        always(
+            "mesh",
+            _stored_evenly,
+            "fsdp x context x expert divides d_model and the ranks of latent attention",
+            "use degrees that divide them",
+        ),
+        always(
+            "mesh",
+            _cut_evenly,
+            "tensor divides d_model, d_ff and the vocabulary",
+            "use a degree that divides them",
         ),
         KV_HEADS,
         *CONTEXT,

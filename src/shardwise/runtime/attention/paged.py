@@ -33,7 +33,7 @@ NOWHERE = -1
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=("decode_DM", "blocks_CM", "starts_C"),
-    meta_fields=("size", "over", "places"),
+    meta_fields=("size", "over", "places", "each"),
 )
 @dataclass(frozen=True, slots=True)
 class Paging:
@@ -42,7 +42,8 @@ class Paging:
     chunk begins at position `starts_C`. Pages hold `size` tokens.
 
     On a mesh `over` makes a function of one device's part (`ServerLayout.over`), inside of which
-    the places of each page may be cut over the axis `places`.
+    the places of each page may be cut over the axis `places`. A row that decodes has `each` tokens,
+    more than one where guesses are checked.
     """
 
     decode_DM: Any
@@ -51,6 +52,12 @@ class Paging:
     size: int
     over: Callable[..., Any] | None = None
     places: str | None = None
+    each: int = 1
+
+    @property
+    def decoding(self) -> int:
+        """Tokens of the rows that decode; they come first."""
+        return self.decode_DM.shape[0] * self.each
 
     @property
     def letters(self) -> "Paging":
@@ -68,14 +75,16 @@ class Paging:
     def put(self, positions_X: jax.Array, here: int, none: int) -> tuple[jax.Array, jax.Array]:
         """The page, and the place in it, in which each token is written; page `none` for padding
         and for what another device has."""
-        D, C = self.decode_DM.shape[0], self.blocks_CM.shape[0]
         index_X = jnp.maximum(positions_X, 0) // self.size
-        parts = []
-        if D:
-            parts.append(jnp.take_along_axis(self.decode_DM, index_X[:D, None], axis=1)[:, 0])
-        if C:
-            index_CQ = index_X[D:].reshape(C, -1)
-            parts.append(jnp.take_along_axis(self.blocks_CM, index_CQ, axis=1).reshape(-1))
+        halves = (
+            (self.decode_DM, index_X[: self.decoding]),
+            (self.blocks_CM, index_X[self.decoding :]),
+        )
+        parts = [
+            jnp.take_along_axis(table_RM, index.reshape(len(table_RM), -1), axis=1).reshape(-1)
+            for table_RM, index in halves
+            if len(table_RM)
+        ]
         places_X = positions_X % self.size - self.first(here)
         here_X = (positions_X >= 0) & (places_X >= 0) & (places_X < here)
         return jnp.where(here_X, jnp.concatenate(parts), none), jnp.maximum(places_X, 0)
@@ -123,16 +132,14 @@ def paged_attention(
     if keys.paging.over is not None:
         return _on_mesh(q_BXNH, keys, values, scoring)
     q_XNH, positions_X = q_BXNH[0], scoring.q_positions_BT[0]
-    D, C = keys.paging.decode_DM.shape[0], keys.paging.blocks_CM.shape[0]
-    outs = []
-    if D:
-        rows = (q_XNH[:D, None], positions_X[:D, None], keys.paging.decode_DM)
-        outs.append(_attend(*rows, keys, values, scoring)[:, 0])
-    if C:
-        q_CQNH = q_XNH[D:].reshape(C, -1, *q_XNH.shape[1:])
-        rows = (q_CQNH, positions_X[D:].reshape(C, -1), keys.paging.blocks_CM)
-        out_CQNU = _attend(*rows, keys, values, scoring)
-        outs.append(out_CQNU.reshape(-1, *out_CQNU.shape[2:]))
+    paging, outs = keys.paging, []
+    first, rest = slice(paging.decoding), slice(paging.decoding, None)
+    for table_RM, part in ((paging.decode_DM, first), (paging.blocks_CM, rest)):
+        if R := len(table_RM):
+            q_RQNH = q_XNH[part].reshape(R, -1, *q_XNH.shape[1:])
+            positions_RQ = positions_X[part].reshape(R, -1)
+            out_RQNU = _attend(q_RQNH, positions_RQ, table_RM, keys, values, scoring)
+            outs.append(out_RQNU.reshape(-1, *out_RQNU.shape[2:]))
     return jnp.concatenate(outs)[None]
 
 

@@ -24,10 +24,10 @@ from shardwise.runtime.engine.generation import (
     Finish,
     Generation,
     Sampling,
-    TokenLogprobs,
 )
+from shardwise.runtime.engine.guessing import by_draft, by_past
 from shardwise.runtime.engine.replica import EnginePool, EngineReplica, UnderWay
-from shardwise.runtime.engine.step_batch import Executor, PageMove, RowTokens
+from shardwise.runtime.engine.step_batch import Executor, PageMove, RowTokens, StepBatch, StepTokens
 from shardwise.scheduling import Request, SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
 from shardwise.scheduling.requests import Sequence as Job
@@ -50,6 +50,9 @@ class StepRecord(NamedTuple):
     replica: int = 0
     seconds: float = 0.0
     """From the end of the replica's step before it, or from when it was given, to its own end."""
+    guessed: int = 0
+    accepted: int = 0
+    """Of the tokens guessed, those that held."""
 
 
 class Engine:
@@ -60,7 +63,8 @@ class Engine:
     each are moved to one of the others for its answer. `routing` says who gets a request.
     `end_ids` are the model's own stop tokens, `most_tokens` its longest sequence (prompt and answer
     together), `multi_step` how many decoding steps may run without the host in between. `ahead`
-    gives a step to the executor before the last one's tokens are read.
+    gives a step to the executor before the last one's tokens are read. Where `config.lookahead`
+    tokens are guessed, that is by the sequence's own past, or `drafted` by the executors.
     """
 
     def __init__(
@@ -74,6 +78,7 @@ class Engine:
         most_tokens: int | None = None,
         multi_step: int = 1,
         ahead: bool = True,
+        drafted: bool = False,
         clock: Callable[[], float] = time.monotonic,
         seed: int | None = None,
     ) -> None:
@@ -93,6 +98,10 @@ class Engine:
             EngineReplica(executor, own, self.most_tokens, self._generations)
             for executor, own in kinds
         ]
+        for replica in self.replicas:
+            if replica.lookahead:
+                made = by_draft if drafted else by_past
+                replica.guess = made(replica.lookahead, self.end_ids)
         self._answering = [p for r in self.replicas if not r.prefills for p in r.pools]
         self._entry = [p for r in self.replicas if r.prefills for p in r.pools] or self._answering
         self._route = make_router(routing, len(self._entry))
@@ -201,7 +210,8 @@ class Engine:
 
     def _step(self, replica: EngineReplica) -> list[Generation]:
         news: list[Generation] = []
-        if not self.ahead or self._held_back(replica):
+        step, ahead = replica.under_way, self.ahead and not replica.lookahead
+        if step is not None and (not ahead or step.is_held(self.end_ids)):
             news += self._read(replica)
         plans = replica.schedule(self.clock())
         refused = [job for plan in plans for job in plan.refused]
@@ -227,11 +237,6 @@ class Engine:
         steps = replica.steps(plans, self.multi_step, self.end_ids)
         return replica.give(plans, steps, self.clock())
 
-    def _held_back(self, replica: EngineReplica) -> bool:
-        """Whether a row under way decides on the host what its next step may emit."""
-        step = replica.under_way
-        return step is not None and any(g.is_held(self.end_ids) for g in step.generations())
-
     def _waits_for_tokens(self, replica: EngineReplica, plans: Sequence[StepPlan]) -> bool:
         """Whether a step puts in tokens of an answer that are still under way."""
         if replica.under_way is None:
@@ -252,23 +257,34 @@ class Engine:
         return self._tokens_of(replica, step) if step is not None else []
 
     def _tokens_of(self, replica: EngineReplica, step: UnderWay) -> list[Generation]:
-        rows = list(step.rows())
+        found = step.tokens()
         now = self.clock()
         news: list[Generation] = []
-        for generation, row, prompt in rows:
-            if prompt is not None and not generation.done:
-                generation.prompt_logprobs += _logprobs(prompt)
-            if row is not None and self._take(generation, row, now):
-                news.append(generation)
+        for batch, tokens in zip(step.batches, found, strict=True):
+            self._read_rows(batch, tokens, now, news)
         for pool, job in step.handed:
             self._hand_over(pool, job)
         waiting, used = self.queued, self.pages - self.available
         number = self.replicas.index(replica)
         seconds, replica.ended = now - max(step.begun, replica.ended), now
-        record = StepRecord(step.shape, step.steps, step.begun, now, waiting, used, number, seconds)
+        guesses = step.guesses() if replica.lookahead else (0, 0)
+        of_replica = waiting, used, number, seconds, *guesses
+        record = StepRecord(step.shape, step.steps, step.begun, now, *of_replica)
         for observer in self.observers:
             observer(record)
         return news
+
+    def _read_rows(
+        self, batch: StepBatch, tokens: StepTokens, now: float, news: list[Generation]
+    ) -> None:
+        for generation, row in zip(batch.generations, tokens.decodes, strict=True):
+            if self._take(generation, row, now):
+                news.append(generation)
+        for chunk, row, prompt in zip(batch.chunks, tokens.chunks, tokens.prompts, strict=True):
+            if prompt is not None and not chunk.generation.done:
+                chunk.generation.prompt_logprobs += prompt.reported()
+            if row is not None and self._take(chunk.generation, row, now):
+                news.append(chunk.generation)
 
     # Between replicas.
 
@@ -322,7 +338,7 @@ class Engine:
         """Add what a row emitted, up to where the generation ends; whether anything came."""
         if generation.done:
             return False
-        reported = _logprobs(row)
+        reported = row.reported()
         finish: Finish | None = None
         for i, token in enumerate(row.tokens):
             generation.tokens.append(token)
@@ -382,17 +398,3 @@ class Engine:
             return ()
         tokens, full = np.array(prompt, np.int32), len(prompt) // size
         return tuple(tokens[i * size : (i + 1) * size].tobytes() for i in range(full))
-
-
-def _logprobs(row: RowTokens) -> list[TokenLogprobs]:
-    """What a row reports of each token; nothing where it was not asked for it."""
-    if row.logprobs is None:
-        return []
-    assert row.top is not None
-    assert row.top_logprobs is not None
-    return [
-        TokenLogprobs(token, float(logprob), tuple(zip(top.tolist(), values.tolist(), strict=True)))
-        for token, logprob, top, values in zip(
-            row.tokens, row.logprobs, row.top, row.top_logprobs, strict=True
-        )
-    ]

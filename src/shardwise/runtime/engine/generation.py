@@ -7,6 +7,7 @@ from typing import Any, Literal, Protocol, Self
 import numpy as np
 
 from shardwise.errors import BadRequest
+from shardwise.scheduling.speculation import PastTokens
 
 Finish = Literal["stop", "length", "abort"]
 """Why a generation ended: a stop token or string, its `max_tokens`, or `Engine.cancel`."""
@@ -137,6 +138,8 @@ class Generation:
     """The token that ended it, which is the last of its tokens."""
     form: Constrained | None = None
     """What may come next, where its sampling has a form."""
+    past: PastTokens | None = None
+    """What followed what in it, where guesses are made of that."""
     job: Any = None
     """Its `scheduling.Sequence`."""
     pool: Any = None

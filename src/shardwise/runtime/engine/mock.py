@@ -12,6 +12,7 @@ import numpy as np
 
 from shardwise.runtime.engine.generation import Generation, Sampling
 from shardwise.runtime.engine.step_batch import (
+    NO_GUESS,
     ON_DEVICE,
     ChunkRow,
     RowTokens,
@@ -107,15 +108,23 @@ class _MockPool:
     def _decode(self, batch: StepBatch, row: int) -> RowTokens:
         tokens: list[int] = []
         slot = batch.slots_D[row]
+        guesses: list[int] = []
+        if batch.guesses_DK is not None:
+            guesses = [int(g) for g in batch.guesses_DK[row]]
+            guesses = guesses[: guesses.index(NO_GUESS)] if NO_GUESS in guesses else guesses
         table_GM = batch.table_GRM[:, slot]
         token = batch.tokens_D[row]
         token = int(self._emitted[slot] if token == ON_DEVICE else token)
-        for step in range(batch.steps):
-            cached = int(batch.cached_D[row]) + step
-            self._write(table_GM, cached, np.array([token]))
-            token = self._next(table_GM, cached + 1)
+        cached = int(batch.cached_D[row])
+        if guesses:
+            self._write(table_GM, cached + 1, np.array(guesses))
+        for step in range(batch.steps + len(guesses)):
+            self._write(table_GM, cached + step, np.array([token]))
+            token = self._next(table_GM, cached + step + 1)
             token = _in_form(batch.generations[row], token, self.vocabulary)
             tokens.append(token)
+            if guesses and (step == len(guesses) or token != guesses[step]):
+                break
         self._emitted[slot] = token
         return _row(tokens, batch.generations[row].sampling)
 

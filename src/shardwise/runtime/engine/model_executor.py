@@ -27,7 +27,8 @@ from shardwise.runtime.engine.model_step import (
 from shardwise.runtime.engine.row_settings import choices_of, settings_of
 from shardwise.runtime.engine.sampling import Choices
 from shardwise.runtime.engine.server_layout import ServerLayout
-from shardwise.runtime.engine.step_batch import ChunkRow, RowTokens, StepBatch, StepTokens
+from shardwise.runtime.engine.step_batch import NO_GUESS, ChunkRow, StepBatch
+from shardwise.runtime.engine.step_outputs import PendingStep, Places
 from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import empty_pages
 from shardwise.runtime.stack import unstacked
@@ -42,13 +43,11 @@ LIKELIEST = Choices()
 Key = tuple[int, int, int, Choices]
 
 
-class Places(NamedTuple):
-    """Where a pool's rows are in a step's outputs: its first decoding row, the row of its first
-    chunk, and where in T each chunk begins."""
+class DraftModel(NamedTuple):
+    """A smaller model of the same vocabulary that guesses tokens."""
 
-    decodes: int
-    chunks: int
-    tokens: list[int]
+    params: Mapping[str, Any]
+    cfg: ModelConfig
 
 
 class ModelExecutor:
@@ -56,7 +55,8 @@ class ModelExecutor:
     lie already. Each of its pools has rows for `batch` sequences, steps of `budget` tokens and of
     each of `groups` so many `pages`, of which a sequence has at most `table_width`; `host_pages` of
     the host's take swapped sequences and the prefix cache's second tier. `dtype` of the cache is a
-    float's or a small one's."""
+    float's or a small one's. Of each row that decodes `lookahead` guesses are checked; a `draft`
+    model makes them, with pages of its own by the same tables."""
 
     def __init__(
         self,
@@ -75,6 +75,8 @@ class ModelExecutor:
         end_ids: frozenset[int] = frozenset(),
         multi_step: int = 1,
         layout: ServerLayout | None = None,
+        lookahead: int = 0,
+        draft: DraftModel | None = None,
     ) -> None:
         self.pools = 1 if layout is None else layout.pool_count
         self.cfg, self.batch, self.budget = cfg, batch, budget
@@ -84,10 +86,18 @@ class ModelExecutor:
         self._options = Options(compute=compute, kernel=paged_attention, experts="ragged")
         self._end_ids = end_ids
         self._tables, self._groups = tables_of(cfg, groups), len(groups)
+        self._lookahead, self._draft = lookahead, draft and draft.cfg
+        if draft is not None:
+            apart = jax.default_backend() == "cpu"
+            own = unstacked(draft.params) if apart else draft.params
+            self._params = {"model": self._params, "draft": own}
+            self._tables += (0,) * len(draft.cfg.groups)
         self._pages, self._host_pages = pages, host_pages or [0] * len(groups)
         self._layout = layout
         everywhere = [count * self.pools for count in pages]
-        whole = partial(_empty_state, cfg, groups, everywhere, page_size, dtype, self._slots + 1)
+        whole = partial(
+            _empty_state, cfg, groups, everywhere, page_size, dtype, self._slots + 1, self._draft
+        )
         lies: Any = None
         if layout is not None:
             lies = layout.state_shardings(cfg, jax.eval_shape(whole))
@@ -165,7 +175,7 @@ class ModelExecutor:
         program = self._compiled.get(key)
         if program is None:
             known = (self.cfg, self._options, choices, steps, self._tables, self._page_size)
-            program = self._compiled[key] = _program(*known, self._layout)
+            program = self._compiled[key] = _program(*known, self._layout, self._draft)
         self._state, outputs = program(self._params, self._state, inputs)
         for array in jax.tree.leaves(outputs):
             array.copy_to_host_async()
@@ -201,6 +211,8 @@ class ModelExecutor:
         inputs.slots_D[rows] = batch.slots_D + pool * self.batch
         inputs.cached_D[rows] = batch.cached_D
         inputs.tokens_D[rows] = batch.tokens_D
+        if self._lookahead and batch.guesses_DK is not None:
+            inputs.guesses_DK[rows] = batch.guesses_DK
         inputs.table_GDM[:, rows] = batch.table_GRM[:, batch.slots_D]
 
     def _put_chunk(
@@ -228,6 +240,7 @@ class ModelExecutor:
             slots_D=whole(D, self._slots),
             cached_D=whole(D, NOWHERE),
             tokens_D=whole(D, 0),
+            guesses_DK=whole((D, self._lookahead), NO_GUESS),
             table_GDM=whole((G, D, M), 0),
             tokens_T=whole(T, 0),
             positions_T=whole(T, NOWHERE),
@@ -288,36 +301,6 @@ class ModelExecutor:
         return (x.shape[0], self._host_pages[group] * self.pools, *x.shape[2:])
 
 
-class PendingStep:
-    """A step that the device runs."""
-
-    def __init__(
-        self, batches: Sequence[StepBatch], outputs: StepOutputs, places: list[Places]
-    ) -> None:
-        self._batches, self._outputs, self._places = batches, outputs, places
-
-    def result(self) -> list[StepTokens]:
-        """Its tokens by pool, once they are out."""
-        outputs = jax.tree.map(np.asarray, self._outputs)
-        pairs = zip(self._batches, self._places, strict=True)
-        return [_tokens_of(outputs, batch, places) for batch, places in pairs]
-
-
-def _tokens_of(outputs: Any, batch: StepBatch, places: Places) -> StepTokens:
-    decodes = [
-        _row(outputs, places.decodes + i, generation.sampling.logprobs)
-        for i, generation in enumerate(batch.generations)
-    ]
-    chunks: list[RowTokens | None] = []
-    prompts: list[RowTokens | None] = []
-    for i, (chunk, at) in enumerate(zip(batch.chunks, places.tokens, strict=True)):
-        wanted = chunk.generation.sampling
-        row = _row(outputs, places.chunks + i, wanted.logprobs) if chunk.last else None
-        chunks.append(row)
-        prompts.append(_prompt(outputs, chunk, at, wanted.prompt_logprobs))
-    return StepTokens(decodes, chunks, prompts)
-
-
 @lru_cache(maxsize=256)
 def _program(
     cfg: ModelConfig,
@@ -327,10 +310,11 @@ def _program(
     tables: tuple[int, ...],
     page_size: int,
     layout: ServerLayout | None,
+    draft: ModelConfig | None,
 ) -> Callable[..., Any]:
     """The step of some choices, for all executors of a model."""
     fixed = {"choices": choices, "steps": steps, "tables": tables, "page_size": page_size}
-    step = partial(model_step, cfg=cfg, options=options, layout=layout, **fixed)
+    step = partial(model_step, cfg=cfg, options=options, layout=layout, draft=draft, **fixed)
     return jax.jit(step, donate_argnums=1)
 
 
@@ -341,8 +325,12 @@ def _empty_state(
     page_size: int,
     dtype: Any,
     slots: int,
+    draft: ModelConfig | None,
 ) -> StepState:
     cache = empty_pages(cfg, groups, pages, page_size, dtype)
+    if draft is not None:
+        every = CacheGroup(layers=tuple(range(len(draft.groups))))
+        cache += empty_pages(draft, [every], pages[:1], page_size, dtype)
     return StepState(cache, jnp.zeros(slots, jnp.int32))
 
 
@@ -368,25 +356,6 @@ def _starts(batch: StepBatch) -> Iterator[int]:
     for chunk in batch.chunks:
         yield at
         at += _blocks(chunk) * QUERY_BLOCK
-
-
-def _row(outputs: Any, row: int, count: int | None) -> RowTokens:
-    tokens = outputs.tokens[:, row].tolist()
-    if count is None:
-        return RowTokens(tokens)
-    chosen, top, values = outputs.logprobs
-    return RowTokens(tokens, chosen[:, row], top[:, row, :count], values[:, row, :count])
-
-
-def _prompt(outputs: Any, chunk: ChunkRow, at: int, count: int | None) -> RowTokens | None:
-    """Of the prompt's tokens that follow those of the chunk."""
-    if count is None:
-        return None
-    generation = chunk.generation
-    end = min(chunk.start + len(chunk.tokens) + 1, len(generation.prompt))
-    tokens = [int(token) for token in generation.prompt[chunk.start + 1 : end]]
-    chosen, top, values = (x[at : at + len(tokens)] for x in outputs.prompts)
-    return RowTokens(tokens, chosen, top[:, :count], values[:, :count])
 
 
 def _power(count: int, least: int) -> int:

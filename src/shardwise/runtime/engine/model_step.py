@@ -2,12 +2,19 @@
 
     tokens [D + T] -> layers, writing and reading pages -> the rows that emit -> logits -> tokens
 
+Where guesses are checked, each row that decodes has K more tokens, and emits those of them that it
+would have chosen itself, and one more. A token is chosen by noise of its seed and its place alone
+(`sampling.py`), so what comes out is, token for token, what comes out without guesses; a guess
+holds as often as the model's distribution says. A draft model draws its guesses by the same noise,
+which makes them hold as often as the two distributions can agree on without talking (Daliri et al.,
+arXiv 2408.07978, Gumbel sampling).
+
 The state stays on the device and is donated: the pages, and the last token of every slot, so that
 the next step can be given before this one's tokens are known. One slot more than the batch takes
 what padding emits. A program of `steps` decoding steps is a loop of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,9 +24,10 @@ from jax import lax
 
 from shardwise.models import ModelConfig
 from shardwise.runtime.attention.paged import NOWHERE, Paging
+from shardwise.runtime.call import Call
 from shardwise.runtime.engine.sampling import Choices, RowSettings, choose, report
 from shardwise.runtime.engine.server_layout import PLACES, ServerLayout
-from shardwise.runtime.engine.step_batch import ON_DEVICE
+from shardwise.runtime.engine.step_batch import NO_GUESS, ON_DEVICE
 from shardwise.runtime.model import call_of, embed, head
 from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import Pages
@@ -34,16 +42,18 @@ class StepState(NamedTuple):
 
 
 class StepInputs(NamedTuple):
-    """What the host sends. Rows that decode: their slots, cached tokens (NOWHERE: padding), tokens
-    (ON_DEVICE: the slot's last), tables. Prompts: tokens, positions (NOWHERE: padding) and targets
-    (the token after each, for their logprobs), tables of their blocks and where their chunks begin;
-    where in T the last tokens of E chunks are, and their slots. Tables are of each group of layers
-    that keep the same tokens. `rows` are settings of D + E rows. D and T hold as many rows of each
-    pool, one pool after the other; tables name its own pages."""
+    """What the host sends. Rows that decode: their slots, cached tokens (NOWHERE: padding),
+    tokens (ON_DEVICE: the slot's last), K guesses of the next ones (NO_GUESS: none from here
+    on), tables. Prompts: tokens, positions (NOWHERE: padding) and targets (the token after each,
+    for their logprobs), tables of their blocks and where their chunks begin; where in T the last
+    tokens of E chunks are, and their slots. Tables are of each group of layers that keep the
+    same tokens. `rows` are settings of D + E rows. D and T hold as many rows of each pool, one
+    pool after the other; tables name its own pages."""
 
     slots_D: Any
     cached_D: Any
     tokens_D: Any
+    guesses_DK: Any
     table_GDM: Any
     tokens_T: Any
     positions_T: Any
@@ -56,9 +66,11 @@ class StepInputs(NamedTuple):
 
 
 class StepOutputs(NamedTuple):
-    """Tokens [steps, R], and where asked for the logprobs of these and of the prompts' targets."""
+    """Tokens [steps, R], and where asked for the logprobs of these and of the prompts' targets.
+    Where guesses are checked they are [1 + K, R], of which a row emits the first `counts_R`."""
 
     tokens: jax.Array
+    counts_R: jax.Array | None = None
     logprobs: tuple[jax.Array, ...] = ()
     prompts: tuple[jax.Array, ...] = ()
 
@@ -75,23 +87,35 @@ def model_step(
     tables: tuple[int, ...],
     page_size: int,
     layout: ServerLayout | None = None,
+    draft: ModelConfig | None = None,
 ) -> tuple[StepState, StepOutputs]:
     """Run the step (`steps` > 1 only without prompts). `tables` says which table each layer group
-    goes by, whose pages hold `page_size` tokens. Padding is computed and changes nothing."""
+    goes by, whose pages hold `page_size` tokens. A `draft` model has its parameters beside those of
+    the model, its layer groups behind the model's. Padding is computed and changes nothing."""
     if layout is not None:
         options = layout.options(options, prompts=bool(inputs.tokens_T.shape[0]))
+    count, guessed = len(cfg.groups), ()
+    if draft is not None:
+        params, others = params["model"], params["draft"]
+        run = partial(
+            _layers, others, cfg=draft, options=options, tables=tables[count:], page_size=page_size
+        )
+        read = partial(head, others, cfg=draft)
+        guessed, inputs = _guess(run, read, state, state.pages[count:], inputs)
+        state = state._replace(pages=state.pages[:count])
     once = partial(
         _once,
         params,
         cfg=cfg,
         options=options,
         choices=choices,
-        tables=tables,
+        tables=tables[:count],
         page_size=page_size,
         layout=layout,
     )
     if steps == 1:
-        return once(state, inputs)
+        state, outputs = once(state, inputs)
+        return state._replace(pages=(*state.pages, *guessed)), outputs
 
     def step(carry: tuple[StepState, Any, Any], _: None) -> Any:
         state, cached_D, tokens_D = carry
@@ -118,38 +142,144 @@ def _once(
     page_size: int,
     layout: ServerLayout | None,
 ) -> tuple[StepState, StepOutputs]:
-    pools = 1 if layout is None else layout.pool_count
     own_D = jnp.where(inputs.tokens_D == ON_DEVICE, state.last_S[inputs.slots_D], inputs.tokens_D)
-    tokens_X = _by_pool(pools, own_D, inputs.tokens_T)
-    positions_X = _by_pool(pools, inputs.cached_D, inputs.positions_T)
-    over = (None, None) if layout is None else (layout.over, PLACES)
-    by_group = [
-        Paging(table_DM, table_CM, inputs.starts_C, page_size, *over)
-        for table_DM, table_CM in zip(inputs.table_GDM, inputs.table_GCM, strict=True)
-    ]
-    paging = tuple(by_group[group] for group in tables)
-    call = call_of(tokens_X[None], cfg, options, positions_X[None])
-    x_1XD = embed(params, tokens_X[None], cfg, call)
-    x_1XD, pages = run_stack(params["layers"], x_1XD, cfg, call, state.pages, paging=paging)
-    assert pages is not None
+    tokens_DK1, positions_DK1 = _with_guesses(own_D, inputs)
+    D, each = tokens_DK1.shape
+    pools = 1 if layout is None else layout.pool_count
+    tokens_X = _by_pool(pools, tokens_DK1, inputs.tokens_T)
+    positions_X = _by_pool(pools, positions_DK1, inputs.positions_T)
+    x_1XD, pages, call = _layers(
+        params,
+        state.pages,
+        inputs,
+        tokens_X,
+        positions_X,
+        each,
+        cfg,
+        options,
+        tables,
+        page_size,
+        layout,
+    )
     at_X = jnp.arange(tokens_X.shape[0]).reshape(pools, -1)
-    each = own_D.shape[0] // pools
-    at_T = at_X[:, each:].reshape(-1)
-    rows_R = jnp.concatenate((at_X[:, :each].reshape(-1), at_T[inputs.ends_E]))
+    first = D * each // pools
+    at_T = at_X[:, first:].reshape(-1)
+    rows_R = jnp.concatenate((at_X[:, :first].reshape(-1), at_T[inputs.ends_E]))
     logits_RV = head(params, x_1XD[:, rows_R], cfg, call)[0].astype(jnp.float32)
-    chosen_R = choose(logits_RV, positions_X[rows_R] + 1, inputs.rows, choices)
-    slots_R = jnp.concatenate((inputs.slots_D, inputs.slots_E))
+    settings = jax.tree.map(lambda x: _repeated(x, D, each), inputs.rows)
+    chosen_R = choose(logits_RV, positions_X[rows_R] + 1, settings, choices)
     reported = report(logits_RV, chosen_R) if choices.logprobs else ()
     prompts = ()
     if choices.prompts:
         logits_TV = head(params, x_1XD[:, at_T], cfg, call)[0].astype(jnp.float32)
         prompts = report(logits_TV, inputs.targets_T)
-    state = StepState(pages, state.last_S.at[slots_R].set(chosen_R))
-    outputs = StepOutputs(chosen_R[None], tuple(x[None] for x in reported), prompts)
+    tokens_KR, *reported = (_by_row(x, D, each) for x in (chosen_R, *reported))
+    counts_R, last_R = None, tokens_KR[0]
+    if each > 1:
+        held_D = _held_up(tokens_KR[:, :D].T, inputs)
+        counts_R = jnp.concatenate((held_D, jnp.ones_like(inputs.slots_E)))
+        last_R = jnp.take_along_axis(tokens_KR, counts_R[None] - 1, axis=0)[0]
+    slots_R = jnp.concatenate((inputs.slots_D, inputs.slots_E))
+    state = StepState(pages, state.last_S.at[slots_R].set(last_R))
+    outputs = StepOutputs(tokens_KR, counts_R, tuple(reported), prompts)
     if layout is not None:
         state = lax.with_sharding_constraint(state, layout.state_shardings(cfg, state))
         outputs = lax.with_sharding_constraint(outputs, layout.sharding())
     return state, outputs
+
+
+def _layers(
+    params: Mapping[str, Any],
+    cache: Pages,
+    inputs: StepInputs,
+    tokens_X: jax.Array,
+    positions_X: jax.Array,
+    each: int,
+    cfg: ModelConfig,
+    options: Options,
+    tables: tuple[int, ...],
+    page_size: int,
+    layout: ServerLayout | None = None,
+) -> tuple[jax.Array, Pages, Call]:
+    """What the layers make of a step's tokens, of which each row that decodes has `each`."""
+    over = (None, None) if layout is None else (layout.over, PLACES)
+    by_group = [
+        Paging(table_DM, table_CM, inputs.starts_C, page_size, *over, each)
+        for table_DM, table_CM in zip(inputs.table_GDM, inputs.table_GCM, strict=True)
+    ]
+    paging = tuple(by_group[group] for group in tables)
+    call = call_of(tokens_X[None], cfg, options, positions_X[None])
+    x_1XD = embed(params, tokens_X[None], cfg, call)
+    x_1XD, pages = run_stack(params["layers"], x_1XD, cfg, call, cache, paging=paging)
+    assert pages is not None
+    return x_1XD, pages, call
+
+
+# Guesses.
+
+
+def _guess(
+    run: Callable[..., Any],
+    read: Callable[..., Any],
+    state: StepState,
+    cache: Pages,
+    inputs: StepInputs,
+) -> tuple[Pages, StepInputs]:
+    """Let a draft model `run` over the prompts and guess the next tokens of each row, one after the
+    other, with `read` as its head; it runs over its last guess, too, so that all is cached that may
+    hold."""
+    own_D = jnp.where(inputs.tokens_D == ON_DEVICE, state.last_S[inputs.slots_D], inputs.tokens_D)
+    settings = jax.tree.map(lambda x: x[: own_D.shape[0]], inputs.rows)
+    rows = inputs._replace(table_GCM=inputs.table_GCM[:, :0], starts_C=inputs.starts_C[:0])
+    if len(inputs.tokens_T):
+        prompts = inputs._replace(table_GDM=inputs.table_GDM[:, :0])
+        _, cache, _ = run(cache, prompts, inputs.tokens_T, inputs.positions_T, 1)
+    if not len(own_D):
+        return cache, inputs
+
+    def step(carry: tuple[Pages, jax.Array], ahead: jax.Array) -> Any:
+        cache, tokens_D = carry
+        places_D = jnp.where(inputs.cached_D == NOWHERE, NOWHERE, inputs.cached_D + ahead)
+        x_1DD, cache, call = run(cache, rows, tokens_D, places_D, 1)
+        logits_DV = read(x_BTD=x_1DD, call=call)[0].astype(jnp.float32)
+        next_D = choose(logits_DV, places_D + 1, settings, Choices())
+        return (cache, next_D), next_D
+
+    K = inputs.guesses_DK.shape[1]
+    (cache, _), guesses_KD = lax.scan(step, (cache, own_D), jnp.arange(K + 1, dtype=jnp.int32))
+    wanted_DK = jnp.where(inputs.guesses_DK == NO_GUESS, NO_GUESS, guesses_KD[:K].T)
+    return cache, inputs._replace(guesses_DK=wanted_DK)
+
+
+def _with_guesses(own_D: jax.Array, inputs: StepInputs) -> tuple[jax.Array, jax.Array]:
+    """The tokens of each row that decodes and their positions, [D, 1 + K]."""
+    guesses_DK = inputs.guesses_DK
+    ahead_K = 1 + jnp.arange(guesses_DK.shape[1], dtype=jnp.int32)
+    there_DK = (guesses_DK != NO_GUESS) & (inputs.cached_D[:, None] != NOWHERE)
+    positions_DK = jnp.where(there_DK, inputs.cached_D[:, None] + ahead_K[None], NOWHERE)
+    tokens = jnp.concatenate((own_D[:, None], jnp.maximum(guesses_DK, 0)), axis=1)
+    return tokens, jnp.concatenate((inputs.cached_D[:, None], positions_DK), axis=1)
+
+
+def _held_up(tokens_DK1: jax.Array, inputs: StepInputs) -> jax.Array:
+    """How many tokens each row emits: those before the first guess that did not hold, and its own
+    after them."""
+    held_DK = tokens_DK1[:, :-1] == inputs.guesses_DK
+    return 1 + jnp.cumprod(held_DK.astype(jnp.int32), axis=1).sum(1)
+
+
+def _repeated(x: jax.Array, D: int, each: int) -> jax.Array:
+    """Settings of D + E rows for each token of the first D."""
+    return x if each == 1 else jnp.concatenate((jnp.repeat(x[:D], each, axis=0), x[D:]))
+
+
+def _by_row(x: jax.Array, D: int, each: int) -> jax.Array:
+    """[D * each + E, ...] as [each, D + E, ...]; the last E have one token, which stands first."""
+    if each == 1:
+        return x[None]
+    first = jnp.swapaxes(x[: D * each].reshape(D, each, *x.shape[1:]), 0, 1)
+    rest = jnp.zeros((each, x.shape[0] - D * each, *x.shape[1:]), x.dtype).at[0].set(x[D * each :])
+    return jnp.concatenate((first, rest), axis=1)
 
 
 def _by_pool(pools: int, rows_D: jax.Array, rows_T: jax.Array) -> jax.Array:

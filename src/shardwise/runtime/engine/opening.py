@@ -30,7 +30,7 @@ from shardwise.runtime.engine.hosts import (
     LeadingHost,
     least_of_all,
 )
-from shardwise.runtime.engine.model_executor import ModelExecutor
+from shardwise.runtime.engine.model_executor import DraftModel, ModelExecutor
 from shardwise.runtime.engine.server_layout import ServerLayout, server_layout
 from shardwise.runtime.precision import DTYPES, dtype_of
 from shardwise.runtime.quant import NARROW
@@ -50,7 +50,8 @@ class EngineSettings:
     None chooses. `batch` sequences at once, `budget` tokens of a step, sequences of at
     most `most_tokens`; `pages` (None: what the memory leaves): all of one replica, whose devices
     are `mesh` (none named: one), with its cache cut by `kv_sharding`. `replicas` of them answer,
-    and `prefill_replicas` on `prefill_mesh` compute their prompts."""
+    and `prefill_replicas` on `prefill_mesh` compute their prompts. `draft` is the checkpoint of a
+    model that makes the guesses of `scheduling`; without it a sequence's own past does."""
 
     batch: int = 32
     budget: int = 512
@@ -67,6 +68,7 @@ class EngineSettings:
     prefill_replicas: int = 0
     prefill_mesh: Mapping[str, int] = field(default_factory=dict)
     routing: Routing = "shortest_queue"
+    draft: Path | None = None
     scheduling: ServeScheduling = field(default_factory=partial(ServeScheduling, page_size=PAGE))
 
     @property
@@ -90,10 +92,11 @@ def open_engine(
     if settings.devices > len(devices):
         raise BadRequest(
             f"{settings.devices} devices are asked for and there are {len(devices)}; plan for what "
-            "is here, or set jax_num_cpu_devices for virtual ones"
+            f"is here, or try it on virtual ones with --cpu-devices {settings.devices}"
         )
     if hosts is not None:
         _check_hosts(settings, len(devices))
+    _check_guesses(settings, cfg, cache_groups(cfg, _most_tokens(cfg, settings.most_tokens)), hosts)
     opening = _Opening(folder, cfg, settings, end_ids | end_tokens(folder), hosts)
     answering = [opening.server(settings.mesh, devices) for _ in range(settings.replicas)]
     prefilling = [
@@ -109,6 +112,7 @@ def open_engine(
         end_ids=opening.end_ids,
         most_tokens=opening.most_tokens,
         multi_step=settings.multi_step,
+        drafted=settings.draft is not None,
         seed=settings.seed,
     )
 
@@ -144,6 +148,7 @@ class _Opening:
         self._compute = _compute_dtype(cfg) if weights in NARROW else weights
         self._cache_dtype = _cache_dtype(settings.cache or self._compute)
         self._used, self._hosts = 0, hosts
+        self._draft = None if settings.draft is None else self._read_draft(settings.draft)
 
     def server(
         self, degrees: Mapping[str, int], devices: Sequence[Any], *, prefills: bool = False
@@ -163,9 +168,11 @@ class _Opening:
             params,
             self._cfg,
             groups=groups,
+            lookahead=config.lookahead,
+            draft=None if prefills else self._draft,
             pages=(config.pages, *(group.pages for group in config.kept)),
             page_size=config.page_size,
-            table_width=pages_for(self.most_tokens, settings.scheduling.page_size),
+            table_width=pages_for(self.most_tokens + config.lookahead, config.page_size),
             batch=config.batch,
             budget=config.budget,
             dtype=self._cache_dtype,
@@ -193,7 +200,8 @@ class _Opening:
         """Of one pool, which has its share of the replica's pages, rows and tokens of a step."""
         settings, pools = self._settings, 1 if layout is None else layout.pool_count
         batch, wanted = ceil(settings.batch / pools), settings.scheduling
-        budget, size = max(ceil(settings.budget / pools), batch + 1), wanted.page_size
+        guesses, size = 0 if prefills else wanted.guesses, wanted.page_size
+        budget = max(ceil(settings.budget / pools), batch * (1 + guesses) + 1)
         kept = kept_groups(groups, batch, budget, size, prefix_cache=wanted.prefix_cache)
         room = CacheRoom(
             cfg=self._cfg,
@@ -223,7 +231,39 @@ class _Opening:
             max_waiting=ceil(wanted.max_waiting / pools),
             refuse_late=wanted.refuse_late,
             kept=kept,
+            lookahead=guesses,
         )
+
+    def _read_draft(self, folder: Path) -> DraftModel:
+        cfg = load_model(folder)
+        if cfg.vocabulary != self._cfg.vocabulary:
+            raise BadRequest(
+                f"the draft model '{cfg.name}' has {cfg.vocabulary:,} tokens and "
+                f"'{self._cfg.name}' {self._cfg.vocabulary:,}; give one with the same tokenizer"
+            )
+        if len(cache_groups(cfg, self.most_tokens)) > 1:
+            raise BadRequest(
+                f"layers of the draft model '{cfg.name}' keep a part of a sequence alone; give one "
+                "whose layers all attend to all of it"
+            )
+        return DraftModel(load(folder, cfg, dtype_of(self._compute)), cfg)
+
+
+def _check_guesses(
+    settings: EngineSettings, cfg: ModelConfig, groups: Sequence[CacheGroup], hosts: Any
+) -> None:
+    """Raise BadRequest for guesses that this engine cannot check."""
+    if settings.draft is not None and not settings.scheduling.guesses:
+        raise BadRequest("a draft model makes guesses; say how many of a step (--guesses 3)")
+    if not settings.scheduling.guesses:
+        return
+    if len(groups) > 1:
+        raise BadRequest(
+            f"layers of '{cfg.name}' keep a part of a sequence alone, and what a wrong guess has "
+            "put there cannot be taken back; serve it without guesses"
+        )
+    if settings.draft is not None and (hosts is not None or settings.devices > 1):
+        raise BadRequest("a draft model runs beside a model on one device; guess by n-grams")
 
 
 def keep_programs() -> None:

@@ -6,19 +6,21 @@ each; a pool with nothing to do has no rows in it. Who gets which request is rou
 (`scheduling/routing.py`), between pools of a replica as between replicas.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+
+import numpy as np
 
 from shardwise.runtime.engine.generation import Generation
 from shardwise.runtime.engine.slots import Slots
 from shardwise.runtime.engine.step_batch import (
+    NO_GUESS,
     ChunkRow,
     Executor,
     PageMove,
     Pending,
-    RowTokens,
     StepBatch,
+    StepTokens,
 )
 from shardwise.scheduling import Scheduler, SchedulerConfig
 from shardwise.scheduling.forecast import pages_for
@@ -57,6 +59,7 @@ class UnderWay:
     pending: Pending
     begun: float
     handed: list[tuple[EnginePool, Job]] = field(default_factory=list)
+    read: Sequence[StepTokens] | None = None
 
     @property
     def shape(self) -> StepShape:
@@ -68,28 +71,25 @@ class UnderWay:
         """Decoding steps in this one."""
         return self.batches[0].steps
 
-    def generations(self) -> Iterator[Generation]:
-        """Whose rows it has."""
-        for batch in self.batches:
-            yield from batch.generations
-            yield from (chunk.generation for chunk in batch.chunks)
+    def is_held(self, end_ids: frozenset[int]) -> bool:
+        """Whether a row decides on the host what its next step may emit."""
+        return any(
+            any(generation.is_held(end_ids) for generation in batch.generations)
+            or any(chunk.generation.is_held(end_ids) for chunk in batch.chunks)
+            for batch in self.batches
+        )
 
-    def rows(self) -> Iterator["EmittedRow"]:
-        """What came out, once it is out."""
-        for batch, tokens in zip(self.batches, self.pending.result(), strict=True):
-            for generation, row in zip(batch.generations, tokens.decodes, strict=True):
-                yield EmittedRow(generation, row, None)
-            of_chunks = zip(batch.chunks, tokens.chunks, tokens.prompts, strict=True)
-            for chunk, row, prompt in of_chunks:
-                yield EmittedRow(chunk.generation, row, prompt)
+    def guesses(self) -> tuple[int, int]:
+        """How many tokens were guessed, and how many held."""
+        given = [b.guesses_DK for b in self.batches if b.guesses_DK is not None]
+        held = sum(len(row.tokens) - 1 for tokens in self.tokens() for row in tokens.decodes)
+        return sum(int((guesses_DK != NO_GUESS).sum()) for guesses_DK in given), held
 
-
-class EmittedRow(NamedTuple):
-    """What one row of a step brought; `prompt` has the logprobs of its prompt's tokens."""
-
-    generation: Generation
-    row: RowTokens | None
-    prompt: RowTokens | None
+    def tokens(self) -> Sequence[StepTokens]:
+        """What came out of each pool, once it is out."""
+        if self.read is None:
+            self.read = self.pending.result()
+        return self.read
 
 
 class EngineReplica:
@@ -108,6 +108,9 @@ class EngineReplica:
             EnginePool(self, number, config, most_tokens, generations)
             for number in range(executor.pools)
         ]
+        self.lookahead = config.lookahead
+        self.guess: Callable[[Sequence[Generation]], np.ndarray] | None = None
+        """Guesses [D, lookahead] of the next tokens, where the host makes them."""
         self.under_way: UnderWay | None = None
         self.ended = float("-inf")
         """When the last step's tokens were read."""
@@ -128,7 +131,7 @@ class EngineReplica:
             if steps > 1 and plan.shape != StepShape():
                 pool.slots.take_in(pool.scheduler.extend(plan, 1, steps))
             moves, pool.moves = pool.moves, []
-            batches.append(pool.slots.batch(plan, steps, moves))
+            batches.append(pool.slots.batch(plan, steps, moves, self.guess))
         for chunk in chunks_of(batches):
             job = chunk.generation.job
             chunk.generation.cached_tokens = job.first_hit
@@ -149,13 +152,23 @@ class EngineReplica:
         return 1 << (most.bit_length() - 1)
 
     def counted(self, now: float) -> None:
-        """The step under way is counted: who ends by length, whose prompt is whole."""
+        """The step under way is counted: who ends by length, whose prompt is whole. Where guesses
+        are checked, its tokens are waited for, as they say how far each sequence is."""
         step = self.under_way
         assert step is not None
-        for pool, plan in zip(self.pools, step.plans, strict=True):
+        for number, (pool, plan) in enumerate(zip(self.pools, step.plans, strict=True)):
             if plan.shape != StepShape():
-                result = pool.scheduler.postprocess(plan, now, step.steps)
+                accepted = self._accepted(step, number) if self.lookahead else None
+                result = pool.scheduler.postprocess(plan, now, step.steps, accepted)
                 step.handed += [(pool, job) for job in result.handoffs]
+
+    def _accepted(self, step: UnderWay, number: int) -> dict[Job, int]:
+        """How many guesses of each decoding sequence of a pool held."""
+        batch, tokens = step.batches[number], step.tokens()[number]
+        counts = [len(row.tokens) - 1 for row in tokens.decodes]
+        self.pools[number].slots.advance(batch.slots_D, counts)
+        jobs = [generation.job for generation in batch.generations]
+        return {job: n for job, n in zip(jobs, counts, strict=True) if n}
 
 
 def chunks_of(batches: Sequence[StepBatch]) -> Iterator[ChunkRow]:

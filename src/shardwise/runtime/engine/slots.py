@@ -3,7 +3,7 @@
 It follows the changes that the scheduler names, and never looks into the scheduler.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -55,12 +55,21 @@ class Slots:
         """Who decodes, in the order of slots."""
         return [self._generation(slot) for slot in self._decodes_R.nonzero()[0].tolist()]
 
-    def batch(self, plan: StepPlan, steps: int, moves: Sequence[PageMove] = ()) -> StepBatch:
-        """The step of a plan whose changes are taken in, and the slots as they are after it."""
+    def batch(
+        self,
+        plan: StepPlan,
+        steps: int,
+        moves: Sequence[PageMove] = (),
+        guess: Callable[[Sequence[Generation]], np.ndarray] | None = None,
+    ) -> StepBatch:
+        """The step of a plan whose changes are taken in, and the slots as they are after it, but
+        for what guesses bring (`advance`)."""
         decoding = self._decodes_R.nonzero()[0] if plan.shape.decodes else np.arange(0)
         copies, self._copies = self._copies, []
+        generations = [self._generation(slot) for slot in decoding.tolist()]
         batch = StepBatch(
-            generations=[self._generation(slot) for slot in decoding.tolist()],
+            generations=generations,
+            guesses_DK=guess(generations) if guess is not None else None,
             slots_D=decoding.astype(np.int32),
             cached_D=self._cached_R[decoding],
             tokens_D=self._tokens_R[decoding],
@@ -76,6 +85,10 @@ class Slots:
             self._cached_R[chunk.slot] = chunk.start + len(chunk.tokens)
             self._decodes_R[chunk.slot] = chunk.last
         return batch
+
+    def advance(self, slots: np.ndarray, accepted: Sequence[int]) -> None:
+        """Tokens that guesses brought the sequences of a step beyond one."""
+        self._cached_R[slots] += np.array(accepted, np.int32)
 
     def _generation(self, slot: int) -> Generation:
         generation = self._held[slot]

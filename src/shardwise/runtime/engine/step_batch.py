@@ -11,11 +11,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from shardwise.runtime.engine.generation import Generation
+from shardwise.runtime.engine.generation import Generation, TokenLogprobs
 from shardwise.scheduling.pages import PageCopy
 
 ON_DEVICE = -1
 """In place of a token: the one that the slot emitted last, which the host may not know yet."""
+NO_GUESS = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,8 @@ class StepBatch:
     """What an executor runs in one pool: first the `copies`, then the `moves`, then chunks and
     decoding rows together, and the decoding rows `steps` times in all (1 where there are chunks).
 
-    A decoding row puts `tokens_D` (or ON_DEVICE) after `cached_D` tokens. The table belongs to the
+    A decoding row puts `tokens_D` (or ON_DEVICE) after `cached_D` tokens, and behind it the guesses
+    of `guesses_DK` up to the first NO_GUESS, where the host makes them. The table belongs to the
     engine, which changes it for the next step: an executor copies what it keeps.
     """
 
@@ -53,20 +55,36 @@ class StepBatch:
     tokens_D: np.ndarray
     chunks: list[ChunkRow]
     table_GRM: np.ndarray
+    guesses_DK: np.ndarray | None = None
     steps: int = 1
     copies: list[PageCopy]
     moves: Sequence[PageMove] = ()
 
 
 class RowTokens(NamedTuple):
-    """What one row emitted: its tokens [steps], and where they are asked for their logprobs
-    [steps] with the likeliest tokens [steps, K] and theirs; for a chunk also those of its prompt's
-    next tokens."""
+    """What one row emitted: its tokens [steps], or [1 + the guesses that held], and where they are
+    asked for their logprobs with the likeliest tokens [., K] and theirs; for a chunk also those of
+    its prompt's next tokens."""
 
     tokens: list[int]
     logprobs: np.ndarray | None = None
     top: np.ndarray | None = None
     top_logprobs: np.ndarray | None = None
+
+    def reported(self) -> list[TokenLogprobs]:
+        """What it says of each token; nothing where it was not asked for it."""
+        if self.logprobs is None:
+            return []
+        assert self.top is not None
+        assert self.top_logprobs is not None
+        return [
+            TokenLogprobs(
+                token, float(logprob), tuple(zip(top.tolist(), found.tolist(), strict=True))
+            )
+            for token, logprob, top, found in zip(
+                self.tokens, self.logprobs, self.top, self.top_logprobs, strict=True
+            )
+        ]
 
 
 class StepTokens(NamedTuple):
