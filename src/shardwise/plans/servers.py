@@ -55,7 +55,7 @@ JAX = ServingSoftware(
     heads_beside_experts=True,
     weights=(),
     caches=(),
-    note="no server of ours runs yet: the chip's own times, with nothing added for software",
+    note="our server is not measured on accelerators: the chip's own times, nothing for software",
 )
 
 SERVING_SOFTWARE: Mapping[str, ServingSoftware] = {row.name: row for row in (VLLM, SGLANG, JAX)}
