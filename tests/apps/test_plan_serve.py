@@ -335,7 +335,7 @@ def test_what_to_type_next(tmp_path, capsys):
     path = tmp_path / "plan.yaml"
     run(*SMALL, *RATE, "-o", str(path))
     out = capsys.readouterr().out
-    assert f"shardwise simulate {path} --rate 20" in out
+    assert f"shardwise simulate {path} --rate 20" in flat(out)
     assert f"or: shardwise export {path} --to vllm" in flat(out)
     _, err, code = said(capsys, "export", str(path), "--to", "sglang")
     assert code == 0

@@ -262,7 +262,6 @@ def _numpy_2023(params, tokens):
     ("name", "why"),
     [
         ("nemotron-h-56b", "model type 'nemotron_h'"),
-        ("qwen3-next-80b-a3b", "model type 'qwen3_next'"),
         ("phi-3.5-mini", "rope_scaling is 'longrope'"),
         ("opt-350m", "do_layer_norm_before is False"),
     ],

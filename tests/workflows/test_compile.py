@@ -199,8 +199,8 @@ def test_phases_and_slices_that_a_plan_does_not_have_are_refused(tiny):
 
 
 def test_dtypes_that_the_runtime_does_not_serve_are_refused_by_name(tiny):
-    plan = serving(tiny, dtypes=ServeDtypes(weights="int8", kv="fp8"))
-    with pytest.raises(BadRequest, match=r"dtypes\.kv is 'fp8'; the runtime keeps its cache in"):
+    plan = serving(tiny, dtypes=ServeDtypes(weights="int8", kv="int4"))
+    with pytest.raises(BadRequest, match=r"dtypes\.kv is 'int4'; the runtime keeps its cache in"):
         compile_plan(plan, HARDWARE, phases=("decode",), limits=Limits(cache=None))
 
 

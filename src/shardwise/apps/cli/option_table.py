@@ -48,6 +48,8 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "--host": "the address that a server listens on",
         "--port": "the port that a server listens on",
         "--sequences": "sequences that run at once",
+        "--guesses": "tokens guessed ahead of a step",
+        "--draft": "the checkpoint of a model that guesses",
         "--warm": "which programs are compiled before the first request: all, or lazily none",
         "--queue": "answers that wait or run at most; more are refused for now",
         "--request-time": "most seconds of an answer",
