@@ -19,6 +19,7 @@ import sys
 import tempfile
 import tomllib
 from collections import Counter
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,25 @@ def pytest_configure(config):
     places = [str(HERE / "startup"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(place for place in places if place)
     counter().install()  # in this process; others import it as they start
+
+
+MOST_MAPPINGS = 25_000
+"""Of memory, in a process of tests; Linux allows 65,530 (vm.max_map_count), a program of XLA takes
+several, and LLVM ends the process where there is none left."""
+
+
+def pytest_runtest_teardown(item):
+    """Forget compiled programs in time."""
+    maps = Path("/proc/self/maps")
+    if "jax" in sys.modules and maps.exists() and _many(maps):
+        sys.modules["jax"].clear_caches()
+
+
+def _many(maps):
+    return next(_eighth) and maps.read_bytes().count(b"\n") > MOST_MAPPINGS
+
+
+_eighth = cycle([False] * 7 + [True])
 
 
 @pytest.fixture(autouse=True, scope="session")
