@@ -40,7 +40,7 @@ def test_brief_keeps_whether_a_load_holds(capsys, tmp_path):
     _, out, _ = run(capsys, "simulate", plan, "--requests", "50", "--brief")
     lines = out.splitlines()
     assert len(lines) <= 4
-    assert lines[-1].startswith("holds: ")
+    assert lines[-1].startswith("within targets in this run: ")
 
 
 def test_a_tight_memory_is_said_in_the_shortest_answer(capsys, tmp_path):

@@ -87,6 +87,8 @@ def test_the_page(capsys):
         "per million tokens $",
         "7 providers",
         "changes answers",
+        "simulate PLAN --set replicas=2 --find-rate",
+        "-o plan.yaml writes it, the PLAN above",
     ):
         assert words in " ".join(out.split())
 
@@ -117,7 +119,7 @@ def test_a_plan_shows_and_simulates_what_was_printed(tmp_path, capsys):
     path = tmp_path / "plan.yaml"
     out, _, code = said(capsys, "plan", "serve", *SMALL, *RATE, "-o", str(path))
     assert code == 0
-    assert f"{path} written; next: shardwise simulate {path} --rate 20" in flat(out)
+    assert f"{path} written (PLAN above); next: shardwise simulate {path} --rate 20" in flat(out)
     plan = load_plan(path)
     assert isinstance(plan, ServePlan)
     assert plan.workload is not None
@@ -327,7 +329,7 @@ def test_no_server_can_be_left_out(tmp_path, capsys):
     assert float(rows["fewer"].split()[2]) < 150
     fewer = f"replicas={plan.replicas - 1}"
     out, _, _ = said(capsys, "plan", "show", str(path), "--set", fewer)
-    assert "DOES NOT HOLD: " in out
+    assert ": DOES NOT HOLD (" in out
     assert "when simulated, but " in " ".join(out.split())
 
 

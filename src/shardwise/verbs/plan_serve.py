@@ -10,7 +10,7 @@ import numpy as np
 
 from shardwise.errors import NoFeasiblePlan
 from shardwise.hardware import Chip, Spelling, chip_ids
-from shardwise.planner.serve.instead import alternatives, answer_row, serving_front
+from shardwise.planner.serve.instead import SIMULATE, alternatives, answer_row, serving_front
 from shardwise.planner.serve.limits import breakdown, limits, speculation
 from shardwise.planner.serve.served import Served, Serving, cheapest_serving
 from shardwise.plans import ServePlan
@@ -156,6 +156,13 @@ class ServePlanned(Answer):
         """The plan to save, to simulate or to export."""
         return self.best.plan
 
+    @property
+    def shown_instead(self) -> Sequence[Mapping[str, Any]]:
+        """The answer and what else would serve, where the page has a table of those."""
+        result = self.result
+        one = len(result["chips_compared"]) == 1 and len(result["instead"]) > 1
+        return result["instead"] if one else ()
+
     def table(self) -> list[Row]:
         """The chips where several were asked for, else the answer and what else would serve."""
         compared = self.result["chips_compared"]
@@ -166,8 +173,8 @@ class ServePlanned(Answer):
         yield from served_page(self.best, self.result)
         if len(self.result["chips_compared"]) > 1:
             yield from chips_table(self.result["chips_compared"])
-        elif len(self.result["instead"]) > 1:
-            yield instead_table(self.result["instead"])
+        elif self.shown_instead:
+            yield instead_table(self.shown_instead)
 
     def sections(self) -> Mapping[str, Page]:
         """The front and the parts of a step; what limits the servers."""
@@ -244,10 +251,11 @@ def _parts(curve: Sequence[Mapping[str, float]]) -> Page:
 
 def next_line(path: Path | None, answer: ServePlanned) -> str:
     """Where the plan is and what to type next."""
+    named = any(row["option"].startswith(SIMULATE) for row in answer.shown_instead)
     if path is None:
-        return "  -o plan.yaml writes it"
+        return "  -o plan.yaml writes it" + (", the PLAN above" if named else "")
     file, target = quote(str(path)), answer.result["software"]
     steps = [f"shardwise simulate {file} --rate {answer.best.rate:g}"]
     if target in SERVING_SOFTWARE and SERVING_SOFTWARE[target].measured:
         steps.append(f"shardwise export {file} --to {target}")
-    return next_step(f"{path} written; next:", *steps)
+    return next_step(f"{path} written{' (PLAN above)' if named else ''}; next:", *steps)

@@ -1,16 +1,18 @@
 """Servers under a load as a page: which, what they hold, how fast, what they cost."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
+from shardwise.hardware import Slice
 from shardwise.planner.serve.answer import mesh_text
-from shardwise.planner.serve.instead import CHANGES
+from shardwise.planner.serve.instead import CHANGES, SIMULATE
 from shardwise.planner.serve.served import Served
-from shardwise.plans.serve import CHECKPOINT
+from shardwise.plans.serve import CHECKPOINT, ServePlan
 from shardwise.plans.servers import SERVING_SOFTWARE
 from shardwise.units import format_seconds, format_usd, many, sig
 from shardwise.verbs.answer import Page, TextTable
-from shardwise.verbs.layout import Fact, Facts, Tone, both_ends, shares_text
+from shardwise.verbs.layout import Fact, Facts, both_ends, shares_text
 
 Result = Mapping[str, Any]
 
@@ -18,7 +20,7 @@ Result = Mapping[str, Any]
 def served_page(served: Served, result: Result) -> Page:
     """One plan under its load: the load, the servers, what holds, times, memory, cost."""
     yield headline(served, result)
-    yield both_ends(f"  {servers_line(result)}", runs_in(result))
+    yield both_ends(f"  {servers_line(served, result)}", runs_in(result))
     step = f"{shares_text(result['where_it_goes'])} of a decode step"
     facts = [*_speed(result), _memory(result), *_cost(served, result), Fact("time", step)]
     yield Facts(facts)
@@ -35,17 +37,22 @@ def headline(served: Served, result: Result) -> str:
     return ", ".join([place, lengths, *limits])
 
 
-def servers_line(result: Result) -> str:
+def servers_line(served: Served, result: Result) -> str:
     """What to run, in a line."""
-    said = f"{_pool(result['replicas'], result['slice'], result['mesh'])}"
+    said = _pool(result["replicas"], served.plan, served.piece)
     if result["prefill_replicas"]:
-        other = _pool(result["prefill_replicas"], result["prefill_slice"], result["prefill_mesh"])
+        plan = served.plan.prefill_plan
+        other = _pool(result["prefill_replicas"], plan, served.prefill_piece)
         said = f"{said} that answer, {other} that prefill"
     return f"{said}, at most {result['batch']:,} sequences each"
 
 
-def _pool(replicas: int, place: str, mesh: Mapping[str, int]) -> str:
-    return f"{many(replicas, 'server')} of {place} ({mesh_text(mesh)})"
+def _pool(replicas: int, plan: ServePlan, piece: Slice) -> str:
+    """Servers of a pool; chips of the slice that the mesh leaves out are in no count and price."""
+    used, place = prod(plan.box), mesh_text(plan.mesh)
+    if used < piece.chips_each:
+        place += f"; the other {piece.chips_each - used} of {piece.chips_each} chips not paid"
+    return f"{many(replicas, 'server')} of {plan.slice} ({place})"
 
 
 def runs_in(result: Result) -> str:
@@ -57,17 +64,17 @@ def runs_in(result: Result) -> str:
 
 def _speed(result: Result) -> list[Fact]:
     rate, tokens = result["requests_per_second"], result["output_tokens_per_second"]
-    tone: Tone = "good" if result["holds"] else "bad"
     said = f"{sig(rate)} requests/s = {tokens:,.0f} tokens/s out"
     share = f"{_percent(result['in_target'])} in target"
-    verdict = f"simulated: {share}"
+    verdict = Fact("holds", f"{said} (simulated: {share})", "good")
     if not result["holds"]:
-        verdict = f"DOES NOT HOLD: {share} when simulated, but {result['why_not']}"
+        why = f"{share} when simulated, but {result['why_not']}"
+        verdict = Fact("load", f"{said}: DOES NOT HOLD ({why})", "bad")
     times = [f"TTFT {format_seconds(result['ttft_seconds']['expected'])}"]
     if result["output_tokens"] > 1:
         times.append(f"TPOT {format_seconds(result['tpot_seconds']['expected'])}")
     return [
-        Fact("holds", f"{said} ({verdict})", tone),
+        verdict,
         Fact("p90", f"{', '.join(times)}: in 98 of 100 such runs 9 of 10 requests are faster"),
         Fact("error", _error(result)),
     ]
@@ -140,7 +147,10 @@ def instead_table(rows: Sequence[Result]) -> TextTable:
 
 def _told(row: Result, first: Result) -> str:
     """What to type for a row, and what to know of it."""
-    said = [row["option"], *([CHANGES] if row["note"] == CHANGES else [])]
+    said = [
+        row["option"].replace(SIMULATE, f"{SIMULATE}PLAN "),
+        *([CHANGES] if row["note"] == CHANGES else []),
+    ]
     if row["provider"] not in (None, first["provider"]):
         said.append(f"price of {row['provider']}")
     return "; ".join(said)
@@ -176,10 +186,23 @@ def chips_table(rows: Sequence[Result]) -> Page:
 
 def servers_short(row: Result) -> str:
     """The servers of a row, as short as they go."""
-    said = f"{row['replicas']:,} x {row['slice'].split(':')[-1]}"
+    said = f"{row['replicas']:,} x {_size(row['slice'])}"
     if row["prefill_replicas"]:
-        said += f" + {row['prefill_replicas']:,} x {row['prefill_slice'].split(':')[-1]}"
+        said += f" + {row['prefill_replicas']:,} x {_size(row['prefill_slice'])}"
     return said
+
+
+def _size(place: str) -> str:
+    """The chips of a slice: their number, or the shape of a torus.
+
+    >>> _size("h100:4"), _size("2*gh200:1"), _size("v5e:2x2"), _size("2*v5e:2x2")
+    ('4', '2', '2x2', '2*2x2')
+    """
+    count, _, one = place.rpartition("*")
+    size = one.split(":")[-1]
+    if not count:
+        return size
+    return str(int(count) * int(size)) if size.isdigit() else f"{count}*{size}"
 
 
 def _range_text(row: Result) -> str:

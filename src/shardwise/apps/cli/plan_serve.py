@@ -89,7 +89,8 @@ def all_gone(command: Any) -> Any:
 @json_option
 def serve(**options: Any) -> None:
     """Find the cheapest servers that hold a load: 95 % of its requests within the targets, as
-    simulated. Without --rate it is the largest load that one server holds, or all of a slice."""
+    simulated, in slow runs too with 5 % of every target to spare. Without --rate it is the largest
+    load that one server holds, or all of a slice."""
     from shardwise.plans import save_plan
     from shardwise.verbs.plan_serve import ServePlanRequest, next_line
 

@@ -24,7 +24,7 @@ _TRACES = (
 @click.command(cls=AnswerCommand)
 @click.argument("path", metavar="PLAN", type=_file)
 @click.option("--trace", type=_file, help=_TRACES)
-@click.option("--requests", help="The first so many of a trace, or how many to make (1000).")
+@click.option("--requests", help="The first so many of a trace, or how many to make (see above).")
 @click.option(
     "--rate", help="Requests per second: make them, or speed a trace up; else the plan's own load."
 )
@@ -45,7 +45,7 @@ _TRACES = (
 @click.option("--ttft", help="Objective: longest time to the first token, such as 2s.")
 @click.option("--tpot", help="Objective: longest time per output token, such as 50ms.")
 @click.option("--e2e", help="Objective: longest time to the last token, such as 30s.")
-@click.option("--find-rate", is_flag=True, help="The largest rate at which 95 % meet them.")
+@click.option("--find-rate", is_flag=True, help="The largest rate that holds (see above).")
 @click.option(
     "--check", metavar="SHARE", help="Exit with 4 where fewer meet the objectives, such as 99%."
 )
@@ -63,6 +63,11 @@ _TRACES = (
 @json_option
 def simulate(**options: Any) -> None:
     """Run a load through the replicas of a serving plan with the scheduler that would run them.
+
+    A run looks at 2000 requests once the servers are full; bursts (--cv), --lengths, --tile, and
+    plans without a load of their own make 1000. It says whether this one run is within targets. A
+    rate holds (--find-rate) where 95 % of its requests are, in slow runs too, with 5 % of every
+    target to spare.
 
     --set scheduling.policy=interleaved changes a field of the plan first; --csv has a row for each
     request.

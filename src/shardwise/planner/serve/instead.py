@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from shardwise.errors import NoFeasiblePlan
-from shardwise.hardware import Chip
+from shardwise.hardware import Chip, Slice
 from shardwise.planner.serve.choices import candidate_slices, smaller_dtypes
 from shardwise.planner.serve.fleet import Fleet, cheapest, ranked, search_fleets, trade_off
 from shardwise.planner.serve.replica import fleet_of
@@ -26,6 +26,8 @@ MOST_CORRECTION = 1.25
 _OTHER_CHIPS = 2
 CHANGES = "changes answers"
 """The note of a row whose dtypes a model's answers depend on."""
+SIMULATE = "simulate "
+"""What the option of a row begins with that simulates the answer's plan, whose file comes next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,11 +127,10 @@ def _fewer_and_more(serving: Serving) -> Iterator[Alternative]:
         yield from _replicas(serving, fewer=True)
     elif request.fill:
         whole = request.pieces[-1]
-        twice = f"--on {replace(whole, count=2 * whole.count)}"
         half = served.chips // 2
         for name, chips, option in (
             ("fewer", half, f"--max-chips {half}"),
-            ("more", 2 * served.chips, twice),
+            ("more", 2 * served.chips, _room(whole, 2 * served.chips)),
         ):
             pieces = tuple(p for p in request.pieces if p.chips <= chips)
             if pieces and chips:
@@ -142,6 +143,20 @@ def _fewer_and_more(serving: Serving) -> Iterator[Alternative]:
             rate = fewer[0].rate * correction(serving)
             yield _row(serving, fewer[0], "fewer", "", f"--max-chips {fewer[0].chips}", rate)
         yield from _replicas(serving, fewer=False)
+
+
+def _room(whole: Slice, chips: int) -> str:
+    """The options that give servers so many chips, where `whole` is what was asked for.
+
+    >>> from shardwise.hardware import load_chip
+    >>> whole = Slice(chip=load_chip("h100"), count=1, shape=(8,))
+    >>> [_room(whole, chips) for chips in (8, 12, 16)]
+    ['--max-chips 8', '--on 2*h100:8 --max-chips 12', '--on 2*h100:8']
+    """
+    twice = replace(whole, count=2 * whole.count)
+    if chips <= whole.chips:
+        return f"--max-chips {chips}"
+    return f"--on {twice}" + (f" --max-chips {chips}" if chips < twice.chips else "")
 
 
 def _replicas(serving: Serving, *, fewer: bool) -> Iterator[Alternative]:
@@ -169,7 +184,7 @@ def _replicas(serving: Serving, *, fewer: bool) -> Iterator[Alternative]:
             yield Alternative(
                 name=name,
                 note=f"holds about {sig(rate)}/s",
-                option=f"simulate --set replicas={replicas} --find-rate",
+                option=f"{SIMULATE}--set replicas={replicas} --find-rate",
                 servers=f"{replicas:,} x {plan.slice}",
                 chips=chips,
                 rate=rate,
