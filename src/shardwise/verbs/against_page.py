@@ -16,8 +16,10 @@ def against_page(found: Against, result: Mapping[str, Any]) -> Page:
     """The two plans' figures, and the choices that cost the other one most."""
     theirs, slower = result["against"], found.times_slower
     told = slower_text(slower) if slower >= 1 else f"{1 - slower:.1%} faster"
+    need, usable = theirs["peak_bytes_per_chip"], result["usable_bytes_per_chip"]
+    unfit = "" if need <= usable else f", but does not fit: {_of(need, usable)} per chip"
     yield ""
-    yield wrapped(f"against {found.name}: {told} than the best plan", 0, 2)
+    yield wrapped(f"against {found.name}: {told} than the best plan{unfit}", 0, 2)
     yield TextTable(["predicted", "ours", "theirs"], figures(result, theirs), ruled=False)
     largest = sorted(found.differences, key=_effect, reverse=True)
     rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in largest]
@@ -31,6 +33,11 @@ def against_page(found: Against, result: Mapping[str, Any]) -> Page:
         )
     left = len(rows) - _CHOICES
     yield f"  ({left} more choices differ: --detail)" if left > 0 else "  (no other choice differs)"
+
+
+def _of(need: float, usable: float) -> str:
+    """Bytes that a plan needs of those that there are."""
+    return f"{format_gib(need).removesuffix(' GiB')} of {format_gib(usable)}"
 
 
 _CHOICES = 4
