@@ -22,8 +22,8 @@ def test_a_bare_chip_has_the_fewest_chips_that_are_in_time():
 
 def test_the_fewest_chips_are_claimed_for_the_program_that_was_searched():
     words = ("--remat", "block", "--tokens", "200B", "--on", "v5p", "--days", "15")
-    notes = answer(*JOB, *words, "--for", "maxtext")["notes"]
-    assert any("that is in time and that MaxText runs, of" in line for line in notes)
+    notes = answer(*JOB, *words, "--for", "jax")["notes"]
+    assert any("that is in time and that JAX (shardwise train) runs, of" in line for line in notes)
 
 
 def test_what_is_lost_counts_against_the_deadline():
