@@ -49,6 +49,22 @@ def test_keys_that_the_family_does_not_have_are_named(capsys, tmp_path):
         assert "rope_new" not in err
 
 
+def test_keys_that_say_nothing_count_for_nothing(capsys, tmp_path):
+    nothing = {"sliding_window": None, "mixers": [], "use_sliding_window": False}
+    config = hf_config("qwen3-8b") | nothing | {"architectures": ["LabForCausalLM"]}
+    (tmp_path / "m.json").write_text(json.dumps(config))
+    assert "add --as Qwen3ForCausalLM" in refused(capsys, ["model", "show", "m.json"])
+    _, _, err = run(capsys, "model", "show", "m.json", "--as", "Qwen3ForCausalLM")
+    assert "read as Qwen3ForCausalLM" in err
+    assert "not read" not in err
+
+
+def test_where_no_class_has_the_keys_the_option_is_named(capsys, tmp_path):
+    config = json.loads((tmp_path / "m.json").read_text()) | {"mixer_groups": 4}
+    (tmp_path / "m.json").write_text(json.dumps(config))
+    assert "add --as CLASS" in refused(capsys, ["model", "show", "m.json"])
+
+
 def test_a_family_that_there_is_not_is_named(capsys):
     said = refused(capsys, ["model", "show", "m.json", "--as", "LlamaForCausalM"])
     assert f"unknown family 'LlamaForCausalM'; did you mean '{FAMILY}'" in said

@@ -20,6 +20,12 @@ def test_a_bare_chip_has_the_fewest_chips_that_are_in_time():
     assert any(line.startswith("late: ") for line in fewer["warnings"])
 
 
+def test_the_fewest_chips_are_claimed_for_the_program_that_was_searched():
+    words = ("--remat", "block", "--tokens", "200B", "--on", "v5p", "--days", "15")
+    notes = answer(*JOB, *words, "--for", "jax")["notes"]
+    assert any("that is in time and that JAX (shardwise train) runs, of" in line for line in notes)
+
+
 def test_what_is_lost_counts_against_the_deadline():
     lost = ("--straggler", "1.2")
     result = answer(*JOB, *HELD, "--on", "v5p", "--days", "9.5", *lost)["result"]

@@ -153,6 +153,38 @@ def test_a_mesh_that_is_not_the_slice_is_refused_when_read(tmp_path, capsys):
     assert not out.exists()
 
 
+def test_a_mesh_over_slices_names_the_slices_to_give(tmp_path, capsys):
+    file = tmp_path / "run.yml"
+    file.write_text(MAXTEXT.format(64) + "dcn_data_parallelism: 2\n")
+    asked = ["export", str(file), "--from", "maxtext", "--on"]
+    assert "give --on '2*v5p:4x4x4'" in refused(capsys, [*asked, "v5p:4x4x4"])
+    assert run(capsys, *asked, "2*v5p:4x4x4")[0] == 0
+
+
+def test_a_model_given_wins_over_a_name_that_maxtext_does_not_know(tmp_path, capsys):
+    file = tmp_path / "run.yml"
+    file.write_text(MAXTEXT.format(64).replace("llama3-8b", "llama3-8b-mine"))
+    asked = ["export", str(file), "--from", "maxtext", "--on", "v5p:4x4x4"]
+    said = refused(capsys, asked)
+    assert "unknown model_name of MaxText 'llama3-8b-mine'" in said
+    assert "give the model with --model" in said
+    code, out, err = run(capsys, *asked, "--model", "llama-3-8b")
+    assert (code, "model: llama-3-8b" in out) == (0, True)
+    assert "not read, the model is the one given" in " ".join(err.split())
+
+
+def test_a_plan_that_does_not_fit_is_read_back_with_a_warning(tmp_path, capsys):
+    file = tmp_path / "run.yml"
+    file.write_text(MAXTEXT.format(4).replace("full", "minimal"))
+    asked = ["export", str(file), "--from", "maxtext", "--on"]
+    assert "the plan does not fit" in run(capsys, *asked, "v5e:2x2")[2]
+    own = ["--model", "llama-3-8b", "--on", "v5p:2x2x1", "--batch", "64seq", "--seq", "8192"]
+    file.write_text(file.read_text().replace("size: 2", "size: 16"))
+    code, out, err = run(capsys, "plan", "train", *own, "--against", str(file))
+    assert code == 0, err
+    assert ", but does not fit: " in out
+
+
 def test_a_file_without_its_slice_names_the_command_that_takes_one(tmp_path, capsys):
     file = tmp_path / "run.yml"
     file.write_text(MAXTEXT.format(-1))

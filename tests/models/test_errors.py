@@ -65,7 +65,7 @@ def test_unknown_architecture_is_named_with_those_whose_keys_it_has():
 def test_a_key_of_its_own_leaves_no_relatives():
     text = refused(llama(architectures=["NewForCausalLM"], mixer_groups=4))
     assert "docs/models.md" in text
-    assert "--as" not in text
+    assert "if it has the shape of one of them, add --as CLASS" in text
 
 
 def test_a_known_model_type_does_not_save_an_unknown_architecture():

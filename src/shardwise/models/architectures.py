@@ -171,10 +171,14 @@ def _not_known(
     close = get_close_matches(name, known, n=1, cutoff=0.88)  # most end in ForCausalLM
     slip = f"; if the name is a slip, correct it to '{close[0]}'" if close else ""
     if not relatives:
-        way = "docs/models.md lists what is known; CONTRIBUTING.md tells how a class is added"
+        way = (
+            "no known class has all its keys: docs/models.md lists the known ones, and if it has "
+            "the shape of one of them, add --as CLASS; CONTRIBUTING.md tells how one is added"
+        )
         return BadRequest(f"{file}: unknown {kind} {shown(name)}; {way}{slip}")
     near = " or ".join(relatives[:3])
+    other = ", or another of them" if relatives[1:] else ""
     return BadRequest(
         f"{file}: unknown {kind} {shown(name)}; its keys are those of {near}: if it is such a "
-        f"model, add --as {relatives[0]}{slip}"
+        f"model, add --as {relatives[0]}{other}{slip}"
     )

@@ -1,8 +1,10 @@
 """From a Hugging Face config.json to a ModelConfig."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +73,12 @@ def from_hf(
 
 
 def relatives(raw: Mapping[str, Any]) -> list[str]:
-    """Classes that read every key of a config which says something about shape, as in the table."""
-    found = []
+    """Classes that read every key of a config which says something about shape.
+
+    First those that read most of all its keys; of these those of which it lacks the fewest keys
+    that no other of the classes has.
+    """
+    found: dict[str, Reader] = {}
     for name, row in architectures().items():
         try:
             r = _reader(raw, row, "")
@@ -80,13 +86,36 @@ def relatives(raw: Mapping[str, Any]) -> list[str]:
         except BadRequest:
             continue
         if not _unread(r):
-            found.append(name)
-    return found
+            found[name] = r
+    askers = Counter(key for r in found.values() for key in r.asked)
+
+    def distance(name: str) -> tuple[int, int]:
+        asked, given = found[name].asked, found[name].raw.keys()
+        return -len(asked & given), sum(askers[key] == 1 for key in asked - given)
+
+    return sorted(found, key=distance)
 
 
 def _unread(r: Reader) -> tuple[str, ...]:
     """The keys of a section that was read which nobody asked for, and which may mean a shape."""
-    return tuple(key for key in r.raw if key not in r.asked and not SHAPELESS.search(key))
+    return tuple(
+        key
+        for key, value in r.raw.items()
+        if key not in r.asked and not SHAPELESS.search(key) and not _says_nothing(key, value)
+    )
+
+
+def _says_nothing(key: str, value: object) -> bool:
+    """Whether a key is as good as absent: null, empty, or a switch that every class which has it
+    leaves off unless it is told."""
+    return value in (None, "", [], {}) or (value is False and key in _off_unless_told())
+
+
+@cache
+def _off_unless_told() -> frozenset[str]:
+    usual = [item for row in architectures().values() for item in row.defaults.items()]
+    on = {key for key, value in usual if value is not False}
+    return frozenset(key for key, value in usual if value is False) - on
 
 
 def _model(

@@ -6,7 +6,7 @@ from typing import Any
 from shardwise.evidence.against import Against, gain_text
 from shardwise.evidence.compare_plans import Difference
 from shardwise.plans.train import mesh_text
-from shardwise.units import format_count, format_gib, format_seconds
+from shardwise.units import format_count, format_gib, format_seconds, sig
 from shardwise.verbs.answer import Page, TextTable
 from shardwise.verbs.layout import wrapped
 from shardwise.workflows.predict import slower_text
@@ -16,8 +16,11 @@ def against_page(found: Against, result: Mapping[str, Any]) -> Page:
     """The two plans' figures, and the choices that cost the other one most."""
     theirs, slower = result["against"], found.times_slower
     told = slower_text(slower) if slower >= 1 else f"{1 - slower:.1%} faster"
+    need, usable = theirs["peak_bytes_per_chip"], result["usable_bytes_per_chip"]
+    unfit = f", but does not fit: {sig(need / 2**30)} of {sig(usable / 2**30)} GiB per chip"
+    told = f"{told} than the best plan{unfit if need > usable else ''}"
     yield ""
-    yield wrapped(f"against {found.name}: {told} than the best plan", 0, 2)
+    yield wrapped(f"against {found.name}: {told}", 0, 2)
     yield TextTable(["predicted", "ours", "theirs"], figures(result, theirs), ruled=False)
     largest = sorted(found.differences, key=_effect, reverse=True)
     rows = [[r.field, shown(r.ours), shown(r.theirs), gain_text(r)] for r in largest]

@@ -18,7 +18,7 @@ from shardwise.verbs.answer import Answer, Page, Row
 from shardwise.verbs.request import Progress, verb
 from shardwise.workflows.export import export_given, parse_text
 from shardwise.workflows.inputs import whole_number
-from shardwise.workflows.plan_file import GivenPlan
+from shardwise.workflows.plan_file import GivenPlan, unfit_notes
 
 TARGETS = tuple(dict.fromkeys((*EXPORTERS, *SERVE_EXPORTERS)))
 EXPORT_BYTES = 256 * 1024
@@ -79,9 +79,9 @@ class ExportRequest:
         model = None if self.model is None else with_family(self.model, self.as_)
         lengths = (_tokens(self.input, "--input"), _tokens(self.output, "--output"))
         plan = parse_text(text, origin, model, self.on, lengths)
-        unread = unread_notes(text, origin)
+        notes = [*unread_notes(text, origin), *unfit_notes(plan)]
         text = yaml.safe_dump(plan_dict(plan), sort_keys=False)
-        return PlanExport(plan=plan, text=text, result={"plan": flat_plan(plan)}, warnings=unread)
+        return PlanExport(plan=plan, text=text, result={"plan": flat_plan(plan)}, warnings=notes)
 
 
 def _tokens(given: int | str | None, option: str) -> int | None:

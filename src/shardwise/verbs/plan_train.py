@@ -42,6 +42,7 @@ from shardwise.workflows.predict import (
     plan_training,
     planning_result,
     run_result,
+    runs_in,
     slower_text,
     unused_choices,
 )
@@ -177,7 +178,9 @@ class TrainPlanRequest(TrainChoices):
         if chosen is not None:
             few = "the cheapest slice" if self.objective == "cost" else "the slice of fewest chips"
             many = f"of {len(chosen.looked)} looked at ({SIZES})"
-            return [Remark(f"{best.piece} is {few} of {found.id} that is in time, {many}")]
+            runs = f" and that {program} runs" if (program := runs_in(best.plan)) else ""
+            said = f"{best.piece} is {few} of {found.id} that is in time{runs}"
+            return [Remark(f"{said}, {many}")]
         said = f"{best.piece} is the smallest slice of {found.id} that fits"
         if self.tokens:
             said += "; --days N takes the smallest that is done in time, and `shardwise plan sweep "

@@ -186,6 +186,14 @@ def shortfall(priced: Priced) -> str:
     )
 
 
+def unfit_notes(plan: TrainPlan | ServePlan) -> list[str]:
+    """A line where a training plan does not fit the chips that it names."""
+    if isinstance(plan, ServePlan):
+        return []
+    miss = shortfall(price_plan(plan, Hardware(constants=plan.constants)))
+    return [miss] if miss else []
+
+
 REMEDIES = {
     "params": "raise fsdp, tensor or stage, or use more chips",
     "optimizer": "raise fsdp, set zero to 1, or use more chips",

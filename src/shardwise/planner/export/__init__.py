@@ -17,6 +17,8 @@ quoted for the language that it is written in. Read `notes.py` first.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
 
 from shardwise.errors import BadRequest, unknown
 from shardwise.hardware import Slice
@@ -35,6 +37,7 @@ from shardwise.planner.export import (
 )
 from shardwise.planner.export.notes import (
     Exporter,
+    Fields,
     check_model,
     check_runs,
     exporter_of,
@@ -120,13 +123,14 @@ def parse_export(
     plan, and for what is missing, by name.
     """
     exporter = exporter_of(EXPORTERS, target, "export target")
-    devices = None if piece is None else piece.chips * piece.chip.jax_devices_per_chip
+    devices = None if piece is None else piece.chips * _per_chip(piece)
     said = fields_read(lambda text: exporter.read(text, devices), text, target)
     fields = noted(text, said)
     for key in fields:
         if key.partition(".")[0] not in TrainPlan.__dataclass_fields__:
             raise unknown("key", key, TrainPlan.__dataclass_fields__, f"in the {target} export")
     if piece is not None:
+        _check_slices(said, piece, target)
         fields |= {"slice": str(piece), "box": list(piece.shape), "slices": piece.count}
     if model is None and "model" not in fields:
         model = _found(exporter, text, target)
@@ -135,6 +139,22 @@ def parse_export(
         fields |= {"model": name, "model_hash": model_hash(cfg)}
         fields.setdefault("layers_per_stage", [cfg.layers])
     return train_plan(fields, target)
+
+
+def _check_slices(said: Fields, piece: Slice, target: str) -> None:
+    """Raise BadRequest where the text's mesh is one of more such slices, or of fewer."""
+    slices, devices = said.get("slices", 1), prod(said.get("mesh", {}).values())
+    if slices == piece.count or devices != slices * piece.chips_each * _per_chip(piece):
+        return
+    right = f"{slices}*" if slices > 1 else ""
+    raise BadRequest(
+        f"{target}: the text is for {slices} slice(s), its mesh has {devices:,} devices; {piece} "
+        f"is {piece.count}: give --on '{right}{replace(piece, count=1)}'"
+    )
+
+
+def _per_chip(piece: Slice) -> int:
+    return piece.chip.jax_devices_per_chip
 
 
 def _found(exporter: Exporter, text: str, target: str) -> ModelNamed:

@@ -68,7 +68,9 @@ def unread_notes(text: str, target: str) -> list[str]:
     if target not in _FLAGS:
         return []
     near = torchtitan_read.read_nearly(text) if target == torchtitan_read.TARGET else []
-    return [*_unknown_flags(text, target), *near]
+    model = maxtext_read.unknown_model(text) if target == maxtext_read.TARGET else None
+    other = [f"{model}; not read, the model is the one given"] if model else []
+    return [*_unknown_flags(text, target), *other, *near]
 
 
 def _unknown_flags(text: str, target: str) -> list[str]:

@@ -40,14 +40,19 @@ def own_models() -> Mapping[str, Mapping[str, Any]]:
 
 
 def given_flags(text: str) -> Flags:
-    """The flags of a command, or the keys of a YAML file, with those of its `model_name`."""
+    """The flags of a command, or the keys of a YAML file, with those of its `model_name`, where
+    MaxText has a file of that name."""
     given = own_flags(text)
-    name = given.get("model_name", "default")
-    if name != "default":
-        if name not in own_models():
-            raise unknown("model_name of MaxText", name, own_models())
-        given = {k: written(v) for k, v in own_models()[name].items()} | given
-    return Flags(TARGET, given)
+    model = own_models().get(given.get("model_name", ""), {})
+    return Flags(TARGET, {k: written(v) for k, v in model.items()} | given)
+
+
+def unknown_model(text: str) -> BadRequest | None:
+    """What to say of a `model_name` that MaxText has no file of; None where there is no such."""
+    name = own_flags(text).get("model_name", "default")
+    if name == "default" or name in own_models():
+        return None
+    return unknown("model_name of MaxText", name, own_models())
 
 
 def own_flags(text: str) -> dict[str, str]:
