@@ -32,7 +32,7 @@ def by_draft(count: int, end_ids: frozenset[int]) -> Guesser:
 
     def guess(rows: Sequence[Generation]) -> np.ndarray:
         free = [0 if not generation.is_held(end_ids) else NO_GUESS for generation in rows]
-        return np.repeat(np.array(free, np.int32)[:, None], count, axis=1).reshape(-1, count)
+        return np.repeat(np.array(free, np.int32)[:, None], count, axis=1)
 
     return guess
 
