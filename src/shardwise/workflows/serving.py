@@ -11,7 +11,7 @@ from shardwise.planner.serve.cost import engine_cost
 from shardwise.planner.serve.server import server_of
 from shardwise.plans import ServePlan, TrainPlan, load_plan, model_hash
 from shardwise.plans.serve import CHECKPOINT
-from shardwise.plans.servers import JAX
+from shardwise.roofline.engines import engine_names
 from shardwise.runtime.engine.core import Engine, StepRecord
 from shardwise.runtime.engine.generation import Finish, Generation, Sampling, TokenLogprobs
 from shardwise.runtime.engine.hosts import FollowingHost, joined
@@ -203,7 +203,7 @@ def _check_plan(plan: ServePlan, folder: Path, asked: ServeModelRequest) -> list
         )
     scheduling = plan.scheduling
     left_out = {
-        f"the plan has the times of {plan.engine}": plan.engine != JAX.engine,
+        f"the plan has the times of {plan.engine}": plan.engine in engine_names(),
         "sequences are not swapped to the host": scheduling.swap,
         "no prefixes are kept on the host": scheduling.host_cache_share,
         "guesses come from a sequence's own past, not from a model (--draft DIR)": (
