@@ -181,7 +181,7 @@ def open_replica(asked: ServeModelRequest, tell: Callable[[str], None]) -> Serve
         name=asked.served_model or folder.resolve().name,
         text=text,
         engine=engine,
-        predict=None if plan is None else _prediction(plan, asked.hw_files, tell),
+        predict=None if plan is None else _prediction(plan, folder, asked.hw_files, tell),
         close=hosts.close if hosts is not None else lambda: None,
     )
 
@@ -214,11 +214,11 @@ def _check_plan(plan: ServePlan, folder: Path, asked: ServeModelRequest) -> list
 
 
 def _prediction(
-    plan: ServePlan, hw_files: Words, tell: Callable[[str], None]
+    plan: ServePlan, folder: Path, hw_files: Words, tell: Callable[[str], None]
 ) -> Callable[[StepRecord], float] | None:
     """What the planner says of each step, on the plan's own chips; prefilling replicas come
     first. None where it cannot price the plan."""
-    hardware, cfg = Hardware(constants=plan.constants, files=hw_files), load_model(plan.model)
+    hardware, cfg = Hardware(constants=plan.constants, files=hw_files), load_model(folder)
     try:
         costs = [
             engine_cost(server_of(own, cfg, hardware.slice(own.slice).slice))

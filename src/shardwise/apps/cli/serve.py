@@ -1,6 +1,7 @@
 """`shardwise serve`: an OpenAI-compatible server of a checkpoint, on the devices at hand."""
 
 import os
+import signal
 import sys
 from dataclasses import fields
 from typing import Any
@@ -61,6 +62,8 @@ def serve(**options: Any) -> None:
         click.echo(f"warning: whoever reaches {options['host']} may ask; see --api-key", err=True)
     asked = ServeModelRequest(**{f.name: options[f.name] for f in fields(ServeModelRequest)})
     keep_programs()
+    # Until the server listens it ends at once; the first process of a container would not.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     port = 0 if options["process"] else options["port"]  # only host 0 is asked
     with bound(options["host"], port) as listening:
         replica = open_replica(asked, lambda line: click.echo(line, err=True))
