@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What fewer bits do to a small trained model: perplexity by the dtypes of weights and cache.
 
-    python scripts/perplexity.py FOLDER [--text DIR] [--steps 600]
+    python scripts/perplexity.py FOLDER [--text DIR] [--steps 300]
 
 A byte-level Llama of 3 million parameters is trained in FOLDER by `shardwise train` on the texts
 below DIR (default: the source of Python's standard library), one file in twenty left out. The
@@ -54,7 +54,7 @@ CONFIG = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "head_dim": 64,
-    "vocab_size": 256,
+    "vocab_size": 257,
     "max_position_embeddings": 1024,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
@@ -68,7 +68,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--text", type=Path, default=Path(sysconfig.get_paths()["stdlib"]))
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=300)
     options = parser.parse_args(words)
     held_out = write_texts(options.folder, options.text)
     trained = train(options.folder, options.steps)

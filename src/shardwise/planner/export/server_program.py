@@ -20,6 +20,9 @@ from shardwise.plans.software import Obstacle
 ALONE, PREFILL, DECODE = "serve", "prefill", "decode"
 """The roles of a server: all of a request, its prompt, or its answer."""
 
+PLAN_FILE = "plan.yaml"
+"""What pods call the plan of a server that reads it itself."""
+
 FlagValues = Mapping[str, object]
 """Values by flag in the order in which they are written, "" for a switch."""
 
@@ -81,7 +84,6 @@ class PlanFile:
 
     key: str
     drain_seconds: int
-    name: str = "plan.yaml"
     folder: str = "/plan"
     checkpoint: str = "/checkpoint"
 

@@ -44,6 +44,7 @@ from shardwise.planner.export.server_flags import no_word
 from shardwise.planner.export.server_program import (
     ALONE,
     DECODE,
+    PLAN_FILE,
     PREFILL,
     PlanFile,
     ServerPool,
@@ -71,7 +72,7 @@ def write(programs: Programs, plan: ServePlan, cfg: ModelConfig, piece: Slice) -
     address = f"EDIT: the address of Gateway {GATEWAY}" if routed else f"http://{name}:{PORT}"
     data, file = {"MODEL": MODEL, "URL": address}, program.plan_file
     if file is not None:
-        data = {"URL": address, file.name: yaml_text(plan_dict(replace(plan, replicas=1)))}
+        data = {"URL": address, PLAN_FILE: yaml_text(plan_dict(replace(plan, replicas=1)))}
     settings = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
     documents = [settings, *(servers(program, pool, cfg, name) for pool in pools)]
     documents.append(_check(program, plan, piece, name))
@@ -164,11 +165,11 @@ def read(programs: Programs, text: str) -> Fields:
 
 def _plans(settings: Any) -> Fields:
     """The fields of a plan that a ConfigMap holds for a server that reads it itself."""
-    for name, held in settings["data"].items():
-        if name.endswith(".yaml"):
-            fields = parse_yaml(held, f"{TARGET}: {name}")
-            return plan_fields(plan_from(fields, f"{TARGET}: {name}"))
-    return {}
+    held = settings["data"].get(PLAN_FILE)
+    if held is None:
+        return {}
+    where = f"{TARGET}: {PLAN_FILE}"
+    return plan_fields(plan_from(parse_yaml(held, where), where))
 
 
 def _servers(text: str) -> int:

@@ -18,6 +18,7 @@ from shardwise.planner.export.hardware import is_tpu
 from shardwise.planner.export.server_program import (
     ALONE,
     DECODE,
+    PLAN_FILE,
     HostWords,
     PlanFile,
     ServerPool,
@@ -94,7 +95,7 @@ def _words(
     """The command of a host: of the only one (None), the first of several (0), or another."""
     words = program.command(pool.piece, "$(MODEL)")
     if (file := program.plan_file) is not None:
-        words += [f"{file.folder}/{file.name}", f"--model={file.checkpoint}"]
+        words += [f"{file.folder}/{PLAN_FILE}", f"--model={file.checkpoint}"]
     values = dict(program.flags(pool, cfg))
     if is_tpu(pool.piece) and pool.role != ALONE:  # in two pools
         given = json.loads(str(values["--kv-transfer-config"]))
