@@ -101,7 +101,7 @@ def test_every_layout_says_what_one_device_says(llama, mesh, kv, batch, heads):
     """And nothing is whole that its layout cuts: a device has its share of pages and weights."""
     engine = llama.on(mesh, kv, batch)
     executor = engine.replicas[0].executor
-    layout = executor._layout
+    layout = executor._program.layout
     assert tuple(layout.mesh.shape[axis] for axis in ("tensor", "spread", "sequence")) == heads
     prompts = llama.prompts(5, 21, 12, 33)
     assert answers(engine, prompts) == [llama.right(prompt, 6) for prompt in prompts]

@@ -7,7 +7,8 @@ decides their time. `programs` counts what was compiled; after `warm` it does no
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,11 +22,12 @@ from shardwise.runtime.engine.generation import Generation
 from shardwise.runtime.engine.model_step import (
     StepInputs,
     StepOutputs,
+    StepProgram,
     StepState,
-    model_step,
+    jitted_step,
 )
 from shardwise.runtime.engine.row_settings import choices_of, settings_of
-from shardwise.runtime.engine.sampling import Choices
+from shardwise.runtime.engine.sampling import TOKEN_ALONE, Choices
 from shardwise.runtime.engine.server_layout import ServerLayout
 from shardwise.runtime.engine.step_batch import NO_GUESS, ChunkRow, StepBatch
 from shardwise.runtime.engine.step_outputs import PendingStep, Places
@@ -38,7 +40,6 @@ QUERY_BLOCK = 16
 """Tokens of a prompt that attend together; a chunk is padded to whole blocks."""
 LEAST_ROWS = 2
 MIXED_ROWS = 8
-LIKELIEST = Choices()
 
 Key = tuple[int, int, int, Choices]
 
@@ -80,24 +81,28 @@ class ModelExecutor:
     ) -> None:
         self.pools = 1 if layout is None else layout.pool_count
         self.cfg, self.batch, self.budget = cfg, batch, budget
-        self.table_width, self._page_size = table_width, page_size
+        self.table_width = table_width
         self.multi_step = multi_step
         self._params = unstacked(params) if jax.default_backend() == "cpu" else params
-        self._options = Options(compute=compute, kernel=paged_attention, experts="ragged")
         self._end_ids = end_ids
         self._tables, self._groups = tables_of(cfg, groups), len(groups)
-        self._lookahead, self._draft = lookahead, draft and draft.cfg
+        self._lookahead = lookahead
         if draft is not None:
             apart = jax.default_backend() == "cpu"
             own = unstacked(draft.params) if apart else draft.params
             self._params = {"model": self._params, "draft": own}
             self._tables += (0,) * len(draft.cfg.groups)
         self._pages, self._host_pages = pages, host_pages or [0] * len(groups)
-        self._layout = layout
-        everywhere = [count * self.pools for count in pages]
-        whole = partial(
-            _empty_state, cfg, groups, everywhere, page_size, dtype, self._slots + 1, self._draft
+        self._program = StepProgram(
+            cfg=cfg,
+            options=Options(compute=compute, kernel=paged_attention, experts="ragged"),
+            tables=self._tables,
+            page_size=page_size,
+            layout=layout,
+            draft=draft and draft.cfg,
         )
+        everywhere = [count * self.pools for count in pages]
+        whole = partial(empty_state, self._program, groups, everywhere, dtype, self._slots + 1)
         # Where steps leave it, too: with a state of no device a program is compiled twice.
         lies: Any = jax.tree.leaves(self._params)[0].sharding
         if layout is not None:
@@ -142,7 +147,7 @@ class ModelExecutor:
         device = self._of(group, self._state.pages)
         return jax.tree.map(lambda array: array[:, at], device)
 
-    def warm(self, choices: Choices = LIKELIEST) -> Iterator[Key]:
+    def warm(self, choices: Choices = TOKEN_ALONE) -> Iterator[Key]:
         """Compile every shape for some choices, one at a time."""
         for D, T, steps in self.shapes():
             inputs = self._padding(D, T)
@@ -175,8 +180,8 @@ class ModelExecutor:
         key = (len(inputs.slots_D), len(inputs.tokens_T), steps, choices)
         program = self._compiled.get(key)
         if program is None:
-            known = (self.cfg, self._options, choices, steps, self._tables, self._page_size)
-            program = self._compiled[key] = _program(*known, self._layout, self._draft)
+            program = jitted_step(replace(self._program, choices=choices, steps=steps))
+            self._compiled[key] = program
         self._state, outputs = program(self._params, self._state, inputs)
         for array in jax.tree.leaves(outputs):
             array.copy_to_host_async()
@@ -302,36 +307,16 @@ class ModelExecutor:
         return (x.shape[0], self._host_pages[group] * self.pools, *x.shape[2:])
 
 
-@lru_cache(maxsize=256)
-def _program(
-    cfg: ModelConfig,
-    options: Options,
-    choices: Choices,
-    steps: int,
-    tables: tuple[int, ...],
-    page_size: int,
-    layout: ServerLayout | None,
-    draft: ModelConfig | None,
-) -> Callable[..., Any]:
-    """The step of some choices, for all executors of a model."""
-    fixed = {"choices": choices, "steps": steps, "tables": tables, "page_size": page_size}
-    step = partial(model_step, cfg=cfg, options=options, layout=layout, draft=draft, **fixed)
-    return jax.jit(step, donate_argnums=1)
-
-
-def _empty_state(
-    cfg: ModelConfig,
-    groups: Sequence[CacheGroup],
-    pages: Sequence[int],
-    page_size: int,
-    dtype: Any,
-    slots: int,
-    draft: ModelConfig | None,
+def empty_state(
+    program: StepProgram, groups: Sequence[CacheGroup], pages: Sequence[int], dtype: Any, slots: int
 ) -> StepState:
-    cache = empty_pages(cfg, groups, pages, page_size, dtype)
+    """What a program's steps begin with: a cache of zeros with `pages` of each of the groups, and
+    as many slots."""
+    size, draft = program.page_size, program.draft
+    cache = empty_pages(program.cfg, groups, pages, size, dtype)
     if draft is not None:
         every = CacheGroup(layers=tuple(range(len(draft.groups))))
-        cache += empty_pages(draft, [every], pages[:1], page_size, dtype)
+        cache += empty_pages(draft, [every], pages[:1], size, dtype)
     return StepState(cache, jnp.zeros(slots, jnp.int32))
 
 

@@ -15,7 +15,8 @@ what padding emits. A program of `steps` decoding steps is a loop of them.
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -25,13 +26,59 @@ from jax import lax
 from shardwise.models import ModelConfig
 from shardwise.runtime.attention.paged import NOWHERE, Paging
 from shardwise.runtime.call import Call
-from shardwise.runtime.engine.sampling import Choices, RowSettings, choose, report
+from shardwise.runtime.engine.sampling import TOKEN_ALONE, Choices, RowSettings, choose, report
 from shardwise.runtime.engine.server_layout import PLACES, ServerLayout
 from shardwise.runtime.engine.step_batch import NO_GUESS, ON_DEVICE
 from shardwise.runtime.model import call_of, embed, head
 from shardwise.runtime.options import Options
 from shardwise.runtime.paged_cache import Pages
 from shardwise.runtime.stack import run_stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProgram:
+    """What a program of a step is compiled for, beside its shapes: the model and how it is run, on
+    the mesh of a `layout`; what its rows ask for and how many `steps` it makes (more than one only
+    without prompts). `tables` says which table each layer group goes by, whose pages hold
+    `page_size` tokens. A `draft` model has its parameters beside those of the model, its layer
+    groups behind the model's."""
+
+    cfg: ModelConfig
+    options: Options
+    tables: tuple[int, ...]
+    page_size: int
+    layout: ServerLayout | None = None
+    draft: ModelConfig | None = None
+    choices: Choices = TOKEN_ALONE
+    steps: int = 1
+
+    @property
+    def pools(self) -> int:
+        """How many pools of pages the step's rows are of."""
+        return 1 if self.layout is None else self.layout.pool_count
+
+    @property
+    def drafting(self) -> "StepProgram | None":
+        """That of the draft model, which runs on one device."""
+        if self.draft is None:
+            return None
+        tables = self.tables[len(self.cfg.groups) :]
+        return replace(self, cfg=self.draft, tables=tables, layout=None, draft=None)
+
+    def paging(self, inputs: "StepInputs", each: int) -> tuple[Paging, ...]:
+        """Where a step's sequences lie, for each layer group."""
+        over = (None, None) if self.layout is None else (self.layout.over, PLACES)
+        by_group = [
+            Paging(table_DM, table_CM, inputs.starts_C, self.page_size, *over, each)
+            for table_DM, table_CM in zip(inputs.table_GDM, inputs.table_GCM, strict=True)
+        ]
+        return tuple(by_group[group] for group in self.tables[: len(self.cfg.groups)])
+
+
+@lru_cache(maxsize=256)
+def jitted_step(program: StepProgram) -> Callable[..., Any]:
+    """`model_step` of a program, for all executors of a model; the state is donated."""
+    return jax.jit(partial(model_step, program), donate_argnums=1)
 
 
 class StepState(NamedTuple):
@@ -76,44 +123,20 @@ class StepOutputs(NamedTuple):
 
 
 def model_step(
-    params: Mapping[str, Any],
-    state: StepState,
-    inputs: StepInputs,
-    *,
-    cfg: ModelConfig,
-    options: Options,
-    choices: Choices,
-    steps: int,
-    tables: tuple[int, ...],
-    page_size: int,
-    layout: ServerLayout | None = None,
-    draft: ModelConfig | None = None,
+    program: StepProgram, params: Mapping[str, Any], state: StepState, inputs: StepInputs
 ) -> tuple[StepState, StepOutputs]:
-    """Run the step (`steps` > 1 only without prompts). `tables` says which table each layer group
-    goes by, whose pages hold `page_size` tokens. A `draft` model has its parameters beside those of
-    the model, its layer groups behind the model's. Padding is computed and changes nothing."""
-    if layout is not None:
-        options = layout.options(options, prompts=bool(inputs.tokens_T.shape[0]))
-    count, guessed = len(cfg.groups), ()
-    if draft is not None:
+    """Run the step. Padding is computed and changes nothing."""
+    if program.layout is not None:
+        prompts = bool(inputs.tokens_T.shape[0])
+        options = program.layout.options(program.options, prompts=prompts)
+        program = replace(program, options=options)
+    count, guessed = len(program.cfg.groups), ()
+    if program.drafting is not None:
         params, others = params["model"], params["draft"]
-        run = partial(
-            _layers, others, cfg=draft, options=options, tables=tables[count:], page_size=page_size
-        )
-        read = partial(head, others, cfg=draft)
-        guessed, inputs = _guess(run, read, state, state.pages[count:], inputs)
+        guessed, inputs = _guess(program.drafting, others, state, state.pages[count:], inputs)
         state = state._replace(pages=state.pages[:count])
-    once = partial(
-        _once,
-        params,
-        cfg=cfg,
-        options=options,
-        choices=choices,
-        tables=tables[:count],
-        page_size=page_size,
-        layout=layout,
-    )
-    if steps == 1:
+    once = partial(_once, program, params)
+    if program.steps == 1:
         state, outputs = once(state, inputs)
         return state._replace(pages=(*state.pages, *guessed)), outputs
 
@@ -125,42 +148,21 @@ def model_step(
         return (state, cached_D, jnp.full_like(tokens_D, ON_DEVICE)), outputs
 
     start = (state, inputs.cached_D, inputs.tokens_D)
-    (state, _, _), outputs = lax.scan(step, start, None, length=steps)
-    joined = jax.tree.map(lambda x: x.reshape(steps, *x.shape[2:]), outputs)
+    (state, _, _), outputs = lax.scan(step, start, None, length=program.steps)
+    joined = jax.tree.map(lambda x: x.reshape(program.steps, *x.shape[2:]), outputs)
     return state, joined
 
 
 def _once(
-    params: Mapping[str, Any],
-    state: StepState,
-    inputs: StepInputs,
-    *,
-    cfg: ModelConfig,
-    options: Options,
-    choices: Choices,
-    tables: tuple[int, ...],
-    page_size: int,
-    layout: ServerLayout | None,
+    program: StepProgram, params: Mapping[str, Any], state: StepState, inputs: StepInputs
 ) -> tuple[StepState, StepOutputs]:
+    cfg, choices, pools = program.cfg, program.choices, program.pools
     own_D = jnp.where(inputs.tokens_D == ON_DEVICE, state.last_S[inputs.slots_D], inputs.tokens_D)
     tokens_DK1, positions_DK1 = _with_guesses(own_D, inputs)
     D, each = tokens_DK1.shape
-    pools = 1 if layout is None else layout.pool_count
     tokens_X = _by_pool(pools, tokens_DK1, inputs.tokens_T)
     positions_X = _by_pool(pools, positions_DK1, inputs.positions_T)
-    x_1XD, pages, call = _layers(
-        params,
-        state.pages,
-        inputs,
-        tokens_X,
-        positions_X,
-        each,
-        cfg,
-        options,
-        tables,
-        page_size,
-        layout,
-    )
+    x_1XD, pages, call = _layers(program, params, state.pages, inputs, tokens_X, positions_X, each)
     at_X = jnp.arange(tokens_X.shape[0]).reshape(pools, -1)
     first = D * each // pools
     at_T = at_X[:, first:].reshape(-1)
@@ -182,6 +184,7 @@ def _once(
     slots_R = jnp.concatenate((inputs.slots_D, inputs.slots_E))
     state = StepState(pages, state.last_S.at[slots_R].set(last_R))
     outputs = StepOutputs(tokens_KR, counts_R, tuple(reported), prompts)
+    layout = program.layout
     if layout is not None:
         state = lax.with_sharding_constraint(state, layout.state_shardings(cfg, state))
         outputs = lax.with_sharding_constraint(outputs, layout.sharding())
@@ -189,26 +192,17 @@ def _once(
 
 
 def _layers(
+    program: StepProgram,
     params: Mapping[str, Any],
     cache: Pages,
     inputs: StepInputs,
     tokens_X: jax.Array,
     positions_X: jax.Array,
-    each: int,
-    cfg: ModelConfig,
-    options: Options,
-    tables: tuple[int, ...],
-    page_size: int,
-    layout: ServerLayout | None = None,
+    each: int = 1,
 ) -> tuple[jax.Array, Pages, Call]:
     """What the layers make of a step's tokens, of which each row that decodes has `each`."""
-    over = (None, None) if layout is None else (layout.over, PLACES)
-    by_group = [
-        Paging(table_DM, table_CM, inputs.starts_C, page_size, *over, each)
-        for table_DM, table_CM in zip(inputs.table_GDM, inputs.table_GCM, strict=True)
-    ]
-    paging = tuple(by_group[group] for group in tables)
-    call = call_of(tokens_X[None], cfg, options, positions_X[None])
+    cfg, paging = program.cfg, program.paging(inputs, each)
+    call = call_of(tokens_X[None], cfg, program.options, positions_X[None])
     x_1XD = embed(params, tokens_X[None], cfg, call)
     x_1XD, pages = run_stack(params["layers"], x_1XD, cfg, call, cache, paging=paging)
     assert pages is not None
@@ -219,30 +213,30 @@ def _layers(
 
 
 def _guess(
-    run: Callable[..., Any],
-    read: Callable[..., Any],
+    program: StepProgram,
+    params: Mapping[str, Any],
     state: StepState,
     cache: Pages,
     inputs: StepInputs,
 ) -> tuple[Pages, StepInputs]:
-    """Let a draft model `run` over the prompts and guess the next tokens of each row, one after the
-    other, with `read` as its head; it runs over its last guess, too, so that all is cached that may
-    hold."""
+    """Let a draft model run over the prompts and guess the next tokens of each row, one after the
+    other; it runs over its last guess, too, so that all is cached that may hold."""
     own_D = jnp.where(inputs.tokens_D == ON_DEVICE, state.last_S[inputs.slots_D], inputs.tokens_D)
     settings = jax.tree.map(lambda x: x[: own_D.shape[0]], inputs.rows)
     rows = inputs._replace(table_GCM=inputs.table_GCM[:, :0], starts_C=inputs.starts_C[:0])
+    run = partial(_layers, program, params)
     if len(inputs.tokens_T):
         prompts = inputs._replace(table_GDM=inputs.table_GDM[:, :0])
-        _, cache, _ = run(cache, prompts, inputs.tokens_T, inputs.positions_T, 1)
+        _, cache, _ = run(cache, prompts, inputs.tokens_T, inputs.positions_T)
     if not len(own_D):
         return cache, inputs
 
     def step(carry: tuple[Pages, jax.Array], ahead: jax.Array) -> Any:
         cache, tokens_D = carry
         places_D = jnp.where(inputs.cached_D == NOWHERE, NOWHERE, inputs.cached_D + ahead)
-        x_1DD, cache, call = run(cache, rows, tokens_D, places_D, 1)
-        logits_DV = read(x_BTD=x_1DD, call=call)[0].astype(jnp.float32)
-        next_D = choose(logits_DV, places_D + 1, settings, Choices())
+        x_1DD, cache, call = run(cache, rows, tokens_D, places_D)
+        logits_DV = head(params, x_1DD, program.cfg, call)[0].astype(jnp.float32)
+        next_D = choose(logits_DV, places_D + 1, settings, TOKEN_ALONE)
         return (cache, next_D), next_D
 
     K = inputs.guesses_DK.shape[1]

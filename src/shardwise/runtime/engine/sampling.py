@@ -30,6 +30,9 @@ class Choices(NamedTuple):
     held: bool = False
 
 
+TOKEN_ALONE = Choices()
+
+
 class RowSettings(NamedTuple):
     """The settings of R rows; and per row up to B tokens whose logits change: l > 0 becomes
     l / `divisor`, l < 0 l * `divisor`, then `added` is added. Padding names a token beyond the
