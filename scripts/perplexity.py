@@ -154,7 +154,7 @@ def lines_of(record: Mapping[str, Any]) -> str:
     """The table of docs/serving.md."""
     whole = record["rows"][0]["perplexity"]
     rows = [
-        [row["weights"], row["cache"], f"{row['perplexity']:.4f}", f"{change(row, whole):+.2%}"]
+        [row["weights"], row["cache"], f"{row['perplexity']:.4f}", f"{change(row, whole):+.3%}"]
         for row in record["rows"]
     ]
     return table(["weights", "cache", "perplexity of a byte", "change"], rows)
