@@ -184,9 +184,16 @@ class ChatFields(GenerationFields):
     modalities: None = None
 
 
+def _one_of(**kinds: str) -> ConfigDict:
+    """A body with one of some fields, said in its schema."""
+    ways = [{"required": [name], "properties": {name: {"type": k}}} for name, k in kinds.items()]
+    return ConfigDict(json_schema_extra={"oneOf": ways})
+
+
 class TokenizeFields(ApiModel):
     """The body of POST /tokenize: a prompt, or a chat."""
 
+    model_config = _one_of(prompt="string", messages="array")
     model: str | None = None
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)] | None = None
