@@ -3,6 +3,7 @@
 from dataclasses import replace
 from random import Random
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -250,18 +251,35 @@ def test_penalties_biases_and_bans_change_what_comes_out(llama):
     assert answer(banned=((one, two),))[0] == one
 
 
-def test_nothing_is_compiled_after_warming_up(llama):
+@pytest.fixture
+def compiled():
+    """The programs that XLA has compiled since, as their seconds."""
+    found = []
+
+    def heard(name, seconds, **_):
+        if name == "/jax/core/compile/backend_compile_duration":
+            found.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(heard)
+    yield found
+    jax.monitoring.unregister_event_duration_listener(heard)
+
+
+def test_nothing_is_compiled_after_warming_up(llama, compiled):
     engine = llama.engine(multi_step=2)
     executor = engine.replicas[0].executor
     shapes = list(executor.warm())
     assert len(shapes) == executor.programs
     before = executor.programs
+    assert len(compiled) >= before
+    compiled.clear()
     drawn = {"temperature": 1, "max_tokens": 6}
     for length, asked in ((1, GREEDY), (3, drawn), (17, {**drawn, "top_p": 0.9}), (40, GREEDY)):
         engine.add(llama.prompts(length)[0], Sampling(**asked))
         engine.step()
     run(engine)
     assert executor.programs == before
+    assert not compiled
     engine.add(llama.prompts(4)[0], Sampling(**GREEDY, logprobs=2))
     run(engine)
     assert executor.programs > before
