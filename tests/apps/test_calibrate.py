@@ -166,6 +166,7 @@ def test_requests_that_cannot_be_answered(capsys, plan):
     [
         (["--endpoint", "http://localhost:1"], "--endpoint is of servers; name their PLAN"),
         (["--rate", "2"], "--rate is of servers; name their PLAN"),
+        (["-q", "--brief", "--detail"], "name the hardware file to write: -o FILE.toml"),
         ([], "name the hardware file to write: -o FILE.toml"),
         (["plan.yaml", "--cpu-devices", "2"], "--cpu-devices is of this machine's devices"),
     ],

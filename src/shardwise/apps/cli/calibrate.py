@@ -76,8 +76,8 @@ def calibrate(**options: Any) -> None:
 
     here, out = options["plan"] is None, options["out"]
     if here:
-        others = [p.name for p in calibrate.params if p.name not in (*MACHINE, *_OUTPUTS)]
-        refuse((name for name in others if name), "is of servers; name their PLAN")
+        others = [name for name in options if name not in (*MACHINE, *_OUTPUTS)]
+        refuse(others, "is of servers; name their PLAN")
         if out is None:
             raise BadRequest("name the hardware file to write: -o FILE.toml")
         check_output(out, "-o", force=forced(), endings=(".toml",))
@@ -104,7 +104,7 @@ def calibrate(**options: Any) -> None:
     show_answer(answer, options, inputs=inputs, more=more)
 
 
-_OUTPUTS = ("plan", "out", "as_json", "force")
+_OUTPUTS = ("plan", "out", "as_json", "force", "show_detail")
 
 
 def _beside(out: Path) -> Path:
