@@ -186,7 +186,9 @@ class ChatFields(GenerationFields):
 
 def _one_of(**kinds: str) -> ConfigDict:
     """A body with one of some fields, said in its schema."""
-    ways = [{"required": [name], "properties": {name: {"type": k}}} for name, k in kinds.items()]
+    ways: list[Any] = [
+        {"required": [name], "properties": {name: {"type": kind}}} for name, kind in kinds.items()
+    ]
     return ConfigDict(json_schema_extra={"oneOf": ways})
 
 
