@@ -242,6 +242,17 @@ def server_layout(
         )
     if need == 1 and devices[0] == jax.devices()[0]:
         return None
+    return layout_over(cfg, degrees, kv_sharding, batch, devices[:need])
+
+
+def layout_over(
+    cfg: ModelConfig,
+    degrees: Mapping[str, int],
+    kv_sharding: KvSharding,
+    batch: int,
+    devices: Any,
+) -> ServerLayout:
+    """The layout of a plan's server over as many devices as its mesh has, here or not."""
     tensor = degrees.get("tensor", 1)
     heads = max((heads_of(layer.mixer) for layer, _ in cfg.layer_groups()), default=1)
     spread = tensor // gcd(tensor, heads)
@@ -250,9 +261,7 @@ def server_layout(
     if kv_sharding == "heads_then_batch_then_sequence":
         cuts = _cuts(spread, batch / prod(mixers))
     shape = (*mixers, tensor // spread, spread // cuts, cuts)
-    mesh = jax.sharding.Mesh(
-        np.array(devices[:need], dtype=object).reshape(shape), (*MIXERS, *HEADS)
-    )
+    mesh = jax.sharding.Mesh(np.array(devices, dtype=object).reshape(shape), (*MIXERS, *HEADS))
     return ServerLayout(mesh=mesh, by_batch=kv_sharding != "heads")
 
 
