@@ -2,13 +2,15 @@
 
 L layers, P pages of S places, and the heads of a token side by side as in the contiguous cache
 (`cache.py`); one of small numbers has scales [L, P, K, S] beside it. A latent cache keeps c and r
-as one entry, which what is absorbed reads as one key. A recurrent layer has [L, P, ...], in each
+as one entry, which what is absorbed reads as one key. Where JAX's kernel reads pages
+(`attention/ragged.py`) a layer has one array [L, P, S, 2 K, H], the value of each head after its
+key. A recurrent layer has [L, P, ...], in each
 page the state after the last token of it that was computed. Layers that keep the same tokens share
 a pool and a table (`models.kv.CacheGroup`). Who has which page is `scheduling/`'s business; where a
 step's tokens lie comes as a `Paging`, one for each layer group.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -25,6 +27,8 @@ from shardwise.runtime.call import Past
 
 Pages = tuple[dict[str, jax.Array], ...]
 """One dict of arrays per layer group."""
+JOINED = "kv"
+"""The array of a layer group whose keys and values lie side by side."""
 
 
 def empty_pages(
@@ -33,21 +37,27 @@ def empty_pages(
     pages: Sequence[int],
     page_size: int,
     dtype: Any,
+    joined: Container[int] = (),
 ) -> Pages:
-    """A cache of zeros with `pages` of each of the `groups`; `dtype` a float's or a small one's."""
+    """A cache of zeros with `pages` of each of the `groups`; `dtype` a float's or a small one's.
+    The layer groups `joined` have keys and values side by side."""
     made: dict[int, dict[str, jax.Array]] = {}
     for group, count in zip(groups, pages, strict=True):
-        made |= {layer: _empty(cfg, layer, count, page_size, dtype) for layer in group.layers}
+        for layer in group.layers:
+            made[layer] = _empty(cfg, layer, count, page_size, dtype, joined=layer in joined)
     return tuple(made[layer] for layer in range(len(cfg.groups)))
 
 
 def _empty(
-    cfg: ModelConfig, index: int, pages: int, page_size: int, dtype: Any
+    cfg: ModelConfig, index: int, pages: int, page_size: int, dtype: Any, *, joined: bool = False
 ) -> dict[str, jax.Array]:
     layer, count = cfg.layer_groups()[index]
     if isinstance(layer.mixer, RecurrentMixer):
         return states(layer.mixer, (count, pages))
     entries, heads = widths(layer.mixer, joint=True)
+    if joined:
+        both = (2 * heads, entries["k"] // heads)
+        return {JOINED: jnp.zeros((count, pages, page_size, *both), dtype)}
     arrays = {n: jnp.zeros((count, pages, page_size, w), dtype) for n, w in entries.items()}
     if is_small(dtype):
         shape = (count, pages, heads, page_size)
@@ -77,20 +87,38 @@ def extend_pages(
     """Write [1, X, K, ...] of each array at its positions; the group's arrays after it, and what
     the layer attends to."""
     arrays = dict(past.arrays)
+    if JOINED in arrays:
+        both_BXK2H = jnp.stack((new["k"], new["v"]), axis=3)
+        B, X, K, _, H = both_BXK2H.shape
+        flat = both_BXK2H.reshape(B, X, 2 * K, H)
+        array, _ = _written(past, paging, positions_BX, JOINED, flat, K)
+        keys = PagedKeys(array, None, past.layer, K, H, paging)
+        return {JOINED: array}, dict.fromkeys(new, keys)
     held = {}
     for name, value in new.items():
-        written: Callable[..., Any] = _write
-        if paging.over is not None:
-            stored = ("LPSW", "LPKS" if name + SCALE in arrays else None)
-            ins = (*stored, "BRKH", "BR", paging.letters, "")
-            heads = {"kv_heads": value.shape[2], "heads": value.shape[2]}
-            written = paging.over(_write, ins, stored, **heads)
-        arguments = (value, positions_BX, paging.alone(), jnp.asarray(past.layer))
-        array, scales = written(arrays[name], arrays.get(name + SCALE), *arguments)
+        array, scales = _written(past, paging, positions_BX, name, value, value.shape[2])
         arrays |= {name: array} if scales is None else {name: array, name + SCALE: scales}
         K, H = value.shape[2:]
         held[name] = PagedKeys(array, scales, past.layer, K, H, paging)
     return arrays, held
+
+
+def _written(
+    past: Past,
+    paging: Paging,
+    positions_BX: jax.Array,
+    name: str,
+    value_BXKH: jax.Array,
+    kv_heads: int,
+) -> tuple[jax.Array, jax.Array | None]:
+    """`_write` into an array of the past, of each device into its own part."""
+    array, scales = past.arrays[name], past.arrays.get(name + SCALE)
+    write: Callable[..., Any] = _write
+    if paging.over is not None:
+        stored = ("LPSWH"[: array.ndim], None if scales is None else "LPKS")
+        ins = (*stored, "BRKH", "BR", paging.letters, "")
+        write = paging.over(_write, ins, stored, kv_heads=kv_heads, heads=kv_heads)
+    return write(array, scales, value_BXKH, positions_BX, paging.alone(), jnp.asarray(past.layer))
 
 
 def _write(
@@ -109,5 +137,5 @@ def _write(
         entry, scale_XK = rounded(entry, array.dtype)
         at = scales.at[layer, pages_X, :, places_X]
         scales = at.set(scale_XK.astype(scales.dtype), mode="drop")
-    flat_XW = entry.reshape(entry.shape[0], -1).astype(array.dtype)
-    return array.at[layer, pages_X, places_X].set(flat_XW, mode="drop"), scales
+    entry_XW = entry.reshape(entry.shape[0], *array.shape[3:]).astype(array.dtype)
+    return array.at[layer, pages_X, places_X].set(entry_XW, mode="drop"), scales

@@ -28,7 +28,7 @@ from shardwise.runtime.engine.model_step import (
 )
 from shardwise.runtime.engine.row_settings import choices_of, settings_of
 from shardwise.runtime.engine.sampling import TOKEN_ALONE, Choices
-from shardwise.runtime.engine.server_layout import ServerLayout
+from shardwise.runtime.engine.server_layout import ServerLayout, kernel_laws
 from shardwise.runtime.engine.step_batch import ChunkRow, StepBatch
 from shardwise.runtime.engine.step_outputs import PendingStep, Places
 from shardwise.runtime.engine.step_shapes import QUERY_BLOCK, StepShapes
@@ -267,7 +267,9 @@ def empty_state(
     """What a program's steps begin with: a cache of zeros with `pages` of each of the groups, and
     as many slots."""
     size, draft = program.page_size, program.draft
-    cache = empty_pages(program.cfg, groups, pages, size, dtype)
+    laws = kernel_laws(program.cfg, dtype, program.layout)
+    joined = [layer for layer, law in enumerate(laws) if law is None]
+    cache = empty_pages(program.cfg, groups, pages, size, dtype, joined)
     if draft is not None:
         every = CacheGroup(layers=tuple(range(len(draft.groups))))
         cache += empty_pages(draft, [every], pages[:1], size, dtype)

@@ -23,6 +23,7 @@ from math import gcd, prod
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import NamedSharding, PartitionSpec
@@ -31,15 +32,16 @@ from shardwise.errors import BadRequest
 from shardwise.models import Attention, ModelConfig
 from shardwise.models.specs import RecurrentMixer
 from shardwise.plans.layouts import tensor_letter
+from shardwise.plans.paged_kernel import KernelLaw, PagedLayer, kernel_problem
 from shardwise.plans.serve import KvSharding
 from shardwise.plans.train import mesh_text
-from shardwise.runtime.cache_entry import SCALE
+from shardwise.runtime.cache_entry import CACHES, SCALE
 from shardwise.runtime.call import Call
 from shardwise.runtime.init import PADDED, Tree, tree_of
 from shardwise.runtime.moe import ragged_experts
 from shardwise.runtime.options import Options, unmarked
 from shardwise.runtime.quant import Quantized
-from shardwise.runtime.sharding import parameter_spec
+from shardwise.runtime.sharding import parameter_spec, platform_of
 
 SPLITS = ("data", "expert")
 WIDTH = ("fsdp",)
@@ -171,9 +173,13 @@ class ServerLayout:
             return self.lay(x, None, MIXERS if name == "qkv" else SPLITS, heads, None)
         return self.lay(x, None, SPLITS, self._width(name, x)) if x.ndim == 3 else x
 
+    def by_rows(self, logits_RV: jax.Array) -> jax.Array:
+        """Logits, whose V is cut, with whole rows on each device."""
+        return self.lay(logits_RV, HEADS, None)
+
     def lay(self, x: jax.Array, *spec: Any) -> jax.Array:
         """A constraint, without the entries that do not divide their dim."""
-        entries = [e if isinstance(e, tuple) else (e,) if e else () for e in spec]
+        entries = map(_names, spec)
         kept = [
             names if size % self.degree(names) == 0 else None
             for size, names in zip(x.shape, entries, strict=True)
@@ -265,6 +271,35 @@ def layout_over(
     return ServerLayout(mesh=mesh, by_batch=kv_sharding != "heads")
 
 
+def kernel_laws(
+    cfg: ModelConfig, dtype: Any, layout: ServerLayout | None
+) -> tuple[KernelLaw | None, ...]:
+    """Of each layer group what keeps JAX's kernel from its pages in a dtype; None where it reads
+    them."""
+    cache = next(name for name, kept in CACHES.items() if jnp.dtype(kept) == jnp.dtype(dtype))
+
+    def problem(mixer: Any) -> KernelLaw | None:
+        kv_heads, heads, cuts = heads_of(mixer), getattr(mixer, "heads", 1), 1
+        platform = jax.default_backend()
+        if layout is not None:
+            axes, platform = layout.axes_of(kv_heads, heads), platform_of(layout.mesh)
+            kv_heads //= layout.degree(_names(axes.get("K")))
+            heads //= layout.degree(_names(axes.get("N")))
+            cuts = layout.mesh.shape[PLACES]
+        return kernel_problem(
+            PagedLayer(
+                mixer=mixer,
+                platform=platform,
+                cache=cache,
+                kv_heads=kv_heads,
+                heads=heads,
+                cuts=cuts,
+            )
+        )
+
+    return tuple(problem(layer.mixer) for layer in cfg.groups)
+
+
 def heads_of(mixer: object) -> int:
     """KV heads that a layer caches; a latent cache is one."""
     return mixer.kv_heads if isinstance(mixer, Attention) else 1
@@ -276,9 +311,13 @@ def _cuts(spread: int, sequences: float) -> int:
     return next(cuts for cuts in range(most, 0, -1) if spread % cuts == 0)
 
 
+def _names(entry: Any) -> tuple[str, ...]:
+    """The axes of an entry of a spec."""
+    return entry if isinstance(entry, tuple) else (entry,) if entry else ()
+
+
 def _all_of_tensor(entry: Any) -> Any:
-    names = entry if isinstance(entry, tuple) else (entry,) if entry else ()
-    parts = tuple(part for a in names for part in (HEADS if a == "tensor" else (a,)))
+    parts = tuple(part for a in _names(entry) for part in (HEADS if a == "tensor" else (a,)))
     return parts or None
 
 
