@@ -17,19 +17,29 @@ KEPT = ("bf16", "f32")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagedLayer:
     """A layer's attention on one device: what it is, for which platform, the dtype of its cache, KV
-    heads and query heads of the device, and into how many parts the places of a page are cut."""
+    heads of the device, and into how many parts the places of a page are cut."""
 
     mixer: object
     platform: str
     cache: str
     kv_heads: int
-    heads: int
     cuts: int = 1
 
     @property
     def attention(self) -> Attention | None:
         """Softmax attention that caches keys and values head by head; None of any other mixer."""
         return self.mixer if isinstance(self.mixer, Attention) else None
+
+    @property
+    def group(self) -> int:
+        """How many heads of a token lie side by side: as many as fill whole tiles, or a power of
+        two of rows."""
+        rows = {heads: 2 * heads // (2 if self.cache == "bf16" else 1) for heads in self._divisors}
+        return max(heads for heads, n in rows.items() if n in (1, 2, 4, 8) or n % 8 == 0)
+
+    @property
+    def _divisors(self) -> list[int]:
+        return [n for n in range(1, self.kv_heads + 1) if self.kv_heads % n == 0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +51,6 @@ class KernelLaw:
     rule: str
     reason: str
     holds: Callable[[PagedLayer], bool]
-
-
-def _tiled(layer: PagedLayer) -> bool:
-    """Keys and values of a token side by side fill whole tiles or a power of two of rows."""
-    rows, left = divmod(2 * layer.kv_heads, 2 if layer.cache == "bf16" else 1)
-    return not left and (rows in (1, 2, 4, 8) or rows % 8 == 0)
 
 
 def _wide(layer: PagedLayer) -> bool:
@@ -95,12 +99,6 @@ KERNEL_LAWS: tuple[KernelLaw, ...] = (
         rule="the places of a page are not cut over devices",
         reason="it does not return the log-sum-exp that joins the parts",
         holds=lambda layer: layer.cuts == 1,
-    ),
-    KernelLaw(
-        name="tiles",
-        rule="a device's KV heads are 1, 2, 4 or a multiple of 8 in bf16 (in f32 1, 2 or of 4)",
-        reason="keys and values of a token lie side by side and fill whole tiles",
-        holds=lambda layer: _tiled(layer) and layer.heads % layer.kv_heads == 0,
     ),
 )
 

@@ -70,9 +70,10 @@ def ragged_reads(computation: Computation, call: Instruction) -> RaggedReads | N
         return None
     (R, M), (X, N, H), S = table.dims, q.dims, pages.dims[1]
     each = X / max(R, 1)
-    read = R * M * S - (each * R * (R - 1) / 2 if each > 1 else 0)
+    whole = float(R * M * S)
+    read = whole - min(each * R * (R - 1) / 2, whole / 2) if each > 1 else whole
     place = pages.bytes / max(prod(pages.dims[:2]), 1)
-    return RaggedReads(4.0 * each * N * H * read, len(shapes) - 1, max(read, 0.0) * place)
+    return RaggedReads(4.0 * each * N * H * read, len(shapes) - 1, read * place)
 
 
 def _live(given: list[Array]) -> float:

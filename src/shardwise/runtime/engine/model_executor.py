@@ -17,6 +17,7 @@ import numpy as np
 
 from shardwise.models import ModelConfig
 from shardwise.models.kv import CacheGroup
+from shardwise.plans.paged_kernel import kernel_problem
 from shardwise.runtime.attention.paged import paged_attention
 from shardwise.runtime.engine.generation import Generation
 from shardwise.runtime.engine.model_step import (
@@ -28,7 +29,7 @@ from shardwise.runtime.engine.model_step import (
 )
 from shardwise.runtime.engine.row_settings import choices_of, settings_of
 from shardwise.runtime.engine.sampling import TOKEN_ALONE, Choices
-from shardwise.runtime.engine.server_layout import ServerLayout, kernel_laws
+from shardwise.runtime.engine.server_layout import ServerLayout, paged_layers
 from shardwise.runtime.engine.step_batch import ChunkRow, StepBatch
 from shardwise.runtime.engine.step_outputs import PendingStep, Places
 from shardwise.runtime.engine.step_shapes import QUERY_BLOCK, StepShapes
@@ -267,8 +268,8 @@ def empty_state(
     """What a program's steps begin with: a cache of zeros with `pages` of each of the groups, and
     as many slots."""
     size, draft = program.page_size, program.draft
-    laws = kernel_laws(program.cfg, dtype, program.layout)
-    joined = [layer for layer, law in enumerate(laws) if law is None]
+    layers = enumerate(paged_layers(program.cfg, dtype, program.layout))
+    joined = {i: layer.group for i, layer in layers if kernel_problem(layer) is None}
     cache = empty_pages(program.cfg, groups, pages, size, dtype, joined)
     if draft is not None:
         every = CacheGroup(layers=tuple(range(len(draft.groups))))

@@ -26,20 +26,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.layout import Format, Layout
 from jax.sharding import NamedSharding, PartitionSpec
 
 from shardwise.errors import BadRequest
 from shardwise.models import Attention, ModelConfig
 from shardwise.models.specs import RecurrentMixer
 from shardwise.plans.layouts import tensor_letter
-from shardwise.plans.paged_kernel import KernelLaw, PagedLayer, kernel_problem
+from shardwise.plans.paged_kernel import PagedLayer
 from shardwise.plans.serve import KvSharding
 from shardwise.plans.train import mesh_text
 from shardwise.runtime.cache_entry import CACHES, SCALE
 from shardwise.runtime.call import Call
-from shardwise.runtime.init import PADDED, Tree, tree_of
+from shardwise.runtime.checkpoint import of_scale
+from shardwise.runtime.init import PADDED, Tree, rows_tree, tree_of
 from shardwise.runtime.moe import ragged_experts
 from shardwise.runtime.options import Options, unmarked
+from shardwise.runtime.paged_cache import JOINED
 from shardwise.runtime.quant import Quantized
 from shardwise.runtime.sharding import parameter_spec, platform_of
 
@@ -92,6 +95,27 @@ class ServerLayout:
         """How each parameter is placed; BadRequest where an axis divides none of what it must."""
         return tree_of(cfg, lambda row: self.sharding(*self.weight_spec(row)))
 
+    def weight_formats(self, cfg: ModelConfig, params: Any) -> Tree:
+        """How each array of the parameters lies, small numbers' scales too."""
+
+        def lie(row: Any, w: Any) -> Any:
+            at = self.sharding(*self.weight_spec(row))
+            if not isinstance(w, Quantized):
+                return self._format(row, at)
+            parts: Any = self._format(row, at), of_scale(at, w.scale.shape)
+            return Quantized(*parts)
+
+        return jax.tree.map(lie, rows_tree(cfg), params)
+
+    def _format(self, row: Any, sharding: NamedSharding) -> Any:
+        """How a parameter lies in a device's memory: on TPUs the heads of a projection into them
+        one after the other, each a matrix of D rows. Side by side in every row of D, which is how
+        an array lies otherwise, they fill no tile, and XLA copies all layers' in every step."""
+        heads = [letter for letter, _ in row.dims][1:2] in (["N"], ["K"])
+        if platform_of(self.mesh) != "tpu" or not heads or row.role != "matmul":
+            return sharding
+        return Format(Layout((0, 2, 1, 3)), sharding)
+
     def weight_spec(self, row: Any) -> PartitionSpec:
         """A row over all of the plan's `tensor` where it divides, KV heads over the devices that
         have one each; its D, where it has one, over `fsdp`."""
@@ -115,7 +139,7 @@ class ServerLayout:
     def page_sharding(self, name: str, mixer: object) -> NamedSharding:
         """How an array of a cache in pages lies; recurrent states are whole but for their pages."""
         axes = self.axes_of(heads_of(mixer), heads_of(mixer))
-        letters = "LPKS" if name.endswith(SCALE) else "LPSW"
+        letters = "LPKS" if name.endswith(SCALE) or name == JOINED else "LPSW"
         letters = "LP" if isinstance(mixer, RecurrentMixer) else letters
         return self.sharding(*(axes.get(letter) for letter in letters))
 
@@ -271,33 +295,22 @@ def layout_over(
     return ServerLayout(mesh=mesh, by_batch=kv_sharding != "heads")
 
 
-def kernel_laws(
+def paged_layers(
     cfg: ModelConfig, dtype: Any, layout: ServerLayout | None
-) -> tuple[KernelLaw | None, ...]:
-    """Of each layer group what keeps JAX's kernel from its pages in a dtype; None where it reads
-    them."""
+) -> tuple[PagedLayer, ...]:
+    """Each layer group's attention on one device, with a cache in a dtype."""
     cache = next(name for name, kept in CACHES.items() if jnp.dtype(kept) == jnp.dtype(dtype))
 
-    def problem(mixer: Any) -> KernelLaw | None:
-        kv_heads, heads, cuts = heads_of(mixer), getattr(mixer, "heads", 1), 1
-        platform = jax.default_backend()
+    def one(mixer: Any) -> PagedLayer:
+        axes: dict[str, Any] = {}
+        platform, cuts = jax.default_backend(), 1
         if layout is not None:
-            axes, platform = layout.axes_of(kv_heads, heads), platform_of(layout.mesh)
-            kv_heads //= layout.degree(_names(axes.get("K")))
-            heads //= layout.degree(_names(axes.get("N")))
-            cuts = layout.mesh.shape[PLACES]
-        return kernel_problem(
-            PagedLayer(
-                mixer=mixer,
-                platform=platform,
-                cache=cache,
-                kv_heads=kv_heads,
-                heads=heads,
-                cuts=cuts,
-            )
-        )
+            axes = layout.axes_of(heads_of(mixer), getattr(mixer, "heads", 1))
+            platform, cuts = platform_of(layout.mesh), layout.mesh.shape[PLACES]
+        held = heads_of(mixer) // (layout.degree(_names(axes.get("K"))) if layout else 1)
+        return PagedLayer(mixer=mixer, platform=platform, cache=cache, kv_heads=held, cuts=cuts)
 
-    return tuple(problem(layer.mixer) for layer in cfg.groups)
+    return tuple(one(layer.mixer) for layer in cfg.groups)
 
 
 def heads_of(mixer: object) -> int:

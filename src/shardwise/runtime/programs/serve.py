@@ -19,17 +19,16 @@ from shardwise.plans import ServePlan
 from shardwise.plans.serve import CHECKPOINT
 from shardwise.runtime.attention.paged import paged_attention
 from shardwise.runtime.cache_entry import CACHES
-from shardwise.runtime.checkpoint import of_scale
 from shardwise.runtime.engine.cache_room import kept_groups
 from shardwise.runtime.engine.model_executor import empty_state, tables_of
-from shardwise.runtime.engine.model_step import StepProgram, StepState, jitted_step
+from shardwise.runtime.engine.model_step import StepProgram, jitted_step
 from shardwise.runtime.engine.server_layout import ServerLayout, layout_over
 from shardwise.runtime.engine.step_shapes import QUERY_BLOCK, StepShapes
 from shardwise.runtime.init import Tree, padded_shape, rows_tree, stored_rows
 from shardwise.runtime.options import Options
 from shardwise.runtime.precision import DTYPES, dtype_of
 from shardwise.runtime.programs.program import AbstractProgram
-from shardwise.runtime.quant import NARROW, Quantized, quantise_params
+from shardwise.runtime.quant import NARROW, quantise_params
 from shardwise.scheduling.forecast import pages_for
 
 
@@ -61,11 +60,13 @@ def serve_program(
     pages = [shapes.slots * shapes.table_width]
     for kept in kept_groups(groups, shapes.batch, shapes.budget, size, prefix_cache=False):
         pages.append(kept.pages * shapes.pools)
-    make = partial(empty_state, program, groups, pages, _cache_dtype(plan), shapes.slots + 1)
+    state: Any = jax.eval_shape(
+        partial(empty_state, program, groups, pages, _cache_dtype(plan), shapes.slots + 1)
+    )
     inputs = shapes.padding(shapes.batch if decodes else 0, tokens)
     arguments = (
         abstract_weights(plan, cfg, layout),
-        _lying(jax.eval_shape(make), cfg, layout),
+        jax.tree.map(_lying, state, layout.state_shardings(cfg, state)),
         jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), inputs),
     )
     return AbstractProgram(function=jitted_step(program), arguments=arguments, mesh=layout.mesh)
@@ -76,13 +77,6 @@ def _chunk(plan: ServePlan, pools: int) -> int:
     chunks = ceil(plan.input_length / plan.prefill_chunk)
     share = ceil(plan.input_length / chunks / pools)
     return ceil(share / QUERY_BLOCK) * QUERY_BLOCK
-
-
-def _lying(state: StepState, cfg: ModelConfig, layout: ServerLayout) -> StepState:
-    def lie(x: Any, sharding: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-    return jax.tree.map(lie, state, layout.state_shardings(cfg, state))
 
 
 def _cache_dtype(plan: ServePlan) -> Any:
@@ -97,27 +91,19 @@ def _cache_dtype(plan: ServePlan) -> Any:
 def abstract_weights(plan: ServePlan, cfg: ModelConfig, layout: ServerLayout) -> Tree:
     """The parameters as the plan stores them: floats, or small numbers with scales (`quant.py`)."""
     name = _stored_dtype(plan, cfg)
-    lies = layout.weight_shardings(cfg)
     dtype = jnp.bfloat16 if name in NARROW else dtype_of(name)
 
     def whole(row: Any, at: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(padded_shape(row, at), dtype, sharding=at)
+        return jax.ShapeDtypeStruct(padded_shape(row, at), dtype)
 
-    tree = jax.tree.map(whole, rows_tree(cfg), lies)
-    if name not in NARROW:
-        return tree
-    small = jax.eval_shape(partial(quantise_params, cfg=cfg, kept=name), tree)
+    tree: Any = jax.tree.map(whole, rows_tree(cfg), layout.weight_shardings(cfg))
+    if name in NARROW:
+        tree = jax.eval_shape(partial(quantise_params, cfg=cfg, kept=name), tree)
+    return jax.tree.map(_lying, tree, layout.weight_formats(cfg, tree))
 
-    def lie(at: Any, w: Any) -> Any:
-        if not isinstance(w, Quantized):
-            return jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=at)
-        parts: Any = [
-            jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=lies)
-            for x, lies in ((w.values, at), (w.scale, of_scale(at, w.scale.shape)))
-        ]
-        return Quantized(*parts)
 
-    return jax.tree.map(lie, lies, small)
+def _lying(x: Any, at: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=at)
 
 
 def _stored_dtype(plan: ServePlan, cfg: ModelConfig) -> str:
