@@ -41,9 +41,9 @@ def ragged_attention(
     P, G, S = pages_LPGSJH.shape[1:4]
     X, N, H = q_XNH.shape
     R, M = rows.table_RM.shape
-    groups_G11 = jnp.arange(G, dtype=jnp.int32)[:, None, None]
-    table_GRM = page_of(layer, rows.table_RM, P, G) + groups_G11
-    starts_GR = rows.starts_R1[:-1] + groups_G11[:, 0] * X
+    groups_G1 = jnp.arange(G, dtype=jnp.int32)[:, None]
+    table_GRM = page_of(layer, rows.table_RM, P, G)[None] + groups_G1[:, :, None]
+    starts_GR = rows.starts_R1[None, :-1] + groups_G1 * X
     out = kernel(
         q_XNH.reshape(X, G, N // G, H).swapaxes(0, 1).reshape(G * X, N // G, H),
         pages_LPGSJH.reshape(-1, *pages_LPGSJH.shape[3:]),
